@@ -1,0 +1,263 @@
+//! The classifier: what a packet is, by one walk over its headers.
+//!
+//! Ethernet, up to two VLAN tags, IPv4 without options or IPv6 without extension headers, UDP 4791, BTH. Everything
+//! else is recognised as far as its name in [`Stat`] says, and left alone.
+
+use crate::flow::QpId;
+use crate::stats::Stat;
+use crate::wire::bth::{Bth, Opcode};
+use crate::wire::ecn::{self, Ecn};
+use crate::wire::eth::{EtherType, Ethernet, VlanTag};
+use crate::wire::ext::Deth;
+use crate::wire::icrc;
+use crate::wire::ipv4::Ipv4;
+use crate::wire::ipv6::{self, Ipv6};
+use crate::wire::udp::{self, Udp};
+
+/// A packet that can be read header by header.
+///
+/// Offsets count from the Ethernet header. A header is a reference to an array of its length, so reading it is checked
+/// once and cannot fail afterwards.
+pub trait Frame {
+    /// Length of the whole packet, layer 2 without FCS.
+    fn frame_len(&self) -> u32;
+    /// `N` bytes from `at`, if the packet has them.
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]>;
+    /// Makes the first `len` bytes readable where they are not yet (a socket buffer in pieces).
+    fn pull(&mut self, _len: usize) {}
+}
+
+/// A RoCEv2 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roce {
+    /// Offset of the IP header.
+    pub l3: usize,
+    /// IPv6, not IPv4.
+    pub v6: bool,
+    /// The operation.
+    pub opcode: Opcode,
+    /// The receiver's QP.
+    pub dest_qpn: u32,
+    /// DSCP and ECN.
+    pub tos: u8,
+}
+
+/// What becomes of a packet in the hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Congests, is paced and answered by CNPs: SEND, WRITE, READ response of an ordinary QP.
+    Data,
+    /// ACK, NAK, requests without data, management (QP 0 and 1).
+    Control,
+    /// A CNP.
+    Cnp,
+}
+
+/// QP 1, the general services interface; it and QP 0 carry management, which is never paced or answered.
+pub const QP_GSI: u32 = 1;
+
+impl Roce {
+    /// What the hooks do with it.
+    #[inline(always)]
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        if self.opcode.is_cnp() {
+            Kind::Cnp
+        } else if self.opcode.is_data() && self.dest_qpn > QP_GSI {
+            Kind::Data
+        } else {
+            Kind::Control
+        }
+    }
+
+    /// Its ECN field.
+    #[inline(always)]
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::from_tos(self.tos)
+    }
+
+    /// Its DSCP, below 64.
+    #[inline(always)]
+    #[must_use]
+    pub const fn dscp(&self) -> usize {
+        ecn::dscp(self.tos) as usize
+    }
+
+    /// Offset of the UDP header.
+    #[inline(always)]
+    #[must_use]
+    pub const fn udp(&self) -> usize {
+        self.l3 + if self.v6 { Ipv6::LEN } else { Ipv4::LEN }
+    }
+
+    /// Offset of the BTH.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bth(&self) -> usize {
+        self.udp() + Udp::LEN
+    }
+
+    /// Source and destination address, IPv4 ones mapped into IPv6.
+    #[inline(always)]
+    #[must_use]
+    pub fn addresses<F: Frame>(&self, frame: &F) -> Option<([u32; 4], [u32; 4])> {
+        if self.v6 {
+            let ip = Ipv6::new(frame.header(self.l3)?);
+            Some((words(ip.src()), words(ip.dst())))
+        } else {
+            let ip = Ipv4::new(frame.header(self.l3)?);
+            Some((mapped(ip.src()), mapped(ip.dst())))
+        }
+    }
+
+    /// The flow it belongs to: the QP it is sent to.
+    #[inline(always)]
+    #[must_use]
+    pub fn receiver<F: Frame>(&self, frame: &F) -> Option<QpId> {
+        Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn })
+    }
+
+    /// The sender's QPN, which only datagrams carry.
+    #[inline(always)]
+    #[must_use]
+    pub fn source_qpn<F: Frame>(&self, frame: &F) -> Option<u32> {
+        if !self.opcode.has_deth() {
+            return None;
+        }
+        Some(Deth::new(frame.header(self.bth() + Bth::LEN)?).src_qpn())
+    }
+}
+
+/// An IPv4 address as an IPv4-mapped IPv6 one (RFC 4291 §2.5.5.2), in words of the wire's byte order.
+#[inline(always)]
+#[must_use]
+pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
+    [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(addr)]
+}
+
+/// An IPv6 address in words of the wire's byte order.
+#[inline(always)]
+#[must_use]
+pub const fn words(a: [u8; 16]) -> [u32; 4] {
+    [
+        u32::from_ne_bytes([a[0], a[1], a[2], a[3]]),
+        u32::from_ne_bytes([a[4], a[5], a[6], a[7]]),
+        u32::from_ne_bytes([a[8], a[9], a[10], a[11]]),
+        u32::from_ne_bytes([a[12], a[13], a[14], a[15]]),
+    ]
+}
+
+/// Walks over the headers.
+///
+/// # Errors
+/// Why the packet is left alone, as the counter it belongs to.
+#[inline(always)]
+pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
+    let Some(header) = frame.header(0) else {
+        return Err(Stat::NotRoce);
+    };
+    let ethertype = Ethernet::new(header).ethertype();
+    if ethertype.is_tag() { tagged(frame) } else { network::<F, { Ethernet::LEN }>(frame, ethertype) }
+}
+
+#[inline(always)]
+fn tagged<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
+    const OUTER: usize = Ethernet::LEN;
+    const INNER: usize = OUTER + VlanTag::LEN;
+    let Some(outer) = frame.header(OUTER) else {
+        return Err(Stat::Malformed);
+    };
+    let ethertype = VlanTag::new(outer).ethertype();
+    if !ethertype.is_tag() {
+        return network::<F, INNER>(frame, ethertype);
+    }
+    let Some(inner) = frame.header(INNER) else {
+        return Err(Stat::Malformed);
+    };
+    network::<F, { INNER + VlanTag::LEN }>(frame, VlanTag::new(inner).ethertype())
+}
+
+/// The offset is a constant of each call: the verifier follows it without arithmetic on packet pointers.
+#[inline(always)]
+fn network<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Result<Roce, Stat> {
+    match ethertype {
+        EtherType::IPV4 => v4(frame, L3),
+        EtherType::IPV6 => v6(frame, L3),
+        EtherType::ROCE_V1 => Err(Stat::RoceV1),
+        EtherType::VLAN | EtherType::QINQ => Err(Stat::VlanTooDeep),
+        _ => Err(Stat::NotRoce),
+    }
+}
+
+#[inline(always)]
+fn v4<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
+    frame.pull(l3 + Ipv4::LEN);
+    let Some(header) = frame.header(l3) else {
+        return Err(Stat::Malformed);
+    };
+    let ip = Ipv4::new(header);
+    if ip.protocol() != udp::IP_PROTOCOL {
+        return Err(Stat::NotRoce);
+    }
+    if ip.is_fragment() {
+        return Err(Stat::Ipv4Fragments);
+    }
+    if !ip.is_plain() {
+        return Err(if ip.version() == 4 && ip.ihl() > 5 { Stat::Ipv4Options } else { Stat::Malformed });
+    }
+    let (ip_len, tos) = (ip.total_len() as usize, ip.tos());
+    transport(frame, l3, l3 + Ipv4::LEN, ip_len, tos, false)
+}
+
+#[inline(always)]
+fn v6<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
+    frame.pull(l3 + Ipv6::LEN);
+    let Some(header) = frame.header(l3) else {
+        return Err(Stat::Malformed);
+    };
+    let ip = Ipv6::new(header);
+    let next = ip.next_header();
+    if next != udp::IP_PROTOCOL {
+        return Err(if ipv6::is_extension_header(next) { Stat::Ipv6Extensions } else { Stat::NotRoce });
+    }
+    if ip.version() != 6 {
+        return Err(Stat::Malformed);
+    }
+    let (ip_len, tos) = (Ipv6::LEN + ip.payload_len() as usize, ip.traffic_class());
+    transport(frame, l3, l3 + Ipv6::LEN, ip_len, tos, true)
+}
+
+/// `ip_len` is what the IP header says of its packet's length.
+#[inline(always)]
+fn transport<F: Frame>(
+    frame: &mut F,
+    l3: usize,
+    l4: usize,
+    ip_len: usize,
+    tos: u8,
+    v6: bool,
+) -> Result<Roce, Stat> {
+    frame.pull(l4 + Udp::LEN + Bth::LEN + Deth::LEN);
+    let Some(header) = frame.header(l4) else {
+        return Err(Stat::Malformed);
+    };
+    let udp = Udp::new(header);
+    if udp.dst_port() != udp::ROCE_V2_PORT {
+        return Err(Stat::NotRoce);
+    }
+    let udp_len = udp.length() as usize;
+    let too_short = udp_len < Udp::LEN + Bth::LEN + icrc::LEN;
+    if too_short || l4 - l3 + udp_len != ip_len || l3 + ip_len > frame.frame_len() as usize {
+        return Err(Stat::Malformed);
+    }
+    let Some(header) = frame.header(l4 + Udp::LEN) else {
+        return Err(Stat::Malformed);
+    };
+    let bth = Bth::new(header);
+    let opcode = bth.opcode();
+    if bth.tver() != 0 || !opcode.is_known() {
+        return Err(Stat::UnknownBth);
+    }
+    Ok(Roce { l3, v6, opcode, dest_qpn: bth.dest_qpn(), tos })
+}

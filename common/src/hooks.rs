@@ -1,0 +1,574 @@
+//! What each hook does with a packet: the three points of DCQCN, put together from the pure parts.
+//!
+//! The programs in the kernel and the reference engine both run these functions; they differ only in how they implement
+//! [`Env`], [`Host`] and [`Skb`], that is in where packets, maps, time and randomness come from.
+
+use crate::classify::{Frame, Kind, Roce, classify};
+use crate::flow::{QpId, set_index};
+use crate::layout::{CLASSES, ClassCounters, NpFlow, NpSet, Pair, PairSource, RpFlow, RpSet, WAYS};
+use crate::pacing::Departure;
+use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, PACER_FQ, PACER_HTB, Params};
+use crate::stats::Stat;
+use crate::vqueue::Enqueued;
+use crate::wire::cnp::{self, Cnp, CnpRepr};
+use crate::wire::ecn::{self, Ecn};
+use crate::wire::eth::Ethernet;
+use crate::wire::ipv4::{self, Ipv4};
+use crate::wire::ipv6::{self, Ipv6};
+use crate::wire::udp::Udp;
+
+/// Maps, clock and random source of a hook. `'p` is how long parameters live.
+pub trait Env<'p> {
+    /// The parameters in force, the same for the whole packet; `None` before the first were written.
+    fn params(&self) -> Option<&'p Params>;
+    /// Monotonic time, the same for the whole packet; first read before any lock is taken.
+    fn now_ns(&mut self) -> u64;
+    /// A uniform random number.
+    fn random_u32(&mut self) -> u32;
+    /// Counts one.
+    fn count(&mut self, stat: Stat);
+    /// The counters of a traffic class, below [`CLASSES`].
+    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters>;
+    /// Updates a virtual queue's "empty at" atomically and returns the depth `update` saw. `None`: no such queue.
+    fn queue(&mut self, index: u32, update: impl Fn(u64) -> Enqueued) -> Option<u64>;
+    /// Runs `f` on a set of the RP table under its lock; no calls that leave `f` are allowed inside.
+    fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R>;
+    /// Runs `f` on a set of the NP table under its lock.
+    fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
+    /// The QPN at the other end of `id`, where it is known.
+    fn pair(&self, id: &QpId) -> Option<u32>;
+    /// Remembers who is at the other end of `id`.
+    fn learn_pair(&mut self, id: &QpId, pair: Pair);
+}
+
+/// Where a hook runs: its packet and its [`Env`].
+pub trait Host<'p>: Frame {
+    /// What it has beside the packet.
+    type Env: Env<'p>;
+    /// What it has beside the packet.
+    fn env(&mut self) -> &mut Self::Env;
+    /// The interface the packet came in on; 0 = this host made it.
+    fn ingress_ifindex(&self) -> u32;
+    /// Overwrites `N` bytes at `at`; false if the kernel refuses.
+    fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool;
+}
+
+/// What a TC hook has beyond that: the socket buffer.
+pub trait Skb<'p>: Host<'p> {
+    /// `skb->mark`.
+    fn mark(&self) -> u32;
+    /// Sets `skb->mark`.
+    fn set_mark(&mut self, mark: u32);
+    /// Sets `skb->priority`.
+    fn set_priority(&mut self, priority: u32);
+    /// Sets the earliest departure time.
+    fn set_departure(&mut self, departure_ns: u64);
+    /// Sends a copy with this `skb->mark` out of the hook's own interface, through its egress hook.
+    fn clone_out(&mut self, mark: u32) -> bool;
+    /// Shortens the packet to `len` bytes.
+    fn shrink(&mut self, len: u32) -> bool;
+    /// Sets the priority of the VLAN tag that the kernel keeps beside the packet, if there is one.
+    fn set_tag_priority(&mut self, pcp: u8);
+}
+
+/// What the XDP hook decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpVerdict {
+    /// On to the host.
+    Pass,
+    /// Gone.
+    Drop,
+    /// Out of this interface.
+    Redirect(u32),
+}
+
+/// What the TC hooks decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcVerdict {
+    /// On its way.
+    Pass,
+    /// Gone.
+    Drop,
+    /// Out of this interface, layer 2 as it stands.
+    Redirect(u32),
+    /// Out of this interface, to the neighbour the routes say.
+    RedirectNeigh(u32),
+}
+
+/// Lowest bit of the private mark: the clone was made by a congestion point (fast CNP), not by the receiver's NP.
+const FAST: u32 = 1;
+/// First class of the HTB pacer that belongs to a QP; those below are fixed.
+pub const HTB_FIRST_FLOW: u32 = 0x100;
+/// TTL and hop limit of CNPs.
+const CNP_TTL: u8 = 64;
+
+/// XDP, ingress: feeds CNPs to the rate machines of this host; inline, marks and forwards everything.
+#[inline(always)]
+pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
+    let Some(p) = h.env().params() else {
+        return XdpVerdict::Pass;
+    };
+    let inline = p.port.ifindex[1] != 0;
+    let out = (inline && h.ingress_ifindex() == p.port.ifindex[0]) as usize;
+    match classify(h) {
+        Err(stat) => h.env().count(stat),
+        Ok(roce) => {
+            count_kind(h, &roce);
+            if inline {
+                let marking = p.config.scalars.cp_enable != 0;
+                if marking && congestion_point(h, p, &roce, out as u32) == Marking::Drop {
+                    return XdpVerdict::Drop;
+                }
+            } else if roce.kind() == Kind::Cnp && p.config.scalars.rp_enable != 0 {
+                let handled = on_cnp(h, p, &roce);
+                if handled && p.config.scalars.cnp_consume != 0 {
+                    return XdpVerdict::Drop;
+                }
+            }
+        }
+    }
+    if inline {
+        h.env().count(Stat::InlineForwarded);
+        return XdpVerdict::Redirect(p.port.ifindex[out]);
+    }
+    XdpVerdict::Pass
+}
+
+/// TC, ingress: the notification point. A CE-marked data packet makes the hook send a marked copy to the own egress,
+/// where it becomes the CNP; the packet itself always passes.
+#[inline(always)]
+pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
+    let Some(p) = s.env().params() else {
+        return TcVerdict::Pass;
+    };
+    let roce = match classify(s) {
+        Ok(roce) => roce,
+        Err(stat) => {
+            s.env().count(stat);
+            return TcVerdict::Pass;
+        }
+    };
+    count_kind(s, &roce);
+    if p.config.scalars.np_enable != 0 && roce.kind() == Kind::Data && roce.ecn().is_ce() {
+        s.env().count(Stat::NpEcnMarked);
+        notify(s, p, &roce, 0);
+    }
+    TcVerdict::Pass
+}
+
+/// TC, egress: a marked clone becomes the CNP; other RoCE is classified, marked (CP) and paced (RP).
+#[inline(always)]
+pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
+    let Some(p) = s.env().params() else {
+        return TcVerdict::Pass;
+    };
+    let roce = match classify(s) {
+        Ok(roce) => roce,
+        Err(stat) => {
+            s.env().count(stat);
+            return TcVerdict::Pass;
+        }
+    };
+    if s.mark() | FAST == p.port.cnp_mark | FAST && roce.kind() == Kind::Data && roce.ecn().is_ce() {
+        return become_cnp(s, p, &roce);
+    }
+    count_kind(s, &roce);
+    set_class(s, p, roce.dscp());
+    if p.config.scalars.cp_enable != 0 {
+        match congestion_point(s, p, &roce, 0) {
+            Marking::Drop => return TcVerdict::Drop,
+            // A packet this host made itself has no port to go back to: its sender is told by its own stack.
+            Marking::Marked if p.config.scalars.fast_cnp != 0 && s.ingress_ifindex() != 0 => {
+                if roce.kind() == Kind::Data {
+                    notify(s, p, &roce, FAST);
+                }
+            }
+            Marking::Marked | Marking::Unmarked => {}
+        }
+    }
+    if p.config.scalars.rp_enable != 0 && roce.kind() == Kind::Data {
+        return pace(s, p, &roce);
+    }
+    TcVerdict::Pass
+}
+
+#[inline(always)]
+fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
+    h.env().count(match roce.kind() {
+        Kind::Data => Stat::RoceData,
+        Kind::Control => Stat::RoceControl,
+        Kind::Cnp => Stat::RoceCnp,
+    });
+}
+
+/// The traffic class of a DSCP, below [`CLASSES`].
+#[inline(always)]
+fn class_of(p: &Params, dscp: usize) -> usize {
+    p.config.dscp_to_tc[dscp % p.config.dscp_to_tc.len()] as usize % CLASSES
+}
+
+#[inline(always)]
+fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, dscp: usize) {
+    let major = p.config.scalars.priority_major as u32;
+    if major != 0 {
+        let queue = p.config.tc_to_queue[class_of(p, dscp)] as u32;
+        s.set_priority((major << 16) | (queue + 1));
+    }
+}
+
+/// What the congestion point did.
+#[derive(PartialEq, Eq)]
+enum Marking {
+    Unmarked,
+    Marked,
+    Drop,
+}
+
+/// CP: puts the packet into its class's virtual queue and marks it by the depth it met.
+#[inline(always)]
+fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u32) -> Marking {
+    let tc = class_of(p, roce.dscp());
+    let ecn = roce.ecn();
+    let frame_bytes = h.frame_len() as u64;
+    if let Some(class) = h.env().class(tc) {
+        class.packets += 1;
+        class.bytes += frame_bytes;
+        class.ect_packets += (ecn != Ecn::NOT_ECT) as u64;
+    }
+    let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes;
+    let now_ns = h.env().now_ns();
+    let drain = &p.drain[tc];
+    let enqueue = |empty_at| drain.enqueue(empty_at, now_ns, wire_bytes);
+    let Some(depth_bytes) = h.env().queue(port * CLASSES as u32 + tc as u32, enqueue) else {
+        return Marking::Unmarked;
+    };
+    if roce.kind() == Kind::Cnp {
+        return Marking::Unmarked;
+    }
+    let wred = &p.wred[tc];
+    let chosen = match wred.certain(depth_bytes) {
+        Some(chosen) => chosen,
+        None => wred.draw(depth_bytes, h.env().random_u32()),
+    };
+    if !chosen || ecn.is_ce() {
+        return Marking::Unmarked;
+    }
+    if ecn.is_ect() {
+        if !mark_ce(h, roce) {
+            h.env().count(Stat::WriteFailed);
+            return Marking::Unmarked;
+        }
+        h.env().count(Stat::CpEcnMarked);
+        if let Some(class) = h.env().class(tc) {
+            class.ecn_marked_packets += 1;
+        }
+        return Marking::Marked;
+    }
+    h.env().count(Stat::CpNotEct);
+    if p.config.scalars.drop_not_ect != 0 && depth_bytes > wred.kmax_bytes {
+        h.env().count(Stat::CpNotEctDropped);
+        return Marking::Drop;
+    }
+    Marking::Unmarked
+}
+
+/// Sets CE; IPv4 needs its checksum mended. The ICRC covers neither.
+#[inline(always)]
+fn mark_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
+    let Some(&[first, second]) = h.header(roce.l3) else {
+        return false;
+    };
+    if roce.v6 {
+        return h.write(roce.l3 + 1, &[ipv6::set_ecn_octet(second, Ecn::CE)]);
+    }
+    let Some(&checksum) = h.header(roce.l3 + ipv4::CHECKSUM_AT) else {
+        return false;
+    };
+    let marked = Ecn::CE.apply(second);
+    let checksum = ipv4::checksum_update16(
+        u16::from_be_bytes(checksum),
+        u16::from_be_bytes([first, second]),
+        u16::from_be_bytes([first, marked]),
+    );
+    h.write(roce.l3 + 1, &[marked]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
+}
+
+/// NP: asks the CNP limiter and, if it agrees, sends the clone that will become the CNP.
+#[inline(always)]
+fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
+    let Some((src, dst)) = roce.addresses(s) else {
+        return;
+    };
+    let id = match p.config.scalars.cnp_limit {
+        // A datagram QP hears many senders: there the QP is the sender's.
+        CNP_LIMIT_QP => match roce.source_qpn(s) {
+            Some(qpn) => QpId { addr: src, qpn },
+            None => QpId { addr: dst, qpn: roce.dest_qpn },
+        },
+        CNP_LIMIT_PEER => QpId { addr: src, qpn: 0 },
+        _ => QpId::NONE,
+    };
+    let hash = id.hash(p.port.hash_seed);
+    let interval_ns = p.config.scalars.min_time_between_cnps_ns;
+    let now_ns = s.env().now_ns();
+    let answer = s.env().np_set(set_index(hash, p.port.np_set_mask), |set| {
+        if set.find(&id, hash).missing {
+            set.insert(hash, NpFlow::new(id));
+        }
+        set.ways[set.selected_way()].on_ecn_marked(now_ns, interval_ns)
+    });
+    if answer != Some(true) {
+        s.env().count(Stat::NpCnpSuppressed);
+    } else if !s.clone_out(p.port.cnp_mark | kind) {
+        s.env().count(Stat::NpCnpFailed);
+    }
+}
+
+/// Turns a clone of a CE-marked data packet into the CNP that answers it.
+#[inline(always)]
+fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
+    let fast = s.mark() & FAST != 0;
+    s.set_mark(0);
+    // The clone is the project's own: if it cannot become a CNP it must not travel as a second data packet.
+    if !rewrite_as_cnp(s, p, roce) {
+        s.env().count(Stat::NpCnpFailed);
+        return TcVerdict::Drop;
+    }
+    s.env().count(Stat::NpCnpSent);
+    set_class(s, p, p.config.scalars.cnp_dscp as usize);
+    if !fast {
+        return TcVerdict::Pass;
+    }
+    // Back to where the data came from. A routed packet carries the port's own MAC address by now, so that its sender's
+    // is no longer known; a bridged one still carries both.
+    let Some(mac) = s.header::<6>(0) else {
+        return TcVerdict::Drop;
+    };
+    if *mac == p.port.mac {
+        TcVerdict::RedirectNeigh(s.ingress_ifindex())
+    } else {
+        TcVerdict::Redirect(s.ingress_ifindex())
+    }
+}
+
+#[inline(always)]
+fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
+    let Some(receiver) = roce.receiver(s) else {
+        return false;
+    };
+    let known = match roce.source_qpn(s) {
+        Some(qpn) => Some(qpn),
+        None => s.env().pair(&receiver),
+    };
+    let (dest_qpn, hint) = match known {
+        Some(qpn) => (qpn, cnp::NO_HINT),
+        None => (0, roce.dest_qpn),
+    };
+    if known.is_none() {
+        s.env().count(Stat::NpCnpHinted);
+    }
+    let Some(udp) = s.header(roce.udp()) else {
+        return false;
+    };
+    let udp_sport = Udp::new(udp).src_port();
+    let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else {
+        return false;
+    };
+    let repr = CnpRepr {
+        udp_sport,
+        dest_qpn,
+        hint,
+        tos: ecn::tos(p.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
+        ttl: CNP_TTL,
+    };
+    let pcp = p.config.scalars.cnp_802p_prio as u8;
+    s.set_tag_priority(pcp);
+    if roce.l3 > Ethernet::LEN {
+        let Some(&[tci]) = s.header(Ethernet::LEN) else {
+            return false;
+        };
+        if !s.write(Ethernet::LEN, &[(tci & 0x1f) | (pcp << 5)]) {
+            return false;
+        }
+    }
+    // The CNP is built before the packet is cut, while its addresses can be read.
+    if roce.v6 {
+        let Some(ip) = s.header(roce.l3) else {
+            return false;
+        };
+        let ip = Ipv6::new(ip);
+        let mut packet = [0; cnp::V6_LEN];
+        cnp::emit_v6(&mut packet, ip.dst(), ip.src(), &repr);
+        if !s.shrink((roce.l3 + cnp::V6_LEN) as u32) || !s.write(roce.l3, &packet) {
+            return false;
+        }
+    } else {
+        let Some(ip) = s.header(roce.l3) else {
+            return false;
+        };
+        let ip = Ipv4::new(ip);
+        let mut packet = [0; cnp::V4_LEN];
+        cnp::emit_v4(&mut packet, ip.dst(), ip.src(), &repr);
+        if !s.shrink((roce.l3 + cnp::V4_LEN) as u32) || !s.write(roce.l3, &packet) {
+            return false;
+        }
+    }
+    s.write(0, &[s0, s1, s2, s3, s4, s5, d0, d1, d2, d3, d4, d5])
+}
+
+/// RP: what a CNP for one of this host's QPs does to its rate. True if it was a valid CNP for a known flow.
+#[inline(always)]
+fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> bool {
+    let outcome = cut(h, p, roce);
+    h.env().count(outcome);
+    if outcome != Stat::RpCnpHandled {
+        h.env().count(Stat::RpCnpIgnored);
+    }
+    matches!(outcome, Stat::RpCnpHandled | Stat::RpCnpTooSoon)
+}
+
+#[inline(always)]
+fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
+    let Some(cnp) = read_cnp(h, roce) else {
+        return Stat::RpCnpInvalid;
+    };
+    let Some((peer, own)) = roce.addresses(h) else {
+        return Stat::RpCnpInvalid;
+    };
+    let qpn = if cnp.hint == cnp::NO_HINT { h.env().pair(&QpId { addr: own, qpn: cnp.dest_qpn }) } else { Some(cnp.hint) };
+    let Some(qpn) = qpn else {
+        return Stat::RpCnpUnknownFlow;
+    };
+    let id = QpId { addr: peer, qpn };
+    let hash = id.hash(p.port.hash_seed);
+    let now_ns = h.env().now_ns();
+    let rp = &p.rp;
+    let outcome = h.env().rp_set(set_index(hash, p.port.rp_set_mask), |set| {
+        if set.find(&id, hash).missing {
+            return Stat::RpCnpUnknownFlow;
+        }
+        let flow = &mut set.ways[set.selected_way()];
+        if flow.last_cnp_ns != 0 && now_ns.saturating_sub(flow.last_cnp_ns) < rp.cut_interval_ns {
+            flow.cnp_ignored = flow.cnp_ignored.wrapping_add(1);
+            return Stat::RpCnpTooSoon;
+        }
+        flow.last_cnp_ns = now_ns;
+        flow.cnp_handled = flow.cnp_handled.wrapping_add(1);
+        flow.machine.advance(rp, now_ns);
+        flow.machine.on_cnp(rp, now_ns);
+        Stat::RpCnpHandled
+    });
+    outcome.unwrap_or(Stat::RpCnpUnknownFlow)
+}
+
+/// The CNP, if it is one to the last bit (ICRC included).
+#[inline(always)]
+fn read_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
+    if roce.v6 {
+        cnp::parse_v6(frame.header(roce.l3)?)
+    } else {
+        cnp::parse_v4(frame.header(roce.l3)?)
+    }
+}
+
+/// What the RP table says of a packet.
+struct Turn {
+    departure: Departure,
+    way: usize,
+    active: bool,
+    new: bool,
+    evicted: bool,
+}
+
+/// RP: counts the packet on its flow's rate machine and has it leave no sooner than the rate allows.
+#[inline(always)]
+fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
+    let rp = &p.rp;
+    let scalars = &p.config.scalars;
+    if rp.line_rate_bps == 0 {
+        return TcVerdict::Pass;
+    }
+    let Some((src, dst)) = roce.addresses(s) else {
+        return TcVerdict::Pass;
+    };
+    let source_qpn = roce.source_qpn(s);
+    let id = QpId { addr: dst, qpn: roce.dest_qpn };
+    let hash = id.hash(p.port.hash_seed);
+    let index = set_index(hash, p.port.rp_set_mask);
+    let frame_bytes = s.frame_len() as u64;
+    let wire_bytes = frame_bytes + scalars.wire_overhead_bytes;
+    let now_ns = s.env().now_ns();
+    let turn = s.env().rp_set(index, |set| {
+        let place = set.find(&id, hash);
+        if place.missing {
+            set.insert(hash, RpFlow::new(id, rp));
+        }
+        let way = set.selected_way();
+        let flow = &mut set.ways[way];
+        flow.last_seen_ns = now_ns;
+        flow.machine.advance(rp, now_ns);
+        let departure = if scalars.pacer == PACER_FQ {
+            flow.pacer.schedule(
+                &flow.machine,
+                now_ns,
+                wire_bytes,
+                scalars.pacing_credit_ns,
+                scalars.pacing_horizon_ns,
+            )
+        } else {
+            Departure::At(now_ns)
+        };
+        if departure != Departure::BeyondHorizon {
+            flow.machine.on_send(rp, frame_bytes);
+            flow.packets += 1;
+            flow.bytes += frame_bytes;
+        }
+        Turn { departure, way, active: flow.machine.active != 0, new: place.missing, evicted: place.evicts }
+    });
+    let Some(turn) = turn else {
+        return TcVerdict::Pass;
+    };
+    if turn.new {
+        s.env().count(Stat::RpFlowNew);
+        // A datagram names both its ends: a CNP will name the sender's QPN only.
+        if let Some(qpn) = source_qpn {
+            let pair = Pair { qpn: id.qpn, source: PairSource::Datagram as u32 };
+            s.env().learn_pair(&QpId { addr: src, qpn }, pair);
+        }
+    }
+    if turn.evicted {
+        s.env().count(Stat::RpFlowEvicted);
+    }
+    match (turn.departure, scalars.pacer) {
+        (Departure::BeyondHorizon, _) if scalars.pacing_horizon_drop != 0 => {
+            s.env().count(Stat::RpHorizonDrop);
+            return TcVerdict::Drop;
+        }
+        (Departure::BeyondHorizon, _) => s.env().count(Stat::RpHorizonPass),
+        (Departure::At(departure_ns), PACER_FQ) => {
+            if departure_ns > now_ns {
+                s.set_departure(departure_ns);
+                s.env().count(Stat::RpPaced);
+            }
+        }
+        (Departure::At(_), PACER_HTB) if turn.active => {
+            match htb_minor(index, turn.way) {
+                Some(minor) => {
+                    s.set_priority((p.port.htb_major << 16) | minor);
+                    s.env().count(Stat::RpPaced);
+                }
+                None => s.env().count(Stat::RpUnpaced),
+            }
+        }
+        (Departure::At(_), _) => {}
+    }
+    TcVerdict::Pass
+}
+
+/// Minor number of the HTB class of the flow in `way` of set `index`; `None` beyond the 16 bits a class has.
+#[inline(always)]
+#[must_use]
+pub fn htb_minor(index: u32, way: usize) -> Option<u32> {
+    let minor = index.wrapping_mul(WAYS as u32).wrapping_add(way as u32).wrapping_add(HTB_FIRST_FLOW);
+    if minor < 0xffff { Some(minor) } else { None }
+}

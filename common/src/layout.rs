@@ -1,0 +1,195 @@
+//! Map layouts, shared by the programs, the controller and the reference engine.
+//!
+//! Plain C structures without implicit padding. A change here is a new [`LAYOUT_VERSION`].
+
+use crate::flow::{Entry, QpId};
+use crate::pacing::Pacer;
+use crate::rate::RateMachine;
+use crate::stats::Stat;
+
+/// Version of everything in this file and of `Params`.
+pub const LAYOUT_VERSION: u32 = 1;
+/// Traffic classes, and queues.
+pub const CLASSES: usize = 8;
+/// DSCP code points.
+pub const DSCPS: usize = 64;
+/// Flows per set.
+pub const WAYS: usize = 8;
+/// Flows a table holds unless told otherwise.
+pub const DEFAULT_FLOWS: u32 = 65_536;
+/// Slots of the parameter map: one in use, one for the next change.
+pub const PARAMS_SLOTS: u32 = 2;
+/// Virtual queues: [`CLASSES`] for each of the two ports of an inline attachment.
+pub const QUEUES: u32 = 16;
+
+/// `struct bpf_spin_lock`: the verifier finds it in the map's BTF by this name.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct bpf_spin_lock {
+    /// Opaque.
+    pub val: u32,
+}
+
+/// One set of a flow table: eight flows under one lock.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Set<T: Entry> {
+    /// Guards everything below; first in the structure, as BTF maps want it.
+    pub lock: bpf_spin_lock,
+    /// The way used last; see [`Set::select`].
+    pub selected: u32,
+    /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
+    pub tags: [u32; WAYS],
+    /// Explicit padding to the end of the cache line.
+    pub _line: [u32; 6],
+    /// The flows.
+    pub ways: [T; WAYS],
+}
+
+/// A flow at the reaction point.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RpFlow {
+    /// The receiver's QP.
+    pub id: QpId,
+    /// Explicit padding.
+    pub _pad: u32,
+    /// When it sent last; 0 = empty place.
+    pub last_seen_ns: u64,
+    /// Its rate.
+    pub machine: RateMachine,
+    /// Its departure times.
+    pub pacer: Pacer,
+    /// Data packets sent.
+    pub packets: u64,
+    /// Bytes of them, layer 2.
+    pub bytes: u64,
+    /// When a CNP last cut it.
+    pub last_cnp_ns: u64,
+    /// CNPs that cut it.
+    pub cnp_handled: u32,
+    /// CNPs that came too soon.
+    pub cnp_ignored: u32,
+}
+
+/// A flow at the notification point.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NpFlow {
+    /// The receiver's QP, or what `cnp_limit` keeps an interval for.
+    pub id: QpId,
+    /// Explicit padding.
+    pub _pad: u32,
+    /// When it was last marked; 0 = empty place.
+    pub last_seen_ns: u64,
+    /// When it was last answered.
+    pub last_cnp_ns: u64,
+    /// CE-marked data packets.
+    pub ecn_marked_packets: u64,
+    /// CNPs made.
+    pub cnp_sent: u64,
+}
+
+/// A set of the RP table.
+pub type RpSet = Set<RpFlow>;
+/// A set of the NP table.
+pub type NpSet = Set<NpFlow>;
+
+/// Who is at the other end of a QP, and how that is known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The other end's QPN.
+    pub qpn: u32,
+    /// A [`PairSource`].
+    pub source: u32,
+}
+
+/// How a pair came to be known.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairSource {
+    /// Entered by the operator.
+    Static = 1,
+    /// A UD packet names both ends.
+    Datagram = 2,
+}
+
+/// One virtual queue.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// When it would be empty, in the ticks of [`crate::vqueue`].
+    pub empty_at: u64,
+    /// A cache line to itself: two CPUs write two queues without disturbing each other.
+    pub _line: [u64; 7],
+}
+
+/// Counters of one traffic class.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounters {
+    /// RoCEv2 packets.
+    pub packets: u64,
+    /// Their bytes, layer 2.
+    pub bytes: u64,
+    /// Of them, packets able to be marked (ECT or CE).
+    pub ect_packets: u64,
+    /// Packets marked CE here.
+    pub ecn_marked_packets: u64,
+}
+
+/// Counters of one hook on one CPU.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// By [`Stat`].
+    pub stat: [u64; Stat::COUNT],
+    /// By traffic class.
+    pub class: [ClassCounters; CLASSES],
+}
+
+impl Counters {
+    /// All zero.
+    pub const ZERO: Self = Self {
+        stat: [0; Stat::COUNT],
+        class: [ClassCounters { packets: 0, bytes: 0, ect_packets: 0, ecn_marked_packets: 0 }; CLASSES],
+    };
+}
+
+/// Clock and randomness of a program under test, and what it would have done to the outside.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    /// The time.
+    pub now_ns: u64,
+    /// State of the random sequence ([`crate::rng`]).
+    pub random: u64,
+    /// The mark under which the packet would have been cloned to the own device; 0 = it was not.
+    pub clone_mark: u32,
+    /// The interface a packet would have been sent from; 0 = none.
+    pub redirect_ifindex: u32,
+}
+
+const _: () = assert!(size_of::<Queue>() == 64);
+const _: () = assert!(core::mem::offset_of!(RpSet, ways) == 64);
+const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 152);
+
+/// What user space may read and write as bytes.
+///
+/// SAFETY of all: `repr(C)`, no padding that is not a field (asserted by the sizes above and below), every bit pattern
+/// valid.
+#[cfg(feature = "user")]
+mod pod {
+    use super::{Counters, NpSet, Pair, Queue, RpSet, Test};
+    use crate::flow::QpId;
+    use crate::params::Params;
+
+    macro_rules! pod {
+        ($($ty:ty),+) => { $(
+            // SAFETY: see the module.
+            unsafe impl aya::Pod for $ty {}
+        )+ };
+    }
+    pod!(Counters, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
+}

@@ -1,0 +1,21 @@
+//! RoCEv2 on the wire and DCQCN as an algorithm, written once and pure.
+//!
+//! Nothing here reads a clock, a random source or a queue: they are arguments. The eBPF programs, the reference
+//! engine, the simulator and the tests all call these functions.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod classify;
+pub mod flow;
+pub mod hooks;
+pub mod layout;
+pub mod pacing;
+pub mod params;
+pub mod rate;
+pub mod rng;
+pub mod stats;
+pub mod vqueue;
+pub mod wire;
+pub mod wred;

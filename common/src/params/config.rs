@@ -1,0 +1,240 @@
+//! The parameters an operator sets.
+
+use super::spec::parameters;
+use super::{Invalid, Spec, Unit};
+use crate::layout::{CLASSES, DSCPS};
+
+/// Highest rate the integer arithmetic is proved for: 800 Gb/s, below 2^40 bit/s.
+pub const MAX_RATE_BPS: u64 = 800_000_000_000;
+/// Lowest rate a flow or a queue can be given: 100 kb/s.
+pub const MIN_RATE_BPS: u64 = 100_000;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+const MBIT: u64 = 1_000_000;
+
+/// Words of `cnp_limit`: what one CNP interval is kept for. NICs differ (Lumina, SIGCOMM'23, checks all three).
+pub const CNP_LIMITS: &[&str] = &["qp", "peer", "port"];
+/// `cnp_limit`: one interval per QP, as the paper has it.
+pub const CNP_LIMIT_QP: u64 = 0;
+/// `cnp_limit`: one interval per data sender's address.
+pub const CNP_LIMIT_PEER: u64 = 1;
+/// `cnp_limit`: one interval for the whole interface.
+pub const CNP_LIMIT_PORT: u64 = 2;
+
+/// Words of `pacer`.
+pub const PACERS: &[&str] = &["none", "fq", "htb"];
+/// `pacer`: flows are not held to their rate.
+pub const PACER_NONE: u64 = 0;
+/// `pacer`: the departure time goes into `skb->tstamp`, the `fq` qdisc keeps it.
+pub const PACER_FQ: u64 = 1;
+/// `pacer`: one HTB class per QP, chosen by `skb->priority`.
+pub const PACER_HTB: u64 = 2;
+
+parameters! {
+    /// Everything but the per-class tables.
+    Scalars {
+        /// Congestion point: mark ECT packets CE by queue depth (WRED) at egress, or inline.
+        cp_enable = 0, "cp_enable", Unit::Switch, 0, 1, "";
+        /// Notification point: answer CE-marked data with CNPs.
+        np_enable = 1, "np_enable", Unit::Switch, 0, 1, "";
+        /// Reaction point: keep a DCQCN rate per QP and pace its data packets.
+        rp_enable = 1, "rp_enable", Unit::Switch, 0, 1, "";
+        /// The congestion point itself answers each packet it marks with a CNP, at most one per interval.
+        fast_cnp = 0, "fast_cnp", Unit::Switch, 0, 1, "";
+        /// Rate of the link; 0 = not known, nothing that depends on it runs.
+        link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
+        /// Bytes the wire adds to every frame; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
+        wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
+        /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (RFC 3168 has a router drop it).
+        drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
+        /// qdisc major number into whose class `queue + 1` the traffic class is put by skb->priority; 0 leaves it alone.
+        priority_major = 0, "priority_major", Unit::Count, 0, 0xffff, "";
+
+        /// Shortest time between two CNPs for one `cnp_limit` (paper: tau, 50 us).
+        min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
+        /// What one CNP interval is kept for.
+        cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
+        /// DSCP of CNPs.
+        cnp_dscp = 48, "cnp_dscp", Unit::Count, 0, 63, "";
+        /// 802.1p priority of CNPs that leave with a VLAN tag.
+        cnp_802p_prio = 6, "cnp_802p_prio", Unit::Count, 0, 7, "";
+        /// Drop CNPs that were handled instead of passing them to the host (soft-RoCE ignores them).
+        cnp_consume = 0, "cnp_consume", Unit::Switch, 0, 1, "";
+
+        /// Period of the increase timer (paper: T, 55 us); 0 = off.
+        rpg_time_reset_ns = 55 * US, "rpg_time_reset", Unit::Nanoseconds, 0, 10 * SECOND, "Slower recovery.";
+        /// Bytes between two increase events (paper: B, 10 MB; NVIDIA counts it in units of 64 bytes); 0 = off.
+        rpg_byte_reset_bytes = 10_000_000, "rpg_byte_reset", Unit::Bytes, 0, 10_000_000_000, "Slower recovery of fast flows.";
+        /// Increase events of fast recovery (paper: F, 5).
+        rpg_threshold = 5, "rpg_threshold", Unit::Count, 0, 31, "Longer fast recovery, later growth beyond the old rate.";
+        /// Step of additive increase (paper: R_AI, 40 Mb/s).
+        rpg_ai_rate_bps = 40 * MBIT, "rpg_ai_rate", Unit::BitsPerSecond, 1_000, MAX_RATE_BPS, "Faster growth, deeper queue, less stable.";
+        /// Step of hyper increase (paper: R_HAI; the authors' simulator has 200 Mb/s).
+        rpg_hai_rate_bps = 200 * MBIT, "rpg_hai_rate", Unit::BitsPerSecond, 1_000, MAX_RATE_BPS, "Faster return of a flow that sees no congestion.";
+        /// Lowest rate a flow can be cut to.
+        rpg_min_rate_bps = 10 * MBIT, "rpg_min_rate", Unit::BitsPerSecond, MIN_RATE_BPS, MAX_RATE_BPS, "Better worst case for a flow, less room for many flows.";
+        /// Highest rate of a flow; 0 = the link's.
+        rpg_max_rate_bps = 0, "rpg_max_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "";
+        /// Cut factor: a cut takes alpha / 2^rpg_gd of the rate, alpha counted in 1/1024; 11 is the paper's alpha/2.
+        rpg_gd = 11, "rpg_gd", Unit::Count, 10, 15, "Gentler cuts.";
+        /// Lowest percentage of its rate a flow keeps in one cut.
+        rpg_min_dec_fac = 1, "rpg_min_dec_fac", Unit::Count, 1, 100, "Gentler cuts; 100 turns them off.";
+        /// Shortest time between two cuts of one flow; CNPs that come sooner are counted and change nothing.
+        rate_reduce_monitor_period_ns = 40 * US, "rate_reduce_monitor_period", Unit::Nanoseconds, 0, SECOND, "A flood of CNPs, forged ones too, does less harm.";
+        /// Decay of alpha per period, in 1/1024 (gain g = 1 - this/1024; paper: g = 1/256, so 1020).
+        dce_tcp_g = 1020, "dce_tcp_g", Unit::Count, 1, 1023, "Alpha follows congestion more slowly: smoother, slower.";
+        /// Period of the alpha timer (paper: tau', 55 us; longer than min_time_between_cnps).
+        dce_tcp_rtt_ns = 55 * US, "dce_tcp_rtt", Unit::Nanoseconds, US, 10 * SECOND, "Alpha forgets congestion more slowly: deeper cuts.";
+        /// Alpha of a new flow, in 1/1024 (paper: 1, so 1024).
+        initial_alpha_value = 1024, "initial_alpha_value", Unit::Count, 1, 1024, "Deeper first cut.";
+
+        /// How the departure times are kept.
+        pacer = PACER_NONE, "pacer", Unit::Choice(PACERS), 0, 2, "";
+        /// How far ahead a packet may be scheduled; keep it below fq's horizon (10 s).
+        pacing_horizon_ns = 5 * SECOND, "pacing_horizon", Unit::Nanoseconds, MS, 9 * SECOND, "Longer queues in the pacer before it drops.";
+        /// Drop packets beyond the horizon instead of sending them at once.
+        pacing_horizon_drop = 1, "pacing_horizon_drop", Unit::Switch, 0, 1, "";
+        /// Time a late flow may catch up on, so that late softirqs cost no rate.
+        pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "Rates are kept better, bursts are longer.";
+    }
+}
+
+parameters! {
+    /// WRED of one traffic class at the congestion point.
+    WredConfig {
+        /// Queue depth up to which nothing is marked (paper: 5 KB at 40 Gb/s).
+        kmin_bytes = 5_000, "kmin", Unit::Bytes, 0, 1_000_000_000, "Marking starts later: more queue, more throughput.";
+        /// Queue depth above which every ECT packet is marked (paper: 200 KB at 40 Gb/s).
+        kmax_bytes = 200_000, "kmax", Unit::Bytes, 0, 1_000_000_000, "Gentler marking: more queue, more stable with many flows.";
+        /// Marking probability at Kmax (paper: 1 %).
+        pmax_ppm = 10_000, "pmax", Unit::PartsPerMillion, 0, 1_000_000, "Stronger marking near Kmax.";
+        /// Rate at which this class's virtual queue drains; 0 = link_rate.
+        drain_rate_bps = 0, "drain_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "The queue looks shorter; above the true rate nothing is marked.";
+        /// Mark this class at all.
+        ecn = 1, "ecn", Unit::Switch, 0, 1, "";
+    }
+}
+
+/// All parameters of one attachment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Everything but the tables.
+    pub scalars: Scalars,
+    /// WRED per traffic class.
+    pub wred: [WredConfig; CLASSES],
+    /// Traffic class of each DSCP.
+    pub dscp_to_tc: [u8; DSCPS],
+    /// Queue of each traffic class.
+    pub tc_to_queue: [u8; CLASSES],
+}
+
+impl Config {
+    /// The paper's parameters; DSCP 26 in TC 3 / queue 3, DSCP 48 in TC 6 / queue 6, the rest in TC 0 / queue 0.
+    pub const DEFAULT: Self = {
+        let mut dscp_to_tc = [0; DSCPS];
+        dscp_to_tc[26] = 3;
+        dscp_to_tc[48] = 6;
+        Self {
+            scalars: Scalars::DEFAULT,
+            wred: [WredConfig::DEFAULT; CLASSES],
+            dscp_to_tc,
+            tc_to_queue: [0, 0, 0, 3, 0, 0, 6, 0],
+        }
+    };
+
+    /// The rate flows start at and return to: `rpg_max_rate`, or the link's. 0 when neither is known.
+    #[must_use]
+    pub const fn line_rate_bps(&self) -> u64 {
+        let Scalars { rpg_max_rate_bps: max, link_rate_bps: link, .. } = self.scalars;
+        if max == 0 || (link != 0 && link < max) { link } else { max }
+    }
+
+    /// The drain rate of class `tc` (taken modulo 8): its own, or the link's. 0 when neither is known.
+    #[must_use]
+    pub const fn drain_rate_bps(&self, tc: usize) -> u64 {
+        match self.wred[tc % CLASSES].drain_rate_bps {
+            0 => self.scalars.link_rate_bps,
+            own => own,
+        }
+    }
+
+    /// Checks every value against its range and the values against each other.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its key, value and allowed range.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        check(Scalars::SPECS, &self.scalars, None)?;
+        for (tc, wred) in self.wred.iter().enumerate() {
+            check(WredConfig::SPECS, wred, Some(tc))?;
+            if wred.kmin_bytes > wred.kmax_bytes {
+                return Err(Invalid::KminAboveKmax {
+                    tc,
+                    kmin_bytes: wred.kmin_bytes,
+                    kmax_bytes: wred.kmax_bytes,
+                });
+            }
+            if wred.drain_rate_bps != 0 && wred.drain_rate_bps < MIN_RATE_BPS {
+                return Err(Invalid::range(WredConfig::SPECS, "drain_rate", wred.drain_rate_bps, Some(tc)));
+            }
+        }
+        for (table, values, len) in
+            [("dscp_to_tc", &self.dscp_to_tc[..], CLASSES), ("tc_to_queue", &self.tc_to_queue[..], CLASSES)]
+        {
+            if let Some((index, &value)) = values.iter().enumerate().find(|(_, v)| usize::from(**v) >= len) {
+                return Err(Invalid::Table { table, index, value, max: len - 1 });
+            }
+        }
+        let s = &self.scalars;
+        for (key, value) in [("link_rate", s.link_rate_bps), ("rpg_max_rate", s.rpg_max_rate_bps)] {
+            if value != 0 && value < MIN_RATE_BPS {
+                return Err(Invalid::range(Scalars::SPECS, key, value, None));
+            }
+        }
+        if s.link_rate_bps != 0 && s.rpg_max_rate_bps > s.link_rate_bps {
+            return Err(Invalid::AboveLink {
+                key: "rpg_max_rate",
+                rate_bps: s.rpg_max_rate_bps,
+                link_rate_bps: s.link_rate_bps,
+            });
+        }
+        let line_rate_bps = self.line_rate_bps();
+        if line_rate_bps != 0 && s.rpg_min_rate_bps > line_rate_bps {
+            return Err(Invalid::AboveLink {
+                key: "rpg_min_rate",
+                rate_bps: s.rpg_min_rate_bps,
+                link_rate_bps: line_rate_bps,
+            });
+        }
+        // A byte counter below the largest packet would fire many times per packet and mean nothing.
+        if s.rpg_byte_reset_bytes != 0 && s.rpg_byte_reset_bytes < MIN_BYTE_RESET {
+            return Err(Invalid::ByteResetTooSmall { bytes: s.rpg_byte_reset_bytes, min: MIN_BYTE_RESET });
+        }
+        if s.rpg_time_reset_ns != 0 && s.rpg_time_reset_ns < US {
+            return Err(Invalid::range(Scalars::SPECS, "rpg_time_reset", s.rpg_time_reset_ns, None));
+        }
+        Ok(())
+    }
+}
+
+/// Smallest `rpg_byte_reset` other than 0 (off).
+pub const MIN_BYTE_RESET: u64 = 1_000;
+
+fn check<T>(specs: &'static [Spec<T>], values: &T, tc: Option<usize>) -> Result<(), Invalid> {
+    for spec in specs {
+        let value = (spec.get)(values);
+        if value < spec.min || value > spec.max {
+            return Err(Invalid::Range {
+                key: spec.key,
+                tc,
+                value,
+                min: spec.min,
+                max: spec.max,
+                unit: spec.unit,
+            });
+        }
+    }
+    Ok(())
+}

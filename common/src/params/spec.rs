@@ -1,0 +1,99 @@
+//! What a parameter is: its name, unit, range, default and meaning, once.
+//!
+//! The command line, the TOML file, the JSON schema, the help texts and the validation all read these tables.
+
+/// How a parameter's number is written and read by people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes (`100KB`, `1.5MB`; K = 1000).
+    Bytes,
+    /// Bits per second (`40mbit`, `25gbit`).
+    BitsPerSecond,
+    /// Nanoseconds (`55us`, `2ms`).
+    Nanoseconds,
+    /// Parts per million, written as a percentage (`1%`).
+    PartsPerMillion,
+    /// A plain number.
+    Count,
+    /// `true` or `false`.
+    Switch,
+    /// One of a few words; the value is the word's index.
+    Choice(&'static [&'static str]),
+}
+
+/// One parameter of the structure `T`.
+#[derive(Debug)]
+pub struct Spec<T: 'static> {
+    /// The name operators know, as written in files and on the command line.
+    pub key: &'static str,
+    /// How the number is written.
+    pub unit: Unit,
+    /// Smallest valid value.
+    pub min: u64,
+    /// Largest valid value.
+    pub max: u64,
+    /// What applies when nothing is said.
+    pub default: u64,
+    /// What it is, with its source.
+    pub doc: &'static str,
+    /// What a larger value does.
+    pub larger: &'static str,
+    /// Reads it.
+    pub get: fn(&T) -> u64,
+    /// Writes it, unchecked: `Config::validate` decides over the whole.
+    pub set: fn(&mut T, u64),
+}
+
+impl<T> Spec<T> {
+    /// The spec of `key` in `table`.
+    #[must_use]
+    pub fn find(table: &'static [Self], key: &str) -> Option<&'static Self> {
+        table.iter().find(|spec| spec.key == key)
+    }
+}
+
+/// Declares a structure of `u64` parameters together with its specs, so that neither can lack what the other has.
+macro_rules! parameters {
+    (
+        $(#[$meta:meta])*
+        $name:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $field:ident = $default:expr, $key:literal, $unit:expr, $min:expr, $max:expr, $larger:literal;
+            )+
+        }
+    ) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $(
+                $(#[doc = $doc])+
+                pub $field: u64,
+            )+
+        }
+
+        impl $name {
+            /// Every parameter, in the order of the structure.
+            pub const SPECS: &'static [$crate::params::Spec<Self>] = &[
+                $(
+                    $crate::params::Spec {
+                        key: $key,
+                        unit: $unit,
+                        min: $min,
+                        max: $max,
+                        default: $default,
+                        doc: concat!($($doc),+),
+                        larger: $larger,
+                        get: |p| p.$field,
+                        set: |p, value| p.$field = value,
+                    },
+                )+
+            ];
+
+            /// The defaults.
+            pub const DEFAULT: Self = Self { $($field: $default,)+ };
+        }
+    };
+}
+pub(super) use parameters;

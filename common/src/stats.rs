@@ -1,0 +1,111 @@
+//! Everything that is counted, under one name for kernel, command line, metrics and documentation.
+
+macro_rules! stats {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $label:literal,)+) => {
+        /// What a hook counts. Names that mlx5 has too are mlx5's.
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Stat {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl Stat {
+            /// Every one, in the order of the map.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Its name.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label,)+ }
+            }
+
+            /// What it counts.
+            #[must_use]
+            pub const fn doc(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+),)+ }
+            }
+        }
+    };
+}
+
+stats! {
+    /// Packets that are not RoCE at all.
+    NotRoce = "not_roce",
+    /// RoCEv1 packets (ethertype 0x8915): no IP header, no ECN; left alone.
+    RoceV1 = "roce_v1",
+    /// IPv4 packets with options: passed, not looked into.
+    Ipv4Options = "ipv4_options",
+    /// IPv4 fragments of UDP: passed, not looked into.
+    Ipv4Fragments = "ipv4_fragments",
+    /// IPv6 packets with extension headers: passed, not looked into.
+    Ipv6Extensions = "ipv6_extension_headers",
+    /// Packets with three VLAN tags or more: passed, not looked into.
+    VlanTooDeep = "vlan_too_deep",
+    /// Packets cut short, or whose lengths contradict each other.
+    Malformed = "malformed",
+    /// RoCEv2 packets whose BTH has an unknown header version or opcode.
+    UnknownBth = "unknown_bth",
+    /// RoCEv2 data packets (SEND, WRITE, READ response).
+    RoceData = "roce_data_packets",
+    /// RoCEv2 packets that carry no data (ACK, NAK, requests) or belong to QP 0 or 1.
+    RoceControl = "roce_control_packets",
+    /// RoCEv2 CNPs.
+    RoceCnp = "roce_cnp_packets",
+    /// CE-marked data packets that arrived.
+    NpEcnMarked = "np_ecn_marked_roce_packets",
+    /// CNPs sent.
+    NpCnpSent = "np_cnp_sent",
+    /// CNPs sent whose sender QPN was unknown: they carry the receiver's as a hint.
+    NpCnpHinted = "np_cnp_hinted",
+    /// CE-marked data packets within the interval of the last CNP.
+    NpCnpSuppressed = "np_cnp_suppressed",
+    /// CNPs that could not be made: no memory, or the clone would not go.
+    NpCnpFailed = "np_cnp_failed",
+    /// Packets marked CE here.
+    CpEcnMarked = "cp_ecn_marked_packets",
+    /// Packets that would have been marked but are Not-ECT.
+    CpNotEct = "cp_not_ect_packets",
+    /// Not-ECT packets dropped above Kmax because `drop_not_ect` says so.
+    CpNotEctDropped = "cp_not_ect_dropped",
+    /// CNPs that cut a flow's rate.
+    RpCnpHandled = "rp_cnp_handled",
+    /// CNPs that changed nothing, for any of the reasons below.
+    RpCnpIgnored = "rp_cnp_ignored",
+    /// CNPs with a wrong ICRC or a field no CNP has.
+    RpCnpInvalid = "rp_cnp_invalid",
+    /// CNPs that belong to no known flow.
+    RpCnpUnknownFlow = "rp_cnp_unknown_flow",
+    /// CNPs sooner after the last than `rate_reduce_monitor_period`.
+    RpCnpTooSoon = "rp_cnp_too_soon",
+    /// Data packets given a departure time or a class of their own.
+    RpPaced = "rp_paced_packets",
+    /// Data packets of flows beyond the HTB pacer's 65,000 classes.
+    RpUnpaced = "rp_unpaced_packets",
+    /// Data packets dropped beyond the pacing horizon.
+    RpHorizonDrop = "rp_horizon_drop",
+    /// Data packets beyond the pacing horizon sent at once.
+    RpHorizonPass = "rp_horizon_pass",
+    /// Flows that took a place in the RP table.
+    RpFlowNew = "rp_flow_new",
+    /// Flows pushed out of the RP table by newer ones.
+    RpFlowEvicted = "rp_flow_evicted",
+    /// Packets sent on to the other port, inline.
+    InlineForwarded = "inline_forwarded_packets",
+    /// Rewrites the kernel refused; the packet passed unchanged.
+    WriteFailed = "write_failed",
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::Stat;
+
+    #[test]
+    fn labels_are_unique_and_indexed_in_order() {
+        let labels: std::collections::BTreeSet<_> = Stat::ALL.iter().map(|s| s.label()).collect();
+        assert_eq!(labels.len(), Stat::COUNT);
+        assert!(Stat::ALL.iter().enumerate().all(|(i, &s)| s as usize == i));
+    }
+}

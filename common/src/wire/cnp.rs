@@ -1,0 +1,325 @@
+//! The congestion notification packet (IBTA Annex A17).
+//!
+//! A CNP is IP, UDP, a BTH with opcode 0x81 and BECN set that names the *data sender's* queue pair, 16 reserved bytes
+//! and the ICRC. It is built and checked as one array from the IP header on: its length never varies.
+//!
+//! # The hint
+//!
+//! Data packets do not carry their sender's QPN, so a notification point that has not learned it cannot fill in the
+//! BTH. It then says in the reserved bytes which queue pair the data was for:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0 to 3 | `DCQC` |
+//! | 4 | version, 1 |
+//! | 5 to 7 | receiver's QPN |
+//! | 8 to 15 | zero |
+//!
+//! A sender that runs this project finds its flow by (peer address, receiver's QPN). A CNP whose sender QPN is known
+//! keeps the reserved bytes zero, as the standard has it.
+
+use super::{
+    be24,
+    bth::{Bth, BthRepr, Opcode},
+    icrc,
+    ipv4::{Ipv4, Ipv4Addr, Ipv4Repr},
+    ipv6::{Ipv6, Ipv6Addr, Ipv6Repr},
+    put24, sub, sub_mut,
+    udp::{self, Udp, UdpRepr},
+};
+
+/// Length of the reserved bytes after the BTH.
+pub const RESERVED_LEN: usize = 16;
+/// UDP length of a CNP, bytes.
+pub const UDP_LEN: usize = Udp::LEN + Bth::LEN + RESERVED_LEN + icrc::LEN;
+/// Length of a CNP over IPv4 from the IP header on, its total length, bytes.
+pub const V4_LEN: usize = Ipv4::LEN + UDP_LEN;
+/// Length of a CNP over IPv6 from the IP header on, bytes.
+pub const V6_LEN: usize = Ipv6::LEN + UDP_LEN;
+
+/// A hint that is not there. Outside the 24 bits of a QPN.
+pub const NO_HINT: u32 = u32::MAX;
+
+const HINT_MAGIC: [u8; 4] = *b"DCQC";
+const HINT_VERSION: u8 = 1;
+
+/// What to write into a CNP, besides its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CnpRepr {
+    /// UDP source port. No receiver looks at it; it picks the path where paths are many.
+    pub udp_sport: u16,
+    /// The data sender's queue pair, 24 bits, for the BTH; with a hint it is not known.
+    pub dest_qpn: u32,
+    /// The receiver's queue pair, 24 bits, or [`NO_HINT`].
+    pub hint: u32,
+    /// DSCP (48 is the class that switches serve first) and ECN. Whatever the ECN bits are, nobody marks a CNP.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
+}
+
+/// What a valid CNP tells the sender of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cnp {
+    /// The queue pair that shall slow down, 24 bits; with a hint it is not known.
+    pub dest_qpn: u32,
+    /// The receiver's queue pair, 24 bits, or [`NO_HINT`].
+    pub hint: u32,
+}
+
+/// What [`verify_v4`] and [`verify_v6`] find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verdict {
+    /// A CNP with a right ICRC.
+    Valid,
+    /// Some field is not as in a CNP, or the IPv4 checksum is wrong.
+    Malformed,
+    /// A CNP but for its ICRC: damaged, or forged by someone careless.
+    BadIcrc,
+}
+
+/// Writes a CNP over IPv4 from `src`, who met congestion, to `dst`, who caused it, with header checksum and ICRC.
+///
+/// DF is set and the identification is 0, which RFC 6864 allows for packets that are never fragmented.
+#[inline(always)]
+pub fn emit_v4(out: &mut [u8; V4_LEN], src: Ipv4Addr, dst: Ipv4Addr, cnp: &CnpRepr) {
+    let ip = Ipv4Repr {
+        tos: cnp.tos,
+        total_len: V4_LEN as u16,
+        id: 0,
+        dont_fragment: true,
+        more_fragments: false,
+        fragment_offset: 0,
+        ttl: cnp.ttl,
+        protocol: udp::IP_PROTOCOL,
+        src,
+        dst,
+    };
+    ip.emit(sub_mut::<0, { Ipv4::LEN }, _>(out));
+    emit_udp(sub_mut::<{ Ipv4::LEN }, UDP_LEN, _>(out), cnp);
+    let crc = icrc::icrc_cnp_v4(out);
+    *sub_mut::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
+}
+
+/// Writes a CNP over IPv6 from `src`, who met congestion, to `dst`, who caused it, with its ICRC. The flow label is 0.
+///
+/// The UDP checksum is 0 over IPv6 too, as RoCE hardware and Linux's `rdma_rxe` send it: the ICRC protects what the
+/// checksum would, which is the case RFC 6935 and RFC 6936 make for tunnels.
+#[inline(always)]
+pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRepr) {
+    let ip = Ipv6Repr {
+        traffic_class: cnp.tos,
+        flow_label: 0,
+        payload_len: UDP_LEN as u16,
+        next_header: udp::IP_PROTOCOL,
+        hop_limit: cnp.ttl,
+        src,
+        dst,
+    };
+    ip.emit(sub_mut::<0, { Ipv6::LEN }, _>(out));
+    emit_udp(sub_mut::<{ Ipv6::LEN }, UDP_LEN, _>(out), cnp);
+    let crc = icrc::icrc_cnp_v6(out);
+    *sub_mut::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
+}
+
+/// Checks lengths, fields, the IPv4 checksum and the ICRC of a would-be CNP over IPv4.
+#[inline(always)]
+pub fn verify_v4(packet: &[u8; V4_LEN]) -> Verdict {
+    let ip = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(packet));
+    let is_cnp = ip.is_plain()
+        && ip.total_len() == V4_LEN as u16
+        && !ip.is_fragment()
+        && ip.protocol() == udp::IP_PROTOCOL
+        && ip.checksum_ok()
+        && is_cnp_udp(sub::<{ Ipv4::LEN }, UDP_LEN, _>(packet));
+    if !is_cnp {
+        return Verdict::Malformed;
+    }
+    let stored = u32::from_le_bytes(*sub::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(packet));
+    if icrc::icrc_cnp_v4(packet) == stored { Verdict::Valid } else { Verdict::BadIcrc }
+}
+
+/// Checks lengths, fields and the ICRC of a would-be CNP over IPv6.
+#[inline(always)]
+pub fn verify_v6(packet: &[u8; V6_LEN]) -> Verdict {
+    let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(packet));
+    let is_cnp = ip.version() == 6
+        && ip.payload_len() == UDP_LEN as u16
+        && ip.next_header() == udp::IP_PROTOCOL
+        && is_cnp_udp(sub::<{ Ipv6::LEN }, UDP_LEN, _>(packet));
+    if !is_cnp {
+        return Verdict::Malformed;
+    }
+    let stored = u32::from_le_bytes(*sub::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(packet));
+    if icrc::icrc_cnp_v6(packet) == stored { Verdict::Valid } else { Verdict::BadIcrc }
+}
+
+/// Reads a CNP over IPv4; `None` unless [`verify_v4`] finds it valid.
+#[inline(always)]
+pub fn parse_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
+    match verify_v4(packet) {
+        Verdict::Valid => Some(parse_udp(sub::<{ Ipv4::LEN }, UDP_LEN, _>(packet))),
+        Verdict::Malformed | Verdict::BadIcrc => None,
+    }
+}
+
+/// Reads a CNP over IPv6; `None` unless [`verify_v6`] finds it valid.
+#[inline(always)]
+pub fn parse_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
+    match verify_v6(packet) {
+        Verdict::Valid => Some(parse_udp(sub::<{ Ipv6::LEN }, UDP_LEN, _>(packet))),
+        Verdict::Malformed | Verdict::BadIcrc => None,
+    }
+}
+
+/// Writes everything from the UDP header up to the ICRC.
+#[inline(always)]
+fn emit_udp(out: &mut [u8; UDP_LEN], cnp: &CnpRepr) {
+    let udp =
+        UdpRepr { src_port: cnp.udp_sport, dst_port: udp::ROCE_V2_PORT, length: UDP_LEN as u16, checksum: 0 };
+    udp.emit(sub_mut::<0, { Udp::LEN }, _>(out));
+    let bth = BthRepr { becn: true, ..BthRepr::new(Opcode::CNP, cnp.dest_qpn, 0) };
+    bth.emit(sub_mut::<{ Udp::LEN }, { Bth::LEN }, _>(out));
+    emit_reserved(sub_mut::<{ Udp::LEN + Bth::LEN }, RESERVED_LEN, _>(out), cnp.hint);
+}
+
+#[inline(always)]
+fn emit_reserved(out: &mut [u8; RESERVED_LEN], hint: u32) {
+    *out = [0; RESERVED_LEN];
+    if hint != NO_HINT {
+        *sub_mut::<0, 4, _>(out) = HINT_MAGIC;
+        out[4] = HINT_VERSION;
+        put24::<5, _>(out, hint);
+    }
+}
+
+/// Whether UDP and BTH are those of a CNP.
+#[inline(always)]
+fn is_cnp_udp(bytes: &[u8; UDP_LEN]) -> bool {
+    let udp = Udp::new(sub::<0, { Udp::LEN }, _>(bytes));
+    let bth = Bth::new(sub::<{ Udp::LEN }, { Bth::LEN }, _>(bytes));
+    udp.dst_port() == udp::ROCE_V2_PORT
+        && udp.length() == UDP_LEN as u16
+        && bth.opcode().is_cnp()
+        && bth.becn()
+}
+
+#[inline(always)]
+fn parse_udp(bytes: &[u8; UDP_LEN]) -> Cnp {
+    let bth = Bth::new(sub::<{ Udp::LEN }, { Bth::LEN }, _>(bytes));
+    let reserved = sub::<{ Udp::LEN + Bth::LEN }, RESERVED_LEN, _>(bytes);
+    Cnp { dest_qpn: bth.dest_qpn(), hint: parse_hint(reserved) }
+}
+
+/// The last eight bytes are not looked at, so that a later version may use them.
+#[inline(always)]
+fn parse_hint(reserved: &[u8; RESERVED_LEN]) -> u32 {
+    if *sub::<0, 4, _>(reserved) == HINT_MAGIC && reserved[4] == HINT_VERSION {
+        be24::<5, _>(reserved)
+    } else {
+        NO_HINT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::vectors::{CONNECTX4_CNP, CONNTRACK_CM_CNP, V6_CNP};
+
+    const SRC: Ipv4Addr = [10, 0, 17, 1];
+    const DST: Ipv4Addr = [10, 0, 18, 1];
+    const CONNECTX4: CnpRepr = CnpRepr { udp_sport: 0, dest_qpn: 0x118, hint: NO_HINT, tos: 0xc2, ttl: 64 };
+
+    #[test]
+    fn lengths_are_those_on_the_wire() {
+        assert_eq!((V4_LEN, V6_LEN, UDP_LEN), (60, 80, 40));
+    }
+
+    #[test]
+    fn cnp_of_a_nic_is_reproduced_but_for_its_identification() {
+        let mut packet = [0xa5; V4_LEN];
+        emit_v4(&mut packet, SRC, DST, &CONNECTX4);
+        let header = sub_mut::<0, 20, _>(&mut packet);
+        let ip = Ipv4Repr::parse(Ipv4::new(header)).unwrap();
+        Ipv4Repr { id: 0x718c, ..ip }.emit(header);
+        icrc::seal(&mut packet).unwrap();
+        assert_eq!(packet, CONNECTX4_CNP);
+    }
+
+    #[test]
+    fn cnp_over_ipv6_is_reproduced() {
+        let address = |last| [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+        let mut packet = [0xa5; V6_LEN];
+        let cnp = CnpRepr { udp_sport: 0xc000, tos: 0xc0, ..CONNECTX4 };
+        emit_v6(&mut packet, address(1), address(2), &cnp);
+        assert_eq!(packet, V6_CNP);
+    }
+
+    #[test]
+    fn published_cnps_are_understood() {
+        assert_eq!(parse_v4(&CONNECTX4_CNP), Some(Cnp { dest_qpn: 0x118, hint: NO_HINT }));
+        assert_eq!(parse_v4(&CONNTRACK_CM_CNP), Some(Cnp { dest_qpn: 0xd2, hint: NO_HINT }));
+        assert_eq!(parse_v6(&V6_CNP), Some(Cnp { dest_qpn: 0x118, hint: NO_HINT }));
+    }
+
+    #[test]
+    fn hint_is_carried_and_layout_is_as_documented() {
+        let hinted = CnpRepr { dest_qpn: 0, hint: 0x00ab_cdef, ..CONNECTX4 };
+        let mut packet = [0xa5; V4_LEN];
+        emit_v4(&mut packet, SRC, DST, &hinted);
+        assert_eq!(packet[40..56], *b"DCQC\x01\xab\xcd\xef\0\0\0\0\0\0\0\0");
+        assert_eq!(parse_v4(&packet), Some(Cnp { dest_qpn: 0, hint: 0x00ab_cdef }));
+
+        // An unknown version is no hint; the CNP stands.
+        packet[44] = 2;
+        icrc::seal(&mut packet).unwrap();
+        assert_eq!(parse_v4(&packet), Some(Cnp { dest_qpn: 0, hint: NO_HINT }));
+    }
+
+    #[test]
+    fn forgeries_and_damage_are_told_apart() {
+        let resealed = |at: usize, value: u8| {
+            let mut packet = CONNECTX4_CNP;
+            packet[at] = value;
+            let header = *sub::<0, 20, _>(&packet);
+            *sub_mut::<10, 2, _>(&mut packet) = crate::wire::ipv4::header_checksum(&header).to_be_bytes();
+            if let Some(()) = icrc::seal(&mut packet) {
+                assert!(icrc::verify(&packet));
+            }
+            verify_v4(&packet)
+        };
+        for (what, at, value) in [
+            ("IP options", 0, 0x46),
+            ("IP length", 3, 59),
+            ("more fragments", 6, 0x20),
+            ("fragment offset", 7, 1),
+            ("protocol", 9, 6),
+            ("UDP port", 23, 0xb8),
+            ("UDP length", 25, 39),
+            ("opcode of InfiniBand's CNP", 28, 0x80),
+            ("BECN clear", 32, 0),
+        ] {
+            assert_eq!(resealed(at, value), Verdict::Malformed, "{what}");
+        }
+        assert_eq!(resealed(35, 0x19), Verdict::Valid);
+
+        let mut damaged = CONNECTX4_CNP;
+        damaged[35] ^= 1;
+        assert_eq!(verify_v4(&damaged), Verdict::BadIcrc);
+        assert_eq!(parse_v4(&damaged), None);
+        let mut damaged = CONNECTX4_CNP;
+        damaged[11] ^= 1;
+        assert_eq!(verify_v4(&damaged), Verdict::Malformed);
+
+        for (at, value) in [(0, 0x4c), (5, 41), (6, 43), (43, 0xb8), (45, 41), (48, 0x11), (52, 0x80)] {
+            let mut packet = V6_CNP;
+            packet[at] = value;
+            assert_eq!(verify_v6(&packet), Verdict::Malformed, "byte {at}");
+        }
+        let mut damaged = V6_CNP;
+        damaged[79] ^= 1;
+        assert_eq!(verify_v6(&damaged), Verdict::BadIcrc);
+        assert_eq!(parse_v6(&damaged), None);
+    }
+}

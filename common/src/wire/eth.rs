@@ -1,0 +1,163 @@
+//! Ethernet II and 802.1Q / 802.1ad tags.
+
+use super::{be16, put16, sub, sub_mut, view};
+
+/// An Ethernet address in wire order.
+pub type MacAddr = [u8; 6];
+
+/// The type field of an Ethernet header or tag, values 0x0600 and above; smaller ones are 802.3 lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// IPv4.
+    pub const IPV4: Self = Self(0x0800);
+    /// IPv6.
+    pub const IPV6: Self = Self(0x86dd);
+    /// 802.1Q customer tag (TPID).
+    pub const VLAN: Self = Self(0x8100);
+    /// 802.1ad service tag (TPID), the outer one of QinQ.
+    pub const QINQ: Self = Self(0x88a8);
+    /// RoCEv1: an InfiniBand GRH directly over Ethernet. It has no IP header, hence no ECN; it is left alone.
+    pub const ROCE_V1: Self = Self(0x8915);
+
+    /// Whether this is the TPID of a tag, so that a [`VlanTag`] follows.
+    #[inline(always)]
+    pub const fn is_tag(self) -> bool {
+        self.0 == Self::VLAN.0 || self.0 == Self::QINQ.0
+    }
+}
+
+view! {
+    /// Ethernet II header.
+    Ethernet, 14
+}
+
+impl Ethernet<'_> {
+    /// Destination address.
+    #[inline(always)]
+    pub const fn dst(&self) -> MacAddr {
+        *sub::<0, 6, 14>(self.0)
+    }
+
+    /// Source address.
+    #[inline(always)]
+    pub const fn src(&self) -> MacAddr {
+        *sub::<6, 6, 14>(self.0)
+    }
+
+    /// What follows: a protocol, or the TPID of a tag.
+    #[inline(always)]
+    pub const fn ethertype(&self) -> EtherType {
+        EtherType(be16::<12, _>(self.0))
+    }
+}
+
+/// An [`Ethernet`] header as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EthernetRepr {
+    /// Destination address.
+    pub dst: MacAddr,
+    /// Source address.
+    pub src: MacAddr,
+    /// What follows.
+    pub ethertype: EtherType,
+}
+
+impl EthernetRepr {
+    /// Reads the header.
+    #[inline(always)]
+    pub const fn parse(eth: Ethernet<'_>) -> Self {
+        Self { dst: eth.dst(), src: eth.src(), ethertype: eth.ethertype() }
+    }
+
+    /// Writes the header.
+    #[inline(always)]
+    pub const fn emit(&self, out: &mut [u8; Ethernet::LEN]) {
+        let Self { dst, src, ethertype } = *self;
+        *sub_mut::<0, 6, _>(out) = dst;
+        *sub_mut::<6, 6, _>(out) = src;
+        put16::<12, _>(out, ethertype.0);
+    }
+}
+
+view! {
+    /// What follows a TPID: the tag control information and the next type (802.1Q, clause 9.6).
+    VlanTag, 4
+}
+
+impl VlanTag<'_> {
+    /// Priority code point, 0 to 7.
+    #[inline(always)]
+    pub const fn pcp(&self) -> u8 {
+        self.0[0] >> 5
+    }
+
+    /// Drop eligible indicator.
+    #[inline(always)]
+    pub const fn dei(&self) -> bool {
+        self.0[0] & 0x10 != 0
+    }
+
+    /// VLAN identifier, 0 to 4095; 0 is a priority tag, 4095 is reserved.
+    #[inline(always)]
+    pub const fn vid(&self) -> u16 {
+        be16::<0, _>(self.0) & 0x0fff
+    }
+
+    /// What follows: a protocol, or the TPID of another tag.
+    #[inline(always)]
+    pub const fn ethertype(&self) -> EtherType {
+        EtherType(be16::<2, _>(self.0))
+    }
+}
+
+/// A [`VlanTag`] as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanTagRepr {
+    /// Priority code point, 0 to 7.
+    pub pcp: u8,
+    /// Drop eligible indicator.
+    pub dei: bool,
+    /// VLAN identifier, 0 to 4095.
+    pub vid: u16,
+    /// What follows.
+    pub ethertype: EtherType,
+}
+
+impl VlanTagRepr {
+    /// Reads the tag.
+    #[inline(always)]
+    pub const fn parse(tag: VlanTag<'_>) -> Self {
+        Self { pcp: tag.pcp(), dei: tag.dei(), vid: tag.vid(), ethertype: tag.ethertype() }
+    }
+
+    /// Writes the tag.
+    #[inline(always)]
+    pub const fn emit(&self, out: &mut [u8; VlanTag::LEN]) {
+        let Self { pcp, dei, vid, ethertype } = *self;
+        put16::<0, _>(out, ((pcp as u16) << 13) | ((dei as u16) << 12) | (vid & 0x0fff));
+        put16::<2, _>(out, ethertype.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tag_fields_do_not_mix() {
+        let bytes = [0xd1, 0x23, 0x86, 0xdd];
+        let tag = VlanTagRepr::parse(VlanTag::new(&bytes));
+        assert_eq!(tag, VlanTagRepr { pcp: 6, dei: true, vid: 0x123, ethertype: EtherType::IPV6 });
+        let mut out = [0xff; 4];
+        tag.emit(&mut out);
+        assert_eq!(out, bytes);
+    }
+
+    #[test]
+    fn only_tpids_are_tags() {
+        assert!(EtherType(0x8100).is_tag() && EtherType(0x88a8).is_tag());
+        assert!(!EtherType::IPV4.is_tag() && !EtherType::IPV6.is_tag() && !EtherType::ROCE_V1.is_tag());
+    }
+}

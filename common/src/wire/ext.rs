@@ -1,0 +1,286 @@
+//! Extension transport headers (IBTA vol. 1, 9.3): what may stand between BTH and payload.
+//!
+//! Which of them follow which opcode is [`Opcode`](super::bth::Opcode)'s to say.
+
+use super::{be24, be32, be64, put24, put32, put64, view};
+
+/// Length of an RDETH, bytes.
+pub const RDETH_LEN: usize = 4;
+/// Length of an XRCETH, bytes.
+pub const XRCETH_LEN: usize = 4;
+/// Length of an AtomicETH (address, key, two operands), bytes.
+pub const ATOMIC_ETH_LEN: usize = 28;
+/// Length of an AtomicAckETH (the value before the operation), bytes.
+pub const ATOMIC_ACK_ETH_LEN: usize = 8;
+/// Length of an IETH (key to invalidate), bytes.
+pub const IETH_LEN: usize = 4;
+/// Length of a FETH (IBTA Annex A19, memory placement extensions), bytes.
+pub const FETH_LEN: usize = 4;
+
+/// The Q_Key of QP1, the general services interface; CM datagrams carry it.
+pub const GSI_Q_KEY: u32 = 0x8001_0000;
+
+view! {
+    /// Datagram extended transport header.
+    Deth, 8
+}
+
+impl Deth<'_> {
+    /// Queue key.
+    #[inline(always)]
+    pub const fn q_key(&self) -> u32 {
+        be32::<0, _>(self.0)
+    }
+
+    /// The sender's queue pair, 24 bits.
+    #[inline(always)]
+    pub const fn src_qpn(&self) -> u32 {
+        be24::<5, _>(self.0)
+    }
+}
+
+/// A [`Deth`] as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DethRepr {
+    /// Queue key.
+    pub q_key: u32,
+    /// The sender's queue pair, 24 bits.
+    pub src_qpn: u32,
+}
+
+impl DethRepr {
+    /// Reads the header.
+    #[inline(always)]
+    pub const fn parse(deth: Deth<'_>) -> Self {
+        Self { q_key: deth.q_key(), src_qpn: deth.src_qpn() }
+    }
+
+    /// Writes the header.
+    #[inline(always)]
+    pub const fn emit(&self, out: &mut [u8; Deth::LEN]) {
+        let Self { q_key, src_qpn } = *self;
+        put32::<0, _>(out, q_key);
+        out[4] = 0;
+        put24::<5, _>(out, src_qpn);
+    }
+}
+
+view! {
+    /// RDMA extended transport header.
+    Reth, 16
+}
+
+impl Reth<'_> {
+    /// Virtual address at the responder.
+    #[inline(always)]
+    pub const fn virtual_addr(&self) -> u64 {
+        be64::<0, _>(self.0)
+    }
+
+    /// Remote key.
+    #[inline(always)]
+    pub const fn r_key(&self) -> u32 {
+        be32::<8, _>(self.0)
+    }
+
+    /// Length of the whole message, bytes.
+    #[inline(always)]
+    pub const fn dma_len(&self) -> u32 {
+        be32::<12, _>(self.0)
+    }
+}
+
+/// A [`Reth`] as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RethRepr {
+    /// Virtual address at the responder.
+    pub virtual_addr: u64,
+    /// Remote key.
+    pub r_key: u32,
+    /// Length of the whole message, bytes.
+    pub dma_len: u32,
+}
+
+impl RethRepr {
+    /// Reads the header.
+    #[inline(always)]
+    pub const fn parse(reth: Reth<'_>) -> Self {
+        Self { virtual_addr: reth.virtual_addr(), r_key: reth.r_key(), dma_len: reth.dma_len() }
+    }
+
+    /// Writes the header.
+    #[inline(always)]
+    pub const fn emit(&self, out: &mut [u8; Reth::LEN]) {
+        let Self { virtual_addr, r_key, dma_len } = *self;
+        put64::<0, _>(out, virtual_addr);
+        put32::<8, _>(out, r_key);
+        put32::<12, _>(out, dma_len);
+    }
+}
+
+/// What an acknowledgement says (IBTA vol. 1, 9.7.5, "AETH Syndrome Field").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Everything up to the PSN has arrived.
+    Ack {
+        /// End-to-end flow control credits, encoded, 5 bits; 31 means they are not used.
+        credits: u8,
+    },
+    /// The receiver had no receive request posted: retry later.
+    RnrNak {
+        /// Time to wait, encoded, 5 bits (IBTA vol. 1, 9.7.5, "RNR NAK Timer Field").
+        timer: u8,
+    },
+    /// The packet was refused.
+    Nak(NakCode),
+    /// A kind that is not assigned.
+    Reserved {
+        /// Its low 5 bits.
+        value: u8,
+    },
+}
+
+impl Syndrome {
+    /// An acknowledgement that does not use end-to-end credits.
+    pub const ACK: Self = Self::Ack { credits: 31 };
+
+    /// Decodes the octet; its top bit is reserved and ignored.
+    #[inline(always)]
+    pub const fn from_bits(bits: u8) -> Self {
+        let value = bits & 0x1f;
+        match (bits >> 5) & 0b11 {
+            0b00 => Self::Ack { credits: value },
+            0b01 => Self::RnrNak { timer: value },
+            0b11 => Self::Nak(NakCode(value)),
+            _ => Self::Reserved { value },
+        }
+    }
+
+    /// Encodes the octet.
+    #[inline(always)]
+    pub const fn bits(self) -> u8 {
+        let (kind, value) = match self {
+            Self::Ack { credits } => (0b00, credits),
+            Self::RnrNak { timer } => (0b01, timer),
+            Self::Reserved { value } => (0b10, value),
+            Self::Nak(NakCode(code)) => (0b11, code),
+        };
+        (kind << 5) | (value & 0x1f)
+    }
+}
+
+/// Why a packet was refused, 5 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NakCode(pub u8);
+
+impl NakCode {
+    /// A packet is missing: go back to the PSN of the NAK.
+    pub const PSN_SEQUENCE_ERROR: Self = Self(0);
+    /// The request is not supported or does not fit the sequence of operations.
+    pub const INVALID_REQUEST: Self = Self(1);
+    /// The key or the address range does not allow it.
+    pub const REMOTE_ACCESS_ERROR: Self = Self(2);
+    /// The responder cannot complete it.
+    pub const REMOTE_OPERATIONAL_ERROR: Self = Self(3);
+    /// Reliable datagram only.
+    pub const INVALID_RD_REQUEST: Self = Self(4);
+}
+
+view! {
+    /// ACK extended transport header.
+    Aeth, 4
+}
+
+impl Aeth<'_> {
+    /// ACK, NAK or RNR NAK.
+    #[inline(always)]
+    pub const fn syndrome(&self) -> Syndrome {
+        Syndrome::from_bits(self.0[0])
+    }
+
+    /// Message sequence number, 24 bits: messages completed.
+    #[inline(always)]
+    pub const fn msn(&self) -> u32 {
+        be24::<1, _>(self.0)
+    }
+}
+
+/// An [`Aeth`] as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AethRepr {
+    /// ACK, NAK or RNR NAK.
+    pub syndrome: Syndrome,
+    /// Message sequence number, 24 bits.
+    pub msn: u32,
+}
+
+impl AethRepr {
+    /// Reads the header.
+    #[inline(always)]
+    pub const fn parse(aeth: Aeth<'_>) -> Self {
+        Self { syndrome: aeth.syndrome(), msn: aeth.msn() }
+    }
+
+    /// Writes the header.
+    #[inline(always)]
+    pub const fn emit(&self, out: &mut [u8; Aeth::LEN]) {
+        let Self { syndrome, msn } = *self;
+        out[0] = syndrome.bits();
+        put24::<1, _>(out, msn);
+    }
+}
+
+view! {
+    /// Immediate data.
+    ImmDt, 4
+}
+
+impl ImmDt<'_> {
+    /// The 32 bits handed to the receiver's completion.
+    #[inline(always)]
+    pub const fn value(&self) -> u32 {
+        be32::<0, _>(self.0)
+    }
+}
+
+/// An [`ImmDt`] as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImmDtRepr {
+    /// The 32 bits handed to the receiver's completion.
+    pub value: u32,
+}
+
+impl ImmDtRepr {
+    /// Reads the header.
+    #[inline(always)]
+    pub const fn parse(immdt: ImmDt<'_>) -> Self {
+        Self { value: immdt.value() }
+    }
+
+    /// Writes the header.
+    #[inline(always)]
+    pub const fn emit(&self, out: &mut [u8; ImmDt::LEN]) {
+        put32::<0, _>(out, self.value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syndromes_are_those_on_the_wire() {
+        for (bits, syndrome) in [
+            (0x1f, Syndrome::ACK),
+            (0x00, Syndrome::Ack { credits: 0 }),
+            (0x2e, Syndrome::RnrNak { timer: 14 }),
+            (0x45, Syndrome::Reserved { value: 5 }),
+            (0x60, Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR)),
+            (0x63, Syndrome::Nak(NakCode::REMOTE_OPERATIONAL_ERROR)),
+        ] {
+            assert_eq!(Syndrome::from_bits(bits), syndrome);
+            assert_eq!(Syndrome::from_bits(bits | 0x80), syndrome);
+            assert_eq!(syndrome.bits(), bits);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The invariant CRC that ends every RoCEv2 packet (IBTA Annex A17).
+//!
+//! CRC-32 of Ethernet (reflected polynomial 0xEDB88320, initial value and final inversion all ones) over eight bytes
+//! of ones (they stand for the InfiniBand local route header), the IP header, UDP, BTH and the rest up to the ICRC
+//! itself. What a router may change counts as ones:
+//!
+//! | header | masked |
+//! |---|---|
+//! | IPv4 | TOS, TTL, header checksum |
+//! | IPv6 | traffic class, flow label, hop limit |
+//! | UDP | checksum |
+//! | BTH | byte 4: FECN, BECN and six reserved bits |
+//!
+//! So marking CE needs no new ICRC, while a change of address (NAT), opcode, QPN or PSN does. The result is stored
+//! little-endian.
+
+use super::{bth::Bth, cnp, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
+
+/// Length of the trailer, bytes.
+pub const LEN: usize = 4;
+
+const V4_HEAD_LEN: usize = Ipv4::LEN + Udp::LEN + Bth::LEN;
+const V6_HEAD_LEN: usize = Ipv6::LEN + Udp::LEN + Bth::LEN;
+
+/// Ones where the ICRC of a packet over IPv4 is blind.
+const V4_MASK: [u8; V4_HEAD_LEN] = {
+    let mut mask = [0; V4_HEAD_LEN];
+    mask[1] = 0xff;
+    mask[8] = 0xff;
+    mask[10] = 0xff;
+    mask[11] = 0xff;
+    mask_transport(mask, Ipv4::LEN)
+};
+
+/// Ones where the ICRC of a packet over IPv6 is blind.
+const V6_MASK: [u8; V6_HEAD_LEN] = {
+    let mut mask = [0; V6_HEAD_LEN];
+    mask[0] = 0x0f;
+    mask[1] = 0xff;
+    mask[2] = 0xff;
+    mask[3] = 0xff;
+    mask[7] = 0xff;
+    mask_transport(mask, Ipv6::LEN)
+};
+
+/// Adds what is masked in UDP and BTH, which start at `udp`.
+const fn mask_transport<const N: usize>(mut mask: [u8; N], udp: usize) -> [u8; N] {
+    mask[udp + 6] = 0xff;
+    mask[udp + 7] = 0xff;
+    mask[udp + Udp::LEN + 4] = 0xff;
+    mask
+}
+
+/// The CRC of each byte value. `static`, not `const`, so that BPF programs read one copy in `.rodata`.
+static TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut value = 0;
+    while value < 256 {
+        let mut crc = value as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[value] = crc;
+        value += 1;
+    }
+    table
+};
+
+/// A running CRC-32, before the final inversion.
+#[derive(Clone, Copy)]
+struct Crc(u32);
+
+impl Crc {
+    /// The state after the eight bytes of ones.
+    const START: Self = Self(0xdebb_20e3);
+
+    /// The table index is a byte, so it is below the table's 256 entries without a check.
+    #[inline(always)]
+    fn byte(self, byte: u8) -> Self {
+        Self(TABLE[(self.0 as u8 ^ byte) as usize] ^ (self.0 >> 8))
+    }
+
+    #[inline(always)]
+    fn masked<const N: usize>(self, bytes: &[u8; N], mask: &[u8; N]) -> Self {
+        bytes.iter().zip(mask).fold(self, |crc, (byte, ones)| crc.byte(byte | ones))
+    }
+
+    #[inline(always)]
+    fn bytes(self, bytes: &[u8]) -> Self {
+        bytes.iter().fold(self, |crc, byte| crc.byte(*byte))
+    }
+
+    #[inline(always)]
+    fn finish(self) -> u32 {
+        !self.0
+    }
+}
+
+/// ICRC of a packet over IPv4 that ends with an ICRC: `l3` starts with the IP header, may go on behind the packet
+/// (Ethernet padding), and the trailer is not read.
+///
+/// `None` if this is not version 4, has options (whose masking the annex leaves open), or its total length exceeds
+/// `l3` or is too short for UDP, BTH and ICRC.
+pub fn icrc_v4(l3: &[u8]) -> Option<u32> {
+    let (head, rest) = covered_v4(l3)?;
+    Some(Crc::START.masked(head, &V4_MASK).bytes(rest).finish())
+}
+
+/// ICRC of a packet over IPv6, as [`icrc_v4`]; `None` also if an extension header precedes UDP.
+pub fn icrc_v6(l3: &[u8]) -> Option<u32> {
+    let (head, rest) = covered_v6(l3)?;
+    Some(Crc::START.masked(head, &V6_MASK).bytes(rest).finish())
+}
+
+/// Whether a packet over IPv4 or IPv6 ends with its right ICRC; false for what [`icrc_v4`] and [`icrc_v6`] refuse.
+pub fn verify(l3: &[u8]) -> bool {
+    let (computed, len) = match ip_len(l3) {
+        Some((4, len)) => (icrc_v4(l3), len),
+        Some((6, len)) => (icrc_v6(l3), len),
+        _ => return false,
+    };
+    let stored = l3.get(..len).and_then(<[u8]>::last_chunk).map(|bytes| u32::from_le_bytes(*bytes));
+    computed.is_some() && computed == stored
+}
+
+/// Computes the ICRC of a packet over IPv4 or IPv6 and writes it into the packet's last four bytes.
+///
+/// `None`, and nothing written, for what [`icrc_v4`] and [`icrc_v6`] refuse.
+#[must_use]
+pub fn seal(l3: &mut [u8]) -> Option<()> {
+    let (version, len) = ip_len(l3)?;
+    let icrc = if version == 4 { icrc_v4(l3) } else { icrc_v6(l3) }?;
+    *l3.get_mut(..len)?.last_chunk_mut()? = icrc.to_le_bytes();
+    Some(())
+}
+
+/// ICRC of a CNP over IPv4, for programs that have the whole packet as an array.
+#[inline(always)]
+pub fn icrc_cnp_v4(packet: &[u8; cnp::V4_LEN]) -> u32 {
+    Crc::START
+        .masked(sub::<0, V4_HEAD_LEN, _>(packet), &V4_MASK)
+        .bytes(sub::<V4_HEAD_LEN, { cnp::RESERVED_LEN }, _>(packet))
+        .finish()
+}
+
+/// ICRC of a CNP over IPv6, for programs that have the whole packet as an array.
+#[inline(always)]
+pub fn icrc_cnp_v6(packet: &[u8; cnp::V6_LEN]) -> u32 {
+    Crc::START
+        .masked(sub::<0, V6_HEAD_LEN, _>(packet), &V6_MASK)
+        .bytes(sub::<V6_HEAD_LEN, { cnp::RESERVED_LEN }, _>(packet))
+        .finish()
+}
+
+/// IP version and length of the packet without what may follow it, bytes.
+fn ip_len(l3: &[u8]) -> Option<(u8, usize)> {
+    let version = l3.first()? >> 4;
+    let len = match version {
+        4 => usize::from(Ipv4::parse(l3)?.0.total_len()),
+        6 => Ipv6::LEN + usize::from(Ipv6::parse(l3)?.0.payload_len()),
+        _ => return None,
+    };
+    Some((version, len))
+}
+
+/// The headers up to BTH, and the rest that the ICRC covers.
+fn covered_v4(l3: &[u8]) -> Option<(&[u8; V4_HEAD_LEN], &[u8])> {
+    let (ip, _) = Ipv4::parse(l3)?;
+    if !ip.is_plain() {
+        return None;
+    }
+    let (covered, _) = l3.get(..ip.total_len().into())?.split_last_chunk::<LEN>()?;
+    covered.split_first_chunk()
+}
+
+/// The headers up to BTH, and the rest that the ICRC covers.
+fn covered_v6(l3: &[u8]) -> Option<(&[u8; V6_HEAD_LEN], &[u8])> {
+    let (ip, _) = Ipv6::parse(l3)?;
+    if ip.version() != 6 || ip.next_header() != super::udp::IP_PROTOCOL {
+        return None;
+    }
+    let (covered, _) = l3.get(..Ipv6::LEN + usize::from(ip.payload_len()))?.split_last_chunk::<LEN>()?;
+    covered.split_first_chunk()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{
+        bth::{BthRepr, Opcode},
+        ipv4::Ipv4Repr,
+        sub_mut,
+        udp::{self, UdpRepr},
+        vectors::{
+            CONNECTX4_CNP, CONNTRACK_CM_CNP, CONNTRACK_CM_CNP_MISPRINTED_ICRC, SCAPY_UC_SEND_ICRC,
+            SCAPY_UC_SEND_PAYLOAD, V6_CNP,
+        },
+    };
+
+    #[test]
+    fn crc_is_that_of_ethernet() {
+        // The check value of CRC-32 in every catalogue.
+        assert_eq!(Crc(!0).bytes(b"123456789").finish(), 0xcbf4_3926);
+        assert_eq!(Crc(!0).bytes(&[0xff; 8]).0, Crc::START.0);
+    }
+
+    #[test]
+    fn published_packets_verify() {
+        assert!(verify(&CONNECTX4_CNP));
+        assert!(verify(&CONNTRACK_CM_CNP));
+        assert!(verify(&V6_CNP));
+    }
+
+    #[test]
+    fn misprinted_packet_does_not_verify() {
+        let mut packet = CONNTRACK_CM_CNP;
+        *sub_mut::<56, 4, _>(&mut packet) = CONNTRACK_CM_CNP_MISPRINTED_ICRC;
+        assert!(!verify(&packet));
+    }
+
+    #[test]
+    fn packet_with_payload_padding_and_udp_checksum_verifies() {
+        let mut packet = [0; 64];
+        Ipv4Repr {
+            tos: 1,
+            total_len: 64,
+            id: 1144,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+            ttl: 64,
+            protocol: udp::IP_PROTOCOL,
+            src: [192, 168, 0, 7],
+            dst: [192, 168, 0, 7],
+        }
+        .emit(sub_mut::<0, 20, _>(&mut packet));
+        UdpRepr { src_port: 49152, dst_port: udp::ROCE_V2_PORT, length: 44, checksum: 0xaca2 }
+            .emit(sub_mut::<20, 8, _>(&mut packet));
+        BthRepr { migrated: true, pad_count: 2, ..BthRepr::new(Opcode::UC_SEND_ONLY, 211, 13_571_856) }
+            .emit(sub_mut::<28, 12, _>(&mut packet));
+        *sub_mut::<40, 20, _>(&mut packet) = SCAPY_UC_SEND_PAYLOAD;
+        assert_eq!(icrc_v4(&packet), Some(u32::from_le_bytes(SCAPY_UC_SEND_ICRC)));
+        assert!(!verify(&packet));
+        seal(&mut packet).unwrap();
+        assert!(verify(&packet));
+        assert_eq!(*sub::<60, 4, _>(&packet), SCAPY_UC_SEND_ICRC);
+    }
+
+    #[test]
+    fn array_and_slice_versions_agree() {
+        assert_eq!(icrc_v4(&CONNECTX4_CNP), Some(icrc_cnp_v4(&CONNECTX4_CNP)));
+        assert_eq!(icrc_v6(&V6_CNP), Some(icrc_cnp_v6(&V6_CNP)));
+    }
+
+    #[test]
+    fn ethernet_padding_is_not_part_of_the_packet() {
+        let mut padded = [0xaa; 100];
+        *sub_mut::<0, 60, _>(&mut padded) = CONNECTX4_CNP;
+        assert!(verify(&padded));
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_know() {
+        let with = |at: usize, value: u8| {
+            let mut packet = CONNECTX4_CNP;
+            packet[at] = value;
+            packet
+        };
+        let options = with(0, 0x46);
+        let longer_than_the_slice = with(3, 61);
+        let too_short_for_a_trailer = with(3, 43);
+        for packet in [options, longer_than_the_slice, too_short_for_a_trailer] {
+            assert_eq!(icrc_v4(&packet), None);
+            assert!(!verify(&packet));
+            assert_eq!(seal(&mut packet.clone()), None);
+        }
+        let mut extended = V6_CNP;
+        extended[6] = 43;
+        assert_eq!(icrc_v6(&extended), None);
+        assert!(!verify(&[]));
+        assert!(!verify(&[0x50; 64]));
+    }
+
+    /// Every bit of the packet is either one that routers may change, or one whose change breaks the ICRC.
+    fn check_each_bit<const N: usize>(packet: [u8; N], free: impl Fn(usize, u8) -> bool) {
+        for at in 0..N {
+            for bit in 0..8 {
+                let mut changed = packet;
+                changed[at] ^= 1 << bit;
+                assert_eq!(verify(&changed), free(at, bit), "byte {at}, bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_routers_change_is_free_over_ipv4() {
+        // TOS, TTL, IP checksum, UDP checksum, and FECN, BECN and reserved bits of BTH.
+        check_each_bit(CONNECTX4_CNP, |at, _| matches!(at, 1 | 8 | 10 | 11 | 26 | 27 | 32));
+    }
+
+    #[test]
+    fn only_what_routers_change_is_free_over_ipv6() {
+        // Traffic class and flow label, hop limit, UDP checksum, and FECN, BECN and reserved bits of BTH.
+        check_each_bit(V6_CNP, |at, bit| match at {
+            0 => bit < 4,
+            1..=3 | 7 | 46 | 47 | 52 => true,
+            _ => false,
+        });
+    }
+}

@@ -1,0 +1,289 @@
+//! The IPv4 base header (RFC 791) and its checksum.
+
+use super::{
+    be16,
+    ecn::{self, Ecn},
+    put16, sub, sub_mut, view,
+};
+
+/// An IPv4 address in wire order.
+pub type Ipv4Addr = [u8; 4];
+
+/// Offset of the checksum in the header.
+pub const CHECKSUM_AT: usize = 10;
+
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+
+view! {
+    /// IPv4 base header: the 20 bytes before any option.
+    Ipv4, 20
+}
+
+impl Ipv4<'_> {
+    /// IP version; 4 if this is IPv4 at all.
+    #[inline(always)]
+    pub const fn version(&self) -> u8 {
+        self.0[0] >> 4
+    }
+
+    /// Header length in 32-bit words; 5 without options, less is malformed.
+    #[inline(always)]
+    pub const fn ihl(&self) -> u8 {
+        self.0[0] & 0x0f
+    }
+
+    /// Whether this is version 4 without options, the only kind of header this project looks behind.
+    #[inline(always)]
+    pub const fn is_plain(&self) -> bool {
+        self.0[0] == 0x45
+    }
+
+    /// DSCP and ECN together.
+    #[inline(always)]
+    pub const fn tos(&self) -> u8 {
+        self.0[1]
+    }
+
+    /// Differentiated services codepoint, 0 to 63.
+    #[inline(always)]
+    pub const fn dscp(&self) -> u8 {
+        ecn::dscp(self.tos())
+    }
+
+    /// ECN codepoint.
+    #[inline(always)]
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::from_tos(self.tos())
+    }
+
+    /// Length of header and payload, bytes.
+    #[inline(always)]
+    pub const fn total_len(&self) -> u16 {
+        be16::<2, _>(self.0)
+    }
+
+    /// Identification.
+    #[inline(always)]
+    pub const fn id(&self) -> u16 {
+        be16::<4, _>(self.0)
+    }
+
+    /// DF.
+    #[inline(always)]
+    pub const fn dont_fragment(&self) -> bool {
+        be16::<6, _>(self.0) & DONT_FRAGMENT != 0
+    }
+
+    /// MF.
+    #[inline(always)]
+    pub const fn more_fragments(&self) -> bool {
+        be16::<6, _>(self.0) & MORE_FRAGMENTS != 0
+    }
+
+    /// Fragment offset, in units of 8 bytes.
+    #[inline(always)]
+    pub const fn fragment_offset(&self) -> u16 {
+        be16::<6, _>(self.0) & FRAGMENT_OFFSET
+    }
+
+    /// Whether this is any fragment, the first one included: none of them holds a whole RoCE packet.
+    #[inline(always)]
+    pub const fn is_fragment(&self) -> bool {
+        be16::<6, _>(self.0) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
+    }
+
+    /// Time to live, hops.
+    #[inline(always)]
+    pub const fn ttl(&self) -> u8 {
+        self.0[8]
+    }
+
+    /// Protocol number of the payload.
+    #[inline(always)]
+    pub const fn protocol(&self) -> u8 {
+        self.0[9]
+    }
+
+    /// Header checksum as it stands in the packet.
+    #[inline(always)]
+    pub const fn checksum(&self) -> u16 {
+        be16::<CHECKSUM_AT, _>(self.0)
+    }
+
+    /// Source address.
+    #[inline(always)]
+    pub const fn src(&self) -> Ipv4Addr {
+        *sub::<12, 4, 20>(self.0)
+    }
+
+    /// Destination address.
+    #[inline(always)]
+    pub const fn dst(&self) -> Ipv4Addr {
+        *sub::<16, 4, 20>(self.0)
+    }
+
+    /// Whether the checksum in the packet is that of its 20 bytes (so only for a header without options).
+    #[inline(always)]
+    pub const fn checksum_ok(&self) -> bool {
+        self.checksum() == header_checksum(self.0)
+    }
+}
+
+/// An [`Ipv4`] header without options as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4Repr {
+    /// DSCP and ECN together.
+    pub tos: u8,
+    /// Length of header and payload, bytes.
+    pub total_len: u16,
+    /// Identification.
+    pub id: u16,
+    /// DF.
+    pub dont_fragment: bool,
+    /// MF.
+    pub more_fragments: bool,
+    /// Fragment offset, in units of 8 bytes, 13 bits.
+    pub fragment_offset: u16,
+    /// Time to live, hops.
+    pub ttl: u8,
+    /// Protocol number of the payload.
+    pub protocol: u8,
+    /// Source address.
+    pub src: Ipv4Addr,
+    /// Destination address.
+    pub dst: Ipv4Addr,
+}
+
+impl Ipv4Repr {
+    /// Reads the header; `None` unless it is version 4, without options and its checksum is right.
+    #[inline(always)]
+    pub const fn parse(ip: Ipv4<'_>) -> Option<Self> {
+        if !ip.is_plain() || !ip.checksum_ok() {
+            return None;
+        }
+        Some(Self {
+            tos: ip.tos(),
+            total_len: ip.total_len(),
+            id: ip.id(),
+            dont_fragment: ip.dont_fragment(),
+            more_fragments: ip.more_fragments(),
+            fragment_offset: ip.fragment_offset(),
+            ttl: ip.ttl(),
+            protocol: ip.protocol(),
+            src: ip.src(),
+            dst: ip.dst(),
+        })
+    }
+
+    /// Writes the header with its checksum.
+    #[inline(always)]
+    pub const fn emit(&self, out: &mut [u8; Ipv4::LEN]) {
+        let Self {
+            tos,
+            total_len,
+            id,
+            dont_fragment,
+            more_fragments,
+            fragment_offset,
+            ttl,
+            protocol,
+            src,
+            dst,
+        } = *self;
+        let mut flags = fragment_offset & FRAGMENT_OFFSET;
+        if dont_fragment {
+            flags |= DONT_FRAGMENT;
+        }
+        if more_fragments {
+            flags |= MORE_FRAGMENTS;
+        }
+        out[0] = 0x45;
+        out[1] = tos;
+        put16::<2, _>(out, total_len);
+        put16::<4, _>(out, id);
+        put16::<6, _>(out, flags);
+        out[8] = ttl;
+        out[9] = protocol;
+        *sub_mut::<12, 4, _>(out) = src;
+        *sub_mut::<16, 4, _>(out) = dst;
+        put16::<CHECKSUM_AT, _>(out, header_checksum(out));
+    }
+}
+
+/// Checksum of a 20-byte header; the checksum field itself is taken as zero.
+#[inline(always)]
+pub const fn header_checksum(header: &[u8; Ipv4::LEN]) -> u16 {
+    let sum = be16::<0, _>(header) as u32
+        + be16::<2, _>(header) as u32
+        + be16::<4, _>(header) as u32
+        + be16::<6, _>(header) as u32
+        + be16::<8, _>(header) as u32
+        + be16::<12, _>(header) as u32
+        + be16::<14, _>(header) as u32
+        + be16::<16, _>(header) as u32
+        + be16::<18, _>(header) as u32;
+    !fold(sum)
+}
+
+/// Checksum after one 16-bit word covered by it changed from `old` to `new` (RFC 1624, equation 3).
+#[inline(always)]
+pub const fn checksum_update16(checksum: u16, old: u16, new: u16) -> u16 {
+    !fold(!checksum as u32 + !old as u32 + new as u32)
+}
+
+/// Folds a sum of at most 65,537 words to one's complement 16 bits.
+#[inline(always)]
+const fn fold(sum: u32) -> u16 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The IPv4 header of a CNP that a ConnectX-4 Lx sent.
+    const HEADER: [u8; 20] = [
+        0x45, 0xc2, 0x00, 0x3c, 0x71, 0x8c, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0a, 0x00, 0x11, 0x01, 0x0a,
+        0x00, 0x12, 0x01,
+    ];
+
+    #[test]
+    fn reads_every_field_and_writes_it_back() {
+        let repr = Ipv4Repr::parse(Ipv4::new(&HEADER)).unwrap();
+        assert_eq!(
+            repr,
+            Ipv4Repr {
+                tos: 0xc2,
+                total_len: 60,
+                id: 0x718c,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset: 0,
+                ttl: 64,
+                protocol: 17,
+                src: [10, 0, 17, 1],
+                dst: [10, 0, 18, 1],
+            }
+        );
+        let mut out = [0xa5; 20];
+        repr.emit(&mut out);
+        assert_eq!(out, HEADER);
+    }
+
+    #[test]
+    fn refuses_options_other_versions_and_a_wrong_checksum() {
+        for (at, value) in [(0, 0x46), (0, 0x65), (1, 0xc3), (11, 0x62)] {
+            let mut header = HEADER;
+            header[at] = value;
+            assert_eq!(Ipv4Repr::parse(Ipv4::new(&header)), None);
+        }
+    }
+
+    #[test]
+    fn incremental_update_matches_rfc_1624_section_4() {
+        assert_eq!(checksum_update16(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+}

@@ -1,0 +1,183 @@
+//! The IPv6 base header (RFC 8200).
+
+use super::{
+    be16, be32,
+    ecn::{self, Ecn},
+    put16, put32, sub, sub_mut, view,
+};
+
+/// An IPv6 address in wire order.
+pub type Ipv6Addr = [u8; 16];
+
+view! {
+    /// IPv6 base header.
+    Ipv6, 40
+}
+
+impl Ipv6<'_> {
+    /// IP version; 6 if this is IPv6 at all.
+    #[inline(always)]
+    pub const fn version(&self) -> u8 {
+        self.0[0] >> 4
+    }
+
+    /// Traffic class: DSCP and ECN together.
+    #[inline(always)]
+    pub const fn traffic_class(&self) -> u8 {
+        (be16::<0, _>(self.0) >> 4) as u8
+    }
+
+    /// Differentiated services codepoint, 0 to 63.
+    #[inline(always)]
+    pub const fn dscp(&self) -> u8 {
+        ecn::dscp(self.traffic_class())
+    }
+
+    /// ECN codepoint.
+    #[inline(always)]
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::from_tos(self.traffic_class())
+    }
+
+    /// Flow label, 20 bits.
+    #[inline(always)]
+    pub const fn flow_label(&self) -> u32 {
+        be32::<0, _>(self.0) & 0x000f_ffff
+    }
+
+    /// Length of everything after these 40 bytes, extension headers included.
+    #[inline(always)]
+    pub const fn payload_len(&self) -> u16 {
+        be16::<4, _>(self.0)
+    }
+
+    /// What follows: an upper-layer protocol, or an extension header.
+    #[inline(always)]
+    pub const fn next_header(&self) -> u8 {
+        self.0[6]
+    }
+
+    /// Hop limit.
+    #[inline(always)]
+    pub const fn hop_limit(&self) -> u8 {
+        self.0[7]
+    }
+
+    /// Source address.
+    #[inline(always)]
+    pub const fn src(&self) -> Ipv6Addr {
+        *sub::<8, 16, 40>(self.0)
+    }
+
+    /// Destination address.
+    #[inline(always)]
+    pub const fn dst(&self) -> Ipv6Addr {
+        *sub::<24, 16, 40>(self.0)
+    }
+}
+
+/// An [`Ipv6`] base header as values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Repr {
+    /// DSCP and ECN together.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Length of everything after these 40 bytes.
+    pub payload_len: u16,
+    /// What follows.
+    pub next_header: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Source address.
+    pub src: Ipv6Addr,
+    /// Destination address.
+    pub dst: Ipv6Addr,
+}
+
+impl Ipv6Repr {
+    /// Reads the header; `None` unless it is version 6.
+    #[inline(always)]
+    pub const fn parse(ip: Ipv6<'_>) -> Option<Self> {
+        if ip.version() != 6 {
+            return None;
+        }
+        Some(Self {
+            traffic_class: ip.traffic_class(),
+            flow_label: ip.flow_label(),
+            payload_len: ip.payload_len(),
+            next_header: ip.next_header(),
+            hop_limit: ip.hop_limit(),
+            src: ip.src(),
+            dst: ip.dst(),
+        })
+    }
+
+    /// Writes the header.
+    #[inline(always)]
+    pub const fn emit(&self, out: &mut [u8; Ipv6::LEN]) {
+        let Self { traffic_class, flow_label, payload_len, next_header, hop_limit, src, dst } = *self;
+        put32::<0, _>(out, (6 << 28) | ((traffic_class as u32) << 20) | (flow_label & 0x000f_ffff));
+        put16::<4, _>(out, payload_len);
+        out[6] = next_header;
+        out[7] = hop_limit;
+        *sub_mut::<8, 16, _>(out) = src;
+        *sub_mut::<24, 16, _>(out) = dst;
+    }
+}
+
+/// The header's second octet, which holds the ECN bits in its middle, with `ecn` in place. No checksum covers it, nor
+/// does the ICRC.
+#[inline(always)]
+pub const fn set_ecn_octet(octet: u8, ecn: Ecn) -> u8 {
+    (octet & 0b1100_1111) | (ecn.bits() << 4)
+}
+
+/// Whether a next-header value is an extension header (IANA "IPv6 Extension Header Types") rather than a protocol.
+///
+/// RoCEv2 puts UDP right after the base header, so such packets are passed and counted, not walked.
+#[inline(always)]
+pub const fn is_extension_header(next_header: u8) -> bool {
+    matches!(
+        next_header,
+        0           // hop-by-hop options
+        | 43        // routing
+        | 44        // fragment
+        | 50        // encapsulating security payload
+        | 51        // authentication
+        | 60        // destination options
+        | 135       // mobility
+        | 139       // host identity
+        | 140       // shim6
+        | 253 | 254 // experiments (RFC 3692)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_straddle_bytes_do_not_mix() {
+        let repr = Ipv6Repr {
+            traffic_class: 0x6a,
+            flow_label: 0xabcde,
+            payload_len: 40,
+            next_header: 17,
+            hop_limit: 64,
+            src: [1; 16],
+            dst: [2; 16],
+        };
+        let mut out = [0xff; 40];
+        repr.emit(&mut out);
+        assert_eq!(out[..8], [0x66, 0xaa, 0xbc, 0xde, 0, 40, 17, 64]);
+        out[1] = set_ecn_octet(out[1], Ecn::CE);
+        assert_eq!(Ipv6Repr::parse(Ipv6::new(&out)), Some(Ipv6Repr { traffic_class: 0x6b, ..repr }));
+    }
+
+    #[test]
+    fn udp_is_no_extension_header() {
+        assert!(!is_extension_header(crate::wire::udp::IP_PROTOCOL));
+        assert!(is_extension_header(44));
+    }
+}

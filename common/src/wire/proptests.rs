@@ -1,0 +1,357 @@
+//! Properties of all wire formats: no bytes make a parser panic, and what is emitted is parsed back.
+
+use core::fmt::Debug;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::{
+    bth::{Bth, BthRepr, MASK_24, Opcode},
+    cm::{CmMessage, CommIds, Dreq, Mad, Mra, Rej, Rep, Req},
+    cnp::{self, Cnp, CnpRepr, NO_HINT, Verdict},
+    ecn::{self, Ecn},
+    eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr},
+    ext::{Aeth, AethRepr, Deth, DethRepr, ImmDt, ImmDtRepr, NakCode, Reth, RethRepr, Syndrome},
+    icrc,
+    ipv4::{self, Ipv4, Ipv4Repr},
+    ipv6::{Ipv6, Ipv6Repr, set_ecn_octet},
+    udp::{self, Udp, UdpRepr},
+};
+
+/// Asserts that `parse` undoes `emit`, into an array that held something else before.
+fn round_trip<const N: usize, R: Debug + PartialEq>(
+    repr: R,
+    emit: impl Fn(&R, &mut [u8; N]),
+    parse: impl Fn(&[u8; N]) -> R,
+) -> Result<(), TestCaseError> {
+    let mut bytes = [0xa5; N];
+    emit(&repr, &mut bytes);
+    prop_assert_eq!(parse(&bytes), repr);
+    Ok(())
+}
+
+fn u24() -> impl Strategy<Value = u32> {
+    0..=MASK_24
+}
+
+prop_compose! {
+    fn ethernet()(dst: [u8; 6], src: [u8; 6], ethertype: u16) -> EthernetRepr {
+        EthernetRepr { dst, src, ethertype: EtherType(ethertype) }
+    }
+}
+
+prop_compose! {
+    fn vlan_tag()(pcp in 0u8..8, dei: bool, vid in 0u16..4096, ethertype: u16) -> VlanTagRepr {
+        VlanTagRepr { pcp, dei, vid, ethertype: EtherType(ethertype) }
+    }
+}
+
+prop_compose! {
+    fn ipv4_repr()(
+        (tos, total_len, id, ttl, protocol) in any::<(u8, u16, u16, u8, u8)>(),
+        (dont_fragment, more_fragments) in any::<(bool, bool)>(),
+        fragment_offset in 0u16..0x2000,
+        src: [u8; 4],
+        dst: [u8; 4],
+    ) -> Ipv4Repr {
+        Ipv4Repr {
+            tos, total_len, id, dont_fragment, more_fragments, fragment_offset, ttl, protocol, src, dst,
+        }
+    }
+}
+
+prop_compose! {
+    fn ipv6_repr()(
+        (traffic_class, payload_len, next_header, hop_limit) in any::<(u8, u16, u8, u8)>(),
+        flow_label in 0u32..1 << 20,
+        src: [u8; 16],
+        dst: [u8; 16],
+    ) -> Ipv6Repr {
+        Ipv6Repr { traffic_class, flow_label, payload_len, next_header, hop_limit, src, dst }
+    }
+}
+
+prop_compose! {
+    fn bth()(
+        (opcode, p_key) in any::<(u8, u16)>(),
+        (ack_request, becn, fecn, solicited, migrated) in any::<(bool, bool, bool, bool, bool)>(),
+        (dest_qpn, psn) in (u24(), u24()),
+        pad_count in 0u8..4,
+        tver in 0u8..16,
+    ) -> BthRepr {
+        BthRepr {
+            opcode: Opcode(opcode),
+            dest_qpn, psn, ack_request, pad_count, becn, fecn, p_key, solicited, migrated, tver,
+        }
+    }
+}
+
+fn syndrome() -> impl Strategy<Value = Syndrome> {
+    (0u8..4, 0u8..32).prop_map(|(kind, value)| match kind {
+        0 => Syndrome::Ack { credits: value },
+        1 => Syndrome::RnrNak { timer: value },
+        2 => Syndrome::Nak(NakCode(value)),
+        _ => Syndrome::Reserved { value },
+    })
+}
+
+prop_compose! {
+    fn cnp_repr()(
+        (udp_sport, tos, ttl) in any::<(u16, u8, u8)>(),
+        dest_qpn in u24(),
+        hint in prop_oneof![Just(NO_HINT), u24()],
+    ) -> CnpRepr {
+        CnpRepr { udp_sport, dest_qpn, hint, tos, ttl }
+    }
+}
+
+fn comm_ids() -> impl Strategy<Value = CommIds> {
+    any::<(u32, u32)>().prop_map(|(local, remote)| CommIds { local, remote })
+}
+
+prop_compose! {
+    fn req()(
+        (local_comm_id, service_id, p_key, traffic_class) in any::<(u32, u64, u16, u8)>(),
+        (local_qpn, starting_psn) in (u24(), u24()),
+        path_mtu in 0u8..16,
+        local_gid: [u8; 16],
+        remote_gid: [u8; 16],
+    ) -> Req {
+        Req {
+            local_comm_id, service_id, local_qpn, starting_psn, p_key, path_mtu, local_gid, remote_gid,
+            traffic_class,
+        }
+    }
+}
+
+fn cm_message() -> impl Strategy<Value = CmMessage> {
+    prop_oneof![
+        req().prop_map(CmMessage::Req),
+        (comm_ids(), 0u8..4, 0u8..32).prop_map(|(comm_ids, message, service_timeout)| {
+            CmMessage::Mra(Mra { comm_ids, message, service_timeout })
+        }),
+        (comm_ids(), 0u8..4, any::<u16>()).prop_map(|(comm_ids, message, reason)| CmMessage::Rej(Rej {
+            comm_ids,
+            message,
+            reason
+        })),
+        (comm_ids(), u24(), u24()).prop_map(|(comm_ids, local_qpn, starting_psn)| {
+            CmMessage::Rep(Rep { comm_ids, local_qpn, starting_psn })
+        }),
+        comm_ids().prop_map(CmMessage::Rtu),
+        (comm_ids(), u24()).prop_map(|(comm_ids, remote_qpn)| CmMessage::Dreq(Dreq { comm_ids, remote_qpn })),
+        comm_ids().prop_map(CmMessage::Drep),
+    ]
+}
+
+/// A packet over IPv4 with an ICRC, of any payload.
+fn sealed_v4() -> impl Strategy<Value = Vec<u8>> {
+    (ipv4_repr(), any::<[u8; 8]>(), bth(), proptest::collection::vec(any::<u8>(), 0..1100)).prop_map(
+        |(ip, udp, bth, payload)| {
+            let total_len = Ipv4::LEN + Udp::LEN + Bth::LEN + payload.len() + icrc::LEN;
+            let mut header = [0; Ipv4::LEN];
+            Ipv4Repr { total_len: total_len as u16, ..ip }.emit(&mut header);
+            let mut transport = [0; Bth::LEN];
+            bth.emit(&mut transport);
+            let mut packet = [&header[..], &udp, &transport, &payload, &[0; icrc::LEN]].concat();
+            icrc::seal(&mut packet).unwrap();
+            packet
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        if let Some((header, _)) = Ethernet::parse(&bytes) {
+            EthernetRepr::parse(header);
+        }
+        if let Some((header, _)) = VlanTag::parse(&bytes) {
+            VlanTagRepr::parse(header);
+        }
+        if let Some((header, _)) = Ipv4::parse(&bytes) {
+            Ipv4Repr::parse(header);
+        }
+        if let Some((header, _)) = Ipv6::parse(&bytes) {
+            Ipv6Repr::parse(header);
+        }
+        if let Some((header, _)) = Udp::parse(&bytes) {
+            UdpRepr::parse(header);
+        }
+        if let Some((header, rest)) = Bth::parse(&bytes) {
+            prop_assert_eq!(BthRepr::parse(header).opcode.0, bytes[0]);
+            prop_assert_eq!(rest.len(), bytes.len() - Bth::LEN);
+        }
+        if let Some((header, _)) = Deth::parse(&bytes) {
+            DethRepr::parse(header);
+        }
+        if let Some((header, _)) = Reth::parse(&bytes) {
+            RethRepr::parse(header);
+        }
+        if let Some((header, _)) = Aeth::parse(&bytes) {
+            AethRepr::parse(header);
+        }
+        if let Some((header, _)) = ImmDt::parse(&bytes) {
+            ImmDtRepr::parse(header);
+        }
+        if let Some((datagram, _)) = Mad::parse(&bytes) {
+            CmMessage::parse(datagram);
+        }
+        if let Some(packet) = bytes.first_chunk() {
+            prop_assert_eq!(cnp::parse_v4(packet), None);
+        }
+        if let Some(packet) = bytes.first_chunk() {
+            prop_assert_eq!(cnp::parse_v6(packet), None);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_icrc_panic(version in 4u8..=6, bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let mut bytes = bytes;
+        if let [first, ..] = &mut bytes[..] {
+            *first = version << 4 | 5;
+        }
+        // Lengths below 512, which fit as often as not, and UDP.
+        if let [_, _, v4_high, _, v6_high, _, next_header, ..] = &mut bytes[..] {
+            *v4_high &= 1;
+            *v6_high &= 1;
+            *next_header = udp::IP_PROTOCOL;
+        }
+        let sealed = icrc::seal(&mut bytes);
+        prop_assert_eq!(sealed.is_some(), icrc::verify(&bytes));
+    }
+
+    #[test]
+    fn ethernet_round_trips(repr in ethernet()) {
+        round_trip(repr, EthernetRepr::emit, |bytes| EthernetRepr::parse(Ethernet::new(bytes)))?;
+    }
+
+    #[test]
+    fn vlan_tag_round_trips(repr in vlan_tag()) {
+        round_trip(repr, VlanTagRepr::emit, |bytes| VlanTagRepr::parse(VlanTag::new(bytes)))?;
+    }
+
+    #[test]
+    fn ipv4_round_trips(repr in ipv4_repr()) {
+        round_trip(Some(repr), |_, out| repr.emit(out), |bytes| Ipv4Repr::parse(Ipv4::new(bytes)))?;
+    }
+
+    #[test]
+    fn ipv6_round_trips(repr in ipv6_repr()) {
+        round_trip(Some(repr), |_, out| repr.emit(out), |bytes| Ipv6Repr::parse(Ipv6::new(bytes)))?;
+    }
+
+    #[test]
+    fn udp_round_trips((src_port, dst_port, length, checksum) in any::<(u16, u16, u16, u16)>()) {
+        let repr = UdpRepr { src_port, dst_port, length, checksum };
+        round_trip(repr, UdpRepr::emit, |bytes| UdpRepr::parse(Udp::new(bytes)))?;
+    }
+
+    #[test]
+    fn bth_round_trips(repr in bth()) {
+        round_trip(repr, BthRepr::emit, |bytes| BthRepr::parse(Bth::new(bytes)))?;
+    }
+
+    #[test]
+    fn deth_round_trips(q_key: u32, src_qpn in u24()) {
+        round_trip(DethRepr { q_key, src_qpn }, DethRepr::emit, |bytes| DethRepr::parse(Deth::new(bytes)))?;
+    }
+
+    #[test]
+    fn reth_round_trips((virtual_addr, r_key, dma_len) in any::<(u64, u32, u32)>()) {
+        let repr = RethRepr { virtual_addr, r_key, dma_len };
+        round_trip(repr, RethRepr::emit, |bytes| RethRepr::parse(Reth::new(bytes)))?;
+    }
+
+    #[test]
+    fn aeth_round_trips(syndrome in syndrome(), msn in u24()) {
+        round_trip(AethRepr { syndrome, msn }, AethRepr::emit, |bytes| AethRepr::parse(Aeth::new(bytes)))?;
+    }
+
+    #[test]
+    fn immediate_data_round_trips(value: u32) {
+        round_trip(ImmDtRepr { value }, ImmDtRepr::emit, |bytes| ImmDtRepr::parse(ImmDt::new(bytes)))?;
+    }
+
+    #[test]
+    fn cm_message_round_trips(message in cm_message(), transaction_id: u64) {
+        let mut datagram = [0xa5; Mad::LEN];
+        message.emit(transaction_id, &mut datagram);
+        let mad = Mad::new(&datagram);
+        prop_assert_eq!(CmMessage::parse(mad), Some(message));
+        prop_assert_eq!(mad.transaction_id(), transaction_id);
+        // Another class, version or method is none of ours.
+        for at in 0..4 {
+            let mut other = datagram;
+            other[at] ^= 0x10;
+            prop_assert_eq!(CmMessage::parse(Mad::new(&other)), None);
+        }
+    }
+
+    #[test]
+    fn cnp_over_ipv4_round_trips(repr in cnp_repr(), src: [u8; 4], dst: [u8; 4]) {
+        let CnpRepr { udp_sport, dest_qpn, hint, tos, ttl } = repr;
+        let mut packet = [0xa5; cnp::V4_LEN];
+        cnp::emit_v4(&mut packet, src, dst, &repr);
+        prop_assert_eq!(cnp::verify_v4(&packet), Verdict::Valid);
+        prop_assert_eq!(cnp::parse_v4(&packet), Some(Cnp { dest_qpn, hint }));
+        prop_assert!(icrc::verify(&packet));
+        let (ip, rest) = Ipv4::parse(&packet).unwrap();
+        prop_assert_eq!((ip.src(), ip.dst(), ip.tos(), ip.ttl()), (src, dst, tos, ttl));
+        prop_assert!(ip.dont_fragment() && !ip.is_fragment());
+        let (udp, _) = Udp::parse(rest).unwrap();
+        prop_assert_eq!((udp.src_port(), udp.checksum()), (udp_sport, 0));
+    }
+
+    #[test]
+    fn cnp_over_ipv6_round_trips(repr in cnp_repr(), src: [u8; 16], dst: [u8; 16]) {
+        let CnpRepr { udp_sport, dest_qpn, hint, tos, ttl } = repr;
+        let mut packet = [0xa5; cnp::V6_LEN];
+        cnp::emit_v6(&mut packet, src, dst, &repr);
+        prop_assert_eq!(cnp::verify_v6(&packet), Verdict::Valid);
+        prop_assert_eq!(cnp::parse_v6(&packet), Some(Cnp { dest_qpn, hint }));
+        prop_assert!(icrc::verify(&packet));
+        let (ip, rest) = Ipv6::parse(&packet).unwrap();
+        prop_assert_eq!((ip.src(), ip.dst(), ip.traffic_class(), ip.hop_limit()), (src, dst, tos, ttl));
+        let (udp, _) = Udp::parse(rest).unwrap();
+        prop_assert_eq!((udp.src_port(), udp.checksum()), (udp_sport, 0));
+    }
+
+    #[test]
+    fn mark_and_hop_keep_icrc_and_checksum(packet in sealed_v4(), dscp in 0u8..64, ecn: u8) {
+        let mut packet = packet;
+        let header = packet.first_chunk_mut::<{ Ipv4::LEN }>().unwrap();
+        let checksum = |header: &[u8; Ipv4::LEN]| Ipv4::new(header).checksum();
+        let word = |header: &[u8; Ipv4::LEN], at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+        for (at, octet, value) in [
+            (0, 1, ecn::tos(dscp, Ecn::from_tos(ecn))),
+            (8, 8, header[8].wrapping_sub(1)),
+        ] {
+            let old = word(header, at);
+            header[octet] = value;
+            let updated = ipv4::checksum_update16(checksum(header), old, word(header, at));
+            *super::sub_mut::<{ ipv4::CHECKSUM_AT }, 2, _>(header) = updated.to_be_bytes();
+            prop_assert_eq!(updated, ipv4::header_checksum(header));
+        }
+        prop_assert!(icrc::verify(&packet));
+    }
+
+    #[test]
+    fn flipping_a_bit_of_the_payload_breaks_the_icrc(packet in sealed_v4(), at: prop::sample::Index, bit in 0u8..8) {
+        let mut packet = packet;
+        let covered = Ipv4::LEN + Udp::LEN + 5;
+        let at = covered + at.index(packet.len() - covered);
+        packet[at] ^= 1 << bit;
+        prop_assert!(!icrc::verify(&packet));
+    }
+
+    #[test]
+    fn marking_over_ipv6_changes_nothing_else(repr in ipv6_repr(), ecn: u8) {
+        let ecn = Ecn::from_tos(ecn);
+        let mut header = [0; Ipv6::LEN];
+        repr.emit(&mut header);
+        header[1] = set_ecn_octet(header[1], ecn);
+        let marked = Ipv6Repr { traffic_class: ecn.apply(repr.traffic_class), ..repr };
+        prop_assert_eq!(Ipv6Repr::parse(Ipv6::new(&header)), Some(marked));
+    }
+}

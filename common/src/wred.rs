@@ -1,0 +1,112 @@
+//! Congestion point: random early marking by queue depth.
+//!
+//! DCQCN (SIGCOMM'15) §3.1: p = 0 for q ≤ Kmin, rising linearly to Pmax at Kmax, 1 for q > Kmax.
+
+use crate::params::WredConfig;
+
+/// WRED thresholds of one class with the slope worked out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wred {
+    /// Nothing is marked up to this depth.
+    pub kmin_bytes: u64,
+    /// Everything is marked above this depth.
+    pub kmax_bytes: u64,
+    /// Growth of the probability per byte above Kmin, in 2^-48: Pmax · 2^48 / (Kmax − Kmin).
+    pub slope_q48: u64,
+    /// 1 = this class marks.
+    pub enabled: u64,
+}
+
+impl Wred {
+    /// Marks nothing.
+    pub const OFF: Self = Self { kmin_bytes: 0, kmax_bytes: 0, slope_q48: 0, enabled: 0 };
+
+    /// Works out the slope; `config` is valid.
+    #[must_use]
+    pub const fn new(config: &WredConfig) -> Self {
+        let span_bytes = config.kmax_bytes.saturating_sub(config.kmin_bytes);
+        // pmax_ppm ≤ 10^6 < 2^20, so the product stays below 2^60 with 40 fractional bits; 8 more follow by the shift
+        // of a quotient. A span below 2^8 bytes is finer than any packet: the lost bits do not matter.
+        let p_q40 = config.pmax_ppm * (1 << 40) / 1_000_000;
+        let slope_q48 = if span_bytes == 0 { 0 } else { (p_q40 << 8) / span_bytes };
+        Self { kmin_bytes: config.kmin_bytes, kmax_bytes: config.kmax_bytes, slope_q48, enabled: config.ecn }
+    }
+
+    /// Whether the depth alone decides; then no random number is needed.
+    #[inline(always)]
+    #[must_use]
+    pub const fn certain(&self, depth_bytes: u64) -> Option<bool> {
+        if self.enabled == 0 || depth_bytes <= self.kmin_bytes {
+            Some(false)
+        } else if depth_bytes > self.kmax_bytes {
+            Some(true)
+        } else {
+            None
+        }
+    }
+
+    /// Whether a packet between Kmin and Kmax is marked; `random` is uniform over all of `u32`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn draw(&self, depth_bytes: u64, random: u32) -> bool {
+        // (q − Kmin) · slope ≤ Pmax · 2^48 ≤ 2^48: no overflow.
+        let p_q32 = depth_bytes.wrapping_sub(self.kmin_bytes).wrapping_mul(self.slope_q48) >> 16;
+        (random as u64) < p_q32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wred(kmin_bytes: u64, kmax_bytes: u64, pmax_ppm: u64) -> Wred {
+        Wred::new(&WredConfig { kmin_bytes, kmax_bytes, pmax_ppm, ..WredConfig::DEFAULT })
+    }
+
+    fn mark(w: &Wred, depth: u64, random: u32) -> bool {
+        w.certain(depth).unwrap_or_else(|| w.draw(depth, random))
+    }
+
+    #[test]
+    fn thresholds_are_inclusive_as_in_the_paper() {
+        let w = wred(5_000, 200_000, 10_000);
+        assert!(!mark(&w, 5_000, 0), "q = Kmin is not marked");
+        assert!(!mark(&w, 200_000, u32::MAX), "q = Kmax is marked with Pmax only");
+        assert!(mark(&w, 200_001, u32::MAX), "q > Kmax is always marked");
+    }
+
+    #[test]
+    fn step_when_kmin_is_kmax() {
+        let w = wred(30_000, 30_000, 1_000_000);
+        assert_eq!((mark(&w, 30_000, 0), mark(&w, 30_001, u32::MAX)), (false, true));
+    }
+
+    #[test]
+    fn a_class_without_ecn_never_marks() {
+        let w = Wred::new(&WredConfig { ecn: 0, ..WredConfig::DEFAULT });
+        assert!(!mark(&w, u64::MAX, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn probability_is_the_line_of_the_paper(
+            kmin in 0u64..1_000_000_000, span in 1u64..1_000_000_000, pmax in 0u64..=1_000_000, at in 0.0f64..=1.0,
+        ) {
+            let kmax = (kmin + span).min(1_000_000_000);
+            prop_assume!(kmax > kmin);
+            let w = wred(kmin, kmax, pmax);
+            let q = (kmin + ((kmax - kmin) as f64 * at) as u64).clamp(kmin + 1, kmax);
+            let p = (q - kmin) as f64 / (kmax - kmin) as f64 * pmax as f64 / 1e6;
+            // The threshold of the draw is the probability: look on both sides of it.
+            let at = |p: f64| (p.clamp(0.0, 1.0) * 4_294_967_295.0) as u32;
+            if p > 2e-5 {
+                prop_assert!(mark(&w, q, at(p - 1e-5)));
+            }
+            if p < 1.0 - 2e-5 {
+                prop_assert!(!mark(&w, q, at(p + 1e-5)));
+            }
+        }
+    }
+}

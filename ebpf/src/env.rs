@@ -1,0 +1,157 @@
+//! What XDP and TC hooks share: parameters, counters, tables, time and randomness.
+
+use core::intrinsics::{AtomicOrdering, atomic_cxchg};
+
+use aya_ebpf::bindings::{BPF_NOEXIST, bpf_spin_lock};
+use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
+use aya_ebpf::helpers::{bpf_spin_lock as lock, bpf_spin_unlock as unlock};
+use dcqcn_common::flow::{Entry, QpId};
+use dcqcn_common::hooks;
+use dcqcn_common::layout::{ClassCounters, Counters, NpSet, Pair, RpSet, Set};
+use dcqcn_common::params::Params;
+use dcqcn_common::rng;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::vqueue::Enqueued;
+
+use crate::maps::{ACTIVE, COUNTERS, NP, PAIRS, PARAMS, QUEUE, RP, test};
+
+/// Slots of [`COUNTERS`].
+#[derive(Clone, Copy)]
+pub enum Hook {
+    Xdp = 0,
+    Ingress = 1,
+    Egress = 2,
+}
+
+/// One packet's view of the maps.
+pub struct Env {
+    params: Option<&'static Params>,
+    counters: Option<*mut Counters>,
+    now_ns: u64,
+}
+
+/// How often two CPUs may get in each other's way on one virtual queue before one of them just writes.
+const QUEUE_RETRIES: u32 = 8;
+
+impl Env {
+    #[inline(always)]
+    pub fn new(hook: Hook) -> Self {
+        let params = ACTIVE.get(0).and_then(|&slot| PARAMS.get(slot));
+        Self { params, counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0 }
+    }
+
+}
+
+impl hooks::Env<'static> for Env {
+    #[inline(always)]
+    fn params(&self) -> Option<&'static Params> {
+        self.params
+    }
+
+    #[inline(always)]
+    fn now_ns(&mut self) -> u64 {
+        if self.now_ns == 0 {
+            self.now_ns = match test() {
+                // SAFETY: a map value, live as long as the program runs.
+                Some(test) => unsafe { (*test).now_ns },
+                // SAFETY: takes no arguments.
+                None => unsafe { bpf_ktime_get_ns() },
+            };
+        }
+        self.now_ns
+    }
+
+    #[inline(always)]
+    fn random_u32(&mut self) -> u32 {
+        match test() {
+            Some(test) => {
+                // SAFETY: a map value; programs under test run one at a time.
+                unsafe {
+                    (*test).random = rng::next((*test).random);
+                    rng::value((*test).random)
+                }
+            }
+            // SAFETY: takes no arguments.
+            None => unsafe { bpf_get_prandom_u32() },
+        }
+    }
+
+    #[inline(always)]
+    fn count(&mut self, stat: Stat) {
+        if let Some(counters) = self.counters {
+            // SAFETY: this CPU's slot of a per-CPU map; hooks of one kind do not interrupt each other on a CPU.
+            unsafe { (*counters).stat[stat as usize] += 1 };
+        }
+    }
+
+    /// This CPU's counters of class `tc`.
+    #[inline(always)]
+    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
+        // SAFETY: as in `count`.
+        self.counters.and_then(|counters| unsafe { (*counters).class.get_mut(tc) })
+    }
+
+    #[inline(always)]
+    fn queue(&mut self, index: u32, update: impl Fn(u64) -> Enqueued) -> Option<u64> {
+        let queue = QUEUE.get_ptr_mut(index)?;
+        // SAFETY: a map value; its first field is the number. Other CPUs change it under us: every access is atomic.
+        let empty_at = unsafe { &raw mut (*queue).empty_at };
+        // SAFETY: as above.
+        let mut seen = unsafe { empty_at.read_volatile() };
+        for _ in 0..QUEUE_RETRIES {
+            let next = update(seen);
+            // SAFETY: as above. Ordering: the result is used, so Relaxed would be compiled wrongly (LLVM #210280).
+            let (found, done) = unsafe {
+                atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(
+                    empty_at,
+                    seen,
+                    next.empty_at,
+                )
+            };
+            if done {
+                return Some(next.depth_bytes);
+            }
+            seen = found;
+        }
+        let next = update(seen);
+        // SAFETY: as above. Losing another CPU's packet from the count beats spinning on.
+        unsafe { empty_at.write_volatile(next.empty_at) };
+        Some(next.depth_bytes)
+    }
+
+    #[inline(always)]
+    fn pair(&self, id: &QpId) -> Option<u32> {
+        // SAFETY: only a number is copied out; were the entry replaced meanwhile, it would be another valid number.
+        unsafe { PAIRS.get(id) }.map(|pair| pair.qpn)
+    }
+
+    #[inline(always)]
+    fn learn_pair(&mut self, id: &QpId, pair: Pair) {
+        // A full table, or an entry that is there already and may be the operator's, stays as it is.
+        let _ = PAIRS.insert(id, &pair, u64::from(BPF_NOEXIST));
+    }
+
+    #[inline(always)]
+    fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R> {
+        locked(RP.get_ptr_mut(index), f)
+    }
+
+    #[inline(always)]
+    fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
+        locked(NP.get_ptr_mut(index), f)
+    }
+}
+
+/// Runs `f` on a set under its lock.
+#[inline(always)]
+fn locked<T: Entry, R>(set: Option<*mut Set<T>>, f: impl FnOnce(&mut Set<T>) -> R) -> Option<R> {
+    let set = set?;
+    let guard = set.cast::<bpf_spin_lock>();
+    // SAFETY: a map value whose first field is the lock, which `f` cannot release.
+    unsafe { lock(guard) };
+    // SAFETY: a map value that is ours while the lock is held.
+    let result = f(unsafe { &mut *set });
+    // SAFETY: taken above.
+    unsafe { unlock(guard) };
+    Some(result)
+}

@@ -1,0 +1,46 @@
+//! XDP and TC entry points.
+//!
+//! All that is decided about a packet is decided in `dcqcn_common::hooks`; this crate says where packets, maps, time and
+//! randomness come from in the kernel. Every program passes what it does not understand.
+#![no_std]
+#![no_main]
+#![feature(asm_experimental_arch, core_intrinsics)]
+#![expect(internal_features, reason = "the BPF target has atomics only as intrinsics")]
+
+mod env;
+mod maps;
+mod packet;
+mod skb;
+mod xdp;
+
+use aya_ebpf::macros::{classifier, xdp as xdp_hook};
+use aya_ebpf::programs::{TcContext, XdpContext};
+
+/// Feeds CNPs to the rate machines; inline, marks and forwards.
+#[xdp_hook(frags)]
+pub fn dcqcn_xdp(ctx: XdpContext) -> u32 {
+    xdp::run(&ctx)
+}
+
+/// Answers CE-marked data with CNPs.
+#[classifier]
+pub fn dcqcn_ingress(ctx: TcContext) -> i32 {
+    skb::run_ingress(&ctx)
+}
+
+/// Makes clones into CNPs; marks and paces the rest.
+#[classifier]
+pub fn dcqcn_egress(ctx: TcContext) -> i32 {
+    skb::run_egress(&ctx)
+}
+
+/// Never reached: nothing here can panic, and the verifier would refuse the loop.
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,194 @@
+//! TC, ingress and egress.
+
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::bindings::{
+    BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC,
+    __sk_buff,
+};
+use aya_ebpf::helpers::{
+    bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_skb_change_tail, bpf_skb_pull_data,
+    bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
+};
+use aya_ebpf::programs::TcContext;
+use dcqcn_common::classify::Frame;
+use dcqcn_common::hooks::{self, Host, Skb, TcVerdict};
+
+use crate::env::{Env, Hook};
+use crate::maps::test;
+use crate::packet::{header, pointer_field};
+
+struct SkbHost<'a> {
+    ctx: &'a TcContext,
+    env: Env,
+}
+
+#[inline(always)]
+pub fn run_ingress(ctx: &TcContext) -> i32 {
+    let mut host = SkbHost { ctx, env: Env::new(Hook::Ingress) };
+    verdict(hooks::ingress(&mut host))
+}
+
+#[inline(always)]
+pub fn run_egress(ctx: &TcContext) -> i32 {
+    let mut host = SkbHost { ctx, env: Env::new(Hook::Egress) };
+    verdict(hooks::egress(&mut host))
+}
+
+/// `BPF_SKB_TSTAMP_DELIVERY_MONO` of the kernel's uapi/linux/bpf.h (5.18): the time is CLOCK_MONOTONIC's.
+const DELIVERY_MONO: u32 = 1;
+
+/// Passing means "go on with the next program", so that others on the same hook still run.
+#[inline(always)]
+fn verdict(verdict: TcVerdict) -> i32 {
+    let (ifindex, neigh) = match verdict {
+        TcVerdict::Pass => return TC_ACT_UNSPEC,
+        TcVerdict::Drop => return TC_ACT_SHOT as i32,
+        TcVerdict::Redirect(ifindex) => (ifindex, false),
+        TcVerdict::RedirectNeigh(ifindex) => (ifindex, true),
+    };
+    if let Some(test) = test() {
+        // SAFETY: a map value; programs under test run one at a time.
+        unsafe { (*test).redirect_ifindex = ifindex };
+        return TC_ACT_REDIRECT as i32;
+    }
+    if neigh {
+        // SAFETY: without parameters the kernel looks the neighbour up by itself.
+        unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32 }
+    } else {
+        // SAFETY: plain numbers.
+        unsafe { bpf_redirect(ifindex, 0) as i32 }
+    }
+}
+
+impl SkbHost<'_> {
+    /// The context's own structure, which the BPF crate keeps behind methods for most fields.
+    #[inline(always)]
+    fn raw(&self) -> *mut __sk_buff {
+        self.ctx.as_ptr().cast()
+    }
+
+    #[inline(always)]
+    fn data(&self) -> usize {
+        pointer_field!(self.raw(), __sk_buff, data)
+    }
+
+    #[inline(always)]
+    fn data_end(&self) -> usize {
+        pointer_field!(self.raw(), __sk_buff, data_end)
+    }
+}
+
+impl Frame for SkbHost<'_> {
+    #[inline(always)]
+    fn frame_len(&self) -> u32 {
+        self.ctx.len()
+    }
+
+    #[inline(always)]
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        header(self.data(), self.data_end(), at).map(|header| &*header)
+    }
+
+    #[inline(always)]
+    fn pull(&mut self, len: usize) {
+        if self.data() + len > self.data_end() && len <= self.ctx.len() as usize {
+            // SAFETY: the program's own context. On failure the header stays unreadable and the packet passes.
+            unsafe { bpf_skb_pull_data(self.raw(), len as u32) };
+        }
+    }
+}
+
+impl Host<'static> for SkbHost<'_> {
+    type Env = Env;
+
+    #[inline(always)]
+    fn env(&mut self) -> &mut Env {
+        &mut self.env
+    }
+
+    #[inline(always)]
+    fn ingress_ifindex(&self) -> u32 {
+        // SAFETY: the program's own context.
+        unsafe { (*self.raw()).ingress_ifindex }
+    }
+
+    /// Through the helper: a program that writes directly has every cloned packet copied before it runs, and TCP sends
+    /// nothing but clones.
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool {
+        // SAFETY: the program's own context, `N` bytes on the stack.
+        let error = unsafe {
+            bpf_skb_store_bytes(
+                self.raw(),
+                at as u32,
+                bytes.as_ptr().cast(),
+                N as u32,
+                u64::from(BPF_F_RECOMPUTE_CSUM),
+            )
+        };
+        error == 0
+    }
+}
+
+impl Skb<'static> for SkbHost<'_> {
+    #[inline(always)]
+    fn mark(&self) -> u32 {
+        // SAFETY: the program's own context.
+        unsafe { (*self.raw()).mark }
+    }
+
+    #[inline(always)]
+    fn set_mark(&mut self, mark: u32) {
+        // SAFETY: the program's own context; the field is writable.
+        unsafe { (*self.raw()).mark = mark };
+    }
+
+    #[inline(always)]
+    fn set_priority(&mut self, priority: u32) {
+        // SAFETY: the program's own context; the field is writable.
+        unsafe { (*self.raw()).priority = priority };
+    }
+
+    #[inline(always)]
+    fn set_departure(&mut self, departure_ns: u64) {
+        // SAFETY: the program's own context. Fails only for protocols that are not IP.
+        unsafe { bpf_skb_set_tstamp(self.raw(), departure_ns, DELIVERY_MONO) };
+    }
+
+    #[inline(always)]
+    fn clone_out(&mut self, mark: u32) -> bool {
+        if let Some(test) = test() {
+            // SAFETY: a map value; programs under test run one at a time.
+            unsafe { (*test).clone_mark = mark };
+            return true;
+        }
+        let own = self.mark();
+        self.set_mark(mark);
+        // SAFETY: the program's own context and interface.
+        let error = unsafe { bpf_clone_redirect(self.raw(), (*self.raw()).ifindex, 0) };
+        self.set_mark(own);
+        error == 0
+    }
+
+    #[inline(always)]
+    fn shrink(&mut self, len: u32) -> bool {
+        // SAFETY: the program's own context.
+        unsafe { bpf_skb_change_tail(self.raw(), len, 0) == 0 }
+    }
+
+    #[inline(always)]
+    fn set_tag_priority(&mut self, pcp: u8) {
+        // SAFETY: the program's own context. The helpers leave a packet they cannot change as it was; the tag goes back
+        // with its own protocol and number.
+        unsafe {
+            let skb = self.raw();
+            if (*skb).vlan_present == 0 {
+                return;
+            }
+            let (protocol, tci) = ((*skb).vlan_proto as u16, (*skb).vlan_tci as u16);
+            if bpf_skb_vlan_pop(skb) == 0 {
+                bpf_skb_vlan_push(skb, protocol, (tci & 0x1fff) | (u16::from(pcp) << 13));
+            }
+        }
+    }
+}

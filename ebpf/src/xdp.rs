@@ -1,0 +1,83 @@
+//! XDP.
+
+use aya_ebpf::bindings::{xdp_action, xdp_md};
+use aya_ebpf::helpers::{bpf_redirect, bpf_xdp_get_buff_len};
+use aya_ebpf::programs::XdpContext;
+use dcqcn_common::classify::Frame;
+use dcqcn_common::hooks::{self, Host, XdpVerdict};
+
+use crate::env::{Env, Hook};
+use crate::maps::test;
+use crate::packet::{header, pointer_field};
+
+struct XdpHost<'a> {
+    ctx: &'a XdpContext,
+    env: Env,
+}
+
+#[inline(always)]
+pub fn run(ctx: &XdpContext) -> u32 {
+    let mut host = XdpHost { ctx, env: Env::new(Hook::Xdp) };
+    match hooks::xdp(&mut host) {
+        XdpVerdict::Pass => xdp_action::XDP_PASS,
+        XdpVerdict::Drop => xdp_action::XDP_DROP,
+        XdpVerdict::Redirect(ifindex) => match test() {
+            Some(test) => {
+                // SAFETY: a map value; programs under test run one at a time.
+                unsafe { (*test).redirect_ifindex = ifindex };
+                xdp_action::XDP_REDIRECT
+            }
+            // SAFETY: plain numbers. On failure it returns XDP_ABORTED: there is nowhere else to send the packet.
+            None => unsafe { bpf_redirect(ifindex, 0) as u32 },
+        },
+    }
+}
+
+impl XdpHost<'_> {
+    #[inline(always)]
+    fn data(&self) -> usize {
+        pointer_field!(self.ctx.ctx, xdp_md, data)
+    }
+
+    #[inline(always)]
+    fn data_end(&self) -> usize {
+        pointer_field!(self.ctx.ctx, xdp_md, data_end)
+    }
+}
+
+impl Frame for XdpHost<'_> {
+    #[inline(always)]
+    fn frame_len(&self) -> u32 {
+        // SAFETY: the program's own context. Includes the fragments.
+        unsafe { bpf_xdp_get_buff_len(self.ctx.ctx) as u32 }
+    }
+
+    #[inline(always)]
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        header(self.data(), self.data_end(), at).map(|header| &*header)
+    }
+}
+
+impl Host<'static> for XdpHost<'_> {
+    type Env = Env;
+
+    #[inline(always)]
+    fn env(&mut self) -> &mut Env {
+        &mut self.env
+    }
+
+    #[inline(always)]
+    fn ingress_ifindex(&self) -> u32 {
+        self.ctx.ingress_ifindex() as u32
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool {
+        let target = header(self.data(), self.data_end(), at);
+        if let Some(target) = target {
+            *target = *bytes;
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,336 @@
+//! The data plane as the controller sees it: the embedded object loaded, and its maps by type.
+
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::programs::{SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{
+    Counters, DEFAULT_FLOWS, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow, RpSet,
+    Test, WAYS,
+};
+use dcqcn_common::params::Params;
+
+use crate::object::OBJECT;
+
+/// Names of the programs in the object.
+pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
+/// Names of the maps in the object, and of their pins.
+pub const MAPS: [&str; 8] = ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "PAIRS", "RP", "NP", "TEST"];
+/// Read a value under its lock (`BPF_F_LOCK`, include/uapi/linux/bpf.h).
+const F_LOCK: u64 = 4;
+
+/// What goes wrong with the object or its maps.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused the object or one of its maps.
+    #[error("cannot load the data plane: {source}{}", hint(.source))]
+    Load {
+        /// Why.
+        source: Box<aya::EbpfError>,
+    },
+    /// The verifier refused a program.
+    #[error("cannot load program {name}: {source}")]
+    Program {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        source: Box<aya::programs::ProgramError>,
+    },
+    /// A map cannot be read or written.
+    #[error("map {name}: {source}")]
+    Map {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        source: MapError,
+    },
+    /// The object lacks something: it is another version's.
+    #[error("the data plane has no {0}: it belongs to another version; detach it with the dcqcn that attached it")]
+    Missing(&'static str),
+    /// The pinned maps are another version's.
+    #[error(
+        "the data plane's maps have layout version {found}, this dcqcn has {LAYOUT_VERSION}: \
+         use the dcqcn that attached it, or detach and attach again"
+    )]
+    Layout {
+        /// The version found.
+        found: u32,
+    },
+}
+
+fn hint(error: &aya::EbpfError) -> &'static str {
+    let denied = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source())
+        .filter_map(|e| e.downcast_ref::<std::io::Error>())
+        .any(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+    if denied { "; it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root" } else { "" }
+}
+
+/// How many flows the tables hold; rounded up to a power of two times eight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Flows of the reaction point.
+    pub rp_flows: u32,
+    /// Flows of the notification point, and pairs.
+    pub np_flows: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { rp_flows: DEFAULT_FLOWS, np_flows: DEFAULT_FLOWS }
+    }
+}
+
+impl Sizes {
+    /// Sets of the RP table.
+    #[must_use]
+    pub fn rp_sets(&self) -> u32 {
+        sets(self.rp_flows)
+    }
+
+    /// Sets of the NP table.
+    #[must_use]
+    pub fn np_sets(&self) -> u32 {
+        sets(self.np_flows)
+    }
+}
+
+/// Largest table: a million flows.
+pub const MAX_FLOWS: u32 = 1 << 20;
+
+fn sets(flows: u32) -> u32 {
+    flows.clamp(WAYS as u32, MAX_FLOWS).div_ceil(WAYS as u32).next_power_of_two()
+}
+
+/// Loads the object and verifies its programs. With `pins`, maps are pinned there, or taken from there if they exist.
+///
+/// # Errors
+/// What the kernel says.
+pub fn load(sizes: Sizes, test_mode: bool, pins: Option<&Path>) -> Result<Ebpf, Error> {
+    let test_mode = u32::from(test_mode);
+    let paths: Vec<(&str, PathBuf)> =
+        pins.map(|pins| MAPS.iter().map(|name| (*name, pins.join(name))).collect()).unwrap_or_default();
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("TEST_MODE", &test_mode, true)
+        .map_max_entries("RP", sizes.rp_sets())
+        .map_max_entries("NP", sizes.np_sets())
+        .map_max_entries("PAIRS", sizes.np_flows.clamp(WAYS as u32, MAX_FLOWS));
+    for (name, path) in &paths {
+        loader.map_pin_path(name, path.as_path());
+    }
+    let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load { source: Box::new(source) })?;
+    let program = |name| move |source| Error::Program { name, source: Box::new(source) };
+    xdp(&mut ebpf)?.load().map_err(program(PROGRAMS[0]))?;
+    for name in [PROGRAMS[1], PROGRAMS[2]] {
+        classifier(&mut ebpf, name)?.load().map_err(program(name))?;
+    }
+    Ok(ebpf)
+}
+
+/// The XDP program of a loaded object.
+///
+/// # Errors
+/// The object has none.
+pub fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
+    let program = ebpf.program_mut(PROGRAMS[0]).ok_or(Error::Missing(PROGRAMS[0]))?;
+    program.try_into().map_err(|_| Error::Missing(PROGRAMS[0]))
+}
+
+/// A TC program of a loaded object.
+///
+/// # Errors
+/// The object has none of that name.
+pub fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, Error> {
+    ebpf.program_mut(name).ok_or(Error::Missing(name))?.try_into().map_err(|_| Error::Missing(name))
+}
+
+/// The maps, by type.
+pub struct Maps {
+    params: Array<MapData, Params>,
+    active: Array<MapData, u32>,
+    counters: PerCpuArray<MapData, Counters>,
+    queue: Array<MapData, Queue>,
+    pairs: HashMap<MapData, QpId, Pair>,
+    rp: Array<MapData, RpSet>,
+    np: Array<MapData, NpSet>,
+    test: Array<MapData, Test>,
+}
+
+fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
+    move |source| Error::Map { name, source }
+}
+
+impl Maps {
+    /// Takes the maps out of a loaded object.
+    ///
+    /// # Errors
+    /// The object lacks one.
+    pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
+        Self::open(|name| ebpf.take_map(name).ok_or(Error::Missing(name)))
+    }
+
+    /// Opens the maps pinned in `pins`.
+    ///
+    /// # Errors
+    /// One is not there, or belongs to another version.
+    pub fn pinned(pins: &Path) -> Result<Self, Error> {
+        let maps = Self::open(|name| {
+            let data = MapData::from_pin(pins.join(name)).map_err(at(name))?;
+            Map::from_map_data(data).map_err(at(name))
+        })?;
+        let found = maps.params()?.port.layout_version;
+        if found == LAYOUT_VERSION { Ok(maps) } else { Err(Error::Layout { found }) }
+    }
+
+    fn open(mut map: impl FnMut(&'static str) -> Result<Map, Error>) -> Result<Self, Error> {
+        Ok(Self {
+            params: map("PARAMS")?.try_into().map_err(at("PARAMS"))?,
+            active: map("ACTIVE")?.try_into().map_err(at("ACTIVE"))?,
+            counters: map("COUNTERS")?.try_into().map_err(at("COUNTERS"))?,
+            queue: map("QUEUE")?.try_into().map_err(at("QUEUE"))?,
+            pairs: map("PAIRS")?.try_into().map_err(at("PAIRS"))?,
+            rp: map("RP")?.try_into().map_err(at("RP"))?,
+            np: map("NP")?.try_into().map_err(at("NP"))?,
+            test: map("TEST")?.try_into().map_err(at("TEST"))?,
+        })
+    }
+
+    /// The parameters in force.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn params(&self) -> Result<Params, Error> {
+        let slot = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        self.params.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
+    }
+
+    /// Puts other parameters in force: written to the spare slot, then switched by one index, so that no packet sees
+    /// half a change. When this returns no program uses the old slot any more.
+    ///
+    /// # Errors
+    /// What the kernel says; the old parameters stay in force.
+    pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
+        let slot = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        let spare = (slot + 1) % PARAMS_SLOTS;
+        self.params.set(spare, params, 0).map_err(at("PARAMS"))?;
+        self.active.set(0, spare, 0).map_err(at("ACTIVE"))?;
+        wait_for_programs();
+        Ok(())
+    }
+
+    /// The counters of the three hooks (XDP, ingress, egress), summed over the CPUs.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn counters(&self) -> Result<[Counters; 3], Error> {
+        let mut sums = [Counters::ZERO; 3];
+        for (hook, sum) in (0..).zip(&mut sums) {
+            for cpu in self.counters.get(&hook, 0).map_err(at("COUNTERS"))?.iter() {
+                for (sum, value) in sum.stat.iter_mut().zip(cpu.stat) {
+                    *sum += value;
+                }
+                for (sum, value) in sum.class.iter_mut().zip(cpu.class) {
+                    sum.packets += value.packets;
+                    sum.bytes += value.bytes;
+                    sum.ect_packets += value.ect_packets;
+                    sum.ecn_marked_packets += value.ecn_marked_packets;
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    /// "Empty at" of every virtual queue, eight for each of two ports.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn queues(&self) -> Result<[u64; QUEUES as usize], Error> {
+        let mut queues = [0; QUEUES as usize];
+        for (index, empty_at) in (0..).zip(&mut queues) {
+            *empty_at = self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
+        }
+        Ok(queues)
+    }
+
+    /// Every set of the RP table, each read under its lock.
+    pub fn rp_sets(&self) -> impl Iterator<Item = Result<RpSet, Error>> {
+        (0..self.rp.len()).map(|index| self.rp.get(&index, F_LOCK).map_err(at("RP")))
+    }
+
+    /// Every set of the NP table, each read under its lock.
+    pub fn np_sets(&self) -> impl Iterator<Item = Result<NpSet, Error>> {
+        (0..self.np.len()).map(|index| self.np.get(&index, F_LOCK).map_err(at("NP")))
+    }
+
+    /// Every flow of the RP table, with the index of its set and its way.
+    pub fn rp_flows(&self) -> impl Iterator<Item = Result<(u32, usize, RpFlow), Error>> {
+        (0..).zip(self.rp_sets()).flat_map(|(index, set)| match set {
+            Ok(set) => live(set.ways, |f: &RpFlow| f.last_seen_ns)
+                .map(|(way, flow)| Ok((index, way, flow)))
+                .collect::<Vec<_>>(),
+            Err(error) => vec![Err(error)],
+        })
+    }
+
+    /// Every flow of the NP table.
+    pub fn np_flows(&self) -> impl Iterator<Item = Result<NpFlow, Error>> {
+        self.np_sets().flat_map(|set| match set {
+            Ok(set) => live(set.ways, |f: &NpFlow| f.last_seen_ns).map(|(_, flow)| Ok(flow)).collect::<Vec<_>>(),
+            Err(error) => vec![Err(error)],
+        })
+    }
+
+    /// Every pair that is known.
+    pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
+        self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")))
+    }
+
+    /// Enters a pair.
+    ///
+    /// # Errors
+    /// The table is full, or what the kernel says.
+    pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
+        self.pairs.insert(id, pair, 0).map_err(at("PAIRS"))
+    }
+
+    /// Clock, random source and outbox of programs under test.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn test(&self) -> Result<Test, Error> {
+        self.test.get(&0, 0).map_err(at("TEST"))
+    }
+
+    /// Sets clock and random source of programs under test.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_test(&mut self, test: &Test) -> Result<(), Error> {
+        self.test.set(0, test, 0).map_err(at("TEST"))
+    }
+}
+
+fn live<T>(ways: [T; WAYS], last_seen_ns: impl Fn(&T) -> u64) -> impl Iterator<Item = (usize, T)> {
+    ways.into_iter().enumerate().filter(move |(_, flow)| last_seen_ns(flow) != 0)
+}
+
+/// Waits until every program that may still use the old parameters has ended: `MEMBARRIER_CMD_GLOBAL` is a
+/// `synchronize_rcu` (kernel/sched/membarrier.c), and programs run inside RCU read sections.
+fn wait_for_programs() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: the system call takes three numbers. Where it is not there, the next change comes much later than any
+    // program's few microseconds anyway.
+    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_powers_of_two_of_sets() {
+        assert_eq!([1, 8, 9, 65_536, u32::MAX].map(sets), [1, 1, 2, 8_192, 131_072]);
+    }
+}

@@ -1,0 +1,112 @@
+//! What an incast is like.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::topology::MAX_SENDERS;
+
+/// Parameters of an N-to-1 incast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IncastConfig {
+    /// Sender hosts, 1 to 250.
+    pub senders: u16,
+    /// Queue pairs of each sender, 1 to 64.
+    pub qps_per_sender: u16,
+    /// Rate of every link, the bottleneck included, bit/s. 1 Mb/s to 100 Gb/s.
+    pub link_bps: u64,
+    /// How long traffic runs, ns.
+    pub duration_ns: u64,
+    /// Start-up that steady-state figures leave out, ns. Less than the duration.
+    pub warm_up_ns: u64,
+    /// RDMA path MTU, bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu_bytes: u32,
+    /// Length of each message, bytes. 1 to 2^30.
+    pub message_bytes: u32,
+    /// Most unacknowledged packets of a queue pair. 1 to 2^20.
+    pub window_packets: u32,
+    /// An acknowledgement is asked for every so many packets, at least 1.
+    pub ack_every_packets: u32,
+    /// Retransmit timeout, ns. At least 1 ms; it must exceed the time a window takes at a cut rate.
+    pub timeout_ns: u64,
+    /// Buffer of the bottleneck's RoCE queue, bytes. At least two frames.
+    pub buffer_bytes: u32,
+    /// Bulk TCP flows that share the bottleneck in a class of their own, 0 to 64.
+    pub tcp_flows: u16,
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
+}
+
+impl Default for IncastConfig {
+    fn default() -> Self {
+        Self {
+            senders: 4,
+            qps_per_sender: 1,
+            link_bps: 200_000_000,
+            duration_ns: 10_000_000_000,
+            warm_up_ns: 2_000_000_000,
+            mtu_bytes: 4096,
+            message_bytes: 1 << 20,
+            window_packets: 256,
+            ack_every_packets: 16,
+            // 4.096 us * 2^15: "local ack timeout" 15 (IBTA vol. 1, 9.7.6.1.3).
+            timeout_ns: 4_096 << 15,
+            buffer_bytes: 512_000,
+            tcp_flows: 0,
+            ipv6: false,
+        }
+    }
+}
+
+impl IncastConfig {
+    /// How long traffic runs.
+    #[must_use]
+    pub const fn duration(&self) -> Duration {
+        Duration::from_nanos(self.duration_ns)
+    }
+
+    /// Checks every field against its range.
+    ///
+    /// # Errors
+    /// Names the first field out of range, its value and the range.
+    pub fn validate(&self) -> Result<()> {
+        let ranges: [(&str, u64, u64, u64); 11] = [
+            ("senders", self.senders.into(), 1, MAX_SENDERS.into()),
+            ("queue pairs of each sender", self.qps_per_sender.into(), 1, 64),
+            ("link rate, bit/s", self.link_bps, 1_000_000, 100_000_000_000),
+            ("duration, ns", self.duration_ns, 100_000_000, 3_600_000_000_000),
+            ("warm-up, ns", self.warm_up_ns, 0, self.duration_ns.saturating_sub(1)),
+            ("message, bytes", self.message_bytes.into(), 1, 1 << 30),
+            ("window, packets", self.window_packets.into(), 1, 1 << 20),
+            ("packets per acknowledgement", self.ack_every_packets.into(), 1, 1 << 20),
+            ("timeout, ns", self.timeout_ns, 1_000_000, 60_000_000_000),
+            ("buffer, bytes", self.buffer_bytes.into(), 10_000, 1 << 30),
+            ("TCP flows", self.tcp_flows.into(), 0, 64),
+        ];
+        for (name, value, low, high) in ranges {
+            if !(low..=high).contains(&value) {
+                bail!("{name}: {value} is out of range, choose {low} to {high}");
+            }
+        }
+        if !matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096) {
+            bail!("MTU, bytes: {} is not an InfiniBand MTU, choose 256, 512, 1024, 2048 or 4096", self.mtu_bytes);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_bad_fields_are_named() {
+        IncastConfig::default().validate().unwrap();
+        let refused = |config: IncastConfig| config.validate().unwrap_err().to_string();
+        assert!(refused(IncastConfig { senders: 0, ..IncastConfig::default() }).contains("senders: 0"));
+        assert!(refused(IncastConfig { mtu_bytes: 1500, ..IncastConfig::default() }).contains("1500"));
+        let endless_warm_up = IncastConfig { warm_up_ns: 10_000_000_000, ..IncastConfig::default() };
+        assert!(refused(endless_warm_up).contains("warm-up"));
+    }
+}

@@ -1,0 +1,435 @@
+//! Whole RoCEv2 frames, as a NIC would send them: Ethernet, IPv4 or IPv6, UDP, BTH, extension header, payload, ICRC.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
+use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
+use dcqcn_common::wire::ext::{Aeth, AethRepr, NakCode, Reth, RethRepr, Syndrome};
+use dcqcn_common::wire::icrc;
+use dcqcn_common::wire::ipv4::{self, Ipv4, Ipv4Repr};
+use dcqcn_common::wire::ipv6::{self, Ipv6, Ipv6Repr};
+use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
+
+use super::rc::{Psn, RemoteRegion, Reply, ReplyKind, Segment, WritePacket};
+
+/// Hops a packet may take, as RoCE NICs set it.
+const TTL: u8 = 64;
+/// Bytes at the start of a payload that hold the time it was sent. Shorter payloads carry none.
+const STAMP_LEN: usize = size_of::<u64>();
+/// Most bytes around the payload of a data packet: Ethernet, IPv6, UDP, BTH, RETH, pad and ICRC.
+pub const MAX_OVERHEAD_BYTES: usize =
+    Ethernet::LEN + Ipv6::LEN + Udp::LEN + Bth::LEN + Reth::LEN + 3 + icrc::LEN;
+
+/// Source and destination, of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// IPv4.
+    V4 {
+        /// Source.
+        src: ipv4::Ipv4Addr,
+        /// Destination.
+        dst: ipv4::Ipv4Addr,
+    },
+    /// IPv6.
+    V6 {
+        /// Source.
+        src: ipv6::Ipv6Addr,
+        /// Destination.
+        dst: ipv6::Ipv6Addr,
+    },
+}
+
+/// What all packets of a queue pair in one direction have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Own Ethernet address.
+    pub src_mac: MacAddr,
+    /// Ethernet address of the next hop.
+    pub dst_mac: MacAddr,
+    /// IP addresses.
+    pub addresses: Addresses,
+    /// UDP source port, which spreads flows over paths.
+    pub udp_src_port: u16,
+    /// Differentiated services codepoint, 0 to 63.
+    pub dscp: u8,
+    /// ECN codepoint.
+    pub ecn: Ecn,
+    /// The peer's queue pair, 24 bits.
+    pub dest_qpn: u32,
+}
+
+impl Path {
+    /// Makes `frame` the frame of a WRITE packet, with `sent_at_ns` at the start of its payload.
+    pub fn write_request(&self, frame: &mut BytesMut, packet: &WritePacket, sent_at_ns: u64) {
+        let opcode = match packet.segment {
+            Segment::First => Opcode::RC_RDMA_WRITE_FIRST,
+            Segment::Middle => Opcode::RC_RDMA_WRITE_MIDDLE,
+            Segment::Last => Opcode::RC_RDMA_WRITE_LAST,
+            Segment::Only => Opcode::RC_RDMA_WRITE_ONLY,
+        };
+        let mut extension = BytesMut::new();
+        if let Some(RemoteRegion { virtual_address, rkey, length_bytes }) = packet.region {
+            let mut header = [0; Reth::LEN];
+            let repr = RethRepr { virtual_addr: virtual_address, r_key: rkey, dma_len: length_bytes };
+            repr.emit(&mut header);
+            extension.put_slice(&header);
+        }
+        let bth = BthRepr {
+            ack_request: packet.ack_request,
+            ..BthRepr::new(opcode, self.dest_qpn, packet.psn.get())
+        };
+        self.write(frame, bth, &extension, &packet.payload, Some(sent_at_ns));
+    }
+
+    /// Makes `frame` the frame of an ACK or NAK.
+    pub fn write_reply(&self, frame: &mut BytesMut, reply: &Reply) {
+        let syndrome = match reply.kind {
+            ReplyKind::Ack => Syndrome::ACK,
+            ReplyKind::NakSequence => Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
+        };
+        let mut aeth = [0; Aeth::LEN];
+        AethRepr { syndrome, msn: reply.msn }.emit(&mut aeth);
+        let bth = BthRepr::new(Opcode::RC_ACKNOWLEDGE, self.dest_qpn, reply.psn.get());
+        self.write(frame, bth, &aeth, &[], None);
+    }
+
+    fn write(
+        &self,
+        frame: &mut BytesMut,
+        bth: BthRepr,
+        extension: &[u8],
+        payload: &[u8],
+        stamp: Option<u64>,
+    ) {
+        let pad = payload.len().wrapping_neg() % 4;
+        let udp_len = Udp::LEN + Bth::LEN + extension.len() + payload.len() + pad + icrc::LEN;
+        frame.clear();
+        self.write_l2_l3(frame, udp_len as u16);
+
+        let mut header = [0; Udp::LEN];
+        UdpRepr {
+            src_port: self.udp_src_port,
+            dst_port: udp::ROCE_V2_PORT,
+            length: udp_len as u16,
+            checksum: 0,
+        }
+        .emit(&mut header);
+        frame.put_slice(&header);
+
+        let mut header = [0; Bth::LEN];
+        BthRepr { pad_count: pad as u8, ..bth }.emit(&mut header);
+        frame.put_slice(&header);
+
+        frame.put_slice(extension);
+        match (stamp, payload.get(STAMP_LEN..)) {
+            (Some(stamp), Some(rest)) => {
+                frame.put_u64(stamp);
+                frame.put_slice(rest);
+            }
+            _ => frame.put_slice(payload),
+        }
+        frame.put_bytes(0, pad + icrc::LEN);
+        if let Some(packet) = frame.get_mut(Ethernet::LEN..) {
+            let sealed = icrc::seal(packet);
+            debug_assert!(sealed.is_some(), "the headers above make a packet that has an ICRC");
+        }
+    }
+
+    fn write_l2_l3(&self, frame: &mut BytesMut, udp_len: u16) {
+        let ethertype = match self.addresses {
+            Addresses::V4 { .. } => EtherType::IPV4,
+            Addresses::V6 { .. } => EtherType::IPV6,
+        };
+        let mut header = [0; Ethernet::LEN];
+        EthernetRepr { dst: self.dst_mac, src: self.src_mac, ethertype }.emit(&mut header);
+        frame.put_slice(&header);
+
+        let tos = ecn::tos(self.dscp, self.ecn);
+        match self.addresses {
+            Addresses::V4 { src, dst } => {
+                let mut header = [0; Ipv4::LEN];
+                Ipv4Repr {
+                    tos,
+                    total_len: Ipv4::LEN as u16 + udp_len,
+                    id: 0,
+                    dont_fragment: true,
+                    more_fragments: false,
+                    fragment_offset: 0,
+                    ttl: TTL,
+                    protocol: udp::IP_PROTOCOL,
+                    src,
+                    dst,
+                }
+                .emit(&mut header);
+                frame.put_slice(&header);
+            }
+            Addresses::V6 { src, dst } => {
+                let mut header = [0; Ipv6::LEN];
+                Ipv6Repr {
+                    traffic_class: tos,
+                    flow_label: 0,
+                    payload_len: udp_len,
+                    next_header: udp::IP_PROTOCOL,
+                    hop_limit: TTL,
+                    src,
+                    dst,
+                }
+                .emit(&mut header);
+                frame.put_slice(&header);
+            }
+        }
+    }
+}
+
+/// A frame that arrived, as far as an endpoint cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Ethernet destination.
+    pub dst_mac: MacAddr,
+    /// The queue pair it is for, 24 bits.
+    pub dest_qpn: u32,
+    /// Sequence number.
+    pub psn: Psn,
+    /// Some congestion point marked it.
+    pub ce: bool,
+    /// What it is.
+    pub body: Body,
+}
+
+/// The kinds of packet an endpoint tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// RDMA WRITE.
+    Write {
+        /// Place in its message.
+        segment: Segment,
+        /// The A bit.
+        ack_request: bool,
+        /// What the RETH says, if there is one.
+        region: Option<RemoteRegion>,
+        /// Payload without pad, bytes.
+        payload_bytes: u32,
+        /// CLOCK_MONOTONIC of its sending, if the payload is long enough to say.
+        sent_at_ns: Option<u64>,
+    },
+    /// Positive acknowledgement.
+    Ack,
+    /// NAK, PSN sequence error.
+    NakSequence,
+    /// Congestion notification.
+    Cnp,
+    /// RoCEv2, but nothing the lab sends.
+    Other,
+}
+
+/// Why a frame is of no use to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// Not RoCEv2 over plain IPv4 or IPv6, or shorter than it claims.
+    NotRoce,
+    /// RoCEv2, but damaged: the ICRC does not match.
+    BadIcrc,
+}
+
+impl Received {
+    /// Reads a frame and checks its ICRC.
+    ///
+    /// # Errors
+    /// Says why the frame cannot be used.
+    pub fn parse(frame: &[u8]) -> Result<Self, Unusable> {
+        let (dst_mac, tos, packet, bth, rest) = headers(frame).ok_or(Unusable::NotRoce)?;
+        if !icrc::verify(packet) {
+            return Err(Unusable::BadIcrc);
+        }
+        Ok(Self {
+            dst_mac,
+            dest_qpn: bth.dest_qpn(),
+            psn: Psn::new(bth.psn()),
+            ce: Ecn::from_tos(tos).is_ce(),
+            body: body(bth, rest).unwrap_or(Body::Other),
+        })
+    }
+}
+
+/// Ethernet destination, TOS, the IP packet, its BTH, and what lies between BTH and ICRC.
+fn headers(frame: &[u8]) -> Option<(MacAddr, u8, &[u8], Bth<'_>, &[u8])> {
+    let (ethernet, packet) = Ethernet::parse(frame)?;
+    let (tos, datagram_len, datagram) = match ethernet.ethertype() {
+        EtherType::IPV4 => {
+            let (ip, rest) = Ipv4::parse(packet)?;
+            let usable = ip.is_plain() && !ip.is_fragment() && ip.protocol() == udp::IP_PROTOCOL;
+            let len = usize::from(ip.total_len()).checked_sub(Ipv4::LEN)?;
+            usable.then_some((ip.tos(), len, rest))?
+        }
+        EtherType::IPV6 => {
+            let (ip, rest) = Ipv6::parse(packet)?;
+            let usable = ip.next_header() == udp::IP_PROTOCOL;
+            usable.then_some((ip.traffic_class(), usize::from(ip.payload_len()), rest))?
+        }
+        _ => return None,
+    };
+    // An Ethernet frame may be longer than the packet in it.
+    let (udp, rest) = Udp::parse(datagram.get(..datagram_len)?)?;
+    if udp.dst_port() != udp::ROCE_V2_PORT {
+        return None;
+    }
+    let (bth, rest) = Bth::parse(rest)?;
+    let body = rest.get(..rest.len().checked_sub(icrc::LEN)?)?;
+    Some((ethernet.dst(), tos, packet, bth, body))
+}
+
+fn body(bth: Bth<'_>, rest: &[u8]) -> Option<Body> {
+    let segment = match bth.opcode() {
+        Opcode::RC_RDMA_WRITE_FIRST => Segment::First,
+        Opcode::RC_RDMA_WRITE_MIDDLE => Segment::Middle,
+        Opcode::RC_RDMA_WRITE_LAST => Segment::Last,
+        Opcode::RC_RDMA_WRITE_ONLY => Segment::Only,
+        Opcode::RC_ACKNOWLEDGE => {
+            return match Aeth::parse(rest)?.0.syndrome() {
+                Syndrome::Ack { .. } => Some(Body::Ack),
+                Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => Some(Body::NakSequence),
+                _ => None,
+            };
+        }
+        Opcode::CNP => return Some(Body::Cnp),
+        _ => return None,
+    };
+    let (region, rest) = if segment.starts_message() {
+        let (reth, rest) = Reth::parse(rest)?;
+        let RethRepr { virtual_addr, r_key, dma_len } = RethRepr::parse(reth);
+        (Some(RemoteRegion { virtual_address: virtual_addr, rkey: r_key, length_bytes: dma_len }), rest)
+    } else {
+        (None, rest)
+    };
+    let payload = rest.get(..rest.len().checked_sub(usize::from(bth.pad_count()))?)?;
+    Some(Body::Write {
+        segment,
+        ack_request: bth.ack_request(),
+        region,
+        payload_bytes: payload.len() as u32,
+        sent_at_ns: payload.first_chunk().map(|stamp| u64::from_be_bytes(*stamp)),
+    })
+}
+
+/// A message of `length` bytes to send over and over. Its content is of no importance; it is not all zeros so that
+/// damage shows.
+#[must_use]
+pub fn message(length: usize) -> Bytes {
+    (0..length).map(|index| (index % 251) as u8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn path(v6: bool) -> Path {
+        let addresses = if v6 {
+            Addresses::V6 { src: [0xfd; 16], dst: [0xfe; 16] }
+        } else {
+            Addresses::V4 { src: [10, 0, 1, 2], dst: [10, 0, 0, 2] }
+        };
+        Path {
+            src_mac: [2, 0, 0, 0, 0, 1],
+            dst_mac: [2, 0, 0, 0, 0, 2],
+            addresses,
+            udp_src_port: 0xc123,
+            dscp: 26,
+            ecn: Ecn::ECT0,
+            dest_qpn: 0x1234,
+        }
+    }
+
+    fn packet(segment: Segment, payload: Bytes) -> WritePacket {
+        let length_bytes = payload.len() as u32;
+        let region = RemoteRegion { virtual_address: 0x7000_0000_0000, rkey: 9, length_bytes };
+        WritePacket {
+            segment,
+            psn: Psn::new(77),
+            ack_request: true,
+            region: segment.starts_message().then_some(region),
+            payload,
+            retransmission: false,
+        }
+    }
+
+    #[test]
+    fn frames_have_the_lengths_of_the_wire() {
+        let mut frame = BytesMut::new();
+        path(false).write_request(&mut frame, &packet(Segment::Middle, message(4096)), 0);
+        assert_eq!(frame.len(), 14 + 20 + 8 + 12 + 4096 + 4);
+        path(true).write_request(&mut frame, &packet(Segment::First, message(4095)), 0);
+        assert_eq!(frame.len(), 14 + 40 + 8 + 12 + 16 + 4096 + 4);
+        assert!(frame.len() <= 4096 + MAX_OVERHEAD_BYTES);
+        let reply = Reply { kind: ReplyKind::Ack, psn: Psn::new(1), msn: 2 };
+        path(false).write_reply(&mut frame, &reply);
+        assert_eq!(frame.len(), 14 + 20 + 8 + 12 + 4 + 4);
+    }
+
+    #[test]
+    fn a_damaged_frame_is_refused_and_a_marked_one_is_not() {
+        let mut frame = BytesMut::new();
+        path(false).write_request(&mut frame, &packet(Segment::Only, message(100)), 5);
+        frame[Ethernet::LEN + 1] = Ecn::CE.apply(frame[Ethernet::LEN + 1]);
+        assert!(Received::parse(&frame).unwrap().ce);
+        *frame.last_mut().unwrap() ^= 1;
+        assert_eq!(Received::parse(&frame), Err(Unusable::BadIcrc));
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_reads_as_it_was_written(
+            v6 in any::<bool>(),
+            form in 0usize..4,
+            length in 1usize..600,
+            sent_at_ns in any::<u64>(),
+        ) {
+            let segment = [Segment::First, Segment::Middle, Segment::Last, Segment::Only][form];
+            let packet = packet(segment, message(length));
+            let mut frame = BytesMut::new();
+            path(v6).write_request(&mut frame, &packet, sent_at_ns);
+            // Ethernet padding changes nothing.
+            frame.put_bytes(0, 20);
+            prop_assert_eq!(Received::parse(&frame), Ok(Received {
+                dst_mac: path(v6).dst_mac,
+                dest_qpn: 0x1234,
+                psn: packet.psn,
+                ce: false,
+                body: Body::Write {
+                    segment,
+                    ack_request: true,
+                    region: packet.region,
+                    payload_bytes: length as u32,
+                    sent_at_ns: (length >= 8).then_some(sent_at_ns),
+                },
+            }));
+        }
+
+        #[test]
+        fn a_reply_reads_as_it_was_written(v6 in any::<bool>(), nak in any::<bool>(), psn in any::<u32>()) {
+            let (kind, body) = if nak {
+                (ReplyKind::NakSequence, Body::NakSequence)
+            } else {
+                (ReplyKind::Ack, Body::Ack)
+            };
+            let psn = Psn::new(psn);
+            let mut frame = BytesMut::new();
+            path(v6).write_reply(&mut frame, &Reply { kind, psn, msn: 3 });
+            let received = Received::parse(&frame).unwrap();
+            prop_assert_eq!((received.psn, received.body), (psn, body));
+        }
+
+        #[test]
+        fn any_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Received::parse(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_cut_frame_is_refused(v6 in any::<bool>(), keep in 0usize..130) {
+            let mut frame = BytesMut::new();
+            path(v6).write_request(&mut frame, &packet(Segment::Only, message(64)), 1);
+            frame.truncate(keep.min(frame.len() - 1));
+            prop_assert!(Received::parse(&frame).is_err());
+        }
+    }
+}

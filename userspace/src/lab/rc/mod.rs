@@ -1,0 +1,55 @@
+//! The reliable-connection (RC) transport as a pure state machine.
+//!
+//! What a RoCEv2 NIC does for RDMA WRITE, and no more: a [`Requester`] cuts messages into packets of one path MTU,
+//! keeps a window of unacknowledged packets and goes back N on a NAK or a timeout; a [`Responder`] accepts packets in
+//! PSN order only, acknowledges cumulatively when asked, and sends one NAK per gap (IBTA vol. 1, 9.7). Neither reads
+//! a clock nor touches a socket: time is an argument, packets are values, payload is a [`bytes::Bytes`] slice of the
+//! message, so that tests drive both ends through a pipe that loses, repeats and reorders.
+
+mod psn;
+mod requester;
+mod responder;
+#[cfg(test)]
+mod tests;
+
+pub use psn::Psn;
+pub use requester::{Requester, RequesterConfig, RequesterStats, WritePacket};
+pub use responder::{Reply, ReplyKind, Responder, ResponderStats, Verdict};
+
+/// Where a packet stands in its message: the four forms of every RC operation (IBTA vol. 1, 9.4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// First of several. Carries the RETH.
+    First,
+    /// Neither first nor last.
+    Middle,
+    /// Last of several.
+    Last,
+    /// The whole message in one packet. Carries the RETH.
+    Only,
+}
+
+impl Segment {
+    /// Starts a message, and therefore carries a RETH.
+    #[must_use]
+    pub const fn starts_message(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+
+    /// Ends a message.
+    #[must_use]
+    pub const fn ends_message(self) -> bool {
+        matches!(self, Self::Last | Self::Only)
+    }
+}
+
+/// What a RETH says: where in the peer's memory the message goes, and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRegion {
+    /// Virtual address of the first byte in the peer's memory.
+    pub virtual_address: u64,
+    /// Key that grants access to it.
+    pub rkey: u32,
+    /// Length of the whole message, bytes.
+    pub length_bytes: u32,
+}

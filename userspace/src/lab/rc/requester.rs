@@ -1,0 +1,252 @@
+//! The sending side of an RC queue pair.
+
+use bytes::Bytes;
+
+use super::{Psn, RemoteRegion, Segment};
+
+/// Parameters of a [`Requester`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequesterConfig {
+    /// Path MTU: payload bytes of a full packet. At least 1; InfiniBand has 256, 512, 1024, 2048 and 4096.
+    pub mtu_bytes: u32,
+    /// Most packets sent and not acknowledged. 1 to 2^23 - 1: beyond that old and new PSNs look alike.
+    pub window_packets: u32,
+    /// An acknowledgement is asked for at least every this many packets, and at the end of each message. It is
+    /// lowered to half the window, or the window could close with nobody asked to open it.
+    pub ack_every_packets: u32,
+    /// Silence after the last packet that asked for an answer, in ns, until everything unacknowledged is sent again.
+    pub timeout_ns: u64,
+    /// PSN of the first packet.
+    pub first_psn: Psn,
+    /// The peer's memory the messages are written to; its length is that of the message.
+    pub remote_address: u64,
+    /// Key of that memory.
+    pub rkey: u32,
+    /// How many messages to send; `None` never ends.
+    pub messages: Option<u64>,
+}
+
+/// One packet of a WRITE, ready to be framed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WritePacket {
+    /// Place in its message.
+    pub segment: Segment,
+    /// Sequence number.
+    pub psn: Psn,
+    /// The A bit: the responder answers.
+    pub ack_request: bool,
+    /// Present on the first packet of a message.
+    pub region: Option<RemoteRegion>,
+    /// The message's bytes this packet carries.
+    pub payload: Bytes,
+    /// It was sent before.
+    pub retransmission: bool,
+}
+
+/// What a [`Requester`] counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequesterStats {
+    /// Data packets sent, retransmissions included.
+    pub packets_sent: u64,
+    /// Data packets sent again.
+    pub packets_retransmitted: u64,
+    /// Timer expiries that sent the window again.
+    pub timeouts: u64,
+    /// NAKs (PSN sequence error) that were acted upon.
+    pub naks: u64,
+    /// Payload bytes acknowledged.
+    pub bytes_acknowledged: u64,
+    /// Messages acknowledged to their last packet.
+    pub messages_completed: u64,
+}
+
+/// Sends the same message over and over, or a given number of times, as RDMA WRITEs.
+///
+/// Packets are counted from 0 in 64 bits. All messages have one length, so the index alone says which part of which
+/// message a packet is: going back is a subtraction and nothing is queued.
+#[derive(Clone, Debug)]
+pub struct Requester {
+    config: RequesterConfig,
+    message: Bytes,
+    packets_per_message: u64,
+    /// Every packet below this index is acknowledged.
+    acknowledged: u64,
+    /// Index of the next packet to send.
+    next: u64,
+    /// One past the highest index ever sent.
+    sent_end: u64,
+    deadline_ns: Option<u64>,
+    stats: RequesterStats,
+}
+
+impl Requester {
+    /// A requester that has sent nothing. `message` is what every WRITE carries, at least one byte; shorter than
+    /// that, or a zero MTU or window, makes a requester that never sends.
+    #[must_use]
+    pub fn new(config: RequesterConfig, message: Bytes) -> Self {
+        let packets_per_message = (message.len() as u64).div_ceil(u64::from(config.mtu_bytes.max(1)));
+        Self {
+            config,
+            message,
+            packets_per_message,
+            acknowledged: 0,
+            next: 0,
+            sent_end: 0,
+            deadline_ns: None,
+            stats: RequesterStats::default(),
+        }
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn stats(&self) -> RequesterStats {
+        self.stats
+    }
+
+    /// Packets sent and not acknowledged.
+    #[must_use]
+    pub const fn in_flight_packets(&self) -> u64 {
+        self.next - self.acknowledged
+    }
+
+    /// All messages asked for are sent and acknowledged. Never true without an end.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.end() == Some(self.acknowledged)
+    }
+
+    /// When [`on_timer`](Self::on_timer) must be called next, on the clock of the `now_ns` arguments.
+    #[must_use]
+    pub const fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// The packet to send now, if the window and the messages left allow one. The same packet is returned until
+    /// [`on_sent`](Self::on_sent) confirms it, so a full socket costs nothing.
+    #[must_use]
+    pub fn next_packet(&self) -> Option<WritePacket> {
+        let exhausted = self.end().is_some_and(|end| self.next >= end);
+        let window_closed = self.in_flight_packets() >= u64::from(self.config.window_packets);
+        if exhausted || window_closed {
+            return None;
+        }
+        let place = self.next.checked_rem(self.packets_per_message)?;
+        let mtu = self.config.mtu_bytes as usize;
+        // Below the message's length, which is a usize.
+        let start = place as usize * mtu;
+        let payload = self.message.slice(start..self.message.len().min(start + mtu));
+        let segment = match (place == 0, place + 1 == self.packets_per_message) {
+            (true, true) => Segment::Only,
+            (true, false) => Segment::First,
+            (false, true) => Segment::Last,
+            (false, false) => Segment::Middle,
+        };
+        let retransmission = self.next < self.sent_end;
+        let region = segment.starts_message().then(|| RemoteRegion {
+            virtual_address: self.config.remote_address,
+            rkey: self.config.rkey,
+            length_bytes: self.message.len() as u32,
+        });
+        Some(WritePacket {
+            segment,
+            psn: self.config.first_psn.plus(self.next),
+            // The first packet after going back asks at once: its answer tells how much of the rest was needless.
+            ack_request: segment.ends_message()
+                || (self.next + 1).is_multiple_of(self.ack_interval())
+                || (retransmission && self.next == self.acknowledged),
+            region,
+            payload,
+            retransmission,
+        })
+    }
+
+    /// The packet of the last [`next_packet`](Self::next_packet) left at `now_ns`. Only what the timer needs of it
+    /// is asked for.
+    pub const fn on_sent(&mut self, packet: &WritePacket, now_ns: u64) {
+        self.stats.packets_sent += 1;
+        if packet.retransmission {
+            self.stats.packets_retransmitted += 1;
+        }
+        self.next += 1;
+        if self.next > self.sent_end {
+            self.sent_end = self.next;
+        }
+        if packet.ack_request || self.deadline_ns.is_none() {
+            self.arm(now_ns);
+        }
+    }
+
+    /// A positive acknowledgement of everything up to and including `psn`.
+    pub fn on_ack(&mut self, psn: Psn, now_ns: u64) {
+        if let Some(index) = self.index_of(psn)
+            && index < self.sent_end
+        {
+            self.acknowledge_below(index + 1, now_ns);
+        }
+    }
+
+    /// A NAK (PSN sequence error): everything before `psn` arrived, `psn` is what the responder waits for.
+    pub fn on_nak_sequence(&mut self, psn: Psn, now_ns: u64) {
+        if let Some(index) = self.index_of(psn)
+            && index < self.sent_end
+        {
+            self.stats.naks += 1;
+            self.acknowledge_below(index, now_ns);
+            self.next = index;
+        }
+    }
+
+    /// Called at or after [`deadline_ns`](Self::deadline_ns): goes back to the oldest unacknowledged packet. Does
+    /// nothing before the deadline.
+    pub fn on_timer(&mut self, now_ns: u64) {
+        if self.deadline_ns.is_some_and(|deadline| now_ns >= deadline) {
+            self.stats.timeouts += 1;
+            self.next = self.acknowledged;
+            // Armed again by the first packet sent.
+            self.deadline_ns = None;
+        }
+    }
+
+    /// Index one past the last packet to send.
+    fn end(&self) -> Option<u64> {
+        self.config.messages.map(|messages| messages.saturating_mul(self.packets_per_message))
+    }
+
+    fn ack_interval(&self) -> u64 {
+        u64::from(self.config.ack_every_packets.min(self.config.window_packets / 2).max(1))
+    }
+
+    /// The index `psn` stands for, if it is not older than the oldest unacknowledged packet.
+    fn index_of(&self, psn: Psn) -> Option<u64> {
+        let oldest = self.config.first_psn.plus(self.acknowledged);
+        u64::try_from(psn.distance_from(oldest)).ok().map(|ahead| self.acknowledged + ahead)
+    }
+
+    fn acknowledge_below(&mut self, end: u64, now_ns: u64) {
+        if end <= self.acknowledged {
+            return;
+        }
+        self.stats.bytes_acknowledged += self.bytes_below(end) - self.bytes_below(self.acknowledged);
+        self.stats.messages_completed +=
+            end / self.packets_per_message - self.acknowledged / self.packets_per_message;
+        self.acknowledged = end;
+        self.next = self.next.max(end);
+        if self.acknowledged == self.sent_end {
+            self.deadline_ns = None;
+        } else {
+            self.arm(now_ns);
+        }
+    }
+
+    /// Payload bytes of all packets below `index`. Called with indices of packets that were sent, so there are
+    /// packets to a message.
+    fn bytes_below(&self, index: u64) -> u64 {
+        let messages = index / self.packets_per_message;
+        let rest = index % self.packets_per_message;
+        messages * self.message.len() as u64 + rest * u64::from(self.config.mtu_bytes)
+    }
+
+    const fn arm(&mut self, now_ns: u64) {
+        self.deadline_ns = Some(now_ns.saturating_add(self.config.timeout_ns));
+    }
+}

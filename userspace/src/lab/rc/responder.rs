@@ -1,0 +1,165 @@
+//! The receiving side of an RC queue pair.
+
+use super::{Psn, RemoteRegion, Segment};
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The one expected: its payload belongs at `offset_bytes` of the message in progress.
+    Delivered {
+        /// Offset of the payload's first byte in its message.
+        offset_bytes: u32,
+    },
+    /// Seen before.
+    Duplicate,
+    /// Ahead of the one expected: dropped, as go-back-N has it.
+    Gap,
+    /// In order, but not what may follow (IBTA vol. 1, 9.7.4.1): dropped.
+    Invalid,
+}
+
+/// Which answer to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyKind {
+    /// Everything up to and including the PSN arrived.
+    Ack,
+    /// PSN sequence error: the PSN is the one waited for.
+    NakSequence,
+}
+
+/// An answer: BTH PSN and AETH of an ACK packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// ACK or NAK.
+    pub kind: ReplyKind,
+    /// PSN of the BTH.
+    pub psn: Psn,
+    /// Messages completed, modulo 2^24 (AETH MSN).
+    pub msn: u32,
+}
+
+/// What a [`Responder`] counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponderStats {
+    /// Packets delivered in order.
+    pub packets_delivered: u64,
+    /// Payload bytes delivered in order: the goodput.
+    pub bytes_delivered: u64,
+    /// Messages complete.
+    pub messages_completed: u64,
+    /// Packets seen before.
+    pub duplicates: u64,
+    /// Packets ahead of the one expected, dropped.
+    pub out_of_sequence: u64,
+    /// Packets in order that may not follow, dropped.
+    pub invalid: u64,
+    /// ACKs asked for and sent.
+    pub acks_sent: u64,
+    /// NAKs sent: gaps seen.
+    pub naks_sent: u64,
+}
+
+/// Accepts WRITEs in PSN order.
+#[derive(Clone, Debug)]
+pub struct Responder {
+    mtu_bytes: u32,
+    expected: Psn,
+    /// Bytes of the message in progress that arrived, and how long it is.
+    in_progress: Option<(u32, u32)>,
+    /// The gap at `expected` was reported. One NAK per gap: a second for the same packet would make the requester
+    /// send the whole window twice (IBTA vol. 1, 9.7.5.1.1).
+    nak_sent: bool,
+    stats: ResponderStats,
+}
+
+impl Responder {
+    /// A responder that waits for `first_psn`, in packets of at most `mtu_bytes` payload.
+    #[must_use]
+    pub fn new(first_psn: Psn, mtu_bytes: u32) -> Self {
+        Self {
+            mtu_bytes,
+            expected: first_psn,
+            in_progress: None,
+            nak_sent: false,
+            stats: ResponderStats::default(),
+        }
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn stats(&self) -> ResponderStats {
+        self.stats
+    }
+
+    /// Takes one WRITE packet and says what became of it and what to answer.
+    pub fn on_packet(
+        &mut self,
+        segment: Segment,
+        psn: Psn,
+        ack_request: bool,
+        region: Option<RemoteRegion>,
+        payload_bytes: u32,
+    ) -> (Verdict, Option<Reply>) {
+        let ahead = psn.distance_from(self.expected);
+        if ahead < 0 {
+            self.stats.duplicates += 1;
+            return (Verdict::Duplicate, ack_request.then(|| self.ack()));
+        }
+        if ahead > 0 {
+            self.stats.out_of_sequence += 1;
+            let first_of_gap = !std::mem::replace(&mut self.nak_sent, true);
+            return (Verdict::Gap, first_of_gap.then(|| self.nak()));
+        }
+        let Some((offset_bytes, length_bytes)) = self.place(segment, region, payload_bytes) else {
+            self.stats.invalid += 1;
+            return (Verdict::Invalid, None);
+        };
+        self.expected = self.expected.plus(1);
+        self.nak_sent = false;
+        self.stats.packets_delivered += 1;
+        self.stats.bytes_delivered += u64::from(payload_bytes);
+        if segment.ends_message() {
+            self.in_progress = None;
+            self.stats.messages_completed += 1;
+        } else {
+            self.in_progress = Some((offset_bytes + payload_bytes, length_bytes));
+        }
+        (Verdict::Delivered { offset_bytes }, ack_request.then(|| self.ack()))
+    }
+
+    /// Offset of the payload in its message and that message's length, if the packet may come now: full packets up
+    /// to the last, which ends the message exactly.
+    fn place(
+        &self,
+        segment: Segment,
+        region: Option<RemoteRegion>,
+        payload_bytes: u32,
+    ) -> Option<(u32, u32)> {
+        let (offset_bytes, length_bytes) = match (segment.starts_message(), self.in_progress) {
+            (true, None) => (0, region?.length_bytes),
+            (false, Some(in_progress)) => in_progress,
+            (true, Some(_)) | (false, None) => return None,
+        };
+        let left_bytes = length_bytes.checked_sub(offset_bytes)?;
+        let fits = if segment.ends_message() {
+            payload_bytes == left_bytes && payload_bytes <= self.mtu_bytes
+        } else {
+            payload_bytes == self.mtu_bytes && payload_bytes < left_bytes
+        };
+        fits.then_some((offset_bytes, length_bytes))
+    }
+
+    fn ack(&mut self) -> Reply {
+        self.stats.acks_sent += 1;
+        Reply { kind: ReplyKind::Ack, psn: self.expected.previous(), msn: self.msn() }
+    }
+
+    fn nak(&mut self) -> Reply {
+        self.stats.naks_sent += 1;
+        Reply { kind: ReplyKind::NakSequence, psn: self.expected, msn: self.msn() }
+    }
+
+    const fn msn(&self) -> u32 {
+        (self.stats.messages_completed & 0x00ff_ffff) as u32
+    }
+}

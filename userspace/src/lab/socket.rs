@@ -1,0 +1,146 @@
+//! A raw socket at one interface.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
+use pnet::datalink::{
+    Channel, ChannelType, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface,
+};
+
+use super::topology::Host;
+
+/// What a socket takes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receive {
+    /// Nothing: the socket only sends.
+    Nothing,
+    /// Frames of this Ethernet type, with room for `buffer_bytes` of them. Frames this host sends are not among
+    /// them: the kernel shows those to sockets of type `ETH_P_ALL` only (`dev_queue_xmit_nit`).
+    Type {
+        /// Ethernet type, host order.
+        ethertype: u16,
+        /// Socket receive buffer, bytes.
+        buffer_bytes: usize,
+    },
+}
+
+/// What became of a frame handed to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Accepted.
+    Yes,
+    /// The socket's buffer is full: try again when it is writable.
+    Full,
+    /// The queueing discipline dropped it (ENOBUFS).
+    Refused,
+}
+
+/// A raw socket at a host's interface. Never blocks.
+pub(super) struct RawSocket {
+    sender: Box<dyn DataLinkSender>,
+    receiver: Box<dyn DataLinkReceiver>,
+    /// The same socket as pnet's, to be polled.
+    fd: OwnedFd,
+}
+
+impl RawSocket {
+    /// Opens a socket at `host`'s interface. The calling thread must be in the host's namespace. `send_buffer_bytes` is
+    /// how much the kernel holds before the socket is full, its own overhead included.
+    pub(super) fn open(
+        host: &Host,
+        receive: Receive,
+        send_buffer_bytes: usize,
+        frame_bytes: usize,
+    ) -> Result<Self> {
+        Self::try_open(host, receive, send_buffer_bytes, frame_bytes)
+            .with_context(|| format!("cannot open a raw socket at {} of {}", host.ifname, host.netns.name()))
+    }
+
+    fn try_open(
+        host: &Host,
+        receive: Receive,
+        send_buffer_bytes: usize,
+        frame_bytes: usize,
+    ) -> Result<Self> {
+        // Without a protocol the socket receives nothing until pnet binds it to one.
+        let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&fd, sockopt::SndBuf, &send_buffer_bytes)?;
+        let ethertype = match receive {
+            Receive::Nothing => 0,
+            Receive::Type { ethertype, buffer_bytes } => {
+                setsockopt(&fd, sockopt::RcvBufForce, &buffer_bytes)?;
+                ethertype
+            }
+        };
+        let interface = NetworkInterface {
+            name: host.ifname.clone(),
+            description: String::new(),
+            index: host.ifindex,
+            mac: Some(MacAddr::from(host.mac)),
+            ips: Vec::new(),
+            flags: 0,
+        };
+        let config = Config {
+            read_buffer_size: frame_bytes,
+            read_timeout: Some(Duration::ZERO),
+            write_timeout: Some(Duration::ZERO),
+            // pnet takes the protocol to bind to from here, for raw sockets too.
+            channel_type: ChannelType::Layer3(ethertype),
+            promiscuous: false,
+            socket_fd: Some(fd.try_clone()?.into_raw_fd()),
+            ..Config::default()
+        };
+        match pnet::datalink::channel(&interface, config)? {
+            Channel::Ethernet(sender, receiver) => Ok(Self { sender, receiver, fd }),
+            _ => bail!("pnet opened a channel that is not Ethernet"),
+        }
+    }
+
+    /// Hands a frame to the kernel.
+    pub(super) fn send(&mut self, frame: &[u8]) -> io::Result<Sent> {
+        match self.sender.send_to(frame, None) {
+            Some(Ok(())) => Ok(Sent::Yes),
+            Some(Err(error)) => match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::ENOBUFS) => Ok(Sent::Refused),
+                Some(Errno::EAGAIN | Errno::EINTR) => Ok(Sent::Full),
+                _ if error.kind() == io::ErrorKind::TimedOut => Ok(Sent::Full),
+                _ => Err(error),
+            },
+            None => Ok(Sent::Full),
+        }
+    }
+
+    /// The next frame that arrived, if there is one.
+    pub(super) fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        match self.receiver.next() {
+            Ok(frame) => Ok(Some(frame)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Whether a frame would be accepted now.
+    pub(super) fn is_writable(&self) -> bool {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
+        poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+    }
+}
+
+impl AsFd for RawSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl std::fmt::Debug for RawSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RawSocket").field("fd", &self.fd.as_raw_fd()).finish_non_exhaustive()
+    }
+}

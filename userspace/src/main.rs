@@ -1,0 +1,2 @@
+//! dcqcn
+fn main() {}

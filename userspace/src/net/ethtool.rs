@@ -1,0 +1,51 @@
+//! Link speed from the driver, over ethtool's netlink family (Linux 5.6). `/sys/class/net` would be shorter,
+//! but it shows the interfaces of the namespace it was mounted in, not of the one asked about.
+
+use super::error::Result;
+use super::netlink::{Netlink, Subsystem};
+use super::wire::{attribute, u16_at, u32_at};
+
+/// `GENL_ID_CTRL`: the family that knows the numbers of the others.
+const CONTROL_FAMILY: u16 = 0x10;
+/// Commands, as `struct genlmsghdr`: command, version, two reserved bytes.
+const CTRL_CMD_GETFAMILY: [u8; 4] = [3, 1, 0, 0];
+const ETHTOOL_MSG_LINKMODES_GET: [u8; 4] = [4, 1, 0, 0];
+/// Attributes.
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const ETHTOOL_A_LINKMODES_HEADER: u16 = 1;
+const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
+const ETHTOOL_A_LINKMODES_SPEED: u16 = 5;
+/// The driver does not know the speed.
+const SPEED_UNKNOWN: u32 = u32::MAX;
+const BITS_PER_MEGABIT: u64 = 1_000_000;
+
+/// Speed of the interface in bits per second; `None` if the driver or the kernel cannot tell.
+pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> {
+    let family = netlink.get(Subsystem::Generic, CONTROL_FAMILY, 0, |request| {
+        request.raw(&CTRL_CMD_GETFAMILY);
+        request.attribute(CTRL_ATTR_FAMILY_NAME, b"ethtool\0");
+    })?;
+    let Some(family) =
+        first(family).and_then(|attributes| u16_at(attribute(&attributes, CTRL_ATTR_FAMILY_ID)?, 0))
+    else {
+        return Ok(None);
+    };
+    let modes = netlink.get(Subsystem::Generic, family, 0, |request| {
+        request.raw(&ETHTOOL_MSG_LINKMODES_GET);
+        request.nested(ETHTOOL_A_LINKMODES_HEADER, |header| {
+            header.attribute(ETHTOOL_A_HEADER_DEV_INDEX, &ifindex.to_ne_bytes());
+        });
+    })?;
+    Ok(first(modes)
+        .and_then(|attributes| u32_at(attribute(&attributes, ETHTOOL_A_LINKMODES_SPEED)?, 0))
+        .filter(|&megabits| megabits != 0 && megabits != SPEED_UNKNOWN)
+        .map(|megabits| u64::from(megabits) * BITS_PER_MEGABIT))
+}
+
+/// The attributes of the first message of an answer. A refusal means that the driver cannot tell.
+fn first<E>(answer: std::result::Result<Vec<Vec<u8>>, E>) -> Option<Vec<u8>> {
+    let mut body = answer.ok()?.into_iter().next()?;
+    let header = CTRL_CMD_GETFAMILY.len();
+    if body.len() < header { None } else { Some(body.split_off(header)) }
+}

@@ -1,0 +1,346 @@
+//! Interfaces: what exists, and the few kinds the lab builds.
+
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use libc::{
+    IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TXQLEN,
+};
+use libc::{RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
+use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{InfoData, InfoVeth, LinkFlags, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use nix::errno::Errno;
+use rtnetlink::{AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+
+use super::error::{Error, Refusal, Result};
+use super::ethtool;
+use super::netlink::{Netlink, Subsystem};
+use super::netns::Netns;
+use super::wire::{Encoder, attribute, string, u32_at};
+
+/// Bytes of `struct ifinfomsg`.
+const IFINFOMSG_LEN: usize = 16;
+/// How alike two names must be, from 0 to 1, for one to be offered as what the user meant.
+const SIMILAR: f64 = 0.5;
+
+/// A network interface as the kernel describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Interface index, unique in its namespace.
+    pub index: u32,
+    /// Interface name.
+    pub name: String,
+    /// Ethernet address; `None` if the interface has no address of 6 bytes.
+    pub mac: Option<[u8; 6]>,
+    /// Largest payload of a frame, in bytes.
+    pub mtu: u32,
+    /// Kind of a software interface (`veth`, `bridge`, `vlan`, ...); `None` for hardware and loopback.
+    pub kind: Option<String>,
+    /// Administratively up.
+    pub up: bool,
+    /// For a veth the index of its other end, for a stacked interface that of the one below; it counts in the
+    /// namespace of that interface.
+    pub peer: Option<u32>,
+    /// Index of the bridge or bond the interface belongs to.
+    pub master: Option<u32>,
+    /// Packets the driver's queue may hold, used by some queueing disciplines as their default limit.
+    pub tx_queue_len: u32,
+    /// Speed the driver reports, in bits per second; `None` if it reports none. Software interfaces make
+    /// theirs up: see [`Link::is_virtual`].
+    pub speed_bps: Option<u64>,
+}
+
+impl Link {
+    /// Whether the interface is made of software, so that its `speed_bps` says nothing about what it can
+    /// carry: every veth claims 10 Gb/s.
+    #[must_use]
+    pub fn is_virtual(&self) -> bool {
+        self.kind.is_some()
+    }
+}
+
+/// One end of a veth pair to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct VethEnd<'a> {
+    /// Name of the interface, at most 15 bytes.
+    pub name: &'a str,
+    /// Where it is put; `None` for the namespace of the [`Netlink`] that makes it.
+    pub netns: Option<&'a Netns>,
+    /// Its Ethernet address; `None` for a random one.
+    pub mac: Option<[u8; 6]>,
+}
+
+impl Netlink {
+    /// The interface called `name`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownInterface`] if there is none.
+    pub fn link(&self, name: &str) -> Result<Link> {
+        // The kernel refuses longer names in words of its own; for the caller it is a name that does not
+        // exist.
+        if !name.is_empty() && name.len() < libc::IFNAMSIZ {
+            match self.get_link(&LinkUnspec::new_with_name(name).build())? {
+                Ok(link) => return Ok(link),
+                Err(refusal) if refusal.errno == Errno::ENODEV => {}
+                Err(refusal) => return Err(refused("look up", name, refusal)),
+            }
+        }
+        let names = self.links()?.into_iter().map(|link| link.name);
+        Err(Error::UnknownInterface { name: name.to_owned(), nearest: nearest(name, names) })
+    }
+
+    /// The interface with index `ifindex`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn link_by_index(&self, ifindex: u32) -> Result<Link> {
+        self.get_link(&LinkUnspec::new_with_index(ifindex).build())?
+            .map_err(|refusal| refused("look up", format!("interface {ifindex}"), refusal))
+    }
+
+    /// All interfaces of the namespace, by index.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn links(&self) -> Result<Vec<Link>> {
+        let bodies = self
+            .dump(RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
+            .map_err(|refusal| refused("list", "all interfaces", refusal))?;
+        let mut links = bodies.iter().map(|body| self.describe(body)).collect::<Result<Vec<_>>>()?;
+        links.sort_unstable_by_key(|link| link.index);
+        Ok(links)
+    }
+
+    /// Makes a veth pair. Both ends are down.
+    ///
+    /// # Errors
+    /// A name is taken or unusable, or the process lacks CAP_NET_ADMIN in one of the namespaces.
+    pub fn add_veth(&self, near: &VethEnd<'_>, far: &VethEnd<'_>) -> Result<()> {
+        let far_end = place(LinkMessageBuilder::<LinkUnspec>::new().name(far.name), far).build();
+        let message = place(LinkVeth::new(near.name, far.name), near)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(far_end)))
+            .build();
+        self.add_link(&message, || format!("veth pair {} and {}", near.name, far.name))
+    }
+
+    /// Makes a bridge, up, and returns its index.
+    ///
+    /// # Errors
+    /// The name is taken or unusable, or the process lacks CAP_NET_ADMIN.
+    pub fn add_bridge(&self, name: &str) -> Result<u32> {
+        self.add_link(&LinkBridge::new(name).build(), || format!("bridge {name}"))?;
+        self.link(name).map(|link| link.index)
+    }
+
+    /// Brings the interface up or takes it down.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_up(&self, ifindex: u32, up: bool) -> Result<()> {
+        let link = LinkUnspec::new_with_index(ifindex);
+        let (message, operation) = if up { (link.up(), "bring up") } else { (link.down(), "take down") };
+        self.set_link(&message.build(), operation)
+    }
+
+    /// Sets the MTU, in bytes.
+    ///
+    /// # Errors
+    /// The kernel refuses, for example because the driver's range does not include it.
+    pub fn set_mtu(&self, ifindex: u32, mtu: u32) -> Result<()> {
+        self.set_link(&LinkUnspec::new_with_index(ifindex).mtu(mtu).build(), &format!("set MTU {mtu}"))
+    }
+
+    /// Sets the Ethernet address.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_mac(&self, ifindex: u32, mac: [u8; 6]) -> Result<()> {
+        let message = LinkUnspec::new_with_index(ifindex).address(mac.to_vec()).build();
+        self.set_link(&message, "set the Ethernet address")
+    }
+
+    /// Sets the length of the driver's queue, in packets.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_tx_queue_len(&self, ifindex: u32, packets: u32) -> Result<()> {
+        let message = LinkUnspec::new_with_index(ifindex).txqueuelen(packets).build();
+        self.set_link(&message, &format!("set a transmit queue length of {packets} packets"))
+    }
+
+    /// Makes the interface a port of the bridge `master`, or of none.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_master(&self, ifindex: u32, master: Option<u32>) -> Result<()> {
+        let message = LinkUnspec::new_with_index(ifindex).controller(master.unwrap_or(0)).build();
+        self.set_link(&message, "change the bridge")
+    }
+
+    /// Removes the interface; of a veth pair, both ends.
+    ///
+    /// # Errors
+    /// The kernel refuses, for example because the interface is hardware.
+    pub fn delete_link(&self, ifindex: u32) -> Result<()> {
+        let name = self.name_of(ifindex);
+        let message = LinkUnspec::new_with_index(ifindex).build();
+        self.change(RTM_DELLINK, 0, |request| emit(request, &message))?
+            .map_err(|refusal| refused("delete", name, refusal))
+    }
+
+    /// Gives the interface an address, usable at once: IPv6 duplicate detection is skipped.
+    ///
+    /// # Errors
+    /// The interface has the address already, or the kernel refuses.
+    pub fn add_address(&self, ifindex: u32, address: IpAddr, prefix_len: u8) -> Result<()> {
+        let message = address_message(ifindex, address, prefix_len);
+        self.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, |request| emit(request, &message))?.map_err(
+            |refusal| {
+                refused(format!("add the address {address}/{prefix_len}"), self.name_of(ifindex), refusal)
+            },
+        )
+    }
+
+    /// Ties `address` to `mac` for good, so that no ARP or neighbour discovery is needed for it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn add_neighbour(&self, ifindex: u32, address: IpAddr, mac: [u8; 6]) -> Result<()> {
+        let message = neighbour_message(ifindex, address, mac);
+        self.change(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, |request| emit(request, &message))?.map_err(
+            |refusal| refused(format!("add the neighbour {address}"), self.name_of(ifindex), refusal),
+        )
+    }
+
+    /// The interface's name for a message, or its index if it is gone.
+    pub(super) fn name_of(&self, ifindex: u32) -> String {
+        self.link_by_index(ifindex).map_or_else(|_| format!("interface {ifindex}"), |link| link.name)
+    }
+
+    fn add_link(&self, message: &LinkMessage, subject: impl FnOnce() -> String) -> Result<()> {
+        self.change(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, |request| emit(request, message))?
+            .map_err(|refusal| refused("create", subject(), refusal))
+    }
+
+    fn set_link(&self, message: &LinkMessage, operation: &str) -> Result<()> {
+        self.change(RTM_SETLINK, 0, |request| emit(request, message))?
+            .map_err(|refusal| refused(operation, self.name_of(message.header.index), refusal))
+    }
+
+    fn get_link(&self, message: &LinkMessage) -> Result<std::result::Result<Link, Refusal>> {
+        let answer = self.get(Subsystem::Route, RTM_GETLINK, 0, |request| emit(request, message))?;
+        answer
+            .map(|bodies| self.describe(bodies.first().map(Vec::as_slice).unwrap_or_default()))
+            .map_or_else(|refusal| Ok(Err(refusal)), |link| link.map(Ok))
+    }
+
+    /// Reads the few attributes of interest and passes over the many others, whatever a newer kernel adds.
+    fn describe(&self, body: &[u8]) -> Result<Link> {
+        // struct ifinfomsg: family, padding, type (16), index, flags, change
+        let (Some(index), Some(flags), Some(attributes)) =
+            (u32_at(body, 4), u32_at(body, 8), body.get(IFINFOMSG_LEN..))
+        else {
+            return Err(Error::Decode { what: "an interface", detail: format!("{} bytes only", body.len()) });
+        };
+        let number = |kind| u32_at(attribute(attributes, kind)?, 0);
+        Ok(Link {
+            index,
+            name: attribute(attributes, IFLA_IFNAME).map(string).unwrap_or_default(),
+            mac: attribute(attributes, IFLA_ADDRESS).and_then(|address| address.try_into().ok()),
+            mtu: number(IFLA_MTU).unwrap_or_default(),
+            kind: attribute(attributes, IFLA_LINKINFO)
+                .and_then(|info| attribute(info, IFLA_INFO_KIND))
+                .map(string),
+            up: LinkFlags::from_bits_retain(flags).contains(LinkFlags::Up),
+            peer: number(IFLA_LINK),
+            master: number(IFLA_MASTER),
+            tx_queue_len: number(IFLA_TXQLEN).unwrap_or_default(),
+            speed_bps: ethtool::speed_bps(self, index)?,
+        })
+    }
+}
+
+fn place<T>(builder: LinkMessageBuilder<T>, end: &VethEnd<'_>) -> LinkMessageBuilder<T> {
+    let builder = match end.mac {
+        Some(mac) => builder.address(mac.to_vec()),
+        None => builder,
+    };
+    match end.netns {
+        Some(netns) => builder.setns_by_fd(netns.file().as_raw_fd()),
+        None => builder,
+    }
+}
+
+fn address_message(ifindex: u32, address: IpAddr, prefix_len: u8) -> AddressMessage {
+    match address {
+        IpAddr::V4(v4) => {
+            AddressMessageBuilder::<std::net::Ipv4Addr>::new().index(ifindex).address(v4, prefix_len).build()
+        }
+        IpAddr::V6(v6) => {
+            let mut message = AddressMessageBuilder::<std::net::Ipv6Addr>::new()
+                .index(ifindex)
+                .address(v6, prefix_len)
+                .build();
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+            message
+        }
+    }
+}
+
+fn neighbour_message(ifindex: u32, address: IpAddr, mac: [u8; 6]) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = ifindex;
+    message.header.state = NeighbourState::Permanent;
+    let destination = match address {
+        IpAddr::V4(v4) => {
+            message.header.family = AddressFamily::Inet;
+            NeighbourAddress::Inet(v4)
+        }
+        IpAddr::V6(v6) => {
+            message.header.family = AddressFamily::Inet6;
+            NeighbourAddress::Inet6(v6)
+        }
+    };
+    message.attributes = vec![
+        NeighbourAttribute::Destination(destination),
+        NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+    ];
+    message
+}
+
+fn emit(request: &mut Encoder, message: &impl Emitable) {
+    let mut bytes = vec![0; message.buffer_len()];
+    message.emit(&mut bytes);
+    request.raw(&bytes);
+}
+
+fn refused(operation: impl Into<String>, subject: impl Into<String>, refusal: Refusal) -> Error {
+    Error::Refused { operation: operation.into(), subject: subject.into(), refusal }
+}
+
+/// The name most like `name`, if one is similar at all.
+fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    names
+        .map(|candidate| (strsim::normalized_damerau_levenshtein(name, &candidate), candidate))
+        .filter(|(similarity, _)| *similarity >= SIMILAR)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_name_is_offered_only_if_similar() {
+        let names = || ["lo", "eth0", "eth1", "enp3s0"].map(str::to_owned).into_iter();
+        assert_eq!(nearest("eht0", names()).as_deref(), Some("eth0"));
+        assert_eq!(nearest("enp3s1", names()).as_deref(), Some("enp3s0"));
+        assert_eq!(nearest("wlan0", names()), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! The socket to the kernel: requests out, answers and refusals back.
+
+use std::cell::Cell;
+use std::io;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
+use netlink_packet_core::{NLMSG_DONE, NLMSG_ERROR};
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+use rtnetlink::sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
+use rtnetlink::sys::{Socket, SocketAddr};
+
+use super::error::{Error, Refusal, Result};
+use super::netns::Netns;
+use super::wire::{Encoder, HEADER_LEN, attribute, string, u16_at, u32_at};
+
+/// Longest wait for the kernel's answer, in seconds. Answers come at once; this turns a lost one into an
+/// error.
+const ANSWER_TIMEOUT_S: i64 = 5;
+/// How often a dump is repeated when the listed objects changed meanwhile, before the last result is taken as
+/// it is.
+const DUMP_ATTEMPTS: usize = 5;
+/// Attribute with the reason in words of an extended acknowledgement (`enum nlmsgerr_attrs`).
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// A connection to the network configuration of one namespace.
+///
+/// Links are handled in [`super::link`], queueing disciplines in [`super::tc`]. One thread at a time can use
+/// it.
+#[derive(Debug)]
+pub struct Netlink {
+    route: Socket,
+    generic: Socket,
+    sequence: Cell<u32>,
+}
+
+/// Which kernel subsystem a request goes to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Subsystem {
+    /// Links, addresses, queueing disciplines.
+    Route,
+    /// Families with numbers given at run time, `ethtool` among them.
+    Generic,
+}
+
+/// The kernel's answer to one exchange.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    /// Bodies of the messages received.
+    pub(super) bodies: Vec<Vec<u8>>,
+    /// Refused requests, by their index in the exchange.
+    pub(super) refused: Vec<(usize, Refusal)>,
+    interrupted: bool,
+}
+
+impl Netlink {
+    /// Connects to the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The process may not open netlink sockets.
+    pub fn connect() -> Result<Self> {
+        let open = |protocol| -> io::Result<Socket> {
+            let mut socket = Socket::new(protocol)?;
+            socket.bind_auto()?;
+            socket.connect(&SocketAddr::new(0, 0))?;
+            // Refusals without the refused message, but with the reason in words.
+            socket.set_cap_ack(true)?;
+            socket.set_ext_ack(true)?;
+            setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(ANSWER_TIMEOUT_S))?;
+            Ok(socket)
+        };
+        let failed = |source| Error::Socket { operation: "open a netlink socket", source };
+        Ok(Self {
+            route: open(NETLINK_ROUTE).map_err(failed)?,
+            generic: open(NETLINK_GENERIC).map_err(failed)?,
+            sequence: Cell::new(0),
+        })
+    }
+
+    /// Connects to the network namespace `netns`; the calling thread stays where it is.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or the socket cannot be opened.
+    pub fn connect_in(netns: &Netns) -> Result<Self> {
+        let _inside = netns.enter()?;
+        Self::connect()
+    }
+
+    /// Makes one change.
+    pub(super) fn change(
+        &self,
+        kind: u16,
+        flags: u16,
+        body: impl FnOnce(&mut Encoder),
+    ) -> Result<std::result::Result<(), Refusal>> {
+        Ok(self.get(Subsystem::Route, kind, flags, body)?.map(|_| ()))
+    }
+
+    /// Sends one request and returns the bodies of the messages that answer it.
+    pub(super) fn get(
+        &self,
+        subsystem: Subsystem,
+        kind: u16,
+        flags: u16,
+        body: impl FnOnce(&mut Encoder),
+    ) -> Result<std::result::Result<Vec<Vec<u8>>, Refusal>> {
+        let mut request = Encoder::default();
+        request.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body);
+        let answer = self.exchange(subsystem, &mut request.into_bytes())?;
+        Ok(match answer.refused.into_iter().next() {
+            Some((_, refusal)) => Err(refusal),
+            None => Ok(answer.bodies),
+        })
+    }
+
+    /// Lists objects.
+    pub(super) fn dump(
+        &self,
+        kind: u16,
+        body: impl Fn(&mut Encoder),
+    ) -> Result<std::result::Result<Vec<Vec<u8>>, Refusal>> {
+        let mut answer = Answer::default();
+        for _ in 0..DUMP_ATTEMPTS {
+            let mut request = Encoder::default();
+            request.message(kind, NLM_F_REQUEST | NLM_F_DUMP, &body);
+            answer = self.exchange(Subsystem::Route, &mut request.into_bytes())?;
+            if !answer.interrupted {
+                break;
+            }
+        }
+        Ok(match answer.refused.into_iter().next() {
+            Some((_, refusal)) => Err(refusal),
+            None => Ok(answer.bodies),
+        })
+    }
+
+    /// Sends the messages in `requests` with one system call and reads until the last one is answered. The
+    /// kernel handles all of them, in order, whether or not one is refused, and answers a refused one even if
+    /// it does not ask for an acknowledgement: it is enough that the last one does, or is a dump.
+    pub(super) fn exchange(&self, subsystem: Subsystem, requests: &mut [u8]) -> Result<Answer> {
+        let first = self.sequence.get().wrapping_add(1);
+        let count = number(requests, first);
+        let last = first.wrapping_add(count).wrapping_sub(1);
+        self.sequence.set(last);
+        let mut answer = Answer::default();
+        if count == 0 {
+            return Ok(answer);
+        }
+        let socket = match subsystem {
+            Subsystem::Route => &self.route,
+            Subsystem::Generic => &self.generic,
+        };
+        retry(|| socket.send(requests, 0)).map_err(|source| Error::Socket {
+            operation: "send to the kernel's network configuration",
+            source,
+        })?;
+        loop {
+            let (datagram, _) = retry(|| socket.recv_from_full()).map_err(|source| Error::Socket {
+                operation: "receive from the kernel's network configuration",
+                source: match source.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {ANSWER_TIMEOUT_S} s"))
+                    }
+                    _ => source,
+                },
+            })?;
+            for message in messages(&datagram) {
+                // An answer left over from an exchange that failed half way has another number.
+                let index = message.sequence.wrapping_sub(first);
+                if index < count && answer.take(&message, index) && message.sequence == last {
+                    return Ok(answer);
+                }
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// Takes in one message; true if it ends the answer to its request.
+    fn take(&mut self, message: &Message<'_>, index: u32) -> bool {
+        self.interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
+        if message.kind != NLMSG_ERROR && message.kind != NLMSG_DONE {
+            self.bodies.push(message.body.to_vec());
+            return false;
+        }
+        // Both carry an error number, negated, or zero for success; an empty NLMSG_DONE is a success.
+        let code = u32_at(message.body, 0).map_or(0, u32::cast_signed);
+        if code != 0 {
+            let refusal =
+                Refusal { errno: Errno::from_raw(code.saturating_neg()), message: message.reason() };
+            self.refused.push((usize::try_from(index).unwrap_or(usize::MAX), refusal));
+        }
+        true
+    }
+}
+
+/// One message of a datagram.
+struct Message<'a> {
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    body: &'a [u8],
+}
+
+impl Message<'_> {
+    /// The reason in words of a refusal. Requests are never echoed in full: the socket has `NETLINK_CAP_ACK`
+    /// set.
+    fn reason(&self) -> String {
+        let attributes_at = match self.kind {
+            NLMSG_ERROR => size_of::<u32>() + HEADER_LEN,
+            _ => size_of::<u32>(),
+        };
+        if self.flags & NLM_F_ACK_TLVS == 0 {
+            return String::new();
+        }
+        let attributes = self.body.get(attributes_at..).unwrap_or_default();
+        attribute(attributes, NLMSGERR_ATTR_MSG).map(string).unwrap_or_default()
+    }
+}
+
+/// The well-formed messages at the start of `datagram`.
+fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32_at(rest, 0)?).ok()?;
+        let message = Message {
+            kind: u16_at(rest, 4)?,
+            flags: u16_at(rest, 6)?,
+            sequence: u32_at(rest, 8)?,
+            body: rest.get(HEADER_LEN..length)?,
+        };
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+/// Numbers the messages in `requests` upwards from `first` and returns how many there are.
+fn number(requests: &mut [u8], first: u32) -> u32 {
+    let mut rest = requests;
+    let mut count = 0;
+    while let Some(length) = u32_at(rest, 0).and_then(|length| usize::try_from(length).ok()) {
+        if length < HEADER_LEN {
+            break;
+        }
+        let Some(field) = rest.get_mut(8..12) else { break };
+        field.copy_from_slice(&first.wrapping_add(count).to_ne_bytes());
+        count += 1;
+        rest = rest.get_mut(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    count
+}
+
+/// Repeats a system call that a signal interrupted.
+fn retry<T>(call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_numbered_in_order() {
+        let mut requests = Encoder::default();
+        for kind in 0..3 {
+            requests.message(kind, 0, |body| body.raw(&[1, 2]));
+        }
+        let mut bytes = requests.into_bytes();
+        assert_eq!(number(&mut bytes, u32::MAX), 3);
+        let sequences: Vec<u32> = messages(&bytes).map(|message| message.sequence).collect();
+        assert_eq!(sequences, [u32::MAX, 0, 1]);
+    }
+
+    #[test]
+    fn a_refusal_has_its_number_and_its_reason() {
+        let mut reply = Encoder::default();
+        reply.message(NLMSG_ERROR, NLM_F_ACK_TLVS, |body| {
+            body.raw(&(-libc::ENOENT).to_ne_bytes());
+            body.raw(&[0; HEADER_LEN]);
+            body.attribute(NLMSGERR_ATTR_MSG, b"Specified qdisc kind is unknown\0");
+        });
+        let bytes = reply.into_bytes();
+        let mut answer = Answer::default();
+        assert!(messages(&bytes).all(|message| answer.take(&message, 0)));
+        let refusal = Refusal { errno: Errno::ENOENT, message: "Specified qdisc kind is unknown".to_owned() };
+        assert!(refusal.to_string().contains("choose another pacer"), "{refusal}");
+        assert_eq!(answer.refused, [(0, refusal)]);
+    }
+
+    #[test]
+    fn truncated_datagrams_yield_the_whole_messages_only() {
+        let mut reply = Encoder::default();
+        reply.message(16, 0, |body| body.raw(&[0; 8]));
+        reply.message(16, 0, |body| body.raw(&[0; 8]));
+        let bytes = reply.into_bytes();
+        for length in 0..bytes.len() {
+            let whole = messages(&bytes[..length]).count();
+            assert_eq!(whole, length / 24, "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Named network namespaces, kept the way `ip netns` keeps them: a mount of the namespace at
+//! `/run/netns/NAME`.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::marker::PhantomData;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::{panic, thread};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::error::{Error, Result};
+
+/// Where named namespaces are mounted (`ip-netns(8)`).
+const DIRECTORY: &str = "/run/netns";
+/// The calling thread's own namespace.
+const CURRENT: &str = "/proc/thread-self/ns/net";
+
+/// An open network namespace. The handle keeps the namespace alive, even after [`Netns::delete`].
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+    file: File,
+}
+
+impl Netns {
+    /// Creates the namespace `name`, empty but for a loopback interface that is down.
+    ///
+    /// # Errors
+    /// The name is unusable or taken, or the process lacks CAP_SYS_ADMIN.
+    pub fn create(name: &str) -> Result<Self> {
+        let path = path_of(name)?;
+        let failed = |source| Error::Netns { operation: "create", name: name.to_owned(), source };
+        prepare_directory().map_err(failed)?;
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path).map_err(failed)?;
+        // A new thread: the namespace made by `unshare` must not become the caller's.
+        let mounted = on_new_thread(|| -> io::Result<()> {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            mount(Some(CURRENT), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+            Ok(())
+        });
+        if let Err(source) = mounted.flatten() {
+            // The error worth reporting is the first one.
+            let _ = fs::remove_file(&path);
+            return Err(failed(source));
+        }
+        Self::open(name)
+    }
+
+    /// Opens the existing namespace `name`.
+    ///
+    /// # Errors
+    /// The name is unusable, or there is no such namespace.
+    pub fn open(name: &str) -> Result<Self> {
+        let file = File::open(path_of(name)?).map_err(|source| Error::Netns {
+            operation: "open",
+            name: name.to_owned(),
+            source,
+        })?;
+        Ok(Self { name: name.to_owned(), file })
+    }
+
+    /// Removes the name `name`. The namespace and its interfaces go away once no process, socket or [`Netns`]
+    /// uses it.
+    ///
+    /// # Errors
+    /// The name is unusable, there is no such namespace, or the process lacks CAP_SYS_ADMIN.
+    pub fn delete(name: &str) -> Result<()> {
+        let path = path_of(name)?;
+        let failed = |source| Error::Netns { operation: "delete", name: name.to_owned(), source };
+        match umount2(&path, MntFlags::MNT_DETACH) {
+            // Not a mount point: left by a creation that was killed half way.
+            Ok(()) | Err(Errno::EINVAL) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        fs::remove_file(&path).map_err(failed)
+    }
+
+    /// The names of all namespaces that start with `prefix`, sorted.
+    ///
+    /// # Errors
+    /// The directory of namespaces exists but cannot be read.
+    pub fn list(prefix: &str) -> Result<Vec<String>> {
+        let failed = |source| Error::Netns { operation: "list", name: format!("{prefix}*"), source };
+        let entries = match fs::read_dir(DIRECTORY) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            if let Ok(name) = entry.map_err(failed)?.file_name().into_string()
+                && name.starts_with(prefix)
+            {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The namespace's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The namespace, open.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Inode number that identifies the namespace while it exists.
+    ///
+    /// # Errors
+    /// The namespace's file cannot be read.
+    pub fn inode(&self) -> Result<u64> {
+        self.file.metadata().map(|metadata| metadata.ino()).map_err(|source| Error::Netns {
+            operation: "identify",
+            name: self.name.clone(),
+            source,
+        })
+    }
+
+    /// Moves the calling thread into the namespace until the guard is dropped. Only network calls are
+    /// affected: the mounts, `/sys` among them, stay those of the process.
+    ///
+    /// # Errors
+    /// The process lacks CAP_SYS_ADMIN.
+    pub fn enter(&self) -> Result<Entered> {
+        let failed = |source| Error::Netns { operation: "enter", name: self.name.clone(), source };
+        let previous = File::open(CURRENT).map_err(failed)?;
+        setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| failed(errno.into()))?;
+        Ok(Entered { previous, this_thread: PhantomData })
+    }
+
+    /// Runs `work` on a new thread inside the namespace and waits for it. A panic of `work` goes on in the
+    /// caller.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        on_new_thread(|| {
+            let _inside = self.enter()?;
+            Ok(work())
+        })
+        .map_err(|source| Error::Netns {
+            operation: "start a thread in",
+            name: self.name.clone(),
+            source,
+        })?
+    }
+}
+
+/// The calling thread is inside a [`Netns`]; dropping this takes it back to where it was.
+#[derive(Debug)]
+#[must_use = "the thread leaves the namespace at once if this is not kept"]
+pub struct Entered {
+    previous: File,
+    /// A raw pointer makes the guard `!Send`: it must be dropped on the thread that entered.
+    this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Err(errno) = setns(&self.previous, CloneFlags::CLONE_NEWNET) {
+            tracing::error!(%errno, "cannot return to the previous network namespace");
+        }
+    }
+}
+
+/// Inode number of the calling thread's network namespace, unique among the namespaces that exist.
+///
+/// # Errors
+/// `/proc` is not mounted.
+pub fn current_inode() -> Result<u64> {
+    fs::metadata(CURRENT).map(|metadata| metadata.ino()).map_err(|source| Error::Netns {
+        operation: "identify",
+        name: CURRENT.to_owned(),
+        source,
+    })
+}
+
+/// Runs `work` on a new thread in a new namespace without a name; the namespace ends with the thread.
+pub(super) fn in_scratch<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let failed = |source| Error::Netns { operation: "create", name: "scratch".to_owned(), source };
+    on_new_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| failed(errno.into()))?;
+        work()
+    })
+    .map_err(failed)?
+}
+
+fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, work)?;
+        Ok(thread.join().unwrap_or_else(|payload| panic::resume_unwind(payload)))
+    })
+}
+
+fn path_of(name: &str) -> Result<PathBuf> {
+    let one_component = Path::new(name).file_name() == Some(OsStr::new(name));
+    if one_component && name.len() <= 255 && !name.contains('\0') {
+        Ok(Path::new(DIRECTORY).join(name))
+    } else {
+        Err(Error::NetnsName { name: name.to_owned() })
+    }
+}
+
+/// Makes the directory a shared mount, as `ip netns` does, so that namespaces created later show up in, and
+/// can be deleted from, every mount namespace that has a copy of it.
+fn prepare_directory() -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(DIRECTORY)?;
+    let share =
+        || mount(None::<&str>, DIRECTORY, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>);
+    match share() {
+        // Not a mount point yet.
+        Err(Errno::EINVAL) => {
+            mount(
+                Some(DIRECTORY),
+                DIRECTORY,
+                None::<&str>,
+                MsFlags::MS_BIND | MsFlags::MS_REC,
+                None::<&str>,
+            )?;
+            Ok(share()?)
+        }
+        result => Ok(result?),
+    }
+}

@@ -1,0 +1,13 @@
+//! Queueing disciplines (qdiscs) and classes: what shapes, paces and queues at an interface.
+
+mod batch;
+mod handle;
+mod qdisc;
+mod save;
+mod spec;
+
+pub use batch::Batch;
+pub use handle::Handle;
+pub use qdisc::{Class, Qdisc, Shaper, Stats, kernel_has_qdisc};
+pub use save::SavedQdisc;
+pub use spec::{HtbClass, QdiscSpec};

@@ -1,0 +1,4 @@
+//! The eBPF object, embedded: the `dcqcn` binary is all there is to copy to another host.
+
+/// The ELF file of the `dcqcn-ebpf` crate, aligned for aya's parser.
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dcqcn-ebpf"));

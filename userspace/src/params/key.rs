@@ -1,0 +1,352 @@
+//! The names of the parameters: `rpg_ai_rate`, `wred.3.kmin`, `dscp_to_tc.26`, `tc_to_queue.3`.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use dcqcn_common::layout::{CLASSES, DSCPS};
+use dcqcn_common::params::{Config, Invalid, Quantity, Scalars, Spec, Unit, WredConfig};
+
+use super::quantity::{self, QuantityError};
+
+/// One parameter of a [`Config`].
+#[derive(Clone, Copy, Debug)]
+pub enum Key {
+    /// A parameter of the attachment.
+    Scalar(&'static Spec<Scalars>),
+    /// A WRED parameter of a traffic class, below [`CLASSES`].
+    Wred(usize, &'static Spec<WredConfig>),
+    /// The traffic class of a DSCP, below [`DSCPS`].
+    DscpToTc(usize),
+    /// The queue of a traffic class, below [`CLASSES`].
+    TcToQueue(usize),
+}
+
+/// A name that no parameter has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownKey {
+    /// Nothing is called that.
+    #[error("unknown parameter `{name}`{}; `dcqcn config example` explains all", did_you_mean(.nearest.as_deref()))]
+    Name {
+        /// What was written.
+        name: String,
+        /// The valid name most like it, if one is.
+        nearest: Option<String>,
+    },
+    /// The table is known, the row is not.
+    #[error("unknown parameter `{name}`: {table} is numbered 0 to {last}")]
+    Row {
+        /// What was written.
+        name: String,
+        /// The table.
+        table: &'static str,
+        /// Its last row.
+        last: usize,
+    },
+}
+
+/// Why a parameter cannot be given a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    /// No such parameter.
+    #[error(transparent)]
+    Key(#[from] UnknownKey),
+    /// The text is no value of it.
+    #[error("{key} = {source}")]
+    Quantity {
+        /// The parameter.
+        key: Key,
+        /// What is wrong with the text.
+        source: QuantityError,
+    },
+    /// The value is out of the parameter's range.
+    #[error(
+        "{key} = {} is out of range: allowed is {} to {}",
+        Quantity(*.value, .key.unit()), Quantity(*.key.range().start(), .key.unit()),
+        Quantity(*.key.range().end(), .key.unit())
+    )]
+    Range {
+        /// The parameter.
+        key: Key,
+        /// The value.
+        value: u64,
+    },
+    /// Each value is valid, but not together with the others.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+/// `: did you mean ...?`, if there is something to mean.
+pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
+    nearest.map(|name| format!(": did you mean `{name}`?")).unwrap_or_default()
+}
+
+/// How alike two names must be, from 0 to 1, for one to be offered as what the user meant.
+const SIMILAR: f64 = 0.5;
+
+/// The one of `names` most like `name`, if any is like it.
+pub(super) fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item = T>) -> Option<String> {
+    let name = name.to_lowercase();
+    let rated = names.into_iter().map(|known| {
+        let known = known.as_ref();
+        (strsim::normalized_damerau_levenshtein(&name, known), known.to_owned())
+    });
+    let best = rated.max_by(|(a, _), (b, _)| a.total_cmp(b));
+    best.filter(|(likeness, _)| *likeness >= SIMILAR).map(|(_, known)| known)
+}
+
+const WRED: &str = "wred";
+const DSCP_TO_TC: &str = "dscp_to_tc";
+const TC_TO_QUEUE: &str = "tc_to_queue";
+
+impl Key {
+    /// Every parameter, in the order of the file.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let scalars = Scalars::SPECS.iter().map(Self::Scalar);
+        let wred = (0..CLASSES).flat_map(|tc| WredConfig::SPECS.iter().map(move |spec| Self::Wred(tc, spec)));
+        scalars.chain(wred).chain((0..DSCPS).map(Self::DscpToTc)).chain((0..CLASSES).map(Self::TcToQueue))
+    }
+
+    /// How its values are written.
+    #[must_use]
+    pub const fn unit(self) -> Unit {
+        match self {
+            Self::Scalar(spec) => spec.unit,
+            Self::Wred(_, spec) => spec.unit,
+            Self::DscpToTc(_) | Self::TcToQueue(_) => Unit::Count,
+        }
+    }
+
+    /// Its valid values.
+    #[must_use]
+    pub const fn range(self) -> RangeInclusive<u64> {
+        match self {
+            Self::Scalar(spec) => spec.min..=spec.max,
+            Self::Wred(_, spec) => spec.min..=spec.max,
+            Self::DscpToTc(_) | Self::TcToQueue(_) => 0..=CLASSES as u64 - 1,
+        }
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn doc(self) -> &'static str {
+        match self {
+            Self::Scalar(spec) => spec.doc,
+            Self::Wred(_, spec) => spec.doc,
+            Self::DscpToTc(_) => "Traffic class of this DSCP.",
+            Self::TcToQueue(_) => "Queue of this traffic class.",
+        }
+        .trim()
+    }
+
+    /// What a larger value does; empty where the question makes no sense.
+    #[must_use]
+    pub const fn larger(self) -> &'static str {
+        match self {
+            Self::Scalar(spec) => spec.larger,
+            Self::Wred(_, spec) => spec.larger,
+            Self::DscpToTc(_) | Self::TcToQueue(_) => "",
+        }
+    }
+
+    /// Its value where nothing is said.
+    #[must_use]
+    pub fn default(self) -> u64 {
+        self.get(&Config::DEFAULT)
+    }
+
+    /// Its value in `config`.
+    #[must_use]
+    pub fn get(self, config: &Config) -> u64 {
+        match self {
+            Self::Scalar(spec) => (spec.get)(&config.scalars),
+            Self::Wred(tc, spec) => config.wred.get(tc).map_or(0, |wred| (spec.get)(wred)),
+            Self::DscpToTc(dscp) => config.dscp_to_tc.get(dscp).copied().unwrap_or(0).into(),
+            Self::TcToQueue(tc) => config.tc_to_queue.get(tc).copied().unwrap_or(0).into(),
+        }
+    }
+
+    /// Its value in `config`, as people write it.
+    #[must_use]
+    pub fn text(self, config: &Config) -> String {
+        Quantity(self.get(config), self.unit()).to_string()
+    }
+
+    /// Writes `value` into `config`. Whether it goes with the other values is for [`Config::validate`] to say.
+    ///
+    /// # Errors
+    /// The value is out of range; `config` is as it was.
+    pub fn set(self, config: &mut Config, value: u64) -> Result<(), SetError> {
+        let refused = SetError::Range { key: self, value };
+        if !self.range().contains(&value) {
+            return Err(refused);
+        }
+        // The range of both tables is below 8.
+        match self {
+            Self::Scalar(spec) => (spec.set)(&mut config.scalars, value),
+            Self::Wred(tc, spec) => (spec.set)(config.wred.get_mut(tc).ok_or(refused)?, value),
+            Self::DscpToTc(dscp) => *config.dscp_to_tc.get_mut(dscp).ok_or(refused)? = value as u8,
+            Self::TcToQueue(tc) => *config.tc_to_queue.get_mut(tc).ok_or(refused)? = value as u8,
+        }
+        Ok(())
+    }
+
+    /// Reads a value of this parameter; see [`quantity::parse`].
+    ///
+    /// # Errors
+    /// The text is no value of it, or out of range.
+    pub fn parse_value(self, text: &str) -> Result<u64, SetError> {
+        let value =
+            quantity::parse(text, self.unit()).map_err(|source| SetError::Quantity { key: self, source })?;
+        if self.range().contains(&value) { Ok(value) } else { Err(SetError::Range { key: self, value }) }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scalar(spec) => f.write_str(spec.key),
+            Self::Wred(tc, spec) => write!(f, "{WRED}.{tc}.{}", spec.key),
+            Self::DscpToTc(dscp) => write!(f, "{DSCP_TO_TC}.{dscp}"),
+            Self::TcToQueue(tc) => write!(f, "{TC_TO_QUEUE}.{tc}"),
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Scalar(a), Self::Scalar(b)) => a.key == b.key,
+            (Self::Wred(tc, a), Self::Wred(other, b)) => tc == other && a.key == b.key,
+            (Self::DscpToTc(a), Self::DscpToTc(b)) | (Self::TcToQueue(a), Self::TcToQueue(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Key {}
+
+impl FromStr for Key {
+    type Err = UnknownKey;
+
+    fn from_str(name: &str) -> Result<Self, UnknownKey> {
+        let row = |table, digits: &str, rows: usize| match digits.parse::<usize>() {
+            Ok(row) if row < rows && !digits.starts_with('+') => Ok(row),
+            _ => Err(UnknownKey::Row { name: name.to_owned(), table, last: rows - 1 }),
+        };
+        let unknown = || {
+            let names = Self::all().map(|key| key.to_string());
+            UnknownKey::Name { name: name.to_owned(), nearest: nearest(name, names) }
+        };
+        let mut parts = name.split('.');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some(WRED), Some(tc), Some(key), None) => {
+                let spec = Spec::find(WredConfig::SPECS, key).ok_or_else(unknown)?;
+                Ok(Self::Wred(row(WRED, tc, CLASSES)?, spec))
+            }
+            (Some(DSCP_TO_TC), Some(dscp), None, None) => Ok(Self::DscpToTc(row(DSCP_TO_TC, dscp, DSCPS)?)),
+            (Some(TC_TO_QUEUE), Some(tc), None, None) => Ok(Self::TcToQueue(row(TC_TO_QUEUE, tc, CLASSES)?)),
+            (Some(key), None, None, None) => {
+                Spec::find(Scalars::SPECS, key).map(Self::Scalar).ok_or_else(unknown)
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// The value of the parameter called `key`, as people write it.
+///
+/// # Errors
+/// There is no such parameter.
+pub fn get(config: &Config, key: &str) -> Result<String, UnknownKey> {
+    Ok(key.parse::<Key>()?.text(config))
+}
+
+/// Gives the parameter called `key` the value that `text` says, if the whole stays valid.
+///
+/// # Errors
+/// There is no such parameter, the text is no value of it, or the whole would not be valid; `config` is as it was.
+pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), SetError> {
+    let key: Key = key.parse()?;
+    let mut changed = *config;
+    key.set(&mut changed, key.parse_value(text)?)?;
+    changed.validate()?;
+    *config = changed;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_key_and_every_default_reads_back() {
+        let mut count = 0;
+        for key in Key::all() {
+            assert_eq!(key.to_string().parse(), Ok(key));
+            assert_eq!(key.parse_value(&key.text(&Config::DEFAULT)), Ok(key.default()), "{key}");
+            let mut config = Config::DEFAULT;
+            for value in [*key.range().start(), *key.range().end()] {
+                key.set(&mut config, value).unwrap();
+                assert_eq!(key.get(&config), value);
+                assert_eq!(key.parse_value(&key.text(&config)), Ok(value), "{key}");
+            }
+            assert!(!key.doc().is_empty());
+            count += 1;
+        }
+        assert_eq!(count, Scalars::SPECS.len() + CLASSES * WredConfig::SPECS.len() + DSCPS + CLASSES);
+    }
+
+    #[test]
+    fn set_validates_the_whole_and_leaves_a_refused_config_alone() {
+        let mut config = Config::DEFAULT;
+        set(&mut config, "wred.3.kmax", "1.5MB").unwrap();
+        set(&mut config, "link_rate", "1gbit").unwrap();
+        set(&mut config, "dscp_to_tc.10", "3").unwrap();
+        assert_eq!(get(&config, "wred.3.kmax").unwrap(), "1.5MB");
+        assert_eq!((config.wred[3].kmax_bytes, config.dscp_to_tc[10]), (1_500_000, 3));
+        let before = config;
+        for (key, text, says) in [
+            ("rpg_ai_rat", "1", "unknown parameter `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
+            ("kmin", "1", "unknown parameter `kmin`"),
+            ("wred.3.kmn", "1", "did you mean `wred.3.kmin`?"),
+            ("wred.9.kmin", "1", "`wred.9.kmin`: wred is numbered 0 to 7"),
+            ("dscp_to_tc.64", "1", "numbered 0 to 63"),
+            ("tc_to_queue.+1", "1", "numbered 0 to 7"),
+            ("zzzzzzzzzzzzzzzzzz", "1", "unknown parameter `zzzzzzzzzzzzzzzzzz`; `dcqcn config example`"),
+            ("rpg_time_reset", "55", "rpg_time_reset = `55` has no unit"),
+            ("rpg_ai_rate", "10bit", "rpg_ai_rate = 10bit is out of range: allowed is 1kbit to 800gbit"),
+            ("dscp_to_tc.10", "8", "dscp_to_tc.10 = 8 is out of range: allowed is 0 to 7"),
+            ("wred.3.kmin", "2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
+            ("rpg_max_rate", "2gbit", "rpg_max_rate = 2gbit is above the link's 1gbit"),
+            ("rpg_min_rate", "2gbit", "rpg_min_rate = 2gbit is above the link's 1gbit"),
+        ] {
+            let message = set(&mut config, key, text).unwrap_err().to_string();
+            assert!(message.contains(says), "{message}");
+            assert_eq!(config, before, "{key} = {text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_and_any_value_is_taken_or_refused(name in "[a-z0-9_.]{0,20}", text in "\\PC{0,10}") {
+            let mut config = Config::DEFAULT;
+            let _ = set(&mut config, &name, &text);
+            let _ = set(&mut config, &text, &name);
+            prop_assert!(config.validate().is_ok());
+        }
+
+        #[test]
+        fn every_key_round_trips(at in 0usize..150, seed: u64) {
+            let keys: Vec<Key> = Key::all().collect();
+            let key = keys[at % keys.len()];
+            let (low, high) = key.range().into_inner();
+            let value = low + seed % (high - low + 1);
+            let mut config = Config::DEFAULT;
+            key.set(&mut config, value).unwrap();
+            prop_assert_eq!(key.parse_value(&key.text(&config)), Ok(value));
+        }
+    }
+}

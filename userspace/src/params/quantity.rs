@@ -1,0 +1,284 @@
+//! Reading quantities as people write them: `100KB`, `1.5MB`, `40mbit`, `55us`, `1%`.
+//!
+//! The value is exact or refused: a number never passes through a float.
+
+use dcqcn_common::params::Unit;
+
+/// A text that is no quantity of its unit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` {problem}: {}", expected(*unit))]
+pub struct QuantityError {
+    text: String,
+    problem: Problem,
+    unit: Unit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    #[error("is not a number with a unit")]
+    Syntax,
+    #[error("has no unit")]
+    NoUnit,
+    #[error("has a unit this parameter is not measured in")]
+    WrongUnit,
+    #[error("is ambiguous, tc(8) reads `bps` as bytes per second")]
+    Bps,
+    #[error("is not a whole number of {0}")]
+    NotWhole(&'static str),
+    #[error("is too large")]
+    TooLarge,
+    #[error("is none of the words allowed")]
+    Word,
+}
+
+/// Units of each kind with their size in the base unit; compared without regard to case.
+const BYTES: &[(&str, u64)] = &[
+    ("", 1),
+    ("b", 1),
+    ("k", 1_000),
+    ("kb", 1_000),
+    ("kib", 1 << 10),
+    ("m", 1_000_000),
+    ("mb", 1_000_000),
+    ("mib", 1 << 20),
+    ("g", 1_000_000_000),
+    ("gb", 1_000_000_000),
+    ("gib", 1 << 30),
+];
+const BITS_PER_SECOND: &[(&str, u64)] = &[
+    ("", 1),
+    ("bit", 1),
+    ("k", 1_000),
+    ("kbit", 1_000),
+    ("kb/s", 1_000),
+    ("kbit/s", 1_000),
+    ("m", 1_000_000),
+    ("mbit", 1_000_000),
+    ("mb/s", 1_000_000),
+    ("mbit/s", 1_000_000),
+    ("g", 1_000_000_000),
+    ("gbit", 1_000_000_000),
+    ("gb/s", 1_000_000_000),
+    ("gbit/s", 1_000_000_000),
+    ("b/s", 1),
+    ("bit/s", 1),
+];
+// A number alone is refused: NVIDIA's tools count the same parameters in microseconds.
+const NANOSECONDS: &[(&str, u64)] =
+    &[("ns", 1), ("us", 1_000), ("µs", 1_000), ("μs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+// A number alone is refused: 1 may mean 1 % or 100 %.
+const PARTS_PER_MILLION: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
+const COUNT: &[(&str, u64)] = &[("", 1)];
+
+/// Reads `text` as a quantity of `unit`, in its base unit (bytes, bit/s, ns, ppm, the word's index).
+///
+/// # Errors
+/// It is not one, not a whole number of base units, or does not fit 64 bits.
+pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
+    let (text, refused) = (text.trim(), |problem| QuantityError { text: text.to_owned(), problem, unit });
+    let (units, base) = match unit {
+        Unit::Bytes => (BYTES, "bytes"),
+        Unit::BitsPerSecond => (BITS_PER_SECOND, "bits per second"),
+        Unit::Nanoseconds => (NANOSECONDS, "nanoseconds"),
+        Unit::PartsPerMillion => (PARTS_PER_MILLION, "parts per million"),
+        Unit::Count => (COUNT, "units"),
+        Unit::Switch => {
+            return match text.to_ascii_lowercase().as_str() {
+                "true" | "on" | "1" => Ok(1),
+                "false" | "off" | "0" => Ok(0),
+                _ => Err(refused(Problem::Word)),
+            };
+        }
+        Unit::Choice(words) => {
+            let index = words.iter().position(|word| word.eq_ignore_ascii_case(text));
+            return index.map(|index| index as u64).ok_or_else(|| refused(Problem::Word));
+        }
+    };
+    let (mantissa, decimals, suffix) = decimal(text).map_err(refused)?;
+    if mantissa == 0 && suffix.is_empty() {
+        return Ok(0);
+    }
+    let scale = units.iter().find(|(name, _)| *name == suffix).map(|(_, scale)| *scale);
+    let scale = scale.ok_or_else(|| {
+        refused(match suffix.as_str() {
+            "" => Problem::NoUnit,
+            "bps" | "kbps" | "mbps" | "gbps" if unit == Unit::BitsPerSecond => Problem::Bps,
+            _ => Problem::WrongUnit,
+        })
+    })?;
+    // mantissa < 10^38 / 2^64 is checked by the multiplication; 10^decimals fits because decimals ≤ MAX_DIGITS.
+    let scaled = mantissa.checked_mul(scale.into()).ok_or_else(|| refused(Problem::TooLarge))?;
+    let divisor = 10u128.pow(decimals);
+    if scaled % divisor != 0 {
+        return Err(refused(Problem::NotWhole(base)));
+    }
+    u64::try_from(scaled / divisor).map_err(|_| refused(Problem::TooLarge))
+}
+
+/// Most digits of a number that is read: 10^28 times the largest unit still fits 128 bits.
+const MAX_DIGITS: usize = 28;
+
+/// Splits `1.50MB` into 150, two decimals and `mb`.
+fn decimal(text: &str) -> Result<(u128, u32, String), Problem> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (whole, fraction) = match number.split_once('.') {
+        Some((_, "")) => return Err(Problem::Syntax),
+        Some(parts) => parts,
+        None => (number, ""),
+    };
+    if whole.is_empty() || fraction.contains('.') {
+        return Err(Problem::Syntax);
+    }
+    if whole.len() + fraction.len() > MAX_DIGITS {
+        return Err(Problem::TooLarge);
+    }
+    let digits = whole.bytes().chain(fraction.bytes());
+    let mantissa = digits.fold(0u128, |sum, digit| sum * 10 + u128::from(digit - b'0'));
+    Ok((mantissa, fraction.len() as u32, suffix.trim_start().to_lowercase()))
+}
+
+/// What a quantity of `unit` looks like.
+#[must_use]
+pub fn expected(unit: Unit) -> String {
+    match unit {
+        Unit::Bytes => "write bytes, as in `100KB`, `1.5MB` or `64KiB` (K = 1000, Ki = 1024)".to_owned(),
+        Unit::BitsPerSecond => "write a rate, as in `40mbit`, `2.5gbit` or `100g`".to_owned(),
+        Unit::Nanoseconds => "write a time, as in `55us`, `2ms` or `1s`".to_owned(),
+        Unit::PartsPerMillion => "write a percentage, as in `1%` or `0.5%`".to_owned(),
+        Unit::Count => "write a whole number".to_owned(),
+        Unit::Switch => "write `true` or `false` (or `on`, `off`)".to_owned(),
+        Unit::Choice(words) => {
+            let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+            format!("write one of {}", words.join(", "))
+        }
+    }
+}
+
+/// Reads a rate in bit/s: a parser for the command line.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_rate_bps(text: &str) -> Result<u64, QuantityError> {
+    parse(text, Unit::BitsPerSecond)
+}
+
+/// Reads a time in ns: a parser for the command line. A number alone is taken as seconds.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_duration_ns(text: &str) -> Result<u64, QuantityError> {
+    if text.ends_with(|c: char| c.is_ascii_digit()) {
+        let seconds = parse(&format!("{text}s"), Unit::Nanoseconds);
+        return seconds.map_err(|error| QuantityError { text: text.to_owned(), ..error });
+    }
+    parse(text, Unit::Nanoseconds)
+}
+
+/// Reads a number of bytes: a parser for the command line.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
+    parse(text, Unit::Bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::params::Quantity;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WORDS: Unit = Unit::Choice(&["qp", "peer", "port"]);
+    const UNITS: [Unit; 7] = [
+        Unit::Bytes,
+        Unit::BitsPerSecond,
+        Unit::Nanoseconds,
+        Unit::PartsPerMillion,
+        Unit::Count,
+        Unit::Switch,
+        WORDS,
+    ];
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, unit, value) in [
+            ("100KB", Unit::Bytes, 100_000),
+            ("1.5MB", Unit::Bytes, 1_500_000),
+            ("64KiB", Unit::Bytes, 65_536),
+            ("1048576", Unit::Bytes, 1_048_576),
+            ("0.5KiB", Unit::Bytes, 512),
+            ("40mbit", Unit::BitsPerSecond, 40_000_000),
+            ("25gbit", Unit::BitsPerSecond, 25_000_000_000),
+            ("40g", Unit::BitsPerSecond, 40_000_000_000),
+            ("2.5 Gb/s", Unit::BitsPerSecond, 2_500_000_000),
+            ("55us", Unit::Nanoseconds, 55_000),
+            ("1.5µs", Unit::Nanoseconds, 1_500),
+            (" 2ms ", Unit::Nanoseconds, 2_000_000),
+            ("0", Unit::Nanoseconds, 0),
+            ("1%", Unit::PartsPerMillion, 10_000),
+            ("0.5%", Unit::PartsPerMillion, 5_000),
+            ("7ppm", Unit::PartsPerMillion, 7),
+            ("1020", Unit::Count, 1_020),
+            ("on", Unit::Switch, 1),
+            ("False", Unit::Switch, 0),
+            ("peer", WORDS, 1),
+            ("18446744073709551615", Unit::Bytes, u64::MAX),
+        ] {
+            assert_eq!(parse(text, unit), Ok(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_the_rest_and_says_why() {
+        for (text, unit, says) in [
+            ("55", Unit::Nanoseconds, "has no unit: write a time, as in `55us`"),
+            ("1", Unit::PartsPerMillion, "has no unit: write a percentage"),
+            ("40mbps", Unit::BitsPerSecond, "ambiguous"),
+            ("40us", Unit::Bytes, "not measured in: write bytes, as in `100KB`"),
+            ("1.5", Unit::Bytes, "is not a whole number of bytes"),
+            ("0.3ns", Unit::Nanoseconds, "is not a whole number of nanoseconds"),
+            ("0.00001%", Unit::PartsPerMillion, "is not a whole number of parts per million"),
+            ("18446744073709551616", Unit::Bytes, "is too large"),
+            ("99999999999999999999999999999999999999999", Unit::Bytes, "is too large"),
+            ("", Unit::Bytes, "is not a number"),
+            ("-1", Unit::Count, "is not a number"),
+            ("1.", Unit::Bytes, "is not a number"),
+            (".5KB", Unit::Bytes, "is not a number"),
+            ("1.2.3KB", Unit::Bytes, "is not a number"),
+            ("both", WORDS, "none of the words allowed: write one of `qp`, `peer`, `port`"),
+            ("2", Unit::Switch, "write `true` or `false`"),
+        ] {
+            let message = parse(text, unit).unwrap_err().to_string();
+            assert!(message.contains(says), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn durations_on_the_command_line_may_be_plain_seconds() {
+        assert_eq!(parse_duration_ns("10"), Ok(10_000_000_000));
+        assert_eq!(parse_duration_ns("0.5"), Ok(500_000_000));
+        assert_eq!(parse_duration_ns("20ms"), Ok(20_000_000));
+        assert!(parse_duration_ns("x1").unwrap_err().to_string().contains("`x1`"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,12}", tail in "[0-9.]{0,40}[kmgbitus%/]{0,5}") {
+            for unit in UNITS {
+                let _ = parse(&text, unit);
+                let _ = parse(&tail, unit);
+                let _ = parse(&format!("{text}{tail}"), unit);
+            }
+        }
+
+        #[test]
+        fn every_quantity_printed_is_read_back(value: u64, shift in 0u32..64) {
+            let value = value >> shift;
+            for unit in &UNITS[..5] {
+                prop_assert_eq!(parse(&Quantity(value, *unit).to_string(), *unit), Ok(value));
+            }
+        }
+    }
+}

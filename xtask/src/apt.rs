@@ -1,0 +1,159 @@
+//! Debian and Ubuntu packages.
+
+use std::{fs, process::Command};
+
+use anyhow::{Result, bail};
+
+use crate::run;
+
+/// The package manager of a Debian or Ubuntu machine. Asking it needs no network; see [`Apt::refresh`] and
+/// [`Apt::install`] for what does.
+pub(crate) struct Apt {
+    refreshed: bool,
+}
+
+impl Apt {
+    /// `None` where the machine is no Debian descendant.
+    pub(crate) fn detect() -> Option<Self> {
+        let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        (is_debian_like(&os_release) && run::find_program("apt-get").is_some())
+            .then_some(Self { refreshed: false })
+    }
+
+    /// Those of `packages` that are not installed.
+    pub(crate) fn missing(&self, packages: &[String]) -> Vec<String> {
+        // dpkg-query fails when it does not know one of the names, and still lists the others.
+        let listed = Command::new("dpkg-query")
+            .args(["--show", "--showformat=${Package} ${db:Status-Status}\\n"])
+            .args(packages)
+            .output()
+            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+            .unwrap_or_default();
+        packages.iter().filter(|package| !is_installed(&listed, package)).cloned().collect()
+    }
+
+    /// Those of `packages` that the package lists on this machine do not offer.
+    pub(crate) fn unavailable(&self, packages: &[String]) -> Result<Vec<String>> {
+        let policy = run::capture(Command::new("apt-cache").arg("policy").args(packages).env("LC_ALL", "C"))?;
+        Ok(packages.iter().filter(|package| !has_candidate(&policy, package)).cloned().collect())
+    }
+
+    /// Whether package lists were ever fetched: images of fresh machines come without.
+    pub(crate) fn has_lists(&self) -> bool {
+        fs::read_dir("/var/lib/apt/lists").is_ok_and(|entries| {
+            entries
+                .filter_map(Result::ok)
+                .any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
+        })
+    }
+
+    /// The first `prefix`N package that `package` depends on, as its N.
+    pub(crate) fn dependency_number(&self, package: &str, prefix: &str) -> Option<u32> {
+        let depends =
+            run::capture(Command::new("apt-cache").args(["depends", package]).env("LC_ALL", "C")).ok()?;
+        numbered_dependency(&depends, prefix)
+    }
+
+    /// Fetches the package lists, once per run and only as root; returns whether that was tried now.
+    pub(crate) fn refresh(&mut self) -> bool {
+        if self.refreshed || !run::is_root() {
+            return false;
+        }
+        self.refreshed = true;
+        run::header("apt-get update");
+        // One unreachable archive fails the whole update while the others are fine: whether it was enough shows when
+        // the packages are looked for.
+        if let Err(error) = run::stream(Command::new("apt-get").args(["-q", "update"]).envs(ENVIRONMENT)) {
+            eprintln!("   going on with the package lists there are: {error:#}");
+        }
+        true
+    }
+
+    /// Installs `packages`, newest versions, without removing anything.
+    pub(crate) fn install(&mut self, packages: &[String]) -> Result<()> {
+        if !run::is_root() {
+            bail!(
+                "packages are missing and installing them needs root; run: sudo apt-get install {}",
+                packages.join(" ")
+            );
+        }
+        run::header(format_args!("apt-get install {}", packages.join(" ")));
+        let install = || {
+            run::stream(
+                Command::new("apt-get")
+                    .args(["-q", "-y", "--no-install-recommends", "--no-remove"])
+                    .args(["-o", "DPkg::Lock::Timeout=300", "install"])
+                    .args(packages)
+                    .envs(ENVIRONMENT),
+            )
+        };
+        // Old lists name versions the archive has since replaced.
+        install().or_else(|error| if self.refresh() { install() } else { Err(error) })
+    }
+}
+
+/// No questions on the terminal, and messages in the language they are parsed in.
+const ENVIRONMENT: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("LC_ALL", "C")];
+
+fn is_debian_like(os_release: &str) -> bool {
+    os_release
+        .lines()
+        .filter_map(|line| line.strip_prefix("ID=").or_else(|| line.strip_prefix("ID_LIKE=")))
+        .flat_map(|ids| ids.trim_matches('"').split_whitespace())
+        .any(|id| id == "debian" || id == "ubuntu")
+}
+
+fn is_installed(listed: &str, package: &str) -> bool {
+    listed.lines().any(|line| line.split_once(' ') == Some((package, "installed")))
+}
+
+/// Reads `apt-cache policy`: a `name:` line, then indented ones, `Candidate: VERSION` or `Candidate: (none)` among them.
+fn has_candidate(policy: &str, package: &str) -> bool {
+    policy
+        .lines()
+        .skip_while(|line| line.strip_suffix(':') != Some(package))
+        .skip(1)
+        .take_while(|line| line.starts_with(' '))
+        .any(|line| line.trim().strip_prefix("Candidate: ").is_some_and(|version| version != "(none)"))
+}
+
+fn numbered_dependency(depends: &str, prefix: &str) -> Option<u32> {
+    depends.lines().find_map(|line| line.trim().strip_prefix("Depends: ")?.strip_prefix(prefix)?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debian_and_its_descendants_are_recognised() {
+        assert!(is_debian_like("PRETTY_NAME=\"Debian GNU/Linux 12\"\nID=debian\n"));
+        assert!(is_debian_like("ID=ubuntu\nID_LIKE=debian\n"));
+        assert!(is_debian_like("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"));
+        assert!(!is_debian_like("ID=fedora\nVARIANT_ID=debian\n"));
+    }
+
+    #[test]
+    fn only_fully_installed_packages_count() {
+        let listed = "ethtool installed\niproute2 config-files\nllvm-22-dev installed\n";
+        assert!(is_installed(listed, "ethtool"));
+        assert!(!is_installed(listed, "iproute2"));
+        assert!(!is_installed(listed, "llvm-22"));
+    }
+
+    #[test]
+    fn a_candidate_is_the_package_s_own() {
+        let policy = "llvm-22-dev:\n  Installed: (none)\n  Candidate: 1:22.1.8-1~deb12u1\n  Version table:\n\
+                      llvm-23-dev:\n  Installed: (none)\n  Candidate: (none)\n  Version table:\n";
+        assert!(has_candidate(policy, "llvm-22-dev"));
+        assert!(!has_candidate(policy, "llvm-23-dev"));
+        assert!(!has_candidate(policy, "llvm-24-dev"));
+    }
+
+    #[test]
+    fn the_number_of_a_dependency_is_read() {
+        let depends = "rust-web-llvm\n  Depends: libc6\n  Depends: llvm-22\n  Conflicts: <rust-llvm>\n";
+        assert_eq!(numbered_dependency(depends, "llvm-"), Some(22));
+        assert_eq!(numbered_dependency(depends, "clang-"), None);
+    }
+}

@@ -1,0 +1,43 @@
+//! The eBPF object and the binary that embeds it.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    run::{header, stream},
+    toolchain::{self, TARGET, Toolchain},
+    workspace::Workspace,
+};
+
+/// Sets up and builds everything for release.
+pub(crate) fn run(workspace: &Workspace) -> Result<PathBuf> {
+    let toolchain = toolchain::setup(workspace)?;
+    let object = object(workspace, &toolchain)?;
+
+    header("dcqcn, release");
+    stream(workspace.cargo("build").args(["--release", "--package", "dcqcn"]))?;
+    let binary = workspace.binary();
+    eprintln!("   eBPF object  {} ({} bytes)", workspace.shown(&object), size_bytes(&object)?);
+    eprintln!("   command      {} ({} bytes)", workspace.shown(&binary), size_bytes(&binary)?);
+    Ok(binary)
+}
+
+/// Builds the eBPF object and puts it where `userspace/build.rs` looks for it.
+pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
+    header(format_args!("eBPF object: {}", toolchain.summary()));
+    stream(&mut toolchain.cargo(workspace, "build")?)?;
+
+    let built = workspace.ebpf_target().join(TARGET).join("release/dcqcn-ebpf");
+    let object = workspace.ebpf_object();
+    let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    // An object rewritten with the same content would make Cargo build user space again.
+    if fs::read(&object).ok().as_ref() != Some(&bytes) {
+        fs::write(&object, &bytes).with_context(|| format!("cannot write {}", object.display()))?;
+    }
+    Ok(object)
+}
+
+fn size_bytes(path: &std::path::Path) -> Result<u64> {
+    Ok(fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len())
+}

@@ -1,0 +1,58 @@
+//! Formatting, lints and documentation.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    build,
+    run::{capture, header, stream},
+    toolchain,
+    workspace::Workspace,
+};
+
+/// Runs every check; the first that fails ends it.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    ensure_components(workspace)?;
+    let toolchain = toolchain::setup(workspace)?;
+
+    header("formatting");
+    stream(workspace.cargo("fmt").args(["--all", "--check"]))
+        .context("formatting differs; run `cargo fmt --all`")?;
+    let ebpf_manifest = workspace.ebpf_crate().join("Cargo.toml");
+    stream(workspace.cargo("fmt").args(["--check", "--manifest-path"]).arg(&ebpf_manifest))
+        .context("formatting differs; run `cargo fmt` in ebpf/")?;
+
+    // The library embeds the object: without one, clippy has nothing to compile it with.
+    build::object(workspace, &toolchain)?;
+
+    header("clippy, host");
+    stream(workspace.cargo("clippy").args(["--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    header("clippy, BPF target");
+    stream(toolchain.clippy(workspace)?.args(["--", "-D", "warnings"]))?;
+
+    header("rustdoc");
+    stream(
+        workspace
+            .cargo("doc")
+            .args(["--no-deps", "--workspace", "--document-private-items"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
+    header("every check passed");
+    Ok(())
+}
+
+/// A rustup toolchain of the minimal profile lacks clippy and rustfmt.
+fn ensure_components(workspace: &Workspace) -> Result<()> {
+    let missing: Vec<_> = [("clippy", "clippy"), ("fmt", "rustfmt")]
+        .into_iter()
+        .filter(|(verb, _)| capture(workspace.cargo(verb).arg("--version")).is_err())
+        .map(|(_, component)| component)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    header(format_args!("rustup component add {}", missing.join(" ")));
+    stream(Command::new("rustup").args(["component", "add"]).args(missing))
+        .context("cargo has no clippy or no rustfmt; install them")
+}

@@ -1,0 +1,89 @@
+//! bpf-linker, built for the compiler's LLVM and kept inside the target directory.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    llvm::Llvm,
+    run::{capture, header, path_with, stream},
+    workspace::Workspace,
+};
+
+/// The version installed.
+pub(crate) const VERSION: &str = "0.13.0";
+
+/// Installs bpf-linker unless the one there was built for this LLVM; returns the directory it is in.
+pub(crate) fn ensure(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
+    let root = workspace.tools();
+    let bin = root.join("bin");
+    let stamp = root.join("bpf-linker.stamp");
+    if is_current(&stamp, llvm) && runs(&bin.join("bpf-linker")) {
+        return Ok(bin);
+    }
+
+    header(format_args!("bpf-linker {VERSION} for LLVM {}: built once, takes a minute or two", llvm.version));
+    let build = root.join("build");
+    stream(
+        workspace
+            .cargo("install")
+            .args(["bpf-linker", "--version", VERSION, "--locked", "--force", "--no-default-features"])
+            .args(["--features", &format!("llvm-{}", llvm.version.major), "--root"])
+            .arg(&root)
+            // Spares the reader its advice to extend PATH.
+            .env("PATH", path_with(&bin)?)
+            .env("LLVM_PREFIX", &llvm.prefix)
+            .env("CARGO_TARGET_DIR", &build),
+    )
+    .context("bpf-linker could not be built; the first set-up needs the network")?;
+    fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))?;
+    fs::write(&stamp, stamp_text(llvm)).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(bin)
+}
+
+/// What an installed bpf-linker depends on.
+fn stamp_text(llvm: &Llvm) -> String {
+    format!("bpf-linker {VERSION}\nLLVM {} in {}\n", llvm.version, llvm.prefix.display())
+}
+
+fn is_current(stamp: &Path, llvm: &Llvm) -> bool {
+    fs::read_to_string(stamp).is_ok_and(|text| text == stamp_text(llvm))
+}
+
+/// Whether `linker` starts: it is linked with LLVM's shared library, which the system may have replaced.
+fn runs(linker: &Path) -> bool {
+    capture(Command::new(linker).arg("--version"))
+        .is_ok_and(|text| text.trim() == format!("bpf-linker {VERSION}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::version::Version;
+
+    fn llvm(version: &str) -> Llvm {
+        Llvm { version: Version::parse(version).unwrap(), prefix: "/usr/lib/llvm-22".into() }
+    }
+
+    #[test]
+    fn a_stamp_is_current_for_its_own_llvm_only() {
+        let stamp = std::env::temp_dir().join(format!("dcqcn-xtask-stamp-{}", std::process::id()));
+        assert!(!is_current(&stamp, &llvm("22.1.8")), "no stamp, not current");
+        fs::write(&stamp, stamp_text(&llvm("22.1.8"))).unwrap();
+        let same = is_current(&stamp, &llvm("22.1.8"));
+        let newer = is_current(&stamp, &llvm("22.1.9"));
+        fs::remove_file(&stamp).unwrap();
+        assert!(same);
+        assert!(!newer, "another LLVM needs another linker");
+    }
+
+    #[test]
+    fn only_a_program_of_the_right_version_counts_as_installed() {
+        assert!(!runs(Path::new("/no/such/bpf-linker")));
+        assert!(!runs(Path::new("/bin/true")));
+    }
+}

@@ -1,0 +1,77 @@
+//! LLVM development files: what bpf-linker is linked with.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::{
+    run::{capture, find_program},
+    version::Version,
+};
+
+/// The LLVM majors bpf-linker 0.13.0 can be built for (its features `llvm-21` to `llvm-23`).
+pub(crate) const SUPPORTED_MAJORS: std::ops::RangeInclusive<u32> = 21..=23;
+
+/// An installed LLVM with its headers.
+#[derive(Clone, Debug)]
+pub(crate) struct Llvm {
+    /// What `llvm-config --version` says.
+    pub(crate) version: Version,
+    /// The directory bpf-linker's build takes as `LLVM_PREFIX`.
+    pub(crate) prefix: PathBuf,
+}
+
+/// An installed LLVM that reads the bitcode `producer` writes.
+pub(crate) fn find(producer: Version) -> Option<Llvm> {
+    let from_env = env::var_os("LLVM_PREFIX").map(|prefix| PathBuf::from(prefix).join("bin/llvm-config"));
+    let packaged = Path::new(&debian_prefix(producer.major)).join("bin/llvm-config");
+    let in_path = [format!("llvm-config-{}", producer.major), "llvm-config".to_owned()];
+    from_env
+        .into_iter()
+        .chain([packaged])
+        .chain(in_path.iter().filter_map(|name| find_program(name)))
+        .filter_map(|config| probe(&config))
+        .find(|llvm| reads(llvm.version, producer))
+}
+
+/// Whether bitcode written by LLVM `producer` can be read by LLVM `reader`: bitcode of another major, and bitcode newer
+/// than the reader, is refused (bpf-linker issues 321 and 387).
+fn reads(reader: Version, producer: Version) -> bool {
+    reader.major == producer.major && reader >= producer
+}
+
+fn debian_prefix(major: u32) -> String {
+    format!("/usr/lib/llvm-{major}")
+}
+
+fn probe(config: &Path) -> Option<Llvm> {
+    let ask = |question: &str| {
+        let answer = capture(Command::new(config).arg(question)).ok()?;
+        Some(answer.trim().to_owned())
+    };
+    let version = Version::parse(&ask("--version")?)?;
+    // Debian ships llvm-config without the headers and the link-time library, which are in the -dev package.
+    let headers = Path::new(&ask("--includedir")?).join("llvm-c/Core.h");
+    let prefix = PathBuf::from(ask("--prefix")?);
+    // Debian's llvm-config names Polly among the libraries to link, which is in yet another package.
+    let polly = prefix.join("lib/libPolly.a");
+    let complete =
+        headers.is_file() && (polly.is_file() || prefix != Path::new(&debian_prefix(version.major)));
+    complete.then_some(Llvm { version, prefix })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitcode_is_read_by_the_same_major_and_not_by_an_older_llvm() {
+        let v = |text| Version::parse(text).unwrap();
+        assert!(reads(v("22.1.8"), v("22.1.8")));
+        assert!(reads(v("22.1.8"), v("22.1.4")));
+        assert!(!reads(v("22.1.2"), v("22.1.8")));
+        assert!(!reads(v("23.1.0"), v("22.1.8")));
+    }
+}

@@ -1,0 +1,79 @@
+//! The one door to the repository: `cargo xtask setup`, `build`, `check`, `test` and `demo`.
+//!
+//! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
+
+mod apt;
+mod build;
+mod check;
+mod demo;
+mod linker;
+mod llvm;
+mod run;
+mod tally;
+mod test;
+mod toolchain;
+mod version;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// Set up, build, check, test and demonstrate dcqcn.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Find or install what the eBPF build and the tests need. Run by the other verbs too.
+    Setup,
+    /// Build the eBPF object and the release `dcqcn` binary that embeds it.
+    Build,
+    /// Formatting, clippy with warnings denied (eBPF crate included) and rustdoc.
+    Check,
+    /// Run every test; those that need the kernel need root.
+    Test(test::Args),
+    /// Four senders into a 200 Mb/s port, with and without DCQCN, in network namespaces. Needs root.
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(verb: Verb) -> Result<()> {
+    let workspace = Workspace::locate()?;
+    match verb {
+        Verb::Setup => {
+            toolchain::setup(&workspace)?;
+            toolchain::require_runtime_tools()
+        }
+        Verb::Build => build::run(&workspace).map(|_| ()),
+        Verb::Check => check::run(&workspace),
+        Verb::Test(args) => test::run(&workspace, &args),
+        Verb::Demo(args) => demo::run(&workspace, &args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

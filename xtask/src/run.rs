@@ -1,0 +1,122 @@
+//! Running other programs: progress headers, and errors that repeat the command.
+
+use std::{
+    env,
+    ffi::OsStr,
+    io::ErrorKind,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Prints a line that says what comes next.
+pub(crate) fn header(what: impl std::fmt::Display) {
+    eprintln!("== {what}");
+}
+
+/// Runs `command` with its output on the terminal.
+pub(crate) fn stream(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| not_started(command))?;
+    if !status.success() {
+        bail!("`{}` failed ({status}); its messages are above", line(command));
+    }
+    Ok(())
+}
+
+/// Runs `command` and returns what it wrote to its standard output.
+pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| not_started(command))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` failed ({}): {}", line(command), output.status, stderr.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Like [`capture`], `None` when the program is not installed.
+pub(crate) fn capture_if_installed(command: &mut Command) -> Result<Option<String>> {
+    match capture(command) {
+        Ok(text) => Ok(Some(text)),
+        Err(error)
+            if error.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == ErrorKind::NotFound) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The context of an error from starting `command`.
+pub(crate) fn not_started(command: &Command) -> String {
+    format!("cannot start `{}`", line(command))
+}
+
+/// `command` as it would be typed, without its environment.
+pub(crate) fn line(command: &Command) -> String {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| {
+            let word = word.to_string_lossy();
+            if word.is_empty() || word.contains(char::is_whitespace) {
+                format!("'{word}'")
+            } else {
+                word.into_owned()
+            }
+        })
+        .collect();
+    words.join(" ")
+}
+
+/// The program `name`, in `PATH` or the system administrator's directories, which an ordinary user's `PATH` lacks.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// `PATH` with `first` in front.
+pub(crate) fn path_with(first: &Path) -> Result<std::ffi::OsString> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::join_paths(std::iter::once(first.to_path_buf()).chain(env::split_paths(&path)))
+        .with_context(|| format!("{} cannot be put into PATH", first.display()))
+}
+
+/// Whether this process is root: the owner of its own `/proc` directory is its effective user.
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+/// Runs `rustup` with `args`; `None` when there is no rustup.
+pub(crate) fn rustup<I: AsRef<OsStr>>(args: impl IntoIterator<Item = I>) -> Result<Option<String>> {
+    // A toolchain that is not there must be an answer, not a download.
+    capture_if_installed(Command::new("rustup").args(args).env("RUSTUP_AUTO_INSTALL", "0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_typed() {
+        let mut command = Command::new("cargo");
+        command.args(["test", "--", "a b"]).env("HIDDEN", "1");
+        assert_eq!(line(&command), "cargo test -- 'a b'");
+    }
+
+    #[test]
+    fn a_missing_program_is_told_from_a_failing_one() {
+        assert!(capture_if_installed(&mut Command::new("no-such-program-here")).unwrap().is_none());
+        assert!(capture_if_installed(&mut Command::new("false")).is_err());
+        assert_eq!(capture_if_installed(Command::new("echo").arg("hi")).unwrap().as_deref(), Some("hi\n"));
+    }
+
+    #[test]
+    fn programs_are_found() {
+        assert!(find_program("sh").is_some());
+        assert!(find_program("no-such-program-here").is_none());
+    }
+}

@@ -1,0 +1,171 @@
+//! Counting test results from what the test programs print.
+
+use std::fmt;
+
+/// How a test says it could not run: `SKIPPED <test>: <reason>`, on either output.
+const SKIP_MARK: &str = "SKIPPED ";
+
+/// The sum of all test programs' results.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    finished_ok: u64,
+    failed: u64,
+    failures: Vec<String>,
+    /// Names read since the last `failures:` line, which are only complete at the next `test result:` line.
+    pending_failures: Vec<String>,
+    in_failures: bool,
+    skipped: Vec<(String, String)>,
+    /// Tests the harness left out itself (`#[ignore]`); unlike the skipped ones, it does not report them as passed.
+    ignored: Vec<(String, String)>,
+}
+
+impl Tally {
+    /// Takes a line of a test program's output.
+    pub(crate) fn line(&mut self, line: &str) {
+        if let Some((test, reason)) = parse_skip(line) {
+            self.add_skipped(test, reason);
+        } else if let Some((test, reason)) = parse_ignored(line) {
+            self.ignored.push((test.to_owned(), reason.to_owned()));
+        } else if line == "failures:" {
+            self.in_failures = true;
+            self.pending_failures.clear();
+        } else if let Some((passed, failed)) = parse_result(line) {
+            self.finished_ok += passed;
+            self.failed += failed;
+            self.in_failures = false;
+            self.failures.append(&mut self.pending_failures);
+        } else if self.in_failures
+            && let Some(name) = line.strip_prefix("    ")
+        {
+            self.pending_failures.push(name.trim().to_owned());
+        }
+    }
+
+    /// Counts a failure that no test reports: a test program that did not build or did not finish.
+    pub(crate) fn broken(&mut self, what: String) {
+        self.failed += 1;
+        self.failures.push(what);
+    }
+
+    /// Counts a test that was not started.
+    pub(crate) fn not_started(&mut self, test: &str, reason: &str) {
+        self.ignored.push((test.to_owned(), reason.to_owned()));
+    }
+
+    /// Failures so far.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    fn add_skipped(&mut self, test: &str, reason: &str) {
+        // A test that says so twice is still one test.
+        if !self.skipped.iter().any(|(known, _)| known == test) {
+            self.skipped.push((test.to_owned(), reason.to_owned()));
+        }
+    }
+
+    /// A skipped test returns early, and the harness counts it as passed.
+    fn passed(&self) -> u64 {
+        self.finished_ok.saturating_sub(self.skipped.len() as u64)
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let skipped = || self.skipped.iter().chain(&self.ignored);
+        for (test, reason) in skipped() {
+            writeln!(f, "skipped {test}: {reason}")?;
+        }
+        for test in &self.failures {
+            writeln!(f, "failed  {test}")?;
+        }
+        write!(f, "{} passed, {} failed, {} skipped", self.passed(), self.failed, skipped().count())
+    }
+}
+
+/// Under `--nocapture` the harness may have written `test NAME ... ` in front.
+fn parse_skip(line: &str) -> Option<(&str, &str)> {
+    let text = line.strip_prefix(SKIP_MARK).or_else(|| {
+        let (harness, text) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        text.strip_prefix(SKIP_MARK).filter(|_| !harness.contains(' '))
+    })?;
+    text.split_once(": ").or(Some((text, "no reason given")))
+}
+
+/// `test NAME ... ignored` or `test NAME ... ignored, REASON`.
+fn parse_ignored(line: &str) -> Option<(&str, &str)> {
+    let (test, text) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
+    Some((test, text.strip_prefix(", ").unwrap_or("marked #[ignore]")))
+}
+
+/// Passed and failed of `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+fn parse_result(line: &str) -> Option<(u64, u64)> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let count = |what: &str| {
+        counts.split("; ").find_map(|part| part.strip_suffix(what)?.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    Some((count("passed"), count("failed")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(output: &str) -> Tally {
+        let mut tally = Tally::default();
+        output.lines().for_each(|line| tally.line(line));
+        tally
+    }
+
+    #[test]
+    fn results_of_several_programs_add_up() {
+        let counted = tally(
+            "running 3 tests\ntest a ... ok\n\n\
+             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n\
+             test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.00s\n",
+        );
+        assert_eq!(counted.to_string(), "7 passed, 0 failed, 0 skipped");
+        assert_eq!(counted.failed(), 0);
+    }
+
+    #[test]
+    fn skipped_tests_are_not_passed_ones() {
+        let counted = tally(
+            "SKIPPED xdp_native: kernel 5.4 has no XDP frags (needs 5.18): upgrade\n\
+             SKIPPED xdp_native: again\n\
+             test fq ... SKIPPED fq: kernel without sch_fq\n\
+             test slow ... ignored, takes an hour\ntest odd ... ignored\n\
+             test result: ok. 5 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s\n",
+        );
+        assert_eq!(
+            counted.to_string(),
+            "skipped xdp_native: kernel 5.4 has no XDP frags (needs 5.18): upgrade\n\
+             skipped fq: kernel without sch_fq\n\
+             skipped slow: takes an hour\n\
+             skipped odd: marked #[ignore]\n\
+             3 passed, 0 failed, 4 skipped"
+        );
+    }
+
+    #[test]
+    fn failures_are_named_once() {
+        let counted = tally(
+            "failures:\n\n---- wire::crc stdout ----\n    left: 1\n    right: 2\n\nfailures:\n    wire::crc\n\n\
+             test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n",
+        );
+        assert_eq!(counted.to_string(), "failed  wire::crc\n1 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn a_program_that_did_not_finish_is_a_failure() {
+        let mut counted = tally("test a ... ok\n");
+        counted.broken("`cargo test` exited with 101".into());
+        assert_eq!(counted.failed(), 1);
+    }
+
+    #[test]
+    fn ordinary_output_counts_for_nothing() {
+        let counted = tally("test result without a colon\nnothing SKIPPED here\n    indented\nfailures\n");
+        assert_eq!(counted.to_string(), "0 passed, 0 failed, 0 skipped");
+    }
+}

@@ -1,0 +1,235 @@
+//! Every test, in rings: what needs nothing, what needs the kernel's test run, what needs network namespaces.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read, Write},
+    path::Path,
+    process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+
+use crate::{
+    build,
+    run::{self, header, line},
+    tally::Tally,
+    toolchain,
+    workspace::Workspace,
+};
+
+/// Options of `cargo xtask test`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run this ring only.
+    #[arg(long, value_enum)]
+    ring: Option<Ring>,
+    /// Arguments for the test programs, after `--`: a part of a test's name, for example.
+    #[arg(last = true)]
+    harness: Vec<String>,
+}
+
+/// What a test needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Ring {
+    /// Nothing: unit, property and vector tests.
+    Unit,
+    /// Root: programs loaded and run by BPF_PROG_TEST_RUN (`tests/tests/kernel*.rs`).
+    Kernel,
+    /// Root: traffic through network namespaces (`tests/tests/net*.rs`).
+    Net,
+}
+
+impl Ring {
+    /// The ring of the test program `name`.
+    fn of(name: &str) -> Self {
+        if name.starts_with("kernel") {
+            Self::Kernel
+        } else if name.starts_with("net") {
+            Self::Net
+        } else {
+            Self::Unit
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unit => "unit",
+            Self::Kernel => "kernel",
+            Self::Net => "net",
+        }
+    }
+}
+
+/// Builds everything and runs the rings asked for.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    build::run(workspace)?;
+    let programs = test_programs(&workspace.root().join("tests/tests"))?;
+    let mut tally = Tally::default();
+    for ring in
+        Ring::value_variants().iter().copied().filter(|ring| args.ring.is_none_or(|only| only == *ring))
+    {
+        let programs: Vec<_> =
+            programs.iter().filter(|name| Ring::of(name) == ring).map(String::as_str).collect();
+        match ring {
+            Ring::Unit => unit(workspace, &programs, &args.harness, &mut tally)?,
+            Ring::Kernel | Ring::Net => privileged(workspace, ring, &programs, &args.harness, &mut tally)?,
+        }
+    }
+    println!("{tally}");
+    if tally.failed() > 0 {
+        bail!("tests failed");
+    }
+    Ok(())
+}
+
+fn unit(workspace: &Workspace, programs: &[&str], harness: &[String], tally: &mut Tally) -> Result<()> {
+    header("ring unit: libraries");
+    let mut command = workspace.cargo("test");
+    command.args(["--no-fail-fast", "-p", "dcqcn-common", "-p", "dcqcn", "-p", "xtask"]);
+    // Uncaptured, or the SKIPPED line of a test that counts as passed would be lost.
+    command.args(["--", "--nocapture"]).args(harness);
+    counted(command, tally)?;
+
+    header("ring unit: across crates");
+    let mut command = crate_tests(workspace, programs);
+    command.arg("--lib").args(["--", "--nocapture"]).args(harness);
+    counted(command, tally)
+}
+
+fn privileged(
+    workspace: &Workspace,
+    ring: Ring,
+    programs: &[&str],
+    harness: &[String],
+    tally: &mut Tally,
+) -> Result<()> {
+    let name = ring.name();
+    if programs.is_empty() {
+        header(format_args!("ring {name}: no tests"));
+        return Ok(());
+    }
+    if !run::is_root() {
+        header(format_args!("ring {name}: SKIPPED, it needs root"));
+        let list = run::capture(crate_tests(workspace, programs).args(["--", "--list"]).args(harness))?;
+        for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+            tally.not_started(test, "needs root");
+        }
+        return Ok(());
+    }
+    toolchain::require_runtime_tools()?;
+    header(format_args!("ring {name}"));
+    let mut command = crate_tests(workspace, programs);
+    // One at a time: they share the kernel's interfaces, pins and clock. Uncaptured: a hanging test shows where.
+    command.args(["--", "--nocapture", "--test-threads=1"]).args(harness);
+    counted(command, tally)
+}
+
+/// `cargo test` on programs of the `tests` crate, told where the release binary is.
+fn crate_tests(workspace: &Workspace, programs: &[&str]) -> Command {
+    let mut command = workspace.cargo("test");
+    command.args(["--no-fail-fast", "-p", "dcqcn-tests"]).env("DCQCN_BIN", workspace.binary());
+    for program in programs {
+        command.args(["--test", program]);
+    }
+    command
+}
+
+/// The integration tests in `dir`: its `.rs` files and its directories with a `main.rs`, sorted.
+fn test_programs(dir: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("cannot list {}", dir.display())),
+    };
+    let mut programs = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot list {}", dir.display()))?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").is_file() {
+            programs.extend(path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned));
+        }
+    }
+    programs.sort();
+    Ok(programs)
+}
+
+/// Runs `command`, passing its output on and counting the results in it.
+fn counted(mut command: Command, tally: &mut Tally) -> Result<()> {
+    let failed_before = tally.failed();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| run::not_started(&command))?;
+    let stdout = child.stdout.take().context("no pipe from the tests' standard output")?;
+    let stderr = child.stderr.take().context("no pipe from the tests' standard error")?;
+    let shared = Mutex::new(&mut *tally);
+    thread::scope(|scope| {
+        scope.spawn(|| forward(stderr, &mut std::io::stderr(), &shared));
+        forward(stdout, &mut std::io::stdout(), &shared);
+    });
+    let status = child.wait().with_context(|| format!("cannot wait for `{}`", line(&command)))?;
+    if !status.success() && tally.failed() == failed_before {
+        tally.broken(format!("`{}` ({status})", line(&command)));
+    }
+    Ok(())
+}
+
+/// Copies `from` to `to` line by line and shows each to the tally.
+fn forward(from: impl Read, to: &mut impl Write, tally: &Mutex<&mut Tally>) {
+    let mut reader = BufReader::new(from);
+    let mut bytes = Vec::new();
+    // A pipe that fails is one whose writer is gone: the exit status tells the rest.
+    while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
+        // A reader of ours that went away does not stop the tests.
+        drop(to.write_all(&bytes));
+        let text = String::from_utf8_lossy(&bytes);
+        tally.lock().unwrap_or_else(PoisonError::into_inner).line(text.trim_end_matches(['\r', '\n']));
+        bytes.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_test_program_tells_its_ring() {
+        assert_eq!(Ring::of("kernel_verifier"), Ring::Kernel);
+        assert_eq!(Ring::of("netns_attach"), Ring::Net);
+        assert_eq!(Ring::of("vectors"), Ring::Unit);
+    }
+
+    #[test]
+    fn test_programs_are_files_and_directories_with_a_main() {
+        let dir = std::env::temp_dir().join(format!("dcqcn-xtask-programs-{}", std::process::id()));
+        fs::create_dir_all(dir.join("kernel")).unwrap();
+        fs::create_dir_all(dir.join("support")).unwrap();
+        for file in ["vectors.rs", "notes.md", "kernel/main.rs", "support/mod.rs"] {
+            fs::write(dir.join(file), "").unwrap();
+        }
+        let programs = test_programs(&dir).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(programs, ["kernel", "vectors"]);
+        assert!(test_programs(&dir).unwrap().is_empty(), "no directory, no tests");
+    }
+
+    #[test]
+    fn output_is_counted_and_passed_on_unchanged() {
+        let output = b"SKIPPED a: no fq\r\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\xff no newline";
+        let mut tally = Tally::default();
+        let mut copy = Vec::new();
+        forward(&output[..], &mut copy, &Mutex::new(&mut tally));
+        assert_eq!(copy, output);
+        assert_eq!(tally.to_string(), "skipped a: no fq\n1 passed, 0 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_program_that_fails_without_a_result_is_a_failure() {
+        let mut tally = Tally::default();
+        counted(Command::new("false"), &mut tally).unwrap();
+        assert_eq!(tally.to_string(), "failed  `false` (exit status: 1)\n0 passed, 1 failed, 0 skipped");
+    }
+}

@@ -1,0 +1,387 @@
+//! The compiler for the BPF target, and the set-up as a whole.
+//!
+//! BPF is a tier-3 target: `core` is built from source (`-Z build-std`), which takes a nightly, or a stable compiler told
+//! so by `RUSTC_BOOTSTRAP=1`, with the sources of the standard library. Looked for in this order: a rustup nightly with
+//! rust-src; the packages of Debian and Ubuntu.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::{
+    apt::Apt,
+    linker,
+    llvm::{self, Llvm},
+    run::{self, capture, header},
+    version::{Rustc, Version},
+    workspace::Workspace,
+};
+
+/// Debian's and Ubuntu's current compiler (the one browsers are built with), and what belongs to it.
+const DEBIAN_COMPILER: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", DEBIAN_CLIPPY];
+const DEBIAN_CLIPPY: &str = "rust-web-clippy";
+/// Programs the tests and the lab run, and the Debian packages they are in.
+const RUNTIME_TOOLS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("ethtool", "ethtool")];
+
+/// A compiler with what it needs to produce eBPF objects.
+pub(crate) struct Toolchain {
+    compiler: Compiler,
+    llvm: Llvm,
+    linker: PathBuf,
+}
+
+/// Where a compiler came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    /// The rustup toolchain of that name.
+    Nightly(String),
+    /// Debian's packages.
+    Debian,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nightly(name) => write!(f, "rustup toolchain {name}"),
+            Self::Debian => f.write_str("Debian's rustc-web"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Compiler {
+    source: Source,
+    /// The directory of its `rustc` and `cargo`.
+    bin: PathBuf,
+    rustc: Rustc,
+}
+
+/// Finds or installs everything, and prints what was chosen.
+pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
+    let mut apt = Apt::detect();
+    let mut passed_over = Vec::new();
+    let (compiler, llvm) = choose(apt.as_mut(), &mut passed_over)?;
+    let linker = linker::ensure(workspace, &llvm)?;
+
+    header("eBPF toolchain");
+    for reason in passed_over {
+        eprintln!("   passed over  {reason}");
+    }
+    eprintln!("   compiler     rustc {} from {}", compiler.rustc.release, compiler.source);
+    eprintln!(
+        "   LLVM         {} writes, {} in {} reads",
+        compiler.rustc.llvm,
+        llvm.version,
+        llvm.prefix.display()
+    );
+    eprintln!("   bpf-linker   {} in {}", linker::VERSION, workspace.shown(&linker));
+    Ok(Toolchain { compiler, llvm, linker })
+}
+
+/// Fails when a program that the tests and the lab run is missing.
+pub(crate) fn require_runtime_tools() -> Result<()> {
+    let packages = missing_tool_packages();
+    ensure!(
+        packages.is_empty(),
+        "programs of these packages are missing: {}; install them with the system's package manager (Debian: apt-get \
+         install {0})",
+        packages.join(" ")
+    );
+    Ok(())
+}
+
+impl Toolchain {
+    /// Cargo of this toolchain in the eBPF crate, set up for the BPF target.
+    pub(crate) fn cargo(&self, workspace: &Workspace, verb: &str) -> Result<Command> {
+        self.command(workspace, "cargo", verb)
+    }
+
+    /// Clippy of this toolchain in the eBPF crate; installs it when it is missing.
+    pub(crate) fn clippy(&self, workspace: &Workspace) -> Result<Command> {
+        // Called by its full path: `cargo clippy` would look into rustup's directory first and find another one.
+        let program = "cargo-clippy";
+        if !self.compiler.bin.join(program).is_file() {
+            self.install_clippy().with_context(|| format!("{} has no clippy", self.compiler.source))?;
+        }
+        self.command(workspace, program, "clippy")
+    }
+
+    fn install_clippy(&self) -> Result<()> {
+        match &self.compiler.source {
+            Source::Nightly(name) => {
+                header(format_args!("rustup component add clippy --toolchain {name}"));
+                run::stream(Command::new("rustup").args(["component", "add", "clippy", "--toolchain", name]))
+            }
+            Source::Debian => {
+                Apt::detect().context("this is no Debian or Ubuntu")?.install(&[DEBIAN_CLIPPY.to_owned()])
+            }
+        }
+    }
+
+    fn command(&self, workspace: &Workspace, program: &str, verb: &str) -> Result<Command> {
+        let bin = &self.compiler.bin;
+        let mut command = Command::new(bin.join(program));
+        command
+            .arg(verb)
+            .args(["--release", "--target", TARGET, "-Z", "build-std=core", "--target-dir"])
+            .arg(workspace.ebpf_target())
+            .current_dir(workspace.ebpf_crate())
+            .env("CARGO", bin.join("cargo"))
+            .env("RUSTC", bin.join("rustc"))
+            .env("CARGO_ENCODED_RUSTFLAGS", rustflags().join("\x1f"))
+            .env("PATH", run::path_with(&self.linker)?)
+            // Set by rustup for the compiler this xtask was built with.
+            .env_remove("RUSTUP_TOOLCHAIN");
+        if self.compiler.source == Source::Debian {
+            command.env("RUSTC_BOOTSTRAP", "1");
+        }
+        Ok(command)
+    }
+
+    /// One line that names all versions.
+    pub(crate) fn summary(&self) -> String {
+        format!(
+            "rustc {} ({}), LLVM {}, bpf-linker {}",
+            self.compiler.rustc.release,
+            self.compiler.source,
+            self.llvm.version,
+            linker::VERSION
+        )
+    }
+}
+
+/// The target every supported host's kernel runs.
+pub(crate) const TARGET: &str = "bpfel-unknown-none";
+
+/// Flags that must reach `core` too: without its debug information the BTF of `memcpy` and its like is incomplete, and the
+/// kernel refuses the program (aya issue 1649).
+fn rustflags() -> [String; 4] {
+    [
+        format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
+        "-Cdebuginfo=2".into(),
+        "-Clink-arg=--btf".into(),
+        // The default CPU has no atomics that return the old value, and no 32-bit compare-and-exchange.
+        "-Ctarget-cpu=v3".into(),
+    ]
+}
+
+fn choose(mut apt: Option<&mut Apt>, passed_over: &mut Vec<String>) -> Result<(Compiler, Llvm)> {
+    for (name, nightly) in nightlies()? {
+        match nightly.and_then(|compiler| with_llvm(apt.as_deref_mut(), compiler)) {
+            Ok(found) => return Ok(found),
+            Err(reason) => passed_over.push(format!("{name}: {reason:#}")),
+        }
+    }
+    if passed_over.is_empty() {
+        passed_over.push("rustup: no nightly toolchain installed".into());
+    }
+    let debian = match apt {
+        Some(apt) => debian(apt),
+        None => Err(anyhow::anyhow!("this is no Debian or Ubuntu with apt-get")),
+    };
+    debian.map_err(|reason| {
+        anyhow::anyhow!(
+            "no compiler for the BPF target:\n  {}\n  Debian's packages: {reason:#}\nInstall one and run `cargo xtask \
+             setup` again, either\n  rustup toolchain install nightly --component rust-src\n  and the development files of \
+             the LLVM it names in `rustc +nightly -vV` (major {} to {}), their llvm-config in PATH or their directory in \
+             LLVM_PREFIX;\nor, on Debian and Ubuntu, as root\n  apt-get update\n  apt-get install {} llvm-22-dev libpolly-22-dev",
+            passed_over.join("\n  "),
+            llvm::SUPPORTED_MAJORS.start(),
+            llvm::SUPPORTED_MAJORS.end(),
+            DEBIAN_COMPILER.join(" "),
+        )
+    })
+}
+
+/// The nightlies rustup has, each usable or with the reason why not.
+fn nightlies() -> Result<Vec<(String, Result<Compiler>)>> {
+    let list = run::rustup(["toolchain", "list"])?.unwrap_or_default();
+    Ok(nightly_names(&list)
+        .map(|name| {
+            let compiler = run::rustup(["run", name, "rustc", "--print", "sysroot"])
+                .and_then(|sysroot| sysroot.context("rustup is gone"))
+                .and_then(|sysroot| {
+                    Compiler::probe(Source::Nightly(name.to_owned()), Path::new(sysroot.trim()).join("bin"))
+                });
+            (name.to_owned(), compiler)
+        })
+        .collect())
+}
+
+/// Reads `rustup toolchain list`: a name a line, remarks such as `(active, default)` after it.
+fn nightly_names(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| name.starts_with("nightly"))
+}
+
+impl Compiler {
+    fn probe(source: Source, bin: PathBuf) -> Result<Self> {
+        ensure!(bin.join("cargo").is_file(), "there is no {}", bin.join("cargo").display());
+        let rustc_path = bin.join("rustc");
+        let rustc = Rustc::parse(&capture(Command::new(&rustc_path).arg("-vV"))?)?;
+        check_versions(rustc)?;
+        let sysroot = capture(Command::new(&rustc_path).args(["--print", "sysroot"]))?;
+        let core = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/core");
+        ensure!(core.is_dir(), "rust-src is not installed ({} is missing)", core.display());
+        Ok(Self { source, bin, rustc })
+    }
+}
+
+fn check_versions(rustc: Rustc) -> Result<()> {
+    let oldest = env!("CARGO_PKG_RUST_VERSION");
+    ensure!(
+        Version::parse(oldest).is_some_and(|oldest| rustc.release >= oldest),
+        "rustc {} is older than {oldest}, the oldest this project supports",
+        rustc.release
+    );
+    ensure!(
+        llvm::SUPPORTED_MAJORS.contains(&rustc.llvm.major),
+        "its LLVM is {}, and bpf-linker {} supports {} to {}",
+        rustc.llvm,
+        linker::VERSION,
+        llvm::SUPPORTED_MAJORS.start(),
+        llvm::SUPPORTED_MAJORS.end()
+    );
+    Ok(())
+}
+
+/// A nightly together with the LLVM for its linker, which is installed when only that is missing.
+fn with_llvm(apt: Option<&mut Apt>, compiler: Compiler) -> Result<(Compiler, Llvm)> {
+    let wanted = compiler.rustc.llvm;
+    let Some(apt) = apt else {
+        let llvm = llvm::find(wanted).with_context(|| no_llvm(wanted))?;
+        return Ok((compiler, llvm));
+    };
+    let mut packages = installable_tool_packages();
+    if llvm::find(wanted).is_none() {
+        packages.extend(llvm_packages(wanted.major));
+        if !apt.has_lists() {
+            apt.refresh();
+        }
+        let unavailable = apt.unavailable(&packages)?;
+        ensure!(unavailable.is_empty(), "{}; apt offers no {}", no_llvm(wanted), unavailable.join(", "));
+    }
+    if !packages.is_empty() {
+        apt.install(&packages)?;
+    }
+    let llvm = llvm::find(wanted).with_context(|| no_llvm(wanted))?;
+    Ok((compiler, llvm))
+}
+
+fn no_llvm(wanted: Version) -> String {
+    format!(
+        "no development files of LLVM {}, {wanted} or newer, in LLVM_PREFIX, /usr/lib or PATH",
+        wanted.major
+    )
+}
+
+/// Debian's compiler and its LLVM, installed or brought up to date when needed.
+fn debian(apt: &mut Apt) -> Result<(Compiler, Llvm)> {
+    let bin = || PathBuf::from("/usr/bin");
+    let usable = || -> Result<(Compiler, Llvm)> {
+        let compiler = Compiler::probe(Source::Debian, bin())?;
+        let llvm = llvm::find(compiler.rustc.llvm).with_context(|| no_llvm(compiler.rustc.llvm))?;
+        Ok((compiler, llvm))
+    };
+    let tools = installable_tool_packages();
+    if let Ok(found) = usable() {
+        if !tools.is_empty() {
+            apt.install(&tools)?;
+        }
+        return Ok(found);
+    }
+
+    if !apt.has_lists() {
+        apt.refresh();
+    }
+    let packages = debian_packages(apt);
+    let mut unavailable = apt.unavailable(&packages)?;
+    if !unavailable.is_empty() && apt.refresh() {
+        unavailable = apt.unavailable(&debian_packages(apt))?;
+    }
+    if !unavailable.is_empty() {
+        bail!("apt offers no {}", unavailable.join(", "));
+    }
+    let packages = debian_packages(apt);
+    let mut wanted = apt.missing(&packages);
+    if wanted.is_empty() {
+        // All there and yet not usable: too old, or of versions that do not belong together.
+        apt.refresh();
+        wanted = packages;
+    }
+    wanted.extend(tools);
+    apt.install(&wanted)?;
+    usable().or_else(|_| {
+        // The LLVM was guessed from the package lists; now the compiler itself can be asked.
+        let compiler = Compiler::probe(Source::Debian, bin())?;
+        apt.install(&llvm_packages(compiler.rustc.llvm.major))?;
+        usable()
+    })
+}
+
+/// The compiler's packages, and the LLVM that the same source package is built with.
+fn debian_packages(apt: &Apt) -> Vec<String> {
+    let major = apt.dependency_number("rust-web-llvm", "llvm-").unwrap_or(22);
+    DEBIAN_COMPILER.iter().map(|&name| name.to_owned()).chain(llvm_packages(major)).collect()
+}
+
+/// Polly is in the list of libraries that Debian's llvm-config prints, and in a package of its own.
+fn llvm_packages(major: u32) -> [String; 2] {
+    [format!("llvm-{major}-dev"), format!("libpolly-{major}-dev")]
+}
+
+fn missing_tool_packages() -> Vec<String> {
+    let mut packages: Vec<String> = RUNTIME_TOOLS
+        .iter()
+        .filter(|(program, _)| run::find_program(program).is_none())
+        .map(|&(_, package)| package.to_owned())
+        .collect();
+    packages.dedup();
+    packages
+}
+
+/// Those to install along with the compiler. Building needs none of them, so they do not stand in its way when this is not
+/// root; [`require_runtime_tools`] speaks up where they are needed.
+fn installable_tool_packages() -> Vec<String> {
+    if run::is_root() { missing_tool_packages() } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rustc(release: &str, llvm: &str) -> Rustc {
+        Rustc { release: Version::parse(release).unwrap(), llvm: Version::parse(llvm).unwrap() }
+    }
+
+    #[test]
+    fn nightlies_are_picked_from_rustup_s_list() {
+        let list = "stable-x86_64-unknown-linux-gnu (active, default)\nnightly-x86_64-unknown-linux-gnu\n\
+                    nightly-2026-05-19-x86_64-unknown-linux-gnu (override)\n1.95.0-x86_64-unknown-linux-gnu\n";
+        let names: Vec<_> = nightly_names(list).collect();
+        assert_eq!(
+            names,
+            ["nightly-x86_64-unknown-linux-gnu", "nightly-2026-05-19-x86_64-unknown-linux-gnu"]
+        );
+        assert_eq!(nightly_names("no installed toolchains\n").count(), 0);
+    }
+
+    #[test]
+    fn old_compilers_and_foreign_llvms_are_refused_by_name() {
+        assert!(check_versions(rustc("1.96.0", "22.1.8")).is_ok());
+        assert!(check_versions(rustc(env!("CARGO_PKG_RUST_VERSION"), "21.1.0")).is_ok());
+        let old = check_versions(rustc("1.85.0", "22.1.0")).unwrap_err().to_string();
+        assert!(old.contains("1.85.0"), "{old}");
+        let foreign = check_versions(rustc("1.99.0", "24.1.0")).unwrap_err().to_string();
+        assert!(foreign.contains("24.1.0") && foreign.contains("21 to 23"), "{foreign}");
+    }
+
+    #[test]
+    fn the_flags_name_the_host() {
+        let [arch, ..] = rustflags();
+        assert!(arch.ends_with(&format!("\"{}\"", std::env::consts::ARCH)), "{arch}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Versions as compilers, LLVM and packages print them.
+
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+
+/// `major.minor.patch`; whatever follows (`-nightly`, `+dfsg1-1`) is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version {
+    /// The first number.
+    pub(crate) major: u32,
+    minor: u32,
+    patch: u32,
+}
+
+impl Version {
+    /// Parses the leading numbers of `text`; missing ones are zero.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let numbers = text.trim().split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+        let mut parts = numbers.split('.').map(|part| part.parse::<u32>().ok());
+        let major = parts.next()??;
+        let mut rest = || parts.next().flatten().unwrap_or(0);
+        Some(Self { major, minor: rest(), patch: rest() })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// What `rustc -vV` says of a compiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rustc {
+    /// The release.
+    pub(crate) release: Version,
+    /// The LLVM it was built with, which writes the bitcode that bpf-linker reads.
+    pub(crate) llvm: Version,
+}
+
+impl Rustc {
+    /// Parses the output of `rustc -vV`.
+    pub(crate) fn parse(verbose: &str) -> Result<Self> {
+        let field = |key: &str| {
+            verbose
+                .lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
+                .and_then(Version::parse)
+                .with_context(|| {
+                    format!("no `{key}: <version>` line in the output of `rustc -vV`:\n{verbose}")
+                })
+        };
+        Ok(Self { release: field("release")?, llvm: field("LLVM version")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(major: u32, minor: u32, patch: u32) -> Version {
+        Version { major, minor, patch }
+    }
+
+    #[test]
+    fn versions_parse_with_any_suffix() {
+        assert_eq!(Version::parse("22.1.8\n"), Some(version(22, 1, 8)));
+        assert_eq!(Version::parse("1.97.0-nightly"), Some(version(1, 97, 0)));
+        assert_eq!(Version::parse("1.96.0+dfsg1-1~deb12u2"), Some(version(1, 96, 0)));
+        assert_eq!(Version::parse("23"), Some(version(23, 0, 0)));
+        assert_eq!(Version::parse("1.95"), Some(version(1, 95, 0)));
+    }
+
+    #[test]
+    fn what_is_no_version_is_refused() {
+        for text in ["", "nightly", "(none)", "99999999999.1", ".1"] {
+            assert_eq!(Version::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn versions_are_ordered_by_number() {
+        assert!(version(1, 9, 0) < version(1, 10, 0));
+        assert!(version(22, 1, 2) < version(22, 1, 8));
+        assert!(version(21, 9, 9) < version(22, 0, 0));
+    }
+
+    #[test]
+    fn rustc_names_its_llvm() {
+        let text = "rustc 1.97.0-nightly (0123456789 2026-05-19)\nbinary: rustc\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4\n";
+        let rustc = Rustc::parse(text).unwrap();
+        assert_eq!(rustc, Rustc { release: version(1, 97, 0), llvm: version(22, 1, 4) });
+    }
+
+    #[test]
+    fn a_compiler_without_llvm_is_an_error_that_says_so() {
+        let error = Rustc::parse("rustc 1.97.0\nrelease: 1.97.0\n").unwrap_err();
+        assert!(error.to_string().contains("LLVM version"), "{error}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Where things are in this checkout.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+/// The checkout and its output directories.
+pub(crate) struct Workspace {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Workspace {
+    /// The checkout this xtask was compiled from.
+    pub(crate) fn locate() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("xtask's manifest directory has no parent directory")?
+            .to_path_buf();
+        let target =
+            env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+        Ok(Self { root, target })
+    }
+
+    /// The repository's root directory.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where Cargo puts what it builds for the host: `CARGO_TARGET_DIR`, else `target`.
+    pub(crate) fn host_target(&self) -> &Path {
+        &self.target
+    }
+
+    /// The release `dcqcn` binary.
+    pub(crate) fn binary(&self) -> PathBuf {
+        self.target.join("release/dcqcn")
+    }
+
+    /// The eBPF crate, a workspace of its own.
+    pub(crate) fn ebpf_crate(&self) -> PathBuf {
+        self.root.join("ebpf")
+    }
+
+    /// Cargo's target directory for the eBPF crate. Not moved by `CARGO_TARGET_DIR`: `userspace/build.rs` has to find
+    /// the object without being told.
+    pub(crate) fn ebpf_target(&self) -> PathBuf {
+        self.root.join("target/ebpf")
+    }
+
+    /// The finished eBPF object, at the path `userspace/build.rs` reads.
+    pub(crate) fn ebpf_object(&self) -> PathBuf {
+        self.ebpf_target().join("dcqcn-ebpf")
+    }
+
+    /// Tools installed for this checkout alone.
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.root.join("target/ebpf-toolchain")
+    }
+
+    /// The Cargo that runs this xtask, for the host's part of the workspace.
+    pub(crate) fn cargo(&self, verb: &str) -> Command {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.arg(verb).current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target);
+        command
+    }
+
+    /// `path` as it is shown to people: relative to the repository's root where it lies below it.
+    pub(crate) fn shown<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
+        path.strip_prefix(&self.root).unwrap_or(path).display()
+    }
+}
