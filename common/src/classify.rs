@@ -5,7 +5,7 @@
 
 use crate::flow::QpId;
 use crate::stats::Stat;
-use crate::wire::bth::{Bth, Opcode};
+use crate::wire::bth::{Bth, Opcode, Transport};
 use crate::wire::ecn::{self, Ecn};
 use crate::wire::eth::{EtherType, Ethernet, VlanTag};
 use crate::wire::ext::Deth;
@@ -118,11 +118,12 @@ impl Roce {
         Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn })
     }
 
-    /// The sender's QPN, which only datagrams carry.
+    /// The sender's QPN, which only datagrams carry. (Reliable datagrams do too, behind a header of their own; nobody
+    /// has them.)
     #[inline(always)]
     #[must_use]
     pub fn source_qpn<F: Frame>(&self, frame: &F) -> Option<u32> {
-        if !self.opcode.has_deth() {
+        if !self.opcode.has_deth() || self.opcode.has_rdeth() {
             return None;
         }
         Some(Deth::new(frame.header(self.bth() + Bth::LEN)?).src_qpn())
@@ -258,6 +259,10 @@ fn transport<F: Frame>(
     let opcode = bth.opcode();
     if bth.tver() != 0 || !opcode.is_known() {
         return Err(Stat::UnknownBth);
+    }
+    // A datagram's sender is read, so it must be there.
+    if opcode.transport() == Transport::Ud && udp_len < Udp::LEN + Bth::LEN + Deth::LEN + icrc::LEN {
+        return Err(Stat::Malformed);
     }
     Ok(Roce { l3, v6, opcode, dest_qpn: bth.dest_qpn(), tos })
 }

@@ -5,7 +5,7 @@
 
 use crate::classify::{Frame, Kind, Roce, classify};
 use crate::flow::{QpId, set_index};
-use crate::layout::{CLASSES, ClassCounters, NpFlow, NpSet, Pair, PairSource, RpFlow, RpSet, WAYS};
+use crate::layout::{CLASSES, ClassCounters, Event, NpFlow, NpSet, Pair, PairSource, RpFlow, RpSet, WAYS};
 use crate::pacing::Departure;
 use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, PACER_FQ, PACER_HTB, Params};
 use crate::stats::Stat;
@@ -39,6 +39,8 @@ pub trait Env<'p> {
     fn pair(&self, id: &QpId) -> Option<u32>;
     /// Remembers who is at the other end of `id`.
     fn learn_pair(&mut self, id: &QpId, pair: Pair);
+    /// Tells the controller, if one listens.
+    fn tell(&mut self, event: Event);
 }
 
 /// Where a hook runs: its packet and its [`Env`].
@@ -296,17 +298,8 @@ fn mark_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
 /// NP: asks the CNP limiter and, if it agrees, sends the clone that will become the CNP.
 #[inline(always)]
 fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
-    let Some((src, dst)) = roce.addresses(s) else {
+    let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
         return;
-    };
-    let id = match p.config.scalars.cnp_limit {
-        // A datagram QP hears many senders: there the QP is the sender's.
-        CNP_LIMIT_QP => match roce.source_qpn(s) {
-            Some(qpn) => QpId { addr: src, qpn },
-            None => QpId { addr: dst, qpn: roce.dest_qpn },
-        },
-        CNP_LIMIT_PEER => QpId { addr: src, qpn: 0 },
-        _ => QpId::NONE,
     };
     let hash = id.hash(p.port.hash_seed);
     let interval_ns = p.config.scalars.min_time_between_cnps_ns;
@@ -322,6 +315,22 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
     } else if !s.clone_out(p.port.cnp_mark | kind) {
         s.env().count(Stat::NpCnpFailed);
     }
+}
+
+/// Whom the NP keeps a data packet's CNP interval for, under a `cnp_limit`.
+#[inline(always)]
+#[must_use]
+pub fn np_flow_id<F: Frame>(frame: &F, cnp_limit: u64, roce: &Roce) -> Option<QpId> {
+    let (src, dst) = roce.addresses(frame)?;
+    Some(match cnp_limit {
+        // A datagram QP hears many senders: there the QP is the sender's.
+        CNP_LIMIT_QP => match roce.source_qpn(frame) {
+            Some(qpn) => QpId { addr: src, qpn },
+            None => QpId { addr: dst, qpn: roce.dest_qpn },
+        },
+        CNP_LIMIT_PEER => QpId { addr: src, qpn: 0 },
+        _ => QpId::NONE,
+    })
 }
 
 /// Turns a clone of a CE-marked data packet into the CNP that answers it.
@@ -443,22 +452,34 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let hash = id.hash(p.port.hash_seed);
     let now_ns = h.env().now_ns();
     let rp = &p.rp;
-    let outcome = h.env().rp_set(set_index(hash, p.port.rp_set_mask), |set| {
+    let index = set_index(hash, p.port.rp_set_mask);
+    let outcome = h.env().rp_set(index, |set| {
         if set.find(&id, hash).missing {
-            return Stat::RpCnpUnknownFlow;
+            return (Stat::RpCnpUnknownFlow, 0);
         }
-        let flow = &mut set.ways[set.selected_way()];
+        let way = set.selected_way();
+        let flow = &mut set.ways[way];
         if flow.last_cnp_ns != 0 && now_ns.saturating_sub(flow.last_cnp_ns) < rp.cut_interval_ns {
             flow.cnp_ignored = flow.cnp_ignored.wrapping_add(1);
-            return Stat::RpCnpTooSoon;
+            return (Stat::RpCnpTooSoon, 0);
         }
         flow.last_cnp_ns = now_ns;
         flow.cnp_handled = flow.cnp_handled.wrapping_add(1);
         flow.machine.advance(rp, now_ns);
         flow.machine.on_cnp(rp, now_ns);
-        Stat::RpCnpHandled
+        (Stat::RpCnpHandled, way)
     });
-    outcome.unwrap_or(Stat::RpCnpUnknownFlow)
+    match outcome {
+        Some((Stat::RpCnpHandled, way)) => {
+            // The controller keeps the classes; fq needs nobody.
+            if p.config.scalars.pacer == PACER_HTB {
+                h.env().tell(Event { set: index, way: way as u32 });
+            }
+            Stat::RpCnpHandled
+        }
+        Some((refusal, _)) => refusal,
+        None => Stat::RpCnpUnknownFlow,
+    }
 }
 
 /// The CNP, if it is one to the last bit (ICRC included).

@@ -36,7 +36,7 @@ pub struct bpf_spin_lock {
 pub struct Set<T: Entry> {
     /// Guards everything below; first in the structure, as BTF maps want it.
     pub lock: bpf_spin_lock,
-    /// The way used last; see [`Set::select`].
+    /// The way used last; see [`Set::selected_way`].
     pub selected: u32,
     /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
     pub tags: [u32; WAYS],
@@ -157,6 +157,19 @@ impl Counters {
     };
 }
 
+/// What the reaction point tells the controller: a CNP has cut the rate of a flow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its set in the RP table.
+    pub set: u32,
+    /// Its way in the set.
+    pub way: u32,
+}
+
+/// Bytes of the ring that carries [`Event`]s: a power of two, and of pages.
+pub const EVENTS_BYTES: u32 = 1 << 16;
+
 /// Clock and randomness of a program under test, and what it would have done to the outside.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,10 +178,15 @@ pub struct Test {
     pub now_ns: u64,
     /// State of the random sequence ([`crate::rng`]).
     pub random: u64,
+    /// Length a TC program stretches its packet to before it looks at it, if it is shorter: a test run takes no socket
+    /// buffer longer than a page, and only headers and length matter.
+    pub frame_len: u32,
     /// The mark under which the packet would have been cloned to the own device; 0 = it was not.
     pub clone_mark: u32,
     /// The interface a packet would have been sent from; 0 = none.
     pub redirect_ifindex: u32,
+    /// 1 = the packet would have been sent there to the neighbour the routes say.
+    pub redirect_neigh: u32,
 }
 
 const _: () = assert!(size_of::<Queue>() == 64);
@@ -181,7 +199,7 @@ const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 152);
 /// valid.
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Counters, NpSet, Pair, Queue, RpSet, Test};
+    use super::{Counters, Event, NpSet, Pair, Queue, RpSet, Test};
     use crate::flow::QpId;
     use crate::params::Params;
 
@@ -191,5 +209,5 @@ mod pod {
             unsafe impl aya::Pod for $ty {}
         )+ };
     }
-    pod!(Counters, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
+    pod!(Counters, Event, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
 }

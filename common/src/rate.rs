@@ -15,9 +15,10 @@ use crate::params::Config;
 pub const ALPHA_ONE: u32 = 1 << 31;
 /// Most steps one call of [`RateMachine::advance`] or [`RateMachine::on_send`] takes, whatever the gap.
 ///
-/// A run of equal events has at most four phases (fast recovery, additive, growing and constant hyper increase), each
-/// done at once in closed form; reaching the line rate takes one step more, and what follows it another.
-pub const MAX_STEPS: u32 = 6;
+/// A run of equal events has at most three phases, each done at once in closed form: fast recovery, additive and growing
+/// hyper increase, or, when the other counter is past F already, additive, growing and constant hyper increase. Reaching
+/// the line rate takes one step more, and what follows it another.
+pub const MAX_STEPS: u32 = 5;
 /// Powers of the alpha decay kept: after 2^16 periods alpha is 0 for every gain (1023/1024 ^ 65536 = e^-64).
 pub const DECAYS: usize = 16;
 
@@ -105,16 +106,16 @@ pub struct RateMachine {
     pub bytes: u64,
     /// Alpha at `alpha_epoch_ns`, in 2^-31; [`RateMachine::alpha_q31`] gives the present one.
     pub alpha_at_epoch_q31: u32,
-    /// Events of the increase timer since the last CNP (T).
+    /// Events of the increase timer since the last CNP (T); stays at its end.
     pub time_stage: u32,
-    /// Events of the byte counter since the last CNP (BC).
+    /// Events of the byte counter since the last CNP (BC); stays at its end.
     pub byte_stage: u32,
-    /// 0 until the first CNP: the timers are idle.
+    /// 0 until the first CNP: timers and byte counter are idle.
     pub active: u32,
 }
 
 /// Which counter an increase event counts on.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Timer,
     Bytes,
@@ -130,7 +131,7 @@ struct Phase {
 }
 
 impl RateMachine {
-    /// A flow that starts: line rate, alpha at its initial value, timers idle.
+    /// A flow that starts: line rate, alpha at its initial value, timers and byte counter idle.
     #[inline(always)]
     #[must_use]
     pub const fn new(p: &RpParams) -> Self {
@@ -169,7 +170,7 @@ impl RateMachine {
     /// Counts a packet of `bytes` (below 2^32); the machine has been advanced to the time of sending.
     #[inline(always)]
     pub fn on_send(&mut self, p: &RpParams, bytes: u64) {
-        if p.byte_reset_bytes == 0 {
+        if self.active == 0 || p.byte_reset_bytes == 0 {
             return;
         }
         self.bytes += bytes;
@@ -251,7 +252,8 @@ impl RateMachine {
             run(0, 0, 0, threshold - 1)
         } else if !hyper {
             // Additive until this counter passes F, if the other is already past it; else for good.
-            let last = if stage <= threshold && (!other_is_on || other > threshold) { threshold } else { u64::MAX };
+            let last =
+                if stage <= threshold && (!other_is_on || other > threshold) { threshold } else { u64::MAX };
             run(p.ai_rate_bps, 0, 0, last)
         } else if other_is_on && stage > other {
             let factor = (other - threshold).min(MAX_HYPER);
@@ -292,12 +294,10 @@ impl RateMachine {
             self.rate_bps = self.target_bps.wrapping_sub(halved(lag_bps, left) as u64);
             return left;
         }
-        let below_cap = if step_bps == 0 {
-            events
-        } else if growth_bps == 0 {
-            room_bps / step_bps
-        } else {
-            growing_events(2 * room_bps / growth_bps, factor)
+        let below_cap = match (2 * room_bps).checked_div(growth_bps) {
+            Some(twice_room) => growing_events(twice_room, factor),
+            // In fast recovery the target stays, and so below the cap.
+            None => room_bps.checked_div(step_bps).unwrap_or(events),
         };
         let taken = events.min(below_cap);
         if taken == 0 {
@@ -372,4 +372,210 @@ const fn square_root(n: u64) -> u64 {
 const fn mul_q31(a: u32, b: u32) -> u32 {
     // Both at most 2^31: 2^62 + 2^30 fits.
     (((a as u64).wrapping_mul(b as u64) + (1 << 30)) >> 31) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::MAX_RATE_BPS;
+    use proptest::prelude::*;
+
+    /// Highest number of hyper increase events that still tells states apart: no flow gets there below the line rate.
+    const FAR: u32 = 1 << 22;
+
+    fn params(line_rate_bps: u64, threshold: u64) -> RpParams {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = line_rate_bps;
+        config.scalars.rpg_threshold = threshold;
+        RpParams::new(&config)
+    }
+
+    /// Integers of every magnitude up to `high`.
+    fn any_size(low: u64, high: u64) -> impl Strategy<Value = u64> {
+        (low..=high, 0u32..64).prop_map(move |(value, shift)| (value >> shift).max(low))
+    }
+
+    prop_compose! {
+        /// Parameters that an increase event reads; with `other_is_on == false` only `source`'s counter runs.
+        fn any_params(source: Source)(
+            line_rate_bps in any_size(100_000, MAX_RATE_BPS), threshold in 0u64..=31,
+            ai_rate_bps in any_size(1_000, MAX_RATE_BPS), hai_rate_bps in any_size(1_000, MAX_RATE_BPS),
+            other_is_on: bool,
+        ) -> RpParams {
+            let mut p = RpParams { ai_rate_bps, hai_rate_bps, ..params(line_rate_bps, threshold) };
+            match source {
+                Source::Timer if !other_is_on => p.byte_reset_bytes = 0,
+                Source::Bytes if !other_is_on => p.time_reset_ns = 0,
+                Source::Timer | Source::Bytes => {}
+            }
+            p
+        }
+    }
+
+    fn any_source() -> impl Strategy<Value = Source> {
+        prop_oneof![Just(Source::Timer), Just(Source::Bytes)]
+    }
+
+    prop_compose! {
+        fn any_stage()(near in 0u32..70, far in 0..FAR, is_far in prop::bool::weighted(0.2)) -> u32 {
+            if is_far { far } else { near }
+        }
+    }
+
+    prop_compose! {
+        /// A state below the line rate, the current rate on either side of the target.
+        fn any_machine(p: RpParams)(
+            room_bps in any_size(0, p.line_rate_bps), rate_bps in any_size(0, p.line_rate_bps),
+            above: bool, time_stage in any_stage(), byte_stage in any_stage(),
+        ) -> RateMachine {
+            let target_bps = p.line_rate_bps - room_bps;
+            let rate_bps = if above { rate_bps } else { rate_bps.min(target_bps) };
+            RateMachine { rate_bps, target_bps, time_stage, byte_stage, active: 1, ..RateMachine::new(&p) }
+        }
+    }
+
+    fn any_run() -> impl Strategy<Value = (RpParams, Source, RateMachine)> {
+        any_source()
+            .prop_flat_map(|source| (any_params(source), Just(source)))
+            .prop_flat_map(|(p, source)| (Just(p), Just(source), any_machine(p)))
+    }
+
+    /// One increase event, as the paper tells it.
+    fn naive_event(m: &mut RateMachine, p: &RpParams, source: Source) {
+        match source {
+            Source::Timer => m.time_stage = m.time_stage.saturating_add(1),
+            Source::Bytes => m.byte_stage = m.byte_stage.saturating_add(1),
+        }
+        let time = (p.time_reset_ns != 0).then_some(m.time_stage);
+        let bytes = (p.byte_reset_bytes != 0).then_some(m.byte_stage);
+        let running = || [time, bytes].into_iter().flatten();
+        let (least, most) = (running().min().unwrap(), running().max().unwrap());
+        let step_bps = if most < p.threshold {
+            0
+        } else if least > p.threshold {
+            u128::from(least - p.threshold).min(u128::from(MAX_HYPER)) * u128::from(p.hai_rate_bps)
+        } else {
+            u128::from(p.ai_rate_bps)
+        };
+        let target_bps = (u128::from(m.target_bps) + step_bps).min(u128::from(p.line_rate_bps));
+        m.target_bps = target_bps as u64;
+        m.rate_bps = ((u128::from(m.rate_bps) + target_bps + 1) / 2) as u64;
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn a_run_is_its_single_events_to_the_last_bit(
+            (p, source, start) in any_run(), events in any_size(1, 100_000),
+        ) {
+            let (mut run, mut single) = (start, start);
+            run.increase(&p, source, events);
+            for _ in 0..events {
+                naive_event(&mut single, &p, source);
+            }
+            prop_assert_eq!(run, single, "{:?}", start);
+        }
+
+        /// Stages count every event, so that equal stages say that no event was left over after [`MAX_STEPS`].
+        #[test]
+        fn a_run_of_any_length_is_done_in_the_steps_allowed(
+            (p, source, start) in any_run(), first in any_size(0, 1 << 54), then in any_size(0, 1 << 54),
+        ) {
+            let (mut whole, mut parts) = (start, start);
+            whole.increase(&p, source, first + then);
+            parts.increase(&p, source, first);
+            parts.increase(&p, source, then);
+            let stage = |m: &RateMachine| match source {
+                Source::Timer => m.time_stage,
+                Source::Bytes => m.byte_stage,
+            };
+            let counted = (u64::from(stage(&start)) + first + then).min(u64::from(u32::MAX)) as u32;
+            prop_assert_eq!(stage(&whole), counted);
+            // The factor of hyper increase has an end, which runs that begin before and after it see differently.
+            if first < u64::from(FAR) || whole.target_bps == p.line_rate_bps && parts.target_bps == p.line_rate_bps {
+                prop_assert_eq!(whole, parts);
+            }
+        }
+
+        #[test]
+        fn a_cut_is_exact(
+            rate in 0u64..1 << 40, alpha in 0u32..=ALPHA_ONE, gd in 10u32..=15, percent in 1u32..=100, min in 0u64..1 << 40,
+        ) {
+            let mut p = params(MAX_RATE_BPS, 5);
+            (p.cut_shift, p.min_dec_percent, p.min_rate_bps) = (31 + gd - 10, percent, min);
+            let m = RateMachine { rate_bps: rate, ..RateMachine::new(&p) };
+            let wide = u128::from(rate);
+            let expected = (wide - ((wide * u128::from(alpha)) >> p.cut_shift))
+                .max(wide * u128::from(percent) / 100)
+                .max(u128::from(min));
+            prop_assert_eq!(u128::from(m.cut(&p, alpha)), expected);
+        }
+
+        #[test]
+        fn square_roots_are_exact(n in any_size(0, 1 << 50), root in 0u64..1 << 25) {
+            let exact = |n: u64| {
+                let root = square_root(n);
+                root * root <= n && n < (root + 1) * (root + 1)
+            };
+            prop_assert!(exact(n), "{}", n);
+            // Where a root that is one off would show.
+            let square = root * root;
+            prop_assert!(exact(square) && exact(square.saturating_sub(1)) && exact(square + 2 * root), "{}", square);
+        }
+
+        #[test]
+        fn growing_steps_fill_the_room_and_no_more(
+            twice_room in any_size(0, 2 * MAX_RATE_BPS / 1_000), factor in any_size(1, MAX_HYPER),
+        ) {
+            let twice_sum = |n: u64| n * n + (2 * factor - 1) * n;
+            let n = growing_events(twice_room, factor);
+            prop_assert!(twice_sum(n) <= twice_room && twice_room < twice_sum(n + 1), "{}", n);
+            prop_assert!(n < 1 << 16);
+        }
+    }
+
+    /// Every combination of the ends of all ranges, stages beyond any real one included: the first event is right, and
+    /// however many follow, the rate stays within its bounds. (Arithmetic not proved to fit would panic in a test.)
+    #[test]
+    fn the_ends_of_all_ranges_fit() {
+        let rates = [100_000, 1_000_000, 40_000_000_000, MAX_RATE_BPS];
+        let steps = [1_000, 40_000_000, MAX_RATE_BPS];
+        let stages = [0, 30, 31, 32, FAR, MAX_HYPER as u32, u32::MAX - 1, u32::MAX];
+        let combinations = rates.into_iter().flat_map(|line| {
+            steps.into_iter().flat_map(move |ai| {
+                steps.into_iter().flat_map(move |hai| [0, 31].map(|threshold| (line, ai, hai, threshold)))
+            })
+        });
+        for (line, ai_rate_bps, hai_rate_bps, threshold) in combinations {
+            let p = RpParams { ai_rate_bps, hai_rate_bps, ..params(line, threshold) };
+            for (time_stage, byte_stage) in stages.into_iter().flat_map(|t| stages.map(|b| (t, b))) {
+                for (rate_bps, target_bps) in
+                    [(0, 0), (0, line), (line / 2, line - 1), (line, 0), (line, line)]
+                {
+                    let start = RateMachine {
+                        rate_bps,
+                        target_bps,
+                        time_stage,
+                        byte_stage,
+                        active: 1,
+                        ..RateMachine::new(&p)
+                    };
+                    for source in [Source::Timer, Source::Bytes] {
+                        let (mut one, mut naive) = (start, start);
+                        one.increase(&p, source, 1);
+                        naive_event(&mut naive, &p, source);
+                        assert_eq!(one, naive, "{start:?} {p:?}");
+                        for events in [2, 31, 1 << 16, 1 << 32, u64::MAX / 1_000] {
+                            let mut m = start;
+                            m.increase(&p, source, events);
+                            assert!(m.target_bps >= target_bps && m.target_bps <= line, "{start:?} {m:?}");
+                            assert!(m.rate_bps <= rate_bps.max(m.target_bps), "{start:?} {m:?}");
+                            assert!(m.rate_bps >= rate_bps.min(target_bps), "{start:?} {m:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

@@ -93,6 +93,8 @@ stats! {
     RpFlowEvicted = "rp_flow_evicted",
     /// Packets sent on to the other port, inline.
     InlineForwarded = "inline_forwarded_packets",
+    /// Messages to the controller that found no room: it is slow, or does not run.
+    EventLost = "events_lost",
     /// Rewrites the kernel refused; the packet passed unchanged.
     WriteFailed = "write_failed",
 }

@@ -29,7 +29,10 @@ impl Wred {
         // pmax_ppm ≤ 10^6 < 2^20, so the product stays below 2^60 with 40 fractional bits; 8 more follow by the shift
         // of a quotient. A span below 2^8 bytes is finer than any packet: the lost bits do not matter.
         let p_q40 = config.pmax_ppm * (1 << 40) / 1_000_000;
-        let slope_q48 = if span_bytes == 0 { 0 } else { (p_q40 << 8) / span_bytes };
+        let slope_q48 = match (p_q40 << 8).checked_div(span_bytes) {
+            Some(slope_q48) => slope_q48,
+            None => 0,
+        };
         Self { kmin_bytes: config.kmin_bytes, kmax_bytes: config.kmax_bytes, slope_q48, enabled: config.ecn }
     }
 

@@ -7,13 +7,13 @@ use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use aya_ebpf::helpers::{bpf_spin_lock as lock, bpf_spin_unlock as unlock};
 use dcqcn_common::flow::{Entry, QpId};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{ClassCounters, Counters, NpSet, Pair, RpSet, Set};
+use dcqcn_common::layout::{ClassCounters, Counters, Event, NpSet, Pair, RpSet, Set};
 use dcqcn_common::params::Params;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Enqueued;
 
-use crate::maps::{ACTIVE, COUNTERS, NP, PAIRS, PARAMS, QUEUE, RP, test};
+use crate::maps::{ACTIVE, COUNTERS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, test};
 
 /// Slots of [`COUNTERS`].
 #[derive(Clone, Copy)]
@@ -129,6 +129,14 @@ impl hooks::Env<'static> for Env {
     fn learn_pair(&mut self, id: &QpId, pair: Pair) {
         // A full table, or an entry that is there already and may be the operator's, stays as it is.
         let _ = PAIRS.insert(id, &pair, u64::from(BPF_NOEXIST));
+    }
+
+    #[inline(always)]
+    fn tell(&mut self, event: Event) {
+        // A program under test has no controller.
+        if test().is_none() && EVENTS.output::<Event>(&event, 0).is_err() {
+            self.count(Stat::EventLost);
+        }
     }
 
     #[inline(always)]

@@ -2,11 +2,11 @@
 
 use aya_ebpf::btf_maps::Array as BtfArray;
 use aya_ebpf::macros::{btf_map, map};
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use aya_ebpf::Global;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{
-    Counters, DEFAULT_FLOWS, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpSet, Test, WAYS,
+    Counters, DEFAULT_FLOWS, EVENTS_BYTES, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
@@ -37,6 +37,10 @@ pub static RP: BtfArray<RpSet, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::ne
 /// See [`RP`].
 #[btf_map]
 pub static NP: BtfArray<NpSet, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::new();
+
+/// Messages to the controller.
+#[map]
+pub static EVENTS: RingBuf = RingBuf::with_byte_size(EVENTS_BYTES, 0);
 
 /// Clock and random source of a program under test.
 #[map]

@@ -25,12 +25,14 @@ struct SkbHost<'a> {
 #[inline(always)]
 pub fn run_ingress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Ingress) };
+    host.stretch();
     verdict(hooks::ingress(&mut host))
 }
 
 #[inline(always)]
 pub fn run_egress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Egress) };
+    host.stretch();
     verdict(hooks::egress(&mut host))
 }
 
@@ -48,7 +50,10 @@ fn verdict(verdict: TcVerdict) -> i32 {
     };
     if let Some(test) = test() {
         // SAFETY: a map value; programs under test run one at a time.
-        unsafe { (*test).redirect_ifindex = ifindex };
+        unsafe {
+            (*test).redirect_ifindex = ifindex;
+            (*test).redirect_neigh = neigh as u32;
+        }
         return TC_ACT_REDIRECT as i32;
     }
     if neigh {
@@ -65,6 +70,20 @@ impl SkbHost<'_> {
     #[inline(always)]
     fn raw(&self) -> *mut __sk_buff {
         self.ctx.as_ptr().cast()
+    }
+
+    /// Gives a program under test a packet of the length it is to see.
+    #[inline(always)]
+    fn stretch(&mut self) {
+        let Some(test) = test() else {
+            return;
+        };
+        // SAFETY: a map value; programs under test run one at a time.
+        let len = unsafe { (*test).frame_len };
+        if len > self.ctx.len() {
+            // SAFETY: the program's own context.
+            unsafe { bpf_skb_change_tail(self.raw(), len, 0) };
+        }
     }
 
     #[inline(always)]
@@ -151,8 +170,13 @@ impl Skb<'static> for SkbHost<'_> {
 
     #[inline(always)]
     fn set_departure(&mut self, departure_ns: u64) {
-        // SAFETY: the program's own context. Fails only for protocols that are not IP.
-        unsafe { bpf_skb_set_tstamp(self.raw(), departure_ns, DELIVERY_MONO) };
+        // SAFETY: the program's own context. The helper says what clock the time is of, so that the stamp survives a veth
+        // pair; but it refuses a packet with its VLAN tag inside, where the bare field has to do (fq needs no more).
+        unsafe {
+            if bpf_skb_set_tstamp(self.raw(), departure_ns, DELIVERY_MONO) != 0 {
+                (*self.raw()).tstamp = departure_ns;
+            }
+        }
     }
 
     #[inline(always)]

@@ -1,1 +1,4 @@
 //! Helpers for the tests.
+
+pub mod both;
+pub mod packets;

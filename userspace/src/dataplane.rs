@@ -1,13 +1,14 @@
 //! The data plane as the controller sees it: the embedded object loaded, and its maps by type.
 
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{QpId, set_index};
 use dcqcn_common::layout::{
-    Counters, DEFAULT_FLOWS, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow, RpSet,
+    Counters, DEFAULT_FLOWS, Event, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow, RpSet,
     Test, WAYS,
 };
 use dcqcn_common::params::Params;
@@ -17,7 +18,7 @@ use crate::object::OBJECT;
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 8] = ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "PAIRS", "RP", "NP", "TEST"];
+pub const MAPS: [&str; 9] = ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "PAIRS", "RP", "NP", "EVENTS", "TEST"];
 /// Read a value under its lock (`BPF_F_LOCK`, include/uapi/linux/bpf.h).
 const F_LOCK: u64 = 4;
 
@@ -94,6 +95,12 @@ impl Sizes {
     pub fn np_sets(&self) -> u32 {
         sets(self.np_flows)
     }
+
+    /// Entries of the table of pairs.
+    #[must_use]
+    pub fn pairs(&self) -> u32 {
+        self.np_flows.clamp(WAYS as u32, MAX_FLOWS)
+    }
 }
 
 /// Largest table: a million flows.
@@ -116,7 +123,7 @@ pub fn load(sizes: Sizes, test_mode: bool, pins: Option<&Path>) -> Result<Ebpf, 
         .override_global("TEST_MODE", &test_mode, true)
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
-        .map_max_entries("PAIRS", sizes.np_flows.clamp(WAYS as u32, MAX_FLOWS));
+        .map_max_entries("PAIRS", sizes.pairs());
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
     }
@@ -155,6 +162,7 @@ pub struct Maps {
     pairs: HashMap<MapData, QpId, Pair>,
     rp: Array<MapData, RpSet>,
     np: Array<MapData, NpSet>,
+    events: RingBuf<MapData>,
     test: Array<MapData, Test>,
 }
 
@@ -193,6 +201,7 @@ impl Maps {
             pairs: map("PAIRS")?.try_into().map_err(at("PAIRS"))?,
             rp: map("RP")?.try_into().map_err(at("RP"))?,
             np: map("NP")?.try_into().map_err(at("NP"))?,
+            events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
             test: map("TEST")?.try_into().map_err(at("TEST"))?,
         })
     }
@@ -254,6 +263,68 @@ impl Maps {
         Ok(queues)
     }
 
+    /// One flow of the RP table, read under its lock; `None` if its place is empty.
+    ///
+    /// # Errors
+    /// There is no such set, or what the kernel says.
+    pub fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
+        let set = self.rp.get(&set, F_LOCK).map_err(at("RP"))?;
+        Ok(set.ways.get(way).copied().filter(|flow| flow.last_seen_ns != 0))
+    }
+
+    /// The flow of the RP table whose data goes to `id`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn rp_find(&self, params: &Params, id: &QpId) -> Result<Option<RpFlow>, Error> {
+        let index = set_index(id.hash(params.port.hash_seed), params.port.rp_set_mask);
+        let set = self.rp.get(&index, F_LOCK).map_err(at("RP"))?;
+        Ok(set.ways.into_iter().find(|flow| flow.last_seen_ns != 0 && flow.id == *id))
+    }
+
+    /// What the reaction point has told since the last call. There is one ring: two controllers would share it.
+    pub fn events(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(item) = self.events.next() {
+            if let Some((set, way)) = item.split_first_chunk::<4>() {
+                if let Ok(way) = <[u8; 4]>::try_from(way) {
+                    events.push(Event { set: u32::from_ne_bytes(*set), way: u32::from_ne_bytes(way) });
+                }
+            }
+        }
+        events
+    }
+
+    /// A descriptor that polls readable while there are events.
+    #[must_use]
+    pub fn events_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// "Empty at" of one virtual queue.
+    ///
+    /// # Errors
+    /// There is no such queue, or what the kernel says.
+    pub fn queue(&self, index: u32) -> Result<u64, Error> {
+        Ok(self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at)
+    }
+
+    /// One set of the RP table, read under its lock.
+    ///
+    /// # Errors
+    /// There is no such set, or what the kernel says.
+    pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
+        self.rp.get(&index, F_LOCK).map_err(at("RP"))
+    }
+
+    /// One set of the NP table, read under its lock.
+    ///
+    /// # Errors
+    /// There is no such set, or what the kernel says.
+    pub fn np_set(&self, index: u32) -> Result<NpSet, Error> {
+        self.np.get(&index, F_LOCK).map_err(at("NP"))
+    }
+
     /// Every set of the RP table, each read under its lock.
     pub fn rp_sets(&self) -> impl Iterator<Item = Result<RpSet, Error>> {
         (0..self.rp.len()).map(|index| self.rp.get(&index, F_LOCK).map_err(at("RP")))
@@ -285,6 +356,18 @@ impl Maps {
     /// Every pair that is known.
     pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
         self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")))
+    }
+
+    /// The QPN at the other end of `id`, where it is known.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
+        match self.pairs.get(id, 0) {
+            Ok(pair) => Ok(Some(pair)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(at("PAIRS")(error)),
+        }
     }
 
     /// Enters a pair.

@@ -1,11 +1,12 @@
 //! What an incast is like.
 
-use std::time::Duration;
+use std::fmt;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::topology::MAX_SENDERS;
+use super::units;
 
 /// Parameters of an N-to-1 incast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -60,12 +61,6 @@ impl Default for IncastConfig {
 }
 
 impl IncastConfig {
-    /// How long traffic runs.
-    #[must_use]
-    pub const fn duration(&self) -> Duration {
-        Duration::from_nanos(self.duration_ns)
-    }
-
     /// Checks every field against its range.
     ///
     /// # Errors
@@ -90,15 +85,44 @@ impl IncastConfig {
             }
         }
         if !matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096) {
-            bail!("MTU, bytes: {} is not an InfiniBand MTU, choose 256, 512, 1024, 2048 or 4096", self.mtu_bytes);
+            bail!(
+                "MTU, bytes: {} is not an InfiniBand MTU, choose 256, 512, 1024, 2048 or 4096",
+                self.mtu_bytes
+            );
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for IncastConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |number: u16| if number == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{} sender{} into {}",
+            self.senders,
+            plural(self.senders),
+            units::bps(self.link_bps as f64)
+        )?;
+        write!(f, ", {} each way", units::seconds(self.duration_ns))?;
+        write!(f, ", MTU {}, buffer {}", self.mtu_bytes, units::bytes(self.buffer_bytes.into()))?;
+        match self.tcp_flows {
+            0 => Ok(()),
+            flows => write!(f, ", beside {flows} TCP flow{}", plural(flows)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_title_says_what_is_run() {
+        let config = IncastConfig { tcp_flows: 2, ..IncastConfig::default() };
+        let title = "4 senders into 200 Mb/s, 10 s each way, MTU 4096, buffer 512 kB, beside 2 TCP flows";
+        assert_eq!(config.to_string(), title);
+    }
 
     #[test]
     fn the_default_is_valid_and_bad_fields_are_named() {

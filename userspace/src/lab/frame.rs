@@ -237,7 +237,7 @@ impl Received {
     /// # Errors
     /// Says why the frame cannot be used.
     pub fn parse(frame: &[u8]) -> Result<Self, Unusable> {
-        let (dst_mac, tos, packet, bth, rest) = headers(frame).ok_or(Unusable::NotRoce)?;
+        let Headers { dst_mac, tos, packet, bth, rest } = headers(frame).ok_or(Unusable::NotRoce)?;
         if !icrc::verify(packet) {
             return Err(Unusable::BadIcrc);
         }
@@ -251,8 +251,19 @@ impl Received {
     }
 }
 
-/// Ethernet destination, TOS, the IP packet, its BTH, and what lies between BTH and ICRC.
-fn headers(frame: &[u8]) -> Option<(MacAddr, u8, &[u8], Bth<'_>, &[u8])> {
+/// What of a frame's headers is needed further on.
+struct Headers<'a> {
+    dst_mac: MacAddr,
+    /// TOS or traffic class.
+    tos: u8,
+    /// From the IP header on.
+    packet: &'a [u8],
+    bth: Bth<'a>,
+    /// What lies between BTH and ICRC.
+    rest: &'a [u8],
+}
+
+fn headers(frame: &[u8]) -> Option<Headers<'_>> {
     let (ethernet, packet) = Ethernet::parse(frame)?;
     let (tos, datagram_len, datagram) = match ethernet.ethertype() {
         EtherType::IPV4 => {
@@ -274,8 +285,8 @@ fn headers(frame: &[u8]) -> Option<(MacAddr, u8, &[u8], Bth<'_>, &[u8])> {
         return None;
     }
     let (bth, rest) = Bth::parse(rest)?;
-    let body = rest.get(..rest.len().checked_sub(icrc::LEN)?)?;
-    Some((ethernet.dst(), tos, packet, bth, body))
+    let rest = rest.get(..rest.len().checked_sub(icrc::LEN)?)?;
+    Some(Headers { dst_mac: ethernet.dst(), tos, packet, bth, rest })
 }
 
 fn body(bth: Bth<'_>, rest: &[u8]) -> Option<Body> {

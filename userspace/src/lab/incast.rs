@@ -1,5 +1,6 @@
 //! Runs an incast: network, data plane, endpoints, and the watch over them.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
@@ -7,17 +8,19 @@ use std::{panic, thread};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 
-use super::clock::{CpuMeter, now_ns};
 use super::config::IncastConfig;
+use super::cpu::CpuMeter;
 use super::endpoint::{QueuePair, Receiver, Schedule, Sender};
 use super::frame;
 use super::interrupt::Interrupt;
 use super::rc::{Psn, RequesterConfig};
 use super::record::{FlowRecord, RunRecord};
+use super::report::{IncastReport, RunReport};
 use super::topology::{Host, Topology, TopologyConfig};
-use super::{Attached, Control, measure, tcp};
+use super::{Attached, Control, measure, plot, tcp};
+use crate::clock::monotonic_ns;
 
 /// Time for all threads to open their sockets before traffic starts, ns.
 const LEAD_TIME_NS: u64 = 300_000_000;
@@ -31,6 +34,36 @@ const FIRST_PSN: u32 = 0x00ff_f000;
 /// What the receiver would have handed out. Nothing is written there.
 const REMOTE_ADDRESS: u64 = 0x7f00_0000_0000;
 const RKEY: u32 = 0x0000_1234;
+
+/// Runs the incast once for each entry of `controls`: with the data plane it names, or without for `None`. Shows a progress
+/// line on stderr, ends cleanly on Ctrl-C, and draws the plots if `plots` names a directory for them.
+///
+/// # Errors
+/// As [`run_incast`], or a plot cannot be written.
+pub fn incast(
+    config: &IncastConfig,
+    controls: &[Option<&dyn Control>],
+    plots: Option<&Path>,
+) -> Result<IncastReport> {
+    let interrupt = Interrupt::catch()?;
+    let mut records = Vec::new();
+    for control in controls {
+        let progress = progress_line(if control.is_some() { "DCQCN" } else { "off" })?;
+        let record = run_incast(config, *control, &interrupt, &progress);
+        progress.finish_and_clear();
+        records.push(record?);
+    }
+    if let Some(directory) = plots {
+        plot::write(directory, "incast", &config.to_string(), &records)?;
+    }
+    Ok(IncastReport { config: config.clone(), runs: records.iter().map(RunReport::from).collect() })
+}
+
+/// A progress line on stderr, invisible if that is no terminal.
+fn progress_line(run: &'static str) -> Result<ProgressBar> {
+    let style = ProgressStyle::with_template("{prefix:>5}  {wide_bar}  {percent:>3} %  {msg}")?;
+    Ok(ProgressBar::new(1).with_style(style).with_prefix(run))
+}
 
 /// Builds the lab, runs the incast once, with the data plane if `control` is given, and removes the lab.
 ///
@@ -95,7 +128,7 @@ fn traffic(
 ) -> Result<RunRecord> {
     let stop = AtomicBool::new(false);
     let schedule = Schedule {
-        start_ns: now_ns() + LEAD_TIME_NS,
+        start_ns: monotonic_ns() + LEAD_TIME_NS,
         duration_ns: config.duration_ns,
         warm_up_ns: config.warm_up_ns,
         stop: &stop,
@@ -115,6 +148,8 @@ fn traffic(
     let thresholds = attached.as_ref().map(|attached| attached.thresholds());
 
     thread::scope(|scope| {
+        // However this closure ends, the threads end too: the scope waits for them.
+        let _end = StopOnDrop(&stop);
         let crew = Crew { scope, schedule };
         let host = &network.receiver;
         let receiver = crew.start("lab-receiver", Some(host), move || {
@@ -159,6 +194,7 @@ fn traffic(
         Ok(RunRecord {
             control: thresholds,
             link_bps: config.link_bps,
+            roce_bps: network.switch.roce_bps,
             buffer_bytes: config.buffer_bytes.into(),
             duration_ns: config.duration_ns,
             warm_up_ns: config.warm_up_ns,
@@ -192,6 +228,15 @@ fn show_progress(schedule: &Schedule<'_>, interrupt: &Interrupt, progress: &Prog
         progress.set_position(schedule.elapsed_ns() / 1_000_000);
     }
     Ok(false)
+}
+
+/// Calls the run off when dropped.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Starts the lab's threads. One that fails ends the run for all.

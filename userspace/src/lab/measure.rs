@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::clock::now_ns;
+use super::Attached;
 use super::endpoint::Schedule;
 use super::record::Sample;
 use super::topology::{ROCE, Switch};
-use super::Attached;
+use crate::clock::monotonic_ns;
 use crate::net::Netlink;
 
 /// Time between two samples, ns.
@@ -40,7 +40,7 @@ pub(super) fn watch(
             control,
         });
         let next_ns = schedule.start_ns + (at_ns / INTERVAL_NS + 1) * INTERVAL_NS;
-        thread::sleep(Duration::from_nanos(next_ns.saturating_sub(now_ns())));
+        thread::sleep(Duration::from_nanos(next_ns.saturating_sub(monotonic_ns())));
     }
     Ok(samples)
 }

@@ -5,8 +5,9 @@
 //! What happened is a [`RunRecord`]; figures, tables and plots are made from that.
 
 mod classify;
-mod clock;
 mod config;
+mod control;
+mod cpu;
 mod endpoint;
 pub mod frame;
 pub mod histogram;
@@ -23,8 +24,9 @@ pub mod topology;
 mod units;
 
 pub use config::IncastConfig;
+pub use control::DataPlane;
 pub use endpoint::QueuePair;
-pub use incast::run_incast;
+pub use incast::{incast, run_incast};
 pub use interrupt::Interrupt;
 pub use record::{ControlSample, RunRecord, Thresholds};
 pub use report::{IncastReport, RunReport};
@@ -37,11 +39,7 @@ pub trait Control {
     ///
     /// # Errors
     /// The kernel refuses a step. What was attached before it is detached again.
-    fn attach(
-        &self,
-        network: &Topology,
-        queue_pairs: &[QueuePair],
-    ) -> anyhow::Result<Box<dyn Attached>>;
+    fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> anyhow::Result<Box<dyn Attached>>;
 }
 
 /// An attached data plane.

@@ -13,12 +13,28 @@ use plotters::prelude::*;
 use super::record::{BIN_NS, Binned, RunRecord, Sample};
 use super::units;
 
-/// Width of the picture, pixels.
+/// Width of the picture, in units that are pixels at scale 1.
 const WIDTH: u32 = 1200;
-/// Height of its title, pixels.
-const TITLE_HEIGHT: u32 = 44;
-/// Height of each chart, pixels. A run has two.
+/// Height of its title.
+const TITLE_HEIGHT: u32 = 48;
+/// Height of each chart. A run has two.
 const CHART_HEIGHT: u32 = 270;
+/// Room in a chart: above the axes for the caption, left of them for their labels, right of them for the legend, below
+/// them for labels.
+const TOP: u32 = 32;
+const LEFT: u32 = 76;
+const RIGHT: u32 = 150;
+const BOTTOM: u32 = 42;
+/// Of the room left, what stays empty: half of the axis description would be cut off.
+const EDGE: u32 = 12;
+/// Distance between the lines of a legend.
+const LEGEND_STEP: u32 = 19;
+/// Sizes of text: title, captions, everything else.
+const TITLE_TEXT: u32 = 26;
+const CAPTION_TEXT: u32 = 18;
+const TEXT: u32 = 15;
+/// Pixels per unit of the PNG, so that it is sharp on any screen. The SVG needs none.
+const PNG_SCALE: u32 = 2;
 /// Goodput is averaged over this many bins, 50 ms: as long as a message takes at a fair share of a lab's link.
 const RATE_BINS: usize = 5;
 /// Name plotters knows the font by. SVG viewers use a font of their own in its place.
@@ -36,7 +52,7 @@ const FLOW_COLOURS: [RGBColor; 7] = [
 ];
 const REAL_QUEUE: RGBColor = FLOW_COLOURS[0];
 const VIRTUAL_QUEUE: RGBColor = FLOW_COLOURS[1];
-const LIMIT: RGBColor = RGBColor(0x99, 0x99, 0x99);
+const LEVEL: RGBColor = RGBColor(0x80, 0x80, 0x80);
 const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
 const AXIS: RGBColor = RGBColor(0x44, 0x44, 0x44);
 /// Flows named in the legend; the others are drawn without a name.
@@ -49,171 +65,190 @@ type Curve = Vec<(f64, f64)>;
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(directory: &Path, name: &str, title: &str, runs: &[&RunRecord]) -> Result<[PathBuf; 2]> {
+pub fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord]) -> Result<[PathBuf; 2]> {
     register_font()?;
-    fs::create_dir_all(directory).with_context(|| format!("cannot make the directory {}", directory.display()))?;
-    let size = (WIDTH, TITLE_HEIGHT + CHART_HEIGHT * 2 * runs.len() as u32);
-    let files = [directory.join(format!("{name}.svg")), directory.join(format!("{name}.png"))];
-    let [svg, png] = &files;
-    let failed = |file: &Path, error: &dyn std::fmt::Display| anyhow!("cannot write {}: {error}", file.display());
-    draw(&SVGBackend::new(svg, size).into_drawing_area(), title, runs).map_err(|error| failed(svg, &error))?;
-    draw(&BitMapBackend::new(png, size).into_drawing_area(), title, runs).map_err(|error| failed(png, &error))?;
-    Ok(files)
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    let height = TITLE_HEIGHT + CHART_HEIGHT * 2 * runs.len() as u32;
+    let [svg, png] = ["svg", "png"].map(|format| directory.join(format!("{name}.{format}")));
+    let failed =
+        |file: &Path, error: &dyn std::fmt::Display| anyhow!("cannot write {}: {error}", file.display());
+
+    let area = SVGBackend::new(&svg, (WIDTH, height)).into_drawing_area();
+    Canvas { area: &area, scale: 1 }.draw(title, runs).map_err(|error| failed(&svg, &error))?;
+    drop(area);
+    let size = (WIDTH * PNG_SCALE, height * PNG_SCALE);
+    let area = BitMapBackend::new(&png, size).into_drawing_area();
+    Canvas { area: &area, scale: PNG_SCALE }.draw(title, runs).map_err(|error| failed(&png, &error))?;
+    drop(area);
+    Ok([svg, png])
 }
 
 /// Gives plotters a font: it has none, and to look for one on the machine needs C libraries.
 fn register_font() -> Result<()> {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    let register =
-        || plotters::style::register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).is_ok();
+    let register = || {
+        plotters::style::register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).is_ok()
+    };
     if *REGISTERED.get_or_init(register) { Ok(()) } else { Err(anyhow!("the embedded font cannot be read")) }
 }
 
-type Area<DB> = DrawingArea<DB, Shift>;
 type Drawn<DB> = std::result::Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// Draws everything.
-fn draw<DB: DrawingBackend>(area: &Area<DB>, title: &str, runs: &[&RunRecord]) -> Drawn<DB> {
-    area.fill(&WHITE)?;
-    let area = area.titled(title, (FONT, 24).into_font().color(&AXIS))?;
-    for (run, area) in runs.iter().zip(area.split_evenly((runs.len(), 1))) {
-        let (rates, queue) = area.split_vertically(CHART_HEIGHT);
-        draw_rates(&rates, run)?;
-        draw_queue(&queue, run)?;
-    }
-    area.present()
-}
-
-/// How a curve is drawn.
+/// A curve and how it is drawn.
 struct Line {
+    /// What the legend calls it; `None` leaves it out there.
     label: Option<String>,
     curve: Curve,
     style: ShapeStyle,
     dashed: bool,
 }
 
-impl Line {
-    fn solid(label: impl Into<String>, curve: Curve, colour: RGBColor, width: u32) -> Self {
-        Self { label: Some(label.into()), curve, style: colour.stroke_width(width), dashed: false }
-    }
-
-    /// A horizontal line across the run.
-    fn level(label: impl Into<String>, seconds: f64, level: f64, colour: RGBColor) -> Self {
-        let curve = vec![(0.0, level), (seconds, level)];
-        Self { label: Some(label.into()), curve, style: colour.stroke_width(1), dashed: true }
-    }
+/// Something to draw on, and how many pixels a unit of it has.
+struct Canvas<'a, DB: DrawingBackend> {
+    area: &'a DrawingArea<DB, Shift>,
+    scale: u32,
 }
 
-fn draw_rates<DB: DrawingBackend>(area: &Area<DB>, run: &RunRecord) -> Drawn<DB> {
-    let seconds = run.whole().seconds();
-    let link_mbps = run.link_bps as f64 / 1e6;
-    let mut lines = vec![Line::level(
-        "fair share",
-        seconds,
-        link_mbps / (run.flows.len() + run.tcp_bytes.len()).max(1) as f64,
-        LIMIT,
-    )];
-    for (index, (flow, colour)) in run.flows.iter().zip(FLOW_COLOURS.iter().cycle()).enumerate() {
-        // Behind its goodput: what the flow's reaction point allows it.
-        let limits = run.samples.iter().filter_map(|sample| rate_limit_mbps(sample, index));
-        let limits = thin_out(limits, seconds, |values| values.iter().sum::<f64>() / values.len() as f64);
-        if !limits.is_empty() {
-            let style = colour.mix(0.35).stroke_width(1);
-            lines.push(Line { label: None, curve: limits, style, dashed: false });
+impl<DB: DrawingBackend> Canvas<'_, DB> {
+    /// Draws everything.
+    fn draw(&self, title: &str, runs: &[RunRecord]) -> Drawn<DB> {
+        self.area.fill(&WHITE)?;
+        self.text(title, LEFT, 12, TITLE_TEXT)?;
+        let (_, charts) = self.area.split_vertically(TITLE_HEIGHT * self.scale);
+        for (run, area) in runs.iter().zip(charts.split_evenly((runs.len(), 1))) {
+            let (rates, queue) = area.split_vertically(CHART_HEIGHT * self.scale);
+            Canvas { area: &rates, scale: self.scale }.draw_rates(run)?;
+            Canvas { area: &queue, scale: self.scale }.draw_queue(run)?;
         }
-        let mut line = Line::solid(&flow.name, rate_mbps(&flow.received.goodput_bytes), *colour, 2);
-        line.label = line.label.filter(|_| index < MAX_LEGEND_FLOWS);
-        lines.push(line);
+        self.area.present()
     }
-    for (index, bytes) in run.tcp_bytes.iter().enumerate() {
-        let colour = if index % 2 == 0 { LIMIT } else { AXIS };
-        lines.push(Line::solid(format!("TCP {index}"), rate_mbps(bytes), colour, 1));
-    }
-    let caption = match run.control {
-        Some(_) => "DCQCN: goodput of each queue pair (faint: its rate limit)",
-        None => "off: goodput of each queue pair",
-    };
-    draw_chart(area, caption, "Mb/s", seconds, link_mbps * 1.05, &lines)
-}
 
-fn draw_queue<DB: DrawingBackend>(area: &Area<DB>, run: &RunRecord) -> Drawn<DB> {
-    let seconds = run.whole().seconds();
-    let depth = |depth: fn(&Sample) -> Option<u64>| {
-        let points = run.samples.iter().filter_map(|sample| {
-            depth(sample).map(|bytes| (sample.at_ns as f64 / 1e9, bytes as f64 / 1e3))
-        });
-        thin_out(points, seconds, |values| values.iter().copied().fold(0.0, f64::max))
-    };
-    let mut lines = Vec::new();
-    let virtual_queue = depth(|sample| sample.control.as_ref().map(|control| control.virtual_queue_bytes));
-    if !virtual_queue.is_empty() {
-        lines.push(Line::solid("virtual queue", virtual_queue, VIRTUAL_QUEUE, 1));
-    }
-    lines.push(Line::solid("real queue", depth(|sample| Some(sample.backlog_bytes)), REAL_QUEUE, 2));
-    let mut top_kb = lines.iter().flat_map(|line| &line.curve).map(|point| point.1).fold(0.0, f64::max);
-    let mut levels = vec![("buffer", run.buffer_bytes)];
-    if let Some(thresholds) = run.control {
-        levels = vec![("Kmin", thresholds.kmin_bytes), ("Kmax", thresholds.kmax_bytes)];
-    }
-    for (name, bytes) in levels {
-        let level_kb = bytes as f64 / 1e3;
-        top_kb = top_kb.max(level_kb);
-        lines.push(Line::level(format!("{name} {}", units::bytes(bytes)), seconds, level_kb, AXIS));
-    }
-    let state = if run.control.is_some() { "DCQCN" } else { "off" };
-    let caption = format!("{state}: depth of the bottleneck's RoCE queue (largest of each 10 ms)");
-    draw_chart(area, &caption, "kB", seconds, top_kb.max(1.0) * 1.1, &lines)
-}
-
-/// One chart: axes, lines and legend.
-fn draw_chart<DB: DrawingBackend>(
-    area: &Area<DB>,
-    caption: &str,
-    unit: &str,
-    seconds: f64,
-    top: f64,
-    lines: &[Line],
-) -> Drawn<DB> {
-    let mut chart = ChartBuilder::on(area)
-        .caption(caption, (FONT, 17).into_font().color(&AXIS))
-        .margin(8)
-        .margin_right(150)
-        .x_label_area_size(38)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..seconds, 0.0..top)?;
-    chart
-        .configure_mesh()
-        .x_desc("time, s")
-        .y_desc(unit)
-        .x_labels(11)
-        .y_labels(6)
-        .x_label_formatter(&|x| tick(*x))
-        .y_label_formatter(&|y| tick(*y))
-        .max_light_lines(0)
-        .bold_line_style(GRID)
-        .axis_style(AXIS)
-        .label_style((FONT, 14).into_font().color(&AXIS))
-        .axis_desc_style((FONT, 15).into_font().color(&AXIS))
-        .draw()?;
-    for Line { label, curve, style, dashed } in lines {
-        let points = curve.iter().copied();
-        let drawn = if *dashed {
-            chart.draw_series(DashedLineSeries::new(points, 6, 4, *style))?
-        } else {
-            chart.draw_series(LineSeries::new(points, *style))?
+    fn draw_rates(&self, run: &RunRecord) -> Drawn<DB> {
+        let seconds = run.whole().seconds();
+        let link_mbps = run.link_bps as f64 / 1e6;
+        let mut lines = Vec::new();
+        for (index, (flow, colour)) in run.flows.iter().zip(FLOW_COLOURS.iter().cycle()).enumerate() {
+            // Behind its goodput: what the flow's reaction point allows it.
+            let limits = run.samples.iter().filter_map(|sample| rate_limit_mbps(sample, index));
+            let limits = thin_out(limits, seconds, |rates| rates.iter().sum::<f64>() / rates.len() as f64);
+            let faint = colour.mix(0.4).stroke_width(self.scale);
+            lines.push(Line { label: None, curve: limits, style: faint, dashed: false });
+            let style = colour.stroke_width(2 * self.scale);
+            let label = (index < MAX_LEGEND_FLOWS).then(|| flow.name.clone());
+            lines.push(Line { label, curve: rate_mbps(&flow.received.goodput_bytes), style, dashed: false });
+        }
+        for (index, bytes) in run.tcp_bytes.iter().enumerate() {
+            let style = if index % 2 == 0 { LEVEL } else { AXIS }.stroke_width(self.scale);
+            let label = Some(format!("TCP {index}"));
+            lines.push(Line { label, curve: rate_mbps(bytes), style, dashed: false });
+        }
+        let fair_mbps = run.roce_bps as f64 / 1e6 / run.flows.len().max(1) as f64;
+        lines.push(self.level("fair share", seconds, fair_mbps));
+        let caption = match run.control {
+            Some(_) => "DCQCN: goodput of each queue pair, and faintly the rate it is allowed",
+            None => "Off: goodput of each queue pair",
         };
-        if let Some(label) = label {
-            let style = *style;
-            drawn.label(label).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
-        }
+        self.draw_chart(caption, "Mb/s", seconds, link_mbps * 1.1, &lines)
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::Coordinate(WIDTH as i32 - 64 - 16 - 140, 0))
-        .legend_area_size(24)
-        .label_font((FONT, 14).into_font().color(&AXIS))
-        .draw()?;
-    Ok(())
+
+    fn draw_queue(&self, run: &RunRecord) -> Drawn<DB> {
+        let seconds = run.whole().seconds();
+        let curve = |depth: fn(&Sample) -> Option<u64>| {
+            let points = run.samples.iter().filter_map(|sample| {
+                depth(sample).map(|bytes| (sample.at_ns as f64 / 1e9, bytes as f64 / 1e3))
+            });
+            thin_out(points, seconds, |depths| depths.iter().copied().fold(0.0, f64::max))
+        };
+        let line = |label: &str, curve, colour: RGBColor, width| Line {
+            label: Some(label.to_owned()),
+            curve,
+            style: colour.stroke_width(width * self.scale),
+            dashed: false,
+        };
+        let mut lines = vec![line("real", curve(|sample| Some(sample.backlog_bytes)), REAL_QUEUE, 2)];
+        let mut levels = vec![("buffer", run.buffer_bytes)];
+        if let Some(thresholds) = run.control {
+            let depth = |sample: &Sample| sample.control.as_ref().map(|control| control.virtual_queue_bytes);
+            lines.push(line("virtual", curve(depth), VIRTUAL_QUEUE, 1));
+            levels = vec![("Kmin", thresholds.kmin_bytes), ("Kmax", thresholds.kmax_bytes)];
+        }
+        for (name, bytes) in levels {
+            let label = format!("{name}, {}", units::bytes(bytes));
+            lines.push(self.level(&label, seconds, bytes as f64 / 1e3));
+        }
+        let top_kb = lines.iter().flat_map(|line| &line.curve).map(|point| point.1).fold(1.0, f64::max);
+        let state = if run.control.is_some() { "DCQCN" } else { "Off" };
+        let caption = format!("{state}: depth of the bottleneck's RoCE queue, the largest of each stretch");
+        self.draw_chart(&caption, "kB", seconds, top_kb * 1.1, &lines)
+    }
+
+    /// A dashed horizontal line across the run.
+    fn level(&self, label: &str, seconds: f64, level: f64) -> Line {
+        let curve = vec![(0.0, level), (seconds, level)];
+        Line { label: Some(label.to_owned()), curve, style: LEVEL.stroke_width(self.scale), dashed: true }
+    }
+
+    /// One chart: caption, axes, lines and legend.
+    fn draw_chart(&self, caption: &str, unit: &str, seconds: f64, top: f64, lines: &[Line]) -> Drawn<DB> {
+        let Self { area, scale } = *self;
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(TOP * scale)
+            .margin_right(RIGHT * scale)
+            .margin_left(EDGE * scale)
+            .x_label_area_size(BOTTOM * scale)
+            .y_label_area_size((LEFT - EDGE) * scale)
+            .build_cartesian_2d(0.0..seconds, 0.0..top)?;
+        chart
+            .configure_mesh()
+            .x_desc("time, s")
+            .y_desc(unit)
+            .x_labels(11)
+            .y_labels(6)
+            .x_label_formatter(&|x| tick(*x))
+            .y_label_formatter(&|y| tick(*y))
+            .max_light_lines(0)
+            .bold_line_style(GRID.stroke_width(scale))
+            .axis_style(AXIS.stroke_width(scale))
+            .set_all_tick_mark_size(4 * scale)
+            .label_style((FONT, TEXT * scale).into_font().color(&AXIS))
+            .axis_desc_style((FONT, TEXT * scale).into_font().color(&AXIS))
+            .draw()?;
+        for Line { curve, style, dashed, .. } in lines {
+            let points = curve.iter().copied();
+            if *dashed {
+                chart.draw_series(DashedLineSeries::new(points, 7 * scale, 5 * scale, *style))?;
+            } else {
+                chart.draw_series(LineSeries::new(points, *style))?;
+            }
+        }
+        self.text(caption, LEFT, 8, CAPTION_TEXT)?;
+        let labelled = lines.iter().filter_map(|line| line.label.as_ref().map(|label| (label, line)));
+        for ((label, line), row) in labelled.zip(0..) {
+            let (x, y) = (WIDTH - RIGHT + 12, TOP + row * LEGEND_STEP);
+            let dashes: &[(u32, u32)] = if line.dashed { &[(0, 8), (12, 20)] } else { &[(0, 20)] };
+            for (start, end) in dashes {
+                let stroke = [self.at(x + start, y + 7), self.at(x + end, y + 7)];
+                area.draw(&PathElement::new(stroke, line.style))?;
+            }
+            self.text(label, x + 28, y, TEXT)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `text` with its upper left corner at (`x`, `y`).
+    fn text(&self, text: &str, x: u32, y: u32, size: u32) -> Drawn<DB> {
+        self.area.draw(&Text::new(
+            text.to_owned(),
+            self.at(x, y),
+            (FONT, size * self.scale).into_font().color(&AXIS),
+        ))
+    }
+
+    /// Where a point is, in pixels. All are far inside 31 bits.
+    fn at(&self, x: u32, y: u32) -> (i32, i32) {
+        ((x * self.scale) as i32, (y * self.scale) as i32)
+    }
 }
 
 /// A number at an axis, without needless zeros.

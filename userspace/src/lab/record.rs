@@ -180,7 +180,9 @@ pub struct RunRecord {
     pub control: Option<Thresholds>,
     /// Rate of the bottleneck, bit/s.
     pub link_bps: u64,
-    /// Buffer of the bottleneck's RoCE queue, bytes.
+    /// Rate its RoCE queue is sure of, bit/s.
+    pub roce_bps: u64,
+    /// Buffer of that queue, bytes.
     pub buffer_bytes: u64,
     /// How long traffic ran, ns.
     pub duration_ns: u64,

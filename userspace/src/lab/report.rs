@@ -171,8 +171,7 @@ impl Figures {
         }
         let goodputs: Vec<_> = flows.iter().map(|flow| flow.goodput_bps).collect();
         let goodput_bps = goodputs.iter().sum();
-        let samples: Vec<_> =
-            record.samples.iter().filter(|sample| window.contains(sample.at_ns)).collect();
+        let samples: Vec<_> = record.samples.iter().filter(|sample| window.contains(sample.at_ns)).collect();
         let sent = |count: fn(&super::record::SentRecord) -> &super::record::Binned| {
             record.flows.iter().map(|flow| count(&flow.sent).sum(window)).sum()
         };
@@ -224,34 +223,22 @@ fn increase(record: &RunRecord, samples: &[&Sample], count: impl Fn(&Sample) -> 
 impl fmt::Display for IncastReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { config, runs } = self;
-        writeln!(
-            f,
-            "{} into {}, {} each way, MTU {}, buffer {}{}\n",
-            count(config.senders.into(), "sender"),
-            units::bps(config.link_bps as f64),
-            units::ns(config.duration_ns),
-            config.mtu_bytes,
-            units::bytes(config.buffer_bytes.into()),
-            match config.tcp_flows {
-                0 => String::new(),
-                flows => format!(", {} beside", count(flows.into(), "TCP flow")),
-            }
-        )?;
-        let steady = format!("after the first {}", units::ns(config.warm_up_ns));
-        let parts: [(&str, fn(&RunReport) -> &Figures); 2] =
-            [(&steady, |run| &run.steady), ("whole run", |run| &run.whole)];
-        let columns: Vec<&Figures> = parts.iter().flat_map(|(_, part)| runs.iter().map(part)).collect();
+        writeln!(f, "{config}\n")?;
+        let steady = format!("after the first {}", units::seconds(config.warm_up_ns));
+        let steady_columns = runs.iter().map(|run| &run.steady);
+        let columns: Vec<_> = steady_columns.chain(runs.iter().map(|run| &run.whole)).collect();
         let rows = rows(&columns);
 
         let label_width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0);
         // Wide enough for any figure, and for the headings over all runs together.
         let width = 11.max(steady.len().div_ceil(runs.len().max(1)));
         write!(f, "{:label_width$}", "")?;
-        for (title, _) in parts {
-            write!(f, "  {title:>1$}", (width + 2) * runs.len() - 2)?;
+        let part_width = ((width + 2) * runs.len()).saturating_sub(2);
+        for title in [&steady, "whole run"] {
+            write!(f, "  {title:>part_width$}")?;
         }
         write!(f, "\n{:label_width$}", "")?;
-        for run in parts.iter().flat_map(|_| runs) {
+        for run in runs.iter().chain(runs) {
             write!(f, "  {:>width$}", if run.control { "DCQCN" } else { "off" })?;
         }
         writeln!(f)?;
@@ -264,11 +251,6 @@ impl fmt::Display for IncastReport {
         }
         Ok(())
     }
-}
-
-/// A number of things.
-fn count(number: u64, thing: &str) -> String {
-    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
 /// A line of the table.
@@ -369,6 +351,7 @@ mod tests {
         RunRecord {
             control: control.then_some(Thresholds { kmin_bytes: 1, kmax_bytes: 2 }),
             link_bps: 8_000_000,
+            roce_bps: 8_000_000,
             buffer_bytes: 4000,
             duration_ns,
             warm_up_ns: SECOND_NS,
@@ -407,7 +390,8 @@ mod tests {
         let runs = vec![RunReport::from(&record(false)), RunReport::from(&record(true))];
         let table = IncastReport { config: IncastConfig::default(), runs }.to_string();
         let line = |label: &str| {
-            let line = table.lines().find(|line| line.starts_with(label)).unwrap_or_else(|| panic!("{table}"));
+            let line =
+                table.lines().find(|line| line.starts_with(label)).unwrap_or_else(|| panic!("{table}"));
             line[label.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
         };
         assert_eq!(line("RoCE goodput, s1"), "3.00 Mb/s 3.00 Mb/s 3.00 Mb/s 3.00 Mb/s");

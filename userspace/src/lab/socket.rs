@@ -61,12 +61,7 @@ impl RawSocket {
             .with_context(|| format!("cannot open a raw socket at {} of {}", host.ifname, host.netns.name()))
     }
 
-    fn try_open(
-        host: &Host,
-        receive: Receive,
-        send_buffer_bytes: usize,
-        frame_bytes: usize,
-    ) -> Result<Self> {
+    fn try_open(host: &Host, receive: Receive, send_buffer_bytes: usize, frame_bytes: usize) -> Result<Self> {
         // Without a protocol the socket receives nothing until pnet binds it to one.
         let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&fd, sockopt::SndBuf, &send_buffer_bytes)?;

@@ -15,6 +15,11 @@ pub(super) fn ns(ns: u64) -> String {
     scaled(ns as f64, &["ns", "us", "ms", "s"])
 }
 
+/// A duration given in ns, in seconds with no needless digit.
+pub(super) fn seconds(ns: u64) -> String {
+    format!("{} s", ns as f64 / 1e9)
+}
+
 /// Three significant digits and the unit that keeps them before the point.
 fn scaled(value: f64, units: &[&str]) -> String {
     let mut value = value;
@@ -47,6 +52,7 @@ mod tests {
         assert_eq!(bytes(999_700), "1.00 MB");
         assert_eq!(bytes(4_154), "4.15 kB");
         assert_eq!(ns(20_971_519), "21.0 ms");
+        assert_eq!(seconds(2_500_000_000), "2.5 s");
         assert_eq!(ns(8_000_000_000_000), "8000 s");
     }
 }

@@ -26,7 +26,10 @@ pub enum Key {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownKey {
     /// Nothing is called that.
-    #[error("unknown parameter `{name}`{}; `dcqcn config example` explains all", did_you_mean(.nearest.as_deref()))]
+    #[error(
+        "unknown parameter `{name}`{}",
+        .nearest.as_deref().map_or("; `dcqcn config example` explains all".into(), |name| did_you_mean(Some(name)))
+    )]
     Name {
         /// What was written.
         name: String,
@@ -71,6 +74,12 @@ pub enum SetError {
         /// The value.
         value: u64,
     },
+    /// The parameter is not set but follows from how the data plane is attached.
+    #[error("{0} cannot be set: it follows from `attach --{0}`, or from `{0}` at the top of its file")]
+    Attach(Key),
+    /// No `=` in it.
+    #[error("`{0}` is not KEY=VALUE, as in `rpg_ai_rate=40mbit`")]
+    Syntax(String),
     /// Each value is valid, but not together with the others.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -107,6 +116,12 @@ impl Key {
         scalars.chain(wred).chain((0..DSCPS).map(Self::DscpToTc)).chain((0..CLASSES).map(Self::TcToQueue))
     }
 
+    /// It tells the data plane what `attach` installed beside it, so it cannot be changed on its own.
+    #[must_use]
+    pub fn follows_from_attach(self) -> bool {
+        matches!(self, Self::Scalar(spec) if spec.key == "pacer")
+    }
+
     /// How its values are written.
     #[must_use]
     pub const fn unit(self) -> Unit {
@@ -114,6 +129,20 @@ impl Key {
             Self::Scalar(spec) => spec.unit,
             Self::Wred(_, spec) => spec.unit,
             Self::DscpToTc(_) | Self::TcToQueue(_) => Unit::Count,
+        }
+    }
+
+    /// The base unit, which raw numbers are in.
+    #[must_use]
+    pub const fn unit_name(self) -> &'static str {
+        match self.unit() {
+            Unit::Bytes => "bytes",
+            Unit::BitsPerSecond => "bit/s",
+            Unit::Nanoseconds => "ns",
+            Unit::PartsPerMillion => "ppm",
+            Unit::Count => "count",
+            Unit::Switch => "switch",
+            Unit::Choice(_) => "index",
         }
     }
 
@@ -254,6 +283,46 @@ impl FromStr for Key {
     }
 }
 
+/// A parameter and the value it is to have, as in `rpg_ai_rate=40mbit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The parameter.
+    pub key: Key,
+    /// A value in its range.
+    pub value: u64,
+}
+
+impl Assignment {
+    /// The parameter called `key` is to have the value that `text` says.
+    ///
+    /// # Errors
+    /// There is no such parameter, it cannot be set, or the text is no value of it.
+    pub fn new(key: &str, text: &str) -> Result<Self, SetError> {
+        let key: Key = key.parse()?;
+        if key.follows_from_attach() {
+            return Err(SetError::Attach(key));
+        }
+        Ok(Self { key, value: key.parse_value(text)? })
+    }
+
+    /// Carries it out. Whether the value goes with the others is for [`Config::validate`] to say.
+    ///
+    /// # Errors
+    /// The value is out of range; `config` is as it was.
+    pub fn apply(self, config: &mut Config) -> Result<(), SetError> {
+        self.key.set(config, self.value)
+    }
+}
+
+impl FromStr for Assignment {
+    type Err = SetError;
+
+    fn from_str(text: &str) -> Result<Self, SetError> {
+        let (key, value) = text.split_once('=').ok_or_else(|| SetError::Syntax(text.to_owned()))?;
+        Self::new(key.trim(), value)
+    }
+}
+
 /// The value of the parameter called `key`, as people write it.
 ///
 /// # Errors
@@ -267,9 +336,8 @@ pub fn get(config: &Config, key: &str) -> Result<String, UnknownKey> {
 /// # Errors
 /// There is no such parameter, the text is no value of it, or the whole would not be valid; `config` is as it was.
 pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), SetError> {
-    let key: Key = key.parse()?;
     let mut changed = *config;
-    key.set(&mut changed, key.parse_value(text)?)?;
+    Assignment::new(key, text)?.apply(&mut changed)?;
     changed.validate()?;
     *config = changed;
     Ok(())
@@ -300,6 +368,14 @@ mod tests {
     }
 
     #[test]
+    fn assignments_are_key_and_value() {
+        let assignment: Assignment = "wred.3.pmax=0.5%".parse().unwrap();
+        assert_eq!((assignment.key.to_string().as_str(), assignment.value), ("wred.3.pmax", 5_000));
+        let refused = "rpg_ai_rate 40mbit".parse::<Assignment>().unwrap_err();
+        assert_eq!(refused.to_string(), "`rpg_ai_rate 40mbit` is not KEY=VALUE, as in `rpg_ai_rate=40mbit`");
+    }
+
+    #[test]
     fn set_validates_the_whole_and_leaves_a_refused_config_alone() {
         let mut config = Config::DEFAULT;
         set(&mut config, "wred.3.kmax", "1.5MB").unwrap();
@@ -321,6 +397,7 @@ mod tests {
             ("dscp_to_tc.10", "8", "dscp_to_tc.10 = 8 is out of range: allowed is 0 to 7"),
             ("wred.3.kmin", "2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
             ("rpg_max_rate", "2gbit", "rpg_max_rate = 2gbit is above the link's 1gbit"),
+            ("pacer", "fq", "pacer cannot be set: it follows from `attach --pacer`"),
             ("rpg_min_rate", "2gbit", "rpg_min_rate = 2gbit is above the link's 1gbit"),
         ] {
             let message = set(&mut config, key, text).unwrap_err().to_string();

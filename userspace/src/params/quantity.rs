@@ -106,7 +106,7 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
             _ => Problem::WrongUnit,
         })
     })?;
-    // mantissa < 10^38 / 2^64 is checked by the multiplication; 10^decimals fits because decimals ≤ MAX_DIGITS.
+    // MAX_DIGITS bounds the mantissa and the decimals: both 10^28 · 2^30 and 10^28 fit.
     let scaled = mantissa.checked_mul(scale.into()).ok_or_else(|| refused(Problem::TooLarge))?;
     let divisor = 10u128.pow(decimals);
     if scaled % divisor != 0 {
@@ -115,7 +115,7 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
     u64::try_from(scaled / divisor).map_err(|_| refused(Problem::TooLarge))
 }
 
-/// Most digits of a number that is read: 10^28 times the largest unit still fits 128 bits.
+/// Most digits of a number that is read: 10^28 times the largest unit, below 2^30, fits 128 bits.
 const MAX_DIGITS: usize = 28;
 
 /// Splits `1.50MB` into 150, two decimals and `mb`.

@@ -22,10 +22,10 @@ use nix::sys::socket::{setsockopt, sockopt};
 pub(super) use receiver::Receiver;
 pub(super) use sender::Sender;
 
-use super::clock::now_ns;
 use super::frame::{Addresses, Path};
 use super::rc::Psn;
 use super::topology::Host;
+use crate::clock::monotonic_ns;
 
 /// DSCP of RoCE data and its acknowledgements (traffic class 3).
 const ROCE_DSCP: u8 = 26;
@@ -48,7 +48,7 @@ pub(super) struct Schedule<'a> {
 impl Schedule<'_> {
     /// Time since the start, ns; 0 before it.
     pub(super) fn elapsed_ns(&self) -> u64 {
-        now_ns().saturating_sub(self.start_ns)
+        monotonic_ns().saturating_sub(self.start_ns)
     }
 
     /// Whether traffic must end.
@@ -63,7 +63,7 @@ impl Schedule<'_> {
 
     /// Sleeps until the start.
     pub(super) fn wait_for_start(&self) {
-        std::thread::sleep(Duration::from_nanos(self.start_ns.saturating_sub(now_ns())));
+        std::thread::sleep(Duration::from_nanos(self.start_ns.saturating_sub(monotonic_ns())));
     }
 }
 
@@ -139,7 +139,7 @@ fn occupy_roce_port(host: &Host) -> Result<UdpSocket> {
 
 /// Sleeps until one of `fds` is ready or `at_ns` (CLOCK_MONOTONIC) is reached, [`NAP_NS`] at most.
 fn sleep_until(fds: &mut [PollFd<'_>], at_ns: u64) -> Result<()> {
-    let wait_ns = at_ns.saturating_sub(now_ns()).min(NAP_NS);
+    let wait_ns = at_ns.saturating_sub(monotonic_ns()).min(NAP_NS);
     // Rounded up: waking a little late is better than not sleeping at all.
     let timeout = PollTimeout::try_from(wait_ns.div_ceil(1_000_000)).unwrap_or(PollTimeout::ZERO);
     match poll(fds, timeout) {

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use nix::poll::PollFlags;
 
 use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
-use crate::lab::clock::now_ns;
+use crate::clock::monotonic_ns;
 use crate::lab::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::lab::rc::Responder;
 use crate::lab::record::ReceivedRecord;
@@ -48,8 +48,7 @@ impl<'a> Receiver<'a> {
         duration_ns: u64,
     ) -> Result<Self> {
         let frame_bytes = mtu_bytes as usize + MAX_OVERHEAD_BYTES;
-        let receive =
-            Receive::Type { ethertype: ethertype(host), buffer_bytes: RECEIVE_BUFFER_BYTES };
+        let receive = Receive::Type { ethertype: ethertype(host), buffer_bytes: RECEIVE_BUFFER_BYTES };
         let qps = qps.iter().map(|qp| PassiveQp {
             qpn: qp.receiver_qpn,
             path: qp.back(host),
@@ -99,7 +98,7 @@ impl PassiveQp {
         let Body::Write { segment, ack_request, region, payload_bytes, sent_at_ns } = received.body else {
             return false;
         };
-        let now_ns = now_ns();
+        let now_ns = monotonic_ns();
         let at_ns = now_ns.saturating_sub(schedule.start_ns);
         if let Some(sent_at_ns) = sent_at_ns {
             let delay_ns = now_ns.saturating_sub(sent_at_ns);
@@ -110,8 +109,7 @@ impl PassiveQp {
             histogram.record(delay_ns);
         }
         let before = self.responder.stats();
-        let (_, reply) =
-            self.responder.on_packet(segment, received.psn, ack_request, region, payload_bytes);
+        let (_, reply) = self.responder.on_packet(segment, received.psn, ack_request, region, payload_bytes);
         let after = self.responder.stats();
         let record = &mut self.record;
         record.ce_packets.add(at_ns, u64::from(received.ce));

@@ -7,15 +7,16 @@ use bytes::{Bytes, BytesMut};
 use nix::poll::PollFlags;
 
 use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
-use crate::lab::clock::now_ns;
+use crate::clock::monotonic_ns;
 use crate::lab::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::lab::rc::{Requester, RequesterConfig, RequesterStats};
 use crate::lab::record::SentRecord;
 use crate::lab::socket::{RawSocket, Receive, Sent};
 use crate::lab::topology::Host;
 
-/// Packets of a queue pair that wait in its own host: enough to keep the NIC busy, few enough that they wait in the
-/// sender's memory instead, as they would before a hardware NIC.
+/// What waits of a queue pair in its own host: enough to keep the NIC busy, little enough that the rest waits in the
+/// sender's memory, as it would before a hardware NIC. Bytes, and packets if those are more.
+const LOCAL_QUEUE_BYTES: usize = 16 << 10;
 const LOCAL_QUEUE_PACKETS: usize = 4;
 /// What the kernel charges a socket for a packet beyond its bytes: `struct sk_buff` and rounding up.
 const SKB_OVERHEAD_BYTES: usize = 1280;
@@ -58,9 +59,9 @@ impl<'a> Sender<'a> {
         duration_ns: u64,
     ) -> Result<Self> {
         let frame_bytes = template.mtu_bytes as usize + MAX_OVERHEAD_BYTES;
-        let send_buffer_bytes = LOCAL_QUEUE_PACKETS * (frame_bytes + SKB_OVERHEAD_BYTES);
-        let receive =
-            Receive::Type { ethertype: ethertype(host), buffer_bytes: RECEIVE_BUFFER_BYTES };
+        let local_packets = (LOCAL_QUEUE_BYTES / frame_bytes).max(LOCAL_QUEUE_PACKETS);
+        let send_buffer_bytes = local_packets * (frame_bytes + SKB_OVERHEAD_BYTES);
+        let receive = Receive::Type { ethertype: ethertype(host), buffer_bytes: RECEIVE_BUFFER_BYTES };
         let qps = qps
             .iter()
             .map(|qp| {
@@ -91,7 +92,7 @@ impl<'a> Sender<'a> {
         while !schedule.is_over() {
             self.take_in(schedule)?;
             for qp in &mut self.qps {
-                qp.requester.on_timer(now_ns());
+                qp.requester.on_timer(monotonic_ns());
                 qp.send(&mut self.frame, schedule).with_context(|| {
                     format!("cannot send at {} of {}", self.host.ifname, self.host.netns.name())
                 })?;
@@ -111,8 +112,8 @@ impl<'a> Sender<'a> {
             }
             let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn == received.dest_qpn) else { continue };
             match received.body {
-                Body::Ack => qp.requester.on_ack(received.psn, now_ns()),
-                Body::NakSequence => qp.requester.on_nak_sequence(received.psn, now_ns()),
+                Body::Ack => qp.requester.on_ack(received.psn, monotonic_ns()),
+                Body::NakSequence => qp.requester.on_nak_sequence(received.psn, monotonic_ns()),
                 Body::Cnp => qp.record.cnps.add(schedule.elapsed_ns(), 1),
                 Body::Write { .. } | Body::Other => {}
             }
@@ -122,7 +123,7 @@ impl<'a> Sender<'a> {
 
     /// Sleeps until something arrives, a socket with something to send has room, or a timer expires.
     fn sleep(&self) -> Result<()> {
-        let now_ns = now_ns();
+        let now_ns = monotonic_ns();
         let mut wake_ns = u64::MAX;
         let mut fds = vec![poll_fd(&self.receive, PollFlags::POLLIN)];
         for qp in &self.qps {
@@ -141,7 +142,7 @@ impl ActiveQp {
     /// Sends what window and socket allow, a burst at most.
     fn send(&mut self, frame: &mut BytesMut, schedule: &Schedule<'_>) -> Result<()> {
         for _ in 0..BURST {
-            let sent_at_ns = now_ns();
+            let sent_at_ns = monotonic_ns();
             if self.paused_until_ns > sent_at_ns || !self.socket.is_writable() {
                 break;
             }

@@ -18,6 +18,9 @@ impl Handle {
     /// As a parent: directly at the interface.
     pub const ROOT: Self = Self(0xffff_ffff);
 
+    /// As a parent: before and after everything else at the interface (`TC_H_CLSACT`).
+    pub const CLSACT: Self = Self(0xffff_fff1);
+
     /// The handle `major:minor`.
     #[must_use]
     pub const fn new(major: u16, minor: u16) -> Self {

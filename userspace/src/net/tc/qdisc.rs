@@ -86,6 +86,15 @@ pub enum Shaper {
     },
 }
 
+impl std::fmt::Display for Shaper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tbf => f.write_str("tbf"),
+            Self::Htb { class } => write!(f, "htb class {class}"),
+        }
+    }
+}
+
 impl Netlink {
     /// All qdiscs of the interface.
     ///
@@ -178,6 +187,15 @@ impl Netlink {
     pub fn delete_root(&self, ifindex: u32) -> Result<()> {
         self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::ROOT))?
             .map_err(|refusal| self.refused("delete the root qdisc", ifindex, refusal))
+    }
+
+    /// Removes the clsact qdisc, and the filters on it.
+    ///
+    /// # Errors
+    /// There is none, or the process lacks CAP_NET_ADMIN.
+    pub fn delete_clsact(&self, ifindex: u32) -> Result<()> {
+        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::CLSACT))?
+            .map_err(|refusal| self.refused("delete the clsact qdisc", ifindex, refusal))
     }
 
     /// Creates an HTB class or changes the one that exists; packets waiting in it stay.

@@ -1,0 +1,267 @@
+//! The rate machine against the paper: a worked example, and an independent model on random histories.
+
+mod model;
+
+use dcqcn_common::params::{Config, MAX_RATE_BPS};
+use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
+use model::Model;
+use proptest::prelude::*;
+
+const US: u64 = 1_000;
+const HOUR: u64 = 3_600_000_000_000;
+
+/// The smallest step of alpha.
+const ALPHA_QUANTUM: f64 = 1.0 / ALPHA_ONE as f64;
+
+/// Within 0.001 % or 10 bit/s; 0.1 % or 1 kb/s would do, but a machine that far off has a mistake in it.
+fn same_rate(rate_bps: u64, model_bps: f64) -> bool {
+    (rate_bps as f64 - model_bps).abs() <= (model_bps * 1e-5).max(10.0)
+}
+
+/// Within 0.1 % or a quantum.
+fn same_alpha(alpha_q31: u32, model: f64) -> bool {
+    (f64::from(alpha_q31) * ALPHA_QUANTUM - model).abs() <= (model * 1e-3).max(ALPHA_QUANTUM)
+}
+
+/// CNPs at 0, 50 and 100 us to a flow at 40 Gb/s, then none. Every number is exact in binary.
+#[test]
+fn worked_trace() {
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = 40_000_000_000;
+    config.scalars.rpg_hai_rate_bps = 400_000_000;
+    let p = RpParams::new(&config);
+    let mut m = RateMachine::new(&p);
+    let alpha = |n: i32| (255.0 / 256.0_f64).powi(n);
+
+    let at_cnp = [(0, 40_000.0, 20_000.0), (50, 20_000.0, 10_000.0), (100, 10_000.0, 5_000.0)];
+    for (t_us, target_mbps, rate_mbps) in at_cnp {
+        m.advance(&p, t_us * US);
+        m.on_cnp(&p, t_us * US);
+        assert_eq!(
+            (m.target_bps as f64, m.rate_bps as f64),
+            (target_mbps * 1e6, rate_mbps * 1e6),
+            "{t_us} us"
+        );
+        assert_eq!((m.alpha_q31(&p, t_us * US), m.time_stage, m.byte_stage), (ALPHA_ONE, 0, 0), "{t_us} us");
+    }
+
+    let fast_recovery = [
+        (155, 10_000.0, 7_500.0),
+        (210, 10_000.0, 8_750.0),
+        (265, 10_000.0, 9_375.0),
+        (320, 10_000.0, 9_687.5),
+    ];
+    // Time only, the byte counter at 0: additive for good.
+    let additive = [
+        (375, 10_040.0, 9_863.75),
+        (430, 10_080.0, 9_971.875),
+        (485, 10_120.0, 10_045.937_5),
+        (540, 10_160.0, 10_102.968_75),
+    ];
+    for (stage, (t_us, target_mbps, rate_mbps)) in (1..).zip(fast_recovery.into_iter().chain(additive)) {
+        // Up to the last instant nothing happens.
+        let mut before = m;
+        before.advance(&p, t_us * US - 1);
+        assert_eq!(before, m, "{t_us} us");
+
+        m.advance(&p, t_us * US);
+        assert_eq!(
+            (m.target_bps as f64, m.rate_bps as f64),
+            (target_mbps * 1e6, rate_mbps * 1e6),
+            "{t_us} us"
+        );
+        assert_eq!((m.time_stage, m.byte_stage), (stage, 0), "{t_us} us");
+        assert!(same_alpha(m.alpha_q31(&p, t_us * US), alpha(stage as i32)), "{t_us} us");
+    }
+    // The figures as they are printed.
+    assert_eq!(format!("{:.6} {:.6}", alpha(1), alpha(5)), "0.996094 0.980621");
+}
+
+/// With both counters beyond F the flow is in hyper increase: F = 5, events of timer and byte counter in turn.
+#[test]
+fn hyper_increase_follows_the_slower_counter() {
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = 40_000_000_000;
+    config.scalars.rpg_hai_rate_bps = 400_000_000;
+    let p = RpParams::new(&config);
+    let mut m = RateMachine::new(&p);
+    for cnp in 0..3 {
+        m.on_cnp(&p, cnp);
+    }
+    assert_eq!((m.target_bps, m.rate_bps), (10_000_000_000, 5_000_000_000));
+    let mut targets = Vec::new();
+    for period in 1..=8 {
+        m.advance(&p, 2 + period * 55 * US);
+        let after_timer = m.target_bps;
+        m.on_send(&p, 10_000_000);
+        targets.push([after_timer, m.target_bps].map(|bps| bps / 1_000_000));
+    }
+    let fast = [10_000; 2];
+    assert_eq!(targets[..4], [fast; 4]);
+    assert_eq!(targets[4..], [[10_040, 10_080], [10_120, 10_520], [10_920, 11_720], [12_520, 13_720]]);
+    assert_eq!((m.time_stage, m.byte_stage), (8, 8));
+}
+
+/// A flow without a CNP stays at the line rate, whichever that is, and no counter of it runs.
+#[test]
+fn a_flow_that_starts_is_idle() {
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = 25_000_000_000;
+    let p = RpParams::new(&config);
+    let mut m = RateMachine::new(&p);
+    m.advance(&p, HOUR);
+    m.on_send(&p, 4_000_000_000);
+    assert_eq!(m, RateMachine::new(&p));
+    config.scalars.link_rate_bps = 100_000_000_000;
+    let p = RpParams::new(&config);
+    m.advance(&p, 2 * HOUR);
+    assert_eq!(m, RateMachine::new(&p));
+}
+
+/// Alpha has no loop: any number of periods is at most 16 products.
+#[test]
+fn alpha_decays_by_one_gain_per_period() {
+    for dce_tcp_g in [1, 512, 960, 1_020, 1_023] {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = 1_000_000_000;
+        config.scalars.dce_tcp_g = dce_tcp_g;
+        let p = RpParams::new(&config);
+        let mut m = RateMachine::new(&p);
+        m.on_cnp(&p, 7);
+        for periods in (0..70_000).chain([1 << 20, 1 << 40]) {
+            let now_ns = 7 + periods * config.scalars.dce_tcp_rtt_ns;
+            let model = (dce_tcp_g as f64 / 1_024.0).powf(periods as f64);
+            let alpha_q31 = m.alpha_q31(&p, now_ns);
+            assert!(same_alpha(alpha_q31, model), "g {dce_tcp_g}, {periods} periods: {alpha_q31} {model}");
+            assert!(periods == 0 || m.alpha_q31(&p, now_ns - 1) >= alpha_q31);
+        }
+    }
+}
+
+/// What happens to a flow.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Cnp,
+    Send { bytes: u64 },
+    Sample,
+}
+
+/// How long nothing happens before it.
+#[derive(Clone, Copy, Debug)]
+enum Gap {
+    Ns(u64),
+    /// To where the increase timer may expire at the same instant.
+    IncreaseTimers(u64),
+    /// To where the alpha timer may.
+    AlphaTimers(u64),
+}
+
+/// Integers of every magnitude up to `high`.
+fn any_size(low: u64, high: u64) -> impl Strategy<Value = u64> {
+    (low..=high, 0u32..64).prop_map(move |(value, shift)| (value >> shift).max(low))
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => Just(Event::Cnp),
+        4 => any_size(64, 9_216).prop_map(|bytes| Event::Send { bytes }),
+        4 => any_size(64, (1 << 32) - 1).prop_map(|bytes| Event::Send { bytes }),
+        2 => Just(Event::Sample),
+    ]
+}
+
+fn any_gap() -> impl Strategy<Value = Gap> {
+    prop_oneof![
+        1 => Just(Gap::Ns(0)),
+        6 => any_size(US, HOUR).prop_map(Gap::Ns),
+        3 => (1u64..50).prop_map(Gap::IncreaseTimers),
+        1 => (1u64..50).prop_map(Gap::AlphaTimers),
+    ]
+}
+
+prop_compose! {
+    fn any_config()(
+        link_rate_bps in any_size(100_000_000, MAX_RATE_BPS), min_rate in any_size(100_000, MAX_RATE_BPS),
+        ai_rate in any_size(1_000, MAX_RATE_BPS), hai_rate in any_size(1_000, MAX_RATE_BPS),
+        time_reset_ns in any_size(US, 10_000_000 * US), time_is_on in prop::bool::weighted(0.8),
+        byte_reset in any_size(1_000, 10_000_000_000), bytes_are_on in prop::bool::weighted(0.8),
+        threshold in prop_oneof![3 => Just(5), 1 => Just(0), 1 => Just(31), 3 => 0u64..=31],
+        gd in prop_oneof![2 => Just(11), 1 => 10u64..=15],
+        min_dec_fac in prop_oneof![2 => Just(1), 1 => 1u64..=100],
+        g in prop_oneof![1 => Just(1_020), 1 => 1u64..=1_023],
+        tau_ns in any_size(US, 10_000_000 * US), alpha in prop_oneof![1 => Just(1_024), 1 => 1u64..=1_024],
+    ) -> Config {
+        let mut config = Config::DEFAULT;
+        let s = &mut config.scalars;
+        s.link_rate_bps = link_rate_bps;
+        s.rpg_min_rate_bps = min_rate.min(link_rate_bps);
+        s.rpg_ai_rate_bps = ai_rate;
+        s.rpg_hai_rate_bps = hai_rate;
+        s.rpg_time_reset_ns = if time_is_on { time_reset_ns } else { 0 };
+        s.rpg_byte_reset_bytes = if bytes_are_on { byte_reset } else { 0 };
+        s.rpg_threshold = threshold;
+        s.rpg_gd = gd;
+        s.rpg_min_dec_fac = min_dec_fac;
+        s.dce_tcp_g = g;
+        s.dce_tcp_rtt_ns = tau_ns;
+        s.initial_alpha_value = alpha;
+        config
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn the_machine_is_the_model(
+        config in any_config(), start_ns in any_size(0, 1_000 * HOUR),
+        history in prop::collection::vec((any_gap(), any_event()), 1..60),
+        // The model takes one event after the other: so many at most in one gap, unless the flow is at the line rate.
+        most_events in prop_oneof![19 => Just(500), 1 => Just(100_000)],
+    ) {
+        prop_assert_eq!(config.validate(), Ok(()));
+        let s = &config.scalars;
+        let p = RpParams::new(&config);
+        let (mut m, mut model) = (RateMachine::new(&p), Model::new(&config));
+        let mut now_ns = start_ns;
+        for (gap, event) in history {
+            let at_line = model.is_at_line_rate();
+            let gap_ns = match gap {
+                Gap::Ns(ns) if at_line || s.rpg_time_reset_ns == 0 => ns,
+                Gap::Ns(ns) => ns.min(most_events * s.rpg_time_reset_ns),
+                Gap::IncreaseTimers(periods) => periods * s.rpg_time_reset_ns,
+                Gap::AlphaTimers(periods) => periods * s.dce_tcp_rtt_ns,
+            };
+            let looked_at_ns = now_ns + gap_ns / 3;
+            now_ns += gap_ns;
+            model.run_until(now_ns);
+            // A look in between changes nothing.
+            let mut looked_at = m;
+            looked_at.advance(&p, looked_at_ns);
+            looked_at.advance(&p, now_ns);
+            m.advance(&p, now_ns);
+            prop_assert_eq!(m, looked_at);
+            match event {
+                Event::Cnp => {
+                    model.cnp(now_ns);
+                    m.on_cnp(&p, now_ns);
+                }
+                Event::Send { bytes } => {
+                    let bytes = if at_line { bytes } else { bytes.min(most_events * s.rpg_byte_reset_bytes.max(1_000)) };
+                    model.send(bytes);
+                    m.on_send(&p, bytes);
+                }
+                Event::Sample => {}
+            }
+            let alpha_q31 = m.alpha_q31(&p, now_ns);
+            prop_assert!(same_rate(m.rate_bps, model.rate_bps), "rate {} {}", m.rate_bps, model.rate_bps);
+            prop_assert!(same_rate(m.target_bps, model.target_bps), "target {} {}", m.target_bps, model.target_bps);
+            prop_assert!(same_alpha(alpha_q31, model.alpha), "alpha {} {}", alpha_q31, model.alpha);
+            prop_assert!(alpha_q31 <= ALPHA_ONE);
+            // The flow is at the line rate long before its stages reach their end.
+            let stages = [model.time_stage, model.byte_stage].map(|stage| stage.min(u64::from(u32::MAX)) as u32);
+            prop_assert_eq!([m.time_stage, m.byte_stage], stages);
+            prop_assert!((p.min_rate_bps..=p.line_rate_bps).contains(&m.rate_bps));
+        }
+    }
+}

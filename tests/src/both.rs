@@ -1,0 +1,97 @@
+//! The reference engine and the kernel engine side by side, held to the same answers.
+
+use dcqcn::dataplane::Sizes;
+use dcqcn::engine::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::Pair;
+use dcqcn_common::params::{Config, Params, Port};
+use dcqcn_common::stats::Stat;
+
+/// The loopback interface, which every network namespace has under this number: the kernel engine's XDP wants an
+/// interface that exists.
+pub const LO: u32 = 1;
+/// Where the random sequence begins.
+const SEED: u64 = 0x0dc9_c0de;
+
+/// Both engines, in the same state.
+pub struct Both {
+    reference: Reference,
+    kernel: Kernel,
+    /// The parameters in force.
+    pub params: Params,
+}
+
+impl Both {
+    /// Loads the object and makes the same of plain memory; `None`, and a line that says so, where the kernel refuses
+    /// because of missing capabilities.
+    #[must_use]
+    pub fn load(test: &str, flows: u32, config: &Config) -> Option<Self> {
+        let sizes = Sizes { rp_flows: flows, np_flows: flows };
+        let port = Port::new(LO, sizes.rp_sets(), sizes.np_sets());
+        let params = Params::new(config, port).unwrap_or_else(|error| panic!("{error}"));
+        match Kernel::new(sizes, &params, SEED) {
+            Ok(kernel) => Some(Self { reference: Reference::new(sizes, &params, SEED), kernel, params }),
+            Err(error) if error.to_string().contains("run it as root") => {
+                eprintln!("SKIPPED {test}: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Puts other parameters in force.
+    pub fn set_config(&mut self, config: &Config) {
+        let params = Params::new(config, self.params.port).unwrap_or_else(|error| panic!("{error}"));
+        self.set_params(&params);
+    }
+
+    /// Puts other parameters in force, the port's too.
+    pub fn set_params(&mut self, params: &Params) {
+        self.params = *params;
+        self.reference.set_params(params).unwrap_or_else(|error| panic!("{error}"));
+        self.kernel.set_params(params).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Enters a pair.
+    pub fn set_pair(&mut self, id: &QpId, pair: &Pair) {
+        self.reference.set_pair(id, pair).unwrap_or_else(|error| panic!("{error}"));
+        self.kernel.set_pair(id, pair).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Has both process a packet; panics unless they agree to the last byte.
+    pub fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Outcome {
+        let reference = self.reference.process(hook, now_ns, packet, meta);
+        let kernel = self.kernel.process(hook, now_ns, packet, meta);
+        let reference = reference.unwrap_or_else(|error| panic!("reference: {error}"));
+        let kernel = kernel.unwrap_or_else(|error| panic!("kernel: {error}; packet {packet:02x?}"));
+        assert!(
+            reference == kernel,
+            "{hook:?} at {now_ns} with {meta:?}\npacket    {packet:02x?}\nreference {reference:02x?}\nkernel    {kernel:02x?}"
+        );
+        reference
+    }
+
+    /// The whole state; panics unless both have the same.
+    pub fn state(&self) -> State {
+        let reference = self.reference.state().unwrap_or_else(|error| panic!("reference: {error}"));
+        let kernel = self.kernel.state().unwrap_or_else(|error| panic!("kernel: {error}"));
+        assert_eq!(reference.counters, kernel.counters, "counters");
+        assert_eq!(reference.queues, kernel.queues, "queues");
+        assert_eq!(reference.pairs, kernel.pairs, "pairs");
+        assert_eq!(reference.random, kernel.random, "random sequence");
+        for (index, (reference, kernel)) in reference.rp.iter().zip(&kernel.rp).enumerate() {
+            assert_eq!(reference, kernel, "RP set {index}");
+        }
+        for (index, (reference, kernel)) in reference.np.iter().zip(&kernel.np).enumerate() {
+            assert_eq!(reference, kernel, "NP set {index}");
+        }
+        assert!(reference == kernel);
+        reference
+    }
+}
+
+/// A counter of a hook.
+#[must_use]
+pub fn count(state: &State, hook: Hook, stat: Stat) -> u64 {
+    state.counters[hook.slot()].stat[stat as usize]
+}

@@ -1,0 +1,222 @@
+//! RoCEv2 packets made to order.
+
+use std::path::Path;
+
+use dcqcn::replay::Capture;
+use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
+use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr};
+use dcqcn_common::wire::ext::{Deth, DethRepr};
+use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
+use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
+use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
+use dcqcn_common::wire::{cnp, icrc};
+
+/// Every opcode there is.
+pub const OPCODES: std::ops::RangeInclusive<u8> = 0..=255;
+
+/// A packet from host `src` to host `dst`.
+#[derive(Clone, Debug)]
+pub struct Roce {
+    /// TPID and TCI of each tag, from the outermost.
+    pub tags: Vec<(EtherType, u16)>,
+    /// IPv6, not IPv4.
+    pub v6: bool,
+    /// Last byte of the sender's address.
+    pub src: u8,
+    /// Last byte of the receiver's address.
+    pub dst: u8,
+    /// DSCP, below 64.
+    pub dscp: u8,
+    /// ECN field.
+    pub ecn: Ecn,
+    /// Opcode.
+    pub opcode: Opcode,
+    /// Receiver's QPN.
+    pub dest_qpn: u32,
+    /// Sender's QPN, in the DETH of a datagram.
+    pub source_qpn: u32,
+    /// PSN.
+    pub psn: u32,
+    /// Bytes behind the extension headers.
+    pub payload: usize,
+}
+
+impl Default for Roce {
+    fn default() -> Self {
+        Self {
+            tags: Vec::new(),
+            v6: false,
+            src: 1,
+            dst: 2,
+            dscp: 26,
+            ecn: Ecn::ECT0,
+            opcode: Opcode::RC_RDMA_WRITE_MIDDLE,
+            dest_qpn: 0x11,
+            source_qpn: 0x22,
+            psn: 7,
+            payload: 1_024,
+        }
+    }
+}
+
+/// MAC address of host `host`.
+#[must_use]
+pub const fn mac(host: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, host]
+}
+
+/// IPv4 address of host `host`.
+#[must_use]
+pub const fn v4(host: u8) -> [u8; 4] {
+    [10, 0, 0, host]
+}
+
+/// IPv6 address of host `host`.
+#[must_use]
+pub const fn v6(host: u8) -> [u8; 16] {
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]
+}
+
+impl Roce {
+    /// Offset of the IP header.
+    #[must_use]
+    pub fn l3(&self) -> usize {
+        Ethernet::LEN + VlanTag::LEN * self.tags.len()
+    }
+
+    /// Offset of the BTH.
+    #[must_use]
+    pub fn bth(&self) -> usize {
+        self.l3() + if self.v6 { Ipv6::LEN } else { Ipv4::LEN } + Udp::LEN
+    }
+
+    /// The frame, with right checksum and ICRC.
+    #[must_use]
+    pub fn frame(&self) -> Vec<u8> {
+        let mut out = self.link();
+        let transport = Bth::LEN + self.opcode.ext_len() + self.payload + icrc::LEN;
+        let udp_len = Udp::LEN + transport;
+        let tos = ecn::tos(self.dscp, self.ecn);
+        if self.v6 {
+            let ip = Ipv6Repr {
+                traffic_class: tos,
+                flow_label: 0x1234,
+                payload_len: udp_len as u16,
+                next_header: udp::IP_PROTOCOL,
+                hop_limit: 64,
+                src: v6(self.src),
+                dst: v6(self.dst),
+            };
+            append::<{ Ipv6::LEN }>(&mut out, |header| ip.emit(header));
+        } else {
+            let ip = Ipv4Repr {
+                tos,
+                total_len: (Ipv4::LEN + udp_len) as u16,
+                id: 0x77,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset: 0,
+                ttl: 64,
+                protocol: udp::IP_PROTOCOL,
+                src: v4(self.src),
+                dst: v4(self.dst),
+            };
+            append::<{ Ipv4::LEN }>(&mut out, |header| ip.emit(header));
+        }
+        let udp =
+            UdpRepr { src_port: 0xc123, dst_port: udp::ROCE_V2_PORT, length: udp_len as u16, checksum: 0 };
+        append::<{ Udp::LEN }>(&mut out, |header| udp.emit(header));
+        let bth = BthRepr { ack_request: true, ..BthRepr::new(self.opcode, self.dest_qpn, self.psn) };
+        append::<{ Bth::LEN }>(&mut out, |header| bth.emit(header));
+        let mut ext = vec![0x5a; self.opcode.ext_len()];
+        if self.opcode.has_deth() && !self.opcode.has_rdeth() {
+            let deth = DethRepr { q_key: 0x1111_1111, src_qpn: self.source_qpn };
+            if let Some(header) = ext.first_chunk_mut::<{ Deth::LEN }>() {
+                deth.emit(header);
+            }
+        }
+        out.append(&mut ext);
+        out.extend((0..self.payload).map(|i| i as u8));
+        out.extend([0; icrc::LEN]);
+        seal(&mut out, self.l3());
+        out
+    }
+
+    fn link(&self) -> Vec<u8> {
+        let inner = if self.v6 { EtherType::IPV6 } else { EtherType::IPV4 };
+        let types: Vec<_> = self.tags.iter().map(|(tpid, _)| *tpid).chain([inner]).collect();
+        let mut out = Vec::new();
+        let eth = EthernetRepr { dst: mac(self.dst), src: mac(self.src), ethertype: types[0] };
+        append::<{ Ethernet::LEN }>(&mut out, |header| eth.emit(header));
+        for ((_, tci), &next) in self.tags.iter().zip(&types[1..]) {
+            let tag = VlanTagRepr {
+                pcp: (tci >> 13) as u8,
+                dei: tci & 0x1000 != 0,
+                vid: tci & 0x0fff,
+                ethertype: next,
+            };
+            append::<{ VlanTag::LEN }>(&mut out, |header| tag.emit(header));
+        }
+        out
+    }
+
+    /// The CNP with which `self`'s receiver answers it, built by the library alone: the hint names the receiver's QP
+    /// unless the sender's QPN is known.
+    #[must_use]
+    pub fn cnp(&self, sender_qpn: Option<u32>, tos: u8) -> Vec<u8> {
+        let repr = cnp::CnpRepr {
+            udp_sport: 0xc123,
+            dest_qpn: sender_qpn.unwrap_or(0),
+            hint: if sender_qpn.is_some() { cnp::NO_HINT } else { self.dest_qpn },
+            tos,
+            ttl: 64,
+        };
+        let mut out = Self { src: self.dst, dst: self.src, ..self.clone() }.link();
+        if self.v6 {
+            append::<{ cnp::V6_LEN }>(&mut out, |ip| cnp::emit_v6(ip, v6(self.dst), v6(self.src), &repr));
+        } else {
+            append::<{ cnp::V4_LEN }>(&mut out, |ip| cnp::emit_v4(ip, v4(self.dst), v4(self.src), &repr));
+        }
+        out
+    }
+}
+
+fn append<const N: usize>(out: &mut Vec<u8>, emit: impl FnOnce(&mut [u8; N])) {
+    let mut header = [0; N];
+    emit(&mut header);
+    out.extend(header);
+}
+
+/// Computes the ICRC of the packet whose IP header is at `l3`.
+pub fn seal(frame: &mut [u8], l3: usize) {
+    assert_eq!(icrc::seal(&mut frame[l3..]), Some(()), "too short for an ICRC");
+}
+
+/// Rewrites the ECN field of a frame without tags, and its IPv4 checksum.
+pub fn set_ecn(frame: &mut [u8], ecn: Ecn) {
+    let Some((_, l3)) = frame.split_at_mut_checked(Ethernet::LEN) else {
+        return;
+    };
+    let Some(header) = l3.first_chunk_mut::<{ Ipv4::LEN }>() else {
+        return;
+    };
+    if let Some(ip) = Ipv4Repr::parse(Ipv4::new(header)) {
+        Ipv4Repr { tos: ecn.apply(ip.tos), ..ip }.emit(header);
+    }
+}
+
+/// The frames of a capture in `tests/captures`, with their times in ns since the first.
+#[must_use]
+pub fn capture(name: &str) -> Vec<(u64, Vec<u8>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(name);
+    let mut capture = Capture::open(&path).unwrap_or_else(|error| panic!("{error}"));
+    let mut frames = Vec::new();
+    let mut first_ns = None;
+    while let Some(packet) = capture.next_packet() {
+        let packet = packet.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let first_ns = *first_ns.get_or_insert(packet.time_ns);
+        frames.push((packet.time_ns - first_ns, packet.data));
+    }
+    frames
+}

@@ -1,0 +1,160 @@
+//! `config`: the configuration file.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use dcqcn_common::params::Quantity;
+use serde::Serialize;
+
+use super::output::Output;
+use super::settings::read_file;
+use crate::params::quantity::parse_rate_bps;
+use crate::params::{self, Profile, Settings, word};
+use crate::render::Table;
+
+/// Write, check and describe the configuration file.
+#[derive(Debug, Subcommand)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn config example > /etc/dcqcn.toml
+  dcqcn config check /etc/dcqcn.toml
+  dcqcn config schema > dcqcn.schema.json")]
+pub(super) enum ConfigCommand {
+    Example(ExampleArgs),
+    Check(CheckArgs),
+    /// Print the JSON schema of the file, for editors.
+    #[command(after_long_help = "Examples:\n  dcqcn config schema > dcqcn.schema.json")]
+    Schema,
+}
+
+impl ConfigCommand {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Example(args) => args.run(out),
+            Self::Check(args) => args.run(out),
+            Self::Schema => out.json(&params::schema()),
+        }
+    }
+}
+
+/// Print a complete configuration file: every setting with its meaning, range and default.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn config example
+  dcqcn config example --profile lab --link-rate 200mbit    what a profile amounts to")]
+pub(super) struct ExampleArgs {
+    /// With the values of this profile.
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
+    /// The link's rate, on which some profiles depend.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
+    link_rate: Option<u64>,
+}
+
+impl ExampleArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let config = self.profile.config(self.link_rate)?;
+        if out.is_json() {
+            out.json(&params::example_json(&config))
+        } else {
+            out.text(&params::example(&config))
+        }
+    }
+}
+
+/// Check a configuration file and print what it says.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Every error is told with its line. Whether rates fit the link is decided when attaching.
+
+Examples:
+  dcqcn config check /etc/dcqcn.toml    exit code 1 if anything is wrong")]
+pub(super) struct CheckArgs {
+    /// The file.
+    file: PathBuf,
+}
+
+impl CheckArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let settings = read_file(&self.file)?;
+        let file = self.file.display().to_string();
+        // `lab` needs a rate, which `attach` may find out; any that it takes does here.
+        settings
+            .config(Some(Profile::MAX_LAB_RATE_BPS))
+            .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
+        out.show(&CheckReport::new(file, &settings))
+    }
+}
+
+#[derive(Serialize)]
+struct CheckReport {
+    file: String,
+    settings: Vec<Said>,
+}
+
+/// A setting the file has.
+#[derive(Serialize)]
+struct Said {
+    key: String,
+    value: String,
+    default: String,
+}
+
+impl CheckReport {
+    fn new(file: String, settings: &Settings) -> Self {
+        let Settings { role, profile, pacer, xdp_mode, flows, changes } = settings;
+        let tops = [
+            role.map(|role| word(&role)),
+            profile.map(|profile| word(&profile)),
+            pacer.map(|pacer| word(&pacer)),
+            xdp_mode.map(|mode| word(&mode)),
+            flows.map(|flows| flows.to_string()),
+        ];
+        let tops = params::ENTRIES.iter().zip(tops).filter_map(|(entry, value)| {
+            let default = (entry.default)().trim_matches('"').to_owned();
+            Some(Said { key: entry.key.to_owned(), value: value?, default })
+        });
+        let changes = changes.iter().map(|change| Said {
+            key: change.key.to_string(),
+            value: Quantity(change.value, change.key.unit()).to_string(),
+            default: Quantity(change.key.default(), change.key.unit()).to_string(),
+        });
+        Self { file, settings: tops.chain(changes).collect() }
+    }
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, settings } = self;
+        if settings.is_empty() {
+            return writeln!(f, "{file} is valid and leaves everything at its default");
+        }
+        writeln!(f, "{file} is valid and sets:")?;
+        let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
+        for Said { key, value, default } in settings {
+            table.row([key.clone(), value.clone(), default.clone()]);
+        }
+        write!(f, "{table}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_prints_what_it_found() {
+        let settings = params::parse("x", "role = 'switch'\n[wred.3]\nkmin = '100KB'\n").unwrap();
+        let text = "\
+x is valid and sets:
+SETTING       VALUE  DEFAULT
+role         switch     host
+wred.3.kmin   100KB      5KB
+";
+        assert_eq!(CheckReport::new("x".into(), &settings).to_string(), text);
+        let nothing = CheckReport::new("x".into(), &Settings::default());
+        assert_eq!(nothing.to_string(), "x is valid and leaves everything at its default\n");
+    }
+}

@@ -1,0 +1,166 @@
+//! The `dcqcn` command.
+
+mod attach;
+mod config;
+mod counters;
+mod flows;
+mod lab;
+mod output;
+mod queues;
+mod run;
+mod settings;
+mod tune;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use output::Output;
+
+/// Exit code: failed or refused.
+const FAILED: u8 = 1;
+/// Exit code: the interface is not attached. (2, wrong usage, is clap's.)
+const NOT_ATTACHED: u8 = 3;
+
+const AFTER_HELP: &str = "\
+Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
+Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
+
+Exit codes:
+  0  done
+  1  failed or refused; nothing was changed
+  2  wrong usage
+  3  the interface is not attached
+
+Environment:
+  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn::net=trace` (default: warn)";
+
+/// DCQCN congestion control for RoCEv2, in eBPF.
+///
+/// Marks packets at congestion points, answers marked packets with CNPs, and holds each queue pair to its DCQCN rate.
+/// The data plane stays in the kernel when the command ends.
+#[derive(Debug, Parser)]
+#[command(name = "dcqcn", version, max_term_width = 120, after_long_help = AFTER_HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print JSON: raw numbers, units in the names.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Attach(attach::AttachArgs),
+    Detach(attach::DetachArgs),
+    Status(attach::StatusArgs),
+    Get(tune::GetArgs),
+    Set(tune::SetArgs),
+    Qp(flows::QpArgs),
+    Queues(queues::QueuesArgs),
+    Counters(counters::CountersArgs),
+    Run(run::RunArgs),
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+}
+
+impl Cli {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self.command {
+            Command::Attach(args) => args.run(out),
+            Command::Detach(args) => args.run(out),
+            Command::Status(args) => args.run(out),
+            Command::Get(args) => args.run(out),
+            Command::Set(args) => args.run(out),
+            Command::Qp(args) => args.run(out),
+            Command::Queues(args) => args.run(out),
+            Command::Counters(args) => args.run(out),
+            Command::Run(args) => args.run(out),
+            Command::Lab(command) => command.run(out),
+            Command::Config(command) => command.run(out),
+        }
+    }
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("DCQCN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let mut stdout = io::stdout().lock();
+    let mut out = Output::new(&mut stdout, cli.json);
+    let result = cli.run(&mut out).and_then(|()| out.finish());
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read has read enough, as in `dcqcn qp eth0 | head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprint!("{}", output::explain(&error));
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let not_attached = |cause: &(dyn std::error::Error + 'static)| {
+        matches!(cause.downcast_ref(), Some(crate::attach::Error::NotAttached { .. }))
+    };
+    if error.chain().any(not_attached) { NOT_ATTACHED } else { FAILED }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        let mut cli = Cli::command();
+        cli.build();
+        for command in cli.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+            let name = command.get_name().to_owned();
+            let help = command.render_long_help().to_string();
+            assert!(help.contains(&format!("dcqcn {name}")), "{help}");
+            assert!(command.get_about().is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn wrong_usage_names_the_next_step() {
+        for (line, says) in [
+            ("dcqcn set eth0", "<KEY=VALUE>"),
+            ("dcqcn set eth0 rpg_ai_rat=1mbit", "did you mean `rpg_ai_rate`?"),
+            ("dcqcn set eth0 rpg_time_reset=55", "write a time, as in `55us`"),
+            ("dcqcn attach eth0 --role swich", "[possible values: host, switch]"),
+            ("dcqcn attach eth0 --flows 3", "allowed is 8 to 1048576"),
+            ("dcqcn detach", "<IFACE|--all>"),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn causes_tell_the_exit_code() {
+        let error = crate::attach::Error::NotAttached { iface: "eth0".into() };
+        assert_eq!(exit_code(&anyhow::Error::from(error).context("cannot show")), NOT_ATTACHED);
+        assert_eq!(exit_code(&anyhow::anyhow!("other")), FAILED);
+    }
+}

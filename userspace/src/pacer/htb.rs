@@ -1,0 +1,150 @@
+//! The HTB pacer's loop: a class for every QP that was cut, its rate kept current.
+//!
+//! The reaction point tells which flow a CNP has cut, and the loop sets that class's rate at once. Recovery is slower
+//! than the loop's tick, so a tick reads the flows that have a class and sets the rates that have moved.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::hooks::htb_minor;
+use dcqcn_common::layout::{Event, RpFlow};
+use dcqcn_common::params::Params;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{HTB_MAJOR, class};
+use crate::clock::monotonic_ns;
+use crate::dataplane::Maps;
+use crate::net::Netlink;
+use crate::net::tc::{Batch, Handle};
+
+/// How often recovering rates are followed.
+const TICK: Duration = Duration::from_millis(1);
+/// How often the whole table is searched for flows cut while no loop ran, and for classes nobody needs any more.
+const SWEEP_NS: u64 = 1_000_000_000;
+/// A flow that has been silent for so long gives its class back.
+const IDLE_NS: u64 = 30_000_000_000;
+
+/// A flow's class.
+struct Class {
+    id: QpId,
+    place: (u32, usize),
+    rate_bps: u64,
+}
+
+/// Keeps the classes of one interface.
+pub struct HtbPacer {
+    netlink: Netlink,
+    maps: Maps,
+    ifindex: u32,
+    mtu_bytes: u32,
+    classes: HashMap<u32, Class>,
+    swept_ns: u64,
+}
+
+impl HtbPacer {
+    /// Takes over the classes of an interface that is attached with the HTB pacer.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
+        let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
+        Ok(Self { netlink, maps, ifindex, mtu_bytes, classes: HashMap::new(), swept_ns: 0 })
+    }
+
+    /// Waits for a cut, for a tick at most, and brings the classes up to date.
+    ///
+    /// # Errors
+    /// The interface or the maps are gone.
+    pub fn turn(&mut self) -> Result<()> {
+        self.wait()?;
+        let params = self.maps.params()?;
+        let now_ns = monotonic_ns();
+        let mut batch = Batch::new(self.ifindex);
+        let cuts = self.maps.events();
+        for Event { set, way } in cuts {
+            if let Some(flow) = self.maps.rp_flow(set, way as usize)? {
+                self.follow(&mut batch, &params, now_ns, (set, way as usize), flow);
+            }
+        }
+        if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
+            self.swept_ns = now_ns;
+            self.sweep(&mut batch, &params, now_ns)?;
+        } else {
+            let places: Vec<_> = self.classes.values().map(|class| class.place).collect();
+            for place in places {
+                if let Some(flow) = self.maps.rp_flow(place.0, place.1)? {
+                    self.follow(&mut batch, &params, now_ns, place, flow);
+                }
+            }
+        }
+        if !batch.is_empty() {
+            self.netlink.commit(batch).context("cannot set the rates of the HTB classes")?;
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<()> {
+        let mut fds = [PollFd::new(self.maps.events_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(error) => Err(error).context("cannot wait for the data plane"),
+        }
+    }
+
+    /// Gives a flow that has been cut its class, or the class its new rate.
+    fn follow(
+        &mut self,
+        batch: &mut Batch,
+        params: &Params,
+        now_ns: u64,
+        place: (u32, usize),
+        mut flow: RpFlow,
+    ) {
+        let Some(minor) = htb_minor(place.0, place.1) else {
+            return;
+        };
+        if flow.machine.active == 0 {
+            return;
+        }
+        flow.machine.advance(&params.rp, now_ns);
+        let rate_bps = flow.machine.rate_bps;
+        let known = self.classes.get(&minor).filter(|class| class.id == flow.id);
+        // A tenth of a percent is less than the kernel's own rounding of bursts.
+        if known.is_some_and(|class| class.rate_bps.abs_diff(rate_bps) <= rate_bps / 1_000) {
+            return;
+        }
+        batch.replace_htb_class(&class(handle(minor), rate_bps, self.mtu_bytes));
+        self.classes.insert(minor, Class { id: flow.id, place, rate_bps });
+    }
+
+    /// Looks at the whole table.
+    fn sweep(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+        let mut live = HashMap::new();
+        let flows: Vec<_> = self.maps.rp_flows().collect::<Result<_, _>>()?;
+        for (set, way, flow) in flows {
+            if let Some(minor) = htb_minor(set, way)
+                && flow.machine.active != 0
+                && now_ns.saturating_sub(flow.last_seen_ns) < IDLE_NS
+            {
+                live.insert(minor, ());
+                self.follow(batch, params, now_ns, (set, way), flow);
+            }
+        }
+        self.classes.retain(|&minor, _| {
+            let keep = live.contains_key(&minor);
+            if !keep {
+                batch.delete_class(handle(minor));
+            }
+            keep
+        });
+        Ok(())
+    }
+}
+
+/// The class a flow's packets name in `skb->priority`; `htb_minor` keeps it in 16 bits.
+fn handle(minor: u32) -> Handle {
+    Handle((u32::from(HTB_MAJOR) << 16) | minor)
+}

@@ -1,0 +1,117 @@
+//! What is chosen by a word when attaching.
+
+use clap::ValueEnum;
+use dcqcn_common::params::Config;
+use serde::{Deserialize, Serialize};
+
+use super::key::nearest;
+
+/// What the interface's host is in the network: a set of switches, each of which can be set on its own too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// An end of RDMA connections: notification point and reaction point.
+    #[default]
+    Host,
+    /// A router, bridge or gateway on the path: congestion point.
+    Switch,
+}
+
+impl Role {
+    /// Sets the switches of `config`.
+    pub const fn apply(self, config: &mut Config) {
+        let (congestion_point, end_points) = match self {
+            Self::Host => (0, 1),
+            Self::Switch => (1, 0),
+        };
+        config.scalars.cp_enable = congestion_point;
+        config.scalars.np_enable = end_points;
+        config.scalars.rp_enable = end_points;
+    }
+}
+
+/// Who keeps packets until their departure time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PacerChoice {
+    /// `fq` where the kernel has it, else `htb`; none where nothing is to be paced.
+    #[default]
+    Auto,
+    /// The fq qdisc, by departure time.
+    Fq,
+    /// One HTB class per QP, kept current by `dcqcn run`.
+    Htb,
+    /// Nobody: rates are computed but not enforced.
+    None,
+}
+
+/// Where the XDP program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum XdpModeChoice {
+    /// In the driver where it can, else on socket buffers.
+    #[default]
+    Auto,
+    /// In the driver.
+    Driver,
+    /// On socket buffers (generic XDP).
+    Skb,
+}
+
+/// A word that is none of a choice's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is none of {}{}", .words.join(", "), super::key::did_you_mean(.nearest.as_deref()))]
+pub struct UnknownWord {
+    word: String,
+    words: Vec<String>,
+    nearest: Option<String>,
+}
+
+/// Reads one of the words of `T`.
+///
+/// # Errors
+/// `word` is none of them.
+pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
+    T::from_str(word, false).map_err(|_| {
+        let words = words::<T>();
+        UnknownWord { word: word.to_owned(), nearest: nearest(word, &words), words }
+    })
+}
+
+/// The words of `T`.
+#[must_use]
+pub fn words<T: ValueEnum>() -> Vec<String> {
+    let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    values.map(|value| value.get_name().to_owned()).collect()
+}
+
+/// The word for `value`.
+#[must_use]
+pub fn word<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_sets_of_switches() {
+        let switches = |role: Role| {
+            let mut config = Config::DEFAULT;
+            role.apply(&mut config);
+            assert_eq!(config.validate(), Ok(()));
+            [config.scalars.cp_enable, config.scalars.np_enable, config.scalars.rp_enable]
+        };
+        assert_eq!(switches(Role::Host), [0, 1, 1]);
+        assert_eq!(switches(Role::Switch), [1, 0, 0]);
+    }
+
+    #[test]
+    fn words_read_back_and_others_name_the_nearest() {
+        assert_eq!(parse_word("none"), Ok(PacerChoice::None));
+        assert_eq!(word(&XdpModeChoice::Driver), "driver");
+        let refused = parse_word::<Role>("swich").unwrap_err().to_string();
+        assert_eq!(refused, "`swich` is none of host, switch: did you mean `switch`?");
+    }
+}

@@ -1,0 +1,215 @@
+//! Captures: pcap and pcapng, Ethernet.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
+use std::path::{Path, PathBuf};
+
+use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{DataLink, PcapError, TsResolution};
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+/// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.
+const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// What is wrong with a capture.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// It cannot be read at all.
+    #[error("{}: {source}", path.display())]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{}: neither a pcap nor a pcapng file ({reason})", path.display())]
+    NotACapture {
+        /// Which file.
+        path: PathBuf,
+        /// What its first bytes are not.
+        reason: String,
+    },
+    /// Its packets do not begin with an Ethernet header.
+    #[error("link type {link_type:?} cannot be replayed, only ETHERNET can{}", hint(*link_type))]
+    LinkType {
+        /// What they begin with.
+        link_type: DataLink,
+    },
+    /// It ends in the middle of a packet, or its structure is broken there. What came before has been read.
+    #[error("the capture is damaged or cut short after packet {packets}: {reason}")]
+    Damaged {
+        /// How many packets came before.
+        packets: u64,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+fn hint(link_type: DataLink) -> &'static str {
+    match link_type {
+        DataLink::LINUX_SLL | DataLink::LINUX_SLL2 => ": capture on one interface instead of \"any\"",
+        _ => "",
+    }
+}
+
+/// One packet of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// When, in ns since 1970.
+    pub time_ns: u64,
+    /// Its length on the wire, bytes.
+    pub length: u32,
+    /// As much of it as was captured.
+    pub data: Vec<u8>,
+}
+
+/// A capture being read. Packets of simple packet blocks, which have no time, get that of the packet before.
+pub struct Capture {
+    source: Source,
+    packets: u64,
+    last_ns: u64,
+}
+
+enum Source {
+    Pcap(PcapReader<File>),
+    PcapNg(Box<PcapNgReader<File>>),
+}
+
+impl Capture {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// It cannot be read, is no capture, or not of Ethernet packets.
+    pub fn open(path: &Path) -> Result<Self, CaptureError> {
+        let failed = |source| CaptureError::Open { path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        let mut magic = Vec::with_capacity(PCAPNG_MAGIC.len());
+        (&file).take(PCAPNG_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
+        file.rewind().map_err(failed)?;
+        let not_a_capture =
+            |error| CaptureError::NotACapture { path: path.to_owned(), reason: reason(&error) };
+        let source = if magic == PCAPNG_MAGIC {
+            Source::PcapNg(Box::new(PcapNgReader::new(file).map_err(not_a_capture)?))
+        } else {
+            let reader = PcapReader::new(file).map_err(not_a_capture)?;
+            ethernet(reader.header().datalink)?;
+            Source::Pcap(reader)
+        };
+        Ok(Self { source, packets: 0, last_ns: 0 })
+    }
+
+    /// The next packet; `None` at the end.
+    ///
+    /// # Errors
+    /// The capture is damaged here, or goes on with packets that are not Ethernet's.
+    pub fn next_packet(&mut self) -> Option<Result<Captured, CaptureError>> {
+        let next = match &mut self.source {
+            Source::Pcap(reader) => next_pcap(reader),
+            Source::PcapNg(reader) => next_pcapng(reader, self.last_ns),
+        };
+        let packets = self.packets;
+        next.map(|packet| {
+            let packet = packet.map_err(|failure| match failure {
+                Failure::LinkType(error) => error,
+                Failure::Damaged(error) => CaptureError::Damaged { packets, reason: reason(&error) },
+            })?;
+            self.packets += 1;
+            self.last_ns = packet.time_ns;
+            Ok(packet)
+        })
+    }
+}
+
+enum Failure {
+    LinkType(CaptureError),
+    Damaged(PcapError),
+}
+
+fn ethernet(link_type: DataLink) -> Result<(), CaptureError> {
+    if link_type == DataLink::ETHERNET { Ok(()) } else { Err(CaptureError::LinkType { link_type }) }
+}
+
+fn reason(error: &PcapError) -> String {
+    match error {
+        PcapError::IoError(source) => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Record by record, unchecked: the library's own check refuses packets longer than the snapshot length, which every
+/// capture with one has.
+fn next_pcap(reader: &mut PcapReader<File>) -> Option<Result<Captured, Failure>> {
+    let ns_per_unit = match reader.header().ts_resolution {
+        TsResolution::MicroSecond => 1_000,
+        TsResolution::NanoSecond => 1,
+    };
+    let packet = reader.next_raw_packet()?;
+    Some(packet.map_err(Failure::Damaged).map(|packet| Captured {
+        time_ns: u64::from(packet.ts_sec) * NS_PER_SECOND + u64::from(packet.ts_frac) * ns_per_unit,
+        length: packet.orig_len.max(packet.incl_len),
+        data: packet.data.into_owned(),
+    }))
+}
+
+fn next_pcapng(reader: &mut PcapNgReader<File>, last_ns: u64) -> Option<Result<Captured, Failure>> {
+    loop {
+        // The library takes every time for nanoseconds; it counts in units of the interface.
+        let (interface, units, length, data) = match reader.next_block()? {
+            Err(error) => return Some(Err(Failure::Damaged(error))),
+            Ok(Block::EnhancedPacket(packet)) => {
+                let units = packet.timestamp.as_nanos();
+                (packet.interface_id, Some(units), packet.original_len, packet.data.into_owned())
+            }
+            Ok(Block::Packet(packet)) => {
+                let units = u128::from(packet.timestamp);
+                (u32::from(packet.interface_id), Some(units), packet.original_len, packet.data.into_owned())
+            }
+            Ok(Block::SimplePacket(packet)) => (0, None, packet.original_len, packet.data.into_owned()),
+            Ok(_) => continue,
+        };
+        let Some(interface) = reader.interfaces().get(interface as usize) else {
+            return Some(Err(Failure::Damaged(PcapError::InvalidInterfaceId(interface))));
+        };
+        if let Err(error) = ethernet(interface.linktype) {
+            return Some(Err(Failure::LinkType(error)));
+        }
+        let mut data = data;
+        if units.is_none() {
+            // A simple block does not say how much of it is padding.
+            let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
+            data.truncate(length.min(snaplen) as usize);
+        }
+        let time_ns = units.map_or(last_ns, |units| nanoseconds(interface, units));
+        let length = length.max(u32::try_from(data.len()).unwrap_or(u32::MAX));
+        return Some(Ok(Captured { time_ns, length, data }));
+    }
+}
+
+/// A time stamp of `interface` in ns (pcapng, if_tsresol and if_tsoffset).
+fn nanoseconds(interface: &InterfaceDescriptionBlock<'_>, units: u128) -> u64 {
+    let mut per_second = Some(1_000_000);
+    let mut offset_s = 0;
+    for option in &interface.options {
+        match option {
+            InterfaceDescriptionOption::IfTsResol(bits) => {
+                let exponent = u32::from(bits & 0x7f);
+                per_second =
+                    if bits & 0x80 == 0 { 10u128.checked_pow(exponent) } else { 1u128.checked_shl(exponent) };
+            }
+            // Signed, by the specification.
+            InterfaceDescriptionOption::IfTsOffset(seconds) => offset_s = *seconds as i64,
+            _ => {}
+        }
+    }
+    // A second of more units than 128 bits hold is no time at all.
+    let ns =
+        per_second.map_or(0, |per_second| units.saturating_mul(NS_PER_SECOND.into()) / per_second.max(1));
+    let offset_ns = i128::from(offset_s) * i128::from(NS_PER_SECOND);
+    let ns = i128::try_from(ns).unwrap_or(i128::MAX).saturating_add(offset_ns);
+    u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+}
