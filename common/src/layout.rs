@@ -178,8 +178,8 @@ pub struct Test {
     pub now_ns: u64,
     /// State of the random sequence ([`crate::rng`]).
     pub random: u64,
-    /// Length a TC program stretches its packet to before it looks at it, if it is shorter: a test run takes no socket
-    /// buffer longer than a page, and only headers and length matter.
+    /// Length a TC program gives its packet before it looks at it: a test run takes no socket buffer longer than a page
+    /// or without a whole IP header. 0 afterwards = it could not.
     pub frame_len: u32,
     /// The mark under which the packet would have been cloned to the own device; 0 = it was not.
     pub clone_mark: u32,

@@ -135,7 +135,9 @@ fn expected(opcode: u8, qpn: u32) -> Result<Kind, Stat> {
         0x16 | 0x17 | 0xb6 | 0xb7 | 0x64 | 0x65 => true,
         0x0d..=0x10 | 0x4d..=0x50 | 0xad..=0xb0 => true,
         // READ requests, acknowledgements, atomics, RESYNC, FLUSH, ATOMIC WRITE, InfiniBand's own CNP.
-        0x0c | 0x4c | 0xac | 0x11..=0x14 | 0x51..=0x54 | 0xb1..=0xb4 | 0x55 | 0x1c | 0x1d | 0x5c | 0x80 => false,
+        0x0c | 0x4c | 0xac | 0x11..=0x14 | 0x51..=0x54 | 0xb1..=0xb4 | 0x55 | 0x1c | 0x1d | 0x5c | 0x80 => {
+            false
+        }
         _ => return Err(Stat::UnknownBth),
     };
     Ok(if data && qpn > 1 { Kind::Data } else { Kind::Control })
@@ -143,20 +145,256 @@ fn expected(opcode: u8, qpn: u32) -> Result<Kind, Stat> {
 
 #[test]
 fn captured_packets_are_what_their_opcode_says() {
-    for (name, data, control) in
-        [("rc_cm_rping.pcap", None, None), ("rc_read.pcap", None, None), ("rc_write.pcap", None, None), ("ud_send.pcap", Some(100), Some(0))]
-    {
-        let mut counted = [0, 0];
+    let captures = [
+        ("rc_cm_rping.pcap", 30, 35),
+        ("rc_read.pcap", 216, 55),
+        ("rc_write.pcap", 216, 54),
+        ("ud_send.pcap", 100, 0),
+    ];
+    for (name, data, control) in captures {
+        let mut counted = (0, 0);
         for (number, frame) in frames::frames(name).iter().enumerate() {
             // All of it is IPv4 without tags.
             let bth = UDP_V4 + Udp::LEN;
             let qpn = u32::from_be_bytes([0, frame[bth + 5], frame[bth + 6], frame[bth + 7]]);
-            let roce = classify(&mut Bytes(frame)).unwrap_or_else(|stat| panic!("{name} {number}: {}", stat.label()));
+            let roce = classify(&mut Bytes(frame))
+                .unwrap_or_else(|stat| panic!("{name} {number}: {}", stat.label()));
             assert_eq!(Ok(roce.kind()), expected(frame[bth], qpn), "{name} {number}");
             assert_eq!((roce.l3, roce.v6, roce.bth()), (L3, false, bth), "{name} {number}");
-            assert_eq!((roce.opcode.0, roce.dest_qpn, roce.tos), (frame[bth], qpn, frame[L3 + 1]), "{name} {number}");
-            counted[usize::from(roce.kind() == Kind::Control)] += 1;
+            assert_eq!(
+                (roce.opcode.0, roce.dest_qpn, roce.tos),
+                (frame[bth], qpn, frame[L3 + 1]),
+                "{name} {number}"
+            );
+            match roce.kind() {
+                Kind::Data => counted.0 += 1,
+                Kind::Control => counted.1 += 1,
+                Kind::Cnp => panic!("{name} {number}: nobody sent CNPs"),
+            }
         }
-        assert!(data.is_none_or(|n| n == counted[0]) && control.is_none_or(|n| n == counted[1]), "{name}: {counted:?}");
+        assert_eq!(counted, (data, control), "{name}");
+    }
+}
+
+#[test]
+fn every_opcode_is_known_or_counted() {
+    for opcode in 0..=u8::MAX {
+        for qpn in [0, 1, 2, 0x00ff_ffff] {
+            let segment = segment(Opcode(opcode), qpn, &[0; 28]);
+            for frame in [over_v4(&segment), over_v6(&segment)] {
+                assert_eq!(kind(&frame), expected(opcode, qpn), "opcode {opcode:#x}, QP {qpn}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_field_is_read_at_its_place() {
+    let tpids: [&[u16]; 6] =
+        [&[], &[0x8100], &[0x88a8], &[0x88a8, 0x8100], &[0x8100, 0x8100], &[0x88a8, 0x88a8]];
+    for (tpids, v6) in tpids.into_iter().flat_map(|tpids| [(tpids, false), (tpids, true)]) {
+        let frame = tagged(&data()[usize::from(v6)], tpids);
+        let frame = Bytes(&frame);
+        let l3 = L3 + 4 * tpids.len();
+        let udp = l3 + if v6 { Ipv6::LEN } else { Ipv4::LEN };
+        let roce =
+            classify(&mut Bytes(frame.0)).unwrap_or_else(|stat| panic!("{tpids:x?}: {}", stat.label()));
+        assert_eq!(roce, Roce { l3, v6, opcode: Opcode::RC_RDMA_WRITE_MIDDLE, dest_qpn: QPN, tos: TOS });
+        assert_eq!((roce.udp(), roce.bth()), (udp, udp + Udp::LEN));
+        assert_eq!((roce.kind(), roce.dscp(), roce.ecn()), (Kind::Data, 26, Ecn::ECT0));
+        let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };
+        assert_eq!(roce.addresses(&frame), Some((src, dst)));
+        assert_eq!(roce.receiver(&frame), Some(QpId { addr: dst, qpn: QPN }));
+        assert_eq!(roce.source_qpn(&frame), None);
+    }
+    // An IPv4 address is the IPv4-mapped IPv6 address of RFC 4291.
+    assert_eq!(mapped(DST_V4), words(*b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x02"));
+}
+
+#[test]
+fn only_datagrams_name_their_sender() {
+    let mut deth = [0; Deth::LEN];
+    DethRepr { q_key: 0x1111_1111, src_qpn: 0x00ab_cdef }.emit(&mut deth);
+    for (opcode, sender) in [
+        (Opcode::UD_SEND_ONLY, Some(0x00ab_cdef)),
+        (Opcode::UD_SEND_ONLY_WITH_IMMEDIATE, Some(0x00ab_cdef)),
+        (Opcode::RC_SEND_ONLY, None),
+        (Opcode::RD_SEND_ONLY, None),
+    ] {
+        let segment = segment(opcode, QPN, &deth);
+        for frame in [over_v4(&segment), over_v6(&segment)] {
+            let roce = classify(&mut Bytes(&frame)).unwrap();
+            assert_eq!(roce.source_qpn(&Bytes(&frame)), sender, "{}", opcode.name());
+        }
+    }
+    // One without room for its DETH has no sender in its Ethernet padding.
+    for body in [0, Deth::LEN - 1] {
+        let segment = segment(Opcode::UD_SEND_ONLY, QPN, &deth[..body]);
+        for mut frame in [over_v4(&segment), over_v6(&segment)] {
+            frame.extend_from_slice(&[0xff; 16]);
+            assert_eq!(kind(&frame), Err(Stat::Malformed), "{body} bytes");
+        }
+    }
+}
+
+/// One frame of each kind that is not a plain RoCEv2 packet, and next to them those that still are.
+#[test]
+fn odd_frames_are_counted_under_the_right_name() {
+    let [v4, v6] = &data();
+    let tcp = [patched(v4, L3 + 9, &[6]), patched(v6, L3 + 6, &[6])];
+    // Four bytes of option between header and UDP; the segment's lengths hold.
+    let options = |frame: &[u8]| {
+        let mut frame = patched(frame, L3, &[0x46]);
+        frame.splice(UDP_V4..UDP_V4, [1, 1, 1, 0]);
+        let total_len = (frame.len() - L3) as u16;
+        patched(&frame, L3 + 2, &total_len.to_be_bytes())
+    };
+    let fragment = |flags_and_offset: u16| patched(v4, L3 + 6, &flags_and_offset.to_be_bytes());
+    let padded = |frame: &[u8]| [frame, &[0; 10]].concat();
+    let cut = |frame: &[u8]| frame[..frame.len() - 1].to_vec();
+    let ip_len = |frame: &[u8], by: i32| {
+        let at = if frame[L3] == 0x45 { L3 + 2 } else { L3 + 4 };
+        let len = i32::from(u16::from_be_bytes([frame[at], frame[at + 1]])) + by;
+        patched(frame, at, &(len as u16).to_be_bytes())
+    };
+    let udp_len = |frame: &[u8], by: i32| {
+        let at = 4 + if frame[L3] == 0x45 { UDP_V4 } else { UDP_V6 };
+        let len = i32::from(u16::from_be_bytes([frame[at], frame[at + 1]])) + by;
+        patched(frame, at, &(len as u16).to_be_bytes())
+    };
+    let no_icrc = segment(Opcode::CNP, QPN, &[]);
+    let no_icrc = &no_icrc[..no_icrc.len() - 1];
+
+    let frames = [
+        ("RoCEv2", v4.clone(), Ok(Kind::Data)),
+        ("RoCEv2 over IPv6", v6.clone(), Ok(Kind::Data)),
+        // Layer 2.
+        ("ARP", ethernet(EtherType(0x0806), &[0; 46]), Err(Stat::NotRoce)),
+        ("an 802.3 length", ethernet(EtherType(0x0026), &[0; 46]), Err(Stat::NotRoce)),
+        ("RoCEv1", ethernet(EtherType::ROCE_V1, &[0; 60]), Err(Stat::RoceV1)),
+        ("RoCEv1, tagged", tagged(&ethernet(EtherType::ROCE_V1, &[0; 60]), &[0x8100]), Err(Stat::RoceV1)),
+        (
+            "ARP, two tags",
+            tagged(&ethernet(EtherType(0x0806), &[0; 46]), &[0x88a8, 0x8100]),
+            Err(Stat::NotRoce),
+        ),
+        ("three tags", tagged(v4, &[0x88a8, 0x8100, 0x8100]), Err(Stat::VlanTooDeep)),
+        ("three tags, IPv6", tagged(v6, &[0x8100; 3]), Err(Stat::VlanTooDeep)),
+        ("another TPID", tagged(v4, &[0x9100]), Err(Stat::NotRoce)),
+        ("IPv4 that says IPv6", patched(v4, 12, &[0x86, 0xdd]), Err(Stat::NotRoce)),
+        // IPv4.
+        ("TCP", tcp[0].clone(), Err(Stat::NotRoce)),
+        ("options", options(v4), Err(Stat::Ipv4Options)),
+        ("TCP with options", options(&tcp[0]), Err(Stat::NotRoce)),
+        ("options, tagged", tagged(&options(v4), &[0x8100]), Err(Stat::Ipv4Options)),
+        ("a header of 16 bytes", patched(v4, L3, &[0x44]), Err(Stat::Malformed)),
+        ("version 5", patched(v4, L3, &[0x55]), Err(Stat::Malformed)),
+        ("the first fragment", fragment(0x2000), Err(Stat::Ipv4Fragments)),
+        ("a middle fragment", fragment(0x2010), Err(Stat::Ipv4Fragments)),
+        ("the last fragment", fragment(0x0010), Err(Stat::Ipv4Fragments)),
+        ("the farthest fragment", fragment(0x1fff), Err(Stat::Ipv4Fragments)),
+        ("a fragment with options", patched(&options(v4), L3 + 6, &[0x20, 0]), Err(Stat::Ipv4Fragments)),
+        ("may be fragmented but is not", fragment(0), Ok(Kind::Data)),
+        // IPv6.
+        ("TCP over IPv6", tcp[1].clone(), Err(Stat::NotRoce)),
+        ("ICMPv6", patched(v6, L3 + 6, &[58]), Err(Stat::NotRoce)),
+        ("no next header", patched(v6, L3 + 6, &[59]), Err(Stat::NotRoce)),
+        ("version 4", patched(v6, L3, &[0x40]), Err(Stat::Malformed)),
+        ("a jumbogram", patched(v6, L3 + 4, &[0, 0]), Err(Stat::Malformed)),
+        // UDP.
+        ("DNS", patched(v4, UDP_V4 + 2, &[0, 53]), Err(Stat::NotRoce)),
+        ("4791 as source only", patched(v4, UDP_V4, &[0x12, 0xb7, 0xc0, 0]), Err(Stat::NotRoce)),
+        ("4791 as source only, IPv6", patched(v6, UDP_V6, &[0x12, 0xb7, 0xc0, 0]), Err(Stat::NotRoce)),
+        ("4791 as source too", patched(v4, UDP_V4, &[0x12, 0xb7]), Ok(Kind::Data)),
+        ("a UDP checksum", patched(v4, UDP_V4 + 6, &[0x12, 0x34]), Ok(Kind::Data)),
+        // Lengths.
+        ("Ethernet padding", padded(v4), Ok(Kind::Data)),
+        ("Ethernet padding, IPv6", padded(v6), Ok(Kind::Data)),
+        ("IP longer than the frame", cut(v4), Err(Stat::Malformed)),
+        ("IP longer than the frame, IPv6", cut(v6), Err(Stat::Malformed)),
+        ("UDP longer than IP", udp_len(v4, 1), Err(Stat::Malformed)),
+        ("UDP longer than IP, IPv6", udp_len(v6, 1), Err(Stat::Malformed)),
+        ("UDP longer than IP, in padding", udp_len(&padded(v4), 10), Err(Stat::Malformed)),
+        ("UDP shorter than IP", udp_len(v4, -1), Err(Stat::Malformed)),
+        ("UDP shorter than IP, IPv6", udp_len(v6, -1), Err(Stat::Malformed)),
+        ("IP longer than UDP", ip_len(&padded(v4), 4), Err(Stat::Malformed)),
+        ("IP shorter than UDP", ip_len(v4, -4), Err(Stat::Malformed)),
+        ("IP shorter than its header", patched(v4, L3 + 2, &[0, 19]), Err(Stat::Malformed)),
+        ("both shorter than the frame", udp_len(&ip_len(v4, -8), -8), Ok(Kind::Data)),
+        ("UDP of length 0", patched(v4, UDP_V4 + 4, &[0, 0]), Err(Stat::Malformed)),
+        ("a BTH and three bytes", over_v4(no_icrc), Err(Stat::Malformed)),
+        // BTH.
+        ("header version 1", patched(v4, UDP_V4 + 9, &[0x01]), Err(Stat::UnknownBth)),
+        ("header version 15, IPv6", patched(v6, UDP_V6 + 9, &[0x0f]), Err(Stat::UnknownBth)),
+        ("every other flag", patched(v4, UDP_V4 + 9, &[0xf0]), Ok(Kind::Data)),
+        ("an opcode of a manufacturer", patched(v4, UDP_V4 + 8, &[0xe0]), Err(Stat::UnknownBth)),
+        ("an opcode not assigned", patched(v6, UDP_V6 + 8, &[0x15]), Err(Stat::UnknownBth)),
+        ("an acknowledgement", patched(v4, UDP_V4 + 8, &[0x11]), Ok(Kind::Control)),
+        ("a CNP", over_v4(&segment(Opcode::CNP, QPN, &[0; 16])), Ok(Kind::Cnp)),
+        ("QP 0", patched(v4, UDP_V4 + 13, &[0, 0, 0]), Ok(Kind::Control)),
+        ("QP 1", patched(v6, UDP_V6 + 13, &[0, 0, 1]), Ok(Kind::Control)),
+        ("QP 2", patched(v4, UDP_V4 + 13, &[0, 0, 2]), Ok(Kind::Data)),
+    ];
+    for (name, frame, expected) in frames {
+        assert_eq!(kind(&frame), expected, "{name}");
+    }
+    // Hop-by-hop options, routing, fragment, ESP, AH, destination options, mobility, HIP, shim6, experiments.
+    for next_header in [0, 43, 44, 50, 51, 60, 135, 139, 140, 253, 254] {
+        let frame = patched(v6, L3 + 6, &[next_header]);
+        assert_eq!(kind(&frame), Err(Stat::Ipv6Extensions), "{next_header}");
+        assert_eq!(kind(&tagged(&frame, &[0x8100])), Err(Stat::Ipv6Extensions), "{next_header}, tagged");
+    }
+}
+
+#[test]
+fn a_frame_cut_anywhere_is_malformed() {
+    for frame in data()
+        .iter()
+        .flat_map(|frame| [&[][..], &[0x8100], &[0x88a8, 0x8100]].map(|tpids| tagged(frame, tpids)))
+    {
+        for len in 0..frame.len() {
+            let expected = if len < Ethernet::LEN { Stat::NotRoce } else { Stat::Malformed };
+            assert_eq!(kind(&frame[..len]), Err(expected), "{len} of {}", frame.len());
+        }
+    }
+}
+
+/// Whatever the bytes are: what was taken for RoCE is whole, and everything the hooks read of it can be read.
+fn check_anything(frame: &[u8]) -> Result<(), TestCaseError> {
+    let Ok(roce) = classify(&mut Bytes(frame)) else {
+        return Ok(());
+    };
+    let bytes = Bytes(frame);
+    let udp = Udp::new(bytes.header(roce.udp()).expect("a UDP header"));
+    prop_assert_eq!(udp.dst_port(), udp::ROCE_V2_PORT);
+    prop_assert!(roce.udp() + usize::from(udp.length()) <= frame.len());
+    prop_assert!(roce.bth() + Bth::LEN + icrc::LEN <= roce.udp() + usize::from(udp.length()));
+    prop_assert!(roce.receiver(&bytes).is_some());
+    let is_datagram = [Opcode::UD_SEND_ONLY, Opcode::UD_SEND_ONLY_WITH_IMMEDIATE].contains(&roce.opcode);
+    prop_assert_eq!(roce.source_qpn(&bytes).is_some(), is_datagram);
+    prop_assert!(roce.opcode.is_known() && roce.dest_qpn < 1 << 24 && roce.dscp() < 64);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_are_no_trouble(frame in prop::collection::vec(any::<u8>(), 0..200)) {
+        check_anything(&frame)?;
+    }
+
+    #[test]
+    fn damaged_packets_are_no_trouble(
+        v6: bool, tags in 0usize..4, opcode: u8, body in 0usize..40, keep in 0.5f64..=1.0, padding in 0usize..20,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let segment = segment(Opcode(opcode), QPN, &vec![0; body]);
+        let mut frame = tagged(&if v6 { over_v6(&segment) } else { over_v4(&segment) }, &[0x8100; 3][..tags.min(3)]);
+        frame.extend(vec![0; padding]);
+        frame.truncate((frame.len() as f64 * keep) as usize);
+        for (at, value) in damage {
+            let at = at.index(frame.len());
+            frame[at] = value;
+        }
+        check_anything(&frame)?;
     }
 }

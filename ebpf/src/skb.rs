@@ -25,14 +25,14 @@ struct SkbHost<'a> {
 #[inline(always)]
 pub fn run_ingress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Ingress) };
-    host.stretch();
+    host.resize_under_test();
     verdict(hooks::ingress(&mut host))
 }
 
 #[inline(always)]
 pub fn run_egress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Egress) };
-    host.stretch();
+    host.resize_under_test();
     verdict(hooks::egress(&mut host))
 }
 
@@ -74,15 +74,15 @@ impl SkbHost<'_> {
 
     /// Gives a program under test a packet of the length it is to see.
     #[inline(always)]
-    fn stretch(&mut self) {
+    fn resize_under_test(&mut self) {
         let Some(test) = test() else {
             return;
         };
         // SAFETY: a map value; programs under test run one at a time.
-        let len = unsafe { (*test).frame_len };
-        if len > self.ctx.len() {
-            // SAFETY: the program's own context.
-            unsafe { bpf_skb_change_tail(self.raw(), len, 0) };
+        let frame_len = unsafe { &mut (*test).frame_len };
+        // SAFETY: the program's own context.
+        if *frame_len != self.ctx.len() && unsafe { bpf_skb_change_tail(self.raw(), *frame_len, 0) } != 0 {
+            *frame_len = 0;
         }
     }
 

@@ -80,3 +80,73 @@ impl Params {
         Ok(Self { config: *config, port, rp: RpParams::new(config), wred, drain })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::MAX_RATE_BPS;
+    use crate::rate::ALPHA_ONE;
+
+    #[test]
+    fn an_invalid_configuration_has_no_derived_values() {
+        let mut config = Config::DEFAULT;
+        config.scalars.rpg_gd = 9;
+        assert_eq!(Params::new(&config, Port::new(1, 1, 1)).err(), config.validate().err());
+    }
+
+    #[test]
+    fn the_rate_machine_gets_the_papers_constants() {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = 40_000_000_000;
+        let rp = Params::new(&config, Port::new(1, 1, 1)).unwrap().rp;
+        assert_eq!((rp.line_rate_bps, rp.min_rate_bps), (40_000_000_000, 10_000_000));
+        assert_eq!((rp.ai_rate_bps, rp.hai_rate_bps, rp.threshold), (40_000_000, 200_000_000, 5));
+        assert_eq!((rp.time_reset_ns, rp.alpha_period_ns, rp.cut_interval_ns), (55_000, 55_000, 40_000));
+        assert_eq!(rp.byte_reset_bytes, 10_000_000);
+        // g = 1/256, alpha = 1, a cut of alpha / 2.
+        assert_eq!((rp.gain_q31, rp.initial_alpha_q31, rp.cut_shift), (ALPHA_ONE / 256, ALPHA_ONE, 32));
+        assert_eq!(rp.decay_q31[0], ALPHA_ONE - rp.gain_q31);
+    }
+
+    /// (1 − g)^(2^k), off by less than 2^k quanta: each power doubles the error of the last.
+    #[test]
+    fn powers_of_the_decay_are_exact_to_their_rounding() {
+        for dce_tcp_g in [1, 512, 1_020, 1_023] {
+            let mut config = Config::DEFAULT;
+            config.scalars.dce_tcp_g = dce_tcp_g;
+            let powers = Params::new(&config, Port::new(1, 1, 1)).unwrap().rp.decay_q31;
+            let mut exact = dce_tcp_g as f64 / 1_024.0;
+            for (k, power) in powers.into_iter().enumerate() {
+                let error = (f64::from(power) - exact * f64::from(ALPHA_ONE)).abs();
+                assert!(error < f64::from(1 << k), "({dce_tcp_g}/1024)^(2^{k}): off by {error}");
+                exact *= exact;
+            }
+        }
+    }
+
+    #[test]
+    fn each_class_has_its_own_slope_and_drain_rate() {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = MAX_RATE_BPS;
+        config.wred[3].drain_rate_bps = 25_000_000_000;
+        config.wred[3].pmax_ppm = 200_000;
+        config.wred[5].ecn = 0;
+        let params = Params::new(&config, Port::new(7, 8_192, 4_096)).unwrap();
+        for tc in 0..CLASSES {
+            assert_eq!(params.wred[tc], Wred::new(&config.wred[tc]), "{tc}");
+            let drain_rate_bps = if tc == 3 { 25_000_000_000 } else { MAX_RATE_BPS };
+            assert_eq!(params.drain[tc], Drain::new(drain_rate_bps), "{tc}");
+            assert_eq!(params.wred[tc].enabled, u64::from(tc != 5), "{tc}");
+        }
+        assert_eq!((params.port.rp_set_mask, params.port.np_set_mask), (8_191, 4_095));
+        assert_eq!((params.port.layout_version, params.port.ifindex), (LAYOUT_VERSION, [7, 0]));
+        assert_eq!(params.config, config);
+    }
+
+    #[test]
+    fn without_a_link_rate_nothing_queues_and_no_flow_is_held() {
+        let params = Params::new(&Config::DEFAULT, Port::new(1, 1, 1)).unwrap();
+        assert_eq!(params.drain, [Drain::UNKNOWN; CLASSES]);
+        assert_eq!(params.rp.line_rate_bps, 0);
+    }
+}

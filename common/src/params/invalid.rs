@@ -71,7 +71,9 @@ impl fmt::Display for Quantity {
             Unit::BitsPerSecond => {
                 scaled(f, &[(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1_000, "kbit"), (1, "bit")])
             }
-            Unit::Nanoseconds => scaled(f, &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")]),
+            Unit::Nanoseconds => {
+                scaled(f, &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")])
+            }
             Unit::PartsPerMillion => {
                 let (whole, mut rest, mut width) = (value / 10_000, value % 10_000, 4);
                 if rest == 0 {
@@ -105,12 +107,18 @@ impl fmt::Display for Invalid {
             }
             Self::KminAboveKmax { tc, kmin_bytes, kmax_bytes } => {
                 let (kmin, kmax) = (Quantity(kmin_bytes, Unit::Bytes), Quantity(kmax_bytes, Unit::Bytes));
-                write!(f, "wred.{tc}.kmin = {kmin} is above wred.{tc}.kmax = {kmax}: lower kmin or raise kmax")
+                write!(
+                    f,
+                    "wred.{tc}.kmin = {kmin} is above wred.{tc}.kmax = {kmax}: lower kmin or raise kmax"
+                )
             }
             Self::AboveLink { key, rate_bps, link_rate_bps } => {
                 let rate = Quantity(rate_bps, Unit::BitsPerSecond);
                 let link = Quantity(link_rate_bps, Unit::BitsPerSecond);
-                write!(f, "{key} = {rate} is above the link's {link}: lower it, or set link_rate if that is wrong")
+                write!(
+                    f,
+                    "{key} = {rate} is above the link's {link}: lower it, or set link_rate if that is wrong"
+                )
             }
             Self::Table { table, index, value, max } => {
                 write!(f, "{table}.{index} = {value} is out of range: allowed is 0 to {max}")
@@ -124,3 +132,107 @@ impl fmt::Display for Invalid {
 }
 
 impl core::error::Error for Invalid {}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use proptest::prelude::*;
+    use std::format;
+    use std::string::{String, ToString};
+
+    #[test]
+    fn quantities_are_written_as_people_do() {
+        for (value, unit, text) in [
+            (0, Unit::Bytes, "0B"),
+            (999, Unit::Bytes, "999B"),
+            (1_000, Unit::Bytes, "1KB"),
+            (1_030, Unit::Bytes, "1.03KB"),
+            (200_000, Unit::Bytes, "200KB"),
+            (1_048_576, Unit::Bytes, "1048.576KB"),
+            (1_500_000, Unit::Bytes, "1.5MB"),
+            (10_000_000_000, Unit::Bytes, "10GB"),
+            (0, Unit::BitsPerSecond, "0bit"),
+            (40_000_000, Unit::BitsPerSecond, "40mbit"),
+            (2_500_000_000, Unit::BitsPerSecond, "2.5gbit"),
+            (800_000_000_000, Unit::BitsPerSecond, "800gbit"),
+            (1_000_000_001, Unit::BitsPerSecond, "1000000.001kbit"),
+            (55_000, Unit::Nanoseconds, "55us"),
+            (2_000_000, Unit::Nanoseconds, "2ms"),
+            (1_001_000_000, Unit::Nanoseconds, "1.001s"),
+            (4_005, Unit::Nanoseconds, "4.005us"),
+            (0, Unit::PartsPerMillion, "0%"),
+            (10_000, Unit::PartsPerMillion, "1%"),
+            (1, Unit::PartsPerMillion, "0.0001%"),
+            (125_500, Unit::PartsPerMillion, "12.55%"),
+            (1_000_000, Unit::PartsPerMillion, "100%"),
+            (31, Unit::Count, "31"),
+            (0, Unit::Switch, "false"),
+            (1, Unit::Switch, "true"),
+            (1, Unit::Choice(&["qp", "peer"]), "peer"),
+            (2, Unit::Choice(&["qp", "peer"]), "2"),
+            (u64::MAX, Unit::Choice(&["qp", "peer"]), "18446744073709551615"),
+        ] {
+            assert_eq!(Quantity(value, unit).to_string(), text);
+        }
+    }
+
+    /// The number a text stands for, by its decimal digits alone.
+    fn read(text: &str, suffixes: &[(&str, u32)]) -> Option<u128> {
+        let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == '%');
+        let (_, power) = suffixes.iter().find(|(suffix, _)| *suffix == &text[number.len()..])?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let missing = (*power as usize).checked_sub(fraction.len())?;
+        format!("{whole}{fraction}{}", String::from_iter(std::iter::repeat_n('0', missing))).parse().ok()
+    }
+
+    proptest! {
+        #[test]
+        fn quantities_lose_nothing(value: u64, shift in 0u32..64, zeros in 0u32..12) {
+            let value = (value >> shift) / 10u64.pow(zeros) * 10u64.pow(zeros);
+            for (unit, suffixes) in [
+                (Unit::Bytes, &[("B", 0), ("KB", 3), ("MB", 6), ("GB", 9)][..]),
+                (Unit::BitsPerSecond, &[("bit", 0), ("kbit", 3), ("mbit", 6), ("gbit", 9)]),
+                (Unit::Nanoseconds, &[("ns", 0), ("us", 3), ("ms", 6), ("s", 9)]),
+                (Unit::PartsPerMillion, &[("%", 4)]),
+                (Unit::Count, &[("", 0)]),
+            ] {
+                let text = Quantity(value, unit).to_string();
+                prop_assert_eq!(read(&text, suffixes), Some(u128::from(value)), "{}", text);
+                // As short as can be: no zero at the end of a fraction.
+                let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == '%');
+                prop_assert!(!digits.contains('.') || !digits.ends_with(['0', '.']), "{}", text);
+            }
+        }
+    }
+
+    #[test]
+    fn messages_name_the_key_its_value_and_the_range() {
+        let unit = Unit::Bytes;
+        let range =
+            |tc| Invalid::Range { key: "kmax", tc, value: 2_000_000_000, min: 0, max: 1_000_000_000, unit };
+        let rate = |key| Invalid::AboveLink { key, rate_bps: 40_000_000_000, link_rate_bps: 1_000_000_000 };
+        for (invalid, message) in [
+            (range(None), "kmax = 2GB is out of range: allowed is 0B to 1GB"),
+            (range(Some(3)), "wred.3.kmax = 2GB is out of range: allowed is 0B to 1GB"),
+            (
+                Invalid::KminAboveKmax { tc: 3, kmin_bytes: 400_000, kmax_bytes: 200_000 },
+                "wred.3.kmin = 400KB is above wred.3.kmax = 200KB: lower kmin or raise kmax",
+            ),
+            (
+                rate("rpg_max_rate"),
+                "rpg_max_rate = 40gbit is above the link's 1gbit: lower it, or set link_rate if that is wrong",
+            ),
+            (
+                Invalid::Table { table: "dscp_to_tc", index: 26, value: 8, max: 7 },
+                "dscp_to_tc.26 = 8 is out of range: allowed is 0 to 7",
+            ),
+            (
+                Invalid::ByteResetTooSmall { bytes: 64, min: 1_000 },
+                "rpg_byte_reset = 64B is too small: allowed is 0 (off) or 1KB and more",
+            ),
+        ] {
+            assert_eq!(invalid.to_string(), message);
+        }
+    }
+}

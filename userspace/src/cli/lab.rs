@@ -125,7 +125,7 @@ impl IncastArgs {
         if config.link_bps > Profile::MAX_LAB_RATE_BPS {
             settings.profile.get_or_insert(Profile::Paper);
         }
-        let data_plane = lab::DataPlane { settings };
+        let data_plane = lab::DataPlane { link_bps: config.link_bps, settings };
         let on: Option<&dyn Control> = Some(&data_plane);
         let controls = match self.control {
             ControlChoice::On => vec![on],

@@ -7,6 +7,7 @@ mod flows;
 mod lab;
 mod output;
 mod queues;
+mod replay;
 mod run;
 mod settings;
 mod tune;
@@ -64,6 +65,7 @@ enum Command {
     Run(run::RunArgs),
     #[command(subcommand)]
     Lab(lab::LabCommand),
+    Replay(replay::ReplayArgs),
     #[command(subcommand)]
     Config(config::ConfigCommand),
 }
@@ -81,6 +83,7 @@ impl Cli {
             Command::Counters(args) => args.run(out),
             Command::Run(args) => args.run(out),
             Command::Lab(command) => command.run(out),
+            Command::Replay(args) => args.run(out),
             Command::Config(command) => command.run(out),
         }
     }

@@ -21,6 +21,11 @@ impl<'a> Output<'a> {
         self.json
     }
 
+    /// Standard output itself.
+    pub(super) fn writer(&mut self) -> &mut dyn Write {
+        self.out
+    }
+
     /// Prints `report` in the form asked for.
     pub(super) fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
         if self.json { self.json(report) } else { self.text(report) }

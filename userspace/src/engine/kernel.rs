@@ -46,14 +46,21 @@ impl Kernel {
         Ok((result.return_value, result.data_size_out))
     }
 
-    /// Runs a TC program on the first bytes of `packet`: return value, length left in `out`, and the context.
+    /// Runs a TC program: return value, length of what it left in `out`, and the context.
     fn run_tc(&mut self, hook: Hook, packet: &[u8], meta: &Meta) -> Result<(u32, u32, SkbContext), Error> {
         let name = if hook == Hook::Ingress { PROGRAMS[1] } else { PROGRAMS[2] };
         let ctx = SkbContext::new(meta);
         let mut ctx_out = SkbContext::EMPTY;
+        let mut padded = [0; TC_MIN_INPUT];
+        let data = if let Some(start) = padded.get_mut(..packet.len()) {
+            start.copy_from_slice(packet);
+            &padded
+        } else {
+            packet.get(..TC_MAX_INPUT).unwrap_or(packet)
+        };
         let result = dataplane::classifier(&mut self.ebpf, name)?
             .test_run(TestRunOptions {
-                data_in: Some(&packet[..packet.len().min(TC_MAX_INPUT)]),
+                data_in: Some(data),
                 data_out: Some(&mut self.out),
                 ctx_in: Some(&ctx.0),
                 ctx_out: Some(&mut ctx_out.0),
@@ -69,9 +76,11 @@ fn refused(hook: Hook, packet: &[u8]) -> impl FnOnce(ProgramError) -> Error {
     move |source| Error::Refused { hook, len, source: Box::new(source) }
 }
 
-/// Longest socket buffer a test run is given: it takes no more than a page less head and tail room (net/bpf/test_run.c,
-/// before 6.19). A longer packet is stretched to its length by the program itself; its payload, which no program looks
-/// at, stays here.
+/// Shortest and longest socket buffer a test run is given: it refuses IP packets without a whole header, and takes no
+/// more than a page less head and tail room (net/bpf/test_run.c of Linux 6.18). The program itself gives the packet its
+/// true length; payload beyond this, which no program looks at, stays here.
+const TC_MIN_INPUT: usize = 64;
+/// See [`TC_MIN_INPUT`].
 const TC_MAX_INPUT: usize = 2_048;
 
 impl Engine for Kernel {
@@ -94,6 +103,9 @@ impl Engine for Kernel {
         };
         let test = self.maps.test()?;
         self.random = test.random;
+        if test.frame_len as usize != packet.len() {
+            return Err(Error::Resize { hook, len: packet.len() });
+        }
         let redirect =
             Verdict::Redirect { ifindex: test.redirect_ifindex, neighbour: test.redirect_neigh != 0 };
         let verdict = match (hook, value) {
@@ -105,10 +117,8 @@ impl Engine for Kernel {
         let mut out = self.out.get(..len as usize).unwrap_or_default().to_vec();
         if hook != Hook::Xdp && out.len() == packet.len() {
             // The program was given zeros there.
-            if let (Some(stretched), Some(payload)) =
-                (out.get_mut(TC_MAX_INPUT..), packet.get(TC_MAX_INPUT..))
-            {
-                stretched.copy_from_slice(payload);
+            if let (Some(rest), Some(payload)) = (out.get_mut(TC_MAX_INPUT..), packet.get(TC_MAX_INPUT..)) {
+                rest.copy_from_slice(payload);
             }
         }
         let outcome = Outcome {

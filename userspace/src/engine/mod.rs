@@ -18,10 +18,11 @@ use crate::dataplane;
 pub use kernel::Kernel;
 pub use reference::Reference;
 
-/// Shortest packet an engine takes, in bytes: with less behind the Ethernet header the kernel refuses a test run.
-pub const MIN_PACKET: usize = 15;
-/// Longest packet an engine takes, in bytes: the largest socket buffer of a loopback interface, Ethernet header included.
-pub const MAX_PACKET: usize = 65_550;
+/// Shortest packet an engine takes, in bytes: an Ethernet header.
+pub const MIN_PACKET: usize = 14;
+/// Longest packet an engine takes, in bytes: any Ethernet frame. (A TC program can make its packet as long as four pages
+/// less overhead; longer ones are in captures of hosts whose NIC cuts and joins TCP segments.)
+pub const MAX_PACKET: usize = 16_000;
 
 /// Where a packet meets the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -126,7 +127,7 @@ pub enum Error {
     #[error(transparent)]
     Dataplane(#[from] dataplane::Error),
     /// The kernel would not run a program.
-    #[error("the kernel refuses to run the {hook:?} program on a packet of {len} bytes: {source}")]
+    #[error("the kernel refuses to run the {hook:?} program on a packet of {len} bytes: {}", root(.source))]
     Refused {
         /// Which program.
         hook: Hook,
@@ -134,6 +135,14 @@ pub enum Error {
         len: usize,
         /// Why.
         source: Box<ProgramError>,
+    },
+    /// A test run could not be given the packet as it is.
+    #[error("the kernel cannot make a packet of {len} bytes for the {hook:?} program")]
+    Resize {
+        /// Which program.
+        hook: Hook,
+        /// The packet's length.
+        len: usize,
     },
     /// A program returned something it never returns.
     #[error("the {hook:?} program returned {value}: the object belongs to another version of dcqcn")]
@@ -143,6 +152,11 @@ pub enum Error {
         /// What it returned.
         value: u32,
     },
+}
+
+/// The innermost cause: aya's outer errors only say which system call it was.
+fn root(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), root)
 }
 
 /// Something that runs the hooks.

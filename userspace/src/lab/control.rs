@@ -28,16 +28,19 @@ const XDP: usize = 0;
 const EGRESS: usize = 2;
 
 /// DCQCN on every host of the lab.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct DataPlane {
+    /// Rate of every link: a veth pair does not know its own.
+    pub link_bps: u64,
     /// Parameters beyond the profile, for hosts and switch alike.
     pub settings: Settings,
 }
 
 impl DataPlane {
     fn attach(&self, netns: &Netns, iface: &str, role: Role, changes: &[(&str, String)]) -> Result<Host> {
-        let changes =
-            changes.iter().map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?;
+        let link_rate = [("link_rate", format!("{}bit", self.link_bps))];
+        let changes = link_rate.iter().chain(changes);
+        let changes = changes.map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?;
         let settings = Settings {
             role: Some(role),
             profile: Some(Profile::Lab),
