@@ -299,7 +299,8 @@ mod tests {
     /// Flows as they occur: their numbers have patterns, their sets must not.
     #[test]
     fn flows_spread_over_the_sets_as_if_drawn() {
-        let patterns: [(&str, fn(u32) -> QpId); 7] = [
+        type Flow = fn(u32) -> QpId;
+        let patterns: [(&str, Flow); 7] = [
             ("one peer, QPNs in sequence", |i| ipv4(0x0a00_0002, 0x11 + i)),
             ("one peer, every other QPN", |i| ipv4(0x0a00_0002, 2 * i)),
             ("one peer, QPNs 256 apart", |i| ipv4(0x0a00_0002, (i << 8 | i >> 16) & 0x00ff_ffff)),
@@ -322,7 +323,7 @@ mod tests {
                 }
                 let mean = f64::from(DEFAULT_FLOWS) / f64::from(SETS);
                 let chi_square: f64 = load.iter().map(|&n| (f64::from(n) - mean).powi(2) / mean).sum();
-                // Mean SETS - 1, standard deviation sqrt(2 (SETS - 1)); six of them are one chance in a thousand million.
+                // Mean SETS - 1, standard deviation sqrt(2 (SETS - 1)); six of them are one chance in 10^9.
                 let degrees = f64::from(SETS - 1);
                 assert!(
                     chi_square < degrees + 6.0 * (2.0 * degrees).sqrt(),

@@ -459,7 +459,7 @@ mod tests {
         };
         let target_bps = (u128::from(m.target_bps) + step_bps).min(u128::from(p.line_rate_bps));
         m.target_bps = target_bps as u64;
-        m.rate_bps = ((u128::from(m.rate_bps) + target_bps + 1) / 2) as u64;
+        m.rate_bps = (u128::from(m.rate_bps) + target_bps).div_ceil(2) as u64;
     }
 
     proptest! {
@@ -493,14 +493,15 @@ mod tests {
             let counted = (u64::from(stage(&start)) + first + then).min(u64::from(u32::MAX)) as u32;
             prop_assert_eq!(stage(&whole), counted);
             // The factor of hyper increase has an end, which runs that begin before and after it see differently.
-            if first < u64::from(FAR) || whole.target_bps == p.line_rate_bps && parts.target_bps == p.line_rate_bps {
+            if first < u64::from(FAR) || [whole, parts].iter().all(|m| m.target_bps == p.line_rate_bps) {
                 prop_assert_eq!(whole, parts);
             }
         }
 
         #[test]
         fn a_cut_is_exact(
-            rate in 0u64..1 << 40, alpha in 0u32..=ALPHA_ONE, gd in 10u32..=15, percent in 1u32..=100, min in 0u64..1 << 40,
+            rate in 0u64..1 << 40, min in 0u64..1 << 40, alpha in 0u32..=ALPHA_ONE,
+            gd in 10u32..=15, percent in 1u32..=100,
         ) {
             let mut p = params(MAX_RATE_BPS, 5);
             (p.cut_shift, p.min_dec_percent, p.min_rate_bps) = (31 + gd - 10, percent, min);

@@ -45,26 +45,21 @@ const DST_V6: [u8; 16] = *b"\xfd\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x02";
 
 /// UDP to ICRC, with `body` between BTH and ICRC.
 fn segment(opcode: Opcode, qpn: u32, body: &[u8]) -> Vec<u8> {
-    let length = Udp::LEN + Bth::LEN + body.len() + icrc::LEN;
-    let mut bytes = vec![0; length];
-    let (udp, rest) = bytes.split_first_chunk_mut().unwrap();
-    let repr = UdpRepr { src_port: 0xc000, dst_port: udp::ROCE_V2_PORT, length: length as u16, checksum: 0 };
-    repr.emit(udp);
-    let (bth, rest) = rest.split_first_chunk_mut().unwrap();
-    BthRepr::new(opcode, qpn, 7).emit(bth);
-    rest[..body.len()].copy_from_slice(body);
-    bytes
+    let (mut udp, mut bth) = ([0; Udp::LEN], [0; Bth::LEN]);
+    let length = (Udp::LEN + Bth::LEN + body.len() + icrc::LEN) as u16;
+    UdpRepr { src_port: 0xc000, dst_port: udp::ROCE_V2_PORT, length, checksum: 0 }.emit(&mut udp);
+    BthRepr::new(opcode, qpn, 7).emit(&mut bth);
+    [&udp[..], &bth, body, &[0; icrc::LEN]].concat()
 }
 
 fn ethernet(ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0; Ethernet::LEN];
-    EthernetRepr { dst: [2; 6], src: [4; 6], ethertype }.emit(frame.first_chunk_mut().unwrap());
-    frame.extend_from_slice(payload);
-    frame
+    let mut header = [0; Ethernet::LEN];
+    EthernetRepr { dst: [2; 6], src: [4; 6], ethertype }.emit(&mut header);
+    [&header[..], payload].concat()
 }
 
 fn over_v4(segment: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0; Ipv4::LEN];
+    let mut header = [0; Ipv4::LEN];
     let repr = Ipv4Repr {
         tos: TOS,
         total_len: (Ipv4::LEN + segment.len()) as u16,
@@ -77,13 +72,12 @@ fn over_v4(segment: &[u8]) -> Vec<u8> {
         src: SRC_V4,
         dst: DST_V4,
     };
-    repr.emit(packet.first_chunk_mut().unwrap());
-    packet.extend_from_slice(segment);
-    ethernet(EtherType::IPV4, &packet)
+    repr.emit(&mut header);
+    ethernet(EtherType::IPV4, &[&header[..], segment].concat())
 }
 
 fn over_v6(segment: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0; Ipv6::LEN];
+    let mut header = [0; Ipv6::LEN];
     let repr = Ipv6Repr {
         traffic_class: TOS,
         flow_label: 0x0001_2345,
@@ -93,9 +87,8 @@ fn over_v6(segment: &[u8]) -> Vec<u8> {
         src: SRC_V6,
         dst: DST_V6,
     };
-    repr.emit(packet.first_chunk_mut().unwrap());
-    packet.extend_from_slice(segment);
-    ethernet(EtherType::IPV6, &packet)
+    repr.emit(&mut header);
+    ethernet(EtherType::IPV6, &[&header[..], segment].concat())
 }
 
 /// A data packet over IPv4 and one over IPv6.

@@ -247,7 +247,8 @@ proptest! {
                     m.on_cnp(&p, now_ns);
                 }
                 Event::Send { bytes } => {
-                    let bytes = if at_line { bytes } else { bytes.min(most_events * s.rpg_byte_reset_bytes.max(1_000)) };
+                    let most_bytes = if at_line { u64::MAX } else { most_events * s.rpg_byte_reset_bytes.max(1_000) };
+                    let bytes = bytes.min(most_bytes);
                     model.send(bytes);
                     m.on_send(&p, bytes);
                 }

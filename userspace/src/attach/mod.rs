@@ -116,6 +116,17 @@ pub fn detach(iface: &str) -> Result<Vec<String>, Error> {
     Ok(done)
 }
 
+/// Detaches everything in this network namespace.
+///
+/// # Errors
+/// As [`detach`].
+pub fn detach_all() -> Result<(), Error> {
+    for info in list()? {
+        detach(&info.iface)?;
+    }
+    Ok(())
+}
+
 /// Everything attached in this network namespace.
 ///
 /// # Errors

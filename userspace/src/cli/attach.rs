@@ -20,10 +20,15 @@ use crate::render::{self, Table};
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dcqcn attach eth0                                            an end host: notification and reaction point
-  dcqcn attach eth1 --role switch --set drain_rate=10gbit      a router's port towards the receivers
-  dcqcn attach eth0 --inline eth1 --set link_rate=25gbit       a bump in the wire that marks both ways
-  dcqcn attach eth0 --profile lab --set link_rate=200mbit      a slow link, the paper's dynamics
+  # an end host: notification and reaction point
+  dcqcn attach eth0
+  # a router's port towards the receivers, RoCE shaped to 10 Gb/s there
+  dcqcn attach eth1 --role switch --set wred.3.drain_rate=10gbit
+  # a bump in the wire that marks both ways
+  dcqcn attach eth0 --inline eth1 --set link_rate=25gbit
+  # a slow link with the paper's dynamics
+  dcqcn attach eth0 --profile lab --set link_rate=200mbit
+  # all of it from a file
   dcqcn attach eth0 --config /etc/dcqcn.toml")]
 pub(super) struct AttachArgs {
     /// The interface: Ethernet or veth.
@@ -105,11 +110,17 @@ impl DetachArgs {
             None => attach::list()?.into_iter().map(|info| info.iface).collect(),
         };
         let mut report = DetachReport::default();
+        let mut failed = None;
         for iface in ifaces {
-            let done = attach::detach(&iface)?;
-            report.detached.push(Detached { iface, done });
+            match attach::detach(&iface) {
+                Ok(done) => report.detached.push(Detached { iface, done }),
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        out.show(&report)
+        if failed.is_none() || !report.detached.is_empty() {
+            out.show(&report)?;
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
@@ -141,8 +152,10 @@ impl fmt::Display for DetachReport {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dcqcn status                everything in this network namespace
-  dcqcn status eth0 --json    exit code 3 if eth0 is not attached")]
+  # everything in this network namespace
+  dcqcn status
+  # exit code 3 if eth0 is not attached
+  dcqcn status eth0 --json")]
 pub(super) struct StatusArgs {
     /// The interface; all if none is named.
     iface: Option<String>,

@@ -43,7 +43,8 @@ impl ConfigCommand {
 #[command(after_long_help = "\
 Examples:
   dcqcn config example
-  dcqcn config example --profile lab --link-rate 200mbit    what a profile amounts to")]
+  # what a profile amounts to
+  dcqcn config example --profile lab --link-rate 200mbit")]
 pub(super) struct ExampleArgs {
     /// With the values of this profile.
     #[arg(long, value_enum, default_value_t)]
@@ -70,7 +71,8 @@ impl ExampleArgs {
 Every error is told with its line. Whether rates fit the link is decided when attaching.
 
 Examples:
-  dcqcn config check /etc/dcqcn.toml    exit code 1 if anything is wrong")]
+  # exit code 1 if anything is wrong
+  dcqcn config check /etc/dcqcn.toml")]
 pub(super) struct CheckArgs {
     /// The file.
     file: PathBuf,

@@ -20,8 +20,9 @@ use crate::render::{self, Table};
 /// A flow is named by the QP that receives its data, because data packets name no other.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-STATE is what the last increase of a flow was: line-rate (never cut, or back at the line rate), fast-recovery,
-additive-increase or hyper-increase. STAGE counts the increases by timer and by bytes since the last cut.
+STATE is what the last increase of a flow was: line-rate (never cut, or back at the line rate),
+fast-recovery, additive-increase or hyper-increase. STAGE counts the increases by timer and by bytes
+since the last cut.
 
 Examples:
   dcqcn qp eth0

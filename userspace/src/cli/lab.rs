@@ -47,9 +47,13 @@ enum ControlChoice {
 Without --profile the parameters are those of `lab` up to 1 Gb/s, else of `paper`.
 
 Examples:
-  dcqcn lab incast                                               4 senders, 200 Mb/s, 10 s each way
+  # 4 senders into 200 Mb/s, 10 s without and 10 s with DCQCN
+  dcqcn lab incast
+  # a parameter changed
   dcqcn lab incast --senders 8 --link 100mbit --control on --set wred.3.kmax=400KB
-  dcqcn lab incast --tcp 2 --plot plots                          beside two bulk TCP flows, with pictures
+  # beside two bulk TCP flows, with pictures
+  dcqcn lab incast --tcp 2 --plot plots
+  # one figure
   dcqcn lab incast --seconds 5 --json | jq '.runs[].steady.jain_index'")]
 pub(super) struct IncastArgs {
     /// Sender hosts.
@@ -132,7 +136,13 @@ impl IncastArgs {
             ControlChoice::Off => vec![None],
             ControlChoice::Both => vec![None, on],
         };
-        out.show(&lab::incast(&config, &controls, self.plot.as_deref())?)
+        out.show(&lab::incast(&config, &controls, self.plot.as_deref())?)?;
+        match &self.plot {
+            Some(directory) if !out.is_json() => {
+                out.text(&format!("\nplots are in {}\n", directory.display()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -132,15 +132,30 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The long help of every command and of those below it.
+    fn long_helps(command: &mut clap::Command) -> Vec<String> {
+        let mut helps = vec![command.render_long_help().to_string()];
+        for command in command.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+            helps.extend(long_helps(command));
+        }
+        helps
+    }
+
     #[test]
-    fn every_command_shows_an_example() {
+    fn every_command_shows_examples_that_are_right() {
         let mut cli = Cli::command();
         cli.build();
-        for command in cli.get_subcommands_mut().filter(|command| command.get_name() != "help") {
-            let name = command.get_name().to_owned();
-            let help = command.render_long_help().to_string();
-            assert!(help.contains(&format!("dcqcn {name}")), "{help}");
-            assert!(command.get_about().is_some(), "{name}");
+        let helps = long_helps(&mut cli);
+        for help in helps.iter().skip(1) {
+            let (_, examples) =
+                help.split_once("Examples:\n").unwrap_or_else(|| panic!("no examples: {help}"));
+            let commands: Vec<&str> =
+                examples.split('\n').map(str::trim).filter(|line| line.starts_with("dcqcn ")).collect();
+            assert!(!commands.is_empty(), "{help}");
+            for command in commands.iter().flat_map(|line| line.split(" && ")) {
+                let words = command.split(['|', '>']).next().unwrap_or_default().split_whitespace();
+                assert!(Cli::try_parse_from(words).is_ok(), "{command}");
+            }
         }
     }
 

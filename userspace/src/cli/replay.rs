@@ -18,8 +18,9 @@ use crate::replay::{self, DEFAULT_LINK_RATE_BPS, EngineKind, Options};
 /// flow, and the packets sent beside it. A summary follows on standard error; with --json, as the last line.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Unless a role is set, all three points are on: egress marks and paces, ingress answers with CNPs, XDP takes CNPs. The link
-has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and attaches nothing.
+Unless a role is set all three points are on: egress marks and paces, ingress answers with CNPs,
+XDP takes CNPs. The link has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and
+attaches nothing.
 
 Examples:
   dcqcn replay incast.pcap --hook egress --set link_rate=1gbit --out marked.pcap

@@ -167,20 +167,21 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
             dashed: false,
         };
         let mut lines = vec![line("real", curve(|sample| Some(sample.backlog_bytes)), REAL_QUEUE, 2)];
+        // The real queue never exceeds the buffer, so with this all runs have one scale.
         let mut levels = vec![("buffer", run.buffer_bytes)];
         if let Some(thresholds) = run.control {
             let depth = |sample: &Sample| sample.control.as_ref().map(|control| control.virtual_queue_bytes);
             lines.push(line("virtual", curve(depth), VIRTUAL_QUEUE, 1));
-            levels = vec![("Kmin", thresholds.kmin_bytes), ("Kmax", thresholds.kmax_bytes)];
+            levels.extend([("Kmin", thresholds.kmin_bytes), ("Kmax", thresholds.kmax_bytes)]);
         }
+        let top_kb = levels.iter().map(|level| level.1).max().unwrap_or(1) as f64 * 1.1 / 1e3;
         for (name, bytes) in levels {
             let label = format!("{name}, {}", units::bytes(bytes));
             lines.push(self.level(&label, seconds, bytes as f64 / 1e3));
         }
-        let top_kb = lines.iter().flat_map(|line| &line.curve).map(|point| point.1).fold(1.0, f64::max);
         let state = if run.control.is_some() { "DCQCN" } else { "Off" };
         let caption = format!("{state}: depth of the bottleneck's RoCE queue, the largest of each stretch");
-        self.draw_chart(&caption, "kB", seconds, top_kb * 1.1, &lines)
+        self.draw_chart(&caption, "kB", seconds, top_kb, &lines)
     }
 
     /// A dashed horizontal line across the run.
@@ -215,7 +216,8 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
             .axis_desc_style((FONT, TEXT * scale).into_font().color(&AXIS))
             .draw()?;
         for Line { curve, style, dashed, .. } in lines {
-            let points = curve.iter().copied();
+            // A virtual queue may be deeper than the buffer: it has none.
+            let points = curve.iter().map(|(time, value)| (*time, value.min(top)));
             if *dashed {
                 chart.draw_series(DashedLineSeries::new(points, 7 * scale, 5 * scale, *style))?;
             } else {

@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::classify;
+use crate::attach;
 use crate::net::link::VethEnd;
 use crate::net::tc::{Handle, HtbClass, QdiscSpec};
 use crate::net::{Netlink, Netns};
@@ -178,6 +179,8 @@ impl Drop for Removal {
 
 fn remove_namespaces() -> Result<()> {
     for name in Netns::list(NETNS_PREFIX)? {
+        // What a crashed lab left attached is pinned outside its namespaces and would outlive them.
+        Netns::open(&name)?.run(attach::detach_all)??;
         Netns::delete(&name)?;
     }
     Ok(())

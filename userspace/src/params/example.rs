@@ -150,7 +150,10 @@ pub fn example_json(config: &Config) -> Value {
 fn describe(text: &mut String, key: Key) -> std::fmt::Result {
     writeln!(text, "\n# {}", key.doc())?;
     let (low, high) = key.range().into_inner();
-    let quantity = |value| Quantity(value, key.unit());
+    let quantity = |value| match value {
+        0 => "0".to_owned(),
+        value => Quantity(value, key.unit()).to_string(),
+    };
     match key.unit() {
         Unit::Switch => writeln!(text, "# Allowed: true, false.")?,
         Unit::Choice(words) => writeln!(text, "# Allowed: {}.", words.join(", "))?,

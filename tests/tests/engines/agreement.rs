@@ -1,0 +1,389 @@
+//! Real and generated traffic through every hook and every setting.
+
+use dcqcn::engine::{Hook, Meta, Verdict};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{CNP_LIMITS, Config, PACER_FQ, PACER_HTB, PACER_NONE};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::EtherType;
+
+use dcqcn_tests::both::{Both, LO, count};
+use dcqcn_tests::packets::{OPCODES, Roce, capture, set_ecn};
+
+const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
+const ECNS: [Ecn; 4] = [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1, Ecn::CE];
+const GBIT: u64 = 1_000_000_000;
+const START_NS: u64 = 1_000_000_000;
+
+/// Every role at once, thresholds that a few packets reach.
+fn everything() -> Config {
+    let mut config = Config::DEFAULT;
+    let scalars = &mut config.scalars;
+    (scalars.cp_enable, scalars.np_enable, scalars.rp_enable) = (1, 1, 1);
+    scalars.pacer = PACER_FQ;
+    scalars.link_rate_bps = GBIT;
+    scalars.priority_major = 1;
+    for wred in &mut config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (4_000, 40_000, 500_000);
+    }
+    config
+}
+
+fn received() -> Meta {
+    Meta { ingress_ifindex: LO, ..Meta::default() }
+}
+
+/// No tag, 802.1Q, QinQ, two 802.1Q tags, three tags.
+fn taggings() -> [Vec<(EtherType, u16)>; 5] {
+    let (q, s) = (EtherType::VLAN, EtherType::QINQ);
+    [
+        vec![],
+        vec![(q, 0x6005)],
+        vec![(s, 0x3123), (q, 0x0fff)],
+        vec![(q, 0xf001), (q, 2)],
+        vec![(s, 1), (q, 2), (q, 3)],
+    ]
+}
+
+#[test]
+fn captures_and_the_loop_they_close() {
+    let Some(mut both) = Both::load("captures_and_the_loop_they_close", 1_024, &everything()) else {
+        return;
+    };
+    let mut start_ns = START_NS;
+    for name in ["rc_cm_rping.pcap", "rc_read.pcap", "rc_write.pcap", "ud_send.pcap"] {
+        for ecn in [None, Some(Ecn::ECT0), Some(Ecn::CE)] {
+            let mut last_ns = 0;
+            for (at_ns, mut frame) in capture(name) {
+                if let Some(ecn) = ecn {
+                    set_ecn(&mut frame, ecn);
+                }
+                // The sender's egress, the receiver's ingress, and CNPs back to the sender's XDP.
+                let now_ns = start_ns + at_ns / 50;
+                let sent = both.process(Hook::Egress, now_ns, &frame, &Meta::default());
+                if sent.verdict == Verdict::Pass {
+                    both.process(Hook::Xdp, now_ns + 1_000, &sent.packet, &received());
+                    let arrived = both.process(Hook::Ingress, now_ns + 1_500, &sent.packet, &received());
+                    assert_eq!(arrived.packet, sent.packet, "the receiver's packet is its own");
+                    for cnp in arrived.emitted {
+                        both.process(Hook::Xdp, now_ns + 3_000, &cnp.packet, &received());
+                    }
+                }
+                last_ns = now_ns;
+            }
+            both.state();
+            start_ns = last_ns + 100_000;
+        }
+    }
+    let state = both.state();
+    for (hook, stat) in [
+        (Hook::Egress, Stat::CpEcnMarked),
+        (Hook::Egress, Stat::NpCnpSent),
+        (Hook::Egress, Stat::NpCnpHinted),
+        (Hook::Egress, Stat::RpPaced),
+        (Hook::Ingress, Stat::NpEcnMarked),
+        (Hook::Ingress, Stat::NpCnpSuppressed),
+        (Hook::Xdp, Stat::RpCnpHandled),
+        (Hook::Xdp, Stat::RoceData),
+        (Hook::Xdp, Stat::NotRoce),
+    ] {
+        // The captures hold RoCEv2 and nothing else.
+        let some = stat != Stat::NotRoce;
+        assert_eq!(count(&state, hook, stat) != 0, some, "{hook:?} {}", stat.label());
+    }
+}
+
+#[test]
+fn every_opcode_over_every_header() {
+    let Some(mut both) = Both::load("every_opcode_over_every_header", 64, &everything()) else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for v6 in [false, true] {
+        for tags in taggings() {
+            for code in OPCODES {
+                for ecn in ECNS {
+                    let opcode = Opcode(code);
+                    let frame =
+                        Roce { tags: tags.clone(), v6, opcode, ecn, payload: 40, ..Roce::default() }.frame();
+                    for hook in HOOKS {
+                        both.process(hook, now_ns, &frame, &received());
+                    }
+                    now_ns += 700;
+                }
+            }
+            both.state();
+        }
+    }
+    let state = both.state();
+    for stat in [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp, Stat::UnknownBth, Stat::VlanTooDeep] {
+        for hook in HOOKS {
+            assert!(count(&state, hook, stat) > 0, "{hook:?} {}", stat.label());
+        }
+    }
+    assert!(count(&state, Hook::Egress, Stat::NpCnpSent) > 0);
+}
+
+#[test]
+fn every_size_and_the_queue_pairs_of_management() {
+    let Some(mut both) = Both::load("every_size_and_the_queue_pairs_of_management", 64, &everything()) else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for opcode in [Opcode::RC_RDMA_WRITE_ONLY, Opcode::RC_SEND_MIDDLE, Opcode::UD_SEND_ONLY] {
+        for payload in (0..130).chain([1_024, 1_980, 2_048, 2_049, 3_500, 4_096, 8_192, 9_000, 15_900]) {
+            for dest_qpn in [0, 1, 2, 0x11, 0xff_ffff] {
+                let v6 = dest_qpn & 1 != 0;
+                let roce = Roce { v6, opcode, payload, dest_qpn, ecn: Ecn::CE, ..Roce::default() };
+                let frame = roce.frame();
+                let sent = both.process(Hook::Egress, now_ns, &frame, &Meta::default());
+                both.process(Hook::Xdp, now_ns, &frame, &received());
+                let arrived = both.process(Hook::Ingress, now_ns, &frame, &received());
+                if dest_qpn <= 1 {
+                    assert_eq!((sent.departure_ns, arrived.emitted.len()), (0, 0), "QP {dest_qpn}");
+                }
+                now_ns += 20_000;
+            }
+        }
+        both.state();
+    }
+}
+
+#[test]
+fn flows_beyond_the_tables_push_out_the_least_recently_used() {
+    let flows = 16;
+    let Some(mut both) =
+        Both::load("flows_beyond_the_tables_push_out_the_least_recently_used", flows, &everything())
+    else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for round in 0..3 {
+        for qpn in 2..=60 {
+            let opcode = if qpn % 3 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_SEND_ONLY };
+            let roce = Roce {
+                dest_qpn: qpn,
+                source_qpn: 0x1000 + qpn,
+                opcode,
+                v6: qpn % 2 == 0,
+                ecn: Ecn::CE,
+                ..Roce::default()
+            };
+            let frame = roce.frame();
+            both.process(Hook::Egress, now_ns, &frame, &Meta::default());
+            let arrived = both.process(Hook::Ingress, now_ns, &frame, &received());
+            for cnp in arrived.emitted {
+                both.process(Hook::Xdp, now_ns + 10, &cnp.packet, &received());
+            }
+            now_ns += if round == 1 { 0 } else { 997 };
+            both.state();
+        }
+    }
+    let state = both.state();
+    assert!(count(&state, Hook::Egress, Stat::RpFlowEvicted) > 0);
+    assert!(count(&state, Hook::Egress, Stat::RpFlowNew) > u64::from(flows));
+    assert!(state.pairs.len() <= flows as usize && !state.pairs.is_empty(), "{}", state.pairs.len());
+}
+
+#[test]
+fn every_class_from_below_kmin_to_beyond_kmax() {
+    let mut config = everything();
+    config.scalars.rp_enable = 0;
+    for (dscp, tc) in config.dscp_to_tc.iter_mut().enumerate() {
+        *tc = (dscp % CLASSES) as u8;
+    }
+    config.tc_to_queue = [7, 6, 5, 4, 3, 2, 1, 0];
+    config.wred[5].ecn = 0;
+    config.wred[6].drain_rate_bps = 100_000_000;
+    let Some(mut both) = Both::load("every_class_from_below_kmin_to_beyond_kmax", 8, &config) else {
+        return;
+    };
+    for dscp in 0..64 {
+        // All at once: the queue only grows.
+        let now_ns = START_NS + u64::from(dscp) * 10_000_000_000;
+        let tc = usize::from(dscp) % CLASSES;
+        let (mut sent_bytes, mut between) = (0, 0);
+        for number in 0..60 {
+            let roce = Roce {
+                dscp,
+                v6: number % 2 == 1,
+                ecn: if number % 4 < 2 { Ecn::ECT0 } else { Ecn::ECT1 },
+                ..Roce::default()
+            };
+            let frame = roce.frame();
+            let sent = both.process(Hook::Egress, now_ns, &frame, &Meta::default());
+            let marked = sent.packet != frame;
+            // A byte of rounding each way.
+            let depth = sent_bytes..=sent_bytes + 1;
+            if tc == 5 || *depth.end() <= 4_000 {
+                assert!(!marked, "class {tc} marks at {sent_bytes} bytes");
+            } else if *depth.start() > 40_001 {
+                assert!(marked, "class {tc} does not mark at {sent_bytes} bytes");
+            } else {
+                between += u32::from(marked);
+            }
+            assert_eq!(sent.priority, (1 << 16) | (8 - tc as u32));
+            sent_bytes += frame.len() as u64 + both.params.config.scalars.wire_overhead_bytes;
+        }
+        assert!(
+            tc == 5 || (1..20).contains(&between),
+            "class {tc}: {between} of about 33 marked between Kmin and Kmax"
+        );
+        both.state();
+    }
+}
+
+#[test]
+fn every_pacer_and_limit() {
+    let Some(mut both) = Both::load("every_pacer_and_limit", 64, &everything()) else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for pacer in [PACER_NONE, PACER_FQ, PACER_HTB] {
+        for cnp_limit in 0..CNP_LIMITS.len() as u64 {
+            let mut config = everything();
+            (config.scalars.pacer, config.scalars.cnp_limit) = (pacer, cnp_limit);
+            config.scalars.cnp_consume = cnp_limit % 2;
+            both.set_config(&config);
+            let mut paced = 0;
+            for number in 0..400 {
+                let opcode =
+                    if number % 7 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_RDMA_WRITE_MIDDLE };
+                let roce = Roce {
+                    opcode,
+                    dest_qpn: 2 + number % 5,
+                    src: 1 + (number % 3) as u8,
+                    psn: number,
+                    ..Roce::default()
+                };
+                let sent = both.process(Hook::Egress, now_ns, &roce.frame(), &Meta::default());
+                paced += u32::from(
+                    sent.departure_ns > now_ns || sent.priority >> 16 == both.params.port.htb_major,
+                );
+                if sent.verdict == Verdict::Pass {
+                    for cnp in both.process(Hook::Ingress, now_ns, &sent.packet, &received()).emitted {
+                        both.process(Hook::Xdp, now_ns + 5_000, &cnp.packet, &received());
+                    }
+                }
+                // A packet in 1 us that takes 9: more than the link, whatever alpha is by now.
+                now_ns += 1_000;
+            }
+            both.state();
+            assert_eq!(paced > 0, pacer != PACER_NONE, "pacer {pacer}: {paced}");
+            now_ns += GBIT;
+        }
+    }
+}
+
+#[test]
+fn the_horizon_and_not_ect_drops() {
+    let Some(mut both) = Both::load("the_horizon_and_not_ect_drops", 8, &everything()) else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for horizon_drop in [0, 1] {
+        for drop_not_ect in [0, 1] {
+            let mut config = everything();
+            config.scalars.pacing_horizon_ns = 1_000_000;
+            config.scalars.pacing_horizon_drop = horizon_drop;
+            config.scalars.drop_not_ect = drop_not_ect;
+            both.set_config(&config);
+            for ecn in ECNS {
+                for _ in 0..150 {
+                    both.process(
+                        Hook::Egress,
+                        now_ns,
+                        &Roce { ecn, ..Roce::default() }.frame(),
+                        &Meta::default(),
+                    );
+                }
+                now_ns += 10_000_000;
+            }
+            both.state();
+        }
+    }
+    let state = both.state();
+    for stat in [Stat::RpHorizonDrop, Stat::RpHorizonPass, Stat::CpNotEct, Stat::CpNotEctDropped] {
+        assert!(count(&state, Hook::Egress, stat) > 0, "{}", stat.label());
+    }
+}
+
+#[test]
+fn inline_both_ways() {
+    let mut config = everything();
+    config.scalars.drop_not_ect = 1;
+    let Some(mut both) = Both::load("inline_both_ways", 8, &config) else {
+        return;
+    };
+    let peer = 77;
+    let mut now_ns = START_NS;
+    for (ifindex, to, queue) in [([LO, peer], peer, CLASSES), ([peer, LO], peer, 0)] {
+        let mut params = both.params;
+        params.port.ifindex = ifindex;
+        both.set_params(&params);
+        let before = both.state().queues;
+        for number in 0..120 {
+            let roce = Roce {
+                ecn: ECNS[number % 4],
+                v6: number % 3 == 0,
+                tags: taggings()[number % 5].clone(),
+                ..Roce::default()
+            };
+            let frame = roce.frame();
+            let passed = both.process(Hook::Xdp, now_ns, &frame, &received());
+            if passed.verdict != Verdict::Drop {
+                assert_eq!(passed.verdict, Verdict::Redirect { ifindex: to, neighbour: false });
+            }
+            now_ns += 1_000;
+        }
+        // Whatever it is, it is forwarded.
+        let arp = [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat();
+        assert_eq!(
+            both.process(Hook::Xdp, now_ns, &arp, &received()).verdict,
+            Verdict::Redirect { ifindex: to, neighbour: false }
+        );
+        let after = both.state().queues;
+        assert_ne!(before[queue + 3], after[queue + 3], "class 3 of the port it leaves by");
+        assert_eq!(before[CLASSES - queue + 3], after[CLASSES - queue + 3], "the other port's");
+    }
+    let state = both.state();
+    assert!(count(&state, Hook::Xdp, Stat::CpEcnMarked) > 0);
+    assert!(count(&state, Hook::Xdp, Stat::CpNotEctDropped) > 0);
+    assert!(count(&state, Hook::Xdp, Stat::InlineForwarded) > 0);
+}
+
+#[test]
+fn fast_cnps_go_back_where_the_data_came_from() {
+    let mut config = everything();
+    (config.scalars.fast_cnp, config.scalars.rp_enable) = (1, 0);
+    let Some(mut both) = Both::load("fast_cnps_go_back_where_the_data_came_from", 64, &config) else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for routed in [false, true] {
+        let mut params = both.params;
+        // A routed packet carries the port's own address as its source.
+        params.port.mac = if routed { dcqcn_tests::packets::mac(1) } else { [2, 0, 0, 0, 1, 1] };
+        both.set_params(&params);
+        for v6 in [false, true] {
+            let mut answers = 0;
+            for number in 0..100 {
+                let roce = Roce { v6, tags: taggings()[number % 4].clone(), ..Roce::default() };
+                let forwarded = both.process(Hook::Egress, now_ns, &roce.frame(), &received());
+                for cnp in &forwarded.emitted {
+                    answers += 1;
+                    assert_eq!(cnp.verdict, Verdict::Redirect { ifindex: LO, neighbour: routed });
+                    assert_eq!(cnp.mark, 0);
+                }
+                // What this host sends itself is not answered.
+                let own = both.process(Hook::Egress, now_ns, &roce.frame(), &Meta::default());
+                assert!(own.emitted.is_empty());
+                now_ns += 5_000;
+            }
+            assert!(answers > 2, "{answers}");
+            both.state();
+            now_ns += GBIT;
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! What the programs must do, worked out by hand: both engines could be wrong in the same way.
+
+use dcqcn::engine::{Hook, Meta, Outcome, State, Verdict};
+use dcqcn_common::classify::{mapped, words};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Pair, PairSource, RpFlow};
+use dcqcn_common::params::{Config, PACER_FQ};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::icrc;
+use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
+
+use dcqcn_tests::both::{Both, LO, count};
+use dcqcn_tests::packets::{Roce, seal, v4, v6};
+
+const START_NS: u64 = 1_000_000_000;
+const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
+
+fn received() -> Meta {
+    Meta { ingress_ifindex: LO, ..Meta::default() }
+}
+
+/// Reaction point at 1 Gb/s, no credit, no overhead: a byte takes 8 ns.
+fn sender() -> Config {
+    let mut config = Config::DEFAULT;
+    let scalars = &mut config.scalars;
+    scalars.pacer = PACER_FQ;
+    scalars.link_rate_bps = 1_000_000_000;
+    scalars.wire_overhead_bytes = 0;
+    scalars.pacing_credit_ns = 0;
+    config
+}
+
+/// Congestion point that marks everything from the second packet on.
+fn marker() -> Config {
+    let mut config = sender();
+    (config.scalars.cp_enable, config.scalars.rp_enable) = (1, 0);
+    for wred in &mut config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes) = (0, 0);
+    }
+    config
+}
+
+fn flows(state: &State) -> Vec<RpFlow> {
+    state.rp.iter().flat_map(|set| set.ways).filter(|flow| flow.last_seen_ns != 0).collect()
+}
+
+fn send(both: &mut Both, now_ns: u64, frame: &[u8]) -> Outcome {
+    both.process(Hook::Egress, now_ns, frame, &Meta::default())
+}
+
+#[test]
+fn departures_follow_the_rate() {
+    let Some(mut both) = Both::load("departures_follow_the_rate", 64, &sender()) else {
+        return;
+    };
+    let mut cut_flows = 0;
+    for tags in [vec![], vec![(EtherType::VLAN, 9)]] {
+        for v6 in [false, true] {
+            let data = Roce {
+                v6,
+                tags: tags.clone(),
+                dest_qpn: 100 + u32::from(v6) + 2 * tags.len() as u32,
+                ..Roce::default()
+            };
+            let frame = data.frame();
+            let bytes = frame.len() as u64;
+            // At line rate, all at once: one after the other at 8 ns per byte.
+            let stamps = [0; 3].map(|_| send(&mut both, START_NS, &frame).departure_ns);
+            assert_eq!(stamps, [0, START_NS + 8 * bytes, START_NS + 16 * bytes]);
+            // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on. What was promised before stays.
+            let cnp = data.cnp(None, CNP_TOS);
+            let passed = both.process(Hook::Xdp, START_NS, &cnp, &received());
+            assert_eq!((passed.verdict, passed.packet), (Verdict::Pass, cnp));
+            let stamps = [0; 3].map(|_| send(&mut both, START_NS, &frame).departure_ns);
+            assert_eq!(stamps, [START_NS + 24 * bytes, START_NS + 40 * bytes, START_NS + 56 * bytes]);
+            cut_flows += 1;
+            let cut = flows(&both.state());
+            assert_eq!(cut.len(), cut_flows);
+            for flow in cut {
+                assert_eq!((flow.machine.rate_bps, flow.machine.target_bps), (500_000_000, 1_000_000_000));
+                assert_eq!((flow.cnp_handled, flow.packets), (1, 6));
+            }
+        }
+    }
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpHandled), 4);
+    assert_eq!(count(&state, Hook::Egress, Stat::RpPaced), 4 * 5);
+    // A second later there is nothing to wait for.
+    assert_eq!(
+        send(&mut both, 2 * START_NS, &Roce { dest_qpn: 100, ..Roce::default() }.frame()).departure_ns,
+        0
+    );
+}
+
+#[test]
+fn marks_leave_checksum_and_icrc_right() {
+    let Some(mut both) = Both::load("marks_leave_checksum_and_icrc_right", 64, &marker()) else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for v6 in [false, true] {
+        for tags in [vec![], vec![(EtherType::VLAN, 9)], vec![(EtherType::QINQ, 7), (EtherType::VLAN, 9)]] {
+            for ecn in [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1, Ecn::CE] {
+                for dscp in 0..64 {
+                    let data = Roce { v6, tags: tags.clone(), ecn, dscp, ..Roce::default() };
+                    let frame = data.frame();
+                    send(&mut both, now_ns, &Roce { ecn: Ecn::NOT_ECT, ..data.clone() }.frame());
+                    let sent = send(&mut both, now_ns, &frame);
+                    now_ns += 1_000_000;
+                    if ecn.is_ect() {
+                        let expected = Roce { ecn: Ecn::CE, ..data.clone() }.frame();
+                        assert!(sent.packet == expected, "{data:?}");
+                    } else {
+                        assert!(sent.packet == frame, "{data:?}");
+                    }
+                    let l3 = &sent.packet[data.l3()..];
+                    assert!(icrc::verify(l3));
+                    if !v6 {
+                        let ip = l3.first_chunk().unwrap();
+                        assert_eq!(Ipv4::new(ip).checksum(), header_checksum(ip));
+                    }
+                }
+            }
+        }
+    }
+    let marked = count(&both.state(), Hook::Egress, Stat::CpEcnMarked);
+    assert_eq!(marked, 2 * 3 * 2 * 64);
+}
+
+#[test]
+fn cnps_are_the_library_s() {
+    let mut config = sender();
+    config.scalars.min_time_between_cnps_ns = 50_000;
+    let Some(mut both) = Both::load("cnps_are_the_library_s", 64, &config) else {
+        return;
+    };
+    let known = QpId { addr: mapped(v4(2)), qpn: 0x33 };
+    both.set_pair(&known, &Pair { qpn: 0xabcdef, source: PairSource::Static as u32 });
+    let known = QpId { addr: words(v6(2)), qpn: 0x33 };
+    both.set_pair(&known, &Pair { qpn: 0xabcdef, source: PairSource::Static as u32 });
+    let mut now_ns = START_NS;
+    for v6 in [false, true] {
+        for tags in
+            [vec![], vec![(EtherType::VLAN, 0x7009)], vec![(EtherType::QINQ, 7), (EtherType::VLAN, 9)]]
+        {
+            for (opcode, dest_qpn, sender_qpn) in [
+                (Opcode::RC_RDMA_WRITE_MIDDLE, 0x33, Some(0xabcdef)),
+                (Opcode::RC_RDMA_WRITE_MIDDLE, 0x44, None),
+                (Opcode::UD_SEND_ONLY, 0x55, Some(0x22)),
+                // Shorter than the CNP that answers it.
+                (Opcode::RC_SEND_ONLY, 0x66, None),
+            ] {
+                let payload = if dest_qpn == 0x66 { 0 } else { 4_096 };
+                let data = Roce {
+                    v6,
+                    tags: tags.clone(),
+                    opcode,
+                    dest_qpn,
+                    payload,
+                    ecn: Ecn::CE,
+                    ..Roce::default()
+                };
+                let frame = data.frame();
+                let arrived = both.process(Hook::Ingress, now_ns, &frame, &received());
+                assert_eq!((arrived.verdict, arrived.mark, arrived.departure_ns), (Verdict::Pass, 0, 0));
+                assert!(arrived.packet == frame, "the data goes on untouched");
+                let [cnp] = &arrived.emitted[..] else {
+                    panic!("{} CNPs for {data:?}", arrived.emitted.len());
+                };
+                // The outermost tag carries the CNP's priority, 6; the rest of it stays.
+                let mut tags = tags.clone();
+                if let Some((_, tci)) = tags.first_mut() {
+                    *tci = (*tci & 0x1fff) | (6 << 13);
+                }
+                let expected = Roce { tags, ..data.clone() }.cnp(sender_qpn, CNP_TOS);
+                assert!(cnp.packet == expected, "{data:?}\n{:02x?}\n{expected:02x?}", cnp.packet);
+                assert!(icrc::verify(&cnp.packet[data.l3()..]));
+                assert_eq!((cnp.verdict, cnp.mark, cnp.departure_ns), (Verdict::Pass, 0, 0));
+                // One per interval, and then again.
+                for (after_ns, cnps) in [(1, 0), (49_999, 0), (50_000, 1)] {
+                    let again = both.process(Hook::Ingress, now_ns + after_ns, &frame, &received());
+                    assert_eq!(again.emitted.len(), cnps, "after {after_ns} ns");
+                }
+                now_ns += 1_000_000;
+            }
+        }
+    }
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Ingress, Stat::NpEcnMarked), 24 * 4);
+    assert_eq!(count(&state, Hook::Ingress, Stat::NpCnpSuppressed), 24 * 2);
+    assert_eq!(count(&state, Hook::Egress, Stat::NpCnpSent), 24 * 2);
+    assert_eq!(count(&state, Hook::Egress, Stat::NpCnpHinted), 12 * 2);
+    assert_eq!(count(&state, Hook::Egress, Stat::NpCnpFailed), 0);
+    assert!(flows(&state).is_empty(), "CNPs are not paced");
+}
+
+#[test]
+fn forged_cnps_change_nothing() {
+    let Some(mut both) = Both::load("forged_cnps_change_nothing", 64, &sender()) else {
+        return;
+    };
+    let mut invalid = 0;
+    let mut unknown = 0;
+    for v6 in [false, true] {
+        let data = Roce { v6, ..Roce::default() };
+        send(&mut both, START_NS, &data.frame());
+        let before = both.state();
+        let now_ns = START_NS + 10_000;
+        let right = data.cnp(None, CNP_TOS);
+        // Every bit of the BTH, the reserved bytes and the ICRC: the ICRC tells. (BECN and its neighbours are not
+        // covered, but BECN must be set; FECN and the reserved bits may be anything.)
+        for bit in data.bth() * 8..right.len() * 8 {
+            let mut forged = right.clone();
+            forged[bit / 8] ^= 0x80 >> (bit % 8);
+            let at = bit - data.bth() * 8;
+            if at < 8 || (12..16).contains(&at) || (at / 8 == 4 && at != 33) {
+                // Another opcode, TVer, or a bit outside the ICRC.
+                continue;
+            }
+            let passed = both.process(Hook::Xdp, now_ns, &forged, &received());
+            assert_eq!((passed.verdict, &passed.packet), (Verdict::Pass, &forged), "bit {at}");
+            invalid += 1;
+        }
+        // Right, but for flows that are not there.
+        for stranger in [
+            Roce { dest_qpn: 0x12, ..data.clone() },
+            Roce { dst: 3, ..data.clone() },
+            Roce { v6: !v6, dest_qpn: 0x99, ..data.clone() },
+        ] {
+            both.process(Hook::Xdp, now_ns, &stranger.cnp(None, CNP_TOS), &received());
+            unknown += 1;
+        }
+        // Right, but no hint, and nobody knows whose QP that is.
+        both.process(Hook::Xdp, now_ns, &data.cnp(Some(0x22), CNP_TOS), &received());
+        unknown += 1;
+        let after = both.state();
+        // `selected` is where the last search ended; nothing else may have moved.
+        assert_eq!(flows(&before), flows(&after));
+        assert_eq!((before.pairs, before.queues), (after.pairs, after.queues));
+    }
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpInvalid), invalid);
+    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpUnknownFlow), unknown);
+    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpIgnored), invalid + unknown);
+    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpHandled), 0);
+}
+
+#[test]
+fn cnps_too_soon_change_nothing() {
+    let Some(mut both) = Both::load("cnps_too_soon_change_nothing", 64, &sender()) else {
+        return;
+    };
+    let data = Roce::default();
+    let cnp = data.cnp(None, CNP_TOS);
+    send(&mut both, START_NS, &data.frame());
+    both.process(Hook::Xdp, START_NS + 1, &cnp, &received());
+    let first = flows(&both.state());
+    for number in 1..40 {
+        both.process(Hook::Xdp, START_NS + number * 1_000, &cnp, &received());
+        let state = both.state();
+        let flow = flows(&state)[0];
+        assert_eq!((flow.machine, flow.pacer), (first[0].machine, first[0].pacer));
+        assert_eq!((flow.cnp_handled, u64::from(flow.cnp_ignored)), (1, number));
+        assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpTooSoon), number);
+    }
+    // 40 us after the one that counted.
+    both.process(Hook::Xdp, START_NS + 40_001, &cnp, &received());
+    assert_eq!(flows(&both.state())[0].cnp_handled, 2);
+}
+
+#[test]
+fn control_packets_and_cnps_are_never_answered_or_paced() {
+    let mut config = marker();
+    config.scalars.rp_enable = 1;
+    let Some(mut both) = Both::load("control_packets_and_cnps_are_never_answered_or_paced", 64, &config)
+    else {
+        return;
+    };
+    let control = [
+        Opcode::RC_ACKNOWLEDGE,
+        Opcode::RC_ATOMIC_ACKNOWLEDGE,
+        Opcode::RC_RDMA_READ_REQUEST,
+        Opcode::RC_COMPARE_SWAP,
+        Opcode::RC_FETCH_ADD,
+        Opcode::XRC_ACKNOWLEDGE,
+    ];
+    for ecn in [Ecn::ECT0, Ecn::CE] {
+        for opcode in control {
+            let frame = Roce { opcode, ecn, payload: 0, ..Roce::default() }.frame();
+            for _ in 0..3 {
+                assert_eq!(send(&mut both, START_NS, &frame).departure_ns, 0);
+                let arrived = both.process(Hook::Ingress, START_NS, &frame, &received());
+                assert!(arrived.emitted.is_empty() && arrived.packet == frame);
+            }
+        }
+        // A CNP that somebody sends as ECT or with CE.
+        let cnp = Roce::default().cnp(None, ecn::tos(48, ecn));
+        for _ in 0..3 {
+            let sent = send(&mut both, START_NS, &cnp);
+            assert!(sent.departure_ns == 0 && sent.packet == cnp, "a CNP is never marked");
+            let arrived = both.process(Hook::Ingress, START_NS, &cnp, &received());
+            assert!(arrived.emitted.is_empty() && arrived.packet == cnp);
+        }
+    }
+    let state = both.state();
+    assert!(flows(&state).is_empty());
+    assert_eq!(count(&state, Hook::Ingress, Stat::NpEcnMarked), 0);
+    assert_eq!(count(&state, Hook::Ingress, Stat::RoceControl), 36);
+    assert_eq!(count(&state, Hook::Ingress, Stat::RoceCnp), 6);
+}
+
+#[test]
+fn what_is_left_alone_passes_and_is_counted_by_name() {
+    let mut config = marker();
+    config.scalars.rp_enable = 1;
+    let Some(mut both) = Both::load("what_is_left_alone_passes_and_is_counted_by_name", 64, &config) else {
+        return;
+    };
+    let plain = Roce { ecn: Ecn::CE, ..Roce::default() };
+    let six = Roce { v6: true, ..plain.clone() };
+    let edit = |roce: &Roce, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = roce.frame();
+        change(&mut frame);
+        frame
+    };
+    let ip = 14;
+    let checksum = |frame: &mut [u8]| {
+        let header = frame[ip..].first_chunk_mut::<20>().unwrap();
+        let sum = header_checksum(header);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    };
+    let cases: Vec<(Stat, Vec<u8>)> = vec![
+        (Stat::RoceV1, edit(&plain, &|f| f[12..14].copy_from_slice(&[0x89, 0x15]))),
+        (Stat::NotRoce, edit(&plain, &|f| f[12..14].copy_from_slice(&[0x08, 0x06]))),
+        (Stat::NotRoce, edit(&plain, &|f| f[ip + 9] = 6)),
+        (Stat::NotRoce, edit(&plain, &|f| f[ip + 22] ^= 1)),
+        (
+            Stat::Ipv4Options,
+            edit(&plain, &|f| {
+                f[ip] = 0x46;
+                f.splice(ip + 20..ip + 20, [1, 1, 1, 0]);
+                let len = u16::from_be_bytes([f[ip + 2], f[ip + 3]]) + 4;
+                f[ip + 2..ip + 4].copy_from_slice(&len.to_be_bytes());
+            }),
+        ),
+        (
+            Stat::Ipv4Fragments,
+            edit(&plain, &|f| {
+                f[ip + 6] = 0x20;
+                checksum(f)
+            }),
+        ),
+        (
+            Stat::Ipv4Fragments,
+            edit(&plain, &|f| {
+                f[ip + 6..ip + 8].copy_from_slice(&[0, 9]);
+                checksum(f)
+            }),
+        ),
+        (Stat::Ipv6Extensions, edit(&six, &|f| f[ip + 6] = 0)),
+        (Stat::Ipv6Extensions, edit(&six, &|f| f[ip + 6] = 43)),
+        (Stat::Ipv6Extensions, edit(&six, &|f| f[ip + 6] = 44)),
+        (Stat::Ipv6Extensions, edit(&six, &|f| f[ip + 6] = 60)),
+        (Stat::Malformed, edit(&plain, &|f| f[ip + 3] ^= 1)),
+        (Stat::Malformed, edit(&plain, &|f| f[ip + 24] ^= 1)),
+        (Stat::Malformed, edit(&plain, &|f| f.truncate(f.len() - 1))),
+        (Stat::Malformed, edit(&plain, &|f| f[ip] = 0x55)),
+        (Stat::Malformed, edit(&six, &|f| f[ip] = 0x40)),
+        (
+            Stat::UnknownBth,
+            edit(&plain, &|f| {
+                f[ip + 28] = 0xc0;
+                seal(f, ip)
+            }),
+        ),
+        (
+            Stat::UnknownBth,
+            edit(&plain, &|f| {
+                f[ip + 28] = 0x15;
+                seal(f, ip);
+            }),
+        ),
+        (
+            Stat::UnknownBth,
+            edit(&plain, &|f| {
+                f[ip + 29] = 0x01;
+                seal(f, ip)
+            }),
+        ),
+        (
+            Stat::VlanTooDeep,
+            Roce {
+                tags: vec![(EtherType::QINQ, 1), (EtherType::VLAN, 2), (EtherType::VLAN, 3)],
+                ..plain.clone()
+            }
+            .frame(),
+        ),
+    ];
+    for (stat, frame) in &cases {
+        for hook in [Hook::Xdp, Hook::Ingress, Hook::Egress] {
+            let before = both.state();
+            let meta = Meta { ingress_ifindex: LO, mark: 0, priority: 0 };
+            let passed = both.process(hook, START_NS, frame, &meta);
+            assert_eq!(passed.verdict, Verdict::Pass);
+            assert!(passed.packet == *frame && passed.emitted.is_empty() && passed.departure_ns == 0);
+            let mut after = both.state();
+            assert_eq!(
+                count(&after, hook, *stat),
+                count(&before, hook, *stat) + 1,
+                "{} {frame:02x?}",
+                stat.label()
+            );
+            after.counters[hook.slot()].stat[*stat as usize] -= 1;
+            assert!(before == after, "{}: something else changed", stat.label());
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Packets cut short, with bits flipped, and of random bytes.
+
+use std::cell::RefCell;
+
+use dcqcn::engine::{Hook, MIN_PACKET, Meta, Verdict};
+use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB};
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::EtherType;
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Runs, TestRunner};
+
+use dcqcn_tests::both::{Both, LO};
+use dcqcn_tests::packets::{Roce, capture};
+
+const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
+
+fn config(pacer: u64) -> Config {
+    let mut config = Config::DEFAULT;
+    let scalars = &mut config.scalars;
+    (scalars.cp_enable, scalars.fast_cnp, scalars.drop_not_ect) = (1, 1, 1);
+    scalars.pacer = pacer;
+    scalars.link_rate_bps = 100_000_000;
+    scalars.pacing_horizon_ns = 2_000_000;
+    scalars.priority_major = 1;
+    for wred in &mut config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (3_000, 60_000, 300_000);
+    }
+    config
+}
+
+/// One packet of each kind, to mutate.
+fn originals() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for v6 in [false, true] {
+        for tags in [vec![], vec![(EtherType::VLAN, 5)], vec![(EtherType::QINQ, 5), (EtherType::VLAN, 6)]] {
+            for opcode in [Opcode::RC_RDMA_WRITE_FIRST, Opcode::UD_SEND_ONLY, Opcode::RC_ACKNOWLEDGE] {
+                for ecn in [Ecn::ECT0, Ecn::CE] {
+                    let roce = Roce { v6, tags: tags.clone(), opcode, ecn, payload: 52, ..Roce::default() };
+                    frames.push(roce.frame());
+                    frames.push(roce.cnp(None, 0xc0));
+                    frames.push(roce.cnp(Some(0x22), 0xc0));
+                }
+            }
+        }
+    }
+    for name in ["rc_cm_rping.pcap", "rc_read.pcap", "rc_write.pcap", "ud_send.pcap"] {
+        frames.extend(capture(name).into_iter().step_by(17).map(|(_, frame)| frame));
+    }
+    frames
+}
+
+/// Marks worth trying: none, those of clones that become CNPs, another.
+const MARKS: [u32; 4] = [0, 0x0dcc_0a00, 0x0dcc_0a01, 0x1234];
+
+#[test]
+fn every_length() {
+    let Some(mut both) = Both::load("every_length", 64, &config(PACER_FQ)) else {
+        return;
+    };
+    let mut now_ns = 1_000_000;
+    for frame in originals().iter().step_by(3) {
+        for len in 0..frame.len().min(200) {
+            for hook in HOOKS {
+                let mark = MARKS[len % MARKS.len()];
+                let meta = Meta { ingress_ifindex: LO, mark, priority: 0 };
+                let cut = &frame[..len];
+                let outcome = both.process(hook, now_ns, cut, &meta);
+                assert_eq!(outcome.verdict == Verdict::NotRun, len < MIN_PACKET);
+                assert_eq!(outcome.packet, cut, "a packet cut short passes unchanged");
+                now_ns += 1_000;
+            }
+        }
+        both.state();
+    }
+}
+
+/// What is done to a packet.
+#[derive(Clone, Debug)]
+enum Mutation {
+    None,
+    Flip(Vec<prop::sample::Index>),
+    FlipHeader(Vec<usize>),
+    Overwrite(Vec<(usize, u8)>),
+    Cut(prop::sample::Index),
+    Extend(Vec<u8>),
+    CutAndFlip(prop::sample::Index, Vec<usize>),
+    Random(Vec<u8>),
+}
+
+impl Mutation {
+    fn apply(&self, mut frame: Vec<u8>) -> Vec<u8> {
+        let flip = |frame: &mut [u8], bit: usize| {
+            if let Some(byte) = frame.get_mut(bit / 8) {
+                *byte ^= 1 << (bit % 8);
+            }
+        };
+        match self {
+            Self::None => {}
+            Self::Flip(bits) => bits.iter().for_each(|bit| {
+                let bit = bit.index(frame.len() * 8);
+                flip(&mut frame, bit);
+            }),
+            Self::FlipHeader(bits) => bits.iter().for_each(|&bit| flip(&mut frame, bit)),
+            Self::Overwrite(bytes) => bytes.iter().for_each(|&(at, value)| {
+                if let Some(byte) = frame.get_mut(at) {
+                    *byte = value;
+                }
+            }),
+            Self::Cut(len) => frame.truncate(len.index(frame.len())),
+            Self::Extend(bytes) => frame.extend(bytes),
+            Self::CutAndFlip(len, bits) => {
+                frame.truncate(len.index(frame.len()));
+                bits.iter().for_each(|&bit| flip(&mut frame, bit));
+            }
+            Self::Random(bytes) => frame.clone_from(bytes),
+        }
+        frame
+    }
+}
+
+fn mutations() -> impl Strategy<Value = Mutation> {
+    use prop::collection::vec;
+    let header_bits = || vec(12 * 8..90usize * 8, 1..4);
+    prop_oneof![
+        2 => Just(Mutation::None),
+        2 => vec(any::<prop::sample::Index>(), 1..6).prop_map(Mutation::Flip),
+        4 => header_bits().prop_map(Mutation::FlipHeader),
+        4 => vec((12..90usize, prop_oneof![any::<u8>(), Just(0), Just(0xff), Just(0x45), Just(17)]), 1..3)
+            .prop_map(Mutation::Overwrite),
+        2 => any::<prop::sample::Index>().prop_map(Mutation::Cut),
+        1 => vec(any::<u8>(), 1..80).prop_map(Mutation::Extend),
+        1 => (any::<prop::sample::Index>(), header_bits()).prop_map(|(len, bits)| Mutation::CutAndFlip(len, bits)),
+        1 => vec(any::<u8>(), 0..200).prop_map(Mutation::Random),
+    ]
+}
+
+fn mutated(test: &str, pacer: u64, cases: u32) {
+    let Some(both) = Both::load(test, 64, &config(pacer)) else {
+        return;
+    };
+    // One object for all cases: each goes on from where the last one left the tables.
+    let state = RefCell::new((both, 1_000_000_000));
+    let case = (
+        prop::sample::select(originals()),
+        mutations(),
+        prop::sample::select(&HOOKS[..]),
+        prop::sample::select(&MARKS[..]),
+        prop_oneof![4 => 0..20_000u64, 1 => 0..50_000_000u64],
+    );
+    let mut runner = TestRunner::new(Runs { cases, failure_persistence: None, ..Runs::default() });
+    let result = runner.run(&case, |(frame, mutation, hook, mark, gap_ns)| {
+        let (both, now_ns) = &mut *state.borrow_mut();
+        *now_ns += gap_ns;
+        let meta = Meta { ingress_ifindex: LO, mark, priority: 0 };
+        let outcome = both.process(hook, *now_ns, &mutation.apply(frame), &meta);
+        for cnp in outcome.emitted {
+            both.process(Hook::Xdp, *now_ns, &cnp.packet, &Meta { ingress_ifindex: LO, ..Meta::default() });
+        }
+        both.state();
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn mutated_packets_with_fq() {
+    mutated("mutated_packets_with_fq", PACER_FQ, 5_000);
+}
+
+#[test]
+fn mutated_packets_with_htb() {
+    mutated("mutated_packets_with_htb", PACER_HTB, 3_000);
+}

@@ -1,0 +1,45 @@
+//! `dcqcn replay` says the same of every packet whichever engine runs.
+
+use std::fs;
+use std::path::Path;
+
+use dcqcn::engine::Hook;
+use dcqcn::replay::{self, EngineKind, Options, Summary};
+use dcqcn_common::params::Config;
+
+use dcqcn_tests::both::Both;
+
+fn replay(input: &Path, hook: Hook, engine: EngineKind, out: &Path) -> (String, Summary, Vec<u8>) {
+    let options = Options {
+        input: input.to_owned(),
+        hook,
+        engine,
+        config: None,
+        seed: 42,
+        out: Some(out.to_owned()),
+        summary_line: false,
+    };
+    let mut lines = Vec::new();
+    let summary = replay::run(&options, &mut lines).unwrap_or_else(|error| panic!("{error}"));
+    (String::from_utf8(lines).unwrap(), summary, fs::read(out).unwrap())
+}
+
+#[test]
+fn engines_tell_the_same_story() {
+    if Both::load("engines_tell_the_same_story", 8, &Config::DEFAULT).is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out.pcap");
+    for name in ["rc_cm_rping.pcap", "rc_read.pcap", "rc_write.pcap", "ud_send.pcap"] {
+        let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(name);
+        for hook in [Hook::Xdp, Hook::Ingress, Hook::Egress] {
+            let (reference, summary, left) = replay(&input, hook, EngineKind::Reference, &out);
+            let (kernel, kernel_summary, kernel_left) = replay(&input, hook, EngineKind::Kernel, &out);
+            assert!(reference.lines().eq(kernel.lines()), "{name} {hook:?}");
+            assert_eq!(summary, Summary { engine: EngineKind::Reference, ..kernel_summary });
+            assert!(left == kernel_left, "{name} {hook:?}: what left");
+            assert_eq!(reference.lines().count() as u64, summary.packets);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The life of an attachment, by the `dcqcn` command in a network namespace of its own.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use dcqcn::net::link::VethEnd;
+use dcqcn::net::{Netlink, Netns};
+use serde_json::Value;
+
+/// A namespace with the veth pair `a0`, `b0`; deleted at the end of its test, passed or failed.
+struct Lab {
+    netns: Netns,
+    dcqcn: PathBuf,
+}
+
+impl Lab {
+    fn new(test: &str) -> Result<Self> {
+        let dcqcn = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into();
+        let netns = Netns::create(&format!("dcqcn-test-{}-{test}", std::process::id()))?;
+        let lab = Self { netns, dcqcn };
+        let netlink = Netlink::connect_in(&lab.netns)?;
+        let end = |name| VethEnd { name, netns: None, mac: None };
+        netlink.add_veth(&end("a0"), &end("b0"))?;
+        for name in ["a0", "b0"] {
+            netlink.set_up(netlink.link(name)?.index, true)?;
+        }
+        Ok(lab)
+    }
+
+    fn run(&self, line: &str) -> Result<Output> {
+        let mut command = std::process::Command::new(&self.dcqcn);
+        command.args(line.split_whitespace());
+        Ok(self.netns.run(|| command.output())??)
+    }
+
+    /// Runs a command that succeeds, and returns what it prints.
+    fn ok(&self, line: &str) -> Result<String> {
+        let output = self.run(line)?;
+        ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn json(&self, line: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
+    }
+
+    /// Runs a command that fails with `code`, and returns what it says.
+    fn refused(&self, code: i32, line: &str) -> Result<String> {
+        let output = self.run(line)?;
+        let says = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {says}", output.status);
+        Ok(says)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for iface in ["a0", "b0"] {
+            // What a failed test left attached.
+            let _ = self.run(&format!("detach {iface}"));
+        }
+        if let Err(error) = Netns::delete(self.netns.name()) {
+            eprintln!("{error}");
+        }
+    }
+}
+
+fn says(text: &str, what: &str) {
+    assert!(text.contains(what), "{text}");
+}
+
+#[test]
+fn an_attachment_from_attach_to_detach() -> Result<()> {
+    let lab = Lab::new("life")?;
+    let netlink = Netlink::connect_in(&lab.netns)?;
+    let index = netlink.link("a0")?.index;
+    let qdisc_before = netlink.root_qdisc(index)?;
+
+    says(&lab.refused(3, "status a0")?, "a0 is not attached");
+    says(&lab.refused(3, "set a0 np_enable=off")?, "a0 is not attached");
+    says(&lab.refused(1, "attach a9")?, "no interface \"a9\"");
+    says(&lab.refused(1, "attach a0 --profile lab --set link_rate=10gbit")?, "up to 1gbit");
+    says(&lab.ok("attach a0 --profile lab --set link_rate=200mbit --flows 1024")?, "attached to a0 as host");
+    says(&lab.refused(1, "attach a0")?, "a0 is already attached as host");
+
+    let status = lab.json("status")?;
+    let [attachment] = status["attachments"].as_array().context("no array")?.as_slice() else {
+        panic!("{status}");
+    };
+    assert_eq!(attachment["iface"], "a0");
+    assert_eq!(attachment["role"], "host");
+    assert_eq!(attachment["alive"], true);
+    assert_eq!(attachment["link_rate_bps"], 200_000_000);
+
+    for command in ["qp a0", "queues a0", "counters a0", "counters a0 --all", "status a0"] {
+        lab.ok(command)?;
+        lab.json(command)?;
+    }
+    says(&lab.ok("get a0 rpg_time_reset")?, "11ms");
+
+    lab.ok("detach a0")?;
+    says(&lab.ok("status")?, "nothing is attached");
+    says(&lab.refused(3, "detach a0")?, "a0 is not attached");
+    assert_eq!(netlink.root_qdisc(index)?, qdisc_before);
+    Ok(())
+}
+
+#[test]
+fn a_change_is_whole_or_not_at_all() -> Result<()> {
+    let lab = Lab::new("set")?;
+    lab.ok("attach a0 --set link_rate=1gbit")?;
+    let changed = lab.ok("set a0 rpg_ai_rate=20mbit wred.3.kmin=100KB wred.3.kmax=1.5MB wred.3.pmax=0.5%")?;
+    let text = "rpg_ai_rate: 40mbit -> 20mbit\nwred.3.kmin: 5KB -> 100KB\nwred.3.kmax: 200KB -> 1.5MB\n\
+                wred.3.pmax: 1% -> 0.5%\n";
+    assert_eq!(changed, text);
+    let before = lab.json("get a0")?;
+    for (code, change, reason) in [
+        (1, "rpg_ai_rate=10mbit wred.3.kmin=2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
+        (1, "rpg_ai_rate=10mbit rpg_max_rate=2gbit", "rpg_max_rate = 2gbit is above the link's 1gbit"),
+        (1, "rpg_min_rate=2gbit", "rpg_min_rate = 2gbit is above the link's 1gbit"),
+        (2, "rpg_ai_rate=10mbit rpg_ai_rat=1mbit", "did you mean `rpg_ai_rate`?"),
+        (2, "rpg_time_reset=55", "write a time, as in `55us`"),
+        (2, "rpg_gd=99", "rpg_gd = 99 is out of range: allowed is 10 to 15"),
+        (2, "pacer=none", "it follows from `attach --pacer`"),
+    ] {
+        says(&lab.refused(code, &format!("set a0 {change}"))?, reason);
+    }
+    assert_eq!(lab.json("get a0")?, before);
+    lab.ok("detach --all")?;
+    Ok(())
+}
+
+#[test]
+fn a_file_says_what_is_attached_and_the_command_line_has_the_last_word() -> Result<()> {
+    let lab = Lab::new("file")?;
+    let file = tempfile::NamedTempFile::new()?;
+    let text =
+        "role = 'switch'\n[parameters]\nlink_rate = '1gbit'\n[wred.3]\nkmin = '10KB'\nkmax = '300KB'\n";
+    std::fs::write(&file, text)?;
+    let file = file.path().display();
+    says(&lab.ok(&format!("attach a0 --config {file} --set wred.3.kmax=400KB"))?, "attached to a0 as switch");
+    let queues = lab.json("queues a0")?;
+    assert_eq!(queues["cp_enable"], true);
+    let class = &queues["classes"][3];
+    assert_eq!((&class["kmin_bytes"], &class["kmax_bytes"]), (&10_000.into(), &400_000.into()));
+    assert_eq!(class["drain_rate_bps"], 1_000_000_000);
+    says(&lab.refused(1, &format!("attach b0 --config {file} --set wred.3.kmin=1MB"))?, "above wred.3.kmax");
+    says(&lab.refused(3, "status b0")?, "b0 is not attached");
+    lab.ok("detach a0")?;
+    Ok(())
+}
