@@ -17,6 +17,8 @@ pub struct Drain {
     pub ticks_per_byte_q16: u64,
     /// Bytes that leave in one tick, in 2^-34: rate · 2^34 / (8·10^9 · 2^6). 100 kb/s: 3355; 800 Gb/s: 2.7·10^10.
     pub bytes_per_tick_q34: u64,
+    /// Ticks the queue grows to at most.
+    pub limit_ticks: u64,
 }
 
 /// What one packet did to a queue.
@@ -30,7 +32,7 @@ pub struct Enqueued {
 
 impl Drain {
     /// Rate not known: the queue is always empty.
-    pub const UNKNOWN: Self = Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0 };
+    pub const UNKNOWN: Self = Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS };
 
     /// The factors of `rate_bps`, 100 kb/s to 800 Gb/s; 0 = not known.
     #[must_use]
@@ -43,7 +45,16 @@ impl Drain {
         Self {
             ticks_per_byte_q16: (8_000_000_000 << (TICK_SHIFT + 16)) / rate_bps,
             bytes_per_tick_q34: (rate_bps << 19) / 15_625_000,
+            limit_ticks: MAX_BACKLOG_TICKS,
         }
+    }
+
+    /// The same, for a buffer of `limit_bytes` (below 2^30); 0 = no limit.
+    #[must_use]
+    pub const fn limited(self, limit_bytes: u64) -> Self {
+        // 2^30 bytes · 3.4·10^11 does not fit: the low bits of the factor are too fine to matter here.
+        let ticks = limit_bytes.wrapping_mul(self.ticks_per_byte_q16 >> 8) >> 8;
+        if limit_bytes == 0 || ticks > MAX_BACKLOG_TICKS { self } else { Self { limit_ticks: ticks, ..self } }
     }
 
     /// Bytes queued at `now_ns` in a queue that will be empty at `empty_at`.
@@ -65,7 +76,8 @@ impl Drain {
         let ticks = backlog_ticks(empty_at, now_ns);
         // 2^17 bytes · 3.4·10^11 = 4.5·10^16: fits.
         let service = bytes.wrapping_mul(self.ticks_per_byte_q16) >> 16;
-        let backlog = if ticks + service > MAX_BACKLOG_TICKS { MAX_BACKLOG_TICKS } else { ticks + service };
+        // A full buffer drops the packet: the queue stays as it is.
+        let backlog = if ticks + service > self.limit_ticks { ticks } else { ticks + service };
         Enqueued {
             empty_at: (now_ns << TICK_SHIFT).wrapping_add(backlog),
             depth_bytes: self.depth_bytes(empty_at, now_ns),
@@ -109,6 +121,17 @@ mod tests {
     }
 
     #[test]
+    fn a_full_buffer_takes_no_more() {
+        let drain = Drain::new(1_000_000_000).limited(10_000);
+        let (mut empty_at, mut deepest) = (0, 0);
+        for _ in 0..100 {
+            let e = drain.enqueue(empty_at, 1_000_000, 1_500);
+            (empty_at, deepest) = (e.empty_at, e.depth_bytes.max(deepest));
+        }
+        assert!(deepest.abs_diff(9_000) <= 1, "{deepest}");
+    }
+
+    #[test]
     fn an_unknown_rate_never_queues() {
         let e = Drain::UNKNOWN.enqueue(0, 5, 1_500);
         assert_eq!(Drain::UNKNOWN.enqueue(e.empty_at, 5, 1_500).depth_bytes, 0);
@@ -117,7 +140,8 @@ mod tests {
     proptest! {
         #[test]
         fn depth_follows_the_real_queue(
-            rate in 1_000_000u64..=800_000_000_000, now in 0u64..1 << 57,
+            // From 10 Mb/s on, the longest burst here fits the 4 s that a virtual queue holds.
+            rate in 10_000_000u64..=800_000_000_000, now in 0u64..1 << 57,
             packets in proptest::collection::vec((64u64..66_000, 0u64..20_000), 1..60),
         ) {
             let drain = Drain::new(rate);
@@ -128,7 +152,7 @@ mod tests {
                 let e = drain.enqueue(empty_at, now, bytes);
                 prop_assert!((e.depth_bytes as f64 - real).abs() <= 60.0 + real * 1e-3, "{} {real}", e.depth_bytes);
                 empty_at = e.empty_at;
-                real = (real + bytes as f64).min(4.0 * rate as f64 / 8.0);
+                real += bytes as f64;
             }
         }
     }

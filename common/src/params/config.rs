@@ -112,6 +112,9 @@ parameters! {
         pmax_ppm = 10_000, "pmax", Unit::PartsPerMillion, 0, 1_000_000, "Stronger marking near Kmax.";
         /// Rate at which this class's virtual queue drains; 0 = link_rate.
         drain_rate_bps = 0, "drain_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "The queue looks shorter; above the true rate nothing is marked.";
+        /// Size of the real buffer: the virtual queue grows no longer, as what a full buffer drops does not queue; 0 = no
+        /// limit.
+        queue_limit_bytes = 0, "queue_limit", Unit::Bytes, 0, 1_000_000_000, "After an overload marking goes on longer.";
         /// Mark this class at all.
         ecn = 1, "ecn", Unit::Switch, 0, 1, "";
     }
@@ -200,12 +203,17 @@ impl Config {
                 link_rate_bps: s.link_rate_bps,
             });
         }
-        let line_rate_bps = self.line_rate_bps();
-        if line_rate_bps != 0 && s.rpg_min_rate_bps > line_rate_bps {
+        if s.rpg_max_rate_bps != 0 && s.rpg_min_rate_bps > s.rpg_max_rate_bps {
+            return Err(Invalid::MinAboveMax {
+                min_rate_bps: s.rpg_min_rate_bps,
+                max_rate_bps: s.rpg_max_rate_bps,
+            });
+        }
+        if s.link_rate_bps != 0 && s.rpg_min_rate_bps > s.link_rate_bps {
             return Err(Invalid::AboveLink {
                 key: "rpg_min_rate",
                 rate_bps: s.rpg_min_rate_bps,
-                link_rate_bps: line_rate_bps,
+                link_rate_bps: s.link_rate_bps,
             });
         }
         // A byte counter below the largest packet would fire many times per packet and mean nothing.
@@ -385,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_is_above_the_link() {
+    fn rates_are_in_order() {
         let rates = |link, max, min| {
             scalars(|s| (s.link_rate_bps, s.rpg_max_rate_bps, s.rpg_min_rate_bps) = (link, max, min))
                 .validate()
@@ -394,9 +402,9 @@ mod tests {
         assert_eq!(rates(GBIT, GBIT, GBIT), Ok(()));
         assert_eq!(rates(GBIT, GBIT + 1, GBIT), above("rpg_max_rate", GBIT + 1, GBIT));
         assert_eq!(rates(GBIT, 0, GBIT + 1), above("rpg_min_rate", GBIT + 1, GBIT));
-        // The least of link and rpg_max_rate is what a flow can have.
-        assert_eq!(rates(GBIT, 500 * MBIT, 501 * MBIT), above("rpg_min_rate", 501 * MBIT, 500 * MBIT));
-        assert_eq!(rates(0, 500 * MBIT, 501 * MBIT), above("rpg_min_rate", 501 * MBIT, 500 * MBIT));
+        let refused = Err(Invalid::MinAboveMax { min_rate_bps: 501 * MBIT, max_rate_bps: 500 * MBIT });
+        assert_eq!(rates(GBIT, 500 * MBIT, 501 * MBIT), refused);
+        assert_eq!(rates(0, 500 * MBIT, 501 * MBIT), refused);
         assert_eq!(rates(0, 0, MAX_RATE_BPS), Ok(()));
     }
 

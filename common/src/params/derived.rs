@@ -75,7 +75,7 @@ impl Params {
         let mut drain = [Drain::UNKNOWN; CLASSES];
         for (tc, (wred, drain)) in wred.iter_mut().zip(&mut drain).enumerate() {
             *wred = Wred::new(&config.wred[tc]);
-            *drain = Drain::new(config.drain_rate_bps(tc));
+            *drain = Drain::new(config.drain_rate_bps(tc)).limited(config.wred[tc].queue_limit_bytes);
         }
         Ok(Self { config: *config, port, rp: RpParams::new(config), wred, drain })
     }

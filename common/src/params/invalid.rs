@@ -16,6 +16,9 @@ pub enum Invalid {
     /// A rate the link cannot carry.
     #[expect(missing_docs, reason = "the fields are the parameters' own")]
     AboveLink { key: &'static str, rate_bps: u64, link_rate_bps: u64 },
+    /// A lowest rate above the highest.
+    #[expect(missing_docs, reason = "the fields are the parameters' own")]
+    MinAboveMax { min_rate_bps: u64, max_rate_bps: u64 },
     /// An entry of `dscp_to_tc` or `tc_to_queue` that names no class or queue.
     #[expect(missing_docs, reason = "the fields are the table's own")]
     Table { table: &'static str, index: usize, value: u8, max: usize },
@@ -120,6 +123,14 @@ impl fmt::Display for Invalid {
                     "{key} = {rate} is above the link's {link}: lower it, or set link_rate if that is wrong"
                 )
             }
+            Self::MinAboveMax { min_rate_bps, max_rate_bps } => {
+                let min = Quantity(min_rate_bps, Unit::BitsPerSecond);
+                let max = Quantity(max_rate_bps, Unit::BitsPerSecond);
+                write!(
+                    f,
+                    "rpg_min_rate = {min} is above rpg_max_rate = {max}: lower rpg_min_rate or raise rpg_max_rate"
+                )
+            }
             Self::Table { table, index, value, max } => {
                 write!(f, "{table}.{index} = {value} is out of range: allowed is 0 to {max}")
             }
@@ -222,6 +233,10 @@ mod tests {
             (
                 rate("rpg_max_rate"),
                 "rpg_max_rate = 40gbit is above the link's 1gbit: lower it, or set link_rate if that is wrong",
+            ),
+            (
+                Invalid::MinAboveMax { min_rate_bps: 501_000_000, max_rate_bps: 500_000_000 },
+                "rpg_min_rate = 501mbit is above rpg_max_rate = 500mbit: lower rpg_min_rate or raise rpg_max_rate",
             ),
             (
                 Invalid::Table { table: "dscp_to_tc", index: 26, value: 8, max: 7 },

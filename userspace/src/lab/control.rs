@@ -77,6 +77,7 @@ impl Control for DataPlane {
             // The port's qdisc is 1:, its class for queue q is 1:q+1.
             ("priority_major", "1".to_owned()),
             ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
+            ("wred.3.queue_limit", format!("{}B", switch.buffer_bytes)),
         ];
         let mut all = Hosts {
             switch: self.attach(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?,

@@ -100,6 +100,8 @@ pub struct Switch {
     pub egress_ifindex: u32,
     /// Rate the port's RoCE queue is sure of, bit/s.
     pub roce_bps: u64,
+    /// Buffer of that queue, bytes.
+    pub buffer_bytes: u32,
 }
 
 /// The network, which exists as long as this does.
@@ -160,7 +162,8 @@ impl Topology {
         if config.shared_with_tcp {
             switch_netns.run(|| classify::tcp_to(egress_ifindex, BEST_EFFORT))??;
         }
-        let switch = Switch { netns: switch_netns, egress_ifname, egress_ifindex, roce_bps };
+        let buffer_bytes = config.buffer_bytes;
+        let switch = Switch { netns: switch_netns, egress_ifname, egress_ifindex, roce_bps, buffer_bytes };
         Ok(Self { senders, receiver, switch, _removal: removal, _lock: lock })
     }
 }

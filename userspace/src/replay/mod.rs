@@ -152,7 +152,8 @@ fn replay(
         };
         let epoch_ns = *first_ns.get_or_insert(packet.time_ns);
         // Time never is 0, which means "never" in the tables.
-        let now_ns = (BASE_NS + packet.time_ns.saturating_sub(epoch_ns))
+        let now_ns = BASE_NS
+            .saturating_add(packet.time_ns.saturating_sub(epoch_ns))
             .saturating_sub(epoch_ns.saturating_sub(packet.time_ns))
             .max(1);
 
@@ -161,7 +162,7 @@ fn replay(
         summary.count(&seen.outcome, seen.marked, truncated, now_ns);
         summary.duration_ns = summary.duration_ns.max(now_ns.saturating_sub(BASE_NS));
         if let Some((departures, path)) = &mut departures {
-            let since_1970 = |run_ns: u64| (epoch_ns + run_ns).saturating_sub(BASE_NS);
+            let since_1970 = |run_ns: u64| epoch_ns.saturating_add(run_ns).saturating_sub(BASE_NS);
             let cut_off = packet.length.saturating_sub(packet.data.len() as u32);
             for (outcome, cut_off) in
                 iter::once((&seen.outcome, cut_off)).chain(seen.outcome.emitted.iter().map(|sent| (sent, 0)))
@@ -342,3 +343,6 @@ fn receiver_of_cnp(
     };
     Ok(qpn.map(|qpn| QpId { addr: peer, qpn }))
 }
+
+#[cfg(test)]
+mod tests;
