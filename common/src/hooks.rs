@@ -444,7 +444,11 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let Some((peer, own)) = roce.addresses(h) else {
         return Stat::RpCnpInvalid;
     };
-    let qpn = if cnp.hint == cnp::NO_HINT { h.env().pair(&QpId { addr: own, qpn: cnp.dest_qpn }) } else { Some(cnp.hint) };
+    let qpn = if cnp.hint == cnp::NO_HINT {
+        h.env().pair(&QpId { addr: own, qpn: cnp.dest_qpn })
+    } else {
+        Some(cnp.hint)
+    };
     let Some(qpn) = qpn else {
         return Stat::RpCnpUnknownFlow;
     };
@@ -485,11 +489,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
 /// The CNP, if it is one to the last bit (ICRC included).
 #[inline(always)]
 fn read_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
-    if roce.v6 {
-        cnp::parse_v6(frame.header(roce.l3)?)
-    } else {
-        cnp::parse_v4(frame.header(roce.l3)?)
-    }
+    if roce.v6 { cnp::parse_v6(frame.header(roce.l3)?) } else { cnp::parse_v4(frame.header(roce.l3)?) }
 }
 
 /// What the RP table says of a packet.
@@ -572,15 +572,13 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
                 s.env().count(Stat::RpPaced);
             }
         }
-        (Departure::At(_), PACER_HTB) if turn.active => {
-            match htb_minor(index, turn.way) {
-                Some(minor) => {
-                    s.set_priority((p.port.htb_major << 16) | minor);
-                    s.env().count(Stat::RpPaced);
-                }
-                None => s.env().count(Stat::RpUnpaced),
+        (Departure::At(_), PACER_HTB) if turn.active => match htb_minor(index, turn.way) {
+            Some(minor) => {
+                s.set_priority((p.port.htb_major << 16) | minor);
+                s.env().count(Stat::RpPaced);
             }
-        }
+            None => s.env().count(Stat::RpUnpaced),
+        },
         (Departure::At(_), _) => {}
     }
     TcVerdict::Pass

@@ -56,8 +56,7 @@ impl Pacer {
             self.rate_bps = machine.rate_bps;
         }
         // 2^20 bytes · 1.3·10^12 = 1.4·10^18 fits.
-        let duration_q24 =
-            bytes.wrapping_mul(self.ns_per_byte_q24).wrapping_add(self.next_frac_q24 as u64);
+        let duration_q24 = bytes.wrapping_mul(self.ns_per_byte_q24).wrapping_add(self.next_frac_q24 as u64);
         self.next_ns = start_ns.wrapping_add(duration_q24 >> 24);
         self.next_frac_q24 = (duration_q24 & 0xff_ffff) as u32;
         Departure::At(departure_ns)

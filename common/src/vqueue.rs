@@ -32,7 +32,8 @@ pub struct Enqueued {
 
 impl Drain {
     /// Rate not known: the queue is always empty.
-    pub const UNKNOWN: Self = Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS };
+    pub const UNKNOWN: Self =
+        Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS };
 
     /// The factors of `rate_bps`, 100 kb/s to 800 Gb/s; 0 = not known.
     #[must_use]

@@ -39,7 +39,6 @@ impl Env {
         let params = ACTIVE.get(0).and_then(|&slot| PARAMS.get(slot));
         Self { params, counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0 }
     }
-
 }
 
 impl hooks::Env<'static> for Env {

@@ -1,9 +1,9 @@
 //! The maps, laid out in `dcqcn_common::layout`. The controller sizes and pins them.
 
+use aya_ebpf::Global;
 use aya_ebpf::btf_maps::Array as BtfArray;
 use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
-use aya_ebpf::Global;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{
     Counters, DEFAULT_FLOWS, EVENTS_BYTES, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpSet, Test, WAYS,

@@ -1,10 +1,7 @@
 //! TC, ingress and egress.
 
 use aya_ebpf::EbpfContext as _;
-use aya_ebpf::bindings::{
-    BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC,
-    __sk_buff,
-};
+use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{
     bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_skb_change_tail, bpf_skb_pull_data,
     bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,

@@ -8,8 +8,8 @@ use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::flow::{QpId, set_index};
 use dcqcn_common::layout::{
-    Counters, DEFAULT_FLOWS, Event, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow, RpSet,
-    Test, WAYS,
+    Counters, DEFAULT_FLOWS, Event, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow,
+    RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
@@ -48,7 +48,9 @@ pub enum Error {
         source: MapError,
     },
     /// The object lacks something: it is another version's.
-    #[error("the data plane has no {0}: it belongs to another version; detach it with the dcqcn that attached it")]
+    #[error(
+        "the data plane has no {0}: it belongs to another version; detach it with the dcqcn that attached it"
+    )]
     Missing(&'static str),
     /// The pinned maps are another version's.
     #[error(
@@ -286,10 +288,10 @@ impl Maps {
     pub fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(item) = self.events.next() {
-            if let Some((set, way)) = item.split_first_chunk::<4>() {
-                if let Ok(way) = <[u8; 4]>::try_from(way) {
-                    events.push(Event { set: u32::from_ne_bytes(*set), way: u32::from_ne_bytes(way) });
-                }
+            if let Some((set, way)) = item.split_first_chunk::<4>()
+                && let Ok(way) = <[u8; 4]>::try_from(way)
+            {
+                events.push(Event { set: u32::from_ne_bytes(*set), way: u32::from_ne_bytes(way) });
             }
         }
         events
@@ -348,7 +350,9 @@ impl Maps {
     /// Every flow of the NP table.
     pub fn np_flows(&self) -> impl Iterator<Item = Result<NpFlow, Error>> {
         self.np_sets().flat_map(|set| match set {
-            Ok(set) => live(set.ways, |f: &NpFlow| f.last_seen_ns).map(|(_, flow)| Ok(flow)).collect::<Vec<_>>(),
+            Ok(set) => {
+                live(set.ways, |f: &NpFlow| f.last_seen_ns).map(|(_, flow)| Ok(flow)).collect::<Vec<_>>()
+            }
             Err(error) => vec![Err(error)],
         })
     }

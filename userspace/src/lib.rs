@@ -10,5 +10,5 @@ pub mod net;
 pub mod object;
 pub mod pacer;
 pub mod params;
-pub mod replay;
 pub mod render;
+pub mod replay;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use dcqcn::engine::{Hook, MIN_PACKET, Meta, Verdict};
+use dcqcn::engine::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB};
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -58,6 +58,14 @@ fn every_length() {
     let Some(mut both) = Both::load("every_length", 64, &config(PACER_FQ)) else {
         return;
     };
+    for len in [0, 1, MAX_PACKET, MAX_PACKET + 1, 70_000] {
+        let verdict = if (MIN_PACKET..=MAX_PACKET).contains(&len) { Verdict::Pass } else { Verdict::NotRun };
+        for hook in HOOKS {
+            let outcome =
+                both.process(hook, 1, &vec![0; len], &Meta { ingress_ifindex: LO, ..Meta::default() });
+            assert_eq!((outcome.verdict, outcome.packet.len()), (verdict, len));
+        }
+    }
     let mut now_ns = 1_000_000;
     for frame in originals().iter().step_by(3) {
         for len in 0..frame.len().min(200) {
@@ -167,10 +175,10 @@ fn mutated(test: &str, pacer: u64, cases: u32) {
 
 #[test]
 fn mutated_packets_with_fq() {
-    mutated("mutated_packets_with_fq", PACER_FQ, 5_000);
+    mutated("mutated_packets_with_fq", PACER_FQ, 150_000);
 }
 
 #[test]
 fn mutated_packets_with_htb() {
-    mutated("mutated_packets_with_htb", PACER_HTB, 3_000);
+    mutated("mutated_packets_with_htb", PACER_HTB, 150_000);
 }

@@ -21,7 +21,7 @@ fn replay(input: &Path, hook: Hook, engine: EngineKind, out: &Path) -> (String, 
     };
     let mut lines = Vec::new();
     let summary = replay::run(&options, &mut lines).unwrap_or_else(|error| panic!("{error}"));
-    (String::from_utf8(lines).unwrap(), summary, fs::read(out).unwrap())
+    (String::from_utf8(lines).expect("JSON"), summary, fs::read(out).expect("what left"))
 }
 
 #[test]

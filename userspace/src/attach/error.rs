@@ -37,7 +37,9 @@ pub enum Error {
         first: String,
     },
     /// Missing rights.
-    #[error("this needs {missing}: run it as root, or grant the capability (`setcap`, systemd AmbientCapabilities=)")]
+    #[error(
+        "this needs {missing}: run it as root, or grant the capability (`setcap`, systemd AmbientCapabilities=)"
+    )]
     Capability {
         /// Names of the capabilities that are missing.
         missing: String,
@@ -85,7 +87,9 @@ pub enum Error {
         qdisc: &'static str,
     },
     /// A switch needs a program that this attachment has not.
-    #[error("{key} = true needs the {program} program, which role {role} does not attach; detach and attach again with {remedy}")]
+    #[error(
+        "{key} = true needs the {program} program, which role {role} does not attach; detach and attach again with {remedy}"
+    )]
     Role {
         /// The parameter.
         key: &'static str,

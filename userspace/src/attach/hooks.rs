@@ -102,7 +102,9 @@ fn attach_xdp(
     };
     match choice {
         XdpModeChoice::Driver => attach(XdpMode::Driver, "; try `--xdp-mode skb`").map(|()| ("driver", None)),
-        XdpModeChoice::Skb => attach(XdpMode::Skb, "; is another XDP program attached?").map(|()| ("skb", None)),
+        XdpModeChoice::Skb => {
+            attach(XdpMode::Skb, "; is another XDP program attached?").map(|()| ("skb", None))
+        }
         XdpModeChoice::Auto => match attach(XdpMode::Driver, "") {
             Ok(()) => Ok(("driver", None)),
             Err(refusal) => {
@@ -134,14 +136,16 @@ pub(super) fn detach(netlink: &Netlink, info: &Info, pins: &Path) -> Result<Vec<
         if !path.exists() {
             continue;
         }
-        let failed = |source: Source| Error::Attach { program: "detach", iface: info.iface.clone(), source, next: "" };
+        let failed =
+            |source: Source| Error::Attach { program: "detach", iface: info.iface.clone(), source, next: "" };
         let link = PinnedLink::from_pin(&path).map_err(|e| failed(e.into()))?;
         // The last reference goes with it, and the program with that.
         drop(link.unpin().map_err(|e| failed(e.into()))?);
         done.push(format!("{pin} detached from {}", if pin == XDP_PEER { peer(info) } else { &info.iface }));
     }
     if info.tc_mode == "clsact" && fs::metadata(format!("/proc/sys/net/ipv4/conf/{}", info.iface)).is_ok() {
-        for (name, attach_type) in [(PROGRAMS[1], TcAttachType::Ingress), (PROGRAMS[2], TcAttachType::Egress)] {
+        for (name, attach_type) in [(PROGRAMS[1], TcAttachType::Ingress), (PROGRAMS[2], TcAttachType::Egress)]
+        {
             if tc::qdisc_detach_program(&info.iface, attach_type, name).is_ok() {
                 done.push(format!("{name} detached from {}", info.iface));
             }

@@ -311,10 +311,7 @@ fn clear_way(place: &Place, netlink: &Netlink, link: &Link) -> Result<(), Error>
             continue;
         };
         if info.iface == link.name && info.ifindex == link.index {
-            return Err(Error::AlreadyAttached {
-                iface: info.iface,
-                role: word(&info.role),
-            });
+            return Err(Error::AlreadyAttached { iface: info.iface, role: word(&info.role) });
         }
         if info.inline_peer.as_ref() == Some(&link.name) && is_alive(&info)? {
             return Err(Error::InlinePeer { iface: link.name.clone(), first: info.iface });

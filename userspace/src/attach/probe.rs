@@ -7,8 +7,9 @@ use aya::util::KernelVersion;
 use super::Error;
 
 /// Capabilities attaching needs, by bit (include/uapi/linux/capability.h).
-const NEEDED: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
-/// Stands for the latter two.
+const NEEDED: [(u32, &str); 3] = [(CAP_NET_ADMIN, "CAP_NET_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
+const CAP_NET_ADMIN: u32 = 12;
+/// Stands for the other two.
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// The oldest kernel every program was verified on.
@@ -46,11 +47,8 @@ fn effective_capabilities() -> u64 {
 
 fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     let has = |bit: u32| effective >> bit & 1 == 1;
-    NEEDED
-        .iter()
-        .filter(|(bit, _)| !has(*bit) && !(has(CAP_SYS_ADMIN) && *bit != NEEDED[0].0))
-        .map(|(_, name)| *name)
-        .collect()
+    let met = |bit: u32| has(bit) || (bit != CAP_NET_ADMIN && has(CAP_SYS_ADMIN));
+    NEEDED.iter().filter(|(bit, _)| !met(*bit)).map(|(_, name)| *name).collect()
 }
 
 #[cfg(test)]

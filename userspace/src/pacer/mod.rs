@@ -35,7 +35,9 @@ const FQ_HORIZON_NS: u64 = 10_000_000_000;
 pub fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, String), Error> {
     let pacer = |pacer, why: &str| Ok((pacer, why.to_owned()));
     match choice {
-        PacerChoice::None => pacer(PacerChoice::None, "pacer none, as asked: rates are computed, not enforced"),
+        PacerChoice::None => {
+            pacer(PacerChoice::None, "pacer none, as asked: rates are computed, not enforced")
+        }
         _ if !rp_enable => pacer(PacerChoice::None, "pacer none: nothing is paced without rp_enable"),
         PacerChoice::Fq if !kernel_has_qdisc("fq")? => Err(Error::Pacer { qdisc: "fq" }),
         PacerChoice::Htb if !kernel_has_qdisc("htb")? => Err(Error::Pacer { qdisc: "htb" }),
@@ -59,14 +61,10 @@ pub fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, Stri
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn install(
-    netlink: &Netlink,
-    ifindex: u32,
-    config: &Config,
-    notes: &mut Vec<String>,
-) -> net::Result<()> {
+pub fn install(netlink: &Netlink, ifindex: u32, config: &Config, notes: &mut Vec<String>) -> net::Result<()> {
     if config.scalars.pacer == PACER_FQ {
-        if netlink.root_qdisc(ifindex)?.is_some_and(|root| root.kind == "fq" && root.handle != Handle::UNSPEC) {
+        if netlink.root_qdisc(ifindex)?.is_some_and(|root| root.kind == "fq" && root.handle != Handle::UNSPEC)
+        {
             notes.push("the fq that is there is kept, with its own limits".into());
             return Ok(());
         }
@@ -83,7 +81,10 @@ pub fn install(
     let htb = QdiscSpec::Htb { default_minor: REST.minor(), direct_qlen: 1_000 };
     netlink.replace_root(ifindex, Handle::new(HTB_MAJOR, 0), &htb)?;
     let root = Handle::new(HTB_MAJOR, 0);
-    netlink.replace_htb_class(ifindex, &HtbClass { parent: root, rate_bps: line_bps, ..class(PORT, line_bps, mtu_bytes) })?;
+    netlink.replace_htb_class(
+        ifindex,
+        &HtbClass { parent: root, rate_bps: line_bps, ..class(PORT, line_bps, mtu_bytes) },
+    )?;
     // First in line, so that what a flow sent before its first cut leaves before what it sends after.
     netlink.replace_htb_class(ifindex, &HtbClass { priority: 0, ..class(REST, line_bps, mtu_bytes) })?;
     notes.push(format!("htb {root} holds the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));

@@ -1,9 +1,7 @@
 //! The same packets through the library in this process and through the eBPF object in the running kernel: bytes,
 //! verdicts, departure times and the whole state of the tables must be the same to the last bit.
 
-mod engines {
-    mod agreement;
-    mod golden;
-    mod mutation;
-    mod replay;
-}
+mod agreement;
+mod golden;
+mod mutation;
+mod replay;
