@@ -140,15 +140,8 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
 /// where it becomes the CNP; the packet itself always passes.
 #[inline(always)]
 pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
-    let Some(p) = s.env().params() else {
+    let Some((p, roce)) = look(s) else {
         return TcVerdict::Pass;
-    };
-    let roce = match classify(s) {
-        Ok(roce) => roce,
-        Err(stat) => {
-            s.env().count(stat);
-            return TcVerdict::Pass;
-        }
     };
     count_kind(s, &roce);
     if p.config.scalars.np_enable != 0 && roce.kind() == Kind::Data && roce.ecn().is_ce() {
@@ -161,15 +154,8 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 /// TC, egress: a marked clone becomes the CNP; other RoCE is classified, marked (CP) and paced (RP).
 #[inline(always)]
 pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
-    let Some(p) = s.env().params() else {
+    let Some((p, roce)) = look(s) else {
         return TcVerdict::Pass;
-    };
-    let roce = match classify(s) {
-        Ok(roce) => roce,
-        Err(stat) => {
-            s.env().count(stat);
-            return TcVerdict::Pass;
-        }
     };
     if s.mark() | FAST == p.port.cnp_mark | FAST && roce.kind() == Kind::Data && roce.ecn().is_ce() {
         return become_cnp(s, p, &roce);
@@ -192,6 +178,19 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return pace(s, p, &roce);
     }
     TcVerdict::Pass
+}
+
+/// The parameters and the packet, if it is one to do something about; else counts why not.
+#[inline(always)]
+fn look<'p, S: Skb<'p>>(s: &mut S) -> Option<(&'p Params, Roce)> {
+    let p = s.env().params()?;
+    match classify(s) {
+        Ok(roce) => Some((p, roce)),
+        Err(stat) => {
+            s.env().count(stat);
+            None
+        }
+    }
 }
 
 #[inline(always)]

@@ -5,6 +5,7 @@ pub mod cli;
 pub mod clock;
 pub mod dataplane;
 pub mod engine;
+pub mod interrupt;
 pub mod lab;
 pub mod net;
 pub mod object;

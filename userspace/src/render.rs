@@ -81,6 +81,12 @@ pub fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 
+/// A time given in ns, in seconds with no needless digit.
+#[must_use]
+pub fn seconds(ns: u64) -> String {
+    format!("{} s", ns as f64 / 1e9)
+}
+
 /// A time in ns.
 #[must_use]
 pub fn ns(ns: u64) -> String {

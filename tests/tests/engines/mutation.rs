@@ -175,10 +175,10 @@ fn mutated(test: &str, pacer: u64, cases: u32) {
 
 #[test]
 fn mutated_packets_with_fq() {
-    mutated("mutated_packets_with_fq", PACER_FQ, 150_000);
+    mutated("mutated_packets_with_fq", PACER_FQ, 8_000);
 }
 
 #[test]
 fn mutated_packets_with_htb() {
-    mutated("mutated_packets_with_htb", PACER_HTB, 150_000);
+    mutated("mutated_packets_with_htb", PACER_HTB, 8_000);
 }

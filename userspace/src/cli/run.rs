@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::output::Output;
 use crate::attach;
-use crate::lab::Interrupt;
+use crate::interrupt::Interrupt;
 use crate::net::Netlink;
 use crate::pacer::htb::HtbPacer;
 use crate::params::{PacerChoice, word};

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::topology::MAX_SENDERS;
-use super::units;
+use crate::render;
 
 /// Parameters of an N-to-1 incast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -102,10 +102,10 @@ impl fmt::Display for IncastConfig {
             "{} sender{} into {}",
             self.senders,
             plural(self.senders),
-            units::bps(self.link_bps as f64)
+            render::bps(self.link_bps as f64)
         )?;
-        write!(f, ", {} each way", units::seconds(self.duration_ns))?;
-        write!(f, ", MTU {}, buffer {}", self.mtu_bytes, units::bytes(self.buffer_bytes.into()))?;
+        write!(f, ", {} each way", render::seconds(self.duration_ns))?;
+        write!(f, ", MTU {}, buffer {}", self.mtu_bytes, render::bytes(self.buffer_bytes.into()))?;
         match self.tcp_flows {
             0 => Ok(()),
             flows => write!(f, ", beside {flows} TCP flow{}", plural(flows)),

@@ -14,13 +14,13 @@ use super::config::IncastConfig;
 use super::cpu::CpuMeter;
 use super::endpoint::{QueuePair, Receiver, Schedule, Sender};
 use super::frame;
-use super::interrupt::Interrupt;
 use super::rc::{Psn, RequesterConfig};
 use super::record::{FlowRecord, RunRecord};
 use super::report::{IncastReport, RunReport};
 use super::topology::{Host, Topology, TopologyConfig};
 use super::{Attached, Control, measure, plot, tcp};
 use crate::clock::monotonic_ns;
+use crate::interrupt::Interrupt;
 
 /// Time for all threads to open their sockets before traffic starts, ns.
 const LEAD_TIME_NS: u64 = 300_000_000;

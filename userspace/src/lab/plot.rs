@@ -11,7 +11,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::record::{BIN_NS, Binned, RunRecord, Sample};
-use super::units;
+use crate::render;
 
 /// Width of the picture, in units that are pixels at scale 1.
 const WIDTH: u32 = 1200;
@@ -176,7 +176,7 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         }
         let top_kb = levels.iter().map(|level| level.1).max().unwrap_or(1) as f64 * 1.1 / 1e3;
         for (name, bytes) in levels {
-            let label = format!("{name}, {}", units::bytes(bytes));
+            let label = format!("{name}, {}", render::bytes(bytes));
             lines.push(self.level(&label, seconds, bytes as f64 / 1e3));
         }
         let state = if run.control.is_some() { "DCQCN" } else { "Off" };

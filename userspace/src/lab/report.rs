@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::config::IncastConfig;
 use super::histogram::{Histogram, rank};
 use super::record::{ControlSample, RunRecord, Sample, Window};
-use super::units;
+use crate::render;
 
 /// More flows than this are summed up in the table by the slowest and the fastest.
 const MAX_FLOW_ROWS: usize = 16;
@@ -224,7 +224,7 @@ impl fmt::Display for IncastReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { config, runs } = self;
         writeln!(f, "{config}\n")?;
-        let steady = format!("after the first {}", units::seconds(config.warm_up_ns));
+        let steady = format!("after the first {}", render::seconds(config.warm_up_ns));
         let steady_columns = runs.iter().map(|run| &run.steady);
         let columns: Vec<_> = steady_columns.chain(runs.iter().map(|run| &run.whole)).collect();
         let rows = rows(&columns);
@@ -270,14 +270,14 @@ fn rows(columns: &[&Figures]) -> Vec<Row> {
     };
     let mut rows = flow_rows(columns);
     rows.extend([
-        row("RoCE goodput, total", &|figures| units::bps(figures.goodput_bps)),
+        row("RoCE goodput, total", &|figures| render::bps(figures.goodput_bps)),
         row("  share of the link", &|figures| format!("{:.1} %", figures.link_share * 100.0)),
         row("Jain's fairness index", &|figures| format!("{:.3}", figures.jain_index)),
     ]);
     let tcp_flows = columns.iter().map(|figures| figures.tcp_goodput_bps.len()).max().unwrap_or(0);
     for flow in 0..tcp_flows {
         rows.push(row(&format!("TCP goodput, flow {flow}"), &|figures| {
-            units::bps(figures.tcp_goodput_bps.get(flow).copied().unwrap_or(0.0))
+            render::bps(figures.tcp_goodput_bps.get(flow).copied().unwrap_or(0.0))
         }));
     }
     rows.extend([
@@ -288,14 +288,14 @@ fn rows(columns: &[&Figures]) -> Vec<Row> {
         controlled("CE marks", |control| control.ce_marks.to_string()),
         controlled("CNPs sent", |control| control.cnps_sent.to_string()),
         controlled("CNPs handled", |control| control.cnps_handled.to_string()),
-        row("queue, p50", &|figures| units::bytes(figures.queue_bytes.p50)),
-        row("queue, p99", &|figures| units::bytes(figures.queue_bytes.p99)),
-        row("queue, max", &|figures| units::bytes(figures.queue_bytes.max)),
-        controlled("virtual queue, p50", |control| units::bytes(control.virtual_queue_bytes.p50)),
-        controlled("virtual queue, p99", |control| units::bytes(control.virtual_queue_bytes.p99)),
-        controlled("virtual queue, max", |control| units::bytes(control.virtual_queue_bytes.max)),
-        row("one-way delay, p50", &|figures| units::ns(figures.delay_ns.p50)),
-        row("one-way delay, p99", &|figures| units::ns(figures.delay_ns.p99)),
+        row("queue, p50", &|figures| render::bytes(figures.queue_bytes.p50)),
+        row("queue, p99", &|figures| render::bytes(figures.queue_bytes.p99)),
+        row("queue, max", &|figures| render::bytes(figures.queue_bytes.max)),
+        controlled("virtual queue, p50", |control| render::bytes(control.virtual_queue_bytes.p50)),
+        controlled("virtual queue, p99", |control| render::bytes(control.virtual_queue_bytes.p99)),
+        controlled("virtual queue, max", |control| render::bytes(control.virtual_queue_bytes.max)),
+        row("one-way delay, p50", &|figures| render::ns(figures.delay_ns.p50)),
+        row("one-way delay, p99", &|figures| render::ns(figures.delay_ns.p99)),
     ]);
     rows
 }
@@ -305,7 +305,7 @@ fn flow_rows(columns: &[&Figures]) -> Vec<Row> {
     let goodputs = |figures: &Figures| figures.flows.iter().map(|flow| flow.goodput_bps).collect::<Vec<_>>();
     let row = |label: String, cell: &dyn Fn(&[f64]) -> f64| Row {
         label,
-        cells: columns.iter().map(|figures| units::bps(cell(&goodputs(figures)))).collect(),
+        cells: columns.iter().map(|figures| render::bps(cell(&goodputs(figures)))).collect(),
     };
     let flows = columns.first().map_or(&[][..], |figures| &figures.flows);
     if flows.len() > MAX_FLOW_ROWS {
