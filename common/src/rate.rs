@@ -159,7 +159,14 @@ impl RateMachine {
         // The line rate may have been lowered since.
         self.rate_bps = self.rate_bps.min(p.line_rate_bps);
         self.target_bps = self.target_bps.min(p.line_rate_bps);
-        if p.time_reset_ns == 0 || now_ns < self.next_increase_ns {
+        if p.time_reset_ns == 0 {
+            // Off: it starts anew when it is turned on.
+            self.next_increase_ns = now_ns;
+            return;
+        }
+        // The period may have been shortened since.
+        self.next_increase_ns = self.next_increase_ns.min(now_ns.saturating_add(p.time_reset_ns));
+        if now_ns < self.next_increase_ns {
             return;
         }
         let events = (now_ns - self.next_increase_ns) / p.time_reset_ns + 1;
@@ -460,6 +467,21 @@ mod tests {
         let target_bps = (u128::from(m.target_bps) + step_bps).min(u128::from(p.line_rate_bps));
         m.target_bps = target_bps as u64;
         m.rate_bps = (u128::from(m.rate_bps) + target_bps).div_ceil(2) as u64;
+    }
+
+    #[test]
+    fn a_timer_changed_live_counts_from_the_change() {
+        let slow = RpParams { time_reset_ns: 10_000_000_000, ..params(MAX_RATE_BPS, 5) };
+        let fast = RpParams { time_reset_ns: 1_000_000, ..slow };
+        let off = RpParams { time_reset_ns: 0, ..slow };
+        let mut machine = RateMachine::new(&slow);
+        machine.on_cnp(&slow, 1_000);
+        machine.advance(&fast, 2_000_000);
+        machine.advance(&fast, 3_000_000);
+        assert_eq!(machine.time_stage, 1, "one short period after the change, not after the old long one");
+        machine.advance(&off, 3_600_000_000_000);
+        machine.advance(&fast, 3_600_000_000_001);
+        assert_eq!(machine.time_stage, 2, "an hour without a timer is no event");
     }
 
     proptest! {

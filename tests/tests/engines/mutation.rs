@@ -4,13 +4,14 @@ use std::cell::RefCell;
 
 use dcqcn::engine::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB};
+use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
 
-use dcqcn_tests::both::{Both, LO};
+use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{Roce, capture};
 
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
@@ -20,11 +21,11 @@ fn config(pacer: u64) -> Config {
     let scalars = &mut config.scalars;
     (scalars.cp_enable, scalars.fast_cnp, scalars.drop_not_ect) = (1, 1, 1);
     scalars.pacer = pacer;
-    scalars.link_rate_bps = 100_000_000;
+    scalars.link_rate_bps = 20_000_000;
     scalars.pacing_horizon_ns = 2_000_000;
     scalars.priority_major = 1;
     for wred in &mut config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (3_000, 60_000, 300_000);
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (2_000, 6_000, 300_000);
     }
     config
 }
@@ -33,9 +34,10 @@ fn config(pacer: u64) -> Config {
 fn originals() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for v6 in [false, true] {
-        for tags in [vec![], vec![(EtherType::VLAN, 5)], vec![(EtherType::QINQ, 5), (EtherType::VLAN, 6)]] {
+        for depth in 0..=3 {
+            let tags = [(EtherType::QINQ, 5), (EtherType::VLAN, 6), (EtherType::VLAN, 7)][..depth].to_vec();
             for opcode in [Opcode::RC_RDMA_WRITE_FIRST, Opcode::UD_SEND_ONLY, Opcode::RC_ACKNOWLEDGE] {
-                for ecn in [Ecn::ECT0, Ecn::CE] {
+                for ecn in [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1, Ecn::CE] {
                     let roce = Roce { v6, tags: tags.clone(), opcode, ecn, payload: 52, ..Roce::default() };
                     frames.push(roce.frame());
                     frames.push(roce.cnp(None, 0xc0));
@@ -90,6 +92,7 @@ enum Mutation {
     Flip(Vec<prop::sample::Index>),
     FlipHeader(Vec<usize>),
     Overwrite(Vec<(usize, u8)>),
+    Retype(EtherType),
     Cut(prop::sample::Index),
     Extend(Vec<u8>),
     CutAndFlip(prop::sample::Index, Vec<usize>),
@@ -115,6 +118,11 @@ impl Mutation {
                     *byte = value;
                 }
             }),
+            Self::Retype(EtherType(ethertype)) => {
+                if let Some(field) = frame.get_mut(12..14) {
+                    field.copy_from_slice(&ethertype.to_be_bytes());
+                }
+            }
             Self::Cut(len) => frame.truncate(len.index(frame.len())),
             Self::Extend(bytes) => frame.extend(bytes),
             Self::CutAndFlip(len, bits) => {
@@ -131,11 +139,13 @@ fn mutations() -> impl Strategy<Value = Mutation> {
     use prop::collection::vec;
     let header_bits = || vec(12 * 8..90usize * 8, 1..4);
     prop_oneof![
-        2 => Just(Mutation::None),
+        8 => Just(Mutation::None),
         2 => vec(any::<prop::sample::Index>(), 1..6).prop_map(Mutation::Flip),
         4 => header_bits().prop_map(Mutation::FlipHeader),
         4 => vec((12..90usize, prop_oneof![any::<u8>(), Just(0), Just(0xff), Just(0x45), Just(17)]), 1..3)
             .prop_map(Mutation::Overwrite),
+        1 => prop::sample::select(vec![EtherType::IPV4, EtherType::IPV6, EtherType::VLAN, EtherType::ROCE_V1])
+            .prop_map(Mutation::Retype),
         2 => any::<prop::sample::Index>().prop_map(Mutation::Cut),
         1 => vec(any::<u8>(), 1..80).prop_map(Mutation::Extend),
         1 => (any::<prop::sample::Index>(), header_bits()).prop_map(|(len, bits)| Mutation::CutAndFlip(len, bits)),
@@ -143,18 +153,17 @@ fn mutations() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-fn mutated(test: &str, pacer: u64, cases: u32) {
-    let Some(both) = Both::load(test, 64, &config(pacer)) else {
-        return;
-    };
-    // One object for all cases: each goes on from where the last one left the tables.
+/// Runs `cases` mutated packets through one pair of engines, each from where the last one left the tables, and checks
+/// that they came to where `reached` counts.
+fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     let state = RefCell::new((both, 1_000_000_000));
     let case = (
         prop::sample::select(originals()),
         mutations(),
         prop::sample::select(&HOOKS[..]),
         prop::sample::select(&MARKS[..]),
-        prop_oneof![4 => 0..20_000u64, 1 => 0..50_000_000u64],
+        // Bursts, a few at a time, and pauses in which everything recovers.
+        prop_oneof![400 => 0..1_000u64, 20 => 0..50_000u64, 1 => 0..50_000_000u64],
     );
     let mut runner = TestRunner::new(Runs { cases, failure_persistence: None, ..Runs::default() });
     let result = runner.run(&case, |(frame, mutation, hook, mark, gap_ns)| {
@@ -171,14 +180,67 @@ fn mutated(test: &str, pacer: u64, cases: u32) {
     if let Err(error) = result {
         panic!("{error}");
     }
+    let state = state.borrow().0.state();
+    for &(hook, stat) in reached {
+        assert!(count(&state, hook, stat) > 0, "no packet came to {hook:?} {}", stat.label());
+    }
 }
+
+/// What leaves a packet alone, at any hook.
+const LEFT_ALONE: [Stat; 8] = [
+    Stat::NotRoce,
+    Stat::RoceV1,
+    Stat::Ipv4Options,
+    Stat::Ipv4Fragments,
+    Stat::Ipv6Extensions,
+    Stat::VlanTooDeep,
+    Stat::Malformed,
+    Stat::UnknownBth,
+];
 
 #[test]
 fn mutated_packets_with_fq() {
-    mutated("mutated_packets_with_fq", PACER_FQ, 8_000);
+    let Some(both) = Both::load("mutated_packets_with_fq", 64, &config(PACER_FQ)) else {
+        return;
+    };
+    let egress = [
+        Stat::NpCnpSent,
+        Stat::NpCnpHinted,
+        Stat::NpCnpSuppressed,
+        Stat::CpEcnMarked,
+        Stat::CpNotEct,
+        Stat::CpNotEctDropped,
+        Stat::RpPaced,
+        Stat::RpHorizonDrop,
+        Stat::RpFlowNew,
+        Stat::RpFlowEvicted,
+    ];
+    let ingress = [Stat::NpEcnMarked, Stat::NpCnpSuppressed];
+    let xdp = [Stat::RpCnpHandled, Stat::RpCnpInvalid, Stat::RpCnpUnknownFlow, Stat::RpCnpTooSoon];
+    let reached: Vec<_> = (HOOKS.iter().flat_map(|&hook| LEFT_ALONE.map(|stat| (hook, stat))))
+        .chain(egress.map(|stat| (Hook::Egress, stat)))
+        .chain(ingress.map(|stat| (Hook::Ingress, stat)))
+        .chain(xdp.map(|stat| (Hook::Xdp, stat)))
+        .collect();
+    mutated(both, 10_000, &reached);
 }
 
 #[test]
 fn mutated_packets_with_htb() {
-    mutated("mutated_packets_with_htb", PACER_HTB, 8_000);
+    let Some(both) = Both::load("mutated_packets_with_htb", 64, &config(PACER_HTB)) else {
+        return;
+    };
+    mutated(both, 4_000, &[(Hook::Egress, Stat::RpPaced), (Hook::Xdp, Stat::RpCnpHandled)]);
+}
+
+#[test]
+fn mutated_packets_inline() {
+    let Some(mut both) = Both::load("mutated_packets_inline", 64, &config(PACER_FQ)) else {
+        return;
+    };
+    let mut params = both.params;
+    params.port.ifindex = [LO, 77];
+    both.set_params(&params);
+    let reached = [Stat::InlineForwarded, Stat::CpEcnMarked, Stat::CpNotEct, Stat::CpNotEctDropped];
+    mutated(both, 4_000, &reached.map(|stat| (Hook::Xdp, stat)));
 }
