@@ -550,10 +550,12 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     };
     if turn.new {
         s.env().count(Stat::RpFlowNew);
-        // A datagram names both its ends: a CNP will name the sender's QPN only.
-        if let Some(qpn) = source_qpn {
-            let pair = Pair { qpn: id.qpn, source: PairSource::Datagram as u32 };
-            s.env().learn_pair(&QpId { addr: src, qpn }, pair);
+    }
+    // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
+    if let Some(qpn) = source_qpn {
+        let own = QpId { addr: src, qpn };
+        if s.env().pair(&own).is_none() {
+            s.env().learn_pair(&own, Pair { qpn: id.qpn, source: PairSource::Datagram as u32 });
         }
     }
     if turn.evicted {

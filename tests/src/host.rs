@@ -1,0 +1,231 @@
+//! Hosts in network namespaces, joined by veth pairs, with the data plane attached to them.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::{self, Command};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn::attach::{self, Attachment, Info, Request};
+use dcqcn::engine::Hook;
+use dcqcn::net::link::VethEnd;
+use dcqcn::net::{Netlink, Netns};
+use dcqcn::params::{Assignment, PacerChoice, Role, Settings};
+use dcqcn_common::layout::Counters;
+use dcqcn_common::params::Config;
+use dcqcn_common::stats::Stat;
+
+use crate::packets::{mac, v4, v6};
+use crate::socket::RawSocket;
+
+/// A host. It and all that is attached in it are gone at the end of its test, passed or failed.
+pub struct Host {
+    /// Its namespace.
+    pub netns: Netns,
+    /// Speaks to the kernel in it.
+    pub netlink: Netlink,
+}
+
+impl Host {
+    /// Makes a host; its name is unique to this process and `test`.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn new(test: &str, name: &str) -> Result<Self> {
+        let netns = Netns::create(&format!("dcqcn-test-{}-{test}-{name}", process::id()))?;
+        let netlink = Netlink::connect_in(&netns)?;
+        let host = Self { netns, netlink };
+        // No neighbour discovery among the frames of a test. A kernel without IPv6 has nothing to disable.
+        host.run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())?;
+        Ok(host)
+    }
+
+    /// Runs `work` in the host's namespace.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        Ok(self.netns.run(work)?)
+    }
+
+    /// Runs a command there, which must succeed, and returns what it prints.
+    ///
+    /// # Errors
+    /// It fails, or is not installed.
+    pub fn command(&self, line: &str) -> Result<String> {
+        let mut words = line.split_whitespace();
+        let mut command = Command::new(words.next().context("an empty command")?);
+        command.args(words);
+        let output = self.run(|| command.output())?.with_context(|| line.to_owned())?;
+        ensure!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// A raw socket at one of its interfaces.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn socket(&self, iface: &str) -> Result<RawSocket> {
+        let index = self.index(iface)?;
+        self.run(|| RawSocket::open(index))?
+    }
+
+    /// The index of one of its interfaces.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn index(&self, iface: &str) -> Result<u32> {
+        Ok(self.netlink.link(iface)?.index)
+    }
+
+    /// Gives the interface the address of `host`, 10.0.0.`host`.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn add_v4(&self, iface: &str, host: u8, prefix_len: u8) -> Result<()> {
+        let address = IpAddr::V4(Ipv4Addr::from(v4(host)));
+        Ok(self.netlink.add_address(self.index(iface)?, address, prefix_len)?)
+    }
+
+    /// Tells it that `host` is behind `iface` under its usual Ethernet address.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn add_neighbour(&self, iface: &str, host: u8, ipv6: bool) -> Result<()> {
+        let address =
+            if ipv6 { Ipv6Addr::from(v6(host)).into() } else { IpAddr::V4(Ipv4Addr::from(v4(host))) };
+        Ok(self.netlink.add_neighbour(self.index(iface)?, address, mac(host))?)
+    }
+
+    /// Attaches with a role and changes of parameters, as in `link_rate=1gbit`; nothing is paced.
+    ///
+    /// # Errors
+    /// A change is none, or attaching fails.
+    pub fn attach(&self, iface: &str, role: Role, changes: &[&str]) -> Result<Info> {
+        self.attach_as(&request(iface, role, changes)?)
+    }
+
+    /// Attaches.
+    ///
+    /// # Errors
+    /// As [`attach::attach`].
+    pub fn attach_as(&self, request: &Request) -> Result<Info> {
+        Ok(self.run(|| attach::attach(request))??)
+    }
+
+    /// What is attached to an interface.
+    ///
+    /// # Errors
+    /// As [`attach::open`].
+    pub fn attachment(&self, iface: &str) -> Result<Attachment> {
+        Ok(self.run(|| attach::open(iface))??)
+    }
+
+    /// Changes parameters, as in `wred.3.kmin=0B`.
+    ///
+    /// # Errors
+    /// A change is none, or refused.
+    pub fn set(&self, iface: &str, changes: &[&str]) -> Result<()> {
+        let changes = assignments(changes)?;
+        let apply = |config: &mut Config| -> Result<()> {
+            changes.iter().try_for_each(|change| Ok(change.apply(config)?))
+        };
+        self.run(|| attach::change(iface, apply))??;
+        Ok(())
+    }
+
+    /// A counter of one of the three hooks.
+    ///
+    /// # Errors
+    /// As [`attach::open`].
+    pub fn count(&self, iface: &str, hook: Hook, stat: Stat) -> Result<u64> {
+        Ok(self.counters(iface, hook)?.stat[stat as usize])
+    }
+
+    /// All counters of one of the three hooks.
+    ///
+    /// # Errors
+    /// As [`attach::open`].
+    pub fn counters(&self, iface: &str, hook: Hook) -> Result<Counters> {
+        Ok(self.attachment(iface)?.maps.counters()?[hook.slot()])
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Pins outlive a namespace.
+        match self.run(attach::detach_all) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => eprintln!("{error}"),
+            Err(error) => eprintln!("{error}"),
+        }
+        if let Err(error) = Netns::delete(self.netns.name()) {
+            eprintln!("{error}");
+        }
+    }
+}
+
+/// The request to attach with a role and changes of parameters; nothing is paced.
+///
+/// # Errors
+/// A change is none.
+pub fn request(iface: &str, role: Role, changes: &[&str]) -> Result<Request> {
+    Ok(Request {
+        iface: iface.to_owned(),
+        inline_peer: None,
+        settings: Settings {
+            role: Some(role),
+            pacer: Some(PacerChoice::None),
+            flows: Some(1_024),
+            changes: assignments(changes)?,
+            ..Settings::default()
+        },
+    })
+}
+
+fn assignments(changes: &[&str]) -> Result<Vec<Assignment>> {
+    changes.iter().map(|change| Ok(change.parse()?)).collect()
+}
+
+/// Joins an interface of one host to one of another, up, with the Ethernet addresses of hosts `near.2` and `far.2`.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result<()> {
+    let near_end = VethEnd { name: near.1, netns: None, mac: Some(mac(near.2)) };
+    let far_end = VethEnd { name: far.1, netns: Some(&far.0.netns), mac: Some(mac(far.2)) };
+    near.0.netlink.add_veth(&near_end, &far_end)?;
+    for (host, iface, _) in [near, far] {
+        let index = host.index(iface)?;
+        host.netlink.set_mtu(index, mtu)?;
+        host.netlink.set_up(index, true)?;
+    }
+    Ok(())
+}
+
+/// Host 1 with `a0`, host 2 with `b0`, and a wire between them.
+pub struct Pair {
+    /// Host 1.
+    pub a: Host,
+    /// Host 2.
+    pub b: Host,
+}
+
+impl Pair {
+    /// Builds it, for an MTU of 4200 bytes.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn new(test: &str) -> Result<Self> {
+        Self::with_mtu(test, 4_200)
+    }
+
+    /// Builds it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn with_mtu(test: &str, mtu: u32) -> Result<Self> {
+        let pair = Self { a: Host::new(test, "a")?, b: Host::new(test, "b")? };
+        join((&pair.a, "a0", 1), (&pair.b, "b0", 2), mtu)?;
+        Ok(pair)
+    }
+}

@@ -1,0 +1,236 @@
+//! CP: which packets a port marks, and that it changes nothing else in them.
+
+use anyhow::{Context as _, Result};
+use dcqcn::engine::Hook;
+use dcqcn::net::tc::{Handle, HtbClass, QdiscSpec};
+use dcqcn::params::Role;
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::{EtherType, Ethernet};
+use dcqcn_common::wire::{icrc, ipv4};
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::Roce;
+
+use crate::{CNP_TOS, runnable};
+
+/// The virtual queue of class 3 hardly drains: 125 bytes per millisecond.
+const SLOW: &str = "wred.3.drain_rate=1mbit";
+
+/// Marks everything that does not meet an empty queue, in every class.
+fn mark_all(changes: &mut Vec<String>) {
+    for tc in 0..CLASSES {
+        changes.extend([format!("wred.{tc}.kmin=0B"), format!("wred.{tc}.kmax=0B")]);
+        changes.push(format!("wred.{tc}.drain_rate=1mbit"));
+    }
+}
+
+/// A pair whose host 1 marks all it sends.
+fn marking_pair(test: &str) -> Result<Pair> {
+    let pair = Pair::new(test)?;
+    let mut changes = vec!["link_rate=1gbit".to_owned()];
+    mark_all(&mut changes);
+    let changes: Vec<_> = changes.iter().map(String::as_str).collect();
+    pair.a.attach("a0", Role::Switch, &changes)?;
+    // A packet for each class, so that the next meets a queue.
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    for dscp in [0, 26, 48] {
+        let frame = Roce { dscp, payload: 4_096, ..Roce::default() }.frame();
+        a.send(&frame)?;
+        assert_eq!(b.expect()?, frame, "an empty queue marks nothing");
+    }
+    Ok(pair)
+}
+
+#[test]
+fn the_link_rate_is_the_shapers() -> Result<()> {
+    if !runnable("the_link_rate_is_the_shapers", &["tbf", "htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("cp-shaper")?;
+    let (netlink, index) = (&pair.a.netlink, pair.a.index("a0")?);
+    let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
+    let htb = QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 1_000 };
+    for (shaper, spec, rate_bps, says) in [
+        ("tbf", tbf, 200_000_000, "link rate 200mbit from the tbf"),
+        ("htb", htb, 40_000_000, "link rate 40mbit from the htb"),
+    ] {
+        netlink.replace_root(index, Handle::new(1, 0), &spec)?;
+        if shaper == "htb" {
+            let class = HtbClass {
+                parent: Handle::new(1, 0),
+                handle: Handle::new(1, 0x10),
+                rate_bps,
+                ceil_bps: rate_bps,
+                burst_bytes: 9_000,
+                cburst_bytes: 9_000,
+                quantum_bytes: 4_300,
+                priority: 0,
+            };
+            netlink.replace_htb_class(index, &class)?;
+        }
+        let info = pair.a.attach("a0", Role::Switch, &[])?;
+        assert!(info.notes.iter().any(|note| note.starts_with(says)), "{:?}", info.notes);
+        assert_eq!(info.programs, ["egress"]);
+        let config = pair.a.attachment("a0")?.maps.params()?.config;
+        assert_eq!((config.scalars.link_rate_bps, config.drain_rate_bps(3)), (rate_bps, rate_bps));
+        assert_eq!(config.scalars.wire_overhead_bytes, 0, "a shaper counts frames as they are");
+        pair.a.run(|| dcqcn::attach::detach("a0"))??;
+        assert_eq!(netlink.root_qdisc(index)?.context("the shaper is gone")?.kind, shaper);
+    }
+    Ok(())
+}
+
+#[test]
+fn depth_decides_between_never_and_always() -> Result<()> {
+    if !runnable("depth_decides_between_never_and_always", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("cp-depth")?;
+    let changes = ["link_rate=1gbit", SLOW, "wred.3.kmin=50KB", "wred.3.kmax=100KB", "wred.3.pmax=0%"];
+    pair.a.attach("a0", Role::Switch, &changes)?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    // Below Kmin, and up to Kmax with Pmax 0: never. Above: always. (150 frames of some 1 KB.)
+    let frames: Vec<_> = (0..150).map(|psn| Roce { psn, ..Roce::default() }).collect();
+    for frame in &frames {
+        a.send(&frame.frame())?;
+    }
+    let mut depth_bytes = 0;
+    for frame in &frames {
+        let arrived = b.expect()?;
+        let marked = Roce { ecn: Ecn::CE, ..frame.clone() }.frame();
+        // What a busy machine may have drained meanwhile: 80 ms' worth.
+        match depth_bytes {
+            0..=100_000 => assert_eq!(arrived, frame.frame(), "below Kmax, at {depth_bytes} bytes"),
+            110_000.. => assert_eq!(arrived, marked, "above Kmax, at {depth_bytes} bytes"),
+            _ => assert!(arrived == frame.frame() || arrived == marked),
+        }
+        depth_bytes += marked.len();
+    }
+    let counters = pair.a.counters("a0", Hook::Egress)?;
+    let class = counters.class[3];
+    assert_eq!((class.packets, class.ect_packets), (150, 150));
+    assert_eq!(class.ecn_marked_packets, counters.stat[Stat::CpEcnMarked as usize]);
+    Ok(())
+}
+
+#[test]
+fn a_mark_changes_the_ecn_field_and_the_checksum_only() -> Result<()> {
+    if !runnable("a_mark_changes_the_ecn_field_and_the_checksum_only", &[])? {
+        return Ok(());
+    }
+    let pair = marking_pair("cp-mark")?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let mut data: Vec<_> = (0..64).map(|dscp| Roce { dscp, ..Roce::default() }).collect();
+    data.extend((0..64).map(|dscp| Roce { dscp, v6: true, ecn: Ecn::ECT1, ..Roce::default() }));
+    for tags in [vec![(EtherType::VLAN, 0x6005)], vec![(EtherType::QINQ, 0x6005), (EtherType::VLAN, 7)]] {
+        data.extend([false, true].map(|v6| Roce { tags: tags.clone(), v6, ..Roce::default() }));
+    }
+    // ACKs and READ requests fill queues as data do, and are marked like them; so is what is marked already: not again.
+    data.push(Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..Roce::default() });
+    data.push(Roce { ecn: Ecn::CE, ..Roce::default() });
+    data.push(Roce { payload: 4_096, ..Roce::default() });
+    for sent in &data {
+        a.send(&sent.frame())?;
+        let arrived = b.expect()?;
+        assert_eq!(arrived, Roce { ecn: Ecn::CE, ..sent.clone() }.frame(), "{sent:?}");
+        // The builder is the reference; but look at what matters on the wire once more.
+        let l3 = &arrived[sent.l3()..];
+        assert!(icrc::verify(l3));
+        if let (false, Some(header)) = (sent.v6, l3.first_chunk()) {
+            assert!(ipv4::Ipv4::new(header).checksum_ok());
+        }
+    }
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CpEcnMarked)?, data.len() as u64 - 1);
+    Ok(())
+}
+
+#[test]
+fn what_is_not_ect_and_cnps_are_never_marked() -> Result<()> {
+    if !runnable("what_is_not_ect_and_cnps_are_never_marked", &[])? {
+        return Ok(());
+    }
+    let pair = marking_pair("cp-never")?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let not_ect = Roce { ecn: Ecn::NOT_ECT, ..Roce::default() };
+    let mut sent = vec![not_ect.frame(), Roce { v6: true, ..not_ect.clone() }.frame()];
+    for ecn in [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1] {
+        sent.extend([false, true].map(|v6| Roce { v6, ..Roce::default() }.cnp(None, CNP_TOS | ecn.bits())));
+    }
+    // Not RoCEv2: another UDP port, a RoCEv1 frame, ARP.
+    let mut other = Roce::default().frame();
+    let port = Ethernet::LEN + 22;
+    other[port..port + 2].copy_from_slice(&4_790_u16.to_be_bytes());
+    sent.push(other);
+    let mut v1 = Roce::default().frame();
+    v1[12..14].copy_from_slice(&0x8915_u16.to_be_bytes());
+    sent.push(v1);
+    let mut arp = Roce::default().frame();
+    arp[12..14].copy_from_slice(&0x0806_u16.to_be_bytes());
+    sent.push(arp);
+    for frame in &sent {
+        a.send(frame)?;
+    }
+    assert_eq!(b.drain()?, sent, "all of it passes unchanged");
+    let counters = pair.a.counters("a0", Hook::Egress)?.stat;
+    for (stat, count) in [
+        (Stat::CpEcnMarked, 0),
+        (Stat::CpNotEct, 2),
+        (Stat::CpNotEctDropped, 0),
+        (Stat::RoceCnp, 6),
+        (Stat::NotRoce, 2),
+        (Stat::RoceV1, 1),
+    ] {
+        assert_eq!(counters[stat as usize], count, "{}", stat.label());
+    }
+
+    pair.a.set("a0", &["drop_not_ect=on"])?;
+    a.send(&not_ect.frame())?;
+    let cnp = Roce::default().cnp(None, CNP_TOS);
+    a.send(&cnp)?;
+    assert_eq!(b.drain()?, [cnp], "a router without room for what it cannot mark");
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CpNotEctDropped)?, 1);
+    // A class that does not mark at all.
+    pair.a.set("a0", &["wred.3.ecn=off"])?;
+    let frame = Roce::default().frame();
+    a.send(&frame)?;
+    assert_eq!(b.expect()?, frame);
+    Ok(())
+}
+
+/// Between the thresholds the share of marked packets is the probability of the paper.
+#[test]
+fn half_of_the_packets_are_marked_where_the_probability_is_a_half() -> Result<()> {
+    const PACKETS: u32 = 4_000;
+    if !runnable("half_of_the_packets_are_marked_where_the_probability_is_a_half", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("cp-share")?;
+    // A buffer of 100 KB that stays full, and there the line reaches Pmax.
+    let limit = ["wred.3.queue_limit=100KB", "wred.3.kmin=0B", "wred.3.kmax=100KB", "wred.3.pmax=50%"];
+    pair.a.attach("a0", Role::Switch, &[&["link_rate=1gbit", SLOW], &limit[..]].concat())?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let frame = Roce::default().frame();
+    for _ in 0..200 {
+        a.send(&frame)?;
+    }
+    b.drain()?;
+    let before = pair.a.count("a0", Hook::Egress, Stat::CpEcnMarked)?;
+    for _ in 0..PACKETS {
+        a.send(&frame)?;
+    }
+    let marked = Roce { ecn: Ecn::CE, ..Roce::default() }.frame();
+    let arrived = b.drain()?;
+    assert_eq!(arrived.len(), PACKETS as usize);
+    let share = arrived.iter().filter(|arrived| **arrived == marked).count();
+    assert!(arrived.iter().all(|arrived| *arrived == marked || *arrived == frame));
+    assert_eq!(share as u64, pair.a.count("a0", Hook::Egress, Stat::CpEcnMarked)? - before);
+    // The queue is at most two frames short of its limit, so p is 0.489 to 0.5. Five standard deviations of a
+    // binomial distribution around that are passed once in 10^6 runs.
+    let deviation = 5.0 * (0.25 / f64::from(PACKETS)).sqrt();
+    let share = share as f64 / f64::from(PACKETS);
+    eprintln!("marked {:.1} % where 50 % are expected", 100.0 * share);
+    assert!((0.489 - deviation..0.5 + deviation).contains(&share), "{share}");
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! The data plane in the running kernel, on real interfaces (veth), attached as a user would.
+
+mod change;
+mod congestion_point;
+mod fast_cnp;
+mod inline;
+mod jumbo;
+mod memory;
+mod notification_point;
+mod pacer;
+mod reaction_point;
+mod survive;
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use dcqcn::net::tc::kernel_has_qdisc;
+use dcqcn_common::wire::ecn::{self, Ecn};
+use nix::unistd::Uid;
+
+/// TOS of the CNPs that the programs make: DSCP 48, Not-ECT.
+const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
+
+/// Whether the test can run; says why if not.
+fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
+    if !Uid::effective().is_root() {
+        eprintln!("SKIPPED {test}: needs root");
+        return Ok(false);
+    }
+    for qdisc in qdiscs {
+        if !kernel_has_qdisc(qdisc)? {
+            eprintln!("SKIPPED {test}: the kernel has no {qdisc}");
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The `dcqcn` binary.
+fn binary() -> Result<PathBuf> {
+    Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
+}

@@ -1,0 +1,205 @@
+//! NP: CE-marked data is answered with CNPs, and with nothing but CNPs.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn::engine::Hook;
+use dcqcn::params::Role;
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Pair as QpPair, PairSource};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::udp;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::socket::{PATIENCE, SILENCE};
+
+use crate::{CNP_TOS, runnable};
+
+/// The longest CNP interval there is, so that no test is too slow for it.
+const CHANGES: [&str; 2] = ["link_rate=1gbit", "min_time_between_cnps=1s"];
+
+fn ce() -> Roce {
+    Roce { ecn: Ecn::CE, ..Roce::default() }
+}
+
+/// Has host 2 answer `data`; panics unless the CNP is byte for byte `expected` and the data arrive unchanged.
+fn answered(pair: &Pair, data: &Roce, expected: &[u8]) -> Result<()> {
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let frame = data.frame();
+    a.send(&frame)?;
+    let cnp = a.expect()?;
+    assert_eq!(cnp, expected, "{data:?}");
+    assert_eq!(b.expect()?, frame, "{data:?} arrives as it was sent");
+    Ok(())
+}
+
+#[test]
+fn marked_data_are_answered_by_one_cnp_per_interval() -> Result<()> {
+    if !runnable("marked_data_are_answered_by_one_cnp_per_interval", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("np")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    pair.b.add_v4("b0", 2, 24)?;
+    let endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
+    endpoint.set_read_timeout(Some(PATIENCE))?;
+
+    let data = ce();
+    answered(&pair, &data, &data.cnp(None, CNP_TOS))?;
+    let mut datagram = [0; 4_096];
+    let len = endpoint.recv(&mut datagram)?;
+    assert_eq!(&datagram[..len], &data.frame()[data.bth()..], "what the receiver's socket gets");
+
+    let a = pair.a.socket("a0")?;
+    a.send(&Roce { psn: 8, ..data.clone() }.frame())?;
+    assert_eq!(a.receive(SILENCE)?, None, "a second CNP within the interval");
+    // Another QP has an interval of its own.
+    let other = Roce { dest_qpn: 0x12, ..data.clone() };
+    a.send(&other.frame())?;
+    assert_eq!(a.expect()?, other.cnp(None, CNP_TOS));
+    std::thread::sleep(Duration::from_millis(1_100));
+    a.send(&Roce { psn: 9, ..data.clone() }.frame())?;
+    assert_eq!(a.expect()?, data.cnp(None, CNP_TOS));
+
+    for (hook, stat, expected) in [
+        (Hook::Ingress, Stat::NpEcnMarked, 4),
+        (Hook::Ingress, Stat::NpCnpSuppressed, 1),
+        (Hook::Egress, Stat::NpCnpSent, 3),
+        (Hook::Egress, Stat::NpCnpHinted, 3),
+        (Hook::Egress, Stat::NpCnpFailed, 0),
+        // The clone is a CNP, and not counted as data that left.
+        (Hook::Egress, Stat::RoceData, 0),
+    ] {
+        assert_eq!(pair.b.count("b0", hook, stat)?, expected, "{hook:?} {}", stat.label());
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_else_is_answered() -> Result<()> {
+    if !runnable("nothing_else_is_answered", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("np-none")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let read_request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..ce() };
+    let mut sent = vec![
+        Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..ce() }.frame(),
+        Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 1, payload: 256, ..ce() }.frame(),
+        read_request.frame(),
+        Roce { ecn: Ecn::ECT0, ..ce() }.frame(),
+        Roce { ecn: Ecn::ECT1, ..ce() }.frame(),
+        Roce { ecn: Ecn::NOT_ECT, ..ce() }.frame(),
+        // A CNP that is marked itself.
+        Roce { src: 2, dst: 1, ..ce() }.cnp(None, CNP_TOS | Ecn::CE.bits()),
+        Roce { v6: true, opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..ce() }.frame(),
+    ];
+    let mut cut = ce().frame();
+    cut.truncate(50);
+    sent.push(cut);
+    for frame in &sent {
+        a.send(frame)?;
+    }
+    assert_eq!(b.drain()?, sent, "all of it arrives unchanged");
+    assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
+    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpEcnMarked)?, 0);
+    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::Malformed)?, 1);
+    // Turned off while traffic runs: no answer either, and none is counted.
+    pair.b.set("b0", &["np_enable=off"])?;
+    a.send(&ce().frame())?;
+    assert_eq!(a.receive(SILENCE)?, None);
+    Ok(())
+}
+
+#[test]
+fn ipv6_datagrams_and_known_pairs_are_answered_by_name() -> Result<()> {
+    if !runnable("ipv6_datagrams_and_known_pairs_are_answered_by_name", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("np-names")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    let v6 = Roce { v6: true, ..ce() };
+    answered(&pair, &v6, &v6.cnp(None, CNP_TOS))?;
+    // A datagram names its sender's QP; the reserved bytes are zero.
+    for v6 in [false, true] {
+        let datagram = Roce { v6, opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x31, source_qpn: 0x32, ..ce() };
+        answered(&pair, &datagram, &datagram.cnp(Some(0x32), CNP_TOS))?;
+    }
+    let known = Roce { dest_qpn: 0x41, ..ce() };
+    let receiver = QpId { addr: mapped(v4(2)), qpn: 0x41 };
+    let sender = QpPair { qpn: 0x0042_4242, source: PairSource::Static as u32 };
+    pair.b.attachment("b0")?.maps.set_pair(&receiver, &sender)?;
+    answered(&pair, &known, &known.cnp(Some(0x0042_4242), CNP_TOS))?;
+    assert_eq!(pair.b.count("b0", Hook::Egress, Stat::NpCnpHinted)?, 1);
+    // Other operations that carry data.
+    let opcodes = [Opcode::RC_SEND_ONLY, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, Opcode::UC_RDMA_WRITE_LAST];
+    for (opcode, dest_qpn) in opcodes.into_iter().zip(0x51..) {
+        let data = Roce { opcode, dest_qpn, ..ce() };
+        answered(&pair, &data, &data.cnp(None, CNP_TOS))?;
+    }
+    // A frame as long as its MTU, whose CNP is a small part of it.
+    let long = Roce { dest_qpn: 0x61, payload: 4_096, ..ce() };
+    answered(&pair, &long, &long.cnp(None, CNP_TOS))
+}
+
+#[test]
+fn tagged_data_are_answered_in_the_same_vlan_at_the_cnp_priority() -> Result<()> {
+    if !runnable("tagged_data_are_answered_in_the_same_vlan_at_the_cnp_priority", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("np-vlan")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    // The kernel takes the outermost tag out of a frame before TC sees it; a second one stays inside.
+    let cases = [
+        (vec![(EtherType::VLAN, 0x6005)], vec![(EtherType::VLAN, 0xc005)]),
+        (vec![(EtherType::QINQ, 0x7fff)], vec![(EtherType::QINQ, 0xdfff)]),
+        (
+            vec![(EtherType::QINQ, 0x2064), (EtherType::VLAN, 0x0007)],
+            vec![(EtherType::QINQ, 0xc064), (EtherType::VLAN, 0xc007)],
+        ),
+    ];
+    let mut dest_qpn = 0x70;
+    for v6 in [false, true] {
+        for (tags, answer) in &cases {
+            dest_qpn += 1;
+            let data = Roce { tags: tags.clone(), v6, dest_qpn, ..ce() };
+            let cnp = Roce { tags: answer.clone(), ..data.clone() }.cnp(None, CNP_TOS);
+            answered(&pair, &data, &cnp)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_vlan_interface_answers_for_itself_or_its_parent_for_it() -> Result<()> {
+    if !runnable("a_vlan_interface_answers_for_itself_or_its_parent_for_it", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("np-sub")?;
+    pair.b.command("ip link add link b0 name b0.5 type vlan id 5 egress-qos-map 0:3")?;
+    let sub = pair.b.index("b0.5")?;
+    pair.b.netlink.set_up(sub, true)?;
+    let tags = |tci| vec![(EtherType::VLAN, tci)];
+    let data = Roce { tags: tags(0x6005), ..ce() };
+    let untagged = Roce { tags: Vec::new(), ..data.clone() }.frame();
+
+    // At the parent: the tag is the frame's, and so is its CNP's but for the priority.
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    let inside = pair.b.socket("b0.5")?;
+    answered(&pair, &data, &Roce { tags: tags(0xc005), ..data.clone() }.cnp(None, CNP_TOS))?;
+    assert_eq!(inside.expect()?, untagged);
+    pair.b.run(|| dcqcn::attach::detach("b0"))??;
+
+    // At the VLAN interface: it sees no tag, and gives its own with the priority of its map.
+    pair.b.attach("b0.5", Role::Host, &CHANGES)?;
+    answered(&pair, &data, &Roce { tags: tags(0x6005), ..data.clone() }.cnp(None, CNP_TOS))?;
+    assert_eq!(inside.expect()?, untagged);
+    assert_eq!(pair.b.count("b0.5", Hook::Egress, Stat::NpCnpSent)?, 1);
+    Ok(())
+}

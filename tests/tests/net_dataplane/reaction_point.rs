@@ -1,0 +1,179 @@
+//! RP: a flow's data make it known, a CNP cuts it, and a forged one does not.
+
+use anyhow::{Context as _, Result};
+use dcqcn::engine::Hook;
+use dcqcn::params::Role;
+use dcqcn_common::classify::{mapped, words};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Pair as QpPair, PairSource, RpFlow};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::{Roce, v4, v6};
+use dcqcn_tests::socket::SILENCE;
+
+use crate::{CNP_TOS, runnable};
+
+const LINE_BPS: u64 = 1_000_000_000;
+/// Nothing raises a rate, and between two cuts lies more than a test takes.
+const CHANGES: [&str; 4] = ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rate_reduce_monitor_period=1s"];
+
+fn flow(pair: &Pair, data: &Roce) -> Result<RpFlow> {
+    let maps = pair.a.attachment("a0")?.maps;
+    let addr = if data.v6 { words(v6(data.dst)) } else { mapped(v4(data.dst)) };
+    let flow = maps.rp_find(&maps.params()?, &QpId { addr, qpn: data.dest_qpn })?;
+    flow.with_context(|| format!("no flow of {data:?}"))
+}
+
+/// Sends a CNP to host 1 and says under which name it was counted.
+fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
+    const OUTCOMES: [Stat; 4] =
+        [Stat::RpCnpHandled, Stat::RpCnpInvalid, Stat::RpCnpUnknownFlow, Stat::RpCnpTooSoon];
+    let before = pair.a.counters("a0", Hook::Xdp)?.stat;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    b.send(cnp)?;
+    assert_eq!(a.expect()?, cnp, "a CNP goes on to the host's own stack");
+    let after = pair.a.counters("a0", Hook::Xdp)?.stat;
+    let counted = |stat: Stat| after[stat as usize] - before[stat as usize];
+    assert_eq!(counted(Stat::RoceCnp), 1);
+    let mut outcomes = OUTCOMES.into_iter().filter(|stat| counted(*stat) == 1);
+    let outcome = outcomes.next().context("counted under no name")?;
+    assert_eq!(outcomes.next(), None, "counted twice");
+    assert_eq!(counted(Stat::RpCnpIgnored), u64::from(outcome != Stat::RpCnpHandled));
+    Ok(outcome)
+}
+
+#[test]
+fn a_cnp_halves_the_rate_of_its_flow_and_of_no_other() -> Result<()> {
+    if !runnable("a_cnp_halves_the_rate_of_its_flow_and_of_no_other", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("rp")?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    let a = pair.a.socket("a0")?;
+    let flows = [
+        Roce::default(),
+        Roce { dest_qpn: 0x12, ..Roce::default() },
+        Roce { v6: true, ..Roce::default() },
+        Roce { tags: vec![(EtherType::VLAN, 0x6005)], dest_qpn: 0x13, ..Roce::default() },
+    ];
+    for data in &flows {
+        a.send(&data.frame())?;
+        a.send(&Roce { psn: 8, ..data.clone() }.frame())?;
+        // Those are no data, and make no difference.
+        a.send(&Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..data.clone() }.frame())?;
+        let flow = flow(&pair, data)?;
+        assert_eq!((flow.packets, flow.bytes), (2, 2 * data.frame().len() as u64), "{data:?}");
+        assert_eq!((flow.machine.rate_bps, flow.machine.active), (LINE_BPS, 0));
+    }
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 4);
+
+    for (cut, data) in flows.iter().enumerate() {
+        assert_eq!(outcome(&pair, &data.cnp(None, CNP_TOS))?, Stat::RpCnpHandled, "{data:?}");
+        let rates = flows.iter().map(|data| Ok(flow(&pair, data)?.machine.rate_bps));
+        let rates = rates.collect::<Result<Vec<_>>>()?;
+        let expected: Vec<_> =
+            (0..flows.len()).map(|flow| if flow <= cut { LINE_BPS / 2 } else { LINE_BPS }).collect();
+        assert_eq!(rates, expected, "after the CNP for {data:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_forged_cnp_changes_nothing_and_is_counted_by_name() -> Result<()> {
+    if !runnable("a_forged_cnp_changes_nothing_and_is_counted_by_name", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("rp-forged")?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    for v6 in [false, true] {
+        let data = Roce { v6, ..Roce::default() };
+        pair.a.socket("a0")?.send(&data.frame())?;
+        let before = flow(&pair, &data)?;
+        let good = data.cnp(None, CNP_TOS);
+
+        let damaged = |at: usize| {
+            let mut cnp = good.clone();
+            cnp[at] ^= 1;
+            cnp
+        };
+        // The QPN in the BTH, the hint, the ICRC itself.
+        for at in [data.bth() + 7, data.bth() + 12 + 7, good.len() - 1] {
+            assert_eq!(outcome(&pair, &damaged(at))?, Stat::RpCnpInvalid, "byte {at}");
+        }
+        let mut cut = good.clone();
+        cut.truncate(good.len() - 1);
+        assert_eq!(outcome(&pair, &cut).err().map(|e| e.to_string()).as_deref(), Some("counted under no name"));
+        for (forged, what) in [
+            (Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS), "another QP's hint"),
+            (Roce { dst: 9, ..data.clone() }.cnp(None, CNP_TOS), "another peer's address"),
+            (data.cnp(Some(0x11), CNP_TOS), "a sender's QPN that nobody knows"),
+            (data.cnp(Some(0), CNP_TOS), "no QPN at all"),
+        ] {
+            assert_eq!(outcome(&pair, &forged)?, Stat::RpCnpUnknownFlow, "{what}");
+        }
+        assert_eq!(flow(&pair, &data)?, before, "none of them has left a trace");
+
+        assert_eq!(outcome(&pair, &good)?, Stat::RpCnpHandled);
+        let once = flow(&pair, &data)?;
+        for soon in 1..=5 {
+            assert_eq!(outcome(&pair, &good)?, Stat::RpCnpTooSoon);
+            let now = flow(&pair, &data)?;
+            assert_eq!(now, RpFlow { cnp_ignored: soon, ..once }, "a flood cuts once per interval");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_nics_cnp_finds_the_flow_by_its_own_qpn() -> Result<()> {
+    if !runnable("a_nics_cnp_finds_the_flow_by_its_own_qpn", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("rp-pair")?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    let a = pair.a.socket("a0")?;
+    // A pair that the operator entered: local QP 0x22 sends to 0x11.
+    let data = Roce::default();
+    let own = QpId { addr: mapped(v4(1)), qpn: 0x22 };
+    let peer = QpPair { qpn: 0x11, source: PairSource::Static as u32 };
+    pair.a.attachment("a0")?.maps.set_pair(&own, &peer)?;
+    a.send(&data.frame())?;
+    assert_eq!(outcome(&pair, &data.cnp(Some(0x22), CNP_TOS))?, Stat::RpCnpHandled);
+    assert_eq!(flow(&pair, &data)?.machine.rate_bps, LINE_BPS / 2);
+    // A datagram's pair is learned from the datagram.
+    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x31, source_qpn: 0x32, ..data };
+    a.send(&datagram.frame())?;
+    assert_eq!(outcome(&pair, &datagram.cnp(Some(0x32), CNP_TOS))?, Stat::RpCnpHandled);
+    assert_eq!(flow(&pair, &datagram)?.machine.rate_bps, LINE_BPS / 2);
+    Ok(())
+}
+
+#[test]
+fn handled_cnps_are_consumed_if_asked() -> Result<()> {
+    if !runnable("handled_cnps_are_consumed_if_asked", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("rp-consume")?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    pair.a.set("a0", &["cnp_consume=on"])?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let data = Roce::default();
+    a.send(&data.frame())?;
+    // One that cuts, and one too soon for that: both were for this host's flow.
+    for _ in 0..2 {
+        b.send(&data.cnp(None, CNP_TOS))?;
+    }
+    assert_eq!(a.receive(SILENCE)?, None);
+    assert_eq!(flow(&pair, &data)?.machine.rate_bps, LINE_BPS / 2);
+    // Somebody else's goes on.
+    let foreign = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
+    b.send(&foreign)?;
+    assert_eq!(a.expect()?, foreign);
+    // Turned off, the program looks at no CNP.
+    pair.a.set("a0", &["rp_enable=off"])?;
+    b.send(&data.cnp(None, CNP_TOS))?;
+    assert_eq!(a.expect()?, data.cnp(None, CNP_TOS));
+    Ok(())
+}
