@@ -21,8 +21,6 @@ use crate::socket::RawSocket;
 pub struct Host {
     /// Its namespace.
     pub netns: Netns,
-    /// Speaks to the kernel in it.
-    pub netlink: Netlink,
 }
 
 impl Host {
@@ -32,11 +30,18 @@ impl Host {
     /// The kernel refuses.
     pub fn new(test: &str, name: &str) -> Result<Self> {
         let netns = Netns::create(&format!("dcqcn-test-{}-{test}-{name}", process::id()))?;
-        let netlink = Netlink::connect_in(&netns)?;
-        let host = Self { netns, netlink };
+        let host = Self { netns };
         // No neighbour discovery among the frames of a test. A kernel without IPv6 has nothing to disable.
         host.run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())?;
         Ok(host)
+    }
+
+    /// Speaks to the kernel about it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn netlink(&self) -> Result<Netlink> {
+        Ok(Netlink::connect_in(&self.netns)?)
     }
 
     /// Runs `work` in the host's namespace.
@@ -74,7 +79,7 @@ impl Host {
     /// # Errors
     /// There is no such interface.
     pub fn index(&self, iface: &str) -> Result<u32> {
-        Ok(self.netlink.link(iface)?.index)
+        Ok(self.netlink()?.link(iface)?.index)
     }
 
     /// Gives the interface the address of `host`, 10.0.0.`host`.
@@ -83,7 +88,7 @@ impl Host {
     /// The kernel refuses.
     pub fn add_v4(&self, iface: &str, host: u8, prefix_len: u8) -> Result<()> {
         let address = IpAddr::V4(Ipv4Addr::from(v4(host)));
-        Ok(self.netlink.add_address(self.index(iface)?, address, prefix_len)?)
+        Ok(self.netlink()?.add_address(self.index(iface)?, address, prefix_len)?)
     }
 
     /// Tells it that `host` is behind `iface` under its usual Ethernet address.
@@ -93,7 +98,7 @@ impl Host {
     pub fn add_neighbour(&self, iface: &str, host: u8, ipv6: bool) -> Result<()> {
         let address =
             if ipv6 { Ipv6Addr::from(v6(host)).into() } else { IpAddr::V4(Ipv4Addr::from(v4(host))) };
-        Ok(self.netlink.add_neighbour(self.index(iface)?, address, mac(host))?)
+        Ok(self.netlink()?.add_neighbour(self.index(iface)?, address, mac(host))?)
     }
 
     /// Attaches with a role and changes of parameters, as in `link_rate=1gbit`; nothing is paced.
@@ -193,11 +198,11 @@ fn assignments(changes: &[&str]) -> Result<Vec<Assignment>> {
 pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result<()> {
     let near_end = VethEnd { name: near.1, netns: None, mac: Some(mac(near.2)) };
     let far_end = VethEnd { name: far.1, netns: Some(&far.0.netns), mac: Some(mac(far.2)) };
-    near.0.netlink.add_veth(&near_end, &far_end)?;
+    near.0.netlink()?.add_veth(&near_end, &far_end)?;
     for (host, iface, _) in [near, far] {
         let index = host.index(iface)?;
-        host.netlink.set_mtu(index, mtu)?;
-        host.netlink.set_up(index, true)?;
+        host.netlink()?.set_mtu(index, mtu)?;
+        host.netlink()?.set_up(index, true)?;
     }
     Ok(())
 }

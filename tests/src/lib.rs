@@ -1,6 +1,8 @@
 //! Helpers for the tests.
 
 pub mod both;
+pub mod bpf;
 pub mod host;
 pub mod packets;
+pub mod skip;
 pub mod socket;

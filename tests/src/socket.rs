@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, send, setsockopt, socket, sockopt,
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, send, setsockopt, socket,
+    sockopt,
 };
 
 /// How long a frame that must arrive may take on a busy machine.
@@ -125,7 +126,10 @@ impl RawSocket {
         let received = recvmsg::<()>(self.fd.as_raw_fd(), &mut buffers, Some(&mut control), flags);
         let (len, tag) = match received {
             Ok(message) => {
-                ensure!(!message.flags.contains(MsgFlags::MSG_TRUNC), "a frame longer than {FRAME_BYTES} bytes");
+                ensure!(
+                    !message.flags.contains(MsgFlags::MSG_TRUNC),
+                    "a frame longer than {FRAME_BYTES} bytes"
+                );
                 (message.bytes, message.cmsgs()?.find_map(|message| tag(&message)))
             }
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
@@ -161,7 +165,13 @@ fn set_packet_option(fd: &OwnedFd, option: libc::c_int) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option's value is one integer, and lives as long as the call.
     let result = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_PACKET, option, (&raw const on).cast(), size_of_val(&on) as u32)
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            option,
+            (&raw const on).cast(),
+            size_of_val(&on) as u32,
+        )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -49,7 +49,7 @@ fn the_link_rate_is_the_shapers() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("cp-shaper")?;
-    let (netlink, index) = (&pair.a.netlink, pair.a.index("a0")?);
+    let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     let htb = QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 1_000 };
     for (shaper, spec, rate_bps, says) in [

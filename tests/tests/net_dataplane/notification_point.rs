@@ -184,7 +184,7 @@ fn a_vlan_interface_answers_for_itself_or_its_parent_for_it() -> Result<()> {
     let pair = Pair::new("np-sub")?;
     pair.b.command("ip link add link b0 name b0.5 type vlan id 5 egress-qos-map 0:3")?;
     let sub = pair.b.index("b0.5")?;
-    pair.b.netlink.set_up(sub, true)?;
+    pair.b.netlink()?.set_up(sub, true)?;
     let tags = |tci| vec![(EtherType::VLAN, tci)];
     let data = Roce { tags: tags(0x6005), ..ce() };
     let untagged = Roce { tags: Vec::new(), ..data.clone() }.frame();

@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn changes_count_over_role_and_profile() {
-        let lab = Settings { profile: Some(Profile::Lab), ..changes(&["link_rate=200mbit", "cp_enable=on"]) };
+        let lab = Settings { profile: Some(Profile::Lab), ..changes(&["link_rate=250mbit", "cp_enable=on"]) };
         let config = lab.config(Some(10_000_000_000)).unwrap();
-        assert_eq!((config.scalars.rpg_time_reset_ns, config.scalars.cp_enable), (11_000_000, 1));
+        assert_eq!((config.scalars.rpg_time_reset_ns, config.scalars.cp_enable), (4_400_000, 1));
         let unknown = Settings { profile: Some(Profile::Lab), ..Settings::default() };
         assert!(unknown.config(None).unwrap_err().to_string().contains("link_rate=200mbit"));
     }

@@ -1,0 +1,78 @@
+//! What the kernel holds for an attachment: maps and programs, by their ids.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use aya::maps::loaded_maps;
+use aya::programs::loaded_programs;
+
+use crate::host::Host;
+
+/// How long the kernel may take to free what nobody uses: some grace periods of RCU.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Maps and programs of one attachment.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// Memory of each map in bytes, by its id.
+    pub maps: BTreeMap<u32, u64>,
+    /// Ids of the programs that use them.
+    pub programs: Vec<u32>,
+}
+
+impl Held {
+    /// What the kernel holds for the attachment at `iface`. Nothing else may be open in this process.
+    ///
+    /// # Errors
+    /// It is not attached, or the kernel does not tell.
+    pub fn by(host: &Host, iface: &str) -> Result<Self> {
+        let attachment = host.attachment(iface)?;
+        let maps = open_maps()?;
+        drop(attachment);
+        let uses_them =
+            |ids: Option<Vec<u32>>| ids.unwrap_or_default().iter().any(|id| maps.contains_key(id));
+        // A program may go while the list is read.
+        let programs = loaded_programs().filter_map(Result::ok);
+        let programs = programs.filter(|program| program.map_ids().is_ok_and(uses_them));
+        let programs = programs.map(|program| program.id()).collect();
+        Ok(Self { maps, programs })
+    }
+
+    /// Waits until the kernel has freed all of it; false if it does not.
+    #[must_use]
+    pub fn is_freed(&self) -> bool {
+        let until = Instant::now() + GRACE;
+        loop {
+            let maps = loaded_maps().filter_map(Result::ok).any(|map| self.maps.contains_key(&map.id()));
+            let mut programs = loaded_programs().filter_map(Result::ok);
+            if !maps && !programs.any(|program| self.programs.contains(&program.id())) {
+                return true;
+            }
+            if Instant::now() > until {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The maps this process has open: id, and bytes of kernel memory (`bpf_map_show_fdinfo`).
+fn open_maps() -> Result<BTreeMap<u32, u64>> {
+    let mut maps = BTreeMap::new();
+    for entry in fs::read_dir("/proc/self/fdinfo")? {
+        // The directory's own descriptor is closed by now.
+        let Ok(text) = fs::read_to_string(entry?.path()) else {
+            continue;
+        };
+        let field = |name: &str| -> Option<u64> {
+            text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        };
+        if let Some(id) = field("map_id:") {
+            maps.insert(u32::try_from(id)?, field("memlock:").context("no memlock in fdinfo")?);
+        }
+    }
+    Ok(maps)
+}

@@ -1,0 +1,209 @@
+//! Parameters changed under traffic: every change is whole, no packet pays for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use dcqcn::attach;
+use dcqcn::engine::Hook;
+use dcqcn::params::{Key, Role};
+use dcqcn_common::params::{Config, Params};
+use dcqcn_common::rng;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Bth;
+use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::socket::SILENCE;
+
+use crate::runnable;
+
+/// Frames in a stream.
+const FRAMES: u32 = 20_000;
+/// Between two of them: 20,000 take half a second at least.
+const PAUSE: Duration = Duration::from_micros(25);
+
+/// Sends [`FRAMES`] numbered frames, evenly, over and over until `stop`; returns how many.
+fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
+    let socket = host.socket("a0")?;
+    let mut next = Instant::now();
+    for psn in 0.. {
+        if psn >= FRAMES && stop.load(Ordering::Relaxed) {
+            return Ok(psn);
+        }
+        socket.send(&Roce { psn, payload: 256, ..Roce::default() }.frame())?;
+        next += PAUSE;
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    Ok(0)
+}
+
+/// Runs `work` while the stream flows from host 1 to host 2, and panics unless every frame arrives, in order.
+fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let receiver = pair.b.socket("b0")?;
+    let stop = AtomicBool::new(false);
+    let sent = thread::scope(|scope| {
+        let sender = scope.spawn(|| stream(&pair.a, &stop));
+        let result = work();
+        stop.store(true, Ordering::Relaxed);
+        let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
+        result.and(sent)
+    })?;
+    let mut arrived = 0;
+    while let Some(frame) = receiver.receive(SILENCE)? {
+        let psn = Bth::parse(&frame[Roce::default().bth()..]).map(|(bth, _)| bth.psn());
+        assert_eq!(psn, Some(arrived), "lost, doubled or out of order");
+        arrived += 1;
+    }
+    assert_eq!(arrived, sent);
+    eprintln!("{sent} frames, none lost");
+    Ok(())
+}
+
+/// A deterministic random sequence.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = rng::next(self.0);
+        let high = u64::from(rng::value(self.0)) << 32;
+        self.0 = rng::next(self.0);
+        (high | u64::from(rng::value(self.0))) % bound
+    }
+
+    /// A value of the parameter's range, small and large ones alike; sometimes one beyond it.
+    fn value(&mut self, key: Key) -> u64 {
+        let (min, max) = key.range().into_inner();
+        match self.below(20) {
+            0 => max.saturating_add(1 + self.below(1_000)),
+            1 => min,
+            2 => max,
+            _ => {
+                let bits = 64 - (max - min).leading_zeros();
+                let scale = (max - min) >> self.below(u64::from(bits.max(1)));
+                min + self.below(scale.saturating_add(1))
+            }
+        }
+    }
+}
+
+#[test]
+fn random_changes_under_traffic_are_whole_or_not_at_all() -> Result<()> {
+    const CHANGES: usize = 200;
+    if !runnable("random_changes_under_traffic_are_whole_or_not_at_all", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("change")?;
+    pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "cp_enable=on"])?;
+    let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
+    let mut random = Random(0x0dc9_c0de);
+    let mut latencies = Vec::new();
+    let mut refused = 0;
+    let first = pair.a.attachment("a0")?.maps.params()?;
+    let mut model = first.config;
+    under_traffic(&pair, || {
+        while latencies.len() < CHANGES {
+            let changes: Vec<(Key, u64)> = (0..=random.below(4))
+                .map(|_| {
+                    let key = keys[random.below(keys.len() as u64) as usize];
+                    (key, random.value(key))
+                })
+                .collect();
+            // What the config says of itself is what `change` must say; set without checks, as a broken caller would.
+            let edit =
+                |config: &mut Config| changes.iter().for_each(|(key, value)| put(*key, config, *value));
+            let mut wanted = model;
+            edit(&mut wanted);
+            let valid =
+                wanted.validate().is_ok() && (wanted.scalars.rp_enable == 0 || wanted.line_rate_bps() != 0);
+            let start = Instant::now();
+            let result = pair.a.run(|| {
+                attach::change("a0", |config| {
+                    edit(config);
+                    Ok::<_, attach::Error>(())
+                })
+            })?;
+            let latency = start.elapsed();
+            match result {
+                Ok((old, new)) => {
+                    assert!(valid, "{changes:?} is invalid and was accepted");
+                    assert!(old == model && new == wanted);
+                    latencies.push(latency);
+                    model = wanted;
+                }
+                Err(error) => {
+                    assert!(!valid, "{changes:?}: {error}");
+                    refused += 1;
+                }
+            }
+            let params = pair.a.attachment("a0")?.maps.params()?;
+            assert!(params == Params::new(&model, first.port)?, "after {changes:?}");
+        }
+        Ok(())
+    })?;
+    latencies.sort();
+    let [median, slowest] = [CHANGES / 2, CHANGES - 1].map(|at| latencies[at]);
+    eprintln!(
+        "{CHANGES} changes, {refused} refused; a change takes {median:?} (median), {slowest:?} (slowest)"
+    );
+    assert!(refused > 20, "the invalid ones were too few to tell");
+    Ok(())
+}
+
+/// Sets a parameter without a look at its range; the tables have no room for more than a byte.
+fn put(key: Key, config: &mut Config, value: u64) {
+    let byte = value.min(u64::from(u8::MAX)) as u8;
+    match key {
+        Key::Scalar(spec) => (spec.set)(&mut config.scalars, value),
+        Key::Wred(tc, spec) => (spec.set)(&mut config.wred[tc], value),
+        Key::DscpToTc(dscp) => config.dscp_to_tc[dscp] = byte,
+        Key::TcToQueue(tc) => config.tc_to_queue[tc] = byte,
+    }
+}
+
+/// Two parameter sets, neither of which marks the stream; any mixture of them would.
+#[test]
+fn no_packet_sees_half_a_change() -> Result<()> {
+    if !runnable("no_packet_sees_half_a_change", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("change-half")?;
+    let slow: Vec<_> = ["0", "3"].map(|tc| format!("wred.{tc}.drain_rate=1mbit")).into();
+    let changes: Vec<_> = ["link_rate=1gbit"].into_iter().chain(slow.iter().map(String::as_str)).collect();
+    let class = |tc: u8| {
+        move |config: &mut Config| {
+            let (used, other) = if tc == 0 { (0, 3) } else { (3, 0) };
+            config.dscp_to_tc[26] = tc;
+            // The class in use marks nothing; the other would mark everything.
+            config.wred[used].kmin_bytes = 1_000_000_000;
+            config.wred[used].kmax_bytes = 1_000_000_000;
+            config.wred[other].kmin_bytes = 0;
+            config.wred[other].kmax_bytes = 0;
+            Ok::<_, attach::Error>(())
+        }
+    };
+    pair.a.attach("a0", Role::Switch, &changes)?;
+    pair.a.run(|| attach::change("a0", class(0)))??;
+    let mut switched = 0;
+    under_traffic(&pair, || {
+        let until = Instant::now() + Duration::from_secs(2);
+        pair.a.run(|| {
+            while Instant::now() < until {
+                attach::change("a0", class(if switched % 2 == 0 { 3 } else { 0 }))?;
+                switched += 1;
+            }
+            Ok::<_, attach::Error>(())
+        })??;
+        Ok(())
+    })?;
+    let counters = pair.a.counters("a0", Hook::Egress)?;
+    let [in_0, in_3] = [0, 3].map(|tc| counters.class[tc].packets);
+    eprintln!("{switched} changes; {in_0} packets under one set, {in_3} under the other");
+    assert!(in_0 > 100 && in_3 > 100, "both sets were in force: {in_0}, {in_3}");
+    assert_eq!(
+        counters.stat[Stat::CpEcnMarked as usize],
+        0,
+        "a packet saw one set's class and the other's thresholds"
+    );
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Fast CNP: a switch answers the packets it marks itself, through the port they came in by.
+
+use std::fs;
+use std::net::Ipv6Addr;
+
+use anyhow::Result;
+use dcqcn::engine::Hook;
+use dcqcn::params::Role;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_tests::host::{Host, join};
+use dcqcn_tests::packets::{Roce, mac, v6};
+use dcqcn_tests::socket::{PATIENCE, SILENCE};
+
+use crate::{CNP_TOS, runnable};
+
+/// Marks everything that does not meet an empty queue, and answers it, once per second and flow.
+const CHANGES: [&str; 6] = [
+    "link_rate=1gbit",
+    "fast_cnp=on",
+    "min_time_between_cnps=1s",
+    "wred.3.drain_rate=1mbit",
+    "wred.3.kmin=0B",
+    "wred.3.kmax=0B",
+];
+
+/// Host 1 with `s0`, a switch with `r0` and `r1`, host 2 with `d0`.
+struct Path {
+    sender: Host,
+    switch: Host,
+    receiver: Host,
+}
+
+/// Ethernet addresses of the switch's ports, as host numbers.
+const R0: u8 = 10;
+const R1: u8 = 11;
+
+impl Path {
+    fn new(test: &str) -> Result<Self> {
+        let path = Self {
+            sender: Host::new(test, "s")?,
+            switch: Host::new(test, "r")?,
+            receiver: Host::new(test, "d")?,
+        };
+        join((&path.switch, "r0", R0), (&path.sender, "s0", 1), 4_200)?;
+        join((&path.switch, "r1", R1), (&path.receiver, "d0", 2), 4_200)?;
+        Ok(path)
+    }
+
+    /// Sends two packets, the second of which is marked. `out` and `across` have a frame's Ethernet addresses written
+    /// as they are when the sender sends it and when it has crossed the switch; `back` the CNP's as it reaches the
+    /// sender.
+    fn answers(
+        &self,
+        data: &Roce,
+        out: impl Fn(&mut Vec<u8>),
+        across: impl Fn(&mut Vec<u8>),
+        back: impl Fn(&mut Vec<u8>),
+    ) -> Result<()> {
+        let (s, d) = (self.sender.socket("s0")?, self.receiver.socket("d0")?);
+        let made = |data: &Roce, write: &dyn Fn(&mut Vec<u8>)| {
+            let mut frame = data.frame();
+            write(&mut frame);
+            frame
+        };
+        s.send(&made(data, &out))?;
+        assert_eq!(
+            d.receive(PATIENCE)?.as_ref(),
+            Some(&made(data, &across)),
+            "the first meets an empty queue"
+        );
+        assert_eq!(s.receive(SILENCE)?, None, "and is not answered");
+        for _ in 0..2 {
+            s.send(&made(data, &out))?;
+            let marked = Roce { ecn: Ecn::CE, ..data.clone() };
+            assert_eq!(d.expect()?, made(&marked, &across));
+        }
+        let mut cnp = data.cnp(None, CNP_TOS);
+        back(&mut cnp);
+        assert_eq!(s.expect()?, cnp, "the CNP comes back to the sender");
+        assert_eq!(s.receive(SILENCE)?, None, "one per interval");
+        assert_eq!(d.receive(SILENCE)?, None, "the receiver sees nothing of it");
+        Ok(())
+    }
+
+    /// What the port counted.
+    fn counted(&self, marked: u64, sent: u64, suppressed: u64) -> Result<()> {
+        for (stat, expected) in [
+            (Stat::CpEcnMarked, marked),
+            (Stat::NpCnpSent, sent),
+            (Stat::NpCnpSuppressed, suppressed),
+            (Stat::NpCnpFailed, 0),
+        ] {
+            assert_eq!(self.switch.count("r1", Hook::Egress, stat)?, expected, "{}", stat.label());
+        }
+        Ok(())
+    }
+}
+
+/// Writes destination and source.
+fn macs(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
+    move |frame| {
+        frame.splice(..12, mac(dst).into_iter().chain(mac(src)));
+    }
+}
+
+#[test]
+fn a_bridge_answers_with_the_hosts_own_addresses() -> Result<()> {
+    if !runnable("a_bridge_answers_with_the_hosts_own_addresses", &[])? {
+        return Ok(());
+    }
+    let path = Path::new("fast-br")?;
+    let bridge = path.switch.netlink()?.add_bridge("br0")?;
+    for port in ["r0", "r1"] {
+        path.switch.netlink()?.set_master(path.switch.index(port)?, Some(bridge))?;
+    }
+    path.switch.attach("r1", Role::Switch, &CHANGES)?;
+    let same = |_: &mut Vec<u8>| {};
+    path.answers(&Roce::default(), same, same, same)?;
+    path.counted(2, 1, 1)?;
+    // The queue is not empty any more: start again for the other family.
+    path.switch.run(|| dcqcn::attach::detach("r1"))??;
+    path.switch.attach("r1", Role::Switch, &CHANGES)?;
+    path.answers(&Roce { v6: true, ..Roce::default() }, same, same, same)?;
+    path.counted(2, 1, 1)
+}
+
+#[test]
+fn a_router_answers_through_the_port_the_data_came_in_by() -> Result<()> {
+    if !runnable("a_router_answers_through_the_port_the_data_came_in_by", &[])? {
+        return Ok(());
+    }
+    let path = Path::new("fast-rt")?;
+    let switch = &path.switch;
+    // Hosts 0 and 1 are on one link, 2 and 3 on the other; the router is 0 and 3.
+    for (port, own, host) in [("r0", 0, 1), ("r1", 3, 2)] {
+        switch.add_v4(port, own, 31)?;
+        switch.add_neighbour(port, host, false)?;
+    }
+    switch.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
+    switch.attach("r1", Role::Switch, &CHANGES)?;
+    let hop = |frame: &mut Vec<u8>| {
+        macs(2, R1)(frame);
+        // One hop less, and the header checksum for that (RFC 1624).
+        frame[22] -= 1;
+        let sum = u16::from_be_bytes([frame[24], frame[25]]);
+        let (sum, carry) = sum.overflowing_add(0x100);
+        frame.splice(24..26, (sum + u16::from(carry)).to_be_bytes());
+    };
+    path.answers(&Roce::default(), macs(R0, 1), hop, macs(1, R0))?;
+    path.counted(2, 1, 1)?;
+    // Frames that the router itself sends are its own business.
+    let own = Roce { src: 3, dest_qpn: 0x77, ..Roce::default() };
+    let mut frame = own.frame();
+    macs(2, R1)(&mut frame);
+    switch.socket("r1")?.send(&frame)?;
+    path.counted(3, 1, 1)
+}
+
+#[test]
+fn an_ipv6_router_answers_too() -> Result<()> {
+    if !runnable("an_ipv6_router_answers_too", &[])? {
+        return Ok(());
+    }
+    let path = Path::new("fast-rt6")?;
+    let switch = &path.switch;
+    if !switch.run(|| fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").is_ok())? {
+        eprintln!("SKIPPED an_ipv6_router_answers_too: the kernel has no IPv6");
+        return Ok(());
+    }
+    for (port, own, host) in [("r0", 0, 1), ("r1", 3, 2)] {
+        let enable = format!("/proc/sys/net/ipv6/conf/{port}/disable_ipv6");
+        switch.run(|| fs::write(&enable, "0"))??;
+        let index = switch.index(port)?;
+        switch.netlink()?.add_address(index, Ipv6Addr::from(v6(own)).into(), 127)?;
+        switch.add_neighbour(port, host, true)?;
+    }
+    // What IPv6 says when an interface comes up has been said.
+    let (s, d) = (path.sender.socket("s0")?, path.receiver.socket("d0")?);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    drop((s.drain()?, d.drain()?, s, d));
+    switch.attach("r1", Role::Switch, &CHANGES)?;
+    let hop = |frame: &mut Vec<u8>| {
+        macs(2, R1)(frame);
+        frame[21] -= 1;
+    };
+    path.answers(&Roce { v6: true, ..Roce::default() }, macs(R0, 1), hop, macs(1, R0))?;
+    path.counted(2, 1, 1)
+}

@@ -1,0 +1,177 @@
+//! A bump in the wire: everything passes both ways, RoCE is marked on the way.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+
+use anyhow::{Result, anyhow};
+use dcqcn::attach::Request;
+use dcqcn::engine::Hook;
+use dcqcn::params::{Role, Settings, XdpModeChoice};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_tests::host::{Host, join, request};
+use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::socket::PATIENCE;
+
+use crate::{CNP_TOS, runnable};
+
+const CHANGES: [&str; 4] = ["link_rate=1gbit", "wred.3.drain_rate=1mbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
+
+/// Host 1 with `a0`, a box with `x0` and `x1`, host 2 with `b0`.
+struct Bump {
+    a: Host,
+    between: Host,
+    b: Host,
+}
+
+impl Bump {
+    fn new(test: &str, mtu: u32) -> Result<Self> {
+        let bump =
+            Self { a: Host::new(test, "a")?, between: Host::new(test, "x")?, b: Host::new(test, "b")? };
+        join((&bump.a, "a0", 1), (&bump.between, "x0", 10), mtu)?;
+        join((&bump.b, "b0", 2), (&bump.between, "x1", 11), mtu)?;
+        for (host, iface, number) in [(&bump.a, "a0", 1), (&bump.b, "b0", 2)] {
+            host.add_v4(iface, number, 24)?;
+            // A veth takes in redirected packets if it has NAPI, which GRO gives it. What is redirected leaves the
+            // kernel's hands as far as checksums go, as on a wire: the end has to finish them itself.
+            host.command(&format!("ethtool -K {iface} gro on tx off"))?;
+        }
+        Ok(bump)
+    }
+
+    fn attach(&self, mode: XdpModeChoice) -> Result<()> {
+        let request = request("x0", Role::Switch, &CHANGES)?;
+        let settings = Settings { xdp_mode: Some(mode), ..request.settings };
+        let info =
+            self.between.attach_as(&Request { inline_peer: Some("x1".into()), settings, ..request })?;
+        let expected = if mode == XdpModeChoice::Skb { "skb" } else { "driver" };
+        assert_eq!((info.xdp_mode.as_str(), info.programs.as_slice()), (expected, &["xdp".to_owned()][..]));
+        Ok(())
+    }
+
+    fn counted(&self, stat: Stat) -> Result<u64> {
+        self.between.count("x0", Hook::Xdp, stat)
+    }
+}
+
+/// ICMP: a datagram to a closed port brings "port unreachable" back, which the socket reports. ARP comes first.
+fn icmp_passes(from: &Host, to: u8) -> Result<()> {
+    let error = from.run(|| -> std::io::Result<_> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.connect((Ipv4Addr::from(v4(to)), 9))?;
+        socket.send(b"?")?;
+        Ok(socket.recv(&mut [0]).err().map(|error| error.kind()))
+    })??;
+    assert_eq!(error, Some(ErrorKind::ConnectionRefused));
+    Ok(())
+}
+
+/// TCP: 300 KB there and back, unharmed.
+fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
+    let listener = server.run(|| TcpListener::bind((Ipv4Addr::from(v4(address)), 7_777)))??;
+    let sent: Vec<u8> = (0..300_000_u32).map(|i| (i % 251) as u8).collect();
+    let len = sent.len();
+    thread::scope(|scope| {
+        let echo = scope.spawn(move || -> std::io::Result<()> {
+            let (mut stream, _) = listener.accept()?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut data = vec![0; len];
+            stream.read_exact(&mut data)?;
+            stream.write_all(&data)
+        });
+        let received = client.run(|| -> std::io::Result<_> {
+            let mut stream =
+                TcpStream::connect_timeout(&(Ipv4Addr::from(v4(address)), 7_777).into(), PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(&sent)?;
+            let mut data = vec![0; len];
+            stream.read_exact(&mut data)?;
+            Ok(data)
+        })??;
+        echo.join().map_err(|_| anyhow!("the echo server panicked"))??;
+        assert!(received == sent, "TCP data damaged");
+        Ok(())
+    })
+}
+
+fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
+    let bump = Bump::new(test, 1_500)?;
+    bump.attach(mode)?;
+    icmp_passes(&bump.a, 2)?;
+    icmp_passes(&bump.b, 1)?;
+    tcp_passes(&bump.a, &bump.b, 2)?;
+    assert!(bump.counted(Stat::InlineForwarded)? > 400, "two directions of some 200 segments each");
+
+    for (v6, from, to, data) in [
+        (false, (&bump.a, "a0"), (&bump.b, "b0"), Roce::default()),
+        (true, (&bump.b, "b0"), (&bump.a, "a0"), Roce { v6: true, src: 2, dst: 1, ..Roce::default() }),
+    ] {
+        let (from, to) = (from.0.socket(from.1)?, to.0.socket(to.1)?);
+        // Every direction has a queue of its own, empty at first.
+        let marked = Roce { ecn: Ecn::CE, ..data.clone() }.frame();
+        for expected in [data.frame(), marked.clone(), marked] {
+            from.send(&data.frame())?;
+            assert_eq!(to.expect()?, expected, "IPv6: {v6}");
+        }
+        let not_ect = Roce { ecn: Ecn::NOT_ECT, ..data.clone() }.frame();
+        let cnp = data.cnp(None, CNP_TOS | Ecn::ECT0.bits());
+        for frame in [not_ect, cnp] {
+            from.send(&frame)?;
+            assert_eq!(to.expect()?, frame);
+        }
+    }
+    assert_eq!(bump.counted(Stat::CpEcnMarked)?, 4);
+    let queues = bump.between.attachment("x0")?.maps.queues()?;
+    assert!(queues[3] != 0 && queues[8 + 3] != 0, "one for each direction: {queues:?}");
+
+    bump.between.set("x0", &["drop_not_ect=on"])?;
+    let dropped = Roce { ecn: Ecn::NOT_ECT, ..Roce::default() }.frame();
+    let a = bump.a.socket("a0")?;
+    let b = bump.b.socket("b0")?;
+    a.send(&dropped)?;
+    assert_eq!(b.drain()?, [] as [Vec<u8>; 0]);
+
+    // Named by its other end, and gone: nothing passes any more.
+    let error =
+        bump.between.run(|| dcqcn::attach::detach("x1"))?.expect_err("x0 keeps the state").to_string();
+    assert!(error.contains("use `x0`"), "{error}");
+    bump.between.run(|| dcqcn::attach::detach("x0"))??;
+    a.send(&Roce::default().frame())?;
+    assert_eq!(b.drain()?, [] as [Vec<u8>; 0]);
+    Ok(())
+}
+
+#[test]
+fn inline_in_the_driver() -> Result<()> {
+    if !runnable("inline_in_the_driver", &[])? {
+        return Ok(());
+    }
+    everything_passes_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
+}
+
+#[test]
+fn inline_on_socket_buffers() -> Result<()> {
+    if !runnable("inline_on_socket_buffers", &[])? {
+        return Ok(());
+    }
+    everything_passes_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
+}
+
+#[test]
+fn inline_jumbo_frames() -> Result<()> {
+    if !runnable("inline_jumbo_frames", &[])? {
+        return Ok(());
+    }
+    let bump = Bump::new("inline-9k", 9_000)?;
+    bump.attach(XdpModeChoice::Driver)?;
+    let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);
+    let data = Roce { payload: 8_192, ..Roce::default() };
+    let marked = Roce { ecn: Ecn::CE, ..data.clone() };
+    for expected in [&data, &marked] {
+        a.send(&data.frame())?;
+        assert_eq!(b.expect()?, expected.frame());
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Frames of 8 KB, which XDP sees in fragments and TC in pages.
+
+use anyhow::Result;
+use dcqcn::engine::Hook;
+use dcqcn::params::Role;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::Roce;
+
+use crate::{CNP_TOS, runnable};
+
+#[test]
+fn jumbo_frames_are_marked_answered_and_counted() -> Result<()> {
+    if !runnable("jumbo_frames_are_marked_answered_and_counted", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::with_mtu("jumbo", 9_000)?;
+    let marking =
+        ["link_rate=1gbit", "cp_enable=on", "wred.3.drain_rate=1mbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
+    pair.a.attach("a0", Role::Host, &marking)?;
+    let info = pair.b.attach("b0", Role::Host, &["link_rate=1gbit"])?;
+    assert_eq!(info.xdp_mode, "driver", "{:?}", info.notes);
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let first = Roce { payload: 8_192, ..Roce::default() };
+    a.send(&first.frame())?;
+    assert_eq!(b.expect()?, first.frame(), "an empty queue marks nothing");
+    let mut dest_qpn = 0x20;
+    for v6 in [false, true] {
+        for tags in [vec![], vec![(EtherType::VLAN, 0xc005)]] {
+            dest_qpn += 1;
+            let data = Roce { v6, tags, dest_qpn, ..first.clone() };
+            a.send(&data.frame())?;
+            assert_eq!(b.expect()?, Roce { ecn: Ecn::CE, ..data.clone() }.frame(), "{data:?}");
+            assert_eq!(a.expect()?, data.cnp(None, CNP_TOS), "{data:?}");
+        }
+    }
+    assert_eq!(pair.b.count("b0", Hook::Xdp, Stat::RoceData)?, 5, "XDP reads what lies in fragments");
+    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpEcnMarked)?, 4);
+    assert_eq!(pair.a.count("a0", Hook::Xdp, Stat::RpCnpHandled)?, 4);
+    Ok(())
+}

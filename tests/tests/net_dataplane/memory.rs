@@ -1,0 +1,113 @@
+//! What it costs: the maps in the kernel, and the controller.
+
+use std::fs;
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use dcqcn::attach::Request;
+use dcqcn::engine::Hook;
+use dcqcn::params::{PacerChoice, Role, Settings};
+use dcqcn_common::layout::DEFAULT_FLOWS;
+use dcqcn_common::stats::Stat;
+use dcqcn_tests::bpf::Held;
+use dcqcn_tests::host::{Pair, request};
+use dcqcn_tests::packets::Roce;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::{CNP_TOS, binary, runnable};
+
+const MAPS_BYTES: u64 = 32 << 20;
+const RESIDENT_KB: u64 = 30 << 10;
+
+/// Attaches with tables of the default size and fills that of the reaction point.
+fn filled(test: &str) -> Result<Pair> {
+    let pair = Pair::new(test)?;
+    let request = request("a0", Role::Host, &["link_rate=1gbit"])?;
+    let settings = Settings { flows: None, pacer: Some(PacerChoice::Htb), ..request.settings };
+    pair.a.attach_as(&Request { settings, ..request })?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    // More flows than places, so that most sets are full; and every 16th is cut and gets a class.
+    for dest_qpn in 2..DEFAULT_FLOWS * 2 {
+        let data = Roce { dest_qpn, payload: 0, ..Roce::default() };
+        a.send(&data.frame())?;
+        if dest_qpn % 16 == 0 {
+            b.send(&data.cnp(None, CNP_TOS))?;
+        }
+    }
+    let evicted = pair.a.count("a0", Hook::Egress, Stat::RpFlowEvicted)?;
+    let flows = pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)? - evicted;
+    assert!(flows > u64::from(DEFAULT_FLOWS) * 9 / 10, "{flows} flows");
+    assert!(pair.a.count("a0", Hook::Xdp, Stat::RpCnpHandled)? > 4_000);
+    Ok(pair)
+}
+
+/// A process that is killed when its test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails if it has ended, which is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Self> {
+        let mut command = Command::new(binary()?);
+        command.args(line.split_whitespace()).stdout(stdout);
+        Ok(Self(pair.a.run(|| command.spawn())??))
+    }
+
+    /// The most memory it has had, KiB; `None` once it has ended.
+    fn peak_kb(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().strip_suffix(" kB")?.parse().ok()
+    }
+}
+
+#[test]
+fn maps_and_controller_are_small_with_all_flows() -> Result<()> {
+    if !runnable("maps_and_controller_are_small_with_all_flows", &["htb"])? {
+        return Ok(());
+    }
+    let pair = filled("memory")?;
+    let held = Held::by(&pair.a, "a0")?;
+    let bytes: u64 = held.maps.values().sum();
+    eprintln!("maps for {DEFAULT_FLOWS} flows: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    assert!(bytes < MAPS_BYTES, "{bytes} bytes: {held:?}");
+
+    let mut run = Running::start(&pair, "run a0", Stdio::null())?;
+    // Several looks at the whole table, one each second.
+    thread::sleep(Duration::from_secs(4));
+    let run_kb = run.peak_kb().context("`run` has ended")?;
+    kill(Pid::from_raw(run.0.id().cast_signed()), Signal::SIGTERM)?;
+    assert!(run.0.wait()?.success(), "`run` ends in peace");
+    eprintln!("`run`: {run_kb} KiB resident at most");
+    let classes = pair.a.netlink()?.classes(pair.a.index("a0")?)?.len();
+    assert!(classes > 2_000, "{classes} classes");
+
+    let mut qp = Running::start(&pair, "qp a0 --json", Stdio::piped())?;
+    let mut stdout = qp.0.stdout.take().context("no pipe")?;
+    let (mut qp_kb, mut length, mut part) = (0, 0, vec![0; 1 << 16]);
+    // It waits for the pipe, so that all but its very end can be watched.
+    loop {
+        let read = stdout.read(&mut part)?;
+        if read == 0 {
+            break;
+        }
+        length += read;
+        qp_kb = qp.peak_kb().unwrap_or(0).max(qp_kb);
+    }
+    assert!(qp.0.wait()?.success());
+    eprintln!("`qp --json`: {qp_kb} KiB resident at most, {length} bytes written");
+    assert!(length > DEFAULT_FLOWS as usize * 100);
+    assert!(run_kb < RESIDENT_KB, "`run` takes {run_kb} KiB");
+    assert!(qp_kb < RESIDENT_KB, "`qp --json` takes {qp_kb} KiB");
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! The HTB pacer: a flow that was cut is held to its rate, another is not.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use dcqcn::attach::Request;
+use dcqcn::pacer::htb::HtbPacer;
+use dcqcn::params::{PacerChoice, Role, Settings};
+use dcqcn_common::hooks::HTB_FIRST_FLOW;
+use dcqcn_common::wire::bth::Bth;
+use dcqcn_tests::host::{Host, Pair, request};
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::socket::{PATIENCE, RawSocket};
+
+use crate::{CNP_TOS, runnable};
+
+/// One cut of alpha = 1 halves it.
+const LINE_BPS: f64 = 60e6;
+/// How long a rate is measured.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Attaches with the HTB pacer, so that a cut rate stays as it is.
+fn attach(host: &Host) -> Result<()> {
+    let changes = ["link_rate=60mbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B"];
+    let request = request("a0", Role::Host, &changes)?;
+    let settings = Settings { pacer: Some(PacerChoice::Htb), ..request.settings };
+    host.attach_as(&Request { settings, ..request })?;
+    Ok(())
+}
+
+/// Keeps the classes until `stop`, as `dcqcn run` does.
+fn keep_classes(host: &Host, stop: &AtomicBool) -> Result<()> {
+    let attachment = host.attachment("a0")?;
+    let mut pacer = HtbPacer::new(host.netlink()?, attachment.maps, attachment.info.ifindex)?;
+    while !stop.load(Ordering::Relaxed) {
+        pacer.turn()?;
+    }
+    Ok(())
+}
+
+/// Sends `data` as fast as the interface takes it, or with pauses, until `stop`.
+fn blast(host: &Host, data: &Roce, pause: Duration, stop: &AtomicBool) -> Result<()> {
+    let socket = host.socket("a0")?;
+    // Some 30 frames in the queue, then wait for it.
+    socket.limit_send_buffer(64 << 10)?;
+    let frame = data.frame();
+    while !stop.load(Ordering::Relaxed) {
+        socket.send(&frame)?;
+        thread::sleep(pause);
+    }
+    Ok(())
+}
+
+/// Bits per second that arrive, layer 2, by QPN.
+fn rates(socket: &RawSocket) -> Result<HashMap<u32, f64>> {
+    // What waited in the socket before is not of this second.
+    let old = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < old {
+        socket.receive(Duration::from_millis(1))?;
+    }
+    let mut bytes: HashMap<u32, usize> = HashMap::new();
+    let start = Instant::now();
+    while start.elapsed() < WINDOW {
+        if let Some(frame) = socket.receive(Duration::from_millis(1))? {
+            let bth = frame.get(Roce::default().bth()..).and_then(Bth::parse).context("not RoCE")?.0;
+            *bytes.entry(bth.dest_qpn()).or_default() += frame.len();
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(bytes.into_iter().map(|(qpn, bytes)| (qpn, bytes as f64 * 8.0 / seconds)).collect())
+}
+
+/// The class of a flow, which the pacer makes once it is cut.
+fn wait_for_class(host: &Host) -> Result<()> {
+    let index = host.index("a0")?;
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        let classes = host.netlink()?.classes(index)?;
+        if classes.iter().any(|class| (HTB_FIRST_FLOW..0xffff).contains(&u32::from(class.handle.minor()))) {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Err(anyhow!("no class for the flow that was cut"))
+}
+
+#[test]
+fn a_cut_flow_is_held_to_its_rate_and_another_is_not() -> Result<()> {
+    if !runnable("a_cut_flow_is_held_to_its_rate_and_another_is_not", &["htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("pacer")?;
+    attach(&pair.a)?;
+    let (cut, other) = (Roce::default(), Roce { dest_qpn: 0x12, ..Roce::default() });
+    let receiver = pair.b.socket("b0")?;
+    let stop_pacer = AtomicBool::new(false);
+    let (before, during, after) = thread::scope(|scope| -> Result<_> {
+        let pacer = scope.spawn(|| keep_classes(&pair.a, &stop_pacer));
+        let measured = measure(&pair, &receiver, &cut, &other);
+        stop_pacer.store(true, Ordering::Relaxed);
+        pacer.join().map_err(|_| anyhow!("the pacer panicked"))??;
+        measured
+    })?;
+    let at =
+        |rates: &HashMap<u32, f64>, data: &Roce| rates.get(&data.dest_qpn).copied().unwrap_or(0.0) / LINE_BPS;
+    eprintln!(
+        "share of the line: before the cut {:.3}; after it {:.3} beside {:.3} of another; another alone {:.3}",
+        at(&before, &cut),
+        at(&during, &cut),
+        at(&during, &other),
+        at(&after, &other)
+    );
+    assert!((0.9..1.1).contains(&at(&before, &cut)), "a flow never cut has the line: {before:?}");
+    assert!((0.45..0.55).contains(&at(&during, &cut)), "half the line after one cut: {during:?}");
+    // 8.7 kbit every 2 ms or a little more: 7 % of the line.
+    assert!((0.03..0.08).contains(&at(&during, &other)), "the other one gets what it sends: {during:?}");
+    assert!((0.9..1.1).contains(&at(&after, &other)), "and has the line to itself if it wants: {after:?}");
+    Ok(())
+}
+
+type Rates = HashMap<u32, f64>;
+
+/// What `cut` has before its cut; what `cut` and a moderate `other` have after it; what `other` has alone.
+fn measure(pair: &Pair, receiver: &RawSocket, cut: &Roce, other: &Roce) -> Result<(Rates, Rates, Rates)> {
+    let while_sending = |senders: &[(&Roce, Duration)], work: &dyn Fn() -> Result<Rates>| {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let start = |&(data, pause): &(&Roce, Duration)| {
+                let (data, stop, host) = (data.clone(), &stop, &pair.a);
+                scope.spawn(move || blast(host, &data, pause, stop))
+            };
+            let senders: Vec<_> = senders.iter().map(start).collect();
+            let result = work();
+            stop.store(true, Ordering::Relaxed);
+            for sender in senders {
+                sender.join().map_err(|_| anyhow!("a sender panicked"))??;
+            }
+            result
+        })
+    };
+    let before = while_sending(&[(cut, Duration::ZERO)], &|| rates(receiver))?;
+    let moderate = Duration::from_millis(2);
+    let during = while_sending(&[(cut, Duration::ZERO), (other, moderate)], &|| {
+        pair.b.socket("b0")?.send(&cut.cnp(None, CNP_TOS))?;
+        wait_for_class(&pair.a)?;
+        rates(receiver)
+    })?;
+    let after = while_sending(&[(other, Duration::ZERO)], &|| rates(receiver))?;
+    Ok((before, during, after))
+}

@@ -1,0 +1,299 @@
+//! An attachment outlives the process that made it, and leaves nothing behind when it goes.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::XdpMode;
+use dcqcn::attach::{self, Error, Request};
+use dcqcn::dataplane::{self, Sizes};
+use dcqcn::net::link::VethEnd;
+use dcqcn::net::tc::{Handle, QdiscSpec, kernel_has_qdisc};
+use dcqcn::params::{PacerChoice, Role, Settings, XdpModeChoice};
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_tests::bpf::Held;
+use dcqcn_tests::host::{Host, Pair, request};
+use dcqcn_tests::packets::{Roce, mac};
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::umount;
+
+use crate::{binary, runnable};
+
+/// Marks everything that does not meet an empty queue.
+const MARK: [&str; 4] = ["link_rate=1gbit", "wred.3.drain_rate=1mbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
+const ROOT: &str = "/run/dcqcn";
+
+/// Everything of a host that an attachment could change.
+#[derive(Debug, PartialEq, Eq)]
+struct State {
+    qdiscs: String,
+    classes: String,
+    links: String,
+    files: Vec<String>,
+}
+
+impl State {
+    fn of(host: &Host) -> Result<Self> {
+        let namespace = host.netns.inode()?;
+        let mut files = Vec::new();
+        for dir in [format!("{ROOT}/bpf/{namespace}"), format!("{ROOT}/{namespace}")] {
+            walk(Path::new(&dir), &mut files)?;
+        }
+        Ok(Self {
+            qdiscs: host.command("tc -d qdisc show")?,
+            classes: host.command("tc -d class show dev a0")?,
+            links: host.command("ip -d link show")?,
+            files,
+        })
+    }
+}
+
+/// Lists a directory and all below it, if it is there.
+fn walk(path: &Path, into: &mut Vec<String>) -> Result<()> {
+    if path.exists() {
+        into.push(path.display().to_string());
+    }
+    if path.is_dir() {
+        for entry in fs::read_dir(path)? {
+            walk(&entry?.path(), into)?;
+        }
+    }
+    into.sort();
+    Ok(())
+}
+
+/// Host 1 marks what it sends.
+fn marks(pair: &Pair) -> Result<()> {
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let data = Roce::default();
+    // The first may meet an empty queue.
+    a.send(&data.frame())?;
+    b.expect()?;
+    a.send(&data.frame())?;
+    assert_eq!(b.expect()?, Roce { ecn: Ecn::CE, ..data }.frame());
+    Ok(())
+}
+
+/// Host 1 does not mark what it sends.
+fn does_not_mark(pair: &Pair) -> Result<()> {
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let frame = Roce::default().frame();
+    for _ in 0..2 {
+        a.send(&frame)?;
+        assert_eq!(b.expect()?, frame);
+    }
+    Ok(())
+}
+
+fn dcqcn(host: &Host, line: &str) -> Result<String> {
+    host.command(&format!("{} {line}", binary()?.display()))
+}
+
+fn attach_line() -> String {
+    MARK.iter().fold("attach a0 --role switch --flows 1024".to_owned(), |line, change| {
+        format!("{line} --set {change}")
+    })
+}
+
+#[test]
+fn the_data_plane_stays_when_its_process_ends() -> Result<()> {
+    if !runnable("the_data_plane_stays_when_its_process_ends", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("stay")?;
+    let before = State::of(&pair.a)?;
+    dcqcn(&pair.a, &attach_line())?;
+    marks(&pair)?;
+    let refused = pair.a.attach("a0", Role::Host, &["link_rate=1gbit"]).expect_err("attached twice");
+    assert!(matches!(refused.downcast_ref(), Some(Error::AlreadyAttached { .. })), "{refused}");
+    marks(&pair)?;
+    let held = Held::by(&pair.a, "a0")?;
+    assert_eq!((held.maps.len(), held.programs.len()), (9, 1), "{held:?}");
+    dcqcn(&pair.a, "detach a0")?;
+    does_not_mark(&pair)?;
+    assert_eq!(State::of(&pair.a)?, before);
+    assert!(held.is_freed(), "{held:?}");
+    Ok(())
+}
+
+#[test]
+fn an_interface_made_anew_is_attached_anew() -> Result<()> {
+    if !runnable("an_interface_made_anew_is_attached_anew", &["htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("anew")?;
+    let before = State::of(&pair.a)?;
+    // With a pacer, whose saved qdisc is of no use to the new interface.
+    let changes = [&MARK[..], &["cp_enable=on"]].concat();
+    let mut request = request("a0", Role::Host, &changes)?;
+    request.settings.pacer = Some(PacerChoice::Htb);
+    pair.a.attach_as(&request)?;
+    let first = Held::by(&pair.a, "a0")?;
+    assert_eq!(first.programs.len(), 3, "{first:?}");
+    pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
+    let listed = pair.a.run(attach::list)??;
+    assert!(!pair.a.run(|| attach::is_alive(&listed[0]))??);
+
+    let end = |name, netns, number| VethEnd { name, netns, mac: Some(mac(number)) };
+    pair.a.netlink()?.add_veth(&end("a0", None, 1), &end("b0", Some(&pair.b.netns), 2))?;
+    for (host, iface) in [(&pair.a, "a0"), (&pair.b, "b0")] {
+        host.netlink()?.set_up(host.index(iface)?, true)?;
+    }
+    does_not_mark(&pair)?;
+    let fresh = State::of(&pair.a)?;
+    pair.a.attach_as(&request)?;
+    assert!(first.is_freed(), "{first:?}");
+    marks(&pair)?;
+    let second = Held::by(&pair.a, "a0")?;
+    pair.a.run(|| attach::detach("a0"))??;
+    does_not_mark(&pair)?;
+    assert_eq!(State::of(&pair.a)?, State { files: before.files, ..fresh });
+    assert!(second.is_freed(), "{second:?}");
+
+    // Detached when its interface is gone already.
+    pair.a.attach_as(&request)?;
+    let third = Held::by(&pair.a, "a0")?;
+    pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
+    pair.a.run(|| attach::detach("a0"))??;
+    assert!(pair.a.run(attach::list)??.is_empty());
+    assert!(third.is_freed(), "{third:?}");
+    Ok(())
+}
+
+#[test]
+fn detaching_puts_everything_back() -> Result<()> {
+    if !runnable("detaching_puts_everything_back", &["tbf", "htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("back")?;
+    let index = pair.a.index("a0")?;
+    let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
+    for root in [None, Some(tbf)] {
+        if let Some(root) = &root {
+            pair.a.netlink()?.replace_root(index, Handle::new(7, 0), root)?;
+        }
+        for (pacer, mode) in [
+            (PacerChoice::None, XdpModeChoice::Driver),
+            (PacerChoice::None, XdpModeChoice::Skb),
+            (PacerChoice::Htb, XdpModeChoice::Auto),
+            (PacerChoice::Auto, XdpModeChoice::Auto),
+        ] {
+            let before = State::of(&pair.a)?;
+            let changes = [&MARK[..], &["cp_enable=on"]].concat();
+            let mut request = request("a0", Role::Host, &changes)?;
+            request.settings.pacer = Some(pacer);
+            request.settings.xdp_mode = Some(mode);
+            pair.a.attach_as(&request)?;
+            let held = Held::by(&pair.a, "a0")?;
+            let attached = State::of(&pair.a)?;
+            assert_ne!(attached.links, before.links, "XDP shows");
+            assert_eq!(attached.qdiscs != before.qdiscs, pacer != PacerChoice::None);
+            marks(&pair)?;
+            pair.a.run(|| attach::detach("a0"))??;
+            assert_eq!(State::of(&pair.a)?, before, "{root:?}, {pacer:?}, {mode:?}");
+            assert!(held.is_freed(), "{held:?}");
+            does_not_mark(&pair)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_failed_attach_leaves_nothing_behind() -> Result<()> {
+    if !runnable("a_failed_attach_leaves_nothing_behind", &["htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("fail")?;
+    let host = |pacer, mode| -> Result<Request> {
+        let request = request("a0", Role::Host, &MARK)?;
+        let settings = Settings { pacer: Some(pacer), xdp_mode: Some(mode), ..request.settings };
+        Ok(Request { settings, ..request })
+    };
+    let before = State::of(&pair.a)?;
+    if kernel_has_qdisc("fq")? {
+        eprintln!("this kernel has fq: attaching without it is not tried");
+    } else {
+        let error = pair.a.attach_as(&host(PacerChoice::Fq, XdpModeChoice::Auto)?).expect_err("no fq");
+        assert!(error.to_string().contains("no fq qdisc"), "{error}");
+        assert_eq!(State::of(&pair.a)?, before);
+    }
+    // Refused by the last step, when pins, qdiscs and TC programs are in place.
+    let other = OtherXdp::attach(&pair.a)?;
+    let before = State::of(&pair.a)?;
+    for pacer in [PacerChoice::None, PacerChoice::Htb] {
+        for mode in [XdpModeChoice::Driver, XdpModeChoice::Skb, XdpModeChoice::Auto] {
+            let error = pair.a.attach_as(&host(pacer, mode)?).expect_err("another XDP program is there");
+            assert!(error.to_string().contains("cannot attach xdp to a0"), "{error}");
+            assert_eq!(State::of(&pair.a)?, before, "{pacer:?}, {mode:?}");
+            does_not_mark(&pair)?;
+        }
+    }
+    drop(other);
+    // A pacer that cannot put back what it would replace.
+    pair.a.command("tc qdisc add dev a0 root handle 5: htb")?;
+    pair.a.command("tc class add dev a0 parent 5: classid 5:1 htb rate 1gbit")?;
+    let before = State::of(&pair.a)?;
+    let error = pair.a.attach_as(&host(PacerChoice::Htb, XdpModeChoice::Auto)?).expect_err("classes in use");
+    assert!(error.to_string().contains("--pacer none"), "{error}");
+    assert_eq!(State::of(&pair.a)?, before);
+    pair.a.attach_as(&host(PacerChoice::None, XdpModeChoice::Auto)?)?;
+    pair.a.run(|| attach::detach("a0"))??;
+    assert_eq!(State::of(&pair.a)?, before);
+    Ok(())
+}
+
+/// An XDP program of somebody else's on host 1's interface, as long as this lives.
+struct OtherXdp {
+    _object: aya::Ebpf,
+}
+
+impl OtherXdp {
+    fn attach(host: &Host) -> Result<Self> {
+        let mut object = dataplane::load(Sizes { rp_flows: 8, np_flows: 8 }, false, None)?;
+        let index = host.index("a0")?;
+        let program = dataplane::xdp(&mut object)?;
+        host.run(|| program.attach_to_if_index(index, XdpMode::Driver))??;
+        Ok(Self { _object: object })
+    }
+}
+
+/// `ip netns exec` has a mount namespace of its own, which ends with the command.
+#[test]
+fn attached_by_ip_netns_exec() -> Result<()> {
+    if !runnable("attached_by_ip_netns_exec", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("exec")?;
+    let before = State::of(&pair.a)?;
+    if unmount_unused()? {
+        eprintln!("as the first attach since boot");
+    }
+    let exec = |line: &str| -> Result<()> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", pair.a.netns.name()]).arg(binary()?).args(line.split_whitespace());
+        let output = command.output().context("ip")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    };
+    exec(&attach_line())?;
+    marks(&pair)?;
+    assert_eq!(pair.a.attachment("a0")?.info.iface, "a0", "seen from outside");
+    exec("set a0 wred.3.ecn=off")?;
+    does_not_mark(&pair)?;
+    exec("detach a0")?;
+    assert_eq!(State::of(&pair.a)?, before);
+    Ok(())
+}
+
+/// Unmounts the project's BPF file system if nothing is attached anywhere; false if it stays.
+fn unmount_unused() -> Result<bool> {
+    let bpf = Path::new(ROOT).join("bpf");
+    let Ok(lock) = File::options().append(true).open(Path::new(ROOT).join("lock")) else {
+        return Ok(false);
+    };
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    // Two files that show maps and programs are the file system's own.
+    let used = fs::read_dir(&bpf)?.filter_map(Result::ok).any(|entry| entry.path().is_dir());
+    Ok(!used && umount(&bpf).is_ok())
+}

@@ -1,0 +1,36 @@
+//! The main job: an incast in the lab, without and with DCQCN, through the kernel's real programs and queues.
+
+use std::env;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use dcqcn::net::Netns;
+use dcqcn_tests::skip::runnable;
+use serde_json::Value;
+
+/// Wide bounds: this machine may be busy with other things. The demo's own figures are in the README.
+#[test]
+fn dcqcn_ends_the_collapse_of_an_incast() -> Result<()> {
+    if !runnable("dcqcn_ends_the_collapse_of_an_incast", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let binary = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?;
+    let line = "lab incast --senders 3 --link 100mbit --seconds 6 --control both --json";
+    let output = Command::new(binary).args(line.split_whitespace()).output()?;
+    ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let figure = |run: usize, key: &str| {
+        let figures = report["runs"][run]["steady"].pointer(key);
+        figures.and_then(Value::as_f64).with_context(|| format!("no {key} in run {run}: {report}"))
+    };
+    let (off, on) = (0, 1);
+    ensure!(figure(off, "/drops")? > 100.0, "an incast without control overflows its buffer: {report}");
+    ensure!(figure(on, "/drops")? < figure(off, "/drops")? / 10.0, "with DCQCN it does not: {report}");
+    ensure!(figure(on, "/link_share")? > 0.7, "the link is used: {report}");
+    ensure!(figure(on, "/jain_index")? > 0.8, "and shared: {report}");
+    let cnps = (figure(on, "/control/cnps_sent")?, figure(on, "/control/cnps_handled")?);
+    ensure!(cnps.0 > 0.0 && (cnps.0 - cnps.1).abs() <= 0.1 * cnps.0 + 2.0, "CNPs sent, handled: {cnps:?}");
+    ensure!(Netns::list("dcqcn-lab-")?.is_empty(), "namespaces are left over");
+    Ok(())
+}
