@@ -13,7 +13,7 @@ use dcqcn_common::wire::{icrc, ipv4};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 
-use crate::{CNP_TOS, runnable};
+use crate::{CNP_TOS, fill, runnable};
 
 /// The virtual queue of class 3 hardly drains: 125 bytes per millisecond.
 const SLOW: &str = "wred.3.drain_rate=1mbit";
@@ -22,7 +22,7 @@ const SLOW: &str = "wred.3.drain_rate=1mbit";
 fn mark_all(changes: &mut Vec<String>) {
     for tc in 0..CLASSES {
         changes.extend([format!("wred.{tc}.kmin=0B"), format!("wred.{tc}.kmax=0B")]);
-        changes.push(format!("wred.{tc}.drain_rate=1mbit"));
+        changes.push(format!("wred.{tc}.drain_rate=100kbit"));
     }
 }
 
@@ -33,12 +33,12 @@ fn marking_pair(test: &str) -> Result<Pair> {
     mark_all(&mut changes);
     let changes: Vec<_> = changes.iter().map(String::as_str).collect();
     pair.a.attach("a0", Role::Switch, &changes)?;
-    // A packet for each class, so that the next meets a queue.
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     for dscp in [0, 26, 48] {
-        let frame = Roce { dscp, payload: 4_096, ..Roce::default() }.frame();
+        let frame = Roce { dscp, ..Roce::default() }.frame();
         a.send(&frame)?;
         assert_eq!(b.expect()?, frame, "an empty queue marks nothing");
+        fill(&a, &b, &Roce { dscp, ecn: Ecn::NOT_ECT, ..Roce::default() }.frame())?;
     }
     Ok(pair)
 }
@@ -169,11 +169,12 @@ fn what_is_not_ect_and_cnps_are_never_marked() -> Result<()> {
     let mut arp = Roce::default().frame();
     arp[12..14].copy_from_slice(&0x0806_u16.to_be_bytes());
     sent.push(arp);
+    let before = pair.a.counters("a0", Hook::Egress)?.stat;
     for frame in &sent {
         a.send(frame)?;
     }
     assert_eq!(b.drain()?, sent, "all of it passes unchanged");
-    let counters = pair.a.counters("a0", Hook::Egress)?.stat;
+    let after = pair.a.counters("a0", Hook::Egress)?.stat;
     for (stat, count) in [
         (Stat::CpEcnMarked, 0),
         (Stat::CpNotEct, 2),
@@ -182,9 +183,10 @@ fn what_is_not_ect_and_cnps_are_never_marked() -> Result<()> {
         (Stat::NotRoce, 2),
         (Stat::RoceV1, 1),
     ] {
-        assert_eq!(counters[stat as usize], count, "{}", stat.label());
+        assert_eq!(after[stat as usize] - before[stat as usize], count, "{}", stat.label());
     }
 
+    fill(&a, &b, &not_ect.frame())?;
     pair.a.set("a0", &["drop_not_ect=on"])?;
     a.send(&not_ect.frame())?;
     let cnp = Roce::default().cnp(None, CNP_TOS);

@@ -12,17 +12,10 @@ use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::packets::{Roce, mac, v6};
 use dcqcn_tests::socket::{PATIENCE, SILENCE};
 
-use crate::{CNP_TOS, runnable};
+use crate::{CNP_TOS, MARKING, fill, runnable};
 
-/// Marks everything that does not meet an empty queue, and answers it, once per second and flow.
-const CHANGES: [&str; 6] = [
-    "link_rate=1gbit",
-    "fast_cnp=on",
-    "min_time_between_cnps=1s",
-    "wred.3.drain_rate=1mbit",
-    "wred.3.kmin=0B",
-    "wred.3.kmax=0B",
-];
+/// Answers what it marks, once per second and flow.
+const CHANGES: [&str; 3] = ["link_rate=1gbit", "fast_cnp=on", "min_time_between_cnps=1s"];
 
 /// Host 1 with `s0`, a switch with `r0` and `r1`, host 2 with `d0`.
 struct Path {
@@ -47,7 +40,12 @@ impl Path {
         Ok(path)
     }
 
-    /// Sends two packets, the second of which is marked. `out` and `across` have a frame's Ethernet addresses written
+    fn attach(&self) -> Result<()> {
+        self.switch.attach("r1", Role::Switch, &[&CHANGES[..], &MARKING].concat())?;
+        Ok(())
+    }
+
+    /// Sends packets of which all but the first are marked, the first of those answered. `out` and `across` have a frame's Ethernet addresses written
     /// as they are when the sender sends it and when it has crossed the switch; `back` the CNP's as it reaches the
     /// sender.
     fn answers(
@@ -70,6 +68,7 @@ impl Path {
             "the first meets an empty queue"
         );
         assert_eq!(s.receive(SILENCE)?, None, "and is not answered");
+        fill(&s, &d, &made(&Roce { ecn: Ecn::NOT_ECT, ..data.clone() }, &out))?;
         for _ in 0..2 {
             s.send(&made(data, &out))?;
             let marked = Roce { ecn: Ecn::CE, ..data.clone() };
@@ -114,13 +113,13 @@ fn a_bridge_answers_with_the_hosts_own_addresses() -> Result<()> {
     for port in ["r0", "r1"] {
         path.switch.netlink()?.set_master(path.switch.index(port)?, Some(bridge))?;
     }
-    path.switch.attach("r1", Role::Switch, &CHANGES)?;
+    path.attach()?;
     let same = |_: &mut Vec<u8>| {};
     path.answers(&Roce::default(), same, same, same)?;
     path.counted(2, 1, 1)?;
     // The queue is not empty any more: start again for the other family.
     path.switch.run(|| dcqcn::attach::detach("r1"))??;
-    path.switch.attach("r1", Role::Switch, &CHANGES)?;
+    path.attach()?;
     path.answers(&Roce { v6: true, ..Roce::default() }, same, same, same)?;
     path.counted(2, 1, 1)
 }
@@ -138,7 +137,7 @@ fn a_router_answers_through_the_port_the_data_came_in_by() -> Result<()> {
         switch.add_neighbour(port, host, false)?;
     }
     switch.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
-    switch.attach("r1", Role::Switch, &CHANGES)?;
+    path.attach()?;
     let hop = |frame: &mut Vec<u8>| {
         macs(2, R1)(frame);
         // One hop less, and the header checksum for that (RFC 1624).
@@ -179,7 +178,7 @@ fn an_ipv6_router_answers_too() -> Result<()> {
     let (s, d) = (path.sender.socket("s0")?, path.receiver.socket("d0")?);
     std::thread::sleep(std::time::Duration::from_secs(3));
     drop((s.drain()?, d.drain()?, s, d));
-    switch.attach("r1", Role::Switch, &CHANGES)?;
+    path.attach()?;
     let hop = |frame: &mut Vec<u8>| {
         macs(2, R1)(frame);
         frame[21] -= 1;

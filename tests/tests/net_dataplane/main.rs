@@ -17,10 +17,24 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use dcqcn::net::tc::kernel_has_qdisc;
 use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_tests::socket::RawSocket;
 use nix::unistd::Uid;
 
 /// TOS of the CNPs that the programs make: DSCP 48, Not-ECT.
 const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
+
+/// Class 3 marks all that does not meet an empty queue, and its queue takes seconds to drain: see [`fill`].
+const MARKING: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
+
+/// Fills the virtual queue of [`MARKING`] between two interfaces for almost 4 s, which is as long as one can be, with a
+/// frame of 1 KB that must not be marked itself.
+fn fill(from: &RawSocket, to: &RawSocket, not_ect: &[u8]) -> Result<()> {
+    for _ in 0..45 {
+        from.send(not_ect)?;
+        to.expect()?;
+    }
+    Ok(())
+}
 
 /// Whether the test can run; says why if not.
 fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {

@@ -18,10 +18,8 @@ use dcqcn_tests::packets::{Roce, mac};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
-use crate::{binary, runnable};
+use crate::{MARKING, binary, fill, runnable};
 
-/// Marks everything that does not meet an empty queue.
-const MARK: [&str; 4] = ["link_rate=1gbit", "wred.3.drain_rate=1mbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
 const ROOT: &str = "/run/dcqcn";
 
 /// Everything of a host that an attachment could change.
@@ -67,9 +65,7 @@ fn walk(path: &Path, into: &mut Vec<String>) -> Result<()> {
 fn marks(pair: &Pair) -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
-    // The first may meet an empty queue.
-    a.send(&data.frame())?;
-    b.expect()?;
+    fill(&a, &b, &Roce { ecn: Ecn::NOT_ECT, ..data.clone() }.frame())?;
     a.send(&data.frame())?;
     assert_eq!(b.expect()?, Roce { ecn: Ecn::CE, ..data }.frame());
     Ok(())
@@ -91,9 +87,8 @@ fn dcqcn(host: &Host, line: &str) -> Result<String> {
 }
 
 fn attach_line() -> String {
-    MARK.iter().fold("attach a0 --role switch --flows 1024".to_owned(), |line, change| {
-        format!("{line} --set {change}")
-    })
+    let attach = "attach a0 --role switch --flows 1024 --set link_rate=1gbit".to_owned();
+    MARKING.iter().fold(attach, |line, change| format!("{line} --set {change}"))
 }
 
 #[test]
@@ -125,7 +120,7 @@ fn an_interface_made_anew_is_attached_anew() -> Result<()> {
     let pair = Pair::new("anew")?;
     let before = State::of(&pair.a)?;
     // With a pacer, whose saved qdisc is of no use to the new interface.
-    let changes = [&MARK[..], &["cp_enable=on"]].concat();
+    let changes = [&MARKING[..], &["link_rate=1gbit", "cp_enable=on"]].concat();
     let mut request = request("a0", Role::Host, &changes)?;
     request.settings.pacer = Some(PacerChoice::Htb);
     pair.a.attach_as(&request)?;
@@ -180,7 +175,7 @@ fn detaching_puts_everything_back() -> Result<()> {
             (PacerChoice::Auto, XdpModeChoice::Auto),
         ] {
             let before = State::of(&pair.a)?;
-            let changes = [&MARK[..], &["cp_enable=on"]].concat();
+            let changes = [&MARKING[..], &["link_rate=1gbit", "cp_enable=on"]].concat();
             let mut request = request("a0", Role::Host, &changes)?;
             request.settings.pacer = Some(pacer);
             request.settings.xdp_mode = Some(mode);
@@ -206,7 +201,7 @@ fn a_failed_attach_leaves_nothing_behind() -> Result<()> {
     }
     let pair = Pair::new("fail")?;
     let host = |pacer, mode| -> Result<Request> {
-        let request = request("a0", Role::Host, &MARK)?;
+        let request = request("a0", Role::Host, &["link_rate=1gbit"])?;
         let settings = Settings { pacer: Some(pacer), xdp_mode: Some(mode), ..request.settings };
         Ok(Request { settings, ..request })
     };
