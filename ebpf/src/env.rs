@@ -127,7 +127,7 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn learn_pair(&mut self, id: &QpId, pair: Pair) {
         // A full table, or an entry that is there already and may be the operator's, stays as it is.
-        let _ = PAIRS.insert(id, &pair, u64::from(BPF_NOEXIST));
+        let _ = PAIRS.insert(id, pair, u64::from(BPF_NOEXIST));
     }
 
     #[inline(always)]

@@ -41,7 +41,7 @@ const DELIVERY_MONO: u32 = 1;
 fn verdict(verdict: TcVerdict) -> i32 {
     let (ifindex, neigh) = match verdict {
         TcVerdict::Pass => return TC_ACT_UNSPEC,
-        TcVerdict::Drop => return TC_ACT_SHOT as i32,
+        TcVerdict::Drop => return TC_ACT_SHOT,
         TcVerdict::Redirect(ifindex) => (ifindex, false),
         TcVerdict::RedirectNeigh(ifindex) => (ifindex, true),
     };
@@ -51,7 +51,7 @@ fn verdict(verdict: TcVerdict) -> i32 {
             (*test).redirect_ifindex = ifindex;
             (*test).redirect_neigh = neigh as u32;
         }
-        return TC_ACT_REDIRECT as i32;
+        return TC_ACT_REDIRECT;
     }
     if neigh {
         // SAFETY: without parameters the kernel looks the neighbour up by itself.

@@ -10,7 +10,8 @@
 //!
 //! `NETNS` is the inode number of the network namespace: interface names repeat. Not `/sys/fs/bpf`, because `ip netns
 //! exec` mounts another `/sys`. It also enters a mount namespace of its own, which dies with the command; so the file
-//! system is mounted in init's mount namespace and reached through `/proc/1/root`.
+//! system is mounted in init's mount namespace and reached through `/proc/1/root`. A sandbox may keep init from root's
+//! eyes; then the oldest ancestor that is not kept from them stands in for it.
 
 use std::fs::{self, File};
 use std::io;
@@ -118,40 +119,48 @@ impl Place {
     }
 }
 
-/// [`ROOT`] as init sees it.
+/// [`ROOT`] as the system sees it.
 fn root() -> PathBuf {
-    let init = Path::new("/proc/1/root");
-    if same_mounts() || fs::metadata(init.join("run")).is_err() {
-        PathBuf::from(ROOT)
-    } else {
-        init.join(ROOT.trim_start_matches('/'))
+    match outside() {
+        Some(process) => process.join("root").join(ROOT.trim_start_matches('/')),
+        None => PathBuf::from(ROOT),
     }
 }
 
-/// Whether this process is in init's mount namespace, or cannot tell.
-fn same_mounts() -> bool {
-    let link = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
-    match (link("self"), link("1")) {
-        (Ok(own), Ok(init)) => own == init,
-        _ => true,
-    }
+/// The directory in `/proc` of the process whose mounts are the system's, if this process has others.
+fn outside() -> Option<PathBuf> {
+    let mounts = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let init = Some(PathBuf::from("/proc/1")).filter(|init| mounts(init).is_some());
+    let process = init.or_else(|| ancestors().take_while(|process| mounts(process).is_some()).last())?;
+    let differ = mounts(&process) != mounts(Path::new("/proc/self"));
+    (differ && fs::metadata(process.join("root/run")).is_ok()).then_some(process)
+}
+
+/// The directories in `/proc` of the parent, its parent and so on.
+fn ancestors() -> impl Iterator<Item = PathBuf> {
+    let parent = |process: &PathBuf| {
+        let status = fs::read_to_string(process.join("status")).ok()?;
+        let pid: u32 = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
+        (pid != 0).then(|| Path::new("/proc").join(pid.to_string()))
+    };
+    std::iter::successors(parent(&PathBuf::from("/proc/self")), parent)
 }
 
 fn is_bpf(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Mounts the BPF file system in init's mount namespace, on a thread that ends there.
+/// Mounts the BPF file system among the system's mounts, on a thread that ends there.
 fn mount_bpf() -> Result<(), Error> {
     let target = Path::new(ROOT).join("bpf");
     let failed = |source: io::Error| Error::Mount { path: target.clone(), source };
     let mounted = std::thread::scope(|scope| {
         let thread = scope.spawn(|| -> io::Result<()> {
-            if !same_mounts() {
-                let init = File::open("/proc/1/ns/mnt")?;
+            if let Some(process) = outside() {
+                let mounts = File::open(process.join("ns/mnt"))?;
                 // A thread shares its root and working directory until it says otherwise.
                 unshare(CloneFlags::CLONE_FS)?;
-                setns(init, CloneFlags::CLONE_NEWNS)?;
+                setns(mounts, CloneFlags::CLONE_NEWNS)?;
             }
             fs::create_dir_all(&target)?;
             mount(Some("bpf"), &target, Some("bpf"), MsFlags::empty(), Some("mode=0700"))?;

@@ -52,7 +52,7 @@ impl Profile {
     ///
     /// `paper` is [`Config::DEFAULT`] on every link.
     ///
-    /// `lab` is `paper` dilated in time by s = 40 · sqrt(1 Gb/s / link): [`TIMES`] are multiplied by s, [`RATES`] have
+    /// `lab` is `paper` dilated in time by s = 40 · sqrt(1 Gb/s / link): the timers are multiplied by s, R_AI, R_HAI and the floor have
     /// the same share of the link as on 40 Gb/s, each kept within its range; bytes (Kmin, Kmax, the byte counter) stay.
     ///
     /// The fluid model of DCQCN ("ECN or Delay", CoNEXT'16) is invariant if C·T, C·tau, C·tau', R_AI/C and B are kept.
@@ -70,7 +70,7 @@ impl Profile {
     /// | 100 Mb/s, 2 | 97 % | 0.999 | 0 | 62 KB |
     /// | 40 Mb/s, 4 | 96 % | 0.991 | 0 | 191 KB |
     ///
-    /// Pmax is [`LAB_PMAX_PPM`]: the model counts in packets of 1 KB, and with 4 KB ones a quarter as many pass in each
+    /// Pmax is 10 %: the model counts in packets of 1 KB, and with 4 KB ones a quarter as many pass in each
     /// CNP interval, so that the same signal takes four times the probability; the rest is room for more flows.
     ///
     /// # Errors
