@@ -62,48 +62,62 @@ pub trait Entry: Copy {
 /// What looking for a flow in its set found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// Its place, below [`WAYS`].
+    pub way: usize,
     /// The flow was not there: what is in its place is another's, or nothing.
     pub missing: bool,
     /// It was not there and another flow is in its place.
     pub evicts: bool,
 }
 
+/// Bits of [`Set::selected`] above the way.
+const MISSING: u32 = 1 << 8;
+const EVICTS: u32 = 1 << 9;
+
 impl<T: Entry> Set<T> {
     /// Selects the place of `id`, whose hash is `hash`: its own, or else an empty one, or the least recently used.
     #[inline(always)]
     pub fn find(&mut self, id: &QpId, hash: u32) -> Place {
-        let tag = tag(hash);
+        self.selected = self.search(id, tag(hash));
+        self.place()
+    }
+
+    #[inline(always)]
+    fn search(&self, id: &QpId, tag: u32) -> u32 {
         let mut victim = 0;
         let mut oldest_ns = u64::MAX;
         for (way, (entry, &entry_tag)) in self.ways.iter().zip(&self.tags).enumerate() {
             if entry_tag == tag && entry.id() == *id {
-                self.selected = way as u32;
-                return Place { missing: false, evicts: false };
+                return way as u32;
             }
             if entry.last_seen_ns() < oldest_ns {
                 oldest_ns = entry.last_seen_ns();
                 victim = way as u32;
             }
         }
-        self.selected = victim;
-        Place { missing: true, evicts: oldest_ns != 0 }
+        victim | if oldest_ns == 0 { MISSING } else { MISSING | EVICTS }
     }
 
-    /// The way selected last, below [`WAYS`].
+    /// The place selected last.
     ///
-    /// The number takes a detour through the map, because the verifier knows every constant of every path: it would
-    /// follow all that is done with a flow eight times over, once for each way.
+    /// It takes a detour through the map, because the verifier knows every constant of every path: it would follow all
+    /// that is done with a flow once for each way, and again for flows that were there, were not, or push one out.
     #[inline(always)]
     #[must_use]
-    pub fn selected_way(&self) -> usize {
+    pub fn place(&self) -> Place {
         // SAFETY: a plain field of `self`; volatile only keeps the compiler from taking the short cut.
-        (unsafe { (&raw const self.selected).read_volatile() }) as usize % WAYS
+        let selected = unsafe { (&raw const self.selected).read_volatile() };
+        Place {
+            way: selected as usize % WAYS,
+            missing: selected & MISSING != 0,
+            evicts: selected & EVICTS != 0,
+        }
     }
 
     /// Puts a new flow in the place selected.
     #[inline(always)]
     pub fn insert(&mut self, hash: u32, entry: T) {
-        let way = self.selected_way();
+        let way = self.place().way;
         self.tags[way] = tag(hash);
         self.ways[way] = entry;
     }
@@ -217,7 +231,7 @@ mod tests {
         if place.missing {
             set.insert(hash, NpFlow { cnp_sent: u64::from(id.qpn), ..NpFlow::new(id) });
         }
-        set.ways[set.selected_way()].last_seen_ns = now_ns;
+        set.ways[place.way].last_seen_ns = now_ns;
         place
     }
 
@@ -292,7 +306,7 @@ mod tests {
     fn an_empty_set_holds_nobody() {
         for seed in [0, 1, 0x9e37_79b9, u32::MAX] {
             let place = { EMPTY }.find(&QpId::NONE, QpId::NONE.hash(seed));
-            assert_eq!(place, Place { missing: true, evicts: false });
+            assert!(place.missing && !place.evicts);
         }
     }
 

@@ -4,7 +4,7 @@
 //! [`Env`], [`Host`] and [`Skb`], that is in where packets, maps, time and randomness come from.
 
 use crate::classify::{Frame, Kind, Roce, classify};
-use crate::flow::{QpId, set_index};
+use crate::flow::{Place, QpId, set_index};
 use crate::layout::{CLASSES, ClassCounters, Event, NpFlow, NpSet, Pair, PairSource, RpFlow, RpSet, WAYS};
 use crate::pacing::Departure;
 use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, PACER_FQ, PACER_HTB, Params};
@@ -307,7 +307,7 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
         if set.find(&id, hash).missing {
             set.insert(hash, NpFlow::new(id));
         }
-        set.ways[set.selected_way()].on_ecn_marked(now_ns, interval_ns)
+        set.ways[set.place().way].on_ecn_marked(now_ns, interval_ns)
     });
     if answer != Some(true) {
         s.env().count(Stat::NpCnpSuppressed);
@@ -460,7 +460,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         if set.find(&id, hash).missing {
             return (Stat::RpCnpUnknownFlow, 0);
         }
-        let way = set.selected_way();
+        let way = set.place().way;
         let flow = &mut set.ways[way];
         if flow.last_cnp_ns != 0 && now_ns.saturating_sub(flow.last_cnp_ns) < rp.cut_interval_ns {
             flow.cnp_ignored = flow.cnp_ignored.wrapping_add(1);
@@ -494,10 +494,8 @@ fn read_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
 /// What the RP table says of a packet.
 struct Turn {
     departure: Departure,
-    way: usize,
     active: bool,
-    new: bool,
-    evicted: bool,
+    place: Place,
 }
 
 /// RP: counts the packet on its flow's rate machine and has it leave no sooner than the rate allows.
@@ -519,12 +517,10 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     let wire_bytes = frame_bytes + scalars.wire_overhead_bytes;
     let now_ns = s.env().now_ns();
     let turn = s.env().rp_set(index, |set| {
-        let place = set.find(&id, hash);
-        if place.missing {
+        if set.find(&id, hash).missing {
             set.insert(hash, RpFlow::new(id, rp));
         }
-        let way = set.selected_way();
-        let flow = &mut set.ways[way];
+        let flow = &mut set.ways[set.place().way];
         flow.last_seen_ns = now_ns;
         flow.machine.advance(rp, now_ns);
         let departure = if scalars.pacer == PACER_FQ {
@@ -543,12 +539,13 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
             flow.packets += 1;
             flow.bytes += frame_bytes;
         }
-        Turn { departure, way, active: flow.machine.active != 0, new: place.missing, evicted: place.evicts }
+        let active = flow.machine.active != 0;
+        Turn { departure, active, place: set.place() }
     });
     let Some(turn) = turn else {
         return TcVerdict::Pass;
     };
-    if turn.new {
+    if turn.place.missing {
         s.env().count(Stat::RpFlowNew);
     }
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
@@ -558,7 +555,7 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
             s.env().learn_pair(&own, Pair { qpn: id.qpn, source: PairSource::Datagram as u32 });
         }
     }
-    if turn.evicted {
+    if turn.place.evicts {
         s.env().count(Stat::RpFlowEvicted);
     }
     match (turn.departure, scalars.pacer) {
@@ -573,7 +570,7 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
                 s.env().count(Stat::RpPaced);
             }
         }
-        (Departure::At(_), PACER_HTB) if turn.active => match htb_minor(index, turn.way) {
+        (Departure::At(_), PACER_HTB) if turn.active => match htb_minor(index, turn.place.way) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
                 s.env().count(Stat::RpPaced);

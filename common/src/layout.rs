@@ -36,7 +36,7 @@ pub struct bpf_spin_lock {
 pub struct Set<T: Entry> {
     /// Guards everything below; first in the structure, as BTF maps want it.
     pub lock: bpf_spin_lock,
-    /// The way used last; see [`Set::selected_way`].
+    /// The place used last; see [`Set::place`].
     pub selected: u32,
     /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
     pub tags: [u32; WAYS],

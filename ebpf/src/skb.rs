@@ -1,14 +1,17 @@
 //! TC, ingress and egress.
 
 use aya_ebpf::EbpfContext as _;
+use aya_ebpf::bindings::bpf_hdr_start_off::BPF_HDR_START_MAC;
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{
-    bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_skb_change_tail, bpf_skb_pull_data,
-    bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
+    bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_skb_change_head, bpf_skb_change_tail,
+    bpf_skb_load_bytes_relative, bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop,
+    bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::Frame;
 use dcqcn_common::hooks::{self, Host, Skb, TcVerdict};
+use dcqcn_common::wire::eth::{EtherType, Ethernet};
 
 use crate::env::{Env, Hook};
 use crate::maps::test;
@@ -23,6 +26,7 @@ struct SkbHost<'a> {
 pub fn run_ingress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Ingress) };
     host.resize_under_test();
+    host.restore_link_header();
     verdict(hooks::ingress(&mut host))
 }
 
@@ -80,6 +84,33 @@ impl SkbHost<'_> {
         // SAFETY: the program's own context.
         if *frame_len != self.ctx.len() && unsafe { bpf_skb_change_tail(self.raw(), *frame_len, 0) } != 0 {
             *frame_len = 0;
+        }
+    }
+
+    /// Makes the packet begin with its Ethernet header where it does not.
+    ///
+    /// Generic XDP copies packets that are in pieces, shared or short of headroom, and the copy forgets how long its link
+    /// header is (`skb->mac_len`; Linux 6.9, commit e6d5dbdd20aa, and still 6.18). At ingress such a packet begins with
+    /// its IP header, and a clone of it would be sent like that.
+    #[inline(always)]
+    fn restore_link_header(&mut self) {
+        let skb = self.raw();
+        // SAFETY: the program's own context. The kernel keeps the 16 bits as they are on the wire.
+        let protocol = (unsafe { (*skb).protocol } as u16).to_ne_bytes();
+        let is_ip = [EtherType::IPV4, EtherType::IPV6].iter().any(|ip| ip.0.to_be_bytes() == protocol);
+        if !is_ip || self.header(Ethernet::LEN - 2).is_none_or(|found| *found == protocol) {
+            return;
+        }
+        let mut link = [0u8; Ethernet::LEN];
+        let (at, len) = ((&raw mut link).cast(), Ethernet::LEN as u32);
+        // SAFETY: the program's own context, and `len` bytes on the stack. The header still lies in front of the packet;
+        // making room for it clears it and sets its length.
+        unsafe {
+            if bpf_skb_load_bytes_relative(skb.cast(), 0, at, len, BPF_HDR_START_MAC) == 0
+                && bpf_skb_change_head(skb, len, 0) == 0
+            {
+                bpf_skb_store_bytes(skb, 0, at, len, 0);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Parameters changed under traffic: every change is whole, no packet pays for it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,14 +15,14 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::socket::SILENCE;
+use dcqcn_tests::socket::{RawSocket, SILENCE};
 
 use crate::runnable;
 
 /// Frames in a stream.
 const FRAMES: u32 = 20_000;
-/// Between two of them: 20,000 take half a second at least.
-const PAUSE: Duration = Duration::from_micros(25);
+/// Between two of them: 20,000 take a second at least.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Sends [`FRAMES`] numbered frames, evenly, over and over until `stop`; returns how many.
 fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
@@ -38,23 +39,40 @@ fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
     Ok(0)
 }
 
+/// Takes in the frames of the stream until it has ended; returns how many. Panics if one is lost or out of order.
+fn count(receiver: &RawSocket, ended: &AtomicBool) -> Result<u32> {
+    let mut arrived = 0;
+    loop {
+        let over = ended.load(Ordering::Relaxed);
+        match receiver.receive(SILENCE)? {
+            Some(frame) => {
+                let psn = Bth::parse(&frame[Roce::default().bth()..]).map(|(bth, _)| bth.psn());
+                assert_eq!(psn, Some(arrived), "lost, doubled or out of order");
+                arrived += 1;
+            }
+            None if over => return Ok(arrived),
+            None => {}
+        }
+    }
+}
+
 /// Runs `work` while the stream flows from host 1 to host 2, and panics unless every frame arrives, in order.
 fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let receiver = pair.b.socket("b0")?;
-    let stop = AtomicBool::new(false);
-    let sent = thread::scope(|scope| {
+    let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (sent, arrived) = thread::scope(|scope| -> Result<_> {
         let sender = scope.spawn(|| stream(&pair.a, &stop));
-        let result = work();
+        let counter = scope.spawn(|| count(&receiver, &ended));
+        // A panic must end the threads too, or nobody would see it.
+        let result = catch_unwind(AssertUnwindSafe(work));
         stop.store(true, Ordering::Relaxed);
-        let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
-        result.and(sent)
+        let sent = sender.join();
+        ended.store(true, Ordering::Relaxed);
+        let arrived = counter.join();
+        result.unwrap_or_else(|panic| resume_unwind(panic))?;
+        let panicked = |_| anyhow!("a thread panicked");
+        Ok((sent.map_err(panicked)??, arrived.map_err(panicked)??))
     })?;
-    let mut arrived = 0;
-    while let Some(frame) = receiver.receive(SILENCE)? {
-        let psn = Bth::parse(&frame[Roce::default().bth()..]).map(|(bth, _)| bth.psn());
-        assert_eq!(psn, Some(arrived), "lost, doubled or out of order");
-        arrived += 1;
-    }
     assert_eq!(arrived, sent);
     eprintln!("{sent} frames, none lost");
     Ok(())

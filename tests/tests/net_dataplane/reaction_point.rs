@@ -2,14 +2,14 @@
 
 use anyhow::{Context as _, Result};
 use dcqcn::engine::Hook;
-use dcqcn::params::Role;
+use dcqcn::params::{Role, XdpModeChoice};
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair as QpPair, PairSource, RpFlow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_tests::host::Pair;
+use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::{Roce, v4, v6};
 use dcqcn_tests::socket::SILENCE;
 
@@ -50,8 +50,17 @@ fn a_cnp_halves_the_rate_of_its_flow_and_of_no_other() -> Result<()> {
     if !runnable("a_cnp_halves_the_rate_of_its_flow_and_of_no_other", &[])? {
         return Ok(());
     }
-    let pair = Pair::new("rp")?;
-    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    for (test, mode) in [("rp", XdpModeChoice::Driver), ("rp-skb", XdpModeChoice::Skb)] {
+        halved(test, mode)?;
+    }
+    Ok(())
+}
+
+fn halved(test: &str, mode: XdpModeChoice) -> Result<()> {
+    let pair = Pair::new(test)?;
+    let mut sender = request("a0", Role::Host, &CHANGES)?;
+    sender.settings.xdp_mode = Some(mode);
+    pair.a.attach_as(&sender)?;
     let a = pair.a.socket("a0")?;
     let flows = [
         Roce::default(),
@@ -122,7 +131,7 @@ fn a_forged_cnp_changes_nothing_and_is_counted_by_name() -> Result<()> {
 
         assert_eq!(outcome(&pair, &good)?, Stat::RpCnpHandled);
         let once = flow(&pair, &data)?;
-        for soon in 1..=5 {
+        for soon in 1..=3 {
             assert_eq!(outcome(&pair, &good)?, Stat::RpCnpTooSoon);
             let now = flow(&pair, &data)?;
             assert_eq!(now, RpFlow { cnp_ignored: soon, ..once }, "a flood cuts once per interval");

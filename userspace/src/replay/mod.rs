@@ -318,7 +318,8 @@ fn flow(
 }
 
 fn found<T: Entry>(mut set: Set<T>, id: &QpId, hash: u32) -> Option<T> {
-    if set.find(id, hash).missing { None } else { set.ways.get(set.selected_way()).copied() }
+    let place = set.find(id, hash);
+    if place.missing { None } else { set.ways.get(place.way).copied() }
 }
 
 /// The receiver of the data that a CNP complains of.
