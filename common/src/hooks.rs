@@ -303,12 +303,16 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
     let hash = id.hash(p.port.hash_seed);
     let interval_ns = p.config.scalars.min_time_between_cnps_ns;
     let now_ns = s.env().now_ns();
-    let answer = s.env().np_set(set_index(hash, p.port.np_set_mask), |set| {
-        if set.find(&id, hash).missing {
-            set.insert(hash, NpFlow::new(id));
-        }
-        set.ways[set.place().way].on_ecn_marked(now_ns, interval_ns)
-    });
+    let answer = s.env().np_set(
+        set_index(hash, p.port.np_set_mask),
+        #[inline(always)]
+        |set| {
+            if set.find(&id, hash).missing {
+                set.insert(hash, NpFlow::new(id));
+            }
+            set.ways[set.place().way].on_ecn_marked(now_ns, interval_ns)
+        },
+    );
     if answer != Some(true) {
         s.env().count(Stat::NpCnpSuppressed);
     } else if !s.clone_out(p.port.cnp_mark | kind) {
@@ -456,22 +460,26 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let now_ns = h.env().now_ns();
     let rp = &p.rp;
     let index = set_index(hash, p.port.rp_set_mask);
-    let outcome = h.env().rp_set(index, |set| {
-        if set.find(&id, hash).missing {
-            return (Stat::RpCnpUnknownFlow, 0);
-        }
-        let way = set.place().way;
-        let flow = &mut set.ways[way];
-        if flow.last_cnp_ns != 0 && now_ns.saturating_sub(flow.last_cnp_ns) < rp.cut_interval_ns {
-            flow.cnp_ignored = flow.cnp_ignored.wrapping_add(1);
-            return (Stat::RpCnpTooSoon, 0);
-        }
-        flow.last_cnp_ns = now_ns;
-        flow.cnp_handled = flow.cnp_handled.wrapping_add(1);
-        flow.machine.advance(rp, now_ns);
-        flow.machine.on_cnp(rp, now_ns);
-        (Stat::RpCnpHandled, way)
-    });
+    let outcome = h.env().rp_set(
+        index,
+        #[inline(always)]
+        |set| {
+            if set.find(&id, hash).missing {
+                return (Stat::RpCnpUnknownFlow, 0);
+            }
+            let way = set.place().way;
+            let flow = &mut set.ways[way];
+            if flow.last_cnp_ns != 0 && now_ns.saturating_sub(flow.last_cnp_ns) < rp.cut_interval_ns {
+                flow.cnp_ignored = flow.cnp_ignored.wrapping_add(1);
+                return (Stat::RpCnpTooSoon, 0);
+            }
+            flow.last_cnp_ns = now_ns;
+            flow.cnp_handled = flow.cnp_handled.wrapping_add(1);
+            flow.machine.advance(rp, now_ns);
+            flow.machine.on_cnp(rp, now_ns);
+            (Stat::RpCnpHandled, way)
+        },
+    );
     match outcome {
         Some((Stat::RpCnpHandled, way)) => {
             // The controller keeps the classes; fq needs nobody.
@@ -516,32 +524,36 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     let frame_bytes = s.frame_len() as u64;
     let wire_bytes = frame_bytes + scalars.wire_overhead_bytes;
     let now_ns = s.env().now_ns();
-    let turn = s.env().rp_set(index, |set| {
-        if set.find(&id, hash).missing {
-            set.insert(hash, RpFlow::new(id, rp));
-        }
-        let flow = &mut set.ways[set.place().way];
-        flow.last_seen_ns = now_ns;
-        flow.machine.advance(rp, now_ns);
-        let departure = if scalars.pacer == PACER_FQ {
-            flow.pacer.schedule(
-                &flow.machine,
-                now_ns,
-                wire_bytes,
-                scalars.pacing_credit_ns,
-                scalars.pacing_horizon_ns,
-            )
-        } else {
-            Departure::At(now_ns)
-        };
-        if departure != Departure::BeyondHorizon {
-            flow.machine.on_send(rp, frame_bytes);
-            flow.packets += 1;
-            flow.bytes += frame_bytes;
-        }
-        let active = flow.machine.active != 0;
-        Turn { departure, active, place: set.place() }
-    });
+    let turn = s.env().rp_set(
+        index,
+        #[inline(always)]
+        |set| {
+            if set.find(&id, hash).missing {
+                set.insert(hash, RpFlow::new(id, rp));
+            }
+            let flow = &mut set.ways[set.place().way];
+            flow.last_seen_ns = now_ns;
+            flow.machine.advance(rp, now_ns);
+            let departure = if scalars.pacer == PACER_FQ {
+                flow.pacer.schedule(
+                    &flow.machine,
+                    now_ns,
+                    wire_bytes,
+                    scalars.pacing_credit_ns,
+                    scalars.pacing_horizon_ns,
+                )
+            } else {
+                Departure::At(now_ns)
+            };
+            if departure != Departure::BeyondHorizon {
+                flow.machine.on_send(rp, frame_bytes);
+                flow.packets += 1;
+                flow.bytes += frame_bytes;
+            }
+            let active = flow.machine.active != 0;
+            Turn { departure, active, place: set.place() }
+        },
+    );
     let Some(turn) = turn else {
         return TcVerdict::Pass;
     };

@@ -5,8 +5,8 @@ use aya_ebpf::bindings::bpf_hdr_start_off::BPF_HDR_START_MAC;
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{
     bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_skb_change_head, bpf_skb_change_tail,
-    bpf_skb_load_bytes_relative, bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop,
-    bpf_skb_vlan_push,
+    bpf_skb_load_bytes_relative, bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes,
+    bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::Frame;

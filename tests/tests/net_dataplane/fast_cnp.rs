@@ -109,7 +109,10 @@ fn a_bridge_answers_with_the_hosts_own_addresses() -> Result<()> {
         return Ok(());
     }
     let path = Path::new("fast-br")?;
-    let bridge = path.switch.netlink()?.add_bridge("br0")?;
+    // Without multicast snooping it has nothing to say of its own.
+    path.switch.command("ip link add br0 type bridge mcast_snooping 0")?;
+    let bridge = path.switch.index("br0")?;
+    path.switch.netlink()?.set_up(bridge, true)?;
     for port in ["r0", "r1"] {
         path.switch.netlink()?.set_master(path.switch.index(port)?, Some(bridge))?;
     }

@@ -182,10 +182,15 @@ fn a_vlan_interface_answers_for_itself_or_its_parent_for_it() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("np-sub")?;
-    if let Err(error) = pair.b.command("ip link add link b0 name b0.5 type vlan id 5 egress-qos-map 0:3") {
-        eprintln!("SKIPPED a_vlan_interface_answers_for_itself_or_its_parent_for_it: {error:#}");
-        return Ok(());
-    }
+    match pair.b.command("ip link add link b0 name b0.5 type vlan id 5 egress-qos-map 0:3") {
+        Err(error) if error.to_string().contains("Unknown device type") => {
+            eprintln!(
+                "SKIPPED a_vlan_interface_answers_for_itself_or_its_parent_for_it: the kernel has no VLAN interfaces"
+            );
+            return Ok(());
+        }
+        result => result?,
+    };
     let sub = pair.b.index("b0.5")?;
     pair.b.netlink()?.set_up(sub, true)?;
     let tags = |tci| vec![(EtherType::VLAN, tci)];

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::XdpMode;
@@ -15,6 +17,7 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::{Roce, mac};
+use dcqcn_tests::socket::PATIENCE;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
@@ -41,9 +44,22 @@ impl State {
         Ok(Self {
             qdiscs: host.command("tc -d qdisc show")?,
             classes: host.command("tc -d class show dev a0")?,
-            links: host.command("ip -d link show")?,
+            links: links(host)?,
             files,
         })
+    }
+}
+
+/// The interfaces, once the kernel has noticed that the wire is there: it takes its time to.
+fn links(host: &Host) -> Result<String> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let links = host.command("ip -d link show")?;
+        if links.lines().any(|line| line.contains("a0@") && line.contains("state UP")) {
+            return Ok(links);
+        }
+        ensure!(Instant::now() < until, "a0 does not come up: {links}");
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -41,7 +41,6 @@ const EMPTY_RP_FLOW: RpFlow = RpFlow {
     cnp_handled: 0,
     cnp_ignored: 0,
 };
-const EMPTY_NP_FLOW: NpFlow = NpFlow::new(QpId::NONE);
 
 const fn empty_set<T: dcqcn_common::flow::Entry>(flow: T) -> Set<T> {
     Set { lock: bpf_spin_lock { val: 0 }, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
@@ -74,7 +73,7 @@ impl Reference {
             pairs: HashMap::new(),
             pairs_max: sizes.pairs() as usize,
             rp: vec![empty_set(EMPTY_RP_FLOW); sizes.rp_sets() as usize],
-            np: vec![empty_set(EMPTY_NP_FLOW); sizes.np_sets() as usize],
+            np: vec![empty_set(NpFlow::EMPTY); sizes.np_sets() as usize],
             random: seed,
         };
         Self { params: Box::new(*params), tables }
