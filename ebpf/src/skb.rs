@@ -89,9 +89,8 @@ impl SkbHost<'_> {
 
     /// Makes the packet begin with its Ethernet header where it does not.
     ///
-    /// Generic XDP copies packets that are in pieces, shared or short of headroom, and the copy forgets how long its link
-    /// header is (`skb->mac_len`; Linux 6.9, commit e6d5dbdd20aa, and still 6.18). At ingress such a packet begins with
-    /// its IP header, and a clone of it would be sent like that.
+    /// After XDP on socket buffers (generic XDP) some packets reach the ingress hook beginning with their IP header:
+    /// seen on Linux 6.18 with veth. A clone of such a packet would be sent like that.
     #[inline(always)]
     fn restore_link_header(&mut self) {
         let skb = self.raw();

@@ -41,7 +41,7 @@ impl QpArgs {
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
         // Read last: no flow was used later than this.
         let now_ns = monotonic_ns();
-        out.show(&QpReport::new(self.iface, &params, now_ns, &rp, &np, &pairs))
+        out.show(&QpReport::new(self.iface, &params, now_ns, rp, np, pairs))
     }
 }
 
@@ -102,16 +102,17 @@ impl QpReport {
         iface: String,
         params: &Params,
         now_ns: u64,
-        rp: &[RpFlow],
-        np: &[NpFlow],
-        pairs: &[(QpId, Pair)],
+        rp: Vec<RpFlow>,
+        np: Vec<NpFlow>,
+        pairs: Vec<(QpId, Pair)>,
     ) -> Self {
-        let mut rp: Vec<RpRow> = rp.iter().map(|flow| RpRow::new(flow, &params.rp, now_ns)).collect();
-        rp.sort_by_key(|row| (row.address, row.qpn));
-        let mut np: Vec<NpRow> = np.iter().map(|flow| NpRow::new(flow, now_ns)).collect();
-        np.sort_by_key(|row| (row.address, row.qpn));
+        // Consumed, so that a full table is in memory once: rows take the places of flows.
+        let mut rp: Vec<RpRow> = rp.into_iter().map(|flow| RpRow::new(&flow, &params.rp, now_ns)).collect();
+        rp.sort_unstable_by_key(|row| (row.address, row.qpn));
+        let mut np: Vec<NpRow> = np.into_iter().map(|flow| NpRow::new(&flow, now_ns)).collect();
+        np.sort_unstable_by_key(|row| (row.address, row.qpn));
         let mut pairs: Vec<PairRow> = pairs.iter().map(PairRow::new).collect();
-        pairs.sort_by_key(|row| (row.address, row.qpn));
+        pairs.sort_unstable_by_key(|row| (row.address, row.qpn));
         Self { iface, rp, np, pairs }
     }
 }
@@ -299,7 +300,7 @@ mod tests {
     fn flows_are_sorted_and_brought_up_to_now() {
         let p = params();
         let rp = [flow(&p, 9, 0x211, &[5 * MS, 6 * MS]), flow(&p, 10, 0x12, &[]), flow(&p, 9, 0x12, &[])];
-        let report = QpReport::new("eth0".into(), &p, 6 * MS + 56_000, &rp, &[], &[]);
+        let report = QpReport::new("eth0".into(), &p, 6 * MS + 56_000, rp.into(), vec![], vec![]);
         let keys: Vec<_> = report.rp.iter().map(|row| (row.address.to_string(), row.qpn)).collect();
         let expected = [("10.0.0.9", 0x12), ("10.0.0.9", 0x211), ("10.0.0.10", 0x12)];
         assert_eq!(keys, expected.map(|(address, qpn)| (address.to_owned(), qpn)));
@@ -335,7 +336,7 @@ mod tests {
         port.on_ecn_marked(MS, 50_000);
         let pair = Pair { qpn: 7, source: PairSource::Datagram as u32 };
         let pairs = [(QpId { addr: mapped([10, 0, 0, 1]), qpn: 0x11 }, pair)];
-        let report = QpReport::new("eth0".into(), &params(), 2 * MS, &[], &[port], &pairs);
+        let report = QpReport::new("eth0".into(), &params(), 2 * MS, vec![], vec![port], pairs.into());
         let json = serde_json::to_value(&report).unwrap();
         assert!(json["np"][0]["address"].is_null() && json["np"][0]["qpn"].is_null());
         assert_eq!(
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn nothing_seen_says_so() {
-        let report = QpReport::new("eth0".into(), &params(), 0, &[], &[], &[]);
+        let report = QpReport::new("eth0".into(), &params(), 0, vec![], vec![], vec![]);
         assert_eq!(report.to_string(), "no RoCEv2 flow was seen on eth0 yet\n");
     }
 

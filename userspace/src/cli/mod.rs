@@ -95,7 +95,8 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("DCQCN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
-    let mut stdout = io::stdout().lock();
+    // Not by the line, as standard output would be: a full table has a million.
+    let mut stdout = io::BufWriter::new(io::stdout().lock());
     let mut out = Output::new(&mut stdout, cli.json);
     let result = cli.run(&mut out).and_then(|()| out.finish());
     match result {

@@ -31,11 +31,10 @@ impl<'a> Output<'a> {
         if self.json { self.json(report) } else { self.text(report) }
     }
 
-    /// Prints `value` as JSON.
+    /// Prints `value` as JSON, bit by bit: that of a full table is larger than all else in this process.
     pub(super) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
-        let mut text = serde_json::to_string_pretty(value)?;
-        text.push('\n');
-        Ok(self.out.write_all(text.as_bytes())?)
+        serde_json::to_writer_pretty(&mut *self.out, value).map_err(std::io::Error::from)?;
+        Ok(self.out.write_all(b"\n")?)
     }
 
     /// Prints `value` as text.
