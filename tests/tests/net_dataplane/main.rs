@@ -15,10 +15,9 @@ use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use dcqcn::net::tc::kernel_has_qdisc;
 use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::RawSocket;
-use nix::unistd::Uid;
 
 /// TOS of the CNPs that the programs make: DSCP 48, Not-ECT.
 const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
@@ -34,21 +33,6 @@ fn fill(from: &RawSocket, to: &RawSocket, not_ect: &[u8]) -> Result<()> {
         to.expect()?;
     }
     Ok(())
-}
-
-/// Whether the test can run; says why if not.
-fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
-    if !Uid::effective().is_root() {
-        eprintln!("SKIPPED {test}: needs root");
-        return Ok(false);
-    }
-    for qdisc in qdiscs {
-        if !kernel_has_qdisc(qdisc)? {
-            eprintln!("SKIPPED {test}: the kernel has no {qdisc}");
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// The `dcqcn` binary.
