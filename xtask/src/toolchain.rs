@@ -159,11 +159,13 @@ pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
 /// Flags that must reach `core` too: without its debug information the BTF of `memcpy` and its like is incomplete, and the
 /// kernel refuses the program (aya issue 1649).
-fn rustflags() -> [String; 4] {
+fn rustflags() -> [String; 5] {
     [
         format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
         "-Cdebuginfo=2".into(),
         "-Clink-arg=--btf".into(),
+        // Else even a short memset stays a call, and Linux 6.1 refuses calls under a lock.
+        "-Clink-arg=--disable-expand-memcpy-in-order".into(),
         // The default CPU has no atomics that return the old value, and no 32-bit compare-and-exchange.
         "-Ctarget-cpu=v3".into(),
     ]

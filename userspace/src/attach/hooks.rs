@@ -1,6 +1,5 @@
 //! Programs onto interfaces, and off again.
 
-use std::fs;
 use std::path::Path;
 
 use aya::Ebpf;
@@ -65,6 +64,7 @@ fn attach_tc(
     let failed = |source: Source| Error::Attach { program: name, iface: iface.clone(), source, next: "" };
     // Before TCX (Linux 6.6) a program hangs on the clsact qdisc.
     if !has_tcx() {
+        info.tc_mode = "clsact".into();
         match tc::qdisc_add_clsact(iface) {
             Ok(()) => info.added_clsact = true,
             Err(error) if already_there(&error) => {}
@@ -74,13 +74,10 @@ fn attach_tc(
     let classifier = classifier(ebpf, program)?;
     let id = classifier.attach(iface, attach_type).map_err(|e| failed(e.into()))?;
     let tc_link = classifier.take_link(id).map_err(|e| failed(e.into()))?;
-    match FdLink::try_from(tc_link) {
-        Ok(fd) => {
-            fd.pin(pins.join(name)).map_err(|e| failed(e.into()))?;
-            info.tc_mode = "tcx".into();
-        }
-        // A netlink filter has no descriptor to pin; it stays until it is removed by name.
-        Err(_) => info.tc_mode = "clsact".into(),
+    // A netlink filter has no descriptor to pin; it stays until it is removed by name.
+    if let Ok(fd) = FdLink::try_from(tc_link) {
+        fd.pin(pins.join(name)).map_err(|e| failed(e.into()))?;
+        info.tc_mode = "tcx".into();
     }
     Ok(())
 }
@@ -143,15 +140,14 @@ pub(super) fn detach(netlink: &Netlink, info: &Info, pins: &Path) -> Result<Vec<
         drop(link.unpin().map_err(|e| failed(e.into()))?);
         done.push(format!("{pin} detached from {}", if pin == XDP_PEER { peer(info) } else { &info.iface }));
     }
-    if info.tc_mode == "clsact" && fs::metadata(format!("/proc/sys/net/ipv4/conf/{}", info.iface)).is_ok() {
+    if info.tc_mode == "clsact" && super::is_alive(info)? {
         for (name, attach_type) in [(PROGRAMS[1], TcAttachType::Ingress), (PROGRAMS[2], TcAttachType::Egress)]
         {
             if tc::qdisc_detach_program(&info.iface, attach_type, name).is_ok() {
                 done.push(format!("{name} detached from {}", info.iface));
             }
         }
-        if info.added_clsact {
-            netlink.delete_clsact(info.ifindex)?;
+        if info.added_clsact && netlink.delete_clsact(info.ifindex)? {
             done.push(format!("clsact removed from {}", info.iface));
         }
     }

@@ -295,9 +295,10 @@ impl Plan {
             }
             _ => {}
         }
-        hooks::attach(&mut ebpf, &link, peer.as_ref(), xdp_mode, pins, &mut info)?;
+        let attached = hooks::attach(&mut ebpf, &link, peer.as_ref(), xdp_mode, pins, &mut info);
+        // After a failure too: clsact filters have no pin to find them by.
         write(&info)?;
-        Ok(info)
+        attached.map(|()| info)
     }
 }
 

@@ -20,6 +20,8 @@ impl Handle {
 
     /// As a parent: before and after everything else at the interface (`TC_H_CLSACT`).
     pub const CLSACT: Self = Self(0xffff_fff1);
+    /// Where the filters of `clsact` hang, ingress and egress (`TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`).
+    pub const CLSACT_HOOKS: [Self; 2] = [Self(0xffff_fff2), Self(0xffff_fff3)];
 
     /// The handle `major:minor`.
     #[must_use]

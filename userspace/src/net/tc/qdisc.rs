@@ -1,6 +1,8 @@
 //! Listing, creating and removing qdiscs and classes of one interface.
 
-use libc::{RTM_DELQDISC, RTM_DELTCLASS, RTM_GETQDISC, RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS};
+use libc::{
+    RTM_DELQDISC, RTM_DELTCLASS, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER, RTM_NEWQDISC, RTM_NEWTCLASS,
+};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE};
 use nix::errno::Errno;
 
@@ -189,13 +191,22 @@ impl Netlink {
             .map_err(|refusal| self.refused("delete the root qdisc", ifindex, refusal))
     }
 
-    /// Removes the clsact qdisc, and the filters on it.
+    /// Removes the clsact qdisc, unless somebody's filters are on it, which would go too; says whether it did.
     ///
     /// # Errors
     /// There is none, or the process lacks CAP_NET_ADMIN.
-    pub fn delete_clsact(&self, ifindex: u32) -> Result<()> {
+    pub fn delete_clsact(&self, ifindex: u32) -> Result<bool> {
+        for hook in Handle::CLSACT_HOOKS {
+            let filters = self
+                .dump(RTM_GETTFILTER, |request| tcmsg(request, ifindex, Handle::UNSPEC, hook))?
+                .map_err(|refusal| self.refused("list the clsact filters", ifindex, refusal))?;
+            if !filters.is_empty() {
+                return Ok(false);
+            }
+        }
         self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::CLSACT))?
-            .map_err(|refusal| self.refused("delete the clsact qdisc", ifindex, refusal))
+            .map_err(|refusal| self.refused("delete the clsact qdisc", ifindex, refusal))?;
+        Ok(true)
     }
 
     /// Creates an HTB class or changes the one that exists; packets waiting in it stay.
