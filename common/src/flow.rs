@@ -8,8 +8,9 @@
 //! goes first. One lookup in an array, one lock, no allocation, and the same result in every engine. (The kernel's LRU
 //! hash cannot hold a `bpf_spin_lock`, and whom it evicts depends on the CPU.)
 
-use crate::layout::{NpFlow, RpFlow, Set, WAYS};
-use crate::pacing::Pacer;
+use crate::layout::{CmFlow, NpFlow, RpFlow, Set, WAYS};
+use crate::pacing::{Departure, Pacer};
+use crate::params::{PACER_FQ, Params};
 use crate::rate::{RateMachine, RpParams};
 
 /// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number.
@@ -154,10 +155,12 @@ impl RpFlow {
         let machine = RateMachine {
             alpha_epoch_ns: zero,
             next_increase_ns: zero,
+            cut_check_ns: zero,
             bytes: zero,
             time_stage: none,
             byte_stage: none,
-            active: none,
+            active: none as u16,
+            pending: none as u16,
             ..RateMachine::new(p)
         };
         Self {
@@ -178,6 +181,46 @@ impl RpFlow {
             cnp_handled: none,
             cnp_ignored: none,
         }
+    }
+
+    /// A CNP for this flow at `now_ns`; false = it came too soon after the last and changes nothing.
+    #[inline(always)]
+    pub fn on_cnp(&mut self, rp: &RpParams, now_ns: u64) -> bool {
+        if self.last_cnp_ns != 0 && now_ns.saturating_sub(self.last_cnp_ns) < rp.guard_ns {
+            self.cnp_ignored = self.cnp_ignored.wrapping_add(1);
+            return false;
+        }
+        self.last_cnp_ns = now_ns;
+        self.cnp_handled = self.cnp_handled.wrapping_add(1);
+        self.machine.advance(rp, now_ns);
+        self.machine.on_cnp(rp, now_ns);
+        true
+    }
+
+    /// A data packet of `frame_bytes` (layer 2, below 2^20) that is to leave at `now_ns`, or as soon as the flow's rate
+    /// allows where the pacer keeps departure times.
+    #[inline(always)]
+    pub fn on_send(&mut self, p: &Params, now_ns: u64, frame_bytes: u64) -> Departure {
+        let scalars = &p.config.scalars;
+        self.last_seen_ns = now_ns;
+        self.machine.advance(&p.rp, now_ns);
+        let departure = if scalars.pacer == PACER_FQ {
+            self.pacer.schedule(
+                &self.machine,
+                now_ns,
+                frame_bytes + scalars.wire_overhead_bytes,
+                scalars.pacing_credit_ns,
+                scalars.pacing_horizon_ns,
+            )
+        } else {
+            Departure::At(now_ns)
+        };
+        if departure != Departure::BeyondHorizon {
+            self.machine.on_send(&p.rp, frame_bytes);
+            self.packets += 1;
+            self.bytes += frame_bytes;
+        }
+        departure
     }
 }
 
@@ -213,6 +256,22 @@ impl NpFlow {
         self.last_cnp_ns = now_ns;
         self.cnp_sent += 1;
         true
+    }
+}
+
+impl CmFlow {
+    /// A place without a connection.
+    pub const EMPTY: Self = Self { id: QpId::NONE, qpn: 0, last_seen_ns: 0 };
+}
+
+impl Entry for CmFlow {
+    #[inline(always)]
+    fn id(&self) -> QpId {
+        self.id
+    }
+    #[inline(always)]
+    fn last_seen_ns(&self) -> u64 {
+        self.last_seen_ns
     }
 }
 

@@ -5,9 +5,13 @@
 
 use crate::classify::{Frame, Kind, Roce, classify};
 use crate::flow::{Place, QpId, set_index};
-use crate::layout::{CLASSES, ClassCounters, Event, NpFlow, NpSet, Pair, PairSource, RpFlow, RpSet, WAYS};
+use crate::layout::{
+    BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, CmSet, Event, NpFlow, NpSet, Pair, PairSource, RpFlow,
+    RpSet, WAYS,
+};
 use crate::pacing::Departure;
-use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, PACER_FQ, PACER_HTB, Params};
+use crate::pairing;
+use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, PACER_FQ, PACER_HTB, Params, QUEUE_SOURCE_BACKLOG};
 use crate::stats::Stat;
 use crate::vqueue::Enqueued;
 use crate::wire::cnp::{self, Cnp, CnpRepr};
@@ -31,14 +35,20 @@ pub trait Env<'p> {
     fn class(&mut self, tc: usize) -> Option<&mut ClassCounters>;
     /// Updates a virtual queue's "empty at" atomically and returns the depth `update` saw. `None`: no such queue.
     fn queue(&mut self, index: u32, update: impl Fn(u64) -> Enqueued) -> Option<u64>;
+    /// What really waits in the queue `index`, if the controller ever read it.
+    fn backlog(&self, index: u32) -> Option<Backlog>;
     /// Runs `f` on a set of the RP table under its lock; no calls that leave `f` are allowed inside.
     fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R>;
     /// Runs `f` on a set of the NP table under its lock.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
-    /// The QPN at the other end of `id`, where it is known.
-    fn pair(&self, id: &QpId) -> Option<u32>;
-    /// Remembers who is at the other end of `id`.
-    fn learn_pair(&mut self, id: &QpId, pair: Pair);
+    /// Runs `f` on a set of connections in the making under its lock.
+    fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R>;
+    /// Who is at the other end of `id`, where it is known.
+    fn pair(&self, id: &QpId) -> Option<Pair>;
+    /// Remembers who is at the other end of `id`, if there is room.
+    fn set_pair(&mut self, id: &QpId, pair: Pair);
+    /// Forgets who is at the other end of `id`.
+    fn forget_pair(&mut self, id: &QpId);
     /// Tells the controller, if one listens.
     fn tell(&mut self, event: Event);
 }
@@ -127,6 +137,9 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
                     return XdpVerdict::Drop;
                 }
             }
+            if pairing::is_management(&roce) {
+                pairing::snoop(h, p, &roce);
+            }
         }
     }
     if inline {
@@ -176,6 +189,9 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     }
     if p.config.scalars.rp_enable != 0 && roce.kind() == Kind::Data {
         return pace(s, p, &roce);
+    }
+    if pairing::is_management(&roce) {
+        pairing::snoop(s, p, &roce);
     }
     TcVerdict::Pass
 }
@@ -240,9 +256,18 @@ fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u
     let now_ns = h.env().now_ns();
     let drain = &p.drain[tc];
     let enqueue = |empty_at| drain.enqueue(empty_at, now_ns, wire_bytes);
-    let Some(depth_bytes) = h.env().queue(port * CLASSES as u32 + tc as u32, enqueue) else {
+    let queue = port * CLASSES as u32 + tc as u32;
+    let Some(mut depth_bytes) = h.env().queue(queue, enqueue) else {
         return Marking::Unmarked;
     };
+    if p.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
+        match h.env().backlog(queue) {
+            Some(backlog) if now_ns.saturating_sub(backlog.read_at_ns) < BACKLOG_AGE_NS => {
+                depth_bytes = backlog.bytes;
+            }
+            _ => h.env().count(Stat::CpBacklogStale),
+        }
+    }
     if roce.kind() == Kind::Cnp {
         return Marking::Unmarked;
     }
@@ -370,7 +395,7 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     };
     let known = match roce.source_qpn(s) {
         Some(qpn) => Some(qpn),
-        None => s.env().pair(&receiver),
+        None => s.env().pair(&receiver).map(|pair| pair.qpn),
     };
     let (dest_qpn, hint) = match known {
         Some(qpn) => (qpn, cnp::NO_HINT),
@@ -448,7 +473,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         return Stat::RpCnpInvalid;
     };
     let qpn = if cnp.hint == cnp::NO_HINT {
-        h.env().pair(&QpId { addr: own, qpn: cnp.dest_qpn })
+        h.env().pair(&QpId { addr: own, qpn: cnp.dest_qpn }).map(|pair| pair.qpn)
     } else {
         Some(cnp.hint)
     };
@@ -468,16 +493,11 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
                 return (Stat::RpCnpUnknownFlow, 0);
             }
             let way = set.place().way;
-            let flow = &mut set.ways[way];
-            if flow.last_cnp_ns != 0 && now_ns.saturating_sub(flow.last_cnp_ns) < rp.cut_interval_ns {
-                flow.cnp_ignored = flow.cnp_ignored.wrapping_add(1);
-                return (Stat::RpCnpTooSoon, 0);
+            if set.ways[way].on_cnp(rp, now_ns) {
+                (Stat::RpCnpHandled, way)
+            } else {
+                (Stat::RpCnpTooSoon, way)
             }
-            flow.last_cnp_ns = now_ns;
-            flow.cnp_handled = flow.cnp_handled.wrapping_add(1);
-            flow.machine.advance(rp, now_ns);
-            flow.machine.on_cnp(rp, now_ns);
-            (Stat::RpCnpHandled, way)
         },
     );
     match outcome {
@@ -517,12 +537,17 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     let Some((src, dst)) = roce.addresses(s) else {
         return TcVerdict::Pass;
     };
-    let source_qpn = roce.source_qpn(s);
     let id = QpId { addr: dst, qpn: roce.dest_qpn };
+    // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
+    if let Some(qpn) = roce.source_qpn(s) {
+        let own = QpId { addr: src, qpn };
+        if s.env().pair(&own).is_none() {
+            s.env().set_pair(&own, Pair { qpn: id.qpn, source: PairSource::Datagram as u32 });
+        }
+    }
     let hash = id.hash(p.port.hash_seed);
     let index = set_index(hash, p.port.rp_set_mask);
     let frame_bytes = s.frame_len() as u64;
-    let wire_bytes = frame_bytes + scalars.wire_overhead_bytes;
     let now_ns = s.env().now_ns();
     let turn = s.env().rp_set(
         index,
@@ -532,24 +557,7 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
                 set.insert(hash, RpFlow::new(id, rp));
             }
             let flow = &mut set.ways[set.place().way];
-            flow.last_seen_ns = now_ns;
-            flow.machine.advance(rp, now_ns);
-            let departure = if scalars.pacer == PACER_FQ {
-                flow.pacer.schedule(
-                    &flow.machine,
-                    now_ns,
-                    wire_bytes,
-                    scalars.pacing_credit_ns,
-                    scalars.pacing_horizon_ns,
-                )
-            } else {
-                Departure::At(now_ns)
-            };
-            if departure != Departure::BeyondHorizon {
-                flow.machine.on_send(rp, frame_bytes);
-                flow.packets += 1;
-                flow.bytes += frame_bytes;
-            }
+            let departure = flow.on_send(p, now_ns, frame_bytes);
             let active = flow.machine.active != 0;
             Turn { departure, active, place: set.place() }
         },
@@ -559,13 +567,6 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     };
     if turn.place.missing {
         s.env().count(Stat::RpFlowNew);
-    }
-    // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
-    if let Some(qpn) = source_qpn {
-        let own = QpId { addr: src, qpn };
-        if s.env().pair(&own).is_none() {
-            s.env().learn_pair(&own, Pair { qpn: id.qpn, source: PairSource::Datagram as u32 });
-        }
     }
     if turn.place.evicts {
         s.env().count(Stat::RpFlowEvicted);

@@ -8,7 +8,7 @@ use crate::rate::RateMachine;
 use crate::stats::Stat;
 
 /// Version of everything in this file and of `Params`.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -95,6 +95,24 @@ pub type RpSet = Set<RpFlow>;
 /// A set of the NP table.
 pub type NpSet = Set<NpFlow>;
 
+/// A connection in the making: the QP that one of its ends named.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmFlow {
+    /// Who named it; `qpn` is that end's name for the connection (communication identifier), all 32 bits of it.
+    pub id: QpId,
+    /// The QPN.
+    pub qpn: u32,
+    /// When it was named; 0 = empty place.
+    pub last_seen_ns: u64,
+}
+
+/// A set of the table of connections in the making.
+pub type CmSet = Set<CmFlow>;
+
+/// Sets of that table: 1,024 connections' ends between REQ and RTU.
+pub const CM_SETS: u32 = 128;
+
 /// Who is at the other end of a QP, and how that is known.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,14 +123,34 @@ pub struct Pair {
     pub source: u32,
 }
 
-/// How a pair came to be known.
+/// How a pair came to be known, the surest first: of two that contradict each other it counts.
 #[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PairSource {
     /// Entered by the operator.
     Static = 1,
+    /// RDMA netlink: what the kernel's own QP says.
+    Rdma = 2,
+    /// The messages that set up the connection.
+    Cm = 3,
     /// A UD packet names both ends.
-    Datagram = 2,
+    Datagram = 4,
+}
+
+impl PairSource {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Static, Self::Rdma, Self::Cm, Self::Datagram];
+
+    /// Its name.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Rdma => "rdma",
+            Self::Cm => "cm",
+            Self::Datagram => "datagram",
+        }
+    }
 }
 
 /// One virtual queue.
@@ -124,6 +162,19 @@ pub struct Queue {
     /// A cache line to itself: two CPUs write two queues without disturbing each other.
     pub _line: [u64; 7],
 }
+
+/// What really waits for one traffic class to leave, as the controller read it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Bytes.
+    pub bytes: u64,
+    /// When it was read; 0 = never.
+    pub read_at_ns: u64,
+}
+
+/// How long a [`Backlog`] is believed: a hundred of the controller's readings.
+pub const BACKLOG_AGE_NS: u64 = 100_000_000;
 
 /// Counters of one traffic class.
 #[repr(C)]
@@ -191,7 +242,7 @@ pub struct Test {
 
 const _: () = assert!(size_of::<Queue>() == 64);
 const _: () = assert!(core::mem::offset_of!(RpSet, ways) == 64);
-const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 152);
+const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 160 && size_of::<CmFlow>() == 32);
 
 /// What user space may read and write as bytes.
 ///
@@ -199,7 +250,7 @@ const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 152);
 /// valid.
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Counters, Event, NpSet, Pair, Queue, RpSet, Test};
+    use super::{Backlog, CmSet, Counters, Event, NpSet, Pair, Queue, RpSet, Test};
     use crate::flow::QpId;
     use crate::params::Params;
 
@@ -209,5 +260,5 @@ mod pod {
             unsafe impl aya::Pod for $ty {}
         )+ };
     }
-    pod!(Counters, Event, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
+    pod!(Backlog, CmSet, Counters, Event, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
 }

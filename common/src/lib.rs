@@ -12,6 +12,7 @@ pub mod flow;
 pub mod hooks;
 pub mod layout;
 pub mod pacing;
+pub mod pairing;
 pub mod params;
 pub mod rate;
 pub mod rng;

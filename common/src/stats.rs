@@ -53,6 +53,12 @@ stats! {
     RoceControl = "roce_control_packets",
     /// RoCEv2 CNPs.
     RoceCnp = "roce_cnp_packets",
+    /// Connection management messages (REQ, REP, REJ, RTU, MRA, DREQ, DREP).
+    CmMessages = "cm_messages",
+    /// Connections whose QPs became known by their connection management messages.
+    PairCm = "pairs_from_cm",
+    /// QPs said to have another one at their other end than a source at least as sure says.
+    PairConflict = "pair_conflicts",
     /// CE-marked data packets that arrived.
     NpEcnMarked = "np_ecn_marked_roce_packets",
     /// CNPs sent.
@@ -65,6 +71,8 @@ stats! {
     NpCnpFailed = "np_cnp_failed",
     /// Packets marked CE here.
     CpEcnMarked = "cp_ecn_marked_packets",
+    /// Packets judged by the virtual queue because the backlog was not read lately: `dcqcn run` does not run.
+    CpBacklogStale = "cp_backlog_stale",
     /// Packets that would have been marked but are Not-ECT.
     CpNotEct = "cp_not_ect_packets",
     /// Not-ECT packets dropped above Kmax because `drop_not_ect` says so.

@@ -2,18 +2,18 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
-use aya_ebpf::bindings::{BPF_NOEXIST, bpf_spin_lock};
+use aya_ebpf::bindings::bpf_spin_lock;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use aya_ebpf::helpers::{bpf_spin_lock as lock, bpf_spin_unlock as unlock};
 use dcqcn_common::flow::{Entry, QpId};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{ClassCounters, Counters, Event, NpSet, Pair, RpSet, Set};
+use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Event, NpSet, Pair, RpSet, Set};
 use dcqcn_common::params::Params;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Enqueued;
 
-use crate::maps::{ACTIVE, COUNTERS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, test};
+use crate::maps::{ACTIVE, BACKLOG, CM, COUNTERS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, test};
 
 /// Slots of [`COUNTERS`].
 #[derive(Clone, Copy)]
@@ -119,15 +119,32 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn pair(&self, id: &QpId) -> Option<u32> {
-        // SAFETY: only a number is copied out; were the entry replaced meanwhile, it would be another valid number.
-        unsafe { PAIRS.get(id) }.map(|pair| pair.qpn)
+    fn backlog(&self, index: u32) -> Option<Backlog> {
+        BACKLOG.get(index).copied()
     }
 
     #[inline(always)]
-    fn learn_pair(&mut self, id: &QpId, pair: Pair) {
-        // A full table, or an entry that is there already and may be the operator's, stays as it is.
-        let _ = PAIRS.insert(id, pair, u64::from(BPF_NOEXIST));
+    fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R> {
+        locked(CM.get_ptr_mut(index), f)
+    }
+
+    #[inline(always)]
+    fn pair(&self, id: &QpId) -> Option<Pair> {
+        // SAFETY: only numbers are copied out; were the entry replaced meanwhile, they would be another valid pair's, or one
+        // of each, which is put right by the next packet.
+        unsafe { PAIRS.get(id) }.copied()
+    }
+
+    #[inline(always)]
+    fn set_pair(&mut self, id: &QpId, pair: Pair) {
+        // A full table stays as it is.
+        let _ = PAIRS.insert(id, pair, 0);
+    }
+
+    #[inline(always)]
+    fn forget_pair(&mut self, id: &QpId) {
+        // An entry that is gone already is as good.
+        let _ = PAIRS.remove(id);
     }
 
     #[inline(always)]

@@ -6,7 +6,8 @@ use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{
-    Counters, DEFAULT_FLOWS, EVENTS_BYTES, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpSet, Test, WAYS,
+    Backlog, CM_SETS, CmSet, Counters, DEFAULT_FLOWS, EVENTS_BYTES, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue,
+    RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
@@ -26,6 +27,10 @@ pub static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(3, 0)
 #[map]
 pub static QUEUE: Array<Queue> = Array::with_max_entries(QUEUES, 0);
 
+/// What really waits, by the numbers of [`QUEUE`].
+#[map]
+pub static BACKLOG: Array<Backlog> = Array::with_max_entries(QUEUES, 0);
+
 /// QP to the QPN at its other end.
 #[map]
 pub static PAIRS: HashMap<QpId, Pair> = HashMap::with_max_entries(DEFAULT_FLOWS, 0);
@@ -37,6 +42,10 @@ pub static RP: BtfArray<RpSet, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::ne
 /// See [`RP`].
 #[btf_map]
 pub static NP: BtfArray<NpSet, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::new();
+
+/// Connections in the making.
+#[btf_map]
+pub static CM: BtfArray<CmSet, { CM_SETS as usize }> = BtfArray::new();
 
 /// Messages to the controller.
 #[map]

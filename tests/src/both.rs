@@ -3,7 +3,7 @@
 use dcqcn::dataplane::Sizes;
 use dcqcn::engine::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
 use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::Pair;
+use dcqcn_common::layout::{Backlog, Pair};
 use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_common::stats::Stat;
 
@@ -56,6 +56,12 @@ impl Both {
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) {
         self.reference.set_pair(id, pair).unwrap_or_else(|error| panic!("{error}"));
         self.kernel.set_pair(id, pair).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Tells both what really waits in a queue.
+    pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) {
+        self.reference.set_backlog(index, backlog).unwrap_or_else(|error| panic!("{error}"));
+        self.kernel.set_backlog(index, backlog).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Has both process a packet; panics unless they agree to the last byte.

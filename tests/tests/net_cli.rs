@@ -9,18 +9,21 @@ use dcqcn::net::link::VethEnd;
 use dcqcn::net::{Netlink, Netns};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A namespace with the veth pair `a0`, `b0`; deleted at the end of its test, passed or failed.
 struct Lab {
     netns: Netns,
     dcqcn: PathBuf,
+    /// Where changes are written down, instead of the machine's own log.
+    audit: TempDir,
 }
 
 impl Lab {
     fn new(test: &str) -> Result<Self> {
         let dcqcn = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into();
         let netns = Netns::create(&format!("dcqcn-test-{}-{test}", std::process::id()))?;
-        let lab = Self { netns, dcqcn };
+        let lab = Self { netns, dcqcn, audit: tempfile::tempdir()? };
         let netlink = Netlink::connect_in(&lab.netns)?;
         let end = |name| VethEnd { name, netns: None, mac: None };
         netlink.add_veth(&end("a0"), &end("b0"))?;
@@ -32,7 +35,7 @@ impl Lab {
 
     fn run(&self, line: &str) -> Result<Output> {
         let mut command = std::process::Command::new(&self.dcqcn);
-        command.args(line.split_whitespace());
+        command.args(line.split_whitespace()).env("DCQCN_AUDIT", self.audit.path());
         Ok(self.netns.run(|| command.output())??)
     }
 
@@ -158,6 +161,33 @@ fn a_file_says_what_is_attached_and_the_command_line_has_the_last_word() -> Resu
     assert_eq!(class["drain_rate_bps"], 1_000_000_000);
     says(&lab.refused(1, &format!("attach b0 --config {file} --set wred.3.kmin=1MB"))?, "above wred.3.kmax");
     says(&lab.refused(3, "status b0")?, "b0 is not attached");
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
+#[test]
+fn pairs_are_entered_shown_and_forgotten() -> Result<()> {
+    if !runnable("pairs_are_entered_shown_and_forgotten", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("pair")?;
+    says(&lab.refused(3, "pair list a0")?, "a0 is not attached");
+    lab.ok("attach a0 --pacer none --set link_rate=1gbit --flows 64")?;
+    says(&lab.ok("pair list a0")?, "no pairs are known");
+
+    let table = lab.ok("pair add a0 10.0.0.1 0x11 35 --peer 10.0.0.2")?;
+    says(&table, "10.0.0.1  0x000011  0x000023  static");
+    says(&table, "10.0.0.2  0x000023  0x000011  static");
+    lab.ok("pair add a0 fd00::1 17 0x24")?;
+    let pairs = lab.json("pair list a0")?;
+    assert_eq!(pairs["pairs"].as_array().map(Vec::len), Some(3), "{pairs}");
+    assert_eq!(lab.json("qp a0")?["pairs"], pairs["pairs"]);
+
+    lab.ok("pair del a0 10.0.0.2 0x23")?;
+    says(&lab.refused(1, "pair del a0 10.0.0.2 0x23")?, "no pair of QP 0x23 at 10.0.0.2 is known");
+    says(&lab.refused(2, "pair add a0 10.0.0.1 1 0x23")?, "2 to 16777215");
+    says(&lab.refused(2, "pair add a0 10.0.0 0x11 0x23")?, "invalid IP address");
+    assert_eq!(lab.json("pair list a0")?["pairs"].as_array().map(Vec::len), Some(2));
     lab.ok("detach a0")?;
     Ok(())
 }

@@ -8,8 +8,8 @@ use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::flow::{QpId, set_index};
 use dcqcn_common::layout::{
-    Counters, DEFAULT_FLOWS, Event, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow,
-    RpSet, Test, WAYS,
+    Backlog, CmSet, Counters, DEFAULT_FLOWS, Event, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair,
+    QUEUES, Queue, RpFlow, RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
@@ -18,7 +18,8 @@ use crate::object::OBJECT;
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 9] = ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "PAIRS", "RP", "NP", "EVENTS", "TEST"];
+pub const MAPS: [&str; 11] =
+    ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "BACKLOG", "PAIRS", "RP", "NP", "CM", "EVENTS", "TEST"];
 /// Read a value under its lock (`BPF_F_LOCK`, include/uapi/linux/bpf.h).
 const F_LOCK: u64 = 4;
 
@@ -164,6 +165,8 @@ pub struct Maps {
     pairs: HashMap<MapData, QpId, Pair>,
     rp: Array<MapData, RpSet>,
     np: Array<MapData, NpSet>,
+    cm: Array<MapData, CmSet>,
+    backlog: Array<MapData, Backlog>,
     events: RingBuf<MapData>,
     test: Array<MapData, Test>,
 }
@@ -203,6 +206,8 @@ impl Maps {
             pairs: map("PAIRS")?.try_into().map_err(at("PAIRS"))?,
             rp: map("RP")?.try_into().map_err(at("RP"))?,
             np: map("NP")?.try_into().map_err(at("NP"))?,
+            cm: map("CM")?.try_into().map_err(at("CM"))?,
+            backlog: map("BACKLOG")?.try_into().map_err(at("BACKLOG"))?,
             events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
             test: map("TEST")?.try_into().map_err(at("TEST"))?,
         })
@@ -347,6 +352,11 @@ impl Maps {
         })
     }
 
+    /// Every set of connections in the making, each read under its lock.
+    pub fn cm_sets(&self) -> impl Iterator<Item = Result<CmSet, Error>> {
+        (0..self.cm.len()).map(|index| self.cm.get(&index, F_LOCK).map_err(at("CM")))
+    }
+
     /// Every flow of the NP table.
     pub fn np_flows(&self) -> impl Iterator<Item = Result<NpFlow, Error>> {
         self.np_sets().flat_map(|set| match set {
@@ -380,6 +390,37 @@ impl Maps {
     /// The table is full, or what the kernel says.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
         self.pairs.insert(id, pair, 0).map_err(at("PAIRS"))
+    }
+
+    /// Tells what really waits in the queue `index`.
+    ///
+    /// # Errors
+    /// There is no such queue, or what the kernel says.
+    pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
+        self.backlog.set(index, backlog, 0).map_err(at("BACKLOG"))
+    }
+
+    /// What was told last to wait in each queue, numbered as [`Self::queues`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn backlogs(&self) -> Result<[Backlog; QUEUES as usize], Error> {
+        let mut backlogs = [Backlog::default(); QUEUES as usize];
+        for (index, backlog) in (0..).zip(&mut backlogs) {
+            *backlog = self.backlog.get(&index, 0).map_err(at("BACKLOG"))?;
+        }
+        Ok(backlogs)
+    }
+
+    /// Forgets a pair.
+    ///
+    /// # Errors
+    /// What the kernel says; that it was not there is none.
+    pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
+        match self.pairs.remove(id) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(at("PAIRS")(error)),
+        }
     }
 
     /// Clock, random source and outbox of programs under test.

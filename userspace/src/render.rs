@@ -30,9 +30,10 @@ impl Table {
     }
 
     /// Adds a row; it has a cell for each column.
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert_eq!(N, self.columns.len(), "{cells:?}");
-        self.rows.push(cells.into());
+    pub fn row(&mut self, cells: impl Into<Vec<String>>) {
+        let cells = cells.into();
+        debug_assert_eq!(cells.len(), self.columns.len(), "{cells:?}");
+        self.rows.push(cells);
     }
 
     /// Whether it has no rows.

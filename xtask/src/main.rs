@@ -1,11 +1,13 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `check`, `test` and `demo`.
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo` and `fidelity`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
 mod apt;
 mod build;
 mod check;
+mod deb;
 mod demo;
+mod fidelity;
 mod linker;
 mod llvm;
 mod run;
@@ -38,10 +40,14 @@ enum Verb {
     Build,
     /// Formatting, clippy with warnings denied (eBPF crate included) and rustdoc.
     Check,
+    /// Build the Debian package: binary, unit, default file, manual pages, completions, documentation.
+    Deb,
     /// Run every test; those that need the kernel need root.
     Test(test::Args),
     /// Four senders into a 200 Mb/s port, with and without DCQCN, in network namespaces. Needs root.
     Demo(demo::Args),
+    /// Run the simulations that docs/fidelity.md shows and write their tables and pictures into it.
+    Fidelity(fidelity::Args),
 }
 
 fn main() -> ExitCode {
@@ -63,8 +69,10 @@ fn dispatch(verb: Verb) -> Result<()> {
         }
         Verb::Build => build::run(&workspace).map(|_| ()),
         Verb::Check => check::run(&workspace),
+        Verb::Deb => deb::run(&workspace),
         Verb::Test(args) => test::run(&workspace, &args),
         Verb::Demo(args) => demo::run(&workspace, &args),
+        Verb::Fidelity(args) => fidelity::run(&workspace, &args),
     }
 }
 

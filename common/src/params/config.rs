@@ -32,6 +32,25 @@ pub const PACER_FQ: u64 = 1;
 /// `pacer`: one HTB class per QP, chosen by `skb->priority`.
 pub const PACER_HTB: u64 = 2;
 
+/// Words of `queue_source`.
+pub const QUEUE_SOURCES: &[&str] = &["virtual", "backlog"];
+/// `queue_source`: a virtual queue that drains at the class's rate.
+pub const QUEUE_SOURCE_VIRTUAL: u64 = 0;
+/// `queue_source`: the backlog of the real qdisc, which `dcqcn run` reads.
+pub const QUEUE_SOURCE_BACKLOG: u64 = 1;
+
+/// Words of `rp_variant`.
+pub const RP_VARIANTS: &[&str] = &["paper", "firmware"];
+/// `rp_variant`: the CNP cuts at once (DCQCN, SIGCOMM'15).
+pub const RP_VARIANT_PAPER: u64 = 0;
+/// `rp_variant`: free-running alpha and cut periods, as the parameters of NVIDIA's firmware tell.
+pub const RP_VARIANT_FIRMWARE: u64 = 1;
+
+/// `alpha_bits`: an integer of 0 to 1023, rounded down at every step, as in NVIDIA's firmware.
+pub const COARSE_ALPHA_BITS: u64 = 10;
+/// `alpha_bits`: as exact as the machine can.
+pub const FINE_ALPHA_BITS: u64 = 31;
+
 parameters! {
     /// Everything but the per-class tables.
     Scalars {
@@ -47,6 +66,8 @@ parameters! {
         link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
         /// Bytes the wire adds to every frame; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
         wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
+        /// Whose depth counts: a virtual queue's, or the real qdisc's as `dcqcn run` reads it (not for 100 ms: the virtual one's).
+        queue_source = QUEUE_SOURCE_VIRTUAL, "queue_source", Unit::Choice(QUEUE_SOURCES), 0, 1, "";
         /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (RFC 3168 has a router drop it).
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
         /// qdisc major number into whose class `queue + 1` the traffic class is put by skb->priority; 0 leaves it alone.
@@ -63,6 +84,10 @@ parameters! {
         /// Drop CNPs that were handled instead of passing them to the host (soft-RoCE ignores them).
         cnp_consume = 0, "cnp_consume", Unit::Switch, 0, 1, "";
 
+        /// Which DCQCN: `paper` cuts when a CNP arrives; `firmware` looks once per rate_reduce_monitor_period whether one did.
+        rp_variant = RP_VARIANT_PAPER, "rp_variant", Unit::Choice(RP_VARIANTS), 0, 1, "";
+        /// Fractional bits of alpha: 10, an integer of 0 to 1023 rounded down at every step as in NVIDIA's firmware, or 31.
+        alpha_bits = FINE_ALPHA_BITS, "alpha_bits", Unit::Count, COARSE_ALPHA_BITS, FINE_ALPHA_BITS, "";
         /// Period of the increase timer (paper: T, 55 us); 0 = off.
         rpg_time_reset_ns = 55 * US, "rpg_time_reset", Unit::Nanoseconds, 0, 10 * SECOND, "Slower recovery.";
         /// Bytes between two increase events (paper: B, 10 MB; NVIDIA counts it in units of 64 bytes); 0 = off.
@@ -81,8 +106,14 @@ parameters! {
         rpg_gd = 11, "rpg_gd", Unit::Count, 10, 15, "Gentler cuts.";
         /// Lowest percentage of its rate a flow keeps in one cut.
         rpg_min_dec_fac = 1, "rpg_min_dec_fac", Unit::Count, 1, 100, "Gentler cuts; 100 turns them off.";
-        /// Shortest time between two cuts of one flow; CNPs that come sooner are counted and change nothing.
+        /// Time between two cuts; firmware: the CNPs of one make one cut; paper: a CNP sooner is ignored (0: as published).
         rate_reduce_monitor_period_ns = 40 * US, "rate_reduce_monitor_period", Unit::Nanoseconds, 0, SECOND, "A flood of CNPs, forged ones too, does less harm.";
+        /// `firmware`: every cut first sets the target rate to the current rate, as `paper` always does.
+        clamp_tgt_rate = 0, "clamp_tgt_rate", Unit::Switch, 0, 1, "";
+        /// `firmware`: a cut sets the target rate to the current rate if the increase timer has expired since the last cut.
+        clamp_tgt_rate_after_time_inc = 1, "clamp_tgt_rate_after_time_inc", Unit::Switch, 0, 1, "";
+        /// `firmware`: rate a flow gets at its first CNP instead of a cut; 0 = the first CNP makes a cut like any other.
+        rate_to_set_on_first_cnp_bps = 0, "rate_to_set_on_first_cnp", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Gentler first reaction.";
         /// Decay of alpha per period, in 1/1024 (gain g = 1 - this/1024; paper: g = 1/256, so 1020).
         dce_tcp_g = 1020, "dce_tcp_g", Unit::Count, 1, 1023, "Alpha follows congestion more slowly: smoother, slower.";
         /// Period of the alpha timer (paper: tau', 55 us; longer than min_time_between_cnps).
@@ -215,6 +246,19 @@ impl Config {
                 rate_bps: s.rpg_min_rate_bps,
                 link_rate_bps: s.link_rate_bps,
             });
+        }
+        if s.alpha_bits != COARSE_ALPHA_BITS && s.alpha_bits != FINE_ALPHA_BITS {
+            return Err(Invalid::AlphaBits { bits: s.alpha_bits });
+        }
+        let first_rate_bps = s.rate_to_set_on_first_cnp_bps;
+        if first_rate_bps != 0 && first_rate_bps < MIN_RATE_BPS {
+            return Err(Invalid::range(Scalars::SPECS, "rate_to_set_on_first_cnp", first_rate_bps, None));
+        }
+        if first_rate_bps != 0 && first_rate_bps < s.rpg_min_rate_bps {
+            return Err(Invalid::FirstBelowMin { first_rate_bps, min_rate_bps: s.rpg_min_rate_bps });
+        }
+        if s.rp_variant == RP_VARIANT_FIRMWARE && s.rate_reduce_monitor_period_ns < US {
+            return Err(Invalid::NoCutPeriod { period_ns: s.rate_reduce_monitor_period_ns });
         }
         // A byte counter below the largest packet would fire many times per packet and mean nothing.
         if s.rpg_byte_reset_bytes != 0 && s.rpg_byte_reset_bytes < MIN_BYTE_RESET {

@@ -101,7 +101,7 @@ mod tests {
         let rp = Params::new(&config, Port::new(1, 1, 1)).unwrap().rp;
         assert_eq!((rp.line_rate_bps, rp.min_rate_bps), (40_000_000_000, 10_000_000));
         assert_eq!((rp.ai_rate_bps, rp.hai_rate_bps, rp.threshold), (40_000_000, 200_000_000, 5));
-        assert_eq!((rp.time_reset_ns, rp.alpha_period_ns, rp.cut_interval_ns), (55_000, 55_000, 40_000));
+        assert_eq!((rp.time_reset_ns, rp.alpha_period_ns, rp.guard_ns), (55_000, 55_000, 40_000));
         assert_eq!(rp.byte_reset_bytes, 10_000_000);
         // g = 1/256, alpha = 1, a cut of alpha / 2.
         assert_eq!((rp.gain_q31, rp.initial_alpha_q31, rp.cut_shift), (ALPHA_ONE / 256, ALPHA_ONE, 32));

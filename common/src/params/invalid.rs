@@ -25,6 +25,15 @@ pub enum Invalid {
     /// A byte counter that would fire several times in one packet.
     #[expect(missing_docs, reason = "the fields are the parameter's own")]
     ByteResetTooSmall { bytes: u64, min: u64 },
+    /// A rate at the first CNP below the lowest rate.
+    #[expect(missing_docs, reason = "the fields are the parameters' own")]
+    FirstBelowMin { first_rate_bps: u64, min_rate_bps: u64 },
+    /// A resolution of alpha between the two there are.
+    #[expect(missing_docs, reason = "the field is the parameter's own")]
+    AlphaBits { bits: u64 },
+    /// The `firmware` variant without a period between its cuts.
+    #[expect(missing_docs, reason = "the field is the parameter's own")]
+    NoCutPeriod { period_ns: u64 },
 }
 
 impl Invalid {
@@ -134,6 +143,24 @@ impl fmt::Display for Invalid {
             Self::Table { table, index, value, max } => {
                 write!(f, "{table}.{index} = {value} is out of range: allowed is 0 to {max}")
             }
+            Self::FirstBelowMin { first_rate_bps, min_rate_bps } => {
+                let first = Quantity(first_rate_bps, Unit::BitsPerSecond);
+                let min = Quantity(min_rate_bps, Unit::BitsPerSecond);
+                write!(
+                    f,
+                    "rate_to_set_on_first_cnp = {first} is below rpg_min_rate = {min}: raise it, set it to 0 (off) or lower rpg_min_rate"
+                )
+            }
+            Self::AlphaBits { bits } => {
+                write!(f, "alpha_bits = {bits} is out of range: allowed are 10 and 31")
+            }
+            Self::NoCutPeriod { period_ns } => {
+                let period = Quantity(period_ns, Unit::Nanoseconds);
+                write!(
+                    f,
+                    "rate_reduce_monitor_period = {period} is too short for rp_variant = firmware: set 1us or more"
+                )
+            }
             Self::ByteResetTooSmall { bytes, min } => {
                 let (bytes, min) = (Quantity(bytes, Unit::Bytes), Quantity(min, Unit::Bytes));
                 write!(f, "rpg_byte_reset = {bytes} is too small: allowed is 0 (off) or {min} and more")
@@ -241,6 +268,15 @@ mod tests {
             (
                 Invalid::Table { table: "dscp_to_tc", index: 26, value: 8, max: 7 },
                 "dscp_to_tc.26 = 8 is out of range: allowed is 0 to 7",
+            ),
+            (
+                Invalid::FirstBelowMin { first_rate_bps: 1_000_000, min_rate_bps: 10_000_000 },
+                "rate_to_set_on_first_cnp = 1mbit is below rpg_min_rate = 10mbit: raise it, set it to 0 (off) or lower rpg_min_rate",
+            ),
+            (Invalid::AlphaBits { bits: 20 }, "alpha_bits = 20 is out of range: allowed are 10 and 31"),
+            (
+                Invalid::NoCutPeriod { period_ns: 0 },
+                "rate_reduce_monitor_period = 0ns is too short for rp_variant = firmware: set 1us or more",
             ),
             (
                 Invalid::ByteResetTooSmall { bytes: 64, min: 1_000 },

@@ -1,9 +1,12 @@
-//! The reaction point of DCQCN (SIGCOMM'15, §3.1 and §5) as one would simulate it: real timers, floating point, one
-//! event at a time. It shares nothing with the machine it judges but the parameters' names.
+//! The reaction point of DCQCN as one would simulate it: real timers, floating point, one event at a time. It shares
+//! nothing with the machine it judges but the parameters' names.
 //!
-//! At one instant the alpha timer goes first, then the increase timer, the byte counter and the CNP.
+//! Both variants: the paper's (SIGCOMM'15, §3.1 and §5), and the one that NVIDIA's parameters describe, as HPCC's simulator
+//! and isekai have it.
+//!
+//! At one instant the alpha timer goes first, then the decrease check, the increase timer, the byte counter and the CNP.
 
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, RP_VARIANT_FIRMWARE};
 
 /// A rate this close to the line rate, in bit/s, is the line rate: averages only come near it.
 const AT_LINE_BPS: f64 = 1e-3;
@@ -20,6 +23,9 @@ struct Parameters {
     threshold: u64,
     /// g.
     gain: f64,
+    /// Alpha is a whole number of 1/1024, rounded down.
+    alpha_is_coarse: bool,
+    initial_alpha: f64,
     /// A cut takes this times alpha; 1/2 in the paper.
     cut: f64,
     /// The part of its rate a flow keeps at least.
@@ -30,6 +36,15 @@ struct Parameters {
     timer_ns: Option<u64>,
     /// B; `None` = off.
     byte_counter: Option<u64>,
+    /// What only the firmware has; `None` = the paper's variant.
+    firmware: Option<Firmware>,
+}
+
+struct Firmware {
+    check_period_ns: u64,
+    clamp: bool,
+    clamp_after_time: bool,
+    first_cnp_rate_bps: Option<f64>,
 }
 
 impl Parameters {
@@ -42,18 +57,40 @@ impl Parameters {
             hai_rate_bps: s.rpg_hai_rate_bps as f64,
             threshold: s.rpg_threshold,
             gain: 1.0 - s.dce_tcp_g as f64 / 1024.0,
+            alpha_is_coarse: s.alpha_bits == COARSE_ALPHA_BITS,
+            initial_alpha: s.initial_alpha_value as f64 / 1024.0,
             cut: 1024.0 / f64::powf(2.0, s.rpg_gd as f64),
             keep: s.rpg_min_dec_fac as f64 / 100.0,
             alpha_period_ns: s.dce_tcp_rtt_ns,
             timer_ns: (s.rpg_time_reset_ns != 0).then_some(s.rpg_time_reset_ns),
             byte_counter: (s.rpg_byte_reset_bytes != 0).then_some(s.rpg_byte_reset_bytes),
+            firmware: (s.rp_variant == RP_VARIANT_FIRMWARE).then_some(Firmware {
+                check_period_ns: s.rate_reduce_monitor_period_ns,
+                clamp: s.clamp_tgt_rate != 0,
+                clamp_after_time: s.clamp_tgt_rate_after_time_inc != 0,
+                first_cnp_rate_bps: (s.rate_to_set_on_first_cnp_bps != 0)
+                    .then_some(s.rate_to_set_on_first_cnp_bps as f64),
+            }),
+        }
+    }
+
+    /// An alpha as this machine can hold it.
+    fn held(&self, alpha: f64) -> f64 {
+        if self.alpha_is_coarse {
+            (alpha * 1024.0).floor().min(1023.0) / 1024.0
+        } else if alpha < NO_ALPHA {
+            0.0
+        } else {
+            alpha
         }
     }
 }
 
-/// When the two timers expire; they run from the first CNP on.
+/// When the timers expire; they run from the first CNP on.
+#[derive(Clone, Copy)]
 struct Timers {
     alpha_ns: u64,
+    check_ns: Option<u64>,
     increase_ns: Option<u64>,
 }
 
@@ -62,15 +99,19 @@ pub(crate) struct Model {
     parameters: Parameters,
     timers: Option<Timers>,
     bytes: u64,
+    /// A CNP came in this alpha period.
+    alpha_cnp: bool,
+    /// A CNP came since the last cut.
+    cut_cnp: bool,
     /// R_C.
     pub(crate) rate_bps: f64,
     /// R_T.
     pub(crate) target_bps: f64,
     /// Alpha, 0 to 1.
     pub(crate) alpha: f64,
-    /// T's events since the last CNP.
+    /// T's events since the last cut.
     pub(crate) time_stage: u64,
-    /// B's events since the last CNP.
+    /// B's events since the last cut.
     pub(crate) byte_stage: u64,
 }
 
@@ -81,10 +122,12 @@ impl Model {
         Self {
             rate_bps: parameters.line_rate_bps,
             target_bps: parameters.line_rate_bps,
-            alpha: config.scalars.initial_alpha_value as f64 / 1024.0,
+            alpha: parameters.held(parameters.initial_alpha),
             parameters,
             timers: None,
             bytes: 0,
+            alpha_cnp: false,
+            cut_cnp: false,
             time_stage: 0,
             byte_stage: 0,
         }
@@ -97,75 +140,142 @@ impl Model {
 
     /// Lets every timer expire that does so up to and including `now_ns`.
     pub(crate) fn run_until(&mut self, now_ns: u64) {
-        while let Some(Timers { alpha_ns, increase_ns }) = self.timers {
-            let alpha_is_next = increase_ns.is_none_or(|increase_ns| alpha_ns <= increase_ns);
-            if alpha_is_next && alpha_ns <= now_ns {
-                let expiries = if self.alpha == 0.0 {
-                    whole(now_ns - alpha_ns, self.parameters.alpha_period_ns)
-                } else {
-                    1
-                };
-                self.alpha *= 1.0 - self.parameters.gain;
-                if self.alpha < NO_ALPHA {
-                    self.alpha = 0.0;
-                }
-                self.timers = Some(Timers {
-                    alpha_ns: alpha_ns + expiries * self.parameters.alpha_period_ns,
-                    increase_ns,
-                });
-            } else if let Some((expiry_ns, period_ns)) = increase_ns.zip(self.parameters.timer_ns)
-                && expiry_ns <= now_ns
-            {
-                let expiries = if self.is_at_line_rate() { whole(now_ns - expiry_ns, period_ns) } else { 1 };
-                self.time_stage += expiries;
-                self.increase();
-                self.timers = Some(Timers { alpha_ns, increase_ns: Some(expiry_ns + expiries * period_ns) });
-            } else {
+        while let Some(timers) = self.timers {
+            let never = u64::MAX;
+            let check_ns = timers.check_ns.unwrap_or(never);
+            let increase_ns = timers.increase_ns.unwrap_or(never);
+            let next_ns = timers.alpha_ns.min(check_ns).min(increase_ns);
+            if next_ns > now_ns {
                 return;
+            }
+            // Timers that change nothing for a long time go up to the next one that does, or to the end.
+            let quiet_until_ns = if self.cut_cnp { check_ns.min(now_ns) } else { now_ns };
+            if timers.alpha_ns == next_ns {
+                let is_quiet = self.alpha == 0.0 && !self.alpha_cnp;
+                let expiries =
+                    whole_while(is_quiet, quiet_until_ns, next_ns, self.parameters.alpha_period_ns);
+                self.end_alpha_period();
+                self.set_timers(Timers {
+                    alpha_ns: next_ns + expiries * self.parameters.alpha_period_ns,
+                    ..timers
+                });
+            } else if let Some(firmware) = self.parameters.firmware.as_ref().filter(|_| check_ns == next_ns) {
+                let expiries = whole_while(!self.cut_cnp, now_ns, next_ns, firmware.check_period_ns);
+                let check_ns = Some(next_ns + expiries * firmware.check_period_ns);
+                self.set_timers(Timers { check_ns, ..timers });
+                if self.cut_cnp {
+                    self.cut(next_ns);
+                }
+            } else if let Some(period_ns) = self.parameters.timer_ns {
+                let is_quiet = self.is_at_line_rate();
+                // The check may cut, and restart this timer, at the same instant.
+                let quiet_until_ns = if self.cut_cnp { quiet_until_ns - 1 } else { quiet_until_ns };
+                let expiries = whole_while(is_quiet, quiet_until_ns.max(next_ns), next_ns, period_ns);
+                self.increase(|model| model.time_stage += expiries);
+                self.set_timers(Timers { increase_ns: Some(next_ns + expiries * period_ns), ..timers });
             }
         }
     }
 
+    fn set_timers(&mut self, timers: Timers) {
+        self.timers = Some(timers);
+    }
+
     /// A packet leaves.
     pub(crate) fn send(&mut self, bytes: u64) {
-        let (Some(limit), Some(_)) = (self.parameters.byte_counter, &self.timers) else {
+        let is_idle = self.parameters.firmware.is_some() && self.timers.is_none();
+        let Some(limit) = self.parameters.byte_counter.filter(|_| !is_idle) else {
             return;
         };
         self.bytes += bytes;
         while self.bytes >= limit {
             let events = if self.is_at_line_rate() { self.bytes / limit } else { 1 };
             self.bytes -= events * limit;
-            self.byte_stage += events;
-            self.increase();
+            self.increase(|model| model.byte_stage += events);
         }
     }
 
     /// A CNP arrives.
     pub(crate) fn cnp(&mut self, now_ns: u64) {
         let p = &self.parameters;
-        self.target_bps = self.rate_bps;
+        let increase_ns = p.timer_ns.map(|period_ns| now_ns + period_ns);
+        let alpha_ns = now_ns + p.alpha_period_ns;
+        let Some(firmware) = &p.firmware else {
+            let raised = (1.0 - p.gain) * self.alpha;
+            // The product is rounded before the gain is added, as integers do it.
+            let raised = p.held(p.held(raised) + p.gain);
+            self.set_timers(Timers { alpha_ns, check_ns: None, increase_ns });
+            self.cut(now_ns);
+            self.alpha = raised;
+            return;
+        };
+        if self.timers.is_some() {
+            self.alpha_cnp = true;
+            self.cut_cnp = true;
+            return;
+        }
+        match firmware.first_cnp_rate_bps {
+            Some(rate_bps) => {
+                self.rate_bps = rate_bps.min(p.line_rate_bps);
+                self.target_bps = self.rate_bps;
+            }
+            None => self.cut_cnp = true,
+        }
+        self.alpha = p.held(p.initial_alpha);
+        let check_ns = Some(now_ns + firmware.check_period_ns);
+        self.set_timers(Timers { alpha_ns, check_ns, increase_ns });
+    }
+
+    /// An alpha period ends.
+    fn end_alpha_period(&mut self) {
+        let p = &self.parameters;
+        self.alpha = p.held((1.0 - p.gain) * self.alpha);
+        if self.alpha_cnp {
+            self.alpha = p.held(self.alpha + p.gain);
+        }
+        self.alpha_cnp = false;
+    }
+
+    /// The rate is cut.
+    fn cut(&mut self, now_ns: u64) {
+        let p = &self.parameters;
+        let clamps = p.firmware.as_ref().is_none_or(|firmware| {
+            firmware.clamp || self.byte_stage != 0 || (firmware.clamp_after_time && self.time_stage != 0)
+        });
+        if clamps {
+            self.target_bps = self.rate_bps;
+        }
         self.rate_bps =
             (self.rate_bps * (1.0 - self.alpha * p.cut)).max(self.rate_bps * p.keep).max(p.min_rate_bps);
-        self.alpha = (1.0 - p.gain) * self.alpha + p.gain;
+        let increase_ns = p.timer_ns.map(|period_ns| now_ns + period_ns);
+        self.timers = self.timers.map(|timers| Timers { increase_ns, ..timers });
         self.time_stage = 0;
         self.byte_stage = 0;
         self.bytes = 0;
-        self.timers = Some(Timers {
-            alpha_ns: now_ns + p.alpha_period_ns,
-            increase_ns: p.timer_ns.map(|period_ns| now_ns + period_ns),
-        });
+        self.cut_cnp = false;
     }
 
-    /// An increase event, its stage already counted.
-    fn increase(&mut self) {
+    /// An increase event: the paper counts it on its stage first, the firmware last.
+    fn increase(&mut self, count: impl FnOnce(&mut Self)) {
+        if self.parameters.firmware.is_some() {
+            self.raise_target(|_| 1);
+            count(self);
+        } else {
+            count(self);
+            self.raise_target(|beyond| beyond);
+        }
+    }
+
+    /// `hyper` says how often R_HAI a step is when both counters are this far beyond F.
+    fn raise_target(&mut self, hyper: impl FnOnce(u64) -> u64) {
         let p = &self.parameters;
         let time = p.timer_ns.map(|_| self.time_stage);
         let bytes = p.byte_counter.map(|_| self.byte_stage);
         let running = || [time, bytes].into_iter().flatten();
-        let least = running().min().expect("one of the two has just counted");
-        let most = running().max().expect("one of the two has just counted");
+        let least = running().min().expect("one of the two has just expired");
+        let most = running().max().expect("one of the two has just expired");
         if least > p.threshold {
-            self.target_bps += (least - p.threshold) as f64 * p.hai_rate_bps;
+            self.target_bps += hyper(least - p.threshold) as f64 * p.hai_rate_bps;
         } else if most >= p.threshold {
             self.target_bps += p.ai_rate_bps;
         }
@@ -177,7 +287,7 @@ impl Model {
     }
 }
 
-/// Expiries of a timer that expires now and has `left_ns` to go.
-fn whole(left_ns: u64, period_ns: u64) -> u64 {
-    1 + left_ns / period_ns
+/// Expiries up to `until_ns` of a timer that expires at `next_ns` if `is_quiet`, otherwise the one.
+fn whole_while(is_quiet: bool, until_ns: u64, next_ns: u64, period_ns: u64) -> u64 {
+    if is_quiet { 1 + until_ns.saturating_sub(next_ns) / period_ns } else { 1 }
 }

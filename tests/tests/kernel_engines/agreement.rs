@@ -1,8 +1,8 @@
 //! Real and generated traffic through every hook and every setting.
 
 use dcqcn::engine::{Hook, Meta, Verdict};
-use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{CNP_LIMITS, Config, PACER_FQ, PACER_HTB, PACER_NONE};
+use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES};
+use dcqcn_common::params::{CNP_LIMITS, Config, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -232,6 +232,34 @@ fn every_class_from_below_kmin_to_beyond_kmax() {
         );
         both.state();
     }
+}
+
+/// With the real backlog as the source, its last reading decides, as long as it is fresh.
+#[test]
+fn the_backlog_counts_while_it_is_fresh() {
+    let mut config = everything();
+    config.scalars.rp_enable = 0;
+    config.scalars.queue_source = QUEUE_SOURCE_BACKLOG;
+    let Some(mut both) = Both::load("the_backlog_counts_while_it_is_fresh", 8, &config) else {
+        return;
+    };
+    let frame = Roce::default().frame();
+    let tc = u32::from(config.dscp_to_tc[26]);
+    let wred = config.wred[tc as usize];
+    let is_marked = |both: &mut Both, now_ns| {
+        both.process(Hook::Egress, now_ns, &frame, &Meta::default()).packet != frame
+    };
+    // Never read: the virtual queue, which is empty.
+    assert!(!is_marked(&mut both, START_NS));
+    for (bytes, marked) in [(wred.kmax_bytes + 1, true), (wred.kmin_bytes, false)] {
+        both.set_backlog(tc, &Backlog { bytes, read_at_ns: START_NS + 10 });
+        assert_eq!(is_marked(&mut both, START_NS + 20), marked, "{bytes} bytes");
+    }
+    both.set_backlog(tc, &Backlog { bytes: wred.kmax_bytes + 1, read_at_ns: START_NS + 10 });
+    assert!(is_marked(&mut both, START_NS + 10 + BACKLOG_AGE_NS - 1));
+    assert!(!is_marked(&mut both, START_NS + 10 + BACKLOG_AGE_NS), "too old");
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Egress, Stat::CpBacklogStale), 2);
 }
 
 #[test]

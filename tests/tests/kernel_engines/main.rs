@@ -4,4 +4,5 @@
 mod agreement;
 mod golden;
 mod mutation;
+mod pairing;
 mod replay;

@@ -1,10 +1,13 @@
 //! CP: which packets a port marks, and that it changes nothing else in them.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
+use dcqcn::backlog;
 use dcqcn::engine::Hook;
 use dcqcn::net::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn::params::Role;
-use dcqcn_common::layout::CLASSES;
+use dcqcn_common::layout::{BACKLOG_AGE_NS, CLASSES};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -79,6 +82,44 @@ fn the_link_rate_is_the_shapers() -> Result<()> {
         pair.a.run(|| dcqcn::attach::detach("a0"))??;
         assert_eq!(netlink.root_qdisc(index)?.context("the shaper is gone")?.kind, shaper);
     }
+    Ok(())
+}
+
+/// What waits in the shaper decides, whatever the virtual queue would say.
+#[test]
+fn the_real_backlog_decides() -> Result<()> {
+    if !runnable("the_real_backlog_decides", &["tbf"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("cp-backlog")?;
+    let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
+    // 125 bytes leave in a millisecond.
+    let tbf = QdiscSpec::Tbf { rate_bps: 1_000_000, burst_bytes: 2_000, limit_bytes: 1_000_000 };
+    netlink.replace_root(index, Handle::new(1, 0), &tbf)?;
+    let source = ["link_rate=10gbit", "queue_source=backlog", "wred.3.kmin=10KB", "wred.3.kmax=10KB"];
+    pair.a.attach("a0", Role::Switch, &source)?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let mut maps = pair.a.attachment("a0")?.maps;
+    let frame = |psn| Roce { psn, ..Roce::default() };
+
+    assert!(backlog::feed(&netlink, index, &mut maps)?, "the parameters want it");
+    for psn in 0..30 {
+        a.send(&frame(psn).frame())?;
+    }
+    // The last reading was of an empty queue, or is too old to count: in either case nothing is marked.
+    assert!(backlog::feed(&netlink, index, &mut maps)?);
+    a.send(&frame(30).frame())?;
+    for psn in 0..30 {
+        assert_eq!(b.expect()?, frame(psn).frame());
+    }
+    assert_eq!(b.expect()?, Roce { ecn: Ecn::CE, ..frame(30) }.frame(), "some 28 KB waited");
+
+    std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
+    a.send(&frame(31).frame())?;
+    assert_eq!(b.expect()?, frame(31).frame(), "the reading is too old to count");
+    assert!(pair.a.count("a0", Hook::Egress, Stat::CpBacklogStale)? > 0);
+    pair.a.set("a0", &["queue_source=virtual"])?;
+    assert!(!backlog::feed(&netlink, index, &mut maps)?, "nobody wants it any more");
     Ok(())
 }
 

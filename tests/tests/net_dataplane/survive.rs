@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::XdpMode;
 use dcqcn::attach::{self, Error, Request};
-use dcqcn::dataplane::{self, Sizes};
+use dcqcn::dataplane::{self, MAPS, Sizes};
 use dcqcn::net::link::VethEnd;
 use dcqcn::net::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn::params::{PacerChoice, Role, Settings, XdpModeChoice};
@@ -120,7 +120,7 @@ fn the_data_plane_stays_when_its_process_ends() -> Result<()> {
     assert!(matches!(refused.downcast_ref(), Some(Error::AlreadyAttached { .. })), "{refused}");
     marks(&pair)?;
     let held = Held::by(&pair.a, "a0")?;
-    assert_eq!((held.maps.len(), held.programs.len()), (9, 1), "{held:?}");
+    assert_eq!((held.maps.len(), held.programs.len()), (MAPS.len(), 1), "{held:?}");
     dcqcn(&pair.a, "detach a0")?;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, before);

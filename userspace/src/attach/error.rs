@@ -100,6 +100,27 @@ pub enum Error {
         /// What to attach with.
         remedy: &'static str,
     },
+    /// There is a daemon for it.
+    #[error("{iface} is served by another `dcqcn run`: end that one first")]
+    Served {
+        /// The interface.
+        iface: String,
+    },
+    /// Something an attachment keeps for as long as it lives.
+    #[error(
+        "{iface} is attached with {what} = {found}, which cannot become {asked} in place: `dcqcn detach {iface}`, \
+         then attach again"
+    )]
+    Anew {
+        /// The interface.
+        iface: String,
+        /// What is asked to be another.
+        what: &'static str,
+        /// What is asked.
+        asked: String,
+        /// What it is.
+        found: String,
+    },
     /// A combination that cannot work.
     #[error("{0}")]
     Unsupported(String),

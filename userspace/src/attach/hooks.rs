@@ -14,7 +14,7 @@ use crate::net::{Link, Netlink};
 use crate::params::XdpModeChoice;
 
 /// Pin of the XDP link of the other interface of an inline pair.
-const XDP_PEER: &str = "xdp_peer";
+pub(super) const XDP_PEER: &str = "xdp_peer";
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 

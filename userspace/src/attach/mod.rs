@@ -3,10 +3,12 @@
 //! What is attached lives in the kernel: programs, maps and links are pinned, and outlive this process. A description
 //! beside the pins ([`Info`]) says what was chosen and what to put back.
 
+mod change;
 mod error;
 mod hooks;
 mod place;
 mod probe;
+mod takeover;
 
 use std::fs;
 use std::path::Path;
@@ -16,8 +18,10 @@ use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Params, Port
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+pub use change::{Change, Refused, Transaction, change};
 pub use error::Error;
 use place::Place;
+pub use takeover::{Claim, claim, revise, upgrade};
 
 use crate::dataplane::{self, Maps, Sizes};
 use crate::net::tc::SavedQdisc;
@@ -61,6 +65,9 @@ pub struct Info {
     pub np_flows: u32,
     /// Version of dcqcn that attached.
     pub version: String,
+    /// Which object the programs come from; empty from versions that did not say.
+    #[serde(default)]
+    pub object: String,
     /// CLOCK_BOOTTIME when it was attached.
     pub attached_at_ns: u64,
     /// What was chosen, and why.
@@ -148,33 +155,21 @@ pub fn open(iface: &str) -> Result<Attachment, Error> {
     Ok(Attachment { info, maps })
 }
 
+/// The file system that attachments live on, as this process sees it; mounted if need be. Two that are equal are the
+/// same.
+///
+/// # Errors
+/// It cannot be mounted: that needs CAP_SYS_ADMIN, once after a boot.
+pub fn file_system() -> Result<u64, Error> {
+    Place::here()?.file_system()
+}
+
 /// Whether the interface an attachment belongs to is still there.
 ///
 /// # Errors
 /// The kernel's list of interfaces cannot be read.
 pub fn is_alive(info: &Info) -> Result<bool, Error> {
     Ok(Netlink::connect()?.links()?.iter().any(|link| link.index == info.ifindex && link.name == info.iface))
-}
-
-/// Changes parameters: `change` edits a copy of those in force; if what results is valid it replaces them at once, for
-/// every packet. Returns the old and the new.
-///
-/// # Errors
-/// Refused, and everything stays as it was.
-pub fn change<E: From<Error>>(
-    iface: &str,
-    change: impl FnOnce(&mut Config) -> Result<(), E>,
-) -> Result<(Config, Config), E> {
-    let place = Place::here()?;
-    let _lock = place.lock()?;
-    let mut attachment = open(iface)?;
-    let params = attachment.maps.params().map_err(Error::from)?;
-    let mut config = params.config;
-    change(&mut config)?;
-    attachment.info.check(&config)?;
-    let new = Params::new(&config, params.port).map_err(Error::from)?;
-    attachment.maps.set_params(&new).map_err(Error::from)?;
-    Ok((params.config, config))
 }
 
 impl Info {
@@ -267,6 +262,7 @@ impl Plan {
             rp_flows: flows,
             np_flows: flows,
             version: env!("CARGO_PKG_VERSION").into(),
+            object: takeover::object_id(),
             attached_at_ns: clock_gettime(ClockId::CLOCK_BOOTTIME)
                 .map_or(0, |t| std::time::Duration::from(t).as_nanos() as u64),
             notes,

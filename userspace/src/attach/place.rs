@@ -15,6 +15,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -73,6 +74,16 @@ impl Place {
             // Refused while there is something in it, which is right.
             let _ = fs::remove_dir(dir);
         }
+    }
+
+    /// Number of the file system that holds the pins.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(super) fn file_system(&self) -> Result<u64, Error> {
+        let bpf = self.pins.parent().unwrap_or(&self.pins);
+        let metadata = fs::metadata(bpf).map_err(|source| Error::File { path: bpf.to_owned(), source })?;
+        Ok(metadata.dev())
     }
 
     /// Pins of `iface`.

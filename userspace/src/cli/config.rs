@@ -1,14 +1,16 @@
 //! `config`: the configuration file.
 
-use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::{fmt, fs};
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use dcqcn_common::params::Quantity;
 use serde::Serialize;
 
 use super::output::Output;
-use super::settings::read_file;
+use crate::daemon;
 use crate::params::quantity::parse_rate_bps;
 use crate::params::{self, Profile, Settings, word};
 use crate::render::Table;
@@ -65,7 +67,7 @@ impl ExampleArgs {
     }
 }
 
-/// Check a configuration file and print what it says.
+/// Check a configuration file, of `attach` or of `run`, and print what it says.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Every error is told with its line. Whether rates fit the link is decided when attaching.
@@ -80,13 +82,67 @@ pub(super) struct CheckArgs {
 
 impl CheckArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let settings = read_file(&self.file)?;
         let file = self.file.display().to_string();
+        let text = fs::read_to_string(&self.file).with_context(|| format!("cannot read {file}"))?;
+        if daemon::config::is_daemon_file(&text) {
+            let config = daemon::config::parse(&file, &text)?;
+            return out.show(&DaemonReport::new(file, &config));
+        }
+        let settings = params::parse(&file, &text)?;
         // `lab` needs a rate, which `attach` may find out; any that it takes does here.
         settings
             .config(Some(Profile::MAX_LAB_RATE_BPS))
             .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
         out.show(&CheckReport::new(file, &settings))
+    }
+}
+
+/// What the file of `dcqcn run` says.
+#[derive(Serialize)]
+struct DaemonReport {
+    file: String,
+    interfaces: Vec<InterfaceReport>,
+    metrics: Option<SocketAddr>,
+}
+
+#[derive(Serialize)]
+struct InterfaceReport {
+    name: String,
+    settings: Vec<Said>,
+}
+
+impl DaemonReport {
+    fn new(file: String, config: &daemon::config::Config) -> Self {
+        let interface = |interface: &daemon::config::Interface| InterfaceReport {
+            name: interface.name.to_string(),
+            settings: CheckReport::new(String::new(), &interface.settings).settings,
+        };
+        Self {
+            file,
+            interfaces: config.interfaces.iter().map(interface).collect(),
+            metrics: config.metrics.map(|metrics| metrics.listen),
+        }
+    }
+}
+
+impl fmt::Display for DaemonReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} is valid, a file of `dcqcn run`", self.file)?;
+        let mut table = Table::new(&["INTERFACE", "SETTING", ">VALUE", ">DEFAULT"]);
+        for InterfaceReport { name, settings } in &self.interfaces {
+            if settings.is_empty() {
+                table.row([name.clone(), "all at their defaults".into(), String::new(), String::new()]);
+            }
+            for Said { key, value, default } in settings {
+                table.row([name.clone(), key.clone(), value.clone(), default.clone()]);
+            }
+        }
+        if self.interfaces.is_empty() {
+            writeln!(f, "it names no interface")?;
+        } else {
+            write!(f, "{table}")?;
+        }
+        self.metrics.map_or(Ok(()), |address| writeln!(f, "metrics on {address}"))
     }
 }
 
@@ -145,6 +201,23 @@ impl fmt::Display for CheckReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_the_daemon_is_told_interface_by_interface() {
+        let text = "[[interface]]\nname = 'eth*'\nrole = 'switch'\n[[interface]]\nname = 'ib0'\n\
+                    [metrics]\nlisten = '127.0.0.1:9310'\n";
+        let expected = "\
+x is valid, a file of `dcqcn run`
+INTERFACE  SETTING                 VALUE  DEFAULT
+eth*       role                   switch     host
+ib0        all at their defaults
+metrics on 127.0.0.1:9310
+";
+        let report =
+            |text| DaemonReport::new("x".into(), &daemon::config::parse("x", text).unwrap()).to_string();
+        assert_eq!(report(text), expected);
+        assert_eq!(report("[log]\n"), "x is valid, a file of `dcqcn run`\nit names no interface\n");
+    }
 
     #[test]
     fn check_prints_what_it_found() {

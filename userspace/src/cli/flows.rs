@@ -1,28 +1,28 @@
 //! `qp`: the flows of the reaction point and of the notification point.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use clap::Args;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{NpFlow, Pair, PairSource, RpFlow};
 use dcqcn_common::params::Params;
-use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
 use serde::Serialize;
 
 use super::output::Output;
 use crate::attach;
 use crate::clock::monotonic_ns;
 use crate::render::{self, Table};
+use crate::watch::{RpRow, address, age, hex};
 
 /// Show queue pairs: rates at the reaction point, CNPs at the notification point.
 ///
 /// A flow is named by the QP that receives its data, because data packets name no other.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-STATE is what the last increase of a flow was: line-rate (never cut, or back at the line rate),
-fast-recovery, additive-increase or hyper-increase. STAGE counts the increases by timer and by bytes
-since the last cut.
+STATE is what the last increase of a flow was (rp_variant firmware: what the next one will be):
+line-rate (never cut, or back at the line rate), fast-recovery, additive-increase or hyper-increase.
+STAGE counts the increases by timer and by bytes since the last cut.
 
 Examples:
   dcqcn qp eth0
@@ -53,28 +53,6 @@ struct QpReport {
     pairs: Vec<PairRow>,
 }
 
-/// A flow that leaves here.
-#[derive(Serialize)]
-struct RpRow {
-    /// The receiver.
-    address: IpAddr,
-    qpn: u32,
-    state: &'static str,
-    rate_bps: u64,
-    target_bps: u64,
-    /// 0 to 1.
-    alpha: f64,
-    time_stage: u32,
-    byte_stage: u32,
-    packets: u64,
-    bytes: u64,
-    last_seen_age_ns: u64,
-    /// `null` if there never was one.
-    last_cnp_age_ns: Option<u64>,
-    cnp_handled: u32,
-    cnp_ignored: u32,
-}
-
 /// A flow that arrives here marked.
 #[derive(Serialize)]
 struct NpRow {
@@ -90,7 +68,7 @@ struct NpRow {
 
 /// Two QPs known to be connected.
 #[derive(Serialize)]
-struct PairRow {
+pub(super) struct PairRow {
     address: IpAddr,
     qpn: u32,
     peer_qpn: u32,
@@ -111,49 +89,7 @@ impl QpReport {
         rp.sort_unstable_by_key(|row| (row.address, row.qpn));
         let mut np: Vec<NpRow> = np.into_iter().map(|flow| NpRow::new(&flow, now_ns)).collect();
         np.sort_unstable_by_key(|row| (row.address, row.qpn));
-        let mut pairs: Vec<PairRow> = pairs.iter().map(PairRow::new).collect();
-        pairs.sort_unstable_by_key(|row| (row.address, row.qpn));
-        Self { iface, rp, np, pairs }
-    }
-}
-
-impl RpRow {
-    fn new(flow: &RpFlow, p: &RpParams, now_ns: u64) -> Self {
-        let mut machine = flow.machine;
-        // The machine is lazy: what fell due since the last packet has not happened yet.
-        machine.advance(p, now_ns);
-        Self {
-            address: address(&flow.id),
-            qpn: flow.id.qpn,
-            state: state(&machine, p),
-            rate_bps: machine.rate_bps,
-            target_bps: machine.target_bps,
-            alpha: f64::from(machine.alpha_q31(p, now_ns)) / f64::from(ALPHA_ONE),
-            time_stage: machine.time_stage,
-            byte_stage: machine.byte_stage,
-            packets: flow.packets,
-            bytes: flow.bytes,
-            last_seen_age_ns: now_ns.saturating_sub(flow.last_seen_ns),
-            last_cnp_age_ns: age(flow.last_cnp_ns, now_ns),
-            cnp_handled: flow.cnp_handled,
-            cnp_ignored: flow.cnp_ignored,
-        }
-    }
-}
-
-/// The kind of the last increase (DCQCN, SIGCOMM'15, section 3.1): by the more and the less advanced of the two
-/// counters. A counter that is off has no say.
-fn state(machine: &RateMachine, p: &RpParams) -> &'static str {
-    if machine.active == 0 || machine.rate_bps >= p.line_rate_bps {
-        return "line-rate";
-    }
-    let stages = [(machine.time_stage, p.time_reset_ns), (machine.byte_stage, p.byte_reset_bytes)];
-    let on = || stages.iter().filter(|(_, period)| *period != 0).map(|(stage, _)| *stage);
-    match (on().max(), on().min()) {
-        (Some(most), _) if most < p.threshold => "fast-recovery",
-        (_, Some(least)) if least > p.threshold => "hyper-increase",
-        (Some(_), _) => "additive-increase",
-        (None, _) => "no-increase",
+        Self { iface, rp, np, pairs: PairRow::sorted(&pairs) }
     }
 }
 
@@ -171,30 +107,27 @@ impl NpRow {
 }
 
 impl PairRow {
+    /// A row for each pair, by address and number.
+    pub(super) fn sorted(pairs: &[(QpId, Pair)]) -> Vec<Self> {
+        let mut rows: Vec<Self> = pairs.iter().map(Self::new).collect();
+        rows.sort_unstable_by_key(|row| (row.address, row.qpn));
+        rows
+    }
+
+    /// The rows for people.
+    pub(super) fn table(rows: &[Self]) -> Table {
+        let mut table = Table::new(&["ADDRESS", "QPN", "PEER QPN", "KNOWN FROM"]);
+        for row in rows {
+            table.row([row.address.to_string(), hex(row.qpn), hex(row.peer_qpn), row.source.to_owned()]);
+        }
+        table
+    }
+
     fn new((id, pair): &(QpId, Pair)) -> Self {
-        let source = match pair.source {
-            source if source == PairSource::Static as u32 => "static",
-            source if source == PairSource::Datagram as u32 => "datagram",
-            _ => "unknown",
-        };
+        let source = PairSource::ALL.into_iter().find(|source| *source as u32 == pair.source);
+        let source = source.map_or("unknown", PairSource::label);
         Self { address: address(id), qpn: id.qpn, peer_qpn: pair.qpn, source }
     }
-}
-
-/// Time since `at_ns`; 0 is never.
-fn age(at_ns: u64, now_ns: u64) -> Option<u64> {
-    (at_ns != 0).then(|| now_ns.saturating_sub(at_ns))
-}
-
-/// The address of a QP, in words of the wire's byte order.
-fn address(id: &QpId) -> IpAddr {
-    let [a, b, c, d] = id.addr.map(|word| u128::from(u32::from_be(word)));
-    Ipv6Addr::from(a << 96 | b << 64 | c << 32 | d).to_canonical()
-}
-
-/// A QPN as packet dissectors show it.
-fn hex(qpn: u32) -> String {
-    format!("0x{qpn:06x}")
 }
 
 fn ago(age_ns: Option<u64>) -> String {
@@ -258,10 +191,7 @@ impl fmt::Display for QpReport {
             separator = "\n";
         }
         if !self.pairs.is_empty() {
-            let mut table = Table::new(&["ADDRESS", "QPN", "PEER QPN", "KNOWN FROM"]);
-            for row in &self.pairs {
-                table.row([row.address.to_string(), hex(row.qpn), hex(row.peer_qpn), row.source.to_owned()]);
-            }
+            let table = PairRow::table(&self.pairs);
             write!(f, "{separator}Connected queue pairs\n{table}")?;
         }
         Ok(())
@@ -314,23 +244,6 @@ mod tests {
     }
 
     #[test]
-    fn states_follow_the_stages() {
-        let p = params().rp;
-        let state_at = |time_stage, byte_stage| {
-            let machine =
-                RateMachine { active: 1, rate_bps: 1, time_stage, byte_stage, ..RateMachine::new(&p) };
-            state(&machine, &p)
-        };
-        assert_eq!([state_at(0, 4), state_at(4, 0)], ["fast-recovery"; 2]);
-        assert_eq!([state_at(5, 0), state_at(0, 5), state_at(6, 5)], ["additive-increase"; 3]);
-        assert_eq!(state_at(6, 6), "hyper-increase");
-        assert_eq!(state(&RateMachine::new(&p), &p), "line-rate");
-        let timer_only = RpParams { byte_reset_bytes: 0, ..p };
-        let machine = RateMachine { active: 1, rate_bps: 1, time_stage: 6, ..RateMachine::new(&p) };
-        assert_eq!(state(&machine, &timer_only), "hyper-increase");
-    }
-
-    #[test]
     fn a_port_wide_interval_has_no_address() {
         let mut port = NpFlow::new(QpId::NONE);
         port.on_ecn_marked(MS, 50_000);
@@ -353,16 +266,5 @@ mod tests {
     fn nothing_seen_says_so() {
         let report = QpReport::new("eth0".into(), &params(), 0, vec![], vec![], vec![]);
         assert_eq!(report.to_string(), "no RoCEv2 flow was seen on eth0 yet\n");
-    }
-
-    #[test]
-    fn addresses_are_those_of_the_wire() {
-        let wire = "fd00::1:2".parse::<Ipv6Addr>().unwrap().octets();
-        let mut addr = [0; 4];
-        for (word, bytes) in addr.iter_mut().zip(wire.chunks_exact(4)) {
-            *word = u32::from_ne_bytes(bytes.try_into().unwrap());
-        }
-        assert_eq!(address(&QpId { addr, qpn: 1 }).to_string(), "fd00::1:2");
-        assert_eq!(address(&QpId { addr: mapped([10, 0, 1, 2]), qpn: 1 }).to_string(), "10.0.1.2");
     }
 }

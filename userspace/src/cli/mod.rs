@@ -1,16 +1,33 @@
 //! The `dcqcn` command.
 
 mod attach;
+mod audit;
 mod config;
 mod counters;
+mod diff;
+mod doctor;
+mod ecnconfig;
 mod flows;
+mod group;
 mod lab;
+mod metrics;
+mod nvidia;
 mod output;
+mod package;
+mod pair;
+mod profile;
 mod queues;
 mod replay;
 mod run;
 mod settings;
+mod sim;
+mod sonic;
+mod targets;
+mod top;
+mod trace;
 mod tune;
+mod upgrade;
+mod watch;
 
 use std::io;
 use std::process::ExitCode;
@@ -24,6 +41,8 @@ use output::Output;
 const FAILED: u8 = 1;
 /// Exit code: the interface is not attached. (2, wrong usage, is clap's.)
 const NOT_ATTACHED: u8 = 3;
+/// Exit code: `diff` found a difference.
+const DIFFERENT: u8 = 4;
 
 const AFTER_HELP: &str = "\
 Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
@@ -34,9 +53,12 @@ Exit codes:
   1  failed or refused; nothing was changed
   2  wrong usage
   3  the interface is not attached
+  4  `diff`: what was compared is different; `doctor`: warnings, nothing worse
+  5  `doctor`: errors
 
 Environment:
-  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn::net=trace` (default: warn)";
+  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn::net=trace` (default: warn)
+  DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)";
 
 /// DCQCN congestion control for RoCEv2, in eBPF.
 ///
@@ -59,15 +81,39 @@ enum Command {
     Status(attach::StatusArgs),
     Get(tune::GetArgs),
     Set(tune::SetArgs),
+    Wred(group::WredArgs),
+    Np(group::NpArgs),
+    Rp(group::RpArgs),
+    #[command(subcommand)]
+    Profile(profile::ProfileCommand),
+    Diff(diff::DiffArgs),
+    Doctor(doctor::DoctorArgs),
+    Save(diff::SaveArgs),
+    Audit(audit::AuditArgs),
+    #[command(subcommand)]
+    Sonic(sonic::SonicCommand),
+    Ecnconfig(ecnconfig::EcnconfigArgs),
+    #[command(subcommand)]
+    Nvidia(nvidia::NvidiaCommand),
     Qp(flows::QpArgs),
+    #[command(subcommand)]
+    Pair(pair::PairCommand),
     Queues(queues::QueuesArgs),
     Counters(counters::CountersArgs),
+    Watch(watch::WatchArgs),
+    Top(top::TopArgs),
+    Metrics(metrics::MetricsArgs),
     Run(run::RunArgs),
+    Upgrade(upgrade::UpgradeArgs),
     #[command(subcommand)]
     Lab(lab::LabCommand),
     Replay(replay::ReplayArgs),
+    Sim(sim::SimArgs),
+    Trace(trace::TraceArgs),
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    Man(package::ManArgs),
+    Completions(package::CompletionsArgs),
 }
 
 impl Cli {
@@ -78,13 +124,33 @@ impl Cli {
             Command::Status(args) => args.run(out),
             Command::Get(args) => args.run(out),
             Command::Set(args) => args.run(out),
+            Command::Wred(args) => args.run(out),
+            Command::Np(args) => args.run(out),
+            Command::Rp(args) => args.run(out),
+            Command::Profile(command) => command.run(out),
+            Command::Diff(args) => args.run(out),
+            Command::Doctor(args) => args.run(out),
+            Command::Save(args) => args.run(out),
+            Command::Audit(args) => args.run(out),
+            Command::Sonic(command) => command.run(out),
+            Command::Ecnconfig(args) => args.run(out),
+            Command::Nvidia(command) => command.run(out),
             Command::Qp(args) => args.run(out),
+            Command::Pair(command) => command.run(out),
             Command::Queues(args) => args.run(out),
             Command::Counters(args) => args.run(out),
+            Command::Watch(args) => args.run(out),
+            Command::Top(args) => args.run(out),
+            Command::Metrics(args) => args.run(out),
             Command::Run(args) => args.run(out),
+            Command::Upgrade(args) => args.run(out),
             Command::Lab(command) => command.run(out),
             Command::Replay(args) => args.run(out),
+            Command::Sim(args) => args.run(out),
+            Command::Trace(args) => args.run(out),
             Command::Config(command) => command.run(out),
+            Command::Man(args) => args.run(out),
+            Command::Completions(args) => args.run(out),
         }
     }
 }
@@ -93,8 +159,11 @@ impl Cli {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("DCQCN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    // The controller's log is its own.
+    if !matches!(cli.command, Command::Run(_)) {
+        let filter = EnvFilter::try_from_env("DCQCN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    }
     // Not by the line, as standard output would be: a full table has a million.
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let mut out = Output::new(&mut stdout, cli.json);
@@ -103,6 +172,8 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read has read enough, as in `dcqcn qp eth0 | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<diff::Differs>() => ExitCode::from(DIFFERENT),
+        Err(error) if error.is::<doctor::Unwell>() => doctor::Unwell::exit_code(&error),
         Err(error) => {
             eprint!("{}", output::explain(&error));
             ExitCode::from(exit_code(&error))

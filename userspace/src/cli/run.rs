@@ -1,44 +1,55 @@
-//! `run`: what an attachment needs a process for.
+//! `run`: the controller.
 
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::output::Output;
-use crate::attach;
-use crate::interrupt::Interrupt;
-use crate::net::Netlink;
-use crate::pacer::htb::HtbPacer;
-use crate::params::{PacerChoice, word};
+use crate::daemon::config::{Config, DEFAULT_PATH, LogFormat};
+use crate::daemon::log::Log;
+use crate::daemon::{self, Options, Source};
 
-/// Keep the classes of the HTB pacer current, until Ctrl-C or SIGTERM.
+/// Run the controller until Ctrl-C or SIGTERM: attach what its file names, and keep it.
 ///
-/// Only needed where the kernel has no fq: the fq pacer works without a process. When it ends, classes stay as they
-/// are; a new run takes them over.
+/// The data plane works without it, and goes on when it ends, however it ends. What it is for: attaching interfaces that
+/// come later, parameters from a file, the classes of the HTB pacer, pairs from the kernel's own RDMA queue pairs, the real
+/// backlog for `queue_source = backlog`. Started again it takes over what is attached.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
+The file is read again when it changes and on SIGHUP: on all interfaces or, if anything in it is
+refused, on none. `dcqcn config check FILE` checks it beforehand. With interfaces instead of a
+file, these are served as they are attached.
+
 Examples:
+  dcqcn run
+  dcqcn run --config /etc/dcqcn/dcqcn.toml --log-format json
   dcqcn attach eth0 --pacer htb && dcqcn run eth0")]
 pub(super) struct RunArgs {
-    /// The interface.
-    iface: String,
+    /// Interfaces that are attached already; none to serve those of a file.
+    #[arg(conflicts_with = "config")]
+    ifaces: Vec<String>,
+    /// The file that says what to attach.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    config: PathBuf,
+    /// Detach at the end everything that was served.
+    #[arg(long)]
+    detach_on_exit: bool,
+    /// How log lines look [default: text, or as the file says].
+    #[arg(long, value_enum)]
+    log_format: Option<LogFormat>,
 }
 
 impl RunArgs {
-    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let attach::Attachment { info, maps } = attach::open(&self.iface)?;
-        if info.pacer != word(&PacerChoice::Htb) {
-            let iface = &info.iface;
-            let text = format!("{iface} needs no process: its pacer is {}, `run` is for htb\n", info.pacer);
-            return out.text(&text);
-        }
-        let interrupt = Interrupt::catch()?;
-        let mut pacer = HtbPacer::new(Netlink::connect()?, maps, info.ifindex)?;
-        tracing::info!(iface = info.iface, "keeping HTB classes");
-        // A turn waits for a cut itself.
-        while !interrupt.sleep(Duration::ZERO)? {
-            pacer.turn()?;
-        }
-        Ok(())
+    pub(super) fn run(self, _out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { ifaces, config: path, detach_on_exit, log_format } = self;
+        let (source, config) = if ifaces.is_empty() {
+            let config = Config::load(&path)?;
+            (Source::File(path), config)
+        } else {
+            (Source::Ifaces(ifaces), Config::default())
+        };
+        let format = log_format.or(config.log_format).unwrap_or_default();
+        let log = Log::begin(format, config.log_filter.as_deref())?;
+        daemon::run(Options { source, detach_on_exit }, config, &log)
     }
 }

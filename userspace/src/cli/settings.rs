@@ -14,7 +14,7 @@ pub(super) struct SettingsArgs {
     /// Read settings from this TOML file (`dcqcn config example` prints one).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The parameters to start from: those of the paper, or `lab` for links of at most 1 Gb/s.
+    /// The parameters to start from.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
     /// Set a parameter; counts over profile and file. May be repeated.

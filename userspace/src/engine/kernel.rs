@@ -6,7 +6,7 @@
 use aya::programs::{ProgramError, TestRun as _};
 use aya::{Ebpf, TestRunOptions};
 use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Counters, NpSet, Pair, RpSet, Test};
+use dcqcn_common::layout::{Backlog, Counters, NpSet, Pair, RpSet, Test};
 use dcqcn_common::params::Params;
 
 use super::{Engine, Error, Hook, MAX_PACKET, Meta, Outcome, Run, State, Verdict};
@@ -140,6 +140,10 @@ impl Engine for Kernel {
         Ok(self.maps.set_pair(id, pair)?)
     }
 
+    fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
+        Ok(self.maps.set_backlog(index, backlog)?)
+    }
+
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         Ok(self.maps.pair(id)?)
     }
@@ -167,6 +171,7 @@ impl Engine for Kernel {
             pairs: self.maps.pairs().collect::<Result<_, _>>()?,
             rp: self.maps.rp_sets().collect::<Result<_, _>>()?,
             np: self.maps.np_sets().collect::<Result<_, _>>()?,
+            cm: self.maps.cm_sets().collect::<Result<_, _>>()?,
             random: self.random,
         };
         state.sort_pairs();

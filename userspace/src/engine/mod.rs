@@ -9,7 +9,7 @@ mod reference;
 
 use aya::programs::ProgramError;
 use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Counters, NpSet, Pair, QUEUES, RpSet};
+use dcqcn_common::layout::{Backlog, CmSet, Counters, NpSet, Pair, QUEUES, RpSet};
 use dcqcn_common::params::Params;
 use serde::Serialize;
 
@@ -116,6 +116,8 @@ pub struct State {
     pub rp: Vec<RpSet>,
     /// The flow table of the notification point.
     pub np: Vec<NpSet>,
+    /// Connections in the making.
+    pub cm: Vec<CmSet>,
     /// State of the random sequence.
     pub random: u64,
 }
@@ -178,6 +180,12 @@ pub trait Engine {
     /// # Errors
     /// What the kernel says.
     fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error>;
+
+    /// Tells what really waits in the queue `index`, below [`QUEUES`].
+    ///
+    /// # Errors
+    /// There is no such queue, or what the kernel says.
+    fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error>;
 
     /// The QPN at the other end of `id`, where it is known.
     ///

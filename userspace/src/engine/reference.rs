@@ -6,7 +6,8 @@ use dcqcn_common::classify::Frame;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{
-    ClassCounters, Counters, Event, NpFlow, NpSet, Pair, QUEUES, RpFlow, RpSet, Set, WAYS, bpf_spin_lock,
+    Backlog, CM_SETS, ClassCounters, CmFlow, CmSet, Counters, Event, NpFlow, NpSet, Pair, QUEUES, RpFlow,
+    RpSet, Set, WAYS, bpf_spin_lock,
 };
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
@@ -28,11 +29,13 @@ const EMPTY_RP_FLOW: RpFlow = RpFlow {
         target_bps: 0,
         alpha_epoch_ns: 0,
         next_increase_ns: 0,
+        cut_check_ns: 0,
         bytes: 0,
         alpha_at_epoch_q31: 0,
         time_stage: 0,
         byte_stage: 0,
         active: 0,
+        pending: 0,
     },
     pacer: Pacer::NEW,
     packets: 0,
@@ -56,10 +59,12 @@ pub struct Reference {
 struct Tables {
     counters: [Counters; 3],
     queues: [u64; QUEUES as usize],
+    backlogs: [Backlog; QUEUES as usize],
     pairs: HashMap<QpId, Pair>,
     pairs_max: usize,
     rp: Vec<RpSet>,
     np: Vec<NpSet>,
+    cm: Vec<CmSet>,
     random: u64,
 }
 
@@ -70,10 +75,12 @@ impl Reference {
         let tables = Tables {
             counters: [Counters::ZERO; 3],
             queues: [0; QUEUES as usize],
+            backlogs: [Backlog::default(); QUEUES as usize],
             pairs: HashMap::new(),
             pairs_max: sizes.pairs() as usize,
             rp: vec![empty_set(EMPTY_RP_FLOW); sizes.rp_sets() as usize],
             np: vec![empty_set(NpFlow::EMPTY); sizes.np_sets() as usize],
+            cm: vec![empty_set(CmFlow::EMPTY); CM_SETS as usize],
             random: seed,
         };
         Self { params: Box::new(*params), tables }
@@ -114,6 +121,12 @@ impl Engine for Reference {
         Ok(())
     }
 
+    fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
+        let place = self.tables.backlogs.get_mut(index as usize);
+        *place.ok_or(dataplane::Error::Missing("BACKLOG"))? = *backlog;
+        Ok(())
+    }
+
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         Ok(self.tables.pairs.get(id).copied())
     }
@@ -135,13 +148,14 @@ impl Engine for Reference {
     }
 
     fn state(&self) -> Result<State, Error> {
-        let Tables { counters, queues, pairs, rp, np, random, .. } = &self.tables;
+        let Tables { counters, queues, pairs, rp, np, cm, random, .. } = &self.tables;
         let mut state = State {
             counters: *counters,
             queues: *queues,
             pairs: pairs.iter().map(|(id, pair)| (*id, *pair)).collect(),
             rp: rp.clone(),
             np: np.clone(),
+            cm: cm.clone(),
             random: *random,
         };
         state.sort_pairs();
@@ -215,14 +229,27 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.np.get_mut(index as usize).map(f)
     }
 
-    fn pair(&self, id: &QpId) -> Option<u32> {
-        self.tables.pairs.get(id).map(|pair| pair.qpn)
+    fn backlog(&self, index: u32) -> Option<Backlog> {
+        self.tables.backlogs.get(index as usize).copied()
     }
 
-    fn learn_pair(&mut self, id: &QpId, pair: Pair) {
-        if self.tables.pairs.len() < self.tables.pairs_max {
-            self.tables.pairs.entry(*id).or_insert(pair);
+    fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R> {
+        self.tables.cm.get_mut(index as usize).map(f)
+    }
+
+    fn pair(&self, id: &QpId) -> Option<Pair> {
+        self.tables.pairs.get(id).copied()
+    }
+
+    fn set_pair(&mut self, id: &QpId, pair: Pair) {
+        let Tables { pairs, pairs_max, .. } = &mut *self.tables;
+        if pairs.len() < *pairs_max || pairs.contains_key(id) {
+            pairs.insert(*id, pair);
         }
+    }
+
+    fn forget_pair(&mut self, id: &QpId) {
+        self.tables.pairs.remove(id);
     }
 
     /// No controller listens to an engine.

@@ -23,10 +23,15 @@ impl Default for Histogram {
 impl Histogram {
     /// Counts `value`.
     pub fn record(&mut self, value: u64) {
+        self.record_many(value, 1);
+    }
+
+    /// Counts `value` `times` times, or with this weight.
+    pub fn record_many(&mut self, value: u64, times: u64) {
         if let Some(count) = self.counts.get_mut(bin_of(value)) {
-            *count += 1;
+            *count += times;
         }
-        self.total += 1;
+        self.total += times;
         self.max = self.max.max(value);
     }
 

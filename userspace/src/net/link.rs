@@ -109,7 +109,7 @@ impl Netlink {
     /// The kernel refuses.
     pub fn links(&self) -> Result<Vec<Link>> {
         let bodies = self
-            .dump(RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
+            .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
             .map_err(|refusal| refused("list", "all interfaces", refusal))?;
         let mut links = bodies.iter().map(|body| self.describe(body)).collect::<Result<Vec<_>>>()?;
         links.sort_unstable_by_key(|link| link.index);

@@ -9,6 +9,7 @@ mod ethtool;
 pub mod link;
 mod netlink;
 pub mod netns;
+pub mod rdma;
 pub mod tc;
 mod wire;
 

@@ -8,7 +8,7 @@ use netlink_packet_core::{NLMSG_DONE, NLMSG_ERROR};
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
-use rtnetlink::sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
+use rtnetlink::sys::protocols::{NETLINK_GENERIC, NETLINK_RDMA, NETLINK_ROUTE};
 use rtnetlink::sys::{Socket, SocketAddr};
 
 use super::error::{Error, Refusal, Result};
@@ -32,6 +32,8 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 pub struct Netlink {
     route: Socket,
     generic: Socket,
+    /// `None` where the kernel has no RDMA.
+    rdma: Option<Socket>,
     sequence: Cell<u32>,
 }
 
@@ -42,6 +44,8 @@ pub(super) enum Subsystem {
     Route,
     /// Families with numbers given at run time, `ethtool` among them.
     Generic,
+    /// RDMA devices and their queue pairs.
+    Rdma,
 }
 
 /// The kernel's answer to one exchange.
@@ -74,6 +78,7 @@ impl Netlink {
         Ok(Self {
             route: open(NETLINK_ROUTE).map_err(failed)?,
             generic: open(NETLINK_GENERIC).map_err(failed)?,
+            rdma: open(NETLINK_RDMA).ok(),
             sequence: Cell::new(0),
         })
     }
@@ -85,6 +90,14 @@ impl Netlink {
     pub fn connect_in(netns: &Netns) -> Result<Self> {
         let _inside = netns.enter()?;
         Self::connect()
+    }
+
+    /// Whether the kernel has a subsystem.
+    pub(super) const fn has(&self, subsystem: Subsystem) -> bool {
+        match subsystem {
+            Subsystem::Route | Subsystem::Generic => true,
+            Subsystem::Rdma => self.rdma.is_some(),
+        }
     }
 
     /// Makes one change.
@@ -117,6 +130,7 @@ impl Netlink {
     /// Lists objects.
     pub(super) fn dump(
         &self,
+        subsystem: Subsystem,
         kind: u16,
         body: impl Fn(&mut Encoder),
     ) -> Result<std::result::Result<Vec<Vec<u8>>, Refusal>> {
@@ -124,7 +138,7 @@ impl Netlink {
         for _ in 0..DUMP_ATTEMPTS {
             let mut request = Encoder::default();
             request.message(kind, NLM_F_REQUEST | NLM_F_DUMP, &body);
-            answer = self.exchange(Subsystem::Route, &mut request.into_bytes())?;
+            answer = self.exchange(subsystem, &mut request.into_bytes())?;
             if !answer.interrupted {
                 break;
             }
@@ -150,6 +164,10 @@ impl Netlink {
         let socket = match subsystem {
             Subsystem::Route => &self.route,
             Subsystem::Generic => &self.generic,
+            Subsystem::Rdma => self.rdma.as_ref().ok_or_else(|| Error::Socket {
+                operation: "ask for RDMA devices",
+                source: io::Error::from(io::ErrorKind::Unsupported),
+            })?,
         };
         retry(|| socket.send(requests, 0)).map_err(|source| Error::Socket {
             operation: "send to the kernel's network configuration",

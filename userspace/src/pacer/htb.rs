@@ -4,6 +4,7 @@
 //! than the loop's tick, so a tick reads the flows that have a class and sets the rates that have moved.
 
 use std::collections::HashMap;
+use std::mem;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,7 +14,7 @@ use dcqcn_common::layout::{Event, RpFlow};
 use dcqcn_common::params::Params;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{HTB_MAJOR, class};
+use super::{HTB_MAJOR, class, port_classes};
 use crate::clock::monotonic_ns;
 use crate::dataplane::Maps;
 use crate::net::Netlink;
@@ -21,8 +22,13 @@ use crate::net::tc::{Batch, Handle};
 
 /// How often recovering rates are followed.
 const TICK: Duration = Duration::from_millis(1);
-/// How often the whole table is searched for flows cut while no loop ran, and for classes nobody needs any more.
-const SWEEP_NS: u64 = 1_000_000_000;
+/// How long a loop without a class waits for a cut.
+const REST: Duration = Duration::from_millis(500);
+/// How often classes that nobody needs any more are given back, and flows looked at that gave theirs back.
+const PRUNE_NS: u64 = 1_000_000_000;
+/// How often the whole table is searched for flows that have no class: those cut while no loop ran, and those whose event
+/// found its ring full.
+const SWEEP_NS: u64 = 10_000_000_000;
 /// A flow that has been silent for so long gives its class back.
 const IDLE_NS: u64 = 30_000_000_000;
 
@@ -39,8 +45,13 @@ pub struct HtbPacer {
     maps: Maps,
     ifindex: u32,
     mtu_bytes: u32,
+    /// What the port's own classes were last set to; 0 before that.
+    line_bps: u64,
     classes: HashMap<u32, Class>,
+    /// Flows that gave their class back when they fell silent: they get it again when they send.
+    silent: HashMap<u32, Class>,
     swept_ns: u64,
+    pruned_ns: u64,
 }
 
 impl HtbPacer {
@@ -50,10 +61,20 @@ impl HtbPacer {
     /// The interface is gone.
     pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
         let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
-        Ok(Self { netlink, maps, ifindex, mtu_bytes, classes: HashMap::new(), swept_ns: 0 })
+        Ok(Self {
+            netlink,
+            maps,
+            ifindex,
+            mtu_bytes,
+            line_bps: 0,
+            classes: HashMap::new(),
+            silent: HashMap::new(),
+            swept_ns: 0,
+            pruned_ns: 0,
+        })
     }
 
-    /// Waits for a cut, for a tick at most, and brings the classes up to date.
+    /// Waits for a cut, for half a second at most, and brings the classes up to date.
     ///
     /// # Errors
     /// The interface or the maps are gone.
@@ -62,6 +83,7 @@ impl HtbPacer {
         let params = self.maps.params()?;
         let now_ns = monotonic_ns();
         let mut batch = Batch::new(self.ifindex);
+        self.follow_line(&mut batch, &params);
         let cuts = self.maps.events();
         for Event { set, way } in cuts {
             if let Some(flow) = self.maps.rp_flow(set, way as usize)? {
@@ -79,6 +101,10 @@ impl HtbPacer {
                 }
             }
         }
+        if now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS {
+            self.pruned_ns = now_ns;
+            self.prune(&mut batch, &params, now_ns)?;
+        }
         if !batch.is_empty() {
             self.netlink.commit(batch).context("cannot set the rates of the HTB classes")?;
         }
@@ -87,10 +113,27 @@ impl HtbPacer {
 
     fn wait(&self) -> Result<()> {
         let mut fds = [PollFd::new(self.maps.events_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
+        // The first look finds what was cut while nobody looked.
+        let time = match self.swept_ns {
+            0 => Duration::ZERO,
+            _ if self.classes.is_empty() => REST,
+            _ => TICK,
+        };
+        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
             Err(error) => Err(error).context("cannot wait for the data plane"),
+        }
+    }
+
+    /// Holds the port to the rate of its line, should that have been set to another.
+    fn follow_line(&mut self, batch: &mut Batch, params: &Params) {
+        let line_bps = params.config.line_rate_bps();
+        if line_bps != 0 && line_bps != self.line_bps {
+            for class in port_classes(line_bps, self.mtu_bytes) {
+                batch.replace_htb_class(&class);
+            }
+            self.line_bps = line_bps;
         }
     }
 
@@ -122,26 +165,49 @@ impl HtbPacer {
 
     /// Looks at the whole table.
     fn sweep(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
-        let mut live = HashMap::new();
-        let flows: Vec<_> = self.maps.rp_flows().collect::<Result<_, _>>()?;
-        for (set, way, flow) in flows {
-            if let Some(minor) = htb_minor(set, way)
-                && flow.machine.active != 0
-                && now_ns.saturating_sub(flow.last_seen_ns) < IDLE_NS
-            {
-                live.insert(minor, ());
-                self.follow(batch, params, now_ns, (set, way), flow);
+        for index in 0..=params.port.rp_set_mask {
+            for (way, flow) in self.maps.rp_set(index)?.ways.into_iter().enumerate() {
+                if flow.last_seen_ns != 0 && !is_idle(&flow, now_ns) {
+                    self.follow(batch, params, now_ns, (index, way), flow);
+                }
             }
         }
-        self.classes.retain(|&minor, _| {
-            let keep = live.contains_key(&minor);
-            if !keep {
-                batch.delete_class(handle(minor));
-            }
-            keep
-        });
         Ok(())
     }
+
+    /// Gives back the classes of flows that are silent, or gone, and gives those that speak again theirs.
+    fn prune(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+        for (minor, class) in mem::take(&mut self.silent) {
+            match self.flow_of(&class)? {
+                Some(flow) if is_idle(&flow, now_ns) => _ = self.silent.insert(minor, class),
+                Some(flow) => self.follow(batch, params, now_ns, class.place, flow),
+                None => {}
+            }
+        }
+        for (minor, class) in mem::take(&mut self.classes) {
+            let flow = self.flow_of(&class)?;
+            if flow.is_some_and(|flow| !is_idle(&flow, now_ns)) {
+                self.classes.insert(minor, class);
+                continue;
+            }
+            batch.delete_class(handle(minor));
+            if flow.is_some() {
+                self.silent.insert(minor, class);
+            }
+        }
+        Ok(())
+    }
+
+    /// The flow a class was made for, if it is still there.
+    fn flow_of(&self, class: &Class) -> Result<Option<RpFlow>> {
+        let flow = self.maps.rp_flow(class.place.0, class.place.1)?;
+        Ok(flow.filter(|flow| flow.id == class.id && flow.machine.active != 0))
+    }
+}
+
+/// Silent for so long that its class serves nobody.
+const fn is_idle(flow: &RpFlow, now_ns: u64) -> bool {
+    now_ns.saturating_sub(flow.last_seen_ns) >= IDLE_NS
 }
 
 /// The class a flow's packets name in `skb->priority`; `htb_minor` keeps it in 16 bits.

@@ -81,14 +81,20 @@ pub fn install(netlink: &Netlink, ifindex: u32, config: &Config, notes: &mut Vec
     let htb = QdiscSpec::Htb { default_minor: REST.minor(), direct_qlen: 1_000 };
     netlink.replace_root(ifindex, Handle::new(HTB_MAJOR, 0), &htb)?;
     let root = Handle::new(HTB_MAJOR, 0);
-    netlink.replace_htb_class(
-        ifindex,
-        &HtbClass { parent: root, rate_bps: line_bps, ..class(PORT, line_bps, mtu_bytes) },
-    )?;
-    // First in line, so that what a flow sent before its first cut leaves before what it sends after.
-    netlink.replace_htb_class(ifindex, &HtbClass { priority: 0, ..class(REST, line_bps, mtu_bytes) })?;
+    for class in port_classes(line_bps, mtu_bytes) {
+        netlink.replace_htb_class(ifindex, &class)?;
+    }
     notes.push(format!("htb {root} holds the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));
     Ok(())
+}
+
+/// The classes every port has, for a line of this rate: the port as a whole, and what has no class of its own.
+fn port_classes(line_bps: u64, mtu_bytes: u32) -> [HtbClass; 2] {
+    let root = Handle::new(HTB_MAJOR, 0);
+    let port = HtbClass { parent: root, rate_bps: line_bps, ..class(PORT, line_bps, mtu_bytes) };
+    // First in line, so that what a flow sent before its first cut leaves before what it sends after.
+    let rest = HtbClass { priority: 0, ..class(REST, line_bps, mtu_bytes) };
+    [port, rest]
 }
 
 /// A class below [`PORT`] that sends at `rate_bps` and no faster.

@@ -43,7 +43,7 @@ pub const ENTRIES: [Entry; 5] = [
     },
     Entry {
         key: "profile",
-        doc: "paper: the DCQCN paper's parameters. lab: the same slowed down to a link of at most 1 Gb/s.",
+        doc: "The DCQCN paper, NVIDIA's firmware, HPCC's simulator, Intel's driver, or the paper slowed down to 1 Gb/s and less.",
         words: words::<Profile>,
         default: quoted::<Profile>,
     },
@@ -61,7 +61,7 @@ pub const ENTRIES: [Entry; 5] = [
     },
     Entry {
         key: "flows",
-        doc: "Flows each table holds; the least recently used goes first. 152 bytes at the RP, 56 at the NP.",
+        doc: "Flows each table holds; the least recently used goes first. 160 bytes at the RP, 56 at the NP.",
         words: Vec::new,
         default: || DEFAULT_FLOWS.to_string(),
     },

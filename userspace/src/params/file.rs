@@ -13,6 +13,7 @@
 //! 26 = 3
 //! ```
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -68,49 +69,64 @@ const TABLES: [&str; 3] = ["wred", "dscp_to_tc", "tc_to_queue"];
 /// It is not TOML, names what does not exist, or gives a value that is none. Whether the values go together is for
 /// [`Settings::config`] to say.
 pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
+    read(name, text, |reader, table| {
+        for (key, value) in table {
+            reader.setting(key, value);
+        }
+        std::mem::take(&mut reader.settings)
+    })
+}
+
+/// Reads TOML with `file`, and collects what is wrong with it.
+pub(crate) fn read<T>(
+    name: &str,
+    text: &str,
+    file: impl FnOnce(&mut Reader<'_>, &DeTable<'_>) -> T,
+) -> Result<T, FileErrors> {
     let mut reader = Reader { text, settings: Settings::default(), errors: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         reader.refuse(error.span().unwrap_or_default(), error.message());
     }
-    if reader.errors.is_empty() {
-        reader.file(table.get_ref());
-    }
-    let Reader { settings, mut errors, .. } = reader;
-    if errors.is_empty() {
-        return Ok(settings);
+    let result = reader.errors.is_empty().then(|| file(&mut reader, table.get_ref()));
+    let mut errors = reader.errors;
+    if let Some(result) = result.filter(|_| errors.is_empty()) {
+        return Ok(result);
     }
     errors.sort_by_key(|error| error.line);
     Err(FileErrors { name: name.to_owned(), errors })
 }
 
-struct Reader<'a> {
+/// A file being read.
+pub(crate) struct Reader<'a> {
     text: &'a str,
-    settings: Settings,
+    /// The settings read so far.
+    pub(crate) settings: Settings,
     errors: Vec<FileError>,
 }
 
-type Value<'i> = Spanned<DeValue<'i>>;
+/// A value with its place in the text.
+pub(crate) type Value<'i> = Spanned<DeValue<'i>>;
 
 impl Reader<'_> {
-    fn refuse(&mut self, at: Range<usize>, message: impl fmt::Display) {
+    /// Notes that something is wrong at a place of the text.
+    pub(crate) fn refuse(&mut self, at: Range<usize>, message: impl fmt::Display) {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
         self.errors.push(FileError { line, message: message.to_string() });
     }
 
-    fn file(&mut self, table: &DeTable<'_>) {
-        for (key, value) in table {
-            match key.get_ref().as_ref() {
-                "role" => self.settings.role = self.choice(value).or(self.settings.role),
-                "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
-                "pacer" => self.settings.pacer = self.choice(value).or(self.settings.pacer),
-                "xdp_mode" => self.settings.xdp_mode = self.choice(value).or(self.settings.xdp_mode),
-                "flows" => self.settings.flows = self.flows(value),
-                PARAMETERS => self.parameters("", value),
-                table if TABLES.contains(&table) => self.parameters(&format!("{table}."), value),
-                other => self.unknown(other, key.span()),
-            }
+    /// Reads one of the settings that `attach` knows.
+    pub(crate) fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>) {
+        match key.get_ref().as_ref() {
+            "role" => self.settings.role = self.choice(value).or(self.settings.role),
+            "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
+            "pacer" => self.settings.pacer = self.choice(value).or(self.settings.pacer),
+            "xdp_mode" => self.settings.xdp_mode = self.choice(value).or(self.settings.xdp_mode),
+            "flows" => self.settings.flows = self.flows(value),
+            PARAMETERS => self.parameters("", value),
+            table if TABLES.contains(&table) => self.parameters(&format!("{table}."), value),
+            other => self.unknown(other, key.span()),
         }
     }
 
@@ -152,7 +168,8 @@ impl Reader<'_> {
         }
     }
 
-    fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
+    /// Reads a word.
+    pub(crate) fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
         let word = scalar(value).unwrap_or_default();
         parse_word(&word).map_err(|error: UnknownWord| self.refuse(value.span(), error)).ok()
     }
@@ -174,7 +191,7 @@ pub fn parse_flows(text: &str) -> Result<u32, String> {
 }
 
 /// A scalar value as its text.
-fn scalar(value: &Value<'_>) -> Option<String> {
+pub(crate) fn scalar(value: &Value<'_>) -> Option<String> {
     match value.get_ref() {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),

@@ -4,17 +4,22 @@
 
 mod choice;
 mod example;
-mod file;
+pub(crate) mod file;
+mod group;
 mod key;
+pub mod nvidia;
 mod profile;
 pub mod quantity;
+mod save;
 mod schema;
 mod settings;
 
 pub use choice::{PacerChoice, Role, UnknownWord, XdpModeChoice, parse_word, word, words};
 pub use example::{ENTRIES, Entry, example, example_json};
 pub use file::{FileError, FileErrors, parse, parse_flows};
+pub use group::{Group, differing, help};
 pub use key::{Assignment, Key, SetError, UnknownKey, get, set};
 pub use profile::{Profile, ProfileError};
+pub use save::{changes_from_default, to_toml};
 pub use schema::schema;
 pub use settings::{Settings, SettingsError};

@@ -1,16 +1,24 @@
 //! Named sets of parameters.
 
 use clap::ValueEnum;
-use dcqcn_common::params::{Config, Quantity, Scalars, Spec, Unit};
+use dcqcn_common::params::{
+    COARSE_ALPHA_BITS, Config, MIN_RATE_BPS, Quantity, RP_VARIANT_FIRMWARE, Scalars, Spec, Unit, WredConfig,
+};
 use serde::{Deserialize, Serialize};
 
 /// A named set of parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// The parameters of the DCQCN paper, for links of 10 to 100 Gb/s.
+    /// The DCQCN paper's machine and numbers, for links of 10 to 100 Gb/s.
     #[default]
     Paper,
+    /// NVIDIA's firmware: its machine, 10-bit alpha and default numbers.
+    Nvidia,
+    /// HPCC's simulator: the firmware's machine, numbers that scale with the link.
+    Hpcc,
+    /// Intel's irdma: the firmware's machine with the numbers of its driver.
+    Irdma,
     /// The paper's dynamics slowed down to a link of 1 Gb/s or less.
     Lab,
 }
@@ -20,19 +28,27 @@ pub enum Profile {
 pub enum ProfileError {
     /// The profile depends on a rate that is not known.
     #[error(
-        "profile `lab` depends on the link's rate, which is not known: set it, as in `link_rate=200mbit`"
+        "profile `{0}` depends on the link's rate, which is not known: set it, as in `link_rate=200mbit`"
     )]
-    NoRate,
+    NoRate(&'static str),
     /// The link is too fast for it.
     #[error(
         "profile `lab` is for links up to {}, this one has {}: use profile `paper`",
         Quantity(Profile::MAX_LAB_RATE_BPS, Unit::BitsPerSecond), Quantity(*.0, Unit::BitsPerSecond)
     )]
     TooFast(u64),
+    /// The link is too slow for it.
+    #[error(
+        "profile `hpcc` is for links of {} and more, this one has {}: use profile `lab`",
+        Quantity(Profile::MIN_HPCC_RATE_BPS, Unit::BitsPerSecond), Quantity(*.0, Unit::BitsPerSecond)
+    )]
+    TooSlow(u64),
 }
 
 /// The link the paper's parameters were chosen for (DCQCN, SIGCOMM'15, section 5: 40 Gb/s).
 const PAPER_RATE_BPS: u64 = 40_000_000_000;
+/// The link HPCC's parameters are multiples of (`run.py` of its simulator: `bw / 25`).
+const HPCC_RATE_BPS: u64 = 25_000_000_000;
 /// Pmax of `lab`: 10 %.
 const LAB_PMAX_PPM: u64 = 100_000;
 /// s on the fastest link of `lab`.
@@ -43,69 +59,190 @@ const TIMES: [&str; 4] =
 /// Rates: R_AI, R_HAI and the lowest rate shrink with the link.
 const RATES: [&str; 3] = ["rpg_ai_rate", "rpg_hai_rate", "rpg_min_rate"];
 
+const US: u64 = 1_000;
+const KB: u64 = 1_000;
+const MBIT: u64 = 1_000_000;
+
 impl Profile {
     /// Fastest link `lab` is for. Above it the paper's own parameters serve: at 10 Gb/s two flows still have their fixed
     /// point on the linear part of the marking curve, at 1 Gb/s no more.
     pub const MAX_LAB_RATE_BPS: u64 = 1_000_000_000;
+    /// Slowest link `hpcc` is for: its lowest rate is 1 Gb/s.
+    pub const MIN_HPCC_RATE_BPS: u64 = 10_000_000_000;
 
-    /// Its parameters for a link of `link_bps`.
-    ///
-    /// `paper` is [`Config::DEFAULT`] on every link.
-    ///
-    /// `lab` is `paper` dilated in time by s = 40 · sqrt(1 Gb/s / link): the timers are multiplied by s, R_AI, R_HAI and the floor have
-    /// the same share of the link as on 40 Gb/s, each kept within its range; bytes (Kmin, Kmax, the byte counter) stay.
-    ///
-    /// The fluid model of DCQCN ("ECN or Delay", CoNEXT'16) is invariant if C·T, C·tau, C·tau', R_AI/C and B are kept.
-    /// With s = 40 a link of 1 Gb/s then behaves as one of 40 Gb/s does: the same queue in bytes, and a loop that is
-    /// stable with 40 times the delay, which is what a loop in software has. (With the paper's own numbers two flows on
-    /// 1 Gb/s need a marking probability of 7.7 %, above Pmax, and the queue sits at Kmax.) On slower links the same
-    /// dilation would make convergence as slow as the link, many seconds, while the delay of a loop in software grows
-    /// less; the square root is between the two. Measured with `dcqcn lab incast` (10 s, the first 2 s left out):
-    ///
-    /// | link, senders | share of the link | Jain | drops | queue p99 |
-    /// |---|---|---|---|---|
-    /// | 1 Gb/s, 4 | 92 % | 0.999 | 59 | 162 KB |
-    /// | 200 Mb/s, 4 | 98 % | 0.993 | 0 | 125 KB |
-    /// | 200 Mb/s, 16 | 95 % | 1.000 | 0 | 262 KB |
-    /// | 100 Mb/s, 2 | 97 % | 0.999 | 0 | 62 KB |
-    /// | 40 Mb/s, 4 | 96 % | 0.991 | 0 | 191 KB |
-    ///
-    /// Pmax is 10 %: the model counts in packets of 1 KB, and with 4 KB ones a quarter as many pass in each
-    /// CNP interval, so that the same signal takes four times the probability; the rest is room for more flows.
+    /// Its parameters for a link of `link_bps`; each profile's own function has the table.
     ///
     /// # Errors
-    /// `lab` needs to know the rate, and that it is at most 1 Gb/s.
+    /// `lab` and `hpcc` need to know the rate, and serve only some links.
     pub fn config(self, link_bps: Option<u64>) -> Result<Config, ProfileError> {
-        let mut config = Config::DEFAULT;
-        if self == Self::Paper {
-            return Ok(config);
+        let link_bps = link_bps.filter(|bps| *bps != 0);
+        match self {
+            Self::Paper => Ok(Config::DEFAULT),
+            Self::Nvidia => Ok(nvidia()),
+            Self::Hpcc => hpcc(link_bps.ok_or(ProfileError::NoRate("hpcc"))?),
+            Self::Irdma => Ok(irdma()),
+            Self::Lab => lab(link_bps.ok_or(ProfileError::NoRate("lab"))?),
         }
-        let link_bps = link_bps.filter(|bps| *bps != 0).ok_or(ProfileError::NoRate)?;
-        if link_bps > Self::MAX_LAB_RATE_BPS {
-            return Err(ProfileError::TooFast(link_bps));
-        }
-        for wred in &mut config.wred {
-            wred.pmax_ppm = LAB_PMAX_PPM;
-        }
-        // s in millionths: 10^9 · 10^12 / 1 bit/s, below 2^70, is why 128 bits.
-        let root = (u128::from(Self::MAX_LAB_RATE_BPS) * 1_000_000_000_000 / u128::from(link_bps)).isqrt();
-        let s_millionths = LAB_DILATION * u64::try_from(root).unwrap_or(u64::MAX / LAB_DILATION);
-        for spec in Scalars::SPECS {
-            if TIMES.contains(&spec.key) {
-                scale(spec, &mut config.scalars, s_millionths, 1_000_000);
-            } else if RATES.contains(&spec.key) {
-                scale(spec, &mut config.scalars, link_bps, PAPER_RATE_BPS);
-            }
-        }
-        Ok(config)
     }
 }
 
+/// `nvidia`: the defaults of ConnectX firmware, as NVIDIA's "DCQCN parameters" page and `mlxconfig` list them.
+///
+/// | parameter | value |
+/// |---|---|
+/// | variant, alpha | firmware, 10 bits |
+/// | dce_tcp_g, dce_tcp_rtt, initial_alpha_value | 1019, 1 us, 1023 |
+/// | rate_reduce_monitor_period, rpg_gd, rpg_min_dec_fac | 4 us, 11, 50 % |
+/// | rpg_time_reset, rpg_byte_reset, rpg_threshold | 300 us, 32767 · 64 B, 1 |
+/// | rpg_ai_rate, rpg_hai_rate, rpg_min_rate | 5, 50, 1 Mb/s |
+/// | clamp_tgt_rate, clamp_tgt_rate_after_time_inc | 0, 1 |
+/// | rate_to_set_on_first_cnp | 0 |
+/// | min_time_between_cnps, cnp_dscp, cnp_802p_prio | 4 us, 48, 6 |
+///
+/// That `rpg_byte_reset` counts in 64 bytes is isekai's reading; the field has 15 bits. Marking is the switch's and stays
+/// `paper`'s.
+fn nvidia() -> Config {
+    let mut config = Config::DEFAULT;
+    let s = &mut config.scalars;
+    s.rp_variant = RP_VARIANT_FIRMWARE;
+    s.alpha_bits = COARSE_ALPHA_BITS;
+    s.dce_tcp_g = 1_019;
+    s.dce_tcp_rtt_ns = US;
+    s.initial_alpha_value = 1_023;
+    s.rate_reduce_monitor_period_ns = 4 * US;
+    s.rpg_gd = 11;
+    s.rpg_min_dec_fac = 50;
+    s.rpg_time_reset_ns = 300 * US;
+    s.rpg_byte_reset_bytes = 32_767 * 64;
+    s.rpg_threshold = 1;
+    s.rpg_ai_rate_bps = 5 * MBIT;
+    s.rpg_hai_rate_bps = 50 * MBIT;
+    s.rpg_min_rate_bps = MBIT;
+    s.clamp_tgt_rate = 0;
+    s.clamp_tgt_rate_after_time_inc = 1;
+    s.rate_to_set_on_first_cnp_bps = 0;
+    s.min_time_between_cnps_ns = 4 * US;
+    s.cnp_dscp = 48;
+    s.cnp_802p_prio = 6;
+    config
+}
+
+/// `hpcc`: `dcqcn` of HPCC's simulator (SIGCOMM'19; its `run.py`, `rdma-hw.cc` and `mix/config.txt`), on a link of
+/// `link_bps` = k · 25 Gb/s.
+///
+/// | parameter | value |
+/// |---|---|
+/// | variant, alpha | firmware, exact |
+/// | g, alpha period, first alpha | 1/256, 1 us, 1 |
+/// | cut period, floor of a cut | 4 us, none (1 %) |
+/// | T, B, F | 300 us, off, 1 |
+/// | R_AI, R_HAI, lowest rate | k · 5 Mb/s, k · 50 Mb/s, 1 Gb/s |
+/// | target rate | to the current rate after a timer event |
+/// | Kmin, Kmax, Pmax | k · 100 KB, k · 400 KB, 20 % |
+/// | time between CNPs | none: every marked packet's ACK tells |
+fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
+    if link_bps < Profile::MIN_HPCC_RATE_BPS {
+        return Err(ProfileError::TooSlow(link_bps));
+    }
+    let mut config = Config::DEFAULT;
+    let s = &mut config.scalars;
+    s.rp_variant = RP_VARIANT_FIRMWARE;
+    s.dce_tcp_g = 1_020;
+    s.dce_tcp_rtt_ns = US;
+    s.initial_alpha_value = 1_024;
+    s.rate_reduce_monitor_period_ns = 4 * US;
+    s.rpg_time_reset_ns = 300 * US;
+    s.rpg_byte_reset_bytes = 0;
+    s.rpg_threshold = 1;
+    s.rpg_ai_rate_bps = 5 * MBIT;
+    s.rpg_hai_rate_bps = 50 * MBIT;
+    s.rpg_min_rate_bps = 1_000 * MBIT;
+    s.clamp_tgt_rate = 0;
+    s.clamp_tgt_rate_after_time_inc = 1;
+    s.min_time_between_cnps_ns = 0;
+    for spec in Scalars::SPECS.iter().filter(|spec| ["rpg_ai_rate", "rpg_hai_rate"].contains(&spec.key)) {
+        scale(spec, s, link_bps, HPCC_RATE_BPS);
+    }
+    for wred in &mut config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100 * KB, 400 * KB, 200_000);
+        for spec in WredConfig::SPECS.iter().filter(|spec| ["kmin", "kmax"].contains(&spec.key)) {
+            scale(spec, wred, link_bps, HPCC_RATE_BPS);
+        }
+    }
+    Ok(config)
+}
+
+/// `irdma`: the congestion control defaults of Intel's irdma driver (its FreeBSD and out-of-tree sources).
+///
+/// | parameter | irdma | here |
+/// |---|---|---|
+/// | F | 5 | the same |
+/// | T | 0x37 us | 55 us |
+/// | B | 0x249f0 bytes | 150 KB |
+/// | rreduce_mperiod | 50 us | rate_reduce_monitor_period, firmware variant |
+/// | min_dec_factor | 1 % | the same |
+/// | min_rate | 0 | 100 kb/s, the lowest there is |
+/// | rai_factor, hai_factor | 1, 5 MSS per step | R_AI and R_HAI of `paper`: the card counts in windows, which a rate machine has not |
+/// | everything else | not published | `paper` |
+fn irdma() -> Config {
+    let mut config = Config::DEFAULT;
+    let s = &mut config.scalars;
+    s.rp_variant = RP_VARIANT_FIRMWARE;
+    s.rpg_threshold = 5;
+    s.rpg_time_reset_ns = 55 * US;
+    s.rpg_byte_reset_bytes = 150 * KB;
+    s.rate_reduce_monitor_period_ns = 50 * US;
+    s.rpg_min_dec_fac = 1;
+    s.rpg_min_rate_bps = MIN_RATE_BPS;
+    config
+}
+
+/// `lab` is `paper` dilated in time by s = 40 · sqrt(1 Gb/s / link): the timers are multiplied by s, R_AI, R_HAI and the floor have
+/// the same share of the link as on 40 Gb/s, each kept within its range; bytes (Kmin, Kmax, the byte counter) stay.
+///
+/// The fluid model of DCQCN ("ECN or Delay", CoNEXT'16) is invariant if C·T, C·tau, C·tau', R_AI/C and B are kept.
+/// With s = 40 a link of 1 Gb/s then behaves as one of 40 Gb/s does: the same queue in bytes, and a loop that is
+/// stable with 40 times the delay, which is what a loop in software has. (With the paper's own numbers two flows on
+/// 1 Gb/s need a marking probability of 7.7 %, above Pmax, and the queue sits at Kmax.) On slower links the same
+/// dilation would make convergence as slow as the link, many seconds, while the delay of a loop in software grows
+/// less; the square root is between the two. Measured with `dcqcn lab incast` (10 s, the first 2 s left out):
+///
+/// | link, senders | share of the link | Jain | drops | queue p99 |
+/// |---|---|---|---|---|
+/// | 1 Gb/s, 4 | 92 % | 0.999 | 59 | 162 KB |
+/// | 200 Mb/s, 4 | 98 % | 0.993 | 0 | 125 KB |
+/// | 200 Mb/s, 16 | 95 % | 1.000 | 0 | 262 KB |
+/// | 100 Mb/s, 2 | 97 % | 0.999 | 0 | 62 KB |
+/// | 40 Mb/s, 4 | 96 % | 0.991 | 0 | 191 KB |
+///
+/// Pmax is 10 %: the model counts in packets of 1 KB, and with 4 KB ones a quarter as many pass in each
+/// CNP interval, so that the same signal takes four times the probability; the rest is room for more flows.
+fn lab(link_bps: u64) -> Result<Config, ProfileError> {
+    if link_bps > Profile::MAX_LAB_RATE_BPS {
+        return Err(ProfileError::TooFast(link_bps));
+    }
+    let mut config = Config::DEFAULT;
+    for wred in &mut config.wred {
+        wred.pmax_ppm = LAB_PMAX_PPM;
+    }
+    // s in millionths: 10^9 · 10^12 / 1 bit/s, below 2^70, is why 128 bits.
+    let root = (u128::from(Profile::MAX_LAB_RATE_BPS) * 1_000_000_000_000 / u128::from(link_bps)).isqrt();
+    let s_millionths = LAB_DILATION * u64::try_from(root).unwrap_or(u64::MAX / LAB_DILATION);
+    for spec in Scalars::SPECS {
+        if TIMES.contains(&spec.key) {
+            scale(spec, &mut config.scalars, s_millionths, 1_000_000);
+        } else if RATES.contains(&spec.key) {
+            scale(spec, &mut config.scalars, link_bps, PAPER_RATE_BPS);
+        }
+    }
+    Ok(config)
+}
+
 /// Multiplies a parameter by `numerator / denominator` (not 0), rounded to nearest, within its range.
-fn scale(spec: &Spec<Scalars>, scalars: &mut Scalars, numerator: u64, denominator: u64) {
+fn scale<T>(spec: &Spec<T>, values: &mut T, numerator: u64, denominator: u64) {
     let (numerator, denominator) = (u128::from(numerator), u128::from(denominator));
-    let scaled = (u128::from((spec.get)(scalars)) * numerator + denominator / 2) / denominator;
-    (spec.set)(scalars, u64::try_from(scaled).unwrap_or(u64::MAX).clamp(spec.min, spec.max));
+    let scaled = (u128::from((spec.get)(values)) * numerator + denominator / 2) / denominator;
+    (spec.set)(values, u64::try_from(scaled).unwrap_or(u64::MAX).clamp(spec.min, spec.max));
 }
 
 #[cfg(test)]
@@ -130,10 +267,33 @@ mod tests {
         for key in TIMES.iter().chain(&RATES) {
             assert!(Spec::find(Scalars::SPECS, key).is_some(), "{key}");
         }
-        assert_eq!(Profile::Lab.config(None), Err(ProfileError::NoRate));
-        assert_eq!(Profile::Lab.config(Some(0)), Err(ProfileError::NoRate));
+        assert_eq!(Profile::Lab.config(None), Err(ProfileError::NoRate("lab")));
+        assert_eq!(Profile::Lab.config(Some(0)), Err(ProfileError::NoRate("lab")));
         let refused = Profile::Lab.config(Some(10_000_000_000)).unwrap_err().to_string();
         assert!(refused.contains("up to 1gbit, this one has 10gbit"), "{refused}");
+    }
+
+    #[test]
+    fn hpcc_scales_with_the_link_and_says_which_it_is_for() {
+        let config = Profile::Hpcc.config(Some(100_000_000_000)).unwrap();
+        let s = config.scalars;
+        assert_eq!((s.rpg_ai_rate_bps, s.rpg_hai_rate_bps), (20_000_000, 200_000_000));
+        let wred = config.wred[3];
+        assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (400_000, 1_600_000, 200_000));
+        assert_eq!(Profile::Hpcc.config(None), Err(ProfileError::NoRate("hpcc")));
+        let refused = Profile::Hpcc.config(Some(1_000_000_000)).unwrap_err().to_string();
+        assert!(refused.contains("of 10gbit and more, this one has 1gbit"), "{refused}");
+    }
+
+    #[test]
+    fn every_profile_is_valid_on_its_links() {
+        for &profile in Profile::value_variants() {
+            let link_bps = if profile == Profile::Lab { 1_000_000_000 } else { 25_000_000_000 };
+            let mut config = profile.config(Some(link_bps)).unwrap();
+            assert_eq!(config.validate(), Ok(()), "{profile:?}");
+            config.scalars.link_rate_bps = link_bps;
+            assert_eq!(config.validate(), Ok(()), "{profile:?}");
+        }
     }
 
     proptest! {

@@ -1,5 +1,7 @@
 //! Listing, creating and removing qdiscs and classes of one interface.
 
+use std::io;
+
 use libc::{
     RTM_DELQDISC, RTM_DELTCLASS, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER, RTM_NEWQDISC, RTM_NEWTCLASS,
 };
@@ -104,7 +106,9 @@ impl Netlink {
     /// The kernel refuses.
     pub fn qdiscs(&self, ifindex: u32) -> Result<Vec<Qdisc>> {
         let bodies = self
-            .dump(RTM_GETQDISC, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC))?
+            .dump(Subsystem::Route, RTM_GETQDISC, |request| {
+                tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
+            })?
             .map_err(|refusal| self.refused("list the qdiscs", ifindex, refusal))?;
         // The kernel lists those of all interfaces.
         Ok(bodies
@@ -120,7 +124,9 @@ impl Netlink {
     /// The kernel refuses.
     pub fn classes(&self, ifindex: u32) -> Result<Vec<Class>> {
         let bodies = self
-            .dump(RTM_GETTCLASS, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC))?
+            .dump(Subsystem::Route, RTM_GETTCLASS, |request| {
+                tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
+            })?
             .map_err(|refusal| self.refused("list the classes", ifindex, refusal))?;
         Ok(bodies.iter().filter_map(|body| class(body)).collect())
     }
@@ -198,7 +204,9 @@ impl Netlink {
     pub fn delete_clsact(&self, ifindex: u32) -> Result<bool> {
         for hook in Handle::CLSACT_HOOKS {
             let filters = self
-                .dump(RTM_GETTFILTER, |request| tcmsg(request, ifindex, Handle::UNSPEC, hook))?
+                .dump(Subsystem::Route, RTM_GETTFILTER, |request| {
+                    tcmsg(request, ifindex, Handle::UNSPEC, hook)
+                })?
                 .map_err(|refusal| self.refused("list the clsact filters", ifindex, refusal))?;
             if !filters.is_empty() {
                 return Ok(false);
@@ -290,22 +298,34 @@ impl Netlink {
 }
 
 /// Whether the running kernel has a qdisc of this kind, built in or as a module it can load. Tried on the
-/// loopback interface of a namespace of its own, which leaves nothing behind.
+/// loopback interface of a namespace of its own, which leaves nothing behind. A process without CAP_SYS_ADMIN
+/// cannot make one; it tries on its own loopback interface with options that every kind with options refuses
+/// before anything is changed.
 ///
 /// # Errors
-/// The process lacks CAP_SYS_ADMIN or CAP_NET_ADMIN.
+/// The process lacks CAP_NET_ADMIN.
 pub fn kernel_has_qdisc(kind: &str) -> Result<bool> {
-    netns::in_scratch(|| {
-        let netlink = Netlink::connect()?;
-        // Without options most kinds refuse to start (EINVAL); what counts is that the kernel knows the kind.
-        match netlink.put_qdisc(LOOPBACK, Handle::ROOT, Handle::new(1, 0), kind, &[])? {
-            Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
-            Err(refusal) if refusal.errno == Errno::EPERM => {
-                Err(netlink.refused(format!("try the qdisc {kind}"), LOOPBACK, refusal))
-            }
-            _ => Ok(true),
+    // Without options most kinds refuse to start (EINVAL); what counts is that the kernel knows the kind.
+    match netns::in_scratch(|| knows_qdisc(kind, Handle::new(1, 0), &[])) {
+        Err(Error::Netns { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+            // Attribute 1 is a structure or a number of 32 bits; here it has one byte.
+            let mut refused = Encoder::default();
+            refused.attribute(1, &[0]);
+            knows_qdisc(kind, Handle::new(0xdcff, 0), &refused.into_bytes())
         }
-    })
+        result => result,
+    }
+}
+
+fn knows_qdisc(kind: &str, handle: Handle, options: &[u8]) -> Result<bool> {
+    let netlink = Netlink::connect()?;
+    match netlink.put_qdisc(LOOPBACK, Handle::ROOT, handle, kind, options)? {
+        Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
+        Err(refusal) if refusal.errno == Errno::EPERM => {
+            Err(netlink.refused(format!("try the qdisc {kind}"), LOOPBACK, refusal))
+        }
+        _ => Ok(true),
+    }
 }
 
 /// Message type and flags that create or change a class.

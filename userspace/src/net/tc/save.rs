@@ -1,6 +1,7 @@
 //! Taking the root qdisc's place for a while, and giving it back.
 
 use std::fmt;
+use std::io::ErrorKind;
 
 use libc::RTM_GETTFILTER;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::qdisc::{LOOPBACK, tcmsg};
 use super::{Handle, Qdisc};
 use crate::net::error::{Error, Result};
-use crate::net::netlink::Netlink;
+use crate::net::netlink::{Netlink, Subsystem};
 use crate::net::netns;
 
 /// Kinds whose whole configuration is in the options they report. Others have classes, or tables they do not
@@ -142,12 +143,20 @@ impl Netlink {
             return Ok(Some(format!("it has a qdisc below it, {} {}", child.kind, child.handle)));
         }
         let filters = self
-            .dump(RTM_GETTFILTER, |request| tcmsg(request, ifindex, Handle::UNSPEC, root.handle))?
+            .dump(Subsystem::Route, RTM_GETTFILTER, |request| {
+                tcmsg(request, ifindex, Handle::UNSPEC, root.handle)
+            })?
             .map_err(|refusal| self.refused("list the filters", ifindex, refusal))?;
         if !filters.is_empty() {
             return Ok(Some("it has filters".to_owned()));
         }
-        netns::in_scratch(|| rehearse(root))
+        match netns::in_scratch(|| rehearse(root)) {
+            Err(Error::Netns { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Ok(Some(
+                "without CAP_SYS_ADMIN it cannot be tried; `dcqcn attach` once, a daemon takes it over"
+                    .to_owned(),
+            )),
+            result => result,
+        }
     }
 }
 

@@ -1,0 +1,142 @@
+//! Alpha, the estimate of congestion: what any number of its periods does to it, without a loop over them.
+
+use core::fmt;
+
+use super::RpParams;
+
+/// Powers of the decay kept: after 2^16 periods alpha is 0 for every gain (1023/1024 ^ 65536 = e^-64).
+pub const DECAYS: usize = 16;
+/// Tables of a coarse alpha: every step takes at least 1 from it, so 1023 steps leave nothing.
+pub const COARSE_STEPS: usize = 10;
+/// Bits between a coarse alpha and 2^-31.
+const COARSE_SHIFT: u32 = 21;
+/// Largest coarse alpha, 1023/1024, in 2^-31.
+pub(super) const COARSE_MAX_Q31: u32 = 1023 << COARSE_SHIFT;
+
+/// 2^k steps of decay, by alpha in 1/1024; zeros where alpha is not coarse.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CoarseDecay(pub [[u16; 1024]; COARSE_STEPS]);
+
+impl fmt::Debug for CoarseDecay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CoarseDecay(..)")
+    }
+}
+
+/// (`g_1024ths` / 1024)^(2^k) in 2^-31.
+pub(super) fn decay_powers(g_1024ths: u32) -> [u32; DECAYS] {
+    let mut power = g_1024ths << COARSE_SHIFT;
+    let mut powers = [0; DECAYS];
+    for slot in &mut powers {
+        *slot = power;
+        power = mul_q31(power, power);
+    }
+    powers
+}
+
+/// alpha ← `g_1024ths` · alpha / 1024, rounded down, applied 2^k times to every alpha of 0 to 1023.
+pub(super) fn coarse_steps(g_1024ths: u32) -> CoarseDecay {
+    let mut steps = [[0; 1024]; COARSE_STEPS];
+    let mut step = [0; 1024];
+    for (alpha, next) in (0..).zip(&mut step) {
+        *next = (g_1024ths * alpha / 1024) as u16;
+    }
+    for table in &mut steps {
+        *table = step;
+        step = table.map(|alpha| table.get(usize::from(alpha)).copied().unwrap_or(0));
+    }
+    CoarseDecay(steps)
+}
+
+/// `alpha_q31` after `periods` without a CNP: (1 − g)^periods times as much.
+#[inline(always)]
+pub(super) fn decayed(p: &RpParams, alpha_q31: u32, periods: u64) -> u32 {
+    if p.alpha_is_coarse != 0 {
+        return coarse_decayed(p, alpha_q31, periods);
+    }
+    if periods >> DECAYS != 0 {
+        return 0;
+    }
+    let mut alpha = alpha_q31;
+    for (bit, &decay) in p.decay_q31.iter().enumerate() {
+        if (periods >> bit) & 1 == 1 {
+            alpha = mul_q31(alpha, decay);
+        }
+    }
+    alpha
+}
+
+#[inline(always)]
+fn coarse_decayed(p: &RpParams, alpha_q31: u32, periods: u64) -> u32 {
+    if periods >> COARSE_STEPS != 0 {
+        return 0;
+    }
+    let mut alpha = alpha_q31 >> COARSE_SHIFT;
+    for (bit, step) in p.coarse_decay.0.iter().enumerate() {
+        if (periods >> bit) & 1 == 1 {
+            alpha = step[alpha as usize % 1024] as u32;
+        }
+    }
+    alpha << COARSE_SHIFT
+}
+
+/// `alpha_q31` after a period in which a CNP came: (1 − g) alpha + g.
+#[inline(always)]
+pub(super) fn raised(p: &RpParams, alpha_q31: u32) -> u32 {
+    (decayed(p, alpha_q31, 1) + p.gain_q31).min(p.max_alpha_q31)
+}
+
+/// Product of two fractions of 2^31, rounded.
+#[inline(always)]
+const fn mul_q31(a: u32, b: u32) -> u32 {
+    // Both at most 2^31: 2^62 + 2^30 fits.
+    (((a as u64).wrapping_mul(b as u64) + (1 << 30)) >> 31) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{COARSE_ALPHA_BITS, Config};
+
+    fn coarse(dce_tcp_g: u64) -> RpParams {
+        let mut config = Config::DEFAULT;
+        config.scalars.dce_tcp_g = dce_tcp_g;
+        config.scalars.alpha_bits = COARSE_ALPHA_BITS;
+        RpParams::new(&config)
+    }
+
+    #[test]
+    fn a_coarse_alpha_is_its_single_steps_for_every_start_and_gain() {
+        for g in [1, 2, 255, 512, 960, 1_000, 1_019, 1_020, 1_023] {
+            let p = coarse(g);
+            for start in 0..1_024u64 {
+                let mut alpha = start;
+                for periods in 0..1_100 {
+                    let closed = decayed(&p, (start as u32) << COARSE_SHIFT, periods);
+                    assert_eq!(u64::from(closed), alpha << COARSE_SHIFT, "g {g}, {start} after {periods}");
+                    alpha = g * alpha / 1_024;
+                    if alpha == 0 && periods > 1_024 {
+                        break;
+                    }
+                }
+                assert_eq!(alpha, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_coarse_alpha_rises_to_1023_and_no_further() {
+        let p = coarse(1_019);
+        let mut alpha = 512 << COARSE_SHIFT;
+        let mut expected = 512;
+        for _ in 0..2_000 {
+            alpha = raised(&p, alpha);
+            expected = (1_019 * expected / 1_024 + 5).min(1_023);
+            assert_eq!(alpha >> COARSE_SHIFT, expected);
+        }
+        // Rounded up, 5/1024 of it is 5 from 820 on: there it stops.
+        assert_eq!(expected, 820);
+        assert_eq!(raised(&p, p.initial_alpha_q31), COARSE_MAX_Q31);
+    }
+}

@@ -1,0 +1,326 @@
+//! Reaction point: the DCQCN rate machine of one QP.
+//!
+//! One machine, two variants (`rp_variant`):
+//!
+//! - `paper` (DCQCN, SIGCOMM'15 §3.1 and §5): a CNP cuts at once with the old alpha, then raises alpha; alpha decays when
+//!   no CNP came for a while.
+//! - `firmware` (the machine that NVIDIA's parameters describe; HPCC's simulator and Google's isekai have it in the
+//!   open): alpha and cuts have free-running periods, and all CNPs of a period count once.
+//!
+//! The machine is lazy: a rate only matters when a packet is sent, so [`RateMachine::advance`] catches up on all that fell
+//! due, in the order in which it did. At one instant: alpha, the cut, the increase timer, the byte counter, the CNP.
+//!
+//! Integers only. Rates are below 2^40 bit/s (800 Gb/s); alpha is a fraction of 2^31. Averages round up, so that a
+//! rate reaches its target after at most 40 halvings of the difference instead of staying one below it.
+
+mod alpha;
+mod increase;
+mod params;
+
+pub use alpha::{COARSE_STEPS, CoarseDecay, DECAYS};
+pub use increase::MAX_STEPS;
+use increase::Source;
+pub use params::RpParams;
+use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS};
+
+/// Alpha = 1.
+pub const ALPHA_ONE: u32 = 1 << 31;
+
+/// [`RateMachine::pending`]: a CNP came in this alpha period.
+const RAISE: u16 = 1;
+/// [`RateMachine::pending`]: a CNP came since the last cut.
+const CUT: u16 = 2;
+
+/// The rate machine of one QP.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateMachine {
+    /// Current rate R_C.
+    pub rate_bps: u64,
+    /// Target rate R_T.
+    pub target_bps: u64,
+    /// When alpha had the value stored: at the last CNP, or at a tick of its period before it.
+    pub alpha_epoch_ns: u64,
+    /// When the increase timer expires next.
+    pub next_increase_ns: u64,
+    /// An instant of the decrease check: the next one if a cut is pending. `firmware` only.
+    pub cut_check_ns: u64,
+    /// Bytes sent since the byte counter's last event.
+    pub bytes: u64,
+    /// Alpha at `alpha_epoch_ns`, in 2^-31; [`RateMachine::alpha_q31`] gives the present one.
+    pub alpha_at_epoch_q31: u32,
+    /// Events of the increase timer since the last cut (T); stays at its end.
+    pub time_stage: u32,
+    /// Events of the byte counter since the last cut (BC); stays at its end.
+    pub byte_stage: u32,
+    /// 0 until the first CNP: timers are idle.
+    pub active: u16,
+    /// What the last CNP has yet to do: bits for alpha (1) and the cut (2). `firmware` only.
+    pub pending: u16,
+}
+
+/// When what happens next inside a machine; `None` = nothing of that kind would change anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// The end of the alpha period.
+    pub alpha_ns: Option<u64>,
+    /// The decrease check that cuts.
+    pub cut_ns: Option<u64>,
+    /// The increase timer.
+    pub increase_ns: Option<u64>,
+}
+
+impl RateMachine {
+    /// A flow that starts: line rate, alpha at its initial value, timers idle.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(p: &RpParams) -> Self {
+        Self {
+            rate_bps: p.line_rate_bps,
+            target_bps: p.line_rate_bps,
+            alpha_epoch_ns: 0,
+            next_increase_ns: 0,
+            cut_check_ns: 0,
+            bytes: 0,
+            alpha_at_epoch_q31: p.initial_alpha_q31,
+            time_stage: 0,
+            byte_stage: 0,
+            active: 0,
+            pending: 0,
+        }
+    }
+
+    /// Catches up on all that fell due up to and including `now_ns`.
+    ///
+    /// That is bounded work whatever the gap: a run of increase events of at most [`MAX_STEPS`] steps, a cut, and another
+    /// run. There is at most one cut, as only a CNP, to which the machine is advanced, makes another one due.
+    #[inline(always)]
+    pub fn advance(&mut self, p: &RpParams, now_ns: u64) {
+        if self.active == 0 {
+            self.rate_bps = p.line_rate_bps;
+            self.target_bps = p.line_rate_bps;
+            return;
+        }
+        // The line rate may have been lowered since, or a period shortened.
+        self.rate_bps = self.rate_bps.min(p.line_rate_bps);
+        self.target_bps = self.target_bps.min(p.line_rate_bps);
+        self.next_increase_ns = match p.time_reset_ns {
+            // Off: it starts anew when it is turned on.
+            0 => u64::MAX,
+            period_ns => self.next_increase_ns.min(now_ns.saturating_add(period_ns)),
+        };
+        self.cut_check_ns = self.cut_check_ns.min(now_ns.saturating_add(p.cut_period_ns));
+        for _ in 0..2 {
+            let cuts = p.cut_period_ns != 0 && self.pending & CUT != 0 && self.cut_check_ns <= now_ns;
+            // A cut restarts the timer, one that expires at the same instant too.
+            self.run_timer(p, if cuts { self.cut_check_ns.saturating_sub(1) } else { now_ns });
+            if !cuts {
+                return;
+            }
+            self.cut(p, self.cut_check_ns, self.alpha_q31(p, self.cut_check_ns));
+            forget(self);
+        }
+    }
+
+    /// The increase timer up to and including `until_ns`.
+    #[inline(always)]
+    fn run_timer(&mut self, p: &RpParams, until_ns: u64) {
+        for _ in 0..MAX_STEPS {
+            let Some(late_ns) = until_ns.checked_sub(self.next_increase_ns) else {
+                return;
+            };
+            let Some(periods) = late_ns.checked_div(p.time_reset_ns) else {
+                return;
+            };
+            let taken = self.increase(p, Source::Timer, periods + 1);
+            self.next_increase_ns = self.next_increase_ns.wrapping_add(taken.wrapping_mul(p.time_reset_ns));
+            forget(self);
+        }
+    }
+
+    /// Counts a packet of `bytes` (below 2^32); the machine has been advanced to the time of sending.
+    #[inline(always)]
+    pub fn on_send(&mut self, p: &RpParams, bytes: u64) {
+        let is_idle = self.active == 0 && p.cut_period_ns != 0;
+        if is_idle || p.byte_reset_bytes == 0 {
+            return;
+        }
+        self.bytes += bytes;
+        for _ in 0..MAX_STEPS {
+            if self.bytes < p.byte_reset_bytes {
+                return;
+            }
+            let taken = self.increase(p, Source::Bytes, self.bytes / p.byte_reset_bytes);
+            self.bytes = self.bytes.wrapping_sub(taken.wrapping_mul(p.byte_reset_bytes));
+            forget(self);
+        }
+    }
+
+    /// A CNP at `now_ns`; the machine has been advanced to it.
+    ///
+    /// `paper`: cut with the old alpha, then raise alpha; both timers restart. `firmware`: the end of the alpha period
+    /// raises alpha, and the next decrease check cuts; the first CNP starts the periods.
+    #[inline(always)]
+    pub fn on_cnp(&mut self, p: &RpParams, now_ns: u64) {
+        if p.cut_period_ns == 0 {
+            let alpha_q31 = self.alpha_q31(p, now_ns);
+            self.cut(p, now_ns, alpha_q31);
+            self.alpha_at_epoch_q31 = alpha::raised(p, alpha_q31);
+            self.alpha_epoch_ns = now_ns;
+            self.pending = 0;
+        } else if self.active == 0 {
+            self.alpha_at_epoch_q31 = p.initial_alpha_q31;
+            self.alpha_epoch_ns = now_ns;
+            self.next_increase_ns = timer_from(p, now_ns);
+            self.cut_check_ns = now_ns.wrapping_add(p.cut_period_ns);
+            if p.first_cnp_rate_bps == 0 {
+                self.pending = CUT;
+            } else {
+                self.rate_bps = p.first_cnp_rate_bps.min(p.line_rate_bps);
+                self.target_bps = self.rate_bps;
+            }
+        } else {
+            let periods = self.alpha_periods(p, now_ns);
+            self.alpha_at_epoch_q31 = self.alpha_q31(p, now_ns);
+            self.alpha_epoch_ns = self.alpha_epoch_ns.wrapping_add(periods.wrapping_mul(p.alpha_period_ns));
+            if now_ns >= self.cut_check_ns {
+                let checks = (now_ns - self.cut_check_ns) / p.cut_period_ns + 1;
+                self.cut_check_ns = self.cut_check_ns.wrapping_add(checks.wrapping_mul(p.cut_period_ns));
+            }
+            self.pending = RAISE | CUT;
+        }
+        self.active = 1;
+    }
+
+    /// Alpha at `now_ns`, in 2^-31.
+    #[inline(always)]
+    #[must_use]
+    pub fn alpha_q31(&self, p: &RpParams, now_ns: u64) -> u32 {
+        let periods = self.alpha_periods(p, now_ns);
+        if periods != 0 && self.pending & RAISE != 0 {
+            alpha::decayed(p, alpha::raised(p, self.alpha_at_epoch_q31), periods - 1)
+        } else {
+            alpha::decayed(p, self.alpha_at_epoch_q31, periods)
+        }
+    }
+
+    /// What falls due next after `now_ns`, to which the machine has been advanced.
+    #[must_use]
+    pub fn due(&self, p: &RpParams, now_ns: u64) -> Due {
+        if self.active == 0 {
+            return Due { alpha_ns: None, cut_ns: None, increase_ns: None };
+        }
+        let periods = self.alpha_periods(p, now_ns);
+        let raises = periods == 0 && self.pending & RAISE != 0;
+        let alpha_changes = p.alpha_period_ns != 0 && (raises || self.alpha_q31(p, now_ns) != 0);
+        let cuts = p.cut_period_ns != 0 && self.pending & CUT != 0;
+        let is_at_line = self.rate_bps == p.line_rate_bps && self.target_bps == p.line_rate_bps;
+        let period_end_ns =
+            self.alpha_epoch_ns.saturating_add((periods + 1).saturating_mul(p.alpha_period_ns));
+        Due {
+            alpha_ns: alpha_changes.then_some(period_end_ns),
+            cut_ns: cuts.then_some(self.cut_check_ns),
+            increase_ns: (p.time_reset_ns != 0 && !is_at_line).then_some(self.next_increase_ns),
+        }
+    }
+
+    /// Whole alpha periods since alpha had the value stored.
+    #[inline(always)]
+    const fn alpha_periods(&self, p: &RpParams, now_ns: u64) -> u64 {
+        if self.active == 0 || p.alpha_period_ns == 0 {
+            return 0;
+        }
+        now_ns.saturating_sub(self.alpha_epoch_ns) / p.alpha_period_ns
+    }
+
+    /// Cuts the rate at `at_ns`, when alpha is `alpha_q31`; stages and byte counter start anew, the increase timer restarts.
+    #[inline(always)]
+    fn cut(&mut self, p: &RpParams, at_ns: u64, alpha_q31: u32) {
+        let after_bytes = if self.byte_stage != 0 { CLAMP_AFTER_BYTES } else { 0 };
+        let after_time = if self.time_stage != 0 { CLAMP_AFTER_TIME } else { 0 };
+        if p.clamp & (CLAMP_ALWAYS | after_bytes | after_time) != 0 {
+            self.target_bps = self.rate_bps;
+        }
+        self.rate_bps = self.rate_after_cut(p, alpha_q31);
+        self.next_increase_ns = timer_from(p, at_ns);
+        self.bytes = 0;
+        self.time_stage = 0;
+        self.byte_stage = 0;
+        self.pending &= !CUT;
+    }
+
+    #[inline(always)]
+    fn rate_after_cut(&self, p: &RpParams, alpha_q31: u32) -> u64 {
+        let rate = self.rate_bps;
+        // rate < 2^40 and alpha ≤ 2^31 need 71 bits: the rate's upper 8 bits go separately. 2^8 · 2^31 << 1 and
+        // 2^32 · 2^31 >> 31 both fit.
+        let high = (rate >> 32).wrapping_mul(alpha_q31 as u64) << 1;
+        let low = (rate & 0xffff_ffff).wrapping_mul(alpha_q31 as u64) >> 31;
+        let reduction = (high + low) >> p.cut_shift.wrapping_sub(31);
+        // rate · 100 < 2^47.
+        let kept = rate.wrapping_mul(p.min_dec_percent as u64) / 100;
+        rate.wrapping_sub(reduction).max(kept).max(p.min_rate_bps)
+    }
+}
+
+/// When an increase timer that starts at `start_ns` expires; off, it never does.
+#[inline(always)]
+const fn timer_from(p: &RpParams, start_ns: u64) -> u64 {
+    if p.time_reset_ns == 0 { u64::MAX } else { start_ns.wrapping_add(p.time_reset_ns) }
+}
+
+/// Has everything that is known of the machine forgotten.
+///
+/// The verifier follows what it knows of these numbers, bounds included, along every path of every step; read back from the
+/// map they are all alike to it.
+#[inline(always)]
+fn forget(machine: &mut RateMachine) {
+    core::hint::black_box(machine);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Config, MAX_RATE_BPS};
+    use proptest::prelude::*;
+
+    fn params(line_rate_bps: u64) -> RpParams {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = line_rate_bps;
+        RpParams::new(&config)
+    }
+
+    #[test]
+    fn a_timer_changed_live_counts_from_the_change() {
+        let slow = RpParams { time_reset_ns: 10_000_000_000, ..params(MAX_RATE_BPS) };
+        let fast = RpParams { time_reset_ns: 1_000_000, ..slow };
+        let off = RpParams { time_reset_ns: 0, ..slow };
+        let mut machine = RateMachine::new(&slow);
+        machine.on_cnp(&slow, 1_000);
+        machine.advance(&fast, 2_000_000);
+        machine.advance(&fast, 3_000_000);
+        assert_eq!(machine.time_stage, 1, "one short period after the change, not after the old long one");
+        machine.advance(&off, 3_600_000_000_000);
+        machine.advance(&fast, 3_600_000_000_001);
+        assert_eq!(machine.time_stage, 1, "an hour without a timer is no event");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn a_cut_is_exact(
+            rate in 0u64..1 << 40, min in 0u64..1 << 40, alpha in 0u32..=ALPHA_ONE,
+            gd in 10u32..=15, percent in 1u32..=100,
+        ) {
+            let mut p = params(MAX_RATE_BPS);
+            (p.cut_shift, p.min_dec_percent, p.min_rate_bps) = (31 + gd - 10, percent, min);
+            let m = RateMachine { rate_bps: rate, ..RateMachine::new(&p) };
+            let wide = u128::from(rate);
+            let expected = (wide - ((wide * u128::from(alpha)) >> p.cut_shift))
+                .max(wide * u128::from(percent) / 100)
+                .max(u128::from(min));
+            prop_assert_eq!(u128::from(m.rate_after_cut(&p, alpha)), expected);
+        }
+    }
+}

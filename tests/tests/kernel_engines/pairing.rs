@@ -1,0 +1,199 @@
+//! Pairs learned from connection management, in both engines.
+
+use dcqcn::engine::{Hook, Meta, State};
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Pair, PairSource};
+use dcqcn_common::params::Config;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::{Bth, Opcode};
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, GSI_QPN, Mad, Rej, Rep, Req};
+use dcqcn_common::wire::ext::Deth;
+
+use dcqcn_tests::both::{Both, LO, count};
+use dcqcn_tests::packets::{self, Roce};
+
+/// The requester, host 1, and the responder, host 2.
+const A: (u8, u32, u32) = (1, 0x0a0a_0001, 0x11);
+const B: (u8, u32, u32) = (2, 0x0b0b_0002, 0x23);
+
+fn qp((host, _, qpn): (u8, u32, u32)) -> QpId {
+    QpId { addr: mapped(packets::v4(host)), qpn }
+}
+
+fn cm(src: u8, dst: u8, message: &CmMessage) -> Vec<u8> {
+    let datagram = Roce {
+        src,
+        dst,
+        opcode: Opcode::UD_SEND_ONLY,
+        dest_qpn: GSI_QPN,
+        payload: Mad::LEN,
+        ..Roce::default()
+    };
+    let mut frame = datagram.frame();
+    let at = datagram.bth() + Bth::LEN + Deth::LEN;
+    let mad = frame.get_mut(at..).and_then(<[u8]>::first_chunk_mut).expect("a payload of that length");
+    message.emit(7, mad);
+    packets::seal(&mut frame, datagram.l3());
+    frame
+}
+
+fn request() -> Vec<u8> {
+    let req = Req {
+        local_comm_id: A.1,
+        service_id: 0x0106_1b58,
+        local_qpn: A.2,
+        starting_psn: 1,
+        p_key: 0xffff,
+        path_mtu: 3,
+        local_gid: [0; 16],
+        remote_gid: [0; 16],
+        traffic_class: 0,
+    };
+    cm(A.0, B.0, &CmMessage::Req(req))
+}
+
+/// The reply, for the responder's QP `qpn`.
+fn reply(qpn: u32) -> Vec<u8> {
+    let comm_ids = CommIds { local: B.1, remote: A.1 };
+    cm(B.0, A.0, &CmMessage::Rep(Rep { comm_ids, local_qpn: qpn, starting_psn: 1 }))
+}
+
+/// Both engines without a flow.
+struct Path(Both);
+
+impl Path {
+    fn load(test: &str) -> Option<Self> {
+        Both::load(test, 8, &Config::DEFAULT).map(Self)
+    }
+
+    fn see(&mut self, hook: Hook, frame: &[u8]) -> State {
+        self.0.process(hook, 1_000, frame, &Meta { ingress_ifindex: LO, ..Meta::default() });
+        self.0.state()
+    }
+}
+
+fn pairs_of(first: QpId, second: QpId, source: PairSource) -> Vec<(QpId, Pair)> {
+    let source = source as u32;
+    vec![(first, Pair { qpn: second.qpn, source }), (second, Pair { qpn: first.qpn, source })]
+}
+
+/// rping over two hosts with soft-RoCE, seen on the way between them.
+#[test]
+fn a_connection_is_known_from_reply_to_disconnect() {
+    for hook in [Hook::Xdp, Hook::Egress] {
+        let Some(mut path) = Path::load("a_connection_is_known_from_reply_to_disconnect") else {
+            return;
+        };
+        let mut known = Vec::new();
+        for (_, frame) in packets::capture("rc_cm_rping.pcap") {
+            let state = path.see(hook, &frame);
+            if known.last() != Some(&state.pairs) {
+                known.push(state.pairs);
+            }
+        }
+        let state = path.0.state();
+        let [none, pairs, after] = &known[..] else { panic!("{known:?}") };
+        assert!(none.is_empty() && after.is_empty(), "{known:?}");
+        let [(first, pair), (second, back)] = pairs[..] else { panic!("{pairs:?}") };
+        assert_eq!((pair.qpn, back.qpn), (second.qpn, first.qpn));
+        assert!([pair, back].iter().all(|pair| pair.source == PairSource::Cm as u32));
+        assert_ne!(first.addr, second.addr);
+        // REQ, REP, RTU, DREQ, DREP.
+        assert_eq!(count(&state, hook, Stat::CmMessages), 5);
+        assert_eq!(count(&state, hook, Stat::PairCm), 1);
+    }
+}
+
+#[test]
+fn messages_in_either_direction_make_a_pair() {
+    let Some(mut host) = Path::load("messages_in_either_direction_make_a_pair") else {
+        return;
+    };
+    assert!(host.see(Hook::Egress, &request()).pairs.is_empty());
+    let state = host.see(Hook::Xdp, &reply(B.2));
+    assert_eq!(state.pairs, pairs_of(qp(A), qp(B), PairSource::Cm));
+    // The same once more, as after a lost RTU.
+    assert_eq!(host.see(Hook::Xdp, &reply(B.2)).pairs, state.pairs);
+    // The responder asks for the end.
+    let comm_ids = CommIds { local: B.1, remote: A.1 };
+    let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
+    assert!(host.see(Hook::Xdp, &dreq).pairs.is_empty());
+}
+
+#[test]
+fn a_reply_to_nobody_and_a_rejected_one_make_no_pair() {
+    let Some(mut path) = Path::load("a_reply_to_nobody_and_a_rejected_one_make_no_pair") else {
+        return;
+    };
+    assert!(path.see(Hook::Xdp, &reply(B.2)).pairs.is_empty());
+    path.see(Hook::Xdp, &request());
+    assert!(!path.see(Hook::Xdp, &reply(B.2)).pairs.is_empty());
+    // The requester does not like the reply.
+    let comm_ids = CommIds { local: A.1, remote: B.1 };
+    let reject = cm(A.0, B.0, &CmMessage::Rej(Rej { comm_ids, message: 1, reason: 28 }));
+    assert!(path.see(Hook::Xdp, &reject).pairs.is_empty());
+}
+
+/// The QP of a connection that ended unseen is used by the next one.
+#[test]
+fn a_later_connection_replaces_an_earlier_one() {
+    let Some(mut path) = Path::load("a_later_connection_replaces_an_earlier_one") else {
+        return;
+    };
+    path.see(Hook::Xdp, &request());
+    path.see(Hook::Xdp, &reply(B.2));
+    let state = path.see(Hook::Xdp, &reply(0x24));
+    let at_a = state.pairs.iter().find(|(id, _)| *id == qp(A)).map(|(_, pair)| pair.qpn);
+    assert_eq!(at_a, Some(0x24));
+    assert_eq!(
+        count(&state, Hook::Xdp, Stat::PairConflict),
+        0,
+        "one source changing its mind is no conflict"
+    );
+}
+
+#[test]
+fn a_surer_source_counts_and_stays() {
+    let Some(mut path) = Path::load("a_surer_source_counts_and_stays") else {
+        return;
+    };
+    let said = Pair { qpn: 0x77, source: PairSource::Static as u32 };
+    path.0.set_pair(&qp(A), &said);
+    let guessed = Pair { qpn: 0x78, source: PairSource::Datagram as u32 };
+    path.0.set_pair(&qp(B), &guessed);
+    path.see(Hook::Xdp, &request());
+    let state = path.see(Hook::Xdp, &reply(B.2));
+    let of = |id: QpId| state.pairs.iter().find(|(known, _)| *known == id).map(|(_, pair)| *pair);
+    assert_eq!(of(qp(A)), Some(said), "the operator's word stands");
+    assert_eq!(of(qp(B)), Some(Pair { qpn: A.2, source: PairSource::Cm as u32 }), "a guess does not");
+    assert_eq!(count(&state, Hook::Xdp, Stat::PairConflict), 2);
+    // And is not ended by messages.
+    let comm_ids = CommIds { local: B.1, remote: A.1 };
+    let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
+    let state = path.see(Hook::Xdp, &dreq);
+    assert!(state.pairs.contains(&(qp(A), said)), "{:?}", state.pairs);
+}
+
+/// Cut short at every length, and of another class: nothing is learned, nothing breaks.
+#[test]
+fn what_is_no_message_teaches_nothing() {
+    let Some(mut path) = Path::load("what_is_no_message_teaches_nothing") else {
+        return;
+    };
+    let request = request();
+    let whole = request.len();
+    for len in (14..whole).step_by(7) {
+        path.see(Hook::Xdp, &request[..len]);
+        path.see(Hook::Egress, &request[..len]);
+    }
+    for at in [62, 63, 64, 65] {
+        let mut other = request.clone();
+        other[at] ^= 0x40;
+        path.see(Hook::Xdp, &other);
+    }
+    let state = path.see(Hook::Xdp, &reply(B.2));
+    assert!(state.pairs.is_empty());
+    // The reply is one; a request cut short within its ICRC is whole as far as anybody looks.
+    assert_eq!(count(&state, Hook::Xdp, Stat::CmMessages), 1);
+}

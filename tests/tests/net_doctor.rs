@@ -1,0 +1,168 @@
+//! `dcqcn doctor` in network namespaces: it finds faults that were planted, and none where there are none.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use dcqcn::params::Role;
+use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::skip::runnable;
+use serde_json::Value;
+
+/// TOS of CNPs: DSCP 48, Not-ECT.
+const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
+
+/// What `dcqcn doctor` with these arguments prints in the namespace of `host`, and its exit code.
+fn run(host: &Host, arguments: &[&str]) -> Result<(i32, String, String)> {
+    let binary = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?;
+    let mut command = std::process::Command::new(binary);
+    command.arg("doctor").args(arguments);
+    let output = host.run(|| command.output())??;
+    let code = output.status.code().context("killed")?;
+    Ok((code, String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+}
+
+/// What doctor finds worse than info, and worst last; it finds the same in its own recording.
+fn faults(host: &Host) -> Result<BTreeSet<String>> {
+    let dir = tempfile::tempdir()?;
+    let recording = dir.path().join("host");
+    let path = recording.to_str().context("a path")?;
+    let (code, text, error) = run(host, &["--json", "--seconds", "1", "--record", path])?;
+    let report: Value = serde_json::from_str(&text).with_context(|| error)?;
+    let (again, replayed, _) = run(host, &["--json", "--from", path])?;
+    assert_eq!((again, serde_json::from_str::<Value>(&replayed)?), (code, report.clone()));
+    let expected = match report["worst"].as_str() {
+        Some("error") => 5,
+        Some("warning") => 4,
+        _ => 0,
+    };
+    assert_eq!(code, expected, "{report}");
+    let findings = report["findings"].as_array().context("no findings")?;
+    let bad =
+        findings.iter().filter(|finding| finding["severity"] == "warning" || finding["severity"] == "error");
+    // Every fault says how to mend it.
+    assert!(bad.clone().all(|finding| finding["fix"].is_string()), "{report}");
+    Ok(bad.filter_map(|finding| finding["id"].as_str()).map(str::to_owned).collect())
+}
+
+/// [`faults`] while `frames` go from one host to the other, again and again.
+fn faults_under(traffic: &[Vec<u8>], from: (&Host, &str), examined: &Host) -> Result<BTreeSet<String>> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| -> Result<()> {
+            let socket = from.0.socket(from.1)?;
+            while !stop.load(Ordering::Relaxed) {
+                traffic.iter().try_for_each(|frame| socket.send(frame))?;
+                thread::sleep(Duration::from_millis(2));
+            }
+            Ok(())
+        });
+        // Under way before the first look.
+        thread::sleep(Duration::from_millis(50));
+        let found = faults(examined);
+        stop.store(true, Ordering::Relaxed);
+        sender.join().map_err(|_| anyhow!("the sender panicked"))??;
+        found
+    })
+}
+
+fn set(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+#[test]
+fn a_switch_is_healthy_until_its_traffic_is_not() -> Result<()> {
+    if !runnable("a_switch_is_healthy_until_its_traffic_is_not", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("doctor-cp")?;
+    assert_eq!(faults(&pair.a)?, set(&["nothing-attached"]));
+    pair.a.attach("a0", Role::Switch, &["link_rate=10gbit"])?;
+    assert_eq!(faults(&pair.a)?, set(&["no-roce"]));
+    let data = Roce::default();
+    let under = |data: &Roce| faults_under(&[data.frame()], (&pair.a, "a0"), &pair.a);
+    assert_eq!(under(&data)?, set(&[]));
+    assert_eq!(under(&Roce { v6: true, ..data.clone() })?, set(&[]));
+    assert_eq!(under(&Roce { ecn: Ecn::NOT_ECT, ..data.clone() })?, set(&["not-ect"]));
+    assert_eq!(under(&Roce { dscp: 0, ..data })?, set(&["dscp-no-class"]));
+    pair.a.set("a0", &["wred.3.kmin=0B", "wred.3.kmax=1KB"])?;
+    assert_eq!(under(&Roce::default())?, set(&["kmax-below-bdp", "kmax-below-frames"]));
+    Ok(())
+}
+
+#[test]
+fn a_host_that_does_not_answer_or_react_is_told_why() -> Result<()> {
+    if !runnable("a_host_that_does_not_answer_or_react_is_told_why", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("doctor-host")?;
+    let marked = Roce { ecn: Ecn::CE, ..Roce::default() };
+    pair.b.attach("b0", Role::Host, &["link_rate=10gbit"])?;
+    // The tests attach without a pacer: not every kernel has one.
+    let answered = faults_under(&[marked.frame()], (&pair.a, "a0"), &pair.b)?;
+    assert_eq!(answered, set(&["pacer-none"]));
+
+    // Its egress program is taken off, which makes the CNPs.
+    let netns = pair.b.netns.inode()?.to_string();
+    fs::remove_file(Path::new("/run/dcqcn/bpf").join(netns).join("b0/egress"))?;
+    let silent = faults_under(&[marked.frame()], (&pair.a, "a0"), &pair.b)?;
+    assert!(silent.is_superset(&set(&["ce-no-cnp", "pacer-none", "program-missing"])), "{silent:?}");
+
+    pair.a.attach("a0", Role::Host, &["link_rate=10gbit", "rate_reduce_monitor_period=0ns"])?;
+    let stranger = Roce { dest_qpn: 0x99, ..marked.clone() };
+    let unpaired = faults_under(&[stranger.cnp(None, CNP_TOS)], (&pair.b, "b0"), &pair.a)?;
+    assert_eq!(unpaired, set(&["cnp-unpaired", "pacer-none"]));
+    Ok(())
+}
+
+#[test]
+fn what_is_gone_is_missed() -> Result<()> {
+    if !runnable("what_is_gone_is_missed", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("doctor-gone")?;
+    pair.a.attach("a0", Role::Switch, &["link_rate=10gbit"])?;
+    let netlink = pair.a.netlink()?;
+    netlink.set_up(pair.a.index("a0")?, false)?;
+    assert_eq!(faults(&pair.a)?, set(&["link-down", "no-roce"]));
+    netlink.delete_link(pair.a.index("a0")?)?;
+    assert_eq!(faults(&pair.a)?, set(&["interface-gone"]));
+    Ok(())
+}
+
+#[test]
+fn broken_recordings_are_refused() -> Result<()> {
+    if !runnable("broken_recordings_are_refused", &[])? {
+        return Ok(());
+    }
+    let host = Host::new("doctor-from", "a")?;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().to_str().context("a path")?;
+    let refused = |says: &str| -> Result<()> {
+        let (code, output, error) = run(&host, &["--from", path])?;
+        ensure!(code == 1 && output.is_empty() && error.contains(says), "{says}: {code}, {output}{error}");
+        Ok(())
+    };
+    refused("--record")?;
+    let (_, _, error) = run(&host, &["--seconds", "1", "--record", path])?;
+    assert_eq!(error, "");
+    let (code, _, error) = run(&host, &["--seconds", "1", "--record", path])?;
+    assert!(code == 1 && error.contains("is there already"), "{code}, {error}");
+    let file = dir.path().join("snapshot.json");
+    let text = fs::read_to_string(&file)?;
+    fs::write(&file, text.replace("\"version\": 1", "\"version\": 2"))?;
+    refused("version 2")?;
+    fs::write(&file, text.get(..text.len() / 2).context("half of it")?)?;
+    refused("EOF")?;
+    fs::write(&file, [0xff; 10])?;
+    refused("UTF-8")?;
+    fs::remove_file(&file)?;
+    fs::create_dir(&file)?;
+    refused("snapshot.json")?;
+    Ok(())
+}

@@ -1,0 +1,388 @@
+//! Live tuning by the `dcqcn` command: several interfaces at once, the audit log, files and imports.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{env, fs};
+
+use anyhow::{Context, Result, ensure};
+use aya::maps::{MapInfo, loaded_maps};
+use dcqcn::net::link::VethEnd;
+use dcqcn::net::{Netlink, Netns};
+use dcqcn::params::Key;
+use dcqcn_common::params::{Config, Unit};
+use dcqcn_tests::skip::runnable;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A namespace with the veth pair `a0`, `b0`, and a directory with the audit log; gone at the end of its test.
+struct Lab {
+    netns: Netns,
+    dcqcn: PathBuf,
+    directory: TempDir,
+}
+
+impl Lab {
+    fn new(test: &str) -> Result<Self> {
+        let dcqcn = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into();
+        let netns = Netns::create(&format!("dcqcn-tune-{}-{test}", std::process::id()))?;
+        let lab = Self { netns, dcqcn, directory: tempfile::tempdir()? };
+        let netlink = Netlink::connect_in(&lab.netns)?;
+        let end = |name| VethEnd { name, netns: None, mac: None };
+        netlink.add_veth(&end("a0"), &end("b0"))?;
+        for name in ["a0", "b0"] {
+            netlink.set_up(netlink.link(name)?.index, true)?;
+        }
+        Ok(lab)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn run_with(&self, audit: &Path, line: &str) -> Result<Output> {
+        let mut command = Command::new(&self.dcqcn);
+        command.args(line.split_whitespace()).env("DCQCN_AUDIT", audit).env("SUDO_USER", "ada");
+        Ok(self.netns.run(|| command.output())??)
+    }
+
+    fn run(&self, line: &str) -> Result<Output> {
+        self.run_with(self.directory.path(), line)
+    }
+
+    /// Runs a command that succeeds, and returns what it prints.
+    fn ok(&self, line: &str) -> Result<String> {
+        let output = self.run(line)?;
+        ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn json(&self, line: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
+    }
+
+    /// Runs a command that fails with `code`, and returns what it says.
+    fn refused(&self, code: i32, line: &str) -> Result<String> {
+        let output = self.run(line)?;
+        let says = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {says}", output.status);
+        Ok(says)
+    }
+
+    /// Every parameter of an interface, by name, in the base unit.
+    fn state(&self, iface: &str) -> Result<BTreeMap<String, u64>> {
+        let keys: Vec<String> = Key::all().map(|key| key.to_string()).collect();
+        let report = self.json(&format!("get {iface} {}", keys.join(" ")))?;
+        let parameters = report["parameters"].as_array().context("no parameters")?;
+        parameters
+            .iter()
+            .map(|p| {
+                Ok((
+                    p["key"].as_str().context("no key")?.to_owned(),
+                    p["value"].as_u64().context("no value")?,
+                ))
+            })
+            .collect()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // What a failed test left attached.
+        let _ = self.run("detach --all");
+        if let Err(error) = Netns::delete(self.netns.name()) {
+            eprintln!("{error}");
+        }
+    }
+}
+
+fn says(text: &str, what: &str) {
+    assert!(text.contains(what), "`{what}` is not in:\n{text}");
+}
+
+#[test]
+fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
+    if !runnable("several_interfaces_change_together_or_not_at_all", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("several")?;
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    says(&lab.refused(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
+    lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
+
+    let changed = lab.ok("set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB")?;
+    let of_each = "rpg_ai_rate: 40mbit -> 20mbit\nwred.3.kmax: 200KB -> 1MB\n";
+    assert_eq!(changed, format!("a0:\n{of_each}\nb0:\n{of_each}"));
+    lab.ok("set a0 b0 rpg_threshold=3")?;
+    lab.ok("np --all min_time_between_cnps=60us")?;
+    says(&lab.ok("get --all rpg_threshold min_time_between_cnps")?, "b0:\nPARAMETER");
+
+    let before = (lab.state("a0")?, lab.state("b0")?);
+    for (code, line, what) in [
+        // Right for b0, whose link is ten times as fast.
+        (1, "set b0,a0 rpg_max_rate=2gbit", "refused for a0"),
+        (1, "set --all rpg_gd=13 np_enable=on", "np_enable = true needs the ingress program"),
+        (3, "set a0,b0,lo rpg_gd=13", "nothing was changed"),
+        (1, "wred a0,b0 wred.3.kmin=2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1MB"),
+        (1, "np a0 rpg_gd=13", "rpg_gd is no parameter of this group, nothing was changed: use `dcqcn rp`"),
+        (1, "profile apply lab --all", "profile `lab` is for links up to 1gbit, this one has 10gbit"),
+        (2, "set rpg_gd=13", "<IFACE|--all>"),
+        (2, "set --all a0 rpg_gd=13", "not both"),
+        (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
+    ] {
+        says(&lab.refused(code, line)?, what);
+    }
+    assert_eq!((lab.state("a0")?, lab.state("b0")?), before);
+
+    let log = lab.json("audit b0")?;
+    let entries = log["entries"].as_array().context("no entries")?;
+    let told: Vec<_> =
+        entries.iter().map(|e| (e["key"].as_str(), e["old"].as_str(), e["new"].as_str())).collect();
+    let expected = [
+        ("rpg_ai_rate", "40mbit", "20mbit"),
+        ("wred.3.kmax", "200KB", "1MB"),
+        ("rpg_threshold", "5", "3"),
+        ("min_time_between_cnps", "50us", "60us"),
+    ];
+    assert_eq!(told, expected.map(|(key, old, new)| (Some(key), Some(old), Some(new))));
+    assert_eq!((&entries[0]["uid"], &entries[0]["sudo_user"]), (&0.into(), &"ada".into()));
+    says(entries[0]["command"].as_str().unwrap_or_default(), "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB");
+    says(&lab.ok("audit --last 1")?, "ada as root");
+
+    // A log that cannot be written is warned of, and the change stays.
+    let output = lab.run_with(Path::new("/proc/nowhere"), "set a0 rpg_threshold=4")?;
+    assert!(output.status.success());
+    says(&String::from_utf8(output.stderr)?, "not in the audit log");
+    says(&lab.ok("get a0 rpg_threshold")?, "4");
+    lab.ok("detach --all")?;
+    Ok(())
+}
+
+/// Makes a map read-only for processes (`bpf_map_freeze`, Linux 5.2).
+fn freeze(map: &MapInfo) -> Result<()> {
+    /// include/uapi/linux/bpf.h, `enum bpf_cmd`.
+    const BPF_MAP_FREEZE: libc::c_long = 22;
+    let fd = map.fd()?;
+    let attr = [fd.as_fd().as_raw_fd()];
+    // SAFETY: for this command the kernel reads `map_fd`, the first four bytes of `union bpf_attr`, and is told that
+    // there are no more.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_FREEZE, attr.as_ptr(), size_of_val(&attr)) };
+    ensure!(done == 0, "BPF_MAP_FREEZE: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+fn ids_of_params() -> BTreeMap<u32, MapInfo> {
+    let maps = loaded_maps().filter_map(Result::ok);
+    maps.filter(|map| map.name_as_str() == Some("PARAMS")).map(|map| (map.id(), map)).collect()
+}
+
+#[test]
+fn what_one_interface_cannot_write_is_put_back_on_the_others() -> Result<()> {
+    if !runnable("what_one_interface_cannot_write_is_put_back_on_the_others", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("back")?;
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    let others = ids_of_params();
+    lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    let of_b0 = ids_of_params().into_iter().find(|(id, _)| !others.contains_key(id));
+    freeze(&of_b0.context("b0 has no parameters")?.1)?;
+    let before = (lab.state("a0")?, lab.state("b0")?);
+    let refused = lab.refused(1, "set a0,b0 rpg_gd=12 wred.3.pmax=5%")?;
+    says(&refused, "nothing was changed: refused for b0");
+    says(&refused, "map PARAMS");
+    assert_eq!((lab.state("a0")?, lab.state("b0")?), before);
+    assert_eq!(lab.json("audit")?["entries"], Value::Array(Vec::new()));
+    lab.ok("set a0 rpg_gd=12")?;
+    lab.ok("detach --all")?;
+    Ok(())
+}
+
+/// Numbers that are the same in every run (Marsaglia's xorshift64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+/// A change that is often valid, and often not.
+fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
+    let key = *keys.get(numbers.next(keys.len() as u64) as usize)?;
+    let (low, high) = key.range().into_inner();
+    let value = match key.unit() {
+        // Most sizes, times and rates in the range contradict something; those near the defaults often do not.
+        Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds => {
+            (key.default().max(1_000) * (1 + numbers.next(40)) / 20).clamp(low, high)
+        }
+        _ => low + numbers.next(high - low + 1),
+    };
+    Some((key, value))
+}
+
+#[test]
+fn a_thousand_random_changes_end_in_the_right_state() -> Result<()> {
+    const CHANGES: usize = 1_000;
+    if !runnable("a_thousand_random_changes_end_in_the_right_state", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("random")?;
+    for iface in ["a0", "b0"] {
+        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
+    }
+    let read = |iface: &str| -> Result<Config> {
+        let mut config = Config::DEFAULT;
+        for (key, value) in lab.state(iface)? {
+            key.parse::<Key>()?.set(&mut config, value)?;
+        }
+        Ok(config)
+    };
+    let mut model = read("a0")?;
+    ensure!(read("b0")? == model, "both start the same");
+    let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let (mut applied, mut entered) = (0, 0);
+    for _ in 0..CHANGES {
+        let mut changed = model;
+        let mut line = "set a0,b0".to_owned();
+        for _ in 0..=numbers.next(3) {
+            let (key, value) = random_change(&mut numbers, &keys).context("no parameters")?;
+            key.set(&mut changed, value)?;
+            line.push_str(&format!(" {key}={}", key.text(&changed)));
+        }
+        // Nothing to enter, as nothing is changed.
+        let valid = changed.validate().is_ok() && changed.line_rate_bps() != 0;
+        let output = lab.run(&line)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() == valid, "{line}: expected valid = {valid}: {said}");
+        if valid {
+            entered += 2 * Key::all().filter(|key| key.get(&model) != key.get(&changed)).count();
+            model = changed;
+            applied += 1;
+        }
+    }
+    for iface in ["a0", "b0"] {
+        assert_eq!(read(iface)?, model, "{iface}");
+    }
+    assert!((CHANGES / 4..CHANGES).contains(&applied), "{applied} of {CHANGES} were valid");
+    let log = lab.json("audit")?;
+    assert_eq!(log["entries"].as_array().context("no entries")?.len(), entered);
+    assert_eq!(log["unreadable_lines"], Value::Array(Vec::new()));
+    lab.ok("detach --all")?;
+    Ok(())
+}
+
+#[test]
+fn what_is_saved_attaches_to_the_same() -> Result<()> {
+    if !runnable("what_is_saved_attaches_to_the_same", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("save")?;
+    lab.ok("attach a0 --pacer none --flows 128 --profile nvidia --set link_rate=10gbit")?;
+    lab.ok("set a0 wred.3.kmin=100KB wred.3.kmax=1048576 wred.3.pmax=0.5% dscp_to_tc.26=4 cp_enable=on")?;
+    let file = lab.path("a0.toml");
+    let file = file.display();
+    lab.ok(&format!("save a0 --out {file}"))?;
+    assert_eq!(fs::read_to_string(lab.path("a0.toml"))?, lab.ok("save a0")?);
+    says(&lab.ok(&format!("diff a0 --config {file}"))?, "a0 agrees with");
+    lab.ok(&format!("config check {file}"))?;
+    let before = lab.state("a0")?;
+    let status = |lab: &Lab| -> Result<Value> { Ok(lab.json("status a0")?["attachments"][0].take()) };
+    let attached = status(&lab)?;
+
+    lab.ok("detach a0")?;
+    lab.ok(&format!("attach a0 --config {file}"))?;
+    assert_eq!(lab.state("a0")?, before);
+    for key in ["role", "pacer", "xdp_mode", "rp_flows", "link_rate_bps"] {
+        assert_eq!(status(&lab)?[key], attached[key], "{key}");
+    }
+
+    let output = lab.run("diff a0 --profile paper --json")?;
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty());
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(report["same"], false);
+    lab.ok("profile apply paper a0")?;
+    lab.ok("diff a0 --profile paper")?;
+    // The interface is what it was.
+    says(&lab.ok("get a0 dscp_to_tc.26 cp_enable link_rate")?, "10gbit");
+    lab.refused(4, &format!("diff a0 --config {file}"))?;
+    says(&lab.refused(1, "diff a0 --config /nonexistent.toml")?, "cannot read /nonexistent.toml");
+    says(&lab.refused(1, "save a0 --out /nonexistent/x.toml")?, "cannot write /nonexistent/x.toml");
+    says(&lab.refused(3, "save b0")?, "b0 is not attached");
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
+#[test]
+fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
+    if !runnable("switches_and_nics_are_imported_whole_or_not_at_all", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("import")?;
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;
+    lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../userspace/src/sonic/sample_config_db.json");
+    let import = format!("sonic import {} --port Ethernet4 b0", sample.display());
+
+    let before = lab.state("b0")?;
+    says(&lab.ok(&format!("{import} --dry-run"))?, "wred.3.kmin: 5KB -> 400KB");
+    let broken = lab.path("broken.json");
+    fs::write(&broken, fs::read_to_string(&sample)?.replace("\"400000\"", "\"many\""))?;
+    let says_what = lab.refused(1, &format!("sonic import {} --port Ethernet4 b0", broken.display()))?;
+    says(&says_what, "`many`: expected");
+    says(&lab.refused(1, &format!("sonic import {} --port Ethernet9 b0", sample.display()))?, "no such port");
+    assert_eq!(lab.state("b0")?, before);
+
+    let report = lab.json(&import)?;
+    assert!(report["unmapped"].as_array().is_some_and(|unmapped| !unmapped.is_empty()));
+    says(&lab.ok("get b0 wred.3.kmin link_rate")?, "100gbit");
+    let exported = lab.path("export.json");
+    lab.ok(&format!("sonic export b0 --port Ethernet4 --out {}", exported.display()))?;
+    let again = lab.json(&format!("sonic import {} --port Ethernet4 b0", exported.display()))?;
+    assert_eq!((&again["changes"], &again["unmapped"]), (&Value::Array(vec![]), &Value::Array(vec![])));
+
+    lab.ok("ecnconfig -p b0:3 -gmin 500000 -gmax 1500000 -gdrop 10 -ymin 1 -ymax 2")?;
+    says(&lab.ok("get b0 wred.3.kmin wred.3.kmax wred.3.pmax")?, "10%");
+    says(&lab.refused(1, "ecnconfig -p b0:3 -gmin 9000000")?, "is above wred.3.kmax");
+    says(&lab.refused(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1")?, "AZURE_LOSSLESS");
+    lab.ok("ecnconfig -q 3 off")?;
+    says(&lab.ok("ecnconfig -q 3")?, "b0 queue 3: off");
+    says(&lab.ok("ecnconfig -l")?, "Profile: b0:3\n");
+
+    let nic = lab.path("ecn");
+    fs::create_dir_all(nic.join("roce_rp"))?;
+    for (name, text) in [("rpg_ai_rate", "10\n"), ("dce_tcp_g", "1019\n"), ("rpg_threshold", "x\n")] {
+        fs::write(nic.join("roce_rp").join(name), text)?;
+    }
+    let import = format!("nvidia import {} a0", nic.display());
+    let before = lab.state("a0")?;
+    says(&lab.refused(1, &import)?, "rpg_threshold: `x` is not a whole number");
+    assert_eq!(lab.state("a0")?, before);
+    fs::write(nic.join("roce_rp/rpg_threshold"), "1\n")?;
+    lab.ok(&import)?;
+    let state = lab.state("a0")?;
+    for (key, value) in
+        [("rpg_ai_rate", 10_000_000), ("dce_tcp_g", 1_019), ("rp_variant", 1), ("alpha_bits", 10)]
+    {
+        assert_eq!(state[key], value, "{key}");
+    }
+    let log = lab.json("audit")?;
+    let commands: Vec<&str> = log["entries"]
+        .as_array()
+        .context("no entries")?
+        .iter()
+        .filter_map(|e| e["command"].as_str())
+        .collect();
+    for what in ["sonic import", "ecnconfig -p", "ecnconfig -q", "nvidia import"] {
+        assert!(commands.iter().any(|command| command.contains(what)), "{what}");
+    }
+    assert!(!commands.iter().any(|command| command.contains("--dry-run")));
+    lab.ok("detach --all")?;
+    Ok(())
+}

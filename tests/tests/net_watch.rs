@@ -1,0 +1,347 @@
+//! What `dcqcn watch`, `metrics` and `top` show of packets that really pass.
+
+use std::env;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn::engine::Hook;
+use dcqcn::net::netns;
+use dcqcn::params::Role;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// TOS of the CNPs that the programs make.
+const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
+/// A host that marks all that meets a queue, and whose queue hardly drains; its rates stay what a cut makes of them.
+const CHANGES: [&str; 7] = [
+    "link_rate=1gbit",
+    "cp_enable=on",
+    "wred.3.drain_rate=100kbit",
+    "wred.3.kmin=0B",
+    "wred.3.kmax=0B",
+    "rpg_time_reset=0ns",
+    "rpg_byte_reset=0B",
+];
+
+fn pair(test: &str) -> Result<Pair> {
+    let pair = Pair::new(test)?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    let netlink = pair.a.netlink()?;
+    netlink.set_up(netlink.link("lo")?.index, true)?;
+    Ok(pair)
+}
+
+/// `dcqcn` on host 1; killed at the end of its test.
+struct Running(Child);
+
+impl Running {
+    fn start(pair: &Pair, line: &str) -> Result<Self> {
+        let mut command = dcqcn(line)?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::spawn(pair, command)
+    }
+
+    fn spawn(pair: &Pair, mut command: Command) -> Result<Self> {
+        Ok(Self(pair.a.run(move || command.spawn())??))
+    }
+
+    /// Its standard output.
+    fn output(&mut self) -> Result<BufReader<impl std::io::Read + use<>>> {
+        Ok(BufReader::new(self.0.stdout.take().context("taken twice")?))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
+    }
+
+    /// Waits for its end, which must come.
+    fn wait(&mut self) -> Result<ExitStatus> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(Instant::now() < until, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn dcqcn(line: &str) -> Result<Command> {
+    let binary = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?;
+    let mut command = Command::new(binary);
+    command.args(line.split_whitespace());
+    Ok(command)
+}
+
+#[test]
+fn watch_shows_what_passes() -> Result<()> {
+    if !runnable("watch_shows_what_passes", &[])? {
+        return Ok(());
+    }
+    let pair = pair("watch")?;
+    let socket = pair.a.socket("a0")?;
+    let data = Roce::default();
+    let mut watch = Running::start(&pair, "watch a0 --interval 300ms --count 2 --json")?;
+    let mut sent = 0;
+    let status = loop {
+        if let Some(status) = watch.0.try_wait()? {
+            break status;
+        }
+        ensure!(sent < 5_000, "two intervals do not end");
+        sent += 1;
+        socket.send(&Roce { psn: sent, ..data.clone() }.frame())?;
+        thread::sleep(Duration::from_millis(2));
+    };
+    ensure!(status.success(), "{status}");
+    let mut text = String::new();
+    watch.output()?.read_to_string(&mut text)?;
+    let samples = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    assert_eq!(samples.len(), 2, "{text}");
+    for sample in &samples {
+        assert_eq!((&sample["iface"], &sample["role"]), (&"a0".into(), &"host".into()));
+        let interval_ns = sample["interval_ns"].as_u64().context("no interval")?;
+        assert!(interval_ns >= 290_000_000, "{interval_ns}");
+        let classes = sample["classes"].as_array().context("no classes")?;
+        let class = classes.iter().find(|class| class["tc"] == 3).context("no class 3")?;
+        assert!(class["packets_per_s"].as_f64() > Some(10.0), "{class}");
+        assert!(class["ecn_marked_ratio"].as_f64() > Some(0.5), "{class}");
+        assert!(class["depth_bytes"][0].as_u64() > Some(1_000), "{class}");
+        let qp = &sample["qps"][0];
+        assert_eq!((&qp["address"], &qp["qpn"]), (&"10.0.0.2".into(), &0x11.into()));
+        assert!(qp["throughput_bps"].as_f64() > Some(10_000.0), "{qp}");
+        assert_eq!((&qp["state"], &sample["qp_count"]), (&"line-rate".into(), &1.into()));
+    }
+    let [first, second] = samples.as_slice() else { unreachable!() };
+    let packets = |sample: &Value| sample["qps"][0]["packets"].as_u64();
+    assert!(packets(second) > packets(first) && packets(second) <= Some(sent.into()));
+    Ok(())
+}
+
+#[test]
+fn watch_ends_cleanly() -> Result<()> {
+    if !runnable("watch_ends_cleanly", &[])? {
+        return Ok(());
+    }
+    let pair = pair("watch-end")?;
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut watch = Running::start(&pair, "watch --interval 50ms")?;
+        let mut line = String::new();
+        let mut output = watch.output()?;
+        output.read_line(&mut line)?;
+        assert!(line.contains(" a0 class tc=0 depth_bytes=0 "), "{line}");
+        watch.signal(signal)?;
+        assert_eq!(watch.wait()?.code(), Some(0), "{signal}");
+    }
+    // Whoever read has read enough.
+    let mut watch = Running::start(&pair, "watch a0 --interval 50ms")?;
+    watch.output()?.read_line(&mut String::new())?;
+    assert_eq!(watch.wait()?.code(), Some(0));
+
+    for (line, code, says) in [
+        ("watch b0", 1, "no interface \"b0\""),
+        ("watch lo", 3, "lo is not attached"),
+        ("watch a0 --interval 1us", 2, "10ms to 1h"),
+        ("watch a0 --count 0", 2, "--count"),
+        ("top a0", 1, "`dcqcn watch` prints the same"),
+        ("metrics --listen 127.0.0.1", 2, "--listen"),
+        ("metrics --listen 192.0.2.1:9310", 1, "cannot listen at 192.0.2.1:9310"),
+    ] {
+        let mut command = dcqcn(line)?;
+        let output = pair.a.run(move || command.output())??;
+        let text = String::from_utf8(output.stderr)?;
+        assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
+    }
+    // It notices when what it watches goes away.
+    let mut watch = Running::start(&pair, "watch a0 --interval 50ms")?;
+    let mut output = watch.output()?;
+    output.read_line(&mut String::new())?;
+    pair.a.run(|| dcqcn::attach::detach("a0"))??;
+    output.read_to_end(&mut Vec::new())?;
+    assert_eq!(watch.wait()?.code(), Some(3));
+    Ok(())
+}
+
+/// Sends a request on host 1, and returns what comes back.
+fn get(pair: &Pair, address: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = pair.a.run(move || TcpStream::connect(address))??;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// The value of the series that begins with `name` and has all of `labels`.
+fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let fits = |line: &&str| {
+        line.split(['{', ' ']).next() == Some(name) && labels.iter().all(|label| line.contains(label))
+    };
+    metrics.lines().find(fits)?.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn metrics_are_the_counters() -> Result<()> {
+    if !runnable("metrics_are_the_counters", &[])? {
+        return Ok(());
+    }
+    let pair = pair("metrics")?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let data = Roce::default();
+    for psn in 0..20 {
+        a.send(&Roce { psn, ..data.clone() }.frame())?;
+        b.expect()?;
+    }
+    b.send(&data.cnp(None, CNP_TOS))?;
+    a.expect()?;
+
+    let mut server = Running::start(&pair, "metrics --listen 127.0.0.1:0 --top-qps 5")?;
+    let mut output = server.output()?;
+    let mut line = String::new();
+    output.read_line(&mut line)?;
+    let address = line.split(['/', ' ']).find(|word| word.starts_with("127.")).context(line.clone())?;
+    let address: SocketAddr = address.parse()?;
+    let metrics = get(&pair, address, "/metrics")?;
+    assert!(
+        metrics.starts_with("HTTP/1.1 200") && metrics.contains("text/plain; version=0.0.4"),
+        "{metrics}"
+    );
+    let (_, body) = metrics.split_once("\r\n\r\n").context("no body")?;
+    for (hook, name) in [(Hook::Xdp, "xdp"), (Hook::Ingress, "ingress"), (Hook::Egress, "egress")] {
+        let counters = pair.a.counters("a0", hook)?;
+        let label = format!("hook=\"{name}\"");
+        for stat in [Stat::RoceData, Stat::RoceCnp, Stat::RpCnpHandled, Stat::CpEcnMarked, Stat::RpFlowNew] {
+            let metric = format!("dcqcn_{}_total", stat.label());
+            let found = value(body, &metric, &["interface=\"a0\"", &label]);
+            assert_eq!(found, Some(counters.stat[stat as usize] as f64), "{metric} {name}");
+        }
+    }
+    assert_eq!(value(body, "dcqcn_rp_cnp_handled_total", &["xdp"]), Some(1.0));
+    assert_eq!(value(body, "dcqcn_class_packets_total", &["tc=\"3\""]), Some(20.0));
+    assert!(value(body, "dcqcn_class_ecn_marked_packets_total", &["tc=\"3\""]) >= Some(18.0), "{body}");
+    let qp = ["receiver=\"10.0.0.2\"", "qpn=\"0x000011\""];
+    assert_eq!(value(body, "dcqcn_qp_rate_bytes_per_second", &qp), Some(62_500_000.0));
+    assert_eq!(value(body, "dcqcn_up", &["a0"]), Some(1.0));
+    for line in body.lines().filter(|line| !line.starts_with('#')) {
+        assert!(line.rsplit(' ').next().is_some_and(|value| value.parse::<f64>().is_ok()), "{line}");
+    }
+
+    let health = get(&pair, address, "/healthz")?;
+    assert!(health.starts_with("HTTP/1.1 200") && health.contains(r#""interfaces":["a0"]"#), "{health}");
+    // An attachment that has lost a map.
+    let inode = pair.a.run(netns::current_inode)??;
+    let pin = PathBuf::from(format!("/run/dcqcn/bpf/{inode}/a0/NP"));
+    std::fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
+    let health = get(&pair, address, "/healthz")?;
+    assert!(health.starts_with("HTTP/1.1 503") && health.contains("map NP"), "{health}");
+    let metrics = get(&pair, address, "/metrics")?;
+    assert_eq!(value(&metrics, "dcqcn_up", &["a0"]), Some(0.0));
+    // What is detached is missed by nobody.
+    pair.a.run(|| dcqcn::attach::detach("a0"))??;
+    assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"));
+
+    server.signal(Signal::SIGTERM)?;
+    assert_eq!(server.wait()?.code(), Some(0));
+    Ok(())
+}
+
+/// `dcqcn top` at a terminal of its own.
+struct Top {
+    process: Running,
+    terminal: File,
+    /// What it has printed since the last answer.
+    screen: Vec<u8>,
+}
+
+impl Top {
+    fn start(pair: &Pair, audit: &std::path::Path) -> Result<Self> {
+        let size = Winsize { ws_row: 30, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+        let OpenptyResult { master, slave } = openpty(Some(&size), None)?;
+        let mut command = dcqcn("top a0 --interval 100ms")?;
+        command.env("DCQCN_AUDIT", audit).env("TERM", "xterm-256color");
+        command.stdin(slave.try_clone()?).stdout(slave).stderr(Stdio::null());
+        Ok(Self { process: Running::spawn(pair, command)?, terminal: master.into(), screen: Vec::new() })
+    }
+
+    /// Reads until `word` was printed. Spaces may be skipped with the cursor, so it has none.
+    fn until(&mut self, word: &str) -> Result<()> {
+        let mut buffer = [0; 4_096];
+        while !String::from_utf8_lossy(&self.screen).contains(word) {
+            let mut fds = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
+            let ready = poll(&mut fds, PollTimeout::try_from(PATIENCE)?)?;
+            // A terminal whose last process has ended cannot be read.
+            let read = if ready == 0 { 0 } else { self.terminal.read(&mut buffer).unwrap_or(0) };
+            ensure!(read != 0, "no {word:?} in {}", String::from_utf8_lossy(&self.screen));
+            self.screen.extend(&buffer[..read]);
+        }
+        self.screen.clear();
+        Ok(())
+    }
+
+    fn write(&mut self, keys: &str) -> Result<()> {
+        Ok(self.terminal.write_all(keys.as_bytes())?)
+    }
+}
+
+/// What puts a terminal back: the alternate screen is left.
+const LEAVE: &str = "\x1b[?1049l";
+
+#[test]
+fn top_shows_and_changes_and_leaves_the_terminal_as_it_was() -> Result<()> {
+    if !runnable("top_shows_and_changes_and_leaves_the_terminal_as_it_was", &[])? {
+        return Ok(());
+    }
+    let pair = pair("top")?;
+    pair.a.socket("a0")?.send(&Roce::default().frame())?;
+    let audit = tempfile::tempdir()?;
+    let max_rate_bps =
+        || -> Result<u64> { Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_max_rate_bps) };
+
+    let mut top = Top::start(&pair, audit.path())?;
+    top.until("0x000011")?;
+    // After each answer all is drawn anew, so that its words are whole.
+    top.write("erpg_max_rate\r2gbit\r")?;
+    top.until("changed:")?;
+    assert_eq!(max_rate_bps()?, 0);
+    top.write("\x7f\x7f\x7f\x7f\x7f500mbit\r")?;
+    top.until("rpg_max_rate:")?;
+    assert_eq!(max_rate_bps()?, 500_000_000);
+    let log = std::fs::read_to_string(audit.path().join("audit.jsonl"))?;
+    assert!(log.contains("rpg_max_rate") && log.contains("500mbit"), "{log}");
+    top.write("q")?;
+    top.until(LEAVE)?;
+    assert_eq!(top.process.wait()?.code(), Some(0));
+
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        let mut top = Top::start(&pair, audit.path())?;
+        top.until("RECEIVER")?;
+        top.process.signal(signal)?;
+        top.until(LEAVE)?;
+        assert_eq!(top.process.wait()?.code(), Some(0), "{signal}");
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Interfaces and what their NICs count.
+
+use std::collections::BTreeMap;
+
+use dcqcn_common::stats::Stat;
+
+use super::{Finding, Snapshot};
+use crate::doctor::snapshot::Link;
+
+/// An interface needs this MTU for RoCE's largest, 4096 bytes, and its headers.
+const MTU: u32 = 4_200;
+
+/// Interfaces that RoCE goes through: attached ones and those of RDMA devices.
+fn used(snapshot: &Snapshot) -> impl Iterator<Item = &Link> {
+    snapshot.links.iter().filter(|link| {
+        snapshot.attached(&link.name).is_some() || snapshot.rdma_on(&link.name).next().is_some()
+    })
+}
+
+/// `link-down`.
+pub(super) fn down(snapshot: &Snapshot) -> Vec<Finding> {
+    let down = used(snapshot).filter(|link| !link.up);
+    down.map(|link| {
+        Finding::error("link-down", format!("{} is down", link.name), "administratively down")
+            .on(&link.name)
+            .fix(format!("`ip link set {} up`", link.name))
+    })
+    .collect()
+}
+
+/// `mtu-small`.
+pub(super) fn mtu_small(snapshot: &Snapshot) -> Vec<Finding> {
+    let small = used(snapshot).filter(|link| link.mtu < MTU);
+    small
+        .map(|link| {
+            let what = "the MTU allows RoCE no payload of 4096 bytes: more packets for the same data";
+            Finding::info("mtu-small", what, format!("mtu {}, {MTU} are needed", link.mtu))
+                .on(&link.name)
+                .fix(format!(
+                    "`ip link set {} mtu {MTU}`, at both ends and on every switch between",
+                    link.name
+                ))
+        })
+        .collect()
+}
+
+/// `mtu-differs`: between the two ends of a wire, the two sides of a bump in it, the ports of a bridge.
+pub(super) fn mtu_differs(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for link in used(snapshot) {
+        let inline = snapshot.attached(&link.name).and_then(|attached| attached.inline_peer.as_deref());
+        let related = snapshot.links.iter().filter(|other| {
+            let bridged = link.master.is_some() && other.master == link.master;
+            other.index != link.index
+                && (link.peer == Some(other.index) || bridged || inline == Some(other.name.as_str()))
+        });
+        for other in related.filter(|other| other.mtu > link.mtu) {
+            let what =
+                format!("{} has a larger MTU than {}: its longest frames get lost", other.name, link.name);
+            findings.push(
+                Finding::warning(
+                    "mtu-differs",
+                    what,
+                    format!("{} {}, {} {}", link.name, link.mtu, other.name, other.mtu),
+                )
+                .on(&link.name)
+                .fix(format!("`ip link set {} mtu {}`", link.name, other.mtu)),
+            );
+        }
+    }
+    findings
+}
+
+/// `rx_prio3_pause`, but not `rx_prio3_pause_duration` and `rx_prio3_pause_transition`.
+fn is_pause(name: &str) -> bool {
+    name.contains("_prio") && name.ends_with("_pause")
+}
+
+/// `rx_prio3_discards` and the like.
+fn is_discard(name: &str) -> bool {
+    name.contains("_prio") && (name.ends_with("_discards") || name.ends_with("_discard"))
+}
+
+fn listed(counters: &BTreeMap<String, u64>) -> String {
+    counters.iter().map(|(name, grown)| format!("{name} +{grown}")).collect::<Vec<_>>().join(", ")
+}
+
+/// CE marks between the two looks that concern an interface: seen or made by us, or seen by its adapter.
+fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
+    let ours = snapshot.attached(iface).and_then(|attached| {
+        let seen = attached.seen(snapshot).filter(|seen| seen.lately)?;
+        Some(seen.all(Stat::CpEcnMarked) + seen.all(Stat::NpEcnMarked))
+    });
+    let adapters = snapshot.rdma_on(iface).map(|device| device.grown(Stat::NpEcnMarked.label()));
+    adapters.fold(ours.unwrap_or(0), u64::saturating_add)
+}
+
+/// `pause-before-marks`: ECN is to act before PFC does.
+pub(super) fn pause_before_marks(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    // Interfaces that RoCE does not use have other reasons to pause.
+    for link in used(snapshot) {
+        let pauses = link.grown(is_pause);
+        let (pause, marks) =
+            (pauses.values().copied().fold(0, u64::saturating_add), marks(snapshot, &link.name));
+        if pause <= marks {
+            continue;
+        }
+        let iface = &link.name;
+        let what = "PFC pauses more often than ECN marks: marking starts too late";
+        let evidence = format!("{} and {marks} CE marks in {}", listed(&pauses), snapshot.window());
+        let fix = if snapshot.attached(iface).is_some() {
+            format!(
+                "lower the thresholds of the congestion point, as in `dcqcn set {iface} wred.3.kmin=50KB wred.3.kmax=200KB`"
+            )
+        } else {
+            "lower Kmin and Kmax on the switch (SONiC: `ecnconfig -p PROFILE -gmin 150000 -gmax 1500000`)"
+                .to_owned()
+        };
+        findings.push(Finding::warning("pause-before-marks", what, evidence).on(iface).fix(fix));
+    }
+    findings
+}
+
+/// `priority-discards`.
+pub(super) fn priority_discards(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for link in used(snapshot) {
+        let discards = link.grown(is_discard);
+        if discards.is_empty() {
+            continue;
+        }
+        let what = "the NIC discards packets: go-back-N then sends much of them again";
+        let evidence = format!("{} in {}", listed(&discards), snapshot.window());
+        findings.push(Finding::error("priority-discards", what, evidence).on(&link.name).fix(format!(
+            "lower Kmin and Kmax at the congestion point; PFC for that priority (`mlnx_qos -i {} --pfc 0,0,0,1,0,0,0,0`) \
+             keeps what is still too much",
+            link.name
+        )));
+    }
+    findings
+}

@@ -1,0 +1,173 @@
+//! The checks: each a function of a snapshot, and of nothing else.
+
+mod attached;
+mod host;
+mod links;
+mod pacer;
+mod points;
+mod rdma;
+#[cfg(test)]
+pub(super) mod tests;
+mod thresholds;
+mod traffic;
+
+use dcqcn_common::params::{Config, Quantity, Unit};
+
+use super::snapshot::{Attached, Seen, Snapshot};
+use super::{Finding, Severity};
+
+/// A check.
+type Check = fn(&Snapshot) -> Vec<Finding>;
+
+/// Every one.
+pub(super) const ALL: &[Check] = &[
+    attached::attached,
+    attached::alive,
+    attached::programs,
+    attached::interpreted,
+    attached::generic_xdp,
+    traffic::roce_seen,
+    traffic::not_looked_into,
+    traffic::not_ect,
+    traffic::dscp_without_class,
+    traffic::dscp_by_direction,
+    traffic::cnp_class,
+    traffic::class_not_marked,
+    points::switched_off,
+    points::marks_unanswered,
+    points::cnps_failed,
+    points::cnps_hinted,
+    points::cnps_unpaired,
+    points::cnps_invalid,
+    points::cnps_without_cut,
+    points::port_unanswered,
+    pacer::none,
+    pacer::replaced,
+    pacer::fq_limits,
+    pacer::fq_horizon,
+    pacer::fq_drops,
+    pacer::without_controller,
+    pacer::horizon,
+    pacer::tables,
+    pacer::lost,
+    thresholds::rates,
+    thresholds::frames,
+    thresholds::bandwidth_delay,
+    thresholds::far_apart,
+    thresholds::fixed_point,
+    thresholds::oscillation,
+    thresholds::timers,
+    links::down,
+    links::mtu_small,
+    links::mtu_differs,
+    links::pause_before_marks,
+    links::priority_discards,
+    rdma::without_role,
+    rdma::bypass,
+    rdma::traffic_class,
+    rdma::adapter_notification,
+    rdma::adapter_reaction,
+    host::kernel,
+    host::programs,
+    host::pacers,
+    host::jit,
+    host::idle_states,
+    host::interrupts,
+    host::unread,
+];
+
+/// An attachment with what is known of it.
+struct Known<'a> {
+    attached: &'a Attached,
+    iface: &'a str,
+    config: Config,
+    seen: Seen,
+}
+
+/// The attachments whose parameters and counters could be read.
+fn known(snapshot: &Snapshot) -> impl Iterator<Item = Known<'_>> {
+    snapshot.attachments.iter().filter(|attached| attached.alive).filter_map(|attached| {
+        let (config, seen) = (attached.config()?, attached.seen(snapshot)?);
+        Some(Known { attached, iface: &attached.iface, config, seen })
+    })
+}
+
+impl Known<'_> {
+    /// Classes that some DSCP belongs to beside the one that has all the rest, which is DSCP 0's.
+    fn chosen_classes(&self) -> Vec<usize> {
+        let rest = self.class_of(0);
+        let mut classes: Vec<usize> = self.config.dscp_to_tc.iter().map(|tc| usize::from(*tc)).collect();
+        classes.sort_unstable();
+        classes.dedup();
+        classes.retain(|tc| *tc != rest);
+        classes
+    }
+
+    /// The class of a DSCP.
+    fn class_of(&self, dscp: usize) -> usize {
+        self.config.dscp_to_tc.get(dscp).copied().map_or(0, usize::from)
+    }
+
+    /// The class of CNPs.
+    fn cnp_class(&self) -> usize {
+        self.class_of(self.config.scalars.cnp_dscp as usize)
+    }
+
+    /// Classes that mark and that packets went through; if none did, those that DSCPs were chosen for.
+    fn marking_classes(&self) -> Vec<usize> {
+        let marks = |tc: &usize| self.config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
+        let used: Vec<usize> = (0..self.config.wred.len())
+            .filter(marks)
+            .filter(|tc| self.seen.class(*tc).packets != 0)
+            .collect();
+        let chosen = || self.chosen_classes().into_iter().filter(marks).filter(|tc| *tc != self.cnp_class());
+        if used.is_empty() { chosen().collect() } else { used }
+    }
+
+    /// The traffic class byte that RoCE data should have: a DSCP whose class was chosen for it, and ECT(0).
+    fn roce_tos(&self) -> u8 {
+        const USUAL: usize = 26;
+        let chosen = |dscp: &usize| {
+            let tc = self.class_of(*dscp);
+            tc != self.class_of(0) && tc != self.cnp_class()
+        };
+        let dscp = Some(USUAL).filter(&chosen).or_else(|| (0..self.config.dscp_to_tc.len()).find(chosen));
+        (dscp.unwrap_or(USUAL) as u8) << 2 | 0b10
+    }
+}
+
+/// How to have RoCE sent with the traffic class `tos`, by the devices on `iface` if they are known.
+fn set_tos(snapshot: &Snapshot, iface: &str, tos: u8) -> String {
+    let devices: Vec<String> =
+        snapshot.rdma_on(iface).map(|device| format!("`cma_roce_tos -d {} -t {tos}`", device.name)).collect();
+    let cm = if devices.is_empty() {
+        format!("on the sender `cma_roce_tos -d DEVICE -t {tos}`")
+    } else {
+        devices.join(", ")
+    };
+    format!(
+        "{cm} for users of rdma_cm; others set traffic class {tos} themselves (perftest: `--tclass={tos}`)"
+    )
+}
+
+fn rate(bps: u64) -> String {
+    Quantity(bps, Unit::BitsPerSecond).to_string()
+}
+
+fn size(bytes: u64) -> String {
+    Quantity(bytes, Unit::Bytes).to_string()
+}
+
+fn time(ns: u64) -> String {
+    Quantity(ns, Unit::Nanoseconds).to_string()
+}
+
+fn ppm(ppm: u64) -> String {
+    Quantity(ppm, Unit::PartsPerMillion).to_string()
+}
+
+/// The time `bytes` take at `rate_bps`, ns.
+fn transmission_ns(bytes: u64, rate_bps: u64) -> u64 {
+    let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate_bps.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,223 @@
+//! What kind of RoCE goes through?
+
+use dcqcn_common::stats::Stat;
+
+use super::{Finding, Severity, Snapshot, known, set_tos};
+
+/// `no-roce`, `roce-idle`, `roce-seen`.
+pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
+    let look = |known: super::Known<'_>| {
+        let seen = &known.seen;
+        let others = seen.all(Stat::NotRoce);
+        let evidence = format!("{} RoCEv2 packets {}, {others} others", seen.roce(), seen.when);
+        let finding = match (seen.roce() != 0, seen.lately) {
+            (true, true) => Finding::ok("roce-seen", "RoCEv2 traffic goes through the programs", evidence),
+            (true, false) => {
+                let now = format!("{evidence}; none in {}", snapshot.window());
+                Finding::info("roce-idle", "RoCEv2 has been seen here, but not now", now)
+                    .fix("look again under traffic; `--seconds N` looks longer")
+            }
+            (false, _) => Finding::warning("no-roce", "no RoCEv2 packet has been seen here", evidence).fix(format!(
+                "send some; then look whether they use {} at all (`tcpdump -ni {} udp port 4791`): what a hardware \
+                 NIC sends itself never passes here",
+                known.iface, known.iface
+            )),
+        };
+        finding.on(known.iface)
+    };
+    known(snapshot).map(look).collect()
+}
+
+/// `not-looked-into`.
+pub(super) fn not_looked_into(snapshot: &Snapshot) -> Vec<Finding> {
+    /// What hosts say now and then by themselves, as for multicast over IPv6.
+    const FEW: u64 = 100;
+    const PASSED: [(Stat, u64); 7] = [
+        (Stat::RoceV1, 1),
+        (Stat::UnknownBth, 1),
+        (Stat::Ipv4Options, FEW),
+        (Stat::Ipv4Fragments, FEW),
+        (Stat::Ipv6Extensions, FEW),
+        (Stat::VlanTooDeep, FEW),
+        (Stat::Malformed, FEW),
+    ];
+    let mut findings = Vec::new();
+    for known in known(snapshot) {
+        let counted: Vec<String> = PASSED
+            .into_iter()
+            .map(|(stat, least)| (stat, known.seen.all(stat), least))
+            .filter(|(_, packets, least)| packets >= least)
+            .map(|(stat, packets, _)| format!("{packets} {}", stat.label()))
+            .collect();
+        if !counted.is_empty() {
+            findings.push(
+                Finding::info(
+                    "not-looked-into",
+                    "packets pass unmarked and unpaced because of how they are built",
+                    format!("{} {}", counted.join(", "), known.seen.when),
+                )
+                .on(known.iface)
+                .fix(format!("`dcqcn counters {} --all` tells what each is", known.iface)),
+            );
+        }
+    }
+    findings
+}
+
+/// `not-ect`: one in twenty is connection management and the like.
+pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
+    const TOLERATED: u64 = 20;
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
+        for tc in 0..known.config.wred.len() {
+            let class = known.seen.class(tc);
+            let not_ect = class.packets.saturating_sub(class.ect_packets);
+            if tc == known.cnp_class() || not_ect == 0 || not_ect * TOLERATED <= class.packets {
+                continue;
+            }
+            let severity = if class.ect_packets == 0 { Severity::Error } else { Severity::Warning };
+            let spared = known.seen.all(Stat::CpNotEct);
+            findings.push(
+                Finding::new(
+                    "not-ect",
+                    severity,
+                    format!(
+                        "RoCE in class {tc} is Not-ECT: it cannot be marked, so its senders never slow down"
+                    ),
+                    format!(
+                        "{not_ect} of {} packets {} are Not-ECT; {spared} would have been marked",
+                        class.packets, known.seen.when
+                    ),
+                )
+                .on(known.iface)
+                .fix(set_tos(snapshot, known.iface, known.roce_tos())),
+            );
+        }
+    }
+    findings
+}
+
+/// `dscp-no-class`: RoCE in the class that has all the DSCPs nobody chose a class for.
+pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
+        let rest = known.class_of(0);
+        let packets = known.seen.class(rest).packets;
+        let all: u64 = (0..known.config.wred.len()).map(|tc| known.seen.class(tc).packets).sum();
+        if known.chosen_classes().is_empty() || packets * 20 <= all {
+            continue;
+        }
+        let chosen: Vec<String> = (0..known.config.dscp_to_tc.len())
+            .filter(|dscp| known.class_of(*dscp) != rest)
+            .map(|dscp| format!("DSCP {dscp} in class {}", known.class_of(dscp)))
+            .collect();
+        let tos = known.roce_tos();
+        findings.push(
+            Finding::warning(
+                "dscp-no-class",
+                format!("RoCE comes with a DSCP that no class was chosen for: it shares class {rest} with all else"),
+                format!("{packets} of {all} packets {} in class {rest}; chosen: {}", known.seen.when, chosen.join(", ")),
+            )
+            .on(known.iface)
+            .fix(format!(
+                "{}; or give the DSCP they have (`tcpdump -vni {} udp port 4791` shows it) a class: `dcqcn set {} \
+                 dscp_to_tc.DSCP={}`",
+                set_tos(snapshot, known.iface, tos),
+                known.iface,
+                known.iface,
+                known.class_of(usize::from(tos >> 2))
+            )),
+        );
+    }
+    findings
+}
+
+/// `dscp-differs`: of two ports, each shows one direction of the same connections.
+pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
+    // The class with most packets, CNPs apart.
+    let main = |known: &super::Known<'_>| {
+        let classes = (0..known.config.wred.len()).filter(|tc| *tc != known.cnp_class());
+        let busiest = classes.max_by_key(|tc| known.seen.class(*tc).packets);
+        busiest.filter(|tc| known.seen.class(*tc).packets != 0)
+    };
+    let ports: Vec<_> = known(snapshot)
+        .filter(|known| known.config.scalars.cp_enable != 0 && known.attached.inline_peer.is_none())
+        .filter_map(|known| main(&known).map(|tc| (known, tc)))
+        .collect();
+    let mut findings = Vec::new();
+    for pair in ports.windows(2) {
+        let [(one, tc), (other, other_tc)] = pair else {
+            continue;
+        };
+        // What counts is what the packets have: the same DSCPs may be in classes of other numbers.
+        if one.config.dscp_to_tc != other.config.dscp_to_tc || tc == other_tc {
+            continue;
+        }
+        let count = |known: &super::Known<'_>, tc: usize| {
+            format!(
+                "{} packets of class {tc} towards {} {}",
+                known.seen.class(tc).packets,
+                known.iface,
+                known.seen.when
+            )
+        };
+        findings.push(
+            Finding::warning(
+                "dscp-differs",
+                format!("RoCE has another DSCP towards {} than towards {}", one.iface, other.iface),
+                format!("{}, {}", count(one, *tc), count(other, *other_tc)),
+            )
+            .on(other.iface)
+            .fix(format!(
+                "at both ends the same: {}; a device on the way may rewrite it, too",
+                set_tos(snapshot, other.iface, other.roce_tos())
+            )),
+        );
+    }
+    findings
+}
+
+/// `cnp-class`: CNPs that queue behind the data they are to slow down.
+pub(super) fn cnp_class(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
+        let (tc, dscp) = (known.cnp_class(), known.config.scalars.cnp_dscp);
+        if tc == known.class_of(usize::from(known.roce_tos() >> 2)) || tc == known.class_of(0) {
+            findings.push(
+                Finding::warning(
+                    "cnp-class",
+                    format!("CNPs are in class {tc} together with other traffic and wait behind it"),
+                    format!("cnp_dscp = {dscp}, dscp_to_tc.{dscp} = {tc}"),
+                )
+                .on(known.iface)
+                .fix(format!(
+                    "`dcqcn set {} dscp_to_tc.{dscp}=6`, and a strict-priority queue for it",
+                    known.iface
+                )),
+            );
+        }
+    }
+    findings
+}
+
+/// `class-not-marked`.
+pub(super) fn class_not_marked(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
+        for (tc, wred) in known.config.wred.iter().enumerate() {
+            let packets = known.seen.class(tc).packets;
+            if wred.ecn == 0 && packets != 0 && tc != known.cnp_class() {
+                findings.push(
+                    Finding::warning(
+                        "class-not-marked",
+                        format!("class {tc} has RoCE in it and is not marked"),
+                        format!("wred.{tc}.ecn = off, {packets} packets {}", known.seen.when),
+                    )
+                    .on(known.iface)
+                    .fix(format!("`dcqcn set {} wred.{tc}.ecn=on`", known.iface)),
+                );
+            }
+        }
+    }
+    findings
+}

@@ -1,0 +1,249 @@
+//! Snapshots in directories: `snapshot.json`, and `ethtool-IFACE-before.txt` and `-after.txt` as ethtool printed them.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::stats::Stat;
+
+use super::snapshot::{self, Counts, Link, Snapshot, VERSION};
+
+const SNAPSHOT: &str = "snapshot.json";
+/// Longest file that is read: a hundred times what a large host makes.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Why a recorded host cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or directory.
+    #[error("{}: {source}{hint}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// There is one already.
+    #[error("{} is there already; name a directory that holds no recording", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Too long to be one of ours.
+    #[error("{} is longer than {} MiB: it is no recording", path.display(), MAX_BYTES >> 20)]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not JSON, or not this JSON.
+    #[error("{}: {source}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What and where.
+        source: serde_json::Error,
+    },
+    /// Another version's.
+    #[error(
+        "{}: version {found}, this dcqcn reads version {VERSION}: examine it with the dcqcn that recorded it",
+        path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: String,
+    },
+    /// Well-formed and yet impossible.
+    #[error("{}: {reason}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+const RECORD_FIRST: &str = "; `dcqcn doctor --record DIR` makes such a directory";
+
+/// Writes `snapshot` to `dir`, which is made if need be.
+///
+/// # Errors
+/// A file cannot be written, or a recording is there already.
+pub fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::File { path, source, hint: "" }
+    };
+    fs::create_dir_all(dir).map_err(failed(dir))?;
+    let path = dir.join(SNAPSHOT);
+    if path.exists() {
+        return Err(Error::Exists { path });
+    }
+    for link in &snapshot.links {
+        if let Some(texts) = &link.ethtool {
+            for (path, text) in texts_of(dir, link).iter().zip(texts) {
+                fs::write(path, text).map_err(failed(path))?;
+            }
+        }
+    }
+    let mut json =
+        serde_json::to_vec_pretty(snapshot).map_err(|source| Error::Json { path: path.clone(), source })?;
+    json.push(b'\n');
+    fs::write(&path, json).map_err(failed(&path))
+}
+
+/// Reads what [`write()`] wrote.
+///
+/// # Errors
+/// It is not there, another version's, or damaged.
+pub fn read(dir: &Path) -> Result<Snapshot, Error> {
+    let path = dir.join(SNAPSHOT);
+    let text = text(&path)?.ok_or_else(|| Error::File {
+        path: path.clone(),
+        source: io::Error::from_raw_os_error(libc::ENOENT),
+        hint: RECORD_FIRST,
+    })?;
+    let json = |source| Error::Json { path: path.clone(), source };
+    // The version first: another version's fields are not ours to complain about.
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(json)?;
+    let found = value.get("version");
+    if found.and_then(serde_json::Value::as_u64) != Some(VERSION.into()) {
+        let found = found.map_or_else(|| "unknown".to_owned(), ToString::to_string);
+        return Err(Error::Version { path, found });
+    }
+    // From the text again: errors then tell the line.
+    let mut snapshot: Snapshot = serde_json::from_str(&text).map_err(json)?;
+    check(&snapshot).map_err(|reason| Error::Content { path, reason })?;
+    for link in &mut snapshot.links {
+        let [before, after] = texts_of(dir, link);
+        link.ethtool = match (self::text(&before)?, self::text(&after)?) {
+            (Some(before), Some(after)) => Some([before, after]),
+            (None, None) => None,
+            (None, Some(_)) | (Some(_), None) => {
+                let reason = "its other half is missing".to_owned();
+                let path = if before.exists() { before } else { after };
+                return Err(Error::Content { path, reason });
+            }
+        };
+    }
+    Ok(snapshot)
+}
+
+fn texts_of(dir: &Path, link: &Link) -> [PathBuf; 2] {
+    ["before", "after"].map(|look| dir.join(format!("ethtool-{}-{look}.txt", link.name)))
+}
+
+/// A text file; `None` if it is not there.
+fn text(path: &Path) -> Result<Option<String>, Error> {
+    let failed = |source| Error::File { path: path.to_owned(), source, hint: "" };
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed)?,
+    };
+    let mut text = String::new();
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(Error::TooLong { path: path.to_owned() });
+    }
+    Ok(Some(text))
+}
+
+/// What the types do not say.
+fn check(snapshot: &Snapshot) -> Result<(), String> {
+    let names = snapshot.links.iter().map(|link| &link.name);
+    for name in names.chain(snapshot.attachments.iter().map(|attached| &attached.iface)) {
+        // They become parts of paths and commands. dev_valid_name (net/core/dev.c) refuses the same.
+        let valid = !name.is_empty() && name.len() < libc::IFNAMSIZ && name != "." && name != "..";
+        if !valid || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
+            return Err(format!("{name:?} cannot be the name of an interface"));
+        }
+    }
+    for attached in &snapshot.attachments {
+        if let Some(parameters) = &attached.parameters {
+            snapshot::config(parameters)
+                .map_err(|reason| format!("parameters of {}: {reason}", attached.iface))?;
+        }
+        for counts in [&attached.before, &attached.after].into_iter().flatten() {
+            check_counts(counts).map_err(|reason| format!("counters of {}: {reason}", attached.iface))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_counts(counts: &Counts) -> Result<(), String> {
+    for name in [&counts.xdp, &counts.ingress, &counts.egress].into_iter().flat_map(|hook| hook.keys()) {
+        if !Stat::ALL.iter().any(|stat| stat.label() == name) {
+            return Err(format!("{name:?} counts nothing; `dcqcn counters --all` lists what is counted"));
+        }
+    }
+    match counts.classes.keys().find(|&&tc| usize::from(tc) >= CLASSES) {
+        Some(tc) => Err(format!("traffic class {tc} is out of range: allowed is 0 to {}", CLASSES - 1)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::checks::tests::healthy;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut snapshot = healthy();
+        snapshot.links[0].ethtool = Some(["a: 1\n".to_owned(), "a: 2\n".to_owned()]);
+        write(dir.path(), &snapshot).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), snapshot);
+        assert!(matches!(write(dir.path(), &snapshot), Err(Error::Exists { .. })));
+    }
+
+    /// The text of a healthy host with one thing in it replaced, read back.
+    fn damaged(from: &str, to: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let text = serde_json::to_string_pretty(&healthy()).unwrap();
+        assert!(text.contains(from), "{from} is not in {text}");
+        fs::write(dir.path().join(SNAPSHOT), text.replace(from, to)).unwrap();
+        read(dir.path()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn damage_is_named() {
+        for (from, to, says) in [
+            ("\"version\": 1", "\"version\": 7", "version 7"),
+            ("\"version\": 1", "\"Version\": 1", "version unknown"),
+            ("\"version\": 1,", "\"version\": 1", "line"),
+            ("\"observed_ns\"", "\"observed\"", "unknown field `observed`"),
+            ("\"name\": \"eth0\"", "\"name\": \"../eth0\"", "cannot be the name"),
+            ("\"roce_data_packets\"", "\"roce_packets\"", "counts nothing"),
+            ("\"100gbit\"", "\"100tbit\"", "link_rate"),
+        ] {
+            let error = damaged(from, to);
+            assert!(error.contains(says) && error.contains(SNAPSHOT), "{from} to {to}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(read(dir.path()).unwrap_err().to_string().contains("--record"));
+        write(dir.path(), &healthy()).unwrap();
+        fs::remove_file(dir.path().join("ethtool-eth0-after.txt")).unwrap();
+        assert!(read(dir.path()).unwrap_err().to_string().contains("other half"));
+        fs::write(dir.path().join(SNAPSHOT), [0xff, 0xfe]).unwrap();
+        assert!(read(dir.path()).unwrap_err().to_string().contains("UTF-8"));
+    }
+
+    #[test]
+    fn no_cut_recording_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = serde_json::to_string(&healthy()).unwrap();
+        for len in (0..text.len()).step_by(97) {
+            fs::write(dir.path().join(SNAPSHOT), &text.as_bytes()[..len]).unwrap();
+            assert!(read(dir.path()).is_err(), "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What the kernel says of RDMA devices and their queue pairs (`RDMA_NLDEV_*`, include/uapi/rdma/rdma_netlink.h).
+
+use std::net::IpAddr;
+
+use libc::RTM_GETADDR;
+use netlink_packet_core::Emitable;
+use netlink_packet_route::address::AddressMessage;
+
+use super::error::{Error, Refusal, Result};
+use super::netlink::{Netlink, Subsystem};
+use super::wire::{Encoder, attribute, attributes, string, u32_at};
+
+/// `RDMA_NL_NLDEV`: which client of RDMA netlink a request is for, in the upper bits of its type.
+const NLDEV: u16 = 5;
+/// `RDMA_NLDEV_CMD_GET`: devices.
+const CMD_GET: u16 = 1;
+/// `RDMA_NLDEV_CMD_PORT_GET`: the ports of a device.
+const CMD_PORT_GET: u16 = 5;
+/// `RDMA_NLDEV_CMD_RES_QP_GET`: the queue pairs of a device.
+const CMD_RES_QP_GET: u16 = 10;
+
+/// `enum rdma_nldev_attr`.
+mod attr {
+    pub(super) const DEV_INDEX: u16 = 1;
+    pub(super) const DEV_NAME: u16 = 2;
+    pub(super) const RES_QP: u16 = 19;
+    pub(super) const RES_QP_ENTRY: u16 = 20;
+    pub(super) const RES_LQPN: u16 = 21;
+    pub(super) const RES_RQPN: u16 = 22;
+    pub(super) const NDEV_INDEX: u16 = 50;
+}
+
+/// Type of address attributes that hold an address of the interface itself (`enum` in include/uapi/linux/if_addr.h).
+const IFA_LOCAL: u16 = 2;
+/// The same where there is no other end.
+const IFA_ADDRESS: u16 = 1;
+/// Bytes of `struct ifaddrmsg`.
+const IFADDRMSG_LEN: usize = 8;
+
+/// An RDMA device and the interfaces its ports are on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RdmaDevice {
+    /// Its number.
+    pub index: u32,
+    /// Its name, as in `rdma link`.
+    pub name: String,
+    /// Index of the network interface of each port that has one.
+    pub ifindexes: Vec<u32>,
+}
+
+/// A queue pair that is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectedQp {
+    /// Its number.
+    pub local_qpn: u32,
+    /// The number of the one at its other end.
+    pub remote_qpn: u32,
+}
+
+impl Netlink {
+    /// Whether the kernel has RDMA.
+    #[must_use]
+    pub const fn has_rdma(&self) -> bool {
+        self.has(Subsystem::Rdma)
+    }
+
+    /// The RDMA devices; none where the kernel has no RDMA.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn rdma_devices(&self) -> Result<Vec<RdmaDevice>> {
+        if !self.has_rdma() {
+            return Ok(Vec::new());
+        }
+        let mut devices: Vec<RdmaDevice> = self
+            .rdma(CMD_GET, "list the RDMA devices", |_| {})?
+            .iter()
+            .filter_map(|body| {
+                let index = u32_at(attribute(body, attr::DEV_INDEX)?, 0)?;
+                let name = attribute(body, attr::DEV_NAME).map(string).unwrap_or_default();
+                Some(RdmaDevice { index, name, ifindexes: Vec::new() })
+            })
+            .collect();
+        for device in &mut devices {
+            let ports = self.rdma(CMD_PORT_GET, "list the ports of an RDMA device", |request| {
+                request.attribute(attr::DEV_INDEX, &device.index.to_ne_bytes());
+            })?;
+            device.ifindexes =
+                ports.iter().filter_map(|body| u32_at(attribute(body, attr::NDEV_INDEX)?, 0)).collect();
+        }
+        Ok(devices)
+    }
+
+    /// The connected queue pairs of the device number `device`. Those of datagrams are not: they have no other end.
+    ///
+    /// # Errors
+    /// The kernel refuses; the device may be gone.
+    pub fn rdma_connected_qps(&self, device: u32) -> Result<Vec<ConnectedQp>> {
+        let bodies = self.rdma(CMD_RES_QP_GET, "list the queue pairs of an RDMA device", |request| {
+            request.attribute(attr::DEV_INDEX, &device.to_ne_bytes());
+        })?;
+        Ok(bodies.iter().flat_map(|body| connected(body)).collect())
+    }
+
+    /// The addresses of an interface.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn addresses(&self, ifindex: u32) -> Result<Vec<IpAddr>> {
+        let bodies = self
+            .dump(Subsystem::Route, RTM_GETADDR, |request| {
+                let message = AddressMessage::default();
+                let mut bytes = vec![0; message.buffer_len()];
+                message.emit(&mut bytes);
+                request.raw(&bytes);
+            })?
+            .map_err(|refusal| refused("list the addresses", self.name_of(ifindex), refusal))?;
+        Ok(bodies.iter().filter_map(|body| address(body, ifindex)).collect())
+    }
+
+    fn rdma(&self, command: u16, operation: &str, body: impl Fn(&mut Encoder)) -> Result<Vec<Vec<u8>>> {
+        self.dump(Subsystem::Rdma, (NLDEV << 10) | command, body)?
+            .map_err(|refusal| refused(operation, "RDMA".into(), refusal))
+    }
+}
+
+fn refused(operation: &str, subject: String, refusal: Refusal) -> Error {
+    Error::Refused { operation: operation.to_owned(), subject, refusal }
+}
+
+/// The connected queue pairs of one message.
+fn connected(body: &[u8]) -> impl Iterator<Item = ConnectedQp> {
+    let table = attribute(body, attr::RES_QP).unwrap_or_default();
+    attributes(table).filter(|(kind, _)| *kind == attr::RES_QP_ENTRY).filter_map(|(_, entry)| {
+        let number = |kind| u32_at(attribute(entry, kind)?, 0);
+        // The remote number is there for RC and UC only, and 0 until they are connected.
+        let (local_qpn, remote_qpn) = (number(attr::RES_LQPN)?, number(attr::RES_RQPN)?);
+        (remote_qpn != 0).then_some(ConnectedQp { local_qpn, remote_qpn })
+    })
+}
+
+/// The address in one message, if it is one of this interface.
+fn address(body: &[u8], ifindex: u32) -> Option<IpAddr> {
+    if u32_at(body, 4)? != ifindex {
+        return None;
+    }
+    let fields = body.get(IFADDRMSG_LEN..)?;
+    let value = attribute(fields, IFA_LOCAL).or_else(|| attribute(fields, IFA_ADDRESS))?;
+    if let Ok(v4) = <[u8; 4]>::try_from(value) {
+        return Some(v4.into());
+    }
+    <[u8; 16]>::try_from(value).ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn qp(table: &mut Encoder, local_qpn: u32, remote_qpn: Option<u32>) {
+        table.nested(attr::RES_QP_ENTRY, |entry| {
+            entry.attribute(attr::RES_LQPN, &local_qpn.to_ne_bytes());
+            if let Some(remote_qpn) = remote_qpn {
+                entry.attribute(attr::RES_RQPN, &remote_qpn.to_ne_bytes());
+            }
+        });
+    }
+
+    #[test]
+    fn only_connected_queue_pairs_are_listed() {
+        let mut body = Encoder::default();
+        body.attribute(attr::DEV_NAME, b"rxe0\0");
+        body.nested(attr::RES_QP, |table| {
+            qp(table, 1, None);
+            qp(table, 0x11, Some(0x17));
+            qp(table, 0x12, Some(0));
+            qp(table, 0x13, Some(0xff_fffe));
+        });
+        let found: Vec<_> = connected(&body.into_bytes()).map(|qp| (qp.local_qpn, qp.remote_qpn)).collect();
+        assert_eq!(found, [(0x11, 0x17), (0x13, 0xff_fffe)]);
+    }
+
+    #[test]
+    fn a_message_cut_anywhere_lists_no_more_than_it_has() {
+        let mut body = Encoder::default();
+        body.nested(attr::RES_QP, |table| (1..4).for_each(|n| qp(table, n, Some(n + 100))));
+        let body = body.into_bytes();
+        for len in 0..=body.len() {
+            assert!(connected(&body[..len]).count() <= 3);
+        }
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_interface() {
+        let message = |index: u32, kind: u16, value: &[u8]| {
+            let mut body = Encoder::default();
+            body.raw(&[2, 24, 0, 0]);
+            body.raw(&index.to_ne_bytes());
+            body.attribute(kind, value);
+            body.into_bytes()
+        };
+        let v4 = message(7, IFA_LOCAL, &[10, 0, 0, 1]);
+        assert_eq!(address(&v4, 7), Some([10, 0, 0, 1].into()));
+        assert_eq!(address(&v4, 8), None);
+        let v6 = message(7, IFA_ADDRESS, &[0xfd; 16]);
+        assert_eq!(address(&v6, 7), Some([0xfd; 16].into()));
+        assert_eq!(address(&message(7, IFA_LOCAL, &[1, 2, 3]), 7), None);
+    }
+}

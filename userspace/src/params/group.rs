@@ -1,0 +1,197 @@
+//! Which parameters belong together, and which of them a profile is about.
+
+use std::fmt::Write;
+
+use clap::ValueEnum;
+use dcqcn_common::params::{Config, Quantity, Unit};
+
+use super::key::Key;
+use super::profile::{Profile, ProfileError};
+use super::quantity::expected;
+
+/// The part of the data plane a parameter belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Group {
+    /// The congestion point: WRED marking, classes and queues.
+    Wred,
+    /// The notification point: CNPs.
+    Np,
+    /// The reaction point: the rate machine and the pacer.
+    Rp,
+    /// The link.
+    Link,
+}
+
+/// Parameters of [`Group::Wred`] beside the tables.
+const WRED: [&str; 5] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queue_source"];
+const NP: [&str; 5] = ["np_enable", "min_time_between_cnps", "cnp_limit", "cnp_dscp", "cnp_802p_prio"];
+const LINK: [&str; 2] = ["link_rate", "wire_overhead"];
+
+/// Parameters of [`Group::Rp`] that describe the interface and not the algorithm.
+const RP_OF_THE_SITE: [&str; 7] = [
+    "rp_enable",
+    "cnp_consume",
+    "rpg_max_rate",
+    "pacer",
+    "pacing_horizon",
+    "pacing_horizon_drop",
+    "pacing_credit",
+];
+
+impl Key {
+    /// The group it belongs to.
+    #[must_use]
+    pub fn group(self) -> Group {
+        match self {
+            Self::Wred(..) | Self::DscpToTc(_) | Self::TcToQueue(_) => Group::Wred,
+            Self::Scalar(spec) if WRED.contains(&spec.key) => Group::Wred,
+            Self::Scalar(spec) if NP.contains(&spec.key) => Group::Np,
+            Self::Scalar(spec) if LINK.contains(&spec.key) => Group::Link,
+            Self::Scalar(_) => Group::Rp,
+        }
+    }
+
+    /// Whether profiles are about it: the rate machine, the time between CNPs and the marking curve. Everything else
+    /// says what the interface is: its link, role, classes, buffers and pacer.
+    #[must_use]
+    pub fn in_profiles(self) -> bool {
+        match self {
+            Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
+            Self::Scalar(spec) if spec.key == "min_time_between_cnps" => true,
+            Self::Scalar(spec) => self.group() == Group::Rp && !RP_OF_THE_SITE.contains(&spec.key),
+            Self::DscpToTc(_) | Self::TcToQueue(_) => false,
+        }
+    }
+
+    /// The values it can have, as people write them.
+    #[must_use]
+    pub fn allowed(self) -> String {
+        let (low, high) = self.range().into_inner();
+        match self.unit() {
+            Unit::Switch => "true, false".to_owned(),
+            Unit::Choice(words) => words.join(", "),
+            unit => format!("{} to {}", Quantity(low, unit), Quantity(high, unit)),
+        }
+    }
+
+    /// What a value looks like, as a sentence to stand behind another; empty where [`Key::allowed`] says it all.
+    #[must_use]
+    pub fn written(self) -> String {
+        match self.unit() {
+            Unit::Switch | Unit::Choice(_) | Unit::Count => String::new(),
+            unit => format!(" Unit: {}.", expected(unit).trim_start_matches("write ")),
+        }
+    }
+}
+
+/// Every parameter whose value differs between the two.
+pub fn differing(old: &Config, new: &Config) -> impl Iterator<Item = Key> {
+    Key::all().filter(|key| key.get(old) != key.get(new))
+}
+
+impl Profile {
+    /// Gives `config` what this profile is about ([`Key::in_profiles`]) and leaves the rest. Its link rate is the
+    /// profile's.
+    ///
+    /// # Errors
+    /// As [`Profile::config`].
+    pub fn put_into(self, config: &mut Config) -> Result<(), ProfileError> {
+        let profile = self.config(Some(config.scalars.link_rate_bps))?;
+        for key in Key::all().filter(|key| key.in_profiles()) {
+            // Values of a profile are in range: a test says so of each.
+            let _ = key.set(config, key.get(&profile));
+        }
+        Ok(())
+    }
+}
+
+/// The parameters of a group with unit, range, default and what a larger value does, for a help text.
+#[must_use]
+pub fn help(group: Group) -> String {
+    let mut text = "Parameters:\n".to_owned();
+    let shown = |key: &Key| match key {
+        Key::Wred(tc, _) | Key::DscpToTc(tc) | Key::TcToQueue(tc) => *tc == 0,
+        Key::Scalar(_) => !key.follows_from_attach(),
+    };
+    for key in Key::all().filter(|key| key.group() == group).filter(shown) {
+        let (name, default) = match key {
+            Key::Scalar(_) => (key.to_string(), key.text(&Config::DEFAULT)),
+            Key::Wred(_, spec) => (format!("wred.TC.{}", spec.key), key.text(&Config::DEFAULT)),
+            Key::DscpToTc(_) => ("dscp_to_tc.DSCP".into(), "3 for DSCP 26, 6 for 48, else 0".into()),
+            Key::TcToQueue(_) => ("tc_to_queue.TC".into(), "3 for TC 3, 6 for TC 6, else 0".into()),
+        };
+        // Writing into a `String` cannot fail.
+        let _ = writeln!(text, "  {name}");
+        let _ = writeln!(text, "      {}", key.doc());
+        let _ = writeln!(text, "      Allowed: {}. Default: {default}.{}", key.allowed(), key.written());
+        if !key.larger().is_empty() {
+            let _ = writeln!(text, "      Larger: {}", key.larger());
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parameter_is_in_the_group_its_name_belongs_to() {
+        const RP: [&str; 9] = [
+            "rp_",
+            "rpg_",
+            "dce_tcp_",
+            "rate_",
+            "clamp_",
+            "initial_alpha",
+            "alpha_bits",
+            "pac",
+            "cnp_consume",
+        ];
+        for key in Key::all().filter(|key| key.group() == Group::Rp) {
+            let name = key.to_string();
+            assert!(RP.iter().any(|prefix| name.starts_with(prefix)), "which group has {name}?");
+        }
+        for name in WRED.iter().chain(&NP).chain(&LINK).chain(&RP_OF_THE_SITE) {
+            assert!(name.parse::<Key>().is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_profile_replaces_the_algorithm_and_leaves_the_interface() {
+        let mut config = Config::DEFAULT;
+        for text in [
+            "link_rate=25gbit",
+            "rpg_max_rate=20gbit",
+            "rp_enable=off",
+            "wred.3.drain_rate=10gbit",
+            "dscp_to_tc.24=3",
+            "rpg_gd=13",
+            "wred.3.kmax=1MB",
+        ] {
+            text.parse::<super::super::Assignment>().unwrap().apply(&mut config).unwrap();
+        }
+        for &profile in Profile::value_variants().iter().filter(|profile| **profile != Profile::Lab) {
+            let mut changed = config;
+            profile.put_into(&mut changed).unwrap();
+            assert_eq!(changed.validate(), Ok(()), "{profile:?}");
+            assert!(differing(&config, &changed).all(Key::in_profiles), "{profile:?}");
+            let whole = profile.config(Some(25_000_000_000)).unwrap();
+            let not_in: Vec<_> =
+                differing(&Config::DEFAULT, &whole).filter(|key| !key.in_profiles()).collect();
+            assert_eq!(not_in, [], "{profile:?} says something that `profile apply` leaves out");
+            assert!(differing(&changed, &whole).all(|key| !key.in_profiles()), "{profile:?}");
+        }
+        assert!(Profile::Lab.put_into(&mut config.clone()).is_err());
+    }
+
+    #[test]
+    fn help_has_unit_range_default_and_direction() {
+        let text = help(Group::Rp);
+        let ai = "  rpg_ai_rate\n      Step of additive increase (paper: R_AI, 40 Mb/s).\n      \
+                  Allowed: 1kbit to 800gbit. Default: 40mbit. Unit: a rate, as in `40mbit`, `2.5gbit` or `100g`.\n      Larger: Faster growth";
+        assert!(text.contains(ai), "{text}");
+        assert!(help(Group::Wred).contains("  wred.TC.kmin\n"));
+        assert!(!text.contains("  pacer "));
+    }
+}

@@ -1,0 +1,127 @@
+//! Settings as a configuration file.
+
+use std::fmt::Write;
+
+use dcqcn_common::params::{Config, Quantity, Unit};
+
+use super::choice::{Role, word};
+use super::group::differing;
+use super::key::{Assignment, Key};
+use super::settings::Settings;
+
+/// What has to be set for an attachment of this role, made without a profile, to have `config`.
+#[must_use]
+pub fn changes_from_default(role: Role, config: &Config) -> Vec<Assignment> {
+    let mut default = Config::DEFAULT;
+    role.apply(&mut default);
+    let keys = differing(&default, config).filter(|key| !key.follows_from_attach());
+    keys.map(|key| Assignment { key, value: key.get(config) }).collect()
+}
+
+/// `settings` as a file that [`super::parse`] reads back to the same.
+#[must_use]
+pub fn to_toml(settings: &Settings) -> String {
+    let mut text = String::new();
+    // Writing into a `String` cannot fail.
+    let _ = write_toml(&mut text, settings);
+    text
+}
+
+fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
+    let Settings { role, profile, pacer, xdp_mode, flows, changes } = settings;
+    let tops = [
+        ("role", role.map(|role| word(&role))),
+        ("profile", profile.map(|profile| word(&profile))),
+        ("pacer", pacer.map(|pacer| word(&pacer))),
+        ("xdp_mode", xdp_mode.map(|mode| word(&mode))),
+    ];
+    for (key, value) in tops {
+        if let Some(value) = value {
+            writeln!(text, "{key} = \"{value}\"")?;
+        }
+    }
+    if let Some(flows) = flows {
+        writeln!(text, "flows = {flows}")?;
+    }
+    let mut table = String::new();
+    for Assignment { key, value } in changes {
+        let (of, name) = match key {
+            Key::Scalar(spec) => ("parameters".to_owned(), spec.key.to_owned()),
+            Key::Wred(tc, spec) => (format!("wred.{tc}"), spec.key.to_owned()),
+            Key::DscpToTc(dscp) => ("dscp_to_tc".to_owned(), dscp.to_string()),
+            Key::TcToQueue(tc) => ("tc_to_queue".to_owned(), tc.to_string()),
+        };
+        if of != table {
+            writeln!(text, "\n[{of}]")?;
+            table = of;
+        }
+        let value = Quantity(*value, key.unit());
+        match key.unit() {
+            Unit::Count | Unit::Switch => writeln!(text, "{name} = {value}")?,
+            _ => writeln!(text, "{name} = \"{value}\"")?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{PacerChoice, XdpModeChoice, parse};
+    use super::*;
+
+    /// A value in the range of `key`, by a number.
+    fn value(key: Key, number: u64) -> u64 {
+        let (low, high) = key.range().into_inner();
+        low + number % (high - low + 1)
+    }
+
+    #[test]
+    fn a_file_is_as_people_write_it() {
+        let changes =
+            ["link_rate=1gbit", "np_enable=off", "wred.3.kmin=100KB", "wred.3.ecn=off", "dscp_to_tc.26=0"];
+        let settings = Settings {
+            role: Some(Role::Switch),
+            flows: Some(1_024),
+            changes: changes.iter().map(|change| change.parse().unwrap()).collect(),
+            ..Settings::default()
+        };
+        let text = "role = \"switch\"\nflows = 1024\n\n[parameters]\nlink_rate = \"1gbit\"\nnp_enable = false\n\n\
+                    [wred.3]\nkmin = \"100KB\"\necn = false\n\n[dscp_to_tc]\n26 = 0\n";
+        assert_eq!(to_toml(&settings), text);
+        assert_eq!(to_toml(&Settings::default()), "");
+    }
+
+    proptest! {
+        #[test]
+        fn every_state_is_read_back_exactly(
+            edits in prop::collection::vec((0usize..1_000, any::<u64>()), 0..60), is_switch: bool,
+        ) {
+            let role = if is_switch { Role::Switch } else { Role::Host };
+            let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
+            let mut config = Config::DEFAULT;
+            for (index, number) in edits {
+                let key = keys[index % keys.len()];
+                key.set(&mut config, value(key, number)).unwrap();
+            }
+            let settings = Settings {
+                role: Some(role),
+                pacer: Some(PacerChoice::Htb),
+                xdp_mode: Some(XdpModeChoice::Skb),
+                flows: Some(64),
+                changes: changes_from_default(role, &config),
+                profile: None,
+            };
+            // Tables of TOML come back in its own order.
+            let read = parse("saved", &to_toml(&settings)).unwrap();
+            prop_assert_eq!((read.role, read.pacer, read.flows), (settings.role, settings.pacer, settings.flows));
+            let mut again = Config::DEFAULT;
+            role.apply(&mut again);
+            for change in read.changes {
+                change.apply(&mut again).unwrap();
+            }
+            prop_assert_eq!(again, config);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Charts over time, as SVG and PNG.
+//!
+//! What is drawn is data ([`Chart`], [`Line`]); the drawing code knows no file format: it is generic over plotters'
+//! backend.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow, bail};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+/// Width of the picture, in units that are pixels at scale 1.
+const WIDTH: u32 = 1200;
+/// Height of its title.
+const TITLE_HEIGHT: u32 = 48;
+/// Height of each chart.
+const CHART_HEIGHT: u32 = 270;
+/// Room in a chart: above the axes for the caption, left of them for their labels, right of them for the legend, below
+/// them for labels.
+const TOP: u32 = 32;
+const LEFT: u32 = 76;
+const RIGHT: u32 = 150;
+const BOTTOM: u32 = 42;
+/// Of the room left, what stays empty: half of the axis description would be cut off.
+const EDGE: u32 = 12;
+/// Distance between the lines of a legend.
+const LEGEND_STEP: u32 = 19;
+/// Sizes of text: title, captions, everything else.
+const TITLE_TEXT: u32 = 26;
+const CAPTION_TEXT: u32 = 18;
+const TEXT: u32 = 15;
+/// Pixels per unit of the PNG, so that it is sharp on any screen. The SVG needs none.
+const PNG_SCALE: u32 = 2;
+/// Name plotters knows the font by. SVG viewers use a font of their own in its place.
+const FONT: &str = "sans-serif";
+/// Colours that all kinds of colour vision tell apart (Okabe and Ito, "Color Universal Design", 2008), without yellow, which
+/// is faint on white.
+pub const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x00, 0x00, 0x00),
+];
+/// For levels that something is compared with.
+pub const LEVEL: RGBColor = RGBColor(0x80, 0x80, 0x80);
+/// For text and axes.
+pub const AXIS: RGBColor = RGBColor(0x44, 0x44, 0x44);
+const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
+/// Curves named in a legend; there is no room for more.
+pub const MAX_LEGEND: usize = 10;
+/// More points than this along an axis the picture cannot show.
+const STRETCHES: f64 = 1000.0;
+
+/// Points, in the units of the axes.
+pub type Curve = Vec<(f64, f64)>;
+
+/// A curve and how it is drawn.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What the legend calls it; `None` leaves it out there.
+    pub label: Option<String>,
+    /// Its points; those above the chart's top are drawn at the top.
+    pub curve: Curve,
+    /// Its colour.
+    pub colour: RGBAColor,
+    /// Its width; 1 is thin.
+    pub width: u32,
+    /// Whether it is interrupted.
+    pub dashed: bool,
+}
+
+impl Line {
+    /// A line with a name.
+    #[must_use]
+    pub fn new(label: impl Into<String>, curve: Curve, colour: RGBColor, width: u32) -> Self {
+        Self { label: Some(label.into()), curve, colour: colour.to_rgba(), width, dashed: false }
+    }
+
+    /// A dashed horizontal line at `level`, from 0 to `end`.
+    #[must_use]
+    pub fn level(label: impl Into<String>, end: f64, level: f64) -> Self {
+        Self { dashed: true, ..Self::new(label, vec![(0.0, level), (end, level)], LEVEL, 1) }
+    }
+}
+
+/// One pair of axes with curves.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// What it shows.
+    pub caption: String,
+    /// What is along the horizontal axis, as in `time, s`.
+    pub across: &'static str,
+    /// What is along the vertical axis, as in `Mb/s`.
+    pub up: &'static str,
+    /// Where the horizontal axis ends; it begins at 0.
+    pub end: f64,
+    /// Where the vertical axis ends; it begins at 0.
+    pub top: f64,
+    /// The curves; later ones over earlier ones.
+    pub lines: Vec<Line>,
+}
+
+/// Writes `NAME.svg` and `NAME.png` into `directory`, which is made if need be. The charts are stacked in order.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_both(directory: &Path, name: &str, title: &str, charts: &[Chart]) -> Result<[PathBuf; 2]> {
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    let files = ["svg", "png"].map(|format| directory.join(format!("{name}.{format}")));
+    for file in &files {
+        write(file, title, charts)?;
+    }
+    Ok(files)
+}
+
+/// Writes one picture; the name says in which format. The charts are stacked in order.
+///
+/// # Errors
+/// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
+pub fn write(file: &Path, title: &str, charts: &[Chart]) -> Result<()> {
+    write_scaled(file, title, charts, PNG_SCALE)
+}
+
+/// As [`write()`], with `png_scale` pixels per unit of a PNG: 1 makes small files.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) -> Result<()> {
+    register_font()?;
+    let height = TITLE_HEIGHT + CHART_HEIGHT * charts.len() as u32;
+    let failed = |error: &dyn std::fmt::Display| anyhow!("cannot write {}: {error}", file.display());
+    match file.extension().and_then(|extension| extension.to_str()) {
+        Some("svg") => {
+            let area = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
+            Canvas { area: &area, scale: 1 }.draw(title, charts).map_err(|error| failed(&error))
+        }
+        Some("png") => {
+            let size = (WIDTH * png_scale, height * png_scale);
+            let area = BitMapBackend::new(file, size).into_drawing_area();
+            Canvas { area: &area, scale: png_scale }.draw(title, charts).map_err(|error| failed(&error))
+        }
+        _ => bail!("{} is no picture: its name must end in .svg or .png", file.display()),
+    }
+}
+
+/// Gives plotters a font: it has none, and to look for one on the machine needs C libraries.
+fn register_font() -> Result<()> {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    let register = || {
+        plotters::style::register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).is_ok()
+    };
+    if *REGISTERED.get_or_init(register) { Ok(()) } else { Err(anyhow!("the embedded font cannot be read")) }
+}
+
+type Drawn<DB> = std::result::Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+
+/// Something to draw on, and how many pixels a unit of it has.
+struct Canvas<'a, DB: DrawingBackend> {
+    area: &'a DrawingArea<DB, Shift>,
+    scale: u32,
+}
+
+impl<DB: DrawingBackend> Canvas<'_, DB> {
+    /// Draws everything.
+    fn draw(&self, title: &str, charts: &[Chart]) -> Drawn<DB> {
+        self.area.fill(&WHITE)?;
+        self.text(title, LEFT, 12, TITLE_TEXT)?;
+        let (_, below) = self.area.split_vertically(TITLE_HEIGHT * self.scale);
+        for (chart, area) in charts.iter().zip(below.split_evenly((charts.len().max(1), 1))) {
+            Canvas { area: &area, scale: self.scale }.chart(chart)?;
+        }
+        self.area.present()
+    }
+
+    /// One chart: caption, axes, lines and legend.
+    fn chart(&self, Chart { caption, across, up, end, top, lines }: &Chart) -> Drawn<DB> {
+        let Self { area, scale } = *self;
+        let (end, top) = (positive(*end), positive(*top));
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(TOP * scale)
+            .margin_right(RIGHT * scale)
+            .margin_left(EDGE * scale)
+            .x_label_area_size(BOTTOM * scale)
+            .y_label_area_size((LEFT - EDGE) * scale)
+            .build_cartesian_2d(0.0..end, 0.0..top)?;
+        chart
+            .configure_mesh()
+            .x_desc(*across)
+            .y_desc(*up)
+            .x_labels(11)
+            .y_labels(6)
+            .x_label_formatter(&|x| tick(*x))
+            .y_label_formatter(&|y| tick(*y))
+            .max_light_lines(0)
+            .bold_line_style(GRID.stroke_width(scale))
+            .axis_style(AXIS.stroke_width(scale))
+            .set_all_tick_mark_size(4 * scale)
+            .label_style((FONT, TEXT * scale).into_font().color(&AXIS))
+            .axis_desc_style((FONT, TEXT * scale).into_font().color(&AXIS))
+            .draw()?;
+        let style = |line: &Line| line.colour.stroke_width(line.width * scale);
+        for line in lines {
+            let points = line.curve.iter().map(|(time, value)| (*time, value.min(top)));
+            if line.dashed {
+                chart.draw_series(DashedLineSeries::new(points, 7 * scale, 5 * scale, style(line)))?;
+            } else {
+                chart.draw_series(LineSeries::new(points, style(line)))?;
+            }
+        }
+        self.text(caption, LEFT, 8, CAPTION_TEXT)?;
+        let labelled = lines.iter().filter_map(|line| line.label.as_ref().map(|label| (label, line)));
+        for ((label, line), row) in labelled.zip(0..) {
+            let (x, y) = (WIDTH - RIGHT + 12, TOP + row * LEGEND_STEP);
+            let dashes: &[(u32, u32)] = if line.dashed { &[(0, 8), (12, 20)] } else { &[(0, 20)] };
+            for (start, end) in dashes {
+                let stroke = [self.at(x + start, y + 7), self.at(x + end, y + 7)];
+                area.draw(&PathElement::new(stroke, style(line)))?;
+            }
+            self.text(label, x + 28, y, TEXT)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `text` with its upper left corner at (`x`, `y`).
+    fn text(&self, text: &str, x: u32, y: u32, size: u32) -> Drawn<DB> {
+        self.area.draw(&Text::new(
+            text.to_owned(),
+            self.at(x, y),
+            (FONT, size * self.scale).into_font().color(&AXIS),
+        ))
+    }
+
+    /// Where a point is, in pixels. All are far inside 31 bits.
+    fn at(&self, x: u32, y: u32) -> (i32, i32) {
+        ((x * self.scale) as i32, (y * self.scale) as i32)
+    }
+}
+
+/// The end of an axis, which must have some length.
+fn positive(end: f64) -> f64 {
+    if end.is_finite() && end > 0.0 { end } else { 1.0 }
+}
+
+/// A number at an axis, without needless zeros.
+fn tick(value: f64) -> String {
+    format!("{:.2}", value).trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Reduces a curve to one point per stretch of 1/1000 of the axis up to `end`, more than which the picture cannot show.
+pub fn thin_out(points: impl Iterator<Item = (f64, f64)>, end: f64, reduce: fn(&[f64]) -> f64) -> Curve {
+    let stretch = |time: f64| (time / end * STRETCHES) as u64;
+    let mut thin = Curve::new();
+    let mut values = Vec::new();
+    let mut start = None;
+    for (time, value) in points {
+        if let Some(begun) = start.replace(start.unwrap_or(time))
+            && stretch(begun) != stretch(time)
+        {
+            thin.push((begun, reduce(&values)));
+            values.clear();
+            start = Some(time);
+        }
+        values.push(value);
+    }
+    thin.extend(start.map(|time| (time, reduce(&values))));
+    thin
+}
+
+/// The mean of some values: for [`thin_out`].
+#[must_use]
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The largest of some values that are not negative: for [`thin_out`].
+#[must_use]
+pub fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinning_keeps_the_peaks() {
+        let points = (0..100_000).map(|i| (f64::from(i) / 1e4, if i == 77_777 { 9.0 } else { 1.0 }));
+        let thin = thin_out(points, 10.0, largest);
+        assert!((999..=1001).contains(&thin.len()), "{}", thin.len());
+        assert_eq!(thin.iter().filter(|point| point.1 == 9.0).count(), 1);
+        assert!(thin_out(std::iter::empty(), 1.0, mean).is_empty());
+    }
+
+    #[test]
+    fn ticks_are_short() {
+        assert_eq!((tick(10.0), tick(2.5), tick(0.0)), ("10".to_owned(), "2.5".to_owned(), "0".to_owned()));
+    }
+
+    #[test]
+    fn pictures_have_the_format_of_their_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let line = Line::new("a", vec![(0.0, 1.0), (1.0, 2.0)], COLOURS[0], 2);
+        let lines = vec![line, Line::level("b", 1.0, 0.5)];
+        // An empty axis is drawn too.
+        let chart = Chart { caption: "c".into(), across: "time, s", up: "kB", end: 1.0, top: 0.0, lines };
+        let [svg, png] =
+            write_both(&directory.path().join("new"), "x", "t", &[chart.clone(), chart]).unwrap();
+        assert!(fs::read_to_string(svg).unwrap().contains("<svg"));
+        assert!(fs::read(png).unwrap().starts_with(b"\x89PNG"));
+        let refused = write(Path::new("x.pdf"), "t", &[]).unwrap_err().to_string();
+        assert!(refused.contains("must end in .svg or .png"), "{refused}");
+    }
+}

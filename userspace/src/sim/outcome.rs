@@ -1,0 +1,240 @@
+//! What a simulation found.
+//!
+//! Unless a field says otherwise it is of the time from [`stats_from_ns`](super::Scenario::stats_from_ns) to the end.
+
+use serde::Serialize;
+
+/// The whole outcome.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Simulated time.
+    pub duration_ns: u64,
+    /// Start of the statistics.
+    pub stats_from_ns: u64,
+    /// Rate of the bottleneck.
+    pub port_rate_bps: u64,
+    /// Share of that time in which the port was sending, 0 to 1.
+    pub link_utilisation: f64,
+    /// Time from the last start of a RoCE flow with bulk data to the end of the last window in which those flows were not
+    /// fair; `None`: they still were not in the end, or there are fewer than two.
+    ///
+    /// A window is 1/50 of the time from that start to the end of the simulation; fair means that Jain's index of the
+    /// flows' goodput in it is at least 0.95. Flows that have stopped do not count.
+    pub convergence_ns: Option<u64>,
+    /// Per group, RoCE before TCP, in the scenario's order.
+    pub groups: Vec<GroupOutcome>,
+    /// Per flow, in the order of the groups.
+    pub flows: Vec<FlowOutcome>,
+    /// Every class that has a group, lowest first.
+    pub classes: Vec<ClassOutcome>,
+    /// Work done, over the whole time.
+    pub counters: Counters,
+    /// Time series over the whole time, if the scenario wants them.
+    pub series: Option<Series>,
+}
+
+/// One group of flows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupOutcome {
+    /// Name in the scenario.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Its class.
+    pub class: u8,
+    /// Number of flows.
+    pub flows: u32,
+    /// Payload delivered, per second.
+    pub goodput_bps: f64,
+    /// Jain's fairness index of its flows' goodput: 1/flows to 1; 1 also if nobody got anything.
+    pub jain: f64,
+    /// Sums over its flows.
+    pub totals: FlowCounters,
+    /// Completion times of all its messages; `None`: no message was completed.
+    pub fct: Option<Fct>,
+    /// Completion times by message length, in the order of `Work::Messages`.
+    pub fct_by_size: Vec<FctOfSize>,
+}
+
+/// What kind of flows a group has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// RoCE.
+    Roce,
+    /// TCP with CUBIC.
+    Cubic,
+    /// TCP with DCTCP.
+    Dctcp,
+}
+
+/// One flow.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlowOutcome {
+    /// Name of the group and number in it, `incast.0`.
+    pub name: String,
+    /// Index of its group.
+    pub group: u32,
+    /// Payload delivered (RoCE: in order; TCP: acknowledged), per second.
+    pub goodput_bps: f64,
+    /// What it did.
+    pub counters: FlowCounters,
+    /// Rate at the end: R_C of a RoCE flow, window over smoothed round-trip time of a TCP flow.
+    pub rate_bps: u64,
+    /// When the one message of `Work::Once` was acknowledged; in simulated time.
+    pub completed_ns: Option<u64>,
+}
+
+/// Counters of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FlowCounters {
+    /// Payload delivered.
+    pub bytes: u64,
+    /// Packets sent, retransmissions included.
+    pub sent_packets: u64,
+    /// Packets sent again.
+    pub retransmitted_packets: u64,
+    /// Packets dropped at the port.
+    pub dropped_packets: u64,
+    /// Packets that arrived with a CE mark.
+    pub marked_packets: u64,
+    /// CNPs that reached the sender.
+    pub cnps: u64,
+    /// NAKs that reached the sender.
+    pub naks: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Messages completed.
+    pub messages: u64,
+}
+
+/// Completion times of messages: from the message's being ready at the sender to its acknowledgement there.
+///
+/// Percentiles are at most 1 in 32 too large.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Fct {
+    /// Messages completed.
+    pub count: u64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Half of them took no longer.
+    pub p50_ns: u64,
+    /// 99 % of them took no longer.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// Completion times of messages of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FctOfSize {
+    /// Length.
+    pub bytes: u64,
+    /// Completion times; `None`: none was completed.
+    pub fct: Option<Fct>,
+}
+
+/// One class at the port.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ClassOutcome {
+    /// Class.
+    pub class: u8,
+    /// Depth of its queue over time, without the packet being sent.
+    pub queue: Depth,
+    /// Packets marked CE at the port.
+    pub marked_packets: u64,
+    /// Packets dropped.
+    pub dropped_packets: u64,
+    /// Times PFC paused it.
+    pub pauses: u64,
+    /// Time it was paused.
+    pub paused_ns: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Bytes of them, layer 2.
+    pub tx_bytes: u64,
+    /// Share of all bytes the port sent, 0 to 1.
+    pub tx_share: f64,
+}
+
+/// Depth of a queue, weighted by time.
+///
+/// Percentiles are at most 1 in 32 too large, mean and maximum exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Depth {
+    /// Mean.
+    pub mean_bytes: f64,
+    /// Standard deviation.
+    pub deviation_bytes: f64,
+    /// Half of the time it was no deeper.
+    pub p50_bytes: u64,
+    /// 99 % of the time it was no deeper.
+    pub p99_bytes: u64,
+    /// Deepest.
+    pub max_bytes: u64,
+}
+
+/// Work done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Packets that left a sender.
+    pub sent_packets: u64,
+    /// Packets that reached the receiver.
+    pub received_packets: u64,
+    /// Packets dropped at the port.
+    pub dropped_packets: u64,
+    /// Packets on a link, in the queues or being sent when time was up.
+    pub in_flight_packets: u64,
+    /// Passages of a packet over one link: sender to switch, switch to receiver.
+    pub hops: u64,
+    /// Events handled.
+    pub events: u64,
+}
+
+/// Samples over time; every list has the length of `t_ns`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Series {
+    /// When each sample was taken.
+    pub t_ns: Vec<u64>,
+    /// Per flow, as many as asked for.
+    pub flows: Vec<FlowSeries>,
+    /// Per group.
+    pub groups: Vec<GroupSeries>,
+    /// Per class that has a group.
+    pub classes: Vec<ClassSeries>,
+}
+
+/// Samples of a flow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FlowSeries {
+    /// Its name.
+    pub name: String,
+    /// Index of its group.
+    pub group: u32,
+    /// R_C, or window over smoothed round-trip time of a TCP flow; 0 before its start.
+    pub rate_bps: Vec<u64>,
+    /// R_T; 0 for a TCP flow.
+    pub target_bps: Vec<u64>,
+    /// Payload delivered since the last sample, per second.
+    pub goodput_bps: Vec<u64>,
+}
+
+/// Samples of a group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GroupSeries {
+    /// Its name.
+    pub name: String,
+    /// Payload delivered since the last sample, per second.
+    pub goodput_bps: Vec<u64>,
+}
+
+/// Samples of a class's queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ClassSeries {
+    /// Class.
+    pub class: u8,
+    /// Depth at that moment.
+    pub queue_bytes: Vec<u64>,
+    /// Greatest depth since the last sample.
+    pub max_queue_bytes: Vec<u64>,
+}

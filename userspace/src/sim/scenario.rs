@@ -1,0 +1,504 @@
+//! What is simulated: plain types without a file format, which `sim::file` and the command line fill.
+//!
+//! One bottleneck: senders, each with a link of its own into a switch, one output port with a queue per class, one
+//! receiver behind it.
+//!
+//! ```text
+//! sender 0 ──sender link──┐
+//! sender 1 ──sender link──┤ queues 0..8 ── port ──receiver link── receiver
+//!    ...                  ┘
+//!          ◄──────────── ACK, NAK, CNP, TCP ACK: delayed, never queued ────────────
+//! ```
+//!
+//! The way back is taken to be uncongested: what the receiver answers arrives after the delays of both links, in order,
+//! and is never lost.
+
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{Config, Invalid, MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
+
+/// Longest simulated time: one hour.
+pub const MAX_DURATION_NS: u64 = 3_600_000_000_000;
+/// Longest delay of one link, or of a reply: 1 s.
+pub const MAX_DELAY_NS: u64 = 1_000_000_000;
+/// Most flows of a scenario.
+pub const MAX_FLOWS: u32 = 100_000;
+/// Largest frame, payload and headers together: a jumbo frame.
+pub const MAX_FRAME_BYTES: u32 = 9_216;
+/// Largest buffer of the switch: 1 GB.
+pub const MAX_BUFFER_BYTES: u64 = 1_000_000_000;
+/// Largest message, block or flow: 1 TB.
+pub const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
+/// Most different delays of the senders' links.
+pub const MAX_DELAYS: usize = 64;
+/// Most samples of a time series; a shorter interval is lengthened to this many.
+pub const MAX_SAMPLES: u64 = 10_000;
+
+/// A simulation: same scenario, same outcome to the last bit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Seed of marking, start times and message sizes.
+    pub seed: u64,
+    /// Simulated time, at most [`MAX_DURATION_NS`].
+    pub duration_ns: u64,
+    /// Statistics are of what happens from here on; below `duration_ns`.
+    pub stats_from_ns: u64,
+    /// Rate of the switch's port to the receiver: the bottleneck.
+    pub port_rate_bps: u64,
+    /// Rate of every sender's link. It takes the place of `link_rate` in `config`, and so is the flows' line rate.
+    pub sender_rate_bps: u64,
+    /// One-way delay of a sender's link; a group may have its own.
+    pub sender_delay_ns: u64,
+    /// One-way delay of the receiver's link.
+    pub receiver_delay_ns: u64,
+    /// Time the receiver takes for every answer (ACK, NAK, CNP).
+    pub reply_delay_ns: u64,
+    /// The switch's buffer for this port, shared by all classes; what does not fit is dropped.
+    pub buffer_bytes: u64,
+    /// The port's queues. A class is its own queue here: `dscp_to_tc` and `tc_to_queue` of `config` do not matter.
+    pub classes: [Class; CLASSES],
+    /// Which depth decides over a mark.
+    pub marking: Marking,
+    /// DCQCN: the rate machine, the CNP interval and WRED of each class (`ecn = false` there marks nothing). Every link
+    /// spends `wire_overhead` on each frame. `np_enable` and `rp_enable` count, `cp_enable` and `fast_cnp` do not.
+    ///
+    /// `pacer` is always `fq` here, as a NIC keeps departure times, and `pacing_credit` the time of one packet of each QP of
+    /// the NIC, which is what a packet may have to wait for its link.
+    pub config: Config,
+    /// Whether receivers answer marks with CNPs and senders slow down; `false`: RoCE flows send at their line rate.
+    pub control: bool,
+    /// RoCE flows.
+    pub roce: Vec<RoceGroup>,
+    /// TCP flows.
+    pub tcp: Vec<TcpGroup>,
+    /// Time series to keep; `None`: none.
+    pub series: Option<SeriesRequest>,
+}
+
+/// One queue of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Longest queue of this class; `None`: only the shared buffer limits it.
+    pub limit_bytes: Option<u64>,
+    /// Its turn.
+    pub schedule: Schedule,
+    /// Priority flow control (IEEE 802.1Qbb) towards every sender of this class; `None`: off.
+    pub pfc: Option<Pfc>,
+}
+
+/// When a queue has its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// Before every DWRR queue; of several strict queues, the one of the highest class.
+    Strict,
+    /// Deficit weighted round robin with this weight, 1 to 1000.
+    Dwrr(u32),
+}
+
+/// Thresholds of priority flow control.
+///
+/// They are compared with the depth of the class's queue at the port (a switch counts per ingress port): senders pause
+/// one sender-link delay after it rises above XOFF, and go on one delay after it falls to XON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pfc {
+    /// Above this depth the class is paused.
+    pub xoff_bytes: u64,
+    /// At this depth it may go on; at most XOFF.
+    pub xon_bytes: u64,
+}
+
+/// Which queue depth decides whether a packet is marked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Marking {
+    /// When the packet arrives: what is queued before it.
+    Enqueue,
+    /// When it leaves: what is queued behind it, as the authors' switches and HPCC's simulator do.
+    #[default]
+    Dequeue,
+}
+
+/// Equal RoCE flows, one QP each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoceGroup {
+    /// Name in the outcome.
+    pub name: String,
+    /// Number of flows.
+    pub flows: u32,
+    /// How many of them share a sender (its link, round robin), 1 or more.
+    pub flows_per_sender: u32,
+    /// Class, 0 to 7.
+    pub class: u8,
+    /// When they start.
+    pub start_ns: u64,
+    /// Each starts up to this much later, at random. Flows that start together and are never cut send in lockstep: then
+    /// the same ones lose all the time when the buffer is full.
+    pub start_jitter_ns: u64,
+    /// When they stop sending anything new; `None`: never.
+    pub stop_ns: Option<u64>,
+    /// One-way delay of their senders' links, if not the scenario's.
+    pub sender_delay_ns: Option<u64>,
+    /// What they send.
+    pub work: Work,
+    /// Payload of a full packet (the path MTU).
+    pub payload_bytes: u32,
+    /// What a frame has besides: Ethernet, IP, UDP, BTH, ICRC, FCS; 0 makes packets of the fluid model.
+    pub header_bytes: u32,
+    /// The receiver acknowledges every so many packets, and the last one of each message.
+    pub ack_every: u32,
+    /// A sender that hears nothing for so long goes back to the first packet not acknowledged.
+    pub retransmit_timeout_ns: u64,
+}
+
+/// What a RoCE flow sends.
+///
+/// A message ends with its acknowledgement at the sender. For an RDMA READ take the responder as the sender: the next
+/// request reaches it when an acknowledgement would.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Data without an end.
+    Bulk,
+    /// One message.
+    Once {
+        /// Its length.
+        bytes: u64,
+    },
+    /// A closed loop: a new block is asked for when one is complete.
+    Blocks {
+        /// Length of a block.
+        bytes: u64,
+        /// Blocks under way at a time.
+        outstanding: u32,
+    },
+    /// An open loop: messages of random length at random times (a Poisson process), in order on the QP.
+    Messages {
+        /// Lengths, each as likely as its weight.
+        sizes: Vec<SizeWeight>,
+        /// Mean time between the arrivals of two messages of one flow.
+        mean_gap_ns: u64,
+    },
+}
+
+/// A message length and how often it occurs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeWeight {
+    /// Length.
+    pub bytes: u64,
+    /// Its share, in relation to the other weights.
+    pub weight: u64,
+}
+
+/// Equal TCP flows with data without an end, each with a sender of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TcpGroup {
+    /// Name in the outcome.
+    pub name: String,
+    /// Number of flows.
+    pub flows: u32,
+    /// Class, 0 to 7.
+    pub class: u8,
+    /// When they start.
+    pub start_ns: u64,
+    /// Each starts up to this much later, at random.
+    pub start_jitter_ns: u64,
+    /// When they stop sending anything new; `None`: never.
+    pub stop_ns: Option<u64>,
+    /// One-way delay of their senders' links, if not the scenario's.
+    pub sender_delay_ns: Option<u64>,
+    /// Window growth.
+    pub law: TcpLaw,
+    /// Whether CUBIC sends ECT packets (DCTCP always does).
+    pub ecn: bool,
+    /// Payload of a segment (the MSS).
+    pub payload_bytes: u32,
+    /// What a frame has besides.
+    pub header_bytes: u32,
+    /// The receiver's window.
+    pub max_window_bytes: u64,
+    /// Shortest retransmission timeout (Linux: 200 ms).
+    pub min_rto_ns: u64,
+}
+
+/// How a TCP sender's window grows and shrinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpLaw {
+    /// CUBIC, RFC 9438.
+    Cubic,
+    /// DCTCP, RFC 8257.
+    Dctcp,
+}
+
+/// Which time series are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeriesRequest {
+    /// Time between two samples; goodput is averaged over it.
+    pub interval_ns: u64,
+    /// Flows with a series of their own, from the first on; groups always have one.
+    pub max_flows: u32,
+}
+
+/// Why a scenario cannot run or did not finish.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimError {
+    /// A value is outside its range.
+    #[error("{what} = {} is out of range: allowed is {} to {}", Quantity(*.value, *.unit), Quantity(*.min, *.unit), Quantity(*.max, *.unit))]
+    Range {
+        /// What it is a value of.
+        what: String,
+        /// The value.
+        value: u64,
+        /// Smallest allowed value.
+        min: u64,
+        /// Largest allowed value.
+        max: u64,
+        /// Their unit.
+        unit: Unit,
+    },
+    /// There is nothing to simulate.
+    #[error("no flow in the scenario: give at least one RoCE or TCP group with `flows` of 1 or more")]
+    NoFlows,
+    /// The DCQCN parameters contradict each other.
+    #[error(transparent)]
+    Config(#[from] Invalid),
+    /// The caller asked to stop.
+    #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
+    Stopped {
+        /// Simulated time reached.
+        now_ns: u64,
+    },
+}
+
+impl Default for Class {
+    /// DWRR with weight 1, no limit of its own, no PFC.
+    fn default() -> Self {
+        Self { limit_bytes: None, schedule: Schedule::Dwrr(1), pfc: None }
+    }
+}
+
+impl Scenario {
+    /// A port and senders of `rate_bps` without flows: 100 ms of which the first 20 do not count, 1 us of delay per link,
+    /// 12 MB of buffer, every class DWRR with weight 1, DCQCN on.
+    #[must_use]
+    pub fn new(rate_bps: u64, config: Config) -> Self {
+        Self {
+            seed: 1,
+            duration_ns: 100_000_000,
+            stats_from_ns: 20_000_000,
+            port_rate_bps: rate_bps,
+            sender_rate_bps: rate_bps,
+            sender_delay_ns: 1_000,
+            receiver_delay_ns: 1_000,
+            reply_delay_ns: 0,
+            buffer_bytes: 12_000_000,
+            classes: [Class::default(); CLASSES],
+            marking: Marking::default(),
+            config,
+            control: true,
+            roce: Vec::new(),
+            tcp: Vec::new(),
+            series: None,
+        }
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// The first thing wrong: what, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), SimError> {
+        let rates = MIN_RATE_BPS..=MAX_RATE_BPS;
+        range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        range("stats_from", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
+        range("port rate", self.port_rate_bps, rates.clone(), Unit::BitsPerSecond)?;
+        range("sender rate", self.sender_rate_bps, rates, Unit::BitsPerSecond)?;
+        for (what, delay_ns) in [
+            ("sender delay", self.sender_delay_ns),
+            ("receiver delay", self.receiver_delay_ns),
+            ("reply delay", self.reply_delay_ns),
+        ] {
+            range(what, delay_ns, 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
+        }
+        range("buffer", self.buffer_bytes, u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        for (tc, class) in self.classes.iter().enumerate() {
+            class.validate(tc)?;
+        }
+        for group in &self.roce {
+            group.validate()?;
+        }
+        for group in &self.tcp {
+            group.validate()?;
+        }
+        let counts = self.roce.iter().map(|g| g.flows).chain(self.tcp.iter().map(|g| g.flows));
+        let flows: u64 = counts.map(u64::from).sum();
+        if flows == 0 {
+            return Err(SimError::NoFlows);
+        }
+        range("number of flows", flows, 1..=u64::from(MAX_FLOWS), Unit::Count)?;
+        let delays = self.sender_delays_ns().len();
+        range("number of different sender delays", delays as u64, 1..=MAX_DELAYS as u64, Unit::Count)?;
+        if let Some(series) = self.series {
+            let intervals = 1_000..=self.duration_ns;
+            range("series interval", series.interval_ns, intervals, Unit::Nanoseconds)?;
+        }
+        self.link_config().validate()?;
+        Ok(())
+    }
+
+    /// Every delay that some sender has, once.
+    pub(super) fn sender_delays_ns(&self) -> Vec<u64> {
+        let roce = self.roce.iter().map(|group| group.sender_delay_ns);
+        let own = roce.chain(self.tcp.iter().map(|group| group.sender_delay_ns));
+        let mut delays_ns: Vec<u64> = own.map(|own_ns| own_ns.unwrap_or(self.sender_delay_ns)).collect();
+        delays_ns.sort_unstable();
+        delays_ns.dedup();
+        delays_ns
+    }
+
+    /// `config` with the senders' link rate in it.
+    pub(super) fn link_config(&self) -> Config {
+        let mut config = self.config;
+        config.scalars.link_rate_bps = self.sender_rate_bps;
+        config
+    }
+}
+
+impl Class {
+    fn validate(&self, tc: usize) -> Result<(), SimError> {
+        let buffers = u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES;
+        if let Some(limit_bytes) = self.limit_bytes {
+            range(format!("limit of class {tc}"), limit_bytes, buffers, Unit::Bytes)?;
+        }
+        if let Schedule::Dwrr(weight) = self.schedule {
+            range(format!("DWRR weight of class {tc}"), u64::from(weight), 1..=1_000, Unit::Count)?;
+        }
+        if let Some(Pfc { xoff_bytes, xon_bytes }) = self.pfc {
+            range(format!("XOFF of class {tc}"), xoff_bytes, 0..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+            range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl RoceGroup {
+    /// `flows` bulk flows in class 3 from time 0 on, each with its own sender: packets of 1024 bytes and 66 of headers,
+    /// an ACK every 16 packets, a retransmission timeout of 4 ms.
+    #[must_use]
+    pub fn bulk(name: impl Into<String>, flows: u32) -> Self {
+        Self {
+            name: name.into(),
+            flows,
+            flows_per_sender: 1,
+            class: 3,
+            start_ns: 0,
+            start_jitter_ns: 0,
+            stop_ns: None,
+            sender_delay_ns: None,
+            work: Work::Bulk,
+            payload_bytes: 1_024,
+            header_bytes: 66,
+            ack_every: 16,
+            retransmit_timeout_ns: 4_000_000,
+        }
+    }
+
+    fn validate(&self) -> Result<(), SimError> {
+        let Self { name, flows_per_sender, ack_every, .. } = self;
+        let of = |what: &str| format!("{what} of group `{name}`");
+        range(of("flows per sender"), u64::from(*flows_per_sender), 1..=u64::from(MAX_FLOWS), Unit::Count)?;
+        range(of("ack_every"), u64::from(*ack_every), 1..=1_000_000, Unit::Count)?;
+        range(
+            of("retransmission timeout"),
+            self.retransmit_timeout_ns,
+            1_000..=MAX_DURATION_NS,
+            Unit::Nanoseconds,
+        )?;
+        validate_common(&of, self.class, self.sender_delay_ns, self.payload_bytes, self.header_bytes)?;
+        validate_times(&of, self.start_ns, self.start_jitter_ns, self.stop_ns)?;
+        let length = |what: &str, bytes: u64| range(of(what), bytes, 1..=MAX_MESSAGE_BYTES, Unit::Bytes);
+        match &self.work {
+            Work::Bulk => Ok(()),
+            Work::Once { bytes } => length("size", *bytes),
+            Work::Blocks { bytes, outstanding } => {
+                length("block", *bytes)?;
+                range(of("outstanding blocks"), u64::from(*outstanding), 1..=65_536, Unit::Count)
+            }
+            Work::Messages { sizes, mean_gap_ns } => {
+                range(of("number of message sizes"), sizes.len() as u64, 1..=1_000, Unit::Count)?;
+                for size in sizes {
+                    length("message size", size.bytes)?;
+                    range(of("weight of a message size"), size.weight, 1..=1_000_000_000_000, Unit::Count)?;
+                }
+                range(of("mean gap"), *mean_gap_ns, 100..=MAX_DURATION_NS, Unit::Nanoseconds)
+            }
+        }
+    }
+}
+
+impl TcpGroup {
+    /// `flows` flows of `law` in class 0 from time 0 on: segments of 1460 bytes and 58 of headers, 6 MB of window, 200 ms
+    /// of shortest timeout; CUBIC without ECN.
+    #[must_use]
+    pub fn bulk(name: impl Into<String>, flows: u32, law: TcpLaw) -> Self {
+        Self {
+            name: name.into(),
+            flows,
+            class: 0,
+            start_ns: 0,
+            start_jitter_ns: 0,
+            stop_ns: None,
+            sender_delay_ns: None,
+            law,
+            ecn: law == TcpLaw::Dctcp,
+            payload_bytes: 1_460,
+            header_bytes: 58,
+            max_window_bytes: 6_000_000,
+            min_rto_ns: 200_000_000,
+        }
+    }
+
+    fn validate(&self) -> Result<(), SimError> {
+        let of = |what: &str| format!("{what} of group `{}`", self.name);
+        validate_common(&of, self.class, self.sender_delay_ns, self.payload_bytes, self.header_bytes)?;
+        validate_times(&of, self.start_ns, self.start_jitter_ns, self.stop_ns)?;
+        let windows = u64::from(self.payload_bytes)..=MAX_BUFFER_BYTES;
+        range(of("window"), self.max_window_bytes, windows, Unit::Bytes)?;
+        range(of("shortest timeout"), self.min_rto_ns, 10_000..=60_000_000_000, Unit::Nanoseconds)
+    }
+}
+
+fn validate_common(
+    of: &impl Fn(&str) -> String,
+    class: u8,
+    sender_delay_ns: Option<u64>,
+    payload_bytes: u32,
+    header_bytes: u32,
+) -> Result<(), SimError> {
+    range(of("class"), u64::from(class), 0..=CLASSES as u64 - 1, Unit::Count)?;
+    range(of("sender delay"), sender_delay_ns.unwrap_or(0), 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
+    range(of("header"), u64::from(header_bytes), 0..=256, Unit::Bytes)?;
+    let most = u64::from(MAX_FRAME_BYTES) - u64::from(header_bytes);
+    range(of("payload"), u64::from(payload_bytes), 64..=most, Unit::Bytes)
+}
+
+fn validate_times(
+    of: &impl Fn(&str) -> String,
+    start_ns: u64,
+    jitter_ns: u64,
+    stop_ns: Option<u64>,
+) -> Result<(), SimError> {
+    let times = 0..=MAX_DURATION_NS;
+    range(of("start"), start_ns, times.clone(), Unit::Nanoseconds)?;
+    range(of("start jitter"), jitter_ns, times, Unit::Nanoseconds)?;
+    let stops = start_ns..=MAX_DURATION_NS;
+    range(of("stop"), stop_ns.unwrap_or(MAX_DURATION_NS), stops, Unit::Nanoseconds)
+}
+
+fn range(
+    what: impl Into<String>,
+    value: u64,
+    allowed: std::ops::RangeInclusive<u64>,
+    unit: Unit,
+) -> Result<(), SimError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let (min, max) = allowed.into_inner();
+    Err(SimError::Range { what: what.into(), value, min, max, unit })
+}

@@ -1,0 +1,121 @@
+//! From parameters to a switch's configuration.
+
+use dcqcn_common::layout::{CLASSES, DSCPS};
+use dcqcn_common::params::{Config, WredConfig};
+use serde_json::{Map, Value, json};
+
+use super::db::Error;
+
+/// Name of the maps that are written.
+const MAP: &str = "DCQCN";
+
+/// What is written.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// Tables for `config_db.json`.
+    pub tables: Value,
+    /// What SONiC's terms do not say, or only roughly.
+    pub notes: Vec<String>,
+}
+
+/// The tables that give `port` of a switch what `config` says.
+///
+/// # Errors
+/// Two classes in use share a queue and mark differently: in SONiC WRED is the queue's.
+pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
+    let mut notes = Vec::new();
+    let mut tables = Map::new();
+    if let Some(row) = speed(config, &mut notes) {
+        tables.insert("PORT".into(), json!({ port: row }));
+    }
+    let map = |entries: &[u8]| -> Map<String, Value> {
+        entries.iter().enumerate().map(|(i, entry)| (i.to_string(), entry.to_string().into())).collect()
+    };
+    tables.insert("DSCP_TO_TC_MAP".into(), json!({ MAP: map(&config.dscp_to_tc[..DSCPS]) }));
+    tables.insert("TC_TO_QUEUE_MAP".into(), json!({ MAP: map(&config.tc_to_queue) }));
+    tables.insert("PORT_QOS_MAP".into(), json!({ port: { "dscp_to_tc_map": MAP, "tc_to_queue_map": MAP } }));
+    let (mut profiles, mut queues, mut schedulers) = (Map::new(), Map::new(), Map::new());
+    for queue in 0..CLASSES {
+        let Some(tc) = class_of_queue(config, queue)? else {
+            continue;
+        };
+        let mut row = Map::new();
+        if let Some(wred) = config.wred.get(tc) {
+            let name = format!("DCQCN_QUEUE{queue}");
+            profiles.insert(name.clone(), profile(wred, &format!("wred.{tc}.pmax"), &mut notes));
+            row.insert("wred_profile".into(), name.into());
+            if wred.drain_rate_bps != 0 {
+                let name = format!("dcqcn.{queue}");
+                if !wred.drain_rate_bps.is_multiple_of(8) {
+                    notes.push(format!("wred.{tc}.drain_rate is rounded down to whole bytes per second"));
+                }
+                let pir = (wred.drain_rate_bps / 8).to_string();
+                schedulers.insert(name.clone(), json!({ "meter_type": "bytes", "pir": pir }));
+                row.insert("scheduler".into(), name.into());
+            }
+            if wred.queue_limit_bytes != 0 {
+                notes.push(format!("wred.{tc}.queue_limit is left out: buffers are the switch's"));
+            }
+        }
+        queues.insert(format!("{port}|{queue}"), row.into());
+    }
+    tables.insert("WRED_PROFILE".into(), profiles.into());
+    tables.insert("QUEUE".into(), queues.into());
+    if !schedulers.is_empty() {
+        tables.insert("SCHEDULER".into(), schedulers.into());
+    }
+    Ok(Export { tables: tables.into(), notes })
+}
+
+fn speed(config: &Config, notes: &mut Vec<String>) -> Option<Value> {
+    const MBIT: u64 = 1_000_000;
+    let bps = config.scalars.link_rate_bps;
+    match bps / MBIT {
+        0 => {
+            notes.push("PORT is left out: link_rate is not known, or below 1 Mb/s".into());
+            None
+        }
+        mbit => {
+            if !bps.is_multiple_of(MBIT) {
+                notes.push(format!("link_rate is rounded down to {mbit} Mb/s"));
+            }
+            Some(json!({ "speed": mbit.to_string() }))
+        }
+    }
+}
+
+fn profile(wred: &WredConfig, pmax: &str, notes: &mut Vec<String>) -> Value {
+    const PPM_PER_PERCENT: u64 = 10_000;
+    // Up, so that what marks a little does not mark nothing.
+    let percent = wred.pmax_ppm.div_ceil(PPM_PER_PERCENT);
+    if !wred.pmax_ppm.is_multiple_of(PPM_PER_PERCENT) {
+        notes.push(format!("{pmax} is rounded up to {percent}%, SONiC has whole percentages"));
+    }
+    let ecn = if wred.ecn != 0 { "ecn_all" } else { "ecn_none" };
+    json!({
+        "ecn": ecn,
+        "wred_green_enable": (wred.ecn != 0).to_string(),
+        "green_min_threshold": wred.kmin_bytes.to_string(),
+        "green_max_threshold": wred.kmax_bytes.to_string(),
+        "green_drop_probability": percent.to_string(),
+    })
+}
+
+/// The class whose marking a queue has: the first in use, or the first that goes there.
+fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>, Error> {
+    let classes = (0..CLASSES)
+        .filter(|tc| config.tc_to_queue.get(*tc).is_some_and(|of_tc| usize::from(*of_tc) == queue));
+    let classes: Vec<usize> = classes.collect();
+    let is_used = |tc: &&usize| config.dscp_to_tc.iter().any(|of_dscp| usize::from(*of_dscp) == **tc);
+    let used: Vec<usize> = classes.iter().filter(is_used).copied().collect();
+    let Some(first) = used.first().or(classes.first()).copied() else {
+        return Ok(None);
+    };
+    match used.iter().find(|tc| config.wred.get(**tc) != config.wred.get(first)) {
+        Some(other) => Err(Error::Export(format!(
+            "traffic classes {first} and {other} share queue {queue} and mark differently, but in SONiC WRED is the \
+             queue's: make wred.{first} and wred.{other} the same, or set tc_to_queue.{other} to another queue"
+        ))),
+        None => Ok(Some(first)),
+    }
+}

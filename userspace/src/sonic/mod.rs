@@ -1,0 +1,25 @@
+//! A SONiC switch's configuration (`config_db.json`) onto an interface and back.
+//!
+//! | SONiC | here |
+//! |---|---|
+//! | `PORT` speed (Mb/s) | `link_rate` |
+//! | `PORT_QOS_MAP` of the port, else of `global` | which maps the port uses |
+//! | `DSCP_TO_TC_MAP`, `TC_TO_QUEUE_MAP` | `dscp_to_tc`, `tc_to_queue`; what a map leaves out is 0, as in SAI |
+//! | `QUEUE` `PORT\|N` wred_profile | WRED of the traffic classes that go to queue N |
+//! | `WRED_PROFILE` green_{min,max}_threshold, green_drop_probability | `kmin`, `kmax`, `pmax` |
+//! | `WRED_PROFILE` ecn, wred_green_enable; a queue without a profile | `ecn` |
+//! | `SCHEDULER` pir (bytes/s) of a queue | `drain_rate` |
+//!
+//! Field names and meanings are SONiC's Configuration wiki and sonic-swss `qosorch.cpp`. The old way of writing a
+//! reference, `[WRED_PROFILE|NAME]`, and the old separator `:` are read too.
+
+mod db;
+mod export;
+mod import;
+
+pub use db::{Database, Error};
+pub use export::{Export, export};
+pub use import::{Import, Unmapped, import};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,324 @@
+//! The events a trace reads: one per line, `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`.
+//!
+//! Lines come one by one: what is kept does not grow with the file.
+
+use std::io::{self, BufRead, Read as _};
+
+/// Latest time an event may have, ns: 146 years. The sums of times that the machine and the pacer make then fit.
+pub const MAX_TIME_NS: u64 = 1 << 62;
+/// Most bytes one `send` may have: a tebibyte.
+pub const MAX_SEND_BYTES: u64 = 1 << 40;
+/// Longest line, bytes; with comments. Something else than a list of events has longer ones.
+const MAX_LINE: usize = 4_096;
+/// The header a file may begin with; the last field may be left out.
+const HEADER: [&str; 3] = ["t_ns", "event", "bytes"];
+
+/// Something that happens to the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, ns.
+    pub time_ns: u64,
+    /// What.
+    pub kind: Kind,
+}
+
+/// What can happen to a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A CNP arrives.
+    Cnp,
+    /// The flow sends.
+    Send {
+        /// How much, layer 2; 1 to [`MAX_SEND_BYTES`].
+        bytes: u64,
+    },
+    /// Nothing: only its state is told.
+    Sample,
+}
+
+impl Kind {
+    /// What lines call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cnp => "cnp",
+            Self::Send { .. } => "send",
+            Self::Sample => "sample",
+        }
+    }
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// Not the fields an event has.
+    #[error("`{0}` is no event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`")]
+    Fields(String),
+    /// A field is not a number in its range.
+    #[error("{column} `{text}`: expected a whole number of {unit}, {min} to {max}")]
+    Number {
+        /// The field.
+        column: &'static str,
+        /// What it is.
+        text: String,
+        /// What it counts.
+        unit: &'static str,
+        /// Its least value.
+        min: u64,
+        /// Its largest value.
+        max: u64,
+    },
+    /// No such event.
+    #[error("event `{0}`: expected `cnp`, `send` or `sample`")]
+    Event(String),
+    /// Only a `send` has bytes.
+    #[error("bytes `{text}`: expected none, a `{event}` has no bytes")]
+    NoBytes {
+        /// The event.
+        event: &'static str,
+        /// What stands there.
+        text: String,
+    },
+    /// Times go back.
+    #[error(
+        "t_ns `{time_ns}`: expected {last_ns} or later, the time of the event before: sort the events by time"
+    )]
+    Order {
+        /// Its time.
+        time_ns: u64,
+        /// The time of the event before.
+        last_ns: u64,
+    },
+    /// The line does not end.
+    #[error("longer than {MAX_LINE} bytes: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`")]
+    TooLong,
+    /// Shorter than a packet that the kernel can be given.
+    #[error(
+        "bytes `{bytes}`: expected {min} or more, what the headers of a RoCEv2 packet have, with the engine `kernel`; \
+         the engine `reference` takes any"
+    )]
+    TooShort {
+        /// What it has.
+        bytes: u64,
+        /// What a packet has.
+        min: u64,
+    },
+}
+
+/// Why events cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// A line is wrong.
+    #[error("{file}:{line}: {problem}")]
+    Line {
+        /// Where.
+        file: String,
+        /// From 1.
+        line: u64,
+        /// What is wrong.
+        problem: Problem,
+    },
+    /// The file cannot be read.
+    #[error("cannot read {file}: {source}")]
+    Read {
+        /// Which.
+        file: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Events, read line by line.
+#[derive(Debug)]
+pub struct Events<R> {
+    reader: R,
+    file: String,
+    line: u64,
+    text: Vec<u8>,
+    header_may_come: bool,
+    last_ns: u64,
+}
+
+impl<R: BufRead> Events<R> {
+    /// The events that `reader` has; messages call it `file`.
+    pub fn new(file: &str, reader: R) -> Self {
+        Self { reader, file: file.to_owned(), line: 0, text: Vec::new(), header_may_come: true, last_ns: 0 }
+    }
+
+    /// The next event; `None` at the end.
+    ///
+    /// # Errors
+    /// A line is wrong, or the file cannot be read.
+    pub fn next_event(&mut self) -> Result<Option<Event>, InputError> {
+        while self.next_line()? {
+            let text = String::from_utf8_lossy(&self.text);
+            // Some spreadsheets begin with a byte order mark.
+            let text = if self.line == 1 { text.trim_start_matches('\u{feff}') } else { &text };
+            let content = text.split('#').next().unwrap_or_default().trim();
+            if content.is_empty() || (std::mem::take(&mut self.header_may_come) && is_header(content)) {
+                continue;
+            }
+            let event = parse(content).and_then(|event| in_order(event, self.last_ns));
+            let event = event.map_err(|problem| self.wrong(problem))?;
+            self.last_ns = event.time_ns;
+            return Ok(Some(event));
+        }
+        Ok(None)
+    }
+
+    /// Says of the line read last what is wrong with it.
+    pub fn wrong(&self, problem: Problem) -> InputError {
+        InputError::Line { file: self.file.clone(), line: self.line, problem }
+    }
+
+    /// Reads a line; false at the end.
+    fn next_line(&mut self) -> Result<bool, InputError> {
+        self.text.clear();
+        self.line += 1;
+        let mut limited = self.reader.by_ref().take(MAX_LINE as u64 + 1);
+        let read = limited.read_until(b'\n', &mut self.text);
+        let read = read.map_err(|source| InputError::Read { file: self.file.clone(), source })?;
+        if read > MAX_LINE {
+            return Err(self.wrong(Problem::TooLong));
+        }
+        Ok(read != 0)
+    }
+}
+
+fn is_header(line: &str) -> bool {
+    let mut fields = line.split(',').map(str::trim);
+    let named = HEADER.iter().zip(&mut fields).all(|(name, field)| field.eq_ignore_ascii_case(name));
+    named && fields.next().is_none() && line.contains(',')
+}
+
+fn in_order(event: Event, last_ns: u64) -> Result<Event, Problem> {
+    let time_ns = event.time_ns;
+    if time_ns < last_ns { Err(Problem::Order { time_ns, last_ns }) } else { Ok(event) }
+}
+
+/// Reads a line without its comment.
+fn parse(line: &str) -> Result<Event, Problem> {
+    let mut fields = line.split(',').map(str::trim);
+    let (Some(time), Some(event), bytes, None) =
+        (fields.next(), fields.next(), fields.next().unwrap_or_default(), fields.next())
+    else {
+        return Err(Problem::Fields(line.to_owned()));
+    };
+    let time_ns = number(time, "t_ns", "nanoseconds", 0, MAX_TIME_NS)?;
+    let kind = match event {
+        "send" => Kind::Send { bytes: number(bytes, "bytes", "bytes", 1, MAX_SEND_BYTES)? },
+        "cnp" => Kind::Cnp,
+        "sample" => Kind::Sample,
+        _ => return Err(Problem::Event(event.to_owned())),
+    };
+    match kind {
+        Kind::Cnp | Kind::Sample if !bytes.is_empty() => {
+            Err(Problem::NoBytes { event: kind.name(), text: bytes.to_owned() })
+        }
+        _ => Ok(Event { time_ns, kind }),
+    }
+}
+
+fn number(text: &str, column: &'static str, unit: &'static str, min: u64, max: u64) -> Result<u64, Problem> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let value = text.parse().ok().filter(|value| digits && (min..=max).contains(value));
+    value.ok_or_else(|| Problem::Number { column, text: text.to_owned(), unit, min, max })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &[u8]) -> Result<Vec<Event>, String> {
+        let mut events = Events::new("events.csv", text);
+        let mut all = Vec::new();
+        while let Some(event) = events.next_event().map_err(|error| error.to_string())? {
+            all.push(event);
+        }
+        Ok(all)
+    }
+
+    fn event(time_ns: u64, kind: Kind) -> Event {
+        Event { time_ns, kind }
+    }
+
+    #[test]
+    fn lines_are_read_as_people_and_spreadsheets_write_them() {
+        let text = "\u{feff}# made by hand\r\n\r\n T_NS, event ,bytes\r\n0,cnp\r\n 10 , send , 1000 # one packet\n\
+                    10,sample,\n#\n4611686018427387904,cnp";
+        let expected = [
+            event(0, Kind::Cnp),
+            event(10, Kind::Send { bytes: 1_000 }),
+            event(10, Kind::Sample),
+            event(MAX_TIME_NS, Kind::Cnp),
+        ];
+        assert_eq!(read(text.as_bytes()), Ok(expected.to_vec()));
+        assert_eq!(read(b"t_ns,event\n1,cnp\n"), Ok(vec![event(1, Kind::Cnp)]));
+        assert_eq!(read(b"\n# nothing\n"), Ok(vec![]));
+        assert_eq!(read(b""), Ok(vec![]));
+    }
+
+    #[test]
+    fn bad_lines_are_told_with_their_place_and_what_was_expected() {
+        let events = "expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`";
+        let time = "expected a whole number of nanoseconds, 0 to 4611686018427387904";
+        let bytes = "expected a whole number of bytes, 1 to 1099511627776";
+        for (line, says) in [
+            ("7", format!("`7` is no event: {events}")),
+            ("1,send,5,6", format!("`1,send,5,6` is no event: {events}")),
+            ("x,cnp", format!("t_ns `x`: {time}")),
+            (",cnp", format!("t_ns ``: {time}")),
+            ("-1,cnp", format!("t_ns `-1`: {time}")),
+            ("+1,cnp", format!("t_ns `+1`: {time}")),
+            ("1.5,cnp", format!("t_ns `1.5`: {time}")),
+            ("4611686018427387905,cnp", format!("t_ns `4611686018427387905`: {time}")),
+            ("99999999999999999999,cnp", format!("t_ns `99999999999999999999`: {time}")),
+            ("9,CNP!", "event `CNP!`: expected `cnp`, `send` or `sample`".into()),
+            ("9,", "event ``: expected `cnp`, `send` or `sample`".into()),
+            ("9,send", format!("bytes ``: {bytes}")),
+            ("9,send,0", format!("bytes `0`: {bytes}")),
+            ("9,send,1KB", format!("bytes `1KB`: {bytes}")),
+            ("9,send,1099511627777", format!("bytes `1099511627777`: {bytes}")),
+            ("9,cnp,3", "bytes `3`: expected none, a `cnp` has no bytes".into()),
+            (
+                "4,cnp",
+                "t_ns `4`: expected 5 or later, the time of the event before: sort the events by time".into(),
+            ),
+            ("t_ns,event,bytes", format!("t_ns `t_ns`: {time}")),
+        ] {
+            let text = format!("# first\n5,sample\n{line}\n9,cnp\n");
+            assert_eq!(read(text.as_bytes()), Err(format!("events.csv:3: {says}")), "{line}");
+        }
+        let endless = [b"5,cnp\n".as_slice(), &[b'1'; 5_000]].concat();
+        assert_eq!(read(&endless), Err(format!("events.csv:2: longer than 4096 bytes: {events}")));
+        assert!(read(b"1,\xff\n").is_err_and(|message| message.starts_with("events.csv:1: event")));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(&text);
+        }
+
+        #[test]
+        fn events_read_back(times in proptest::collection::vec((0u64..=MAX_TIME_NS, 0u64..=MAX_SEND_BYTES), 0..20)) {
+            let mut times = times;
+            times.sort_unstable();
+            let events: Vec<_> = times.into_iter().map(|(time_ns, bytes)| event(time_ns, match bytes {
+                0 => Kind::Cnp,
+                bytes if bytes % 3 == 0 => Kind::Sample,
+                bytes => Kind::Send { bytes },
+            })).collect();
+            let mut text = String::new();
+            for Event { time_ns, kind } in &events {
+                text += &match kind {
+                    Kind::Send { bytes } => format!("{time_ns},send,{bytes}\n"),
+                    kind => format!("{time_ns},{}\n", kind.name()),
+                };
+            }
+            prop_assert_eq!(read(text.as_bytes()), Ok(events));
+        }
+    }
+}

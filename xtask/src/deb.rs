@@ -1,0 +1,201 @@
+//! The Debian package, put together with Debian's own `dpkg-deb`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::build;
+use crate::run::{capture, find_program, header, stream};
+use crate::workspace::Workspace;
+
+/// Files of the repository: where they are, where they go.
+const FILES: [(&str, &str); 5] = [
+    ("dist/dcqcn.toml", "etc/dcqcn/dcqcn.toml"),
+    ("dist/systemd/dcqcn.service", "usr/lib/systemd/system/dcqcn.service"),
+    ("dist/systemd/run-dcqcn-bpf.mount", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+    ("README.md", "usr/share/doc/dcqcn/README.md"),
+    ("docs", "usr/share/doc/dcqcn/docs"),
+];
+/// Completion scripts: the shell, where its script goes.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/dcqcn"),
+    ("zsh", "usr/share/zsh/vendor-completions/_dcqcn"),
+    ("fish", "usr/share/fish/vendor_completions.d/dcqcn.fish"),
+];
+const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
+const MAN: &str = "usr/share/man/man1";
+
+/// Builds the release binary and its package.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let binary = build::run(workspace)?;
+    header("Debian package");
+    let package = package(workspace.root(), &binary, &workspace.host_target().join("deb"))?;
+    stream(Command::new("dpkg-deb").arg("--info").arg(&package))?;
+    eprintln!("   package      {}", workspace.shown(&package));
+    Ok(())
+}
+
+/// Puts the package of `binary` together below `out`, and returns where it is.
+fn package(repository: &Path, binary: &Path, out: &Path) -> Result<PathBuf> {
+    ensure!(
+        find_program("dpkg-deb").is_some(),
+        "there is no dpkg-deb: a Debian package is built on Debian, or after installing `dpkg`"
+    );
+    let root = out.join("root");
+    if root.exists() {
+        fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))?;
+    }
+    install(binary, &root.join("usr/bin/dcqcn"), 0o755)?;
+    for (from, to) in FILES {
+        install(&repository.join(from), &root.join(to), 0o644)?;
+    }
+    capture(Command::new(binary).arg("man").arg(root.join(MAN)))?;
+    for page in fs::read_dir(root.join(MAN)).context("no manual pages")? {
+        // Without name and time, so that the same page is the same file.
+        capture(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
+    }
+    for (shell, to) in COMPLETIONS {
+        write(&root.join(to), &capture(Command::new(binary).args(["completions", shell]))?, 0o644)?;
+    }
+    for script in SCRIPTS {
+        install(&repository.join("dist/debian").join(script), &root.join("DEBIAN").join(script), 0o755)?;
+    }
+    write(&root.join("DEBIAN/conffiles"), "/etc/dcqcn/dcqcn.toml\n", 0o644)?;
+    let architecture = capture(Command::new("dpkg").arg("--print-architecture"))?;
+    let architecture = architecture.trim();
+    let (version, installed_kb) = (env!("CARGO_PKG_VERSION"), size_bytes(&root)?.div_ceil(1_024));
+    write(&root.join("DEBIAN/control"), &control(version, architecture, &c_library()?, installed_kb), 0o644)?;
+    let package = out.join(format!("dcqcn_{version}_{architecture}.deb"));
+    capture(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(&package))?;
+    Ok(package)
+}
+
+fn control(version: &str, architecture: &str, c_library: &str, installed_kb: u64) -> String {
+    format!(
+        "\
+Package: dcqcn
+Version: {version}
+Architecture: {architecture}
+Maintainer: The dcqcn project <dcqcn@localhost>
+Installed-Size: {installed_kb}
+Depends: libc6 (>= {c_library}), libgcc-s1
+Suggests: iproute2
+Section: net
+Priority: optional
+Description: RoCEv2 congestion control (DCQCN) in eBPF
+ Marks RoCEv2 packets by WRED, answers marked packets with CNPs, and holds each
+ queue pair to its DCQCN rate, on the hosts and the software switches that have
+ no RoCE hardware. The data plane stays in the kernel when the command ends.
+ .
+ Needs Linux 6.1. Nothing is attached by installing it: name interfaces in
+ /etc/dcqcn/dcqcn.toml, then `systemctl enable --now dcqcn`.
+"
+    )
+}
+
+/// The C library this was built with, as a version the package can ask for: without Debian's own part.
+fn c_library() -> Result<String> {
+    let version = capture(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", "libc6"]))?;
+    Ok(version.split(['-', '+']).next().unwrap_or_default().to_owned())
+}
+
+/// Copies a file or a directory.
+fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    let failed = || format!("cannot copy {} to {}", from.display(), to.display());
+    if from.is_dir() {
+        for entry in fs::read_dir(from).with_context(failed)? {
+            let entry = entry.with_context(failed)?;
+            install(&entry.path(), &to.join(entry.file_name()), mode)?;
+        }
+        return Ok(());
+    }
+    parent(to)?;
+    fs::copy(from, to).with_context(failed)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode)).with_context(failed)
+}
+
+fn write(to: &Path, text: &str, mode: u32) -> Result<()> {
+    parent(to)?;
+    fs::write(to, text)
+        .and_then(|()| fs::set_permissions(to, fs::Permissions::from_mode(mode)))
+        .with_context(|| format!("cannot write {}", to.display()))
+}
+
+fn parent(path: &Path) -> Result<()> {
+    let dir = path.parent().unwrap_or(path);
+    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))
+}
+
+fn size_bytes(path: &Path) -> Result<u64> {
+    let failed = || format!("cannot read {}", path.display());
+    let mut bytes = 0;
+    for entry in fs::read_dir(path).with_context(failed)? {
+        let entry = entry.with_context(failed)?;
+        let metadata = entry.metadata().with_context(failed)?;
+        bytes += if metadata.is_dir() { size_bytes(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_package_has_what_it_should_and_dpkg_reads_it() {
+        if find_program("dpkg-deb").is_none() {
+            eprintln!("SKIPPED the_package_has_what_it_should_and_dpkg_reads_it: there is no dpkg-deb");
+            return;
+        }
+        let out = std::env::temp_dir().join(format!("dcqcn-deb-{}", std::process::id()));
+        // Stands for the command, which is tested elsewhere to write its pages and scripts.
+        let binary = out.join("dcqcn");
+        let script = "#!/bin/sh\ncase $1 in man) mkdir -p $2 && echo . > $2/dcqcn.1;; *) echo $2;; esac\n";
+        write(&binary, script, 0o755).unwrap();
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let package = package(repository, &binary, &out).unwrap();
+        let info = capture(Command::new("dpkg-deb").arg("-I").arg(&package)).unwrap();
+        let contents = capture(Command::new("dpkg-deb").arg("-c").arg(&package)).unwrap();
+        fs::remove_dir_all(&out).unwrap();
+        assert!(info.contains("Package: dcqcn\n") && info.contains("conffiles"), "{info}");
+        let has = |mode: &str, path: &str| {
+            contents.lines().any(|line| line.starts_with(mode) && line.ends_with(&format!(" ./{path}")))
+        };
+        for (mode, path) in [
+            ("-rwxr-xr-x root/root", "usr/bin/dcqcn"),
+            ("-rw-r--r-- root/root", "etc/dcqcn/dcqcn.toml"),
+            ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn.service"),
+            ("-rw-r--r-- root/root", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+            ("-rw-r--r-- root/root", "usr/share/man/man1/dcqcn.1.gz"),
+            ("-rw-r--r-- root/root", "usr/share/bash-completion/completions/dcqcn"),
+            ("-rw-r--r-- root/root", "usr/share/zsh/vendor-completions/_dcqcn"),
+            ("-rw-r--r-- root/root", "usr/share/fish/vendor_completions.d/dcqcn.fish"),
+            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/README.md"),
+            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/docs/architecture.md"),
+        ] {
+            assert!(has(mode, path), "{path}: {contents}");
+        }
+    }
+
+    #[test]
+    fn units_are_right_where_systemd_can_say() {
+        if find_program("systemd-analyze").is_none() {
+            eprintln!("SKIPPED units_are_right_where_systemd_can_say: there is no systemd-analyze");
+            return;
+        }
+        let units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/systemd");
+        let mut command = Command::new("systemd-analyze");
+        command
+            .args(["verify", "--man=no"])
+            .args(["dcqcn.service", "run-dcqcn-bpf.mount"].map(|unit| units.join(unit)));
+        let output = command.output().unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The command need not be installed where this is tested.
+        let complaints: Vec<&str> =
+            complaints.lines().filter(|line| !line.contains("/usr/bin/dcqcn is not executable")).collect();
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
+}
