@@ -27,7 +27,7 @@ Examples:
   dcqcn replay incast.pcap --hook ingress --engine kernel > kernel.jsonl
   dcqcn replay incast.pcap --hook egress | jq -c 'select(.marked) | {index, depth_before_bytes}'")]
 pub(super) struct ReplayArgs {
-    /// A pcap or pcapng file of Ethernet packets.
+    /// A pcap or pcapng file. Cooked (device "any") and bare IP packets get an Ethernet header.
     #[arg(value_name = "IN.pcap")]
     input: PathBuf,
     /// Where the packets meet the data plane.

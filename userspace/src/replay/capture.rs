@@ -1,4 +1,4 @@
-//! Captures: pcap and pcapng, Ethernet.
+//! Captures: pcap and pcapng; every packet comes out as an Ethernet frame.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
@@ -10,6 +10,8 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
+
+use super::link::Link;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.
@@ -34,8 +36,10 @@ pub enum CaptureError {
         /// What its first bytes are not.
         reason: String,
     },
-    /// Its packets do not begin with an Ethernet header.
-    #[error("link type {link_type:?} cannot be replayed, only ETHERNET can{}", hint(*link_type))]
+    /// Its packets begin with nothing that is known here.
+    #[error(
+        "link type {link_type:?} cannot be replayed; ETHERNET, RAW, NULL, LOOP, LINUX_SLL and LINUX_SLL2 can"
+    )]
     LinkType {
         /// What they begin with.
         link_type: DataLink,
@@ -50,21 +54,14 @@ pub enum CaptureError {
     },
 }
 
-fn hint(link_type: DataLink) -> &'static str {
-    match link_type {
-        DataLink::LINUX_SLL | DataLink::LINUX_SLL2 => ": capture on one interface instead of \"any\"",
-        _ => "",
-    }
-}
-
 /// One packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// When, in ns since 1970.
     pub time_ns: u64,
-    /// Its length on the wire, bytes.
+    /// Its length on the wire as an Ethernet frame, bytes.
     pub length: u32,
-    /// As much of it as was captured.
+    /// As much of it as was captured; another link header than Ethernet's has been replaced.
     pub data: Vec<u8>,
 }
 
@@ -76,7 +73,7 @@ pub struct Capture {
 }
 
 enum Source {
-    Pcap(PcapReader<File>),
+    Pcap { link: Link, reader: PcapReader<File> },
     PcapNg(Box<PcapNgReader<File>>),
 }
 
@@ -84,7 +81,7 @@ impl Capture {
     /// Opens a file.
     ///
     /// # Errors
-    /// It cannot be read, is no capture, or not of Ethernet packets.
+    /// It cannot be read, is no capture, or of packets whose link header is not known.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
@@ -97,8 +94,7 @@ impl Capture {
             Source::PcapNg(Box::new(PcapNgReader::new(file).map_err(not_a_capture)?))
         } else {
             let reader = PcapReader::new(file).map_err(not_a_capture)?;
-            ethernet(reader.header().datalink)?;
-            Source::Pcap(reader)
+            Source::Pcap { link: link(reader.header().datalink)?, reader }
         };
         Ok(Self { source, packets: 0, last_ns: 0 })
     }
@@ -106,10 +102,10 @@ impl Capture {
     /// The next packet; `None` at the end.
     ///
     /// # Errors
-    /// The capture is damaged here, or goes on with packets that are not Ethernet's.
+    /// The capture is damaged here, or goes on with packets whose link header is not known.
     pub fn next_packet(&mut self) -> Option<Result<Captured, CaptureError>> {
         let next = match &mut self.source {
-            Source::Pcap(reader) => next_pcap(reader),
+            Source::Pcap { link, reader } => next_pcap(*link, reader),
             Source::PcapNg(reader) => next_pcapng(reader, self.last_ns),
         };
         let packets = self.packets;
@@ -130,8 +126,14 @@ enum Failure {
     Damaged(PcapError),
 }
 
-fn ethernet(link_type: DataLink) -> Result<(), CaptureError> {
-    if link_type == DataLink::ETHERNET { Ok(()) } else { Err(CaptureError::LinkType { link_type }) }
+fn link(link_type: DataLink) -> Result<Link, CaptureError> {
+    Link::of(link_type).ok_or(CaptureError::LinkType { link_type })
+}
+
+fn captured(link: Link, time_ns: u64, length: u32, data: Vec<u8>) -> Captured {
+    let data = link.ethernet(data);
+    let length = (i64::from(length) + link.growth()).max(data.len() as i64);
+    Captured { time_ns, length: u32::try_from(length).unwrap_or(u32::MAX), data }
 }
 
 fn reason(error: &PcapError) -> String {
@@ -143,16 +145,15 @@ fn reason(error: &PcapError) -> String {
 
 /// Record by record, unchecked: the library's own check refuses packets longer than the snapshot length, which every
 /// capture with one has.
-fn next_pcap(reader: &mut PcapReader<File>) -> Option<Result<Captured, Failure>> {
+fn next_pcap(link: Link, reader: &mut PcapReader<File>) -> Option<Result<Captured, Failure>> {
     let ns_per_unit = match reader.header().ts_resolution {
         TsResolution::MicroSecond => 1_000,
         TsResolution::NanoSecond => 1,
     };
     let packet = reader.next_raw_packet()?;
-    Some(packet.map_err(Failure::Damaged).map(|packet| Captured {
-        time_ns: u64::from(packet.ts_sec) * NS_PER_SECOND + u64::from(packet.ts_frac) * ns_per_unit,
-        length: packet.orig_len.max(packet.incl_len),
-        data: packet.data.into_owned(),
+    Some(packet.map_err(Failure::Damaged).map(|packet| {
+        let time_ns = u64::from(packet.ts_sec) * NS_PER_SECOND + u64::from(packet.ts_frac) * ns_per_unit;
+        captured(link, time_ns, packet.orig_len, packet.data.into_owned())
     }))
 }
 
@@ -175,9 +176,10 @@ fn next_pcapng(reader: &mut PcapNgReader<File>, last_ns: u64) -> Option<Result<C
         let Some(interface) = reader.interfaces().get(interface as usize) else {
             return Some(Err(Failure::Damaged(PcapError::InvalidInterfaceId(interface))));
         };
-        if let Err(error) = ethernet(interface.linktype) {
-            return Some(Err(Failure::LinkType(error)));
-        }
+        let link = match link(interface.linktype) {
+            Ok(link) => link,
+            Err(error) => return Some(Err(Failure::LinkType(error))),
+        };
         let mut data = data;
         if units.is_none() {
             // A simple block does not say how much of it is padding.
@@ -185,8 +187,7 @@ fn next_pcapng(reader: &mut PcapNgReader<File>, last_ns: u64) -> Option<Result<C
             data.truncate(length.min(snaplen) as usize);
         }
         let time_ns = units.map_or(last_ns, |units| nanoseconds(interface, units));
-        let length = length.max(u32::try_from(data.len()).unwrap_or(u32::MAX));
-        return Some(Ok(Captured { time_ns, length, data }));
+        return Some(Ok(captured(link, time_ns, length, data)));
     }
 }
 

@@ -7,6 +7,7 @@
 mod capture;
 mod departures;
 mod line;
+mod link;
 mod summary;
 
 use std::io::{self, Write};
@@ -50,7 +51,7 @@ pub enum EngineKind {
 /// What to replay, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A pcap or pcapng file of Ethernet packets.
+    /// A pcap or pcapng file.
     pub input: PathBuf,
     /// Where the packets meet the data plane.
     pub hook: Hook,

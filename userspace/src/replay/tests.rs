@@ -151,19 +151,67 @@ fn simple_blocks_have_no_time_and_no_padding() {
 }
 
 #[test]
-fn other_link_types_are_refused_by_name() {
+fn packets_of_other_link_types_get_an_ethernet_header() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = frames("rc_write.pcap", 3);
+    let cooked = |head: &[u8], tail: &[u8]| [head, &[2, 0, 0, 0, 0, 9, 0, 0], tail].concat();
+    let sll = cooked(&[0, 0, 0, 1, 0, 6], &[0x08, 0x00]);
+    let sll2 = cooked(&[0x08, 0x00, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6], &[]);
+    let no_mac = [&sll[..4], &[0, 0], &sll[6..]].concat();
+    for (link_type, header, src) in [
+        (DataLink::RAW, &[][..], [0; 6]),
+        (DataLink::IPV4, &[], [0; 6]),
+        (DataLink::NULL, &[2, 0, 0, 0], [0; 6]),
+        (DataLink::LOOP, &[0, 0, 0, 2], [0; 6]),
+        (DataLink::LINUX_SLL, &sll, [2, 0, 0, 0, 0, 9]),
+        (DataLink::LINUX_SLL, &no_mac, [0; 6]),
+        (DataLink::LINUX_SLL2, &sll2, [2, 0, 0, 0, 0, 9]),
+    ] {
+        let packets: Vec<_> = frames.iter().map(|frame| [header, &frame[14..]].concat()).collect();
+        for bytes in [
+            pcap(&packets, link_type, TsResolution::MicroSecond, 65_535),
+            pcapng(&packets, link_type, None, 1.0),
+        ] {
+            let path = write(&directory, "other", &bytes);
+            let mut capture = Capture::open(&path).unwrap();
+            for frame in &frames {
+                let packet = capture.next_packet().unwrap().unwrap();
+                assert_eq!(packet.data, [&[0; 6], &src, &frame[12..]].concat(), "{link_type:?}");
+                assert_eq!(packet.length as usize, frame.len(), "{link_type:?}");
+            }
+            assert!(capture.next_packet().is_none());
+            let (lines, _) = replayed(&options(&path, Hook::Egress));
+            assert!(lines.iter().all(|line| line["parse"]["dest_qpn"].is_u64()), "{link_type:?}: {lines:?}");
+        }
+    }
+}
+
+#[test]
+fn a_packet_shorter_than_its_link_header_is_not_roce() {
+    let directory = tempfile::tempdir().unwrap();
+    for link_type in [DataLink::RAW, DataLink::NULL, DataLink::LINUX_SLL, DataLink::LINUX_SLL2] {
+        for length in 0..4 {
+            let bytes = pcap(&[vec![0x45; length]], link_type, TsResolution::MicroSecond, 65_535);
+            let path = write(&directory, "short", &bytes);
+            let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
+            assert!(packet.data.len() >= 14 && packet.length as usize >= packet.data.len(), "{packet:?}");
+            let (lines, _) = replayed(&options(&path, Hook::Egress));
+            assert_eq!(lines[0]["parse"], Value::Null, "{link_type:?}");
+        }
+    }
+}
+
+#[test]
+fn unknown_link_types_are_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 1);
-    for (link_type, name) in [(DataLink::LINUX_SLL, "LINUX_SLL"), (DataLink::RAW, "RAW")] {
-        for bytes in [
-            pcap(&frames, link_type, TsResolution::MicroSecond, 65_535),
-            pcapng(&frames, link_type, None, 1.0),
-        ] {
-            let path = write(&directory, "cooked", &bytes);
-            let error = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
-            assert!(error.contains(&format!("link type {name} cannot be replayed")), "{error}");
-            assert_eq!(error.contains("instead of \"any\""), link_type == DataLink::LINUX_SLL, "{error}");
-        }
+    let link_type = DataLink::IEEE802_11;
+    for bytes in
+        [pcap(&frames, link_type, TsResolution::MicroSecond, 65_535), pcapng(&frames, link_type, None, 1.0)]
+    {
+        let path = write(&directory, "wireless", &bytes);
+        let error = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("link type IEEE802_11 cannot be replayed"), "{error}");
     }
 }
 
