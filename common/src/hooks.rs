@@ -112,7 +112,7 @@ const FAST: u32 = 1;
 /// First class of the HTB pacer that belongs to a QP; those below are fixed.
 pub const HTB_FIRST_FLOW: u32 = 0x100;
 /// TTL and hop limit of CNPs.
-const CNP_TTL: u8 = 64;
+pub const CNP_TTL: u8 = 64;
 
 /// XDP, ingress: feeds CNPs to the rate machines of this host; inline, marks and forwards everything.
 #[inline(always)]

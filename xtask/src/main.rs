@@ -1,4 +1,4 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo` and `fidelity`.
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `fidelity` and `p4`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
@@ -10,6 +10,7 @@ mod demo;
 mod fidelity;
 mod linker;
 mod llvm;
+mod p4;
 mod run;
 mod tally;
 mod test;
@@ -48,6 +49,8 @@ enum Verb {
     Demo(demo::Args),
     /// Run the simulations that docs/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
+    /// Write the constants of the P4 program and compile it, where p4c is installed.
+    P4(p4::Args),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +76,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Test(args) => test::run(&workspace, &args),
         Verb::Demo(args) => demo::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
+        Verb::P4(args) => p4::run(&workspace, &args),
     }
 }
 

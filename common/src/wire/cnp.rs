@@ -40,8 +40,10 @@ pub const V6_LEN: usize = Ipv6::LEN + UDP_LEN;
 /// A hint that is not there. Outside the 24 bits of a QPN.
 pub const NO_HINT: u32 = u32::MAX;
 
-const HINT_MAGIC: [u8; 4] = *b"DCQC";
-const HINT_VERSION: u8 = 1;
+/// First bytes of a hint.
+pub const HINT_MAGIC: [u8; 4] = *b"DCQC";
+/// The hint's version: the byte after them.
+pub const HINT_VERSION: u8 = 1;
 
 /// What to write into a CNP, besides its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

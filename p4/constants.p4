@@ -1,0 +1,190 @@
+// Written by `cargo xtask p4` from dcqcn-common: change it there.
+
+// Indices of `stats`, the order of `Stat`.
+const bit<32> STATS = 37;
+const bit<32> STAT_NOT_ROCE = 0;
+const bit<32> STAT_ROCE_V1 = 1;
+const bit<32> STAT_IPV4_OPTIONS = 2;
+const bit<32> STAT_IPV4_FRAGMENTS = 3;
+const bit<32> STAT_IPV6_EXTENSION_HEADERS = 4;
+const bit<32> STAT_VLAN_TOO_DEEP = 5;
+const bit<32> STAT_MALFORMED = 6;
+const bit<32> STAT_UNKNOWN_BTH = 7;
+const bit<32> STAT_ROCE_DATA_PACKETS = 8;
+const bit<32> STAT_ROCE_CONTROL_PACKETS = 9;
+const bit<32> STAT_ROCE_CNP_PACKETS = 10;
+const bit<32> STAT_CM_MESSAGES = 11;
+const bit<32> STAT_PAIRS_FROM_CM = 12;
+const bit<32> STAT_PAIR_CONFLICTS = 13;
+const bit<32> STAT_NP_ECN_MARKED_ROCE_PACKETS = 14;
+const bit<32> STAT_NP_CNP_SENT = 15;
+const bit<32> STAT_NP_CNP_HINTED = 16;
+const bit<32> STAT_NP_CNP_SUPPRESSED = 17;
+const bit<32> STAT_NP_CNP_FAILED = 18;
+const bit<32> STAT_CP_ECN_MARKED_PACKETS = 19;
+const bit<32> STAT_CP_BACKLOG_STALE = 20;
+const bit<32> STAT_CP_NOT_ECT_PACKETS = 21;
+const bit<32> STAT_CP_NOT_ECT_DROPPED = 22;
+const bit<32> STAT_RP_CNP_HANDLED = 23;
+const bit<32> STAT_RP_CNP_IGNORED = 24;
+const bit<32> STAT_RP_CNP_INVALID = 25;
+const bit<32> STAT_RP_CNP_UNKNOWN_FLOW = 26;
+const bit<32> STAT_RP_CNP_TOO_SOON = 27;
+const bit<32> STAT_RP_PACED_PACKETS = 28;
+const bit<32> STAT_RP_UNPACED_PACKETS = 29;
+const bit<32> STAT_RP_HORIZON_DROP = 30;
+const bit<32> STAT_RP_HORIZON_PASS = 31;
+const bit<32> STAT_RP_FLOW_NEW = 32;
+const bit<32> STAT_RP_FLOW_EVICTED = 33;
+const bit<32> STAT_INLINE_FORWARDED_PACKETS = 34;
+const bit<32> STAT_EVENTS_LOST = 35;
+const bit<32> STAT_WRITE_FAILED = 36;
+
+// Headers.
+const bit<16> ETHERTYPE_IPV4 = 0x800;
+const bit<16> ETHERTYPE_IPV6 = 0x86dd;
+const bit<16> ETHERTYPE_VLAN = 0x8100;
+const bit<16> ETHERTYPE_QINQ = 0x88a8;
+const bit<16> ETHERTYPE_ROCE_V1 = 0x8915;
+const bit<8> IP_PROTOCOL_UDP = 17;
+const bit<16> ROCE_V2_PORT = 4791;
+const bit<16> ETHERNET_LEN = 14;
+const bit<16> VLAN_LEN = 4;
+const bit<32> IPV4_LEN = 20;
+const bit<32> IPV6_LEN = 40;
+const bit<16> MIN_UDP_LEN = 24;
+const bit<16> MIN_UD_UDP_LEN = 32;
+const bit<2> ECN_NOT_ECT = 0;
+const bit<2> ECN_CE = 3;
+const bit<24> QP_GSI = 1;
+const bit<16> DEFAULT_P_KEY = 0xffff;
+const bit<8> OPCODE_CNP = 0x81;
+
+// CNPs, and what one interval is kept for.
+const bit<16> CNP_UDP_LEN = 40;
+const bit<8> CNP_TTL = 64;
+const bit<32> CNP_HINT_MAGIC = 0x44435143;
+const bit<8> CNP_HINT_VERSION = 1;
+const bit<2> CNP_LIMIT_QP = 0;
+const bit<2> CNP_LIMIT_PEER = 1;
+const bit<2> CNP_LIMIT_PORT = 2;
+
+// Cases of a parser's `select`: headers behind the BTH (reliable datagrams have one more before them).
+#define OPCODES_WITH_DETH(state) \
+    (0x64, _): state; \
+    (0x65, _): state;
+#define OPCODES_WITH_AETH(state) \
+    (0x0d, _): state; \
+    (0x0f, _): state; \
+    (0x10, _): state; \
+    (0x11, _): state; \
+    (0x12, _): state; \
+    (0xad, _): state; \
+    (0xaf, _): state; \
+    (0xb0, _): state; \
+    (0xb1, _): state; \
+    (0xb2, _): state;
+
+// IPv6 extension headers.
+#define IPV6_EXTENSION_HEADERS(state) \
+    (0, _): state; \
+    (43, _): state; \
+    (44, _): state; \
+    (50, _): state; \
+    (51, _): state; \
+    (60, _): state; \
+    (135, _): state; \
+    (139, _): state; \
+    (140, _): state; \
+    (253, _): state; \
+    (254, _): state;
+
+// Entries of `opcode_kind`: what the hooks do with a packet, and whether it is a datagram.
+#define OPCODE_KINDS \
+    0x00: set_kind(KIND_DATA, 0); \
+    0x01: set_kind(KIND_DATA, 0); \
+    0x02: set_kind(KIND_DATA, 0); \
+    0x03: set_kind(KIND_DATA, 0); \
+    0x04: set_kind(KIND_DATA, 0); \
+    0x05: set_kind(KIND_DATA, 0); \
+    0x06: set_kind(KIND_DATA, 0); \
+    0x07: set_kind(KIND_DATA, 0); \
+    0x08: set_kind(KIND_DATA, 0); \
+    0x09: set_kind(KIND_DATA, 0); \
+    0x0a: set_kind(KIND_DATA, 0); \
+    0x0b: set_kind(KIND_DATA, 0); \
+    0x0c: set_kind(KIND_CONTROL, 0); \
+    0x0d: set_kind(KIND_DATA, 0); \
+    0x0e: set_kind(KIND_DATA, 0); \
+    0x0f: set_kind(KIND_DATA, 0); \
+    0x10: set_kind(KIND_DATA, 0); \
+    0x11: set_kind(KIND_CONTROL, 0); \
+    0x12: set_kind(KIND_CONTROL, 0); \
+    0x13: set_kind(KIND_CONTROL, 0); \
+    0x14: set_kind(KIND_CONTROL, 0); \
+    0x16: set_kind(KIND_DATA, 0); \
+    0x17: set_kind(KIND_DATA, 0); \
+    0x1c: set_kind(KIND_CONTROL, 0); \
+    0x1d: set_kind(KIND_CONTROL, 0); \
+    0x20: set_kind(KIND_DATA, 0); \
+    0x21: set_kind(KIND_DATA, 0); \
+    0x22: set_kind(KIND_DATA, 0); \
+    0x23: set_kind(KIND_DATA, 0); \
+    0x24: set_kind(KIND_DATA, 0); \
+    0x25: set_kind(KIND_DATA, 0); \
+    0x26: set_kind(KIND_DATA, 0); \
+    0x27: set_kind(KIND_DATA, 0); \
+    0x28: set_kind(KIND_DATA, 0); \
+    0x29: set_kind(KIND_DATA, 0); \
+    0x2a: set_kind(KIND_DATA, 0); \
+    0x2b: set_kind(KIND_DATA, 0); \
+    0x40: set_kind(KIND_DATA, 0); \
+    0x41: set_kind(KIND_DATA, 0); \
+    0x42: set_kind(KIND_DATA, 0); \
+    0x43: set_kind(KIND_DATA, 0); \
+    0x44: set_kind(KIND_DATA, 0); \
+    0x45: set_kind(KIND_DATA, 0); \
+    0x46: set_kind(KIND_DATA, 0); \
+    0x47: set_kind(KIND_DATA, 0); \
+    0x48: set_kind(KIND_DATA, 0); \
+    0x49: set_kind(KIND_DATA, 0); \
+    0x4a: set_kind(KIND_DATA, 0); \
+    0x4b: set_kind(KIND_DATA, 0); \
+    0x4c: set_kind(KIND_CONTROL, 0); \
+    0x4d: set_kind(KIND_DATA, 0); \
+    0x4e: set_kind(KIND_DATA, 0); \
+    0x4f: set_kind(KIND_DATA, 0); \
+    0x50: set_kind(KIND_DATA, 0); \
+    0x51: set_kind(KIND_CONTROL, 0); \
+    0x52: set_kind(KIND_CONTROL, 0); \
+    0x53: set_kind(KIND_CONTROL, 0); \
+    0x54: set_kind(KIND_CONTROL, 0); \
+    0x55: set_kind(KIND_CONTROL, 0); \
+    0x5c: set_kind(KIND_CONTROL, 0); \
+    0x64: set_kind(KIND_DATA, 1); \
+    0x65: set_kind(KIND_DATA, 1); \
+    0x80: set_kind(KIND_CONTROL, 0); \
+    0x81: set_kind(KIND_CNP, 0); \
+    0xa0: set_kind(KIND_DATA, 0); \
+    0xa1: set_kind(KIND_DATA, 0); \
+    0xa2: set_kind(KIND_DATA, 0); \
+    0xa3: set_kind(KIND_DATA, 0); \
+    0xa4: set_kind(KIND_DATA, 0); \
+    0xa5: set_kind(KIND_DATA, 0); \
+    0xa6: set_kind(KIND_DATA, 0); \
+    0xa7: set_kind(KIND_DATA, 0); \
+    0xa8: set_kind(KIND_DATA, 0); \
+    0xa9: set_kind(KIND_DATA, 0); \
+    0xaa: set_kind(KIND_DATA, 0); \
+    0xab: set_kind(KIND_DATA, 0); \
+    0xac: set_kind(KIND_CONTROL, 0); \
+    0xad: set_kind(KIND_DATA, 0); \
+    0xae: set_kind(KIND_DATA, 0); \
+    0xaf: set_kind(KIND_DATA, 0); \
+    0xb0: set_kind(KIND_DATA, 0); \
+    0xb1: set_kind(KIND_CONTROL, 0); \
+    0xb2: set_kind(KIND_CONTROL, 0); \
+    0xb3: set_kind(KIND_CONTROL, 0); \
+    0xb4: set_kind(KIND_CONTROL, 0); \
+    0xb6: set_kind(KIND_DATA, 0); \
+    0xb7: set_kind(KIND_DATA, 0);

@@ -1,0 +1,241 @@
+// Notification point: a CE-marked data packet on its way to a host is answered with a CNP, at most one per interval.
+//
+// The answer is a clone of the packet, rewritten in the egress pipeline and sent round, so that it is forwarded, classed and queued
+// like any other packet.
+
+// Ports inside the switch, and the mirror session that leads to the first.
+const bit<9> CNP_PORT = 509;
+const bit<9> WAIT_PORT = 510;
+const bit<32> CNP_SESSION = 1;
+
+// What the ICRC covers (IBTA Annex A17): ones for what a router may change. The hash is the CRC-32 of Ethernet, but the ICRC is stored
+// with its least significant byte first.
+#define ICRC_TRANSPORT(hdr)                                                                                     \
+    hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.length, 16w0xffff,                                              \
+    hdr.bth.opcode, hdr.bth.solicited, hdr.bth.migrated, hdr.bth.pad_count, hdr.bth.tver, hdr.bth.p_key,        \
+    8w0xff, hdr.bth.dest_qpn, hdr.bth.ack_request, hdr.bth.reserved_psn, hdr.bth.psn,                           \
+    hdr.cnp.hint_magic, hdr.cnp.hint_version, hdr.cnp.hint_qpn, hdr.cnp.reserved
+
+#define CNP_ICRC(crc, hdr)                                                                                      \
+    if (hdr.ipv6.isValid()) {                                                                                   \
+        hash(crc, HashAlgorithm.crc32, 32w0, {                                                                  \
+            64w0xffffffffffffffff,                                                                              \
+            hdr.ipv6.version, 28w0xfffffff, hdr.ipv6.payload_len, hdr.ipv6.next_header, 8w0xff,                 \
+            hdr.ipv6.src, hdr.ipv6.dst,                                                                         \
+            ICRC_TRANSPORT(hdr)                                                                                 \
+        }, 64w0x100000000);                                                                                     \
+    } else {                                                                                                    \
+        hash(crc, HashAlgorithm.crc32, 32w0, {                                                                  \
+            64w0xffffffffffffffff,                                                                              \
+            hdr.ipv4.version, hdr.ipv4.ihl, 8w0xff, hdr.ipv4.total_len,                                         \
+            hdr.ipv4.id, hdr.ipv4.reserved, hdr.ipv4.dont_fragment, hdr.ipv4.more_fragments,                    \
+            hdr.ipv4.fragment_offset, 8w0xff, hdr.ipv4.protocol, 16w0xffff, hdr.ipv4.src, hdr.ipv4.dst,         \
+            ICRC_TRANSPORT(hdr)                                                                                 \
+        }, 64w0x100000000);                                                                                     \
+    }                                                                                                           \
+    crc = crc[7:0] ++ crc[15:8] ++ crc[23:16] ++ crc[31:24];
+
+#define IPV4_CHECKSUM(sum, hdr)                                                                                 \
+    hash(sum, HashAlgorithm.csum16, 16w0, {                                                                     \
+        hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len,                        \
+        hdr.ipv4.id, hdr.ipv4.reserved, hdr.ipv4.dont_fragment, hdr.ipv4.more_fragments,                        \
+        hdr.ipv4.fragment_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst                   \
+    }, 32w0x10000);
+
+// Two flows share a set; the one marked longer ago goes first.
+register<bit<32>>(FLOWS) np_addr_0;
+register<bit<32>>(FLOWS) np_addr_1;
+register<bit<32>>(FLOWS) np_addr_2;
+register<bit<32>>(FLOWS) np_addr_3;
+register<bit<32>>(FLOWS) np_qpn;
+register<bit<64>>(FLOWS) np_last_seen_ns;
+register<bit<64>>(FLOWS) np_last_cnp_ns;
+register<bit<64>>(FLOWS) np_ecn_marked_packets;
+register<bit<64>>(FLOWS) np_cnp_sent;
+
+// Whether a CE-marked packet is answered.
+control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata,
+                   out bool is_answered) {
+    bit<64> min_time_between_cnps_ns = 0;
+    bit<2> limit = 0;
+
+    action set_np(bit<64> min_time_between_cnps_ns_, bit<2> cnp_limit, bit<6> cnp_dscp, bit<3> cnp_802p_prio) {
+        min_time_between_cnps_ns = min_time_between_cnps_ns_;
+        limit = cnp_limit;
+        meta.cnp_dscp = cnp_dscp;
+        meta.cnp_802p_prio = cnp_802p_prio;
+    }
+
+    table np {
+        key = { standard_metadata.egress_port: exact @name("port"); }
+        actions = { set_np; NoAction; }
+        default_action = NoAction();
+        size = 512;
+    }
+
+    // Egress pipelines of different ports run at the same time: all that reads and writes a flow is one action.
+    action answer() {
+        bit<128> addr;
+        bit<32> qpn;
+        if (limit == CNP_LIMIT_QP) {
+            // A datagram QP hears many senders: there the QP is the sender's.
+            if (meta.is_datagram == 1) {
+                addr = meta.src_addr;
+                qpn = (bit<32>)hdr.deth.src_qpn;
+            } else {
+                addr = meta.dst_addr;
+                qpn = (bit<32>)hdr.bth.dest_qpn;
+            }
+        } else if (limit == CNP_LIMIT_PEER) {
+            addr = meta.src_addr;
+            qpn = 0;
+        } else {
+            addr = 0;
+            qpn = (bit<32>)standard_metadata.egress_port;
+        }
+
+        bit<32> set;
+        hash(set, HashAlgorithm.crc32, 32w0, { addr, qpn }, SETS);
+        bit<32> place;
+        bool is_found;
+        FIND_FLOW(np, addr, qpn, set, place, is_found)
+
+        bit<64> last_cnp_ns;
+        bit<64> marked;
+        bit<64> sent;
+        np_last_cnp_ns.read(last_cnp_ns, place);
+        np_ecn_marked_packets.read(marked, place);
+        np_cnp_sent.read(sent, place);
+        if (!is_found) {
+            WRITE_FLOW_ID(np, addr, qpn, place)
+            last_cnp_ns = 0;
+            marked = 0;
+            sent = 0;
+        }
+        // A clock that steps back answers nothing.
+        is_answered = sent == 0 || min_time_between_cnps_ns == 0
+            || (meta.now_ns > last_cnp_ns && meta.now_ns - last_cnp_ns >= min_time_between_cnps_ns);
+        if (is_answered) {
+            last_cnp_ns = meta.now_ns;
+            sent = sent + 1;
+        }
+        np_last_seen_ns.write(place, meta.now_ns);
+        np_last_cnp_ns.write(place, last_cnp_ns);
+        np_ecn_marked_packets.write(place, marked + 1);
+        np_cnp_sent.write(place, sent);
+    }
+
+    apply {
+        is_answered = false;
+        if (np.apply().hit) {
+            stats.count(STAT_NP_ECN_MARKED_ROCE_PACKETS);
+            answer();
+            if (!is_answered) {
+                stats.count(STAT_NP_CNP_SUPPRESSED);
+            }
+        }
+    }
+}
+
+// Turns the clone into the CNP.
+control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    bool is_known = false;
+    bit<24> sender_qpn = 0;
+
+    action sender(bit<24> qpn) {
+        is_known = true;
+        sender_qpn = qpn;
+    }
+
+    table np_pair {
+        key = {
+            meta.dst_addr: exact @name("addr");
+            hdr.bth.dest_qpn: exact @name("qpn");
+        }
+        actions = { sender; NoAction; }
+        default_action = NoAction();
+        size = 4096;
+    }
+
+    action turn_round() {
+        bit<48> mac = hdr.ethernet.dst;
+        hdr.ethernet.dst = hdr.ethernet.src;
+        hdr.ethernet.src = mac;
+        hdr.vlan[0].pcp = meta.cnp_802p_prio;
+    }
+
+    action write_ipv4() {
+        hdr.ipv4.dscp = meta.cnp_dscp;
+        hdr.ipv4.ecn = ECN_NOT_ECT;
+        hdr.ipv4.total_len = (bit<16>)IPV4_LEN + CNP_UDP_LEN;
+        hdr.ipv4.id = 0;
+        hdr.ipv4.reserved = 0;
+        hdr.ipv4.dont_fragment = 1;
+        hdr.ipv4.ttl = CNP_TTL;
+        hdr.ipv4.src = meta.dst_addr[31:0];
+        hdr.ipv4.dst = meta.src_addr[31:0];
+        bit<16> sum;
+        IPV4_CHECKSUM(sum, hdr)
+        hdr.ipv4.checksum = sum;
+    }
+
+    action write_ipv6() {
+        hdr.ipv6.dscp = meta.cnp_dscp;
+        hdr.ipv6.ecn = ECN_NOT_ECT;
+        hdr.ipv6.flow_label = 0;
+        hdr.ipv6.payload_len = CNP_UDP_LEN;
+        hdr.ipv6.hop_limit = CNP_TTL;
+        hdr.ipv6.src = meta.dst_addr;
+        hdr.ipv6.dst = meta.src_addr;
+    }
+
+    action write_transport() {
+        bit<24> receiver_qpn = hdr.bth.dest_qpn;
+        hdr.udp.length = CNP_UDP_LEN;
+        hdr.udp.checksum = 0;
+        hdr.bth = { OPCODE_CNP, 0, 0, 0, 0, DEFAULT_P_KEY, 0, 1, 0, sender_qpn, 0, 0, 0 };
+        hdr.deth.setInvalid();
+        hdr.aeth.setInvalid();
+        hdr.cnp.setValid();
+        hdr.cnp = { 0, 0, 0, 0, 0 };
+        if (!is_known) {
+            hdr.cnp.hint_magic = CNP_HINT_MAGIC;
+            hdr.cnp.hint_version = CNP_HINT_VERSION;
+            hdr.cnp.hint_qpn = receiver_qpn;
+        }
+    }
+
+    action seal() {
+        bit<32> crc;
+        CNP_ICRC(crc, hdr)
+        hdr.cnp.icrc = crc;
+    }
+
+    // The payload goes.
+    action cut_short() {
+        bit<32> ip_len = hdr.ipv6.isValid() ? IPV6_LEN : IPV4_LEN;
+        truncate((bit<32>)meta.l3_bytes + ip_len + (bit<32>)CNP_UDP_LEN);
+    }
+
+    apply {
+        READ_ADDRESSES(meta, hdr)
+        if (hdr.deth.isValid()) {
+            sender(hdr.deth.src_qpn);
+        } else {
+            np_pair.apply();
+        }
+        if (!is_known) {
+            stats.count(STAT_NP_CNP_HINTED);
+        }
+        turn_round();
+        if (hdr.ipv6.isValid()) {
+            write_ipv6();
+        } else {
+            write_ipv4();
+        }
+        write_transport();
+        seal();
+        cut_short();
+        stats.count(STAT_NP_CNP_SENT);
+    }
+}

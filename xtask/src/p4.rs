@@ -1,0 +1,219 @@
+//! What the P4 program takes from `dcqcn-common`, and its compilation.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use dcqcn_common::classify::QP_GSI;
+use dcqcn_common::hooks::CNP_TTL;
+use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::{Bth, DEFAULT_P_KEY, Opcode, Transport};
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
+use dcqcn_common::wire::ext::Deth;
+use dcqcn_common::wire::ipv4::Ipv4;
+use dcqcn_common::wire::ipv6::{self, Ipv6};
+use dcqcn_common::wire::udp::{self, Udp};
+use dcqcn_common::wire::{cnp, icrc};
+use serde_json::Value;
+
+use crate::{
+    run::{find_program, header, stream},
+    workspace::Workspace,
+};
+
+const CONSTANTS: &str = "constants.p4";
+const JSON: &str = "dcqcn.json";
+const P4INFO: &str = "dcqcn.p4info.txtpb";
+const COMPILER: &str = "p4c-bm2-ss";
+/// The packages that hold the compiler, from the p4lang repository for Debian and Ubuntu.
+const COMPILER_PACKAGE: &str = "p4lang-p4c";
+
+/// Options of `cargo xtask p4`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Write nothing; fail if `p4/constants.p4`, or what the compiler makes of the program, differs from what is committed.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Writes the constants and compiles the program, or checks that both have been done.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let program = workspace.root().join("p4");
+    let path = program.join(CONSTANTS);
+    if args.check {
+        check_constants(&program)?;
+        header(format_args!("{} is what dcqcn-common says", workspace.shown(&path)));
+    } else {
+        fs::write(&path, constants()?).with_context(|| format!("cannot write {}", path.display()))?;
+        header(format_args!("wrote {}", workspace.shown(&path)));
+    }
+    let Some(compiler) = find_program(COMPILER) else {
+        header(format_args!(
+            "not compiled: no {COMPILER} on PATH (it is in the p4lang package {COMPILER_PACKAGE})"
+        ));
+        return Ok(());
+    };
+    let build = program.join("build");
+    if !args.check {
+        return compile(&compiler, &program, &build);
+    }
+    let fresh = workspace.host_target().join("p4");
+    compile(&compiler, &program, &fresh)?;
+    for name in ["dcqcn.json", "dcqcn.p4info.txtpb"] {
+        if read(&build.join(name))? != read(&fresh.join(name))? {
+            bail!(
+                "p4/build/{name} is not what {COMPILER} makes of p4/; run `cargo xtask p4` with the same version of it"
+            );
+        }
+    }
+    header("p4/build is what the compiler makes of p4");
+    Ok(())
+}
+
+/// Compiles from the program's own directory, so that no path of this machine gets into the result.
+fn compile(compiler: &Path, program: &Path, build: &Path) -> Result<()> {
+    fs::create_dir_all(build).with_context(|| format!("cannot create {}", build.display()))?;
+    stream(
+        Command::new(compiler)
+            .current_dir(program)
+            .args(["--std", "p4-16", "--Wdisable=unused", "--p4runtime-files"])
+            .arg(build.join(P4INFO))
+            .arg("-o")
+            .arg(build.join(JSON))
+            .arg("dcqcn.p4"),
+    )?;
+    let path = build.join(JSON);
+    let mut json = serde_json::from_str(&read(&path)?).with_context(|| format!("{}", path.display()))?;
+    forget_lines(&mut json);
+    fs::write(&path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn forget_lines(json: &mut Value) {
+    match json {
+        Value::Object(fields) => {
+            fields.remove("source_info");
+            fields.values_mut().for_each(forget_lines);
+        }
+        Value::Array(items) => items.iter_mut().for_each(forget_lines),
+        _ => {}
+    }
+}
+
+fn check_constants(program: &Path) -> Result<()> {
+    let path = program.join(CONSTANTS);
+    if read(&path)? != constants()? {
+        bail!("p4/{CONSTANTS} differs from dcqcn-common; run `cargo xtask p4`");
+    }
+    Ok(())
+}
+
+fn read(path: &PathBuf) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The file of constants.
+fn constants() -> Result<String> {
+    let mut text = String::from(
+        "// Written by `cargo xtask p4` from dcqcn-common: change it there.\n\n// Indices of `stats`, the order of `Stat`.\n",
+    );
+    writeln!(text, "const bit<32> STATS = {};", Stat::COUNT)?;
+    for &stat in Stat::ALL {
+        writeln!(text, "const bit<32> STAT_{} = {};", stat.label().to_uppercase(), stat as u32)?;
+    }
+    text.push_str("\n// Headers.\n");
+    let bit = |bits, name, value: u64| format!("const bit<{bits}> {name} = {value};\n");
+    let hex = |bits, name, value: u64| format!("const bit<{bits}> {name} = {value:#x};\n");
+    text += &hex(16, "ETHERTYPE_IPV4", EtherType::IPV4.0.into());
+    text += &hex(16, "ETHERTYPE_IPV6", EtherType::IPV6.0.into());
+    text += &hex(16, "ETHERTYPE_VLAN", EtherType::VLAN.0.into());
+    text += &hex(16, "ETHERTYPE_QINQ", EtherType::QINQ.0.into());
+    text += &hex(16, "ETHERTYPE_ROCE_V1", EtherType::ROCE_V1.0.into());
+    text += &bit(8, "IP_PROTOCOL_UDP", udp::IP_PROTOCOL.into());
+    text += &bit(16, "ROCE_V2_PORT", udp::ROCE_V2_PORT.into());
+    text += &bit(16, "ETHERNET_LEN", Ethernet::LEN as u64);
+    text += &bit(16, "VLAN_LEN", VlanTag::LEN as u64);
+    text += &bit(32, "IPV4_LEN", Ipv4::LEN as u64);
+    text += &bit(32, "IPV6_LEN", Ipv6::LEN as u64);
+    let min_udp = Udp::LEN + Bth::LEN + icrc::LEN;
+    text += &bit(16, "MIN_UDP_LEN", min_udp as u64);
+    text += &bit(16, "MIN_UD_UDP_LEN", (min_udp + Deth::LEN) as u64);
+    text += &bit(2, "ECN_NOT_ECT", Ecn::NOT_ECT.bits().into());
+    text += &bit(2, "ECN_CE", Ecn::CE.bits().into());
+    text += &bit(24, "QP_GSI", QP_GSI.into());
+    text += &hex(16, "DEFAULT_P_KEY", DEFAULT_P_KEY.into());
+    text += &hex(8, "OPCODE_CNP", Opcode::CNP.0.into());
+
+    text.push_str("\n// CNPs, and what one interval is kept for.\n");
+    text += &bit(16, "CNP_UDP_LEN", cnp::UDP_LEN as u64);
+    text += &bit(8, "CNP_TTL", CNP_TTL.into());
+    text += &hex(32, "CNP_HINT_MAGIC", u32::from_be_bytes(cnp::HINT_MAGIC).into());
+    text += &bit(8, "CNP_HINT_VERSION", cnp::HINT_VERSION.into());
+    text += &bit(2, "CNP_LIMIT_QP", CNP_LIMIT_QP);
+    text += &bit(2, "CNP_LIMIT_PEER", CNP_LIMIT_PEER);
+    text += &bit(2, "CNP_LIMIT_PORT", CNP_LIMIT_PORT);
+
+    let opcodes = (0..=u8::MAX).map(Opcode).filter(|opcode| opcode.is_known());
+    text.push_str("\n// Cases of a parser's `select`: headers behind the BTH (reliable datagrams have one more before them).\n");
+    let cases = |name, chosen: &dyn Fn(&Opcode) -> bool| {
+        let of_it = opcodes.clone().filter(|opcode| chosen(opcode) && !opcode.has_rdeth());
+        lines(&format!("{name}(state)"), of_it.map(|opcode| format!("({:#04x}, _): state;", opcode.0)))
+    };
+    text += &cases("OPCODES_WITH_DETH", &|opcode| opcode.has_deth());
+    text += &cases("OPCODES_WITH_AETH", &|opcode| opcode.has_aeth());
+    text.push_str("\n// IPv6 extension headers.\n");
+    let extensions = (0..=u8::MAX).filter(|&next| ipv6::is_extension_header(next));
+    text += &lines("IPV6_EXTENSION_HEADERS(state)", extensions.map(|next| format!("({next}, _): state;")));
+    text.push_str(
+        "\n// Entries of `opcode_kind`: what the hooks do with a packet, and whether it is a datagram.\n",
+    );
+    let kinds = opcodes.clone().map(|opcode| {
+        let kind = if opcode.is_cnp() {
+            "KIND_CNP"
+        } else if opcode.is_data() {
+            "KIND_DATA"
+        } else {
+            "KIND_CONTROL"
+        };
+        let datagram = u8::from(opcode.transport() == Transport::Ud);
+        format!("{:#04x}: set_kind({kind}, {datagram});", opcode.0)
+    });
+    text += &lines("OPCODE_KINDS", kinds);
+    Ok(text)
+}
+
+/// A macro that stands for these lines.
+fn lines(head: &str, lines: impl Iterator<Item = String>) -> String {
+    let mut text = format!("#define {head}");
+    for line in lines {
+        text += " \\\n    ";
+        text += &line;
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_constants_of_the_p4_program_are_those_of_common() {
+        let workspace = Workspace::locate().unwrap();
+        check_constants(&workspace.root().join("p4")).unwrap();
+    }
+
+    #[test]
+    fn the_p4_program_is_compiled() {
+        if find_program(COMPILER).is_none() {
+            eprintln!("SKIPPED the_p4_program_is_compiled: no {COMPILER} on PATH");
+            return;
+        }
+        run(&Workspace::locate().unwrap(), &Args { check: true }).unwrap();
+    }
+}
