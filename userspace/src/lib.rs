@@ -14,6 +14,7 @@ pub mod lab;
 pub mod metrics;
 pub mod net;
 pub mod object;
+pub mod p4;
 pub mod pacer;
 pub mod pairing;
 pub mod params;

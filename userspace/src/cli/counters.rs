@@ -29,7 +29,7 @@ pub(super) struct CountersArgs {
 
 impl CountersArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let hooks = attach::open(&self.iface)?.maps.counters()?;
+        let hooks = HOOKS.into_iter().zip(attach::open(&self.iface)?.maps.counters()?).collect();
         let report = CountersReport { iface: self.iface, hooks, all: self.all };
         if out.is_json() { out.json(&report.to_json()) } else { out.text(&report) }
     }
@@ -40,28 +40,34 @@ const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Counters that mlx5 has too (`/sys/class/infiniband/DEV/ports/N/hw_counters`).
 const MLX5: [Stat; 4] = [Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
 
-struct CountersReport {
+/// What is counted, hook by hook.
+pub(super) struct CountersReport {
     iface: String,
-    hooks: [Counters; 3],
+    hooks: Vec<(&'static str, Counters)>,
     all: bool,
 }
 
 impl CountersReport {
-    fn by_hook(&self, stat: Stat) -> [u64; 3] {
-        self.hooks.each_ref().map(|hook| hook.stat.get(stat as usize).copied().unwrap_or(0))
+    /// Where there is one place that counts.
+    pub(super) fn of_one_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
+        Self { iface, hooks: vec![(hook, counters)], all }
+    }
+
+    fn by_hook(&self, stat: Stat) -> Vec<u64> {
+        self.hooks.iter().map(|(_, hook)| hook.stat.get(stat as usize).copied().unwrap_or(0)).collect()
     }
 
     fn total(&self, stat: Stat) -> u64 {
         self.by_hook(stat).iter().sum()
     }
 
-    fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         let object = |value: &dyn Fn(Stat) -> u64| -> Map<String, Value> {
             Stat::ALL.iter().map(|&stat| (stat.label().to_owned(), value(stat).into())).collect()
         };
-        let hooks: Map<String, Value> = HOOKS
+        let hooks: Map<String, Value> = self
+            .hooks
             .iter()
-            .zip(&self.hooks)
             .map(|(name, hook)| {
                 let value = |stat: Stat| hook.stat.get(stat as usize).copied().unwrap_or(0);
                 ((*name).to_owned(), object(&value).into())
@@ -78,15 +84,18 @@ impl fmt::Display for CountersReport {
             totals.row([stat.label().to_owned(), self.total(stat).to_string()]);
         }
         write!(f, "{totals}")?;
-        let [xdp, ingress, egress] = HOOKS.map(|hook| format!(">{}", hook.to_uppercase()));
-        let meaning = if self.all { "COUNTS" } else { "" };
-        let mut table = Table::new(&["COUNTER", &xdp, &ingress, &egress, meaning]);
+        let mut columns = vec!["COUNTER".to_owned()];
+        columns.extend(self.hooks.iter().map(|(hook, _)| format!(">{}", hook.to_uppercase())));
+        columns.push(if self.all { "COUNTS".to_owned() } else { String::new() });
+        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+        let mut table = Table::new(&columns);
         for &stat in Stat::ALL {
             let hooks = self.by_hook(stat);
-            if self.all || hooks != [0; 3] {
-                let [xdp, ingress, egress] = hooks.map(|count| count.to_string());
-                let doc = if self.all { stat.doc().trim() } else { "" };
-                table.row([stat.label().to_owned(), xdp, ingress, egress, doc.to_owned()]);
+            if self.all || hooks.iter().any(|count| *count != 0) {
+                let mut row = vec![stat.label().to_owned()];
+                row.extend(hooks.iter().map(u64::to_string));
+                row.push(if self.all { stat.doc().trim().to_owned() } else { String::new() });
+                table.row(row);
             }
         }
         if table.is_empty() { writeln!(f, "\nno packet was seen yet") } else { write!(f, "\n{table}") }
@@ -102,7 +111,7 @@ mod tests {
         hooks[0].stat[Stat::RpCnpHandled as usize] = 5;
         hooks[1].stat[Stat::NpEcnMarked as usize] = 40;
         hooks[2].stat[Stat::NpCnpSent as usize] = 7;
-        CountersReport { iface: "eth0".into(), hooks, all }
+        CountersReport { iface: "eth0".into(), hooks: HOOKS.into_iter().zip(hooks).collect(), all }
     }
 
     #[test]
@@ -121,7 +130,7 @@ rp_cnp_handled                5        0       0
 ";
         assert_eq!(report(false).to_string(), text);
         assert!(report(true).to_string().lines().count() > Stat::COUNT);
-        let unused = CountersReport { iface: "eth0".into(), hooks: [Counters::ZERO; 3], all: false };
+        let unused = CountersReport::of_one_hook("eth0".into(), "xdp", Counters::ZERO, false);
         assert!(unused.to_string().ends_with("\nno packet was seen yet\n"));
     }
 

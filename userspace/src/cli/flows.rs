@@ -46,7 +46,7 @@ impl QpArgs {
 }
 
 #[derive(Serialize)]
-struct QpReport {
+pub(super) struct QpReport {
     iface: String,
     rp: Vec<RpRow>,
     np: Vec<NpRow>,
@@ -76,7 +76,7 @@ pub(super) struct PairRow {
 }
 
 impl QpReport {
-    fn new(
+    pub(super) fn new(
         iface: String,
         params: &Params,
         now_ns: u64,

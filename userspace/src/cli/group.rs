@@ -10,7 +10,6 @@ use serde::Serialize;
 use super::output::Output;
 use super::targets::{self, Edits};
 use super::tune;
-use crate::attach;
 use crate::params::{Group, Key, help};
 
 /// Show or set the congestion point: WRED marking, classes and queues.
@@ -87,11 +86,9 @@ fn run(out: &mut Output<'_>, group: Group, edits: &Edits, tc: Option<usize>) -> 
     if !edits.changes.is_empty() {
         return tune::set(out, edits);
     }
-    let mut interfaces = Vec::new();
-    for iface in edits.names()? {
-        let config = attach::open(&iface)?.maps.params()?.config;
-        interfaces.push(GroupReport::new(iface, group, tc, &config));
-    }
+    let configs = edits.configs()?;
+    let interfaces = configs.into_iter().map(|(name, config)| GroupReport::new(name, group, tc, &config));
+    let interfaces: Vec<GroupReport> = interfaces.collect();
     match interfaces.as_slice() {
         [one] => out.show(one),
         _ => out.show(&GroupReports { interfaces }),

@@ -13,6 +13,7 @@ mod lab;
 mod metrics;
 mod nvidia;
 mod output;
+mod p4;
 mod package;
 mod pair;
 mod profile;
@@ -111,6 +112,8 @@ enum Command {
     Sim(sim::SimArgs),
     Trace(trace::TraceArgs),
     #[command(subcommand)]
+    P4(p4::P4Command),
+    #[command(subcommand)]
     Config(config::ConfigCommand),
     Man(package::ManArgs),
     Completions(package::CompletionsArgs),
@@ -148,6 +151,7 @@ impl Cli {
             Command::Replay(args) => args.run(out),
             Command::Sim(args) => args.run(out),
             Command::Trace(args) => args.run(out),
+            Command::P4(command) => command.run(out),
             Command::Config(command) => command.run(out),
             Command::Man(args) => args.run(out),
             Command::Completions(args) => args.run(out),

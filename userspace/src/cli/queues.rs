@@ -4,7 +4,8 @@ use std::fmt;
 
 use clap::Args;
 use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, DSCPS};
-use dcqcn_common::params::{Params, Quantity, Unit};
+use dcqcn_common::params::{Config, Params, Quantity, Unit};
+use dcqcn_common::vqueue::Drain;
 use serde::Serialize;
 
 use super::output::Output;
@@ -40,8 +41,9 @@ impl QueuesArgs {
     }
 }
 
+/// The classes of one or two ports.
 #[derive(Serialize)]
-struct QueuesReport {
+pub(super) struct QueuesReport {
     /// The interfaces packets are queued for.
     ports: Vec<String>,
     cp_enable: bool,
@@ -78,9 +80,24 @@ impl QueuesReport {
         now_ns: u64,
         all: bool,
     ) -> Self {
-        let config = &params.config;
-        let rows = config.wred.iter().zip(config.tc_to_queue).zip(&params.drain).enumerate();
-        let classes = rows.map(|(tc, ((wred, queue), drain))| {
+        let of_port = |(tc, drain): (usize, &Drain)| {
+            let of_port = empty_at.iter().skip(tc).step_by(CLASSES).take(ports.len());
+            of_port.map(|empty_at| drain.depth_bytes(*empty_at, now_ns)).collect()
+        };
+        let depth_bytes: Vec<Vec<u64>> = params.drain.iter().enumerate().map(of_port).collect();
+        Self::of_depths(ports, &params.config, counters, &depth_bytes, all)
+    }
+
+    /// With depths that are known, by class and port.
+    pub(super) fn of_depths(
+        ports: Vec<String>,
+        config: &Config,
+        counters: &[Counters],
+        depth_bytes: &[Vec<u64>],
+        all: bool,
+    ) -> Self {
+        let rows = config.wred.iter().zip(config.tc_to_queue).enumerate();
+        let classes = rows.map(|(tc, (wred, queue))| {
             let total = counters.iter().filter_map(|hook| hook.class.get(tc)).fold(
                 ClassCounters::default(),
                 |sum, hook| ClassCounters {
@@ -91,7 +108,6 @@ impl QueuesReport {
                 },
             );
             let ClassCounters { packets, bytes, ect_packets, ecn_marked_packets } = total;
-            let of_port = empty_at.iter().skip(tc).step_by(CLASSES).take(ports.len());
             ClassRow {
                 tc,
                 queue,
@@ -105,7 +121,7 @@ impl QueuesReport {
                 kmax_bytes: wred.kmax_bytes,
                 pmax_ppm: wred.pmax_ppm,
                 drain_rate_bps: Some(config.drain_rate_bps(tc)).filter(|bps| *bps != 0),
-                depth_bytes: of_port.map(|empty_at| drain.depth_bytes(*empty_at, now_ns)).collect(),
+                depth_bytes: depth_bytes.get(tc).cloned().unwrap_or_default(),
                 packets,
                 bytes,
                 ect_packets,
@@ -113,6 +129,13 @@ impl QueuesReport {
             }
         });
         Self { classes: classes.collect(), cp_enable: config.scalars.cp_enable != 0, ports, all }
+    }
+}
+
+impl QueuesReport {
+    /// The ports.
+    pub(super) fn ports(&self) -> &[String] {
+        &self.ports
     }
 }
 
@@ -165,7 +188,7 @@ impl fmt::Display for QueuesReport {
 
 #[cfg(test)]
 mod tests {
-    use dcqcn_common::params::{Config, Port};
+    use dcqcn_common::params::Port;
 
     use super::*;
 

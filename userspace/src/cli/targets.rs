@@ -9,6 +9,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use dcqcn_common::params::{Config, Quantity};
 use serde::Serialize;
 
+use super::p4::Target;
 use crate::attach::{self, Change, Info, Refused};
 use crate::audit;
 use crate::params::{Assignment, Key, SetError, differing};
@@ -53,6 +54,22 @@ pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String
     Ok(names)
 }
 
+/// The names and parameters of what a command is about: interfaces, or a switch.
+pub(super) fn configs(
+    ifaces: Vec<String>,
+    all: bool,
+    target: Option<Target>,
+) -> anyhow::Result<Vec<(String, Config)>> {
+    if let Some(target) = target {
+        return Ok(vec![target.config()?]);
+    }
+    let of = |iface: String| {
+        let config = attach::open(&iface)?.maps.params()?.config;
+        Ok((iface, config))
+    };
+    names(ifaces, all)?.into_iter().map(of).collect()
+}
+
 /// Interfaces, then assignments: `eth0,eth1 rpg_ai_rate=20mbit`.
 #[derive(Debug)]
 pub(super) struct Edits {
@@ -60,6 +77,8 @@ pub(super) struct Edits {
     pub(super) ifaces: Vec<String>,
     /// All interfaces.
     pub(super) all: bool,
+    /// A switch instead of interfaces.
+    pub(super) target: Option<Target>,
     /// What to set.
     pub(super) changes: Vec<Assignment>,
 }
@@ -68,6 +87,11 @@ impl Edits {
     /// The interfaces.
     pub(super) fn names(&self) -> anyhow::Result<Vec<String>> {
         names(self.ifaces.clone(), self.all)
+    }
+
+    /// Names and present parameters.
+    pub(super) fn configs(&self) -> anyhow::Result<Vec<(String, Config)>> {
+        configs(self.ifaces.clone(), self.all, self.target)
     }
 }
 
@@ -79,6 +103,9 @@ struct EditWords {
     /// Every interface attached in this network namespace.
     #[arg(long)]
     all: bool,
+    /// A switch instead of interfaces: `bmv2:PORT`, the port of its Thrift server.
+    #[arg(long, value_name = "TARGET")]
+    target: Option<Target>,
 }
 
 #[derive(Clone, Debug)]
@@ -100,21 +127,16 @@ impl FromStr for Word {
 
 impl FromArgMatches for Edits {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let EditWords { words, all } = EditWords::from_arg_matches(matches)?;
-        let mut edits = Self { ifaces: Vec::new(), all, changes: Vec::new() };
+        let EditWords { words, all, target } = EditWords::from_arg_matches(matches)?;
+        let mut edits = Self { ifaces: Vec::new(), all, target, changes: Vec::new() };
         for word in words {
             match word {
                 Word::Ifaces(names) => edits.ifaces.extend(names),
                 Word::Change(change) => edits.changes.push(change),
             }
         }
-        match (edits.ifaces.is_empty(), all) {
-            (true, false) => Err(missing("<IFACE|--all>")),
-            (false, true) => {
-                Err(clap::Error::raw(ErrorKind::ArgumentConflict, "name interfaces or give --all, not both"))
-            }
-            _ => Ok(edits),
-        }
+        one_of(&edits.ifaces, all, target)?;
+        Ok(edits)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -130,6 +152,18 @@ impl Args for Edits {
 
     fn augment_args_for_update(command: Command) -> Command {
         EditWords::augment_args_for_update(command)
+    }
+}
+
+/// Checks that interfaces are named in just one of the ways there are.
+pub(super) fn one_of(ifaces: &[String], all: bool, target: Option<Target>) -> Result<(), clap::Error> {
+    match [!ifaces.is_empty(), all, target.is_some()].into_iter().filter(|said| *said).count() {
+        0 => Err(missing("<IFACE|--all>")),
+        1 => Ok(()),
+        _ => {
+            let text = "name interfaces, or give --all, or --target: one of them";
+            Err(clap::Error::raw(ErrorKind::ArgumentConflict, text))
+        }
     }
 }
 

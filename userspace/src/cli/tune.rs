@@ -8,14 +8,14 @@ use dcqcn_common::params::Config;
 use serde::Serialize;
 
 use super::output::Output;
-use super::targets::{self, ChangeReport, RequiredEdits, missing};
-use crate::attach;
+use super::p4::Target;
+use super::targets::{self, ChangeReport, RequiredEdits};
 use crate::params::{Group, Key, UnknownKey};
 use crate::render::Table;
 
 /// Show the parameters in force.
 #[derive(Debug, Args)]
-#[command(override_usage = "dcqcn get <IFACE,...|--all> [KEY]... [OPTIONS]")]
+#[command(override_usage = "dcqcn get <IFACE,...|--all|--target TARGET> [KEY]... [OPTIONS]")]
 #[command(after_long_help = "\
 The first word names interfaces, separated by commas; further interfaces and parameters follow. With --all every word is
 a parameter. DSCPs in traffic class 0 are left out unless named.
@@ -25,6 +25,7 @@ Examples:
   dcqcn get eth0 rpg_ai_rate wred.3.kmax dscp_to_tc.26
   dcqcn get eth0,eth1 --group rp
   dcqcn get --all rpg_ai_rate
+  dcqcn get --target bmv2:9090 wred.3.kmax
   dcqcn get eth0 --json | jq '.parameters[] | select(.value != .default)'")]
 pub(super) struct GetArgs {
     #[command(flatten)]
@@ -40,6 +41,7 @@ struct What {
     ifaces: Vec<String>,
     keys: Vec<Key>,
     all: bool,
+    target: Option<Target>,
 }
 
 #[derive(Debug, Args)]
@@ -50,24 +52,29 @@ struct Words {
     /// Every interface attached in this network namespace.
     #[arg(long)]
     all: bool,
+    /// A switch instead of interfaces: `bmv2:PORT`, the port of its Thrift server.
+    #[arg(long, value_name = "TARGET")]
+    target: Option<Target>,
 }
 
 impl FromArgMatches for What {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let Words { words, all } = Words::from_arg_matches(matches)?;
-        let mut what = Self { ifaces: Vec::new(), keys: Vec::new(), all };
+        let Words { words, all, target } = Words::from_arg_matches(matches)?;
+        let mut what = Self { ifaces: Vec::new(), keys: Vec::new(), all, target };
+        let only_keys = all || target.is_some();
         for (i, word) in words.into_iter().enumerate() {
             match Key::from_str(&word) {
-                Ok(key) if all || i != 0 => what.keys.push(key),
+                Ok(key) if only_keys || i != 0 => what.keys.push(key),
                 // What is like no parameter is an interface.
-                Err(UnknownKey::Name { nearest: None, .. }) if !all => what.take_ifaces(&word),
-                Err(error) if all || i != 0 => {
+                Err(UnknownKey::Name { nearest: None, .. }) if !only_keys => what.take_ifaces(&word),
+                Err(error) if only_keys || i != 0 => {
                     return Err(clap::Error::raw(clap::error::ErrorKind::ValueValidation, error.to_string()));
                 }
                 _ => what.take_ifaces(&word),
             }
         }
-        if what.ifaces.is_empty() && !all { Err(missing("<IFACE|--all>")) } else { Ok(what) }
+        targets::one_of(&what.ifaces, all, target)?;
+        Ok(what)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -94,12 +101,10 @@ impl Args for What {
 
 impl GetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { what: What { ifaces, keys, all }, group } = self;
-        let mut reports = Vec::new();
-        for iface in targets::names(ifaces, all)? {
-            let config = attach::open(&iface)?.maps.params()?.config;
-            reports.push(GetReport::new(iface, &keys, group, &config));
-        }
+        let Self { what: What { ifaces, keys, all, target }, group } = self;
+        let configs = targets::configs(ifaces, all, target)?;
+        let reports = configs.into_iter().map(|(name, config)| GetReport::new(name, &keys, group, &config));
+        let reports: Vec<GetReport> = reports.collect();
         match reports.as_slice() {
             [one] => out.show(one),
             _ => out.show(&GetReports { interfaces: reports }),
@@ -171,7 +176,7 @@ impl fmt::Display for GetReport {
 
 /// Change parameters of running traffic, all at once or not at all.
 #[derive(Debug, Args)]
-#[command(override_usage = "dcqcn set <IFACE,...|--all> <KEY=VALUE>... [OPTIONS]")]
+#[command(override_usage = "dcqcn set <IFACE,...|--all|--target TARGET> <KEY=VALUE>... [OPTIONS]")]
 #[command(after_long_help = "\
 Every packet sees either the old parameters or the new ones. If any value is refused for any of the interfaces, none is
 changed on any. What was changed is entered in the audit log (`dcqcn audit`).
@@ -180,7 +185,8 @@ Examples:
   dcqcn set eth0 rpg_ai_rate=20mbit rpg_time_reset=300us
   dcqcn set eth1 wred.3.kmin=100KB wred.3.kmax=400KB wred.3.pmax=20%
   dcqcn set eth0,eth1 dscp_to_tc.24=3 tc_to_queue.3=3
-  dcqcn set --all min_time_between_cnps=50us")]
+  dcqcn set --all min_time_between_cnps=50us
+  dcqcn set --target bmv2:9090 wred.3.kmax=60KB")]
 pub(super) struct SetArgs {
     #[command(flatten)]
     edits: RequiredEdits,
@@ -195,6 +201,9 @@ impl SetArgs {
 
 /// Carries out assignments and shows them.
 pub(super) fn set(out: &mut Output<'_>, edits: &targets::Edits) -> anyhow::Result<()> {
+    if let Some(target) = edits.target {
+        return target.set(out, edits);
+    }
     let keys: Vec<Key> = edits.changes.iter().map(|change| change.key).collect();
     let changes = targets::change(&edits.names()?, false, |_, config| {
         Ok(edits.changes.iter().try_for_each(|change| change.apply(config))?)

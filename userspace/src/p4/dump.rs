@@ -1,0 +1,133 @@
+//! What `simple_switch_CLI` prints, read back. Its forms are those of BMv2 1.15 (`tools/runtime_CLI.py`).
+
+use super::entry::{Entry, Match, Value};
+
+/// What a table holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableDump {
+    /// The entries, each with its handle.
+    pub entries: Vec<(u64, Entry)>,
+    /// The default action, if there is one.
+    pub default_action: Option<Entry>,
+}
+
+/// Reads the answer to `table_dump`.
+#[must_use]
+pub(super) fn table(name: &str, text: &str) -> Option<TableDump> {
+    let (entries, default_action) = text.split_once("Dumping default entry")?;
+    let entries = entries.split("Dumping entry ").skip(1).map(|text| entry(name, text)).collect::<Option<_>>()?;
+    let default_action = action(default_action).map(|(action, params)| Entry::default_action(name, action, params));
+    Some(TableDump { entries, default_action })
+}
+
+fn entry(table: &str, text: &str) -> Option<(u64, Entry)> {
+    let mut lines = text.lines();
+    let handle = u64::from_str_radix(lines.next()?.trim().strip_prefix("0x")?, 16).ok()?;
+    let mut key = Vec::new();
+    let mut priority = 0;
+    for line in lines {
+        if let Some(field) = line.strip_prefix("* ") {
+            let (_, compared) = field.split_once(':')?;
+            key.push(compared_with(compared.trim())?);
+        } else if let Some(number) = line.strip_prefix("Priority: ") {
+            priority = number.trim().parse().ok()?;
+        }
+    }
+    let (action, params) = action(text)?;
+    Some((handle, Entry { priority, ..Entry::new(table, key, action, params) }))
+}
+
+fn compared_with(text: &str) -> Option<Match> {
+    let (kind, value) = text.split_once(char::is_whitespace)?;
+    let value = value.trim();
+    match kind {
+        "EXACT" => Some(Match::Exact(number(value)?)),
+        "LPM" => {
+            let (prefix, len) = value.split_once('/')?;
+            Some(Match::Lpm(number(prefix)?, len.parse().ok()?))
+        }
+        "TERNARY" => {
+            let (value, mask) = value.split_once(" &&& ")?;
+            Some(Match::Ternary(number(value)?.bits(), number(mask)?.bits()))
+        }
+        "RANGE" => {
+            let (low, high) = value.split_once(" -> ")?;
+            Some(Match::Range(number(low)?.bits(), number(high)?.bits()))
+        }
+        _ => None,
+    }
+}
+
+/// The action that a dump names, and its parameters.
+fn action(text: &str) -> Option<(&str, Vec<Value>)> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Action entry: "))?;
+    let (action, params) = line.split_once(" -")?;
+    let params = params.split(',').map(str::trim).filter(|param| !param.is_empty());
+    Some((action, params.map(number).collect::<Option<_>>()?))
+}
+
+fn number(hex: &str) -> Option<Value> {
+    u128::from_str_radix(hex.trim(), 16).ok().map(Value::Number)
+}
+
+/// Reads the answer to `register_read`.
+#[must_use]
+pub(super) fn register(text: &str) -> Option<Vec<u64>> {
+    let (_, values) = text.trim().split_once('=')?;
+    values.split(',').map(|value| value.trim().parse().ok()).collect()
+}
+
+/// Reads the answer to `counter_read`: packets and bytes.
+#[must_use]
+pub(super) fn counter(text: &str) -> Option<(u64, u64)> {
+    let (_, values) = text.lines().find_map(|line| line.split_once("= ("))?;
+    let (bytes, packets) = values.trim_end().strip_suffix(" packets)")?.split_once(" bytes, ")?;
+    Some((packets.parse().ok()?, bytes.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_as_the_cli_prints_them() {
+        let text = "\
+==========
+TABLE ENTRIES
+**********
+Dumping entry 0x1a
+Match key:
+* hdr.ipv4.dst        : LPM       0a000100/24
+Action entry: Ingress.route - 01, 020000000001, 020000000002
+**********
+Dumping entry 0x2
+Match key:
+* meta.port           : EXACT     0001
+* meta.tc             : TERNARY   03 &&& 07
+Priority: 5
+Action entry: NoAction - 
+==========
+Dumping default entry
+Action entry: Ingress.no_route - 
+==========
+";
+        let dump = table("T", text).unwrap();
+        let params = vec![1_u64.into(), Value::Mac([2, 0, 0, 0, 0, 1]), Value::Mac([2, 0, 0, 0, 0, 2])];
+        let route = Entry::new("T", vec![Match::Lpm(Value::V4([10, 0, 1, 0].into()), 24)], "Ingress.route", params);
+        let key = vec![Match::exact(1_u64), Match::Ternary(3, 7)];
+        let other = Entry { priority: 5, ..Entry::new("T", key, "NoAction", vec![]) };
+        assert_eq!(dump.entries, [(0x1a, route), (2, other)]);
+        assert_eq!(dump.default_action, Some(Entry::default_action("T", "Ingress.no_route", vec![])));
+        let empty = "==========\nTABLE ENTRIES\n==========\nDumping default entry\nEMPTY\n==========\n";
+        assert_eq!(table("T", empty), Some(TableDump { entries: vec![], default_action: None }));
+        assert_eq!(table("T", "nonsense"), None);
+    }
+
+    #[test]
+    fn registers_and_counters_are_read() {
+        assert_eq!(register("Ingress.rp_qpn= 0, 17, 9223372036854775807\n"), Some(vec![0, 17, (1 << 63) - 1]));
+        assert_eq!(register("Ingress.rp_qpn[3]= 17\n"), Some(vec![17]));
+        assert_eq!(counter("Egress.class_packets[3]= (1082 bytes, 2 packets)\n"), Some((2, 1082)));
+        assert_eq!(counter("nonsense"), None);
+    }
+}

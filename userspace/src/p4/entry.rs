@@ -1,0 +1,253 @@
+//! Table entries, and the commands of `simple_switch_CLI` that write them.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A value of a key or a parameter, with the form people know it in.
+#[derive(Clone, Copy, Debug)]
+pub enum Value {
+    /// A number.
+    Number(u128),
+    /// An IPv4 address.
+    V4(Ipv4Addr),
+    /// An IPv6 address.
+    V6(Ipv6Addr),
+    /// An Ethernet address.
+    Mac([u8; 6]),
+}
+
+impl Value {
+    /// Its bits.
+    #[must_use]
+    pub fn bits(self) -> u128 {
+        match self {
+            Self::Number(number) => number,
+            Self::V4(address) => u32::from(address).into(),
+            Self::V6(address) => address.into(),
+            Self::Mac(octets) => octets.iter().fold(0, |bits, octet| bits << 8 | u128::from(*octet)),
+        }
+    }
+}
+
+impl<T: Into<u64>> From<T> for Value {
+    fn from(number: T) -> Self {
+        Self::Number(number.into().into())
+    }
+}
+
+// The switch tells bits and no forms.
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        self.bits() == other.bits()
+    }
+}
+
+impl Eq for Value {}
+
+impl PartialOrd for Value {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Value {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.bits().cmp(&other.bits())
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::V4(address) => write!(f, "{address}"),
+            Self::V6(address) => write!(f, "{address}"),
+            Self::Mac([a, b, c, d, e, g]) => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
+        }
+    }
+}
+
+/// What a key is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Match {
+    /// All bits.
+    Exact(Value),
+    /// A prefix of so many bits.
+    Lpm(Value, u32),
+    /// The bits of a mask.
+    Ternary(u128, u128),
+    /// From, to.
+    Range(u128, u128),
+}
+
+impl Match {
+    /// A number, all bits of which are compared.
+    pub fn exact(value: impl Into<Value>) -> Self {
+        Self::Exact(value.into())
+    }
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(value) => write!(f, "{value}"),
+            Self::Lpm(value, len) => write!(f, "{value}/{len}"),
+            Self::Ternary(value, mask) => write!(f, "{value:#x}&&&{mask:#x}"),
+            Self::Range(low, high) => write!(f, "{low}->{high}"),
+        }
+    }
+}
+
+/// An entry of a table, or its default action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The table.
+    pub table: String,
+    /// What its keys are compared with; `None` = the default action.
+    pub key: Option<Vec<Match>>,
+    /// Which of several that match counts: the lowest. 0 in tables without priorities.
+    pub priority: u32,
+    /// The action.
+    pub action: String,
+    /// Its parameters.
+    pub params: Vec<Value>,
+}
+
+impl Entry {
+    /// An entry of a table without priorities.
+    #[must_use]
+    pub fn new(table: &str, key: Vec<Match>, action: &str, params: Vec<Value>) -> Self {
+        let (table, action) = (table.to_owned(), action.to_owned());
+        Self { table, key: Some(key), priority: 0, action, params }
+    }
+
+    /// The default action of a table.
+    #[must_use]
+    pub fn default_action(table: &str, action: &str, params: Vec<Value>) -> Self {
+        Self { key: None, ..Self::new(table, Vec::new(), action, params) }
+    }
+
+    /// Whether both are about the same packets.
+    #[must_use]
+    pub fn is_about_same(&self, other: &Self) -> bool {
+        (&self.table, &self.key, self.priority) == (&other.table, &other.key, other.priority)
+    }
+}
+
+/// A command of `simple_switch_CLI`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A new entry, or another default action.
+    Write(Entry),
+    /// Another action or other parameters for the entry with this handle.
+    Modify(u64, Entry),
+    /// Removal of the entry with this handle.
+    Delete(u64, Entry),
+    /// Where a mirror session sends its clones.
+    Mirror {
+        /// The session.
+        session: u32,
+        /// The port.
+        port: u16,
+    },
+    /// How fast a queue drains.
+    QueueRate {
+        /// The port.
+        port: u16,
+        /// One of its queues; all of them, each at this rate, if `None`.
+        queue: Option<u8>,
+        /// Packets per second.
+        packets_per_s: u64,
+    },
+    /// How much a queue holds.
+    QueueDepth {
+        /// The port.
+        port: u16,
+        /// One of its queues; all of them, each so much, if `None`.
+        queue: Option<u8>,
+        /// Packets.
+        packets: u64,
+    },
+    /// A value in a register.
+    Register {
+        /// The register.
+        name: String,
+        /// Which of its elements.
+        index: u64,
+        /// The value.
+        value: u64,
+    },
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let params = |f: &mut fmt::Formatter<'_>, entry: &Entry| {
+            entry.params.iter().try_for_each(|param| write!(f, " {param}"))
+        };
+        match self {
+            Self::Write(entry) => {
+                let Entry { table, key, priority, action, .. } = entry;
+                let Some(key) = key else {
+                    write!(f, "table_set_default {table} {action}")?;
+                    return params(f, entry);
+                };
+                write!(f, "table_add {table} {action}")?;
+                key.iter().try_for_each(|field| write!(f, " {field}"))?;
+                write!(f, " =>")?;
+                params(f, entry)?;
+                if *priority == 0 { Ok(()) } else { write!(f, " {priority}") }
+            }
+            // The arrow keeps the CLI from stumbling over an action without parameters.
+            Self::Modify(handle, entry) => {
+                write!(f, "table_modify {} {} {handle} =>", entry.table, entry.action)?;
+                params(f, entry)
+            }
+            Self::Delete(handle, entry) => write!(f, "table_delete {} {handle}", entry.table),
+            Self::Mirror { session, port } => write!(f, "mirroring_add {session} {port}"),
+            Self::QueueRate { port, queue, packets_per_s } => {
+                write!(f, "set_queue_rate {packets_per_s} {port}")?;
+                queue.map_or(Ok(()), |queue| write!(f, " {queue}"))
+            }
+            Self::QueueDepth { port, queue, packets } => {
+                write!(f, "set_queue_depth {packets} {port}")?;
+                queue.map_or(Ok(()), |queue| write!(f, " {queue}"))
+            }
+            Self::Register { name, index, value } => write!(f, "register_write {name} {index} {value}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_the_clis() {
+        let route = Entry::new(
+            "MyIngress.ipv4",
+            vec![Match::Lpm(Value::V4([10, 0, 1, 0].into()), 24)],
+            "MyIngress.forward",
+            vec![Value::Mac([2, 0, 0, 0, 0, 9]), 3_u64.into()],
+        );
+        let texts = [
+            (Command::Write(route.clone()), "table_add MyIngress.ipv4 MyIngress.forward 10.0.1.0/24 => 02:00:00:00:00:09 3"),
+            (Command::Modify(7, route.clone()), "table_modify MyIngress.ipv4 MyIngress.forward 7 => 02:00:00:00:00:09 3"),
+            (Command::Delete(7, route), "table_delete MyIngress.ipv4 7"),
+            (Command::Write(Entry::default_action("T", "A", vec![1_u64.into()])), "table_set_default T A 1"),
+            (Command::Mirror { session: 1, port: 2 }, "mirroring_add 1 2"),
+            (Command::QueueRate { port: 2, queue: None, packets_per_s: 5_000 }, "set_queue_rate 5000 2"),
+            (Command::QueueDepth { port: 2, queue: Some(3), packets: 64 }, "set_queue_depth 64 2 3"),
+        ];
+        for (command, text) in texts {
+            assert_eq!(command.to_string(), text);
+        }
+        let ternary = Entry { priority: 5, ..Entry::new("T", vec![Match::Ternary(1, 0xff)], "A", vec![]) };
+        assert_eq!(Command::Write(ternary).to_string(), "table_add T A 0x1&&&0xff => 5");
+    }
+
+    #[test]
+    fn forms_do_not_matter() {
+        assert_eq!(Value::V4([10, 0, 0, 1].into()), Value::Number(0x0a00_0001));
+        assert_eq!(Value::Mac([0, 0, 0, 0, 1, 0]), 256_u64.into());
+    }
+}

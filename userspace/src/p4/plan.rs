@@ -1,0 +1,279 @@
+//! What a configuration means for the tables, queues and mirror sessions of a switch. The contract is `p4/README.md`.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use dcqcn_common::layout::{CLASSES, DSCPS};
+use dcqcn_common::params::{
+    COARSE_ALPHA_BITS, Config, FINE_ALPHA_BITS, PACER_NONE, RP_VARIANT_FIRMWARE, WredConfig,
+};
+use dcqcn_common::rate::RpParams;
+use dcqcn_common::wred::Wred;
+
+use super::entry::{Command, Entry, Match, Value};
+use super::error::{Error, Result};
+use super::program::Program;
+use super::switch::{Depth, Switch};
+use crate::params::Key;
+
+/// The mirror session of packets that become CNPs.
+const CNP_SESSION: u32 = 1;
+/// The port inside the switch that they go through.
+const CNP_PORT: u16 = 509;
+/// The port inside the switch where packets wait for their departure.
+const WAIT_PORT: u16 = 510;
+/// Packets each of the two holds.
+const INNER_DEPTH_PACKETS: u64 = 1_024;
+/// How often waiting packets look at the clock, all together, per second.
+const WAIT_PACKETS_PER_S: u64 = 5_000;
+/// Queues of a port.
+const QUEUES: usize = CLASSES;
+/// Largest depth the program can be given.
+const MAX_DEPTH_PACKETS: u64 = (1 << 19) - 1;
+
+/// Where packets go: what is there was put there by this command, unless the file says nothing of it.
+const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
+/// Tables whose entries are all this command's.
+const OWN: [&str; 7] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "np", "np_pair"];
+
+/// Parameters the program has no counterpart for.
+const NOT_IN_P4: [&str; 8] = [
+    "fast_cnp",
+    "queue_source",
+    "priority_major",
+    "rp_variant",
+    "alpha_bits",
+    "clamp_tgt_rate",
+    "clamp_tgt_rate_after_time_inc",
+    "rate_to_set_on_first_cnp",
+];
+
+/// Everything a switch is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Every entry of the tables in `tables`, and default actions.
+    pub entries: Vec<Entry>,
+    /// The tables whose entries are listed in full.
+    pub tables: BTreeSet<String>,
+    /// What the switch does not tell: mirror sessions, rates and depths of queues. Writing it again changes nothing.
+    pub blind: Vec<Command>,
+    /// Parameters that differ from their defaults and mean nothing here.
+    pub not_in_p4: Vec<Key>,
+}
+
+impl Plan {
+    /// What `config` (valid) means for `switch`, which runs `program`.
+    ///
+    /// # Errors
+    /// The configuration asks for what the program has not, or the program does not have what this writes.
+    pub fn new(program: &Program, config: &Config, switch: &Switch) -> Result<Self> {
+        let mut plan = Planner { program, entries: Vec::new() };
+        let s = &config.scalars;
+        let hosts = || switch.port.iter().filter(|port| port.host).map(|port| port.number);
+        for dscp in 0..DSCPS {
+            let tc = config.dscp_to_tc.get(dscp).copied().unwrap_or(0);
+            let queue = config.tc_to_queue.get(usize::from(tc)).copied().unwrap_or(0);
+            if (tc, queue) != (0, 0) {
+                plan.add("dscp_class", vec![Match::exact(dscp as u64)], "set_class", vec![tc.into(), queue.into()])?;
+            }
+        }
+        let depth = match switch.depth {
+            Depth::Dequeue => "at_dequeue",
+            Depth::Enqueue => "at_enqueue",
+        };
+        plan.set_default("queue_depth", depth, vec![])?;
+        if s.cp_enable != 0 {
+            for port in &switch.port {
+                plan.congestion_point(port.number, config, switch)?;
+            }
+        }
+        if s.np_enable != 0 {
+            for port in hosts() {
+                let params = [s.min_time_between_cnps_ns, s.cnp_limit, s.cnp_dscp, s.cnp_802p_prio];
+                plan.add("np", vec![Match::exact(port)], "set_np", params.map(Value::from).into())?;
+            }
+        }
+        if s.rp_enable != 0 && hosts().next().is_some() {
+            let rp = reaction_point(config)?;
+            for port in hosts() {
+                plan.reaction_point(port, config, &rp)?;
+            }
+        }
+        for pair in &switch.pair {
+            let key = || vec![Match::Exact(Value::V6(mapped(pair.address))), Match::exact(pair.qpn)];
+            plan.add("np_pair", key(), "sender", vec![pair.peer_qpn.into()])?;
+            plan.add("rp_pair", key(), "receiver", vec![pair.peer_qpn.into()])?;
+        }
+        plan.forwarding(switch)?;
+        let entries = plan.entries;
+
+        let forwards = !(switch.mac.is_empty() && switch.route.is_empty());
+        let own = OWN.iter().chain(FORWARDING.iter().filter(|_| forwards));
+        let tables = own.map(|name| Ok(program.table(name)?.to_owned())).collect::<Result<_>>()?;
+        let not_in_p4 = Key::all().filter(|key| {
+            let not_there = matches!(key, Key::Scalar(spec) if NOT_IN_P4.contains(&spec.key));
+            not_there && key.get(config) != key.default()
+        });
+        Ok(Self { entries, tables, blind: blind(config, switch), not_in_p4: not_in_p4.collect() })
+    }
+
+    /// Every command that makes a switch that just started what the plan says.
+    pub fn commands(&self) -> impl Iterator<Item = Command> + '_ {
+        self.blind.iter().cloned().chain(self.entries.iter().cloned().map(Command::Write))
+    }
+
+    /// What it says for a table's default action.
+    #[must_use]
+    pub fn default_action(&self, table: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.table == table && entry.key.is_none())
+    }
+}
+
+/// Puts names in full, and entries through the program's check.
+struct Planner<'a> {
+    program: &'a Program,
+    entries: Vec<Entry>,
+}
+
+impl Planner<'_> {
+    fn add(&mut self, table: &str, key: Vec<Match>, action: &str, params: Vec<Value>) -> Result<()> {
+        let (table, action) = self.program.names(table, action)?;
+        self.push(Entry::new(table, key, action, params))
+    }
+
+    fn set_default(&mut self, table: &str, action: &str, params: Vec<Value>) -> Result<()> {
+        let (table, action) = self.program.names(table, action)?;
+        self.push(Entry::default_action(table, action, params))
+    }
+
+    fn push(&mut self, entry: Entry) -> Result<()> {
+        self.program.check(&entry)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn congestion_point(&mut self, port: u16, config: &Config, switch: &Switch) -> Result<()> {
+        for (tc, wred) in config.wred.iter().enumerate() {
+            let in_packets = |bytes| packets(bytes, switch).min(MAX_DEPTH_PACKETS);
+            // The same arithmetic as for bytes, with packets in their place.
+            let thresholds = WredConfig {
+                kmin_bytes: in_packets(wred.kmin_bytes),
+                kmax_bytes: in_packets(wred.kmax_bytes),
+                ..*wred
+            };
+            let wred = Wred::new(&thresholds);
+            let params = [wred.enabled, wred.kmin_bytes, wred.kmax_bytes, wred.slope_q48, config.scalars.drop_not_ect];
+            let key = vec![Match::exact(port), Match::exact(tc as u64)];
+            self.add("wred", key, "set_wred", params.map(Value::from).into())?;
+        }
+        Ok(())
+    }
+
+    fn reaction_point(&mut self, port: u16, config: &Config, rp: &RpParams) -> Result<()> {
+        let s = &config.scalars;
+        let rate = [
+            rp.line_rate_bps,
+            rp.ai_rate_bps,
+            rp.hai_rate_bps,
+            rp.time_reset_ns,
+            rp.byte_reset_bytes,
+            rp.threshold.into(),
+            rp.initial_alpha_q31.into(),
+            s.wire_overhead_bytes,
+            u64::from(s.pacer != PACER_NONE),
+            s.pacing_credit_ns,
+            s.pacing_horizon_ns,
+            s.pacing_horizon_drop,
+        ];
+        self.add("rp_rate", vec![Match::exact(port)], "set_rate", rate.map(Value::from).into())?;
+        let cut = [
+            rp.min_rate_bps,
+            rp.guard_ns,
+            rp.alpha_period_ns,
+            rp.gain_q31.into(),
+            rp.cut_shift.into(),
+            rp.min_dec_percent.into(),
+            s.cnp_consume,
+        ];
+        let cut = cut.into_iter().chain(rp.decay_q31.map(u64::from)).map(Value::from);
+        self.add("rp_cut", vec![Match::exact(port)], "set_cut", cut.collect())
+    }
+
+    fn forwarding(&mut self, switch: &Switch) -> Result<()> {
+        for mac in &switch.mac {
+            let key = vec![Match::Exact(Value::Mac(mac.address.0))];
+            self.add("mac_forward", key, "to_port", vec![mac.port.into()])?;
+        }
+        for route in &switch.route {
+            let params = vec![route.port.into(), Value::Mac(route.src_mac.0), Value::Mac(route.dst_mac.0)];
+            match route.to.address {
+                IpAddr::V4(address) => {
+                    let key = vec![Match::Lpm(Value::V4(address), route.to.len)];
+                    self.add("ipv4_route", key, "route", params)?;
+                }
+                IpAddr::V6(address) => {
+                    let key = vec![Match::Lpm(Value::V6(address), route.to.len)];
+                    self.add("ipv6_route", key, "route6", params)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The machine's parameters, if the program has such a machine.
+fn reaction_point(config: &Config) -> Result<RpParams> {
+    let s = &config.scalars;
+    let refused = |text: &str| Err(Error::Config { message: text.to_owned() });
+    if s.rp_variant == RP_VARIANT_FIRMWARE {
+        return refused("rp_variant = firmware is not in P4, only paper is: choose profile `paper` or `lab`");
+    }
+    if s.alpha_bits == COARSE_ALPHA_BITS {
+        return refused(&format!("alpha_bits = {COARSE_ALPHA_BITS} is not in P4, only {FINE_ALPHA_BITS} is"));
+    }
+    if config.line_rate_bps() == 0 {
+        return refused("the reaction point needs the rate of the hosts' links: set it, as in `link_rate=10mbit`");
+    }
+    Ok(RpParams::new(config))
+}
+
+/// What is written without being read back.
+fn blind(config: &Config, switch: &Switch) -> Vec<Command> {
+    let mut commands = vec![Command::Mirror { session: CNP_SESSION, port: CNP_PORT }];
+    let depth = |port| Command::QueueDepth { port, queue: None, packets: INNER_DEPTH_PACKETS };
+    commands.extend([CNP_PORT, WAIT_PORT].map(depth));
+    commands.push(Command::QueueRate { port: WAIT_PORT, queue: None, packets_per_s: WAIT_PACKETS_PER_S });
+    for port in &switch.port {
+        for queue in 0..QUEUES {
+            let classes = || (0..CLASSES).filter(|tc| config.tc_to_queue.get(*tc).copied() == Some(queue as u8));
+            let of_classes = classes().map(|tc| config.drain_rate_bps(tc)).max().unwrap_or(0);
+            let own = port.rate.map(|rate| rate.0);
+            let bps = own.unwrap_or(if of_classes == 0 { config.scalars.link_rate_bps } else { of_classes });
+            let (port, queue) = (port.number, Some(queue as u8));
+            if bps != 0 {
+                let bits = 8 * (switch.packet.0 + config.scalars.wire_overhead_bytes);
+                let packets_per_s = ((bps + bits / 2) / bits).max(1);
+                commands.push(Command::QueueRate { port, queue, packets_per_s });
+            }
+            let limits = classes().filter_map(|tc| config.wred.get(tc)).map(|wred| wred.queue_limit_bytes);
+            if let Some(bytes) = limits.max().filter(|bytes| *bytes != 0) {
+                commands.push(Command::QueueDepth { port, queue, packets: packets(bytes, switch).max(1) });
+            }
+        }
+    }
+    commands
+}
+
+/// A depth in packets: to the nearest.
+fn packets(bytes: u64, switch: &Switch) -> u64 {
+    let packet = switch.packet.0.max(1);
+    bytes.saturating_add(packet / 2) / packet
+}
+
+/// An address as the program keeps it.
+fn mapped(address: IpAddr) -> std::net::Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}

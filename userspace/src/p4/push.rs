@@ -1,0 +1,172 @@
+//! A plan onto a running switch: only what differs is written, then all of it is read back.
+//!
+//! BMv2 changes one entry at a time, so packets may see some entries of a change and not yet others; each entry they see
+//! whole. A change that the switch refuses half way is taken back.
+
+use std::collections::BTreeMap;
+
+use super::dump::TableDump;
+use super::entry::{Command, Entry};
+use super::error::{Error, Result};
+use super::plan::Plan;
+use super::session::Session;
+
+/// What a push did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Pushed {
+    /// Entries and default actions that were written anew.
+    pub written: usize,
+    /// Entries that got another action or other parameters.
+    pub modified: usize,
+    /// Entries that were removed.
+    pub deleted: usize,
+    /// Entries that were as they are to be.
+    pub unchanged: usize,
+}
+
+impl Pushed {
+    /// How many table commands that took.
+    #[must_use]
+    pub const fn commands(&self) -> usize {
+        self.written + self.modified + self.deleted
+    }
+}
+
+/// The tables a plan is about, as the switch has them.
+pub type Tables = BTreeMap<String, TableDump>;
+
+/// Makes the switch what the plan says.
+///
+/// # Errors
+/// The switch is gone, or it refuses; then the tables are as they were, as far as it still answers.
+pub fn push(session: &mut Session, plan: &Plan) -> Result<Pushed> {
+    let before = read(session, plan)?;
+    let (commands, pushed) = difference(plan, &before);
+    let done = commands.iter().chain(&plan.blind).try_for_each(|command| session.run(command).map(drop));
+    if let Err(error) = done.and_then(|()| verify(session, plan)) {
+        take_back(session, plan, &before);
+        return Err(error);
+    }
+    Ok(pushed)
+}
+
+/// Checks that the switch has exactly what the plan says.
+///
+/// # Errors
+/// It has something else, or is gone.
+pub fn verify(session: &mut Session, plan: &Plan) -> Result<()> {
+    let (commands, _) = difference(plan, &read(session, plan)?);
+    let Some(command) = commands.first() else { return Ok(()) };
+    let (table, difference) = match command {
+        Command::Write(entry) => (&entry.table, format!("`{command}` is missing")),
+        Command::Modify(_, entry) => (&entry.table, format!("it needs `{command}`")),
+        Command::Delete(_, entry) => (&entry.table, format!("`{}` is there too", Command::Write(entry.clone()))),
+        _ => return Ok(()),
+    };
+    Err(Error::NotTaken { table: table.clone(), difference })
+}
+
+/// Reads the tables that a plan is about.
+///
+/// # Errors
+/// The switch is gone.
+pub fn read(session: &mut Session, plan: &Plan) -> Result<Tables> {
+    let of_defaults = plan.entries.iter().filter(|entry| entry.key.is_none()).map(|entry| &entry.table);
+    let names = plan.tables.iter().chain(of_defaults);
+    names.map(|name| Ok((name.clone(), session.table(name)?))).collect()
+}
+
+/// What makes `tables` what the plan says: additions and changes first, so that nothing is missing in between.
+fn difference(plan: &Plan, tables: &Tables) -> (Vec<Command>, Pushed) {
+    let mut commands = Vec::new();
+    let mut pushed = Pushed::default();
+    for wanted in &plan.entries {
+        let Some(table) = tables.get(&wanted.table) else { continue };
+        let is_there = |there: &Entry| (&there.action, &there.params) == (&wanted.action, &wanted.params);
+        if wanted.key.is_none() {
+            if table.default_action.as_ref().is_some_and(is_there) {
+                pushed.unchanged += 1;
+            } else {
+                pushed.written += 1;
+                commands.push(Command::Write(wanted.clone()));
+            }
+            continue;
+        }
+        match table.entries.iter().find(|(_, there)| there.is_about_same(wanted)) {
+            Some((_, there)) if is_there(there) => pushed.unchanged += 1,
+            Some((handle, _)) => {
+                pushed.modified += 1;
+                commands.push(Command::Modify(*handle, wanted.clone()));
+            }
+            None => {
+                pushed.written += 1;
+                commands.push(Command::Write(wanted.clone()));
+            }
+        }
+    }
+    for name in &plan.tables {
+        let entries = tables.get(name).map_or(&[][..], |table| &table.entries);
+        for (handle, there) in entries {
+            if !plan.entries.iter().any(|wanted| wanted.is_about_same(there)) {
+                pushed.deleted += 1;
+                commands.push(Command::Delete(*handle, there.clone()));
+            }
+        }
+    }
+    (commands, pushed)
+}
+
+/// Makes the tables what they were before. What the switch refuses now cannot be helped.
+fn take_back(session: &mut Session, plan: &Plan, before: &Tables) {
+    let entries = before.values().flat_map(|table| {
+        table.entries.iter().map(|(_, entry)| entry.clone()).chain(table.default_action.clone())
+    });
+    let (tables, blind) = (plan.tables.clone(), Vec::new());
+    let before = Plan { entries: entries.collect(), tables, blind, not_in_p4: Vec::new() };
+    let Ok(now) = read(session, &before) else { return };
+    let (commands, _) = difference(&before, &now);
+    for command in commands {
+        if let Err(error) = session.run(&command) {
+            tracing::warn!("cannot take back a change: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::Match;
+    use super::*;
+
+    fn entry(key: u64, param: u64) -> Entry {
+        Entry::new("T", vec![Match::exact(key)], "A", vec![param.into()])
+    }
+
+    fn plan(entries: Vec<Entry>) -> Plan {
+        let tables = ["T".to_owned()].into();
+        Plan { entries, tables, blind: Vec::new(), not_in_p4: Vec::new() }
+    }
+
+    fn tables(entries: Vec<(u64, Entry)>) -> Tables {
+        let default_action = Some(Entry::default_action("D", "A", vec![]));
+        let dump = TableDump { entries, default_action: None };
+        [("T".to_owned(), dump), ("D".to_owned(), TableDump { entries: vec![], default_action })].into()
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let there = tables(vec![(0, entry(1, 10)), (1, entry(2, 20)), (2, entry(3, 30))]);
+        let wanted = plan(vec![entry(1, 10), entry(2, 21), entry(4, 40), Entry::default_action("D", "B", vec![])]);
+        let (commands, pushed) = difference(&wanted, &there);
+        let expected = [
+            Command::Modify(1, entry(2, 21)),
+            Command::Write(entry(4, 40)),
+            Command::Write(Entry::default_action("D", "B", vec![])),
+            Command::Delete(2, entry(3, 30)),
+        ];
+        assert_eq!(commands, expected);
+        assert_eq!(pushed, Pushed { written: 2, modified: 1, deleted: 1, unchanged: 1 });
+        assert_eq!(pushed.commands(), expected.len());
+        let same = plan(vec![entry(1, 10), entry(2, 20), entry(3, 30), Entry::default_action("D", "A", vec![])]);
+        assert_eq!(difference(&same, &there).0, []);
+    }
+}

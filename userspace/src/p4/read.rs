@@ -1,0 +1,251 @@
+//! A switch's registers and counters as the structures the rest of the command shows.
+
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, NpFlow, RpFlow};
+use dcqcn_common::pacing::Pacer;
+use dcqcn_common::rate::RateMachine;
+use dcqcn_common::stats::Stat;
+
+use super::error::Result;
+use super::program::Program;
+use super::session::Session;
+
+/// A time that never comes, in a register of 63 bits.
+const NEVER: u64 = (1 << 63) - 1;
+
+/// Reads registers and counters of one switch.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    session: &'a mut Session,
+    program: &'a Program,
+}
+
+/// One flow's registers, or those of all flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    All,
+    One(u64),
+}
+
+impl<'a> Reader<'a> {
+    /// Reads the switch of `session`, which runs `program`.
+    pub const fn new(session: &'a mut Session, program: &'a Program) -> Self {
+        Self { session, program }
+    }
+
+    /// The conversation with the switch.
+    pub const fn session(&mut self) -> &mut Session {
+        self.session
+    }
+
+    /// Every flow of the reaction point.
+    ///
+    /// # Errors
+    /// The switch is gone, or has another program.
+    pub fn rp_flows(&mut self) -> Result<Vec<RpFlow>> {
+        self.rp(Which::All)
+    }
+
+    /// Every flow of the notification point.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn np_flows(&mut self) -> Result<Vec<NpFlow>> {
+        self.np(Which::All)
+    }
+
+    /// Where a flow of the reaction point has its registers, if it has.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn rp_index(&mut self, id: &QpId) -> Result<Option<u64>> {
+        self.index("rp", id)
+    }
+
+    /// Where a flow of the notification point has its registers, if it has.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn np_index(&mut self, id: &QpId) -> Result<Option<u64>> {
+        self.index("np", id)
+    }
+
+    /// The flow of the reaction point at an index.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn rp_flow(&mut self, index: u64) -> Result<Option<RpFlow>> {
+        Ok(self.rp(Which::One(index))?.pop())
+    }
+
+    /// The flow of the notification point at an index.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn np_flow(&mut self, index: u64) -> Result<Option<NpFlow>> {
+        Ok(self.np(Which::One(index))?.pop())
+    }
+
+    /// Departure given to the last packet of the flow at an index, ns of the switch's clock.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn rp_departure_ns(&mut self, index: u64) -> Result<u64> {
+        let name = self.program.register("rp_departure_ns")?;
+        self.session.register_at(name, index)
+    }
+
+    /// One counter of [`Stat`].
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn stat(&mut self, stat: Stat) -> Result<u64> {
+        let name = self.program.counter("stats")?;
+        Ok(self.session.counter(name, stat as u64)?.0)
+    }
+
+    /// Every counter; the classes' are those of `ports` together.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn counters(&mut self, ports: impl Iterator<Item = u16>) -> Result<Counters> {
+        let mut counters = Counters::ZERO;
+        for (value, stat) in counters.stat.iter_mut().zip(Stat::ALL) {
+            *value = self.stat(*stat)?;
+        }
+        for port in ports {
+            for (tc, total) in counters.class.iter_mut().enumerate() {
+                let class = self.class(port, tc)?;
+                total.packets += class.packets;
+                total.bytes += class.bytes;
+                total.ect_packets += class.ect_packets;
+                total.ecn_marked_packets += class.ecn_marked_packets;
+            }
+        }
+        Ok(counters)
+    }
+
+    /// The counters of a port's class, below [`CLASSES`].
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn class(&mut self, port: u16, tc: usize) -> Result<ClassCounters> {
+        let index = slot(port, tc);
+        let mut count = |name| self.session.counter(self.program.counter(name)?, index);
+        let (packets, bytes) = count("class_packets")?;
+        let (ect_packets, _) = count("class_ect_packets")?;
+        let (ecn_marked_packets, _) = count("class_ecn_marked_packets")?;
+        Ok(ClassCounters { packets, bytes, ect_packets, ecn_marked_packets })
+    }
+
+    /// Packets behind the one of this port and class that left the queue last.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn depth_packets(&mut self, port: u16, tc: usize) -> Result<u64> {
+        let name = self.program.register("last_depth_packets")?;
+        self.session.register_at(name, slot(port, tc))
+    }
+
+    fn rp(&mut self, which: Which) -> Result<Vec<RpFlow>> {
+        let ids = self.ids("rp", which)?;
+        let mut of = |name| self.values(name, which);
+        let (rate_bps, target_bps) = (of("rp_rate_bps")?, of("rp_target_bps")?);
+        let (alpha_epoch_ns, alpha_q31) = (of("rp_alpha_epoch_ns")?, of("rp_alpha_q31")?);
+        let (next_increase_ns, bytes_counted) = (of("rp_next_increase_ns")?, of("rp_byte_count")?);
+        let (time_stage, byte_stage, active) = (of("rp_time_stage")?, of("rp_byte_stage")?, of("rp_active")?);
+        let (next_ns, next_frac_q24) = (of("rp_next_ns")?, of("rp_next_frac_q24")?);
+        let (pacer_rate_bps, ns_per_byte_q24) = (of("rp_pacer_rate_bps")?, of("rp_ns_per_byte_q24")?);
+        let (packets, bytes) = (of("rp_packets")?, of("rp_bytes")?);
+        let (last_cnp_ns, cnp_handled, cnp_ignored) =
+            (of("rp_last_cnp_ns")?, of("rp_cnp_handled")?, of("rp_cnp_ignored")?);
+        let flow = |(at, (id, last_seen_ns)): (usize, (QpId, u64))| RpFlow {
+            id,
+            _pad: 0,
+            last_seen_ns,
+            machine: RateMachine {
+                rate_bps: get(&rate_bps, at),
+                target_bps: get(&target_bps, at),
+                alpha_epoch_ns: get(&alpha_epoch_ns, at),
+                next_increase_ns: match get(&next_increase_ns, at) {
+                    NEVER => u64::MAX,
+                    at_ns => at_ns,
+                },
+                cut_check_ns: 0,
+                bytes: get(&bytes_counted, at),
+                alpha_at_epoch_q31: get(&alpha_q31, at) as u32,
+                time_stage: get(&time_stage, at) as u32,
+                byte_stage: get(&byte_stage, at) as u32,
+                active: get(&active, at) as u16,
+                pending: 0,
+            },
+            pacer: Pacer {
+                next_ns: get(&next_ns, at),
+                rate_bps: get(&pacer_rate_bps, at),
+                ns_per_byte_q24: get(&ns_per_byte_q24, at),
+                next_frac_q24: get(&next_frac_q24, at) as u32,
+                _pad: 0,
+            },
+            packets: get(&packets, at),
+            bytes: get(&bytes, at),
+            last_cnp_ns: get(&last_cnp_ns, at),
+            cnp_handled: get(&cnp_handled, at) as u32,
+            cnp_ignored: get(&cnp_ignored, at) as u32,
+        };
+        Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
+    }
+
+    fn np(&mut self, which: Which) -> Result<Vec<NpFlow>> {
+        let ids = self.ids("np", which)?;
+        let mut of = |name| self.values(name, which);
+        let last_cnp_ns = of("np_last_cnp_ns")?;
+        let (ecn_marked_packets, cnp_sent) = (of("np_ecn_marked_packets")?, of("np_cnp_sent")?);
+        let flow = |(at, (id, last_seen_ns)): (usize, (QpId, u64))| NpFlow {
+            id,
+            _pad: 0,
+            last_seen_ns,
+            last_cnp_ns: get(&last_cnp_ns, at),
+            ecn_marked_packets: get(&ecn_marked_packets, at),
+            cnp_sent: get(&cnp_sent, at),
+        };
+        Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
+    }
+
+    fn index(&mut self, point: &str, id: &QpId) -> Result<Option<u64>> {
+        let ids = self.ids(point, Which::All)?;
+        let found = ids.iter().position(|(there, seen_ns)| there == id && *seen_ns != 0);
+        Ok(found.map(|index| index as u64))
+    }
+
+    /// Who has each place, and when it was used last; 0 = nobody.
+    fn ids(&mut self, point: &str, which: Which) -> Result<Vec<(QpId, u64)>> {
+        let mut words = Vec::new();
+        for word in 0..4 {
+            words.push(self.values(&format!("{point}_addr_{word}"), which)?);
+        }
+        let qpns = self.values(&format!("{point}_qpn"), which)?;
+        let last_seen_ns = self.values(&format!("{point}_last_seen_ns"), which)?;
+        let id = |(at, seen_ns): (usize, u64)| {
+            let word = |i: usize| (words.get(i).map_or(0, |word| get(word, at)) as u32).to_be();
+            (QpId { addr: [word(0), word(1), word(2), word(3)], qpn: get(&qpns, at) as u32 }, seen_ns)
+        };
+        Ok(last_seen_ns.into_iter().enumerate().map(id).collect())
+    }
+
+    fn values(&mut self, name: &str, which: Which) -> Result<Vec<u64>> {
+        let name = self.program.register(name)?;
+        match which {
+            Which::All => self.session.register(name),
+            Which::One(index) => Ok(vec![self.session.register_at(name, index)?]),
+        }
+    }
+}
+
+/// Index of a port's class in the counters and registers that have one for each.
+fn slot(port: u16, tc: usize) -> u64 {
+    u64::from(port) * CLASSES as u64 + tc as u64
+}
+
+fn get(values: &[u64], at: usize) -> u64 {
+    values.get(at).copied().unwrap_or(0)
+}

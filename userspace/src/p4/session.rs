@@ -1,0 +1,211 @@
+//! A conversation with a running switch, through `simple_switch_CLI`.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::dump::{self, TableDump};
+use super::error::{Error, Result};
+use super::program::Program;
+
+/// The control program of BMv2.
+const TOOL: &str = "simple_switch_CLI";
+/// What it prints before it reads a command.
+const PROMPT: &str = "RuntimeCmd: ";
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How answers begin that are none.
+const REFUSALS: [&str; 4] = ["Invalid ", "Error", "*** Unknown syntax", "Bad "];
+
+/// A conversation: one process of `simple_switch_CLI`, which takes commands until this is dropped.
+#[derive(Debug)]
+pub struct Session {
+    port: u16,
+    child: Child,
+    /// `None` once the conversation is over.
+    input: Option<ChildStdin>,
+    output: ChildStdout,
+    errors: File,
+}
+
+impl Session {
+    /// Begins a conversation with the switch whose Thrift server is at `port` of this network namespace.
+    ///
+    /// # Errors
+    /// `simple_switch_CLI` is missing, or there is no switch.
+    pub fn open(port: u16) -> Result<Self> {
+        let run = |source| Error::Run { tool: TOOL, source };
+        // A file and no pipe: nobody reads it until something is wrong.
+        let errors = tempfile::tempfile().map_err(run)?;
+        let spawned = Process::new(TOOL)
+            .args(["--thrift-port", &port.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors.try_clone().map_err(run)?)
+            .spawn();
+        let mut child = spawned.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::Missing { tool: TOOL },
+            _ => run(source),
+        })?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(run(io::ErrorKind::BrokenPipe.into()));
+        };
+        let mut session = Self { port, child, input: Some(input), output, errors };
+        match session.answer() {
+            Ok(_) => Ok(session),
+            Err(text) if text.contains("Could not connect") => Err(Error::NoSwitch { port }),
+            Err(text) => Err(Error::NotASwitch { port, reason: session.reason(&text) }),
+        }
+    }
+
+    /// Has the switch carry out a command, and returns what it answers.
+    ///
+    /// # Errors
+    /// The switch refuses, or is gone.
+    pub fn run(&mut self, command: &impl Display) -> Result<String> {
+        let command = command.to_string();
+        let sent = match &mut self.input {
+            Some(input) => writeln!(input, "{command}").and_then(|()| input.flush()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        let answer = match sent {
+            Ok(()) => self.answer(),
+            Err(error) => Err(error.to_string()),
+        };
+        let answer = answer.map_err(|text| {
+            // Whatever it would say now belongs to no question.
+            self.input = None;
+            Error::Gone { port: self.port, reason: format!("`{command}`: {}", self.reason(&text)) }
+        })?;
+        match answer.lines().find(|line| REFUSALS.iter().any(|refusal| line.starts_with(refusal))) {
+            Some(refusal) => Err(Error::Refused { command, answer: refusal.to_owned() }),
+            None => Ok(answer),
+        }
+    }
+
+    /// The program the switch runs.
+    ///
+    /// # Errors
+    /// The switch is gone, or its program is none this can read.
+    pub fn program(&mut self) -> Result<Program> {
+        let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
+        self.run(&format_args!("write_config_to_file {}", file.path().display()))?;
+        let json = std::fs::read_to_string(file.path())
+            .map_err(|source| Error::File { path: file.path().to_owned(), source })?;
+        Program::parse(&format!("the switch at Thrift port {}", self.port), &json)
+    }
+
+    /// Checks that the switch runs a program that has all `own` has.
+    ///
+    /// # Errors
+    /// It does not, or is gone.
+    pub fn require(&mut self, own: &Program) -> Result<()> {
+        match own.difference(&self.program()?) {
+            None => Ok(()),
+            Some(difference) => {
+                let what = format!("the program of the switch at Thrift port {}", self.port);
+                Err(Error::Stale { what, difference })
+            }
+        }
+    }
+
+    /// The entries of a table and its default action.
+    ///
+    /// # Errors
+    /// The switch is gone, or answers what cannot be read.
+    pub fn table(&mut self, name: &str) -> Result<TableDump> {
+        let command = format!("table_dump {name}");
+        let answer = self.run(&command)?;
+        dump::table(name, &answer).ok_or(Error::Answer { command, answer })
+    }
+
+    /// All values of a register.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
+    pub fn register(&mut self, name: &str) -> Result<Vec<u64>> {
+        let command = format!("register_read {name}");
+        let answer = self.run(&command)?;
+        dump::register(&answer).ok_or(Error::Answer { command, answer })
+    }
+
+    /// One value of a register.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
+    pub fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
+        let command = format!("register_read {name} {index}");
+        let answer = self.run(&command)?;
+        dump::register(&answer).and_then(|values| values.first().copied()).ok_or(Error::Answer { command, answer })
+    }
+
+    /// Packets and bytes of a counter.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
+    pub fn counter(&mut self, name: &str, index: u64) -> Result<(u64, u64)> {
+        let command = format!("counter_read {name} {index}");
+        let answer = self.run(&command)?;
+        dump::counter(&answer).ok_or(Error::Answer { command, answer })
+    }
+
+    /// The switch's clock, ns since it started.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
+    pub fn now_ns(&mut self) -> Result<u64> {
+        let command = "get_time_elapsed".to_owned();
+        let answer = self.run(&command)?;
+        let elapsed_us: Option<u64> = answer.trim().parse().ok();
+        elapsed_us.map(|us| us.saturating_mul(1_000)).ok_or(Error::Answer { command, answer })
+    }
+
+    /// What is printed up to the next prompt; what there was of it if none comes.
+    fn answer(&mut self) -> std::result::Result<String, String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut text = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut fds = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let ready = poll(&mut fds, timeout);
+            if ready == Ok(0) {
+                return Err(format!("no answer in {} s", PATIENCE.as_secs()));
+            }
+            let mut chunk = [0; 1 << 14];
+            let got = match self.output.read(&mut chunk) {
+                Ok(0) => return Err(String::from_utf8_lossy(&text).into_owned()),
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.to_string()),
+            };
+            text.extend_from_slice(chunk.get(..got).unwrap_or_default());
+            if let Some(answer) = text.strip_suffix(PROMPT.as_bytes()) {
+                return Ok(String::from_utf8_lossy(answer).into_owned());
+            }
+        }
+    }
+
+    /// Why the conversation broke off: the last thing the CLI complained of, or else what it said.
+    fn reason(&mut self, said: &str) -> String {
+        let mut complaint = String::new();
+        let read = self.errors.rewind().and_then(|()| self.errors.read_to_string(&mut complaint));
+        let last = |text: &str| text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned);
+        let complaint = read.ok().and_then(|_| last(&complaint));
+        complaint.or_else(|| last(said)).unwrap_or_else(|| "it says nothing".to_owned())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The end of its input ends it, unless it waits for a switch that no longer answers.
+        self.input = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
