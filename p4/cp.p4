@@ -3,6 +3,8 @@
 counter(4096, CounterType.packets_and_bytes) class_packets;
 counter(4096, CounterType.packets) class_ect_packets;
 counter(4096, CounterType.packets) class_ecn_marked_packets;
+// Nobody can ask a queue how deep it is: this is what it told the last packet.
+register<bit<32>>(4096) last_depth_packets;
 
 control CongestionPoint(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     // The published rule looks at the queue as the packet leaves it: what is behind the packet.
@@ -67,6 +69,7 @@ control CongestionPoint(inout headers_t hdr, inout metadata_t meta, inout standa
             bit<2> ecn = hdr.ipv6.isValid() ? hdr.ipv6.ecn : hdr.ipv4.ecn;
             bit<32> queue = (bit<32>)(standard_metadata.egress_port ++ meta.tc);
             class_packets.count(queue);
+            last_depth_packets.write(queue, (bit<32>)meta.depth_packets);
             if (ecn != ECN_NOT_ECT) {
                 class_ect_packets.count(queue);
             }

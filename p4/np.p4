@@ -147,6 +147,13 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
         sender_qpn = qpn;
     }
 
+    // Not `sender`: the compiler would make a second action of that name, without the parameter that the table's has, and
+    // simple_switch_CLI knows actions by their names.
+    action datagram_sender() {
+        is_known = true;
+        sender_qpn = hdr.deth.src_qpn;
+    }
+
     table np_pair {
         key = {
             meta.dst_addr: exact @name("addr");
@@ -220,7 +227,7 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
     apply {
         READ_ADDRESSES(meta, hdr)
         if (hdr.deth.isValid()) {
-            sender(hdr.deth.src_qpn);
+            datagram_sender();
         } else {
             np_pair.apply();
         }

@@ -341,7 +341,8 @@ impl SwitchReport {
             let ports = vec![format!("port {}", one.number)];
             queues.push(QueuesReport::of_depths(ports, &params.config, &[counters], &depth_bytes, all));
         }
-        let counters = CountersReport::of_one_hook(name.clone(), "switch", reader.counters(std::iter::empty())?, all);
+        let counters =
+            CountersReport::of_one_hook(name.clone(), "switch", reader.counters(std::iter::empty())?, all);
         Ok(Self { qp: QpReport::new(name, &params, now_ns, rp, np, pairs), queues, counters })
     }
 
@@ -377,7 +378,8 @@ impl std::str::FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let port = text.strip_prefix("bmv2:").and_then(|port| port.parse().ok());
-        port.map(|port| Self { port }).ok_or_else(|| format!("`{text}` is no target: write `bmv2:PORT`, as in `bmv2:{THRIFT_PORT}`"))
+        port.map(|port| Self { port })
+            .ok_or_else(|| format!("`{text}` is no target: write `bmv2:PORT`, as in `bmv2:{THRIFT_PORT}`"))
     }
 }
 
@@ -409,7 +411,8 @@ impl Target {
             tracing::warn!(%error, "the change is in force but not in the audit log");
         }
         out.show(&ChangeReport::of_keys(&change, &keys))?;
-        let ignored = Ignored(keys.iter().filter(|key| plan.not_in_p4.contains(key)).map(Key::to_string).collect());
+        let ignored =
+            Ignored(keys.iter().filter(|key| plan.not_in_p4.contains(key)).map(Key::to_string).collect());
         if !ignored.0.is_empty() {
             eprint!("{ignored}");
         }
@@ -437,7 +440,8 @@ mod tests {
     fn a_switch_marks_and_paces_unless_told_otherwise() {
         let config = switch_config(Settings::default()).unwrap().scalars;
         assert_eq!((config.cp_enable, config.np_enable, config.rp_enable, config.pacer), (1, 0, 0, PACER_FQ));
-        let unpaced = Settings { pacer: Some(PacerChoice::None), role: Some(Role::Host), ..Settings::default() };
+        let unpaced =
+            Settings { pacer: Some(PacerChoice::None), role: Some(Role::Host), ..Settings::default() };
         let config = switch_config(unpaced).unwrap().scalars;
         assert_eq!((config.cp_enable, config.rp_enable, config.pacer), (0, 1, PACER_NONE));
     }

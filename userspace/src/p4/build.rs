@@ -46,14 +46,17 @@ pub fn build(source: &Path, out: &Path) -> Result<Built> {
     let version = run(Command::new(TOOL).arg("--version"))?;
     // From the program's own directory, so that its JSON names no place of this machine.
     let compiled = run(Command::new(TOOL)
-        .args(["--std", "p4-16", "--p4runtime-files"])
+        .args(["--std", "p4-16", "--Wdisable=unused", "--p4runtime-files"])
         .arg(&p4info)
         .arg("-o")
         .arg(&json)
         .arg(MAIN)
         .current_dir(source))?;
     if !compiled.status.success() {
-        return Err(Error::Compile { path: main, text: String::from_utf8_lossy(&compiled.stderr).into_owned() });
+        return Err(Error::Compile {
+            path: main,
+            text: String::from_utf8_lossy(&compiled.stderr).into_owned(),
+        });
     }
     let text = std::fs::read_to_string(&json).map_err(|source| Error::File { path: json.clone(), source })?;
     let built = Program::parse(&json.display().to_string(), &text)?;

@@ -15,8 +15,10 @@ pub struct TableDump {
 #[must_use]
 pub(super) fn table(name: &str, text: &str) -> Option<TableDump> {
     let (entries, default_action) = text.split_once("Dumping default entry")?;
-    let entries = entries.split("Dumping entry ").skip(1).map(|text| entry(name, text)).collect::<Option<_>>()?;
-    let default_action = action(default_action).map(|(action, params)| Entry::default_action(name, action, params));
+    let entries =
+        entries.split("Dumping entry ").skip(1).map(|text| entry(name, text)).collect::<Option<_>>()?;
+    let default_action =
+        action(default_action).map(|(action, params)| Entry::default_action(name, action, params));
     Some(TableDump { entries, default_action })
 }
 
@@ -113,7 +115,8 @@ Action entry: Ingress.no_route -
 ";
         let dump = table("T", text).unwrap();
         let params = vec![1_u64.into(), Value::Mac([2, 0, 0, 0, 0, 1]), Value::Mac([2, 0, 0, 0, 0, 2])];
-        let route = Entry::new("T", vec![Match::Lpm(Value::V4([10, 0, 1, 0].into()), 24)], "Ingress.route", params);
+        let route =
+            Entry::new("T", vec![Match::Lpm(Value::V4([10, 0, 1, 0].into()), 24)], "Ingress.route", params);
         let key = vec![Match::exact(1_u64), Match::Ternary(3, 7)];
         let other = Entry { priority: 5, ..Entry::new("T", key, "NoAction", vec![]) };
         assert_eq!(dump.entries, [(0x1a, route), (2, other)]);
@@ -125,7 +128,10 @@ Action entry: Ingress.no_route -
 
     #[test]
     fn registers_and_counters_are_read() {
-        assert_eq!(register("Ingress.rp_qpn= 0, 17, 9223372036854775807\n"), Some(vec![0, 17, (1 << 63) - 1]));
+        assert_eq!(
+            register("Ingress.rp_qpn= 0, 17, 9223372036854775807\n"),
+            Some(vec![0, 17, (1 << 63) - 1])
+        );
         assert_eq!(register("Ingress.rp_qpn[3]= 17\n"), Some(vec![17]));
         assert_eq!(counter("Egress.class_packets[3]= (1082 bytes, 2 packets)\n"), Some((2, 1082)));
         assert_eq!(counter("nonsense"), None);

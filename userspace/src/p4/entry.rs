@@ -230,8 +230,14 @@ mod tests {
             vec![Value::Mac([2, 0, 0, 0, 0, 9]), 3_u64.into()],
         );
         let texts = [
-            (Command::Write(route.clone()), "table_add MyIngress.ipv4 MyIngress.forward 10.0.1.0/24 => 02:00:00:00:00:09 3"),
-            (Command::Modify(7, route.clone()), "table_modify MyIngress.ipv4 MyIngress.forward 7 => 02:00:00:00:00:09 3"),
+            (
+                Command::Write(route.clone()),
+                "table_add MyIngress.ipv4 MyIngress.forward 10.0.1.0/24 => 02:00:00:00:00:09 3",
+            ),
+            (
+                Command::Modify(7, route.clone()),
+                "table_modify MyIngress.ipv4 MyIngress.forward 7 => 02:00:00:00:00:09 3",
+            ),
             (Command::Delete(7, route), "table_delete MyIngress.ipv4 7"),
             (Command::Write(Entry::default_action("T", "A", vec![1_u64.into()])), "table_set_default T A 1"),
             (Command::Mirror { session: 1, port: 2 }, "mirroring_add 1 2"),

@@ -4,7 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 /// Where people get the tools from: no distribution carries them.
-pub const TOOLS: &str = "the p4lang packages `p4lang-p4c` and `p4lang-bmv2` for Debian and Ubuntu have it (docs/bmv2.md)";
+pub const TOOLS: &str =
+    "the p4lang packages `p4lang-p4c` and `p4lang-bmv2` for Debian and Ubuntu have it (docs/bmv2.md)";
 
 /// Result of this module.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -87,7 +88,9 @@ pub enum Error {
         answer: String,
     },
     /// The switch answers what cannot be read.
-    #[error("cannot read the answer to `{command}`: {answer}; this dcqcn knows simple_switch_CLI of BMv2 1.15")]
+    #[error(
+        "cannot read the answer to `{command}`: {answer}; this dcqcn knows simple_switch_CLI of BMv2 1.15"
+    )]
     Answer {
         /// The command.
         command: String,
@@ -95,7 +98,9 @@ pub enum Error {
         answer: String,
     },
     /// What was written is not there.
-    #[error("{table} of the switch is not what was written: {difference}; does another controller write to it?")]
+    #[error(
+        "{table} of the switch is not what was written: {difference}; does another controller write to it?"
+    )]
     NotTaken {
         /// Which table.
         table: String,
@@ -103,7 +108,9 @@ pub enum Error {
         difference: String,
     },
     /// Nothing is known of the switch.
-    #[error("nothing was pushed to the switch at Thrift port {port}: `dcqcn p4 push --config FILE --thrift-port {port}` does")]
+    #[error(
+        "nothing was pushed to the switch at Thrift port {port}: `dcqcn p4 push --config FILE --thrift-port {port}` does"
+    )]
     NothingPushed {
         /// The port.
         port: u16,

@@ -52,7 +52,8 @@ impl Kept {
         let mut config = Config::DEFAULT;
         for (name, value) in &stored.parameters {
             let other = |reason: String| failed(std::io::Error::other(reason));
-            let key: Key = name.parse().map_err(|error: crate::params::UnknownKey| other(error.to_string()))?;
+            let key: Key =
+                name.parse().map_err(|error: crate::params::UnknownKey| other(error.to_string()))?;
             key.set(&mut config, *value).map_err(|error| other(error.to_string()))?;
         }
         Ok(Self { config, switch: stored.switch })
@@ -79,9 +80,7 @@ impl Kept {
 }
 
 fn path(port: u16) -> Result<PathBuf> {
-    let netns = netns::current_inode().map_err(|error| Error::File {
-        path: DIRECTORY.into(),
-        source: std::io::Error::other(error),
-    })?;
+    let netns = netns::current_inode()
+        .map_err(|error| Error::File { path: DIRECTORY.into(), source: std::io::Error::other(error) })?;
     Ok(PathBuf::from(DIRECTORY).join(format!("{netns}-{port}.json")))
 }

@@ -16,8 +16,8 @@ pub mod read;
 pub mod session;
 pub mod switch;
 
-pub use kept::Kept;
 pub use error::{Error, Result};
+pub use kept::Kept;
 pub use plan::Plan;
 pub use program::Program;
 pub use session::Session;

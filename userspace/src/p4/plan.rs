@@ -74,7 +74,12 @@ impl Plan {
             let tc = config.dscp_to_tc.get(dscp).copied().unwrap_or(0);
             let queue = config.tc_to_queue.get(usize::from(tc)).copied().unwrap_or(0);
             if (tc, queue) != (0, 0) {
-                plan.add("dscp_class", vec![Match::exact(dscp as u64)], "set_class", vec![tc.into(), queue.into()])?;
+                plan.add(
+                    "dscp_class",
+                    vec![Match::exact(dscp as u64)],
+                    "set_class",
+                    vec![tc.into(), queue.into()],
+                )?;
             }
         }
         let depth = match switch.depth {
@@ -162,7 +167,8 @@ impl Planner<'_> {
                 ..*wred
             };
             let wred = Wred::new(&thresholds);
-            let params = [wred.enabled, wred.kmin_bytes, wred.kmax_bytes, wred.slope_q48, config.scalars.drop_not_ect];
+            let params =
+                [wred.enabled, wred.kmin_bytes, wred.kmax_bytes, wred.slope_q48, config.scalars.drop_not_ect];
             let key = vec![Match::exact(port), Match::exact(tc as u64)];
             self.add("wred", key, "set_wred", params.map(Value::from).into())?;
         }
@@ -213,7 +219,7 @@ impl Planner<'_> {
                 }
                 IpAddr::V6(address) => {
                     let key = vec![Match::Lpm(Value::V6(address), route.to.len)];
-                    self.add("ipv6_route", key, "route6", params)?;
+                    self.add("ipv6_route", key, "route", params)?;
                 }
             }
         }
@@ -232,7 +238,9 @@ fn reaction_point(config: &Config) -> Result<RpParams> {
         return refused(&format!("alpha_bits = {COARSE_ALPHA_BITS} is not in P4, only {FINE_ALPHA_BITS} is"));
     }
     if config.line_rate_bps() == 0 {
-        return refused("the reaction point needs the rate of the hosts' links: set it, as in `link_rate=10mbit`");
+        return refused(
+            "the reaction point needs the rate of the hosts' links: set it, as in `link_rate=10mbit`",
+        );
     }
     Ok(RpParams::new(config))
 }
@@ -245,7 +253,8 @@ fn blind(config: &Config, switch: &Switch) -> Vec<Command> {
     commands.push(Command::QueueRate { port: WAIT_PORT, queue: None, packets_per_s: WAIT_PACKETS_PER_S });
     for port in &switch.port {
         for queue in 0..QUEUES {
-            let classes = || (0..CLASSES).filter(|tc| config.tc_to_queue.get(*tc).copied() == Some(queue as u8));
+            let classes =
+                || (0..CLASSES).filter(|tc| config.tc_to_queue.get(*tc).copied() == Some(queue as u8));
             let of_classes = classes().map(|tc| config.drain_rate_bps(tc)).max().unwrap_or(0);
             let own = port.rate.map(|rate| rate.0);
             let bps = own.unwrap_or(if of_classes == 0 { config.scalars.link_rate_bps } else { of_classes });
@@ -275,5 +284,141 @@ fn mapped(address: IpAddr) -> std::net::Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::switch;
+    use super::*;
+    use crate::params::{Role, Settings};
+
+    const FILE: &str = "\
+[parameters]
+link_rate = '10mbit'
+cp_enable = true
+np_enable = true
+rp_enable = true
+fast_cnp = true
+[wred.3]
+kmin = '10820B'
+kmax = '43280B'
+pmax = '10%'
+queue_limit = '69248B'
+[bmv2]
+[[bmv2.port]]
+number = 1
+host = true
+[[bmv2.port]]
+number = 2
+rate = '5mbit'
+[[bmv2.route]]
+to = '10.0.1.0/24'
+port = 1
+src_mac = '02:00:00:00:00:01'
+dst_mac = '02:00:00:00:00:02'
+[[bmv2.pair]]
+address = '10.0.1.2'
+qpn = 17
+peer_qpn = 529
+";
+
+    fn plan(file: &str) -> Result<Plan> {
+        let (settings, switch) = switch::parse("a.toml", file).unwrap();
+        let settings = Settings { role: Some(Role::Switch), ..Settings::default() }.then(settings);
+        Plan::new(&Program::embedded().unwrap(), &settings.config(None).unwrap(), &switch)
+    }
+
+    fn lines(plan: &Plan, table: &str) -> Vec<String> {
+        let of_table = |entry: &&Entry| entry.table.rsplit('.').next() == Some(table);
+        let short = |entry: &Entry| {
+            let line = Command::Write(entry.clone()).to_string();
+            line.split(' ')
+                .skip(2)
+                .map(|word| {
+                    word.rsplit(if word.contains(['/', ':']) { '|' } else { '.' }).next().unwrap_or(word)
+                })
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        plan.entries.iter().filter(of_table).map(short).collect()
+    }
+
+    #[test]
+    fn a_configuration_becomes_entries() {
+        let plan = plan(FILE).unwrap();
+        // DSCP 26 in class 3 and queue 3, 48 in 6 and 6.
+        assert_eq!(lines(&plan, "dscp_class"), ["set_class 26 => 3 3", "set_class 48 => 6 6"]);
+        // 10 and 40 packets; Pmax / 30 packets in 2^-48.
+        let slope = (1_u64 << 40) / 10 * 256 / 30;
+        let wred = lines(&plan, "wred");
+        assert_eq!(wred.len(), 16);
+        assert!(wred.contains(&format!("set_wred 1 3 => 1 10 40 {slope} 0")), "{wred:?}");
+        assert_eq!(lines(&plan, "np"), ["set_np 1 => 50000 0 48 6"]);
+        let rate = lines(&plan, "rp_rate");
+        let expected =
+            "set_rate 1 => 10000000 40000000 200000000 55000 10000000 5 2147483648 0 0 100000 5000000000 1";
+        assert_eq!(rate, [expected]);
+        let cut = lines(&plan, "rp_cut");
+        assert!(
+            cut.len() == 1
+                && cut[0].starts_with("set_cut 1 => 10000000 40000 55000 8388608 32 1 0 2139095040 ")
+        );
+        assert_eq!(
+            lines(&plan, "ipv4_route"),
+            ["route 10.0.1.0/24 => 1 02:00:00:00:00:01 02:00:00:00:00:02"]
+        );
+        assert_eq!((lines(&plan, "np_pair").len(), lines(&plan, "rp_pair").len()), (1, 1));
+        let ignored: Vec<String> = plan.not_in_p4.iter().map(Key::to_string).collect();
+        assert_eq!(ignored, ["fast_cnp"]);
+    }
+
+    #[test]
+    fn rates_and_buffers_become_those_of_queues() {
+        let commands: Vec<String> = plan(FILE).unwrap().blind.iter().map(Command::to_string).collect();
+        for expected in [
+            "mirroring_add 1 509",
+            "set_queue_depth 1024 509",
+            "set_queue_depth 1024 510",
+            "set_queue_rate 5000 510",
+            // 10 Mb/s and 5 Mb/s in packets of 1082 bytes.
+            "set_queue_rate 1155 1 3",
+            "set_queue_rate 578 2 0",
+            "set_queue_depth 64 1 3",
+            "set_queue_depth 64 2 3",
+        ] {
+            assert!(commands.iter().any(|command| command == expected), "{expected}: {commands:#?}");
+        }
+        assert!(!commands.iter().any(|command| command.starts_with("set_queue_depth 64 1 0")));
+    }
+
+    #[test]
+    fn points_that_are_off_have_no_entries() {
+        let off = FILE.replace("_enable = true", "_enable = false");
+        let off = plan(&off).unwrap();
+        for table in ["wred", "np", "rp_rate", "rp_cut"] {
+            assert!(lines(&off, table).is_empty(), "{table}");
+            assert!(off.tables.iter().any(|name| name.ends_with(table)), "what is there goes: {table}");
+        }
+        let forwarding = |plan: &Plan| plan.tables.iter().any(|name| name.ends_with("ipv4_route"));
+        assert!(forwarding(&off));
+        let (head, _) = FILE.split_once("[[bmv2.route]]").unwrap();
+        assert!(!forwarding(&plan(head).unwrap()), "routes of others are left alone");
+    }
+
+    #[test]
+    fn what_the_program_has_not_is_refused() {
+        for (from, to, says) in [
+            ("fast_cnp = true", "rp_variant = 'firmware'", "rp_variant = firmware is not in P4"),
+            ("fast_cnp = true", "alpha_bits = 10", "alpha_bits = 10 is not in P4"),
+            ("link_rate = '10mbit'\n", "", "link_rate=10mbit"),
+        ] {
+            let refused = plan(&FILE.replace(from, to)).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+        let firmware =
+            FILE.replace("fast_cnp = true", "rp_variant = 'firmware'").replace("rp_enable = true", "");
+        let named = plan(&firmware).unwrap().not_in_p4;
+        assert_eq!(named.iter().map(Key::to_string).collect::<Vec<_>>(), ["rp_variant"]);
     }
 }

@@ -49,8 +49,8 @@ pub struct Param {
 pub struct Table {
     /// Its keys, in order.
     pub key: Vec<KeyField>,
-    /// The actions its entries may have.
-    pub actions: Vec<String>,
+    /// The actions its entries may have, and their parameters.
+    pub actions: BTreeMap<String, Vec<Param>>,
     /// Most entries.
     pub size: u64,
 }
@@ -77,8 +77,6 @@ pub struct Array {
 pub struct Program {
     /// The tables.
     pub tables: BTreeMap<String, Table>,
-    /// The parameters of each action.
-    pub actions: BTreeMap<String, Vec<Param>>,
     /// The registers.
     pub registers: BTreeMap<String, Array>,
     /// The counters.
@@ -107,18 +105,21 @@ impl Program {
                 let key = table.key.iter().map(|key| {
                     let bits = raw.bits(&key.target);
                     let name = key.name.clone().unwrap_or_else(|| key.target.join("."));
-                    let bits = bits.ok_or_else(|| failed(format!("key {name} of {} has no width", table.name)))?;
+                    let bits =
+                        bits.ok_or_else(|| failed(format!("key {name} of {} has no width", table.name)))?;
                     Ok(KeyField { name, kind: key.match_type, bits })
                 });
                 let key = key.collect::<Result<_>>()?;
-                let (actions, size) = (table.actions.clone(), table.max_size);
-                program.tables.insert(table.name.clone(), Table { key, actions, size });
+                let actions = table.actions.iter().zip(&table.action_ids).map(|(name, id)| {
+                    let action = raw.actions.iter().find(|action| action.id == *id);
+                    let action = action.ok_or_else(|| failed(format!("there is no action {id}")))?;
+                    let params = action.runtime_data.iter();
+                    let params = params.map(|param| Param { name: param.name.clone(), bits: param.bitwidth });
+                    Ok((name.clone(), params.collect()))
+                });
+                let actions = actions.collect::<Result<_>>()?;
+                program.tables.insert(table.name.clone(), Table { key, actions, size: table.max_size });
             }
-        }
-        for action in raw.actions {
-            let params = action.runtime_data.into_iter();
-            let params = params.map(|param| Param { name: param.name, bits: param.bitwidth });
-            program.actions.insert(action.name, params.collect());
         }
         let array = |array: raw::Array| (array.name, Array { size: array.size, bits: array.bitwidth });
         program.registers = raw.register_arrays.into_iter().map(array).collect();
@@ -140,7 +141,7 @@ impl Program {
     /// There is no such table, or no such action of it.
     pub fn names(&self, table: &str, action: &str) -> Result<(&str, &str)> {
         let table = self.table(table)?;
-        let actions = self.tables.get(table).map_or(&[][..], |table| &table.actions);
+        let actions = self.tables.get(table).into_iter().flat_map(|table| table.actions.keys());
         Ok((table, find("action", action, actions)?))
     }
 
@@ -175,14 +176,6 @@ impl Program {
             })
         }
         first("table", &self.tables, &other.tables)
-            .or_else(|| {
-                // An action that no table has is the compiler's own affair.
-                let of_tables = |program: &Self| -> BTreeMap<String, Vec<Param>> {
-                    let names = self.tables.values().flat_map(|table| &table.actions);
-                    names.filter_map(|name| Some((name.clone(), program.actions.get(name)?.clone()))).collect()
-                };
-                first("action", &of_tables(self), &of_tables(other))
-            })
             .or_else(|| first("register", &self.registers, &other.registers))
             .or_else(|| first("counter", &self.counters, &other.counters))
     }
@@ -195,9 +188,9 @@ impl Program {
         let stale = |difference: String| Error::Stale { what: "the program".to_owned(), difference };
         let table = self.tables.get(&entry.table);
         let table = table.ok_or_else(|| stale(format!("it has no table `{}`", entry.table)))?;
-        if !table.actions.contains(&entry.action) {
-            return Err(stale(format!("table `{}` has no action `{}`", entry.table, entry.action)));
-        }
+        let params = table.actions.get(&entry.action);
+        let params = params
+            .ok_or_else(|| stale(format!("table `{}` has no action `{}`", entry.table, entry.action)))?;
         if let Some(key) = &entry.key {
             if key.len() != table.key.len() {
                 return Err(stale(format!("table `{}` has {} keys", entry.table, table.key.len())));
@@ -205,17 +198,23 @@ impl Program {
             for (field, value) in table.key.iter().zip(key) {
                 let fits = match (field.kind, value) {
                     (MatchKind::Exact, Match::Exact(value)) => vec![value.bits()],
-                    (MatchKind::Lpm, Match::Lpm(value, len)) => vec![value.bits(), (*len > field.bits).into()],
+                    (MatchKind::Lpm, Match::Lpm(value, len)) => {
+                        vec![value.bits(), (*len > field.bits).into()]
+                    }
                     (MatchKind::Ternary, Match::Ternary(value, mask)) => vec![*value, *mask],
                     (MatchKind::Range, Match::Range(low, high)) => vec![*low, *high],
-                    _ => return Err(stale(format!("key `{}` of `{}` is {:?}", field.name, entry.table, field.kind))),
+                    _ => {
+                        return Err(stale(format!(
+                            "key `{}` of `{}` is {:?}",
+                            field.name, entry.table, field.kind
+                        )));
+                    }
                 };
                 for value in fits {
                     fits_in(&format!("{} of {}", field.name, entry.table), value, field.bits)?;
                 }
             }
         }
-        let params = self.actions.get(&entry.action).map_or(&[][..], Vec::as_slice);
         if params.len() != entry.params.len() {
             return Err(stale(format!("action `{}` has {} parameters", entry.action, params.len())));
         }
@@ -228,7 +227,9 @@ impl Program {
 
 /// The one of `names` that is `name`, or ends in it after a dot.
 fn find<'a>(what: &str, name: &str, names: impl IntoIterator<Item = &'a String>) -> Result<&'a str> {
-    let is_it = |full: &&String| full.strip_suffix(name).is_some_and(|scope| scope.is_empty() || scope.ends_with('.'));
+    let is_it = |full: &&String| {
+        full.strip_suffix(name).is_some_and(|scope| scope.is_empty() || scope.ends_with('.'))
+    };
     names.into_iter().find(is_it).map(String::as_str).ok_or_else(|| Error::Stale {
         what: "the program".to_owned(),
         difference: format!("it has no {what} `{name}`"),
@@ -268,6 +269,7 @@ mod raw {
         pub(super) name: String,
         pub(super) key: Vec<Key>,
         pub(super) actions: Vec<String>,
+        pub(super) action_ids: Vec<u32>,
         pub(super) max_size: u64,
     }
 
@@ -280,7 +282,7 @@ mod raw {
 
     #[derive(Deserialize)]
     pub(super) struct Action {
-        pub(super) name: String,
+        pub(super) id: u32,
         pub(super) runtime_data: Vec<Param>,
     }
 
@@ -323,5 +325,73 @@ mod raw {
             let (_, bits, _) = kind.fields.iter().find(|(name, _, _)| name == field)?;
             bits.as_u64()?.try_into().ok()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::Value;
+    use super::*;
+
+    #[test]
+    fn the_committed_program_is_read() {
+        let program = Program::embedded().unwrap();
+        let wred = program.tables.get(program.table("wred").unwrap()).unwrap();
+        let key: Vec<_> =
+            wred.key.iter().map(|field| (field.name.as_str(), field.kind, field.bits)).collect();
+        assert_eq!(key, [("port", MatchKind::Exact, 9), ("tc", MatchKind::Exact, 3)]);
+        assert!(program.registers.contains_key(program.register("rp_rate_bps").unwrap()));
+        assert!(program.counters.contains_key(program.counter("stats").unwrap()));
+        assert_eq!(program.difference(&program), None);
+    }
+
+    /// simple_switch_CLI knows an action by its name and takes the parameters of the last one that has it.
+    #[test]
+    fn actions_of_one_name_have_the_same_parameters() {
+        let json: serde_json::Value = serde_json::from_str(JSON).unwrap();
+        let mut params: BTreeMap<&str, &serde_json::Value> = BTreeMap::new();
+        for action in json["actions"].as_array().unwrap() {
+            let (name, own) = (action["name"].as_str().unwrap(), &action["runtime_data"]);
+            assert_eq!(*params.entry(name).or_insert(own), own, "{name}");
+        }
+    }
+
+    #[test]
+    fn another_program_is_told_apart() {
+        let program = Program::embedded().unwrap();
+        let says = |change: &dyn Fn(&mut Program)| {
+            let mut other = program.clone();
+            change(&mut other);
+            program.difference(&other).unwrap()
+        };
+        let wred = program.table("wred").unwrap();
+        let rate = program.register("rp_rate_bps").unwrap();
+        assert!(says(&|other| _ = other.tables.remove(wred)).contains("no table"));
+        let without = says(&|other| other.tables.get_mut(wred).unwrap().actions.clear());
+        assert!(without.contains("its table") && without.contains("wred"), "{without}");
+        assert!(says(&|other| _ = other.registers.remove(rate)).contains("no register"));
+        let narrower = says(&|other| other.registers.get_mut(rate).unwrap().bits = 32);
+        assert!(narrower.contains("its register") && narrower.contains("32"), "{narrower}");
+        for text in ["", "{}", "[1]"] {
+            let refused = Program::parse("x.json", text).unwrap_err().to_string();
+            assert!(refused.starts_with("x.json is no program for BMv2"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn entries_are_held_to_the_program() {
+        let program = Program::embedded().unwrap();
+        let (table, action) = program.names("np_pair", "sender").unwrap();
+        let entry = |key: Vec<Match>, qpn: u64| Entry::new(table, key, action, vec![qpn.into()]);
+        let key = || vec![Match::exact(1_u64), Match::exact(2_u64)];
+        assert!(program.check(&entry(key(), 0xff_ffff)).is_ok());
+        let says = |entry: Entry| program.check(&entry).unwrap_err().to_string();
+        assert!(says(entry(key(), 0x100_0000)).contains("does not fit 24 bits: the largest is 16777215"));
+        assert!(says(entry(vec![Match::exact(1_u64)], 1)).contains("has 2 keys"));
+        assert!(says(entry(vec![Match::exact(1_u64), Match::Ternary(1, 1)], 1)).contains("is Exact"));
+        assert!(says(Entry { params: Vec::<Value>::new(), ..entry(key(), 1) }).contains("1 parameters"));
+        assert!(says(Entry { table: "T".into(), ..entry(key(), 1) }).contains("no table `T`"));
+        assert!(says(Entry { action: "A".into(), ..entry(key(), 1) }).contains("no action `A`"));
+        assert!(program.names("wred", "no_such").is_err() && program.register("no_such").is_err());
     }
 }

@@ -60,7 +60,9 @@ pub fn verify(session: &mut Session, plan: &Plan) -> Result<()> {
     let (table, difference) = match command {
         Command::Write(entry) => (&entry.table, format!("`{command}` is missing")),
         Command::Modify(_, entry) => (&entry.table, format!("it needs `{command}`")),
-        Command::Delete(_, entry) => (&entry.table, format!("`{}` is there too", Command::Write(entry.clone()))),
+        Command::Delete(_, entry) => {
+            (&entry.table, format!("`{}` is there too", Command::Write(entry.clone())))
+        }
         _ => return Ok(()),
     };
     Err(Error::NotTaken { table: table.clone(), difference })
@@ -155,7 +157,8 @@ mod tests {
     #[test]
     fn only_what_differs_is_written() {
         let there = tables(vec![(0, entry(1, 10)), (1, entry(2, 20)), (2, entry(3, 30))]);
-        let wanted = plan(vec![entry(1, 10), entry(2, 21), entry(4, 40), Entry::default_action("D", "B", vec![])]);
+        let wanted =
+            plan(vec![entry(1, 10), entry(2, 21), entry(4, 40), Entry::default_action("D", "B", vec![])]);
         let (commands, pushed) = difference(&wanted, &there);
         let expected = [
             Command::Modify(1, entry(2, 21)),
@@ -166,7 +169,8 @@ mod tests {
         assert_eq!(commands, expected);
         assert_eq!(pushed, Pushed { written: 2, modified: 1, deleted: 1, unchanged: 1 });
         assert_eq!(pushed.commands(), expected.len());
-        let same = plan(vec![entry(1, 10), entry(2, 20), entry(3, 30), Entry::default_action("D", "A", vec![])]);
+        let same =
+            plan(vec![entry(1, 10), entry(2, 20), entry(3, 30), Entry::default_action("D", "A", vec![])]);
         assert_eq!(difference(&same, &there).0, []);
     }
 }

@@ -141,7 +141,9 @@ impl Session {
     pub fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
         let command = format!("register_read {name} {index}");
         let answer = self.run(&command)?;
-        dump::register(&answer).and_then(|values| values.first().copied()).ok_or(Error::Answer { command, answer })
+        dump::register(&answer)
+            .and_then(|values| values.first().copied())
+            .ok_or(Error::Answer { command, answer })
     }
 
     /// Packets and bytes of a counter.

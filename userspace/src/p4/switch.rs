@@ -132,7 +132,11 @@ impl TryFrom<String> for Bytes {
         if allowed.contains(&bytes) {
             return Ok(Self(bytes));
         }
-        Err(format!("packet = {bytes}B is out of range: allowed is {}B to {}B", allowed.start(), allowed.end()))
+        Err(format!(
+            "packet = {bytes}B is out of range: allowed is {}B to {}B",
+            allowed.start(),
+            allowed.end()
+        ))
     }
 }
 
@@ -351,7 +355,7 @@ peer_qpn = 0x211
     #[test]
     fn what_is_wrong_has_its_line() {
         for (from, to, says) in [
-            ("'1082B'", "'1082'", "a.toml:5: packet ="),
+            ("'1082B'", "'1082X'", "a.toml:5: packet ="),
             ("'1082B'", "'10B'", "a.toml:5: packet = 10B is out of range: allowed is 64B to 9216B"),
             ("'enqueue'", "'never'", "a.toml:6: unknown variant `never`"),
             ("number = 2", "number = 1", "number = 1 is there twice"),
