@@ -93,12 +93,13 @@ pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
 /// How alike two names must be, from 0 to 1, for one to be offered as what the user meant.
 const SIMILAR: f64 = 0.5;
 
-/// The one of `names` most like `name`, if any is like it.
+/// The one of `names` most like `name`, if any is like it. One that begins with it is liker than any other.
 pub(super) fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item = T>) -> Option<String> {
     let name = name.to_lowercase();
     let rated = names.into_iter().map(|known| {
         let known = known.as_ref();
-        (strsim::normalized_damerau_levenshtein(&name, known), known.to_owned())
+        let begun = !name.is_empty() && known.starts_with(&name);
+        (f64::from(u8::from(begun)) + strsim::normalized_damerau_levenshtein(&name, known), known.to_owned())
     });
     let best = rated.max_by(|(a, _), (b, _)| a.total_cmp(b));
     best.filter(|(likeness, _)| *likeness >= SIMILAR).map(|(_, known)| known)
@@ -386,6 +387,7 @@ mod tests {
         let before = config;
         for (key, text, says) in [
             ("rpg_ai_rat", "1", "unknown parameter `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
+            ("rpg_ai", "1", "did you mean `rpg_ai_rate`?"),
             ("kmin", "1", "unknown parameter `kmin`"),
             ("wred.3.kmn", "1", "did you mean `wred.3.kmin`?"),
             ("wred.9.kmin", "1", "`wred.9.kmin`: wred is numbered 0 to 7"),
