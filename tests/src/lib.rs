@@ -6,3 +6,4 @@ pub mod host;
 pub mod packets;
 pub mod skip;
 pub mod socket;
+pub mod vm;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    build,
+    build, page,
     run::{self, header},
     workspace::Workspace,
 };
@@ -43,7 +43,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         header(format_args!("{name} ({} of {})", number + 1, EXPERIMENTS.len()));
         let table = experiment(&lab).with_context(|| format!("experiment `{name}`"))?;
         eprintln!("{table}");
-        text = replace(&text, name, &table)?;
+        text = page::replace(PAGE, &text, name, &table)?;
     }
     if !args.dry_run {
         for (picture, options) in PICTURES {
@@ -149,27 +149,13 @@ fn gbps(bps: f64) -> String {
 
 /// A Markdown table, with the commands that made it.
 fn table(commands: &[&str], heading: &[&str], rows: &[Vec<String>]) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let mut text = line(&heading.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>());
-    text += &line(&vec!["---".to_owned(); heading.len()]);
-    for row in rows {
-        text += &line(row);
-    }
+    let heading: Vec<String> = heading.iter().map(|cell| (*cell).to_owned()).collect();
+    let mut text = page::table(&heading, rows);
     text += "\n```\n";
     for command in commands {
         text += &format!("dcqcn sim {command}\n");
     }
     text + "```\n"
-}
-
-/// `text` with what stands between the comments of `name` replaced by `table`.
-fn replace(text: &str, name: &str, table: &str) -> Result<String> {
-    let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
-    let missing =
-        || format!("{PAGE} lacks `{}` or `{close}`: put both where the table is to be", open.trim_end());
-    let (before, rest) = text.split_once(&open).with_context(missing)?;
-    let (_, after) = rest.split_once(&close).with_context(missing)?;
-    Ok(format!("{before}{open}{table}{close}{after}"))
 }
 
 fn variants(lab: &Lab<'_>) -> Result<String> {
@@ -472,19 +458,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_goes_between_its_comments() {
-        let page = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n";
-        assert_eq!(replace(page, "x", "new\n").unwrap(), "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n");
-        let refused = replace(page, "y", "").unwrap_err().to_string();
-        assert!(refused.contains("lacks `<!-- y -->` or `<!-- /y -->`"), "{refused}");
-    }
-
-    #[test]
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
         for (name, _) in EXPERIMENTS {
-            replace(&page, name, "").unwrap();
+            page::replace(PAGE, &page, name, "").unwrap();
         }
         for (picture, _) in PICTURES {
             assert!(page.contains(picture), "{picture}");

@@ -1,4 +1,4 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `fidelity` and `p4`.
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `fidelity`, `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
@@ -11,11 +11,13 @@ mod fidelity;
 mod linker;
 mod llvm;
 mod p4;
+mod page;
 mod run;
 mod tally;
 mod test;
 mod toolchain;
 mod version;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -51,6 +53,8 @@ enum Verb {
     Fidelity(fidelity::Args),
     /// Write the constants of the P4 program and compile it, where p4c is installed.
     P4(p4::Args),
+    /// Real soft-RoCE traffic on stock Debian kernels in a virtual machine. Needs root.
+    Vm(vm::Args),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +72,7 @@ fn dispatch(verb: Verb) -> Result<()> {
     match verb {
         Verb::Setup => {
             toolchain::setup(&workspace)?;
+            vm::setup();
             toolchain::require_runtime_tools()
         }
         Verb::Build => build::run(&workspace).map(|_| ()),
@@ -77,6 +82,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Demo(args) => demo::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
         Verb::P4(args) => p4::run(&workspace, &args),
+        Verb::Vm(args) => vm::run(&workspace, &args),
     }
 }
 

@@ -1,0 +1,38 @@
+//! What runs in the guest of `cargo xtask vm`: scenarios with real soft-RoCE traffic.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use dcqcn_tests::vm;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(arguments: &[&str]) -> Result<()> {
+    match arguments {
+        ["list"] => {
+            println!("{}", serde_json::to_string(vm::SCENARIOS).context("the list of scenarios")?);
+            Ok(())
+        }
+        ["lab", hosts] => {
+            let lab = vm::lab::Lab::new(
+                hosts.parse().context("lab NUMBER-OF-HOSTS")?,
+                &vm::lab::Options::default(),
+            )?;
+            println!("{lab}");
+            // It stays for whoever sits at the console.
+            std::mem::forget(lab);
+            Ok(())
+        }
+        ["run", name, result] => vm::run(name, result.as_ref()),
+        _ => bail!("usage: vm-guest list | vm-guest lab HOSTS | vm-guest run SCENARIO RESULT.json"),
+    }
+}

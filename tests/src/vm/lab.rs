@@ -1,0 +1,242 @@
+//! Hosts with soft-RoCE around a bridge, one of whose ports is too small.
+//!
+//! Linux 6.1 has soft-RoCE in the initial namespace only, so all hosts are there: host N is the interface `hN` with the
+//! RDMA device `rxeN`. The bridge has a namespace of its own with the port `pN` for each. Policy routing sends what one
+//! host has for another out of its interface; left alone, the kernel would deliver it to itself through `lo`.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::{Context as _, Result};
+use dcqcn::net::link::VethEnd;
+use dcqcn::net::tc::{Handle, Stats};
+use dcqcn::net::{Netlink, Netns};
+use serde_json::Value;
+
+use super::command::{json, json_in, script_in, sh, sh_in};
+use super::sysfs;
+use crate::packets::{mac, v4, v6};
+
+/// How the hosts are joined.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Of every interface, bytes; soft-RoCE takes the largest IB MTU that fits.
+    pub mtu_bytes: u32,
+    /// RoCE over IPv6.
+    pub ipv6: bool,
+    /// RoCE on this VLAN, whose packets the bridge sees tagged.
+    pub vlan: Option<u16>,
+}
+
+/// What soft-RoCE puts around the payload of a packet at most (`RXE_MAX_HDR_LENGTH`, drivers/infiniband/sw/rxe/rxe_param.h).
+const RXE_HEADERS: u32 = 80;
+
+impl Options {
+    /// The largest IB MTU that fits.
+    #[must_use]
+    pub fn ib_mtu_bytes(&self) -> u32 {
+        [4_096, 2_048, 1_024, 512].into_iter().find(|mtu| mtu + RXE_HEADERS <= self.mtu_bytes).unwrap_or(256)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { mtu_bytes: 1_500, ipv6: false, vlan: None }
+    }
+}
+
+/// The hosts and the bridge. All of it stays until the guest ends.
+pub struct Lab {
+    /// The namespace of the bridge.
+    pub switch: Netns,
+    /// As asked for.
+    pub options: Options,
+    hosts: Vec<u8>,
+}
+
+/// Queue of the shaped port: less than the 64 packets a QP that soft-RoCE lets wait below it, for three QPs and more; as
+/// much as an emulated machine that stands still for a tenth of a second makes of 10 Mbit/s.
+pub const BUFFER_BYTES: u32 = 200_000;
+/// Burst of the shaped port, 50 ms at 10 Mbit/s. A token bucket gives away what it cannot keep while nobody serves it: with
+/// a small one the port of an emulated machine is slower than its rate says, and than a virtual queue of that rate.
+const BURST_BYTES: u32 = 64_000;
+/// Sysctl: packets that may wait between a veth and the CPU that takes them. The default loses some.
+const BACKLOG_PACKETS: &str = "20000";
+
+impl Lab {
+    /// Builds `hosts` of them, host 1 being the first.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn new(hosts: u8, options: &Options) -> Result<Self> {
+        for module in ["rdma_rxe", "ib_uverbs", "rdma_ucm", "sch_fq", "sch_htb", "sch_tbf"] {
+            sh(&format!("modprobe {module}"))?;
+        }
+        sysfs::write("/proc/sys/net/core/netdev_max_backlog", BACKLOG_PACKETS)?;
+        for scope in ["all", "default"] {
+            sysfs::write(&format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "0")?;
+            sysfs::write(&format!("/proc/sys/net/ipv4/conf/{scope}/accept_local"), "1")?;
+            sysfs::write(&format!("/proc/sys/net/ipv6/conf/{scope}/accept_dad"), "0")?;
+        }
+        let switch = Netns::create("switch")?;
+        let lab = Self { switch, options: *options, hosts: (1..=hosts).collect() };
+        sh_in(&lab.switch, "ip link add br0 type bridge")?;
+        sh_in(&lab.switch, "ip link set br0 up")?;
+        // Addresses of the machine itself are looked up last, not first.
+        for family in ["-4", "-6"] {
+            sh(&format!("ip {family} rule add pref 1000 lookup local"))?;
+            sh(&format!("ip {family} rule del pref 0"))?;
+        }
+        for &host in &lab.hosts {
+            lab.add_port(host)?;
+        }
+        for &host in &lab.hosts {
+            lab.add_routes(host)?;
+        }
+        for &host in &lab.hosts {
+            sh(&format!("rdma link add {} type rxe netdev {}", rxe(host), lab.iface(host)))?;
+        }
+        Ok(lab)
+    }
+
+    /// The interface of a host that carries RoCE.
+    #[must_use]
+    pub fn iface(&self, host: u8) -> String {
+        match self.options.vlan {
+            Some(vlan) => format!("h{host}.{vlan}"),
+            None => format!("h{host}"),
+        }
+    }
+
+    /// A host's address.
+    #[must_use]
+    pub fn address(&self, host: u8) -> IpAddr {
+        if self.options.ipv6 { Ipv6Addr::from(v6(host)).into() } else { Ipv4Addr::from(v4(host)).into() }
+    }
+
+    /// The index of a host's address among the GIDs of its RDMA device.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn gid_index(&self, host: u8) -> Result<u32> {
+        let octets = match self.address(host) {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        let gid: Vec<String> =
+            octets.chunks(2).map(|pair| pair.iter().map(|octet| format!("{octet:02x}")).collect()).collect();
+        let gid = gid.join(":");
+        (0..16)
+            .find(|index| {
+                sysfs::read(format!("/sys/class/infiniband/{}/ports/1/gids/{index}", rxe(host)))
+                    .is_ok_and(|found| found == gid)
+            })
+            .with_context(|| format!("{} has no GID {gid}", rxe(host)))
+    }
+
+    /// Makes the port towards a host too small: `rate` as tc writes it, and a queue of so many bytes.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn shape(&self, host: u8, rate: &str, queue_bytes: u32) -> Result<()> {
+        self.root(host, &format!("tbf rate {rate} burst {BURST_BYTES} limit {queue_bytes}"))
+    }
+
+    /// Puts a qdisc at the root of the port towards a host.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn root(&self, host: u8, qdisc: &str) -> Result<()> {
+        sh_in(&self.switch, &format!("tc qdisc replace dev p{host} root {qdisc}")).map(drop)
+    }
+
+    /// Runs `dcqcn` on a host: `line` with `{}` for the interface.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn on_host(&self, host: u8, line: &str) -> Result<Value> {
+        json(&format!("dcqcn --json {}", line.replace("{}", &self.iface(host))))
+    }
+
+    /// Runs `dcqcn` on the bridge: `line` with `{}` for the port towards a host.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn on_port(&self, host: u8, line: &str) -> Result<Value> {
+        json_in(&self.switch, &format!("dcqcn --json {}", line.replace("{}", &format!("p{host}"))))
+    }
+
+    /// What the root qdisc of the port towards a host counts.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn port_stats(&self, netlink: &Netlink, host: u8) -> Result<Stats> {
+        let port = netlink.link(&format!("p{host}"))?.index;
+        Ok(netlink.qdisc_stats(port, Handle::ROOT)?)
+    }
+
+    /// A counter of a host's RDMA device.
+    ///
+    /// # Errors
+    /// There is no such counter.
+    pub fn hw_counter(&self, host: u8, name: &str) -> Result<u64> {
+        let path = format!("/sys/class/infiniband/{}/ports/1/hw_counters/{name}", rxe(host));
+        sysfs::read(&path)?.parse().with_context(|| path)
+    }
+
+    fn add_port(&self, host: u8) -> Result<()> {
+        let (near, far) = (format!("h{host}"), format!("p{host}"));
+        let near_end = VethEnd { name: &near, netns: None, mac: Some(mac(host)) };
+        let far_end = VethEnd { name: &far, netns: Some(&self.switch), mac: None };
+        Netlink::connect()?.add_veth(&near_end, &far_end)?;
+        // A tag is 4 bytes more than the MTU of what it carries.
+        let mtu = self.options.mtu_bytes + if self.options.vlan.is_some() { 4 } else { 0 };
+        sh_in(&self.switch, &format!("ip link set {far} mtu {mtu} master br0 up"))?;
+        sh(&format!("ip link set {near} mtu {mtu} up"))?;
+        if let Some(vlan) = self.options.vlan {
+            sh(&format!("ip link add link {near} name {} type vlan id {vlan}", self.iface(host)))?;
+            sh(&format!("ip link set {} mtu {} up", self.iface(host), self.options.mtu_bytes))?;
+        }
+        // On one CPU each packet is handled after the one before it: soft-RoCE takes others for lost.
+        let rps = "queues/rx-0/rps_cpus";
+        sysfs::write(&format!("/sys/class/net/{near}/{rps}"), "1")?;
+        script_in(&self.switch, &format!("echo 1 > /sys/class/net/{far}/{rps}")).map(drop)
+    }
+
+    fn add_routes(&self, host: u8) -> Result<()> {
+        let (iface, address, table) = (self.iface(host), self.address(host), 100 + u32::from(host));
+        let (family, prefix_len, network) =
+            if self.options.ipv6 { ("-6", 64, "fd00::/64") } else { ("-4", 24, "10.0.0.0/24") };
+        let nodad = if self.options.ipv6 { " nodad" } else { "" };
+        sh(&format!("ip {family} address add {address}/{prefix_len} dev {iface}{nodad}"))?;
+        for rule in [
+            format!("pref 10 iif {iface} lookup local"),
+            format!("pref 20 oif {iface} lookup {table}"),
+            format!("pref 30 from {address} to {network} lookup {table}"),
+        ] {
+            sh(&format!("ip {family} rule add {rule}"))?;
+        }
+        sh(&format!("ip {family} route add {network} dev {iface} src {address} table {table}"))?;
+        for &other in self.hosts.iter().filter(|other| **other != host) {
+            let mac: Vec<String> = mac(other).iter().map(|octet| format!("{octet:02x}")).collect();
+            let (to, mac) = (self.address(other), mac.join(":"));
+            sh(&format!("ip {family} neigh replace {to} lladdr {mac} dev {iface} nud permanent"))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Lab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for &host in &self.hosts {
+            writeln!(f, "host {host}: {} {} {}", self.iface(host), self.address(host), rxe(host))?;
+        }
+        write!(f, "ports p1 to p{} in the namespace `switch`", self.hosts.len())
+    }
+}
+
+/// A host's RDMA device.
+#[must_use]
+pub fn rxe(host: u8) -> String {
+    format!("rxe{host}")
+}

@@ -1,0 +1,280 @@
+//! Traffic by perftest: one QP per process, so that each QP has figures of its own.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use dcqcn_common::wire::bth::Bth;
+use dcqcn_common::wire::eth::{Ethernet, VlanTag};
+use dcqcn_common::wire::ext::{Aeth, Reth};
+use dcqcn_common::wire::icrc;
+use dcqcn_common::wire::ipv4::Ipv4;
+use dcqcn_common::wire::ipv6::Ipv6;
+use dcqcn_common::wire::udp::Udp;
+
+use super::command::Running;
+use super::lab::{Lab, Options, rxe};
+use super::sysfs;
+
+/// Which of perftest's programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// RDMA WRITE: the client sends.
+    Write,
+    /// SEND: the client sends.
+    Send,
+    /// RDMA READ: the server sends.
+    Read,
+}
+
+impl Tool {
+    fn program(self) -> &'static str {
+        match self {
+            Self::Write => "ib_write_bw",
+            Self::Send => "ib_send_bw",
+            Self::Read => "ib_read_bw",
+        }
+    }
+}
+
+/// One QP's traffic.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// The program.
+    pub tool: Tool,
+    /// Host of the client.
+    pub client: u8,
+    /// Host of the server.
+    pub server: u8,
+    /// TCP port of the handshake, its own.
+    pub port: u16,
+    /// Seconds of traffic.
+    pub seconds: u32,
+    /// Seconds at both ends that do not count.
+    pub margin_s: u32,
+    /// Bytes of a message.
+    pub message_bytes: u32,
+    /// Messages in flight.
+    pub depth: u32,
+    /// Traffic class of the packets: DSCP 26 and ECT(0), unless ECN is not wanted.
+    pub traffic_class: u8,
+}
+
+/// DSCP 26, ECT(0).
+pub const ECT: u8 = 106;
+/// ACK timeout as an exponent, 4.096 us << 18 = 1.07 s: longer than any pacing delay here.
+const TIMEOUT: u32 = 18;
+/// Beyond the traffic itself: connecting, closing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Flow {
+    /// WRITEs for so many seconds, of which the first and last quarter do not count.
+    #[must_use]
+    pub fn new(tool: Tool, client: u8, server: u8, port: u16, seconds: u32) -> Self {
+        Self {
+            tool,
+            client,
+            server,
+            port,
+            seconds,
+            margin_s: seconds / 4,
+            message_bytes: 8_192,
+            depth: 32,
+            traffic_class: ECT,
+        }
+    }
+
+    /// Which part of the bytes on the wire is payload, as a shaper counts them: with Ethernet headers, without FCS.
+    #[must_use]
+    pub fn efficiency(&self, options: &Options) -> f64 {
+        let ip = if options.ipv6 { Ipv6::LEN } else { Ipv4::LEN };
+        let tag = if options.vlan.is_some() { VlanTag::LEN } else { 0 };
+        // A READ's first and last response carry an AETH, a WRITE's first packet a RETH.
+        let extension = match self.tool {
+            Tool::Write => Reth::LEN,
+            Tool::Send => 0,
+            Tool::Read => 2 * Aeth::LEN,
+        };
+        let headers = Ethernet::LEN + tag + ip + Udp::LEN + Bth::LEN + icrc::LEN;
+        let packets = self.message_bytes.div_ceil(options.ib_mtu_bytes()) as usize;
+        let payload = self.message_bytes as usize;
+        payload as f64 / (payload + packets * headers + extension) as f64
+    }
+
+    fn line(&self, lab: &Lab, host: u8) -> Result<String> {
+        Ok(format!(
+            "{} -d {} -x {} -p {} -D {} -f {} -s {} -t {} -u {TIMEOUT} --tclass={} -F --report_gbits",
+            self.tool.program(),
+            rxe(host),
+            lab.gid_index(host)?,
+            self.port,
+            self.seconds,
+            self.margin_s,
+            self.message_bytes,
+            self.depth,
+            self.traffic_class
+        ))
+    }
+}
+
+/// Starts both ends of all flows, clients as close together as can be.
+///
+/// # Errors
+/// A program is not installed, an address has no GID, or a server does not listen.
+pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
+    let servers: Vec<Running> =
+        flows.iter().map(|flow| Running::start(&flow.line(lab, flow.server)?)).collect::<Result<_>>()?;
+    // The handshake of perftest does not wait for a server.
+    for (flow, server) in flows.iter().zip(&servers) {
+        let until = Instant::now() + PATIENCE;
+        while !is_listening(&sysfs::read("/proc/net/tcp")?, flow.port) {
+            ensure!(Instant::now() < until, "no server at port {}: {}", flow.port, server.printed()?.trim());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let clients =
+        flows.iter().map(|flow| Running::start(&format!("{} 127.0.0.1", flow.line(lab, flow.client)?)));
+    let clients: Vec<Running> = clients.collect::<Result<_>>()?;
+    let ends = flows.iter().zip(servers).zip(clients);
+    Ok(ends.map(|((flow, server), client)| Traffic { server, client, seconds: flow.seconds }).collect())
+}
+
+/// Runs all flows to their end.
+///
+/// # Errors
+/// As [`start`], or one does not end.
+pub fn run(lab: &Lab, flows: &[Flow]) -> Result<Vec<Outcome>> {
+    start(lab, flows)?.into_iter().map(Traffic::finish).collect()
+}
+
+/// Whether somebody listens at a TCP port: `  sl  local_address rem_address   st ...`, state 0A (`TCP_LISTEN`).
+fn is_listening(table: &str, port: u16) -> bool {
+    let port = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.nth(1).is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some("0A")
+    })
+}
+
+/// Running traffic.
+pub struct Traffic {
+    server: Running,
+    client: Running,
+    seconds: u32,
+}
+
+/// How it went.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Payload, bits per second; `None` if a QP broke.
+    pub goodput_bps: Option<f64>,
+    /// What the client printed.
+    pub printed: String,
+}
+
+impl Traffic {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn finish(mut self) -> Result<Outcome> {
+        let patience = PATIENCE + Duration::from_secs(self.seconds.into());
+        let (ok, printed) = self.client.finish(patience)?;
+        self.server.kill()?;
+        Ok(Outcome { goodput_bps: goodput_bps(&printed).filter(|_| ok), printed })
+    }
+
+    /// QPN of the client and of the server, once they have said them.
+    ///
+    /// # Errors
+    /// They have not, or the output cannot be read.
+    pub fn qpns(&self) -> Result<(u32, u32)> {
+        let printed = self.client.printed()?;
+        qpns(&printed).with_context(|| format!("no QPNs in: {printed}"))
+    }
+}
+
+/// Outcomes of all; every QP must have come to its end.
+///
+/// # Errors
+/// A QP broke.
+pub fn goodputs_bps(outcomes: &[Outcome]) -> Result<Vec<f64>> {
+    let mut goodputs = Vec::new();
+    for outcome in outcomes {
+        ensure!(outcome.goodput_bps.is_some(), "a QP broke: {}", outcome.printed.trim());
+        goodputs.extend(outcome.goodput_bps);
+    }
+    Ok(goodputs)
+}
+
+/// Jain's fairness index.
+#[must_use]
+pub fn jain(goodputs_bps: &[f64]) -> f64 {
+    let sum: f64 = goodputs_bps.iter().sum();
+    let squares: f64 = goodputs_bps.iter().map(|bps| bps * bps).sum();
+    sum * sum / (goodputs_bps.len() as f64 * squares)
+}
+
+/// The column `BW average[Gb/sec]`: ` #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]`.
+fn goodput_bps(printed: &str) -> Option<f64> {
+    let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+    let row = lines.nth(1)?;
+    let average: f64 = row.split_whitespace().nth(3)?.parse().ok()?;
+    Some(average * 1e9)
+}
+
+/// ` local address: LID 0000 QPN 0x0011 PSN 0x...` and ` remote address: ...`.
+fn qpns(printed: &str) -> Option<(u32, u32)> {
+    let of = |end: &str| {
+        let line = printed.lines().find(|line| line.trim_start().starts_with(end))?;
+        let qpn = line.split_whitespace().skip_while(|word| *word != "QPN").nth(1)?;
+        u32::from_str_radix(qpn.strip_prefix("0x")?, 16).ok()
+    };
+    Some((of("local address:")?, of("remote address:")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = "\
+ local address: LID 0000 QPN 0x0012 PSN 0x3e8b30 RKey 0x000321 VAddr 0x007f
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:00:00:01
+ remote address: LID 0000 QPN 0x0017 PSN 0x9ad1c6 RKey 0x000542 VAddr 0x007f
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 8192       2210             0.00               0.018104            0.000276
+";
+
+    #[test]
+    fn figures_are_read_where_perftest_writes_them() {
+        assert_eq!(goodput_bps(PRINTED), Some(18_104_000.0));
+        assert_eq!(qpns(PRINTED), Some((0x12, 0x17)));
+        assert_eq!(goodput_bps("Completion with error at client\n"), None);
+    }
+
+    #[test]
+    fn headers_take_their_part() {
+        let flow = Flow::new(Tool::Write, 1, 2, 1, 8);
+        let efficiency = flow.efficiency(&Options::default());
+        assert!((efficiency - 8_192.0 / (8_192.0 + 8.0 * 58.0 + 16.0)).abs() < 1e-12, "{efficiency}");
+        let jumbo = Options { mtu_bytes: 4_200, ipv6: true, vlan: Some(5) };
+        let efficiency = flow.efficiency(&jumbo);
+        assert!((efficiency - 8_192.0 / (8_192.0 + 2.0 * 82.0 + 16.0)).abs() < 1e-12, "{efficiency}");
+    }
+
+    #[test]
+    fn a_server_is_seen_to_listen() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
+                     \x20  0: 00000000:4650 00000000:0000 0A 00000000:00000000\n\
+                     \x20  1: 0100007F:4651 0100007F:9C40 01 00000000:00000000\n";
+        assert!(is_listening(table, 18_000));
+        assert!(!is_listening(table, 18_001) && !is_listening(table, 18_002));
+    }
+
+    #[test]
+    fn fairness_is_one_for_equals_and_one_nth_for_one_alone() {
+        assert!((jain(&[2.0, 2.0, 2.0]) - 1.0).abs() < 1e-12);
+        assert!((jain(&[3.0, 0.0, 0.0]) - 1.0 / 3.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a scenario found: a table of measurements, and assertions with their figures.
+
+use std::fmt::Display;
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+/// What a scenario found.
+#[derive(Serialize)]
+pub struct Report {
+    scenario: String,
+    kernel: String,
+    columns: Vec<String>,
+    rows: Vec<Vec<String>>,
+    checks: Vec<Check>,
+}
+
+#[derive(Serialize)]
+struct Check {
+    what: String,
+    measured: String,
+    wanted: String,
+    ok: bool,
+}
+
+impl Report {
+    /// An empty one for this kernel.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub fn new(scenario: &str) -> Result<Self> {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").context("the kernel's release")?;
+        Ok(Self {
+            scenario: scenario.to_owned(),
+            kernel: kernel.trim().to_owned(),
+            columns: Vec::new(),
+            rows: Vec::new(),
+            checks: Vec::new(),
+        })
+    }
+
+    /// Names the columns of the table.
+    pub fn columns(&mut self, columns: &[&str]) {
+        self.columns = columns.iter().map(|column| (*column).to_owned()).collect();
+        println!("{}", self.columns.join(" | "));
+    }
+
+    /// Adds a row to the table.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let row: Vec<String> = cells.into_iter().collect();
+        println!("{}", row.join(" | "));
+        self.rows.push(row);
+    }
+
+    /// Asserts.
+    pub fn check(&mut self, what: &str, measured: impl Display, wanted: impl Display, ok: bool) {
+        let (measured, wanted) = (measured.to_string(), wanted.to_string());
+        println!("{} {what}: {measured}, wanted {wanted}", if ok { "ok  " } else { "FAIL" });
+        self.checks.push(Check { what: what.to_owned(), measured, wanted, ok });
+    }
+
+    /// Asserts that a figure is not below a bound.
+    pub fn at_least(&mut self, what: &str, measured: f64, bound: f64) {
+        self.check(what, format!("{measured:.3}"), format!("at least {bound:.3}"), measured >= bound);
+    }
+
+    /// Asserts that a figure is not above a bound.
+    pub fn at_most(&mut self, what: &str, measured: f64, bound: f64) {
+        self.check(what, format!("{measured:.3}"), format!("at most {bound:.3}"), measured <= bound);
+    }
+
+    /// Asserts a number.
+    pub fn equals(&mut self, what: &str, measured: u64, wanted: u64) {
+        self.check(what, measured, wanted, measured == wanted);
+    }
+
+    /// Whether something was asserted, and all of it held.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        !self.checks.is_empty() && self.checks.iter().all(|check| check.ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_asserted_is_nothing_passed() {
+        let mut report = Report::new("none").unwrap();
+        assert!(!report.passed());
+        report.at_least("goodput", 0.95, 0.9);
+        assert!(report.passed());
+        report.equals("drops", 1, 0);
+        assert!(!report.passed());
+        report.equals("marks", 1, 1);
+        assert!(!report.passed(), "one failure is enough");
+    }
+
+    #[test]
+    fn bounds_include_themselves_and_no_more() {
+        let mut report = Report::new("none").unwrap();
+        report.at_least("x", 1.0, 1.0);
+        report.at_most("x", 1.0, 1.0);
+        assert!(report.passed());
+        report.at_most("x", f64::NAN, 1.0);
+        assert!(!report.passed(), "no figure is no success");
+    }
+}

@@ -1,0 +1,85 @@
+//! Every program on this kernel's verifier, attached in every way.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::loaded_maps;
+use aya::programs::loaded_programs;
+use dcqcn::net::Netns;
+
+use super::super::command::{json_in, script_in, sh_in};
+use super::super::report::Report;
+
+/// Ways to attach, and what makes each.
+const WAYS: &[(&str, &str)] = &[
+    ("host, fq", "attach v0 --pacer fq --xdp-mode driver"),
+    ("host, fq, XDP in skb mode", "attach v0 --pacer fq --xdp-mode skb"),
+    ("host, htb", "attach v0 --pacer htb --set link_rate=100mbit"),
+    ("host, no pacer", "attach v0 --pacer none"),
+    ("switch", "attach v0 --role switch --set link_rate=100mbit"),
+    ("inline", "attach v0 --inline w0 --set link_rate=100mbit"),
+];
+
+/// How long the kernel may take to free what nobody uses.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let netns = Netns::create("verifier")?;
+    for link in ["v0 type veth peer name v1", "w0 type veth peer name w1"] {
+        sh_in(&netns, &format!("ip link add {link}"))?;
+    }
+    for iface in ["v0", "v1", "w0", "w1"] {
+        sh_in(&netns, &format!("ip link set {iface} up"))?;
+    }
+    report.columns(&["attached as", "XDP", "TC", "pacer", "left behind"]);
+    script_in(&netns, "mkdir -p /run/dcqcn")?;
+    let before = left(&netns)?;
+    for (way, line) in WAYS {
+        let info = json_in(&netns, &format!("dcqcn --json {line}")).with_context(|| (*way).to_owned())?;
+        let loaded = left(&netns)?;
+        ensure!(loaded.programs > before.programs, "{way}: nothing was loaded");
+        sh_in(&netns, "dcqcn detach --all")?;
+        let after = settled(&netns, &before)?;
+        let text = |key: &str| info.get(key).and_then(|value| value.as_str()).unwrap_or("-").to_owned();
+        let remains = if after == before { "nothing".to_owned() } else { format!("{after:?}") };
+        report.row([(*way).to_owned(), text("xdp_mode"), text("tc_mode"), text("pacer"), remains.clone()]);
+        report.check(way, remains, "loads, attaches, leaves nothing", after == before);
+    }
+    Ok(())
+}
+
+/// What could be left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Left {
+    programs: usize,
+    maps: usize,
+    qdiscs: String,
+    xdp: usize,
+    pins: String,
+}
+
+fn left(netns: &Netns) -> Result<Left> {
+    let (programs, maps) = loaded();
+    Ok(Left {
+        programs,
+        maps,
+        qdiscs: sh_in(netns, "tc qdisc show")?,
+        xdp: sh_in(netns, "ip -details link show")?.matches("prog/xdp").count(),
+        pins: script_in(netns, "find /run/dcqcn -type f ! -name lock")?,
+    })
+}
+
+/// What is left once the kernel has freed what nobody uses.
+fn settled(netns: &Netns, expected: &Left) -> Result<Left> {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until && loaded() != (expected.programs, expected.maps) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    left(netns)
+}
+
+/// Programs and maps in the kernel.
+fn loaded() -> (usize, usize) {
+    (loaded_programs().count(), loaded_maps().count())
+}

@@ -1,0 +1,240 @@
+//! Debian's kernels: image, modules, and what boots them.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueEnum;
+
+use super::initramfs;
+use super::mirror::Mirror;
+use super::room;
+use super::tree::Tree;
+use crate::run::{self, header};
+
+/// A line of kernels that one suite of Debian carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum Series {
+    /// The oldest supported: Debian 12's own.
+    #[value(name = "6.1")]
+    V6_1,
+    /// Debian 12's backport.
+    #[value(name = "6.12")]
+    V6_12,
+    /// The newest: Debian 13's backport.
+    #[value(name = "7")]
+    V7,
+}
+
+impl Series {
+    fn name(self) -> &'static str {
+        match self {
+            Self::V6_1 => "6.1",
+            Self::V6_12 => "6.12",
+            Self::V7 => "7",
+        }
+    }
+
+    /// Whether everything must run on it. The others move in the archive.
+    pub(super) fn is_required(self) -> bool {
+        self == Self::V6_1
+    }
+
+    fn source(self, mirror: &Mirror) -> String {
+        match self {
+            Self::V6_1 => Mirror::source(&mirror.security, "bookworm-security"),
+            Self::V6_12 => Mirror::source(&mirror.main, "bookworm-backports"),
+            Self::V7 => Mirror::source(&mirror.main, "trixie-backports"),
+        }
+    }
+}
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The package that depends on the newest kernel. Not the `cloud` one, which has no soft-RoCE.
+const META: &str = "linux-image-amd64";
+/// What a kernel's packages are called, before its release.
+const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
+/// Modules nobody needs here: half of the tree.
+const LEFT_OUT: [&str; 6] =
+    ["drivers/gpu", "drivers/media", "drivers/net/wireless", "drivers/staging", "drivers/scsi", "sound"];
+const ROOM_MB: u64 = 900;
+
+/// A kernel ready to boot.
+pub(super) struct Kernel {
+    dir: PathBuf,
+    release: String,
+}
+
+impl Kernel {
+    /// The kernel in `cache`, fetched when it is not there.
+    pub(super) fn ensure(cache: &Path, series: Series, tree: &Tree) -> Result<Self> {
+        let dir = cache.join(format!("kernel-{series}"));
+        if !dir.is_dir() {
+            room::require(cache, ROOM_MB, "a kernel")?;
+            let partial = cache.join(format!("kernel-{series}.partial"));
+            if partial.exists() {
+                fs::remove_dir_all(&partial)
+                    .with_context(|| format!("cannot remove {}", partial.display()))?;
+            }
+            fetch(&partial, series)?;
+            prepare(&partial, series, tree)?;
+            fs::rename(&partial, &dir).with_context(|| format!("cannot rename {}", partial.display()))?;
+        }
+        let release = only_entry(&dir.join(MODULES))?;
+        Ok(Self { dir, release })
+    }
+
+    /// As `uname -r` says it.
+    pub(super) fn release(&self) -> &str {
+        &self.release
+    }
+
+    pub(super) fn image(&self) -> PathBuf {
+        self.dir.join("boot").join(format!("vmlinuz-{}", self.release))
+    }
+
+    pub(super) fn initramfs(&self) -> PathBuf {
+        self.dir.join(INITRAMFS)
+    }
+
+    /// The directory that is the guest's `/lib/modules`.
+    pub(super) fn modules(&self) -> PathBuf {
+        self.dir.join(MODULES)
+    }
+}
+
+const MODULES: &str = "lib/modules";
+const INITRAMFS: &str = "initramfs.img";
+
+/// Downloads and unpacks the packages of the newest kernel of `series`.
+fn fetch(dir: &Path, series: Series) -> Result<()> {
+    let mirror = Mirror::detect()?;
+    let source = series.source(&mirror);
+    header(format_args!("kernel {series}: `{source}`"));
+    // An apt of its own: this machine's package lists and sources stay as they are.
+    let apt_dir = dir.join("apt");
+    for part in ["state/lists/partial", "cache/archives/partial"] {
+        let part = apt_dir.join(part);
+        fs::create_dir_all(&part).with_context(|| format!("cannot make {}", part.display()))?;
+    }
+    for (file, text) in [("sources.list", source.as_str()), ("status", "")] {
+        fs::write(apt_dir.join(file), text).context("cannot write apt's sources")?;
+    }
+    let apt = |program: &str| {
+        let mut command = Command::new(program);
+        for (option, value) in [
+            ("Dir::Etc::SourceList", apt_dir.join("sources.list")),
+            ("Dir::Etc::SourceParts", "-".into()),
+            ("Dir::State", apt_dir.join("state")),
+            ("Dir::State::status", apt_dir.join("status")),
+            ("Dir::Cache", apt_dir.join("cache")),
+            ("APT::Sandbox::User", "root".into()),
+            // An index that cannot be had is an error, not a warning.
+            ("APT::Update::Error-Mode", "any".into()),
+        ] {
+            command.arg("-o").arg(format!("{option}={}", value.display()));
+        }
+        command.env("LC_ALL", "C").current_dir(dir);
+        command
+    };
+    run::capture(apt("apt-get").args(["-q", "update"])).with_context(|| {
+        format!("the packages of kernel {series} cannot be listed; can the mirror be reached?")
+    })?;
+    let closure = run::capture(apt("apt-cache").args(["depends", "--recurse", "--important", META]))?;
+    let packages = kernel_packages(&closure, series)?;
+    run::stream(apt("apt-get").args(["-q", "download"]).args(&packages))
+        .with_context(|| format!("the packages of kernel {series} cannot be downloaded"))?;
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {
+        let package = entry?.path();
+        if package.extension().is_some_and(|extension| extension == "deb") {
+            unpack(&package, dir)?;
+            fs::remove_file(&package).with_context(|| format!("cannot remove {}", package.display()))?;
+        }
+    }
+    fs::remove_dir_all(&apt_dir).with_context(|| format!("cannot remove {}", apt_dir.display()))
+}
+
+/// The kernel's own packages among everything that [`META`] needs.
+fn kernel_packages(closure: &str, series: Series) -> Result<Vec<String>> {
+    let names: Vec<&str> = closure
+        .lines()
+        .filter(|line| {
+            PARTS.iter().any(|part| {
+                line.strip_prefix(part).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            })
+        })
+        .collect();
+    ensure!(!names.is_empty(), "the archive has no {META} for kernel {series}");
+    let expected = format!("-{series}.");
+    if let Some(other) = names.iter().find(|name| !name.contains(&expected)) {
+        bail!("the archive has {other} where kernel {series} was expected");
+    }
+    Ok(names.into_iter().map(str::to_owned).collect())
+}
+
+/// Unpacks a package, without the modules nobody needs.
+fn unpack(package: &Path, into: &Path) -> Result<()> {
+    let mut deb = Command::new("dpkg-deb");
+    deb.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());
+    let mut child = deb.spawn().with_context(|| run::not_started(&deb))?;
+    let archive = child.stdout.take().context("no pipe from dpkg-deb")?;
+    let mut tar = Command::new("tar");
+    tar.arg("-x").arg("-C").arg(into).stdin(archive);
+    tar.args(LEFT_OUT.map(|path| format!("--exclude=*/kernel/{path}")));
+    run::stream(&mut tar)?;
+    let status = child.wait().context("cannot wait for dpkg-deb")?;
+    ensure!(status.success(), "{} is damaged ({status})", package.display());
+    Ok(())
+}
+
+/// One layout for all of them, module dependencies, and the initramfs.
+fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
+    let merged = dir.join("usr").join(MODULES);
+    if merged.is_dir() {
+        fs::create_dir_all(dir.join("lib"))?;
+        fs::rename(&merged, dir.join(MODULES))
+            .with_context(|| format!("cannot move {}", merged.display()))?;
+    }
+    let release = only_entry(&dir.join(MODULES))?;
+    let image = dir.join("boot").join(format!("vmlinuz-{release}"));
+    ensure!(image.is_file(), "the packages of kernel {series} have no {}", image.display());
+    run::capture(tree.command("usr/bin/kmod", "depmod").arg("-b").arg(dir).arg(&release))?;
+    initramfs::build(&dir.join(MODULES).join(&release), tree, &dir.join(INITRAMFS))
+}
+
+/// The name of the one thing in `dir`.
+fn only_entry(dir: &Path) -> Result<String> {
+    let mut entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let first = entries.next().with_context(|| format!("nothing is in {}", dir.display()))??;
+    ensure!(entries.next().is_none(), "more than one kernel is in {}", dir.display());
+    Ok(first.file_name().to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_in_one_package_or_in_several() {
+        let one =
+            "linux-image-amd64\n  Depends: linux-image-6.1.0-56-amd64\nlinux-image-6.1.0-56-amd64\nkmod\n";
+        assert_eq!(kernel_packages(one, Series::V6_1).unwrap(), ["linux-image-6.1.0-56-amd64"]);
+        let several = "linux-image-amd64\nlinux-modules-amd64\nlinux-base-7.3.4+deb13-amd64\n\
+                       linux-binary-7.3.4+deb13-amd64\nlinux-modules-7.3.4+deb13-amd64\nlinux-image-7.3.4+deb13-amd64\n";
+        assert_eq!(kernel_packages(several, Series::V7).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn another_kernel_than_asked_for_is_named() {
+        let moved = kernel_packages("linux-image-8.0.1-amd64\n", Series::V7).unwrap_err().to_string();
+        assert!(moved.contains("linux-image-8.0.1-amd64"), "{moved}");
+        assert!(kernel_packages("kmod\n", Series::V6_12).is_err());
+    }
+}

@@ -1,0 +1,216 @@
+//! The virtual machine: QEMU with a kernel, the guest's tree and a directory shared with it.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::kernel::Kernel;
+use super::tree::Tree;
+use crate::run;
+
+/// What the guest says at the end, and nobody else does.
+pub(super) const PASS: &str = "dcqcn-vm: PASS";
+pub(super) const FAIL: &str = "dcqcn-vm: FAIL";
+/// First program after the root file system is there, in the shared directory.
+pub(super) const START: &str = "start";
+/// No address randomisation and no mitigations: both only cost time under emulation.
+const KERNEL_ARGUMENTS: &str =
+    "console=ttyS0 quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0";
+const CPUS: u32 = 2;
+const MEMORY_MB: u32 = 1_024;
+/// A guest under KVM has said something long before.
+const KVM_PATIENCE: Duration = Duration::from_secs(15);
+
+/// What runs the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accelerator {
+    Kvm,
+    /// QEMU's software emulation.
+    Tcg,
+}
+
+/// How a run ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Pass,
+    Fail,
+    /// Without saying either: it hung until the limit, or its kernel gave up.
+    Limit(Duration),
+    Silent,
+}
+
+/// A guest that can be started.
+pub(super) struct Machine<'a> {
+    pub(super) tree: &'a Tree,
+    pub(super) kernel: &'a Kernel,
+    pub(super) accelerator: Accelerator,
+    /// Read and written from both sides; `/share` in the guest.
+    pub(super) share: &'a Path,
+}
+
+impl Machine<'_> {
+    /// Runs the guest and shows each of its lines to `line`; ends it at the limit.
+    pub(super) fn run(&self, limit: Duration, mut line: impl FnMut(&str)) -> Result<End> {
+        let mut command = self.command("stdio");
+        let mut qemu = Qemu::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let output = qemu.0.stdout.take().context("no pipe from QEMU")?;
+        let until = Instant::now() + limit;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || read_lines(output, |line| sender.send(line).is_ok()));
+        loop {
+            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(text) if text == PASS => return Ok(End::Pass),
+                Ok(text) if text == FAIL => return Ok(End::Fail),
+                Ok(text) => line(&text),
+                Err(RecvTimeoutError::Timeout) => return Ok(End::Limit(limit)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(End::Silent),
+            }
+        }
+    }
+
+    /// Runs the guest with its console on this terminal.
+    pub(super) fn converse(&self) -> Result<()> {
+        run::stream(&mut self.command("mon:stdio"))
+    }
+
+    fn command(&self, serial: &str) -> Command {
+        let accelerator = match self.accelerator {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Tcg => "tcg,thread=multi",
+        };
+        let mut command = qemu(self.tree, self.kernel, accelerator);
+        command
+            .args(["-serial", serial, "-append", KERNEL_ARGUMENTS])
+            .arg("-initrd")
+            .arg(self.kernel.initramfs());
+        for (tag, path, access) in [
+            ("tree", self.tree.root(), ",readonly=on"),
+            ("modules", &self.kernel.modules(), ",readonly=on"),
+            ("share", self.share, ""),
+        ] {
+            let path = path.display();
+            let share =
+                format!("local,path={path},mount_tag={tag},security_model=none,multidevs=remap{access}");
+            command.arg("-virtfs").arg(share);
+        }
+        command
+    }
+}
+
+/// KVM where it runs this very kernel, and otherwise why not. That `/dev/kvm` can be opened says little: inside a
+/// virtual machine it may not be able to start a guest.
+pub(super) fn accelerator(tree: &Tree, kernel: &Kernel) -> Result<(Accelerator, String)> {
+    if let Err(error) = File::options().read(true).write(true).open("/dev/kvm") {
+        return Ok((Accelerator::Tcg, format!("/dev/kvm: {error}")));
+    }
+    let mut command = qemu(tree, kernel, "kvm");
+    command.args(["-serial", "stdio", "-append", "console=ttyS0 panic=-1"]);
+    let mut qemu = Qemu::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()))?;
+    let output = qemu.0.stdout.take().context("no pipe from QEMU")?;
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || read_lines(output, |line| sender.send(line).is_ok()));
+    Ok(match lines.recv_timeout(KVM_PATIENCE) {
+        Ok(_) => (Accelerator::Kvm, "/dev/kvm starts guests".into()),
+        Err(_) => (Accelerator::Tcg, "/dev/kvm is there but starts no guest".into()),
+    })
+}
+
+fn qemu(tree: &Tree, kernel: &Kernel, accelerator: &str) -> Command {
+    let mut command = tree.command("usr/bin/qemu-system-x86_64", "qemu-system-x86_64");
+    command.args(["-accel", accelerator, "-cpu", "max", "-nodefaults", "-no-reboot", "-display", "none"]);
+    command.args(["-smp", &CPUS.to_string(), "-m", &MEMORY_MB.to_string()]);
+    for firmware in ["usr/share/qemu", "usr/share/seabios"] {
+        command.arg("-L").arg(tree.join(firmware));
+    }
+    command.arg("-kernel").arg(kernel.image());
+    command
+}
+
+/// A running QEMU, which does not outlive what started it.
+struct Qemu(Child);
+
+impl Qemu {
+    fn start(command: &mut Command) -> Result<Self> {
+        Ok(Self(command.spawn().with_context(|| run::not_started(command))?))
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // An error means that it has ended by itself.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Hands each line on, without what a terminal would need, until `keep` says no.
+fn read_lines(from: impl Read, mut keep: impl FnMut(String) -> bool) {
+    let mut reader = BufReader::new(from);
+    let mut bytes = Vec::new();
+    // A pipe that fails is one whose writer is gone.
+    while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
+        let text = strip_escapes(String::from_utf8_lossy(&bytes).trim_end());
+        bytes.clear();
+        if !text.is_empty() && !keep(text) {
+            return;
+        }
+    }
+}
+
+/// `text` without the escape sequences (ESC, then up to a letter) a firmware writes.
+fn strip_escapes(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| c.is_ascii_alphabetic()).map_or(part.len(), |at| at + 1);
+        out.push_str(part.get(end..).unwrap_or_default());
+    }
+    out
+}
+
+/// Puts what the guest starts with into its shared directory.
+pub(super) fn write_start(share: &Path, script: &str) -> Result<()> {
+    let path = share.join(START);
+    fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))
+}
+
+impl End {
+    /// Fails unless it passed.
+    pub(super) fn check(&self) -> Result<()> {
+        match self {
+            Self::Pass => Ok(()),
+            Self::Fail => bail!("a check failed"),
+            Self::Limit(limit) => bail!("no end after {} s, its limit; QEMU was stopped", limit.as_secs()),
+            Self::Silent => bail!("the guest ended without a verdict: its kernel or its driver gave up"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_lose_what_only_a_terminal_needs() {
+        let mut lines = Vec::new();
+        read_lines(&b"\x1bc\x1b[?7l\x1b[2J\r\n\x1b[0mstarted\r\n\r\nlast"[..], |line| {
+            lines.push(line);
+            true
+        });
+        assert_eq!(lines, ["started", "last"]);
+    }
+
+    #[test]
+    fn only_a_pass_is_success() {
+        assert!(End::Pass.check().is_ok());
+        assert!(End::Fail.check().is_err() && End::Silent.check().is_err());
+        let limit = End::Limit(Duration::from_secs(90)).check().unwrap_err().to_string();
+        assert!(limit.contains("90 s"), "{limit}");
+    }
+}

@@ -1,0 +1,253 @@
+//! Real soft-RoCE on stock Debian kernels: a guest under QEMU that runs `dcqcn` and perftest side by side.
+//!
+//! Everything is a Debian package and is kept in `target/vm`: one tree that is the guest's root and where QEMU runs from, and a
+//! directory per kernel. A scenario gets a fresh guest, and counts as passed only when the guest says so.
+
+mod initramfs;
+mod kernel;
+mod machine;
+mod mirror;
+mod report;
+mod room;
+mod scenario;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use self::kernel::{Kernel, Series};
+use self::machine::{Accelerator, Machine};
+use self::scenario::{Driver, Outcome, Scenario};
+use self::tree::Tree;
+use crate::build;
+use crate::run::{self, header};
+use crate::workspace::Workspace;
+
+/// Options of `cargo xtask vm`.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// Scenarios to run; all when none is named.
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// Kernels to run them on; those beside 6.1 are left out, loudly, when the archive has none.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "6.1")]
+    kernel: Vec<Series>,
+    /// Write what was measured into docs/soft-roce.md.
+    #[arg(long)]
+    report: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Say which scenarios there are.
+    List,
+    /// A shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
+    Shell {
+        /// The kernel to boot.
+        #[arg(long, value_enum, default_value = "6.1")]
+        kernel: Series,
+    },
+}
+
+/// Longest a guest may take from its start to the first line of its driver, emulated, on a busy machine.
+const BOOT: Duration = Duration::from_secs(60);
+
+/// A scenario that ran, or could not.
+pub(crate) struct Finished {
+    scenario: String,
+    series: Series,
+    seconds: f64,
+    outcome: Option<Outcome>,
+    verdict: Result<(), String>,
+}
+
+impl Finished {
+    fn verdict(&self) -> String {
+        let checks = self.outcome.as_ref().map_or(&[][..], |outcome| &outcome.checks);
+        let passed = checks.iter().filter(|check| check.ok).count();
+        let failed = if self.verdict.is_ok() { "" } else { "**failed**, " };
+        format!("{failed}{passed} of {}, {:.0} s", checks.len(), self.seconds)
+    }
+}
+
+/// Runs scenarios, lists them, or gives a shell.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if let Some(Verb::List) = args.verb {
+        let driver = prepare_driver(workspace)?;
+        for scenario in driver.scenarios()? {
+            let ci = if scenario.is_ci { " (CI)" } else { "" };
+            println!("{:12} {}{ci}", scenario.name, scenario.about);
+        }
+        return Ok(());
+    }
+    ensure!(
+        run::is_root(),
+        "the guest's file system has files of root's and is shared with it, which needs root; run `cargo xtask vm` as root"
+    );
+    if let Some(Verb::Shell { kernel }) = args.verb {
+        return shell(workspace, kernel);
+    }
+    let driver = prepare_driver(workspace)?;
+    let scenarios = scenario::choose(driver.scenarios()?, &args.scenarios)?;
+    let mut finished = Vec::new();
+    let mut left_out = Vec::new();
+    let guest = Guest::prepare(workspace, driver)?;
+    for series in args.kernel.iter().copied().collect::<BTreeSet<_>>() {
+        match guest.boot(series) {
+            Ok(booted) => {
+                for scenario in &scenarios {
+                    finished.push(booted.run(scenario)?);
+                }
+            }
+            Err(error) if !series.is_required() => {
+                left_out.push(format!("SKIPPED kernel {series}: {error:#}"))
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    for run in &finished {
+        println!("{:8} {:12} {}", run.series.to_string(), run.scenario, run.verdict());
+    }
+    left_out.iter().for_each(|line| println!("{line}"));
+    if args.report {
+        report::write(workspace, &finished)?;
+    }
+    let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
+    ensure!(failed == 0, "{failed} of {} scenarios failed", finished.len());
+    Ok(())
+}
+
+/// Installs what the guest is made with, if this machine allows: only `vm` and the ring of tests in it need it.
+pub(crate) fn setup() {
+    if let Err(error) = tree::install_mmdebstrap() {
+        eprintln!("   `cargo xtask vm` will not run here: {error:#}");
+    }
+}
+
+fn prepare_driver(workspace: &Workspace) -> Result<Driver> {
+    build::run(workspace)?;
+    Driver::build(workspace)
+}
+
+fn shell(workspace: &Workspace, series: Series) -> Result<()> {
+    let guest = Guest::prepare(workspace, prepare_driver(workspace)?)?;
+    let booted = guest.boot(series)?;
+    machine::write_start(&guest.share, &format!("{PREPARE}{SHELL}{END}"))?;
+    booted.machine().converse()
+}
+
+/// What every guest does first. The share has our own command; the guest's modules are the running kernel's.
+const PREPARE: &str = "\
+export PATH=/share:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
+modprobe configfs
+mount -t configfs configfs /sys/kernel/config
+ip link set lo up
+hostname guest
+cd /share
+";
+/// `b` ends QEMU at once; nothing has to be written back.
+const END: &str = "sync\necho b > /proc/sysrq-trigger\nsleep 60\n";
+/// With a terminal of its own, or there is no job control.
+const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\n";
+
+/// What guests of any kernel need.
+struct Guest {
+    cache: PathBuf,
+    share: PathBuf,
+    tree: Tree,
+}
+
+impl Guest {
+    fn prepare(workspace: &Workspace, driver: Driver) -> Result<Self> {
+        ensure!(
+            std::env::consts::ARCH == "x86_64",
+            "the guest runs this machine's own binaries under qemu-system-x86_64, and this is {}",
+            std::env::consts::ARCH
+        );
+        let cache = workspace.host_target().join("vm");
+        let share = cache.join("share");
+        fs::create_dir_all(&share).with_context(|| format!("cannot make {}", share.display()))?;
+        let tree = Tree::ensure(&cache)?;
+        let (host, guest) = (tree::host_c_library()?, tree.c_library()?);
+        ensure!(
+            host <= guest,
+            "this machine's C library is {}.{}, the guest's {}.{} (Debian 12): what is built here does not run there; \
+             build on Debian 12",
+            host.0,
+            host.1,
+            guest.0,
+            guest.1
+        );
+        for binary in [workspace.binary().as_path(), driver.path()] {
+            let name = binary.file_name().context("a binary without a name")?;
+            fs::copy(binary, share.join(name))
+                .with_context(|| format!("cannot copy {}", binary.display()))?;
+        }
+        Ok(Self { cache, share, tree })
+    }
+
+    fn boot(&self, series: Series) -> Result<Booted<'_>> {
+        let kernel = Kernel::ensure(&self.cache, series, &self.tree)?;
+        let (accelerator, why) = machine::accelerator(&self.tree, &kernel)?;
+        header(format_args!("Linux {} under QEMU, {accelerator:?}: {why}", kernel.release()));
+        Ok(Booted { guest: self, series, kernel, accelerator })
+    }
+}
+
+/// A guest with its kernel.
+struct Booted<'a> {
+    guest: &'a Guest,
+    series: Series,
+    kernel: Kernel,
+    accelerator: Accelerator,
+}
+
+impl Booted<'_> {
+    fn machine(&self) -> Machine<'_> {
+        let Guest { tree, share, .. } = self.guest;
+        Machine { tree, kernel: &self.kernel, accelerator: self.accelerator, share }
+    }
+
+    /// Runs a scenario in a guest of its own.
+    fn run(&self, scenario: &Scenario) -> Result<Finished> {
+        let name = &scenario.name;
+        let result = self.guest.share.join("result.json");
+        if result.exists() {
+            fs::remove_file(&result).with_context(|| format!("cannot remove {}", result.display()))?;
+        }
+        let run = format!("vm-guest run {name} result.json\n");
+        machine::write_start(&self.guest.share, &format!("{PREPARE}{run}{END}"))?;
+        header(format_args!("{name} on Linux {}", self.kernel.release()));
+        let started = Instant::now();
+        let end = self.machine().run(BOOT + scenario.limit(), |line| {
+            println!("{:6.1} {line}", started.elapsed().as_secs_f64());
+        })?;
+        let seconds = started.elapsed().as_secs_f64();
+        let outcome = scenario::outcome(&result)?;
+        self.keep(name, &result)?;
+        let verdict = end.check().map_err(|error| format!("{error:#}"));
+        if let Err(error) = &verdict {
+            println!("FAILED {name} on Linux {}: {error}", self.kernel.release());
+        }
+        Ok(Finished { scenario: name.clone(), series: self.series, seconds, outcome, verdict })
+    }
+
+    /// Keeps a result where the next run does not overwrite it.
+    fn keep(&self, name: &str, result: &Path) -> Result<()> {
+        if !result.exists() {
+            return Ok(());
+        }
+        let dir = self.guest.cache.join("results").join(self.series.to_string());
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let kept = dir.join(format!("{name}.json"));
+        fs::copy(result, &kept).with_context(|| format!("cannot write {}", kept.display()))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! What the guest's driver can run, and what came out of it.
+//!
+//! The driver (`tests/src/bin/vm-guest.rs`) knows its scenarios; it is asked here on this machine and run in the guest.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use crate::run::{self, header, stream};
+use crate::workspace::Workspace;
+
+/// A scenario.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Scenario {
+    pub(super) name: String,
+    pub(super) about: String,
+    /// Hard limit, boot included.
+    pub(super) limit_s: u64,
+    /// One of those that every change must pass.
+    pub(super) is_ci: bool,
+}
+
+impl Scenario {
+    pub(super) fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit_s)
+    }
+}
+
+/// What the guest wrote about a run.
+#[derive(Debug, Deserialize)]
+pub(super) struct Outcome {
+    pub(super) kernel: String,
+    pub(super) columns: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+    pub(super) checks: Vec<Check>,
+}
+
+/// One assertion with its figure.
+#[derive(Debug, Deserialize)]
+pub(super) struct Check {
+    pub(super) what: String,
+    pub(super) measured: String,
+    pub(super) wanted: String,
+    pub(super) ok: bool,
+}
+
+/// The guest's driver, built for this machine, whose C library is the guest's.
+pub(super) struct Driver {
+    path: PathBuf,
+}
+
+impl Driver {
+    pub(super) fn build(workspace: &Workspace) -> Result<Self> {
+        header("the guest's driver, release");
+        stream(workspace.cargo("build").args(["--release", "-p", "dcqcn-tests", "--bin", "vm-guest"]))?;
+        Ok(Self { path: workspace.host_target().join("release/vm-guest") })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn scenarios(&self) -> Result<Vec<Scenario>> {
+        let list = run::capture(Command::new(&self.path).arg("list"))?;
+        serde_json::from_str(&list).context("the driver's list of scenarios cannot be read")
+    }
+}
+
+/// Those of `all` that are called for: all of them when none is named.
+pub(super) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenario>> {
+    if names.is_empty() {
+        return Ok(all);
+    }
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|scenario| scenario.name == **name)) {
+        let known: Vec<_> = all.iter().map(|scenario| scenario.name.as_str()).collect();
+        bail!("there is no scenario `{unknown}`; there are: {}", known.join(", "));
+    }
+    Ok(all.into_iter().filter(|scenario| names.contains(&scenario.name)).collect())
+}
+
+/// What a run in the guest left behind; `None` if it did not get so far.
+pub(super) fn outcome(path: &Path) -> Result<Option<Outcome>> {
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .with_context(|| format!("{} is not what the driver writes", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> Scenario {
+        Scenario { name: name.into(), about: String::new(), limit_s: 90, is_ci: false }
+    }
+
+    #[test]
+    fn scenarios_are_chosen_by_name() {
+        let all = || vec![named("verifier"), named("incast")];
+        assert_eq!(choose(all(), &[]).unwrap().len(), 2);
+        let one = choose(all(), &["incast".into()]).unwrap();
+        assert_eq!((one.len(), one[0].name.as_str()), (1, "incast"));
+        let unknown = choose(all(), &["incats".into()]).unwrap_err().to_string();
+        assert!(unknown.contains("`incats`") && unknown.contains("verifier, incast"), "{unknown}");
+    }
+}

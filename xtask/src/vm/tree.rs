@@ -1,0 +1,154 @@
+//! The guest's file system, which is also where QEMU runs from: installing QEMU on the machine itself could remove other
+//! packages of its family.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::mirror::{self, Mirror};
+use super::room;
+use crate::apt::Apt;
+use crate::run::{self, header, stream};
+
+/// What the guest and the machine it runs on need.
+const PACKAGES: [&str; 14] = [
+    "qemu-system-x86",
+    "seabios",
+    "ipxe-qemu",
+    "kmod",
+    "xz-utils",
+    "busybox-static",
+    "iproute2",
+    "ethtool",
+    "procps",
+    "tcpdump",
+    "rdma-core",
+    "ibverbs-providers",
+    "rdmacm-utils",
+    "perftest",
+];
+const MMDEBSTRAP: &str = "mmdebstrap";
+/// Room for the tree and for what mmdebstrap needs on the way.
+const ROOM_MB: u64 = 1_000;
+/// Three times the share of ordinary work.
+const NICENESS: i32 = -5;
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// A directory with the guest's Debian in it.
+pub(super) struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// The tree in `cache`, made when it is not there or was made of other packages.
+    pub(super) fn ensure(cache: &Path) -> Result<Self> {
+        let root = cache.join("tree");
+        let list = cache.join("tree.packages");
+        let wanted = PACKAGES.join(" ");
+        if root.is_dir() && fs::read_to_string(&list).is_ok_and(|made_of| made_of == wanted) {
+            return Ok(Self { root });
+        }
+        install_mmdebstrap()?;
+        room::require(cache, ROOM_MB, "the guest's file system")?;
+        let mirror = Mirror::detect()?;
+        let partial = cache.join("tree.partial");
+        for old in [&root, &partial] {
+            if old.exists() {
+                fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
+            }
+        }
+        header(format_args!(
+            "guest: {} packages of Debian {} from {}",
+            PACKAGES.len(),
+            mirror::SUITE,
+            mirror.main
+        ));
+        let mut command = Command::new(MMDEBSTRAP);
+        command.args(["--variant=minbase", "--format=directory", "--quiet"]);
+        command.arg(format!("--include={}", PACKAGES.join(",")));
+        command.arg("--aptopt=APT::Install-Recommends \"false\"");
+        for line in Mirror::transport()? {
+            command.arg(format!("--aptopt={line}"));
+        }
+        for unused in ["man", "doc", "locale", "info"] {
+            command.arg(format!("--dpkgopt=path-exclude=/usr/share/{unused}/*"));
+        }
+        command.arg(mirror::SUITE).arg(&partial);
+        command.arg(Mirror::source(&mirror.main, mirror::SUITE));
+        command.arg(Mirror::source(&mirror.security, &format!("{}-security", mirror::SUITE)));
+        stream(&mut command).with_context(|| {
+            format!("the guest's packages could not be installed; can {} be reached?", mirror.main)
+        })?;
+        fs::rename(&partial, &root).with_context(|| format!("cannot rename {}", partial.display()))?;
+        fs::write(&list, wanted).with_context(|| format!("cannot write {}", list.display()))?;
+        Ok(Self { root })
+    }
+
+    /// Its root directory.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// `path` in it.
+    pub(super) fn join(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// A program of the tree, with the tree's own libraries, under the name `argv0`. It goes before other work: a guest's
+    /// clock runs on while the guest does not, and its queues overflow for no reason of its own.
+    pub(super) fn command(&self, program: &str, argv0: &str) -> Command {
+        let libraries = self.join(LIBRARIES);
+        let mut command = Command::new("nice");
+        command.arg(format!("--adjustment={NICENESS}")).arg(libraries.join("ld-linux-x86-64.so.2"));
+        command.arg("--argv0").arg(argv0).arg("--library-path").arg(&libraries).arg(self.join(program));
+        command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
+        command
+    }
+
+    /// Its C library's version.
+    pub(super) fn c_library(&self) -> Result<(u32, u32)> {
+        c_library_version(&run::capture(&mut Command::new(self.join(LIBRARIES).join("libc.so.6")))?)
+    }
+}
+
+/// The version of this machine's C library, which what is built here asks for.
+pub(super) fn host_c_library() -> Result<(u32, u32)> {
+    c_library_version(&run::capture(Command::new("getconf").arg("GNU_LIBC_VERSION"))?)
+}
+
+/// The first `MAJOR.MINOR` in `text`.
+fn c_library_version(text: &str) -> Result<(u32, u32)> {
+    text.split([' ', '\n'])
+        .filter_map(|word| word.trim_end_matches('.').split_once('.'))
+        .find_map(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
+        .with_context(|| format!("no version of a C library in `{}`", text.trim()))
+}
+
+/// Installs mmdebstrap, where this can.
+pub(super) fn install_mmdebstrap() -> Result<()> {
+    if run::find_program(MMDEBSTRAP).is_some() {
+        return Ok(());
+    }
+    let mut apt = Apt::detect().context("the guest is made by `mmdebstrap`, a Debian package; install it")?;
+    if !apt.has_lists() {
+        apt.refresh();
+    }
+    apt.install(&[MMDEBSTRAP.to_owned()])?;
+    ensure!(run::find_program(MMDEBSTRAP).is_some(), "{MMDEBSTRAP} was installed and is not in PATH");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_c_libraries_are_read() {
+        assert_eq!(c_library_version("glibc 2.36\n").unwrap(), (2, 36));
+        let banner = "GNU C Library (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36.\nCopyright";
+        assert_eq!(c_library_version(banner).unwrap(), (2, 36));
+        assert!(c_library_version("musl").is_err());
+    }
+}
