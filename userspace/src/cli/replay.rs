@@ -20,11 +20,13 @@ use crate::replay::{self, DEFAULT_LINK_RATE_BPS, EngineKind, Options};
 #[command(after_long_help = "\
 Unless a role is set all three points are on: egress marks and paces, ingress answers with CNPs,
 XDP takes CNPs. The link has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and
-attaches nothing.
+attaches nothing. The engine `bmv2` needs root and BMv2: it starts simple_switch in a network namespace of
+its own. Depths are then in packets of 1082 bytes, times in microseconds, random numbers the switch's own.
 
 Examples:
   dcqcn replay incast.pcap --hook egress --set link_rate=1gbit --out marked.pcap
   dcqcn replay incast.pcap --hook ingress --engine kernel > kernel.jsonl
+  dcqcn replay incast.pcap --hook ingress --engine bmv2 > bmv2.jsonl
   dcqcn replay incast.pcap --hook egress | jq -c 'select(.marked) | {index, depth_before_bytes}'")]
 pub(super) struct ReplayArgs {
     /// A pcap or pcapng file. Cooked (device "any") and bare IP packets get an Ethernet header.
@@ -33,7 +35,8 @@ pub(super) struct ReplayArgs {
     /// Where the packets meet the data plane.
     #[arg(long, value_enum)]
     hook: Hook,
-    /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel.
+    /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel. `bmv2`: the P4
+    /// program, in simple_switch.
     #[arg(long, value_enum, default_value = "reference")]
     engine: EngineKind,
     /// Where the random sequence begins.

@@ -11,8 +11,7 @@ use tempfile::NamedTempFile;
 use super::output::Output;
 use super::settings::SettingsArgs;
 use crate::params::{Assignment, SetError, Settings};
-use crate::replay::EngineKind;
-use crate::trace::{self, Format, Options, Picture};
+use crate::trace::{self, EngineKind, Format, Options, Picture};
 
 /// Show what CNPs and packets do to the rate of one flow, event by event.
 ///

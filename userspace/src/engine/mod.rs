@@ -1,9 +1,10 @@
 //! One interface over everything that can run the three hooks: [`Reference`] is `dcqcn-common` compiled for the host,
-//! [`Kernel`] the real eBPF object through `BPF_PROG_TEST_RUN`.
+//! [`Kernel`] the real eBPF object through `BPF_PROG_TEST_RUN`, [`Bmv2`] the P4 program in `simple_switch`.
 //!
 //! Time, randomness and packets are handed in; packets, verdicts and the whole state of the maps come out, the same
-//! from both to the last byte.
+//! from the first two to the last byte. What is different in P4 is in `docs/p4.md`.
 
+mod bmv2;
 mod kernel;
 mod reference;
 
@@ -13,8 +14,9 @@ use dcqcn_common::layout::{Backlog, CmSet, Counters, NpSet, Pair, QUEUES, RpSet}
 use dcqcn_common::params::Params;
 use serde::Serialize;
 
-use crate::dataplane;
+use crate::{dataplane, p4};
 
+pub use bmv2::Bmv2;
 pub use kernel::Kernel;
 pub use reference::Reference;
 
@@ -125,6 +127,9 @@ pub struct State {
 /// What goes wrong in an engine; the reference engine never fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The switch, or what it is configured with.
+    #[error(transparent)]
+    Bmv2(#[from] p4::Error),
     /// Loading the object, or reading its maps.
     #[error(transparent)]
     Dataplane(#[from] dataplane::Error),

@@ -20,7 +20,7 @@ use super::{Engine, Error, Hook, Meta, Outcome, Run, State, Verdict};
 use crate::dataplane::{self, Sizes};
 
 /// Maps begin as zero bytes; these are what zero bytes mean.
-const EMPTY_RP_FLOW: RpFlow = RpFlow {
+pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
     id: QpId::NONE,
     _pad: 0,
     last_seen_ns: 0,

@@ -6,6 +6,7 @@
 
 mod error;
 mod ethtool;
+pub mod frames;
 pub mod link;
 mod netlink;
 pub mod netns;

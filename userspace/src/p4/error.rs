@@ -133,6 +133,26 @@ pub enum Error {
         /// What, and what to do instead.
         message: String,
     },
+    /// The switch does not start.
+    #[error("simple_switch did not start: {reason}")]
+    Start {
+        /// What it says, or what is missing.
+        reason: String,
+    },
+    /// Its ports cannot be made or used.
+    #[error("the switch's ports: {reason}")]
+    Ports {
+        /// Why.
+        reason: String,
+    },
+    /// A packet neither left the switch nor was counted as dropped.
+    #[error("the switch lost a packet of {len} bytes that came in by port {port}")]
+    Lost {
+        /// Its length.
+        len: usize,
+        /// The port.
+        port: u16,
+    },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {

@@ -159,7 +159,7 @@ impl Planner<'_> {
 
     fn congestion_point(&mut self, port: u16, config: &Config, switch: &Switch) -> Result<()> {
         for (tc, wred) in config.wred.iter().enumerate() {
-            let in_packets = |bytes| packets(bytes, switch).min(MAX_DEPTH_PACKETS);
+            let in_packets = |bytes| switch.packets(bytes).min(MAX_DEPTH_PACKETS);
             // The same arithmetic as for bytes, with packets in their place.
             let thresholds = WredConfig {
                 kmin_bytes: in_packets(wred.kmin_bytes),
@@ -266,17 +266,11 @@ fn blind(config: &Config, switch: &Switch) -> Vec<Command> {
             }
             let limits = classes().filter_map(|tc| config.wred.get(tc)).map(|wred| wred.queue_limit_bytes);
             if let Some(bytes) = limits.max().filter(|bytes| *bytes != 0) {
-                commands.push(Command::QueueDepth { port, queue, packets: packets(bytes, switch).max(1) });
+                commands.push(Command::QueueDepth { port, queue, packets: switch.packets(bytes).max(1) });
             }
         }
     }
     commands
-}
-
-/// A depth in packets: to the nearest.
-fn packets(bytes: u64, switch: &Switch) -> u64 {
-    let packet = switch.packet.0.max(1);
-    bytes.saturating_add(packet / 2) / packet
 }
 
 /// An address as the program keeps it.

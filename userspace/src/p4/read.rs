@@ -59,15 +59,23 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// As [`Self::rp_flows`].
     pub fn rp_index(&mut self, id: &QpId) -> Result<Option<u64>> {
-        self.index("rp", id)
+        Ok(self.rp_places()?.into_iter().find(|(_, there)| there == id).map(|(place, _)| place))
     }
 
-    /// Where a flow of the notification point has its registers, if it has.
+    /// Every flow of the reaction point, and where it has its registers.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
-    pub fn np_index(&mut self, id: &QpId) -> Result<Option<u64>> {
-        self.index("np", id)
+    pub fn rp_places(&mut self) -> Result<Vec<(u64, QpId)>> {
+        self.places("rp")
+    }
+
+    /// Every flow of the notification point, and where it has its registers.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn np_places(&mut self) -> Result<Vec<(u64, QpId)>> {
+        self.places("np")
     }
 
     /// The flow of the reaction point at an index.
@@ -211,10 +219,9 @@ impl<'a> Reader<'a> {
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
     }
 
-    fn index(&mut self, point: &str, id: &QpId) -> Result<Option<u64>> {
-        let ids = self.ids(point, Which::All)?;
-        let found = ids.iter().position(|(there, seen_ns)| there == id && *seen_ns != 0);
-        Ok(found.map(|index| index as u64))
+    fn places(&mut self, point: &str) -> Result<Vec<(u64, QpId)>> {
+        let ids = self.ids(point, Which::All)?.into_iter().zip(0..);
+        Ok(ids.filter(|((_, seen_ns), _)| *seen_ns != 0).map(|((id, _), place)| (place, id)).collect())
     }
 
     /// Who has each place, and when it was used last; 0 = nobody.

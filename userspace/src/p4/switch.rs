@@ -286,6 +286,13 @@ pub fn parse(name: &str, text: &str) -> Result<(Settings, Switch), FileErrors> {
 }
 
 impl Switch {
+    /// A depth in packets: to the nearest.
+    #[must_use]
+    pub fn packets(&self, bytes: u64) -> u64 {
+        let packet = self.packet.0.max(1);
+        bytes.saturating_add(packet / 2) / packet
+    }
+
     /// What is wrong with it as a whole.
     fn problem(&self) -> Option<String> {
         let mut numbers: Vec<u16> = self.port.iter().map(|port| port.number).collect();

@@ -24,7 +24,8 @@ use pcap_file::PcapError;
 use serde::Serialize;
 
 use crate::dataplane::Sizes;
-use crate::engine::{self, Engine, Hook, Kernel, Meta, Outcome, Reference, Verdict};
+use crate::engine::{self, Bmv2, Engine, Hook, Kernel, Meta, Outcome, Reference, Verdict};
+use crate::p4::switch::DEFAULT_PACKET_BYTES;
 use departures::Departures;
 use line::{Bytes, Emitted, Flow, Left, Line};
 
@@ -46,6 +47,8 @@ pub enum EngineKind {
     Reference,
     /// The eBPF object, in the running kernel.
     Kernel,
+    /// The P4 program, in `simple_switch`.
+    Bmv2,
 }
 
 /// What to replay, and how.
@@ -125,6 +128,10 @@ pub fn run(options: &Options, output: &mut impl Write) -> Result<Summary, Error>
             replay(options, capture, &params, Reference::new(sizes, &params, seed), output)
         }
         EngineKind::Kernel => replay(options, capture, &params, Kernel::new(sizes, &params, seed)?, output),
+        EngineKind::Bmv2 => {
+            let packet_bytes = DEFAULT_PACKET_BYTES.into();
+            replay(options, capture, &params, Bmv2::new(&params, packet_bytes)?, output)
+        }
     }
 }
 

@@ -21,7 +21,6 @@ use dcqcn_common::rate::{RateMachine, RpParams};
 
 use crate::engine;
 use crate::params::{Settings, SettingsError};
-use crate::replay::EngineKind;
 use flow::{Flow, InKernel, Reference};
 
 pub use input::{Event, Events, InputError, Kind, MAX_SEND_BYTES, MAX_TIME_NS, Problem};
@@ -33,6 +32,15 @@ const EPOCH_NS: u64 = 10_000_000_000;
 /// How far ahead packets may leave: no bound, but for what fits. (A data plane that lets packets wait for seconds has
 /// lost its way; a trace asks what the rates come to.)
 const HORIZON_NS: u64 = 1 << 62;
+
+/// What runs the machine. (The P4 program keeps time in microseconds: `dcqcn replay` has it.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum EngineKind {
+    /// The library, in this process.
+    Reference,
+    /// The eBPF object, in the running kernel.
+    Kernel,
+}
 
 /// What to trace, and how.
 #[derive(Clone, Debug)]

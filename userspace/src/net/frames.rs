@@ -1,0 +1,194 @@
+//! Raw sockets: whole frames out of, and in from, one interface.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, send, setsockopt, socket,
+    sockopt,
+};
+
+/// How long a frame that must arrive may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a frame that must not arrive is waited for: a thousand times what the frames that do arrive take.
+pub const SILENCE: Duration = Duration::from_millis(150);
+/// Receive buffer, bytes: room for every frame of the longest test, should nobody read meanwhile.
+const RECEIVE_BUFFER_BYTES: usize = 128 << 20;
+/// Longest frame: an MTU of 9216 and headers.
+const FRAME_BYTES: usize = 10_000;
+
+/// `struct tpacket_auxdata` (include/uapi/linux/if_packet.h): the tag the kernel keeps beside a frame.
+const AUXDATA_LEN: usize = 20;
+const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
+const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
+/// Not in the libc crate: do not show what leaves the interface (Linux 4.20).
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+/// A raw socket at one interface. It shows what arrives there, after XDP and before TC.
+#[derive(Debug)]
+pub struct RawSocket {
+    fd: OwnedFd,
+}
+
+impl RawSocket {
+    /// Opens a socket at the interface with this index, in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn open(ifindex: u32) -> Result<Self> {
+        let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
+        for option in [libc::PACKET_AUXDATA, PACKET_IGNORE_OUTGOING] {
+            set_packet_option(&fd, option).context("a packet socket's option")?;
+        }
+        bind(&fd, ifindex).context("cannot bind a packet socket")?;
+        Ok(Self { fd })
+    }
+
+    /// Bounds what the socket may have on its way out, so that [`Self::send`] waits for the interface's queue. The
+    /// kernel counts its own overhead too.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn limit_send_buffer(&self, bytes: usize) -> Result<()> {
+        Ok(setsockopt(&self.fd, sockopt::SndBuf, &bytes)?)
+    }
+
+    /// Sends a frame, and waits for room to do so.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn send(&self, frame: &[u8]) -> Result<()> {
+        loop {
+            match send(self.fd.as_raw_fd(), frame, MsgFlags::empty()) {
+                Ok(sent) => {
+                    ensure!(sent == frame.len(), "{sent} of {} bytes sent", frame.len());
+                    return Ok(());
+                }
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno).context("cannot send a frame"),
+            }
+        }
+    }
+
+    /// The next frame, tag included, if one arrives within `patience`.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn receive(&self, patience: Duration) -> Result<Option<Vec<u8>>> {
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(frame) = self.try_receive()? {
+                return Ok(Some(frame));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+            // Rounded up: a timeout of less than a millisecond would be none.
+            let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            match poll(&mut fds, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno).context("cannot wait for a frame"),
+            }
+        }
+    }
+
+    /// The next frame, which must come.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn expect(&self) -> Result<Vec<u8>> {
+        self.receive(PATIENCE)?.context("no frame arrived")
+    }
+
+    /// All frames that arrive until none has for a while.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn drain(&self) -> Result<Vec<Vec<u8>>> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.receive(SILENCE)? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    fn try_receive(&self) -> Result<Option<Vec<u8>>> {
+        let mut frame = vec![0; FRAME_BYTES];
+        let mut control = [0; 64];
+        let mut buffers = [IoSliceMut::new(&mut frame)];
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let received = recvmsg::<()>(self.fd.as_raw_fd(), &mut buffers, Some(&mut control), flags);
+        let (len, tag) = match received {
+            Ok(message) => {
+                ensure!(
+                    !message.flags.contains(MsgFlags::MSG_TRUNC),
+                    "a frame longer than {FRAME_BYTES} bytes"
+                );
+                (message.bytes, message.cmsgs()?.find_map(|message| tag(&message)))
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+            Err(errno) => return Err(errno).context("cannot receive a frame"),
+        };
+        frame.truncate(len);
+        // The kernel takes the outermost tag off; it goes back between the addresses and the type.
+        if let Some(tag) = tag {
+            frame.splice(12..12, tag);
+        }
+        Ok(Some(frame))
+    }
+}
+
+/// The tag in a packet socket's control message: TPID and TCI.
+fn tag(message: &ControlMessageOwned) -> Option<[u8; 4]> {
+    let ControlMessageOwned::Unknown(message) = message else {
+        return None;
+    };
+    // Status, lengths, offsets of the network and link header; then TCI and TPID.
+    let data: &[u8; AUXDATA_LEN] = message.data_bytes.first_chunk()?;
+    let [s0, s1, s2, s3, .., t0, t1, p0, p1] = *data;
+    if u32::from_ne_bytes([s0, s1, s2, s3]) & TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let has_tpid = u32::from_ne_bytes([s0, s1, s2, s3]) & TP_STATUS_VLAN_TPID_VALID != 0;
+    let tpid = if has_tpid { u16::from_ne_bytes([p0, p1]) } else { 0x8100 };
+    let [[p0, p1], [t0, t1]] = [tpid.to_be_bytes(), u16::from_ne_bytes([t0, t1]).to_be_bytes()];
+    Some([p0, p1, t0, t1])
+}
+
+fn set_packet_option(fd: &OwnedFd, option: libc::c_int) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value is one integer, and lives as long as the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            option,
+            (&raw const on).cast(),
+            size_of_val(&on) as u32,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn bind(fd: &OwnedFd, ifindex: u32) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_ifindex: ifindex.cast_signed(),
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: a whole `sockaddr_ll`, which lives as long as the call.
+    let result =
+        unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
