@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use dcqcn::params::{Profile, Settings};
-use dcqcn::replay::EngineKind;
-use dcqcn::trace::{self, Format, Options};
+use dcqcn::trace::{self, EngineKind, Format, Options};
 use dcqcn_common::rng;
 
 /// Every profile, on a link it is for.

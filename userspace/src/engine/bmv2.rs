@@ -221,12 +221,7 @@ impl Bmv2 {
     }
 
     /// Sends a packet through: what became of it, and what was sent beside it.
-    fn pass(
-        &mut self,
-        hook: Hook,
-        now_ns: u64,
-        packet: &[u8],
-    ) -> Result<(Option<Vec<u8>>, Vec<Vec<u8>>), p4::Error> {
+    fn pass(&mut self, hook: Hook, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
         let before = self.fates()?;
         let (socket, port) = if hook == Hook::Egress { (&self.host, HOST) } else { (&self.world, WORLD) };
         socket.send(packet).map_err(ports)?;
@@ -258,7 +253,7 @@ impl Bmv2 {
         for _ in 0..cnps {
             beside.push(self.world.receive(PATIENCE).map_err(ports)?.ok_or_else(lost)?);
         }
-        Ok((out, beside))
+        Ok(Passed { out, beside })
     }
 
     fn is_waiting(&mut self) -> Result<bool, p4::Error> {
@@ -281,6 +276,14 @@ impl Bmv2 {
         }
         Ok(Fates { dropped, cnps: reader.stat(Stat::NpEcnMarked)? - reader.stat(Stat::NpCnpSuppressed)? })
     }
+}
+
+/// What left the switch.
+struct Passed {
+    /// The packet; `None` if it was dropped.
+    out: Option<Vec<u8>>,
+    /// What was sent beside it.
+    beside: Vec<Vec<u8>>,
 }
 
 struct Fates {
@@ -335,7 +338,7 @@ impl Engine for Bmv2 {
             _ => 0,
         };
         self.prepare(hook, now_ns, packet, depth_bytes)?;
-        let (out, beside) = self.pass(hook, now_ns, packet)?;
+        let Passed { out, beside } = self.pass(hook, now_ns, packet)?;
         let mut outcome = match out {
             Some(out) => outcome(Verdict::Pass, out),
             None => outcome(Verdict::Drop, packet.to_vec()),
