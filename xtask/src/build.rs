@@ -28,14 +28,16 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<Pat
     header(format_args!("eBPF object: {}", toolchain.summary()));
     stream(&mut toolchain.cargo(workspace, "build")?)?;
 
-    let built = workspace.ebpf_target().join(TARGET).join("release/dcqcn-ebpf");
-    let object = workspace.ebpf_object();
-    let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-    // An object rewritten with the same content would make Cargo build user space again.
-    if fs::read(&object).ok().as_ref() != Some(&bytes) {
-        fs::write(&object, &bytes).with_context(|| format!("cannot write {}", object.display()))?;
+    let built = workspace.ebpf_target().join(TARGET).join("release");
+    for object in [workspace.ebpf_object(), workspace.baselines()] {
+        let built = built.join(object.file_name().context("an object without a name")?);
+        let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+        // An object rewritten with the same content would make Cargo build user space again.
+        if fs::read(&object).ok().as_ref() != Some(&bytes) {
+            fs::write(&object, &bytes).with_context(|| format!("cannot write {}", object.display()))?;
+        }
     }
-    Ok(object)
+    Ok(workspace.ebpf_object())
 }
 
 fn size_bytes(path: &std::path::Path) -> Result<u64> {

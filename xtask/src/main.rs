@@ -1,8 +1,10 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `fidelity`, `p4` and `vm`.
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `fidelity`, `p4` and
+//! `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
 mod apt;
+mod bench;
 mod build;
 mod check;
 mod deb;
@@ -49,6 +51,8 @@ enum Verb {
     Test(test::Args),
     /// Four senders into a 200 Mb/s port, with and without DCQCN, in network namespaces. Needs root.
     Demo(demo::Args),
+    /// Measure nanoseconds per packet, packets per second and the control plane. Needs root.
+    Bench(bench::Args),
     /// Run the simulations that docs/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
     /// Write the constants of the P4 program and compile it, where p4c is installed.
@@ -80,6 +84,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Deb => deb::run(&workspace),
         Verb::Test(args) => test::run(&workspace, &args),
         Verb::Demo(args) => demo::run(&workspace, &args),
+        Verb::Bench(args) => bench::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
         Verb::P4(args) => p4::run(&workspace, &args),
         Verb::Vm(args) => vm::run(&workspace, &args),

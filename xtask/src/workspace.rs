@@ -57,6 +57,11 @@ impl Workspace {
         self.ebpf_target().join("dcqcn-ebpf")
     }
 
+    /// The object with the programs that `cargo xtask bench` compares with.
+    pub(crate) fn baselines(&self) -> PathBuf {
+        self.ebpf_target().join("dcqcn-baselines")
+    }
+
     /// Tools installed for this checkout alone.
     pub(crate) fn tools(&self) -> PathBuf {
         self.root.join("target/ebpf-toolchain")

@@ -1,0 +1,295 @@
+//! What the data plane's cost is compared with: programs that do nothing, only parse, or only pace.
+//!
+//! An object of its own, which no host ever gets. `feed_tc` and `feed_xdp` stand before a program under measurement and
+//! give each packet the next queue pair of a list: a test run repeats one packet.
+#![no_std]
+#![no_main]
+#![feature(asm_experimental_arch)]
+
+mod packet;
+
+use core::hint::black_box;
+
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_spin_lock, xdp_action, xdp_md};
+use aya_ebpf::btf_maps::Array as BtfArray;
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_spin_lock as lock, bpf_spin_unlock as unlock};
+use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_pull_data, bpf_xdp_get_buff_len};
+use aya_ebpf::macros::{btf_map, classifier, map, xdp};
+use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
+use aya_ebpf::programs::{TcContext, XdpContext};
+use dcqcn_common::classify::{Frame, classify, mapped};
+use dcqcn_common::flow::{Entry, QpId, set_index};
+use dcqcn_common::layout::{DEFAULT_FLOWS, Set, WAYS};
+use dcqcn_common::wire::udp;
+
+use crate::packet::{header, pointer_field};
+
+/// Nothing, in XDP.
+#[xdp(frags)]
+pub fn empty_xdp(_ctx: XdpContext) -> u32 {
+    xdp_action::XDP_PASS
+}
+
+/// Nothing, in TC.
+#[classifier]
+pub fn empty_tc(_ctx: TcContext) -> i32 {
+    TC_ACT_UNSPEC
+}
+
+struct XdpFrame(XdpContext);
+
+impl XdpFrame {
+    #[inline(always)]
+    fn bounds(&self) -> (usize, usize) {
+        (pointer_field!(self.0.ctx, xdp_md, data), pointer_field!(self.0.ctx, xdp_md, data_end))
+    }
+}
+
+impl Frame for XdpFrame {
+    #[inline(always)]
+    fn frame_len(&self) -> u32 {
+        // SAFETY: the program's own context.
+        unsafe { bpf_xdp_get_buff_len(self.0.ctx) as u32 }
+    }
+
+    #[inline(always)]
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        let (data, data_end) = self.bounds();
+        header(data, data_end, at).map(|header| &*header)
+    }
+}
+
+/// The data plane's classifier and nothing else, in XDP.
+#[xdp(frags)]
+pub fn parse_xdp(ctx: XdpContext) -> u32 {
+    let _ = black_box(classify(&mut XdpFrame(ctx)).is_ok());
+    xdp_action::XDP_PASS
+}
+
+struct SkbFrame(TcContext);
+
+impl SkbFrame {
+    #[inline(always)]
+    fn raw(&self) -> *mut __sk_buff {
+        self.0.as_ptr().cast()
+    }
+
+    #[inline(always)]
+    fn bounds(&self) -> (usize, usize) {
+        (pointer_field!(self.raw(), __sk_buff, data), pointer_field!(self.raw(), __sk_buff, data_end))
+    }
+}
+
+impl Frame for SkbFrame {
+    #[inline(always)]
+    fn frame_len(&self) -> u32 {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        let (data, data_end) = self.bounds();
+        header(data, data_end, at).map(|header| &*header)
+    }
+
+    #[inline(always)]
+    fn pull(&mut self, len: usize) {
+        let (data, data_end) = self.bounds();
+        if data + len > data_end && len <= self.0.len() as usize {
+            // SAFETY: the program's own context.
+            unsafe { bpf_skb_pull_data(self.raw(), len as u32) };
+        }
+    }
+}
+
+/// The data plane's classifier and nothing else, in TC.
+#[classifier]
+pub fn parse_tc(ctx: TcContext) -> i32 {
+    let _ = black_box(classify(&mut SkbFrame(ctx)).is_ok());
+    TC_ACT_UNSPEC
+}
+
+/// Sends a copy of each packet out of its interface and does nothing else.
+#[classifier]
+pub fn clone_tc(ctx: TcContext) -> i32 {
+    let skb: *mut __sk_buff = ctx.as_ptr().cast();
+    // SAFETY: the program's own context and interface. A copy that does not go is not made again.
+    unsafe { bpf_clone_redirect(skb, (*skb).ifindex, 0) };
+    TC_ACT_UNSPEC
+}
+
+/// A flow of the minimal pacer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct EdtFlow {
+    id: QpId,
+    _pad: u32,
+    last_seen_ns: u64,
+    next_ns: u64,
+    ns_per_byte_q24: u64,
+}
+
+impl Entry for EdtFlow {
+    #[inline(always)]
+    fn id(&self) -> QpId {
+        self.id
+    }
+    #[inline(always)]
+    fn last_seen_ns(&self) -> u64 {
+        self.last_seen_ns
+    }
+}
+
+/// The minimal pacer's flows, looked up as the data plane's are.
+#[btf_map]
+pub static EDT: BtfArray<Set<EdtFlow>, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::new();
+
+/// 50 Gb/s: 0.16 ns a byte.
+const NS_PER_BYTE_Q24: u64 = (8 << 24) / 50;
+/// fq's horizon.
+const HORIZON_NS: u64 = 10_000_000_000;
+/// Headers of RoCEv2 over IPv4 without tags or options: Ethernet, IPv4, UDP and BTH.
+const HEADERS_LEN: usize = 54;
+
+/// The least that paces RoCE by queue pair: fixed offsets, the data plane's table, earliest departure times.
+#[classifier]
+pub fn edt_tc(ctx: TcContext) -> i32 {
+    let frame = SkbFrame(ctx);
+    let Some(packet) = frame.header::<HEADERS_LEN>(0) else {
+        return TC_ACT_UNSPEC;
+    };
+    let is_roce = packet[12..14] == [0x08, 0x00]
+        && packet[14] == 0x45
+        && packet[23] == udp::IP_PROTOCOL
+        && packet[36..38] == udp::ROCE_V2_PORT.to_be_bytes();
+    if !is_roce {
+        return TC_ACT_UNSPEC;
+    }
+    let id = QpId {
+        addr: mapped([packet[30], packet[31], packet[32], packet[33]]),
+        qpn: u32::from_be_bytes([0, packet[47], packet[48], packet[49]]),
+    };
+    let bytes = frame.frame_len() as u64;
+    let hash = id.hash(0);
+    // SAFETY: takes no arguments.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    let Some(set) = EDT.get_ptr_mut(set_index(hash, DEFAULT_FLOWS / WAYS as u32 - 1)) else {
+        return TC_ACT_UNSPEC;
+    };
+    let guard = set.cast::<bpf_spin_lock>();
+    // SAFETY: a map value whose first field is the lock.
+    unsafe { lock(guard) };
+    // SAFETY: a map value that is ours while the lock is held.
+    let set = unsafe { &mut *set };
+    if set.find(&id, hash).missing {
+        set.insert(
+            hash,
+            EdtFlow {
+                id,
+                _pad: 0,
+                last_seen_ns: now_ns,
+                next_ns: now_ns,
+                ns_per_byte_q24: NS_PER_BYTE_Q24,
+            },
+        );
+    }
+    let flow = &mut set.ways[set.place().way];
+    flow.last_seen_ns = now_ns;
+    let departure_ns = flow.next_ns.max(now_ns);
+    flow.next_ns = departure_ns + (bytes.wrapping_mul(flow.ns_per_byte_q24) >> 24);
+    // SAFETY: taken above.
+    unsafe { unlock(guard) };
+    if departure_ns - now_ns > HORIZON_NS {
+        return TC_ACT_SHOT;
+    }
+    // SAFETY: the program's own context; the field is writable.
+    unsafe { (*frame.raw()).tstamp = departure_ns };
+    TC_ACT_UNSPEC
+}
+
+/// Queue pairs of the packets to come, in order; a power of two.
+const ORDER_LEN: u32 = 1 << 20;
+
+/// What a fed packet becomes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Feed {
+    /// TOS, and the IPv4 checksum that belongs to it.
+    tos: u8,
+    _pad: u8,
+    checksum: [u8; 2],
+}
+
+/// The destination queue pairs, big endian in the lower three bytes.
+#[map]
+pub static ORDER: Array<u32> = Array::with_max_entries(ORDER_LEN, 0);
+
+/// What else changes.
+#[map]
+pub static FEED: Array<Feed> = Array::with_max_entries(1, 0);
+
+/// How many packets each CPU has fed.
+#[map]
+pub static FED: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
+
+/// The program under measurement, in XDP.
+#[map]
+pub static NEXT_XDP: ProgramArray = ProgramArray::with_max_entries(1, 0);
+
+/// The program under measurement, in TC.
+#[map]
+pub static NEXT_TC: ProgramArray = ProgramArray::with_max_entries(1, 0);
+
+/// Gives the packet between `data` and `data_end` the next queue pair, and its TOS back.
+#[inline(always)]
+fn feed(data: usize, data_end: usize) {
+    let (Some(fed), Some(feed)) = (FED.get_ptr_mut(0), FEED.get(0)) else {
+        return;
+    };
+    // SAFETY: this CPU's own value.
+    let index = unsafe {
+        *fed = (*fed).wrapping_add(1);
+        (*fed).wrapping_sub(1) % ORDER_LEN
+    };
+    let (Some(&qpn), Some(packet)) = (ORDER.get(index), header::<HEADERS_LEN>(data, data_end, 0)) else {
+        return;
+    };
+    let [_, a, b, c] = qpn.to_be_bytes();
+    [packet[47], packet[48], packet[49]] = [a, b, c];
+    packet[15] = feed.tos;
+    [packet[24], packet[25]] = feed.checksum;
+}
+
+/// Feeds a program in TC.
+#[classifier]
+pub fn feed_tc(ctx: TcContext) -> i32 {
+    let frame = SkbFrame(ctx);
+    let (data, data_end) = frame.bounds();
+    feed(data, data_end);
+    // SAFETY: what is called takes the same context and returns in this program's stead.
+    unsafe { NEXT_TC.tail_call(&frame.0, 0) };
+    TC_ACT_UNSPEC
+}
+
+/// Feeds a program in XDP.
+#[xdp(frags)]
+pub fn feed_xdp(ctx: XdpContext) -> u32 {
+    let frame = XdpFrame(ctx);
+    let (data, data_end) = frame.bounds();
+    feed(data, data_end);
+    // SAFETY: what is called takes the same context and returns in this program's stead.
+    unsafe { NEXT_XDP.tail_call(&frame.0, 0) };
+    xdp_action::XDP_PASS
+}
+
+/// Never reached: nothing here can panic, and the verifier would refuse the loop.
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,185 @@
+//! The control plane: live changes, a full dump, and the daemon.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use dcqcn::attach;
+use dcqcn::attach::Request;
+use dcqcn::params::{Assignment, Role, Settings};
+use dcqcn_common::params::Config;
+use dcqcn_common::wire::bth::Bth;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_tests::host::{Pair, request};
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::socket::PATIENCE;
+
+use crate::Bench;
+use crate::report::{Figure, Section};
+
+/// Flows of the dump.
+const FLOWS: u32 = 65_536;
+/// Places in its table, so that hardly a set overflows.
+const PLACES: u32 = 1 << 18;
+const FIRST_QPN: u32 = 0x100;
+const RATE: &str = "link_rate=100gbit";
+/// Class 3 marks every packet, and none.
+const MARK: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
+const LEAVE: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
+/// Packets after a change of which one at least has seen it.
+const ENOUGH: usize = 100;
+
+/// Measures the control plane.
+pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
+    changes(bench)?;
+    let Some(binary) = env::var_os("DCQCN_BIN").map(PathBuf::from) else {
+        bench.skip("dump and daemon", "DCQCN_BIN does not name the release binary; `cargo xtask bench` does");
+        return Ok(());
+    };
+    let pair = Pair::new("bench-control")?;
+    let request = request("a0", Role::Host, &[RATE])?;
+    let flows = if bench.quick { 1_024 } else { FLOWS };
+    let settings = Settings { flows: Some(PLACES), ..request.settings };
+    pair.a.attach_as(&Request { settings, ..request })?;
+    let socket = pair.a.socket("a0")?;
+    for qpn in FIRST_QPN..FIRST_QPN + flows {
+        socket.send(&Roce { dest_qpn: qpn, payload: 64, ..Roce::default() }.frame())?;
+    }
+    dump(bench, &pair, &binary, flows)?;
+    daemon(bench, &pair, &binary, flows)
+}
+
+/// How long after the call of a change the first packet leaves that has seen it, and how long the call takes.
+fn changes(bench: &mut Bench) -> Result<()> {
+    let pair = Pair::new("bench-change")?;
+    pair.a.attach("a0", Role::Switch, &[RATE, "wred.3.kmax=1GB", "wred.3.kmin=1GB"])?;
+    let (mut seen, mut took) = (Vec::new(), Vec::new());
+    let rounds = if bench.quick { 2 } else { 21 };
+    for round in 0..rounds {
+        bench.progress(&format!("control: live change {} of {rounds}", round + 1));
+        let (first, call) = change(&pair)?;
+        seen.push(first.as_secs_f64() * 1e6);
+        took.push(call.as_secs_f64() * 1e6);
+        pair.a.set("a0", &LEAVE)?;
+    }
+    bench.add(Figure::new(
+        Section::Control,
+        "live change: call to the first packet that sees it",
+        "us",
+        seen,
+    ));
+    bench.add(Figure::new(Section::Control, "live change: the whole call", "us", took));
+    Ok(())
+}
+
+/// Has everything marked from now on, while a sender sends.
+fn change(pair: &Pair) -> Result<(Duration, Duration)> {
+    let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let assignments: Vec<Assignment> = MARK.iter().map(|change| change.parse()).collect::<Result<_, _>>()?;
+    let (start, call, sent) = thread::scope(|scope| {
+        let sending = scope.spawn(|| -> Result<Vec<Instant>> {
+            let mut sent = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let psn = u32::try_from(sent.len())?;
+                let frame = Roce { psn, payload: 64, ..Roce::default() }.frame();
+                sent.push(Instant::now());
+                sender.send(&frame)?;
+                count.store(sent.len(), Ordering::Relaxed);
+            }
+            Ok(sent)
+        });
+        thread::sleep(Duration::from_millis(5));
+        let apply = |config: &mut Config| -> Result<()> {
+            assignments.iter().try_for_each(|change| Ok(change.apply(config)?))
+        };
+        let changed = pair.a.run(|| {
+            let start = Instant::now();
+            attach::change("a0", apply).map(|_| (start, start.elapsed()))
+        });
+        let (before, patience) = (count.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        while count.load(Ordering::Relaxed) < before + ENOUGH && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let sent = sending.join().map_err(|_| anyhow!("the sender died"))??;
+        let (start, call) = changed??;
+        Ok::<_, anyhow::Error>((start, call, sent))
+    })?;
+    let shape = Roce::default();
+    for frame in receiver.drain()? {
+        let tos = frame.get(shape.l3() + 1).copied().context("a short frame")?;
+        if Ecn::from_tos(tos) == Ecn::CE {
+            let bth = frame.get(shape.bth()..).and_then(Bth::parse).context("no BTH")?.0;
+            let at = sent.get(bth.psn() as usize).context("a packet that was never sent")?;
+            return Ok((at.saturating_duration_since(start), call));
+        }
+    }
+    Err(anyhow!("no packet saw the change"))
+}
+
+/// `dcqcn qp` of all flows.
+fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()> {
+    let mut ms = Vec::new();
+    for round in 0..if bench.quick { 1 } else { 7 } {
+        bench.progress(&format!("control: dump {}", round + 1));
+        let start = Instant::now();
+        let text = pair.a.command(&format!("{} qp a0 --json", binary.display()))?;
+        ms.push(start.elapsed().as_secs_f64() * 1e3);
+        let json: serde_json::Value = serde_json::from_str(&text)?;
+        let rows = json.pointer("/rp").and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+        // A few sets overflow.
+        ensure!(rows * 1_000 >= flows as usize * 999, "`dcqcn qp` shows {rows} of {flows} flows");
+    }
+    bench.add(Figure::new(Section::Control, format!("`dcqcn qp --json` of {flows} QPs"), "ms", ms));
+    Ok(())
+}
+
+/// A process that ends with its guard.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The daemon beside that table.
+fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()> {
+    let long = Duration::from_secs(if bench.quick { 1 } else { 10 });
+    bench.progress("control: the daemon");
+    let mut command = Command::new(binary);
+    command.args(["run", "a0"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = Running(pair.a.run(|| command.spawn())??);
+    // What it does at its start is not what it does all day.
+    thread::sleep(Duration::from_secs(1));
+    let pid = running.0.id();
+    let before = cpu_seconds(pid)?;
+    thread::sleep(long);
+    let cpu = (cpu_seconds(pid)? - before) / long.as_secs_f64() * 100.0;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
+    let resident: f64 = resident.context("no VmRSS")?.parse()?;
+    ensure!(running.0.try_wait()?.is_none(), "`dcqcn run a0` ended by itself");
+    let what = |figure: &str| format!("`dcqcn run` beside {flows} QPs: {figure}");
+    bench.add(Figure::new(Section::Control, what("CPU"), "%", vec![cpu]));
+    bench.add(Figure::new(Section::Control, what("memory"), "MB", vec![resident / 1e3]));
+    Ok(())
+}
+
+/// CPU time of a process, in ticks of 10 ms (proc(5): fields 14 and 15 of `stat`).
+fn cpu_seconds(pid: u32) -> Result<f64> {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in parentheses, may hold spaces.
+    let (_, fields) = stat.rsplit_once(") ").context("an odd /proc/PID/stat")?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>).sum::<Result<f64, _>>()?;
+    Ok(ticks / TICKS_PER_SECOND)
+}

@@ -1,0 +1,190 @@
+//! What a packet costs as the number of queue pairs grows, and two CPUs at one queue.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use aya::programs::Program;
+use dcqcn::engine::Hook;
+use dcqcn_common::layout::WAYS;
+use dcqcn_common::rng;
+use dcqcn_common::stats::Stat;
+use dcqcn_tests::packets::Roce;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::Bench;
+use crate::packets::{FAST_BPS, fed};
+use crate::report::{Figure, Section};
+use crate::runner::{Input, Instance, ORDER_LEN, host, program, program_of, run, switch};
+
+/// Places in the table, 95 % of which the most flows would fill if no set overflowed.
+const TABLE: u32 = 1 << 20;
+const FIRST_QPN: u32 = 0x100;
+/// Numbers of queue pairs.
+pub(crate) const QPS: [u32; 6] = [1, 64, 4_096, 65_536, 262_144, 1_000_000];
+/// What the tables call one queue pair.
+pub(crate) const ALONE: &str = "uniform, 1 QP";
+/// Exponent of the Zipf distribution, as traffic has it.
+const ZIPF: f64 = 1.0;
+const SEED: u64 = 0x0dc9_c0de;
+
+/// Name of the figure of `qps` queue pairs.
+pub(crate) fn name(distribution: &str, qps: u32) -> String {
+    format!("{distribution}, {qps} QP{}", if qps == 1 { "" } else { "s" })
+}
+
+/// Numbers from 0 up to 1.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 = rng::next(self.0);
+        f64::from(rng::value(self.0)) / (f64::from(u32::MAX) + 1.0)
+    }
+}
+
+/// Measures how costs grow.
+pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
+    let instance = Instance::load(&host(FAST_BPS), TABLE, |port| port)?;
+    let qps = if bench.quick { QPS.get(..3).unwrap_or(&QPS) } else { &QPS };
+    for &qps in qps {
+        let mut random = Random(SEED);
+        bench.progress(&format!("growth, {qps} queue pairs, uniform"));
+        bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)?;
+        table(bench, &instance, name("uniform", qps))?;
+        if qps == 1 {
+            continue;
+        }
+        bench.progress(&format!("growth, {qps} queue pairs, Zipf"));
+        let shares: Vec<f64> = (1..=qps)
+            .scan(0.0, |sum, rank| {
+                *sum += f64::from(rank).powf(-ZIPF);
+                Some(*sum)
+            })
+            .collect();
+        let total = shares.last().copied().context("no queue pairs")?;
+        bench.baselines.order(|_| {
+            let drawn = random.next() * total;
+            FIRST_QPN + shares.partition_point(|&share| share <= drawn) as u32
+        })?;
+        table(bench, &instance, name("Zipf", qps))?;
+    }
+    misses(bench)
+}
+
+/// Measures one order of packets.
+fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
+    let input = Input { packet: Roce::default().frame(), ..Input::default() };
+    let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+    // All flows get their places.
+    fed(&mut bench.baselines, egress, Hook::Egress, &input, ORDER_LEN)?;
+    let (rounds, repeat) = if bench.quick { (3, 10_000) } else { (15, 100_000) };
+    let evicted = instance.count(Hook::Egress, Stat::RpFlowEvicted)?;
+    let ns = (0..rounds)
+        .map(|_| fed(&mut bench.baselines, egress, Hook::Egress, &input, repeat))
+        .collect::<Result<Vec<_>>>()?;
+    let evicted = instance.count(Hook::Egress, Stat::RpFlowEvicted)? - evicted;
+    let share = evicted as f64 / f64::from(rounds * repeat);
+    let percent = Figure::new(Section::Growth, format!("{name}: evictions"), "%", vec![share * 100.0]);
+    bench.add(Figure::new(Section::Growth, name, "ns", ns).against(ALONE));
+    if evicted != 0 {
+        bench.add(percent);
+    }
+    Ok(())
+}
+
+/// Every packet is of a flow that is not in the table, and pushes one out.
+fn misses(bench: &mut Bench) -> Result<()> {
+    bench.progress("growth, misses");
+    let instance = Instance::load(&host(FAST_BPS), WAYS as u32, |port| port)?;
+    let input = Input { packet: Roce::default().frame(), ..Input::default() };
+    let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+    bench.baselines.order(|packet| FIRST_QPN + packet % 1_000)?;
+    fed(&mut bench.baselines, egress, Hook::Egress, &input, 1_000)?;
+    let (rounds, repeat) = if bench.quick { (3, 1_000) } else { (21, 10_000) };
+    let ns = (0..rounds)
+        .map(|_| {
+            instance.counted(Hook::Egress, Stat::RpFlowEvicted, u64::from(repeat) + 1, || {
+                fed(&mut bench.baselines, egress, Hook::Egress, &input, repeat)
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    bench.add(Figure::new(Section::Growth, "every lookup a miss", "ns", ns).against(ALONE));
+    Ok(())
+}
+
+/// Name of the figure of one CPU, and of two.
+pub(crate) const CPUS: [&str; 2] = ["1 CPU on one virtual queue", "2 CPUs on one virtual queue"];
+
+/// Packets of one burst: some 400 us, so that two that begin together run together.
+const BURST: u32 = 10_000;
+/// Share of two bursts in which both ran that lets them count.
+const OVERLAP: f64 = 0.9;
+
+/// Measures two CPUs on one virtual queue.
+pub(crate) fn cpus(bench: &mut Bench) -> Result<()> {
+    let available = thread::available_parallelism()?.get();
+    if available < CPUS.len() {
+        bench.skip(CPUS[1], "this machine has one CPU");
+        return Ok(());
+    }
+    let instance = Instance::of(&switch(FAST_BPS))?;
+    let input = Input { packet: Roce::default().frame(), ..Input::default() };
+    let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+    let wanted = if bench.quick { 3 } else { 41 };
+    let (mut one, mut two) = (Vec::new(), Vec::new());
+    // On a busy machine most pairs of bursts do not run together.
+    for attempt in 0..wanted * 20 {
+        if two.len() >= wanted {
+            break;
+        }
+        bench.progress(&format!("CPUs, attempt {}", attempt + 1));
+        if one.len() < wanted {
+            one.extend(together(egress, &input, 1)?);
+        }
+        two.extend(together(egress, &input, 2)?);
+    }
+    if two.is_empty() {
+        bench.skip(CPUS[1], "the machine is too busy: two CPUs never ran together");
+        return Ok(());
+    }
+    bench.add(Figure::new(Section::Cpus, CPUS[0], "Mpps", one).more_is_better());
+    bench.add(Figure::new(Section::Cpus, CPUS[1], "Mpps", two).more_is_better().against(CPUS[0]));
+    Ok(())
+}
+
+/// A burst on each of `cpus` CPUs at once: million packets per second in all, if they ran side by side.
+fn together(program: &Program, input: &Input, cpus: usize) -> Result<Option<f64>> {
+    let ready = &AtomicUsize::new(0);
+    let bursts = thread::scope(|scope| {
+        let burst = |cpu| {
+            scope.spawn(move || -> Result<(Instant, Instant)> {
+                let mut only = CpuSet::new();
+                only.set(cpu)?;
+                sched_setaffinity(Pid::from_raw(0), &only)?;
+                run(program, input, 1)?;
+                ready.fetch_add(1, Ordering::AcqRel);
+                // A thread that cannot run at all does not hold the other up for good.
+                let patience = Instant::now() + Duration::from_millis(50);
+                while ready.load(Ordering::Acquire) < cpus && Instant::now() < patience {
+                    std::hint::spin_loop();
+                }
+                let start = Instant::now();
+                run(program, input, BURST)?;
+                Ok((start, Instant::now()))
+            })
+        };
+        let threads: Vec<_> = (0..cpus).map(burst).collect();
+        let bursts = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?);
+        bursts.collect::<Result<Vec<_>>>()
+    })?;
+    let first = bursts.iter().map(|burst| burst.0).min().context("no burst")?;
+    let last = bursts.iter().map(|burst| burst.1).max().context("no burst")?;
+    let whole = last - first;
+    let ran: Duration = bursts.iter().map(|(start, end)| *end - *start).sum();
+    let overlap = ran.as_secs_f64() / (whole.as_secs_f64() * cpus as f64);
+    let packets = f64::from(BURST) * cpus as f64;
+    Ok((overlap >= OVERLAP).then(|| packets / whole.as_secs_f64() / 1e6))
+}

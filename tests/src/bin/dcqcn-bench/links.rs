@@ -1,0 +1,175 @@
+//! Packets per second through real interfaces: a sender at one end of a veth pair, a host that takes what arrives at the other.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
+use dcqcn::attach::Request;
+use dcqcn::net::tc::{Handle, HtbClass, QdiscSpec, kernel_has_qdisc};
+use dcqcn::params::{PacerChoice, Role, Settings};
+use dcqcn_tests::host::{Host, Pair, join, request};
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::socket::RawSocket;
+
+use crate::Bench;
+use crate::report::{Figure, Section};
+use crate::runner::Baselines;
+
+/// Rate of the shaped links: far more than one CPU sends.
+const RATE_BPS: u64 = 100_000_000_000;
+const RATE: &str = "link_rate=100gbit";
+/// What a shaper may send at once.
+const BURST_BYTES: u32 = 1 << 20;
+/// Minor number of the only class of an HTB alone.
+const CLASS: u16 = 0x10;
+
+/// Names of the figures that targets are about.
+pub(crate) const NOTHING: &str = "nothing attached";
+/// See [`NOTHING`].
+pub(crate) const EVERYTHING: &str = "everything: host at both ends, XDP native";
+
+/// What is at the two ends of a wire; `a` sends.
+type Setup = fn(&mut Baselines, &Pair, &str, &str) -> Result<()>;
+
+/// A wire: its name, what it is compared with, a qdisc it needs, and how it is set up.
+const WIRES: &[(&str, Option<&str>, Option<&str>, Setup)] = &[
+    (NOTHING, None, None, |_, _, _, _| Ok(())),
+    ("empty programs: TC at both ends, XDP native", Some(NOTHING), None, empty),
+    ("host at the sender (RP)", Some(NOTHING), None, |_, pair, a, _| attach(&pair.a, a, Role::Host, None)),
+    ("host at the receiver (NP), XDP native", Some(NOTHING), None, |_, pair, _, b| {
+        attach(&pair.b, b, Role::Host, None)
+    }),
+    ("switch port at the sender (CP)", Some(NOTHING), None, |_, pair, a, _| {
+        attach(&pair.a, a, Role::Switch, None)
+    }),
+    (EVERYTHING, Some(NOTHING), None, |_, pair, a, b| {
+        attach(&pair.a, a, Role::Host, None)?;
+        attach(&pair.b, b, Role::Host, None)
+    }),
+    (TBF, None, Some("tbf"), |_, pair, a, _| {
+        let spec = QdiscSpec::Tbf { rate_bps: RATE_BPS, burst_bytes: BURST_BYTES, limit_bytes: BURST_BYTES };
+        Ok(pair.a.netlink()?.replace_root(pair.a.index(a)?, Handle::new(1, 0), &spec)?)
+    }),
+    (HTB, None, Some("htb"), htb),
+    ("host at the sender, HTB pacer", Some(HTB), Some("htb"), |_, pair, a, _| {
+        attach(&pair.a, a, Role::Host, Some(PacerChoice::Htb))
+    }),
+    (FQ, None, Some("fq"), |_, pair, a, _| {
+        pair.a.command(&format!("tc qdisc replace dev {a} root fq")).map(drop)
+    }),
+    ("host at the sender, fq pacer", Some(FQ), Some("fq"), |_, pair, a, _| {
+        attach(&pair.a, a, Role::Host, Some(PacerChoice::Fq))
+    }),
+];
+const TBF: &str = "kernel's tbf alone";
+const HTB: &str = "kernel's htb alone, one class";
+const FQ: &str = "kernel's fq alone";
+
+fn attach(host: &Host, iface: &str, role: Role, pacer: Option<PacerChoice>) -> Result<()> {
+    let request = request(iface, role, &[RATE])?;
+    let settings = Settings { pacer: pacer.or(Some(PacerChoice::None)), flows: None, ..request.settings };
+    host.attach_as(&Request { settings, ..request }).map(drop)
+}
+
+fn htb(_: &mut Baselines, pair: &Pair, a: &str, _: &str) -> Result<()> {
+    let (netlink, index) = (pair.a.netlink()?, pair.a.index(a)?);
+    let spec = QdiscSpec::Htb { default_minor: CLASS, direct_qlen: 1_000 };
+    netlink.replace_root(index, Handle::new(1, 0), &spec)?;
+    Ok(netlink.replace_htb_class(
+        index,
+        &HtbClass {
+            parent: Handle::new(1, 0),
+            handle: Handle::new(1, CLASS),
+            rate_bps: RATE_BPS,
+            ceil_bps: RATE_BPS,
+            burst_bytes: BURST_BYTES,
+            cburst_bytes: BURST_BYTES,
+            quantum_bytes: 10_000,
+            priority: 0,
+        },
+    )?)
+}
+
+fn empty(baselines: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()> {
+    let tc: &mut SchedClassifier =
+        baselines.ebpf.program_mut("empty_tc").context("no program empty_tc")?.try_into()?;
+    pair.a.run(|| tc.attach(a, TcAttachType::Egress))??;
+    pair.b.run(|| tc.attach(b, TcAttachType::Ingress))??;
+    pair.b.run(|| tc.attach(b, TcAttachType::Egress))??;
+    let xdp: &mut Xdp =
+        baselines.ebpf.program_mut("empty_xdp").context("no program empty_xdp")?.try_into()?;
+    pair.b.run(|| xdp.attach(b, XdpMode::Driver))??;
+    Ok(())
+}
+
+/// Measures every wire, in turn.
+pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
+    let pair = Pair::new("bench-links")?;
+    let mut wires = Vec::new();
+    for (number, (name, against, qdisc, set_up)) in WIRES.iter().enumerate() {
+        bench.progress(&format!("links: {name}"));
+        if let Some(qdisc) = qdisc
+            && !kernel_has_qdisc(qdisc)?
+        {
+            bench.skip(name, &format!("the kernel has no {qdisc}"));
+            continue;
+        }
+        let (a, b) = (format!("wa{number}"), format!("wb{number}"));
+        join((&pair.a, &a, 1), (&pair.b, &b, 2), 4_200)?;
+        set_up(&mut bench.baselines, &pair, &a, &b).with_context(|| (*name).to_owned())?;
+        wires.push((*name, *against, pair.a.socket(&a)?, b, Vec::new()));
+    }
+    let (rounds, long) = if bench.quick { (2, 20) } else { (21, 150) };
+    let frame = Roce::default().frame();
+    for round in 0..rounds {
+        bench.progress(&format!("links, round {} of {rounds}", round + 1));
+        for (name, _, socket, b, rates) in &mut wires {
+            let rate = rate(&pair.b, socket, b, &frame, Duration::from_millis(long));
+            rates.push(rate.with_context(|| (*name).to_owned())?);
+        }
+    }
+    for (name, against, _, _, rates) in wires {
+        let figure = Figure::new(Section::Links, name, "kpps", rates).more_is_better();
+        bench.add(Figure { against: against.map(str::to_owned), ..figure });
+    }
+    Ok(())
+}
+
+/// Thousand packets that arrive per second of CPU time: sender and receiver share a CPU, as a veth pair does.
+fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Duration) -> Result<f64> {
+    let before = received(receiver, b)?;
+    let (sent, busy) = thread::scope(|scope| {
+        let sending = scope.spawn(|| -> Result<(u64, Duration)> {
+            let (start, cpu) = (Instant::now(), crate::runner::cpu_time()?);
+            let mut sent = 0;
+            while start.elapsed() < long {
+                for _ in 0..64 {
+                    socket.send(frame)?;
+                }
+                sent += 64;
+            }
+            Ok((sent, crate::runner::cpu_time()?.saturating_sub(cpu)))
+        });
+        sending.join().map_err(|_| anyhow::anyhow!("the sender died"))?
+    })?;
+    // A shaper may still hold some.
+    let patience = Instant::now() + Duration::from_secs(2);
+    let mut arrived = received(receiver, b)? - before;
+    while arrived < sent && Instant::now() < patience {
+        thread::sleep(Duration::from_millis(1));
+        arrived = received(receiver, b)? - before;
+    }
+    ensure!(arrived * 100 >= sent * 99, "{arrived} of {sent} packets arrived");
+    Ok(sent as f64 / busy.as_secs_f64() / 1e3)
+}
+
+/// Packets that have arrived at an interface.
+fn received(host: &Host, iface: &str) -> Result<u64> {
+    let text = host.command(&format!("ip -s -j link show dev {iface}"))?;
+    let links: serde_json::Value = serde_json::from_str(&text)?;
+    links
+        .pointer("/0/stats64/rx/packets")
+        .and_then(serde_json::Value::as_u64)
+        .context("`ip -s -j` names no packets")
+}

@@ -1,0 +1,164 @@
+//! Measures the data plane and its control plane; `cargo xtask bench` builds and runs it.
+
+mod control;
+mod growth;
+mod links;
+mod packets;
+mod programs;
+mod report;
+mod runner;
+mod tables;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+
+use crate::report::{Figure, Machine, Report, Section, Skipped, VERSION};
+use crate::runner::Baselines;
+
+/// Measure the data plane and its control plane.
+#[derive(Parser)]
+struct Args {
+    /// Fewer rounds and cases: whether it runs, not how fast.
+    #[arg(long)]
+    quick: bool,
+    /// Measure these parts only.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Section>,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Write the JSON to this file as well.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Compare with the JSON of an earlier run; what got slower is flagged, and makes the exit code 2.
+    #[arg(long, value_name = "OLD.json")]
+    compare: Option<PathBuf>,
+    /// Write the tables in Markdown, a file each, and the plots into this directory.
+    #[arg(long, value_name = "DIRECTORY")]
+    pages: Option<PathBuf>,
+}
+
+/// A run under way.
+pub(crate) struct Bench {
+    quick: bool,
+    baselines: Baselines,
+    figures: Vec<Figure>,
+    skipped: Vec<Skipped>,
+}
+
+impl Bench {
+    /// Takes a figure down.
+    pub(crate) fn add(&mut self, figure: Figure) {
+        self.figures.push(figure);
+    }
+
+    /// Takes down that something cannot be measured here.
+    pub(crate) fn skip(&mut self, what: &str, why: &str) {
+        eprintln!("SKIPPED {what}: {why}");
+        self.skipped.push(Skipped { what: what.to_owned(), why: why.to_owned() });
+    }
+
+    /// Says what is going on.
+    pub(crate) fn progress(&self, what: &str) {
+        eprintln!("   {what}");
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<ExitCode> {
+    ensure!(nix::unistd::Uid::effective().is_root(), "loading programs needs root: run it as root");
+    let old = args.compare.as_ref().map(read).transpose()?;
+    let start = Instant::now();
+    let mut bench =
+        Bench { quick: args.quick, baselines: Baselines::load()?, figures: Vec::new(), skipped: Vec::new() };
+    for section in Section::ALL {
+        if !args.only.is_empty() && !args.only.contains(&section) {
+            continue;
+        }
+        match section {
+            Section::Packets => packets::measure(&mut bench)?,
+            Section::Growth => growth::measure(&mut bench)?,
+            Section::Cpus => growth::cpus(&mut bench)?,
+            Section::Programs => programs::measure(&mut bench)?,
+            Section::Links => links::measure(&mut bench)?,
+            Section::Control => control::measure(&mut bench)?,
+        }
+    }
+    let mut report = Report {
+        version: VERSION,
+        machine: machine()?,
+        quick: args.quick,
+        seconds: start.elapsed().as_secs_f64(),
+        figures: bench.figures,
+        skipped: bench.skipped,
+        targets: Vec::new(),
+    };
+    report.targets = tables::targets(&report);
+    let json = serde_json::to_string_pretty(&report)?;
+    if let Some(file) = &args.save {
+        fs::write(file, &json).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if let Some(directory) = &args.pages {
+        tables::pages(&report, directory)?;
+    }
+    if args.json {
+        println!("{json}");
+    } else {
+        print!("{}", tables::text(&report));
+    }
+    let Some(old) = old else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let changes = report::compare(&old, &report);
+    // Standard output is the report's when it is JSON.
+    let text = tables::changes(&changes);
+    if args.json {
+        eprint!("{text}")
+    } else {
+        print!("\n{text}")
+    }
+    Ok(ExitCode::from(if changes.iter().any(|change| change.worse) { 2 } else { 0 }))
+}
+
+fn read(path: &PathBuf) -> Result<Report> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let report: Report = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no report of `cargo xtask bench --json`", path.display()))?;
+    ensure!(
+        report.version == VERSION,
+        "{} has version {}, this program makes version {VERSION}: make it again",
+        path.display(),
+        report.version
+    );
+    Ok(report)
+}
+
+/// What the figures depend on, without a name.
+fn machine() -> Result<Machine> {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
+    let field = |name: &str| {
+        cpuinfo.lines().find_map(|line| Some(line.strip_prefix(name)?.split_once(':')?.1.trim().to_owned()))
+    };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let kernel: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    Ok(Machine {
+        cpu: field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        cpus: std::thread::available_parallelism()?.get(),
+        is_virtual: field("flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+        kernel: kernel.split('.').take(2).collect::<Vec<_>>().join("."),
+    })
+}

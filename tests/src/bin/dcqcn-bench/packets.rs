@@ -1,0 +1,348 @@
+//! What one packet costs in each program, beside programs that do nothing, only parse, or only pace.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use aya::programs::{Program, SchedClassifier, TcAttachType};
+use dcqcn::engine::Hook;
+use dcqcn::params::Profile;
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{DEFAULT_FLOWS, Pair, PairSource};
+use dcqcn_common::params::{Config, Port};
+use dcqcn_common::rate::RateMachine;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_tests::host;
+use dcqcn_tests::packets::{Roce, v4};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::Bench;
+use crate::report::{Figure, Section};
+use crate::runner::{
+    Baselines, Input, Instance, LO, ORDER_LEN, Target, host as host_config, ns_per_run, program, program_of,
+    run, switch,
+};
+
+/// Link of the hosts whose flows are not held back: a packet of 1 KB lasts 11 ns.
+pub(crate) const FAST_BPS: u64 = 800_000_000_000;
+/// Link of the hosts whose flows are.
+const LINK_BPS: u64 = 100_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+/// Flows that catch up on an idle second.
+const IDLE_FLOWS: u32 = 1_024;
+/// TOS of CNPs: DSCP 48, Not-ECT.
+const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
+
+/// Names of the figures that others are compared with.
+const EMPTY_XDP: &str = "empty XDP program";
+const EMPTY_TC: &str = "empty TC program";
+/// See [`EMPTY_XDP`].
+pub(crate) const MINIMAL_PACER: &str = "minimal pacer, same table";
+const CLONE: &str = "clone and send, nothing else";
+
+/// Names of the figures that targets are about.
+pub(crate) const TCP: [&str; 3] = ["TCP, XDP", "TCP, ingress", "TCP, egress"];
+/// See [`TCP`].
+pub(crate) const UNMARKED: [&str; 3] =
+    ["RoCE unmarked, XDP", "RoCE unmarked, ingress", "RoCE unmarked, egress"];
+/// See [`TCP`].
+pub(crate) const PACED: &str = "RP paces a flow in recovery";
+/// See [`TCP`].
+pub(crate) const CNP_MADE: &str = "NP makes a CNP: ingress, clone, egress";
+
+const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
+
+const fn empty_of(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Xdp => EMPTY_XDP,
+        Hook::Ingress | Hook::Egress => EMPTY_TC,
+    }
+}
+
+/// Runs a program so many times: ns of one run.
+type Measure = Box<dyn FnMut(&mut Baselines, u32) -> Result<f64>>;
+
+/// One row: how a packet is run, and what it is compared with.
+struct Case {
+    name: String,
+    against: Option<&'static str>,
+    /// Runs in one measurement.
+    repeat: u32,
+    measure: Measure,
+    rounds: Vec<f64>,
+}
+
+impl Case {
+    fn new(
+        name: impl Into<String>,
+        against: Option<&'static str>,
+        repeat: u32,
+        measure: impl FnMut(&mut Baselines, u32) -> Result<f64> + 'static,
+    ) -> Self {
+        Self { name: name.into(), against, repeat, measure: Box::new(measure), rounds: Vec::new() }
+    }
+
+    /// A program of the baselines on `input`.
+    fn baseline(
+        name: &'static str,
+        program_name: &'static str,
+        against: Option<&'static str>,
+        input: Input,
+    ) -> Self {
+        Self::new(name, against, 20_000, move |baselines, repeat| {
+            ns_per_run(program(&baselines.ebpf, program_name)?, &input, repeat)
+        })
+    }
+
+    /// `hook` of `config` on a packet that leaves it as it was, counted as `stat`.
+    fn steady(
+        name: impl Into<String>,
+        config: &Config,
+        hook: Hook,
+        stat: Stat,
+        packet: Vec<u8>,
+    ) -> Result<Self> {
+        let instance = Instance::of(config)?;
+        Ok(Self::on(instance, name, hook, stat, packet))
+    }
+
+    fn on(instance: Instance, name: impl Into<String>, hook: Hook, stat: Stat, packet: Vec<u8>) -> Self {
+        let input = Input { packet, ..Input::default() };
+        Self::new(name, Some(empty_of(hook)), 10_000, move |_, repeat| {
+            instance.counted(hook, stat, u64::from(repeat) + 1, || {
+                ns_per_run(program(&instance.ebpf, program_of(hook))?, &input, repeat)
+            })
+        })
+    }
+}
+
+/// A TCP segment of 1 KB.
+fn tcp() -> Vec<u8> {
+    let mut frame = Roce::default().frame();
+    if let Some(protocol) = frame.get_mut(23) {
+        *protocol = 6;
+    }
+    frame
+}
+
+/// Measures everything.
+pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
+    let data = Roce::default();
+    let v6 = Roce { v6: true, ..Roce::default() };
+    let vlan = Roce { tags: vec![(EtherType::VLAN, 0x6064)], ..Roce::default() };
+    let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..Roce::default() };
+    let ce = Roce { ecn: Ecn::CE, ..Roce::default() };
+    let plain = || Input { packet: Roce::default().frame(), ..Input::default() };
+    let unpaced = host_config(FAST_BPS);
+
+    let mut cases = vec![
+        Case::baseline(EMPTY_XDP, "empty_xdp", None, plain()),
+        Case::baseline(EMPTY_TC, "empty_tc", None, plain()),
+        Case::baseline("classifier alone, XDP", "parse_xdp", Some(EMPTY_XDP), plain()),
+        Case::baseline("classifier alone, TC", "parse_tc", Some(EMPTY_TC), plain()),
+        Case::baseline(MINIMAL_PACER, "edt_tc", Some(EMPTY_TC), plain()),
+    ];
+    for (name, hook) in TCP.into_iter().zip(HOOKS) {
+        cases.push(Case::steady(name, &unpaced, hook, Stat::NotRoce, tcp())?);
+    }
+    for (name, hook) in UNMARKED.into_iter().zip(HOOKS) {
+        cases.push(Case::steady(name, &unpaced, hook, Stat::RoceData, data.frame())?);
+    }
+    for (kind, packet) in [("RoCE over IPv6", &v6), ("RoCE with a VLAN tag", &vlan)] {
+        for hook in HOOKS {
+            let name = format!("{kind}, {}", word(hook));
+            cases.push(Case::steady(name, &unpaced, hook, Stat::RoceData, packet.frame())?);
+        }
+    }
+    cases.push(Case::steady("ACK, egress", &unpaced, Hook::Egress, Stat::RoceControl, ack.frame())?);
+    let port = switch(FAST_BPS);
+    cases.push(Case::steady("CP, not marked", &port, Hook::Egress, Stat::RoceData, data.frame())?);
+    cases.push(marked(&data)?);
+    let mut seldom = unpaced;
+    seldom.scalars.min_time_between_cnps_ns = SECOND_NS;
+    let within = "NP within the CNP interval";
+    cases.push(Case::steady(within, &seldom, Hook::Ingress, Stat::NpCnpSuppressed, ce.frame())?);
+    // Everything runs in a host of its own: what a program sends goes nowhere else.
+    let lab = host::Pair::new("bench-packets")?;
+    let _inside = lab.a.netns.enter()?;
+    cases.extend(cnp(&lab, &ce)?);
+    for (name, profile) in [("CNP at RP, paper", Profile::Paper), ("CNP at RP, firmware", Profile::Nvidia)] {
+        cases.push(cut(name, profile, &data)?);
+    }
+    cases.push(in_recovery(&data)?);
+    cases.push(idle(&data)?);
+    cases.push(inline(&data)?);
+
+    bench.baselines.order(|packet| data.dest_qpn + packet % IDLE_FLOWS)?;
+    let rounds = if bench.quick { 3 } else { 41 };
+    for round in 0..rounds {
+        bench.progress(&format!("packets, round {} of {rounds}", round + 1));
+        for case in &mut cases {
+            let ns = (case.measure)(&mut bench.baselines, case.repeat).with_context(|| case.name.clone())?;
+            case.rounds.push(ns);
+        }
+    }
+    for case in cases {
+        let figure = Figure::new(Section::Packets, case.name, "ns", case.rounds);
+        bench.add(Figure { against: case.against.map(str::to_owned), ..figure });
+    }
+    Ok(())
+}
+
+/// A hook as the tables call it.
+const fn word(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Xdp => "XDP",
+        Hook::Ingress => "ingress",
+        Hook::Egress => "egress",
+    }
+}
+
+/// Everything is marked: the feeding program takes each mark off again.
+fn marked(data: &Roce) -> Result<Case> {
+    let mut config = switch(LINK_BPS);
+    let wred = &mut config.wred[3];
+    (wred.kmin_bytes, wred.kmax_bytes, wred.drain_rate_bps) = (0, 0, 100_000);
+    let instance = Instance::of(&config)?;
+    let input = Input { packet: data.frame(), ..Input::default() };
+    Ok(Case::new("CP marks", Some(EMPTY_TC), 10_000, move |baselines, repeat| {
+        instance.counted(Hook::Egress, Stat::CpEcnMarked, u64::from(repeat) + 1, || {
+            let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+            fed(baselines, egress, Hook::Egress, &input, repeat)
+        })
+    }))
+}
+
+/// What the feeding program takes with the empty one behind it, more than the empty one takes by itself.
+pub(crate) fn feeding(baselines: &mut Baselines, hook: Hook, input: &Input, repeat: u32) -> Result<f64> {
+    let empty = Target::new(baselines.empty(hook)?)?;
+    baselines.feed(&input.packet, &empty)?;
+    let both = ns_per_run(baselines.feeder(hook)?, input, repeat)?;
+    Ok(both - ns_per_run(baselines.empty(hook)?, input, repeat)?)
+}
+
+/// What a program takes on packets that the feeding program hands on.
+pub(crate) fn fed(
+    baselines: &mut Baselines,
+    ours: &Program,
+    hook: Hook,
+    input: &Input,
+    repeat: u32,
+) -> Result<f64> {
+    let feeding = feeding(baselines, hook, input, repeat)?;
+    baselines.feed(&input.packet, &Target::new(ours)?)?;
+    Ok(ns_per_run(baselines.feeder(hook)?, input, repeat)? - feeding)
+}
+
+/// Every CE mark is answered: the clone goes through the egress program to a veth whose other end is down, so that what
+/// happens behind the hook does not count.
+fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
+    host::join((&lab.a, "a1", 1), (&lab.b, "b1", 2), 4_200)?;
+    for iface in ["b0", "b1"] {
+        lab.b.netlink()?.set_up(lab.b.index(iface)?, false)?;
+    }
+    let mut config = host_config(LINK_BPS);
+    config.scalars.min_time_between_cnps_ns = 0;
+    let mut instance = Instance::of(&config)?;
+    let egress: &mut SchedClassifier =
+        instance.ebpf.program_mut(program_of(Hook::Egress)).context("no egress program")?.try_into()?;
+    lab.a.run(|| egress.attach("a0", TcAttachType::Egress))??;
+    let at = |iface: &str| -> Result<Input> {
+        Ok(Input { packet: ce.frame(), ifindex: lab.a.index(iface)?, ..Input::default() })
+    };
+    let (input, other) = (at("a0")?, at("a1")?);
+    let clone = Case::new(CLONE, Some(EMPTY_TC), 2_000, move |baselines, repeat| {
+        ns_per_run(program(&baselines.ebpf, "clone_tc")?, &other, repeat)
+    });
+    let made = Case::new(CNP_MADE, Some(CLONE), 2_000, move |_, repeat| {
+        instance.counted(Hook::Egress, Stat::NpCnpSent, u64::from(repeat) + 1, || {
+            ns_per_run(program(&instance.ebpf, program_of(Hook::Ingress))?, &input, repeat)
+        })
+    });
+    Ok([clone, made])
+}
+
+/// A sender whose QP is known to be the other end of the receiver's, with a flow that has sent.
+fn sender(config: &Config, data: &Roce) -> Result<Instance> {
+    let mut instance = Instance::of(config)?;
+    let id = QpId { addr: mapped(v4(data.src)), qpn: data.source_qpn };
+    instance.maps.set_pair(&id, &Pair { qpn: data.dest_qpn, source: PairSource::Rdma as u32 })?;
+    let input = Input { packet: data.frame(), ..Input::default() };
+    run(program(&instance.ebpf, program_of(Hook::Egress))?, &input, 1)?;
+    Ok(instance)
+}
+
+/// Every CNP cuts.
+fn cut(name: &str, profile: Profile, data: &Roce) -> Result<Case> {
+    let mut config = profile.config(Some(LINK_BPS))?;
+    config.scalars.link_rate_bps = LINK_BPS;
+    if profile == Profile::Paper {
+        config.scalars.rate_reduce_monitor_period_ns = 0;
+    }
+    let cnp = data.cnp(Some(data.source_qpn), CNP_TOS);
+    Ok(Case::on(sender(&config, data)?, name, Hook::Xdp, Stat::RpCnpHandled, cnp))
+}
+
+/// A flow that was cut a moment ago and sends faster than its rate allows.
+fn in_recovery(data: &Roce) -> Result<Case> {
+    /// Packets that use up the credit.
+    const HEAD_START: u32 = 2_000;
+    // A slow link: its packets are late by so much that no pause of this thread lets the flow catch up.
+    let mut config = host_config(LINK_BPS / 10);
+    config.scalars.rpg_min_rate_bps = LINK_BPS / 10 / 4;
+    let instance = sender(&config, data)?;
+    let input = Input { packet: data.frame(), ..Input::default() };
+    let cnp = Input { packet: data.cnp(Some(data.source_qpn), CNP_TOS), ..Input::default() };
+    Ok(Case::new(PACED, Some(MINIMAL_PACER), 10_000, move |_, repeat| {
+        let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+        run(egress, &input, HEAD_START)?;
+        run(program(&instance.ebpf, program_of(Hook::Xdp))?, &cnp, 1)?;
+        instance.counted(Hook::Egress, Stat::RpPaced, u64::from(repeat) + 1, || {
+            ns_per_run(egress, &input, repeat)
+        })
+    }))
+}
+
+/// Flows that were cut a second ago and have sent nothing since: each packet catches up on it.
+fn idle(data: &Roce) -> Result<Case> {
+    let mut instance = Instance::of(&host_config(LINK_BPS))?;
+    let input = Input { packet: data.frame(), ..Input::default() };
+    let mut sets = Vec::new();
+    Ok(Case::new(
+        "RP, each packet after an idle second",
+        Some(EMPTY_TC),
+        IDLE_FLOWS,
+        move |baselines, repeat| {
+            let feeding = feeding(baselines, Hook::Egress, &input, repeat)?;
+            let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+            baselines.feed(&input.packet, &Target::new(egress)?)?;
+            if sets.is_empty() {
+                // The flows as their first packets make them.
+                run(baselines.feeder(Hook::Egress)?, &input, ORDER_LEN)?;
+                sets = instance.maps.rp_sets().collect::<Result<Vec<_>, _>>()?;
+            }
+            let now_ns = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_nanos() as u64;
+            let cut_ns = now_ns.saturating_sub(SECOND_NS);
+            for (index, set) in (0..).zip(&sets) {
+                let mut set = *set;
+                for flow in set.ways.iter_mut().filter(|flow| flow.last_seen_ns != 0) {
+                    flow.last_seen_ns = cut_ns;
+                    flow.machine = RateMachine::new(&instance.params.rp);
+                    flow.machine.on_cnp(&instance.params.rp, cut_ns);
+                }
+                instance.rp.set(index, set, 0)?;
+            }
+            Ok(ns_per_run(baselines.feeder(Hook::Egress)?, &input, repeat)? - feeding)
+        },
+    ))
+}
+
+/// Marking and forwarding to another port, in XDP.
+fn inline(data: &Roce) -> Result<Case> {
+    let ports = |port| Port { ifindex: [LO, LO + 1], ..port };
+    let instance = Instance::load(&switch(FAST_BPS), DEFAULT_FLOWS, ports)?;
+    Ok(Case::on(instance, "inline: CP and redirect", Hook::Xdp, Stat::InlineForwarded, data.frame()))
+}

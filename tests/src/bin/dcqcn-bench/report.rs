@@ -1,0 +1,238 @@
+//! What was measured: one kind of row for everything, so that runs can be compared figure by figure.
+
+use serde::{Deserialize, Serialize};
+
+/// Time of a 4 KB packet at 100 Gb/s, ns.
+pub(crate) const BUDGET_NS: f64 = 327.0;
+/// A figure that got worse by more than this, beyond the spread of both runs, is flagged.
+const WORSE: f64 = 1.10;
+
+/// The parts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Section {
+    /// Nanoseconds per packet of each program.
+    Packets,
+    /// The same as the number of queue pairs grows.
+    Growth,
+    /// Two CPUs on one virtual queue.
+    Cpus,
+    /// What the verifier and the JIT say.
+    Programs,
+    /// Packets per second through real interfaces.
+    Links,
+    /// Live changes, dumps, the daemon.
+    Control,
+}
+
+impl Section {
+    /// Every one, in the order of the report.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Packets, Self::Growth, Self::Cpus, Self::Programs, Self::Links, Self::Control];
+
+    /// Its name in files and on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::Growth => "growth",
+            Self::Cpus => "cpus",
+            Self::Programs => "programs",
+            Self::Links => "links",
+            Self::Control => "control",
+        }
+    }
+}
+
+/// One thing that was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    /// Which part of the run it belongs to.
+    pub(crate) section: Section,
+    /// What it is; unique in its section.
+    pub(crate) name: String,
+    /// Its unit.
+    pub(crate) unit: String,
+    /// Median of the rounds.
+    pub(crate) median: f64,
+    /// Lower quartile of the rounds.
+    pub(crate) low: f64,
+    /// Upper quartile of the rounds.
+    pub(crate) high: f64,
+    /// Whether more is better.
+    pub(crate) more_is_better: bool,
+    /// Name of the figure of the same section that it is compared with.
+    pub(crate) against: Option<String>,
+}
+
+impl Figure {
+    /// The median of `rounds` and its quartiles; less is better.
+    pub(crate) fn new(section: Section, name: impl Into<String>, unit: &str, mut rounds: Vec<f64>) -> Self {
+        rounds.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let index = (rounds.len().saturating_sub(1)) as f64 * share;
+            rounds.get(index.round() as usize).copied().unwrap_or(f64::NAN)
+        };
+        Self {
+            section,
+            name: name.into(),
+            unit: unit.to_owned(),
+            median: at(0.5),
+            low: at(0.25),
+            high: at(0.75),
+            more_is_better: false,
+            against: None,
+        }
+    }
+
+    /// The same, compared with another figure of its section.
+    #[must_use]
+    pub(crate) fn against(self, name: impl Into<String>) -> Self {
+        Self { against: Some(name.into()), ..self }
+    }
+
+    /// The same, of which more is better.
+    #[must_use]
+    pub(crate) fn more_is_better(self) -> Self {
+        Self { more_is_better: true, ..self }
+    }
+}
+
+/// A part, or a case of one, that could not be measured here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Skipped {
+    /// What.
+    pub(crate) what: String,
+    /// Why.
+    pub(crate) why: String,
+}
+
+/// A target, and what came out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Target {
+    /// What is asked.
+    pub(crate) what: String,
+    /// The bound.
+    pub(crate) bound: f64,
+    /// What was measured.
+    pub(crate) measured: f64,
+    /// Whether the bound was kept.
+    pub(crate) kept: bool,
+}
+
+/// The machine, in general terms.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    /// Model name of its processor.
+    pub(crate) cpu: String,
+    /// CPUs.
+    pub(crate) cpus: usize,
+    /// Whether it is a virtual machine.
+    pub(crate) is_virtual: bool,
+    /// Kernel release, without what a vendor adds.
+    pub(crate) kernel: String,
+}
+
+/// Everything a run found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Version of this structure.
+    pub(crate) version: u32,
+    /// Where it ran.
+    pub(crate) machine: Machine,
+    /// Fewer rounds and cases.
+    pub(crate) quick: bool,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// What was measured.
+    pub(crate) figures: Vec<Figure>,
+    /// What was not.
+    pub(crate) skipped: Vec<Skipped>,
+    /// The targets of docs/performance.md.
+    pub(crate) targets: Vec<Target>,
+}
+
+/// Version of [`Report`].
+pub(crate) const VERSION: u32 = 1;
+
+impl Report {
+    /// The figure called `name`.
+    pub(crate) fn figure(&self, section: Section, name: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.section == section && figure.name == name)
+    }
+
+    /// A figure in relation to what it is compared with.
+    pub(crate) fn ratio(&self, figure: &Figure) -> Option<f64> {
+        let base = self.figure(figure.section, figure.against.as_ref()?)?;
+        Some(figure.median / base.median)
+    }
+}
+
+/// One figure of two runs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Change {
+    /// Part of the run.
+    pub(crate) section: Section,
+    /// Name of the figure.
+    pub(crate) name: String,
+    /// Its unit.
+    pub(crate) unit: String,
+    /// Median then.
+    pub(crate) old: f64,
+    /// Median now.
+    pub(crate) new: f64,
+    /// Now in relation to then.
+    pub(crate) ratio: f64,
+    /// Worse by more than a tenth, and the quartiles of the two runs do not meet.
+    pub(crate) worse: bool,
+}
+
+/// The figures that both runs have.
+pub(crate) fn compare(old: &Report, new: &Report) -> Vec<Change> {
+    let pairs = new.figures.iter().filter_map(|now| Some((old.figure(now.section, &now.name)?, now)));
+    pairs
+        .map(|(then, now)| {
+            let ratio = now.median / then.median;
+            let worse = if now.more_is_better {
+                ratio < 1.0 / WORSE && now.high < then.low
+            } else {
+                ratio > WORSE && now.low > then.high
+            };
+            Change {
+                section: now.section,
+                name: now.name.clone(),
+                unit: now.unit.clone(),
+                old: then.median,
+                new: now.median,
+                ratio,
+                worse,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(rounds: Vec<f64>) -> Report {
+        let machine = Machine { cpu: "x".into(), cpus: 1, is_virtual: false, kernel: "6.1".into() };
+        let figures = vec![Figure::new(Section::Packets, "a", "ns", rounds)];
+        let (skipped, targets) = (Vec::new(), Vec::new());
+        Report { version: VERSION, machine, quick: true, seconds: 0.0, figures, skipped, targets }
+    }
+
+    #[test]
+    fn a_figure_is_a_median_and_its_quartiles() {
+        let figure = Figure::new(Section::Growth, "a", "ns", vec![5.0, 1.0, 2.0, 4.0, 3.0]);
+        assert_eq!((figure.low, figure.median, figure.high), (2.0, 3.0, 4.0));
+    }
+
+    #[test]
+    fn only_what_is_worse_beyond_the_noise_is_flagged() {
+        let old = report(vec![10.0, 11.0, 12.0]);
+        let worse = |rounds| compare(&old, &report(rounds)).first().map(|change| change.worse);
+        assert_eq!(worse(vec![14.0, 15.0, 16.0]), Some(true));
+        assert_eq!(worse(vec![9.0, 15.0, 16.0]), Some(false), "within the spread");
+        assert_eq!(worse(vec![5.0, 5.0, 5.0]), Some(false), "faster");
+    }
+}

@@ -1,0 +1,244 @@
+//! Programs run by `BPF_PROG_TEST_RUN`, and the time they take.
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Array, MapData, ProgramArray};
+use aya::programs::{Program, ProgramFd, TestRun as _};
+use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
+use dcqcn::dataplane::{self, Maps, Sizes};
+use dcqcn::engine::Hook;
+use dcqcn_common::layout::DEFAULT_FLOWS;
+use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::ipv4::CHECKSUM_AT;
+use nix::time::{ClockId, clock_gettime};
+
+/// The loopback interface's index in every network namespace.
+pub(crate) const LO: u32 = 1;
+/// Bytes of `struct __sk_buff`, and the offsets of two fields (include/uapi/linux/bpf.h).
+const SKB_LEN: usize = 192;
+const SKB_MARK: usize = 8;
+const SKB_IFINDEX: usize = 40;
+
+/// CPU time of this thread: time in which others had the CPU does not count.
+pub(crate) fn cpu_time() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
+}
+
+/// One packet and what belongs to it in the kernel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Input {
+    /// Its bytes.
+    pub(crate) packet: Vec<u8>,
+    /// `skb->mark`; TC only.
+    pub(crate) mark: u32,
+    /// The interface it is at; 0 = loopback. TC only.
+    pub(crate) ifindex: u32,
+}
+
+/// Runs `program` `repeat` times on `input`, and returns the CPU time of the whole call.
+pub(crate) fn run(program: &Program, input: &Input, repeat: u32) -> Result<Duration> {
+    let mut skb = [0; SKB_LEN];
+    for (at, value) in [(SKB_MARK, input.mark), (SKB_IFINDEX, input.ifindex)] {
+        if let Some(field) = skb.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *field = value.to_ne_bytes();
+        }
+    }
+    let options = TestRunOptions { data_in: Some(&input.packet), repeat, ..TestRunOptions::new() };
+    let start = cpu_time()?;
+    match program {
+        Program::Xdp(xdp) => xdp.test_run(options)?,
+        Program::SchedClassifier(tc) => tc.test_run(TestRunOptions { ctx_in: Some(&skb), ..options })?,
+        _ => anyhow::bail!("neither XDP nor TC"),
+    };
+    Ok(cpu_time()?.saturating_sub(start))
+}
+
+/// Nanoseconds that one run of `program` takes: what `repeat` runs take longer than one.
+pub(crate) fn ns_per_run(program: &Program, input: &Input, repeat: u32) -> Result<f64> {
+    let one = run(program, input, 1)?;
+    let many = run(program, input, repeat)?;
+    Ok((many.as_nanos() as f64 - one.as_nanos() as f64) / f64::from(repeat.saturating_sub(1).max(1)))
+}
+
+/// The program called `name`.
+pub(crate) fn program<'a>(ebpf: &'a Ebpf, name: &str) -> Result<&'a Program> {
+    ebpf.program(name).with_context(|| format!("no program {name}"))
+}
+
+/// Name of a hook's program.
+pub(crate) const fn program_of(hook: Hook) -> &'static str {
+    dataplane::PROGRAMS[hook.slot()]
+}
+
+/// The data plane, loaded for production and attached nowhere.
+pub(crate) struct Instance {
+    /// The object.
+    pub(crate) ebpf: Ebpf,
+    /// Its maps.
+    pub(crate) maps: Maps,
+    /// Another handle on the RP table: flows are put into a state there.
+    pub(crate) rp: Array<MapData, dcqcn_common::layout::RpSet>,
+    /// The parameters in force.
+    pub(crate) params: Params,
+}
+
+impl Instance {
+    /// Loads it with RP and NP tables for `flows` flows.
+    pub(crate) fn load(config: &Config, flows: u32, port: impl FnOnce(Port) -> Port) -> Result<Self> {
+        let sizes = Sizes { rp_flows: flows, np_flows: flows };
+        let mut ebpf = dataplane::load(sizes, false, None)?;
+        let id = match ebpf.map("RP").context("no map RP")? {
+            aya::maps::Map::Array(data) => data.info()?.id(),
+            _ => anyhow::bail!("RP is no array"),
+        };
+        let rp = aya::maps::Map::from_map_data(MapData::from_id(id)?)?.try_into()?;
+        let mut maps = Maps::take(&mut ebpf)?;
+        let params = Params::new(config, port(Port::new(LO, sizes.rp_sets(), sizes.np_sets())))?;
+        maps.set_params(&params)?;
+        Ok(Self { ebpf, maps, rp, params })
+    }
+
+    /// Loads it with tables of the default size.
+    pub(crate) fn of(config: &Config) -> Result<Self> {
+        Self::load(config, DEFAULT_FLOWS, |port| port)
+    }
+
+    /// A counter of a hook.
+    pub(crate) fn count(&self, hook: Hook, stat: Stat) -> Result<u64> {
+        Ok(self.maps.counters()?[hook.slot()].stat[stat as usize])
+    }
+
+    /// Runs `work`, during which `stat` must have gone up by `packets`: what is measured is what is said.
+    pub(crate) fn counted<T>(
+        &self,
+        hook: Hook,
+        stat: Stat,
+        packets: u64,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let before = self.count(hook, stat)?;
+        let result = work()?;
+        let counted = self.count(hook, stat)? - before;
+        ensure!(
+            counted.abs_diff(packets) <= packets / 100 + 1,
+            "{counted} of {packets} packets were counted as {}: this would measure something else",
+            stat.label()
+        );
+        Ok(result)
+    }
+}
+
+/// A host's configuration on a link of `link_rate_bps`, paced by fq.
+pub(crate) fn host(link_rate_bps: u64) -> Config {
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = link_rate_bps;
+    config.scalars.wire_overhead_bytes = 24;
+    config.scalars.pacer = PACER_FQ;
+    config
+}
+
+/// A switch port's.
+pub(crate) fn switch(link_rate_bps: u64) -> Config {
+    let mut config = host(link_rate_bps);
+    config.scalars.cp_enable = 1;
+    config.scalars.np_enable = 0;
+    config.scalars.rp_enable = 0;
+    config
+}
+
+/// The programs that ours are compared with.
+pub(crate) struct Baselines {
+    /// The object.
+    pub(crate) ebpf: Ebpf,
+}
+
+/// `struct Feed` of the object.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Feed {
+    tos: u8,
+    _pad: u8,
+    checksum: [u8; 2],
+}
+
+// SAFETY: `repr(C)`, no hidden padding, every bit pattern is valid.
+unsafe impl Pod for Feed {}
+
+/// Entries of the map ORDER.
+pub(crate) const ORDER_LEN: u32 = 1 << 20;
+
+impl Baselines {
+    /// Loads the object that `cargo xtask build` leaves beside the data plane's.
+    pub(crate) fn load() -> Result<Self> {
+        let path = env::var_os("DCQCN_BASELINES").map_or_else(
+            || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf/dcqcn-baselines")),
+            PathBuf::from,
+        );
+        let mut ebpf = EbpfLoader::new()
+            .load_file(&path)
+            .with_context(|| format!("cannot load {}; `cargo xtask build` makes it", path.display()))?;
+        for (name, program) in ebpf.programs_mut() {
+            match program {
+                Program::Xdp(xdp) => xdp.load(),
+                Program::SchedClassifier(tc) => tc.load(),
+                _ => continue,
+            }
+            .with_context(|| format!("cannot load {name}"))?;
+        }
+        Ok(Self { ebpf })
+    }
+
+    /// Lets the next packets go to the queue pairs that `qpn` gives for their numbers, and begins anew.
+    pub(crate) fn order(&mut self, qpn: impl FnMut(u32) -> u32) -> Result<()> {
+        let mut order: Array<_, u32> = self.ebpf.map_mut("ORDER").context("no map ORDER")?.try_into()?;
+        for (index, qpn) in (0..ORDER_LEN).zip((0..ORDER_LEN).map(qpn)) {
+            order.set(index, qpn, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Has the feeding program of `next`'s kind hand its packets, with TOS and checksum of `packet`, on to `next`.
+    pub(crate) fn feed(&mut self, packet: &[u8], next: &Target) -> Result<()> {
+        const L3: usize = 14;
+        let at = |at: usize| packet.get(at).copied().unwrap_or_default();
+        let feed =
+            Feed { tos: at(L3 + 1), _pad: 0, checksum: [at(L3 + CHECKSUM_AT), at(L3 + CHECKSUM_AT + 1)] };
+        let mut map: Array<_, Feed> = self.ebpf.map_mut("FEED").context("no map FEED")?.try_into()?;
+        map.set(0, feed, 0)?;
+        let name = if next.is_xdp { "NEXT_XDP" } else { "NEXT_TC" };
+        let mut array: ProgramArray<_> = self.ebpf.map_mut(name).context("no program array")?.try_into()?;
+        Ok(array.set(0, &next.fd, 0)?)
+    }
+
+    /// The feeding program that [`Self::feed`] has set up for `hook`.
+    pub(crate) fn feeder(&self, hook: Hook) -> Result<&Program> {
+        program(&self.ebpf, if hook == Hook::Xdp { "feed_xdp" } else { "feed_tc" })
+    }
+
+    /// The empty program of `hook`'s kind.
+    pub(crate) fn empty(&self, hook: Hook) -> Result<&Program> {
+        program(&self.ebpf, if hook == Hook::Xdp { "empty_xdp" } else { "empty_tc" })
+    }
+}
+
+/// A program to hand packets on to.
+pub(crate) struct Target {
+    is_xdp: bool,
+    fd: ProgramFd,
+}
+
+impl Target {
+    /// `program`, kept loaded.
+    pub(crate) fn new(program: &Program) -> Result<Self> {
+        let (is_xdp, fd) = match program {
+            Program::Xdp(xdp) => (true, xdp.fd()?),
+            Program::SchedClassifier(tc) => (false, tc.fd()?),
+            _ => anyhow::bail!("neither XDP nor TC"),
+        };
+        Ok(Self { is_xdp, fd: fd.try_clone()? })
+    }
+}

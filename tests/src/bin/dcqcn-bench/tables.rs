@@ -1,0 +1,186 @@
+//! The report for people: on the terminal, and as the tables and the plot of docs/performance.md.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use dcqcn::plot::{COLOURS, Chart, Curve, Line, write};
+use dcqcn::render::Table;
+
+use crate::growth::{ALONE, CPUS, QPS, name};
+use crate::links::{EVERYTHING, NOTHING};
+use crate::packets::{CNP_MADE, MINIMAL_PACER, PACED, TCP, UNMARKED};
+use crate::report::{BUDGET_NS, Change, Figure, Report, Section, Target};
+
+/// The targets that this run measured.
+pub(crate) fn targets(report: &Report) -> Vec<Target> {
+    let ns = |name: &str| report.figure(Section::Packets, name);
+    let mut targets = Vec::new();
+    let mut at_most = |what: String, bound: f64, measured: Option<f64>| {
+        targets.extend(measured.map(|measured| Target { what, bound, measured, kept: measured <= bound }));
+    };
+    for name in TCP {
+        let ratio = ns(name).and_then(|figure| report.ratio(figure));
+        at_most(format!("{name}: times the empty program"), 1.5, ratio);
+    }
+    let together: Option<f64> = UNMARKED.iter().map(|name| Some(ns(name)?.median)).sum();
+    at_most("RoCE unmarked, all three hooks, ns".into(), 109.0, together);
+    for name in UNMARKED {
+        let ratio = ns(name).and_then(|figure| report.ratio(figure));
+        at_most(format!("{name}: times the empty program"), 6.0, ratio);
+    }
+    let paced = ns(PACED).and_then(|figure| report.ratio(figure));
+    at_most(format!("{PACED}: times the {MINIMAL_PACER}"), 1.3, paced);
+    at_most(format!("{CNP_MADE}, ns"), 1_500.0, ns(CNP_MADE).map(|figure| figure.median));
+    let grown = report.figure(Section::Growth, &name("uniform", 65_536));
+    at_most(format!("65,536 QPs: times {ALONE}"), 2.0, grown.and_then(|figure| report.ratio(figure)));
+    let ratio = |section, name| report.figure(section, name).and_then(|figure| report.ratio(figure));
+    let mut at_least = |what: String, bound: f64, measured: Option<f64>| {
+        let what = format!("{what} (at least)");
+        targets.extend(measured.map(|measured| Target { what, bound, measured, kept: measured >= bound }));
+    };
+    at_least(format!("{}: times one", CPUS[1]), 1.6, ratio(Section::Cpus, CPUS[1]));
+    at_least(format!("{EVERYTHING}: times {NOTHING}"), 0.9, ratio(Section::Links, EVERYTHING));
+    targets
+}
+
+/// Everything, as text.
+pub(crate) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for section in Section::ALL {
+        let figures: Vec<&Figure> =
+            report.figures.iter().filter(|figure| figure.section == section).collect();
+        if figures.is_empty() {
+            continue;
+        }
+        let mut table = Table::new(&[
+            &section.name().to_uppercase(),
+            ">MEDIAN",
+            "UNIT",
+            ">QUARTILES",
+            ">RATIO",
+            "AGAINST",
+            ">OF 327 ns",
+        ]);
+        for figure in figures {
+            table.row(cells(report, figure));
+        }
+        text += &format!("{table}\n");
+    }
+    let mut table = Table::new(&["TARGET", ">BOUND", ">MEASURED", "KEPT"]);
+    for Target { what, bound, measured, kept } in &report.targets {
+        let kept = if *kept { "yes" } else { "no" };
+        table.row([what.clone(), digits(*bound), digits(*measured), kept.to_owned()]);
+    }
+    text + &table.to_string()
+}
+
+fn cells(report: &Report, figure: &Figure) -> [String; 7] {
+    let is_packet = figure.section == Section::Packets;
+    [
+        figure.name.clone(),
+        digits(figure.median),
+        figure.unit.clone(),
+        format!("{}-{}", digits(figure.low), digits(figure.high)),
+        report.ratio(figure).map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+        figure.against.clone().unwrap_or_default(),
+        if is_packet { format!("{:.1} %", figure.median / BUDGET_NS * 100.0) } else { String::new() },
+    ]
+}
+
+/// Writes the tables of docs/performance.md, a file for each section, and the plot.
+pub(crate) fn pages(report: &Report, directory: &Path) -> Result<()> {
+    let write_page = |name: &str, text: String| {
+        let path = directory.join(format!("{name}.md"));
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    let machine = &report.machine;
+    let (kind, plural) =
+        (if machine.is_virtual { "virtual " } else { "" }, if machine.cpus == 1 { "" } else { "s" });
+    write_page(
+        "machine",
+        format!(
+            "{} {kind}CPU{plural} ({}), Linux {}. The run took {:.0} s.\n",
+            machine.cpus, machine.cpu, machine.kernel, report.seconds
+        ),
+    )?;
+    let mut targets = markdown(&["target", "bound", "measured", "kept"]);
+    for Target { what, bound, measured, kept } in &report.targets {
+        let kept = if *kept { "yes" } else { "**no**" };
+        targets += &line(&[what, &digits(*bound), &digits(*measured), kept]);
+    }
+    write_page("targets", targets)?;
+    for section in Section::ALL {
+        let with_budget = section == Section::Packets;
+        let mut heading = vec!["what", "median", "unit", "quartiles", "ratio", "to"];
+        heading.extend(with_budget.then_some("of 327 ns"));
+        let mut table = markdown(&heading);
+        for figure in report.figures.iter().filter(|figure| figure.section == section) {
+            let cells = cells(report, figure);
+            let shown = if with_budget { cells.len() } else { cells.len() - 1 };
+            table += &line(&cells.iter().take(shown).map(String::as_str).collect::<Vec<_>>());
+        }
+        write_page(section.name(), table)?;
+    }
+    plot(report, &directory.join("performance-qps.svg"))
+}
+
+fn markdown(heading: &[&str]) -> String {
+    line(heading) + &line(&vec!["---"; heading.len()])
+}
+
+fn line(cells: &[&str]) -> String {
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// ns of a packet over the number of queue pairs.
+fn plot(report: &Report, file: &Path) -> Result<()> {
+    let curve = |distribution: &str| -> Curve {
+        let point = |&qps: &u32| {
+            // One queue pair is the same in every distribution.
+            let name = if qps == 1 { ALONE.to_owned() } else { name(distribution, qps) };
+            Some((f64::from(qps).log10(), report.figure(Section::Growth, &name)?.median))
+        };
+        QPS.iter().filter_map(point).collect()
+    };
+    let lines: Vec<Line> = ["uniform", "Zipf"]
+        .into_iter()
+        .zip(COLOURS)
+        .map(|(distribution, colour)| Line::new(distribution, curve(distribution), colour, 2))
+        .collect();
+    let top = lines.iter().flat_map(|line| &line.curve).map(|point| point.1).fold(0.0, f64::max);
+    let chart = Chart {
+        caption: "egress, RP: a packet of a random queue pair".into(),
+        across: "queue pairs, log10",
+        up: "ns per packet",
+        end: 6.0,
+        top: top * 1.1,
+        lines,
+    };
+    write(file, "Nanoseconds per packet as queue pairs grow", &[chart])
+}
+
+/// A number with no more digits than mean something.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100.0 || v == 0.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// Two runs side by side.
+pub(crate) fn changes(changes: &[Change]) -> String {
+    let mut table = Table::new(&["COMPARED", ">OLD", ">NEW", "UNIT", ">RATIO", ""]);
+    for change in changes {
+        table.row([
+            change.name.clone(),
+            digits(change.old),
+            digits(change.new),
+            change.unit.clone(),
+            format!("{:.2}", change.ratio),
+            if change.worse { "SLOWER".to_owned() } else { String::new() },
+        ]);
+    }
+    table.to_string()
+}

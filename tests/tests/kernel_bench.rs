@@ -1,0 +1,42 @@
+//! `cargo xtask bench --quick` runs, and every figure it takes is a number. How fast anything is, no test says.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::skip::runnable;
+use serde_json::Value;
+
+#[test]
+fn a_quick_bench_measures_everything() -> Result<()> {
+    if !runnable("a_quick_bench_measures_everything", &[])? {
+        return Ok(());
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_dcqcn-bench")).args(["--quick", "--json"]).output()?;
+    let progress = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the bench failed: {progress}");
+    for skipped in progress.lines().filter(|line| line.starts_with("SKIPPED")) {
+        eprintln!("{skipped}");
+    }
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let figures = report.pointer("/figures").and_then(Value::as_array).context("no figures")?;
+    for section in ["packets", "growth", "cpus", "programs", "links", "control"] {
+        let is_there = figures.iter().any(|figure| figure["section"] == section);
+        let is_skipped =
+            report.pointer("/skipped").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+        ensure!(is_there || is_skipped, "nothing of section {section}");
+    }
+    for figure in figures {
+        let median = figure["median"].as_f64().with_context(|| format!("{figure} has no median"))?;
+        ensure!(median.is_finite(), "{figure}");
+        let base = figures
+            .iter()
+            .find(|base| base["section"] == figure["section"] && base["name"] == figure["against"]);
+        if let Some(base) = base {
+            let ratio = median / base["median"].as_f64().context("no median")?;
+            ensure!(ratio.is_finite(), "{figure} in relation to {base} is {ratio}");
+        } else {
+            ensure!(figure["against"].is_null(), "{figure}: nothing to compare with");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! The measurement of docs/performance.md.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    build, page,
+    run::{self, header, stream},
+    toolchain,
+    workspace::Workspace,
+};
+
+const PAGE: &str = "docs/performance.md";
+
+/// Options of `cargo xtask bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Fewer rounds and cases: whether it runs, not how fast.
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Compare with the JSON of an earlier run; what got slower is flagged, and fails.
+    #[arg(long, value_name = "OLD.json")]
+    compare: Option<PathBuf>,
+    /// Write tables and plot into docs/performance.md.
+    #[arg(long, conflicts_with = "quick")]
+    report: bool,
+    /// More options for the program that measures, after `--`; `-- --help` shows them.
+    #[arg(last = true)]
+    more: Vec<String>,
+}
+
+/// Builds everything for release, measures, and writes the page if asked to.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    ensure!(
+        run::is_root(),
+        "measuring loads eBPF programs, which needs root; run `cargo xtask bench` as root"
+    );
+    let binary = build::run(workspace)?;
+    toolchain::require_runtime_tools()?;
+    let pages = workspace.host_target().join("bench");
+    fs::create_dir_all(&pages).with_context(|| format!("cannot create {}", pages.display()))?;
+
+    header("bench");
+    let mut command = workspace.cargo("run");
+    command
+        .args(["--quiet", "--release", "--package", "dcqcn-tests", "--bin", "dcqcn-bench", "--"])
+        .env("DCQCN_BIN", binary)
+        .env("DCQCN_BASELINES", workspace.baselines());
+    for (flag, wanted) in [("--quick", args.quick), ("--json", args.json)] {
+        if wanted {
+            command.arg(flag);
+        }
+    }
+    if let Some(old) = &args.compare {
+        command.arg("--compare").arg(old);
+    }
+    if args.report {
+        command.arg("--pages").arg(&pages);
+    }
+    stream(command.args(&args.more))?;
+    if !args.report {
+        return Ok(());
+    }
+    let path = workspace.root().join(PAGE);
+    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    for name in SECTIONS {
+        let file = pages.join(format!("{name}.md"));
+        let table = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        text = page::replace(PAGE, &text, name, &table)?;
+    }
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let (from, to) = (pages.join(PLOT), workspace.root().join("docs").join(PLOT));
+    fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+    header(format_args!("{PAGE} and its plot are new"));
+    Ok(())
+}
+
+/// Places of tables in the page.
+const SECTIONS: [&str; 8] =
+    ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "control"];
+/// The plot of the page, in docs/.
+const PLOT: &str = "performance-qps.svg";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_a_place_for_every_table() {
+        let workspace = Workspace::locate().unwrap();
+        let text = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
+        for name in SECTIONS {
+            page::replace(PAGE, &text, name, "").unwrap();
+        }
+        assert!(text.contains(PLOT));
+    }
+}
