@@ -128,6 +128,8 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         // Once per packet: not for what comes round again, nor for the CNPs made here.
         if (standard_metadata.instance_type != INSTANCE_RECIRCULATED) {
             stats.count(meta.stat);
+        } else if (meta.kind == KIND_CNP) {
+            meta.is_own_cnp = 1;
         }
     }
 }

@@ -46,6 +46,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     CongestionPoint() cp;
     CnpLimiter() limiter;
     BecomeCnp() become_cnp;
+    CutShort() cut_short;
 
     action go_round() {
         meta.left_us = standard_metadata.egress_global_timestamp;
@@ -62,6 +63,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
         } else if (standard_metadata.instance_type == INSTANCE_REPLICATED
                    && standard_metadata.egress_port == standard_metadata.ingress_port) {
             mark_to_drop(standard_metadata);
+        } else if (meta.is_own_cnp == 1) {
+            cut_short.apply(hdr, meta);
         } else if (meta.kind != KIND_OTHER) {
             if (meta.is_fixed_time == 0) {
                 meta.now_ns = (bit<64>)standard_metadata.egress_global_timestamp * NS_PER_US;

@@ -159,7 +159,6 @@ struct metadata_t {
     bit<32>  stat;
     bit<2>   kind;
     bit<1>   is_datagram;
-    @field_list(KEEP_CLONED)
     bit<16>  l3_bytes;
     bit<3>   tc;
     // Addresses, IPv4 ones mapped into IPv6 (RFC 4291, 2.5.5.2).
@@ -198,7 +197,8 @@ struct metadata_t {
     // Congestion point.
     bit<19>  depth_packets;
 
-    // Notification point: how the clone's CNP is to leave.
+    // Notification point: whether this CNP was made here; how the clone's CNP is to leave.
+    bit<1>   is_own_cnp;
     @field_list(KEEP_CLONED)
     bit<6>   cnp_dscp;
     @field_list(KEEP_CLONED)

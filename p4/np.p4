@@ -218,12 +218,6 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
         hdr.cnp.icrc = crc;
     }
 
-    // The payload goes.
-    action cut_short() {
-        bit<32> ip_len = hdr.ipv6.isValid() ? IPV6_LEN : IPV4_LEN;
-        truncate((bit<32>)meta.l3_bytes + ip_len + (bit<32>)CNP_UDP_LEN);
-    }
-
     apply {
         READ_ADDRESSES(meta, hdr)
         if (hdr.deth.isValid()) {
@@ -242,7 +236,18 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
         }
         write_transport();
         seal();
-        cut_short();
         stats.count(STAT_NP_CNP_SENT);
+    }
+}
+
+// The CNP on its way out: the payload of the packet it was goes. (BMv2 forgets a truncation when the packet goes round.)
+control CutShort(inout headers_t hdr, inout metadata_t meta) {
+    action cut_short() {
+        bit<32> ip_len = hdr.ipv6.isValid() ? IPV6_LEN : IPV4_LEN;
+        truncate((bit<32>)meta.l3_bytes + ip_len + (bit<32>)CNP_UDP_LEN);
+    }
+
+    apply {
+        cut_short();
     }
 }

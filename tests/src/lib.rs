@@ -6,4 +6,5 @@ pub mod host;
 pub mod packets;
 pub mod skip;
 pub mod socket;
+pub mod vectors;
 pub mod vm;

@@ -1,0 +1,23 @@
+//! The vectors of `tests/vectors/`: their files are of today's scenarios, and the reference engine gives the answers written there.
+
+use std::{env, fs};
+
+use dcqcn::dataplane::Sizes;
+use dcqcn::engine::Reference;
+use dcqcn_common::params::{Params, Port};
+use dcqcn_tests::vectors;
+
+const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
+
+#[test]
+fn the_reference_engine_agrees() {
+    for (name, scenario) in vectors::scenarios() {
+        let port = Port::new(1, SIZES.rp_sets(), SIZES.np_sets());
+        let params = Params::new(&scenario.config().unwrap(), port).unwrap();
+        let answered = scenario.observe(&mut Reference::new(SIZES, &params, 1)).unwrap();
+        if env::var_os("DCQCN_WRITE_VECTORS").is_some() {
+            fs::write(vectors::path(name), answered.file().unwrap()).unwrap();
+        }
+        assert!(answered == vectors::load(name).unwrap(), "{name}: DCQCN_WRITE_VECTORS=1 writes it anew");
+    }
+}
