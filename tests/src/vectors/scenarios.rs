@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::{self, Ecn};
-use dcqcn_common::wire::eth::{EtherType, Ethernet};
+use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
@@ -110,8 +110,11 @@ fn headers() -> Vector {
         for opcode in
             [Opcode::RC_RDMA_WRITE_MIDDLE, Opcode::UD_SEND_ONLY, Opcode::RC_ACKNOWLEDGE, Opcode::CNP]
         {
-            let whole = Roce { v6, opcode, tags: vec![(EtherType::VLAN, 9)], ..short() }.frame();
-            for len in Ethernet::LEN..whole.len() {
+            // Linux itself drops a frame cut short in its first tag, on every wire it has.
+            let tags = if opcode == Opcode::CNP { vec![] } else { vec![(EtherType::VLAN, 9)] };
+            let shortest = if tags.is_empty() { Ethernet::LEN } else { Ethernet::LEN + VlanTag::LEN + 2 };
+            let whole = Roce { v6, opcode, tags, ..short() }.frame();
+            for len in shortest..whole.len() {
                 add(&format!("{} cut to {len} bytes", opcode.name()), &whole[..len]);
             }
             add("padded", &[whole.as_slice(), &[0; 9]].concat());
