@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn::engine::{Engine, Hook, Meta, Outcome, State, Verdict};
 use dcqcn::params::{Assignment, Settings};
 use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Backlog, ClassCounters, Pair, PairSource};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
 use serde::{Deserialize, Serialize};
@@ -168,9 +168,12 @@ impl Vector {
             let pair = Pair { qpn: *other_qpn, source: PairSource::Static as u32 };
             engine.set_pair(&qp_id(*addr, *qpn), &pair)?;
         }
-        let mut before = engine.state()?;
+        let reacts = self.config()?.scalars.rp_enable != 0;
+        let mut before = engine.counters()?;
         for (n, step) in observed.steps.iter_mut().enumerate() {
             step.observe(engine, self.packet_bytes, &mut before).with_context(|| format!("step {n}"))?;
+            // Asked only where it matters: of some engines it takes a while.
+            step.flow = if reacts { flow(&engine.state()?, step.now_us * 1_000) } else { None };
         }
         observed.classes = classes(&before);
         Ok(observed)
@@ -178,7 +181,12 @@ impl Vector {
 }
 
 impl Step {
-    fn observe(&mut self, engine: &mut dyn Engine, packet_bytes: u64, before: &mut State) -> Result<()> {
+    fn observe(
+        &mut self,
+        engine: &mut dyn Engine,
+        packet_bytes: u64,
+        before: &mut [Counters; 3],
+    ) -> Result<()> {
         let hook = match self.hook.as_str() {
             "xdp" => Hook::Xdp,
             "ingress" => Hook::Ingress,
@@ -200,13 +208,12 @@ impl Step {
         };
         ensure!(emitted.len() <= 1, "{} packets beside it", emitted.len());
         self.cnp = emitted.first().map(|cnp| hex(&cnp.packet));
-        let after = engine.state()?;
+        let after = engine.counters()?;
         self.counters = Stat::ALL
             .iter()
             .map(|&stat| (stat.label().to_owned(), total(&after, stat) - total(before, stat)))
             .filter(|(_, counted)| *counted != 0)
             .collect();
-        self.flow = flow(&after, now_ns);
         *before = after;
         Ok(())
     }
@@ -230,13 +237,13 @@ fn flow(state: &State, now_ns: u64) -> Option<Flow> {
     })
 }
 
-fn total(state: &State, stat: Stat) -> u64 {
-    state.counters.iter().map(|hook| hook.stat[stat as usize]).sum()
+fn total(counters: &[Counters; 3], stat: Stat) -> u64 {
+    counters.iter().map(|hook| hook.stat[stat as usize]).sum()
 }
 
-fn classes(state: &State) -> BTreeMap<usize, [u64; 4]> {
+fn classes(counters: &[Counters; 3]) -> BTreeMap<usize, [u64; 4]> {
     let mut classes = BTreeMap::new();
-    for hook in &state.counters {
+    for hook in counters {
         for (tc, class) in hook.class.iter().enumerate() {
             let ClassCounters { packets, bytes, ect_packets, ecn_marked_packets } = *class;
             if packets != 0 {

@@ -1,0 +1,28 @@
+//! The vectors of `tests/vectors/`, through the P4 program in `simple_switch`.
+
+use dcqcn::engine::Bmv2;
+use dcqcn_common::params::{Params, Port};
+use dcqcn_tests::{skip, vectors};
+
+#[test]
+fn the_p4_program_gives_the_vectors_answers() {
+    let test = "the_p4_program_gives_the_vectors_answers";
+    if !skip::runnable(test, &[]).unwrap() {
+        return;
+    }
+    for (name, _) in vectors::scenarios() {
+        let vector = vectors::load(name).unwrap();
+        let params = Params::new(&vector.config().unwrap(), Port::new(1, 1, 1)).unwrap();
+        let mut switch = match Bmv2::new(&params, vector.packet_bytes) {
+            Ok(switch) => switch,
+            Err(error) if error.to_string().contains("p4lang-bmv2") => {
+                eprintln!("SKIPPED {test}: {error}");
+                return;
+            }
+            Err(error) => panic!("{name}: {error}"),
+        };
+        let differences = vector.differences(&mut switch).unwrap();
+        assert!(differences.is_empty(), "{name}: {}", differences.join("\n"));
+        println!("{name}: {} steps", vector.steps.len());
+    }
+}
