@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::output::Output;
 use super::settings::SettingsArgs;
-use crate::lab::{self, Control, IncastConfig};
+use crate::lab::{self, Control, IncastConfig, RpPlace};
 use crate::params::Profile;
 use crate::params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
 
@@ -38,6 +38,15 @@ enum ControlChoice {
     Both,
 }
 
+/// What forwards between the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SwitchChoice {
+    /// The kernel of this machine.
+    Linux,
+    /// BMv2's simple_switch with the P4 program.
+    Bmv2,
+}
+
 /// Let several hosts send to one at once, over a switch with a finite buffer.
 ///
 /// Builds hosts and a switch from network namespaces, drives RoCEv2 traffic (RC, go-back-N) through them, and removes
@@ -53,18 +62,27 @@ Examples:
   dcqcn lab incast --senders 8 --link 100mbit --control on --set wred.3.kmax=400KB
   # beside two bulk TCP flows, with pictures
   dcqcn lab incast --tcp 2 --plot plots
+  # BMv2 as the switch, with the hosts' reaction points in eBPF or in the switch
+  dcqcn lab incast --switch bmv2
+  dcqcn lab incast --switch bmv2 --rp switch --plot plots
   # one figure
   dcqcn lab incast --seconds 5 --json | jq '.runs[].steady.jain_index'")]
 pub(super) struct IncastArgs {
+    /// What forwards between the hosts.
+    #[arg(long, value_enum, default_value_t = SwitchChoice::Linux)]
+    switch: SwitchChoice,
+    /// Where the hosts' notification and reaction points are: in the hosts, or in a BMv2 switch.
+    #[arg(long, value_enum, default_value_t = RpPlace::Host)]
+    rp: RpPlace,
     /// Sender hosts.
     #[arg(long, value_name = "N", default_value_t = 4)]
     senders: u16,
     /// Queue pairs of each sender.
     #[arg(long, value_name = "N", default_value_t = 1)]
     qps: u16,
-    /// Rate of every link, the bottleneck included.
-    #[arg(long, value_name = "RATE", default_value = "200mbit", value_parser = parse_rate_bps)]
-    link: u64,
+    /// Rate of every link, the bottleneck included [default: 200mbit; bmv2: 10mbit].
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
+    link: Option<u64>,
     /// How long traffic runs, each way.
     #[arg(long, value_name = "S", default_value = "10", value_parser = parse_duration_ns)]
     seconds: u64,
@@ -77,18 +95,18 @@ pub(super) struct IncastArgs {
     /// Bulk TCP flows that share the bottleneck in a class of their own.
     #[arg(long, value_name = "N", default_value_t = 0)]
     tcp: u16,
-    /// RDMA path MTU: 256, 512, 1024, 2048 or 4096.
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
-    mtu: u32,
-    /// Length of each message.
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_small_bytes)]
-    message: u32,
-    /// Most packets of a queue pair without acknowledgement.
-    #[arg(long, value_name = "PACKETS", default_value_t = IncastConfig::default().window_packets)]
-    window: u32,
-    /// Buffer of the bottleneck's RoCE queue.
-    #[arg(long, value_name = "SIZE", default_value = "512KB", value_parser = parse_small_bytes)]
-    buffer: u32,
+    /// RDMA path MTU: 256, 512, 1024, 2048 or 4096 [default: 4096; bmv2: 1024, its largest].
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// Length of each message [default: 1MiB; bmv2: 64KiB].
+    #[arg(long, value_name = "SIZE", value_parser = parse_small_bytes)]
+    message: Option<u32>,
+    /// Most packets of a queue pair without acknowledgement [default: 256; bmv2: 32].
+    #[arg(long, value_name = "PACKETS")]
+    window: Option<u32>,
+    /// Buffer of the bottleneck's RoCE queue [default: 512KB; bmv2: 64 packets].
+    #[arg(long, value_name = "SIZE", value_parser = parse_small_bytes)]
+    buffer: Option<u32>,
     /// IPv6 instead of IPv4.
     #[arg(long)]
     ipv6: bool,
@@ -106,17 +124,20 @@ fn parse_small_bytes(text: &str) -> anyhow::Result<u32> {
 
 impl IncastArgs {
     fn config(&self) -> IncastConfig {
-        let default = IncastConfig::default();
+        let default = match self.switch {
+            SwitchChoice::Linux => IncastConfig::default(),
+            SwitchChoice::Bmv2 => IncastConfig::bmv2(),
+        };
         IncastConfig {
             senders: self.senders,
             qps_per_sender: self.qps,
-            link_bps: self.link,
+            link_bps: self.link.unwrap_or(default.link_bps),
             duration_ns: self.seconds,
             warm_up_ns: self.warm_up.unwrap_or_else(|| default.warm_up_ns.min(self.seconds / 5)),
-            mtu_bytes: self.mtu,
-            message_bytes: self.message,
-            window_packets: self.window,
-            buffer_bytes: self.buffer,
+            mtu_bytes: self.mtu.unwrap_or(default.mtu_bytes),
+            message_bytes: self.message.unwrap_or(default.message_bytes),
+            window_packets: self.window.unwrap_or(default.window_packets),
+            buffer_bytes: self.buffer.unwrap_or(default.buffer_bytes),
             tcp_flows: self.tcp,
             ipv6: self.ipv6,
             ..default
@@ -129,7 +150,7 @@ impl IncastArgs {
         if config.link_bps > Profile::MAX_LAB_RATE_BPS {
             settings.profile.get_or_insert(Profile::Paper);
         }
-        let data_plane = lab::DataPlane { link_bps: config.link_bps, settings };
+        let data_plane = lab::DataPlane { link_bps: config.link_bps, settings, rp: self.rp };
         let on: Option<&dyn Control> = Some(&data_plane);
         let controls = match self.control {
             ControlChoice::On => vec![on],

@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::topology::MAX_SENDERS;
+use super::topology::{MAX_SENDERS, SwitchKind};
 use crate::render;
 
 /// Parameters of an N-to-1 incast.
@@ -37,6 +37,8 @@ pub struct IncastConfig {
     pub tcp_flows: u16,
     /// IPv6 instead of IPv4.
     pub ipv6: bool,
+    /// BMv2 is the switch instead of Linux.
+    pub bmv2: bool,
 }
 
 impl Default for IncastConfig {
@@ -56,11 +58,43 @@ impl Default for IncastConfig {
             buffer_bytes: 512_000,
             tcp_flows: 0,
             ipv6: false,
+            bmv2: false,
         }
     }
 }
 
 impl IncastConfig {
+    /// Frames of BMv2's switch: an RDMA payload of the path MTU, and what RC puts around it in the middle of a message.
+    const RC_OVERHEAD_BYTES: u32 = 58;
+    /// The largest path MTU that fits the lab's links around BMv2.
+    const BMV2_MTU_BYTES: u32 = 1_024;
+
+    /// An incast that BMv2 can switch: it forwards some thousand packets a second, and its queues hold 64.
+    #[must_use]
+    pub fn bmv2() -> Self {
+        let mtu_bytes = Self::BMV2_MTU_BYTES;
+        Self {
+            link_bps: 10_000_000,
+            mtu_bytes,
+            message_bytes: 64 << 10,
+            window_packets: 32,
+            // "Local ack timeout" 17: a window takes half a second at a quarter of the fair share of four.
+            timeout_ns: 4_096 << 17,
+            buffer_bytes: 64 * (mtu_bytes + Self::RC_OVERHEAD_BYTES),
+            bmv2: true,
+            ..Self::default()
+        }
+    }
+
+    /// What forwards.
+    #[must_use]
+    pub const fn switch(&self) -> SwitchKind {
+        match self.bmv2 {
+            false => SwitchKind::Linux,
+            true => SwitchKind::Bmv2 { packet_bytes: self.mtu_bytes + Self::RC_OVERHEAD_BYTES },
+        }
+    }
+
     /// Checks every field against its range.
     ///
     /// # Errors
@@ -90,6 +124,15 @@ impl IncastConfig {
                 self.mtu_bytes
             );
         }
+        if self.bmv2 && self.mtu_bytes > Self::BMV2_MTU_BYTES {
+            bail!("MTU, bytes: {} is too large for BMv2's links, choose 256, 512 or 1024", self.mtu_bytes);
+        }
+        if self.bmv2 && self.tcp_flows != 0 {
+            bail!(
+                "TCP flows: {} beside BMv2, whose queues count packets and not bytes; choose 0",
+                self.tcp_flows
+            );
+        }
         Ok(())
     }
 }
@@ -106,6 +149,9 @@ impl fmt::Display for IncastConfig {
         )?;
         write!(f, ", {} each way", render::seconds(self.duration_ns))?;
         write!(f, ", MTU {}, buffer {}", self.mtu_bytes, render::bytes(self.buffer_bytes.into()))?;
+        if self.bmv2 {
+            write!(f, ", switched by BMv2")?;
+        }
         match self.tcp_flows {
             0 => Ok(()),
             flows => write!(f, ", beside {flows} TCP flow{}", plural(flows)),

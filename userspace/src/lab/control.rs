@@ -1,17 +1,20 @@
 //! The data plane in the lab: attached as on any host, with the same calls as `dcqcn attach`.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::Counters;
-use dcqcn_common::params::Params;
+use dcqcn_common::params::{Config, PACER_FQ, Params};
 use dcqcn_common::stats::Stat;
 
+use super::bmv2::Probe;
+use super::topology::ROCE_TC;
 use super::{Attached, Control, ControlSample, QueuePair, Thresholds, Topology};
 use crate::attach::{self, Attachment, Request};
 use crate::clock::monotonic_ns;
@@ -19,13 +22,21 @@ use crate::net::{Netlink, Netns};
 use crate::pacer::htb::HtbPacer;
 use crate::params::{Assignment, Profile, Role, Settings};
 
-/// Traffic class of the lab's RoCE: DSCP 26.
-const ROCE_TC: usize = 3;
 /// Flows each table holds: many times the lab's most.
 const FLOWS: u32 = 4_096;
 /// Hooks in the counter map.
 const XDP: usize = 0;
 const EGRESS: usize = 2;
+
+/// Where the hosts' notification and reaction points are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum RpPlace {
+    /// In the hosts, in eBPF.
+    #[default]
+    Host,
+    /// In the switch, in P4.
+    Switch,
+}
 
 /// DCQCN on every host of the lab.
 #[derive(Clone, Debug)]
@@ -34,6 +45,8 @@ pub struct DataPlane {
     pub link_bps: u64,
     /// Parameters beyond the profile, for hosts and switch alike.
     pub settings: Settings,
+    /// Where the hosts' points are; in the switch only if that is BMv2.
+    pub rp: RpPlace,
 }
 
 impl DataPlane {
@@ -70,23 +83,65 @@ impl DataPlane {
     }
 }
 
+impl DataPlane {
+    fn attach_switch(&self, network: &Topology) -> Result<SwitchSide> {
+        let switch = &network.switch;
+        let Some(bmv2) = &switch.bmv2 else {
+            if self.rp == RpPlace::Switch {
+                bail!(
+                    "a Linux switch has no reaction point of its hosts: choose `--switch bmv2`, or `--rp host`"
+                );
+            }
+            let on_port = [
+                // The port's qdisc is 1:, its class for queue q is 1:q+1.
+                ("priority_major", "1".to_owned()),
+                ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
+                ("wred.3.queue_limit", format!("{}B", switch.buffer_bytes)),
+            ];
+            let host = self.attach(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
+            return Ok(SwitchSide::Linux(Box::new(host)));
+        };
+        let settings = Settings {
+            role: Some(Role::Switch),
+            profile: Some(Profile::Lab),
+            changes: bmv2_changes(self.link_bps, switch.buffer_bytes)?,
+            ..Settings::default()
+        };
+        let mut config = settings.then(self.settings.clone()).config(Some(self.link_bps))?;
+        let in_switch = u64::from(self.rp == RpPlace::Switch);
+        (config.scalars.np_enable, config.scalars.rp_enable) = (in_switch, in_switch);
+        config.scalars.pacer = PACER_FQ;
+        bmv2.configure(&config)?;
+        let probe = bmv2.probe()?;
+        Ok(SwitchSide::Bmv2(Box::new(P4Switch { config, probe, rp: self.rp, places: HashMap::new() })))
+    }
+}
+
+/// What BMv2's queue of 64 packets wants instead of the profile's thresholds for a buffer of hundreds.
+fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
+    let changes = [
+        ("link_rate", format!("{link_bps}bit")),
+        ("wred.3.kmin", format!("{}B", buffer_bytes / 8)),
+        ("wred.3.kmax", format!("{}B", buffer_bytes / 2)),
+        ("wred.3.queue_limit", format!("{buffer_bytes}B")),
+    ];
+    Ok(changes.iter().map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?)
+}
+
 impl Control for DataPlane {
     fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Box<dyn Attached>> {
-        let switch = &network.switch;
-        let on_port = [
-            // The port's qdisc is 1:, its class for queue q is 1:q+1.
-            ("priority_major", "1".to_owned()),
-            ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
-            ("wred.3.queue_limit", format!("{}B", switch.buffer_bytes)),
-        ];
         let mut all = Hosts {
-            switch: self.attach(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?,
-            receiver: self.attach(&network.receiver.netns, &network.receiver.ifname, Role::Host, &[])?,
+            switch: self.attach_switch(network)?,
+            receiver: None,
             senders: Vec::new(),
             flows: Vec::new(),
         };
-        for sender in &network.senders {
-            all.senders.push(self.attach(&sender.netns, &sender.ifname, Role::Host, &[])?);
+        if self.rp == RpPlace::Host {
+            let receiver = &network.receiver;
+            all.receiver = Some(self.attach(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
+            for sender in &network.senders {
+                all.senders.push(self.attach(&sender.netns, &sender.ifname, Role::Host, &[])?);
+            }
         }
         for pair in queue_pairs {
             let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
@@ -131,10 +186,52 @@ impl Drop for Host {
     }
 }
 
+/// The congestion point.
+enum SwitchSide {
+    /// The data plane at the port of a Linux switch.
+    Linux(Box<Host>),
+    /// A BMv2 switch, which may have the hosts' points too.
+    Bmv2(Box<P4Switch>),
+}
+
+/// What is known of a configured BMv2 switch.
+struct P4Switch {
+    config: Config,
+    probe: Probe,
+    rp: RpPlace,
+    /// Where flows have their registers.
+    places: HashMap<QpId, u64>,
+}
+
+impl P4Switch {
+    /// Adds what the switch counted, and the rates of its reaction points.
+    fn sample(&mut self, flows: &[(usize, QpId)], sample: &mut ControlSample) -> Result<()> {
+        let mut reader = self.probe.reader();
+        sample.ce_marks = reader.stat(Stat::CpEcnMarked)?;
+        if self.rp == RpPlace::Host {
+            return Ok(());
+        }
+        sample.cnps_sent = reader.stat(Stat::NpCnpSent)?;
+        sample.cnps_handled = reader.stat(Stat::RpCnpHandled)?;
+        sample.cnps_ignored = reader.stat(Stat::RpCnpIgnored)?;
+        if flows.iter().any(|(_, id)| !self.places.contains_key(id)) {
+            self.places = reader.rp_places()?.into_iter().map(|(place, id)| (id, place)).collect();
+        }
+        for (_, id) in flows {
+            sample.rates_bps.push(match self.places.get(id) {
+                Some(place) => reader.rp_rate_bps(*place)?,
+                None => None,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// The data plane of the whole lab.
 struct Hosts {
-    switch: Host,
-    receiver: Host,
+    switch: SwitchSide,
+    /// `None` if the points of the hosts are in the switch; then there are no senders either.
+    receiver: Option<Host>,
     senders: Vec<Host>,
     /// Sender and identity of each flow.
     flows: Vec<(usize, QpId)>,
@@ -142,20 +239,28 @@ struct Hosts {
 
 impl Attached for Hosts {
     fn thresholds(&self) -> Thresholds {
-        let wred = &self.switch.params.config.wred[ROCE_TC];
+        let config = match &self.switch {
+            SwitchSide::Linux(host) => &host.params.config,
+            SwitchSide::Bmv2(switch) => &switch.config,
+        };
+        let wred = &config.wred[ROCE_TC];
         Thresholds { kmin_bytes: wred.kmin_bytes, kmax_bytes: wred.kmax_bytes }
     }
 
     fn sample(&mut self) -> Result<ControlSample> {
         let now_ns = monotonic_ns();
-        let switch = self.switch.counters()?;
-        let empty_at = self.switch.attachment.maps.queues()?[ROCE_TC];
-        let mut sample = ControlSample {
-            virtual_queue_bytes: self.switch.params.drain[ROCE_TC].depth_bytes(empty_at, now_ns),
-            ce_marks: stat(&switch[EGRESS], Stat::CpEcnMarked),
-            cnps_sent: stat(&self.receiver.counters()?[EGRESS], Stat::NpCnpSent),
-            ..ControlSample::default()
-        };
+        let mut sample = ControlSample::default();
+        match &mut self.switch {
+            SwitchSide::Linux(switch) => {
+                let empty_at = switch.attachment.maps.queues()?[ROCE_TC];
+                let depth_bytes = switch.params.drain[ROCE_TC].depth_bytes(empty_at, now_ns);
+                sample.virtual_queue_bytes = Some(depth_bytes);
+                sample.ce_marks = stat(&switch.counters()?[EGRESS], Stat::CpEcnMarked);
+            }
+            SwitchSide::Bmv2(switch) => switch.sample(&self.flows, &mut sample)?,
+        }
+        let Some(receiver) = &self.receiver else { return Ok(sample) };
+        sample.cnps_sent = stat(&receiver.counters()?[EGRESS], Stat::NpCnpSent);
         for sender in &self.senders {
             let counters = sender.counters()?;
             sample.cnps_handled += stat(&counters[XDP], Stat::RpCnpHandled);
@@ -173,7 +278,11 @@ impl Attached for Hosts {
     }
 
     fn detach(mut self: Box<Self>) -> Result<()> {
-        for host in self.senders.iter_mut().chain([&mut self.receiver, &mut self.switch]) {
+        let switch = match &mut self.switch {
+            SwitchSide::Linux(host) => Some(host.as_mut()),
+            SwitchSide::Bmv2(_) => None,
+        };
+        for host in self.senders.iter_mut().chain(&mut self.receiver).chain(switch) {
             host.detach()?;
         }
         Ok(())

@@ -83,6 +83,7 @@ pub fn run_incast(
         buffer_bytes: config.buffer_bytes,
         shared_with_tcp: config.tcp_flows > 0,
         ipv6: config.ipv6,
+        switch: config.switch(),
     })
     .context("cannot build the lab's network")?;
     let queue_pairs = queue_pairs(config, &network);

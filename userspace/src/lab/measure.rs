@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::Attached;
+use super::bmv2::Probe;
 use super::endpoint::Schedule;
 use super::record::Sample;
 use super::topology::{ROCE, Switch};
@@ -14,6 +15,45 @@ use crate::net::Netlink;
 
 /// Time between two samples, ns.
 const INTERVAL_NS: u64 = 1_000_000;
+/// Time between two samples of a BMv2 switch, ns: each is a dozen calls of its control program.
+const BMV2_INTERVAL_NS: u64 = 50_000_000;
+
+/// Where the bottleneck's queue is read.
+enum Bottleneck {
+    /// The port's qdisc.
+    Linux { netlink: Netlink, ifindex: u32 },
+    /// The switch's registers.
+    Bmv2(Probe),
+}
+
+impl Bottleneck {
+    fn open(switch: &Switch) -> Result<Self> {
+        Ok(match &switch.bmv2 {
+            None => {
+                Self::Linux { netlink: Netlink::connect_in(&switch.netns)?, ifindex: switch.egress_ifindex }
+            }
+            Some(bmv2) => Self::Bmv2(bmv2.probe()?),
+        })
+    }
+
+    /// Bytes in the RoCE queue, and packets it has dropped so far.
+    fn read(&mut self) -> Result<(u64, u64)> {
+        match self {
+            Self::Linux { netlink, ifindex } => {
+                let stats = netlink.qdisc_stats(*ifindex, ROCE)?;
+                Ok((stats.backlog_bytes.into(), stats.drops.into()))
+            }
+            Self::Bmv2(probe) => probe.bottleneck(),
+        }
+    }
+
+    const fn interval_ns(&self) -> u64 {
+        match self {
+            Self::Linux { .. } => INTERVAL_NS,
+            Self::Bmv2(_) => BMV2_INTERVAL_NS,
+        }
+    }
+}
 
 /// Samples the bottleneck's RoCE queue, and the data plane if there is one, until the schedule ends.
 pub(super) fn watch(
@@ -21,25 +61,20 @@ pub(super) fn watch(
     schedule: &Schedule<'_>,
     mut attached: Option<&mut Box<dyn Attached>>,
 ) -> Result<Vec<Sample>> {
-    let netlink = Netlink::connect_in(&switch.netns)?;
-    let queue = || netlink.qdisc_stats(switch.egress_ifindex, ROCE);
+    let mut bottleneck = Bottleneck::open(switch)?;
+    let interval_ns = bottleneck.interval_ns();
     schedule.wait_for_start();
-    let drops_before = queue()?.drops;
-    let mut samples = Vec::with_capacity((schedule.duration_ns / INTERVAL_NS) as usize + 1);
+    let (_, drops_before) = bottleneck.read()?;
+    let mut samples = Vec::with_capacity((schedule.duration_ns / interval_ns) as usize + 1);
     while !schedule.is_over() {
         let at_ns = schedule.elapsed_ns();
-        let stats = queue()?;
+        let (backlog_bytes, drops) = bottleneck.read()?;
         let control = attached
             .as_mut()
             .map(|attached| attached.sample().context("cannot read the data plane's state"))
             .transpose()?;
-        samples.push(Sample {
-            at_ns,
-            backlog_bytes: stats.backlog_bytes.into(),
-            drops: stats.drops.wrapping_sub(drops_before).into(),
-            control,
-        });
-        let next_ns = schedule.start_ns + (at_ns / INTERVAL_NS + 1) * INTERVAL_NS;
+        samples.push(Sample { at_ns, backlog_bytes, drops: drops.saturating_sub(drops_before), control });
+        let next_ns = schedule.start_ns + (at_ns / interval_ns + 1) * interval_ns;
         thread::sleep(Duration::from_nanos(next_ns.saturating_sub(monotonic_ns())));
     }
     Ok(samples)

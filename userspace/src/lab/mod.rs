@@ -4,6 +4,7 @@
 //! a thread that watches the bottleneck, and, if asked for, the data plane attached as on any host ([`Control`]).
 //! What happened is a [`RunRecord`]; figures, tables and plots are made from that.
 
+mod bmv2;
 mod classify;
 mod config;
 mod control;
@@ -22,12 +23,12 @@ mod tcp;
 pub mod topology;
 
 pub use config::IncastConfig;
-pub use control::DataPlane;
+pub use control::{DataPlane, RpPlace};
 pub use endpoint::QueuePair;
 pub use incast::{incast, run_incast};
 pub use record::{ControlSample, RunRecord, Thresholds};
 pub use report::{IncastReport, RunReport};
-pub use topology::Topology;
+pub use topology::{SwitchKind, Topology};
 
 /// The data plane, as the lab sees it: something to attach to the network.
 pub trait Control {

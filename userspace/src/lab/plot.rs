@@ -69,8 +69,11 @@ fn queue(run: &RunRecord) -> Chart {
     // no buffer.
     let mut levels = vec![("buffer", run.buffer_bytes)];
     if let Some(thresholds) = run.control {
-        let depth = |sample: &Sample| sample.control.as_ref().map(|control| control.virtual_queue_bytes);
-        lines.push(Line::new("virtual", curve(depth), VIRTUAL_QUEUE, 1));
+        let depth = |sample: &Sample| sample.control.as_ref()?.virtual_queue_bytes;
+        let virtual_queue = curve(depth);
+        if !virtual_queue.is_empty() {
+            lines.push(Line::new("virtual", virtual_queue, VIRTUAL_QUEUE, 1));
+        }
         levels.extend([("Kmin", thresholds.kmin_bytes), ("Kmax", thresholds.kmax_bytes)]);
     }
     let top_kb = levels.iter().map(|level| level.1).max().unwrap_or(1) as f64 * 1.1 / 1e3;

@@ -150,8 +150,8 @@ pub struct Sample {
 /// What the data plane's maps say at one moment. Counters count from the start of the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ControlSample {
-    /// Depth of the switch's virtual queue for RoCE, bytes.
-    pub virtual_queue_bytes: u64,
+    /// Depth of the switch's virtual queue for RoCE, bytes; `None` where it marks by the real one.
+    pub virtual_queue_bytes: Option<u64>,
     /// Current rate of each flow's reaction point, in the order of the flows, bit/s; `None` while it has no limit.
     pub rates_bps: Vec<Option<u64>>,
     /// Packets the switch marked CE.

@@ -94,8 +94,8 @@ pub struct ControlFigures {
     pub cnps_handled: u64,
     /// CNPs the senders ignored.
     pub cnps_ignored: u64,
-    /// Depth of the switch's virtual queue for RoCE, bytes.
-    pub virtual_queue_bytes: Quantiles,
+    /// Depth of the switch's virtual queue for RoCE, bytes; `None` where it marks by the real one.
+    pub virtual_queue_bytes: Option<Quantiles>,
 }
 
 /// How a quantity was distributed.
@@ -201,13 +201,14 @@ impl ControlFigures {
         let increase = |count: fn(&ControlSample) -> u64| {
             increase(record, samples, |sample| sample.control.as_ref().map_or(0, count))
         };
-        let depths = samples.iter().filter_map(|sample| sample.control.as_ref());
+        let depths = samples.iter().filter_map(|sample| sample.control.as_ref()?.virtual_queue_bytes);
+        let depths: Vec<u64> = depths.collect();
         Some(Self {
             ce_marks: increase(|control| control.ce_marks),
             cnps_sent: increase(|control| control.cnps_sent),
             cnps_handled: increase(|control| control.cnps_handled),
             cnps_ignored: increase(|control| control.cnps_ignored),
-            virtual_queue_bytes: Quantiles::of(depths.map(|control| control.virtual_queue_bytes).collect()),
+            virtual_queue_bytes: (!depths.is_empty()).then(|| Quantiles::of(depths)),
         })
     }
 }
@@ -268,6 +269,12 @@ fn rows(columns: &[&Figures]) -> Vec<Row> {
     let controlled = |label: &str, cell: fn(&ControlFigures) -> String| {
         row(label, &|figures| figures.control.as_ref().map_or_else(|| "-".to_owned(), cell))
     };
+    let virtual_queue = |label: &str, of: fn(&Quantiles) -> u64| {
+        row(label, &|figures| {
+            let quantiles = figures.control.as_ref().and_then(|control| control.virtual_queue_bytes.as_ref());
+            quantiles.map_or_else(|| "-".to_owned(), |quantiles| render::bytes(of(quantiles)))
+        })
+    };
     let mut rows = flow_rows(columns);
     rows.extend([
         row("RoCE goodput, total", &|figures| render::bps(figures.goodput_bps)),
@@ -291,9 +298,9 @@ fn rows(columns: &[&Figures]) -> Vec<Row> {
         row("queue, p50", &|figures| render::bytes(figures.queue_bytes.p50)),
         row("queue, p99", &|figures| render::bytes(figures.queue_bytes.p99)),
         row("queue, max", &|figures| render::bytes(figures.queue_bytes.max)),
-        controlled("virtual queue, p50", |control| render::bytes(control.virtual_queue_bytes.p50)),
-        controlled("virtual queue, p99", |control| render::bytes(control.virtual_queue_bytes.p99)),
-        controlled("virtual queue, max", |control| render::bytes(control.virtual_queue_bytes.max)),
+        virtual_queue("virtual queue, p50", |quantiles| quantiles.p50),
+        virtual_queue("virtual queue, p99", |quantiles| quantiles.p99),
+        virtual_queue("virtual queue, max", |quantiles| quantiles.max),
         row("one-way delay, p50", &|figures| render::ns(figures.delay_ns.p50)),
         row("one-way delay, p99", &|figures| render::ns(figures.delay_ns.p99)),
     ]);

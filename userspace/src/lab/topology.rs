@@ -20,6 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
 
+use super::bmv2::Bmv2;
 use super::classify;
 use crate::attach;
 use crate::net::link::VethEnd;
@@ -32,8 +33,12 @@ pub const NETNS_PREFIX: &str = "dcqcn-lab-";
 const LOCK_FILE: &str = "/run/dcqcn-lab.lock";
 /// MTU of every interface, bytes: what switches are set to for an RDMA MTU of 4096.
 const LINK_MTU: u32 = 4200;
-/// A frame of that MTU.
+/// MTU around BMv2, bytes: libpcap's buffers hold so few larger packets that a burst of them is lost.
+const BMV2_MTU: u32 = 1500;
+/// A frame of the larger MTU.
 const FRAME_BYTES: u32 = LINK_MTU + 14;
+/// Traffic class of the lab's RoCE: DSCP 26.
+pub(super) const ROCE_TC: usize = 3;
 /// What a token bucket may send at once: the time between two looks of the kernel at its queue, no more.
 const BURST_BYTES: u32 = 2 * FRAME_BYTES;
 /// A sender NIC's queue, bytes. Socket buffers fill long before it does.
@@ -54,6 +59,18 @@ pub(super) const ROCE: Handle = queue_class(3);
 /// Queue 6: CNPs.
 const CNP: Handle = queue_class(6);
 
+/// What forwards in the lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwitchKind {
+    /// The kernel, with HTB and FIFOs at the bottleneck.
+    Linux,
+    /// `simple_switch`, whose queues hold and send packets of this many bytes, layer 2, whatever their length is.
+    Bmv2 {
+        /// Bytes of a data packet.
+        packet_bytes: u32,
+    },
+}
+
 /// What the lab's network is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyConfig {
@@ -67,6 +84,8 @@ pub struct TopologyConfig {
     pub shared_with_tcp: bool,
     /// Addresses of IPv6 instead of IPv4.
     pub ipv6: bool,
+    /// What forwards.
+    pub switch: SwitchKind,
 }
 
 /// Most sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
@@ -102,6 +121,8 @@ pub struct Switch {
     pub roce_bps: u64,
     /// Buffer of that queue, bytes.
     pub buffer_bytes: u32,
+    /// The switch's process, if it is BMv2.
+    pub bmv2: Option<Bmv2>,
 }
 
 /// The network, which exists as long as this does.
@@ -133,7 +154,9 @@ impl Topology {
         let removal = Removal;
 
         let switch_netns = create_netns("sw", config.ipv6)?;
-        switch_netns.run(|| enable_forwarding(config.ipv6))??;
+        if config.switch == SwitchKind::Linux {
+            switch_netns.run(|| enable_forwarding(config.ipv6))??;
+        }
         let switch_netlink = Netlink::connect_in(&switch_netns)?;
 
         let join = |subnet: u8, name: &str| join(config, &switch_netns, &switch_netlink, subnet, name);
@@ -158,12 +181,21 @@ impl Topology {
         let egress_ifname = port_name(0);
         let egress_ifindex = switch_netlink.link(&egress_ifname)?.index;
         let roce_bps = if config.shared_with_tcp { config.link_bps / 2 } else { config.link_bps };
-        shape(config, roce_bps, &switch_netlink, egress_ifindex)?;
+        let mut bmv2 = None;
+        if let SwitchKind::Bmv2 { packet_bytes } = config.switch {
+            let hosts = std::iter::once(&receiver).chain(&senders);
+            let ports: Vec<_> = (0..).zip(hosts).map(|(subnet, host)| (port_name(subnet), host)).collect();
+            let (packet, buffer) = (packet_bytes.into(), config.buffer_bytes.into());
+            bmv2 = Some(Bmv2::start(&switch_netns, &ports, packet, config.link_bps, buffer)?);
+        } else {
+            shape(config, roce_bps, &switch_netlink, egress_ifindex)?;
+        }
         if config.shared_with_tcp {
             switch_netns.run(|| classify::tcp_to(egress_ifindex, BEST_EFFORT))??;
         }
         let buffer_bytes = config.buffer_bytes;
-        let switch = Switch { netns: switch_netns, egress_ifname, egress_ifindex, roce_bps, buffer_bytes };
+        let switch =
+            Switch { netns: switch_netns, egress_ifname, egress_ifindex, roce_bps, buffer_bytes, bmv2 };
         Ok(Self { senders, receiver, switch, _removal: removal, _lock: lock })
     }
 }
@@ -272,17 +304,21 @@ fn join(
     let host_address = address(config.ipv6, subnet, HOST_END);
     // The host takes all the lab for its own link, so that it needs no route; the switch knows better.
     let (host_prefix_len, port_prefix_len) = if config.ipv6 { (64, 112) } else { (16, 24) };
+    let mtu = if config.switch == SwitchKind::Linux { LINK_MTU } else { BMV2_MTU };
     let host_netlink = Netlink::connect_in(&netns)?;
     let ifindex = host_netlink.link(&ifname)?.index;
-    host_netlink.set_mtu(ifindex, LINK_MTU)?;
+    host_netlink.set_mtu(ifindex, mtu)?;
     host_netlink.set_up(ifindex, true)?;
     host_netlink.add_address(ifindex, host_address, host_prefix_len)?;
 
     let port_index = switch_netlink.link(&port)?.index;
-    switch_netlink.set_mtu(port_index, LINK_MTU)?;
+    switch_netlink.set_mtu(port_index, mtu)?;
     switch_netlink.set_up(port_index, true)?;
-    switch_netlink.add_address(port_index, address(config.ipv6, subnet, PORT_END), port_prefix_len)?;
-    switch_netlink.add_neighbour(port_index, host_address, host_mac)?;
+    // The kernel is to leave BMv2's ports alone.
+    if config.switch == SwitchKind::Linux {
+        switch_netlink.add_address(port_index, address(config.ipv6, subnet, PORT_END), port_prefix_len)?;
+        switch_netlink.add_neighbour(port_index, host_address, host_mac)?;
+    }
 
     Ok(Host { netns, ifname, ifindex, mac: host_mac, gateway_mac: port_mac, address: host_address })
 }

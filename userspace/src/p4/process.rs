@@ -86,10 +86,10 @@ impl Process {
         }
     }
 
-    /// Process ID.
+    /// Port of its Thrift server, in its namespace.
     #[must_use]
-    pub fn id(&self) -> u32 {
-        self.child.id()
+    pub const fn thrift_port(&self) -> u16 {
+        THRIFT_PORT
     }
 }
 

@@ -146,6 +146,29 @@ impl<'a> Reader<'a> {
         Ok(ClassCounters { packets, bytes, ect_packets, ecn_marked_packets })
     }
 
+    /// Packets that wait for their departure.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn waiting(&mut self) -> Result<u64> {
+        let released = self.values("rp_released", Which::All)?;
+        let tickets = self.values("rp_ticket", Which::All)?;
+        // Both count on, and wrap, in 32 bits.
+        let waiting =
+            |(ticket, released): (u64, &u64)| u64::from((ticket as u32).wrapping_sub(*released as u32));
+        Ok(tickets.into_iter().zip(&released).map(waiting).sum())
+    }
+
+    /// Current rate of the flow of the reaction point at an index, as of its last packet; `None` before its first CNP.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn rp_rate_bps(&mut self, index: u64) -> Result<Option<u64>> {
+        let active = self.session.register_at(self.program.register("rp_active")?, index)?;
+        let rate_bps = self.session.register_at(self.program.register("rp_rate_bps")?, index)?;
+        Ok((active != 0).then_some(rate_bps))
+    }
+
     /// Packets behind the one of this port and class that left the queue last.
     ///
     /// # Errors
