@@ -1,6 +1,8 @@
-// The flow tables of NP and RP: 1024 sets of two places. A flow is called by the QP that receives its data (docs/architecture.md).
+// The flow tables of NP and RP: 1024 sets of two places. A flow is called by the QP that receives its data
+// (docs/architecture.md).
 //
-// The key is stored and compared, so two flows are never mistaken for one; of three that share a set the one used longest ago goes.
+// The key is stored and compared, so two flows are never mistaken for one; of three that share a set the one used longest ago
+// goes.
 
 const bit<32> SETS = 1024;
 const bit<32> FLOWS = 2048;
@@ -18,7 +20,7 @@ const bit<32> FLOWS = 2048;
     bit<32> second_2;                                                                                           \
     bit<32> second_3;                                                                                           \
     bit<32> second_qpn;                                                                                         \
-    bit<64> second_seen_ns;                                                                                     \
+    bit<64> second_seen_ns = 0;                                                                                  \
     bit<32> first = set << 1;                                                                                   \
     bit<32> second = first | 1;                                                                                 \
     table##_addr_0.read(first_0, first);                                                                        \
@@ -27,15 +29,18 @@ const bit<32> FLOWS = 2048;
     table##_addr_3.read(first_3, first);                                                                        \
     table##_qpn.read(first_qpn, first);                                                                         \
     table##_last_seen_ns.read(first_seen_ns, first);                                                            \
-    table##_addr_0.read(second_0, second);                                                                      \
-    table##_addr_1.read(second_1, second);                                                                      \
-    table##_addr_2.read(second_2, second);                                                                      \
-    table##_addr_3.read(second_3, second);                                                                      \
-    table##_qpn.read(second_qpn, second);                                                                       \
-    table##_last_seen_ns.read(second_seen_ns, second);                                                          \
     bool is_first = first_seen_ns != 0 && first_qpn == qpn && (first_0 ++ first_1 ++ first_2 ++ first_3) == addr; \
-    bool is_second = second_seen_ns != 0 && second_qpn == qpn                                                   \
-        && (second_0 ++ second_1 ++ second_2 ++ second_3) == addr;                                              \
+    bool is_second = false;                                                                                     \
+    if (!is_first) {                                                                                            \
+        table##_addr_0.read(second_0, second);                                                                  \
+        table##_addr_1.read(second_1, second);                                                                  \
+        table##_addr_2.read(second_2, second);                                                                  \
+        table##_addr_3.read(second_3, second);                                                                  \
+        table##_qpn.read(second_qpn, second);                                                                   \
+        table##_last_seen_ns.read(second_seen_ns, second);                                                      \
+        is_second = second_seen_ns != 0 && second_qpn == qpn                                                    \
+            && (second_0 ++ second_1 ++ second_2 ++ second_3) == addr;                                          \
+    }                                                                                                           \
     is_found = is_first || is_second;                                                                           \
     place = is_first || (!is_second && first_seen_ns <= second_seen_ns) ? first : second;
 

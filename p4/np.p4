@@ -1,15 +1,15 @@
 // Notification point: a CE-marked data packet on its way to a host is answered with a CNP, at most one per interval.
 //
-// The answer is a clone of the packet, rewritten in the egress pipeline and sent round, so that it is forwarded, classed and queued
-// like any other packet.
+// The answer is a clone of the packet, rewritten in the egress pipeline and sent round, so that it is forwarded, classed and
+// queued like any other packet.
 
 // Ports inside the switch, and the mirror session that leads to the first.
 const bit<9> CNP_PORT = 509;
 const bit<9> WAIT_PORT = 510;
 const bit<32> CNP_SESSION = 1;
 
-// What the ICRC covers (IBTA Annex A17): ones for what a router may change. The hash is the CRC-32 of Ethernet, but the ICRC is stored
-// with its least significant byte first.
+// What the ICRC covers (IBTA Annex A17): ones for what a router may change. The hash is the CRC-32 of Ethernet, but the ICRC is
+// stored with its least significant byte first.
 #define ICRC_TRANSPORT(hdr)                                                                                     \
     hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.length, 16w0xffff,                                              \
     hdr.bth.opcode, hdr.bth.solicited, hdr.bth.migrated, hdr.bth.pad_count, hdr.bth.tver, hdr.bth.p_key,        \

@@ -1,8 +1,8 @@
 // The DCQCN rate machine of one flow, `paper` variant: `RateMachine` of dcqcn-common in P4, equal to it to the last bit.
 //
-// v1model has no timer: the machine catches up when a packet of its flow or a CNP comes. P4 has no loop and, on run-time values, no
-// division. So a quotient is found bit by bit, and so is the number of increase events that have one closed form. Both find up to
-// MAX_EVENTS; of a longer gap each packet makes up that many.
+// v1model has no timer: the machine catches up when a packet of its flow or a CNP comes. P4 has no loop and, on run-time
+// values, no division. So a quotient is found bit by bit, and so is the number of increase events that have one closed form.
+// Both find up to MAX_EVENTS; of a longer gap each packet makes up that many.
 
 const bit<32> MAX_EVENTS = 65535;
 // A timer that never expires: the largest number that Thrift passes on.
@@ -14,6 +14,9 @@ const bit<32> ALPHA_ONE = 0x80000000;
 const bit<32> MAX_HYPER = 1 << 23;
 // x / 100 for x < 2^47 is x · this >> 54, exactly: this is (2^54 + 16) / 100, and x · 16 < 2^54.
 const bit<96> HUNDREDTH_Q54 = 180143985094820;
+
+// Time of a byte in 2^-24 ns, times the rate.
+const bit<96> NS_PER_BYTE_AT_1_BPS_Q24 = 8000000000 << 24;
 
 // One bit of a quotient.
 #define DIVIDE(bit_, rest, divisor, quotient)                               \
@@ -86,11 +89,12 @@ const bit<96> HUNDREDTH_Q54 = 180143985094820;
 // `value` halved `times` times, rounded down each time; `value` is signed.
 #define HALVED(value, times) ((value) >> ((times) > 63 ? 8w63 : (bit<8>)(times)))
 
-// Of `left` increase events of the counter whose stage is `own`, those that have one closed form: `phase` and `leap` of dcqcn-common.
+// Of `left` increase events of the counter whose stage is `own`, those that have one closed form: `phase` and `leap` of
+// dcqcn-common.
 //
-// One event is R_T += step, R_C = (R_C + R_T + 1) / 2. With d = R_T − R_C that is d ← (d + step) / 2, rounded down; and with
-// e = d − (step − 2 growth), e ← e / 2, rounded down. So after n events e has been shifted right by n, exactly. At the line rate all
-// events are alike; the one that gets there is cut short.
+// One event is R_T += step, R_C = (R_C + R_T + 1) / 2. With d = R_T − R_C that is d ← (d + step) / 2, rounded down; and with e
+// = d − (step − 2 growth), e ← e / 2, rounded down. So after n events e has been shifted right by n, exactly. At the line rate
+// all events are alike; the one that gets there is cut short.
 #define PHASE(FIT_EVENTS)                                                                                       \
     if (left != 0) {                                                                                            \
         stage = own |+| 1;                                                                                      \

@@ -29,7 +29,8 @@ register<bit<64>>(FLOWS) rp_last_cnp_ns;
 register<bit<32>>(FLOWS) rp_cnp_handled;
 register<bit<32>>(FLOWS) rp_cnp_ignored;
 
-// Packets that go round, as the last of them to leave queue 510 saw it. The queue takes 1024; beyond this many the next is dropped.
+// Packets that go round, as the last of them to leave queue 510 saw it. The queue takes 1024; beyond this many the next is
+// dropped.
 register<bit<32>>(1) wait_depth;
 const bit<32> MAX_WAITING = 1000;
 // A packet that waits this long after its departure for one before it does not: that one was lost.
@@ -136,66 +137,52 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             bit<64> target_bps;
             bit<64> next_increase_ns;
             bit<64> byte_count;
-            bit<32> alpha_q31;
-            bit<64> alpha_epoch_ns;
             bit<32> time_stage;
             bit<32> byte_stage;
             bit<1>  active;
-            bit<64> last_cnp_ns;
-            bit<32> cnp_handled;
-            bit<32> cnp_ignored;
-            bit<64> packets;
-            bit<64> bytes;
-            bit<64> next_ns;
-            bit<32> next_frac_q24;
-            bit<64> last_seen_ns;
-            bit<32> ticket;
-            bit<32> released;
+            bool is_too_soon = false;
             rp_rate_bps.read(rate_bps, place);
             rp_target_bps.read(target_bps, place);
             rp_next_increase_ns.read(next_increase_ns, place);
             rp_byte_count.read(byte_count, place);
-            rp_alpha_q31.read(alpha_q31, place);
-            rp_alpha_epoch_ns.read(alpha_epoch_ns, place);
             rp_time_stage.read(time_stage, place);
             rp_byte_stage.read(byte_stage, place);
             rp_active.read(active, place);
-            rp_last_cnp_ns.read(last_cnp_ns, place);
-            rp_cnp_handled.read(cnp_handled, place);
-            rp_cnp_ignored.read(cnp_ignored, place);
-            rp_packets.read(packets, place);
-            rp_bytes.read(bytes, place);
-            rp_next_ns.read(next_ns, place);
-            rp_next_frac_q24.read(next_frac_q24, place);
-            rp_last_seen_ns.read(last_seen_ns, place);
-            rp_ticket.read(ticket, place);
-            rp_released.read(released, place);
             if (!is_found) {
+                bit<64> last_seen_ns;
+                bit<32> ticket;
+                rp_last_seen_ns.read(last_seen_ns, place);
+                rp_ticket.read(ticket, place);
                 meta.is_missing = 1;
                 meta.is_evicting = last_seen_ns != 0 ? 1w1 : 1w0;
                 WRITE_FLOW_ID(rp, addr, qpn, place)
                 next_increase_ns = 0;
                 byte_count = 0;
-                alpha_q31 = p.initial_alpha_q31;
-                alpha_epoch_ns = 0;
                 time_stage = 0;
                 byte_stage = 0;
                 active = 0;
-                last_cnp_ns = 0;
-                cnp_handled = 0;
-                cnp_ignored = 0;
-                packets = 0;
-                bytes = 0;
-                next_ns = 0;
-                next_frac_q24 = 0;
+                rp_alpha_q31.write(place, p.initial_alpha_q31);
+                rp_alpha_epoch_ns.write(place, 0);
+                rp_last_cnp_ns.write(place, 0);
+                rp_cnp_handled.write(place, 0);
+                rp_cnp_ignored.write(place, 0);
+                rp_packets.write(place, 0);
+                rp_bytes.write(place, 0);
+                rp_next_ns.write(place, 0);
+                rp_next_frac_q24.write(place, 0);
                 // Packets of the flow that was here may still wait; none after them has to.
-                released = ticket;
+                rp_released.write(place, ticket);
+            } else if (meta.kind == KIND_CNP) {
+                bit<64> last_cnp_ns;
+                rp_last_cnp_ns.read(last_cnp_ns, place);
+                is_too_soon = last_cnp_ns != 0 && cut.guard_ns != 0
+                    && (now_ns <= last_cnp_ns || now_ns - last_cnp_ns < cut.guard_ns);
             }
-            bool is_too_soon = meta.kind == KIND_CNP && last_cnp_ns != 0 && cut.guard_ns != 0
-                && (now_ns <= last_cnp_ns || now_ns - last_cnp_ns < cut.guard_ns);
             if (is_too_soon) {
+                bit<32> cnp_ignored;
+                rp_cnp_ignored.read(cnp_ignored, place);
+                rp_cnp_ignored.write(place, cnp_ignored + 1);
                 turn = TURN_CNP_TOO_SOON;
-                cnp_ignored = cnp_ignored + 1;
             } else {
                 PHASE_VARIABLES
 
@@ -228,8 +215,14 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 if (meta.kind == KIND_CNP) {
                     // Cut with the old alpha, then raise alpha; stages, byte counter and timer start anew.
                     turn = TURN_CNP_HANDLED;
-                    last_cnp_ns = now_ns;
-                    cnp_handled = cnp_handled + 1;
+                    bit<32> cnp_handled;
+                    bit<32> alpha_q31;
+                    bit<64> alpha_epoch_ns;
+                    rp_cnp_handled.read(cnp_handled, place);
+                    rp_alpha_q31.read(alpha_q31, place);
+                    rp_alpha_epoch_ns.read(alpha_epoch_ns, place);
+                    rp_last_cnp_ns.write(place, now_ns);
+                    rp_cnp_handled.write(place, cnp_handled + 1);
                     bit<32> periods = 0;
                     if (active == 1 && now_ns > alpha_epoch_ns) {
                         bit<96> since_ns = (bit<96>)(now_ns - alpha_epoch_ns);
@@ -251,19 +244,28 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                     rate_bps = rate_bps > cut.min_rate_bps ? rate_bps : cut.min_rate_bps;
                     alpha_q31 = MUL_Q31(alpha_q31, cut.decay_q31_0) |+| cut.gain_q31;
                     alpha_q31 = alpha_q31 < ALPHA_ONE ? alpha_q31 : ALPHA_ONE;
-                    alpha_epoch_ns = now_ns;
+                    rp_alpha_q31.write(place, alpha_q31);
+                    rp_alpha_epoch_ns.write(place, now_ns);
                     next_increase_ns = p.time_reset_ns == 0 ? NEVER_NS : now_ns + p.time_reset_ns;
                     byte_count = 0;
                     time_stage = 0;
                     byte_stage = 0;
                     active = 1;
                 } else {
-                    last_seen_ns = now_ns;
+                    rp_last_seen_ns.write(place, now_ns);
                     bit<64> frame_bytes = (bit<64>)standard_metadata.packet_length;
                     bit<64> departure_ns = now_ns;
                     turn = TURN_NOW;
                     if (p.pace == 1) {
                         // It leaves when the flow's last packet has left at the flow's rate (`Pacer::schedule`).
+                        bit<64> next_ns;
+                        bit<32> next_frac_q24;
+                        bit<32> ticket;
+                        bit<32> released;
+                        rp_next_ns.read(next_ns, place);
+                        rp_next_frac_q24.read(next_frac_q24, place);
+                        rp_ticket.read(ticket, place);
+                        rp_released.read(released, place);
                         bit<64> earliest_ns = now_ns |-| p.pacing_credit_ns;
                         bit<64> start_ns = next_ns > earliest_ns ? next_ns : earliest_ns;
                         departure_ns = start_ns > now_ns ? start_ns : now_ns;
@@ -273,6 +275,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                         wait_depth.read(waiting, 0);
                         if (now_ns > last_departure_ns + LOST_NS) {
                             released = ticket;
+                            rp_released.write(place, ticket);
                         }
                         bool must_wait = departure_ns > now_ns || ticket != released;
                         if (departure_ns - now_ns > p.pacing_horizon_ns || (must_wait && waiting >= MAX_WAITING)) {
@@ -283,9 +286,9 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                             rp_pacer_rate_bps.read(pacer_rate_bps, place);
                             rp_ns_per_byte_q24.read(ns_per_byte_q24, place);
                             if (pacer_rate_bps != rate_bps) {
-                                // 8·10^9 · 2^24 / rate, rounded up.
+                                // Rounded up, so that no packet leaves early.
                                 bit<96> divisor = (bit<96>)rate_bps;
-                                bit<96> rest = 96w134217728000000000 + divisor - 1;
+                                bit<96> rest = NS_PER_BYTE_AT_1_BPS_Q24 + divisor - 1;
                                 bit<96> quotient = 0;
                                 DIVIDE_41(rest, divisor, quotient)
                                 ns_per_byte_q24 = (bit<64>)quotient;
@@ -294,20 +297,24 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                             }
                             bit<64> duration_q24 = (frame_bytes + (bit<64>)p.wire_overhead_bytes) * ns_per_byte_q24
                                 + (bit<64>)next_frac_q24;
-                            next_ns = start_ns + (duration_q24 >> 24);
-                            next_frac_q24 = (bit<32>)duration_q24[23:0];
+                            rp_next_ns.write(place, start_ns + (duration_q24 >> 24));
+                            rp_next_frac_q24.write(place, (bit<32>)duration_q24[23:0]);
                             rp_departure_ns.write(place, departure_ns);
                             if (must_wait) {
                                 turn = TURN_WAIT;
                                 meta.ticket = ticket;
                                 meta.departure_ns = departure_ns;
-                                ticket = ticket + 1;
+                                rp_ticket.write(place, ticket + 1);
                             }
                         }
                     }
                     if (turn != TURN_BEYOND) {
-                        packets = packets + 1;
-                        bytes = bytes + frame_bytes;
+                        bit<64> packets;
+                        bit<64> bytes;
+                        rp_packets.read(packets, place);
+                        rp_bytes.read(bytes, place);
+                        rp_packets.write(place, packets + 1);
+                        rp_bytes.write(place, bytes + frame_bytes);
                         if (p.byte_reset_bytes != 0) {
                             byte_count = byte_count + frame_bytes;
                             left = 0;
@@ -325,21 +332,9 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             rp_target_bps.write(place, target_bps);
             rp_next_increase_ns.write(place, next_increase_ns);
             rp_byte_count.write(place, byte_count);
-            rp_alpha_q31.write(place, alpha_q31);
-            rp_alpha_epoch_ns.write(place, alpha_epoch_ns);
             rp_time_stage.write(place, time_stage);
             rp_byte_stage.write(place, byte_stage);
             rp_active.write(place, active);
-            rp_last_cnp_ns.write(place, last_cnp_ns);
-            rp_cnp_handled.write(place, cnp_handled);
-            rp_cnp_ignored.write(place, cnp_ignored);
-            rp_packets.write(place, packets);
-            rp_bytes.write(place, bytes);
-            rp_next_ns.write(place, next_ns);
-            rp_next_frac_q24.write(place, next_frac_q24);
-            rp_last_seen_ns.write(place, last_seen_ns);
-            rp_ticket.write(place, ticket);
-            rp_released.write(place, released);
         }
     }
 
