@@ -115,6 +115,13 @@ impl<T: Entry> Set<T> {
         }
     }
 
+    /// When the flow in the place selected was used last; 0 = the place is empty.
+    #[inline(always)]
+    #[must_use]
+    pub fn victim_last_seen_ns(&self) -> u64 {
+        self.ways[self.place().way].last_seen_ns()
+    }
+
     /// Puts a new flow in the place selected.
     #[inline(always)]
     pub fn insert(&mut self, hash: u32, entry: T) {
@@ -195,6 +202,17 @@ impl RpFlow {
         self.machine.advance(rp, now_ns);
         self.machine.on_cnp(rp, now_ns);
         true
+    }
+
+    /// Its rate and its target rate, in bit/s.
+    ///
+    /// Read from the map, as in [`Set::place`]: the verifier would follow each way they can have come about.
+    #[inline(always)]
+    #[must_use]
+    pub fn rates(&self) -> [u64; 2] {
+        let RateMachine { rate_bps, target_bps, .. } = &self.machine;
+        // SAFETY: plain fields of `self`.
+        unsafe { [(&raw const *rate_bps).read_volatile(), (&raw const *target_bps).read_volatile()] }
     }
 
     /// A data packet of `frame_bytes` (layer 2, below 2^20) that is to leave at `now_ns`, or as soon as the flow's rate

@@ -4,9 +4,10 @@
 //! [`Env`], [`Host`] and [`Skb`], that is in where packets, maps, time and randomness come from.
 
 use crate::classify::{Frame, Kind, Roce, classify};
+use crate::events::{Event, EventKind, Table};
 use crate::flow::{Place, QpId, set_index};
 use crate::layout::{
-    BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, CmSet, Event, NpFlow, NpSet, Pair, PairSource, RpFlow,
+    BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, CmSet, Cut, NpFlow, NpSet, Pair, PairSource, RpFlow,
     RpSet, WAYS,
 };
 use crate::pacing::Departure;
@@ -45,12 +46,14 @@ pub trait Env<'p> {
     fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R>;
     /// Who is at the other end of `id`, where it is known.
     fn pair(&self, id: &QpId) -> Option<Pair>;
-    /// Remembers who is at the other end of `id`, if there is room.
-    fn set_pair(&mut self, id: &QpId, pair: Pair);
+    /// Remembers who is at the other end of `id`; false if there is no room.
+    fn set_pair(&mut self, id: &QpId, pair: Pair) -> bool;
     /// Forgets who is at the other end of `id`.
     fn forget_pair(&mut self, id: &QpId);
-    /// Tells the controller, if one listens.
-    fn tell(&mut self, event: Event);
+    /// Tells the HTB pacer, if one listens.
+    fn announce(&mut self, cut: Cut);
+    /// Enters an event in the log, at most one per `interval_ns` (not 0) of its kind; otherwise counts it as lost.
+    fn record(&mut self, interval_ns: u64, event: Event);
 }
 
 /// Where a hook runs: its packet and its [`Env`].
@@ -332,13 +335,21 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
         set_index(hash, p.port.np_set_mask),
         #[inline(always)]
         |set| {
+            let mut silent_since_ns = 0;
             if set.find(&id, hash).missing {
+                silent_since_ns = set.victim_last_seen_ns();
                 set.insert(hash, NpFlow::new(id));
             }
-            set.ways[set.place().way].on_ecn_marked(now_ns, interval_ns)
+            (set.ways[set.place().way].on_ecn_marked(now_ns, interval_ns), silent_since_ns)
         },
     );
-    if answer != Some(true) {
+    let (answered, silent_since_ns) = answer.unwrap_or((false, 0));
+    if silent_since_ns != 0 {
+        s.env().count(Stat::NpFlowEvicted);
+        let silent_ns = now_ns.saturating_sub(silent_since_ns);
+        record(s, p, EventKind::TableFull, id, [silent_ns, Table::Np as u64]);
+    }
+    if !answered {
         s.env().count(Stat::NpCnpSuppressed);
     } else if !s.clone_out(p.port.cnp_mark | kind) {
         s.env().count(Stat::NpCnpFailed);
@@ -490,26 +501,37 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         #[inline(always)]
         |set| {
             if set.find(&id, hash).missing {
-                return (Stat::RpCnpUnknownFlow, 0);
+                return (Stat::RpCnpUnknownFlow, 0, [0; 2]);
             }
             let way = set.place().way;
-            if set.ways[way].on_cnp(rp, now_ns) {
-                (Stat::RpCnpHandled, way)
+            let flow = &mut set.ways[way];
+            if flow.on_cnp(rp, now_ns) {
+                (Stat::RpCnpHandled, way, flow.rates())
             } else {
-                (Stat::RpCnpTooSoon, way)
+                (Stat::RpCnpTooSoon, way, [0; 2])
             }
         },
     );
     match outcome {
-        Some((Stat::RpCnpHandled, way)) => {
+        Some((Stat::RpCnpHandled, way, rates)) => {
             // The controller keeps the classes; fq needs nobody.
             if p.config.scalars.pacer == PACER_HTB {
-                h.env().tell(Event { set: index, way: way as u32 });
+                h.env().announce(Cut { set: index, way: way as u32 });
             }
+            record(h, p, EventKind::RateCut, id, rates);
             Stat::RpCnpHandled
         }
-        Some((refusal, _)) => refusal,
+        Some((refusal, ..)) => refusal,
         None => Stat::RpCnpUnknownFlow,
+    }
+}
+
+/// Enters an event in the log, if there is to be one.
+#[inline(always)]
+pub(crate) fn record<'p, H: Host<'p>>(h: &mut H, p: &Params, kind: EventKind, id: QpId, values: [u64; 2]) {
+    if p.event_interval_ns != 0 {
+        let at_ns = h.env().now_ns();
+        h.env().record(p.event_interval_ns, Event { at_ns, left_out: 0, id, kind: kind as u32, values });
     }
 }
 
@@ -524,6 +546,8 @@ struct Turn {
     departure: Departure,
     active: bool,
     place: Place,
+    /// When the flow that was pushed out had sent last; 0 = none was.
+    silent_since_ns: u64,
 }
 
 /// RP: counts the packet on its flow's rate machine and has it leave no sooner than the rate allows.
@@ -541,8 +565,9 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
     if let Some(qpn) = roce.source_qpn(s) {
         let own = QpId { addr: src, qpn };
-        if s.env().pair(&own).is_none() {
-            s.env().set_pair(&own, Pair { qpn: id.qpn, source: PairSource::Datagram as u32 });
+        let source = PairSource::Datagram as u32;
+        if s.env().pair(&own).is_none() && s.env().set_pair(&own, Pair { qpn: id.qpn, source }) {
+            record(s, p, EventKind::FlowPaired, own, [id.qpn.into(), source.into()]);
         }
     }
     let hash = id.hash(p.port.hash_seed);
@@ -553,13 +578,15 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
         index,
         #[inline(always)]
         |set| {
+            let mut silent_since_ns = 0;
             if set.find(&id, hash).missing {
+                silent_since_ns = set.victim_last_seen_ns();
                 set.insert(hash, RpFlow::new(id, rp));
             }
             let flow = &mut set.ways[set.place().way];
             let departure = flow.on_send(p, now_ns, frame_bytes);
             let active = flow.machine.active != 0;
-            Turn { departure, active, place: set.place() }
+            Turn { departure, active, place: set.place(), silent_since_ns }
         },
     );
     let Some(turn) = turn else {
@@ -570,10 +597,13 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     }
     if turn.place.evicts {
         s.env().count(Stat::RpFlowEvicted);
+        let silent_ns = now_ns.saturating_sub(turn.silent_since_ns);
+        record(s, p, EventKind::TableFull, id, [silent_ns, Table::Rp as u64]);
     }
     match (turn.departure, scalars.pacer) {
         (Departure::BeyondHorizon, _) if scalars.pacing_horizon_drop != 0 => {
             s.env().count(Stat::RpHorizonDrop);
+            record(s, p, EventKind::HorizonDrop, id, [frame_bytes, 0]);
             return TcVerdict::Drop;
         }
         (Departure::BeyondHorizon, _) => s.env().count(Stat::RpHorizonPass),

@@ -2,13 +2,14 @@
 //!
 //! Plain C structures without implicit padding. A change here is a new [`LAYOUT_VERSION`].
 
+use crate::events::{EventLog, Slot};
 use crate::flow::{Entry, QpId};
 use crate::pacing::Pacer;
 use crate::rate::RateMachine;
 use crate::stats::Stat;
 
 /// Version of everything in this file and of `Params`.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -208,18 +209,18 @@ impl Counters {
     };
 }
 
-/// What the reaction point tells the controller: a CNP has cut the rate of a flow.
+/// What the reaction point tells the HTB pacer: a CNP has cut the rate of a flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct Cut {
     /// Its set in the RP table.
     pub set: u32,
     /// Its way in the set.
     pub way: u32,
 }
 
-/// Bytes of the ring that carries [`Event`]s: a power of two, and of pages.
-pub const EVENTS_BYTES: u32 = 1 << 16;
+/// Bytes of the ring that carries [`Cut`]s: a power of two, and of pages.
+pub const CUTS_BYTES: u32 = 1 << 16;
 
 /// Clock and randomness of a program under test, and what it would have done to the outside.
 #[repr(C)]
@@ -240,7 +241,8 @@ pub struct Test {
     pub redirect_neigh: u32,
 }
 
-const _: () = assert!(size_of::<Queue>() == 64);
+const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Slot>() == 64);
+const _: () = assert!(core::mem::offset_of!(EventLog, slots) == 128);
 const _: () = assert!(core::mem::offset_of!(RpSet, ways) == 64);
 const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 160 && size_of::<CmFlow>() == 32);
 
@@ -250,7 +252,8 @@ const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 160 &&
 /// valid.
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Backlog, CmSet, Counters, Event, NpSet, Pair, Queue, RpSet, Test};
+    use super::{Backlog, CmSet, Counters, Cut, NpSet, Pair, Queue, RpSet, Test};
+    use crate::events::EventLog;
     use crate::flow::QpId;
     use crate::params::Params;
 
@@ -260,5 +263,5 @@ mod pod {
             unsafe impl aya::Pod for $ty {}
         )+ };
     }
-    pod!(Backlog, CmSet, Counters, Event, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
+    pod!(Backlog, CmSet, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
 }

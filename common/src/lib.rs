@@ -8,6 +8,7 @@
 extern crate std;
 
 pub mod classify;
+pub mod events;
 pub mod flow;
 pub mod hooks;
 pub mod layout;

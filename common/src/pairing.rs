@@ -4,8 +4,9 @@
 //! DREP and REJ end it. (IBTA vol. 1, 12.6; see [`crate::wire::cm`].)
 
 use crate::classify::{QP_GSI, Roce};
+use crate::events::EventKind;
 use crate::flow::{QpId, set_index};
-use crate::hooks::{Env, Host};
+use crate::hooks::{Env, Host, record};
 use crate::layout::{CM_SETS, CmFlow, Pair, PairSource};
 use crate::params::Params;
 use crate::stats::Stat;
@@ -53,8 +54,8 @@ pub fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
             note(h, p, sender, qpn);
             if let Some(asked_qpn) = noted(h, p, &receiver) {
                 h.env().count(Stat::PairCm);
-                learn(h, &QpId { addr: src, qpn }, asked_qpn);
-                learn(h, &QpId { addr: dst, qpn: asked_qpn }, qpn);
+                learn(h, p, &QpId { addr: src, qpn }, asked_qpn);
+                learn(h, p, &QpId { addr: dst, qpn: asked_qpn }, qpn);
             }
         }
         Attribute::DREQ => forget(h, &QpId { addr: dst, qpn }, src),
@@ -97,17 +98,19 @@ fn noted<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId) -> Option<u32> {
 
 /// Enters what the messages say is at the other end of `id`, unless a surer source says something else.
 #[inline(always)]
-fn learn<'p, H: Host<'p>>(h: &mut H, id: &QpId, qpn: u32) {
+fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, qpn: u32) {
     let source = PairSource::Cm as u32;
     if let Some(known) = h.env().pair(id) {
         if known.qpn != qpn && known.source != source {
             h.env().count(Stat::PairConflict);
         }
-        if known.source < source {
+        if known.source < source || known == (Pair { qpn, source }) {
             return;
         }
     }
-    h.env().set_pair(id, Pair { qpn, source });
+    if h.env().set_pair(id, Pair { qpn, source }) {
+        record(h, p, EventKind::FlowPaired, *id, [qpn.into(), source.into()]);
+    }
 }
 
 /// Removes the pair of `id` and the QP at `other_addr`, as far as messages made it known.

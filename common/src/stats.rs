@@ -101,10 +101,14 @@ stats! {
     RpFlowEvicted = "rp_flow_evicted",
     /// Packets sent on to the other port, inline.
     InlineForwarded = "inline_forwarded_packets",
-    /// Messages to the controller that found no room: it is slow, or does not run.
+    /// Events left out of the event log: more of their kind than `event_rate`.
     EventLost = "events_lost",
     /// Rewrites the kernel refused; the packet passed unchanged.
     WriteFailed = "write_failed",
+    /// Flows pushed out of the NP table by newer ones.
+    NpFlowEvicted = "np_flow_evicted",
+    /// Cuts whose message to the HTB pacer found no room: `dcqcn run` is slow, or does not run.
+    CutLost = "cuts_lost",
 }
 
 #[cfg(test)]

@@ -1,19 +1,20 @@
 //! What XDP and TC hooks share: parameters, counters, tables, time and randomness.
 
-use core::intrinsics::{AtomicOrdering, atomic_cxchg};
+use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 
 use aya_ebpf::bindings::bpf_spin_lock;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use aya_ebpf::helpers::{bpf_spin_lock as lock, bpf_spin_unlock as unlock};
+use dcqcn_common::events::{self, Atomic, Event};
 use dcqcn_common::flow::{Entry, QpId};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Event, NpSet, Pair, RpSet, Set};
+use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Cut, NpSet, Pair, RpSet, Set};
 use dcqcn_common::params::Params;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Enqueued;
 
-use crate::maps::{ACTIVE, BACKLOG, CM, COUNTERS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, test};
+use crate::maps::{ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, test};
 
 /// Slots of [`COUNTERS`].
 #[derive(Clone, Copy)]
@@ -136,9 +137,8 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn set_pair(&mut self, id: &QpId, pair: Pair) {
-        // A full table stays as it is.
-        let _ = PAIRS.insert(id, pair, 0);
+    fn set_pair(&mut self, id: &QpId, pair: Pair) -> bool {
+        PAIRS.insert(id, pair, 0).is_ok()
     }
 
     #[inline(always)]
@@ -148,9 +148,20 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn tell(&mut self, event: Event) {
+    fn announce(&mut self, cut: Cut) {
         // A program under test has no controller.
-        if test().is_none() && EVENTS.output::<Event>(&event, 0).is_err() {
+        if test().is_none() && CUTS.output::<Cut>(&cut, 0).is_err() {
+            self.count(Stat::CutLost);
+        }
+    }
+
+    #[inline(always)]
+    fn record(&mut self, interval_ns: u64, event: Event) {
+        let Some(log) = EVENTS.get_ptr_mut(0) else {
+            return;
+        };
+        // SAFETY: a map value; the controller writes to it by the same function only.
+        if !unsafe { events::record::<Memory>(log, interval_ns, event) } {
             self.count(Stat::EventLost);
         }
     }
@@ -163,6 +174,24 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
         locked(NP.get_ptr_mut(index), f)
+    }
+}
+
+/// Memory as the programs share it.
+struct Memory;
+
+/// Ordering: the results are used, so Relaxed would be compiled wrongly (LLVM #210280).
+impl Atomic for Memory {
+    #[inline(always)]
+    unsafe fn increment(at: *mut u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::AcqRel }>(at, 1) }
+    }
+
+    #[inline(always)]
+    unsafe fn swap(at: *mut u64, value: u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { atomic_xchg::<u64, { AtomicOrdering::AcqRel }>(at, value) }
     }
 }
 

@@ -1,12 +1,14 @@
 //! The maps, laid out in `dcqcn_common::layout`. The controller sizes and pins them.
 
 use aya_ebpf::Global;
+use aya_ebpf::bindings::BPF_F_MMAPABLE;
 use aya_ebpf::btf_maps::Array as BtfArray;
 use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
+use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{
-    Backlog, CM_SETS, CmSet, Counters, DEFAULT_FLOWS, EVENTS_BYTES, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue,
+    Backlog, CM_SETS, CUTS_BYTES, CmSet, Counters, DEFAULT_FLOWS, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue,
     RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
@@ -47,9 +49,13 @@ pub static NP: BtfArray<NpSet, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::ne
 #[btf_map]
 pub static CM: BtfArray<CmSet, { CM_SETS as usize }> = BtfArray::new();
 
-/// Messages to the controller.
+/// Cuts, for the HTB pacer.
 #[map]
-pub static EVENTS: RingBuf = RingBuf::with_byte_size(EVENTS_BYTES, 0);
+pub static CUTS: RingBuf = RingBuf::with_byte_size(CUTS_BYTES, 0);
+
+/// The event log, which the controller maps into its memory.
+#[map]
+pub static EVENTS: Array<EventLog> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
 /// Clock and random source of a program under test.
 #[map]

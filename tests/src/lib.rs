@@ -2,7 +2,9 @@
 
 pub mod both;
 pub mod bpf;
+pub mod command;
 pub mod host;
+pub mod lab;
 pub mod packets;
 pub mod skip;
 pub mod socket;

@@ -12,6 +12,9 @@ use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
 use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
 use dcqcn_common::wire::{cnp, icrc};
 
+/// TOS of the CNPs that the programs make: DSCP 48, Not-ECT.
+pub const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
+
 /// Every opcode there is.
 pub const OPCODES: std::ops::RangeInclusive<u8> = 0..=255;
 

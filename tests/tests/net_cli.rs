@@ -1,79 +1,8 @@
 //! The life of an attachment, by the `dcqcn` command in a network namespace of its own.
 
-use std::env;
-use std::path::PathBuf;
-use std::process::Output;
-
-use anyhow::{Context, Result, ensure};
-use dcqcn::net::link::VethEnd;
-use dcqcn::net::{Netlink, Netns};
+use anyhow::{Context, Result};
+use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
-use serde_json::Value;
-use tempfile::TempDir;
-
-/// A namespace with the veth pair `a0`, `b0`; deleted at the end of its test, passed or failed.
-struct Lab {
-    netns: Netns,
-    dcqcn: PathBuf,
-    /// Where changes are written down, instead of the machine's own log.
-    audit: TempDir,
-}
-
-impl Lab {
-    fn new(test: &str) -> Result<Self> {
-        let dcqcn = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into();
-        let netns = Netns::create(&format!("dcqcn-test-{}-{test}", std::process::id()))?;
-        let lab = Self { netns, dcqcn, audit: tempfile::tempdir()? };
-        let netlink = Netlink::connect_in(&lab.netns)?;
-        let end = |name| VethEnd { name, netns: None, mac: None };
-        netlink.add_veth(&end("a0"), &end("b0"))?;
-        for name in ["a0", "b0"] {
-            netlink.set_up(netlink.link(name)?.index, true)?;
-        }
-        Ok(lab)
-    }
-
-    fn run(&self, line: &str) -> Result<Output> {
-        let mut command = std::process::Command::new(&self.dcqcn);
-        command.args(line.split_whitespace()).env("DCQCN_AUDIT", self.audit.path());
-        Ok(self.netns.run(|| command.output())??)
-    }
-
-    /// Runs a command that succeeds, and returns what it prints.
-    fn ok(&self, line: &str) -> Result<String> {
-        let output = self.run(line)?;
-        ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    }
-
-    fn json(&self, line: &str) -> Result<Value> {
-        Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
-    }
-
-    /// Runs a command that fails with `code`, and returns what it says.
-    fn refused(&self, code: i32, line: &str) -> Result<String> {
-        let output = self.run(line)?;
-        let says = String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {says}", output.status);
-        Ok(says)
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for iface in ["a0", "b0"] {
-            // What a failed test left attached.
-            let _ = self.run(&format!("detach {iface}"));
-        }
-        if let Err(error) = Netns::delete(self.netns.name()) {
-            eprintln!("{error}");
-        }
-    }
-}
-
-fn says(text: &str, what: &str) {
-    assert!(text.contains(what), "{text}");
-}
 
 #[test]
 fn an_attachment_from_attach_to_detach() -> Result<()> {
@@ -81,7 +10,7 @@ fn an_attachment_from_attach_to_detach() -> Result<()> {
         return Ok(());
     }
     let lab = Lab::new("life")?;
-    let netlink = Netlink::connect_in(&lab.netns)?;
+    let netlink = lab.host.netlink()?;
     let index = netlink.link("a0")?.index;
     let qdisc_before = netlink.root_qdisc(index)?;
 

@@ -1,13 +1,12 @@
 //! `dcqcn run` as an operator has it: a file, interfaces that come and go, reloads, and a process that may die at any time.
 
 use std::collections::HashSet;
-use std::env;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,18 +21,17 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, LAYOUT_VERSION, RpFlow};
 use dcqcn_common::params::Params;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_tests::bpf::Held;
+use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::{PATIENCE, RawSocket};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// TOS of the CNPs that the programs make.
-const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 /// Everything of one host, at a link rate that stays what a cut makes of it.
 const HOST: &str = "\
 [[interface]]
@@ -121,10 +119,9 @@ impl Drop for Daemon {
 }
 
 fn spawn(host: &Host, dir: &Path, environment: &[(&str, &str)]) -> Result<Child> {
-    let binary = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?;
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
-    let mut command = Command::new(binary);
-    command.args(["run", "--log-format", "json", "--config"]).arg(dir.join("dcqcn.toml"));
+    let mut command = dcqcn("run --log-format json --config")?;
+    command.arg(dir.join("dcqcn.toml"));
     command.env("DCQCN_AUDIT", dir).env_remove("DCQCN_LOG").envs(environment.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Ok(host.run(|| command.spawn())??)

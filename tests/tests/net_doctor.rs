@@ -4,24 +4,21 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use dcqcn::params::Role;
-use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
-/// TOS of CNPs: DSCP 48, Not-ECT.
-const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
-
 /// What `dcqcn doctor` with these arguments prints in the namespace of `host`, and its exit code.
 fn run(host: &Host, arguments: &[&str]) -> Result<(i32, String, String)> {
-    let binary = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?;
-    let mut command = std::process::Command::new(binary);
-    command.arg("doctor").args(arguments);
+    let mut command = dcqcn("doctor")?;
+    command.args(arguments);
     let output = host.run(|| command.output())??;
     let code = output.status.code().context("killed")?;
     Ok((code, String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))

@@ -1,10 +1,8 @@
 //! The main job: an incast in the lab, without and with DCQCN, through the kernel's real programs and queues.
 
-use std::env;
-use std::process::Command;
-
 use anyhow::{Context, Result, ensure};
 use dcqcn::net::Netns;
+use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
@@ -14,9 +12,8 @@ fn dcqcn_ends_the_collapse_of_an_incast() -> Result<()> {
     if !runnable("dcqcn_ends_the_collapse_of_an_incast", &["htb", "tbf"])? {
         return Ok(());
     }
-    let binary = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?;
     let line = "lab incast --senders 3 --link 100mbit --seconds 6 --control both --json";
-    let output = Command::new(binary).args(line.split_whitespace()).output()?;
+    let output = dcqcn(line)?.output()?;
     ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
 
     let report: Value = serde_json::from_slice(&output.stdout)?;

@@ -1,104 +1,29 @@
 //! Live tuning by the `dcqcn` command: several interfaces at once, the audit log, files and imports.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::{env, fs};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::{MapInfo, loaded_maps};
-use dcqcn::net::link::VethEnd;
-use dcqcn::net::{Netlink, Netns};
 use dcqcn::params::Key;
 use dcqcn_common::params::{Config, Unit};
+use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
-use tempfile::TempDir;
 
-/// A namespace with the veth pair `a0`, `b0`, and a directory with the audit log; gone at the end of its test.
-struct Lab {
-    netns: Netns,
-    dcqcn: PathBuf,
-    directory: TempDir,
-}
-
-impl Lab {
-    fn new(test: &str) -> Result<Self> {
-        let dcqcn = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into();
-        let netns = Netns::create(&format!("dcqcn-tune-{}-{test}", std::process::id()))?;
-        let lab = Self { netns, dcqcn, directory: tempfile::tempdir()? };
-        let netlink = Netlink::connect_in(&lab.netns)?;
-        let end = |name| VethEnd { name, netns: None, mac: None };
-        netlink.add_veth(&end("a0"), &end("b0"))?;
-        for name in ["a0", "b0"] {
-            netlink.set_up(netlink.link(name)?.index, true)?;
-        }
-        Ok(lab)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn run_with(&self, audit: &Path, line: &str) -> Result<Output> {
-        let mut command = Command::new(&self.dcqcn);
-        command.args(line.split_whitespace()).env("DCQCN_AUDIT", audit).env("SUDO_USER", "ada");
-        Ok(self.netns.run(|| command.output())??)
-    }
-
-    fn run(&self, line: &str) -> Result<Output> {
-        self.run_with(self.directory.path(), line)
-    }
-
-    /// Runs a command that succeeds, and returns what it prints.
-    fn ok(&self, line: &str) -> Result<String> {
-        let output = self.run(line)?;
-        ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    }
-
-    fn json(&self, line: &str) -> Result<Value> {
-        Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
-    }
-
-    /// Runs a command that fails with `code`, and returns what it says.
-    fn refused(&self, code: i32, line: &str) -> Result<String> {
-        let output = self.run(line)?;
-        let says = String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {says}", output.status);
-        Ok(says)
-    }
-
-    /// Every parameter of an interface, by name, in the base unit.
-    fn state(&self, iface: &str) -> Result<BTreeMap<String, u64>> {
-        let keys: Vec<String> = Key::all().map(|key| key.to_string()).collect();
-        let report = self.json(&format!("get {iface} {}", keys.join(" ")))?;
-        let parameters = report["parameters"].as_array().context("no parameters")?;
-        parameters
-            .iter()
-            .map(|p| {
-                Ok((
-                    p["key"].as_str().context("no key")?.to_owned(),
-                    p["value"].as_u64().context("no value")?,
-                ))
-            })
-            .collect()
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        // What a failed test left attached.
-        let _ = self.run("detach --all");
-        if let Err(error) = Netns::delete(self.netns.name()) {
-            eprintln!("{error}");
-        }
-    }
-}
-
-fn says(text: &str, what: &str) {
-    assert!(text.contains(what), "`{what}` is not in:\n{text}");
+/// Every parameter of an interface, by name, in the base unit.
+fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {
+    let keys: Vec<String> = Key::all().map(|key| key.to_string()).collect();
+    let report = lab.json(&format!("get {iface} {}", keys.join(" ")))?;
+    let parameters = report["parameters"].as_array().context("no parameters")?;
+    parameters
+        .iter()
+        .map(|p| {
+            Ok((p["key"].as_str().context("no key")?.to_owned(), p["value"].as_u64().context("no value")?))
+        })
+        .collect()
 }
 
 #[test]
@@ -118,7 +43,7 @@ fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
     lab.ok("np --all min_time_between_cnps=60us")?;
     says(&lab.ok("get --all rpg_threshold min_time_between_cnps")?, "b0:\nPARAMETER");
 
-    let before = (lab.state("a0")?, lab.state("b0")?);
+    let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     for (code, line, what) in [
         // Right for b0, whose link is ten times as fast.
         (1, "set b0,a0 rpg_max_rate=2gbit", "refused for a0"),
@@ -133,7 +58,7 @@ fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
     ] {
         says(&lab.refused(code, line)?, what);
     }
-    assert_eq!((lab.state("a0")?, lab.state("b0")?), before);
+    assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
 
     let log = lab.json("audit b0")?;
     let entries = log["entries"].as_array().context("no entries")?;
@@ -188,11 +113,11 @@ fn what_one_interface_cannot_write_is_put_back_on_the_others() -> Result<()> {
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let of_b0 = ids_of_params().into_iter().find(|(id, _)| !others.contains_key(id));
     freeze(&of_b0.context("b0 has no parameters")?.1)?;
-    let before = (lab.state("a0")?, lab.state("b0")?);
+    let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     let refused = lab.refused(1, "set a0,b0 rpg_gd=12 wred.3.pmax=5%")?;
     says(&refused, "nothing was changed: refused for b0");
     says(&refused, "map PARAMS");
-    assert_eq!((lab.state("a0")?, lab.state("b0")?), before);
+    assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
     assert_eq!(lab.json("audit")?["entries"], Value::Array(Vec::new()));
     lab.ok("set a0 rpg_gd=12")?;
     lab.ok("detach --all")?;
@@ -237,7 +162,7 @@ fn a_thousand_random_changes_end_in_the_right_state() -> Result<()> {
     }
     let read = |iface: &str| -> Result<Config> {
         let mut config = Config::DEFAULT;
-        for (key, value) in lab.state(iface)? {
+        for (key, value) in state(&lab, iface)? {
             key.parse::<Key>()?.set(&mut config, value)?;
         }
         Ok(config)
@@ -291,13 +216,13 @@ fn what_is_saved_attaches_to_the_same() -> Result<()> {
     assert_eq!(fs::read_to_string(lab.path("a0.toml"))?, lab.ok("save a0")?);
     says(&lab.ok(&format!("diff a0 --config {file}"))?, "a0 agrees with");
     lab.ok(&format!("config check {file}"))?;
-    let before = lab.state("a0")?;
+    let before = state(&lab, "a0")?;
     let status = |lab: &Lab| -> Result<Value> { Ok(lab.json("status a0")?["attachments"][0].take()) };
     let attached = status(&lab)?;
 
     lab.ok("detach a0")?;
     lab.ok(&format!("attach a0 --config {file}"))?;
-    assert_eq!(lab.state("a0")?, before);
+    assert_eq!(state(&lab, "a0")?, before);
     for key in ["role", "pacer", "xdp_mode", "rp_flows", "link_rate_bps"] {
         assert_eq!(status(&lab)?[key], attached[key], "{key}");
     }
@@ -330,14 +255,14 @@ fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../userspace/src/sonic/sample_config_db.json");
     let import = format!("sonic import {} --port Ethernet4 b0", sample.display());
 
-    let before = lab.state("b0")?;
+    let before = state(&lab, "b0")?;
     says(&lab.ok(&format!("{import} --dry-run"))?, "wred.3.kmin: 5KB -> 400KB");
     let broken = lab.path("broken.json");
     fs::write(&broken, fs::read_to_string(&sample)?.replace("\"400000\"", "\"many\""))?;
     let says_what = lab.refused(1, &format!("sonic import {} --port Ethernet4 b0", broken.display()))?;
     says(&says_what, "`many`: expected");
     says(&lab.refused(1, &format!("sonic import {} --port Ethernet9 b0", sample.display()))?, "no such port");
-    assert_eq!(lab.state("b0")?, before);
+    assert_eq!(state(&lab, "b0")?, before);
 
     let report = lab.json(&import)?;
     assert!(report["unmapped"].as_array().is_some_and(|unmapped| !unmapped.is_empty()));
@@ -361,12 +286,12 @@ fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
         fs::write(nic.join("roce_rp").join(name), text)?;
     }
     let import = format!("nvidia import {} a0", nic.display());
-    let before = lab.state("a0")?;
+    let before = state(&lab, "a0")?;
     says(&lab.refused(1, &import)?, "rpg_threshold: `x` is not a whole number");
-    assert_eq!(lab.state("a0")?, before);
+    assert_eq!(state(&lab, "a0")?, before);
     fs::write(nic.join("roce_rp/rpg_threshold"), "1\n")?;
     lab.ok(&import)?;
-    let state = lab.state("a0")?;
+    let state = state(&lab, "a0")?;
     for (key, value) in
         [("rpg_ai_rate", 10_000_000), ("dce_tcp_g", 1_019), ("rp_variant", 1), ("alpha_bits", 10)]
     {

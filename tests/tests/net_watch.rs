@@ -1,33 +1,29 @@
 //! What `dcqcn watch`, `metrics` and `top` show of packets that really pass.
 
-use std::env;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Stdio;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn::engine::Hook;
 use dcqcn::net::netns;
 use dcqcn::params::Role;
 use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{OpenptyResult, Winsize, openpty};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// TOS of the CNPs that the programs make.
-const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 /// A host that marks all that meets a queue, and whose queue hardly drains; its rates stay what a cut makes of them.
 const CHANGES: [&str; 7] = [
     "link_rate=1gbit",
@@ -47,57 +43,6 @@ fn pair(test: &str) -> Result<Pair> {
     Ok(pair)
 }
 
-/// `dcqcn` on host 1; killed at the end of its test.
-struct Running(Child);
-
-impl Running {
-    fn start(pair: &Pair, line: &str) -> Result<Self> {
-        let mut command = dcqcn(line)?;
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self::spawn(pair, command)
-    }
-
-    fn spawn(pair: &Pair, mut command: Command) -> Result<Self> {
-        Ok(Self(pair.a.run(move || command.spawn())??))
-    }
-
-    /// Its standard output.
-    fn output(&mut self) -> Result<BufReader<impl std::io::Read + use<>>> {
-        Ok(BufReader::new(self.0.stdout.take().context("taken twice")?))
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
-    }
-
-    /// Waits for its end, which must come.
-    fn wait(&mut self) -> Result<ExitStatus> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.0.try_wait()? {
-                return Ok(status);
-            }
-            ensure!(Instant::now() < until, "it does not end");
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // One that has ended already cannot be killed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn dcqcn(line: &str) -> Result<Command> {
-    let binary = env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?;
-    let mut command = Command::new(binary);
-    command.args(line.split_whitespace());
-    Ok(command)
-}
-
 #[test]
 fn watch_shows_what_passes() -> Result<()> {
     if !runnable("watch_shows_what_passes", &[])? {
@@ -106,7 +51,7 @@ fn watch_shows_what_passes() -> Result<()> {
     let pair = pair("watch")?;
     let socket = pair.a.socket("a0")?;
     let data = Roce::default();
-    let mut watch = Running::start(&pair, "watch a0 --interval 300ms --count 2 --json")?;
+    let mut watch = Running::start(&pair.a, "watch a0 --interval 300ms --count 2 --json")?;
     let mut sent = 0;
     let status = loop {
         if let Some(status) = watch.0.try_wait()? {
@@ -149,7 +94,7 @@ fn watch_ends_cleanly() -> Result<()> {
     }
     let pair = pair("watch-end")?;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let mut watch = Running::start(&pair, "watch --interval 50ms")?;
+        let mut watch = Running::start(&pair.a, "watch --interval 50ms")?;
         let mut line = String::new();
         let mut output = watch.output()?;
         output.read_line(&mut line)?;
@@ -158,7 +103,7 @@ fn watch_ends_cleanly() -> Result<()> {
         assert_eq!(watch.wait()?.code(), Some(0), "{signal}");
     }
     // Whoever read has read enough.
-    let mut watch = Running::start(&pair, "watch a0 --interval 50ms")?;
+    let mut watch = Running::start(&pair.a, "watch a0 --interval 50ms")?;
     watch.output()?.read_line(&mut String::new())?;
     assert_eq!(watch.wait()?.code(), Some(0));
 
@@ -177,7 +122,7 @@ fn watch_ends_cleanly() -> Result<()> {
         assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
     }
     // It notices when what it watches goes away.
-    let mut watch = Running::start(&pair, "watch a0 --interval 50ms")?;
+    let mut watch = Running::start(&pair.a, "watch a0 --interval 50ms")?;
     let mut output = watch.output()?;
     output.read_line(&mut String::new())?;
     pair.a.run(|| dcqcn::attach::detach("a0"))??;
@@ -219,7 +164,7 @@ fn metrics_are_the_counters() -> Result<()> {
     b.send(&data.cnp(None, CNP_TOS))?;
     a.expect()?;
 
-    let mut server = Running::start(&pair, "metrics --listen 127.0.0.1:0 --top-qps 5")?;
+    let mut server = Running::start(&pair.a, "metrics --listen 127.0.0.1:0 --top-qps 5")?;
     let mut output = server.output()?;
     let mut line = String::new();
     output.read_line(&mut line)?;
@@ -284,7 +229,7 @@ impl Top {
         let mut command = dcqcn("top a0 --interval 100ms")?;
         command.env("DCQCN_AUDIT", audit).env("TERM", "xterm-256color");
         command.stdin(slave.try_clone()?).stdout(slave).stderr(Stdio::null());
-        Ok(Self { process: Running::spawn(pair, command)?, terminal: master.into(), screen: Vec::new() })
+        Ok(Self { process: Running::spawn(&pair.a, command)?, terminal: master.into(), screen: Vec::new() })
     }
 
     /// Reads until `word` was printed. Spaces may be skipped with the cursor, so it has none.

@@ -3,23 +3,25 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
+use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{QpId, set_index};
 use dcqcn_common::layout::{
-    Backlog, CmSet, Counters, DEFAULT_FLOWS, Event, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair,
-    QUEUES, Queue, RpFlow, RpSet, Test, WAYS,
+    Backlog, CmSet, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES,
+    Queue, RpFlow, RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
+use crate::events::Log;
 use crate::object::OBJECT;
 
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 11] =
-    ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "BACKLOG", "PAIRS", "RP", "NP", "CM", "EVENTS", "TEST"];
+pub const MAPS: [&str; 12] =
+    ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "BACKLOG", "PAIRS", "RP", "NP", "CM", "CUTS", "EVENTS", "TEST"];
 /// Read a value under its lock (`BPF_F_LOCK`, include/uapi/linux/bpf.h).
 const F_LOCK: u64 = 4;
 
@@ -47,6 +49,12 @@ pub enum Error {
         name: &'static str,
         /// Why.
         source: MapError,
+    },
+    /// The event log cannot be mapped.
+    #[error("map EVENTS cannot be mapped into memory: {source}")]
+    EventLog {
+        /// Why.
+        source: std::io::Error,
     },
     /// The object lacks something: it is another version's.
     #[error(
@@ -167,7 +175,8 @@ pub struct Maps {
     np: Array<MapData, NpSet>,
     cm: Array<MapData, CmSet>,
     backlog: Array<MapData, Backlog>,
-    events: RingBuf<MapData>,
+    cuts: RingBuf<MapData>,
+    events: Array<MapData, EventLog>,
     test: Array<MapData, Test>,
 }
 
@@ -208,6 +217,7 @@ impl Maps {
             np: map("NP")?.try_into().map_err(at("NP"))?,
             cm: map("CM")?.try_into().map_err(at("CM"))?,
             backlog: map("BACKLOG")?.try_into().map_err(at("BACKLOG"))?,
+            cuts: map("CUTS")?.try_into().map_err(at("CUTS"))?,
             events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
             test: map("TEST")?.try_into().map_err(at("TEST"))?,
         })
@@ -289,23 +299,32 @@ impl Maps {
         Ok(set.ways.into_iter().find(|flow| flow.last_seen_ns != 0 && flow.id == *id))
     }
 
-    /// What the reaction point has told since the last call. There is one ring: two controllers would share it.
-    pub fn events(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        while let Some(item) = self.events.next() {
+    /// What the reaction point has told since the last call. There is one ring: two pacers would share it.
+    pub fn cuts(&mut self) -> Vec<Cut> {
+        let mut cuts = Vec::new();
+        while let Some(item) = self.cuts.next() {
             if let Some((set, way)) = item.split_first_chunk::<4>()
                 && let Ok(way) = <[u8; 4]>::try_from(way)
             {
-                events.push(Event { set: u32::from_ne_bytes(*set), way: u32::from_ne_bytes(way) });
+                cuts.push(Cut { set: u32::from_ne_bytes(*set), way: u32::from_ne_bytes(way) });
             }
         }
-        events
+        cuts
     }
 
-    /// A descriptor that polls readable while there are events.
+    /// A descriptor that polls readable while there are cuts.
     #[must_use]
-    pub fn events_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+    pub fn cuts_fd(&self) -> BorrowedFd<'_> {
+        self.cuts.as_fd()
+    }
+
+    /// The event log, in this process's memory.
+    ///
+    /// # Errors
+    /// The kernel refuses to map it.
+    pub fn event_log(&self) -> Result<Log, Error> {
+        let fd = self.events.map().fd().as_fd();
+        Log::of_map(fd).map_err(|source| Error::EventLog { source })
     }
 
     /// "Empty at" of one virtual queue.

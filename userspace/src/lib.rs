@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod dataplane;
 pub mod doctor;
 pub mod engine;
+pub mod events;
 pub mod interrupt;
 pub mod lab;
 pub mod metrics;

@@ -6,9 +6,11 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use dcqcn_common::classify::{mapped, words};
+use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource};
 
+use crate::clock::monotonic_ns;
 use crate::dataplane::{self, Maps};
 use crate::net::{self, Netlink};
 
@@ -31,6 +33,22 @@ pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
         IpAddr::V6(v6) => words(v6.octets()),
     };
     QpId { addr, qpn }
+}
+
+/// Enters a pair, and in the event log that it was, as the programs do for what they learn.
+///
+/// # Errors
+/// The table is full, or what the kernel says.
+pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
+    maps.set_pair(id, pair)?;
+    let interval_ns = maps.params()?.event_interval_ns;
+    if interval_ns != 0 {
+        let (kind, values) = (EventKind::FlowPaired as u32, [pair.qpn.into(), pair.source.into()]);
+        let event = Event { at_ns: monotonic_ns(), left_out: 0, id: *id, kind, values };
+        // One that is left out is counted in the log.
+        maps.event_log()?.record(interval_ns, event);
+    }
+    Ok(())
 }
 
 /// Something to do, or that was found.
@@ -98,7 +116,7 @@ impl RdmaPairs {
         for change in &changes {
             match change {
                 Change::Set(id, qpn) => {
-                    maps.set_pair(id, &Pair { qpn: *qpn, source: PairSource::Rdma as u32 })?;
+                    enter(maps, id, &Pair { qpn: *qpn, source: PairSource::Rdma as u32 })?;
                 }
                 Change::Remove(id) => maps.remove_pair(id)?,
                 Change::Conflict(..) => {}

@@ -122,6 +122,12 @@ fn scaled(value: f64, units: &[&str]) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// Text from elsewhere without what would move a terminal's cursor.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -129,6 +129,9 @@ parameters! {
         pacing_horizon_drop = 1, "pacing_horizon_drop", Unit::Switch, 0, 1, "";
         /// Time a late flow may catch up on, so that late softirqs cost no rate.
         pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "Rates are kept better, bursts are longer.";
+
+        /// Entries per second and kind in the event log (`dcqcn events`), a second's worth at once; 0 = none.
+        event_rate = 100, "event_rate", Unit::Count, 0, 1_000, "Less is left out of the log, which goes back less far.";
     }
 }
 

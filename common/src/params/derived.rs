@@ -56,6 +56,8 @@ pub struct Params {
     pub config: Config,
     /// What `attach` learned.
     pub port: Port,
+    /// Least time between two entries of a kind in the event log, in the long run; 0 = there are none.
+    pub event_interval_ns: u64,
     /// The rate machine's parameters.
     pub rp: RpParams,
     /// Marking per class.
@@ -77,7 +79,8 @@ impl Params {
             *wred = Wred::new(&config.wred[tc]);
             *drain = Drain::new(config.drain_rate_bps(tc)).limited(config.wred[tc].queue_limit_bytes);
         }
-        Ok(Self { config: *config, port, rp: RpParams::new(config), wred, drain })
+        let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
+        Ok(Self { config: *config, port, event_interval_ns, rp: RpParams::new(config), wred, drain })
     }
 }
 

@@ -13,10 +13,9 @@ use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
 use dcqcn_tests::both::{Both, LO, count};
-use dcqcn_tests::packets::{Roce, seal, v4, v6};
+use dcqcn_tests::packets::{CNP_TOS, Roce, seal, v4, v6};
 
 const START_NS: u64 = 1_000_000_000;
-const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 
 fn received() -> Meta {
     Meta { ingress_ifindex: LO, ..Meta::default() }

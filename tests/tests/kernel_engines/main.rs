@@ -2,6 +2,7 @@
 //! verdicts, departure times and the whole state of the tables must be the same to the last bit.
 
 mod agreement;
+mod events;
 mod golden;
 mod mutation;
 mod pairing;

@@ -102,6 +102,10 @@ fn a_connection_is_known_from_reply_to_disconnect() {
         // REQ, REP, RTU, DREQ, DREP.
         assert_eq!(count(&state, hook, Stat::CmMessages), 5);
         assert_eq!(count(&state, hook, Stat::PairCm), 1);
+        let told: Vec<_> = state.events.iter().map(|event| (event.id, event.values)).collect();
+        let expected =
+            [(first, pair), (second, back)].map(|(id, pair)| (id, [pair.qpn.into(), pair.source.into()]));
+        assert!(told.len() == 2 && expected.iter().all(|pair| told.contains(pair)), "{told:?}");
     }
 }
 
@@ -114,7 +118,8 @@ fn messages_in_either_direction_make_a_pair() {
     let state = host.see(Hook::Xdp, &reply(B.2));
     assert_eq!(state.pairs, pairs_of(qp(A), qp(B), PairSource::Cm));
     // The same once more, as after a lost RTU.
-    assert_eq!(host.see(Hook::Xdp, &reply(B.2)).pairs, state.pairs);
+    let again = host.see(Hook::Xdp, &reply(B.2));
+    assert_eq!((again.pairs, again.events), (state.pairs, state.events));
     // The responder asks for the end.
     let comm_ids = CommIds { local: B.1, remote: A.1 };
     let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));

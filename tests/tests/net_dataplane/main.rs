@@ -11,16 +11,10 @@ mod pacer;
 mod reaction_point;
 mod survive;
 
-use std::env;
-use std::path::PathBuf;
-
-use anyhow::{Context as _, Result};
-use dcqcn_common::wire::ecn::{self, Ecn};
+use anyhow::Result;
+use dcqcn_tests::packets::CNP_TOS;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::RawSocket;
-
-/// TOS of the CNPs that the programs make: DSCP 48, Not-ECT.
-const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 
 /// Class 3 marks all that does not meet an empty queue, and its queue takes seconds to drain: see [`fill`].
 const MARKING: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
@@ -33,9 +27,4 @@ fn fill(from: &RawSocket, to: &RawSocket, not_ect: &[u8]) -> Result<()> {
         to.expect()?;
     }
     Ok(())
-}
-
-/// The `dcqcn` binary.
-fn binary() -> Result<PathBuf> {
-    Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use dcqcn::params::{PacerChoice, Role, Settings};
 use dcqcn_common::layout::DEFAULT_FLOWS;
 use dcqcn_common::stats::Stat;
 use dcqcn_tests::bpf::Held;
+use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use crate::{CNP_TOS, binary, runnable};
+use crate::{CNP_TOS, runnable};
 
 const MAPS_BYTES: u64 = 32 << 20;
 const RESIDENT_KB: u64 = 30 << 10;
@@ -45,30 +45,18 @@ fn filled(test: &str) -> Result<Pair> {
     Ok(pair)
 }
 
-/// A process that is killed when its test ends.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails if it has ended, which is as good.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts the command on host 1.
+fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Running> {
+    let mut command = dcqcn(line)?;
+    command.stdout(stdout);
+    Running::spawn(&pair.a, command)
 }
 
-impl Running {
-    fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Self> {
-        let mut command = Command::new(binary()?);
-        command.args(line.split_whitespace()).stdout(stdout);
-        Ok(Self(pair.a.run(|| command.spawn())??))
-    }
-
-    /// The most memory it has had, KiB; `None` once it has ended.
-    fn peak_kb(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        line.trim().strip_suffix(" kB")?.parse().ok()
-    }
+/// The most memory a process has had, KiB; `None` once it has ended.
+fn peak_of(process: &Running) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.0.id())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
 #[test]
@@ -82,12 +70,12 @@ fn maps_and_pacer_are_small_with_all_flows() -> Result<()> {
     eprintln!("maps for {DEFAULT_FLOWS} flows: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
     assert!(bytes < MAPS_BYTES, "{bytes} bytes: {held:?}");
 
-    let mut run = Running::start(&pair, "run a0", Stdio::null())?;
+    let mut run = start(&pair, "run a0", Stdio::null())?;
     // Several looks at the whole table, one each second.
     thread::sleep(Duration::from_secs(4));
-    let peak_kb = run.peak_kb().context("`run` has ended")?;
-    kill(Pid::from_raw(run.0.id().cast_signed()), Signal::SIGTERM)?;
-    assert!(run.0.wait()?.success(), "`run` ends in peace");
+    let peak_kb = peak_of(&run).context("`run` has ended")?;
+    run.signal(Signal::SIGTERM)?;
+    assert!(run.wait()?.success(), "`run` ends in peace");
     eprintln!("`run`: {peak_kb} KiB resident at most");
     assert!(peak_kb < RESIDENT_KB, "`run` takes {peak_kb} KiB");
     let classes = pair.a.netlink()?.classes(pair.a.index("a0")?)?.len();
@@ -101,7 +89,7 @@ fn listing_all_flows_takes_little_memory() -> Result<()> {
         return Ok(());
     }
     let pair = filled("memory-qp")?;
-    let mut qp = Running::start(&pair, "qp a0 --json", Stdio::piped())?;
+    let mut qp = start(&pair, "qp a0 --json", Stdio::piped())?;
     let mut stdout = qp.0.stdout.take().context("no pipe")?;
     let (mut peak_kb, mut length, mut part) = (0, 0, vec![0; 1 << 16]);
     // It waits for the pipe, so that all but its very end can be watched.
@@ -111,9 +99,9 @@ fn listing_all_flows_takes_little_memory() -> Result<()> {
             break;
         }
         length += read;
-        peak_kb = qp.peak_kb().unwrap_or(0).max(peak_kb);
+        peak_kb = peak_of(&qp).unwrap_or(0).max(peak_kb);
     }
-    assert!(qp.0.wait()?.success());
+    assert!(qp.wait()?.success());
     eprintln!("`qp --json`: {peak_kb} KiB resident at most, {length} bytes written");
     assert!(length > DEFAULT_FLOWS as usize * 100);
     assert!(peak_kb < RESIDENT_KB, "`qp --json` takes {peak_kb} KiB");

@@ -15,13 +15,14 @@ use dcqcn::net::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn::params::{PacerChoice, Role, Settings, XdpModeChoice};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_tests::bpf::Held;
+use dcqcn_tests::command::binary;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::{Roce, mac};
 use dcqcn_tests::socket::PATIENCE;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
-use crate::{MARKING, binary, fill, runnable};
+use crate::{MARKING, fill, runnable};
 
 const ROOT: &str = "/run/dcqcn";
 

@@ -1,9 +1,11 @@
-//! The audit log: who changed which parameter when, one JSON line each.
+//! The audit log: who changed which parameter when, one JSON line each, and which changes were refused.
 //!
 //! Lines of one change are written in one `write` with `O_APPEND`, so that those of two commands never mix.
 
+mod follow;
 mod time;
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -18,6 +20,7 @@ use crate::attach::{self, Change, Info, Refused, Transaction};
 use crate::net::netns;
 use crate::params::differing;
 
+pub use follow::Follow;
 pub use time::rfc3339;
 
 /// Environment variable that names another directory for the log.
@@ -26,7 +29,7 @@ pub const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
 const DIRECTORY: &str = "/var/log/dcqcn";
 const FILE: &str = "audit.jsonl";
 
-/// One parameter of one interface got another value.
+/// One parameter of one interface got another value, or a change was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// When, RFC 3339 in UTC.
@@ -43,14 +46,43 @@ pub struct Entry {
     pub command: String,
     /// Inode number of the network namespace: interface names repeat.
     pub netns: u64,
-    /// The interface.
+    /// The interface; empty for a file that was refused as a whole.
     pub iface: String,
-    /// The parameter.
-    pub key: String,
-    /// Its value before, as people write it.
-    pub old: String,
-    /// Its value since.
-    pub new: String,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What an [`Entry`] tells of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum What {
+    /// A parameter that was changed.
+    Changed {
+        /// The parameter.
+        key: String,
+        /// Its value before, as people write it.
+        old: String,
+        /// Its value since.
+        new: String,
+    },
+    /// A change that was refused; all stayed as it was.
+    Refused {
+        /// Why.
+        refused: String,
+    },
+}
+
+impl Entry {
+    /// The user, and who called sudo.
+    #[must_use]
+    pub fn who(&self) -> String {
+        let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
+        match &self.sudo_user {
+            Some(sudo) => format!("{sudo} as {user}"),
+            None => user,
+        }
+    }
 }
 
 /// Who is at work, and when.
@@ -82,7 +114,14 @@ impl Author {
 
     fn entries(&self, change: &Change) -> Vec<Entry> {
         let Change { iface, old, new } = change;
-        let entry = |key: crate::params::Key| Entry {
+        let entry = |key: crate::params::Key| {
+            self.entry(iface, What::Changed { key: key.to_string(), old: key.text(old), new: key.text(new) })
+        };
+        differing(old, new).map(entry).collect()
+    }
+
+    fn entry(&self, iface: &str, what: What) -> Entry {
+        Entry {
             time: self.time.clone(),
             uid: self.uid,
             user: self.user.clone(),
@@ -90,12 +129,9 @@ impl Author {
             pid: self.pid,
             command: self.command.clone(),
             netns: self.netns,
-            iface: iface.clone(),
-            key: key.to_string(),
-            old: key.text(old),
-            new: key.text(new),
-        };
-        differing(old, new).map(entry).collect()
+            iface: iface.to_owned(),
+            what,
+        }
     }
 }
 
@@ -151,8 +187,16 @@ impl Log {
     pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
         let author = Author::this_process();
         let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change)).collect();
-        let written = self.write(&entries);
-        written.map_err(|source| Error { path: self.path(), source })
+        self.write(&entries).map_err(|source| Error { path: self.path(), source })
+    }
+
+    /// Appends that this process was refused a change of `iface` (empty: of a whole file), and why.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn append_refusal(&self, iface: &str, why: &str) -> Result<(), Error> {
+        let entry = Author::this_process().entry(iface, What::Refused { refused: why.to_owned() });
+        self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 
     fn write(&self, entries: &[Entry]) -> io::Result<()> {
@@ -200,16 +244,23 @@ impl Log {
 /// Changes parameters of one or several interfaces, whole or not at all, and enters it in the log. With `dry_run` all
 /// is validated and nothing changed.
 ///
-/// A log that cannot be written is warned of: the change stays.
+/// A log that cannot be written is warned of: the change stays. What is refused is entered too, if it is for something that
+/// is attached.
 ///
 /// # Errors
 /// As [`Transaction::prepare`] and [`Transaction::commit`].
-pub fn change<E: From<attach::Error>>(
+pub fn change<E: From<attach::Error> + Display>(
     ifaces: &[impl AsRef<str>],
     dry_run: bool,
     edit: impl FnMut(&Info, &mut dcqcn_common::params::Config) -> Result<(), E>,
 ) -> Result<Vec<Change>, Refused<E>> {
-    let transaction = Transaction::prepare(ifaces, edit)?;
+    let transaction = match Transaction::prepare(ifaces, edit) {
+        Err(refused) if !dry_run && attach::open(&refused.iface).is_ok() => {
+            enter_refusal(&refused.iface, &refused.error.to_string());
+            return Err(refused);
+        }
+        transaction => transaction?,
+    };
     if dry_run {
         return Ok(transaction.changes().to_vec());
     }
@@ -219,6 +270,13 @@ pub fn change<E: From<attach::Error>>(
         tracing::warn!(%error, "the change is in force but not in the audit log");
     }
     Ok(changes)
+}
+
+/// Enters in the log of this machine that a change was refused. A log that cannot be written hides no refusal.
+pub fn enter_refusal(iface: &str, why: &str) {
+    if let Err(error) = Log::here().append_refusal(iface, why) {
+        tracing::warn!(%error, "the refusal is not in the audit log");
+    }
 }
 
 #[cfg(test)]
@@ -235,6 +293,28 @@ mod tests {
         Change { iface: iface.into(), old: Config::DEFAULT, new }
     }
 
+    /// Interface, parameter, old and new value.
+    fn changed(entry: &Entry) -> [&str; 4] {
+        match &entry.what {
+            What::Changed { key, old, new } => [&entry.iface, key, old, new],
+            What::Refused { refused } => panic!("{refused}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_a_line_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+        log.append_refusal("eth0", "rpg_gd = 99: allowed is 10 to 15").unwrap();
+        let Contents { entries, unreadable } = log.read().unwrap();
+        assert!(unreadable.is_empty());
+        let [made, refused] = entries.as_slice() else { panic!("{entries:?}") };
+        assert_eq!(changed(made), ["eth0", "rpg_gd", "11", "12"]);
+        assert_eq!(refused.what, What::Refused { refused: "rpg_gd = 99: allowed is 10 to 15".into() });
+        assert_eq!((&*refused.iface, refused.pid), ("eth0", process::id()));
+    }
+
     #[test]
     fn each_parameter_that_changed_is_a_line() {
         let directory = tempfile::tempdir().unwrap();
@@ -247,7 +327,7 @@ mod tests {
         log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
         let Contents { entries, unreadable } = log.read().unwrap();
         assert!(unreadable.is_empty(), "{unreadable:?}");
-        let told: Vec<_> = entries.iter().map(|e| [&*e.iface, &*e.key, &*e.old, &*e.new]).collect();
+        let told: Vec<_> = entries.iter().map(changed).collect();
         let expected = [
             ["eth0", "rpg_ai_rate", "40mbit", "20mbit"],
             ["eth0", "wred.3.pmax", "1%", "0.5%"],
@@ -284,7 +364,8 @@ mod tests {
         });
         let Contents { entries, unreadable } = log.read().unwrap();
         assert_eq!((entries.len(), unreadable), (800, vec![]));
-        assert!(entries.chunks(2).all(|pair| pair[0].key == "rpg_threshold" && pair[1].key == "rpg_gd"));
+        let keys: Vec<_> = entries.iter().map(|entry| changed(entry)[1]).collect();
+        assert!(keys.chunks(2).all(|pair| pair == ["rpg_threshold", "rpg_gd"]));
     }
 
     #[test]

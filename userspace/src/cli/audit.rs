@@ -6,14 +6,15 @@ use clap::Args;
 use serde::Serialize;
 
 use super::output::Output;
-use crate::audit::{Contents, Entry, Log};
-use crate::render::Table;
+use crate::audit::{Contents, Entry, Log, What};
+use crate::render::{Table, printable};
 
-/// Show who changed which parameter when, oldest first.
+/// Show who changed which parameter when, and what was refused, oldest first.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Changes are entered by set, wred, np, rp, profile apply, sonic import, nvidia import and ecnconfig, a JSON line for each
-parameter, in /var/log/dcqcn/audit.jsonl. A log that cannot be written is warned of; the change stays.
+parameter, in /var/log/dcqcn/audit.jsonl; so is what they or a file of `dcqcn run` are refused. A log that cannot be
+written is warned of; the change stays.
 
 Environment:
   DCQCN_AUDIT  another directory for the log
@@ -68,17 +69,13 @@ impl fmt::Display for AuditReport {
         } else {
             let mut table = Table::new(&["TIME", "WHO", "IFACE", "PARAMETER", ">OLD", ">NEW", "COMMAND"]);
             for entry in entries {
-                let user = entry.user.clone().unwrap_or_else(|| entry.uid.to_string());
-                let who = entry.sudo_user.as_ref().map(|sudo| format!("{sudo} as {user}"));
-                table.row([
-                    entry.time.clone(),
-                    who.unwrap_or(user),
-                    entry.iface.clone(),
-                    entry.key.clone(),
-                    entry.old.clone(),
-                    entry.new.clone(),
-                    printable(&entry.command),
-                ]);
+                let [key, old, new] = match &entry.what {
+                    What::Changed { key, old, new } => [key.clone(), old.clone(), new.clone()],
+                    What::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
+                };
+                let iface = if entry.iface.is_empty() { "-".into() } else { entry.iface.clone() };
+                let command = printable(&entry.command);
+                table.row([entry.time.clone(), entry.who(), iface, key, old, new, command]);
             }
             write!(f, "{table}")?;
         }
@@ -88,11 +85,6 @@ impl fmt::Display for AuditReport {
         }
         Ok(())
     }
-}
-
-/// A command line without what would move a terminal's cursor.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -109,9 +101,7 @@ mod tests {
             command: "dcqcn set\n".into(),
             netns: 1,
             iface: iface.into(),
-            key: "rpg_gd".into(),
-            old: "11".into(),
-            new: new.into(),
+            what: What::Changed { key: "rpg_gd".into(), old: "11".into(), new: new.into() },
         }
     }
 

@@ -7,6 +7,7 @@ mod counters;
 mod diff;
 mod doctor;
 mod ecnconfig;
+mod events;
 mod flows;
 mod group;
 mod lab;
@@ -101,6 +102,7 @@ enum Command {
     Pair(pair::PairCommand),
     Queues(queues::QueuesArgs),
     Counters(counters::CountersArgs),
+    Events(events::EventsArgs),
     Watch(watch::WatchArgs),
     Top(top::TopArgs),
     Metrics(metrics::MetricsArgs),
@@ -142,6 +144,7 @@ impl Cli {
             Command::Pair(command) => command.run(out),
             Command::Queues(args) => args.run(out),
             Command::Counters(args) => args.run(out),
+            Command::Events(args) => args.run(out),
             Command::Watch(args) => args.run(out),
             Command::Top(args) => args.run(out),
             Command::Metrics(args) => args.run(out),

@@ -42,7 +42,16 @@ impl<'a> Output<'a> {
         Ok(self.out.write_all(value.to_string().as_bytes())?)
     }
 
-    /// The end of output.
+    /// Prints `report` as text, or as an object on one line.
+    pub(super) fn line<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
+        if !self.json {
+            return self.text(report);
+        }
+        serde_json::to_writer(&mut *self.out, report).map_err(std::io::Error::from)?;
+        Ok(self.out.write_all(b"\n")?)
+    }
+
+    /// All that was printed goes out.
     pub(super) fn finish(&mut self) -> anyhow::Result<()> {
         Ok(self.out.flush()?)
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::flows::PairRow;
 use super::output::Output;
 use crate::attach;
-use crate::pairing::qp_id;
+use crate::pairing::{self, qp_id};
 
 /// Say, or show, which QP is at the other end of which.
 ///
@@ -100,7 +100,7 @@ impl AddArgs {
         let there = Some((qp_id(address, qpn), peer_qpn));
         let back = peer.map(|peer| (qp_id(peer, peer_qpn), qpn));
         for (id, qpn) in there.into_iter().chain(back) {
-            maps.set_pair(&id, &Pair { qpn, source })
+            pairing::enter(&mut maps, &id, &Pair { qpn, source })
                 .with_context(|| format!("the pair of QP {:#x} cannot be entered on {iface}", id.qpn))?;
         }
         list(iface, out)

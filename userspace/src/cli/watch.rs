@@ -8,7 +8,7 @@ use super::output::Output;
 use super::targets;
 use crate::interrupt::Interrupt;
 use crate::params::quantity::parse_duration_ns;
-use crate::watch::{Sample, Sampler};
+use crate::watch::Sampler;
 
 /// Watch queues, marks, CNPs and flows: what changed in each interval, as lines or JSON for pipes.
 #[derive(Debug, Args)]
@@ -70,24 +70,15 @@ impl WatchArgs {
                 break;
             }
             for sample in sampler.sample()?.into_iter().filter(|sample| sample.interval_ns != 0) {
-                print(out, &sample.busiest(self.qps))?;
+                out.line(&sample.busiest(self.qps))?;
             }
-            out.writer().flush()?;
+            out.finish()?;
             done += 1;
             // Intervals that a stopped machine missed are not made up for.
             due = due.max(Instant::now().checked_sub(self.interval).unwrap_or(due));
         }
         Ok(())
     }
-}
-
-fn print(out: &mut Output<'_>, sample: &Sample) -> anyhow::Result<()> {
-    if !out.is_json() {
-        return out.text(sample);
-    }
-    let mut line = serde_json::to_vec(sample)?;
-    line.push(b'\n');
-    Ok(out.writer().write_all(&line)?)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod age;
 mod backlog;
 pub mod config;
+mod events;
 mod fleet;
 mod links;
 pub mod log;
@@ -30,6 +31,8 @@ use fleet::{Fleet, Refused, Scope};
 use log::Log;
 use serving::MetricsServer;
 use watch::FileWatch;
+
+use crate::audit;
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -194,6 +197,7 @@ impl<'a> Daemon<'a> {
                 for line in refused.0.iter().flat_map(|text| text.lines()) {
                     tracing::error!(file = name, error = line, "refused: all stays as it was");
                 }
+                audit::enter_refusal("", &format!("{name}: {}", refused.0.join("; ")));
             }
         }
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);

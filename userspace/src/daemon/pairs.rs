@@ -41,9 +41,8 @@ impl Work for Pairs {
         let iface = &self.iface;
         for change in changes {
             match change {
-                Change::Set(id, peer_qpn) => {
-                    tracing::info!(iface, address = %address(&id), qpn = id.qpn, peer_qpn, "flow paired");
-                }
+                // It is in the event log, which another task follows.
+                Change::Set(..) => {}
                 Change::Remove(id) => {
                     tracing::info!(iface, address = %address(&id), qpn = id.qpn, "queue pair gone");
                 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::{age, backlog, chain, pairs};
+use super::{age, backlog, chain, events, pairs};
 use crate::attach::{self, Attachment, Info};
 use crate::clock::monotonic_ns;
 use crate::net::Netlink;
@@ -51,8 +51,13 @@ pub(crate) trait Work {
 type Begin = fn(&Subject) -> Result<Option<Box<dyn Work>>>;
 
 /// Every task, by name.
-const TASKS: [(&str, Begin); 4] =
-    [("pacer", pacer), ("age", age::begin), ("pairs", pairs::begin), ("backlog", backlog::begin)];
+const TASKS: [(&str, Begin); 5] = [
+    ("pacer", pacer),
+    ("age", age::begin),
+    ("pairs", pairs::begin),
+    ("backlog", backlog::begin),
+    ("events", events::begin),
+];
 
 impl Work for HtbPacer {
     fn turn(&mut self) -> Result<Duration> {

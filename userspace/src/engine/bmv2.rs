@@ -447,6 +447,7 @@ impl Engine for Bmv2 {
             rp: rp.chunks(WAYS).map(|flows| self.set(EMPTY_RP_FLOW, flows)).collect(),
             np: np.chunks(WAYS).map(|flows| self.set(NpFlow::EMPTY, flows)).collect(),
             cm: Vec::new(),
+            events: Vec::new(),
             random: 0,
         };
         state.sort_pairs();

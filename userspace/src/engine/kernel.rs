@@ -172,6 +172,7 @@ impl Engine for Kernel {
             rp: self.maps.rp_sets().collect::<Result<_, _>>()?,
             np: self.maps.np_sets().collect::<Result<_, _>>()?,
             cm: self.maps.cm_sets().collect::<Result<_, _>>()?,
+            events: self.maps.event_log()?.latest(),
             random: self.random,
         };
         state.sort_pairs();

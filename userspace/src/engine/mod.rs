@@ -9,6 +9,7 @@ mod kernel;
 mod reference;
 
 use aya::programs::ProgramError;
+use dcqcn_common::events::Event;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, CmSet, Counters, NpSet, Pair, QUEUES, RpSet};
 use dcqcn_common::params::Params;
@@ -120,6 +121,8 @@ pub struct State {
     pub np: Vec<NpSet>,
     /// Connections in the making.
     pub cm: Vec<CmSet>,
+    /// The event log, oldest first.
+    pub events: Vec<Event>,
     /// State of the random sequence.
     pub random: u64,
 }

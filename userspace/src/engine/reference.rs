@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use dcqcn_common::classify::Frame;
+use dcqcn_common::events::Event;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{
-    Backlog, CM_SETS, ClassCounters, CmFlow, CmSet, Counters, Event, NpFlow, NpSet, Pair, QUEUES, RpFlow,
+    Backlog, CM_SETS, ClassCounters, CmFlow, CmSet, Counters, Cut, NpFlow, NpSet, Pair, QUEUES, RpFlow,
     RpSet, Set, WAYS, bpf_spin_lock,
 };
 use dcqcn_common::pacing::Pacer;
@@ -18,6 +19,7 @@ use dcqcn_common::vqueue::Enqueued;
 
 use super::{Engine, Error, Hook, Meta, Outcome, Run, State, Verdict};
 use crate::dataplane::{self, Sizes};
+use crate::events::Log;
 
 /// Maps begin as zero bytes; these are what zero bytes mean.
 pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
@@ -65,6 +67,7 @@ struct Tables {
     rp: Vec<RpSet>,
     np: Vec<NpSet>,
     cm: Vec<CmSet>,
+    events: Log,
     random: u64,
 }
 
@@ -81,6 +84,7 @@ impl Reference {
             rp: vec![empty_set(EMPTY_RP_FLOW); sizes.rp_sets() as usize],
             np: vec![empty_set(NpFlow::EMPTY); sizes.np_sets() as usize],
             cm: vec![empty_set(CmFlow::EMPTY); CM_SETS as usize],
+            events: Log::in_memory(),
             random: seed,
         };
         Self { params: Box::new(*params), tables }
@@ -148,7 +152,7 @@ impl Engine for Reference {
     }
 
     fn state(&self) -> Result<State, Error> {
-        let Tables { counters, queues, pairs, rp, np, cm, random, .. } = &self.tables;
+        let Tables { counters, queues, pairs, rp, np, cm, events, random, .. } = &self.tables;
         let mut state = State {
             counters: *counters,
             queues: *queues,
@@ -156,6 +160,7 @@ impl Engine for Reference {
             rp: rp.clone(),
             np: np.clone(),
             cm: cm.clone(),
+            events: events.latest(),
             random: *random,
         };
         state.sort_pairs();
@@ -241,19 +246,27 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.pairs.get(id).copied()
     }
 
-    fn set_pair(&mut self, id: &QpId, pair: Pair) {
+    fn set_pair(&mut self, id: &QpId, pair: Pair) -> bool {
         let Tables { pairs, pairs_max, .. } = &mut *self.tables;
-        if pairs.len() < *pairs_max || pairs.contains_key(id) {
+        let has_room = pairs.len() < *pairs_max || pairs.contains_key(id);
+        if has_room {
             pairs.insert(*id, pair);
         }
+        has_room
     }
 
     fn forget_pair(&mut self, id: &QpId) {
         self.tables.pairs.remove(id);
     }
 
-    /// No controller listens to an engine.
-    fn tell(&mut self, _event: Event) {}
+    /// No pacer listens to an engine.
+    fn announce(&mut self, _cut: Cut) {}
+
+    fn record(&mut self, interval_ns: u64, event: Event) {
+        if !self.tables.events.record(interval_ns, event) {
+            self.count(Stat::EventLost);
+        }
+    }
 }
 
 /// A packet as a hook sees it; XDP leaves everything but the bytes alone.

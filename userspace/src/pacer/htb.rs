@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::htb_minor;
-use dcqcn_common::layout::{Event, RpFlow};
+use dcqcn_common::layout::{Cut, RpFlow};
 use dcqcn_common::params::Params;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -84,8 +84,7 @@ impl HtbPacer {
         let now_ns = monotonic_ns();
         let mut batch = Batch::new(self.ifindex);
         self.follow_line(&mut batch, &params);
-        let cuts = self.maps.events();
-        for Event { set, way } in cuts {
+        for Cut { set, way } in self.maps.cuts() {
             if let Some(flow) = self.maps.rp_flow(set, way as usize)? {
                 self.follow(&mut batch, &params, now_ns, (set, way as usize), flow);
             }
@@ -112,7 +111,7 @@ impl HtbPacer {
     }
 
     fn wait(&self) -> Result<()> {
-        let mut fds = [PollFd::new(self.maps.events_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(self.maps.cuts_fd(), PollFlags::POLLIN)];
         // The first look finds what was cut while nobody looked.
         let time = match self.swept_ns {
             0 => Duration::ZERO,

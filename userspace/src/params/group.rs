@@ -18,14 +18,14 @@ pub enum Group {
     Np,
     /// The reaction point: the rate machine and the pacer.
     Rp,
-    /// The link.
+    /// The interface: its link, and its event log.
     Link,
 }
 
 /// Parameters of [`Group::Wred`] beside the tables.
 const WRED: [&str; 5] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queue_source"];
 const NP: [&str; 5] = ["np_enable", "min_time_between_cnps", "cnp_limit", "cnp_dscp", "cnp_802p_prio"];
-const LINK: [&str; 2] = ["link_rate", "wire_overhead"];
+const LINK: [&str; 3] = ["link_rate", "wire_overhead", "event_rate"];
 
 /// Parameters of [`Group::Rp`] that describe the interface and not the algorithm.
 const RP_OF_THE_SITE: [&str; 7] = [

@@ -221,17 +221,17 @@ pub(super) fn tables(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).filter_map(check).collect()
 }
 
-/// `events-lost`, `write-failed`.
+/// `cuts-lost`, `write-failed`.
 pub(super) fn lost(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot) {
-        let (lost, failed) = (known.seen.all(Stat::EventLost), known.seen.all(Stat::WriteFailed));
-        // Nobody needs events but the controller for its HTB classes.
+        let (lost, failed) = (known.seen.all(Stat::CutLost), known.seen.all(Stat::WriteFailed));
+        // Nobody needs them but the controller for its HTB classes.
         if lost != 0 && known.attached.pacer == "htb" {
             let what = "the controller did not keep up: flows were cut that it gave no class in time";
-            let evidence = format!("events_lost {lost} {}", known.seen.when);
+            let evidence = format!("cuts_lost {lost} {}", known.seen.when);
             let fix = "give `dcqcn run` CPU time (`systemctl set-property dcqcn CPUWeight=1000`)";
-            findings.push(Finding::warning("events-lost", what, evidence).on(known.iface).fix(fix));
+            findings.push(Finding::warning("cuts-lost", what, evidence).on(known.iface).fix(fix));
         }
         if failed != 0 {
             let evidence = format!("write_failed {failed} {}", known.seen.when);

@@ -281,9 +281,9 @@ fn pacing() {
         let tables = s.attachments[0].tables.as_mut().unwrap();
         tables.rp_active = tables.capacity;
     });
-    planted("events-lost", Severity::Warning, |s| {
+    planted("cuts-lost", Severity::Warning, |s| {
         s.attachments[0].pacer = "htb".into();
-        count(s, "xdp", "events_lost", 1);
+        count(s, "xdp", "cuts_lost", 1);
     });
     planted("write-failed", Severity::Warning, |s| count(s, "egress", "write_failed", 1));
     let mut running = healthy();

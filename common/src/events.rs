@@ -1,0 +1,355 @@
+//! The event log: what happened to which flow, kept where every program writes it and anybody may read it.
+//!
+//! A ring of numbered entries, the newest in the place of the oldest. Nobody consumes it: it needs no reader and stands any
+//! number of them, and each can tell what it missed by the numbers. A kind that happens more often than the parameter
+//! `event_rate` allows is thinned out, so that it pushes out no other; what was left out is counted.
+
+use crate::flow::QpId;
+
+/// Entries of a log.
+pub const SLOTS: usize = 1_024;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What can happen.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// It became known which QP is at the other end of `id`. Values: its QPN, and the [`crate::layout::PairSource`].
+    FlowPaired = 0,
+    /// A CNP was accepted for the flow `id`. Values: its rate and its target rate, in bit/s, as the CNP left them.
+    RateCut = 1,
+    /// A packet of the flow `id` was dropped beyond the pacing horizon. Values: its bytes (layer 2), 0.
+    HorizonDrop = 2,
+    /// The flow `id` found its set full and took another's place. Values: how long that one had been silent, in ns, and the
+    /// [`Table`].
+    TableFull = 3,
+}
+
+impl EventKind {
+    /// Every one, by number.
+    pub const ALL: [Self; 4] = [Self::FlowPaired, Self::RateCut, Self::HorizonDrop, Self::TableFull];
+}
+
+/// Which table was full.
+#[repr(u64)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// The reaction point's.
+    Rp = 0,
+    /// The notification point's.
+    Np = 1,
+}
+
+/// Something that happened to a flow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// How many of its kind had been left out before it.
+    pub left_out: u64,
+    /// To whom.
+    pub id: QpId,
+    /// An [`EventKind`].
+    pub kind: u32,
+    /// What the kind says.
+    pub values: [u64; 2],
+}
+
+/// A place of the ring.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Number of the entry in it, from 1; 0 = there was none yet. Written last.
+    pub number: u64,
+    /// The entry.
+    pub event: Event,
+}
+
+/// What is kept of a kind.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// How many were left out.
+    pub left_out: u64,
+    /// The limiter's theoretical arrival time (see [`admit`]).
+    pub arrival_ns: u64,
+}
+
+/// A log.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventLog {
+    /// Number of the newest entry, whether it is written yet or not.
+    pub newest: u64,
+    /// A cache line to itself: it is what readers look at.
+    pub _line: [u64; 7],
+    /// By [`EventKind`].
+    pub tallies: [Tally; EventKind::ALL.len()],
+    /// Entry `n` is in place `n` modulo [`SLOTS`].
+    pub slots: [Slot; SLOTS],
+}
+
+impl EventLog {
+    /// Nothing has happened.
+    pub const EMPTY: Self = Self {
+        newest: 0,
+        _line: [0; 7],
+        tallies: [Tally { left_out: 0, arrival_ns: 0 }; EventKind::ALL.len()],
+        slots: [Slot {
+            number: 0,
+            event: Event { at_ns: 0, left_out: 0, id: QpId::NONE, kind: 0, values: [0; 2] },
+        }; SLOTS],
+    };
+}
+
+/// Atomic operations on memory shared with other CPUs, each a full barrier; both return the value before.
+pub trait Atomic {
+    /// Adds one.
+    ///
+    /// # Safety
+    /// `at` is valid, and written by others only atomically.
+    unsafe fn increment(at: *mut u64) -> u64;
+    /// Stores `value`.
+    ///
+    /// # Safety
+    /// As [`Self::increment`].
+    unsafe fn swap(at: *mut u64, value: u64) -> u64;
+}
+
+/// Whether a kind whose theoretical arrival time is `arrival_ns` may have an entry at `now_ns`: one per `interval_ns` in the
+/// long run, and at most what a second's worth is at once. Returns the next theoretical arrival time. (The generic cell
+/// rate algorithm, ITU-T I.371.)
+#[inline(always)]
+#[must_use]
+pub const fn admit(arrival_ns: u64, now_ns: u64, interval_ns: u64) -> Option<u64> {
+    if arrival_ns.saturating_add(interval_ns) > now_ns.saturating_add(SECOND_NS) {
+        return None;
+    }
+    let from_ns = if arrival_ns > now_ns { arrival_ns } else { now_ns };
+    Some(from_ns.saturating_add(interval_ns))
+}
+
+/// Enters `event`, unless more than one per `interval_ns` (not 0) of its kind happen. False if it is left out. How many were
+/// before it is found here.
+///
+/// # Safety
+/// `log` is valid for reads and writes; others write to it only by this function.
+#[inline(always)]
+pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Event) -> bool {
+    let kind = event.kind as usize % EventKind::ALL.len();
+    // SAFETY: the caller's promise; the indices are inside the log, by the remainders. Two CPUs that race for the limiter's
+    // time may both be admitted: one entry more.
+    unsafe {
+        let tally = &raw mut (*log).tallies[kind];
+        let (left_out, arrival_ns) = (&raw mut (*tally).left_out, &raw mut (*tally).arrival_ns);
+        let Some(next_ns) = admit(arrival_ns.read_volatile(), event.at_ns, interval_ns) else {
+            A::increment(left_out);
+            return false;
+        };
+        arrival_ns.write_volatile(next_ns);
+        let left_out = left_out.read_volatile();
+        let number = A::increment(&raw mut (*log).newest) + 1;
+        let slot = &raw mut (*log).slots[number as usize % SLOTS];
+        (&raw mut (*slot).event).write(Event { left_out, ..event });
+        A::swap(&raw mut (*slot).number, number);
+    }
+    true
+}
+
+/// What a look for entry `number` finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It.
+    Event(Event),
+    /// It has not happened, or is being written.
+    NotYet,
+    /// Newer ones have taken its place.
+    Gone,
+}
+
+/// Looks for entry `number`, from 1. `load` reads a number that others write, with acquire semantics.
+///
+/// # Safety
+/// `log` is valid for reads.
+pub unsafe fn look(log: *const EventLog, number: u64, load: impl Fn(*const u64) -> u64) -> Found {
+    // SAFETY: the caller's promise; the place is inside the log, by the remainder.
+    let (slot, newest) =
+        unsafe { (&raw const (*log).slots[number as usize % SLOTS], &raw const (*log).newest) };
+    // SAFETY: the caller's promise.
+    let there = load(unsafe { &raw const (*slot).number });
+    if there < number {
+        // One that its writer never finished would be waited for until its place is used again.
+        return if load(newest) >= number.saturating_add(SLOTS as u64) { Found::Gone } else { Found::NotYet };
+    }
+    // SAFETY: the caller's promise. Plain numbers: whatever mixture is read is thrown away below.
+    let event = unsafe { (&raw const (*slot).event).read_volatile() };
+    // A writer takes its number before it writes to the place.
+    core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
+    if there > number || load(newest) >= number.saturating_add(SLOTS as u64) {
+        return Found::Gone;
+    }
+    Found::Event(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::boxed::Box;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::vec::Vec;
+    use std::{thread, vec};
+
+    use super::*;
+
+    struct Shared;
+
+    impl Atomic for Shared {
+        unsafe fn increment(at: *mut u64) -> u64 {
+            // SAFETY: the caller's promise.
+            unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel)
+        }
+        unsafe fn swap(at: *mut u64, value: u64) -> u64 {
+            // SAFETY: the caller's promise.
+            unsafe { AtomicU64::from_ptr(at) }.swap(value, Ordering::AcqRel)
+        }
+    }
+
+    fn load(at: *const u64) -> u64 {
+        // SAFETY: a number of a log that is alive.
+        unsafe { AtomicU64::from_ptr(at.cast_mut()) }.load(Ordering::Acquire)
+    }
+
+    fn event(kind: EventKind, at_ns: u64, value: u64) -> Event {
+        let id = QpId { addr: [value as u32; 4], qpn: value as u32 };
+        Event { at_ns, left_out: 0, id, kind: kind as u32, values: [value; 2] }
+    }
+
+    fn find(log: &EventLog, number: u64) -> Found {
+        // SAFETY: a log of this test.
+        unsafe { look(log, number, load) }
+    }
+
+    fn enter(log: &mut EventLog, interval_ns: u64, event: Event) -> bool {
+        // SAFETY: a log of this test.
+        unsafe { record::<Shared>(log, interval_ns, event) }
+    }
+
+    #[test]
+    fn a_second_of_entries_comes_at_once_and_then_one_per_interval() {
+        let (start_ns, interval_ns) = (77 * SECOND_NS, SECOND_NS / 100);
+        let admitted = |arrival_ns: &mut u64, now_ns| match admit(*arrival_ns, now_ns, interval_ns) {
+            Some(next_ns) => {
+                *arrival_ns = next_ns;
+                true
+            }
+            None => false,
+        };
+        let mut arrival_ns = 0;
+        let at_once = (0..1_000).filter(|_| admitted(&mut arrival_ns, start_ns)).count();
+        assert_eq!(at_once, 100);
+        // Ten seconds of a flood, one every 100 us.
+        let later = (1..=100_000).filter(|n| admitted(&mut arrival_ns, start_ns + n * 100_000)).count();
+        assert_eq!(later, 1_000);
+        assert_eq!(admit(u64::MAX, 1, 1), None);
+        assert_eq!(admit(0, u64::MAX, 1), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_kind_that_floods_is_counted_and_pushes_out_no_other() {
+        let mut log = Box::new(EventLog::EMPTY);
+        let flood =
+            (0..10_000).filter(|n| enter(&mut log, 10_000_000, event(EventKind::RateCut, 5, *n))).count();
+        assert_eq!(flood, 100);
+        assert!(enter(&mut log, 10_000_000, event(EventKind::TableFull, 6, 7)));
+        assert_eq!(log.tallies.map(|tally| tally.left_out), [0, 9_900, 0, 0]);
+        assert_eq!(find(&log, 101), Found::Event(event(EventKind::TableFull, 6, 7)));
+        assert!(enter(&mut log, 10_000_000, event(EventKind::RateCut, SECOND_NS, 8)));
+        let Found::Event(next) = find(&log, 102) else { panic!("no entry") };
+        assert_eq!((next.left_out, next.values), (9_900, [8; 2]));
+    }
+
+    #[test]
+    fn the_newest_entries_are_kept() {
+        let mut log = Box::new(EventLog::EMPTY);
+        let slots = SLOTS as u64;
+        assert_eq!(find(&log, 1), Found::NotYet);
+        for n in 1..=slots + 10 {
+            assert!(enter(&mut log, 1, event(EventKind::FlowPaired, n * SECOND_NS, n)));
+        }
+        assert_eq!(log.newest, slots + 10);
+        for n in 1..=slots + 11 {
+            let expected = match n {
+                n if n <= 10 => Found::Gone,
+                n if n <= slots + 10 => Found::Event(event(EventKind::FlowPaired, n * SECOND_NS, n)),
+                _ => Found::NotYet,
+            };
+            assert_eq!(find(&log, n), expected, "{n}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_never_finished_is_given_up_when_its_place_is_used_again() {
+        let mut log = Box::new(EventLog::EMPTY);
+        log.newest = 1;
+        assert_eq!(find(&log, 1), Found::NotYet);
+        log.newest = 1 + SLOTS as u64;
+        assert_eq!(find(&log, 1), Found::Gone);
+    }
+
+    /// Writers and a reader at once: what is read is whole, and in order.
+    #[test]
+    fn no_reader_sees_half_an_entry() {
+        const EACH: u64 = 100_000;
+        struct Raw(*mut EventLog);
+        // SAFETY: shared by `record` and `look` only, which are for that.
+        unsafe impl Sync for Raw {}
+        let raw = Raw(Box::into_raw(Box::new(EventLog::EMPTY)));
+        let raw = &raw;
+        let read = thread::scope(|scope| {
+            for writer in 0..2 {
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        let value = writer * EACH + n + 1;
+                        // SAFETY: the log outlives the scope.
+                        let entered =
+                            unsafe { record::<Shared>(raw.0, 1, event(EventKind::RateCut, 1, value)) };
+                        assert!(entered, "an interval of 1 ns admits all");
+                    }
+                });
+            }
+            let reader = scope.spawn(move || {
+                let (mut read, mut gone) = (vec![], 0);
+                for number in 1..=2 * EACH {
+                    loop {
+                        // SAFETY: the log outlives the scope.
+                        match unsafe { look(raw.0, number, load) } {
+                            Found::Event(event) => read.push(event),
+                            Found::Gone => gone += 1,
+                            Found::NotYet => {
+                                thread::yield_now();
+                                continue;
+                            }
+                        }
+                        break;
+                    }
+                }
+                assert_eq!(read.len() as u64 + gone, 2 * EACH);
+                read
+            });
+            reader.join()
+        });
+        // SAFETY: the threads have ended.
+        drop(unsafe { Box::from_raw(raw.0) });
+        let read: Vec<Event> = read.unwrap_or_else(|_| panic!("the reader panicked"));
+        assert!(!read.is_empty());
+        for entry in &read {
+            let value = entry.values[0];
+            assert_eq!(*entry, event(EventKind::RateCut, 1, value));
+        }
+        for writer in 0..2 {
+            let own = read.iter().map(|e| e.values[0]).filter(|value| (value - 1) / EACH == writer);
+            assert!(own.collect::<Vec<_>>().is_sorted());
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The `dcqcn` command, as `cargo xtask test` built it.
+
+use std::env;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::host::Host;
+use crate::socket::PATIENCE;
+
+/// Where it is.
+///
+/// # Errors
+/// `DCQCN_BIN` does not say so.
+pub fn binary() -> Result<PathBuf> {
+    Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
+}
+
+/// The command with the words of `line`.
+///
+/// # Errors
+/// As [`binary`].
+pub fn dcqcn(line: &str) -> Result<Command> {
+    let mut command = Command::new(binary()?);
+    command.args(line.split_whitespace());
+    Ok(command)
+}
+
+/// A process on a host; killed at the end of its test.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts the command there, with its output to be read here.
+    ///
+    /// # Errors
+    /// As [`dcqcn()`], or it does not start.
+    pub fn start(host: &Host, line: &str) -> Result<Self> {
+        let mut command = dcqcn(line)?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::spawn(host, command)
+    }
+
+    /// Starts any command there.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn spawn(host: &Host, mut command: Command) -> Result<Self> {
+        Ok(Self(host.run(move || command.spawn())??))
+    }
+
+    /// Its standard output.
+    ///
+    /// # Errors
+    /// It was taken before.
+    pub fn output(&mut self) -> Result<BufReader<ChildStdout>> {
+        Ok(BufReader::new(self.0.stdout.take().context("taken twice")?))
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
+    }
+
+    /// Waits for its end, which must come.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(Instant::now() < until, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,97 @@
+//! A veth pair and the command, as an operator has them.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use anyhow::{Result, ensure};
+use dcqcn::net::link::VethEnd;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::command::dcqcn;
+use crate::host::Host;
+
+/// A host with the veth pair `a0`, `b0`, and a directory with the audit log; gone at the end of its test.
+pub struct Lab {
+    /// The host.
+    pub host: Host,
+    directory: TempDir,
+}
+
+impl Lab {
+    /// Builds it; its name is unique to this process and `test`.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn new(test: &str) -> Result<Self> {
+        let lab = Self { host: Host::new(test, "lab")?, directory: tempfile::tempdir()? };
+        let netlink = lab.host.netlink()?;
+        let end = |name| VethEnd { name, netns: None, mac: None };
+        netlink.add_veth(&end("a0"), &end("b0"))?;
+        for name in ["a0", "b0"] {
+            netlink.set_up(netlink.link(name)?.index, true)?;
+        }
+        Ok(lab)
+    }
+
+    /// A file of its directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Runs the command with its audit log in `audit`, called by sudo for `ada`.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn run_with(&self, audit: &Path, line: &str) -> Result<Output> {
+        let mut command = dcqcn(line)?;
+        command.env("DCQCN_AUDIT", audit).env("SUDO_USER", "ada");
+        Ok(self.host.run(|| command.output())??)
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn run(&self, line: &str) -> Result<Output> {
+        self.run_with(self.directory.path(), line)
+    }
+
+    /// Runs a command that succeeds, and returns what it prints.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn ok(&self, line: &str) -> Result<String> {
+        let output = self.run(line)?;
+        ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs a command that succeeds with `--json`, and returns what it prints.
+    ///
+    /// # Errors
+    /// It fails, or prints something else.
+    pub fn json(&self, line: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
+    }
+
+    /// Runs a command that fails with `code`, and returns what it says.
+    ///
+    /// # Errors
+    /// It ends with another code.
+    pub fn refused(&self, code: i32, line: &str) -> Result<String> {
+        let output = self.run(line)?;
+        let says = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {says}", output.status);
+        Ok(says)
+    }
+}
+
+/// Panics unless `what` is in `text`.
+///
+/// # Panics
+/// See above.
+pub fn says(text: &str, what: &str) {
+    assert!(text.contains(what), "`{what}` is not in:\n{text}");
+}

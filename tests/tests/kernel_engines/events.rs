@@ -1,0 +1,134 @@
+//! The event log, the same in both engines.
+
+use dcqcn::engine::{Hook, Meta};
+use dcqcn_common::classify::mapped;
+use dcqcn_common::events::{Event, EventKind, Table};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::PairSource;
+use dcqcn_common::params::{Config, PACER_FQ};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_tests::both::{Both, LO, count};
+use dcqcn_tests::packets::{self, CNP_TOS, Roce};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A host whose tables have one set of eight flows.
+fn host(test: &str, set: impl FnOnce(&mut Config)) -> Option<Both> {
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = SECOND_NS;
+    config.scalars.pacer = PACER_FQ;
+    set(&mut config);
+    Both::load(test, 8, &config)
+}
+
+fn send(both: &mut Both, hook: Hook, now_ns: u64, frame: &[u8]) {
+    both.process(hook, now_ns, frame, &Meta { ingress_ifindex: LO, ..Meta::default() });
+}
+
+fn qp(host: u8, qpn: u32) -> QpId {
+    QpId { addr: mapped(packets::v4(host)), qpn }
+}
+
+fn event(kind: EventKind, at_ns: u64, id: QpId, values: [u64; 2]) -> Event {
+    Event { at_ns, left_out: 0, id, kind: kind as u32, values }
+}
+
+#[test]
+fn a_cut_is_told_with_the_rates_it_left() {
+    let Some(mut both) = host("a_cut_is_told_with_the_rates_it_left", |_| {}) else {
+        return;
+    };
+    let data = Roce::default();
+    send(&mut both, Hook::Egress, 1_000, &data.frame());
+    send(&mut both, Hook::Xdp, 2_000, &data.cnp(None, CNP_TOS));
+    // Too soon after the last, and for a flow that nobody knows: nothing is cut.
+    send(&mut both, Hook::Xdp, 3_000, &data.cnp(None, CNP_TOS));
+    send(&mut both, Hook::Xdp, SECOND_NS, &Roce { dest_qpn: 0x77, ..data }.cnp(None, CNP_TOS));
+    let values = [SECOND_NS / 2, SECOND_NS];
+    assert_eq!(both.state().events, [event(EventKind::RateCut, 2_000, qp(2, 0x11), values)]);
+}
+
+#[test]
+fn a_packet_beyond_the_horizon_is_told() {
+    let Some(mut both) = host("a_packet_beyond_the_horizon_is_told", |config| {
+        config.scalars.pacing_horizon_ns = 1_000_000;
+        config.scalars.rpg_time_reset_ns = 0;
+        config.scalars.rate_reduce_monitor_period_ns = 0;
+    }) else {
+        return;
+    };
+    let data = Roce { payload: 4_096, ..Roce::default() };
+    let frame = data.frame();
+    send(&mut both, Hook::Egress, 1_000, &frame);
+    for n in 0..20 {
+        send(&mut both, Hook::Xdp, 2_000 + n, &data.cnp(None, CNP_TOS));
+    }
+    (0..4).for_each(|n| send(&mut both, Hook::Egress, 3_000 + n, &frame));
+    let state = both.state();
+    let dropped = count(&state, Hook::Egress, Stat::RpHorizonDrop);
+    let told: Vec<_> = state.events.iter().filter(|e| e.kind == EventKind::HorizonDrop as u32).collect();
+    assert!(dropped > 0 && told.len() as u64 == dropped, "{dropped}: {told:?}");
+    let last = event(EventKind::HorizonDrop, 3_003, qp(2, 0x11), [frame.len() as u64, 0]);
+    assert_eq!(told.last(), Some(&&last));
+}
+
+#[test]
+fn a_flow_that_pushes_out_another_is_told_in_either_table() {
+    let Some(mut both) = host("a_flow_that_pushes_out_another_is_told_in_either_table", |_| {}) else {
+        return;
+    };
+    for n in 0..9 {
+        let data = Roce { dest_qpn: 0x100 + n, ..Roce::default() };
+        let at_ns = 1_000 + u64::from(n);
+        send(&mut both, Hook::Egress, at_ns, &data.frame());
+        send(&mut both, Hook::Ingress, at_ns, &Roce { ecn: Ecn::CE, ..data }.frame());
+    }
+    let state = both.state();
+    let full = |table| event(EventKind::TableFull, 1_008, qp(2, 0x108), [8, table as u64]);
+    assert_eq!(state.events, [full(Table::Rp), full(Table::Np)]);
+    assert_eq!(count(&state, Hook::Egress, Stat::RpFlowEvicted), 1);
+    assert_eq!(count(&state, Hook::Ingress, Stat::NpFlowEvicted), 1);
+}
+
+#[test]
+fn a_datagram_tells_of_the_pair_it_shows_once() {
+    let Some(mut both) = host("a_datagram_tells_of_the_pair_it_shows_once", |_| {}) else {
+        return;
+    };
+    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x32, ..Roce::default() };
+    (0..3).for_each(|n| send(&mut both, Hook::Egress, 1_000 + n, &datagram.frame()));
+    let values = [0x11, PairSource::Datagram as u64];
+    assert_eq!(both.state().events, [event(EventKind::FlowPaired, 1_000, qp(1, 0x32), values)]);
+}
+
+#[test]
+fn a_flood_is_thinned_out_and_counted() {
+    const CUTS: u64 = 300;
+    let Some(mut both) = host("a_flood_is_thinned_out_and_counted", |config| {
+        config.scalars.event_rate = 10;
+        config.scalars.rate_reduce_monitor_period_ns = 0;
+    }) else {
+        return;
+    };
+    let data = Roce::default();
+    send(&mut both, Hook::Egress, SECOND_NS, &data.frame());
+    // Three seconds of a CNP every 10 ms.
+    (1..=CUTS).for_each(|n| send(&mut both, Hook::Xdp, SECOND_NS + n * 10_000_000, &data.cnp(None, CNP_TOS)));
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpHandled), CUTS);
+    let entries = state.events.len() as u64;
+    assert!((38..=41).contains(&entries), "{entries}");
+    assert_eq!(count(&state, Hook::Xdp, Stat::EventLost), CUTS - entries);
+    let left_out = state.events.last().map(|event| event.left_out);
+    assert!(left_out > Some(240) && left_out <= Some(CUTS - entries), "{left_out:?}");
+
+    let mut config = both.params.config;
+    config.scalars.event_rate = 0;
+    both.set_config(&config);
+    send(&mut both, Hook::Xdp, 100 * SECOND_NS, &data.cnp(None, CNP_TOS));
+    let after = both.state();
+    assert_eq!(after.events, state.events);
+    assert_eq!(count(&after, Hook::Xdp, Stat::EventLost), CUTS - entries);
+}

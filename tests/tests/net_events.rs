@@ -1,0 +1,198 @@
+//! `dcqcn events`: what happens is told to all who ask, as it happens.
+
+use std::io::{BufRead as _, Read as _};
+use std::time::Duration;
+use std::{fs, thread};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn::engine::Hook;
+use dcqcn::params::Role;
+use dcqcn_common::stats::Stat;
+use dcqcn_tests::command::{Running, dcqcn};
+use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// A reader of JSON lines that has begun to read; what it says to standard error is discarded.
+fn reader(host: &Host, arguments: &str, audit: &std::path::Path) -> Result<Running> {
+    let mut command = dcqcn(&format!("events {arguments} --json"))?;
+    command
+        .env("DCQCN_AUDIT", audit)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null());
+    Running::spawn(host, command)
+}
+
+fn values(text: &str) -> Result<Vec<Value>> {
+    Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
+}
+
+/// All that a reader which ends by itself prints.
+fn all(mut reader: Running) -> Result<Vec<Value>> {
+    let mut text = String::new();
+    reader.output()?.read_to_string(&mut text)?;
+    let status = reader.wait()?;
+    ensure!(status.success(), "{status}: {text}");
+    values(&text)
+}
+
+/// What is there already.
+fn past(host: &Host, arguments: &str, audit: &std::path::Path) -> Result<Vec<Value>> {
+    all(reader(host, &format!("{arguments} --no-follow --last 1024"), audit)?)
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events.iter().filter_map(|event| event["event"].as_str()).collect()
+}
+
+/// Two readers and the controller at once: each sees everything.
+#[test]
+fn events_reach_every_reader() -> Result<()> {
+    if !runnable("events_reach_every_reader", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("events")?;
+    let audit = tempfile::tempdir()?;
+    let changes = ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B"];
+    pair.a.attach("a0", Role::Host, &changes)?;
+    let mut controller = dcqcn("run a0 --log-format json")?;
+    let log = audit.path().join("log");
+    controller.env("DCQCN_LOG", "debug").env("DCQCN_AUDIT", audit.path());
+    controller.stdout(std::process::Stdio::null()).stderr(fs::File::create(&log)?);
+    let mut controller = Running::spawn(&pair.a, controller)?;
+    wait_for(&log, "events")?;
+
+    // It is cut before anybody looks, and once more afterwards.
+    let (a, b, data) = (pair.a.socket("a0")?, pair.b.socket("b0")?, Roce::default());
+    a.send(&data.frame())?;
+    b.send(&data.cnp(None, CNP_TOS))?;
+    a.expect()?;
+    let mut readers: Vec<Running> = ["a0 --count 4", "--count 4"]
+        .map(|line| reader(&pair.a, line, audit.path()))
+        .into_iter()
+        .collect::<Result<_>>()?;
+    let mut outputs = readers.iter_mut().map(Running::output).collect::<Result<Vec<_>>>()?;
+    for output in &mut outputs {
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let [first] = values(&line)?.try_into().ok().context(line)?;
+        assert_eq!(
+            (&first["event"], &first["rate_bps"]),
+            (&"rate-cut".into(), &500_000_000.into()),
+            "{first}"
+        );
+        assert_eq!(
+            (&first["iface"], &first["address"], &first["qpn"]),
+            (&"a0".into(), &"10.0.0.2".into(), &0x11.into())
+        );
+    }
+    b.send(&data.cnp(None, CNP_TOS))?;
+    a.expect()?;
+    let run = |line: &str| -> Result<_> {
+        let mut command = dcqcn(line)?;
+        command.env("DCQCN_AUDIT", audit.path());
+        Ok(pair.a.run(move || command.output())??)
+    };
+    assert!(run("pair add a0 10.0.0.1 0x21 0x11")?.status.success());
+    assert_eq!(run("set a0 rpg_max_rate=2gbit")?.status.code(), Some(1));
+    for (mut running, mut output) in readers.into_iter().zip(outputs) {
+        let mut text = String::new();
+        output.read_to_string(&mut text)?;
+        assert_eq!(running.wait()?.code(), Some(0));
+        let mut events = values(&text)?;
+        // The refusal is read from another place.
+        events.sort_by_key(|event| event["event"] == "config-refused");
+        assert_eq!(kinds(&events), ["rate-cut", "flow-paired", "config-refused"], "{text}");
+        // How deep it is depends on how long ago the first was.
+        assert!(events[0]["rate_bps"].as_u64() <= Some(500_000_000), "{text}");
+        assert_eq!((&events[1]["source"], &events[1]["peer_qpn"]), (&"static".into(), &0x11.into()));
+        let error = events[2]["error"].as_str().unwrap_or_default();
+        assert!(
+            error.contains("rpg_max_rate")
+                && events[2]["command"].as_str().is_some_and(|c| c.contains("set a0")),
+            "{text}"
+        );
+    }
+    for words in ["flow-paired: 10.0.0.1 0x000021", "rate-cut: 10.0.0.2 0x000011"] {
+        wait_for(&log, words)?;
+    }
+    controller.signal(Signal::SIGTERM)?;
+    assert_eq!(controller.wait()?.code(), Some(0));
+    // It took nothing from anybody.
+    let kept = past(&pair.a, "a0 --kind rate-cut", audit.path())?;
+    assert_eq!(kinds(&kept), ["rate-cut", "rate-cut"]);
+    Ok(())
+}
+
+/// Waits until a file has `words`.
+fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
+    let until = std::time::Instant::now() + PATIENCE;
+    loop {
+        let text = fs::read_to_string(file)?;
+        if text.contains(words) {
+            return Ok(());
+        }
+        ensure!(std::time::Instant::now() < until, "no {words:?} in {text}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_table_that_is_full_is_told_and_a_flood_of_it_counted() -> Result<()> {
+    const FLOWS: u32 = 3_000;
+    if !runnable("a_table_that_is_full_is_told_and_a_flood_of_it_counted", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("events-full")?;
+    let audit = tempfile::tempdir()?;
+    pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "event_rate=50"])?;
+    let a = pair.a.socket("a0")?;
+    for dest_qpn in 2..2 + FLOWS {
+        a.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;
+    }
+    let evicted = pair.a.count("a0", Hook::Egress, Stat::RpFlowEvicted)?;
+    let lost = pair.a.count("a0", Hook::Egress, Stat::EventLost)?;
+    let events = past(&pair.a, "a0 --kind table-full", audit.path())?;
+    assert!(evicted > 1_000 && lost > 0, "{evicted} evicted, {lost} lost");
+    assert_eq!(events.len() as u64 + lost, evicted);
+    let last = events.last().context("no event")?;
+    assert_eq!((&last["table"], &last["address"]), (&"rp".into(), &"10.0.0.2".into()));
+    Ok(())
+}
+
+#[test]
+fn events_end_cleanly_and_refuse_what_is_not_there() -> Result<()> {
+    if !runnable("events_end_cleanly_and_refuse_what_is_not_there", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("events-end")?;
+    let audit = tempfile::tempdir()?;
+    for (line, code, says) in [
+        ("events a0", 3, "a0 is not attached"),
+        ("events a9", 1, "no interface \"a9\""),
+        ("events --kind rate_cut", 2, "[possible values: flow-paired, rate-cut,"),
+        ("events --count 0", 2, "--count"),
+    ] {
+        let mut command = dcqcn(line)?;
+        let output = pair.a.run(move || command.output())??;
+        let text = String::from_utf8(output.stderr)?;
+        assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
+    }
+    assert!(past(&pair.a, "", audit.path())?.is_empty());
+    // One that waits for something to be attached sees what happens there from the start.
+    let mut waiting = reader(&pair.a, "", audit.path())?;
+    thread::sleep(Duration::from_millis(200));
+    pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
+    let (a, b, data) = (pair.a.socket("a0")?, pair.b.socket("b0")?, Roce::default());
+    a.send(&data.frame())?;
+    b.send(&data.cnp(None, CNP_TOS))?;
+    let mut line = String::new();
+    waiting.output()?.read_line(&mut line)?;
+    assert_eq!(kinds(&values(&line)?), ["rate-cut"]);
+    waiting.signal(Signal::SIGINT)?;
+    assert_eq!(waiting.wait()?.code(), Some(0));
+    Ok(())
+}
