@@ -21,3 +21,20 @@ pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
     }
     Ok(true)
 }
+
+/// Whether a test that needs root and BMv2 can run; says why if not.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn has_bmv2(test: &str) -> Result<bool> {
+    if !runnable(test, &[])? {
+        return Ok(false);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let missing = |tool: &&str| !std::env::split_paths(&path).any(|directory| directory.join(tool).is_file());
+    if let Some(tool) = ["simple_switch", "simple_switch_CLI"].into_iter().find(missing) {
+        eprintln!("SKIPPED {test}: no {tool} on PATH (the p4lang package p4lang-bmv2 has it)");
+        return Ok(false);
+    }
+    Ok(true)
+}

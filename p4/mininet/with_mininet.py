@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""A network of hosts and BMv2 switches in mininet (Debian's package `mininet`). Needs root and BMv2."""
+
+import os
+import sys
+import time
+
+from mininet.cli import CLI
+from mininet.net import Mininet
+from mininet.node import Host, Switch
+
+from topology import NETWORKS, arguments
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+THRIFT_PORT = 9090
+
+
+class Bmv2(Switch):
+    """simple_switch, in a namespace of its own: its Thrift server listens on every address."""
+
+    def __init__(self, name, configuration, dcqcn, **params):
+        super().__init__(name, inNamespace=True, **params)
+        self.configuration, self.dcqcn = configuration, dcqcn
+
+    def start(self, controllers):
+        ports = " ".join(f"-i {n}@{intf.name}" for n, intf in self.intfs.items() if intf.name != "lo")
+        base = f"/tmp/dcqcn-mininet-{self.name}"
+        self.cmd("ip link set lo up")
+        self.cmd(f"{self.dcqcn} p4 json > {base}.json")
+        with open(f"{base}.toml", "w") as file:
+            file.write(self.configuration)
+        self.cmd(f"simple_switch {ports} --thrift-port {THRIFT_PORT} {base}.json -- --priority-queues 8 > {base}.log 2>&1 &")
+        for _ in range(100):
+            answer = self.cmd(f"{self.dcqcn} p4 push --config {base}.toml --thrift-port {THRIFT_PORT} 2>&1")
+            if "no switch answers" not in answer:
+                break
+            time.sleep(0.1)
+        print(f"{self.name}: {answer.strip()}")
+
+    def stop(self, deleteIntfs=True):
+        self.cmd("kill %simple_switch; wait")
+        super().stop(deleteIntfs)
+
+
+def build(described, dcqcn, rp_in_switch):
+    net = Mininet(controller=None, build=False)
+    for name, address in described.hosts.items():
+        net.addHost(name, cls=Host, ip=f"{address}/8", mac=described.ports[name][0].mac)
+    for name in described.switches:
+        net.addSwitch(name, cls=Bmv2, configuration=described.configuration(name, rp_in_switch), dcqcn=dcqcn)
+    for (a, a_port), (b, b_port) in described.links():
+        net.addLink(a, b, port1=a_port.number, port2=b_port.number, addr1=a_port.mac, addr2=b_port.mac)
+    net.build()
+    for name in described.hosts:
+        host = net[name]
+        host.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1")
+        for other, address in described.hosts.items():
+            if other != name:
+                host.cmd(f"ip neigh replace {address} lladdr {described.gateway_mac(name)} dev {host.defaultIntf()}")
+    return net
+
+
+def main():
+    parser = arguments(__doc__)
+    parser.add_argument("--cli", action="store_true", help="open mininet's command line instead of sending")
+    options = parser.parse_args()
+    described = NETWORKS[options.network]()
+    net = build(described, options.dcqcn, options.rp == "switch")
+    try:
+        net.start()
+        if options.cli:
+            return CLI(net)
+        lost = net.pingAll()
+        receiver, address = net["h1"], described.hosts["h1"]
+        senders = [net[name] for name in described.hosts if name != "h1"]
+        receiver.sendCmd(f"python3 {HERE}/traffic.py take {options.seconds + 1}")
+        for number, host in enumerate(senders):
+            host.sendCmd(f"python3 {HERE}/traffic.py send {address} {0x211 + number} {options.seconds}")
+        for host in [receiver, *senders]:
+            print(f"{host.name}: {host.waitOutput().strip()}")
+        for switch in net.switches:
+            print(f"\n{switch.name}:\n{switch.cmd(f'{options.dcqcn} p4 read --thrift-port {THRIFT_PORT}')}")
+        return 0 if lost == 0 else 1
+    finally:
+        net.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
