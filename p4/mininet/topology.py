@@ -125,6 +125,11 @@ def leaf_spine(leaves=2, spines=2, hosts=2):
     return net
 
 
+def attach(dcqcn, iface):
+    """The command that gives a host its notification and reaction point."""
+    return f"{dcqcn} attach {iface} --role host --profile lab --set link_rate={LINK_RATE}"
+
+
 NETWORKS = {"dumbbell": dumbbell, "incast": incast, "leaf-spine": leaf_spine}
 
 
@@ -135,6 +140,7 @@ def arguments(doc):
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("network", choices=NETWORKS)
     parser.add_argument("--dcqcn", default="dcqcn", help="the dcqcn command")
-    parser.add_argument("--rp", choices=["host", "switch"], default="host", help="where the hosts' points are")
+    parser.add_argument("--rp", choices=["none", "host", "switch"], default="host",
+                        help="who answers marks and paces: nobody, eBPF in the hosts, or P4 in the hosts' switches")
     parser.add_argument("--seconds", type=float, default=5, help="how long every other host sends to h1")
     return parser

@@ -9,7 +9,7 @@ from mininet.cli import CLI
 from mininet.net import Mininet
 from mininet.node import Host, Switch
 
-from topology import NETWORKS, arguments
+from topology import NETWORKS, arguments, attach
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 THRIFT_PORT = 9090
@@ -19,7 +19,7 @@ class Bmv2(Switch):
     """simple_switch, in a namespace of its own: its Thrift server listens on every address."""
 
     def __init__(self, name, configuration, dcqcn, **params):
-        super().__init__(name, inNamespace=True, **params)
+        super().__init__(name, **{**params, "inNamespace": True})
         self.configuration, self.dcqcn = configuration, dcqcn
 
     def start(self, controllers):
@@ -71,6 +71,9 @@ def main():
         if options.cli:
             return CLI(net)
         lost = net.pingAll()
+        if options.rp == "host":
+            for host in net.hosts:
+                host.cmd(attach(options.dcqcn, host.defaultIntf()))
         receiver, address = net["h1"], described.hosts["h1"]
         senders = [net[name] for name in described.hosts if name != "h1"]
         receiver.sendCmd(f"python3 {HERE}/traffic.py take {options.seconds + 1}")
@@ -78,10 +81,15 @@ def main():
             host.sendCmd(f"python3 {HERE}/traffic.py send {address} {0x211 + number} {options.seconds}")
         for host in [receiver, *senders]:
             print(f"{host.name}: {host.waitOutput().strip()}")
+        if options.rp == "host":
+            for host in net.hosts:
+                print(f"\n{host.name}:\n{host.cmd(f'{options.dcqcn} qp {host.defaultIntf()}')}")
         for switch in net.switches:
             print(f"\n{switch.name}:\n{switch.cmd(f'{options.dcqcn} p4 read --thrift-port {THRIFT_PORT}')}")
         return 0 if lost == 0 else 1
     finally:
+        for host in net.hosts:
+            host.cmd(f"{options.dcqcn} detach --all")
         net.stop()
 
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 
-from topology import NETWORKS, arguments
+from topology import NETWORKS, arguments, attach
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PREFIX = "dcqcn-net-"
@@ -96,7 +96,14 @@ def main():
                 for address in described.hosts.values():
                     run(*inside(host, "ping", "-c", "1", "-W", "2", address))
             print("every host reaches every other")
+            if options.rp == "host":
+                for host, ports in described.ports.items():
+                    if host in described.hosts:
+                        run(*inside(host, *attach(options.dcqcn, interface(host, ports[0])).split()))
             send(described, options.seconds)
+            if options.rp == "host":
+                for host in described.hosts:
+                    print(f"\n{host}:\n{run(*inside(host, options.dcqcn, 'qp', interface(host, described.ports[host][0])))}")
             for switch in described.switches:
                 read = run(*inside(switch, options.dcqcn, "p4", "read", "--thrift-port", THRIFT_PORT))
                 print(f"\n{switch}:\n{read}")
@@ -105,6 +112,8 @@ def main():
             process.terminate()
             process.wait()
         for node in described.ports:
+            if node in described.hosts:
+                subprocess.run(inside(node, options.dcqcn, "detach", "--all"), capture_output=True, check=False)
             subprocess.run(["ip", "netns", "delete", PREFIX + node], capture_output=True, check=False)
     return 0
 
