@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::output::Output;
 use crate::daemon;
+use crate::p4::switch;
 use crate::params::quantity::parse_rate_bps;
 use crate::params::{self, Profile, Settings, word};
 use crate::render::Table;
@@ -88,7 +89,8 @@ impl CheckArgs {
             let config = daemon::config::parse(&file, &text)?;
             return out.show(&DaemonReport::new(file, &config));
         }
-        let settings = params::parse(&file, &text)?;
+        // A `[bmv2]` beside the parameters is for `dcqcn p4`.
+        let (settings, _) = switch::parse(&file, &text)?;
         // `lab` needs a rate, which `attach` may find out; any that it takes does here.
         settings
             .config(Some(Profile::MAX_LAB_RATE_BPS))

@@ -141,12 +141,10 @@ impl Bmv2 {
     fn plan(&self, hook: Hook) -> Result<Plan, p4::Error> {
         let mut config = self.params.config;
         let s = &mut config.scalars;
-        // Nothing but the queue that is told may hold a packet back.
-        s.link_rate_bps = if s.rpg_max_rate_bps == 0 { s.link_rate_bps } else { s.rpg_max_rate_bps };
-        if hook != Hook::Ingress {
-            s.np_enable = 0;
-        } else {
+        if hook == Hook::Ingress {
             s.rp_enable = 0;
+        } else {
+            s.np_enable = 0;
         }
         let mut plan = Plan::new(&self.program, &config, &self.switch)?;
         // Marking is what packets to the world meet.
@@ -155,6 +153,7 @@ impl Bmv2 {
         plan.entries.retain(|entry| {
             entry.table != wred || entry.key.as_ref().is_none_or(|key| key.first() != Some(&host))
         });
+        // Nothing but the queue that is told may hold a packet back.
         plan.blind.retain(|command| match command {
             Command::QueueRate { port, .. } | Command::QueueDepth { port, .. } => {
                 ![HOST, WORLD].contains(port)
