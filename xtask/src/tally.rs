@@ -47,6 +47,15 @@ impl Tally {
         self.failures.push(what);
     }
 
+    /// Counts a test that no test program reports.
+    pub(crate) fn ran(&mut self, test: &str, passed: bool) {
+        if passed {
+            self.finished_ok += 1;
+        } else {
+            self.broken(test.to_owned());
+        }
+    }
+
     /// Counts a test that was not started.
     pub(crate) fn not_started(&mut self, test: &str, reason: &str) {
         self.ignored.push((test.to_owned(), reason.to_owned()));
@@ -161,6 +170,18 @@ mod tests {
         let mut counted = tally("test a ... ok\n");
         counted.broken("`cargo test` exited with 101".into());
         assert_eq!(counted.failed(), 1);
+    }
+
+    #[test]
+    fn what_no_program_reports_counts_too() {
+        let mut counted = tally("test result: ok. 1 passed; 0 failed; 0 ignored; finished in 0.01s\n");
+        counted.ran("vm::verifier", true);
+        counted.ran("vm::incast", false);
+        counted.not_started("vm::pacing", "no mmdebstrap");
+        assert_eq!(
+            counted.to_string(),
+            "skipped vm::pacing: no mmdebstrap\nfailed  vm::incast\n2 passed, 1 failed, 1 skipped"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Every test, in rings: what needs nothing, what needs the kernel's test run, what needs network namespaces.
+//! Every test, in rings: what needs nothing, what needs the kernel's test run, what needs network namespaces, what needs a
+//! virtual machine.
 
 use std::{
     fs,
@@ -16,7 +17,7 @@ use crate::{
     build,
     run::{self, header, line},
     tally::Tally,
-    toolchain,
+    toolchain, vm,
     workspace::Workspace,
 };
 
@@ -40,6 +41,8 @@ enum Ring {
     Kernel,
     /// Root: traffic through network namespaces (`tests/tests/net*.rs`).
     Net,
+    /// Root and Debian 12: real soft-RoCE in a guest of its own (`tests/src/vm`), the shortest scenarios, on Linux 6.1.
+    Vm,
 }
 
 impl Ring {
@@ -59,6 +62,7 @@ impl Ring {
             Self::Unit => "unit",
             Self::Kernel => "kernel",
             Self::Net => "net",
+            Self::Vm => "vm",
         }
     }
 }
@@ -76,6 +80,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         match ring {
             Ring::Unit => unit(workspace, &programs, &args.harness, &mut tally)?,
             Ring::Kernel | Ring::Net => privileged(workspace, ring, &programs, &args.harness, &mut tally)?,
+            Ring::Vm => {
+                header("ring vm");
+                vm::test(workspace, &args.harness, &mut tally)?;
+            }
         }
     }
     println!("{tally}");

@@ -24,7 +24,8 @@ pub struct Options {
     pub mtu_bytes: u32,
     /// RoCE over IPv6.
     pub ipv6: bool,
-    /// RoCE on this VLAN, whose packets the bridge sees tagged.
+    /// The last host is behind a second bridge, and what goes there is tagged with this VLAN on the way. (soft-RoCE itself
+    /// sends no tags: it wants a device of its own, not a VLAN on one.)
     pub vlan: Option<u16>,
 }
 
@@ -54,14 +55,19 @@ pub struct Lab {
     hosts: Vec<u8>,
 }
 
-/// Queue of the shaped port: less than the 64 packets a QP that soft-RoCE lets wait below it, for three QPs and more; as
-/// much as an emulated machine that stands still for a tenth of a second makes of 10 Mbit/s.
-pub const BUFFER_BYTES: u32 = 200_000;
+/// Queue of the shaped port, in packets of the IB MTU: less than the 64 a QP that soft-RoCE lets wait below it, for four
+/// QPs; as much as an emulated machine that stands still for a tenth of a second makes of 10 Mbit/s.
+const BUFFER_PACKETS: u32 = 195;
 /// Burst of the shaped port, 50 ms at 10 Mbit/s. A token bucket gives away what it cannot keep while nobody serves it: with
 /// a small one the port of an emulated machine is slower than its rate says, and than a virtual queue of that rate.
 const BURST_BYTES: u32 = 64_000;
 /// Sysctl: packets that may wait between a veth and the CPU that takes them. The default loses some.
 const BACKLOG_PACKETS: &str = "20000";
+
+/// Which CPUs take what an interface receives.
+const RPS: &str = "queues/rx-0/rps_cpus";
+/// The port towards a host behind a second bridge.
+const TRUNK: &str = "trunk";
 
 impl Lab {
     /// Builds `hosts` of them, host 1 being the first.
@@ -90,6 +96,9 @@ impl Lab {
         for &host in &lab.hosts {
             lab.add_port(host)?;
         }
+        if let (Some(vlan), Some(&last)) = (options.vlan, lab.hosts.last()) {
+            lab.add_trunk(vlan, last)?;
+        }
         for &host in &lab.hosts {
             lab.add_routes(host)?;
         }
@@ -99,12 +108,19 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The interface of a host that carries RoCE.
+    /// A host's interface.
     #[must_use]
     pub fn iface(&self, host: u8) -> String {
-        match self.options.vlan {
-            Some(vlan) => format!("h{host}.{vlan}"),
-            None => format!("h{host}"),
+        format!("h{host}")
+    }
+
+    /// The port towards a host.
+    #[must_use]
+    pub fn port(&self, host: u8) -> String {
+        if self.options.vlan.is_some() && self.hosts.last() == Some(&host) {
+            TRUNK.to_owned()
+        } else {
+            format!("p{host}")
         }
     }
 
@@ -134,12 +150,13 @@ impl Lab {
             .with_context(|| format!("{} has no GID {gid}", rxe(host)))
     }
 
-    /// Makes the port towards a host too small: `rate` as tc writes it, and a queue of so many bytes.
+    /// Makes the port towards a host too small: `rate` as tc writes it.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn shape(&self, host: u8, rate: &str, queue_bytes: u32) -> Result<()> {
-        self.root(host, &format!("tbf rate {rate} burst {BURST_BYTES} limit {queue_bytes}"))
+    pub fn shape(&self, host: u8, rate: &str) -> Result<()> {
+        let queue_bytes = BUFFER_PACKETS * self.options.ib_mtu_bytes();
+        self.root(host, &format!("handle 1: tbf rate {rate} burst {BURST_BYTES} limit {queue_bytes}"))
     }
 
     /// Puts a qdisc at the root of the port towards a host.
@@ -147,7 +164,7 @@ impl Lab {
     /// # Errors
     /// The kernel refuses.
     pub fn root(&self, host: u8, qdisc: &str) -> Result<()> {
-        sh_in(&self.switch, &format!("tc qdisc replace dev p{host} root {qdisc}")).map(drop)
+        sh_in(&self.switch, &format!("tc qdisc replace dev {} root {qdisc}", self.port(host))).map(drop)
     }
 
     /// Runs `dcqcn` on a host: `line` with `{}` for the interface.
@@ -163,7 +180,7 @@ impl Lab {
     /// # Errors
     /// It fails.
     pub fn on_port(&self, host: u8, line: &str) -> Result<Value> {
-        json_in(&self.switch, &format!("dcqcn --json {}", line.replace("{}", &format!("p{host}"))))
+        json_in(&self.switch, &format!("dcqcn --json {}", line.replace("{}", &self.port(host))))
     }
 
     /// What the root qdisc of the port towards a host counts.
@@ -171,8 +188,34 @@ impl Lab {
     /// # Errors
     /// The kernel refuses.
     pub fn port_stats(&self, netlink: &Netlink, host: u8) -> Result<Stats> {
-        let port = netlink.link(&format!("p{host}"))?.index;
+        let port = netlink.link(&self.port(host))?.index;
         Ok(netlink.qdisc_stats(port, Handle::ROOT)?)
+    }
+
+    /// Whether `dcqcn` is attached to a host.
+    #[must_use]
+    pub fn is_attached(&self, host: u8) -> bool {
+        self.on_host(host, "status {}").is_ok()
+    }
+
+    /// What the root qdisc of a host counts.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn host_stats(&self, host: u8) -> Result<Stats> {
+        let netlink = Netlink::connect()?;
+        let iface = netlink.link(&self.iface(host))?.index;
+        Ok(netlink.qdisc_stats(iface, Handle::ROOT)?)
+    }
+
+    /// Takes the carrier from a host's interface and gives it back. (Taken down itself, it loses its routes, and soft-RoCE
+    /// breaks a QP whose packet has no route, with or without `dcqcn`.)
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn flap(&self, host: u8) -> Result<()> {
+        sh_in(&self.switch, &format!("ip link set p{host} down"))?;
+        sh_in(&self.switch, &format!("ip link set p{host} up")).map(drop)
     }
 
     /// A counter of a host's RDMA device.
@@ -189,24 +232,39 @@ impl Lab {
         let near_end = VethEnd { name: &near, netns: None, mac: Some(mac(host)) };
         let far_end = VethEnd { name: &far, netns: Some(&self.switch), mac: None };
         Netlink::connect()?.add_veth(&near_end, &far_end)?;
-        // A tag is 4 bytes more than the MTU of what it carries.
-        let mtu = self.options.mtu_bytes + if self.options.vlan.is_some() { 4 } else { 0 };
+        let mtu = self.options.mtu_bytes;
         sh_in(&self.switch, &format!("ip link set {far} mtu {mtu} master br0 up"))?;
         sh(&format!("ip link set {near} mtu {mtu} up"))?;
-        if let Some(vlan) = self.options.vlan {
-            sh(&format!("ip link add link {near} name {} type vlan id {vlan}", self.iface(host)))?;
-            sh(&format!("ip link set {} mtu {} up", self.iface(host), self.options.mtu_bytes))?;
-        }
         // On one CPU each packet is handled after the one before it: soft-RoCE takes others for lost.
-        let rps = "queues/rx-0/rps_cpus";
-        sysfs::write(&format!("/sys/class/net/{near}/{rps}"), "1")?;
-        script_in(&self.switch, &format!("echo 1 > /sys/class/net/{far}/{rps}")).map(drop)
+        sysfs::write(&format!("/sys/class/net/{near}/{RPS}"), "1")?;
+        script_in(&self.switch, &format!("echo 1 > /sys/class/net/{far}/{RPS}")).map(drop)
+    }
+
+    /// Moves a host behind a second bridge, and joins the two by a wire with tags.
+    fn add_trunk(&self, vlan: u16, host: u8) -> Result<()> {
+        // A tag is 4 bytes more than the MTU of what it carries.
+        let mtu = self.options.mtu_bytes + 4;
+        let far = format!("{TRUNK}far");
+        for line in [
+            "ip link add br1 type bridge".to_owned(),
+            "ip link set br1 up".to_owned(),
+            format!("ip link add {TRUNK} mtu {mtu} type veth peer name {far} mtu {mtu}"),
+            format!("ip link set p{host} master br1"),
+        ] {
+            sh_in(&self.switch, &line)?;
+        }
+        for (end, bridge) in [(TRUNK, "br0"), (&far, "br1")] {
+            sh_in(&self.switch, &format!("ip link set {end} up"))?;
+            sh_in(&self.switch, &format!("ip link add link {end} name {end}.{vlan} type vlan id {vlan}"))?;
+            sh_in(&self.switch, &format!("ip link set {end}.{vlan} master {bridge} up"))?;
+            script_in(&self.switch, &format!("echo 1 > /sys/class/net/{end}/{RPS}"))?;
+        }
+        Ok(())
     }
 
     fn add_routes(&self, host: u8) -> Result<()> {
         let (iface, address, table) = (self.iface(host), self.address(host), 100 + u32::from(host));
-        let (family, prefix_len, network) =
-            if self.options.ipv6 { ("-6", 64, "fd00::/64") } else { ("-4", 24, "10.0.0.0/24") };
+        let (family, prefix_len, network) = self.network();
         let nodad = if self.options.ipv6 { " nodad" } else { "" };
         sh(&format!("ip {family} address add {address}/{prefix_len} dev {iface}{nodad}"))?;
         for rule in [
@@ -224,6 +282,11 @@ impl Lab {
         }
         Ok(())
     }
+
+    /// Option of `ip` for the address family, length of the prefix, and the network of all hosts.
+    fn network(&self) -> (&'static str, u8, &'static str) {
+        if self.options.ipv6 { ("-6", 64, "fd00::/64") } else { ("-4", 24, "10.0.0.0/24") }
+    }
 }
 
 impl fmt::Display for Lab {
@@ -239,4 +302,13 @@ impl fmt::Display for Lab {
 #[must_use]
 pub fn rxe(host: u8) -> String {
     format!("rxe{host}")
+}
+
+/// A counter in what `dcqcn counters` prints, summed over the hooks.
+///
+/// # Errors
+/// There is no such counter.
+pub fn count(counters: &Value, name: &str) -> Result<u64> {
+    let value = counters.pointer(&format!("/total/{name}")).and_then(Value::as_u64);
+    value.with_context(|| format!("no counter {name}"))
 }

@@ -13,7 +13,7 @@ mod scenario;
 mod tree;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use self::scenario::{Driver, Outcome, Scenario};
 use self::tree::Tree;
 use crate::build;
 use crate::run::{self, header};
+use crate::tally::Tally;
 use crate::workspace::Workspace;
 
 /// Options of `cargo xtask vm`.
@@ -124,6 +125,45 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Runs those scenarios that every change must pass, on the kernel that is always to be had. Where there can be no guest
+/// they are counted as skipped, with the reason. `harness` are the arguments for test programs: parts of names.
+pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally) -> Result<()> {
+    let driver = Driver::build(workspace)?;
+    let test = |scenario: &Scenario| format!("vm::{}", scenario.name);
+    let scenarios: Vec<Scenario> = driver
+        .scenarios()?
+        .into_iter()
+        .filter(|scenario| scenario.is_ci && is_wanted(&test(scenario), harness))
+        .collect();
+    if scenarios.is_empty() {
+        return Ok(());
+    }
+    let mut skip =
+        |reason: &str| scenarios.iter().for_each(|scenario| tally.not_started(&test(scenario), reason));
+    if !run::is_root() {
+        skip("needs root");
+        return Ok(());
+    }
+    let guest = Guest::prepare(workspace, driver);
+    match guest.as_ref().map(|guest| guest.boot(Series::V6_1)) {
+        Ok(Ok(booted)) => {
+            for scenario in &scenarios {
+                let finished = booted.run(scenario)?;
+                tally.ran(&test(scenario), finished.verdict.is_ok());
+            }
+        }
+        Ok(Err(error)) => skip(&format!("{error:#}")),
+        Err(error) => skip(&format!("{error:#}")),
+    }
+    Ok(())
+}
+
+/// Whether a test is meant by a harness's arguments: options aside, all are when no part of a name is given.
+fn is_wanted(test: &str, harness: &[String]) -> bool {
+    let mut parts = harness.iter().filter(|argument| !argument.starts_with('-')).peekable();
+    parts.peek().is_none() || parts.any(|part| test.contains(part.as_str()))
+}
+
 /// Installs what the guest is made with, if this machine allows: only `vm` and the ring of tests in it need it.
 pub(crate) fn setup() {
     if let Err(error) = tree::install_mmdebstrap() {
@@ -159,6 +199,8 @@ const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\n";
 
 /// What guests of any kernel need.
 struct Guest {
+    /// Held as long as this is: the cache and the shared directory are for one at a time.
+    _lock: File,
     cache: PathBuf,
     share: PathBuf,
     tree: Tree,
@@ -174,6 +216,12 @@ impl Guest {
         let cache = workspace.host_target().join("vm");
         let share = cache.join("share");
         fs::create_dir_all(&share).with_context(|| format!("cannot make {}", share.display()))?;
+        let lock = cache.join("lock");
+        let lock = File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
+        if lock.try_lock().is_err() {
+            header("another `cargo xtask vm` uses the guest's files; waiting for its end");
+            lock.lock().context("cannot lock the guest's files")?;
+        }
         let tree = Tree::ensure(&cache)?;
         let (host, guest) = (tree::host_c_library()?, tree.c_library()?);
         ensure!(
@@ -190,7 +238,7 @@ impl Guest {
             fs::copy(binary, share.join(name))
                 .with_context(|| format!("cannot copy {}", binary.display()))?;
         }
-        Ok(Self { cache, share, tree })
+        Ok(Self { _lock: lock, cache, share, tree })
     }
 
     fn boot(&self, series: Series) -> Result<Booted<'_>> {
@@ -249,5 +297,18 @@ impl Booted<'_> {
         let kept = dir.join(format!("{name}.json"));
         fs::copy(result, &kept).with_context(|| format!("cannot write {}", kept.display()))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_meant_by_parts_of_their_names() {
+        let arguments = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert!(is_wanted("vm::incast", &[]) && is_wanted("vm::incast", &arguments(&["--exact"])));
+        assert!(is_wanted("vm::incast", &arguments(&["net", "inca"])));
+        assert!(!is_wanted("vm::incast", &arguments(&["wred"])));
     }
 }

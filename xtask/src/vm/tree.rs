@@ -32,8 +32,8 @@ const PACKAGES: [&str; 14] = [
 const MMDEBSTRAP: &str = "mmdebstrap";
 /// Room for the tree and for what mmdebstrap needs on the way.
 const ROOM_MB: u64 = 1_000;
-/// Three times the share of ordinary work.
-const NICENESS: i32 = -5;
+/// Nine times the share of ordinary work.
+const NICENESS: i32 = -10;
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// A directory with the guest's Debian in it.

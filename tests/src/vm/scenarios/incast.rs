@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use dcqcn::net::{Netlink, Netns};
-use serde_json::Value;
 
-use super::super::lab::{BUFFER_BYTES, Lab, Options};
+use super::super::lab::{Lab, Options, count};
 use super::super::perftest::{self, Flow, Tool, jain};
 use super::super::report::Report;
 
@@ -16,72 +15,117 @@ use super::super::report::Report;
 const RECEIVER: u8 = 3;
 const SENDERS: [u8; 2] = [1, 2];
 const QPS_PER_SENDER: u16 = 2;
-const BOTTLENECK_BPS: f64 = 10e6;
+pub(super) const BOTTLENECK_BPS: f64 = 10e6;
 const BOTTLENECK: &str = "10mbit";
 /// Of the hosts' interfaces: veth has no rate of its own.
 const LINK: &str = "20mbit";
-const SECONDS: u32 = 16;
+/// How long traffic runs, and how much of it at both ends does not count, seconds.
+#[derive(Clone, Copy)]
+pub(super) struct Time {
+    seconds: u32,
+    margin_s: u32,
+}
+
+/// Without control nothing settles.
+const OFF: Time = Time { seconds: 12, margin_s: 3 };
+/// A flow's alpha starts at 1 and forgets over 1/g = 256 of its periods, 4 s on a link of 20 Mbit/s: till then cuts are too
+/// deep.
+pub(super) const ON: Time = Time { seconds: 26, margin_s: 9 };
+
+/// The columns of [`Measured::row`].
+pub(super) const COLUMNS: &[&str] = &[
+    "",
+    "goodput, Mbit/s",
+    "of the possible",
+    "Jain",
+    "drops, settled",
+    "drops, all",
+    "queue p50, KB",
+    "queue p99, KB",
+    "out of sequence",
+    "retries",
+    "marks",
+    "CNPs sent",
+    "CNPs handled",
+];
 
 pub(super) fn write(report: &mut Report) -> Result<()> {
-    both(report, Tool::Write, &Options::default())
+    both(report, Tool::Write)
 }
 
 pub(super) fn send(report: &mut Report) -> Result<()> {
-    both(report, Tool::Send, &Options::default())
+    both(report, Tool::Send)
 }
 
-fn both(report: &mut Report, tool: Tool, options: &Options) -> Result<()> {
-    let lab = Lab::new(RECEIVER, options)?;
-    lab.shape(RECEIVER, BOTTLENECK, BUFFER_BYTES)?;
-    report.columns(&[
-        "",
-        "goodput, Mbit/s",
-        "of the possible",
-        "Jain",
-        "drops, settled",
-        "drops, all",
-        "queue p50, KB",
-        "queue p99, KB",
-        "out of sequence",
-        "retries",
-        "marks",
-        "CNPs sent",
-        "CNPs handled",
-    ]);
-    let off = measure(&lab, tool)?;
-    off.row(report, "off", &Marks::default());
-    attach(&lab)?;
-    let on = measure(&lab, tool)?;
-    let marks = Marks::read(&lab)?;
-    on.row(report, "dcqcn", &marks);
+pub(super) fn ipv6(report: &mut Report) -> Result<()> {
+    variant(report, &Options { ipv6: true, ..Options::default() })
+}
 
+pub(super) fn mtu4096(report: &mut Report) -> Result<()> {
+    variant(report, &Options { mtu_bytes: 4_200, ..Options::default() })
+}
+
+pub(super) fn vlan(report: &mut Report) -> Result<()> {
+    variant(report, &Options { vlan: Some(5), ..Options::default() })
+}
+
+fn both(report: &mut Report, tool: Tool) -> Result<()> {
+    let lab = Lab::new(RECEIVER, &Options::default())?;
+    shape(&lab)?;
+    report.columns(COLUMNS);
+    let off = measure(&lab, tool, OFF)?;
+    off.row(report, "off");
+    attach(&lab)?;
+    let on = measure(&lab, tool, ON)?;
+    on.row(report, "dcqcn");
     report.at_least("drops without dcqcn", off.drops_all as f64, 1.0);
-    report.equals("QPs that broke with dcqcn", on.broken as u64, 0);
-    report.equals("drops with dcqcn, once settled", on.drops_settled, 0);
-    report.at_least("goodput with dcqcn, of the possible", on.goodput_bps() / on.possible_bps, 0.9);
-    report.at_least("Jain's index with dcqcn", jain(&on.goodputs_bps), 0.9);
-    report.at_least("CNPs handled", marks.handled as f64, 1.0);
+    on.check(report, "dcqcn");
     Ok(())
+}
+
+/// WRITE with dcqcn, over something else than IPv4 with an MTU of 1500.
+fn variant(report: &mut Report, options: &Options) -> Result<()> {
+    let lab = Lab::new(RECEIVER, options)?;
+    shape(&lab)?;
+    attach(&lab)?;
+    report.columns(COLUMNS);
+    let on = measure(&lab, Tool::Write, ON)?;
+    on.row(report, "dcqcn");
+    on.check(report, "dcqcn");
+    Ok(())
+}
+
+/// Makes the port towards the receiver too small.
+pub(super) fn shape(lab: &Lab) -> Result<()> {
+    lab.shape(RECEIVER, BOTTLENECK)
 }
 
 /// `dcqcn` on the hosts and on the port that is too small.
-fn attach(lab: &Lab) -> Result<()> {
+pub(super) fn attach(lab: &Lab) -> Result<()> {
+    attach_hosts(lab)?;
+    attach_port(lab)
+}
+
+pub(super) fn attach_hosts(lab: &Lab) -> Result<()> {
     for host in SENDERS.into_iter().chain([RECEIVER]) {
         lab.on_host(host, &format!("attach {{}} --profile lab --set link_rate={LINK}"))?;
     }
-    lab.on_port(RECEIVER, "attach {} --role switch --profile lab")?;
     Ok(())
 }
 
-struct Measured {
+pub(super) fn attach_port(lab: &Lab) -> Result<()> {
+    lab.on_port(RECEIVER, "attach {} --role switch --profile lab").map(drop)
+}
+
+/// What came of the traffic.
+pub(super) struct Measured {
     goodputs_bps: Vec<f64>,
     possible_bps: f64,
     broken: usize,
     drops_settled: u64,
     drops_all: u64,
     queue_bytes: Vec<u32>,
-    out_of_sequence: u64,
-    retries: u64,
+    counts: Counts,
 }
 
 impl Measured {
@@ -95,7 +139,8 @@ impl Measured {
         self.queue_bytes.get(rank).map_or(0.0, |bytes| f64::from(*bytes) / 1e3)
     }
 
-    fn row(&self, report: &mut Report, name: &str, marks: &Marks) {
+    /// A row of [`COLUMNS`].
+    pub(super) fn row(&self, report: &mut Report, name: &str) {
         let broken = if self.broken == 0 { String::new() } else { format!(", {} QPs broke", self.broken) };
         report.row([
             format!("{name}{broken}"),
@@ -106,47 +151,73 @@ impl Measured {
             self.drops_all.to_string(),
             format!("{:.1}", self.queue_kb(0.5)),
             format!("{:.1}", self.queue_kb(0.99)),
-            self.out_of_sequence.to_string(),
-            self.retries.to_string(),
-            marks.marked.to_string(),
-            marks.sent.to_string(),
-            marks.handled.to_string(),
+            self.counts.out_of_sequence.to_string(),
+            self.counts.retries.to_string(),
+            self.counts.marked.to_string(),
+            self.counts.sent.to_string(),
+            self.counts.handled.to_string(),
         ]);
+    }
+
+    /// What congestion control is for.
+    pub(super) fn check(&self, report: &mut Report, name: &str) {
+        report.equals(&format!("{name}: QPs that broke"), self.broken as u64, 0);
+        report.equals(&format!("{name}: drops, once settled"), self.drops_settled, 0);
+        let share = self.goodput_bps() / self.possible_bps;
+        report.at_least(&format!("{name}: goodput, of the possible"), share, 0.9);
+        report.at_least(&format!("{name}: Jain's index"), jain(&self.goodputs_bps), 0.9);
+        report.at_least(&format!("{name}: CNPs handled"), self.counts.handled as f64, 1.0);
     }
 }
 
-/// What dcqcn counted at the bottleneck, the receiver and the senders.
-#[derive(Default)]
-struct Marks {
+/// Errors the RDMA devices counted, and what dcqcn counted at the receiver and the senders, where it is attached.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    out_of_sequence: u64,
+    retries: u64,
     marked: u64,
     sent: u64,
     handled: u64,
 }
 
-impl Marks {
+impl Counts {
     fn read(lab: &Lab) -> Result<Self> {
-        let mut handled = 0;
-        for host in SENDERS {
-            handled += count(&lab.on_host(host, "counters {}")?, "rp_cnp_handled")?;
+        let mut counts =
+            Self { out_of_sequence: lab.hw_counter(RECEIVER, "out_of_seq_request")?, ..Self::default() };
+        for sender in SENDERS {
+            counts.retries += lab.hw_counter(sender, "completer_retry_err")?;
         }
-        Ok(Self {
-            marked: count(&lab.on_port(RECEIVER, "counters {}")?, "cp_ecn_marked_packets")?,
-            sent: count(&lab.on_host(RECEIVER, "counters {}")?, "np_cnp_sent")?,
-            handled,
-        })
+        if lab.is_attached(RECEIVER) {
+            let np = lab.on_host(RECEIVER, "counters {}")?;
+            counts.marked = count(&np, "np_ecn_marked_roce_packets")?;
+            counts.sent = count(&np, "np_cnp_sent")?;
+            for sender in SENDERS {
+                counts.handled += count(&lab.on_host(sender, "counters {}")?, "rp_cnp_handled")?;
+            }
+        }
+        Ok(counts)
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            out_of_sequence: self.out_of_sequence - before.out_of_sequence,
+            retries: self.retries - before.retries,
+            marked: self.marked - before.marked,
+            sent: self.sent - before.sent,
+            handled: self.handled - before.handled,
+        }
     }
 }
 
-fn count(counters: &Value, name: &str) -> Result<u64> {
-    let value = counters.pointer(&format!("/total/{name}")).and_then(Value::as_u64);
-    value.with_context(|| format!("no counter {name}"))
-}
-
-fn measure(lab: &Lab, tool: Tool) -> Result<Measured> {
-    let before = Errors::read(lab)?;
+/// Runs the traffic and looks at the queue meanwhile.
+pub(super) fn measure(lab: &Lab, tool: Tool, time: Time) -> Result<Measured> {
+    let before = Counts::read(lab)?;
     let flows: Vec<Flow> = (0..QPS_PER_SENDER)
         .flat_map(|qp| SENDERS.map(|sender| (sender, 18_000 + 10 * u16::from(sender) + qp)))
-        .map(|(sender, port)| Flow::new(tool, sender, RECEIVER, port, SECONDS))
+        .map(|(sender, port)| Flow {
+            margin_s: time.margin_s,
+            ..Flow::new(tool, sender, RECEIVER, port, time.seconds)
+        })
         .collect();
     let done = AtomicBool::new(false);
     let (outcomes, samples) = thread::scope(|scope| {
@@ -157,7 +228,7 @@ fn measure(lab: &Lab, tool: Tool) -> Result<Measured> {
     });
     let outcomes = outcomes?;
     let samples = samples.map_err(|_| anyhow::anyhow!("the sampler panicked"))??;
-    let after = Errors::read(lab)?;
+    let counts = Counts::read(lab)?.since(&before);
 
     let goodputs_bps: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.goodput_bps).collect();
     for outcome in outcomes.iter().filter(|outcome| outcome.goodput_bps.is_none()) {
@@ -165,7 +236,7 @@ fn measure(lab: &Lab, tool: Tool) -> Result<Measured> {
     }
     // Flows do not start and end together: only what lies well within all of them is settled.
     let (first, last) = (samples.first().context("no samples")?, samples.last().context("no samples")?);
-    let margin = Duration::from_secs(u64::from(SECONDS) / 4);
+    let margin = Duration::from_secs(time.margin_s.into());
     let settled: Vec<&Sample> = samples
         .iter()
         .filter(|sample| sample.at > first.at + margin && sample.at + margin < last.at)
@@ -180,24 +251,8 @@ fn measure(lab: &Lab, tool: Tool) -> Result<Measured> {
         drops_settled: u64::from(to.drops - from.drops),
         drops_all: u64::from(last.drops - first.drops),
         queue_bytes,
-        out_of_sequence: after.out_of_sequence - before.out_of_sequence,
-        retries: after.retries - before.retries,
+        counts,
     })
-}
-
-struct Errors {
-    out_of_sequence: u64,
-    retries: u64,
-}
-
-impl Errors {
-    fn read(lab: &Lab) -> Result<Self> {
-        let mut retries = 0;
-        for host in SENDERS {
-            retries += lab.hw_counter(host, "completer_retry_err")?;
-        }
-        Ok(Self { out_of_sequence: lab.hw_counter(RECEIVER, "out_of_seq_request")?, retries })
-    }
 }
 
 struct Sample {

@@ -1,6 +1,13 @@
 //! The scenarios, in the order they run.
 
+mod faults;
 mod incast;
+mod inverse;
+mod live;
+mod markers;
+mod pacing;
+mod pairing;
+mod read;
 mod verifier;
 
 use super::Scenario;
@@ -22,4 +29,68 @@ pub const SCENARIOS: &[Scenario] = &[
         run: incast::write,
     },
     Scenario { name: "send", about: "the same with SEND", limit_s: 120, is_ci: false, run: incast::send },
+    Scenario {
+        name: "read",
+        about: "two READs, whose responders are the senders, into that port",
+        limit_s: 90,
+        is_ci: false,
+        run: read::run,
+    },
+    Scenario {
+        name: "pairing",
+        about: "of two QPs between the same hosts only the congested one is cut, however the pair is known",
+        limit_s: 150,
+        is_ci: false,
+        run: pairing::run,
+    },
+    Scenario {
+        name: "pacing",
+        about: "QPs held to 10, 40 and 80 Mbit/s, and two to 20 each",
+        limit_s: 90,
+        is_ci: true,
+        run: pacing::run,
+    },
+    Scenario {
+        name: "live",
+        about: "parameters, controller, interface and programs changed under traffic",
+        limit_s: 180,
+        is_ci: false,
+        run: live::run,
+    },
+    Scenario {
+        name: "markers",
+        about: "the incast with red and fq_codel as markers, beside dcqcn's own",
+        limit_s: 150,
+        is_ci: false,
+        run: markers::run,
+    },
+    Scenario { name: "ipv6", about: "the incast over IPv6", limit_s: 90, is_ci: false, run: incast::ipv6 },
+    Scenario {
+        name: "mtu4096",
+        about: "the incast with an IB MTU of 4096 bytes",
+        limit_s: 90,
+        is_ci: false,
+        run: incast::mtu4096,
+    },
+    Scenario {
+        name: "vlan",
+        about: "the incast with tags on the way to the receiver",
+        limit_s: 90,
+        is_ci: false,
+        run: incast::vlan,
+    },
+    Scenario {
+        name: "inverse",
+        about: "what dcqcn costs attached and idle",
+        limit_s: 150,
+        is_ci: false,
+        run: inverse::run,
+    },
+    Scenario {
+        name: "faults",
+        about: "forged CNPs, and more flows than the table has room for",
+        limit_s: 150,
+        is_ci: false,
+        run: faults::run,
+    },
 ];

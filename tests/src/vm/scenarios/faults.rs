@@ -1,0 +1,169 @@
+//! Forged CNPs, and more flows than the table has room for.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::super::lab::{Lab, Options, count};
+use super::super::perftest::{self, Flow, Tool, Traffic};
+use super::super::report::Report;
+use crate::packets::Roce;
+use crate::socket::RawSocket;
+
+const VICTIM: u8 = 1;
+const PEER: u8 = 2;
+/// An address nobody has.
+const STRANGER: u8 = 77;
+/// A QP nobody has.
+const NO_QP: u32 = 0x00ab_cdef;
+const LINK: &str = "20mbit";
+const LINK_BPS: f64 = 20e6;
+/// `rpg_min_rate`, the floor of the victim.
+const FLOOR_BPS: f64 = 5e6;
+const FORGED_PER_SECOND: u32 = 10_000;
+const FORGED: u32 = 20_000;
+const TABLE_FLOWS: u32 = 1_024;
+const NEW_FLOWS: u32 = 8 * TABLE_FLOWS;
+const SECONDS: u32 = 40;
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(PEER, &Options::default())?;
+    let line = format!(
+        "attach {{}} --profile lab --set link_rate={LINK} --set rpg_min_rate=5mbit --set pacing_credit=5ms \
+         --flows {TABLE_FLOWS}"
+    );
+    for host in [VICTIM, PEER] {
+        lab.on_host(host, &line)?;
+    }
+    let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, VICTIM, PEER, 18_600, SECONDS) };
+    let traffic = perftest::start(&lab, &[flow])?;
+    thread::sleep(Duration::from_secs(2));
+    let qpn = traffic.first().context("a flow")?.qpns()?.1;
+    report.columns(&[
+        "forged",
+        "packets",
+        "per second",
+        "counted as",
+        "counted",
+        "the victim's rate, Mbit/s",
+    ]);
+
+    // The answer to the victim's own packets, as their receiver would send it.
+    let genuine = Roce { src: VICTIM, dst: PEER, dest_qpn: qpn, ..Roce::default() };
+    let mut bad_icrc = genuine.cnp(None, 0);
+    if let Some(last) = bad_icrc.last_mut() {
+        *last ^= 1;
+    }
+    let wrong_qp = Roce { dest_qpn: NO_QP, ..genuine.clone() }.cnp(None, 0);
+    let no_peer = Roce { dst: STRANGER, ..genuine.clone() }.cnp(None, 0);
+    for (name, frame, counter) in [
+        ("wrong ICRC", &bad_icrc, "rp_cnp_invalid"),
+        ("a QP nobody has", &wrong_qp, "rp_cnp_unknown_flow"),
+        ("from no peer", &no_peer, "rp_cnp_unknown_flow"),
+    ] {
+        let seen = forge(&lab, report, name, frame, counter, qpn)?;
+        report.equals(&format!("{name}: counted as {counter}"), seen.counted, FORGED.into());
+        report.check(
+            &format!("{name}: the victim's rate, Mbit/s"),
+            seen.rate_bps / 1e6,
+            "the link's",
+            seen.rate_bps >= LINK_BPS,
+        );
+    }
+    // From the right address, for the right QP, intact: nothing tells it from a true one.
+    let seen = forge(&lab, report, "true in every bit", &genuine.cnp(None, 0), "rp_cnp_handled", qpn)?;
+    report.at_least("true in every bit: cuts", seen.counted as f64, 1.0);
+    report.at_least("true in every bit: the victim's rate, Mbit/s", seen.rate_bps / 1e6, FLOOR_BPS / 1e6);
+
+    flood(&lab, report, qpn)?;
+    let outcomes = traffic.into_iter().map(Traffic::finish).collect::<Result<Vec<_>>>()?;
+    for outcome in outcomes {
+        let goodput_mbps = outcome.goodput_bps.map_or(0.0, |bps| bps / 1e6);
+        report.at_least("the victim's goodput over all of it, Mbit/s", goodput_mbps, 0.85 * FLOOR_BPS / 1e6);
+    }
+    Ok(())
+}
+
+/// What forged packets did.
+struct Seen {
+    counted: u64,
+    rate_bps: f64,
+}
+
+/// Sends a frame to the victim again and again, from the port its peer's packets come from.
+fn forge(lab: &Lab, report: &mut Report, name: &str, frame: &[u8], counter: &str, qpn: u32) -> Result<Seen> {
+    let before = count(&lab.on_host(VICTIM, "counters {}")?, counter)?;
+    let elapsed = lab.switch.run(|| -> Result<Duration> {
+        let port = dcqcn::net::Netlink::connect()?.link(&format!("p{VICTIM}"))?.index;
+        let socket = RawSocket::open(port)?;
+        let started = Instant::now();
+        for sent in 1..=FORGED {
+            socket.send(frame)?;
+            let due = Duration::from_secs(1) * sent / FORGED_PER_SECOND;
+            // In batches: a sleep per packet would take longer than a packet may.
+            if sent % 100 == 0 {
+                thread::sleep(due.saturating_sub(started.elapsed()));
+            }
+        }
+        Ok(started.elapsed())
+    })??;
+    let rate_bps =
+        flow(lab, qpn)?.and_then(|row| row.get("rate_bps")?.as_f64()).context("the victim's flow is gone")?;
+    let counted = count(&lab.on_host(VICTIM, "counters {}")?, counter)? - before;
+    report.row([
+        name.to_owned(),
+        FORGED.to_string(),
+        format!("{:.0}", f64::from(FORGED) / elapsed.as_secs_f64()),
+        counter.to_owned(),
+        counted.to_string(),
+        format!("{:.2}", rate_bps / 1e6),
+    ]);
+    Ok(Seen { counted, rate_bps })
+}
+
+/// Sends a packet for each of many QPs from the victim's own interface.
+fn flood(lab: &Lab, report: &mut Report, qpn: u32) -> Result<()> {
+    let before = lab.on_host(VICTIM, "counters {}")?;
+    let index = dcqcn::net::Netlink::connect()?.link(&lab.iface(VICTIM))?.index;
+    let socket = RawSocket::open(index)?;
+    let started = Instant::now();
+    for flow in 0..NEW_FLOWS {
+        let packet =
+            Roce { src: VICTIM, dst: PEER, dest_qpn: 0x10_0000 + flow, payload: 16, ..Roce::default() };
+        socket.send(&packet.frame())?;
+    }
+    let elapsed = started.elapsed();
+    let after = lab.on_host(VICTIM, "counters {}")?;
+    let new = count(&after, "rp_flow_new")? - count(&before, "rp_flow_new")?;
+    let evicted = count(&after, "rp_flow_evicted")? - count(&before, "rp_flow_evicted")?;
+    let victim = flow(lab, qpn)?;
+    report.row([
+        "new flows".to_owned(),
+        NEW_FLOWS.to_string(),
+        format!("{:.0}", f64::from(NEW_FLOWS) / elapsed.as_secs_f64()),
+        "rp_flow_new".to_owned(),
+        new.to_string(),
+        victim
+            .as_ref()
+            .and_then(|row| row.get("rate_bps")?.as_f64())
+            .map_or("-".into(), |bps| format!("{:.2}", bps / 1e6)),
+    ]);
+    report.at_least("flows beyond the table's size, counted", new as f64, f64::from(NEW_FLOWS));
+    report.at_least("flows pushed out, counted", evicted as f64, f64::from(NEW_FLOWS - TABLE_FLOWS));
+    report.check(
+        "the victim's flow",
+        if victim.is_some() { "there" } else { "gone" },
+        "there",
+        victim.is_some(),
+    );
+    Ok(())
+}
+
+/// The victim's flow to a QP of its peer.
+fn flow(lab: &Lab, qpn: u32) -> Result<Option<Value>> {
+    let qps = lab.on_host(VICTIM, "qp {}")?;
+    let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn qp` lists flows")?;
+    Ok(rows.iter().find(|row| row.get("qpn").and_then(Value::as_u64) == Some(qpn.into())).cloned())
+}

@@ -1,0 +1,104 @@
+//! What an operator does under traffic: none of it may break a QP or lose its rate.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::super::command::Running;
+use super::super::lab::{Lab, Options};
+use super::super::perftest::{self, Flow, Tool};
+use super::super::report::Report;
+
+const SENDER: u8 = 1;
+const RECEIVER: u8 = 2;
+/// Long enough for all of it, emulated.
+const SECONDS: u32 = 80;
+/// What the QP is held to, Mbit/s.
+const HELD: u32 = 10;
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(RECEIVER, &Options::default())?;
+    for host in [SENDER, RECEIVER] {
+        attach(&lab, host)?;
+    }
+    let mut controller = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
+    let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_400, SECONDS) };
+    let mut traffic = perftest::start(&lab, &[flow])?;
+    thread::sleep(Duration::from_secs(3));
+    report.columns(&["under traffic", "rate afterwards, Mbit/s"]);
+
+    let held = f64::from(HELD);
+    let mut step = |what: &str, wanted_mbps: f64, action: &mut dyn FnMut() -> Result<()>| -> Result<()> {
+        action().with_context(|| what.to_owned())?;
+        thread::sleep(Duration::from_secs(1));
+        let mbps = rate_mbps(&lab)?;
+        report.row([what.to_owned(), format!("{mbps:.2}")]);
+        report.at_least(&format!("{what}: rate, of the asked"), mbps / wanted_mbps, 0.85);
+        report.at_most(&format!("{what}: rate, of the asked"), mbps / wanted_mbps, 1.15);
+        Ok(())
+    };
+    step("nothing", held, &mut || Ok(()))?;
+    step("rpg_max_rate doubled", 2.0 * held, &mut || {
+        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={}mbit", 2 * HELD)).map(drop)
+    })?;
+    step("rpg_max_rate put back", held, &mut || {
+        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={HELD}mbit")).map(drop)
+    })?;
+    step("thresholds changed", held, &mut || {
+        lab.on_host(RECEIVER, "set {} wred.3.kmin=20KB wred.3.kmax=300KB min_time_between_cnps=1ms").map(drop)
+    })?;
+    step("controller killed with -9", held, &mut || controller.kill())?;
+    step("controller started again", held, &mut || {
+        controller = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
+        Ok(())
+    })?;
+    step("carrier lost and back", held, &mut || {
+        lab.flap(SENDER)?;
+        // Its packets were lost: the ACK timeout passes first.
+        thread::sleep(Duration::from_secs(4));
+        Ok(())
+    })?;
+    step("programs replaced, where TC has links", held, &mut || replace(&lab))?;
+    step("detached and attached again", held, &mut || {
+        lab.on_host(SENDER, "detach {}")?;
+        attach(&lab, SENDER)
+    })?;
+    let finished = traffic.drain(..).map(perftest::Traffic::finish).collect::<Result<Vec<_>>>()?;
+    for outcome in finished {
+        let end =
+            outcome.goodput_bps.map_or_else(|| outcome.printed.trim().to_owned(), |_| "finished".into());
+        report.check("the QP", end, "finished", outcome.goodput_bps.is_some());
+    }
+    Ok(())
+}
+
+fn attach(lab: &Lab, host: u8) -> Result<()> {
+    let line =
+        format!("attach {{}} --set link_rate=1gbit --set pacing_credit=5ms --set rpg_max_rate={HELD}mbit");
+    lab.on_host(host, &line).map(drop)
+}
+
+/// `dcqcn upgrade`; without links of TC (before Linux 6.6) it is refused with the next step.
+fn replace(lab: &Lab) -> Result<()> {
+    let has_links = lab.on_host(SENDER, "status {}")?.to_string().contains("tcx");
+    match lab.on_host(SENDER, "upgrade {}") {
+        Ok(_) => Ok(()),
+        Err(error) if !has_links && format!("{error:#}").contains("detach") => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What leaves the sender's interface, over a second and a half.
+fn rate_mbps(lab: &Lab) -> Result<f64> {
+    const TIME: Duration = Duration::from_millis(1_500);
+    let sent = || -> Result<u64> {
+        let qps = lab.on_host(SENDER, "qp {}")?;
+        let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn qp` lists flows")?;
+        Ok(rows.iter().filter_map(|row| row.get("bytes")?.as_u64()).sum())
+    };
+    let (from, started) = (sent()?, std::time::Instant::now());
+    thread::sleep(TIME);
+    Ok((sent()? - from) as f64 * 8.0 / started.elapsed().as_secs_f64() / 1e6)
+}

@@ -1,0 +1,45 @@
+//! The kernel's own ways to mark as peers of ours: the same incast, the same hosts, another marker.
+
+use anyhow::Result;
+
+use super::super::command::{sh, sh_in};
+use super::super::lab::{Lab, Options};
+use super::super::perftest::Tool;
+use super::super::report::Report;
+use super::incast::{COLUMNS, ON, attach_hosts, attach_port, measure, shape};
+
+const RECEIVER: u8 = 3;
+/// Each behind the shaper of the port. RED with the thresholds of `dcqcn`'s profile; fq_codel marks what has waited for
+/// longer than a threshold, and its own control is out of the way.
+const PEERS: [(&str, &str); 2] = [
+    (
+        "red ecn",
+        "red limit 200000 min 5000 max 200000 avpkt 1100 burst 70 probability 0.1 bandwidth 10mbit ecn",
+    ),
+    ("fq_codel ce_threshold", "fq_codel limit 1000 target 500ms interval 2s ce_threshold 20ms ecn"),
+];
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    for module in ["sch_red", "sch_fq_codel"] {
+        sh(&format!("modprobe {module}"))?;
+    }
+    let lab = Lab::new(RECEIVER, &Options::default())?;
+    attach_hosts(&lab)?;
+    report.columns(COLUMNS);
+    for (number, (name, qdisc)) in PEERS.into_iter().enumerate() {
+        lab.shape(RECEIVER, "10mbit")?;
+        sh_in(
+            &lab.switch,
+            &format!("tc qdisc replace dev p{RECEIVER} parent 1:1 handle {}: {qdisc}", 10 + number),
+        )?;
+        let measured = measure(&lab, Tool::Write, ON)?;
+        measured.row(report, name);
+        measured.check(report, name);
+    }
+    shape(&lab)?;
+    attach_port(&lab)?;
+    let measured = measure(&lab, Tool::Write, ON)?;
+    measured.row(report, "dcqcn");
+    measured.check(report, "dcqcn");
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! Who is cut by a CNP: each way to know it alone.
+//!
+//! Two QPs of host 1 write to host 3, and what it knows of one of them is that its class is congested. That one must slow
+//! down and the other must not, though both have the same two ends. The QPs' numbers differ on the two sides, so that a
+//! swapped pair is seen.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::super::command::{Running, json};
+use super::super::lab::{Lab, Options, count, rxe};
+use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
+use super::super::report::Report;
+use super::super::sysfs;
+
+const SENDER: u8 = 1;
+const RECEIVER: u8 = 3;
+const LINK: &str = "20mbit";
+const LINK_MBPS: f64 = 20.0;
+/// DSCP 0, ECT(0): the class beside it.
+const OTHER_CLASS: u8 = 2;
+const SECONDS: u32 = 8;
+/// What rping writes and reads at once.
+const RPING_BYTES: u32 = 32_768;
+
+/// Where a pair may be known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Hint,
+    Static,
+    Rdma,
+    Cm,
+}
+
+impl Known {
+    const ALL: [Self; 4] = [Self::Hint, Self::Static, Self::Rdma, Self::Cm];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Hint => "hint",
+            Self::Static => "static",
+            Self::Rdma => "rdma",
+            Self::Cm => "cm",
+        }
+    }
+}
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(RECEIVER, &Options::default())?;
+    for host in [SENDER, RECEIVER] {
+        lab.on_host(host, &format!("attach {{}} --profile lab --set link_rate={LINK}"))?;
+    }
+    let congested =
+        "--set wred.3.drain_rate=2mbit --set wred.3.kmin=0B --set wred.3.kmax=20KB --set wred.0.ecn=false";
+    lab.on_port(
+        RECEIVER,
+        &format!("attach {{}} --role switch --profile lab --set link_rate={LINK} {congested}"),
+    )?;
+    decoy(&lab)?;
+    report.columns(&[
+        "known from",
+        "congested QP",
+        "its CNPs",
+        "its rate, Mbit/s",
+        "other QP",
+        "its CNPs",
+        "its rate, Mbit/s",
+        "CNPs with hint",
+        "unknown flow",
+    ]);
+    for known in Known::ALL {
+        one(&lab, report, known).with_context(|| known.name())?;
+    }
+    Ok(())
+}
+
+/// Uses up numbers at the receiver, so that they differ from the sender's.
+fn decoy(lab: &Lab) -> Result<()> {
+    let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, 2, RECEIVER, 17_900, 1) };
+    perftest::run(lab, &[flow.clone(), Flow { port: 17_901, ..flow }]).map(drop)
+}
+
+fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
+    let mut controllers = Vec::new();
+    if known == Known::Rdma {
+        for host in [SENDER, RECEIVER] {
+            controllers.push(Running::start(&format!("dcqcn run {}", lab.iface(host)))?);
+        }
+        thread::sleep(Duration::from_secs(2));
+    }
+    let other =
+        Flow { traffic_class: OTHER_CLASS, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_100, SECONDS) };
+    let congested = Flow { traffic_class: ECT, port: 18_101, ..other.clone() };
+    let (mut flows, congested_qpn, rping) = if known == Known::Cm {
+        let (rping, qpn) = start_rping(lab)?;
+        (perftest::start(lab, &[other])?, qpn, Some(rping))
+    } else {
+        let flows = perftest::start(lab, &[other, congested])?;
+        let (own, peer) = wait_for_qpns(flows.last().context("two flows")?)?;
+        report.check(
+            &format!("{}: QPNs differ on the two sides", known.name()),
+            format!("{own:#x} and {peer:#x}"),
+            "different",
+            own != peer,
+        );
+        if known == Known::Static {
+            for host in [SENDER, RECEIVER] {
+                let (near, far) = (lab.address(SENDER), lab.address(RECEIVER));
+                lab.on_host(host, &format!("pair add {{}} {near} {own} {peer} --peer {far}"))?;
+            }
+        }
+        (flows, peer, None)
+    };
+    let (_, other_qpn) = wait_for_qpns(flows.first().context("a flow")?)?;
+    wait_for_pair(lab, known, congested_qpn)?;
+    let before = Counts::read(lab)?;
+    thread::sleep(Duration::from_secs(u64::from(SECONDS) - 3));
+    let pairs = lab.on_host(RECEIVER, "pair list {}")?;
+    let qps = lab.on_host(SENDER, "qp {}")?;
+    // While they run: what is on its way when its QP is closed belongs to nobody.
+    let counts = Counts::read(lab)?.since(&before);
+    flows.drain(..).try_for_each(|flow| flow.finish().map(drop))?;
+    drop((controllers, rping));
+
+    let congested = RpFlow::find(&qps, congested_qpn)?;
+    let other = RpFlow::find(&qps, other_qpn)?;
+    report.row([
+        known.name().to_owned(),
+        format!("{congested_qpn:#x}"),
+        congested.handled.to_string(),
+        format!("{:.2}", congested.rate_bps / 1e6),
+        format!("{other_qpn:#x}"),
+        other.handled.to_string(),
+        format!("{:.2}", other.rate_bps / 1e6),
+        counts.hinted.to_string(),
+        counts.unknown.to_string(),
+    ]);
+    let name = |what: &str| format!("{}: {what}", known.name());
+    report.at_least(&name("CNPs to the congested QP"), congested.handled as f64, 1.0);
+    report.at_most(&name("rate of the congested QP, Mbit/s"), congested.rate_bps / 1e6, LINK_MBPS / 2.0);
+    report.equals(&name("CNPs to the other QP"), other.handled, 0);
+    report.at_least(&name("rate of the other QP, Mbit/s"), other.rate_bps / 1e6, 19.9);
+    report.equals(&name("CNPs that found no flow"), counts.unknown, 0);
+    let (what, wanted) = if known == Known::Hint { ("all", counts.sent) } else { ("none", 0) };
+    report.equals(&name(&format!("CNPs with a hint ({what})")), counts.hinted, wanted);
+    if known != Known::Hint {
+        let found = source_of(&pairs, lab, congested_qpn);
+        report.check(
+            &name("where the receiver knows the pair from"),
+            &found,
+            known.name(),
+            found == known.name(),
+        );
+    }
+    Ok(())
+}
+
+/// rping between the two hosts, with the traffic class of the congested class, and the QPN at its receiver.
+fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
+    for host in [SENDER, RECEIVER] {
+        let dir = format!("/sys/kernel/config/rdma_cm/{}", rxe(host));
+        std::fs::create_dir_all(&dir).with_context(|| dir.clone())?;
+        sysfs::write(&format!("{dir}/ports/1/default_roce_tos"), &ECT.to_string())?;
+    }
+    let (client, server) = (lab.address(SENDER), lab.address(RECEIVER));
+    let mut running = vec![Running::start(&format!("rping -s -a {server} -S {RPING_BYTES}"))?];
+    thread::sleep(Duration::from_secs(1));
+    let line = format!("rping -c -a {server} -I {client} -S {RPING_BYTES} -C 1000000");
+    running.push(Running::start(&line)?);
+    thread::sleep(Duration::from_secs(1));
+    // It prints no numbers; the data plane has seen the connection being made, the kernel has it in its list.
+    let qps = json("rdma -j resource show qp")?;
+    let of_rping = |qp: &&Value| {
+        qp.get("ifname").and_then(Value::as_str) == Some(&rxe(RECEIVER))
+            && qp.get("comm").and_then(Value::as_str) == Some("rping")
+            && qp.get("type").and_then(Value::as_str) == Some("RC")
+    };
+    let qps = qps.as_array().context("rdma prints a list")?;
+    let qpn = qps.iter().find(of_rping).and_then(|qp| qp.get("lqpn")?.as_u64()).with_context(|| {
+        format!(
+            "rping has no QP at {}: {:?}",
+            rxe(RECEIVER),
+            running.iter().map(Running::printed).collect::<Vec<_>>()
+        )
+    })?;
+    Ok((running, u32::try_from(qpn)?))
+}
+
+/// Waits until the receiver knows the pair from where it is to know it.
+fn wait_for_pair(lab: &Lab, known: Known, qpn: u32) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(10);
+    while known != Known::Hint && source_of(&lab.on_host(RECEIVER, "pair list {}")?, lab, qpn) != known.name()
+    {
+        ensure!(Instant::now() < until, "the receiver never knew the pair of {qpn:#x}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+fn wait_for_qpns(traffic: &Traffic) -> Result<(u32, u32)> {
+    for _ in 0..100 {
+        if let Ok(qpns) = traffic.qpns() {
+            return Ok(qpns);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    traffic.qpns()
+}
+
+/// A flow of the sender's reaction point.
+struct RpFlow {
+    handled: u64,
+    rate_bps: f64,
+}
+
+impl RpFlow {
+    fn find(qps: &Value, qpn: u32) -> Result<Self> {
+        let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn qp` lists flows")?;
+        let row = rows.iter().find(|row| row.get("qpn").and_then(Value::as_u64) == Some(qpn.into()));
+        let row = row.with_context(|| format!("no flow to QP {qpn:#x} in {rows:?}"))?;
+        let number =
+            |key: &str| row.get(key).and_then(Value::as_f64).with_context(|| format!("no {key} in {row}"));
+        Ok(Self { handled: number("cnp_handled")? as u64, rate_bps: number("rate_bps")? })
+    }
+}
+
+/// Where the pair of the receiver's QP is known from.
+fn source_of(pairs: &Value, lab: &Lab, qpn: u32) -> String {
+    let address = lab.address(RECEIVER).to_string();
+    let rows = pairs.as_array().or_else(|| pairs.get("pairs").and_then(Value::as_array));
+    let row = rows.into_iter().flatten().find(|row| {
+        row.get("address").and_then(Value::as_str) == Some(&address)
+            && row.get("qpn").and_then(Value::as_u64) == Some(qpn.into())
+    });
+    row.and_then(|row| row.get("source")?.as_str()).unwrap_or("nowhere").to_owned()
+}
+
+#[derive(Clone, Copy)]
+struct Counts {
+    sent: u64,
+    hinted: u64,
+    unknown: u64,
+}
+
+impl Counts {
+    fn read(lab: &Lab) -> Result<Self> {
+        let np = lab.on_host(RECEIVER, "counters {}")?;
+        let rp = lab.on_host(SENDER, "counters {}")?;
+        let counts = Self {
+            sent: count(&np, "np_cnp_sent")?,
+            hinted: count(&np, "np_cnp_hinted")?,
+            unknown: count(&rp, "rp_cnp_unknown_flow")?,
+        };
+        ensure!(counts.hinted <= counts.sent, "more hints than CNPs");
+        Ok(counts)
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            sent: self.sent - before.sent,
+            hinted: self.hinted - before.hinted,
+            unknown: self.unknown - before.unknown,
+        }
+    }
+}
