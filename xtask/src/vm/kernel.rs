@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 use super::initramfs;
 use super::mirror::Mirror;
@@ -15,7 +16,7 @@ use super::tree::Tree;
 use crate::run::{self, header};
 
 /// A line of kernels that one suite of Debian carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 pub(super) enum Series {
     /// The oldest supported: Debian 12's own.
     #[value(name = "6.1")]

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
 
 use self::kernel::{Kernel, Series};
 use self::machine::{Accelerator, Machine};
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     /// Kernels to run them on; those beside 6.1 are left out, loudly, when the archive has none.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "6.1")]
     kernel: Vec<Series>,
-    /// Write what was measured into docs/soft-roce.md.
+    /// Write what was measured, now and before, into docs/soft-roce.md.
     #[arg(long)]
     report: bool,
 }
@@ -49,6 +50,8 @@ pub(crate) struct Args {
 enum Verb {
     /// Say which scenarios there are.
     List,
+    /// Write what was measured before into docs/soft-roce.md, without running anything.
+    Report,
     /// A shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
     Shell {
         /// The kernel to boot.
@@ -60,8 +63,9 @@ enum Verb {
 /// Longest a guest may take from its start to the first line of its driver, emulated, on a busy machine.
 const BOOT: Duration = Duration::from_secs(60);
 
-/// A scenario that ran, or could not.
-pub(crate) struct Finished {
+/// A scenario that ran.
+#[derive(Debug, Serialize, Deserialize)]
+struct Finished {
     scenario: String,
     series: Series,
     seconds: f64,
@@ -80,6 +84,9 @@ impl Finished {
 
 /// Runs scenarios, lists them, or gives a shell.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if let Some(Verb::Report) = args.verb {
+        return report::write(workspace, &kept(&cache(workspace))?);
+    }
     if let Some(Verb::List) = args.verb {
         let driver = prepare_driver(workspace)?;
         for scenario in driver.scenarios()? {
@@ -118,7 +125,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     left_out.iter().for_each(|line| println!("{line}"));
     if args.report {
-        report::write(workspace, &finished)?;
+        report::write(workspace, &kept(&guest.cache)?)?;
     }
     let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
     ensure!(failed == 0, "{failed} of {} scenarios failed", finished.len());
@@ -197,6 +204,28 @@ const END: &str = "sync\necho b > /proc/sysrq-trigger\nsleep 60\n";
 /// With a terminal of its own, or there is no job control.
 const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\n";
 
+/// Where everything is kept.
+fn cache(workspace: &Workspace) -> PathBuf {
+    workspace.host_target().join("vm")
+}
+
+/// The last run of every scenario on every kernel.
+fn kept(cache: &Path) -> Result<Vec<Finished>> {
+    let results = cache.join(RESULTS);
+    let mut all = Vec::new();
+    for entry in
+        fs::read_dir(&results).with_context(|| format!("nothing was measured: {}", results.display()))?
+    {
+        let path = entry?.path();
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        all.push(serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?);
+    }
+    Ok(all)
+}
+
+/// Below [`cache`]: a file for every scenario and kernel.
+const RESULTS: &str = "results";
+
 /// What guests of any kernel need.
 struct Guest {
     /// Held as long as this is: the cache and the shared directory are for one at a time.
@@ -213,7 +242,7 @@ impl Guest {
             "the guest runs this machine's own binaries under qemu-system-x86_64, and this is {}",
             std::env::consts::ARCH
         );
-        let cache = workspace.host_target().join("vm");
+        let cache = cache(workspace);
         let share = cache.join("share");
         fs::create_dir_all(&share).with_context(|| format!("cannot make {}", share.display()))?;
         let lock = cache.join("lock");
@@ -279,24 +308,21 @@ impl Booted<'_> {
         })?;
         let seconds = started.elapsed().as_secs_f64();
         let outcome = scenario::outcome(&result)?;
-        self.keep(name, &result)?;
         let verdict = end.check().map_err(|error| format!("{error:#}"));
         if let Err(error) = &verdict {
             println!("FAILED {name} on Linux {}: {error}", self.kernel.release());
         }
-        Ok(Finished { scenario: name.clone(), series: self.series, seconds, outcome, verdict })
+        let finished = Finished { scenario: name.clone(), series: self.series, seconds, outcome, verdict };
+        self.keep(&finished)?;
+        Ok(finished)
     }
 
-    /// Keeps a result where the next run does not overwrite it.
-    fn keep(&self, name: &str, result: &Path) -> Result<()> {
-        if !result.exists() {
-            return Ok(());
-        }
-        let dir = self.guest.cache.join("results").join(self.series.to_string());
+    fn keep(&self, finished: &Finished) -> Result<()> {
+        let dir = self.guest.cache.join(RESULTS);
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let kept = dir.join(format!("{name}.json"));
-        fs::copy(result, &kept).with_context(|| format!("cannot write {}", kept.display()))?;
-        Ok(())
+        let path = dir.join(format!("{}-{}.json", finished.series, finished.scenario));
+        let bytes = serde_json::to_vec(finished)?;
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! docs/soft-roce.md: the tables of what was measured in the guest.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context as _, Result};
@@ -14,7 +15,7 @@ const PAGE: &str = "docs/soft-roce.md";
 /// The table of what ran where.
 const KERNELS: &str = "kernels";
 
-/// Writes the tables of what ran; those of other scenarios stay.
+/// Writes the tables of what ran; those of scenarios that never did stay.
 pub(super) fn write(workspace: &Workspace, finished: &[Finished]) -> Result<()> {
     let path = workspace.root().join(PAGE);
     let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -55,12 +56,7 @@ fn kernels(finished: &[Finished]) -> String {
         finished.iter().filter_map(|run| Some((run.series, run.outcome.as_ref()?.kernel.as_str()))).collect();
     columns.sort_unstable();
     columns.dedup();
-    let mut scenarios: Vec<&str> = Vec::new();
-    for run in finished {
-        if !scenarios.contains(&run.scenario.as_str()) {
-            scenarios.push(&run.scenario);
-        }
-    }
+    let scenarios: BTreeSet<&str> = finished.iter().map(|run| run.scenario.as_str()).collect();
     let row = |scenario: &str| {
         let cell = |series: Series| {
             let run = finished.iter().find(|run| run.series == series && run.scenario == scenario);

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::run::{self, header, stream};
 use crate::workspace::Workspace;
@@ -31,7 +31,7 @@ impl Scenario {
 }
 
 /// What the guest wrote about a run.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) kernel: String,
     pub(super) columns: Vec<String>,
@@ -40,7 +40,7 @@ pub(super) struct Outcome {
 }
 
 /// One assertion with its figure.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Check {
     pub(super) what: String,
     pub(super) measured: String,

@@ -9,12 +9,12 @@ use super::super::report::Report;
 use super::incast::{COLUMNS, ON, attach_hosts, attach_port, measure, shape};
 
 const RECEIVER: u8 = 3;
-/// Each behind the shaper of the port. RED with the thresholds of `dcqcn`'s profile; fq_codel marks what has waited for
+/// Each behind the shaper of the port. RED with the thresholds and the probability of `dcqcn`'s port; fq_codel marks what has waited for
 /// longer than a threshold, and its own control is out of the way.
 const PEERS: [(&str, &str); 2] = [
     (
         "red ecn",
-        "red limit 200000 min 5000 max 200000 avpkt 1100 burst 70 probability 0.1 bandwidth 10mbit ecn",
+        "red limit 200000 min 5000 max 200000 avpkt 1100 burst 70 probability 0.5 bandwidth 10mbit ecn",
     ),
     ("fq_codel ce_threshold", "fq_codel limit 1000 target 500ms interval 2s ce_threshold 20ms ecn"),
 ];
