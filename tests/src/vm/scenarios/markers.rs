@@ -14,7 +14,7 @@ const RECEIVER: u8 = 3;
 const PEERS: [(&str, &str); 2] = [
     (
         "red ecn",
-        "red limit 200000 min 5000 max 200000 avpkt 1100 burst 70 probability 0.5 bandwidth 10mbit ecn",
+        "red limit 200000 min 30000 max 200000 avpkt 1100 burst 100 probability 0.5 bandwidth 10mbit ecn",
     ),
     ("fq_codel ce_threshold", "fq_codel limit 1000 target 500ms interval 2s ce_threshold 20ms ecn"),
 ];
