@@ -55,10 +55,9 @@ pub struct Lab {
     hosts: Vec<u8>,
 }
 
-/// Queue of the shaped port, in packets of the IB MTU: less than the 64 a QP that soft-RoCE lets wait below it, for four
-/// QPs; as much as an emulated machine that stands still for a tenth of a second makes of 10 Mbit/s.
-const BUFFER_PACKETS: u32 = 195;
-/// Burst of the shaped port, 50 ms at 10 Mbit/s. A token bucket gives away what it cannot keep while nobody serves it: with
+/// Queue of the shaped port, in packets of the IB MTU.
+const BUFFER_PACKETS: u32 = 100;
+/// Burst of the shaped port, 26 ms at 20 Mbit/s. A token bucket gives away what it cannot keep while nobody serves it: with
 /// a small one the port of an emulated machine is slower than its rate says, and than a virtual queue of that rate.
 const BURST_BYTES: u32 = 64_000;
 /// Sysctl: packets that may wait between a veth and the CPU that takes them. The default loses some.

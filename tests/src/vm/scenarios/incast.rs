@@ -15,16 +15,15 @@ use super::super::report::Report;
 const RECEIVER: u8 = 3;
 const SENDERS: [u8; 2] = [1, 2];
 const QPS_PER_SENDER: u16 = 2;
-pub(super) const BOTTLENECK_BPS: f64 = 10e6;
-const BOTTLENECK: &str = "10mbit";
+pub(super) const BOTTLENECK_BPS: f64 = 20e6;
+const BOTTLENECK: &str = "20mbit";
 /// Of the hosts' interfaces: veth has no rate of its own.
-const LINK: &str = "20mbit";
-/// Four flows here settle where 4.5 % of the packets are marked (the fixed point of "ECN or Delay", CoNEXT'16). With the 10 %
-/// of the profile that is a queue of 92 KB, whose 73 ms are longer than the periods of the algorithm: rates swing. With
-/// this it is 45 KB.
+const LINK: &str = "40mbit";
+/// Four flows here settle where 3 % of the packets are marked (the fixed point of "ECN or Delay", CoNEXT'16). With the 10 %
+/// of the profile that is a queue of 70 KB, whose delay is more than the periods of the algorithm: rates swing.
 const PMAX: &str = "50%";
 /// Packets of an emulated machine come in bursts, which the shaper's own lets pass: they are no congestion.
-const KMIN: &str = "30KB";
+const KMIN: &str = "10KB";
 /// How long traffic runs, and how much of it at both ends does not count, seconds.
 #[derive(Clone, Copy)]
 pub(super) struct Time {
@@ -34,7 +33,7 @@ pub(super) struct Time {
 
 /// Without control nothing settles.
 const OFF: Time = Time { seconds: 12, margin_s: 3 };
-/// A flow's alpha starts at 1 and forgets over 1/g = 256 of its periods, 4 s on a link of 20 Mbit/s: till then cuts are too
+/// A flow's alpha starts at 1 and forgets over 1/g = 256 of its periods, 3 s on a link of 40 Mbit/s: till then cuts are too
 /// deep.
 pub(super) const ON: Time = Time { seconds: 26, margin_s: 9 };
 

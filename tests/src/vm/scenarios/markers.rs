@@ -14,7 +14,7 @@ const RECEIVER: u8 = 3;
 const PEERS: [(&str, &str); 2] = [
     (
         "red ecn",
-        "red limit 200000 min 30000 max 200000 avpkt 1100 burst 100 probability 0.5 bandwidth 10mbit ecn",
+        "red limit 200000 min 10000 max 200000 avpkt 1100 burst 80 probability 0.5 bandwidth 20mbit ecn",
     ),
     ("fq_codel ce_threshold", "fq_codel limit 1000 target 500ms interval 2s ce_threshold 20ms ecn"),
 ];
@@ -27,7 +27,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     attach_hosts(&lab)?;
     report.columns(COLUMNS);
     for (number, (name, qdisc)) in PEERS.into_iter().enumerate() {
-        lab.shape(RECEIVER, "10mbit")?;
+        lab.shape(RECEIVER, "20mbit")?;
         sh_in(
             &lab.switch,
             &format!("tc qdisc replace dev p{RECEIVER} parent 1:1 handle {}: {qdisc}", 10 + number),

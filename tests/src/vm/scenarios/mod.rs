@@ -23,7 +23,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "incast",
-        about: "four WRITE QPs of two hosts into a port of 10 Mbit/s, without and with dcqcn",
+        about: "four WRITE QPs of two hosts into a port of 20 Mbit/s, without and with dcqcn",
         limit_s: 120,
         is_ci: true,
         run: incast::write,

@@ -15,7 +15,7 @@ const SECONDS: u32 = 26;
 const MARGIN_S: u32 = 9;
 /// READs in flight per QP. Their responses leave at once, as many as were asked for: no more than the port's queue holds
 /// before the first CNP.
-const DEPTH: u32 = 8;
+const DEPTH: u32 = 4;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(READER, &Options::default())?;
