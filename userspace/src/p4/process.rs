@@ -73,7 +73,8 @@ impl Process {
         loop {
             let session = netns.run(|| Session::open(THRIFT_PORT));
             match session.map_err(|error| Error::Start { reason: error.to_string() })? {
-                Err(Error::NoSwitch { .. }) if Instant::now() < deadline => {}
+                // Its server is there before its program is.
+                Err(Error::NoSwitch { .. } | Error::NotASwitch { .. }) if Instant::now() < deadline => {}
                 answer => return answer,
             }
             if let Ok(Some(status)) = self.child.try_wait() {
