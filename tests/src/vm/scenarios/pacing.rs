@@ -16,39 +16,49 @@ const HELD: [(u32, u16); 4] = [(10, 1), (40, 1), (80, 1), (20, 2)];
 /// How far from the asked rate the wire may be.
 const TOLERANCE: f64 = 0.05;
 
+/// The default, with which a late machine loses rate: measured beside the others, and not held to anything.
+const DEFAULT_CREDIT: &str = "100us";
+
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
-    // A flow that is never cut has the link's rate.
-    lab.on_host(
-        SENDER,
-        &format!("attach {{}} --set link_rate=1gbit --set rpg_max_rate=10mbit --set pacing_credit={CREDIT}"),
-    )?;
-    report.columns(&["asked, Mbit/s", "QPs", "on the wire, Mbit/s", "of the asked", "retries"]);
+    lab.on_host(SENDER, "attach {} --set link_rate=1gbit")?;
+    report.columns(&["asked, Mbit/s", "QPs", "credit", "on the wire, Mbit/s", "of the asked", "retries"]);
     for (asked_mbps, qps) in HELD {
-        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={asked_mbps}mbit"))?;
-        let retries = lab.hw_counter(SENDER, "completer_retry_err")?;
-        let flows: Vec<Flow> =
-            (0..qps).map(|qp| Flow::new(Tool::Write, SENDER, RECEIVER, 18_200 + qp, SECONDS)).collect();
-        let goodputs = goodputs_bps(&perftest::run(&lab, &flows)?)?;
-        let retries = lab.hw_counter(SENDER, "completer_retry_err")? - retries;
-        let efficiency = flows.first().context("a flow")?.efficiency(&lab.options);
-        for goodput_bps in goodputs {
-            let wire_mbps = goodput_bps / efficiency / 1e6;
-            let share = wire_mbps / f64::from(asked_mbps);
-            report.row([
-                asked_mbps.to_string(),
-                qps.to_string(),
-                format!("{wire_mbps:.2}"),
-                format!("{:.1} %", 100.0 * share),
-                retries.to_string(),
-            ]);
-            let what = format!("{qps} QP at {asked_mbps} Mbit/s: wire rate, of the asked");
-            report.at_least(&what, share, 1.0 - TOLERANCE);
-            report.at_most(&what, share, 1.0 + TOLERANCE);
+        let (shares, retries) = held(&lab, report, asked_mbps, qps, CREDIT)?;
+        let name = format!("{qps} QP at {asked_mbps} Mbit/s");
+        for share in shares {
+            report.at_least(&format!("{name}: wire rate, of the asked"), share, 1.0 - TOLERANCE);
+            report.at_most(&format!("{name}: wire rate, of the asked"), share, 1.0 + TOLERANCE);
         }
-        report.equals(&format!("{qps} QP at {asked_mbps} Mbit/s: retries"), retries, 0);
+        report.equals(&format!("{name}: retries"), retries, 0);
     }
+    held(&lab, report, 80, 1, DEFAULT_CREDIT)?;
     let counters = lab.on_host(SENDER, "counters {}")?;
     report.equals("packets beyond the pacing horizon", count(&counters, "rp_horizon_drop")?, 0);
     Ok(())
+}
+
+/// Holds QPs to a rate: each one's share of it on the wire, and the retries.
+fn held(lab: &Lab, report: &mut Report, asked_mbps: u32, qps: u16, credit: &str) -> Result<(Vec<f64>, u64)> {
+    // A flow that is never cut has the highest rate there is.
+    lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={asked_mbps}mbit pacing_credit={credit}"))?;
+    let retries = lab.hw_counter(SENDER, "completer_retry_err")?;
+    let flows: Vec<Flow> =
+        (0..qps).map(|qp| Flow::new(Tool::Write, SENDER, RECEIVER, 18_200 + qp, SECONDS)).collect();
+    let goodputs = goodputs_bps(&perftest::run(lab, &flows)?)?;
+    let retries = lab.hw_counter(SENDER, "completer_retry_err")? - retries;
+    let efficiency = flows.first().context("a flow")?.efficiency(&lab.options);
+    let wire_mbps: Vec<f64> = goodputs.iter().map(|bps| bps / efficiency / 1e6).collect();
+    let shares: Vec<f64> = wire_mbps.iter().map(|mbps| mbps / f64::from(asked_mbps)).collect();
+    for (mbps, share) in wire_mbps.iter().zip(&shares) {
+        report.row([
+            asked_mbps.to_string(),
+            qps.to_string(),
+            credit.to_owned(),
+            format!("{mbps:.2}"),
+            format!("{:.1} %", 100.0 * share),
+            retries.to_string(),
+        ]);
+    }
+    Ok((shares, retries))
 }
