@@ -207,8 +207,8 @@ impl Lab {
         Ok(netlink.qdisc_stats(iface, Handle::ROOT)?)
     }
 
-    /// Takes the carrier from a host's interface and gives it back. (Taken down itself, it loses its routes, and soft-RoCE
-    /// breaks a QP whose packet has no route, with or without `dcqcn`.)
+    /// Takes the carrier from a host's interface and gives it back. (Taken down itself, it would lose its routes and
+    /// neighbours as well.)
     ///
     /// # Errors
     /// The kernel refuses.

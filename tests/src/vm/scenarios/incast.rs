@@ -24,18 +24,23 @@ const LINK: &str = "40mbit";
 const PMAX: &str = "50%";
 /// Packets of an emulated machine come in bursts, which the shaper's own lets pass: they are no congestion.
 const KMIN: &str = "10KB";
-/// How long traffic runs, and how much of it at both ends does not count, seconds.
+/// How long traffic runs, and how much of it at both ends does not count, seconds; and messages in flight of a QP.
 #[derive(Clone, Copy)]
-pub(super) struct Time {
+pub(super) struct Load {
     seconds: u32,
     margin_s: u32,
+    depth: u32,
 }
 
 /// Without control nothing settles.
-const OFF: Time = Time { seconds: 12, margin_s: 3 };
+const OFF: Load = Load { seconds: 12, margin_s: 3, depth: DEPTH };
 /// A flow's alpha starts at 1 and forgets over 1/g = 256 of its periods, 3 s on a link of 40 Mbit/s: till then cuts are too
 /// deep.
-pub(super) const ON: Time = Time { seconds: 26, margin_s: 9 };
+pub(super) const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
+/// As much as soft-RoCE keeps waiting of a QP anyhow: 64 packets of 1 KB, four of these QPs more than the port's queue.
+const DEPTH: u32 = 8;
+/// Two packets of 4 KB each. What waits in `fq` has got its departure time at an older rate: 64 of them, 400 ms ago.
+const JUMBO_DEPTH: u32 = 4;
 
 /// The columns of [`Measured::row`].
 pub(super) const COLUMNS: &[&str] = &[
@@ -63,15 +68,15 @@ pub(super) fn send(report: &mut Report) -> Result<()> {
 }
 
 pub(super) fn ipv6(report: &mut Report) -> Result<()> {
-    variant(report, &Options { ipv6: true, ..Options::default() })
+    variant(report, &Options { ipv6: true, ..Options::default() }, ON)
 }
 
 pub(super) fn mtu4096(report: &mut Report) -> Result<()> {
-    variant(report, &Options { mtu_bytes: 4_200, ..Options::default() })
+    variant(report, &Options { mtu_bytes: 4_200, ..Options::default() }, Load { depth: JUMBO_DEPTH, ..ON })
 }
 
 pub(super) fn vlan(report: &mut Report) -> Result<()> {
-    variant(report, &Options { vlan: Some(5), ..Options::default() })
+    variant(report, &Options { vlan: Some(5), ..Options::default() }, ON)
 }
 
 fn both(report: &mut Report, tool: Tool) -> Result<()> {
@@ -89,12 +94,12 @@ fn both(report: &mut Report, tool: Tool) -> Result<()> {
 }
 
 /// WRITE with dcqcn, over something else than IPv4 with an MTU of 1500.
-fn variant(report: &mut Report, options: &Options) -> Result<()> {
+fn variant(report: &mut Report, options: &Options, load: Load) -> Result<()> {
     let lab = Lab::new(RECEIVER, options)?;
     shape(&lab)?;
     attach(&lab)?;
     report.columns(COLUMNS);
-    let on = measure(&lab, Tool::Write, ON)?;
+    let on = measure(&lab, Tool::Write, load)?;
     on.row(report, "dcqcn");
     on.check(report, "dcqcn");
     Ok(())
@@ -219,13 +224,14 @@ impl Counts {
 }
 
 /// Runs the traffic and looks at the queue meanwhile.
-pub(super) fn measure(lab: &Lab, tool: Tool, time: Time) -> Result<Measured> {
+pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     let before = Counts::read(lab)?;
     let flows: Vec<Flow> = (0..QPS_PER_SENDER)
         .flat_map(|qp| SENDERS.map(|sender| (sender, 18_000 + 10 * u16::from(sender) + qp)))
         .map(|(sender, port)| Flow {
-            margin_s: time.margin_s,
-            ..Flow::new(tool, sender, RECEIVER, port, time.seconds)
+            margin_s: load.margin_s,
+            depth: load.depth,
+            ..Flow::new(tool, sender, RECEIVER, port, load.seconds)
         })
         .collect();
     let done = AtomicBool::new(false);
@@ -245,7 +251,7 @@ pub(super) fn measure(lab: &Lab, tool: Tool, time: Time) -> Result<Measured> {
     }
     // Flows do not start and end together: only what lies well within all of them is settled.
     let (first, last) = (samples.first().context("no samples")?, samples.last().context("no samples")?);
-    let margin = Duration::from_secs(time.margin_s.into());
+    let margin = Duration::from_secs(load.margin_s.into());
     let settled: Vec<&Sample> = samples
         .iter()
         .filter(|sample| sample.at > first.at + margin && sample.at + margin < last.at)
