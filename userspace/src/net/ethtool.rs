@@ -1,7 +1,7 @@
-//! Link speed from the driver, over ethtool's netlink family (Linux 5.6). `/sys/class/net` would be shorter,
-//! but it shows the interfaces of the namespace it was mounted in, not of the one asked about.
+//! Link speed from the driver, and what it does to packets, over ethtool's netlink family (Linux 5.6). `/sys/class/net` would be
+//! shorter for the speed, but it shows the interfaces of the namespace it was mounted in, not of the one asked about.
 
-use super::error::Result;
+use super::error::{Refusal, Result};
 use super::netlink::{Netlink, Subsystem};
 use super::wire::{attribute, u16_at, u32_at};
 
@@ -10,25 +10,72 @@ const CONTROL_FAMILY: u16 = 0x10;
 /// Commands, as `struct genlmsghdr`: command, version, two reserved bytes.
 const CTRL_CMD_GETFAMILY: [u8; 4] = [3, 1, 0, 0];
 const ETHTOOL_MSG_LINKMODES_GET: [u8; 4] = [4, 1, 0, 0];
+const ETHTOOL_MSG_FEATURES_SET: [u8; 4] = [12, 1, 0, 0];
 /// Attributes.
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const ETHTOOL_A_LINKMODES_HEADER: u16 = 1;
 const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
 const ETHTOOL_A_LINKMODES_SPEED: u16 = 5;
+const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
+const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
+const ETHTOOL_A_BITSET_BITS: u16 = 3;
+const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
+const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+/// Features (net/ethtool/common.c) that join and cut packets.
+const SEGMENTATION: [&[u8]; 7] = [
+    b"tx-tcp-segmentation\0",
+    b"tx-tcp-ecn-segmentation\0",
+    b"tx-tcp-mangleid-segmentation\0",
+    b"tx-tcp6-segmentation\0",
+    b"tx-generic-segmentation\0",
+    b"rx-gro\0",
+    b"rx-lro\0",
+];
 /// The driver does not know the speed.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const BITS_PER_MEGABIT: u64 = 1_000_000;
 
-/// Speed of the interface in bits per second; `None` if the driver or the kernel cannot tell.
-pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> {
+/// Turns off what joins and cuts packets on their way through the interface; what it never had stays off. Before Linux 5.6 nothing
+/// changes.
+pub(super) fn turn_segmentation_off(
+    netlink: &Netlink,
+    ifindex: u32,
+) -> Result<std::result::Result<(), Refusal>> {
+    let Some(family) = family(netlink)? else {
+        return Ok(Ok(()));
+    };
+    let answer = netlink.get(Subsystem::Generic, family, 0, |request| {
+        request.raw(&ETHTOOL_MSG_FEATURES_SET);
+        request.nested(ETHTOOL_A_FEATURES_HEADER, |header| {
+            header.attribute(ETHTOOL_A_HEADER_DEV_INDEX, &ifindex.to_ne_bytes());
+        });
+        // A bit that is named and has no value is to be off.
+        request.nested(ETHTOOL_A_FEATURES_WANTED, |bitset| {
+            bitset.nested(ETHTOOL_A_BITSET_BITS, |bits| {
+                for name in SEGMENTATION {
+                    bits.nested(ETHTOOL_A_BITSET_BITS_BIT, |bit| {
+                        bit.attribute(ETHTOOL_A_BITSET_BIT_NAME, name)
+                    });
+                }
+            });
+        });
+    })?;
+    Ok(answer.map(|_| ()))
+}
+
+/// The number of ethtool's family; `None` before Linux 5.6.
+fn family(netlink: &Netlink) -> Result<Option<u16>> {
     let family = netlink.get(Subsystem::Generic, CONTROL_FAMILY, 0, |request| {
         request.raw(&CTRL_CMD_GETFAMILY);
         request.attribute(CTRL_ATTR_FAMILY_NAME, b"ethtool\0");
     })?;
-    let Some(family) =
-        first(family).and_then(|attributes| u16_at(attribute(&attributes, CTRL_ATTR_FAMILY_ID)?, 0))
-    else {
+    Ok(first(family).and_then(|attributes| u16_at(attribute(&attributes, CTRL_ATTR_FAMILY_ID)?, 0)))
+}
+
+/// Speed of the interface in bits per second; `None` if the driver or the kernel cannot tell.
+pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> {
+    let Some(family) = family(netlink)? else {
         return Ok(None);
     };
     let modes = netlink.get(Subsystem::Generic, family, 0, |request| {

@@ -155,6 +155,16 @@ impl Netlink {
         self.set_link(&LinkUnspec::new_with_index(ifindex).mtu(mtu).build(), &format!("set MTU {mtu}"))
     }
 
+    /// Turns off what joins and cuts packets on their way through the interface (TSO, GSO, GRO, LRO). A libpcap program gets a
+    /// ring of slots as long as a packet may be: 64 KiB with, the MTU without.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn turn_segmentation_off(&self, ifindex: u32) -> Result<()> {
+        let answer = ethtool::turn_segmentation_off(self, ifindex)?;
+        answer.map_err(|refusal| refused("turn segmentation off", format!("interface {ifindex}"), refusal))
+    }
+
     /// Sets the Ethernet address.
     ///
     /// # Errors

@@ -1,0 +1,371 @@
+//! The P4 program in `simple_switch`, in its own time: queues that fill, packets that wait, CNPs that go round.
+
+use std::fs;
+use std::process;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn::net::frames::RawSocket;
+use dcqcn::net::link::VethEnd;
+use dcqcn::net::{Netlink, Netns};
+use dcqcn::p4::entry::{Command, Entry};
+use dcqcn::p4::push::push;
+use dcqcn::p4::read::Reader;
+use dcqcn::p4::{self, Plan, Process, Program, Session};
+use dcqcn_common::params::{Config, PACER_FQ};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::Ethernet;
+use dcqcn_common::wire::icrc;
+use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::skip;
+
+/// How long a packet that must come may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What one packet stands for in `SWITCH`.
+const PACKET_BYTES: u64 = 1_000;
+/// Nobody paces or answers, on both ports.
+const SWITCH: &str = "\
+[parameters]
+link_rate = '100mbit'
+np_enable = false
+rp_enable = false
+[bmv2]
+packet = '1000B'
+[[bmv2.port]]
+number = 1
+host = true
+[[bmv2.port]]
+number = 2
+host = true
+[[bmv2.mac]]
+address = '02:00:00:00:00:01'
+port = 1
+[[bmv2.mac]]
+address = '02:00:00:00:00:02'
+port = 2
+";
+
+/// A switch with a host on port 1 and a host on port 2.
+struct Bench {
+    program: Program,
+    session: Session,
+    hosts: [RawSocket; 2],
+    _process: Process,
+    _namespace: Namespace,
+}
+
+struct Namespace(Netns);
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if let Err(error) = Netns::delete(self.0.name()) {
+            eprintln!("{error}");
+        }
+    }
+}
+
+impl Bench {
+    /// `None`, and a line that says so, where it cannot run.
+    fn new(test: &str, file: &str, set: impl FnOnce(&mut Config)) -> Result<Option<Self>> {
+        if !skip::runnable(test, &[])? {
+            return Ok(None);
+        }
+        let namespace = Namespace(Netns::create(&format!("dcqcn-p4-{}-{test}", process::id()))?);
+        let netns = &namespace.0;
+        netns.run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))??;
+        let hosts = [host(netns, 1)?, host(netns, 2)?];
+        let ports = [1, 2].map(|port| (port, format!("sw{port}")));
+        let (process, mut session) = match Process::start(netns, &ports) {
+            Ok(started) => started,
+            Err(error @ p4::Error::Missing { .. }) => {
+                eprintln!("SKIPPED {test}: {error}");
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (settings, switch) = p4::switch::parse("test", file)?;
+        let mut config = settings.config(None)?;
+        set(&mut config);
+        let program = Program::embedded()?;
+        push(&mut session, &Plan::new(&program, &config, &switch)?)?;
+        Ok(Some(Self { program, session, hosts, _process: process, _namespace: namespace }))
+    }
+
+    fn stat(&mut self, stat: Stat) -> Result<u64> {
+        Ok(Reader::new(&mut self.session, &self.program).stat(stat)?)
+    }
+
+    /// Waits until so many have been counted.
+    fn wait_for(&mut self, stat: Stat, count: u64) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while self.stat(stat)? < count {
+            ensure!(Instant::now() < until, "{} of {count} {}", self.stat(stat)?, stat.label());
+        }
+        Ok(())
+    }
+
+    /// A packet that host 1 sends, as host 2 gets it.
+    fn across(&self, frame: &[u8]) -> Result<Vec<u8>> {
+        self.hosts[0].send(frame)?;
+        self.hosts[1].receive(PATIENCE)?.context("the packet does not arrive")
+    }
+}
+
+/// A host's end of the wire to a port.
+fn host(netns: &Netns, port: u16) -> Result<RawSocket> {
+    let netlink = Netlink::connect_in(netns)?;
+    let (near, far) = (format!("sw{port}"), format!("h{port}"));
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    netlink.add_veth(&end(&near), &end(&far))?;
+    for name in [&near, &far] {
+        netlink.set_up(netlink.link(name)?.index, true)?;
+    }
+    let index = netlink.link(&far)?.index;
+    netns.run(|| RawSocket::open(index))?
+}
+
+fn psn(frame: &[u8]) -> u32 {
+    let at = Roce::default().bth() + 9;
+    u32::from_be_bytes([0, frame[at], frame[at + 1], frame[at + 2]])
+}
+
+fn is_marked(frame: &[u8]) -> bool {
+    Ecn::from_tos(frame[Ethernet::LEN + 1]).is_ce()
+}
+
+/// SONiC's test of marking: fill a queue that is held, let it go, and compare what was marked with Kmin, Kmax and Pmax; of 2 Kmax
+/// packets the first is marked and the last is not, and over 200 runs of Kmax + 10 packets the marks are as many as the line says.
+#[test]
+fn marks_are_as_many_as_the_line_says() {
+    const KMIN: usize = 10;
+    const KMAX: usize = 40;
+    const PMAX: f64 = 0.5;
+    let set = |config: &mut Config| {
+        config.scalars.cp_enable = 1;
+        let wred = &mut config.wred[3];
+        (wred.kmin_bytes, wred.kmax_bytes) = (KMIN as u64 * PACKET_BYTES, KMAX as u64 * PACKET_BYTES);
+        wred.pmax_ppm = (PMAX * 1e6) as u64;
+    };
+    let Some(mut bench) = Bench::new("marks_are_as_many_as_the_line_says", SWITCH, set).unwrap() else {
+        return;
+    };
+    let room = Command::QueueDepth { port: 2, queue: Some(3), packets: 200 };
+    bench.session.run(&room).unwrap();
+    let probability = |depth: usize| match depth {
+        0..=KMIN => 0.0,
+        _ if depth > KMAX => 1.0,
+        _ => (depth - KMIN) as f64 / (KMAX - KMIN) as f64 * PMAX,
+    };
+    // The rate in force when a packet comes says when it leaves after the last: one that comes at a low rate holds the queue.
+    let (mut holds_per_s, mut too_slow) = (7, 0);
+    let rate = |packets_per_s: u64| Command::QueueRate { port: 2, queue: Some(3), packets_per_s };
+    bench.session.run(&rate(4_000)).unwrap();
+    let frame = |psn: usize| Roce { psn: psn as u32, payload: 16, ..Roce::default() }.frame();
+    // Which packets are marked: the one that held the queue, then `count` in the order they left. `None` if the queue was not held
+    // until it had them all.
+    let mut fill = |count: usize, holds_per_s: u32| {
+        let before = bench.stat(Stat::RoceData).unwrap();
+        let start = Instant::now();
+        bench.across(&frame(count + 1)).unwrap();
+        bench.session.run(&rate(holds_per_s.into())).unwrap();
+        bench.hosts[0].send(&frame(count)).unwrap();
+        bench.wait_for(Stat::RoceData, before + 2).unwrap();
+        bench.session.run(&rate(4_000)).unwrap();
+        for n in 0..count {
+            bench.hosts[0].send(&frame(n)).unwrap();
+        }
+        bench.wait_for(Stat::RoceData, before + 2 + count as u64).unwrap();
+        // The first packet left after `start`, and the one that holds leaves so much later.
+        let is_held = start.elapsed() < Duration::from_secs(1) / holds_per_s;
+        let marks: Vec<bool> = [count]
+            .into_iter()
+            .chain(0..count)
+            .map(|n| {
+                let frame = bench.hosts[1].receive(PATIENCE).unwrap().expect("the packet arrives");
+                assert_eq!(psn(&frame), n as u32, "in order");
+                is_marked(&frame)
+            })
+            .collect();
+        is_held.then_some(marks)
+    };
+    // A busy machine takes longer to fill it.
+    let mut run = |count| loop {
+        if let Some(marks) = fill(count, holds_per_s) {
+            break marks;
+        }
+        holds_per_s = u32::max(holds_per_s - 1, 2);
+        too_slow += 1;
+        assert!(too_slow < 100, "the machine is too slow to fill a queue within half a second");
+    };
+    let marks = run(2 * KMAX);
+    // What held the queue left it with all the others behind it.
+    assert!(marks[0] && marks[1..=KMAX - 1].iter().all(|marked| *marked), "{marks:?}");
+    assert!(!marks[2 * KMAX - KMIN..].contains(&true), "{marks:?}");
+
+    let count = KMAX + 10;
+    let runs = 200;
+    let (mut expected, mut variance, mut marked) = (0.0, 0.0, 0);
+    for _ in 0..runs {
+        for (place, is_marked) in run(count).into_iter().enumerate() {
+            let depth = count - place;
+            let p = probability(depth);
+            assert!(!is_marked || p > 0.0, "marked at {depth}");
+            assert!(is_marked || p < 1.0, "not marked at {depth}");
+            expected += p;
+            variance += p * (1.0 - p);
+            marked += u32::from(is_marked);
+        }
+    }
+    let deviations = (f64::from(marked) - expected) / f64::sqrt(variance);
+    println!(
+        "{runs} runs of {count} packets: {marked} marked, {expected:.1} expected, {deviations:+.2} deviations"
+    );
+    assert!(deviations.abs() < 5.0, "{marked} marked, {expected} expected");
+}
+
+/// A host's packets leave no sooner than its rate allows, in order; beyond the horizon they are dropped and counted.
+#[test]
+fn packets_wait_for_their_departure() {
+    let file = SWITCH.replace("rp_enable = false", "rp_enable = true\nrpg_max_rate = '2mbit'\nwire_overhead = '0B'\npacing_horizon = '100ms'\npacing_credit = '0us'\nrpg_min_rate = '1mbit'");
+    let set = |config: &mut Config| config.scalars.pacer = PACER_FQ;
+    let Some(mut bench) = Bench::new("packets_wait_for_their_departure", &file, set).unwrap() else {
+        return;
+    };
+    let frame =
+        |n: u32| Roce { psn: n / 2, dest_qpn: 0x11 + n % 2, payload: 1_000 - 58, ..Roce::default() }.frame();
+    let interval = Duration::from_millis(4);
+    assert_eq!(frame(0).len(), 1_000);
+    let start = Instant::now();
+    for n in 0..2 * 80 {
+        bench.hosts[0].send(&frame(n)).unwrap();
+    }
+    let took = start.elapsed();
+    let mut arrived = [0; 2];
+    let mut dropped = 0;
+    while u64::from(arrived[0] + arrived[1]) + dropped < 2 * 80 {
+        let frame = match bench.hosts[1].receive(Duration::from_millis(500)).unwrap() {
+            Some(frame) => frame,
+            None if dropped != bench.stat(Stat::RpHorizonDrop).unwrap() => {
+                dropped = bench.stat(Stat::RpHorizonDrop).unwrap();
+                continue;
+            }
+            None => bench.hosts[1].receive(PATIENCE).unwrap().expect("the packet arrives or is counted"),
+        };
+        let flow = usize::from(frame[Roce::default().bth() + 7] - 0x11);
+        assert!(arrived[flow] == 0 || psn(&frame) >= arrived[flow], "in order");
+        // The first leaves at once, the others one interval after each other: never sooner.
+        assert!(start.elapsed() >= interval * arrived[flow], "packet {} too soon", arrived[flow]);
+        arrived[flow] += 1;
+    }
+    let waited = bench.stat(Stat::RpPaced).unwrap();
+    println!(
+        "80 packets of each of two flows in {took:?}: {arrived:?} arrived, {waited} waited, {dropped} dropped"
+    );
+    assert_eq!(u64::from(arrived[0] + arrived[1]) + dropped, 2 * 80);
+    assert!(waited > 0 && dropped > 0, "{waited} waited, {dropped} dropped");
+    // 100 ms are 25 intervals; what a slow sender takes comes on top.
+    assert!(arrived[0] >= 25, "{arrived:?}");
+}
+
+/// A queue marks, the receiver's port answers, the CNP goes round and back to the sender's port, and the sender's flow is cut.
+#[test]
+fn a_cnp_made_here_cuts_the_flow_of_the_sender_here() {
+    let file = SWITCH.replace(
+        "np_enable = false\nrp_enable = false",
+        "cp_enable = true\nrp_enable = true\nmin_time_between_cnps = '1s'\nrpg_time_reset = '10s'",
+    );
+    let test = "a_cnp_made_here_cuts_the_flow_of_the_sender_here";
+    let Some(mut bench) = Bench::new(test, &file, |_| {}).unwrap() else {
+        return;
+    };
+    let (table, action) = bench.program.names("queue_depth", "fixed_depth").unwrap();
+    let full = Entry::default_action(table, action, vec![1_000_u16.into()]);
+    bench.session.run(&Command::Write(full)).unwrap();
+    for (flow, v6) in [(0x11, false), (0x12, true)] {
+        let data = Roce { v6, dest_qpn: flow, ..Roce::default() };
+        let sent = bench.across(&data.frame()).unwrap();
+        assert_eq!(sent, Roce { ecn: Ecn::CE, ..data.clone() }.frame());
+        let cnp = bench.hosts[0].receive(PATIENCE).unwrap().expect("the CNP arrives");
+        assert_eq!(cnp, data.cnp(None, 48 << 2));
+        assert!(icrc::verify(&cnp[Ethernet::LEN..]));
+        // Within the interval there is no second one.
+        bench.across(&data.frame()).unwrap();
+    }
+    let counted =
+        [Stat::CpEcnMarked, Stat::NpEcnMarked, Stat::NpCnpSent, Stat::NpCnpSuppressed, Stat::RpCnpHandled]
+            .map(|stat| bench.stat(stat).unwrap());
+    assert_eq!(counted, [4, 4, 2, 2, 2]);
+    let flows = Reader::new(&mut bench.session, &bench.program).rp_flows().unwrap();
+    assert_eq!(flows.len(), 2);
+    for flow in flows {
+        let machine = flow.machine;
+        // Alpha is 1 at first, and nothing has fallen due since.
+        assert_eq!((machine.active, machine.target_bps, machine.rate_bps), (1, 100_000_000, 50_000_000));
+        assert_eq!((flow.cnp_handled, flow.packets), (1, 2));
+    }
+}
+
+/// Longest prefix first; addresses rewritten, TTL and hop limit less one, checksum and ICRC right.
+#[test]
+fn packets_are_routed() {
+    let routes = "\
+[[bmv2.route]]
+to = '10.0.0.0/8'
+port = 1
+src_mac = '02:00:00:00:01:01'
+dst_mac = '02:00:00:00:01:02'
+[[bmv2.route]]
+to = '10.0.0.0/24'
+port = 2
+src_mac = '02:00:00:00:02:01'
+dst_mac = '02:00:00:00:02:02'
+[[bmv2.route]]
+to = 'fd00::/64'
+port = 2
+src_mac = '02:00:00:00:02:01'
+dst_mac = '02:00:00:00:02:02'
+";
+    let mac_part = SWITCH.find("[[bmv2.mac]]").unwrap();
+    let file = format!("{}{routes}", &SWITCH[..mac_part]);
+    let Some(mut bench) = Bench::new("packets_are_routed", &file, |_| {}).unwrap() else {
+        return;
+    };
+    for is_v6 in [false, true] {
+        let data = Roce { v6: is_v6, ..Roce::default() };
+        let frame = data.frame();
+        let routed = bench.across(&frame).unwrap();
+        assert_eq!(routed[..6], [2, 0, 0, 0, 2, 2]);
+        assert_eq!(routed[6..12], [2, 0, 0, 0, 2, 1]);
+        let ttl_at = Ethernet::LEN + if is_v6 { 7 } else { 8 };
+        assert_eq!((frame[ttl_at], routed[ttl_at]), (64, 63));
+        assert!(icrc::verify(&routed[Ethernet::LEN..]));
+        if !is_v6 {
+            assert!(Ipv4::new(routed[Ethernet::LEN..].first_chunk().unwrap()).checksum_ok());
+        }
+        // Out of hops: gone, and counted.
+        let mut last = frame.clone();
+        last[ttl_at] = 1;
+        bench.hosts[0].send(&last).unwrap();
+        assert_eq!(bench.hosts[1].receive(Duration::from_millis(100)).unwrap(), None);
+    }
+    // The shorter prefix, and nowhere to go.
+    let mut away = Roce::default().frame();
+    let mut rewrite = |dst: [u8; 4]| {
+        let header = away[Ethernet::LEN..].first_chunk_mut::<{ Ipv4::LEN }>().unwrap();
+        let ip = Ipv4Repr::parse(Ipv4::new(header)).unwrap();
+        Ipv4Repr { dst, ..ip }.emit(header);
+        away.clone()
+    };
+    let elsewhere = rewrite([10, 9, 9, 9]);
+    bench.hosts[0].send(&elsewhere).unwrap();
+    let routed = bench.hosts[0].receive(PATIENCE).unwrap().expect("the packet arrives");
+    assert_eq!(routed[..6], [2, 0, 0, 0, 1, 2]);
+    let nowhere = rewrite([192, 0, 2, 1]);
+    bench.hosts[0].send(&nowhere).unwrap();
+    assert_eq!(bench.hosts[0].receive(Duration::from_millis(100)).unwrap(), None);
+    let not_forwarded = bench.program.counter("not_forwarded").unwrap();
+    let counted = [0, 1].map(|index| bench.session.counter(not_forwarded, index).unwrap().0);
+    assert_eq!(counted, [1, 2], "no destination, no hops");
+}
