@@ -4,7 +4,7 @@ use std::fs;
 use std::process;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use dcqcn::net::frames::RawSocket;
 use dcqcn::net::link::VethEnd;
 use dcqcn::net::{Netlink, Netns};
@@ -97,13 +97,17 @@ impl Bench {
         Ok(Reader::new(&mut self.session, &self.program).stat(stat)?)
     }
 
-    /// Waits until so many have been counted.
-    fn wait_for(&mut self, stat: Stat, count: u64) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        while self.stat(stat)? < count {
-            ensure!(Instant::now() < until, "{} of {count} {}", self.stat(stat)?, stat.label());
+    /// Host 1 sends a packet, and host 2 gets these before it.
+    fn overtake(&self, frame: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.hosts[0].send(frame)?;
+        let mut before = Vec::new();
+        loop {
+            let next = self.hosts[1].receive(PATIENCE)?.context("the packet does not arrive")?;
+            if next == frame {
+                return Ok(before);
+            }
+            before.push(next);
         }
-        Ok(())
     }
 
     /// A packet that host 1 sends, as host 2 gets it.
@@ -163,32 +167,31 @@ fn marks_are_as_many_as_the_line_says() {
     let rate = |packets_per_s: u64| Command::QueueRate { port: 2, queue: Some(3), packets_per_s };
     bench.session.run(&rate(4_000)).unwrap();
     let frame = |psn: usize| Roce { psn: psn as u32, payload: 16, ..Roce::default() }.frame();
+    // Of another class: it arrives once all before it have been queued.
+    let overtaking = Roce { dscp: 0, payload: 16, ..Roce::default() }.frame();
     // Which packets are marked: the one that held the queue, then `count` in the order they left. `None` if the queue was not held
     // until it had them all.
     let mut fill = |count: usize, holds_per_s: u32| {
-        let before = bench.stat(Stat::RoceData).unwrap();
         let start = Instant::now();
         bench.across(&frame(count + 1)).unwrap();
         bench.session.run(&rate(holds_per_s.into())).unwrap();
         bench.hosts[0].send(&frame(count)).unwrap();
-        bench.wait_for(Stat::RoceData, before + 2).unwrap();
+        let mut left = bench.overtake(&overtaking).unwrap();
         bench.session.run(&rate(4_000)).unwrap();
         for n in 0..count {
             bench.hosts[0].send(&frame(n)).unwrap();
         }
-        bench.wait_for(Stat::RoceData, before + 2 + count as u64).unwrap();
+        left.extend(bench.overtake(&overtaking).unwrap());
         // The first packet left after `start`, and the one that holds leaves so much later.
-        let is_held = start.elapsed() < Duration::from_secs(1) / holds_per_s;
-        let marks: Vec<bool> = [count]
-            .into_iter()
-            .chain(0..count)
-            .map(|n| {
-                let frame = bench.hosts[1].receive(PATIENCE).unwrap().expect("the packet arrives");
-                assert_eq!(psn(&frame), n as u32, "in order");
-                is_marked(&frame)
-            })
-            .collect();
-        is_held.then_some(marks)
+        let is_held = left.is_empty() && start.elapsed() < Duration::from_secs(1) / holds_per_s;
+        while left.len() < count + 1 {
+            left.push(bench.hosts[1].receive(PATIENCE).unwrap().expect("the packet arrives"));
+        }
+        assert!(
+            left.iter().map(|frame| psn(frame) as usize).eq([count].into_iter().chain(0..count)),
+            "in order"
+        );
+        is_held.then(|| left.iter().map(|frame| is_marked(frame)).collect::<Vec<_>>())
     };
     // A busy machine takes longer to fill it.
     let mut run = |count| loop {
