@@ -16,7 +16,7 @@ const HELD: [(u32, u16); 4] = [(10, 1), (40, 1), (80, 1), (20, 2)];
 /// How far from the asked rate the wire may be.
 const TOLERANCE: f64 = 0.05;
 
-/// The default, with which a late machine loses rate: measured beside the others, and not held to anything.
+/// The default, with which a machine that is late loses rate: measured beside the others, and not held to anything.
 const DEFAULT_CREDIT: &str = "100us";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
