@@ -205,6 +205,12 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
     }
     let release = only_entry(&dir.join(MODULES))?;
     let image = dir.join("boot").join(format!("vmlinuz-{release}"));
+    // Newer packages have the image beside the modules.
+    let beside = dir.join(MODULES).join(&release).join("vmlinuz");
+    if beside.is_file() {
+        fs::create_dir_all(dir.join("boot"))?;
+        fs::rename(&beside, &image).with_context(|| format!("cannot move {}", beside.display()))?;
+    }
     ensure!(image.is_file(), "the packages of kernel {series} have no {}", image.display());
     run::capture(tree.command("usr/bin/kmod", "depmod").arg("-b").arg(dir).arg(&release))?;
     initramfs::build(&dir.join(MODULES).join(&release), tree, &dir.join(INITRAMFS))
