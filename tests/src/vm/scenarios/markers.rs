@@ -34,7 +34,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         )?;
         let measured = measure(&lab, Tool::Write, ON)?;
         measured.row(report, name);
-        measured.check(report, name);
+        measured.check_works(report, name);
     }
     shape(&lab)?;
     attach_port(&lab)?;
