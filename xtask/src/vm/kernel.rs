@@ -61,7 +61,7 @@ impl fmt::Display for Series {
 /// The package that depends on the newest kernel. Not the `cloud` one, which has no soft-RoCE.
 const META: &str = "linux-image-amd64";
 /// What a kernel's packages are called, before its release.
-const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
+const PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
 /// Modules nobody needs here: half of the tree.
 const LEFT_OUT: [&str; 6] =
     ["drivers/gpu", "drivers/media", "drivers/net/wireless", "drivers/staging", "drivers/scsi", "sound"];
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(kernel_packages(one, Series::V6_1).unwrap(), ["linux-image-6.1.0-56-amd64"]);
         let several = "linux-image-amd64\nlinux-modules-amd64\nlinux-base-7.3.4+deb13-amd64\n\
                        linux-binary-7.3.4+deb13-amd64\nlinux-modules-7.3.4+deb13-amd64\nlinux-image-7.3.4+deb13-amd64\n";
-        assert_eq!(kernel_packages(several, Series::V7).unwrap().len(), 3);
+        assert_eq!(kernel_packages(several, Series::V7).unwrap().len(), 4);
     }
 
     #[test]
