@@ -4,6 +4,9 @@
 //! number of them, and each can tell what it missed by the numbers. A kind that happens more often than the parameter
 //! `event_rate` allows is thinned out, so that it pushes out no other; what was left out is counted.
 
+#[cfg(not(target_arch = "bpf"))]
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
 use crate::flow::QpId;
 
 /// Entries of a log.
@@ -118,6 +121,24 @@ pub trait Atomic {
     unsafe fn swap(at: *mut u64, value: u64) -> u64;
 }
 
+/// The processor's own atomic operations: what all but the BPF target has.
+#[cfg(not(target_arch = "bpf"))]
+#[derive(Debug)]
+pub struct Native;
+
+#[cfg(not(target_arch = "bpf"))]
+impl Atomic for Native {
+    unsafe fn increment(at: *mut u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel)
+    }
+
+    unsafe fn swap(at: *mut u64, value: u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { AtomicU64::from_ptr(at) }.swap(value, Ordering::AcqRel)
+    }
+}
+
 /// Whether a kind whose theoretical arrival time is `arrival_ns` may have an entry at `now_ns`: one per `interval_ns` in the
 /// long run, and at most what a second's worth is at once. Returns the next theoretical arrival time. (The generic cell
 /// rate algorithm, ITU-T I.371.)
@@ -169,70 +190,62 @@ pub enum Found {
     Gone,
 }
 
-/// Looks for entry `number`, from 1. `load` reads a number that others write, with acquire semantics.
+/// Number of the newest entry; 0 = there is none.
 ///
 /// # Safety
-/// `log` is valid for reads.
-pub unsafe fn look(log: *const EventLog, number: u64, load: impl Fn(*const u64) -> u64) -> Found {
-    // SAFETY: the caller's promise; the place is inside the log, by the remainder.
-    let (slot, newest) =
-        unsafe { (&raw const (*log).slots[number as usize % SLOTS], &raw const (*log).newest) };
+/// `log` is valid, and written by others only by [`record`].
+#[cfg(not(target_arch = "bpf"))]
+#[must_use]
+pub unsafe fn newest(log: *mut EventLog) -> u64 {
     // SAFETY: the caller's promise.
-    let there = load(unsafe { &raw const (*slot).number });
+    unsafe { AtomicU64::from_ptr(&raw mut (*log).newest) }.load(Ordering::Acquire)
+}
+
+/// Looks for entry `number`, from 1.
+///
+/// # Safety
+/// As [`newest`].
+#[cfg(not(target_arch = "bpf"))]
+#[must_use]
+pub unsafe fn look(log: *mut EventLog, number: u64) -> Found {
+    // SAFETY: the caller's promise.
+    let is_over = move || unsafe { newest(log) } >= number.saturating_add(SLOTS as u64);
+    // SAFETY: the caller's promise; the place is inside the log, by the remainder.
+    let slot = unsafe { &raw mut (*log).slots[number as usize % SLOTS] };
+    // SAFETY: the caller's promise.
+    let there = unsafe { AtomicU64::from_ptr(&raw mut (*slot).number) }.load(Ordering::Acquire);
     if there < number {
         // One that its writer never finished would be waited for until its place is used again.
-        return if load(newest) >= number.saturating_add(SLOTS as u64) { Found::Gone } else { Found::NotYet };
+        return if is_over() { Found::Gone } else { Found::NotYet };
     }
     // SAFETY: the caller's promise. Plain numbers: whatever mixture is read is thrown away below.
     let event = unsafe { (&raw const (*slot).event).read_volatile() };
     // A writer takes its number before it writes to the place.
-    core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
-    if there > number || load(newest) >= number.saturating_add(SLOTS as u64) {
-        return Found::Gone;
-    }
-    Found::Event(event)
+    fence(Ordering::Acquire);
+    if there > number || is_over() { Found::Gone } else { Found::Event(event) }
 }
 
 #[cfg(test)]
 mod tests {
     use std::boxed::Box;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::vec::Vec;
     use std::{thread, vec};
 
     use super::*;
-
-    struct Shared;
-
-    impl Atomic for Shared {
-        unsafe fn increment(at: *mut u64) -> u64 {
-            // SAFETY: the caller's promise.
-            unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel)
-        }
-        unsafe fn swap(at: *mut u64, value: u64) -> u64 {
-            // SAFETY: the caller's promise.
-            unsafe { AtomicU64::from_ptr(at) }.swap(value, Ordering::AcqRel)
-        }
-    }
-
-    fn load(at: *const u64) -> u64 {
-        // SAFETY: a number of a log that is alive.
-        unsafe { AtomicU64::from_ptr(at.cast_mut()) }.load(Ordering::Acquire)
-    }
 
     fn event(kind: EventKind, at_ns: u64, value: u64) -> Event {
         let id = QpId { addr: [value as u32; 4], qpn: value as u32 };
         Event { at_ns, left_out: 0, id, kind: kind as u32, values: [value; 2] }
     }
 
-    fn find(log: &EventLog, number: u64) -> Found {
+    fn find(log: &mut EventLog, number: u64) -> Found {
         // SAFETY: a log of this test.
-        unsafe { look(log, number, load) }
+        unsafe { look(log, number) }
     }
 
     fn enter(log: &mut EventLog, interval_ns: u64, event: Event) -> bool {
         // SAFETY: a log of this test.
-        unsafe { record::<Shared>(log, interval_ns, event) }
+        unsafe { record::<Native>(log, interval_ns, event) }
     }
 
     #[test]
@@ -263,9 +276,9 @@ mod tests {
         assert_eq!(flood, 100);
         assert!(enter(&mut log, 10_000_000, event(EventKind::TableFull, 6, 7)));
         assert_eq!(log.tallies.map(|tally| tally.left_out), [0, 9_900, 0, 0]);
-        assert_eq!(find(&log, 101), Found::Event(event(EventKind::TableFull, 6, 7)));
+        assert_eq!(find(&mut log, 101), Found::Event(event(EventKind::TableFull, 6, 7)));
         assert!(enter(&mut log, 10_000_000, event(EventKind::RateCut, SECOND_NS, 8)));
-        let Found::Event(next) = find(&log, 102) else { panic!("no entry") };
+        let Found::Event(next) = find(&mut log, 102) else { panic!("no entry") };
         assert_eq!((next.left_out, next.values), (9_900, [8; 2]));
     }
 
@@ -273,7 +286,7 @@ mod tests {
     fn the_newest_entries_are_kept() {
         let mut log = Box::new(EventLog::EMPTY);
         let slots = SLOTS as u64;
-        assert_eq!(find(&log, 1), Found::NotYet);
+        assert_eq!(find(&mut log, 1), Found::NotYet);
         for n in 1..=slots + 10 {
             assert!(enter(&mut log, 1, event(EventKind::FlowPaired, n * SECOND_NS, n)));
         }
@@ -284,7 +297,7 @@ mod tests {
                 n if n <= slots + 10 => Found::Event(event(EventKind::FlowPaired, n * SECOND_NS, n)),
                 _ => Found::NotYet,
             };
-            assert_eq!(find(&log, n), expected, "{n}");
+            assert_eq!(find(&mut log, n), expected, "{n}");
         }
     }
 
@@ -292,9 +305,9 @@ mod tests {
     fn an_entry_that_is_never_finished_is_given_up_when_its_place_is_used_again() {
         let mut log = Box::new(EventLog::EMPTY);
         log.newest = 1;
-        assert_eq!(find(&log, 1), Found::NotYet);
+        assert_eq!(find(&mut log, 1), Found::NotYet);
         log.newest = 1 + SLOTS as u64;
-        assert_eq!(find(&log, 1), Found::Gone);
+        assert_eq!(find(&mut log, 1), Found::Gone);
     }
 
     /// Writers and a reader at once: what is read is whole, and in order.
@@ -313,7 +326,7 @@ mod tests {
                         let value = writer * EACH + n + 1;
                         // SAFETY: the log outlives the scope.
                         let entered =
-                            unsafe { record::<Shared>(raw.0, 1, event(EventKind::RateCut, 1, value)) };
+                            unsafe { record::<Native>(raw.0, 1, event(EventKind::RateCut, 1, value)) };
                         assert!(entered, "an interval of 1 ns admits all");
                     }
                 });
@@ -323,7 +336,7 @@ mod tests {
                 for number in 1..=2 * EACH {
                     loop {
                         // SAFETY: the log outlives the scope.
-                        match unsafe { look(raw.0, number, load) } {
+                        match unsafe { look(raw.0, number) } {
                             Found::Event(event) => read.push(event),
                             Found::Gone => gone += 1,
                             Found::NotYet => {

@@ -58,7 +58,31 @@ pub trait Entry: Copy {
     fn id(&self) -> QpId;
     /// When it was used last; 0 = the place is empty.
     fn last_seen_ns(&self) -> u64;
+    /// Leaves its place empty.
+    fn clear(&mut self);
 }
+
+/// Makes entries of structures that have `id` and `last_seen_ns` as fields.
+#[macro_export]
+macro_rules! entries {
+    ($($ty:ty),+) => { $(
+        impl $crate::flow::Entry for $ty {
+            #[inline(always)]
+            fn id(&self) -> $crate::flow::QpId {
+                self.id
+            }
+            #[inline(always)]
+            fn last_seen_ns(&self) -> u64 {
+                self.last_seen_ns
+            }
+            #[inline(always)]
+            fn clear(&mut self) {
+                self.last_seen_ns = 0;
+            }
+        }
+    )+ };
+}
+entries!(CmFlow, RpFlow, NpFlow);
 
 /// What looking for a flow in its set found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +144,20 @@ impl<T: Entry> Set<T> {
     #[must_use]
     pub fn victim_last_seen_ns(&self) -> u64 {
         self.ways[self.place().way].last_seen_ns()
+    }
+
+    /// Empties the places of flows that were used last before `before_ns`, and returns how many.
+    #[inline(always)]
+    pub fn expire(&mut self, before_ns: u64) -> u32 {
+        let mut expired = 0;
+        for (entry, tag) in self.ways.iter_mut().zip(&mut self.tags) {
+            if entry.last_seen_ns() != 0 && entry.last_seen_ns() < before_ns {
+                entry.clear();
+                *tag = 0;
+                expired += 1;
+            }
+        }
+        expired
     }
 
     /// Puts a new flow in the place selected.
@@ -282,39 +320,6 @@ impl CmFlow {
     pub const EMPTY: Self = Self { id: QpId::NONE, qpn: 0, last_seen_ns: 0 };
 }
 
-impl Entry for CmFlow {
-    #[inline(always)]
-    fn id(&self) -> QpId {
-        self.id
-    }
-    #[inline(always)]
-    fn last_seen_ns(&self) -> u64 {
-        self.last_seen_ns
-    }
-}
-
-impl Entry for RpFlow {
-    #[inline(always)]
-    fn id(&self) -> QpId {
-        self.id
-    }
-    #[inline(always)]
-    fn last_seen_ns(&self) -> u64 {
-        self.last_seen_ns
-    }
-}
-
-impl Entry for NpFlow {
-    #[inline(always)]
-    fn id(&self) -> QpId {
-        self.id
-    }
-    #[inline(always)]
-    fn last_seen_ns(&self) -> u64 {
-        self.last_seen_ns
-    }
-}
-
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -460,6 +465,26 @@ mod tests {
                 assert!(DEFAULT_FLOWS - tags.len() as u32 <= 8, "{name}, seed {seed}: {} tags", tags.len());
             }
         }
+    }
+
+    #[test]
+    fn what_is_idle_goes_and_leaves_room() {
+        let mut set = EMPTY;
+        let ids: Vec<_> = (0..WAYS as u32).map(|qpn| ipv4(0x0a00_0002, qpn)).collect();
+        for (now_ns, id) in (100..).zip(&ids) {
+            touch(&mut set, *id, id.hash(1), now_ns);
+        }
+        // The first comes back to life.
+        touch(&mut set, ids[0], ids[0].hash(1), 200);
+        assert_eq!(set.expire(104), 3);
+        assert_eq!(set.expire(104), 0);
+        for (index, id) in ids.iter().enumerate() {
+            assert_eq!(set.find(id, id.hash(1)).missing, (1..4).contains(&index), "{index}");
+        }
+        // A newcomer pushes nobody out.
+        let newcomer = ipv4(0x0a00_0002, 99);
+        let place = touch(&mut set, newcomer, newcomer.hash(1), 300);
+        assert!(place.missing && !place.evicts);
     }
 
     /// Who does not know the seed cannot tell which flows share a set.

@@ -18,8 +18,9 @@ pub const DSCPS: usize = 64;
 pub const WAYS: usize = 8;
 /// Flows a table holds unless told otherwise.
 pub const DEFAULT_FLOWS: u32 = 65_536;
-/// Slots of the parameter map: one in use, one for the next change.
-pub const PARAMS_SLOTS: u32 = 2;
+/// Slots of the parameter map: one in use, one for the next change, and some that were used before and that a program may
+/// still be reading.
+pub const PARAMS_SLOTS: u32 = 16;
 /// Virtual queues: [`CLASSES`] for each of the two ports of an inline attachment.
 pub const QUEUES: u32 = 16;
 
@@ -154,6 +155,18 @@ impl PairSource {
     }
 }
 
+/// Which slot of the parameters is in use.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Active {
+    /// Its number, below [`PARAMS_SLOTS`].
+    pub slot: u32,
+    /// Explicit padding.
+    pub _pad: u32,
+    /// When each slot was left, CLOCK_MONOTONIC; 0 = never. The controller's own.
+    pub left_ns: [u64; PARAMS_SLOTS as usize],
+}
+
 /// One virtual queue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,7 +265,7 @@ const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 160 &&
 /// valid.
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Backlog, CmSet, Counters, Cut, NpSet, Pair, Queue, RpSet, Test};
+    use super::{Active, Backlog, CmSet, Counters, Cut, NpSet, Pair, Queue, RpSet, Test};
     use crate::events::EventLog;
     use crate::flow::QpId;
     use crate::params::Params;
@@ -263,5 +276,5 @@ mod pod {
             unsafe impl aya::Pod for $ty {}
         )+ };
     }
-    pod!(Backlog, CmSet, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
+    pod!(Active, Backlog, CmSet, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
 }

@@ -13,13 +13,13 @@ use core::hint::black_box;
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_spin_lock, xdp_action, xdp_md};
 use aya_ebpf::btf_maps::Array as BtfArray;
-use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_spin_lock as lock, bpf_spin_unlock as unlock};
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_pull_data, bpf_xdp_get_buff_len};
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_spin_lock as lock, bpf_spin_unlock as unlock};
 use aya_ebpf::macros::{btf_map, classifier, map, xdp};
 use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use dcqcn_common::classify::{Frame, classify, mapped};
-use dcqcn_common::flow::{Entry, QpId, set_index};
+use dcqcn_common::flow::{QpId, set_index};
 use dcqcn_common::layout::{DEFAULT_FLOWS, Set, WAYS};
 use dcqcn_common::wire::udp;
 
@@ -130,16 +130,7 @@ pub struct EdtFlow {
     ns_per_byte_q24: u64,
 }
 
-impl Entry for EdtFlow {
-    #[inline(always)]
-    fn id(&self) -> QpId {
-        self.id
-    }
-    #[inline(always)]
-    fn last_seen_ns(&self) -> u64 {
-        self.last_seen_ns
-    }
-}
+dcqcn_common::entries!(EdtFlow);
 
 /// The minimal pacer's flows, looked up as the data plane's are.
 #[btf_map]
@@ -185,13 +176,7 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     if set.find(&id, hash).missing {
         set.insert(
             hash,
-            EdtFlow {
-                id,
-                _pad: 0,
-                last_seen_ns: now_ns,
-                next_ns: now_ns,
-                ns_per_byte_q24: NS_PER_BYTE_Q24,
-            },
+            EdtFlow { id, _pad: 0, last_seen_ns: now_ns, next_ns: now_ns, ns_per_byte_q24: NS_PER_BYTE_Q24 },
         );
     }
     let flow = &mut set.ways[set.place().way];

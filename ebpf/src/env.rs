@@ -5,7 +5,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 use aya_ebpf::bindings::bpf_spin_lock;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use aya_ebpf::helpers::{bpf_spin_lock as lock, bpf_spin_unlock as unlock};
-use dcqcn_common::events::{self, Atomic, Event};
+use dcqcn_common::events::{self, Atomic, Event, Table};
 use dcqcn_common::flow::{Entry, QpId};
 use dcqcn_common::hooks;
 use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Cut, NpSet, Pair, RpSet, Set};
@@ -15,6 +15,25 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Enqueued;
 
 use crate::maps::{ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, test};
+
+/// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many.
+#[inline(always)]
+pub fn expire(table: u32, index: u32, before_ns: u64) -> u32 {
+    let expired = if table == Table::Rp as u32 {
+        locked(
+            RP.get_ptr_mut(index),
+            #[inline(always)]
+            |set| set.expire(before_ns),
+        )
+    } else {
+        locked(
+            NP.get_ptr_mut(index),
+            #[inline(always)]
+            |set| set.expire(before_ns),
+        )
+    };
+    expired.unwrap_or(0)
+}
 
 /// Slots of [`COUNTERS`].
 #[derive(Clone, Copy)]
@@ -37,7 +56,7 @@ const QUEUE_RETRIES: u32 = 8;
 impl Env {
     #[inline(always)]
     pub fn new(hook: Hook) -> Self {
-        let params = ACTIVE.get(0).and_then(|&slot| PARAMS.get(slot));
+        let params = ACTIVE.get(0).and_then(|active| PARAMS.get(active.slot));
         Self { params, counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0 }
     }
 }

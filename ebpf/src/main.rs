@@ -34,6 +34,13 @@ pub fn dcqcn_egress(ctx: TcContext) -> i32 {
     skb::run_egress(&ctx)
 }
 
+/// Empties the places of idle flows in one set of a flow table. Attached to nothing: the controller runs it, with what it
+/// is to do in the context's `cb`. Returns how many flows it removed.
+#[classifier]
+pub fn dcqcn_expire(ctx: TcContext) -> i32 {
+    skb::run_expire(&ctx)
+}
+
 /// Never reached: nothing here can panic, and the verifier would refuse the loop.
 #[cfg(not(test))]
 #[panic_handler]

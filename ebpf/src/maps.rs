@@ -8,8 +8,8 @@ use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{
-    Backlog, CM_SETS, CUTS_BYTES, CmSet, Counters, DEFAULT_FLOWS, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue,
-    RpSet, Test, WAYS,
+    Active, Backlog, CM_SETS, CUTS_BYTES, CmSet, Counters, DEFAULT_FLOWS, NpSet, PARAMS_SLOTS, Pair, QUEUES,
+    Queue, RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
@@ -19,7 +19,7 @@ pub static PARAMS: Array<Params> = Array::with_max_entries(PARAMS_SLOTS, 0);
 
 /// Which slot is in use.
 #[map]
-pub static ACTIVE: Array<u32> = Array::with_max_entries(1, 0);
+pub static ACTIVE: Array<Active> = Array::with_max_entries(1, 0);
 
 /// Counters per hook.
 #[map]

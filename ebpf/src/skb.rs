@@ -13,7 +13,7 @@ use dcqcn_common::classify::Frame;
 use dcqcn_common::hooks::{self, Host, Skb, TcVerdict};
 use dcqcn_common::wire::eth::{EtherType, Ethernet};
 
-use crate::env::{Env, Hook};
+use crate::env::{Env, Hook, expire};
 use crate::maps::test;
 use crate::packet::{header, pointer_field};
 
@@ -35,6 +35,14 @@ pub fn run_egress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Egress) };
     host.resize_under_test();
     verdict(hooks::egress(&mut host))
+}
+
+#[inline(always)]
+pub fn run_expire(ctx: &TcContext) -> i32 {
+    let skb: *mut __sk_buff = ctx.as_ptr().cast();
+    // SAFETY: the program's own context.
+    let [table, index, before_low, before_high, _] = unsafe { (*skb).cb };
+    expire(table, index, (u64::from(before_high) << 32) | u64::from(before_low)) as i32
 }
 
 /// `BPF_SKB_TSTAMP_DELIVERY_MONO` of the kernel's uapi/linux/bpf.h (5.18): the time is CLOCK_MONOTONIC's.

@@ -1,11 +1,12 @@
 //! The `dcqcn` command, as `cargo xtask test` built it.
 
-use std::env;
 use std::io::BufReader;
+use std::num::ParseIntError;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -30,6 +31,20 @@ pub fn dcqcn(line: &str) -> Result<Command> {
     let mut command = Command::new(binary()?);
     command.args(line.split_whitespace());
     Ok(command)
+}
+
+/// CPU time a process has used so far, user and system.
+///
+/// # Errors
+/// It has ended.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
+    // In ticks of 10 ms (proc_pid_stat(5), fields 14 and 15), behind a name that may have spaces.
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
+    let times = fields.split_whitespace().skip(11).take(2).map(str::parse::<u32>);
+    let ticks = times.sum::<Result<u32, ParseIntError>>()?;
+    Ok(TICK * ticks)
 }
 
 /// A process on a host; killed at the end of its test.

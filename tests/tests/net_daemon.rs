@@ -15,6 +15,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use dcqcn::attach;
 use dcqcn::engine::Hook;
 use dcqcn::net::link::VethEnd;
+use dcqcn::params::Role;
+use dcqcn_common::events::Table;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::layout::{DEFAULT_FLOWS, LAYOUT_VERSION, RpFlow};
@@ -23,7 +25,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_tests::bpf::Held;
-use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::command::{cpu_time, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
@@ -411,7 +413,7 @@ fn killed_under_traffic_it_leaves_all_at_work_and_takes_it_over() -> Result<()> 
         daemon.signal(Signal::SIGKILL)?;
         daemon.child.wait()?;
         let held = Held::by(&pair.a, "a0")?;
-        ensure!(held.programs.len() == 3, "{held:?}");
+        ensure!(held.programs.len() == 4, "{held:?}");
         // RP: a CNP cuts; the class stays at the last rate. NP: marked data are answered.
         wait_for_class(&pair.a, 0, 300_000_000)?;
         thread::sleep(Duration::from_millis(60));
@@ -467,7 +469,7 @@ fn a_new_version_replaces_programs_in_place() -> Result<()> {
     let after = Held::by(&pair.a, "a0")?;
     assert!(after.maps.keys().eq(before.maps.keys()), "the maps stay");
     assert!(after.programs.iter().all(|id| !before.programs.contains(id)), "{before:?} {after:?}");
-    assert_eq!(after.programs.len(), 3);
+    assert_eq!(after.programs.len(), 4);
     assert!(pair.a.run(|| attach::upgrade("a0"))??.is_empty(), "current already");
 
     // Maps that are laid out otherwise.
@@ -523,6 +525,76 @@ fn systemd_is_told_of_every_state() -> Result<()> {
 }
 
 #[test]
+fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
+    if !runnable("idle_flows_are_removed_and_living_ones_stay", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 200;
+    let pair = Pair::new("age")?;
+    let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[age]\nidle = '2s'\n"))?;
+    daemon.says(&["begun", "\"task\":\"age\""])?;
+    let socket = pair.a.socket("a0")?;
+    let flows = || -> Result<Vec<u32>> {
+        let maps = pair.a.attachment("a0")?.maps;
+        let mut qpns = maps.rp_flows().map(|flow| Ok(flow?.2.id.qpn)).collect::<Result<Vec<u32>>>()?;
+        qpns.sort_unstable();
+        Ok(qpns)
+    };
+    for dest_qpn in 2..2 + FLOWS {
+        socket.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;
+        pair.b
+            .socket("b0")?
+            .send(&Roce { src: 2, dst: 1, ecn: Ecn::CE, dest_qpn, ..Roce::default() }.frame())?;
+    }
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, u64::from(FLOWS));
+    // Two of them go on.
+    let until = Instant::now() + PATIENCE;
+    while flows()?.len() > 2 {
+        ensure!(Instant::now() < until, "{} flows are left", flows()?.len());
+        for dest_qpn in [7, 9] {
+            socket.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(flows()?, [7, 9]);
+    daemon.says(&["idle flows removed"])?;
+    // A flow that comes back starts anew.
+    socket.send(&Roce { dest_qpn: 50, payload: 0, ..Roce::default() }.frame())?;
+    assert_eq!(flows()?, [7, 9, 50]);
+    let until = Instant::now() + PATIENCE;
+    while pair.a.attachment("a0")?.maps.np_flows().next().is_some() {
+        ensure!(Instant::now() < until, "the notification point's flows stay");
+        thread::sleep(Duration::from_millis(50));
+    }
+    daemon.end()
+}
+
+/// What is found idle and sends before it is removed stays: the program looks at the time itself.
+#[test]
+fn a_flow_that_revives_between_look_and_removal_stays() -> Result<()> {
+    if !runnable("a_flow_that_revives_between_look_and_removal_stays", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("revive")?;
+    pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
+    let (socket, data) = (pair.a.socket("a0")?, Roce::default());
+    let maps = pair.a.attachment("a0")?.maps;
+    let expire = pair.a.run(|| attach::open_expire("a0"))??;
+    socket.send(&data.frame())?;
+    let found = maps.rp_flows().next().context("no flow")??;
+    let before_ns = found.2.last_seen_ns + 1;
+    socket.send(&data.frame())?;
+    assert_eq!(expire.run(Table::Rp, found.0, before_ns)?, 0);
+    let revived = maps.rp_flows().next().context("it was removed")??;
+    assert_eq!((revived.2.id, revived.2.packets), (found.2.id, 2));
+    assert_eq!(expire.run(Table::Np, found.0, u64::MAX)?, 0);
+    assert_eq!(expire.run(Table::Rp, u32::MAX, u64::MAX)?, 0);
+    assert_eq!(expire.run(Table::Rp, found.0, revived.2.last_seen_ns + 1)?, 1);
+    assert!(maps.rp_flows().next().is_none());
+    Ok(())
+}
+
+#[test]
 fn it_needs_little_with_two_interfaces_and_all_flows() -> Result<()> {
     if !runnable("it_needs_little_with_two_interfaces_and_all_flows", &["htb"])? {
         return Ok(());
@@ -545,16 +617,9 @@ fn it_needs_little_with_two_interfaces_and_all_flows() -> Result<()> {
         assert!(flows > u64::from(DEFAULT_FLOWS) * 9 / 10, "{flows} flows");
     }
     thread::sleep(Duration::from_secs(2));
-    // User and system time, in ticks of 10 ms (proc_pid_stat(5), fields 14 and 15).
-    let ticks = || -> Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.child.id()))?;
-        let fields: Vec<&str> = stat.rsplit_once(')').context("no stat")?.1.split_whitespace().collect();
-        Ok(fields.get(11).context("utime")?.parse::<f64>()?
-            + fields.get(12).context("stime")?.parse::<f64>()?)
-    };
-    let before = ticks()?;
+    let before = cpu_time(daemon.child.id())?;
     thread::sleep(WINDOW);
-    let busy = (ticks()? - before) / 100.0 / WINDOW.as_secs_f64();
+    let busy = (cpu_time(daemon.child.id())? - before).as_secs_f64() / WINDOW.as_secs_f64();
     let resident_kb: u64 = daemon.status("VmHWM:")?.trim_end_matches(" kB").parse()?;
     eprintln!(
         "at rest, two interfaces of {DEFAULT_FLOWS} flows: {resident_kb} KiB, {:.2} % of a core",

@@ -4,21 +4,24 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, RingBuf};
-use aya::programs::{SchedClassifier, Xdp};
-use aya::{Ebpf, EbpfLoader};
-use dcqcn_common::events::EventLog;
+use aya::programs::{SchedClassifier, TestRun as _, Xdp};
+use aya::{Ebpf, EbpfLoader, TestRunOptions};
+use dcqcn_common::events::{EventLog, Table};
 use dcqcn_common::flow::{QpId, set_index};
 use dcqcn_common::layout::{
-    Backlog, CmSet, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES,
-    Queue, RpFlow, RpSet, Test, WAYS,
+    Active, Backlog, CmSet, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair,
+    QUEUES, Queue, RpFlow, RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
+use crate::clock::monotonic_ns;
 use crate::events::Log;
 use crate::object::OBJECT;
 
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
+/// Name of the program that removes idle flows, and of its pin.
+pub const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
 pub const MAPS: [&str; 12] =
     ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "BACKLOG", "PAIRS", "RP", "NP", "CM", "CUTS", "EVENTS", "TEST"];
@@ -141,7 +144,7 @@ pub fn load(sizes: Sizes, test_mode: bool, pins: Option<&Path>) -> Result<Ebpf, 
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load { source: Box::new(source) })?;
     let program = |name| move |source| Error::Program { name, source: Box::new(source) };
     xdp(&mut ebpf)?.load().map_err(program(PROGRAMS[0]))?;
-    for name in [PROGRAMS[1], PROGRAMS[2]] {
+    for name in [PROGRAMS[1], PROGRAMS[2], EXPIRE] {
         classifier(&mut ebpf, name)?.load().map_err(program(name))?;
     }
     Ok(ebpf)
@@ -167,7 +170,7 @@ pub fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut 
 /// The maps, by type.
 pub struct Maps {
     params: Array<MapData, Params>,
-    active: Array<MapData, u32>,
+    active: Array<MapData, Active>,
     counters: PerCpuArray<MapData, Counters>,
     queue: Array<MapData, Queue>,
     pairs: HashMap<MapData, QpId, Pair>,
@@ -228,21 +231,31 @@ impl Maps {
     /// # Errors
     /// What the kernel says.
     pub fn params(&self) -> Result<Params, Error> {
-        let slot = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        let Active { slot, .. } = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
         self.params.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
     }
 
-    /// Puts other parameters in force: written to the spare slot, then switched by one index, so that no packet sees
-    /// half a change. When this returns no program uses the old slot any more.
+    /// Puts other parameters in force: written to the next slot, then switched by one index, so that no packet sees half
+    /// a change. Slots are used in turn, so that none is written while a program may read it: only where the next one was
+    /// left less than a second ago, because all have been used within that time, this waits until no program does.
     ///
     /// # Errors
     /// What the kernel says; the old parameters stay in force.
     pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
-        let slot = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
-        let spare = (slot + 1) % PARAMS_SLOTS;
-        self.params.set(spare, params, 0).map_err(at("PARAMS"))?;
-        self.active.set(0, spare, 0).map_err(at("ACTIVE"))?;
-        wait_for_programs();
+        let mut active = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        let next = |slot| (slot + 1) % PARAMS_SLOTS;
+        let (old, new) = (active.slot % PARAMS_SLOTS, next(active.slot));
+        self.params.set(new, params, 0).map_err(at("PARAMS"))?;
+        let now_ns = monotonic_ns();
+        active.slot = new;
+        if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
+            *left_ns = now_ns;
+        }
+        self.active.set(0, active, 0).map_err(at("ACTIVE"))?;
+        let next_left_ns = active.left_ns.get(next(new) as usize).copied().unwrap_or(0);
+        if next_left_ns != 0 && now_ns.saturating_sub(next_left_ns) < REST_NS {
+            wait_for_programs();
+        }
         Ok(())
     }
 
@@ -459,9 +472,46 @@ impl Maps {
     }
 }
 
+/// The program that removes idle flows, pinned with the maps it works on.
+pub struct Expire(SchedClassifier);
+
+impl Expire {
+    /// Opens the one pinned in `pins`.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn pinned(pins: &Path) -> Result<Self, Error> {
+        let program = SchedClassifier::from_pin(pins.join(EXPIRE));
+        program.map(Self).map_err(|source| Error::Program { name: EXPIRE, source: Box::new(source) })
+    }
+
+    /// Removes those flows of set `index` of a table that were used last before `before_ns` (CLOCK_MONOTONIC), and returns
+    /// how many. Decided under the set's lock: one that has just come back to life stays.
+    ///
+    /// # Errors
+    /// The kernel will not run the program.
+    pub fn run(&self, table: Table, index: u32, before_ns: u64) -> Result<u32, Error> {
+        /// `cb` in `struct __sk_buff` (include/uapi/linux/bpf.h).
+        const CB: usize = 48;
+        let mut ctx = [0; 192];
+        let words = [table as u32, index, before_ns as u32, (before_ns >> 32) as u32].map(u32::to_ne_bytes);
+        for (at, byte) in ctx.iter_mut().skip(CB).zip(words.as_flattened()) {
+            *at = *byte;
+        }
+        let options = TestRunOptions { data_in: Some(&[0; 64]), ctx_in: Some(&ctx), ..TestRunOptions::new() };
+        let ran = self.0.test_run(options);
+        ran.map(|ran| ran.return_value)
+            .map_err(|source| Error::Program { name: EXPIRE, source: Box::new(source) })
+    }
+}
+
 fn live<T>(ways: [T; WAYS], last_seen_ns: impl Fn(&T) -> u64) -> impl Iterator<Item = (usize, T)> {
     ways.into_iter().enumerate().filter(move |(_, flow)| last_seen_ns(flow) != 0)
 }
+
+/// How long a slot of parameters rests before it is written again: no program, which runs for microseconds and with soft
+/// interrupts off, reads one for that long.
+const REST_NS: u64 = 1_000_000_000;
 
 /// Waits until every program that may still use the old parameters has ended: `MEMBARRIER_CMD_GLOBAL` is a
 /// `synchronize_rcu` (kernel/sched/membarrier.c), and programs run inside RCU read sections.

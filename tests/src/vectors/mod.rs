@@ -1,7 +1,7 @@
 //! Vectors: packets in, configuration, queue depth and time; packets out and state. One set for every engine.
 //!
 //! A file of `tests/vectors/` is one [`Vector`]: a configuration, and packets that meet it one after the other. The files are written
-//! from [`scenarios`] by the reference engine (`DCQCN_WRITE_VECTORS=1 cargo test -p dcqcn-tests --test vectors`); whoever reads one needs
+//! from [`scenarios()`] by the reference engine (`DCQCN_WRITE_VECTORS=1 cargo test -p dcqcn-tests --test vectors`); whoever reads one needs
 //! nothing else.
 
 mod scenarios;

@@ -121,7 +121,7 @@ fn the_data_plane_stays_when_its_process_ends() -> Result<()> {
     assert!(matches!(refused.downcast_ref(), Some(Error::AlreadyAttached { .. })), "{refused}");
     marks(&pair)?;
     let held = Held::by(&pair.a, "a0")?;
-    assert_eq!((held.maps.len(), held.programs.len()), (MAPS.len(), 1), "{held:?}");
+    assert_eq!((held.maps.len(), held.programs.len()), (MAPS.len(), 2), "{held:?}");
     dcqcn(&pair.a, "detach a0")?;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, before);
@@ -142,7 +142,7 @@ fn an_interface_made_anew_is_attached_anew() -> Result<()> {
     request.settings.pacer = Some(PacerChoice::Htb);
     pair.a.attach_as(&request)?;
     let first = Held::by(&pair.a, "a0")?;
-    assert_eq!(first.programs.len(), 3, "{first:?}");
+    assert_eq!(first.programs.len(), 4, "{first:?}");
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
     let listed = pair.a.run(attach::list)??;
     assert!(!pair.a.run(|| attach::is_alive(&listed[0]))??);

@@ -13,6 +13,7 @@ mod takeover;
 use std::fs;
 use std::path::Path;
 
+use aya::Ebpf;
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Params, Port, Quantity, Unit};
 use nix::time::{ClockId, clock_gettime};
@@ -23,7 +24,7 @@ pub use error::Error;
 use place::Place;
 pub use takeover::{Claim, claim, revise, upgrade};
 
-use crate::dataplane::{self, Maps, Sizes};
+use crate::dataplane::{self, EXPIRE, Expire, Maps, Sizes, classifier};
 use crate::net::tc::SavedQdisc;
 use crate::net::{Link, Netlink};
 use crate::pacer;
@@ -155,6 +156,16 @@ pub fn open(iface: &str) -> Result<Attachment, Error> {
     Ok(Attachment { info, maps })
 }
 
+/// Opens the program that removes the idle flows of `iface`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_expire(iface: &str) -> Result<Expire, Error> {
+    let place = Place::here()?;
+    find(&place, iface)?;
+    Ok(Expire::pinned(&place.pins(iface))?)
+}
+
 /// The file system that attachments live on, as this process sees it; mounted if need be. Two that are equal are the
 /// same.
 ///
@@ -282,6 +293,7 @@ impl Plan {
         write(&info)?;
         let mut ebpf = dataplane::load(sizes, false, Some(pins))?;
         Maps::take(&mut ebpf)?.set_params(&params)?;
+        pin_expire(&mut ebpf, pins)?;
         // From here on packets are seen; what it takes to put things back is written down before it is changed.
         match config.scalars.pacer {
             PACER_FQ | PACER_HTB => {
@@ -296,6 +308,19 @@ impl Plan {
         write(&info)?;
         attached.map(|()| info)
     }
+}
+
+/// Pins the program that removes idle flows, in the place of an older one.
+fn pin_expire(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
+    let path = pins.join(EXPIRE);
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Error::File { path, source });
+        }
+        _ => {}
+    }
+    let pinned = classifier(ebpf, EXPIRE)?.pin(&path);
+    pinned.map_err(|source| Error::File { path, source: std::io::Error::other(source) })
 }
 
 /// Refuses an interface that is in use, and removes what an interface of the same name that is gone left behind.

@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::hooks::XDP_PEER;
 use super::place::Place;
-use super::{Error, Info, Request, probe, write_info};
+use super::{Error, Info, Request, pin_expire, probe, write_info};
 use crate::dataplane::{self, Maps, PROGRAMS, Sizes, classifier, xdp};
 use crate::object::OBJECT;
 use crate::params::{PacerChoice, Settings, XdpModeChoice, word};
@@ -111,6 +111,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             next: "; what is attached stays",
         }
     };
+    pin_expire(&mut ebpf, &pins)?;
     let mut replaced = Vec::new();
     for (pin, program) in [("egress", PROGRAMS[2]), ("ingress", PROGRAMS[1])] {
         if let Some(link) = pinned(&pins.join(pin)).map_err(failed(pin))? {

@@ -8,7 +8,7 @@ use dcqcn_common::params::{Config, Quantity, Unit};
 use serde::Serialize;
 
 use super::output::Output;
-use super::targets::{self, ChangeReport, Ifaces};
+use super::targets::{self, ChangeReport, Ifaces, Parameter};
 use crate::params::quantity::parse_rate_bps;
 use crate::params::{Key, Profile, ProfileError, word};
 use crate::render::Table;
@@ -108,27 +108,10 @@ struct ShowReport {
     parameters: Vec<Parameter>,
 }
 
-#[derive(Serialize)]
-struct Parameter {
-    key: String,
-    /// In the base unit.
-    value: u64,
-    unit: &'static str,
-    text: String,
-    default_text: String,
-}
-
 impl ShowReport {
     fn new(profile: Profile, link_rate_bps: Option<u64>, config: &Config) -> Self {
         let shown = |key: &Key| key.in_profiles() && !matches!(key, Key::Wred(1.., _));
-        let parameter = |key: Key| Parameter {
-            key: key.to_string(),
-            value: key.get(config),
-            unit: key.unit_name(),
-            text: key.text(config),
-            default_text: key.text(&Config::DEFAULT),
-        };
-        let parameters = Key::all().filter(shown).map(parameter).collect();
+        let parameters = Key::all().filter(shown).map(|key| Parameter::new(key, config)).collect();
         Self { profile: word(&profile), link_rate_bps, parameters }
     }
 }
@@ -139,12 +122,7 @@ impl fmt::Display for ShowReport {
         if let Some(bps) = self.link_rate_bps {
             write!(f, " on a link of {}", Quantity(bps, Unit::BitsPerSecond))?;
         }
-        let mut table = Table::new(&["PARAMETER", ">VALUE", ">DEFAULT"]);
-        for Parameter { key, text, default_text, .. } in &self.parameters {
-            let default = if text == default_text { String::new() } else { default_text.clone() };
-            table.row([key.clone(), text.clone(), default]);
-        }
-        write!(f, "\n{table}")
+        write!(f, "\n{}", Parameter::table(&self.parameters))
     }
 }
 

@@ -48,8 +48,7 @@ impl RunArgs {
         } else {
             (Source::Ifaces(ifaces), Config::default())
         };
-        let format = log_format.or(config.log_format).unwrap_or_default();
-        let log = Log::begin(format, config.log_filter.as_deref())?;
+        let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
         daemon::run(Options { source, detach_on_exit }, config, &log)
     }
 }

@@ -13,6 +13,7 @@ use super::p4::Target;
 use crate::attach::{self, Change, Info, Refused};
 use crate::audit;
 use crate::params::{Assignment, Key, SetError, differing};
+use crate::render::Table;
 
 /// The interfaces to work on.
 #[derive(Clone, Debug, Args)]
@@ -298,6 +299,42 @@ impl fmt::Display for ChangeReport {
             Self::One(one) => write!(f, "{one}"),
             Self::Several { interfaces } => each(f, interfaces.iter().map(|one| (one.iface.as_str(), one))),
         }
+    }
+}
+
+/// A parameter and its value.
+#[derive(Serialize)]
+pub(super) struct Parameter {
+    pub(super) key: String,
+    /// In the base unit.
+    value: u64,
+    unit: &'static str,
+    /// As people write it.
+    text: String,
+    default: u64,
+    default_text: String,
+}
+
+impl Parameter {
+    pub(super) fn new(key: Key, config: &Config) -> Self {
+        Self {
+            key: key.to_string(),
+            value: key.get(config),
+            unit: key.unit_name(),
+            text: key.text(config),
+            default: key.default(),
+            default_text: key.text(&Config::DEFAULT),
+        }
+    }
+
+    /// One row for each; the default stands where it is another.
+    pub(super) fn table(parameters: &[Self]) -> Table {
+        let mut table = Table::new(&["PARAMETER", ">VALUE", ">DEFAULT"]);
+        for Self { key, value, text, default, default_text, .. } in parameters {
+            let default = if value == default { String::new() } else { default_text.clone() };
+            table.row([key.clone(), text.clone(), default]);
+        }
+        table
     }
 }
 

@@ -9,9 +9,8 @@ use serde::Serialize;
 
 use super::output::Output;
 use super::p4::Target;
-use super::targets::{self, ChangeReport, RequiredEdits};
+use super::targets::{self, ChangeReport, Parameter, RequiredEdits};
 use crate::params::{Group, Key, UnknownKey};
-use crate::render::Table;
 
 /// Show the parameters in force.
 #[derive(Debug, Args)]
@@ -129,18 +128,6 @@ struct GetReport {
     parameters: Vec<Parameter>,
 }
 
-#[derive(Serialize)]
-struct Parameter {
-    key: String,
-    /// In the base unit.
-    value: u64,
-    unit: &'static str,
-    /// As people write it.
-    text: String,
-    default: u64,
-    default_text: String,
-}
-
 impl GetReport {
     fn new(iface: String, keys: &[Key], group: Option<Group>, config: &Config) -> Self {
         let keys: Vec<Key> = if keys.is_empty() {
@@ -149,28 +136,14 @@ impl GetReport {
         } else {
             keys.to_vec()
         };
-        let parameter = |key: Key| Parameter {
-            key: key.to_string(),
-            value: key.get(config),
-            unit: key.unit_name(),
-            text: key.text(config),
-            default: key.default(),
-            default_text: key.text(&Config::DEFAULT),
-        };
         let keys = keys.into_iter().filter(|key| group.is_none_or(|group| key.group() == group));
-        Self { iface, parameters: keys.map(parameter).collect() }
+        Self { iface, parameters: keys.map(|key| Parameter::new(key, config)).collect() }
     }
 }
 
 impl fmt::Display for GetReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["PARAMETER", ">VALUE", ">DEFAULT"]);
-        for parameter in &self.parameters {
-            let changed = parameter.value != parameter.default;
-            let default = if changed { parameter.default_text.clone() } else { String::new() };
-            table.row([parameter.key.clone(), parameter.text.clone(), default]);
-        }
-        write!(f, "{table}")
+        write!(f, "{}", Parameter::table(&self.parameters))
     }
 }
 

@@ -1,17 +1,18 @@
-//! Counting flows that have been silent for long.
+//! Removing flows that have been silent for long.
 //!
-//! They are counted and not removed. User space can write a set of flows only as a whole: under its lock, but what a packet
-//! changed between the read and the write would be lost. They do no harm: a new flow takes the place of the one that has
-//! been silent longest.
+//! User space can write a set of flows only as a whole, and what a packet changed between the read and the write would be
+//! lost. So it only finds the sets that have idle flows; a program removes them, under the set's lock and by its own look
+//! at the time.
 
 use std::time::Duration;
 
 use anyhow::Result;
+use dcqcn_common::events::Table;
 
 use super::tasks::{Subject, Work};
-use crate::attach::Attachment;
+use crate::attach::{self, Attachment};
 use crate::clock::monotonic_ns;
-use crate::dataplane::Maps;
+use crate::dataplane::{Expire, Maps};
 
 /// Most and least often that is looked at the tables, each a whole one.
 const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
@@ -19,37 +20,39 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_s
 struct Age {
     iface: String,
     maps: Maps,
+    expire: Expire,
     idle: Duration,
-    last: Option<[usize; 4]>,
 }
 
-/// Begins counting, if anybody wants to know.
+/// Begins, if anybody wants it.
 pub(super) fn begin(subject: &Subject) -> Result<Option<Box<dyn Work>>> {
     let Some(idle) = subject.age_idle else {
         return Ok(None);
     };
     let Attachment { info, maps } = subject.open()?;
-    Ok(Some(Box::new(Age { iface: info.iface, maps, idle, last: None })))
+    let expire = attach::open_expire(&info.iface)?;
+    Ok(Some(Box::new(Age { iface: info.iface, maps, expire, idle })))
 }
 
 impl Work for Age {
     fn turn(&mut self) -> Result<Duration> {
-        let idle_ns = u64::try_from(self.idle.as_nanos()).unwrap_or(u64::MAX);
-        let now_ns = monotonic_ns();
-        let mut counts = [0; 4];
-        let [rp_flows, rp_idle, np_flows, np_idle] = &mut counts;
-        for flow in self.maps.rp_flows() {
-            *rp_flows += 1;
-            *rp_idle += usize::from(now_ns.saturating_sub(flow?.2.last_seen_ns) >= idle_ns);
+        let Self { iface, maps, expire, idle } = self;
+        let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
+        let before_ns = monotonic_ns().saturating_sub(idle_ns);
+        let is_idle = |last_seen_ns: u64| last_seen_ns != 0 && last_seen_ns < before_ns;
+        let (mut rp_flows, mut np_flows) = (0, 0);
+        for (index, set) in (0..).zip(maps.rp_sets()) {
+            if set?.ways.iter().any(|flow| is_idle(flow.last_seen_ns)) {
+                rp_flows += expire.run(Table::Rp, index, before_ns)?;
+            }
         }
-        for flow in self.maps.np_flows() {
-            *np_flows += 1;
-            *np_idle += usize::from(now_ns.saturating_sub(flow?.last_seen_ns) >= idle_ns);
+        for (index, set) in (0..).zip(maps.np_sets()) {
+            if set?.ways.iter().any(|flow| is_idle(flow.last_seen_ns)) {
+                np_flows += expire.run(Table::Np, index, before_ns)?;
+            }
         }
-        if self.last != Some(counts) {
-            let [rp_flows, rp_idle, np_flows, np_idle] = counts;
-            tracing::info!(iface = self.iface, rp_flows, rp_idle, np_flows, np_idle, "flows");
-            self.last = Some(counts);
+        if rp_flows + np_flows != 0 {
+            tracing::info!(iface, rp_flows, np_flows, "idle flows removed");
         }
         let (shortest, longest) = LOOK;
         Ok((self.idle / 4).clamp(shortest, longest))

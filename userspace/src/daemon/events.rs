@@ -8,6 +8,7 @@ use super::tasks::{Subject, Work};
 use crate::attach::Attachment;
 use crate::clock::monotonic_ns;
 use crate::events::{EventRow, Kind, Reader};
+use crate::params::word;
 
 /// How often it is looked for new ones.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -26,17 +27,27 @@ pub(super) fn begin(subject: &Subject) -> Result<Option<Box<dyn Work>>> {
 impl Work for Events {
     fn turn(&mut self) -> Result<Duration> {
         let (clock, now_ns, iface) = (SystemTime::now(), monotonic_ns(), &self.iface);
-        for entry in self.reader.read() {
-            let Some(row) = EventRow::new(iface, &entry, clock, now_ns) else {
-                continue;
-            };
-            let (event, left_out) = (crate::params::word(&row.event), row.left_out);
+        let entries = self.reader.read();
+        let rows = entries.iter().filter_map(|entry| EventRow::new(iface, entry, clock, now_ns));
+        // Of what goes wrong, the last of its kind, and how many there were.
+        let mut wrong: Vec<(EventRow, u64)> = Vec::new();
+        for row in rows {
             match row.event {
                 // What DCQCN does all the time.
-                Kind::RateCut => tracing::debug!(iface, left_out, "{event}: {}", row.detail),
-                Kind::FlowPaired => tracing::info!(iface, left_out, "{event}: {}", row.detail),
-                _ => tracing::warn!(iface, left_out, "{event}: {}", row.detail),
+                Kind::RateCut => {
+                    tracing::debug!(iface, left_out = row.left_out, "{}: {}", word(&row.event), row.detail)
+                }
+                Kind::FlowPaired => {
+                    tracing::info!(iface, left_out = row.left_out, "{}: {}", word(&row.event), row.detail)
+                }
+                _ => match wrong.iter_mut().find(|(last, _)| last.event == row.event) {
+                    Some((last, times)) => (*times, *last) = (*times + 1 + row.left_out, row),
+                    None => wrong.push((row.clone(), 1 + row.left_out)),
+                },
             }
+        }
+        for (last, times) in wrong {
+            tracing::warn!(iface, times, "{}: {}", word(&last.event), last.detail);
         }
         Ok(PERIOD)
     }

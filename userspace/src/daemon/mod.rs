@@ -204,10 +204,10 @@ impl<'a> Daemon<'a> {
     }
 
     fn apply(&mut self, config: Config) -> Result<(), Refused> {
-        let (metrics, filter) = (config.metrics, config.log_filter.clone());
+        let (metrics, format, filter) = (config.metrics, config.log_format, config.log_filter.clone());
         let listener = self.metrics.prepare(metrics)?;
         self.fleet.reload(config)?;
-        self.log.set_filter(filter.as_deref());
+        self.log.set(format, filter.as_deref());
         Ok(self.metrics.switch(metrics, listener)?)
     }
 

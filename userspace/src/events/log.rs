@@ -4,9 +4,8 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use dcqcn_common::events::{self, Atomic, Event, EventLog, Found, SLOTS};
+use dcqcn_common::events::{self, Event, EventLog, Found, Native, SLOTS};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A log, shared with the programs or this process's own.
@@ -14,21 +13,6 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 pub struct Log {
     at: NonNull<EventLog>,
     mapped: bool,
-}
-
-/// Memory shared with other CPUs, and with the programs on them.
-struct Shared;
-
-impl Atomic for Shared {
-    unsafe fn increment(at: *mut u64) -> u64 {
-        // SAFETY: the caller's promise.
-        unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel)
-    }
-
-    unsafe fn swap(at: *mut u64, value: u64) -> u64 {
-        // SAFETY: the caller's promise.
-        unsafe { AtomicU64::from_ptr(at) }.swap(value, Ordering::AcqRel)
-    }
 }
 
 impl Log {
@@ -53,19 +37,19 @@ impl Log {
     /// Enters an event, at most one per `interval_ns` (not 0) of its kind; false if it is left out.
     pub(crate) fn record(&self, interval_ns: u64, event: Event) -> bool {
         // SAFETY: valid while `self` lives; all who write to it do so by this function.
-        unsafe { events::record::<Shared>(self.at.as_ptr(), interval_ns, event) }
+        unsafe { events::record::<Native>(self.at.as_ptr(), interval_ns, event) }
     }
 
     /// Number of the newest entry; 0 = there is none.
     pub(super) fn newest(&self) -> u64 {
         // SAFETY: as above.
-        load(unsafe { &raw const (*self.at.as_ptr()).newest })
+        unsafe { events::newest(self.at.as_ptr()) }
     }
 
     /// Looks for entry `number`, from 1.
     pub(super) fn look(&self, number: u64) -> Found {
         // SAFETY: as above.
-        unsafe { events::look(self.at.as_ptr(), number, load) }
+        unsafe { events::look(self.at.as_ptr(), number) }
     }
 
     /// All it has, oldest first.
@@ -74,12 +58,6 @@ impl Log {
         let found = (newest.saturating_sub(SLOTS as u64) + 1..=newest).map(|number| self.look(number));
         found.filter_map(|found| if let Found::Event(event) = found { Some(event) } else { None }).collect()
     }
-}
-
-/// Reads a number that others write.
-fn load(at: *const u64) -> u64 {
-    // SAFETY: `look` and `newest` give the address of a number of a log that is alive.
-    unsafe { AtomicU64::from_ptr(at.cast_mut()) }.load(Ordering::Acquire)
 }
 
 impl Drop for Log {

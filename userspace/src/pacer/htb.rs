@@ -1,9 +1,10 @@
 //! The HTB pacer's loop: a class for every QP that was cut, its rate kept current.
 //!
-//! The reaction point tells which flow a CNP has cut, and the loop sets that class's rate at once. Recovery is slower
-//! than the loop's tick, so a tick reads the flows that have a class and sets the rates that have moved.
+//! The reaction point tells which flow a CNP has cut, and the loop sets that class's rate at once. Between cuts a rate changes
+//! by the flow's timer and byte counter, at times that the last look at it tells: then it is read again. One back at the line
+//! rate is left alone until its next cut. A tick reads so many at most, those first that have waited longest.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::htb_minor;
 use dcqcn_common::layout::{Cut, RpFlow};
 use dcqcn_common::params::Params;
+use dcqcn_common::rate::{Due, RateMachine, RpParams};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{HTB_MAJOR, class, port_classes};
@@ -20,8 +22,11 @@ use crate::dataplane::Maps;
 use crate::net::Netlink;
 use crate::net::tc::{Batch, Handle};
 
-/// How often recovering rates are followed.
+/// How often recovering rates are followed at most.
 const TICK: Duration = Duration::from_millis(1);
+const TICK_NS: u64 = 1_000_000;
+/// How many flows are read in a tick, so that it does not take all of its millisecond.
+const READS: usize = 128;
 /// How long a loop without a class waits for a cut.
 const REST: Duration = Duration::from_millis(500);
 /// How often classes that nobody needs any more are given back, and flows looked at that gave theirs back.
@@ -37,6 +42,8 @@ struct Class {
     id: QpId,
     place: (u32, usize),
     rate_bps: u64,
+    /// Its entry in [`HtbPacer::due`]; `u64::MAX` = it has none.
+    due_ns: u64,
 }
 
 /// Keeps the classes of one interface.
@@ -48,6 +55,11 @@ pub struct HtbPacer {
     /// What the port's own classes were last set to; 0 before that.
     line_bps: u64,
     classes: HashMap<u32, Class>,
+    /// When the rate of a class can have changed next, CLOCK_MONOTONIC; each class once, or not at all.
+    due: BTreeSet<(u64, u32)>,
+    /// The parameters that this was told from.
+    rp: Option<RpParams>,
+    ticked_ns: u64,
     /// Flows that gave their class back when they fell silent: they get it again when they send.
     silent: HashMap<u32, Class>,
     swept_ns: u64,
@@ -68,6 +80,9 @@ impl HtbPacer {
             mtu_bytes,
             line_bps: 0,
             classes: HashMap::new(),
+            due: BTreeSet::new(),
+            rp: None,
+            ticked_ns: 0,
             silent: HashMap::new(),
             swept_ns: 0,
             pruned_ns: 0,
@@ -92,13 +107,8 @@ impl HtbPacer {
         if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
             self.swept_ns = now_ns;
             self.sweep(&mut batch, &params, now_ns)?;
-        } else {
-            let places: Vec<_> = self.classes.values().map(|class| class.place).collect();
-            for place in places {
-                if let Some(flow) = self.maps.rp_flow(place.0, place.1)? {
-                    self.follow(&mut batch, &params, now_ns, place, flow);
-                }
-            }
+        } else if now_ns.saturating_sub(self.ticked_ns) >= TICK_NS {
+            self.tick(&mut batch, &params, now_ns)?;
         }
         if now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS {
             self.pruned_ns = now_ns;
@@ -113,10 +123,12 @@ impl HtbPacer {
     fn wait(&self) -> Result<()> {
         let mut fds = [PollFd::new(self.maps.cuts_fd(), PollFlags::POLLIN)];
         // The first look finds what was cut while nobody looked.
-        let time = match self.swept_ns {
-            0 => Duration::ZERO,
-            _ if self.classes.is_empty() => REST,
-            _ => TICK,
+        let time = match (self.swept_ns, self.due.first()) {
+            (0, _) => Duration::ZERO,
+            (_, None) => REST,
+            (_, Some((due_ns, _))) => {
+                Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, REST)
+            }
         };
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
         match poll(&mut fds, timeout) {
@@ -152,14 +164,52 @@ impl HtbPacer {
             return;
         }
         flow.machine.advance(&params.rp, now_ns);
-        let rate_bps = flow.machine.rate_bps;
-        let known = self.classes.get(&minor).filter(|class| class.id == flow.id);
-        // A tenth of a percent is less than the kernel's own rounding of bursts.
-        if known.is_some_and(|class| class.rate_bps.abs_diff(rate_bps) <= rate_bps / 1_000) {
-            return;
+        let mut rate_bps = flow.machine.rate_bps;
+        let due_ns = next_change_ns(&flow.machine, &params.rp, now_ns);
+        let old = self.classes.remove(&minor);
+        if let Some(old) = &old {
+            self.due.remove(&(old.due_ns, minor));
         }
-        batch.replace_htb_class(&class(handle(minor), rate_bps, self.mtu_bytes));
-        self.classes.insert(minor, Class { id: flow.id, place, rate_bps });
+        // A tenth of a percent is less than the kernel's own rounding of bursts.
+        match old.filter(|class| class.id == flow.id) {
+            Some(class) if class.rate_bps.abs_diff(rate_bps) <= rate_bps / 1_000 => rate_bps = class.rate_bps,
+            _ => batch.replace_htb_class(&class(handle(minor), rate_bps, self.mtu_bytes)),
+        }
+        if due_ns != u64::MAX {
+            self.due.insert((due_ns, minor));
+        }
+        self.classes.insert(minor, Class { id: flow.id, place, rate_bps, due_ns });
+    }
+
+    /// Looks at the flows whose rate can have changed, as many as a tick has time for.
+    fn tick(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+        self.ticked_ns = now_ns;
+        if self.rp != Some(params.rp) {
+            // Other periods: nothing that was told from the old ones holds.
+            self.rp = Some(params.rp);
+            self.due.clear();
+            for (minor, class) in &mut self.classes {
+                class.due_ns = 0;
+                self.due.insert((0, *minor));
+            }
+        }
+        for _ in 0..READS {
+            let Some(&(due_ns, minor)) = self.due.first().filter(|(due_ns, _)| *due_ns <= now_ns) else {
+                break;
+            };
+            let Some(class) = self.classes.get_mut(&minor) else {
+                self.due.remove(&(due_ns, minor));
+                continue;
+            };
+            let place = class.place;
+            // Unless it is found to have another: a flow that is gone is left to the next pruning.
+            class.due_ns = u64::MAX;
+            self.due.remove(&(due_ns, minor));
+            if let Some(flow) = self.maps.rp_flow(place.0, place.1)? {
+                self.follow(batch, params, now_ns, place, flow);
+            }
+        }
+        Ok(())
     }
 
     /// Looks at the whole table.
@@ -190,6 +240,7 @@ impl HtbPacer {
                 continue;
             }
             batch.delete_class(handle(minor));
+            self.due.remove(&(class.due_ns, minor));
             if flow.is_some() {
                 self.silent.insert(minor, class);
             }
@@ -202,6 +253,20 @@ impl HtbPacer {
         let flow = self.maps.rp_flow(class.place.0, class.place.1)?;
         Ok(flow.filter(|flow| flow.id == class.id && flow.machine.active != 0))
     }
+}
+
+/// When the rate of a machine that was advanced to `now_ns` can change next but for a CNP; `u64::MAX` = never. A byte counter
+/// moves no faster than the rate allows.
+fn next_change_ns(machine: &RateMachine, rp: &RpParams, now_ns: u64) -> u64 {
+    let Due { cut_ns, increase_ns, .. } = machine.due(rp, now_ns);
+    let is_at_line = machine.rate_bps >= rp.line_rate_bps;
+    let left_bytes = rp.byte_reset_bytes.saturating_sub(machine.bytes);
+    let bytes_ns = (rp.byte_reset_bytes != 0 && !is_at_line)
+        .then(|| left_bytes.saturating_mul(8_000_000_000).checked_div(machine.rate_bps))
+        .flatten()
+        .map(|after_ns| now_ns.saturating_add(after_ns));
+    let next_ns = [cut_ns, increase_ns.filter(|_| !is_at_line), bytes_ns].into_iter().flatten().min();
+    next_ns.map_or(u64::MAX, |next_ns| next_ns.max(now_ns.saturating_add(TICK_NS)))
 }
 
 /// Silent for so long that its class serves nobody.

@@ -16,6 +16,7 @@
 
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 
+use super::bisect;
 use super::fluid::FixedPoint;
 
 /// What one flow is like.
@@ -107,12 +108,8 @@ pub fn fixed_point(
         threshold: scalars.rpg_threshold,
     };
     // By bisection between a mark in a million packets and every packet; both ends stand for themselves.
-    let (mut low, mut high) = (1e-6f64, 1.0f64);
-    for _ in 0..60 {
-        let middle = (low * high).sqrt();
-        if cycle.loss_bps(middle) < 0.0 { low = middle } else { high = middle }
-    }
-    Some(FixedPoint::new(wred, low))
+    let marking_probability = bisect(1e-6, 1.0, |low, high| (low * high).sqrt(), |p| cycle.loss_bps(p) < 0.0);
+    Some(FixedPoint::new(wred, marking_probability))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER, WredConfig};
 use serde::Serialize;
 
+use super::bisect;
 use super::trajectory::{self, Settled};
 
 /// The fixed point of one bottleneck.
@@ -142,13 +143,7 @@ impl Model {
 
     /// p*, by bisection: `surplus` rises from below 0 at p = 0 to a² alpha = 1 at p = 1.
     fn marking_probability(&self) -> f64 {
-        let (mut low, mut high) = (0.0, 1.0);
-        // A double has 53 bits, and p* no more than a dozen zeros in front.
-        for _ in 0..100 {
-            let middle = 0.5 * (low + high);
-            if self.surplus(middle) < 0.0 { low = middle } else { high = middle }
-        }
-        low
+        bisect(0.0, 1.0, f64::midpoint, |p| self.surplus(p) < 0.0)
     }
 }
 
