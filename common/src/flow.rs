@@ -5,8 +5,8 @@
 //! point its CNP interval.
 //!
 //! The tables are set-associative, as a cache is: a hash picks a set of eight, within which the least recently used
-//! goes first. One lookup in an array, one lock, no allocation, and the same result in every engine. (The kernel's LRU
-//! hash cannot hold a `bpf_spin_lock`, and whom it evicts depends on the CPU.)
+//! goes first. One lookup in an array, one lock, no allocation, and the same result in every engine. (Whom the kernel's
+//! LRU hash evicts depends on the CPU.)
 
 use crate::layout::{CmFlow, NpFlow, RpFlow, Set, WAYS};
 use crate::pacing::{Departure, Pacer};
@@ -95,6 +95,8 @@ pub struct Place {
     pub evicts: bool,
 }
 
+/// Bits of the number of a way.
+const WAY_BITS: u32 = WAYS.trailing_zeros();
 /// Bits of [`Set::selected`] above the way.
 const MISSING: u32 = 1 << 8;
 const EVICTS: u32 = 1 << 9;
@@ -109,18 +111,19 @@ impl<T: Entry> Set<T> {
 
     #[inline(always)]
     fn search(&self, id: &QpId, tag: u32) -> u32 {
-        let mut victim = 0;
-        let mut oldest_ns = u64::MAX;
+        // The tags share a cache line with the lock: who is there is found without a look at anybody else's.
         for (way, (entry, &entry_tag)) in self.ways.iter().zip(&self.tags).enumerate() {
             if entry_tag == tag && entry.id() == *id {
                 return way as u32;
             }
-            if entry.last_seen_ns() < oldest_ns {
-                oldest_ns = entry.last_seen_ns();
-                victim = way as u32;
-            }
         }
-        victim | if oldest_ns == 0 { MISSING } else { MISSING | EVICTS }
+        // Time and place in one number, so that the verifier does not follow each way by itself: 2^61 ns are 73 years.
+        let mut oldest = u64::MAX;
+        for (way, entry) in self.ways.iter().enumerate() {
+            oldest = oldest.min(entry.last_seen_ns() << WAY_BITS | way as u64);
+        }
+        let evicts = if oldest >> WAY_BITS == 0 { MISSING } else { MISSING | EVICTS };
+        (oldest % WAYS as u64) as u32 | evicts
     }
 
     /// The place selected last.
@@ -183,8 +186,7 @@ pub const fn set_index(hash: u32, mask: u32) -> u32 {
     (hash >> 1) & mask
 }
 
-/// Zero, without the compiler's knowing it: zeros in a row it would clear by a call of memset, and under a lock Linux 6.1
-/// refuses calls.
+/// Zero, without the compiler's knowing it: zeros in a row it would clear by a call of memset, byte by byte.
 #[inline(always)]
 fn zero() -> u64 {
     core::hint::black_box(0)
@@ -324,18 +326,13 @@ impl CmFlow {
 mod tests {
     extern crate std;
     use super::*;
-    use crate::layout::{DEFAULT_FLOWS, NpSet, bpf_spin_lock};
+    use crate::layout::{DEFAULT_FLOWS, NpSet};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    const EMPTY: NpSet = Set {
-        lock: bpf_spin_lock { val: 0 },
-        selected: 0,
-        tags: [0; WAYS],
-        _line: [0; 6],
-        ways: [NpFlow::EMPTY; WAYS],
-    };
+    const EMPTY: NpSet =
+        Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
 
     const SETS: u32 = DEFAULT_FLOWS / WAYS as u32;
 

@@ -24,8 +24,10 @@ use crate::wire::udp::Udp;
 
 /// Maps, clock and random source of a hook. `'p` is how long parameters live.
 pub trait Env<'p> {
-    /// The parameters in force, the same for the whole packet; `None` before the first were written.
+    /// The parameters in force; `None` before the first were written. Asked once for each packet, so that it sees no two.
     fn params(&self) -> Option<&'p Params>;
+    /// The same, where the port is one of two in line; `None` elsewhere. For XDP.
+    fn inline(&self) -> Option<&'p Params>;
     /// Monotonic time, the same for the whole packet; first read before any lock is taken.
     fn now_ns(&mut self) -> u64;
     /// A uniform random number.
@@ -38,7 +40,7 @@ pub trait Env<'p> {
     fn queue(&mut self, index: u32, update: impl Fn(u64) -> Enqueued) -> Option<u64>;
     /// What really waits in the queue `index`, if the controller ever read it.
     fn backlog(&self, index: u32) -> Option<Backlog>;
-    /// Runs `f` on a set of the RP table under its lock; no calls that leave `f` are allowed inside.
+    /// Runs `f` on a set of the RP table under its lock; `None` if it is not to be had.
     fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R>;
     /// Runs `f` on a set of the NP table under its lock.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
@@ -120,18 +122,17 @@ pub const CNP_TTL: u8 = 64;
 /// XDP, ingress: feeds CNPs to the rate machines of this host; inline, marks and forwards everything.
 #[inline(always)]
 pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
-    let Some(p) = h.env().params() else {
-        return XdpVerdict::Pass;
-    };
-    let inline = p.port.ifindex[1] != 0;
-    let out = (inline && h.ingress_ifindex() == p.port.ifindex[0]) as usize;
     match classify(h) {
         Err(stat) => h.env().count(stat),
         Ok(roce) => {
             count_kind(h, &roce);
-            if inline {
+            let Some(p) = h.env().params() else {
+                return XdpVerdict::Pass;
+            };
+            if h.env().inline().is_some() {
                 let marking = p.config.scalars.cp_enable != 0;
-                if marking && congestion_point(h, p, &roce, out as u32) == Marking::Drop {
+                let port = way_out(h, p) as u32;
+                if marking && congestion_point(h, p, &roce, port) == Marking::Drop {
                     return XdpVerdict::Drop;
                 }
             } else if roce.kind() == Kind::Cnp && p.config.scalars.rp_enable != 0 {
@@ -145,11 +146,18 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
             }
         }
     }
-    if inline {
+    // Asked anew: what was asked before the verifier may have forgotten. The ports never change.
+    if let Some(p) = h.env().inline() {
         h.env().count(Stat::InlineForwarded);
-        return XdpVerdict::Redirect(p.port.ifindex[out]);
+        return XdpVerdict::Redirect(p.port.ifindex[way_out(h, p)]);
     }
     XdpVerdict::Pass
+}
+
+/// Which of two ports in line a packet leaves by.
+#[inline(always)]
+fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
+    (h.ingress_ifindex() == p.port.ifindex[0]) as usize
 }
 
 /// TC, ingress: the notification point. A CE-marked data packet makes the hook send a marked copy to the own egress,
@@ -202,9 +210,8 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 /// The parameters and the packet, if it is one to do something about; else counts why not.
 #[inline(always)]
 fn look<'p, S: Skb<'p>>(s: &mut S) -> Option<(&'p Params, Roce)> {
-    let p = s.env().params()?;
     match classify(s) {
-        Ok(roce) => Some((p, roce)),
+        Ok(roce) => Some((s.env().params()?, roce)),
         Err(stat) => {
             s.env().count(stat);
             None
@@ -247,6 +254,8 @@ enum Marking {
 /// CP: puts the packet into its class's virtual queue and marks it by the depth it met.
 #[inline(always)]
 fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u32) -> Marking {
+    // First of all, because reading the clock waits for all before it, and nothing for it.
+    let now_ns = h.env().now_ns();
     let tc = class_of(p, roce.dscp());
     let ecn = roce.ecn();
     let frame_bytes = h.frame_len() as u64;
@@ -256,7 +265,6 @@ fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u
         class.ect_packets += (ecn != Ecn::NOT_ECT) as u64;
     }
     let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes;
-    let now_ns = h.env().now_ns();
     let drain = &p.drain[tc];
     let enqueue = |empty_at| drain.enqueue(empty_at, now_ns, wire_bytes);
     let queue = port * CLASSES as u32 + tc as u32;
@@ -325,12 +333,12 @@ fn mark_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
 /// NP: asks the CNP limiter and, if it agrees, sends the clone that will become the CNP.
 #[inline(always)]
 fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
+    let now_ns = s.env().now_ns();
     let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
         return;
     };
     let hash = id.hash(p.port.hash_seed);
     let interval_ns = p.config.scalars.min_time_between_cnps_ns;
-    let now_ns = s.env().now_ns();
     let answer = s.env().np_set(
         set_index(hash, p.port.np_set_mask),
         #[inline(always)]
@@ -558,6 +566,7 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     if rp.line_rate_bps == 0 {
         return TcVerdict::Pass;
     }
+    let now_ns = s.env().now_ns();
     let Some((src, dst)) = roce.addresses(s) else {
         return TcVerdict::Pass;
     };
@@ -573,7 +582,6 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     let hash = id.hash(p.port.hash_seed);
     let index = set_index(hash, p.port.rp_set_mask);
     let frame_bytes = s.frame_len() as u64;
-    let now_ns = s.env().now_ns();
     let turn = s.env().rp_set(
         index,
         #[inline(always)]

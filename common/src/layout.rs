@@ -9,7 +9,7 @@ use crate::rate::RateMachine;
 use crate::stats::Stat;
 
 /// Version of everything in this file and of `Params`.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -24,20 +24,12 @@ pub const PARAMS_SLOTS: u32 = 16;
 /// Virtual queues: [`CLASSES`] for each of the two ports of an inline attachment.
 pub const QUEUES: u32 = 16;
 
-/// `struct bpf_spin_lock`: the verifier finds it in the map's BTF by this name.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct bpf_spin_lock {
-    /// Opaque.
-    pub val: u32,
-}
-
 /// One set of a flow table: eight flows under one lock.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set<T: Entry> {
-    /// Guards everything below; first in the structure, as BTF maps want it.
-    pub lock: bpf_spin_lock,
+    /// Guards everything below: 1 while a program holds it.
+    pub lock: u32,
     /// The place used last; see [`Set::place`].
     pub selected: u32,
     /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
@@ -234,6 +226,18 @@ pub struct Cut {
 
 /// Bytes of the ring that carries [`Cut`]s: a power of two, and of pages.
 pub const CUTS_BYTES: u32 = 1 << 16;
+
+/// What an object is loaded for, once and for all.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// An interface with a host or a router behind it.
+    Host = 0,
+    /// One of two interfaces in line.
+    Inline = 1,
+    /// Tests: clock and random source are those of [`Test`], and the parameters say whether it is in line.
+    Test = 2,
+}
 
 /// Clock and randomness of a program under test, and what it would have done to the outside.
 #[repr(C)]

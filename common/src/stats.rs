@@ -109,6 +109,8 @@ stats! {
     NpFlowEvicted = "np_flow_evicted",
     /// Cuts whose message to the HTB pacer found no room: `dcqcn run` is slow, or does not run.
     CutLost = "cuts_lost",
+    /// Packets that found their part of a flow table held by another CPU for microseconds: they passed as if it were not there.
+    TableBusy = "table_busy",
 }
 
 #[cfg(test)]

@@ -4,18 +4,19 @@
 //! give each packet the next queue pair of a list: a test run repeats one packet.
 #![no_std]
 #![no_main]
-#![feature(asm_experimental_arch)]
+#![feature(asm_experimental_arch, core_intrinsics)]
+#![expect(internal_features, reason = "the BPF target has atomics only as intrinsics")]
 
+mod lock;
 mod packet;
 
 use core::hint::black_box;
 
 use aya_ebpf::EbpfContext as _;
-use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_spin_lock, xdp_action, xdp_md};
-use aya_ebpf::btf_maps::Array as BtfArray;
+use aya_ebpf::bindings::{__sk_buff, BPF_F_MMAPABLE, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action, xdp_md};
+use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_pull_data, bpf_xdp_get_buff_len};
-use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_spin_lock as lock, bpf_spin_unlock as unlock};
-use aya_ebpf::macros::{btf_map, classifier, map, xdp};
+use aya_ebpf::macros::{classifier, map, xdp};
 use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use dcqcn_common::classify::{Frame, classify, mapped};
@@ -23,6 +24,7 @@ use dcqcn_common::flow::{QpId, set_index};
 use dcqcn_common::layout::{DEFAULT_FLOWS, Set, WAYS};
 use dcqcn_common::wire::udp;
 
+use crate::lock::locked;
 use crate::packet::{header, pointer_field};
 
 /// Nothing, in XDP.
@@ -133,8 +135,8 @@ pub struct EdtFlow {
 dcqcn_common::entries!(EdtFlow);
 
 /// The minimal pacer's flows, looked up as the data plane's are.
-#[btf_map]
-pub static EDT: BtfArray<Set<EdtFlow>, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::new();
+#[map]
+pub static EDT: Array<Set<EdtFlow>> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u32, BPF_F_MMAPABLE);
 
 /// 50 Gb/s: 0.16 ns a byte.
 const NS_PER_BYTE_Q24: u64 = (8 << 24) / 50;
@@ -161,30 +163,34 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
         addr: mapped([packet[30], packet[31], packet[32], packet[33]]),
         qpn: u32::from_be_bytes([0, packet[47], packet[48], packet[49]]),
     };
-    let bytes = frame.frame_len() as u64;
-    let hash = id.hash(0);
     // SAFETY: takes no arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
-    let Some(set) = EDT.get_ptr_mut(set_index(hash, DEFAULT_FLOWS / WAYS as u32 - 1)) else {
+    let bytes = frame.frame_len() as u64;
+    let hash = id.hash(0);
+    let departure_ns = locked(
+        EDT.get_ptr_mut(set_index(hash, DEFAULT_FLOWS / WAYS as u32 - 1)),
+        #[inline(always)]
+        |set| {
+            if set.find(&id, hash).missing {
+                let flow = EdtFlow {
+                    id,
+                    _pad: 0,
+                    last_seen_ns: now_ns,
+                    next_ns: now_ns,
+                    ns_per_byte_q24: NS_PER_BYTE_Q24,
+                };
+                set.insert(hash, flow);
+            }
+            let flow = &mut set.ways[set.place().way];
+            flow.last_seen_ns = now_ns;
+            let departure_ns = flow.next_ns.max(now_ns);
+            flow.next_ns = departure_ns + (bytes.wrapping_mul(flow.ns_per_byte_q24) >> 24);
+            departure_ns
+        },
+    );
+    let Some(departure_ns) = departure_ns else {
         return TC_ACT_UNSPEC;
     };
-    let guard = set.cast::<bpf_spin_lock>();
-    // SAFETY: a map value whose first field is the lock.
-    unsafe { lock(guard) };
-    // SAFETY: a map value that is ours while the lock is held.
-    let set = unsafe { &mut *set };
-    if set.find(&id, hash).missing {
-        set.insert(
-            hash,
-            EdtFlow { id, _pad: 0, last_seen_ns: now_ns, next_ns: now_ns, ns_per_byte_q24: NS_PER_BYTE_Q24 },
-        );
-    }
-    let flow = &mut set.ways[set.place().way];
-    flow.last_seen_ns = now_ns;
-    let departure_ns = flow.next_ns.max(now_ns);
-    flow.next_ns = departure_ns + (bytes.wrapping_mul(flow.ns_per_byte_q24) >> 24);
-    // SAFETY: taken above.
-    unsafe { unlock(guard) };
     if departure_ns - now_ns > HORIZON_NS {
         return TC_ACT_SHOT;
     }

@@ -2,19 +2,18 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 
-use aya_ebpf::bindings::bpf_spin_lock;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
-use aya_ebpf::helpers::{bpf_spin_lock as lock, bpf_spin_unlock as unlock};
 use dcqcn_common::events::{self, Atomic, Event, Table};
-use dcqcn_common::flow::{Entry, QpId};
+use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Cut, NpSet, Pair, RpSet, Set};
+use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Cut, Mode, NpSet, Pair, RpSet};
 use dcqcn_common::params::Params;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Enqueued;
 
-use crate::maps::{ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, test};
+use crate::lock::locked;
+use crate::maps::{ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, mode, test};
 
 /// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many.
 #[inline(always)]
@@ -45,7 +44,6 @@ pub enum Hook {
 
 /// One packet's view of the maps.
 pub struct Env {
-    params: Option<&'static Params>,
     counters: Option<*mut Counters>,
     now_ns: u64,
 }
@@ -56,15 +54,32 @@ const QUEUE_RETRIES: u32 = 8;
 impl Env {
     #[inline(always)]
     pub fn new(hook: Hook) -> Self {
-        let params = ACTIVE.get(0).and_then(|active| PARAMS.get(active.slot));
-        Self { params, counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0 }
+        Self { counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0 }
+    }
+
+    /// Counts that a set was not to be had.
+    #[inline(always)]
+    fn had<R>(&mut self, result: Option<R>) -> Option<R> {
+        if result.is_none() {
+            hooks::Env::count(self, Stat::TableBusy);
+        }
+        result
     }
 }
 
 impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn params(&self) -> Option<&'static Params> {
-        self.params
+        ACTIVE.get(0).and_then(|active| PARAMS.get(active.slot))
+    }
+
+    /// What is in line is settled when the object is loaded; a program under test asks its parameters.
+    #[inline(always)]
+    fn inline(&self) -> Option<&'static Params> {
+        if mode() == Mode::Host as u32 {
+            return None;
+        }
+        self.params().filter(|p| mode() == Mode::Inline as u32 || p.port.ifindex[1] != 0)
     }
 
     #[inline(always)]
@@ -145,7 +160,8 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R> {
-        locked(CM.get_ptr_mut(index), f)
+        let result = locked(CM.get_ptr_mut(index), f);
+        self.had(result)
     }
 
     #[inline(always)]
@@ -187,12 +203,14 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R> {
-        locked(RP.get_ptr_mut(index), f)
+        let result = locked(RP.get_ptr_mut(index), f);
+        self.had(result)
     }
 
     #[inline(always)]
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
-        locked(NP.get_ptr_mut(index), f)
+        let result = locked(NP.get_ptr_mut(index), f);
+        self.had(result)
     }
 }
 
@@ -212,18 +230,4 @@ impl Atomic for Memory {
         // SAFETY: the caller's promise.
         unsafe { atomic_xchg::<u64, { AtomicOrdering::AcqRel }>(at, value) }
     }
-}
-
-/// Runs `f` on a set under its lock.
-#[inline(always)]
-fn locked<T: Entry, R>(set: Option<*mut Set<T>>, f: impl FnOnce(&mut Set<T>) -> R) -> Option<R> {
-    let set = set?;
-    let guard = set.cast::<bpf_spin_lock>();
-    // SAFETY: a map value whose first field is the lock, which `f` cannot release.
-    unsafe { lock(guard) };
-    // SAFETY: a map value that is ours while the lock is held.
-    let result = f(unsafe { &mut *set });
-    // SAFETY: taken above.
-    unsafe { unlock(guard) };
-    Some(result)
 }

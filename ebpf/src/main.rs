@@ -8,6 +8,7 @@
 #![expect(internal_features, reason = "the BPF target has atomics only as intrinsics")]
 
 mod env;
+mod lock;
 mod maps;
 mod packet;
 mod skb;

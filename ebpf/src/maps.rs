@@ -2,14 +2,13 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_F_MMAPABLE;
-use aya_ebpf::btf_maps::Array as BtfArray;
-use aya_ebpf::macros::{btf_map, map};
+use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{
-    Active, Backlog, CM_SETS, CUTS_BYTES, CmSet, Counters, DEFAULT_FLOWS, NpSet, PARAMS_SLOTS, Pair, QUEUES,
-    Queue, RpSet, Test, WAYS,
+    Active, Backlog, CM_SETS, CUTS_BYTES, CmSet, Counters, DEFAULT_FLOWS, Mode, NpSet, PARAMS_SLOTS, Pair,
+    QUEUES, Queue, RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
@@ -27,7 +26,7 @@ pub static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(3, 0)
 
 /// Virtual queues: eight for each port.
 #[map]
-pub static QUEUE: Array<Queue> = Array::with_max_entries(QUEUES, 0);
+pub static QUEUE: Array<Queue> = Array::with_max_entries(QUEUES, ALIGNED);
 
 /// What really waits, by the numbers of [`QUEUE`].
 #[map]
@@ -37,17 +36,20 @@ pub static BACKLOG: Array<Backlog> = Array::with_max_entries(QUEUES, 0);
 #[map]
 pub static PAIRS: HashMap<QpId, Pair> = HashMap::with_max_entries(DEFAULT_FLOWS, 0);
 
-/// Flow tables. Their locks need BTF.
-#[btf_map]
-pub static RP: BtfArray<RpSet, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::new();
+/// Values of such an array begin at a page: a set's first line is one of the cache's, and so are its flows'.
+const ALIGNED: u32 = BPF_F_MMAPABLE;
+
+/// Flow tables.
+#[map]
+pub static RP: Array<RpSet> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u32, ALIGNED);
 
 /// See [`RP`].
-#[btf_map]
-pub static NP: BtfArray<NpSet, { DEFAULT_FLOWS as usize / WAYS }> = BtfArray::new();
+#[map]
+pub static NP: Array<NpSet> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u32, ALIGNED);
 
 /// Connections in the making.
-#[btf_map]
-pub static CM: BtfArray<CmSet, { CM_SETS as usize }> = BtfArray::new();
+#[map]
+pub static CM: Array<CmSet> = Array::with_max_entries(CM_SETS, ALIGNED);
 
 /// Cuts, for the HTB pacer.
 #[map]
@@ -61,12 +63,18 @@ pub static EVENTS: Array<EventLog> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub static TEST: Array<Test> = Array::with_max_entries(1, 0);
 
-/// 1 = clock and random source are [`TEST`]'s. Read-only after loading, so the verifier removes the branch.
+/// A [`Mode`]. Read-only after loading, so the verifier removes what the others are for.
 #[unsafe(no_mangle)]
-static TEST_MODE: Global<u32> = Global::new(0);
+static MODE: Global<u32> = Global::new(Mode::Host as u32);
+
+/// What the object was loaded for.
+#[inline(always)]
+pub fn mode() -> u32 {
+    MODE.load()
+}
 
 /// The test map, in a program under test.
 #[inline(always)]
 pub fn test() -> Option<*mut Test> {
-    if TEST_MODE.load() == 0 { None } else { TEST.get_ptr_mut(0) }
+    if mode() == Mode::Test as u32 { TEST.get_ptr_mut(0) } else { None }
 }

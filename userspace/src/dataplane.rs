@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{SchedClassifier, TestRun as _, Xdp};
-use aya::{Ebpf, EbpfLoader, TestRunOptions};
+use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
 use dcqcn_common::events::{EventLog, Table};
-use dcqcn_common::flow::{QpId, set_index};
+use dcqcn_common::flow::{Entry, QpId, set_index};
 use dcqcn_common::layout::{
-    Active, Backlog, CmSet, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair,
-    QUEUES, Queue, RpFlow, RpSet, Test, WAYS,
+    Active, Backlog, CmSet, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, Mode, NpFlow, NpSet, PARAMS_SLOTS,
+    Pair, QUEUES, Queue, RpFlow, RpSet, Set, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 
@@ -25,8 +25,9 @@ pub const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
 pub const MAPS: [&str; 12] =
     ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "BACKLOG", "PAIRS", "RP", "NP", "CM", "CUTS", "EVENTS", "TEST"];
-/// Read a value under its lock (`BPF_F_LOCK`, include/uapi/linux/bpf.h).
-const F_LOCK: u64 = 4;
+/// How often a set that programs are changing is read again. At a million packets per second of one set every other
+/// attempt succeeds.
+const SET_READS: u32 = 100;
 
 /// What goes wrong with the object or its maps.
 #[derive(Debug, thiserror::Error)]
@@ -128,13 +129,13 @@ fn sets(flows: u32) -> u32 {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn load(sizes: Sizes, test_mode: bool, pins: Option<&Path>) -> Result<Ebpf, Error> {
-    let test_mode = u32::from(test_mode);
+pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>) -> Result<Ebpf, Error> {
+    let mode = mode as u32;
     let paths: Vec<(&str, PathBuf)> =
         pins.map(|pins| MAPS.iter().map(|name| (*name, pins.join(name))).collect()).unwrap_or_default();
     let mut loader = EbpfLoader::new();
     loader
-        .override_global("TEST_MODE", &test_mode, true)
+        .override_global("MODE", &mode, true)
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
         .map_max_entries("PAIRS", sizes.pairs());
@@ -293,12 +294,12 @@ impl Maps {
         Ok(queues)
     }
 
-    /// One flow of the RP table, read under its lock; `None` if its place is empty.
+    /// One flow of the RP table, as between two packets; `None` if its place is empty.
     ///
     /// # Errors
     /// There is no such set, or what the kernel says.
     pub fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
-        let set = self.rp.get(&set, F_LOCK).map_err(at("RP"))?;
+        let set = settled(&self.rp, set).map_err(at("RP"))?;
         Ok(set.ways.get(way).copied().filter(|flow| flow.last_seen_ns != 0))
     }
 
@@ -308,7 +309,7 @@ impl Maps {
     /// What the kernel says.
     pub fn rp_find(&self, params: &Params, id: &QpId) -> Result<Option<RpFlow>, Error> {
         let index = set_index(id.hash(params.port.hash_seed), params.port.rp_set_mask);
-        let set = self.rp.get(&index, F_LOCK).map_err(at("RP"))?;
+        let set = settled(&self.rp, index).map_err(at("RP"))?;
         Ok(set.ways.into_iter().find(|flow| flow.last_seen_ns != 0 && flow.id == *id))
     }
 
@@ -348,30 +349,30 @@ impl Maps {
         Ok(self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at)
     }
 
-    /// One set of the RP table, read under its lock.
+    /// One set of the RP table, as between two packets.
     ///
     /// # Errors
     /// There is no such set, or what the kernel says.
     pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
-        self.rp.get(&index, F_LOCK).map_err(at("RP"))
+        settled(&self.rp, index).map_err(at("RP"))
     }
 
-    /// One set of the NP table, read under its lock.
+    /// One set of the NP table, as between two packets.
     ///
     /// # Errors
     /// There is no such set, or what the kernel says.
     pub fn np_set(&self, index: u32) -> Result<NpSet, Error> {
-        self.np.get(&index, F_LOCK).map_err(at("NP"))
+        settled(&self.np, index).map_err(at("NP"))
     }
 
-    /// Every set of the RP table, each read under its lock.
+    /// Every set of the RP table, each as between two packets.
     pub fn rp_sets(&self) -> impl Iterator<Item = Result<RpSet, Error>> {
-        (0..self.rp.len()).map(|index| self.rp.get(&index, F_LOCK).map_err(at("RP")))
+        (0..self.rp.len()).map(|index| settled(&self.rp, index).map_err(at("RP")))
     }
 
-    /// Every set of the NP table, each read under its lock.
+    /// Every set of the NP table, each as between two packets.
     pub fn np_sets(&self) -> impl Iterator<Item = Result<NpSet, Error>> {
-        (0..self.np.len()).map(|index| self.np.get(&index, F_LOCK).map_err(at("NP")))
+        (0..self.np.len()).map(|index| settled(&self.np, index).map_err(at("NP")))
     }
 
     /// Every flow of the RP table, with the index of its set and its way.
@@ -384,9 +385,9 @@ impl Maps {
         })
     }
 
-    /// Every set of connections in the making, each read under its lock.
+    /// Every set of connections in the making, each as between two packets.
     pub fn cm_sets(&self) -> impl Iterator<Item = Result<CmSet, Error>> {
-        (0..self.cm.len()).map(|index| self.cm.get(&index, F_LOCK).map_err(at("CM")))
+        (0..self.cm.len()).map(|index| settled(&self.cm, index).map_err(at("CM")))
     }
 
     /// Every flow of the NP table.
@@ -503,6 +504,23 @@ impl Expire {
         ran.map(|ran| ran.return_value)
             .map_err(|source| Error::Program { name: EXPIRE, source: Box::new(source) })
     }
+}
+
+/// A set as it is between two packets: nobody held it, and it was the same twice. Every packet changes its set, if only
+/// a counter. One that changes each time it is looked at is given as read last.
+fn settled<T: Entry + PartialEq>(array: &Array<MapData, Set<T>>, index: u32) -> Result<Set<T>, MapError>
+where
+    Set<T>: Pod,
+{
+    let mut last = array.get(&index, 0)?;
+    for _ in 0..SET_READS {
+        let set = array.get(&index, 0)?;
+        if set.lock == 0 && set == last {
+            break;
+        }
+        last = set;
+    }
+    Ok(last)
 }
 
 fn live<T>(ways: [T; WAYS], last_seen_ns: impl Fn(&T) -> u64) -> impl Iterator<Item = (usize, T)> {

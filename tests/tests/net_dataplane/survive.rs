@@ -13,6 +13,7 @@ use dcqcn::dataplane::{self, MAPS, Sizes};
 use dcqcn::net::link::VethEnd;
 use dcqcn::net::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn::params::{PacerChoice, Role, Settings, XdpModeChoice};
+use dcqcn_common::layout::Mode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::command::binary;
@@ -262,7 +263,7 @@ struct OtherXdp {
 
 impl OtherXdp {
     fn attach(host: &Host) -> Result<Self> {
-        let mut object = dataplane::load(Sizes { rp_flows: 8, np_flows: 8 }, false, None)?;
+        let mut object = dataplane::load(Sizes { rp_flows: 8, np_flows: 8 }, Mode::Host, None)?;
         let index = host.index("a0")?;
         let program = dataplane::xdp(&mut object)?;
         host.run(|| program.attach_to_if_index(index, XdpMode::Driver))??;

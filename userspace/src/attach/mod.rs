@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use aya::Ebpf;
-use dcqcn_common::layout::LAYOUT_VERSION;
+use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Params, Port, Quantity, Unit};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -184,6 +184,11 @@ pub fn is_alive(info: &Info) -> Result<bool, Error> {
 }
 
 impl Info {
+    /// What its programs are loaded for.
+    fn mode(&self) -> Mode {
+        if self.inline_peer.is_some() { Mode::Inline } else { Mode::Host }
+    }
+
     /// Refuses switches whose program is not attached.
     fn check(&self, config: &Config) -> Result<(), Error> {
         let s = &config.scalars;
@@ -291,7 +296,7 @@ impl Plan {
         let params = Params::new(&config, port(&link, peer.as_ref(), &sizes)?)?;
         fs::create_dir(pins).map_err(|source| Error::File { path: pins.to_owned(), source })?;
         write(&info)?;
-        let mut ebpf = dataplane::load(sizes, false, Some(pins))?;
+        let mut ebpf = dataplane::load(sizes, info.mode(), Some(pins))?;
         Maps::take(&mut ebpf)?.set_params(&params)?;
         pin_expire(&mut ebpf, pins)?;
         // From here on packets are seen; what it takes to put things back is written down before it is changed.

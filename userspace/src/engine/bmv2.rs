@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use dcqcn_common::classify::{Frame, Kind, Roce, classify};
 use dcqcn_common::flow::{Entry as FlowEntry, QpId, set_index, tag};
-use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, WAYS, bpf_spin_lock};
+use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
 
@@ -460,13 +460,7 @@ impl Bmv2 {
     }
 
     fn set<T: FlowEntry>(&self, empty: T, flows: &[T]) -> Set<T> {
-        let mut set = Set {
-            lock: bpf_spin_lock { val: 0 },
-            selected: 0,
-            tags: [0; WAYS],
-            _line: [0; 6],
-            ways: [empty; WAYS],
-        };
+        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [empty; WAYS] };
         for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
             (*way, *place) = (*flow, tag(flow.id().hash(self.params.port.hash_seed)));
         }

@@ -8,7 +8,7 @@ use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{
     Backlog, CM_SETS, ClassCounters, CmFlow, CmSet, Counters, Cut, NpFlow, NpSet, Pair, QUEUES, RpFlow,
-    RpSet, Set, WAYS, bpf_spin_lock,
+    RpSet, Set, WAYS,
 };
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
@@ -48,7 +48,7 @@ pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
 };
 
 const fn empty_set<T: dcqcn_common::flow::Entry>(flow: T) -> Set<T> {
-    Set { lock: bpf_spin_lock { val: 0 }, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
+    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
 }
 
 /// The hooks over plain memory.
@@ -200,6 +200,10 @@ struct View<'a> {
 impl<'a> Env<'a> for View<'a> {
     fn params(&self) -> Option<&'a Params> {
         Some(self.params)
+    }
+
+    fn inline(&self) -> Option<&'a Params> {
+        Some(self.params).filter(|p| p.port.ifindex[1] != 0)
     }
 
     fn now_ns(&mut self) -> u64 {

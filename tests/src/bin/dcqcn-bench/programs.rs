@@ -17,7 +17,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let rounds = if bench.quick { 1 } else { 7 };
     let mut seconds = vec![Vec::new(); PROGRAMS.len()];
     for round in 0..rounds {
-        let mut ebpf = EbpfLoader::new().override_global("TEST_MODE", &0u32, true).load(OBJECT)?;
+        let mut ebpf = EbpfLoader::new().load(OBJECT)?;
         for (name, seconds) in PROGRAMS.iter().zip(&mut seconds) {
             let program = ebpf.program_mut(name).with_context(|| format!("no program {name}"))?;
             let start = Instant::now();

@@ -10,7 +10,7 @@ use aya::programs::{Program, ProgramFd, TestRun as _};
 use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
 use dcqcn::dataplane::{self, Maps, Sizes};
 use dcqcn::engine::Hook;
-use dcqcn_common::layout::DEFAULT_FLOWS;
+use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
@@ -90,14 +90,16 @@ impl Instance {
     /// Loads it with RP and NP tables for `flows` flows.
     pub(crate) fn load(config: &Config, flows: u32, port: impl FnOnce(Port) -> Port) -> Result<Self> {
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
-        let mut ebpf = dataplane::load(sizes, false, None)?;
+        let port = port(Port::new(LO, sizes.rp_sets(), sizes.np_sets()));
+        let mut ebpf =
+            dataplane::load(sizes, if port.ifindex[1] == 0 { Mode::Host } else { Mode::Inline }, None)?;
         let id = match ebpf.map("RP").context("no map RP")? {
             aya::maps::Map::Array(data) => data.info()?.id(),
             _ => anyhow::bail!("RP is no array"),
         };
         let rp = aya::maps::Map::from_map_data(MapData::from_id(id)?)?.try_into()?;
         let mut maps = Maps::take(&mut ebpf)?;
-        let params = Params::new(config, port(Port::new(LO, sizes.rp_sets(), sizes.np_sets())))?;
+        let params = Params::new(config, port)?;
         maps.set_params(&params)?;
         Ok(Self { ebpf, maps, rp, params })
     }
