@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::programs::Program;
+use dcqcn::dataplane::MAX_FLOWS;
 use dcqcn::engine::Hook;
-use dcqcn_common::layout::WAYS;
+use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_tests::packets::Roce;
@@ -19,8 +20,11 @@ use crate::packets::{FAST_BPS, fed};
 use crate::report::{Figure, Section};
 use crate::runner::{Input, Instance, ORDER_LEN, host, program, program_of, run, switch};
 
-/// Places in the table, 95 % of which the most flows would fill if no set overflowed.
-const TABLE: u32 = 1 << 20;
+/// Places in a table of `qps` queue pairs: twice as many, lest sets overflow, where there may be so many.
+fn places(qps: u32) -> u32 {
+    (2 * qps).clamp(DEFAULT_FLOWS, MAX_FLOWS)
+}
+
 const FIRST_QPN: u32 = 0x100;
 /// Numbers of queue pairs.
 pub(crate) const QPS: [u32; 6] = [1, 64, 4_096, 65_536, 262_144, 1_000_000];
@@ -47,9 +51,9 @@ impl Random {
 
 /// Measures how costs grow.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
-    let instance = Instance::load(&host(FAST_BPS), TABLE, |port| port)?;
     let qps = if bench.quick { QPS.get(..3).unwrap_or(&QPS) } else { &QPS };
     for &qps in qps {
+        let instance = Instance::load(&host(FAST_BPS), places(qps), |port| port)?;
         let mut random = Random(SEED);
         bench.progress(&format!("growth, {qps} queue pairs, uniform"));
         bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)?;
@@ -136,8 +140,9 @@ pub(crate) fn cpus(bench: &mut Bench) -> Result<()> {
     let wanted = if bench.quick { 3 } else { 41 };
     let (mut one, mut two) = (Vec::new(), Vec::new());
     // On a busy machine most pairs of bursts do not run together.
-    for attempt in 0..wanted * 20 {
-        if two.len() >= wanted {
+    let patience = Instant::now() + Duration::from_secs(if bench.quick { 2 } else { 30 });
+    for attempt in 0.. {
+        if two.len() >= wanted || Instant::now() > patience {
             break;
         }
         bench.progress(&format!("CPUs, attempt {}", attempt + 1));

@@ -30,6 +30,8 @@ use crate::runner::{
 pub(crate) const FAST_BPS: u64 = 800_000_000_000;
 /// Link of the hosts whose flows are.
 const LINK_BPS: u64 = 100_000_000_000;
+/// Link of the one that is far behind: a packet of 1 KB lasts 9 us.
+const SLOW_BPS: u64 = 1_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Flows that catch up on an idle second.
 const IDLE_FLOWS: u32 = 1_024;
@@ -181,7 +183,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     for round in 0..rounds {
         bench.progress(&format!("packets, round {} of {rounds}", round + 1));
         for case in &mut cases {
-            let ns = (case.measure)(&mut bench.baselines, case.repeat).with_context(|| case.name.clone())?;
+            let ns = patiently(|| (case.measure)(&mut bench.baselines, case.repeat))
+                .with_context(|| case.name.clone())?;
             case.rounds.push(ns);
         }
     }
@@ -190,6 +193,17 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         bench.add(Figure { against: case.against.map(str::to_owned), ..figure });
     }
     Ok(())
+}
+
+/// A measurement that a busy machine may spoil, such as one of a flow that must always be late.
+fn patiently(mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
+    const ATTEMPTS: u32 = 10;
+    for _ in 1..ATTEMPTS {
+        if let Ok(ns) = measure() {
+            return Ok(ns);
+        }
+    }
+    measure()
 }
 
 /// A hook as the tables call it.
@@ -291,8 +305,8 @@ fn in_recovery(data: &Roce) -> Result<Case> {
     /// Packets that use up the credit.
     const HEAD_START: u32 = 2_000;
     // A slow link: its packets are late by so much that no pause of this thread lets the flow catch up.
-    let mut config = host_config(LINK_BPS / 10);
-    config.scalars.rpg_min_rate_bps = LINK_BPS / 10 / 4;
+    let mut config = host_config(SLOW_BPS);
+    config.scalars.rpg_min_rate_bps = SLOW_BPS / 4 * 3;
     let instance = sender(&config, data)?;
     let input = Input { packet: data.frame(), ..Input::default() };
     let cnp = Input { packet: data.cnp(Some(data.source_qpn), CNP_TOS), ..Input::default() };
