@@ -147,13 +147,28 @@ fn gbps(bps: f64) -> String {
     format!("{:.1}", bps / 1e9)
 }
 
+/// A command line, broken before options where a page would cut it off.
+fn broken(mut command: String) -> String {
+    const WIDTH: usize = 116;
+    let mut text = String::new();
+    while command.len() > WIDTH
+        && let Some((line, rest)) =
+            command.get(..WIDTH).and_then(|start| command.split_at_checked(start.rfind(" --")?))
+    {
+        text += &format!("{line} \\\n");
+        command = format!("    {}", rest.trim_start());
+    }
+    text + &command
+}
+
 /// A Markdown table, with the commands that made it.
 fn table(commands: &[&str], heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(|cell| (*cell).to_owned()).collect();
     let mut text = page::table(&heading, rows);
     text += "\n```\n";
     for command in commands {
-        text += &format!("dcqcn sim {command}\n");
+        text += &broken(format!("dcqcn sim {command}"));
+        text.push('\n');
     }
     text + "```\n"
 }
