@@ -155,8 +155,16 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
     match guest.as_ref().map(|guest| guest.boot(Series::V6_1)) {
         Ok(Ok(booted)) => {
             for scenario in &scenarios {
-                let finished = booted.run(scenario)?;
-                tally.ran(&test(scenario), finished.verdict.is_ok());
+                let mut passed = booted.run(scenario)?.verdict.is_ok();
+                if !passed {
+                    // Its bounds are on rates; a guest emulated in software misses them where others take the CPUs.
+                    println!(
+                        "== {} failed; a second and last time, in case the machine was busy",
+                        scenario.name
+                    );
+                    passed = booted.run(scenario)?.verdict.is_ok();
+                }
+                tally.ran(&test(scenario), passed);
             }
         }
         Ok(Err(error)) => skip(&format!("{error:#}")),
