@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use dcqcn::net::link::VethEnd;
-use dcqcn::net::tc::{Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, kernel_has_qdisc};
+use dcqcn::net::tc::{Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, kernel_has_qdisc};
 use dcqcn::net::{Error, Netlink, Netns, netns};
 use dcqcn_tests::socket::PATIENCE;
 
@@ -225,7 +225,7 @@ fn traffic_shows_in_the_counters_of_its_class() -> Result<()> {
     netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
     netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;
     netlink.replace_htb_class(ifindex, &class(0x11, 1_000_000_000))?;
-    assert_eq!(netlink.shaper_rate(ifindex)?, None, "two top classes have no single rate");
+    assert_eq!(netlink.shaping(ifindex)?, None, "two top classes have no single rate");
 
     let before = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
     pair.send(50, 1000)?;
@@ -243,9 +243,11 @@ fn traffic_shows_in_the_counters_of_its_class() -> Result<()> {
     assert_eq!(netlink.classes(ifindex)?.len(), 2);
 
     netlink.delete_class(ifindex, Handle::new(1, 0x11))?;
+    // 3000 bytes at 1 Gb/s, in ticks of 64 ns.
+    let shaper = Shaper::Htb { class: Handle::new(1, 0x10) };
     assert_eq!(
-        netlink.shaper_rate(ifindex)?,
-        Some((Shaper::Htb { class: Handle::new(1, 0x10) }, 1_000_000_000))
+        netlink.shaping(ifindex)?,
+        Some(Shaping { shaper, rate_bps: 1_000_000_000, burst_ns: 24_000 })
     );
     netlink.replace_htb_class(ifindex, &class(0x10, 50_000_000_000))?;
     let wide = netlink.classes(ifindex)?;
@@ -266,7 +268,8 @@ fn a_full_buffer_shows_as_backlog_and_drops() -> Result<()> {
     // At the root, 100 kb/s: 40 datagrams take 3 s, the buffer holds less than half of them.
     let tbf = QdiscSpec::Tbf { rate_bps: 100_000, burst_bytes: 2000, limit_bytes: 16_000 };
     netlink.replace_root(ifindex, ROOT, &tbf)?;
-    assert_eq!(netlink.shaper_rate(ifindex)?, Some((Shaper::Tbf, 100_000)));
+    let shaping = Shaping { shaper: Shaper::Tbf, rate_bps: 100_000, burst_ns: 160_000_000 };
+    assert_eq!(netlink.shaping(ifindex)?, Some(shaping));
     pair.send(40, 1000)?;
     let stats = netlink.qdisc_stats(ifindex, Handle::ROOT)?;
     assert!(stats.backlog_bytes > 5_000 && stats.backlog_bytes <= 16_000, "{stats:?}");

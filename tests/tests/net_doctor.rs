@@ -118,6 +118,42 @@ fn a_host_that_does_not_answer_or_react_is_told_why() -> Result<()> {
 }
 
 #[test]
+fn a_shaper_whose_burst_is_short_is_named() -> Result<()> {
+    if !runnable("a_shaper_whose_burst_is_short_is_named", &["tbf", "htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("doctor-burst")?;
+    // Severity, evidence and fix of what is found about the shaper.
+    let found = || -> Result<Option<(String, String, String)>> {
+        let (_, text, error) = run(&pair.a, &["--json", "--seconds", "1"])?;
+        let report: Value = serde_json::from_str(&text).with_context(|| error)?;
+        let findings = report["findings"].as_array().context("no findings")?;
+        let finding = findings.iter().find(|finding| finding["id"] == "shaper-burst");
+        let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+        Ok(finding
+            .map(|finding| (text(finding, "severity"), text(finding, "evidence"), text(finding, "fix"))))
+    };
+    let tbf = |burst: &str| {
+        pair.a.command(&format!("tc qdisc replace dev a0 root tbf rate 20mbit burst {burst} limit 100000"))
+    };
+    // 0.8 ms, which a tick of the scheduler is longer than; then 26 ms.
+    tbf("2000")?;
+    let info = pair.a.attach("a0", Role::Switch, &[])?;
+    assert!(info.notes.iter().any(|note| note.contains("its burst is 800 us")), "{:?}", info.notes);
+    let (severity, evidence, fix) = found()?.context("nothing was found")?;
+    assert_eq!(severity, "info");
+    assert!(evidence.contains("tbf of a0: rate 20mbit, burst 2000 bytes, 800us"), "{evidence}");
+    assert!(fix.contains("25000 bytes (10ms)") && fix.contains("wred.3.drain_rate=19mbit"), "{fix}");
+    tbf("64000")?;
+    assert_eq!(found()?, None);
+    pair.a.command("tc qdisc replace dev a0 root handle 1: htb default 10")?;
+    pair.a.command("tc class add dev a0 parent 1: classid 1:10 htb rate 20mbit burst 2000")?;
+    let (_, evidence, _) = found()?.context("nothing was found")?;
+    assert!(evidence.contains("htb class 1:10 of a0: rate 20mbit, burst 2000 bytes"), "{evidence}");
+    Ok(())
+}
+
+#[test]
 fn what_is_gone_is_missed() -> Result<()> {
     if !runnable("what_is_gone_is_missed", &[])? {
         return Ok(());

@@ -10,13 +10,28 @@ use crate::{
     workspace::Workspace,
 };
 
+/// The command, and its package.
+const COMMAND: &str = "dcqcn";
+
 /// Sets up and builds everything for release.
 pub(crate) fn run(workspace: &Workspace) -> Result<PathBuf> {
+    run_with(workspace, &[])
+}
+
+/// As [`run`], with binaries of the package `dcqcn-tests` in the same go.
+pub(crate) fn run_with(workspace: &Workspace, binaries: &[&str]) -> Result<PathBuf> {
     let toolchain = toolchain::setup(workspace)?;
     let object = object(workspace, &toolchain)?;
 
-    header("dcqcn, release");
-    stream(workspace.cargo("build").args(["--release", "--package", "dcqcn"]))?;
+    let mut all = vec![COMMAND];
+    all.extend(binaries);
+    header(format_args!("{}, release", all.join(" and ")));
+    let mut command = workspace.cargo("build");
+    command.args(["--release", "--package", COMMAND]);
+    if !binaries.is_empty() {
+        command.args(["--package", "dcqcn-tests"]);
+    }
+    stream(command.args(all.iter().flat_map(|binary| ["--bin", binary])))?;
     let binary = workspace.binary();
     eprintln!("   eBPF object  {} ({} bytes)", workspace.shown(&object), size_bytes(&object)?);
     eprintln!("   command      {} ({} bytes)", workspace.shown(&binary), size_bytes(&binary)?);

@@ -25,10 +25,11 @@ use place::Place;
 pub use takeover::{Claim, claim, revise, upgrade};
 
 use crate::dataplane::{self, EXPIRE, Expire, Maps, Sizes, classifier};
-use crate::net::tc::SavedQdisc;
+use crate::net::tc::{SavedQdisc, Shaping};
 use crate::net::{Link, Netlink};
 use crate::pacer;
 use crate::params::{PacerChoice, Role, Settings, XdpModeChoice, word};
+use crate::render;
 
 /// What to attach, and how.
 #[derive(Clone, Debug)]
@@ -364,9 +365,15 @@ fn link_rate(
     /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
     const ETHERNET_OVERHEAD_BYTES: u64 = 24;
     let show = |bps| Quantity(bps, Unit::BitsPerSecond);
-    if let Some((shaper, bps)) = netlink.shaper_rate(link.index)? {
-        notes.push(format!("link rate {} from the {shaper} shaper on {}", show(bps), link.name));
-        return Ok((Some(bps), 0));
+    if let Some(Shaping { shaper, rate_bps, burst_ns }) = netlink.shaping(link.index)? {
+        notes.push(format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name));
+        if burst_ns < Shaping::SAFE_BURST_NS {
+            notes.push(format!(
+                "its burst is {} at that rate: served later than this it is slower, and queues longer than marking                  counts; see `dcqcn doctor`",
+                render::ns(burst_ns)
+            ));
+        }
+        return Ok((Some(rate_bps), 0));
     }
     let said = settings.link_rate_bps().filter(|bps| *bps != 0);
     let speed = link.speed_bps.filter(|_| !link.is_virtual());

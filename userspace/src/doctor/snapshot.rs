@@ -185,6 +185,9 @@ pub struct Link {
     pub driver: Option<String>,
     /// Its queueing disciplines.
     pub qdiscs: Vec<Qdisc>,
+    /// The token bucket at its root.
+    #[serde(default)]
+    pub shaper: Option<Shaper>,
     /// NUMA node of the device; `None` where there is one node or no device.
     pub numa_node: Option<u32>,
     /// CPUs that serve each of its interrupts.
@@ -222,6 +225,26 @@ pub struct Fq {
     pub flow_limit: u32,
     /// Latest departure time from now, ns; `None` from kernels that have no such limit.
     pub horizon_ns: Option<u64>,
+}
+
+/// A token bucket that limits an interface, looked at many times between the two looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shaper {
+    /// `tbf`, or `htb class 1:10`.
+    pub name: String,
+    /// Its rate.
+    pub rate_bps: u64,
+    /// What its bucket holds, as time at that rate.
+    pub burst_ns: u64,
+    /// Times it was looked at.
+    pub looks: u32,
+    /// Of them, times that packets waited in it.
+    pub waiting: u32,
+    /// Time from the first to the last, ns.
+    pub observed_ns: u64,
+    /// What it let through in that time.
+    pub sent_bytes: u64,
 }
 
 /// An RDMA device.
@@ -388,6 +411,17 @@ impl Counts {
     fn has_roce(&self) -> bool {
         let hooks = [&self.xdp, &self.ingress, &self.egress];
         hooks.iter().any(|hook| ROCE.iter().any(|stat| value(hook, *stat) != 0))
+    }
+}
+
+impl Shaper {
+    /// What it let through while packets waited in it nearly all the time; `None` if they did not, or if nobody looked.
+    pub(super) fn served_bps(&self) -> Option<u64> {
+        /// Fewer say nothing.
+        const ENOUGH: u32 = 10;
+        let busy = self.looks >= ENOUGH && self.waiting >= self.looks - self.looks / 10;
+        let bits = u128::from(self.sent_bytes) * 8 * 1_000_000_000;
+        busy.then(|| u64::try_from(bits / u128::from(self.observed_ns.max(1))).unwrap_or(u64::MAX))
     }
 }
 

@@ -76,17 +76,13 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The kernel in `cache`, fetched when it is not there.
     pub(super) fn ensure(cache: &Path, series: Series, tree: &Tree) -> Result<Self> {
-        let dir = cache.join(format!("kernel-{series}"));
+        let dir = place(cache, series, "");
         if !dir.is_dir() {
-            room::require(cache, ROOM_MB, "a kernel")?;
-            let partial = cache.join(format!("kernel-{series}.partial"));
-            if partial.exists() {
-                fs::remove_dir_all(&partial)
-                    .with_context(|| format!("cannot remove {}", partial.display()))?;
-            }
-            fetch(&partial, series)?;
-            prepare(&partial, series, tree)?;
-            fs::rename(&partial, &dir).with_context(|| format!("cannot rename {}", partial.display()))?;
+            room::require(cache, needed_mb(cache, series), "a kernel")?;
+            fetch(cache, series)?;
+            let fetched = place(cache, series, FETCHED);
+            prepare(&fetched, series, tree)?;
+            rename(&fetched, &dir)?;
         }
         let release = only_entry(&dir.join(MODULES))?;
         Ok(Self { dir, release })
@@ -114,8 +110,42 @@ impl Kernel {
 const MODULES: &str = "lib/modules";
 const INITRAMFS: &str = "initramfs.img";
 
+/// Suffixes of a kernel's directory while its packages are downloaded, and when they are unpacked.
+const PARTIAL: &str = ".partial";
+const FETCHED: &str = ".fetched";
+
+fn place(cache: &Path, series: Series, suffix: &str) -> PathBuf {
+    cache.join(format!("kernel-{series}{suffix}"))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).with_context(|| format!("cannot rename {}", from.display()))
+}
+
+fn is_there(cache: &Path, series: Series) -> bool {
+    ["", FETCHED].iter().any(|suffix| place(cache, series, suffix).is_dir())
+}
+
+/// Room that fetching takes, MB; 0 if that was done.
+pub(super) fn needed_mb(cache: &Path, series: Series) -> u64 {
+    if is_there(cache, series) { 0 } else { ROOM_MB }
+}
+
+/// Fetches the newest kernel of `series`, unless it is there: all of it that needs no tree.
+pub(super) fn fetch(cache: &Path, series: Series) -> Result<()> {
+    if is_there(cache, series) {
+        return Ok(());
+    }
+    let partial = place(cache, series, PARTIAL);
+    if partial.exists() {
+        fs::remove_dir_all(&partial).with_context(|| format!("cannot remove {}", partial.display()))?;
+    }
+    download(&partial, series)?;
+    rename(&partial, &place(cache, series, FETCHED))
+}
+
 /// Downloads and unpacks the packages of the newest kernel of `series`.
-fn fetch(dir: &Path, series: Series) -> Result<()> {
+fn download(dir: &Path, series: Series) -> Result<()> {
     let mirror = Mirror::detect()?;
     let source = series.source(&mirror);
     header(format_args!("kernel {series}: `{source}`"));

@@ -15,16 +15,16 @@ mod tree;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
 use self::kernel::{Kernel, Series};
 use self::machine::{Accelerator, Machine};
 use self::scenario::{Driver, Outcome, Scenario};
 use self::tree::Tree;
-use crate::build;
 use crate::run::{self, header};
 use crate::tally::Tally;
 use crate::workspace::Workspace;
@@ -88,7 +88,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return report::write(workspace, &kept(&cache(workspace))?);
     }
     if let Some(Verb::List) = args.verb {
-        let driver = prepare_driver(workspace)?;
+        let driver = Driver::build(workspace)?;
         for scenario in driver.scenarios()? {
             let ci = if scenario.is_ci { " (CI)" } else { "" };
             println!("{:12} {}{ci}", scenario.name, scenario.about);
@@ -102,12 +102,13 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if let Some(Verb::Shell { kernel }) = args.verb {
         return shell(workspace, kernel);
     }
-    let driver = prepare_driver(workspace)?;
+    let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
+    let (guest, driver) =
+        Guest::prepare(workspace, all_series.first().copied(), || Driver::build(workspace))?;
     let scenarios = scenario::choose(driver.scenarios()?, &args.scenarios)?;
     let mut finished = Vec::new();
     let mut left_out = Vec::new();
-    let guest = Guest::prepare(workspace, driver)?;
-    for series in args.kernel.iter().copied().collect::<BTreeSet<_>>() {
+    for series in all_series {
         match guest.boot(series) {
             Ok(booted) => {
                 for scenario in &scenarios {
@@ -151,8 +152,8 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
         skip("needs root");
         return Ok(());
     }
-    let guest = Guest::prepare(workspace, driver);
-    match guest.as_ref().map(|guest| guest.boot(Series::V6_1)) {
+    let guest = Guest::prepare(workspace, Some(Series::V6_1), || Ok(driver));
+    match guest.as_ref().map(|(guest, _)| guest.boot(Series::V6_1)) {
         Ok(Ok(booted)) => {
             for scenario in &scenarios {
                 let mut passed = booted.run(scenario)?.verdict.is_ok();
@@ -186,13 +187,8 @@ pub(crate) fn setup() {
     }
 }
 
-fn prepare_driver(workspace: &Workspace) -> Result<Driver> {
-    build::run(workspace)?;
-    Driver::build(workspace)
-}
-
 fn shell(workspace: &Workspace, series: Series) -> Result<()> {
-    let guest = Guest::prepare(workspace, prepare_driver(workspace)?)?;
+    let (guest, _) = Guest::prepare(workspace, Some(series), || Driver::build(workspace))?;
     let booted = guest.boot(series)?;
     machine::write_start(&guest.share, &format!("{PREPARE}{SHELL}{END}"))?;
     booted.machine().converse()
@@ -244,7 +240,13 @@ struct Guest {
 }
 
 impl Guest {
-    fn prepare(workspace: &Workspace, driver: Driver) -> Result<Self> {
+    /// Makes or finds what the guest needs while `build` builds what runs in it: the one waits for the network, the other
+    /// does not. `series` is the kernel that is booted first.
+    fn prepare(
+        workspace: &Workspace,
+        series: Option<Series>,
+        build: impl FnOnce() -> Result<Driver>,
+    ) -> Result<(Self, Driver)> {
         ensure!(
             std::env::consts::ARCH == "x86_64",
             "the guest runs this machine's own binaries under qemu-system-x86_64, and this is {}",
@@ -259,7 +261,19 @@ impl Guest {
             header("another `cargo xtask vm` uses the guest's files; waiting for its end");
             lock.lock().context("cannot lock the guest's files")?;
         }
-        let tree = Tree::ensure(&cache)?;
+        let needed_mb =
+            Tree::needed_mb(&cache) + series.map_or(0, |series| kernel::needed_mb(&cache, series));
+        room::require(&cache, needed_mb, "the guest")?;
+        let (driver, tree, fetched) = thread::scope(|scope| {
+            let tree = scope.spawn(|| Tree::ensure(&cache));
+            let fetched = scope.spawn(|| series.map_or(Ok(()), |series| kernel::fetch(&cache, series)));
+            (build(), joined(tree), joined(fetched))
+        });
+        let (driver, tree) = (driver?, tree?);
+        // One that may be left out is tried again, and left out, when it is to boot.
+        if series.is_some_and(Series::is_required) {
+            fetched?;
+        }
         let (host, guest) = (tree::host_c_library()?, tree.c_library()?);
         ensure!(
             host <= guest,
@@ -275,7 +289,7 @@ impl Guest {
             fs::copy(binary, share.join(name))
                 .with_context(|| format!("cannot copy {}", binary.display()))?;
         }
-        Ok(Self { _lock: lock, cache, share, tree })
+        Ok((Self { _lock: lock, cache, share, tree }, driver))
     }
 
     fn boot(&self, series: Series) -> Result<Booted<'_>> {
@@ -284,6 +298,10 @@ impl Guest {
         header(format_args!("Linux {} under QEMU, {accelerator:?}: {why}", kernel.release()));
         Ok(Booted { guest: self, series, kernel, accelerator })
     }
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked; its message is above")))
 }
 
 /// A guest with its kernel.

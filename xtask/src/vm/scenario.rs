@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::run::{self, header, stream};
+use crate::build;
+use crate::run;
 use crate::workspace::Workspace;
 
 /// A scenario.
@@ -48,16 +49,18 @@ pub(super) struct Check {
     pub(super) ok: bool,
 }
 
+const DRIVER: &str = "vm-guest";
+
 /// The guest's driver, built for this machine, whose C library is the guest's.
 pub(super) struct Driver {
     path: PathBuf,
 }
 
 impl Driver {
+    /// Builds it with the command that it drives.
     pub(super) fn build(workspace: &Workspace) -> Result<Self> {
-        header("the guest's driver, release");
-        stream(workspace.cargo("build").args(["--release", "-p", "dcqcn-tests", "--bin", "vm-guest"]))?;
-        Ok(Self { path: workspace.host_target().join("release/vm-guest") })
+        build::run_with(workspace, &[DRIVER])?;
+        Ok(Self { path: workspace.host_target().join("release").join(DRIVER) })
     }
 
     pub(super) fn path(&self) -> &Path {

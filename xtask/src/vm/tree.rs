@@ -8,7 +8,6 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::mirror::{self, Mirror};
-use super::room;
 use crate::apt::Apt;
 use crate::run::{self, header, stream};
 
@@ -30,6 +29,9 @@ const PACKAGES: [&str; 14] = [
     "perftest",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
+/// In the cache: the tree, and the packages it was made of.
+const ROOT: &str = "tree";
+const LIST: &str = "tree.packages";
 /// Room for the tree and for what mmdebstrap needs on the way.
 const ROOM_MB: u64 = 1_000;
 /// Nine times the share of ordinary work.
@@ -42,16 +44,25 @@ pub(super) struct Tree {
 }
 
 impl Tree {
+    /// Room that making it takes, MB; 0 if it is there.
+    pub(super) fn needed_mb(cache: &Path) -> u64 {
+        if Self::made(cache).is_some() { 0 } else { ROOM_MB }
+    }
+
+    /// The tree in `cache`, if it was made of the packages that are wanted.
+    fn made(cache: &Path) -> Option<Self> {
+        let made_of = fs::read_to_string(cache.join(LIST)).ok()?;
+        let root = cache.join(ROOT);
+        (root.is_dir() && made_of == PACKAGES.join(" ")).then_some(Self { root })
+    }
+
     /// The tree in `cache`, made when it is not there or was made of other packages.
     pub(super) fn ensure(cache: &Path) -> Result<Self> {
-        let root = cache.join("tree");
-        let list = cache.join("tree.packages");
-        let wanted = PACKAGES.join(" ");
-        if root.is_dir() && fs::read_to_string(&list).is_ok_and(|made_of| made_of == wanted) {
-            return Ok(Self { root });
+        if let Some(tree) = Self::made(cache) {
+            return Ok(tree);
         }
+        let root = cache.join(ROOT);
         install_mmdebstrap()?;
-        room::require(cache, ROOM_MB, "the guest's file system")?;
         let mirror = Mirror::detect()?;
         let partial = cache.join("tree.partial");
         for old in [&root, &partial] {
@@ -82,7 +93,8 @@ impl Tree {
             format!("the guest's packages could not be installed; can {} be reached?", mirror.main)
         })?;
         fs::rename(&partial, &root).with_context(|| format!("cannot rename {}", partial.display()))?;
-        fs::write(&list, wanted).with_context(|| format!("cannot write {}", list.display()))?;
+        let list = cache.join(LIST);
+        fs::write(&list, PACKAGES.join(" ")).with_context(|| format!("cannot write {}", list.display()))?;
         Ok(Self { root })
     }
 

@@ -19,9 +19,6 @@ pub(super) const BOTTLENECK_BPS: f64 = 20e6;
 const BOTTLENECK: &str = "20mbit";
 /// Of the hosts' interfaces: veth has no rate of its own.
 const LINK: &str = "40mbit";
-/// Four flows here settle where 3 % of the packets are marked (the fixed point of "ECN or Delay", CoNEXT'16). With the 10 %
-/// of the profile that is a queue of 70 KB, whose delay is more than the periods of the algorithm: rates swing.
-const PMAX: &str = "50%";
 /// Packets of an emulated machine come in bursts, which the shaper's own lets pass: they are no congestion.
 const KMIN: &str = "10KB";
 /// How long traffic runs, and how much of it at both ends does not count, seconds; and messages in flight of a QP.
@@ -124,11 +121,8 @@ pub(super) fn attach_hosts(lab: &Lab) -> Result<()> {
 }
 
 pub(super) fn attach_port(lab: &Lab) -> Result<()> {
-    lab.on_port(
-        RECEIVER,
-        &format!("attach {{}} --role switch --profile lab --set wred.3.kmin={KMIN} --set wred.3.pmax={PMAX}"),
-    )
-    .map(drop)
+    let line = format!("attach {{}} --role switch --profile lab --set wred.3.kmin={KMIN}");
+    lab.on_port(RECEIVER, &line).map(drop)
 }
 
 /// What came of the traffic.

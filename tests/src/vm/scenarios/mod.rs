@@ -1,6 +1,7 @@
 //! The scenarios, in the order they run.
 
 mod faults;
+mod guide;
 mod incast;
 mod inverse;
 mod live;
@@ -92,5 +93,19 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 150,
         is_ci: false,
         run: faults::run,
+    },
+    Scenario {
+        name: "five-minutes",
+        about: "what docs/soft-roce.md says to type, typed, from `rdma link add` to `dcqcn top`",
+        limit_s: 150,
+        is_ci: true,
+        run: guide::five_minutes,
+    },
+    Scenario {
+        name: "guide",
+        about: "what docs/guide.md says to type, typed",
+        limit_s: 150,
+        is_ci: false,
+        run: guide::collapse,
     },
 ];

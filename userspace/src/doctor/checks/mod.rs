@@ -51,6 +51,7 @@ pub(super) const ALL: &[Check] = &[
     pacer::tables,
     pacer::lost,
     thresholds::rates,
+    thresholds::shaper,
     thresholds::frames,
     thresholds::bandwidth_delay,
     thresholds::far_apart,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Unread};
+use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Shaper, Unread};
 use crate::doctor::{examine, record};
 
 fn fixture(name: &str) -> PathBuf {
@@ -332,6 +332,39 @@ fn thresholds() {
         flows(0)(s);
         set(s, "wred.3.pmax", "0.01%");
     });
+    // 20 Mb/s with a bucket of 3.2 ms, watched a hundred times in 2 s.
+    let shaped = |burst_ns, waiting, sent_bytes| {
+        move |s: &mut Snapshot| {
+            marking(s);
+            let shaper = Shaper {
+                name: "tbf".into(),
+                rate_bps: 20_000_000,
+                burst_ns,
+                looks: 100,
+                waiting,
+                observed_ns: 2_000_000_000,
+                sent_bytes,
+            };
+            link(s).shaper = Some(shaper);
+        }
+    };
+    let finding = planted("shaper-burst", Severity::Info, shaped(3_200_000, 50, 100_000));
+    assert!(finding.evidence.contains("rate 20mbit, burst 8000 bytes, 3.2ms at that rate"), "{finding:?}");
+    let fix = finding.fix.unwrap();
+    assert!(fix.contains("25000 bytes (10ms)") && fix.contains("wred.3.drain_rate=19mbit"), "{fix}");
+    // 18 Mb/s while packets waited: whatever its burst.
+    for (burst_ns, wanted) in [(3_200_000, "32000 bytes (12.8ms)"), (25_600_000, "256000 bytes (102.4ms)")] {
+        let finding = planted("shaper-burst", Severity::Warning, shaped(burst_ns, 95, 4_500_000));
+        assert!(finding.evidence.contains("95 of 100 looks, and it let through 18mbit"), "{finding:?}");
+        let fix = finding.fix.unwrap();
+        assert!(fix.contains(wanted) && fix.contains("wred.3.drain_rate=17.1mbit"), "{fix}");
+    }
+    // It keeps its rate; or nothing waited, so that nobody can tell.
+    for fine in [shaped(25_600_000, 95, 4_900_000), shaped(25_600_000, 50, 100_000)] {
+        let mut snapshot = healthy();
+        fine(&mut snapshot);
+        assert!(!found(&snapshot).iter().any(|(id, _)| *id == "shaper-burst"));
+    }
     planted("alpha-timer", Severity::Warning, |s| set(s, "min_time_between_cnps", "60us"));
     planted("min-rate", Severity::Warning, |s| {
         set(s, "rpg_min_rate", "1gbit");

@@ -4,12 +4,15 @@ use dcqcn_common::params::{Config, PACER_NONE};
 
 use super::{Finding, Known, Snapshot, known, ppm, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
+use crate::net::tc::Shaping;
 use crate::sim::fluid;
 
 /// Ethernet, IPv4, UDP, BTH, ICRC: bytes of a frame beside its payload.
 const HEADERS_BYTES: u64 = 14 + 20 + 8 + 12 + 4;
 /// Flows that a bottleneck should be able to settle with.
 const EXPECTED_FLOWS: u64 = 8;
+/// A burst that is enough wherever CPUs are real.
+const GOOD_BURST_NS: u64 = 10_000_000;
 /// Most flows that are tried.
 const MAX_FLOWS: u64 = 1 << 16;
 
@@ -58,6 +61,63 @@ pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
                 .fix(set(&key, &rate(speed_bps))),
             );
         }
+    }
+    findings
+}
+
+/// `shaper-burst`: a token bucket gives away what it cannot hold while nobody serves it. It is slower than its rate then, and
+/// a virtual queue that drains at that rate stays empty while the real one fills.
+pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
+    /// Of the rate, percent; headers that shapers and links count differently are less.
+    const KEPT: u64 = 97;
+    let mut findings = Vec::new();
+    for (known, link) in marking(snapshot) {
+        let Some(shaper) = &link.shaper else { continue };
+        let served_bps = shaper.served_bps().filter(|bps| *bps / KEPT < shaper.rate_bps / 100);
+        if served_bps.is_none() && shaper.burst_ns >= Shaping::SAFE_BURST_NS {
+            continue;
+        }
+        let burst_bytes = |ns| u128::from(shaper.rate_bps) * u128::from(ns) / 8 / 1_000_000_000;
+        let evidence = format!(
+            "{} of {}: rate {}, burst {} bytes, {} at that rate; {}",
+            shaper.name,
+            link.name,
+            rate(shaper.rate_bps),
+            burst_bytes(shaper.burst_ns),
+            time(shaper.burst_ns),
+            served_bps.map_or_else(
+                || "it did not fall short while it was watched".to_owned(),
+                |bps| format!(
+                    "packets waited in {} of {} looks, and it let through {}",
+                    shaper.waiting,
+                    shaper.looks,
+                    rate(bps)
+                )
+            )
+        );
+        // What was seen to be too little is not enough twice.
+        let wanted_ns = match served_bps {
+            Some(_) => shaper.burst_ns.saturating_mul(4).max(GOOD_BURST_NS),
+            None => GOOD_BURST_NS,
+        };
+        let drain = rate(served_bps.unwrap_or(shaper.rate_bps) / 100 * 95);
+        let drains = known.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
+        let fix = format!(
+            "a burst of {} bytes ({}); or marking that expects less: `dcqcn set {} {}`",
+            burst_bytes(wanted_ns),
+            time(wanted_ns),
+            known.iface,
+            drains.collect::<Vec<_>>().join(" ")
+        );
+        let (finding, what): (fn(_, String, String) -> _, _) = if served_bps.is_some() {
+            (Finding::warning, "the shaper is slower than its rate: it queues more than marking counts")
+        } else {
+            (
+                Finding::info,
+                "served late, the shaper is slower than its rate: its burst covers too little time",
+            )
+        };
+        findings.push(finding("shaper-burst", what.to_owned(), evidence).on(known.iface).fix(fix));
     }
     findings
 }

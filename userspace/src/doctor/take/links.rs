@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use netlink_packet_core::NlasIterator;
 
-use super::super::snapshot::{Fq, Link, Qdisc};
+use super::super::snapshot::{Fq, Link, Qdisc, Shaper};
 use super::Notes;
 use super::text::{cpus, names, target, value};
 use crate::net::{self, Netlink, tc};
@@ -40,6 +42,7 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
             master: link.master,
             driver: device.as_ref().and_then(|device| target(device.join("driver"))),
             qdiscs,
+            shaper: shaper(netlink, link.index),
             numa_node: node.and_then(|node| u32::try_from(node).ok()),
             irqs,
             ethtool: text.map(|text| [text, String::new()]),
@@ -63,6 +66,44 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
 /// Whether RoCE can be on it; the loopback's Ethernet address is all zeros.
 fn is_ethernet(link: &net::Link) -> bool {
     link.mac.is_some_and(|mac| mac != [0; 6])
+}
+
+/// The token bucket at the root of an interface, if that can be read; what cannot is no shaper that is known.
+fn shaper(netlink: &Netlink, ifindex: u32) -> Option<Shaper> {
+    let tc::Shaping { shaper, rate_bps, burst_ns } = netlink.shaping(ifindex).ok()??;
+    Some(Shaper { name: shaper.to_string(), rate_bps, burst_ns, ..Shaper::default() })
+}
+
+/// Watches for `time` whether packets wait in the shapers.
+pub(super) fn watch(netlink: &Netlink, links: &mut [Link], time: Duration) {
+    const BETWEEN: Duration = Duration::from_millis(20);
+    struct Watched<'a> {
+        ifindex: u32,
+        shaper: &'a mut Shaper,
+        first: Option<(Instant, u64)>,
+    }
+    let mut watched: Vec<Watched<'_>> = links
+        .iter_mut()
+        .filter_map(|link| Some(Watched { ifindex: link.index, shaper: link.shaper.as_mut()?, first: None }))
+        .collect();
+    let until = Instant::now() + time;
+    loop {
+        for Watched { ifindex, shaper, first } in &mut watched {
+            // An interface that went away is not looked at any more.
+            let Ok(stats) = netlink.qdisc_stats(*ifindex, tc::Handle::ROOT) else { continue };
+            let now = Instant::now();
+            let (started, bytes) = *first.get_or_insert((now, stats.bytes));
+            shaper.looks += 1;
+            shaper.waiting += u32::from(stats.backlog_packets != 0);
+            shaper.observed_ns = now.duration_since(started).as_nanos() as u64;
+            shaper.sent_bytes = stats.bytes.saturating_sub(bytes);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(if watched.is_empty() { left } else { left.min(BETWEEN) });
+    }
 }
 
 /// What has changed at the second look.

@@ -34,7 +34,10 @@ pub fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
     }
     let opened = attached::first(netlink.as_ref(), &mut notes);
     let looked_ns = monotonic_ns();
-    std::thread::sleep(observe);
+    match &netlink {
+        Some(netlink) => links::watch(netlink, &mut snapshot.links, observe),
+        None => std::thread::sleep(observe),
+    }
     snapshot.attachments = attached::second(opened, looked_ns, &mut notes);
     if let Some(netlink) = &netlink {
         links::second(netlink, &mut snapshot.links);

@@ -8,6 +8,6 @@ mod spec;
 
 pub use batch::Batch;
 pub use handle::Handle;
-pub use qdisc::{Class, Qdisc, Shaper, Stats, kernel_has_qdisc};
+pub use qdisc::{Class, Qdisc, Shaper, Shaping, Stats, kernel_has_qdisc};
 pub use save::SavedQdisc;
 pub use spec::{HtbClass, QdiscSpec};

@@ -8,7 +8,7 @@ use libc::{
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE};
 use nix::errno::Errno;
 
-use super::spec::{TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64, TCA_TBF_PARMS, TCA_TBF_RATE64};
+use super::spec::{TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64, TCA_TBF_PARMS, TCA_TBF_RATE64, TICK_NS};
 use super::{Handle, HtbClass, QdiscSpec};
 use crate::net::error::{Error, Refusal, Result};
 use crate::net::netlink::{Netlink, Subsystem};
@@ -57,6 +57,8 @@ pub struct Class {
     pub rate_bps: Option<u64>,
     /// Highest rate in bits per second, of an HTB class.
     pub ceil_bps: Option<u64>,
+    /// What its bucket holds, as time at its rate, in nanoseconds, of an HTB class.
+    pub burst_ns: Option<u64>,
     /// What went through it and what waits in it.
     pub stats: Stats,
 }
@@ -88,6 +90,24 @@ pub enum Shaper {
         /// That class.
         class: Handle,
     },
+}
+
+/// How a token bucket limits an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shaping {
+    /// What does it.
+    pub shaper: Shaper,
+    /// Its rate in bits per second.
+    pub rate_bps: u64,
+    /// What the bucket holds, as time at that rate, in nanoseconds. If nobody serves the queue for longer than this, the
+    /// rest of that time's rate is lost.
+    pub burst_ns: u64,
+}
+
+impl Shaping {
+    /// What a bucket should cover, a tick of the scheduler at `CONFIG_HZ=250`: a busy CPU's softirqs are late by as much.
+    /// (tc-tbf(8) asks for a tick's worth of the rate.)
+    pub const SAFE_BURST_NS: u64 = 4_000_000;
 }
 
 impl std::fmt::Display for Shaper {
@@ -236,23 +256,26 @@ impl Netlink {
             .map_err(|refusal| self.refused(format!("delete the class {class}"), ifindex, refusal))
     }
 
-    /// The rate in bits per second that a root TBF, or the only top class of a root HTB, holds the interface
-    /// to.
+    /// The root TBF, or the only top class of a root HTB, that limits the interface.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn shaper_rate(&self, ifindex: u32) -> Result<Option<(Shaper, u64)>> {
+    pub fn shaping(&self, ifindex: u32) -> Result<Option<Shaping>> {
         let Some(root) = self.root_qdisc(ifindex)? else { return Ok(None) };
+        let shaping = |shaper, rate_bps: Option<u64>, burst_ns: Option<u64>| {
+            Some(Shaping { shaper, rate_bps: rate_bps?, burst_ns: burst_ns? })
+        };
         match root.kind.as_str() {
             "tbf" => {
-                Ok(rate_bps(&root.options, TCA_TBF_PARMS, 0, TCA_TBF_RATE64).map(|rate| (Shaper::Tbf, rate)))
+                let rate_bps = rate_bps(&root.options, TCA_TBF_PARMS, 0, TCA_TBF_RATE64);
+                Ok(shaping(Shaper::Tbf, rate_bps, burst_ns(&root.options, TCA_TBF_PARMS, TBF_BUFFER)))
             }
             "htb" => {
                 let classes = self.classes(ifindex)?;
                 let mut top = classes.iter().filter(|class| class.parent == Handle::ROOT);
                 Ok(match (top.next(), top.next()) {
                     (Some(class), None) => {
-                        class.rate_bps.map(|rate| (Shaper::Htb { class: class.handle }, rate))
+                        shaping(Shaper::Htb { class: class.handle }, class.rate_bps, class.burst_ns)
                     }
                     _ => None,
                 })
@@ -372,6 +395,7 @@ fn class(body: &[u8]) -> Option<Class> {
         parent: Handle(u32_at(body, 12)?),
         rate_bps: rate_bps(options, TCA_HTB_PARMS, 0, TCA_HTB_RATE64),
         ceil_bps: rate_bps(options, TCA_HTB_PARMS, 12, TCA_HTB_CEIL64),
+        burst_ns: burst_ns(options, TCA_HTB_PARMS, HTB_BUFFER),
         stats: stats(attributes),
         kind,
     })
@@ -385,6 +409,17 @@ fn rate_bps(options: &[u8], parameters: u16, at: usize, wide: u16) -> Option<u64
         .and_then(|value| u64_at(value, 0))
         .or_else(rate)
         .map(|bytes| bytes.saturating_mul(8))
+}
+
+/// Where `buffer` is in `struct tc_tbf_qopt` (behind two ratespecs and the limit) and in `struct tc_htb_opt` (behind two
+/// ratespecs), include/uapi/linux/pkt_sched.h.
+const TBF_BUFFER: usize = 28;
+const HTB_BUFFER: usize = 24;
+
+/// The size of a bucket, which the kernel tells as the time it takes at the bucket's rate, in ticks.
+fn burst_ns(options: &[u8], parameters: u16, at: usize) -> Option<u64> {
+    let ticks = u32_at(attribute(options, parameters)?, at)?;
+    Some(u64::from(ticks) * TICK_NS)
 }
 
 fn stats(attributes: &[u8]) -> Stats {

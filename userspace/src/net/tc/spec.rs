@@ -5,7 +5,7 @@ use crate::net::wire::Encoder;
 
 /// One tick of the packet scheduler's clock, in nanoseconds (`PSCHED_SHIFT` 6). Bucket sizes cross netlink as
 /// the time they take at the bucket's rate, in ticks.
-const TICK_NS: u128 = 64;
+pub(super) const TICK_NS: u64 = 64;
 /// Nanoseconds of a second, and of a microsecond.
 const SECOND_NS: u128 = 1_000_000_000;
 const MICROSECOND_NS: u64 = 1_000;
@@ -189,7 +189,7 @@ impl Rate {
 
     /// Time in scheduler ticks that `bytes` take at this rate.
     fn ticks(self, bytes: u32) -> u32 {
-        let ticks = u128::from(bytes) * SECOND_NS / u128::from(self.0) / TICK_NS;
+        let ticks = u128::from(bytes) * SECOND_NS / u128::from(self.0) / u128::from(TICK_NS);
         u32::try_from(ticks).unwrap_or(u32::MAX)
     }
 }

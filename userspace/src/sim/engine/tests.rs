@@ -3,6 +3,7 @@
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, Config, RP_VARIANT_FIRMWARE};
 
 use super::*;
+use crate::params::Profile;
 use crate::sim::{Marking, Pfc, Schedule, SeriesRequest, SizeWeight, TcpGroup, TcpLaw};
 
 const GBIT: u64 = 1_000_000_000;
@@ -272,6 +273,33 @@ fn flows_converge_to_half_each() {
     let out = outcome(&s);
     assert!(out.link_utilisation > 0.9 && out.groups[0].totals.cnps > 0, "{out:?}");
     close(out.groups[0].goodput_bps, out.groups[1].goodput_bps, 0.25);
+}
+
+/// What soft-RoCE meets: links of a virtual machine, a loop of a millisecond, a buffer of 100 packets.
+#[test]
+fn slow_links_are_full_and_fair_with_a_short_queue() {
+    const KB: u64 = 1_000;
+    for (link_bps, pmax_ppm) in [(10_000_000, 1_000_000), (20_000_000, 707_107), (40_000_000, 500_000)] {
+        let config = Profile::Lab.config(Some(link_bps)).unwrap();
+        assert_eq!(config.wred[3].pmax_ppm, pmax_ppm);
+        let mut lab = Scenario::new(link_bps, config);
+        (lab.duration_ns, lab.stats_from_ns, lab.buffer_bytes) = (40_000 * MS, 15_000 * MS, 102_400);
+        // As with perftest's `-u 18`.
+        let timeout_ns = 1_000 * MS;
+        let group = RoceGroup { sender_delay_ns: Some(MS / 4), retransmit_timeout_ns: timeout_ns, ..roce(4) };
+        lab.roce.push(group);
+        let settled = outcome(&lab);
+        let (group, queue) = (&settled.groups[0], settled.classes[0].queue);
+        let share = group.goodput_bps / link_bps as f64;
+        assert!(share >= 0.9 && group.jain >= 0.9, "{link_bps}: {share} of the link, Jain {}", group.jain);
+        assert!(queue.p99_bytes < 60 * KB, "{link_bps}: {queue:?}");
+
+        // With the Pmax that 1 Gb/s has, the same flows settle much deeper.
+        let deep = &mut lab.config.wred[3];
+        deep.pmax_ppm = 100_000;
+        let deeper = outcome(&lab).classes[0].queue;
+        assert!(deeper.mean_bytes > 2.0 * queue.mean_bytes, "{link_bps}: {deeper:?} after {queue:?}");
+    }
 }
 
 #[test]

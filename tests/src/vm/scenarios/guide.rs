@@ -1,0 +1,212 @@
+//! What the documentation tells people to type, typed: the very blocks of the pages.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::super::command::{Running, json, sh};
+use super::super::lab::{Lab, Options, count, rxe};
+use super::super::report::Report;
+
+const HOSTS: u8 = 3;
+const FIVE_MINUTES: &str = include_str!("../../../../docs/soft-roce.md");
+const FIVE_MINUTES_SECTION: &str = "## DCQCN for soft-RoCE in five minutes";
+const COLLAPSE: &str = include_str!("../../../../docs/guide.md");
+/// The rest of that page installs a package and starts a service.
+const COLLAPSE_SECTIONS: [&str; 4] =
+    ["## 1. Is it congestion?", "## 3. Attach", "## 4. See it work", "## 5. Tune, if need be"];
+/// `dcqcn doctor` found warnings.
+const WARNINGS: i32 = 4;
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// What a reader has at hand: a terminal, the key that leaves `top`, and Ctrl-C. `typed` says what it runs and how that ended.
+const PREAMBLE: &str = r#"
+typed() {
+    printf '$ %s\n' "$1"
+    eval "$1"
+    printf '> %s\n' "$?"
+}
+in_terminal() { (sleep 5; printf q) | script -qec "stty rows 40 cols 160; $*" /dev/null; }
+dcqcn() {
+    case "$1" in
+        top) in_terminal "dcqcn $*" ;;
+        events) timeout -s INT 3 dcqcn "$@"; [ $? = 124 ] ;;
+        *) command dcqcn "$@" ;;
+    esac
+}
+"#;
+
+/// "DCQCN for soft-RoCE in five minutes", from `rdma link add` to `dcqcn top`.
+pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
+    let _lab = Lab::new(HOSTS, &Options::default())?;
+    for host in 1..=HOSTS {
+        sh(&format!("rdma link del {}", rxe(host)))?;
+    }
+    let blocks = blocks(FIVE_MINUTES, &[FIVE_MINUTES_SECTION]);
+    let watching = blocks.len().checked_sub(1).context("no blocks")?;
+    let mut script = PREAMBLE.to_owned();
+    for (number, block) in blocks.iter().enumerate() {
+        if number == watching {
+            // The first of the QPs has ended, the others have settled.
+            script += "sleep 18\ncommand dcqcn --json qp h1 > /tmp/among-others\n";
+        }
+        block.iter().for_each(|line| script += &typed(line));
+    }
+    // The last QP is alone.
+    script += "while [ $(pgrep -c ib_write_bw) -gt 2 ]; do sleep 1; done\nsleep 6\n";
+    script += "command dcqcn --json qp h1 > /tmp/alone\nwait\n";
+    let transcript = run(report, &script)?;
+
+    for (what, has) in [("RATE in `dcqcn top`", "RATE"), ("np_cnp_sent in `dcqcn counters`", "np_cnp_sent")] {
+        let seen = transcript.contains(has);
+        report.check(what, if seen { "seen" } else { "not seen" }, "seen", seen);
+    }
+    let sent = count(&json("dcqcn --json counters h3")?, "np_cnp_sent")?;
+    report.at_least("CNPs the receiver sent", sent as f64, 1.0);
+    let (among, alone) = (fastest_bps("/tmp/among-others")?, fastest_bps("/tmp/alone")?);
+    report.at_most("rate of the fastest QP of h1 among others, Mbit/s", among / 1e6, 20.0);
+    report.at_least("its rate when it is alone, of that before", alone / among, 1.5);
+    Ok(())
+}
+
+/// "My soft-RoCE incast collapses", with our names for its interfaces.
+pub(super) fn collapse(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(HOSTS, &Options::default())?;
+    lab.shape(HOSTS, "20mbit")?;
+    let mut script = PREAMBLE.to_owned();
+    // Traffic that is there already, as with anybody who comes to this page.
+    script += "FLAGS='-u 18 -s 8192 -t 8 -D 50 --tclass=106 -F'\n\
+               for n in 1 2; do ib_write_bw -d rxe3 -x 1 -p 1850$n $FLAGS >/dev/null & done\nsleep 3\n\
+               for n in 1 2; do ib_write_bw -d rxe$n -x 1 -p 1850$n $FLAGS 127.0.0.1 >/dev/null & done\nsleep 3\n";
+    for line in blocks(COLLAPSE, &COLLAPSE_SECTIONS).iter().flatten() {
+        script += &typed(&localised(line));
+        if line.contains("attach eth0") {
+            script += "for host in h2 h3; do command dcqcn attach $host --profile lab --set link_rate=40mbit; done\n";
+        }
+    }
+    script += "wait\n";
+    run(report, &script)?;
+    for host in 1..HOSTS {
+        let handled = count(&lab.on_host(host, "counters {}")?, "rp_cnp_handled")?;
+        report.at_least(&format!("host {host}: CNPs handled"), handled as f64, 1.0);
+    }
+    Ok(())
+}
+
+/// Runs a script, and checks how what was typed ended.
+fn run(report: &mut Report, script: &str) -> Result<String> {
+    let path = "/tmp/guide.sh";
+    fs::write(path, script).context("the script")?;
+    let mut bash = Running::start(&format!("bash {path}"))?;
+    let (_, printed) = bash.finish(PATIENCE)?;
+    let mut typed = "";
+    let mut answer = Vec::new();
+    for line in printed.lines() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            typed = command;
+            answer.clear();
+        } else if let Some(code) = line.strip_prefix("> ").and_then(|code| code.trim().parse::<i32>().ok()) {
+            let warned = code == WARNINGS && typed.contains("doctor");
+            let ok = code == 0 || warned;
+            if !ok {
+                answer.iter().for_each(|line| println!("{line}"));
+            }
+            let wanted = if typed.contains("doctor") { "0, or 4 for warnings" } else { "0" };
+            // No bar: it would end a cell of the table.
+            report.check(
+                &format!("`{}`", typed.replace('|', "\\|")),
+                format!("exit code {code}"),
+                wanted,
+                ok,
+            );
+        } else {
+            answer.push(line);
+        }
+    }
+    ensure!(!typed.is_empty(), "nothing was typed: {printed}");
+    Ok(printed)
+}
+
+fn typed(line: &str) -> String {
+    format!("typed '{}'\n", line.replace('\'', r"'\''"))
+}
+
+/// A line of the guide with our names for its interfaces, and the rate that it leaves open. The bridge has a namespace of its own.
+fn localised(line: &str) -> String {
+    let line = line.split('#').next().unwrap_or_default().trim().replace("rxe0", "rxe1");
+    if let Some(iface) = line.strip_prefix("dcqcn top eth1") {
+        // Run by `ip`, to which a function of the shell is nothing.
+        return format!("in_terminal 'ip netns exec switch dcqcn top p3{iface}'");
+    }
+    if line.contains("eth1") {
+        return format!("ip netns exec switch {}", line.replace("eth1", "p3"));
+    }
+    let line = line.replace("eth0", "h1");
+    if line.contains("attach") { format!("{line} --set link_rate=40mbit") } else { line }
+}
+
+/// The lines of each block of commands in sections of a page, without what is a comment or blank.
+fn blocks(page: &str, sections: &[&str]) -> Vec<Vec<String>> {
+    let mut blocks = Vec::new();
+    let (mut wanted, mut block) = (false, None::<Vec<String>>);
+    for line in page.lines() {
+        let text = line.trim();
+        if text.starts_with("```") {
+            block = match block.take() {
+                Some(lines) => {
+                    blocks.extend(wanted.then_some(lines));
+                    None
+                }
+                None => Some(Vec::new()),
+            };
+        } else if let Some(lines) = &mut block {
+            if !text.is_empty() && !text.starts_with('#') {
+                lines.push(text.to_owned());
+            }
+        } else if line.starts_with("## ") {
+            wanted = sections.contains(&line);
+        }
+    }
+    blocks
+}
+
+/// The highest rate of a flow in what `dcqcn qp` printed to a file.
+fn fastest_bps(path: &str) -> Result<f64> {
+    let qps: Value = serde_json::from_str(&fs::read_to_string(path).with_context(|| path.to_owned())?)?;
+    let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn qp` lists flows")?;
+    let rates = rows.iter().filter_map(|row| row.get("rate_bps")?.as_f64());
+    rates.reduce(f64::max).context("no flow")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_have_what_is_typed() {
+        let five = blocks(FIVE_MINUTES, &[FIVE_MINUTES_SECTION]);
+        assert_eq!(five.len(), 4, "{five:?}");
+        assert!(five.iter().flatten().any(|line| line.starts_with("dcqcn top h1")));
+        let collapse = blocks(COLLAPSE, &COLLAPSE_SECTIONS);
+        assert_eq!(collapse.len(), COLLAPSE_SECTIONS.len() + 1, "{collapse:?}");
+        assert!(!collapse.iter().flatten().any(|line| line.contains("systemctl")));
+    }
+
+    #[test]
+    fn names_become_ours() {
+        for (theirs, ours) in [
+            ("dcqcn counters eth0", "dcqcn counters h1"),
+            (
+                "dcqcn attach eth0 --profile lab   # hosts",
+                "dcqcn attach h1 --profile lab --set link_rate=40mbit",
+            ),
+            ("tc -s qdisc show dev eth1   # drops", "ip netns exec switch tc -s qdisc show dev p3"),
+            ("dcqcn top eth1   # at", "in_terminal 'ip netns exec switch dcqcn top p3'"),
+        ] {
+            assert_eq!(localised(theirs), ours);
+        }
+        assert_eq!(typed("echo 'a'"), "typed 'echo '\\''a'\\'''\n");
+    }
+}
