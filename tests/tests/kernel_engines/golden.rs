@@ -95,6 +95,37 @@ fn departures_follow_the_rate() {
 }
 
 #[test]
+fn a_cut_moves_later_departures_and_no_earlier_one() {
+    /// What soft-RoCE lets a QP have in flight.
+    const IN_FLIGHT: usize = 64;
+    let test = "a_cut_moves_later_departures_and_no_earlier_one";
+    let Some(mut both) = Both::load(test, 1_024, &sender()) else {
+        return;
+    };
+    for (number, cut_after) in (0..).zip([1, 2, 10, IN_FLIGHT - 1]) {
+        // Two flows that differ in the CNP alone.
+        let mut departures = |qpn, cut: bool| {
+            let data = Roce { dest_qpn: qpn, ..Roce::default() };
+            let stamps: Vec<u64> = (0..IN_FLIGHT)
+                .map(|sent| {
+                    if cut && sent == cut_after {
+                        both.process(Hook::Xdp, START_NS, &data.cnp(None, CNP_TOS), &received());
+                    }
+                    send(&mut both, START_NS, &data.frame()).departure_ns
+                })
+                .collect();
+            (stamps, 8 * data.frame().len() as u64)
+        };
+        let (uncut, gap_ns) = departures(100 + number, false);
+        let (cut, _) = departures(200 + number, true);
+        assert!(uncut[1..].windows(2).all(|pair| pair[1] - pair[0] == gap_ns), "{uncut:?}");
+        // The next one's time was fixed by the one before it; the rate says when the one after that may go.
+        assert_eq!(cut[..=cut_after], uncut[..=cut_after]);
+        assert!(cut[cut_after..].windows(2).all(|pair| pair[1] - pair[0] == 2 * gap_ns), "{cut:?}");
+    }
+}
+
+#[test]
 fn marks_leave_checksum_and_icrc_right() {
     let Some(mut both) = Both::load("marks_leave_checksum_and_icrc_right", 64, &marker()) else {
         return;

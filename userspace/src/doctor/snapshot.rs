@@ -155,6 +155,9 @@ pub struct Tables {
     pub rp_flows: u64,
     /// Of them, flows that sent between the two looks.
     pub rp_active: u64,
+    /// The rates of these, all together.
+    #[serde(default)]
+    pub rp_rate_bps: u64,
     /// Flows in the NP table.
     pub np_flows: u64,
     /// Pairs that are known.
@@ -209,6 +212,9 @@ pub struct Qdisc {
     pub parent: String,
     /// Limits of an fq.
     pub fq: Option<Fq>,
+    /// Bytes waiting in it at the second look.
+    #[serde(default)]
+    pub backlog_bytes: u32,
     /// Packets dropped until the first look.
     pub drops_before: u32,
     /// Packets dropped until the second.

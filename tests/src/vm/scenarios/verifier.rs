@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
 use aya::programs::loaded_programs;
+use dcqcn::dataplane::PROGRAMS;
 use dcqcn::net::Netns;
 
 use super::super::command::{json_in, script_in, sh_in};
@@ -32,21 +33,47 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for iface in ["v0", "v1", "w0", "w1"] {
         sh_in(&netns, &format!("ip link set {iface} up"))?;
     }
-    report.columns(&["attached as", "XDP", "TC", "pacer", "left behind"]);
+    report.columns(&[
+        "attached as",
+        "XDP",
+        "TC",
+        "pacer",
+        "instructions verified: xdp, ingress, egress",
+        "left behind",
+    ]);
     script_in(&netns, "mkdir -p /run/dcqcn")?;
     let before = left(&netns)?;
     for (way, line) in WAYS {
         let info = json_in(&netns, &format!("dcqcn --json {line}")).with_context(|| (*way).to_owned())?;
         let loaded = left(&netns)?;
         ensure!(loaded.programs > before.programs, "{way}: nothing was loaded");
+        let instructions = instructions();
         sh_in(&netns, "dcqcn detach --all")?;
         let after = settled(&netns, &before)?;
         let text = |key: &str| info.get(key).and_then(|value| value.as_str()).unwrap_or("-").to_owned();
         let remains = if after == before { "nothing".to_owned() } else { format!("{after:?}") };
-        report.row([(*way).to_owned(), text("xdp_mode"), text("tc_mode"), text("pacer"), remains.clone()]);
+        report.row([
+            (*way).to_owned(),
+            text("xdp_mode"),
+            text("tc_mode"),
+            text("pacer"),
+            instructions,
+            remains.clone(),
+        ]);
         report.check(way, remains, "loads, attaches, leaves nothing", after == before);
     }
     Ok(())
+}
+
+/// How many instructions the kernel's verifier went through for each of the programs that are attached; its limit is a
+/// million (`BPF_COMPLEXITY_LIMIT_INSNS`, include/linux/bpf.h).
+fn instructions() -> String {
+    let verified = |name: &&str| {
+        let program = loaded_programs().flatten().find(|program| program.name_as_str() == Some(name));
+        let count = program.and_then(|program| program.verified_instruction_count());
+        count.map_or_else(|| "-".to_owned(), |count| count.to_string())
+    };
+    PROGRAMS.iter().map(verified).collect::<Vec<_>>().join(", ")
 }
 
 /// What could be left behind.

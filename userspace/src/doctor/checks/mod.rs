@@ -46,6 +46,7 @@ pub(super) const ALL: &[Check] = &[
     pacer::fq_limits,
     pacer::fq_horizon,
     pacer::fq_drops,
+    pacer::fq_waits,
     pacer::without_controller,
     pacer::horizon,
     pacer::tables,

@@ -3,7 +3,7 @@
 use dcqcn_common::params::QUEUE_SOURCE_BACKLOG;
 use dcqcn_common::stats::Stat;
 
-use super::{Finding, Known, Snapshot, known, time};
+use super::{Finding, Known, Snapshot, known, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
 
 /// Packets a flow must find room for in fq: what is in flight of a soft-RoCE READ, many times over. With fq's default of
@@ -149,6 +149,34 @@ pub(super) fn fq_drops(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
+/// `paced-late`: a packet gets its departure time when it is made, at the rate of that moment. A cut moves only those after it,
+/// so that what waits in fq is a delay of the loop.
+pub(super) fn fq_waits(snapshot: &Snapshot) -> Vec<Finding> {
+    const PERIODS: u64 = 10;
+    let mut findings = Vec::new();
+    for (known, link) in paced(snapshot, "fq") {
+        let Some(tables) = known.attached.tables.filter(|tables| tables.rp_rate_bps != 0) else { continue };
+        let fqs = link.qdiscs.iter().filter(|qdisc| qdisc.kind == "fq");
+        let waiting_bytes = fqs.map(|fq| u64::from(fq.backlog_bytes)).sum();
+        let wait_ns = transmission_ns(waiting_bytes, tables.rp_rate_bps);
+        let period_ns = known.config.scalars.rpg_time_reset_ns;
+        if period_ns == 0 || wait_ns / period_ns <= PERIODS {
+            continue;
+        }
+        let what = format!("what waits in fq was timed at older rates: cuts act {} late", time(wait_ns));
+        let evidence = format!(
+            "{} wait in fq, the {} active flows have {} together; rpg_time_reset {}",
+            size(waiting_bytes),
+            tables.rp_active,
+            rate(tables.rp_rate_bps),
+            time(period_ns)
+        );
+        let fix = "have less in flight per queue pair: a shorter send queue or smaller messages (perftest: `-t 8`, `-s 8192`)";
+        findings.push(Finding::warning("paced-late", what, evidence).on(known.iface).fix(fix));
+    }
+    findings
+}
+
 /// `controller-missing`: what needs `dcqcn run`, without it.
 pub(super) fn without_controller(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.host.controller != Some(false) {
@@ -187,7 +215,7 @@ pub(super) fn horizon(snapshot: &Snapshot) -> Vec<Finding> {
             "rp_horizon_drop {dropped}, rp_horizon_pass {passed} {}; pacing_horizon {}, rpg_min_rate {}",
             known.seen.when,
             time(known.config.scalars.pacing_horizon_ns),
-            super::rate(known.config.scalars.rpg_min_rate_bps)
+            rate(known.config.scalars.rpg_min_rate_bps)
         );
         let what = "senders queue more than their rate lets out before the pacing horizon";
         let fix = format!("raise `rpg_min_rate`, or `dcqcn set {} pacing_horizon=9s`", known.iface);

@@ -332,6 +332,21 @@ fn thresholds() {
         flows(0)(s);
         set(s, "wred.3.pmax", "0.01%");
     });
+    // 200 KB behind two flows with 8 Gb/s: 200 us, of a timer of 10 us and then of one of 55 us.
+    let waiting = |period: &'static str| {
+        move |s: &mut Snapshot| {
+            set(s, "rpg_time_reset", period);
+            let tables = s.attachments[0].tables.as_mut().unwrap();
+            (tables.rp_active, tables.rp_rate_bps) = (2, 8_000_000_000);
+            let fq = link(s).qdiscs.iter_mut().find(|qdisc| qdisc.kind == "fq").unwrap();
+            fq.backlog_bytes = 200_000;
+        }
+    };
+    let finding = planted("paced-late", Severity::Warning, waiting("10us"));
+    assert!(finding.evidence.contains("200KB wait in fq, the 2 active flows have 8gbit"), "{finding:?}");
+    let mut snapshot = healthy();
+    waiting("55us")(&mut snapshot);
+    assert!(!found(&snapshot).iter().any(|(id, _)| *id == "paced-late"));
     // 20 Mb/s with a bucket of 3.2 ms, watched a hundred times in 2 s.
     let shaped = |burst_ns, waiting, sent_bytes| {
         move |s: &mut Snapshot| {

@@ -85,7 +85,10 @@ fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), data
         for flow in set?.ways {
             tables.capacity += 1;
             tables.rp_flows += u64::from(flow.last_seen_ns != 0);
-            tables.rp_active += u64::from(flow.last_seen_ns >= looked_ns);
+            if flow.last_seen_ns >= looked_ns {
+                tables.rp_active += 1;
+                tables.rp_rate_bps = tables.rp_rate_bps.saturating_add(flow.machine.rate_bps);
+            }
         }
     }
     for flow in maps.np_flows() {

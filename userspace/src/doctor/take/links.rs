@@ -115,6 +115,7 @@ pub(super) fn second(netlink: &Netlink, links: &mut [Link]) {
             let known = link.qdiscs.iter_mut().find(|known| known.handle == handle && known.parent == parent);
             if let Some(known) = known {
                 known.drops_after = qdisc.stats.drops;
+                known.backlog_bytes = qdisc.stats.backlog_bytes;
             }
         }
         link.ethtool = match link.ethtool.take() {
@@ -173,6 +174,7 @@ fn qdisc(qdisc: &tc::Qdisc) -> Qdisc {
         handle: qdisc.handle.to_string(),
         parent: qdisc.parent.to_string(),
         fq: (qdisc.kind == "fq").then(|| fq(&qdisc.options)).flatten(),
+        backlog_bytes: qdisc.stats.backlog_bytes,
         drops_before: qdisc.stats.drops,
         drops_after: qdisc.stats.drops,
     }
