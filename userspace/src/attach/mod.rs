@@ -369,7 +369,8 @@ fn link_rate(
         notes.push(format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name));
         if burst_ns < Shaping::SAFE_BURST_NS {
             notes.push(format!(
-                "its burst is {} at that rate: served later than this it is slower, and queues longer than marking                  counts; see `dcqcn doctor`",
+                "its burst is {} at that rate: served later than this it is slower, and queues longer than marking \
+                 counts; see `dcqcn doctor`",
                 render::ns(burst_ns)
             ));
         }
