@@ -1,7 +1,7 @@
 // Written by `cargo xtask p4` from dcqcn-common: change it there.
 
 // Indices of `stats`, the order of `Stat`.
-const bit<32> STATS = 40;
+const bit<32> STATS = 42;
 const bit<32> STAT_NOT_ROCE = 0;
 const bit<32> STAT_ROCE_V1 = 1;
 const bit<32> STAT_IPV4_OPTIONS = 2;
@@ -42,6 +42,8 @@ const bit<32> STAT_WRITE_FAILED = 36;
 const bit<32> STAT_NP_FLOW_EVICTED = 37;
 const bit<32> STAT_CUTS_LOST = 38;
 const bit<32> STAT_TABLE_BUSY = 39;
+const bit<32> STAT_RP_FLOW_EXPIRED = 40;
+const bit<32> STAT_NP_FLOW_EXPIRED = 41;
 
 // Headers.
 const bit<16> ETHERTYPE_IPV4 = 0x800;

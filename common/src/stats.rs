@@ -111,6 +111,10 @@ stats! {
     CutLost = "cuts_lost",
     /// Packets that found their part of a flow table held by another CPU for microseconds: they passed as if it were not there.
     TableBusy = "table_busy",
+    /// Flows removed from the RP table after `[age] idle` without a packet.
+    RpFlowExpired = "rp_flow_expired",
+    /// Flows removed from the NP table after `[age] idle` without a packet.
+    NpFlowExpired = "np_flow_expired",
 }
 
 #[cfg(test)]

@@ -15,23 +15,31 @@ use dcqcn_common::vqueue::Enqueued;
 use crate::lock::locked;
 use crate::maps::{ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, mode, test};
 
-/// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many.
+/// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many, and counts
+/// them where the table's new flows are counted.
 #[inline(always)]
 pub fn expire(table: u32, index: u32, before_ns: u64) -> u32 {
-    let expired = if table == Table::Rp as u32 {
-        locked(
+    let (expired, hook, stat) = if table == Table::Rp as u32 {
+        let expired = locked(
             RP.get_ptr_mut(index),
             #[inline(always)]
             |set| set.expire(before_ns),
-        )
+        );
+        (expired, Hook::Egress, Stat::RpFlowExpired)
     } else {
-        locked(
+        let expired = locked(
             NP.get_ptr_mut(index),
             #[inline(always)]
             |set| set.expire(before_ns),
-        )
+        );
+        (expired, Hook::Ingress, Stat::NpFlowExpired)
     };
-    expired.unwrap_or(0)
+    let expired = expired.unwrap_or(0);
+    if let Some(counters) = COUNTERS.get_ptr_mut(hook as u32) {
+        // SAFETY: this CPU's slot of a per-CPU map; the hook that may interrupt leaves this counter alone.
+        unsafe { (*counters).stat[stat as usize] += u64::from(expired) };
+    }
+    expired
 }
 
 /// Slots of [`COUNTERS`].

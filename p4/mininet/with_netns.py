@@ -69,6 +69,10 @@ def start_switches(described, options, directory):
                 break
             time.sleep(0.1)
         print(f"{switch}: {(pushed.stdout + pushed.stderr).strip()}")
+        if pushed.returncode != 0:
+            for process in processes:
+                process.terminate()
+            raise SystemExit(1)
     return processes
 
 

@@ -12,7 +12,7 @@ use aya::programs::loaded_programs;
 use crate::host::Host;
 
 /// How long the kernel may take to free what nobody uses: some grace periods of RCU.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(30);
 
 /// Maps and programs of one attachment.
 #[derive(Clone, Debug)]

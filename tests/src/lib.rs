@@ -6,6 +6,7 @@ pub mod command;
 pub mod host;
 pub mod lab;
 pub mod packets;
+pub mod retry;
 pub mod skip;
 pub mod socket;
 pub mod vectors;

@@ -3,15 +3,20 @@
 use anyhow::{Context, Result, ensure};
 use dcqcn::net::Netns;
 use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
-/// Wide bounds: this machine may be busy with other things. The demo's own figures are in the README.
 #[test]
 fn dcqcn_ends_the_collapse_of_an_incast() -> Result<()> {
     if !runnable("dcqcn_ends_the_collapse_of_an_incast", &["htb", "tbf"])? {
         return Ok(());
     }
+    while_busy(3, incast)
+}
+
+/// Wide bounds: the demo's own figures are in the README.
+fn incast() -> Result<()> {
     let line = "lab incast --senders 3 --link 100mbit --seconds 6 --control both --json";
     let output = dcqcn(line)?.output()?;
     ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));

@@ -4,7 +4,7 @@ use std::fs;
 use std::process;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn::net::frames::RawSocket;
 use dcqcn::net::link::VethEnd;
 use dcqcn::net::{Netlink, Netns};
@@ -19,10 +19,11 @@ use dcqcn_common::wire::eth::Ethernet;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip;
 
 /// How long a packet that must come may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What one packet stands for in `SWITCH`.
 const PACKET_BYTES: u64 = 1_000;
 /// Nobody paces or answers, on both ports.
@@ -200,7 +201,7 @@ fn marks_are_as_many_as_the_line_says() {
         }
         holds_per_s = u32::max(holds_per_s - 1, 2);
         too_slow += 1;
-        assert!(too_slow < 100, "the machine is too slow to fill a queue within half a second");
+        assert!(too_slow < 1_000, "the machine is too slow to fill a queue within half a second");
     };
     let marks = run(2 * KMAX);
     // What held the queue left it with all the others behind it.
@@ -236,25 +237,29 @@ fn packets_wait_for_their_departure() {
     let Some(mut bench) = Bench::new("packets_wait_for_their_departure", &file, set).unwrap() else {
         return;
     };
+    // What waited has left at the end of an attempt: the next starts anew.
+    while_busy(10, || paced(&mut bench)).unwrap();
+}
+
+/// Two flows send 80 packets each as fast as they can, of which one is due every 4 ms: more than the horizon's 100 ms.
+fn paced(bench: &mut Bench) -> Result<()> {
     let frame =
         |n: u32| Roce { psn: n / 2, dest_qpn: 0x11 + n % 2, payload: 1_000 - 58, ..Roce::default() }.frame();
     let interval = Duration::from_millis(4);
     assert_eq!(frame(0).len(), 1_000);
+    let (waited_before, dropped_before) = (bench.stat(Stat::RpPaced)?, bench.stat(Stat::RpHorizonDrop)?);
     let start = Instant::now();
     for n in 0..2 * 80 {
-        bench.hosts[0].send(&frame(n)).unwrap();
+        bench.hosts[0].send(&frame(n))?;
     }
     let took = start.elapsed();
-    let mut arrived = [0; 2];
-    let mut dropped = 0;
+    let (mut arrived, mut dropped) = ([0; 2], 0);
+    let until = Instant::now() + PATIENCE;
     while u64::from(arrived[0] + arrived[1]) + dropped < 2 * 80 {
-        let frame = match bench.hosts[1].receive(Duration::from_millis(500)).unwrap() {
-            Some(frame) => frame,
-            None if dropped != bench.stat(Stat::RpHorizonDrop).unwrap() => {
-                dropped = bench.stat(Stat::RpHorizonDrop).unwrap();
-                continue;
-            }
-            None => bench.hosts[1].receive(PATIENCE).unwrap().expect("the packet arrives or is counted"),
+        let Some(frame) = bench.hosts[1].receive(Duration::from_millis(500))? else {
+            dropped = bench.stat(Stat::RpHorizonDrop)? - dropped_before;
+            assert!(Instant::now() < until, "{arrived:?} arrive, {dropped} are counted");
+            continue;
         };
         let flow = usize::from(frame[Roce::default().bth() + 7] - 0x11);
         assert!(arrived[flow] == 0 || psn(&frame) >= arrived[flow], "in order");
@@ -262,14 +267,17 @@ fn packets_wait_for_their_departure() {
         assert!(start.elapsed() >= interval * arrived[flow], "packet {} too soon", arrived[flow]);
         arrived[flow] += 1;
     }
-    let waited = bench.stat(Stat::RpPaced).unwrap();
+    let waited = bench.stat(Stat::RpPaced)? - waited_before;
     println!(
         "80 packets of each of two flows in {took:?}: {arrived:?} arrived, {waited} waited, {dropped} dropped"
     );
     assert_eq!(u64::from(arrived[0] + arrived[1]) + dropped, 2 * 80);
-    assert!(waited > 0 && dropped > 0, "{waited} waited, {dropped} dropped");
-    // 100 ms are 25 intervals; what a slow sender takes comes on top.
-    assert!(arrived[0] >= 25, "{arrived:?}");
+    // 100 ms are 25 intervals; a sender that is slower than the rate has more sent, and none beyond the horizon.
+    ensure!(
+        waited > 0 && dropped > 0 && arrived[0] >= 25,
+        "{arrived:?} arrived, {waited} waited, {dropped} dropped"
+    );
+    Ok(())
 }
 
 /// A queue marks, the receiver's port answers, the CNP goes round and back to the sender's port, and the sender's flow is cut.
@@ -369,6 +377,9 @@ dst_mac = '02:00:00:00:02:02'
     bench.hosts[0].send(&nowhere).unwrap();
     assert_eq!(bench.hosts[0].receive(Duration::from_millis(100)).unwrap(), None);
     let not_forwarded = bench.program.counter("not_forwarded").unwrap();
-    let counted = [0, 1].map(|index| bench.session.counter(not_forwarded, index).unwrap().0);
-    assert_eq!(counted, [1, 2], "no destination, no hops");
+    let mut counted = || [0, 1].map(|index| bench.session.counter(not_forwarded, index).unwrap().0);
+    let until = Instant::now() + PATIENCE;
+    while counted() != [1, 2] {
+        assert!(Instant::now() < until, "no destination, no hops: {:?}", counted());
+    }
 }

@@ -148,6 +148,15 @@ pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>) -> Result<Ebpf, Error
     for name in [PROGRAMS[1], PROGRAMS[2], EXPIRE] {
         classifier(&mut ebpf, name)?.load().map_err(program(name))?;
     }
+    for (name, program) in ebpf.programs() {
+        // Counted since Linux 5.16.
+        let instructions = program.info().ok().and_then(|info| info.verified_instruction_count());
+        tracing::debug!(
+            program = name,
+            instructions,
+            "loaded; instructions are those the verifier went through"
+        );
+    }
     Ok(ebpf)
 }
 

@@ -1,12 +1,11 @@
 //! Parameters changed under traffic: every change is whole, no packet pays for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use dcqcn::attach;
 use dcqcn::engine::Hook;
 use dcqcn::params::{Key, Role};
@@ -17,7 +16,7 @@ use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::socket::{RawSocket, SILENCE};
+use dcqcn_tests::socket::{PATIENCE, RawSocket, SILENCE};
 
 use crate::{MARKING, runnable};
 
@@ -25,65 +24,97 @@ use crate::{MARKING, runnable};
 const FRAMES: u32 = 20_000;
 /// Between two of them: 20,000 take a second at least.
 const PAUSE: Duration = Duration::from_micros(50);
+/// Frames that may wait for the receiver: fewer than what the kernel queues for it (`net.core.netdev_max_backlog`, 1000).
+const UNDER_WAY: u32 = 500;
 
-/// Sends [`FRAMES`] numbered frames, evenly, over and over until `stop`; returns how many.
-fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
-    let socket = host.socket("a0")?;
-    let mut next = Instant::now();
-    for psn in 0.. {
-        if psn >= FRAMES && stop.load(Ordering::Relaxed) {
-            return Ok(psn);
-        }
-        socket.send(&Roce { psn, payload: 256, ..Roce::default() }.frame())?;
-        next += PAUSE;
-        thread::sleep(next.saturating_duration_since(Instant::now()));
-    }
-    Ok(0)
+/// A stream of numbered frames from host 1 to host 2, as far as it has come.
+#[derive(Default)]
+struct Stream {
+    sent: AtomicU32,
+    arrived: AtomicU32,
+    /// No frame need be sent beyond [`FRAMES`].
+    stop: AtomicBool,
+    /// None will be.
+    ended: AtomicBool,
 }
 
-/// Takes in the frames of the stream until it has ended, shows each to `see`, and returns how many. Panics if one is lost or
-/// out of order.
-fn count(receiver: &RawSocket, ended: &AtomicBool, mut see: impl FnMut(&[u8])) -> Result<u32> {
-    let mut arrived = 0;
-    loop {
-        let over = ended.load(Ordering::Relaxed);
-        match receiver.receive(SILENCE)? {
-            Some(frame) => {
-                let psn = Bth::parse(&frame[Roce::default().bth()..]).map(|(bth, _)| bth.psn());
-                assert_eq!(psn, Some(arrived), "lost, doubled or out of order");
-                see(&frame);
-                arrived += 1;
+impl Stream {
+    /// Sends [`FRAMES`] frames, and more until it is stopped.
+    fn send(&self, host: &Host) -> Result<()> {
+        let socket = host.socket("a0")?;
+        for psn in 0.. {
+            if psn >= FRAMES && self.stop.load(Ordering::Relaxed) {
+                break;
             }
-            None if over => return Ok(arrived),
-            None => {}
+            socket.send(&Roce { psn, payload: 256, ..Roce::default() }.frame())?;
+            self.sent.store(psn + 1, Ordering::SeqCst);
+            thread::sleep(PAUSE);
+            // Where it is the receiver that gets no CPU, its queue must not overflow.
+            let until = Instant::now() + PATIENCE;
+            while psn - self.arrived.load(Ordering::Relaxed).min(psn) > UNDER_WAY {
+                ensure!(Instant::now() < until, "nothing arrives any more");
+                thread::sleep(PAUSE);
+            }
         }
+        Ok(())
+    }
+
+    /// Takes in every frame of the stream, and shows each to `see`. Panics if one is lost or out of order.
+    fn receive(&self, receiver: &RawSocket, mut see: impl FnMut(u32, &[u8])) -> Result<u32> {
+        let mut arrived = 0;
+        loop {
+            let is_over = self.ended.load(Ordering::SeqCst);
+            if is_over && arrived == self.sent.load(Ordering::SeqCst) {
+                return Ok(arrived);
+            }
+            let Some(frame) = receiver.receive(if is_over { PATIENCE } else { SILENCE })? else {
+                assert!(!is_over, "the last frames are lost");
+                continue;
+            };
+            let psn = Bth::parse(&frame[Roce::default().bth()..]).map(|(bth, _)| bth.psn());
+            assert_eq!(psn, Some(arrived), "lost, doubled or out of order");
+            see(arrived, &frame);
+            arrived += 1;
+            self.arrived.store(arrived, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until this many frames have been sent.
+    fn reaches(&self, count: u32) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while self.sent.load(Ordering::SeqCst) < count {
+            ensure!(Instant::now() < until, "the stream does not go on");
+            thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 }
 
-/// Runs `work` while the stream flows from host 1 to host 2, shows each frame to `see` as it arrives, and panics unless every
-/// one does, in order.
+/// Runs `work` while the stream flows from host 1 to host 2, shows each frame and its number to `see` as it arrives, and panics
+/// unless every one does, in order.
 fn under_traffic(
     pair: &Pair,
-    see: impl FnMut(&[u8]) + Send,
-    work: impl FnOnce() -> Result<()>,
+    see: impl FnMut(u32, &[u8]) + Send,
+    work: impl FnOnce(&Stream) -> Result<()>,
 ) -> Result<()> {
     let receiver = pair.b.socket("b0")?;
-    let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-    let (sent, arrived) = thread::scope(|scope| -> Result<_> {
-        let sender = scope.spawn(|| stream(&pair.a, &stop));
-        let counter = scope.spawn(|| count(&receiver, &ended, see));
+    let stream = Stream::default();
+    let arrived = thread::scope(|scope| -> Result<_> {
+        let sender = scope.spawn(|| stream.send(&pair.a));
+        let counter = scope.spawn(|| stream.receive(&receiver, see));
         // A panic must end the threads too, or nobody would see it.
-        let result = catch_unwind(AssertUnwindSafe(work));
-        stop.store(true, Ordering::Relaxed);
+        let result = catch_unwind(AssertUnwindSafe(|| work(&stream)));
+        stream.stop.store(true, Ordering::Relaxed);
         let sent = sender.join();
-        ended.store(true, Ordering::Relaxed);
+        stream.ended.store(true, Ordering::SeqCst);
         let arrived = counter.join();
         result.unwrap_or_else(|panic| resume_unwind(panic))?;
         let panicked = |_| anyhow!("a thread panicked");
-        Ok((sent.map_err(panicked)??, arrived.map_err(panicked)??))
+        let arrived = arrived.map_err(panicked)??;
+        sent.map_err(panicked)??;
+        Ok(arrived)
     })?;
-    assert_eq!(arrived, sent);
-    eprintln!("{sent} frames, none lost");
+    eprintln!("{arrived} frames, none lost");
     Ok(())
 }
 
@@ -124,15 +155,14 @@ fn random_changes_under_traffic_are_whole_or_not_at_all() -> Result<()> {
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "cp_enable=on"])?;
     let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
     let mut random = Random(0x0dc9_c0de);
-    let mut latencies = Vec::new();
-    let mut refused = 0;
+    let (mut accepted, mut refused) = (0, 0);
     let first = pair.a.attachment("a0")?.maps.params()?;
     let mut model = first.config;
     under_traffic(
         &pair,
-        |_| {},
-        || {
-            while latencies.len() < CHANGES {
+        |_, _| {},
+        |_| {
+            while accepted < CHANGES {
                 let changes: Vec<(Key, u64)> = (0..=random.below(4))
                     .map(|_| {
                         let key = keys[random.below(keys.len() as u64) as usize];
@@ -146,19 +176,17 @@ fn random_changes_under_traffic_are_whole_or_not_at_all() -> Result<()> {
                 edit(&mut wanted);
                 let valid = wanted.validate().is_ok()
                     && (wanted.scalars.rp_enable == 0 || wanted.line_rate_bps() != 0);
-                let start = Instant::now();
                 let result = pair.a.run(|| {
                     attach::change("a0", |config| {
                         edit(config);
                         Ok::<_, attach::Error>(())
                     })
                 })?;
-                let latency = start.elapsed();
                 match result {
                     Ok((old, new)) => {
                         assert!(valid, "{changes:?} is invalid and was accepted");
                         assert!(old == model && new == wanted);
-                        latencies.push(latency);
+                        accepted += 1;
                         model = wanted;
                     }
                     Err(error) => {
@@ -172,11 +200,7 @@ fn random_changes_under_traffic_are_whole_or_not_at_all() -> Result<()> {
             Ok(())
         },
     )?;
-    latencies.sort();
-    let [median, slowest] = [CHANGES / 2, CHANGES - 1].map(|at| latencies[at]);
-    eprintln!(
-        "{CHANGES} changes, {refused} refused; a change takes {median:?} (median), {slowest:?} (slowest)"
-    );
+    eprintln!("{CHANGES} changes, {refused} refused");
     assert!(refused > 20, "the invalid ones were too few to tell");
     Ok(())
 }
@@ -192,13 +216,13 @@ fn put(key: Key, config: &mut Config, value: u64) {
     }
 }
 
-/// Marking is turned on and off: the first frame that arrives as the new parameters have it tells when they were in force,
-/// and none after it is treated by the old ones.
+/// Marking is turned on and off: every frame that begins after the call of a change is treated by the new parameters, and none
+/// after it by the old ones.
 #[test]
-fn a_change_is_in_force_within_10_ms_and_loses_nothing() -> Result<()> {
+fn a_change_is_in_force_when_its_call_returns_and_loses_nothing() -> Result<()> {
+    // Fewer than there are slots: none has to wait.
     const CHANGES: usize = 12;
-    const BOUND: Duration = Duration::from_millis(10);
-    if !runnable("a_change_is_in_force_within_10_ms_and_loses_nothing", &[])? {
+    if !runnable("a_change_is_in_force_when_its_call_returns_and_loses_nothing", &[])? {
         return Ok(());
     }
     let pair = Pair::new("change-live")?;
@@ -207,46 +231,37 @@ fn a_change_is_in_force_within_10_ms_and_loses_nothing() -> Result<()> {
     pair.a.attach("a0", Role::Switch, &marking)?;
     let data = Roce::default();
     let ecn_at = data.l3() + 1;
-    let (mut marked, turns) = (false, Mutex::new(Vec::new()));
-    let see = |frame: &[u8]| {
+    let (mut marked, mut turns) = (false, Vec::new());
+    let see = |psn: u32, frame: &[u8]| {
         let is_marked = frame[ecn_at] & Ecn::CE.bits() == Ecn::CE.bits();
         if is_marked != marked {
             marked = is_marked;
-            turns.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+            turns.push(psn);
         }
     };
     let mut changes = Vec::new();
-    under_traffic(&pair, see, || {
+    under_traffic(&pair, see, |stream| {
+        let mut sent = 100;
         for n in 0..CHANGES {
-            // Fewer than slots a second: none has to wait.
-            thread::sleep(Duration::from_millis(100));
-            let began = Instant::now();
+            stream.reaches(sent)?;
+            let before = stream.sent.load(Ordering::SeqCst);
             pair.a.run(|| {
                 attach::change("a0", |config| {
                     config.wred[3].ecn = u64::from(n % 2 == 0);
                     Ok::<_, attach::Error>(())
                 })
             })??;
-            changes.push((began, began.elapsed()));
+            // The frame of this number may have been under way already, those after it were not.
+            let after = stream.sent.load(Ordering::SeqCst);
+            changes.push(before..=after + 1);
+            sent = after + 100;
         }
-        Ok(())
+        stream.reaches(sent)
     })?;
-    let turns = turns.into_inner().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(turns.len(), CHANGES, "a frame was treated by parameters that had been replaced");
-    let mut effects: Vec<Duration> =
-        turns.iter().zip(&changes).map(|(turn, (began, _))| *turn - *began).collect();
-    let mut calls: Vec<Duration> = changes.iter().map(|(_, call)| *call).collect();
-    effects.sort();
-    calls.sort();
-    eprintln!(
-        "from the call to the first frame that shows it: {:?} (best), {:?} (median); the call: {:?}, {:?}",
-        effects[0],
-        effects[CHANGES / 2],
-        calls[0],
-        calls[CHANGES / 2]
-    );
-    // This machine may be busy with other things.
-    assert!(effects[0] < BOUND, "{effects:?}");
+    assert_eq!(turns.len(), CHANGES, "a frame was treated by parameters that had been replaced: {turns:?}");
+    for (turn, change) in turns.iter().zip(&changes) {
+        assert!(change.contains(turn), "the first frame that shows the change of {change:?} is {turn}");
+    }
     Ok(())
 }
 
@@ -276,8 +291,8 @@ fn no_packet_sees_half_a_change() -> Result<()> {
     let mut switched = 0;
     under_traffic(
         &pair,
-        |_| {},
-        || {
+        |_, _| {},
+        |_| {
             let until = Instant::now() + Duration::from_secs(2);
             pair.a.run(|| {
                 while Instant::now() < until {

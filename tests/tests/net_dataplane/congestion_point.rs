@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn::backlog;
 use dcqcn::engine::Hook;
 use dcqcn::net::tc::{Handle, HtbClass, QdiscSpec};
@@ -15,6 +15,7 @@ use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::{icrc, ipv4};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::retry::while_busy;
 
 use crate::{CNP_TOS, fill, runnable};
 
@@ -103,16 +104,22 @@ fn the_real_backlog_decides() -> Result<()> {
     let frame = |psn| Roce { psn, ..Roce::default() };
 
     assert!(backlog::feed(&netlink, index, &mut maps)?, "the parameters want it");
-    for psn in 0..30 {
-        a.send(&frame(psn).frame())?;
-    }
-    // The last reading was of an empty queue, or is too old to count: in either case nothing is marked.
-    assert!(backlog::feed(&netlink, index, &mut maps)?);
-    a.send(&frame(30).frame())?;
-    for psn in 0..30 {
-        assert_eq!(b.expect()?, frame(psn).frame());
-    }
-    assert_eq!(b.expect()?, Roce { ecn: Ecn::CE, ..frame(30) }.frame(), "some 28 KB waited");
+    while_busy(20, || {
+        // A reading of the attempt before has aged.
+        std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
+        for psn in 0..30 {
+            a.send(&frame(psn).frame())?;
+        }
+        // The last reading was of an empty queue, or is too old to count: in either case nothing is marked.
+        assert!(backlog::feed(&netlink, index, &mut maps)?);
+        a.send(&frame(30).frame())?;
+        for psn in 0..30 {
+            assert_eq!(b.expect()?, frame(psn).frame());
+        }
+        // Some 28 KB waited when that was read, unless the queue had drained before; and the reading counts for a while only.
+        ensure!(b.expect()? == Roce { ecn: Ecn::CE, ..frame(30) }.frame(), "some 28 KB waited");
+        Ok(())
+    })?;
 
     std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
     a.send(&frame(31).frame())?;
@@ -134,7 +141,7 @@ fn depth_decides_between_never_and_always() -> Result<()> {
     pair.a.attach("a0", Role::Switch, &[&["link_rate=1gbit"], &thresholds[..]].concat())?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     // Up to Kmin, and from there to Kmax with a Pmax of 0: never. Above: always.
-    let frames: Vec<_> = (0..42).map(|psn| Roce { psn, ..Roce::default() }).collect();
+    let frames: Vec<_> = (0..64).map(|psn| Roce { psn, ..Roce::default() }).collect();
     for frame in &frames {
         a.send(&frame.frame())?;
     }
@@ -142,18 +149,18 @@ fn depth_decides_between_never_and_always() -> Result<()> {
     for frame in &frames {
         let arrived = b.expect()?;
         let marked = Roce { ecn: Ecn::CE, ..frame.clone() }.frame();
-        // A busy machine may take 800 ms for all of this, in which 10 KB drain.
+        // A busy machine may take 2 s for all of this, in which 25 KB drain.
         match depth_bytes {
             0..=20_000 => assert_eq!(arrived, frame.frame(), "below Kmax, at {depth_bytes} bytes"),
-            30_000.. => assert_eq!(arrived, marked, "above Kmax, at {depth_bytes} bytes"),
+            45_000.. => assert_eq!(arrived, marked, "above Kmax, at {depth_bytes} bytes"),
             _ => assert!(arrived == frame.frame() || arrived == marked),
         }
         depth_bytes += marked.len();
     }
-    assert!(depth_bytes > 40_000);
+    assert!(depth_bytes > 60_000);
     let counters = pair.a.counters("a0", Hook::Egress)?;
     let class = counters.class[3];
-    assert_eq!((class.packets, class.ect_packets, class.bytes), (42, 42, depth_bytes as u64));
+    assert_eq!((class.packets, class.ect_packets, class.bytes), (64, 64, depth_bytes as u64));
     assert_eq!(class.ecn_marked_packets, counters.stat[Stat::CpEcnMarked as usize]);
     Ok(())
 }
@@ -216,7 +223,7 @@ fn what_is_not_ect_and_cnps_are_never_marked() -> Result<()> {
     for frame in &sent {
         a.send(frame)?;
     }
-    assert_eq!(b.drain()?, sent, "all of it passes unchanged");
+    assert_eq!(b.expect_all(sent.len())?, sent, "all of it passes unchanged");
     let after = pair.a.counters("a0", Hook::Egress)?.stat;
     for (stat, count) in [
         (Stat::CpEcnMarked, 0),
@@ -261,14 +268,13 @@ fn half_of_the_packets_are_marked_where_the_probability_is_a_half() -> Result<()
     for _ in 0..200 {
         a.send(&frame)?;
     }
-    b.drain()?;
+    b.expect_all(200)?;
     let before = pair.a.count("a0", Hook::Egress, Stat::CpEcnMarked)?;
     for _ in 0..PACKETS {
         a.send(&frame)?;
     }
     let marked = Roce { ecn: Ecn::CE, ..Roce::default() }.frame();
-    let arrived = b.drain()?;
-    assert_eq!(arrived.len(), PACKETS as usize);
+    let arrived = b.expect_all(PACKETS as usize)?;
     let share = arrived.iter().filter(|arrived| **arrived == marked).count();
     assert!(arrived.iter().all(|arrived| *arrived == marked || *arrived == frame));
     assert_eq!(share as u64, pair.a.count("a0", Hook::Egress, Stat::CpEcnMarked)? - before);

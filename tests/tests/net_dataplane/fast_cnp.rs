@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn::engine::Hook;
@@ -179,8 +180,9 @@ fn an_ipv6_router_answers_too() -> Result<()> {
     }
     // What IPv6 says when an interface comes up has been said.
     let (s, d) = (path.sender.socket("s0")?, path.receiver.socket("d0")?);
-    std::thread::sleep(std::time::Duration::from_secs(3));
-    drop((s.drain()?, d.drain()?, s, d));
+    for socket in [s, d] {
+        while socket.receive(Duration::from_millis(1_500))?.is_some() {}
+    }
     path.attach()?;
     let hop = |frame: &mut Vec<u8>| {
         macs(2, R1)(frame);

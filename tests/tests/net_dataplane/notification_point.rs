@@ -106,7 +106,7 @@ fn nothing_else_is_answered() -> Result<()> {
     for frame in &sent {
         a.send(frame)?;
     }
-    assert_eq!(b.drain()?, sent, "all of it arrives unchanged");
+    assert_eq!(b.expect_all(sent.len())?, sent, "all of it arrives unchanged");
     assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpEcnMarked)?, 0);
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::Malformed)?, 1);

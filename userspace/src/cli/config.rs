@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::output::Output;
 use crate::daemon;
-use crate::p4::switch;
+use crate::p4::{Switch, switch};
 use crate::params::quantity::parse_rate_bps;
 use crate::params::{self, Profile, Settings, word};
 use crate::render::Table;
@@ -89,13 +89,19 @@ impl CheckArgs {
             let config = daemon::config::parse(&file, &text)?;
             return out.show(&DaemonReport::new(file, &config));
         }
-        // A `[bmv2]` beside the parameters is for `dcqcn p4`.
-        let (settings, _) = switch::parse(&file, &text)?;
+        let (settings, switch) = switch::parse(&file, &text)?;
         // `lab` needs a rate, which `attach` may find out; any that it takes does here.
         settings
             .config(Some(Profile::MAX_LAB_RATE_BPS))
             .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
-        out.show(&CheckReport::new(file, &settings))
+        let mut report = CheckReport::new(file, &settings);
+        // A `[bmv2]` beside the parameters is for `dcqcn p4`, which has more to ask of them.
+        if switch != Switch::default() {
+            let plan = super::p4::plan(settings, &switch)
+                .with_context(|| format!("{}: not for a BMv2 switch", report.file))?;
+            report.bmv2 = Some(SwitchReport { ports: switch.port.len(), entries: plan.entries.len() });
+        }
+        out.show(&report)
     }
 }
 
@@ -152,6 +158,17 @@ impl fmt::Display for DaemonReport {
 struct CheckReport {
     file: String,
     settings: Vec<Said>,
+    /// What `dcqcn p4` makes of it, if it describes a switch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bmv2: Option<SwitchReport>,
+}
+
+/// A BMv2 switch in a few words.
+#[derive(Serialize)]
+struct SwitchReport {
+    ports: usize,
+    /// Of its tables.
+    entries: usize,
 }
 
 /// A setting the file has.
@@ -181,22 +198,29 @@ impl CheckReport {
             value: Quantity(change.value, change.key.unit()).to_string(),
             default: Quantity(change.key.default(), change.key.unit()).to_string(),
         });
-        Self { file, settings: tops.chain(changes).collect() }
+        Self { file, settings: tops.chain(changes).collect(), bmv2: None }
     }
 }
 
 impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, settings } = self;
+        let Self { file, settings, bmv2 } = self;
         if settings.is_empty() {
-            return writeln!(f, "{file} is valid and leaves everything at its default");
+            writeln!(f, "{file} is valid and leaves everything at its default")?;
+        } else {
+            writeln!(f, "{file} is valid and sets:")?;
+            let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
+            for Said { key, value, default } in settings {
+                table.row([key.clone(), value.clone(), default.clone()]);
+            }
+            write!(f, "{table}")?;
         }
-        writeln!(f, "{file} is valid and sets:")?;
-        let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
-        for Said { key, value, default } in settings {
-            table.row([key.clone(), value.clone(), default.clone()]);
+        match bmv2 {
+            Some(SwitchReport { ports, entries }) => {
+                writeln!(f, "a BMv2 switch of {ports} ports and {entries} table entries")
+            }
+            None => Ok(()),
         }
-        write!(f, "{table}")
     }
 }
 

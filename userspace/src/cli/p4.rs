@@ -20,7 +20,7 @@ use crate::audit;
 use crate::dataplane::Sizes;
 use crate::p4::push::{Pushed, push, verify};
 use crate::p4::read::Reader;
-use crate::p4::{Kept, Plan, Program, Session, build, switch};
+use crate::p4::{Kept, Plan, Program, Session, Switch, build, switch};
 use crate::params::{Assignment, Key, PacerChoice, Profile, Role, Settings};
 
 /// Where BMv2's Thrift server is unless told otherwise.
@@ -81,7 +81,7 @@ impl P4Command {
 /// Compile the program with p4c-bm2-ss.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Writes dcqcn.json, which simple_switch runs, and dcqcn.p4info.txtpb for P4Runtime. The program as it was
+The program is the directory p4/ of the project's repository. Writes dcqcn.json, which simple_switch runs, and dcqcn.p4info.txtpb for P4Runtime. The program as it was
 compiled for this version is in this command (`dcqcn p4 json`), so that nobody needs the compiler.
 
 Examples:
@@ -162,6 +162,11 @@ fn switch_config(mut settings: Settings) -> anyhow::Result<Config> {
     let mut config = settings.config(None)?;
     config.scalars.pacer = if pacer == PacerChoice::None { PACER_NONE } else { PACER_FQ };
     Ok(config)
+}
+
+/// What the settings of a file mean for its switch.
+pub(super) fn plan(settings: Settings, switch: &Switch) -> anyhow::Result<Plan> {
+    Ok(Plan::new(&Program::embedded()?, &switch_config(settings)?, switch)?)
 }
 
 /// Print the commands of simple_switch_CLI for a whole configuration.
@@ -277,7 +282,8 @@ impl fmt::Display for PushReport {
 /// Show flows, queues and counters of a running switch, as `qp`, `queues` and `counters` show those of an interface.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-DEPTH is how many packets were behind the last one that left, times the size of a packet.
+DEPTH is how many packets were behind the last one that left, times the size of a packet. The parameters
+shown are those pushed last, as long as the switch still has them; with --config, those of the file.
 
 Examples:
   dcqcn p4 read --thrift-port 9090
@@ -299,10 +305,19 @@ impl ReadArgs {
         let port = self.switch.thrift_port;
         let program = Program::embedded()?;
         let mut session = Session::open(port)?;
-        session.require(&program)?;
+        // Another switch may have had this port before, in this namespace or in one whose number is this one's now.
         let kept = match self.config {
-            Some(config) => FileArgs { config, profile: None, changes: Vec::new() }.read()?,
-            None => Kept::load(port)?,
+            Some(config) => {
+                session.require(&program)?;
+                FileArgs { config, profile: None, changes: Vec::new() }.read()?
+            }
+            None => {
+                let kept = Kept::load(port)?;
+                Target { port }.check(&mut session, &program, &kept).context(
+                    "what is known of the switch is not true; `--config FILE` reads it as FILE says",
+                )?;
+                kept
+            }
         };
         let report = SwitchReport::read(&mut session, &program, &kept, port, self.all)?;
         if out.is_json() { out.json(&report.to_json()) } else { out.text(&report) }

@@ -193,8 +193,6 @@ impl Stop {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     #[test]
@@ -202,10 +200,9 @@ mod tests {
         let stop = Arc::new(Stop::default());
         assert!(!stop.wait(Duration::ZERO) && !stop.wait(Duration::from_millis(1)));
         let other = Arc::clone(&stop);
-        let began = Instant::now();
         let setter = thread::spawn(move || other.set());
-        assert!(stop.wait(Duration::from_secs(60)) && stop.wait(Duration::ZERO) && stop.is_set());
-        assert!(began.elapsed() < Duration::from_secs(30));
+        // Longer than anybody waits for a test.
+        assert!(stop.wait(Duration::from_secs(1 << 20)) && stop.wait(Duration::ZERO) && stop.is_set());
         setter.join().unwrap();
     }
 }

@@ -13,7 +13,7 @@ use nix::sys::socket::{
 };
 
 /// How long a frame that must arrive may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a frame that must not arrive is waited for: a thousand times what the frames that do arrive take.
 pub const SILENCE: Duration = Duration::from_millis(150);
 /// Receive buffer, bytes: room for every frame of the longest test, should nobody read meanwhile.
@@ -107,7 +107,16 @@ impl RawSocket {
         self.receive(PATIENCE)?.context("no frame arrived")
     }
 
-    /// All frames that arrive until none has for a while.
+    /// The next `count` frames, which must come.
+    ///
+    /// # Errors
+    /// One does not.
+    pub fn expect_all(&self, count: usize) -> Result<Vec<Vec<u8>>> {
+        (0..count).map(|_| self.expect()).collect()
+    }
+
+    /// All frames that arrive until none has for a while. Those that must come are for [`Self::expect_all`]: a busy machine may
+    /// take longer than a while.
     ///
     /// # Errors
     /// The kernel refuses.

@@ -32,7 +32,8 @@ pub struct Built {
 pub fn build(source: &Path, out: &Path) -> Result<Built> {
     let main = source.join(MAIN);
     if !main.is_file() {
-        return Err(Error::File { path: main, source: io::ErrorKind::NotFound.into() });
+        let path = std::path::absolute(&main).map_err(|source| Error::File { path: main, source })?;
+        return Err(Error::NoSource { path });
     }
     std::fs::create_dir_all(out).map_err(|source| Error::File { path: out.to_owned(), source })?;
     let out = out.canonicalize().map_err(|source| Error::File { path: out.to_owned(), source })?;

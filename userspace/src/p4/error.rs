@@ -27,6 +27,16 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// There is nothing to compile.
+    #[error(
+        "there is no program {}: compile in the project's repository, or name the directory of `dcqcn.p4` with \
+         --source DIR; `dcqcn p4 json` prints the program compiled for this version, without a compiler",
+        path.display()
+    )]
+    NoSource {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
     /// The compiler refuses the program.
     #[error("p4c-bm2-ss refuses {}:\n{}", path.display(), text.trim_end())]
     Compile {
@@ -114,6 +124,18 @@ pub enum Error {
     NothingPushed {
         /// The port.
         port: u16,
+    },
+    /// A table has too few places.
+    #[error("table `{table}` has {size} places and this configuration needs {needed}: {advice}")]
+    Full {
+        /// Which.
+        table: String,
+        /// Its places.
+        size: u64,
+        /// Entries of the configuration.
+        needed: usize,
+        /// What there may be at most.
+        advice: String,
     },
     /// A value has no place in the program.
     #[error("{what} = {value} does not fit {bits} bits: the largest is {max}")]

@@ -1,6 +1,6 @@
 //! What a configuration means for the tables, queues and mirror sessions of a switch. The contract is `p4/README.md`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
@@ -110,6 +110,7 @@ impl Plan {
             plan.add("rp_pair", key(), "receiver", vec![pair.peer_qpn.into()])?;
         }
         plan.forwarding(switch)?;
+        plan.fits()?;
         let entries = plan.entries;
 
         let forwards = !(switch.mac.is_empty() && switch.route.is_empty());
@@ -154,6 +155,31 @@ impl Planner<'_> {
     fn push(&mut self, entry: Entry) -> Result<()> {
         self.program.check(&entry)?;
         self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Checks that no table gets more entries than it has places.
+    fn fits(&self) -> Result<()> {
+        let mut needed: BTreeMap<&str, usize> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| entry.key.is_some()) {
+            *needed.entry(&entry.table).or_default() += 1;
+        }
+        for (name, needed) in needed {
+            let Some(table) = self.program.tables.get(name) else { continue };
+            if needed as u64 > table.size {
+                let (section, each) = match name.rsplit('.').next() {
+                    Some("wred") => {
+                        ("[[bmv2.port]] with `cp_enable`, each with a place for every class", CLASSES)
+                    }
+                    Some("ipv4_route" | "ipv6_route") => ("[[bmv2.route]] of a family", 1),
+                    Some("mac_forward") => ("[[bmv2.mac]]", 1),
+                    Some("np_pair" | "rp_pair") => ("[[bmv2.pair]]", 1),
+                    _ => ("[[bmv2.port]]", 1),
+                };
+                let advice = format!("at most {} {section}", table.size / each as u64);
+                return Err(Error::Full { table: name.to_owned(), size: table.size, needed, advice });
+            }
+        }
         Ok(())
     }
 
@@ -336,6 +362,23 @@ peer_qpn = 529
                 .join(" ")
         };
         plan.entries.iter().filter(of_table).map(short).collect()
+    }
+
+    #[test]
+    fn a_table_that_is_too_small_is_named_before_anything_is_written() {
+        let ports = |ports: u16| {
+            let list: String = (0..ports).map(|n| format!("[[bmv2.port]]\nnumber = {n}\n")).collect();
+            format!("[parameters]\ncp_enable = true\n[bmv2]\n{list}")
+        };
+        assert_eq!(lines(&plan(&ports(64)).unwrap(), "wred").len(), 512);
+        let refused = plan(&ports(65)).unwrap_err().to_string();
+        assert!(refused.contains(".wred` has 512 places and this configuration needs 520"), "{refused}");
+        assert!(refused.contains("at most 64 [[bmv2.port]] with `cp_enable`"), "{refused}");
+        let route = |n: usize| format!("[[bmv2.route]]\nto = '10.{}.{}.0/24'\nport = 1\n", n / 256, n % 256);
+        let macs = "src_mac = '02:00:00:00:00:01'\ndst_mac = '02:00:00:00:00:02'\n";
+        let list: String = (0..1_025).map(|n| route(n) + macs).collect();
+        let refused = plan(&format!("[bmv2]\n[[bmv2.port]]\nnumber = 1\n{list}")).unwrap_err().to_string();
+        assert!(refused.contains("needs 1025: at most 1024 [[bmv2.route]] of a family"), "{refused}");
     }
 
     #[test]

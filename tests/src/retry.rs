@@ -1,0 +1,44 @@
+//! Tests of what only happens in real time, on a machine whose CPUs may be elsewhere.
+
+use anyhow::Result;
+
+/// Runs `test` until it passes, at most `attempts` times, and says why it runs again. For rates and for races against a timer
+/// alone: whatever does not depend on the time must hold at the first attempt.
+///
+/// # Errors
+/// That of the last attempt.
+pub fn while_busy(attempts: u32, mut test: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut attempt = 1;
+    loop {
+        match test() {
+            Err(error) if attempt < attempts => {
+                eprintln!("attempt {attempt} of {attempts}, again in case the machine was busy: {error:#}");
+                attempt += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::ensure;
+
+    use super::*;
+
+    #[test]
+    fn it_ends_with_the_first_that_passes_or_the_last() {
+        let run = |passes_at: u32| {
+            let mut ran = 0;
+            let result = while_busy(3, || {
+                ran += 1;
+                ensure!(ran == passes_at, "attempt {ran}");
+                Ok(())
+            });
+            (ran, result.map_err(|error| error.to_string()))
+        };
+        assert_eq!(run(1), (1, Ok(())));
+        assert_eq!(run(3), (3, Ok(())));
+        assert_eq!(run(4), (3, Err("attempt 3".to_owned())));
+    }
+}

@@ -1,0 +1,110 @@
+//! The networks of `p4/mininet`: described rightly everywhere, run where BMv2 is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn::net::Netns;
+use dcqcn_tests::command::{binary, dcqcn};
+use dcqcn_tests::retry::while_busy;
+use dcqcn_tests::skip::has_bmv2;
+
+/// Debian's own, which is where its mininet is installed.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4/mininet")
+}
+
+/// Whether `program` runs with these arguments, and says nothing but yes or no.
+fn runs(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Every network's switches have configurations that `dcqcn p4` takes.
+#[test]
+fn every_switch_of_every_network_is_configured_validly() -> Result<()> {
+    if !runs(PYTHON, &["--version"]) {
+        eprintln!("SKIPPED every_switch_of_every_network_is_configured_validly: there is no {PYTHON}");
+        return Ok(());
+    }
+    let directory = tempfile::tempdir()?;
+    let program = "\
+import sys, topology
+for name, make in topology.NETWORKS.items():
+    network = make()
+    for switch in network.switches:
+        for rp in (False, True):
+            with open(f'{sys.argv[1]}/{name}-{switch}-{rp}.toml', 'w') as file:
+                file.write(network.configuration(switch, rp))
+";
+    let made = Command::new(PYTHON)
+        .args(["-B", "-c", program])
+        .arg(directory.path())
+        .env("PYTHONPATH", scripts())
+        .output()?;
+    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mut checked = 0;
+    for file in fs::read_dir(directory.path())? {
+        let output = dcqcn("p4 commands --config")?.arg(file?.path()).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        checked += 1;
+    }
+    // One switch, two, and two leaves and two spines; each with its reaction points in the hosts and in the switch.
+    ensure!(checked == 2 * (1 + 2 + 4), "{checked} configurations");
+    Ok(())
+}
+
+/// Runs a script until packets were marked; it ends with an error unless every host reaches every other.
+fn run(script: &str, arguments: &str) -> Result<()> {
+    while_busy(3, || {
+        let output = Command::new(PYTHON)
+            .arg("-B")
+            .arg(scripts().join(script))
+            .args(arguments.split_whitespace())
+            .args(["--seconds", "3", "--dcqcn"])
+            .arg(binary()?)
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{script} {arguments}: {}: {complaint}\n{said}", output.status);
+        ensure!(Netns::list("dcqcn-net-")?.is_empty(), "namespaces are left over");
+        let taken = said.lines().find_map(|line| line.strip_prefix("h1: took ")).context(said.to_string())?;
+        let mut numbers = taken.split(' ').filter_map(|word| word.parse::<u32>().ok());
+        let (packets, marked) = (numbers.next(), numbers.next());
+        eprintln!("{script} {arguments}: {packets:?} packets taken, {marked:?} marked");
+        ensure!(packets > Some(0) && marked > Some(0), "{said}");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_incast_runs_in_plain_namespaces() -> Result<()> {
+    let test = "an_incast_runs_in_plain_namespaces";
+    if !has_bmv2(test)? {
+        return Ok(());
+    }
+    for (program, argument) in [(PYTHON, "--version"), ("ip", "-Version"), ("ping", "-V")] {
+        if !runs(program, &[argument]) {
+            eprintln!("SKIPPED {test}: there is no {program}");
+            return Ok(());
+        }
+    }
+    run("with_netns.py", "incast --rp switch")
+}
+
+#[test]
+fn an_incast_runs_in_mininet() -> Result<()> {
+    let test = "an_incast_runs_in_mininet";
+    if !has_bmv2(test)? {
+        return Ok(());
+    }
+    if !runs(PYTHON, &["-c", "import mininet.net"]) {
+        eprintln!("SKIPPED {test}: Debian's package mininet is not installed");
+        return Ok(());
+    }
+    run("with_mininet.py", "incast --rp switch")
+}
