@@ -54,6 +54,7 @@ pub(super) const COLUMNS: &[&str] = &[
     "marks",
     "CNPs sent",
     "CNPs handled",
+    "guest stood still, ms",
 ];
 
 pub(super) fn write(report: &mut Report) -> Result<()> {
@@ -133,6 +134,9 @@ pub(super) struct Measured {
     drops_settled: u64,
     drops_all: u64,
     queue_bytes: Vec<u32>,
+    /// The longest time between two looks at the queue: what a busy machine took from the guest. What the guest was to send
+    /// meanwhile it sends at once.
+    stall: Duration,
     counts: Counts,
 }
 
@@ -164,6 +168,7 @@ impl Measured {
             self.counts.marked.to_string(),
             self.counts.sent.to_string(),
             self.counts.handled.to_string(),
+            self.stall.as_millis().to_string(),
         ]);
     }
 
@@ -255,6 +260,7 @@ pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
         .iter()
         .filter(|sample| sample.at > first.at + margin && sample.at + margin < last.at)
         .collect();
+    let stalls = settled.iter().zip(settled.iter().skip(1)).map(|(look, next)| next.at - look.at);
     let (from, to) = (settled.first().context("too short")?, settled.last().context("too short")?);
     let mut queue_bytes: Vec<u32> = settled.iter().map(|sample| sample.backlog_bytes).collect();
     queue_bytes.sort_unstable();
@@ -265,6 +271,7 @@ pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
         drops_settled: u64::from(to.drops - from.drops),
         drops_all: u64::from(last.drops - first.drops),
         queue_bytes,
+        stall: stalls.max().unwrap_or_default(),
         counts,
     })
 }
