@@ -199,6 +199,8 @@ fn shell(workspace: &Workspace, series: Series) -> Result<()> {
 const PREPARE: &str = "\
 cp /share/dcqcn /share/vm-guest /usr/local/bin
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
+mkdir -p /dev/pts
+mount -t devpts devpts /dev/pts
 modprobe configfs
 mount -t configfs configfs /sys/kernel/config
 ip link set lo up

@@ -33,7 +33,9 @@ pub(super) struct Load {
 const OFF: Load = Load { seconds: 12, margin_s: 3, depth: DEPTH };
 /// A flow's alpha starts at 1 and forgets over 1/g = 256 of its periods, 3 s on a link of 40 Mbit/s: till then cuts are too
 /// deep.
-pub(super) const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
+const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
+/// To compare markers in the time there is: not settled as [`ON`] is.
+pub(super) const BRIEF: Load = Load { seconds: 14, margin_s: 4, depth: DEPTH };
 /// As much as soft-RoCE keeps waiting of a QP anyhow: 64 packets of 1 KB, four of these QPs more than the port's queue.
 const DEPTH: u32 = 8;
 /// Two packets of 4 KB each. What waits in `fq` has got its departure time at an older rate: 64 of them, 400 ms ago.
