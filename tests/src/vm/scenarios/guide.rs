@@ -26,7 +26,7 @@ const PREAMBLE: &str = r#"
 typed() {
     printf '$ %s\n' "$1"
     eval "$1"
-    printf '> %s\n' "$?"
+    printf '\n> %s\n' "$?"
 }
 in_terminal() { (sleep 5; printf q) | script -qec "stty rows 40 cols 160; $*" /dev/null; }
 dcqcn() {
@@ -77,21 +77,19 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     lab.shape(HOSTS, "20mbit")?;
     let mut script = PREAMBLE.to_owned();
     // Traffic that is there already, as with anybody who comes to this page.
-    script += "FLAGS='-u 18 -s 8192 -t 8 -D 50 --tclass=106 -F'\n\
+    script += "FLAGS='-u 18 -s 8192 -t 8 -D 60 --tclass=106 -F'\n\
                for n in 1 2; do ib_write_bw -d rxe3 -x 1 -p 1850$n $FLAGS >/dev/null & done\nsleep 3\n\
-               for n in 1 2; do ib_write_bw -d rxe$n -x 1 -p 1850$n $FLAGS 127.0.0.1 >/dev/null & done\nsleep 3\n";
+               for n in 1 2; do ib_write_bw -d rxe1 -x 1 -p 1850$n $FLAGS 127.0.0.1 >/dev/null & done\nsleep 3\n";
     for line in blocks(COLLAPSE, &COLLAPSE_SECTIONS).iter().flatten() {
         script += &typed(&localised(line));
         if line.contains("attach eth0") {
-            script += "for host in h2 h3; do command dcqcn attach $host --profile lab --set link_rate=40mbit; done\n";
+            script += "command dcqcn attach h3 --profile lab --set link_rate=40mbit\n";
         }
     }
     script += "wait\n";
     run(report, &script)?;
-    for host in 1..HOSTS {
-        let handled = count(&lab.on_host(host, "counters {}")?, "rp_cnp_handled")?;
-        report.at_least(&format!("host {host}: CNPs handled"), handled as f64, 1.0);
-    }
+    let handled = count(&lab.on_host(1, "counters {}")?, "rp_cnp_handled")?;
+    report.at_least("CNPs the sender handled", handled as f64, 1.0);
     Ok(())
 }
 
