@@ -103,9 +103,11 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return shell(workspace, kernel);
     }
     let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
-    let (guest, driver) =
-        Guest::prepare(workspace, all_series.first().copied(), || Driver::build(workspace))?;
-    let scenarios = scenario::choose(driver.scenarios()?, &args.scenarios)?;
+    let (guest, scenarios) = Guest::prepare(workspace, all_series.first().copied(), || {
+        let driver = Driver::build(workspace)?;
+        let scenarios = scenario::choose(driver.scenarios()?, &args.scenarios)?;
+        Ok((driver, scenarios))
+    })?;
     let mut finished = Vec::new();
     let mut left_out = Vec::new();
     for series in all_series {
@@ -152,7 +154,7 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
         skip("needs root");
         return Ok(());
     }
-    let guest = Guest::prepare(workspace, Some(Series::V6_1), || Ok(driver));
+    let guest = Guest::prepare(workspace, Some(Series::V6_1), || Ok((driver, ())));
     match guest.as_ref().map(|(guest, _)| guest.boot(Series::V6_1)) {
         Ok(Ok(booted)) => {
             for scenario in &scenarios {
@@ -188,7 +190,8 @@ pub(crate) fn setup() {
 }
 
 fn shell(workspace: &Workspace, series: Series) -> Result<()> {
-    let (guest, _) = Guest::prepare(workspace, Some(series), || Driver::build(workspace))?;
+    let (guest, ()) =
+        Guest::prepare(workspace, Some(series), || Driver::build(workspace).map(|driver| (driver, ())))?;
     let booted = guest.boot(series)?;
     machine::write_start(&guest.share, &format!("{PREPARE}{SHELL}{END}"))?;
     booted.machine().converse()
@@ -245,12 +248,12 @@ struct Guest {
 
 impl Guest {
     /// Makes or finds what the guest needs while `build` builds what runs in it: the one waits for the network, the other
-    /// does not. `series` is the kernel that is booted first.
-    fn prepare(
+    /// does not. `series` is the kernel that is booted first; what else `build` makes comes back.
+    fn prepare<T>(
         workspace: &Workspace,
         series: Option<Series>,
-        build: impl FnOnce() -> Result<Driver>,
-    ) -> Result<(Self, Driver)> {
+        build: impl FnOnce() -> Result<(Driver, T)>,
+    ) -> Result<(Self, T)> {
         ensure!(
             std::env::consts::ARCH == "x86_64",
             "the guest runs this machine's own binaries under qemu-system-x86_64, and this is {}",
@@ -268,12 +271,13 @@ impl Guest {
         let needed_mb =
             Tree::needed_mb(&cache) + series.map_or(0, |series| kernel::needed_mb(&cache, series));
         room::require(&cache, needed_mb, "the guest")?;
-        let (driver, tree, fetched) = thread::scope(|scope| {
+        let (built, tree, fetched) = thread::scope(|scope| {
             let tree = scope.spawn(|| Tree::ensure(&cache));
             let fetched = scope.spawn(|| series.map_or(Ok(()), |series| kernel::fetch(&cache, series)));
             (build(), joined(tree), joined(fetched))
         });
-        let (driver, tree) = (driver?, tree?);
+        // A name that was misspelt is told even where nothing can be fetched.
+        let ((driver, made), tree) = (built?, tree?);
         // One that may be left out is tried again, and left out, when it is to boot.
         if series.is_some_and(Series::is_required) {
             fetched?;
@@ -293,7 +297,7 @@ impl Guest {
             fs::copy(binary, share.join(name))
                 .with_context(|| format!("cannot copy {}", binary.display()))?;
         }
-        Ok((Self { _lock: lock, cache, share, tree }, driver))
+        Ok((Self { _lock: lock, cache, share, tree }, made))
     }
 
     fn boot(&self, series: Series) -> Result<Booted<'_>> {
