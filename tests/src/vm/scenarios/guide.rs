@@ -50,12 +50,12 @@ pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
     for (number, block) in blocks.iter().enumerate() {
         if number == watching {
             // The first of the QPs has ended, the others have settled.
-            script += "sleep 18\ncommand dcqcn --json qp h1 > /tmp/among-others\n";
+            script += "sleep 12\ncommand dcqcn --json qp h1 > /tmp/among-others\n";
         }
         block.iter().for_each(|line| script += &typed(line));
     }
     // The last QP is alone.
-    script += "while [ $(pgrep -c ib_write_bw) -gt 2 ]; do sleep 1; done\nsleep 6\n";
+    script += "while [ $(pgrep -c ib_write_bw) -gt 2 ]; do sleep 1; done\nsleep 5\n";
     script += "command dcqcn --json qp h1 > /tmp/alone\nwait\n";
     let transcript = run(report, &script)?;
 
