@@ -17,6 +17,8 @@ pub(crate) struct Tally {
     skipped: Vec<(String, String)>,
     /// Tests the harness left out itself (`#[ignore]`); unlike the skipped ones, it does not report them as passed.
     ignored: Vec<(String, String)>,
+    /// Tests that passed only when they were run again, and how they failed before.
+    again: Vec<(String, String)>,
 }
 
 impl Tally {
@@ -56,6 +58,11 @@ impl Tally {
         }
     }
 
+    /// Says of a test that passes, and is counted by [`Tally::ran`], that it failed before.
+    pub(crate) fn failed_before(&mut self, test: &str, how: String) {
+        self.again.push((test.to_owned(), how));
+    }
+
     /// Counts a test that was not started.
     pub(crate) fn not_started(&mut self, test: &str, reason: &str) {
         self.ignored.push((test.to_owned(), reason.to_owned()));
@@ -84,6 +91,9 @@ impl fmt::Display for Tally {
         let skipped = || self.skipped.iter().chain(&self.ignored);
         for (test, reason) in skipped() {
             writeln!(f, "skipped {test}: {reason}")?;
+        }
+        for (test, how) in &self.again {
+            writeln!(f, "again   {test}: passed at its second run; at its first: {how}")?;
         }
         for test in &self.failures {
             writeln!(f, "failed  {test}")?;
@@ -178,9 +188,11 @@ mod tests {
         counted.ran("vm::verifier", true);
         counted.ran("vm::incast", false);
         counted.not_started("vm::pacing", "no mmdebstrap");
+        counted.failed_before("vm::verifier", "5 of 6, 60 s".into());
         assert_eq!(
             counted.to_string(),
-            "skipped vm::pacing: no mmdebstrap\nfailed  vm::incast\n2 passed, 1 failed, 1 skipped"
+            "skipped vm::pacing: no mmdebstrap\nagain   vm::verifier: passed at its second run; at its first: 5 of 6, 60 s\n\
+             failed  vm::incast\n2 passed, 1 failed, 1 skipped"
         );
     }
 
