@@ -65,7 +65,8 @@ impl EventsArgs {
         let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
         let mut refusals = Follow::new(Log::here())?;
         let netns = netns::current_inode()?;
-        let mut sources = Sources { ifaces, last: self.last, readers: BTreeMap::new() };
+        let mut sources =
+            Sources { ifaces, last: self.last, readers: BTreeMap::new(), unreadable: BTreeMap::new() };
         let is_wanted = |row: &EventRow| self.kind.is_empty() || self.kind.contains(&row.event);
         let (mut left, mut looked) = (self.count.unwrap_or(u64::MAX), Instant::now());
         if !sources.follow()? && sources.ifaces.is_empty() {
@@ -106,6 +107,8 @@ struct Sources {
     last: u64,
     /// By interface and time of attaching: one that is attached anew has a new log.
     readers: BTreeMap<(String, u64), Reader>,
+    /// How often others could not be opened: one that is just being attached has not all of its maps.
+    unreadable: BTreeMap<(String, u64), u32>,
 }
 
 impl Sources {
@@ -133,7 +136,15 @@ impl Sources {
                 None => match attach::open(&key.0) {
                     // Detached since it was listed.
                     Err(attach::Error::NotAttached { .. }) => continue,
-                    attachment => Reader::new(attachment?.maps.event_log()?, self.last),
+                    Err(error) => {
+                        let failures = self.unreadable.entry(key.clone()).or_default();
+                        *failures += 1;
+                        if *failures == 2 {
+                            tracing::warn!(iface = key.0, %error, "its events cannot be read; tried again every second");
+                        }
+                        continue;
+                    }
+                    Ok(attachment) => Reader::new(attachment.maps.event_log()?, self.last),
                 },
             };
             readers.insert(key, reader);
