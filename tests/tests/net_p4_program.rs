@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn::net::frames::RawSocket;
 use dcqcn::net::link::VethEnd;
+use dcqcn::net::netns::Temporary;
 use dcqcn::net::{Netlink, Netns};
 use dcqcn::p4::entry::{Command, Entry};
 use dcqcn::p4::push::push;
@@ -54,17 +55,7 @@ struct Bench {
     session: Session,
     hosts: [RawSocket; 2],
     _process: Process,
-    _namespace: Namespace,
-}
-
-struct Namespace(Netns);
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        if let Err(error) = Netns::delete(self.0.name()) {
-            eprintln!("{error}");
-        }
-    }
+    _namespace: Temporary,
 }
 
 impl Bench {
@@ -73,8 +64,8 @@ impl Bench {
         if !skip::runnable(test, &[])? {
             return Ok(None);
         }
-        let namespace = Namespace(Netns::create(&format!("dcqcn-p4-{}-{test}", process::id()))?);
-        let netns = &namespace.0;
+        let namespace = Temporary::create(&format!("dcqcn-p4-{}-{test}", process::id()))?;
+        let netns = &*namespace;
         netns.run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))??;
         let hosts = [host(netns, 1)?, host(netns, 2)?];
         let ports = [1, 2].map(|port| (port, format!("sw{port}")));

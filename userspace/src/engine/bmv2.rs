@@ -28,6 +28,7 @@ use super::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict}
 use crate::dataplane;
 use crate::net::frames::RawSocket;
 use crate::net::link::VethEnd;
+use crate::net::netns::Temporary;
 use crate::net::{Netlink, Netns};
 use crate::p4::entry::{Command, Entry, Match};
 use crate::p4::push::push;
@@ -73,18 +74,7 @@ pub struct Bmv2 {
     pairs: HashMap<QpId, Pair>,
     // Last, in this order: the switch ends, then its namespace goes.
     _process: Process,
-    _namespace: Namespace,
-}
-
-/// Removed when dropped.
-struct Namespace(Netns);
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        if let Err(error) = Netns::delete(self.0.name()) {
-            tracing::warn!("{error}");
-        }
-    }
+    _namespace: Temporary,
 }
 
 /// What went wrong outside P4, as this engine tells it.
@@ -99,9 +89,9 @@ impl Bmv2 {
     /// BMv2 is not installed, the process is not root, or the parameters ask for what the program has not.
     pub fn new(params: &Params, packet_bytes: u64) -> Result<Self, Error> {
         let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
-        let netns = Netns::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(ports)?;
-        let namespace = Namespace(netns);
-        let netns = &namespace.0;
+        let namespace =
+            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(ports)?;
+        let netns = &*namespace;
         // No neighbour discovery among the packets.
         netns
             .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())

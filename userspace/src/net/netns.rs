@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{panic, thread};
@@ -201,6 +202,36 @@ fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let thread = thread::Builder::new().spawn_scoped(scope, work)?;
         Ok(thread.join().unwrap_or_else(|payload| panic::resume_unwind(payload)))
     })
+}
+
+/// A namespace whose name goes when this does.
+#[derive(Debug)]
+pub struct Temporary(Netns);
+
+impl Temporary {
+    /// As [`Netns::create`].
+    ///
+    /// # Errors
+    /// As [`Netns::create`].
+    pub fn create(name: &str) -> Result<Self> {
+        Netns::create(name).map(Self)
+    }
+}
+
+impl Deref for Temporary {
+    type Target = Netns;
+
+    fn deref(&self) -> &Netns {
+        &self.0
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(error) = Netns::delete(self.0.name()) {
+            tracing::warn!("{error}");
+        }
+    }
 }
 
 fn path_of(name: &str) -> Result<PathBuf> {

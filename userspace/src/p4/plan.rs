@@ -313,35 +313,7 @@ mod tests {
     use super::*;
     use crate::params::{Role, Settings};
 
-    const FILE: &str = "\
-[parameters]
-link_rate = '10mbit'
-cp_enable = true
-np_enable = true
-rp_enable = true
-fast_cnp = true
-[wred.3]
-kmin = '10820B'
-kmax = '43280B'
-pmax = '10%'
-queue_limit = '69248B'
-[bmv2]
-[[bmv2.port]]
-number = 1
-host = true
-[[bmv2.port]]
-number = 2
-rate = '5mbit'
-[[bmv2.route]]
-to = '10.0.1.0/24'
-port = 1
-src_mac = '02:00:00:00:00:01'
-dst_mac = '02:00:00:00:00:02'
-[[bmv2.pair]]
-address = '10.0.1.2'
-qpn = 17
-peer_qpn = 529
-";
+    const FILE: &str = include_str!("sample.toml");
 
     fn plan(file: &str) -> Result<Plan> {
         let (settings, switch) = switch::parse("a.toml", file).unwrap();
