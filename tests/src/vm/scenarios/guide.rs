@@ -38,6 +38,9 @@ dcqcn() {
 }
 "#;
 
+/// What is left of perftest is not waited for: an end whose other end has failed waits for ever.
+const END_TRAFFIC: &str = "pids=$(pgrep -x ib_write_bw) && kill $pids\nwait 2>/dev/null\n";
+
 /// "DCQCN for soft-RoCE in five minutes", from `rdma link add` to `dcqcn top`.
 pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
     let _lab = Lab::new(HOSTS, &Options::default())?;
@@ -55,8 +58,10 @@ pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
         block.iter().for_each(|line| script += &typed(line));
     }
     // The last QP is alone.
-    script += "while [ $(pgrep -c ib_write_bw) -gt 2 ]; do sleep 1; done\nsleep 5\n";
-    script += "command dcqcn --json qp h1 > /tmp/alone\nwait\n";
+    script +=
+        "for second in $(seq 30); do [ $(pgrep -c ib_write_bw) -gt 2 ] || break; sleep 1; done\nsleep 5\n";
+    script += "command dcqcn --json qp h1 > /tmp/alone\n";
+    script += END_TRAFFIC;
     let transcript = run(report, &script)?;
 
     for (what, has) in [("RATE in `dcqcn top`", "RATE"), ("np_cnp_sent in `dcqcn counters`", "np_cnp_sent")] {
@@ -68,6 +73,9 @@ pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
     let (among, alone) = (fastest_bps("/tmp/among-others")?, fastest_bps("/tmp/alone")?);
     report.at_most("rate of the fastest QP of h1 among others, Mbit/s", among / 1e6, 20.0);
     report.at_least("its rate when it is alone, of that before", alone / among, 1.5);
+    if !report.passed() {
+        println!("{transcript}");
+    }
     Ok(())
 }
 
@@ -76,20 +84,25 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     let lab = Lab::new(HOSTS, &Options::default())?;
     lab.shape(HOSTS, "20mbit")?;
     let mut script = PREAMBLE.to_owned();
-    // Traffic that is there already, as with anybody who comes to this page.
-    script += "FLAGS='-u 18 -s 8192 -t 8 -D 60 --tclass=106 -F'\n\
-               for n in 1 2; do ib_write_bw -d rxe3 -x 1 -p 1850$n $FLAGS >/dev/null & done\nsleep 3\n\
-               for n in 1 2; do ib_write_bw -d rxe1 -x 1 -p 1850$n $FLAGS 127.0.0.1 >/dev/null & done\nsleep 3\n";
     for line in blocks(COLLAPSE, &COLLAPSE_SECTIONS).iter().flatten() {
+        if line.starts_with("dcqcn doctor") {
+            // The complaint: it begins when all is attached, which takes long under emulation.
+            script += "FLAGS='-u 18 -s 8192 -t 8 -D 40 --tclass=106 -F'\n\
+                       for n in 1 2; do ib_write_bw -d rxe3 -x 1 -p 1850$n $FLAGS >/dev/null & done\nsleep 3\n\
+                       for n in 1 2; do ib_write_bw -d rxe1 -x 1 -p 1850$n $FLAGS 127.0.0.1 >/dev/null & done\nsleep 5\n";
+        }
         script += &typed(&localised(line));
         if line.contains("attach eth0") {
             script += "command dcqcn attach h3 --profile lab --set link_rate=40mbit\n";
         }
     }
-    script += "wait\n";
-    run(report, &script)?;
+    script += END_TRAFFIC;
+    let transcript = run(report, &script)?;
     let handled = count(&lab.on_host(1, "counters {}")?, "rp_cnp_handled")?;
     report.at_least("CNPs the sender handled", handled as f64, 1.0);
+    if !report.passed() {
+        println!("{transcript}");
+    }
     Ok(())
 }
 
