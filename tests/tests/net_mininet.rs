@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn::net::Netns;
+use dcqcn::net::netns::Temporary;
 use dcqcn_tests::command::{binary, dcqcn};
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::has_bmv2;
@@ -60,14 +61,13 @@ for name, make in topology.NETWORKS.items():
 
 /// Runs a script until packets were marked; it ends with an error unless every host reaches every other.
 fn run(script: &str, arguments: &str) -> Result<()> {
+    // In a namespace of its own mininet cannot change the machine's limits, as it else does (`mininet.util.fixLimits`).
+    let netns = Temporary::create(&format!("dcqcn-test-{}-mininet", std::process::id()))?;
     while_busy(3, || {
-        let output = Command::new(PYTHON)
-            .arg("-B")
-            .arg(scripts().join(script))
-            .args(arguments.split_whitespace())
-            .args(["--seconds", "3", "--dcqcn"])
-            .arg(binary()?)
-            .output()?;
+        let mut command = Command::new(PYTHON);
+        command.arg("-B").arg(scripts().join(script)).args(arguments.split_whitespace());
+        command.args(["--seconds", "3", "--dcqcn"]).arg(binary()?);
+        let output = netns.run(|| command.output())??;
         let said = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{script} {arguments}: {}: {complaint}\n{said}", output.status);
