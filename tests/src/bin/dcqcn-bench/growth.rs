@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use crate::Bench;
 use crate::packets::{FAST_BPS, fed};
 use crate::report::{Figure, Section};
-use crate::runner::{Input, Instance, ORDER_LEN, host, program, program_of, run, switch};
+use crate::runner::{Input, Instance, ORDER_LEN, host, program, program_of, run, runs, switch};
 
 /// Places in a table of `qps` queue pairs: twice as many, lest sets overflow, where there may be so many.
 fn places(qps: u32) -> u32 {
@@ -110,7 +110,7 @@ fn misses(bench: &mut Bench) -> Result<()> {
     let (rounds, repeat) = if bench.quick { (3, 1_000) } else { (21, 10_000) };
     let ns = (0..rounds)
         .map(|_| {
-            instance.counted(Hook::Egress, Stat::RpFlowEvicted, u64::from(repeat) + 1, || {
+            instance.counted(Hook::Egress, Stat::RpFlowEvicted, runs(repeat), || {
                 fed(&mut bench.baselines, egress, Hook::Egress, &input, repeat)
             })
         })

@@ -23,7 +23,7 @@ use crate::Bench;
 use crate::report::{Figure, Section};
 use crate::runner::{
     Baselines, Input, Instance, LO, ORDER_LEN, Target, host as host_config, ns_per_run, program, program_of,
-    run, switch,
+    run, runs, switch,
 };
 
 /// Link of the hosts whose flows are not held back: a packet of 1 KB lasts 11 ns.
@@ -33,6 +33,8 @@ const LINK_BPS: u64 = 100_000_000_000;
 /// Link of the one that is far behind: a packet of 1 KB lasts 9 us.
 const SLOW_BPS: u64 = 1_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
+/// Runs in one measurement, where nothing limits them.
+const REPEAT: u32 = 50_000;
 /// Flows that catch up on an idle second.
 const IDLE_FLOWS: u32 = 1_024;
 /// TOS of CNPs: DSCP 48, Not-ECT.
@@ -94,7 +96,7 @@ impl Case {
         against: Option<&'static str>,
         input: Input,
     ) -> Self {
-        Self::new(name, against, 20_000, move |baselines, repeat| {
+        Self::new(name, against, REPEAT, move |baselines, repeat| {
             ns_per_run(program(&baselines.ebpf, program_name)?, &input, repeat)
         })
     }
@@ -113,8 +115,8 @@ impl Case {
 
     fn on(instance: Instance, name: impl Into<String>, hook: Hook, stat: Stat, packet: Vec<u8>) -> Self {
         let input = Input { packet, ..Input::default() };
-        Self::new(name, Some(empty_of(hook)), 10_000, move |_, repeat| {
-            instance.counted(hook, stat, u64::from(repeat) + 1, || {
+        Self::new(name, Some(empty_of(hook)), REPEAT, move |_, repeat| {
+            instance.counted(hook, stat, runs(repeat), || {
                 ns_per_run(program(&instance.ebpf, program_of(hook))?, &input, repeat)
             })
         })
@@ -222,8 +224,8 @@ fn marked(data: &Roce) -> Result<Case> {
     (wred.kmin_bytes, wred.kmax_bytes, wred.drain_rate_bps) = (0, 0, 100_000);
     let instance = Instance::of(&config)?;
     let input = Input { packet: data.frame(), ..Input::default() };
-    Ok(Case::new("CP marks", Some(EMPTY_TC), 10_000, move |baselines, repeat| {
-        instance.counted(Hook::Egress, Stat::CpEcnMarked, u64::from(repeat) + 1, || {
+    Ok(Case::new("CP marks", Some(EMPTY_TC), REPEAT, move |baselines, repeat| {
+        instance.counted(Hook::Egress, Stat::CpEcnMarked, runs(repeat), || {
             let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
             fed(baselines, egress, Hook::Egress, &input, repeat)
         })
@@ -272,7 +274,7 @@ fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
         ns_per_run(program(&baselines.ebpf, "clone_tc")?, &other, repeat)
     });
     let made = Case::new(CNP_MADE, Some(CLONE), 2_000, move |_, repeat| {
-        instance.counted(Hook::Egress, Stat::NpCnpSent, u64::from(repeat) + 1, || {
+        instance.counted(Hook::Egress, Stat::NpCnpSent, runs(repeat), || {
             ns_per_run(program(&instance.ebpf, program_of(Hook::Ingress))?, &input, repeat)
         })
     });
@@ -314,9 +316,7 @@ fn in_recovery(data: &Roce) -> Result<Case> {
         let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
         run(egress, &input, HEAD_START)?;
         run(program(&instance.ebpf, program_of(Hook::Xdp))?, &cnp, 1)?;
-        instance.counted(Hook::Egress, Stat::RpPaced, u64::from(repeat) + 1, || {
-            ns_per_run(egress, &input, repeat)
-        })
+        instance.counted(Hook::Egress, Stat::RpPaced, runs(repeat), || ns_per_run(egress, &input, repeat))
     }))
 }
 
