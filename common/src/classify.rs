@@ -5,7 +5,7 @@
 
 use crate::flow::QpId;
 use crate::stats::Stat;
-use crate::wire::bth::{Bth, Opcode, Transport};
+use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::ecn::{self, Ecn};
 use crate::wire::eth::{EtherType, Ethernet, VlanTag};
 use crate::wire::ext::Deth;
@@ -36,6 +36,8 @@ pub struct Roce {
     pub v6: bool,
     /// The operation.
     pub opcode: Opcode,
+    /// What kind of operation it is.
+    pub class: Class,
     /// The receiver's QP.
     pub dest_qpn: u32,
     /// DSCP and ECN.
@@ -61,9 +63,9 @@ impl Roce {
     #[inline(always)]
     #[must_use]
     pub fn kind(&self) -> Kind {
-        if self.opcode.is_cnp() {
+        if self.class == Class::Cnp {
             Kind::Cnp
-        } else if self.opcode.is_data() && self.dest_qpn > QP_GSI {
+        } else if self.class <= Class::Data && self.dest_qpn > QP_GSI {
             Kind::Data
         } else {
             Kind::Control
@@ -118,12 +120,20 @@ impl Roce {
         Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn })
     }
 
+    /// The QP that sent it, which only datagrams name.
+    #[inline(always)]
+    #[must_use]
+    pub fn sender<F: Frame>(&self, frame: &F) -> Option<QpId> {
+        let qpn = self.source_qpn(frame)?;
+        Some(QpId { addr: self.addresses(frame)?.0, qpn })
+    }
+
     /// The sender's QPN, which only datagrams carry. (Reliable datagrams do too, behind a header of their own; nobody
     /// has them.)
     #[inline(always)]
     #[must_use]
     pub fn source_qpn<F: Frame>(&self, frame: &F) -> Option<u32> {
-        if !self.opcode.has_deth() || self.opcode.has_rdeth() {
+        if self.class != Class::Datagram {
             return None;
         }
         Some(Deth::new(frame.header(self.bth() + Bth::LEN)?).src_qpn())
@@ -257,12 +267,13 @@ fn transport<F: Frame>(
     };
     let bth = Bth::new(header);
     let opcode = bth.opcode();
-    if bth.tver() != 0 || !opcode.is_known() {
+    let class = opcode.class();
+    if bth.tver() != 0 || class == Class::Unknown {
         return Err(Stat::UnknownBth);
     }
     // A datagram's sender is read, so it must be there.
-    if opcode.transport() == Transport::Ud && udp_len < Udp::LEN + Bth::LEN + Deth::LEN + icrc::LEN {
+    if class == Class::Datagram && udp_len < Udp::LEN + Bth::LEN + Deth::LEN + icrc::LEN {
         return Err(Stat::Malformed);
     }
-    Ok(Roce { l3, v6, opcode, dest_qpn: bth.dest_qpn(), tos })
+    Ok(Roce { l3, v6, opcode, class, dest_qpn: bth.dest_qpn(), tos })
 }

@@ -14,7 +14,7 @@ use crate::pacing::Departure;
 use crate::pairing;
 use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, PACER_FQ, PACER_HTB, Params, QUEUE_SOURCE_BACKLOG};
 use crate::stats::Stat;
-use crate::vqueue::Enqueued;
+use crate::vqueue::{Enqueued, Share};
 use crate::wire::cnp::{self, Cnp, CnpRepr};
 use crate::wire::ecn::{self, Ecn};
 use crate::wire::eth::Ethernet;
@@ -36,8 +36,9 @@ pub trait Env<'p> {
     fn count(&mut self, stat: Stat);
     /// The counters of a traffic class, below [`CLASSES`].
     fn class(&mut self, tc: usize) -> Option<&mut ClassCounters>;
-    /// Updates a virtual queue's "empty at" atomically and returns the depth `update` saw. `None`: no such queue.
-    fn queue(&mut self, index: u32, update: impl Fn(u64) -> Enqueued) -> Option<u64>;
+    /// Updates a virtual queue, its "empty at" atomically, and this CPU's share of it, and returns the depth `update` saw.
+    /// `None`: no such queue.
+    fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64>;
     /// What really waits in the queue `index`, if the controller ever read it.
     fn backlog(&self, index: u32) -> Option<Backlog>;
     /// Runs `f` on a set of the RP table under its lock; `None` if it is not to be had.
@@ -266,7 +267,7 @@ fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u
     }
     let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes;
     let drain = &p.drain[tc];
-    let enqueue = |empty_at| drain.enqueue(empty_at, now_ns, wire_bytes);
+    let enqueue = |shared, share| drain.enqueue(shared, share, now_ns, wire_bytes);
     let queue = port * CLASSES as u32 + tc as u32;
     let Some(mut depth_bytes) = h.env().queue(queue, enqueue) else {
         return Marking::Unmarked;
@@ -567,13 +568,11 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
         return TcVerdict::Pass;
     }
     let now_ns = s.env().now_ns();
-    let Some((src, dst)) = roce.addresses(s) else {
+    let Some(id) = roce.receiver(s) else {
         return TcVerdict::Pass;
     };
-    let id = QpId { addr: dst, qpn: roce.dest_qpn };
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
-    if let Some(qpn) = roce.source_qpn(s) {
-        let own = QpId { addr: src, qpn };
+    if let Some(own) = roce.sender(s) {
         let source = PairSource::Datagram as u32;
         if s.env().pair(&own).is_none() && s.env().set_pair(&own, Pair { qpn: id.qpn, source }) {
             record(s, p, EventKind::FlowPaired, own, [id.qpn.into(), source.into()]);

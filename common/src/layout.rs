@@ -9,7 +9,7 @@ use crate::rate::RateMachine;
 use crate::stats::Stat;
 
 /// Version of everything in this file and of `Params`.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -273,6 +273,7 @@ mod pod {
     use crate::events::EventLog;
     use crate::flow::QpId;
     use crate::params::Params;
+    use crate::vqueue::Share;
 
     macro_rules! pod {
         ($($ty:ty),+) => { $(
@@ -280,5 +281,7 @@ mod pod {
             unsafe impl aya::Pod for $ty {}
         )+ };
     }
-    pod!(Active, Backlog, CmSet, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Test);
+    pod!(
+        Active, Backlog, CmSet, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Share, Test
+    );
 }

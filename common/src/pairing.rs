@@ -10,7 +10,7 @@ use crate::hooks::{Env, Host, record};
 use crate::layout::{CM_SETS, CmFlow, Pair, PairSource};
 use crate::params::Params;
 use crate::stats::Stat;
-use crate::wire::bth::{Bth, Opcode};
+use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
 use crate::wire::ext::Deth;
 
@@ -18,7 +18,8 @@ use crate::wire::ext::Deth;
 #[inline(always)]
 #[must_use]
 pub fn is_management(roce: &Roce) -> bool {
-    roce.dest_qpn == QP_GSI && roce.opcode == Opcode::UD_SEND_ONLY
+    // The class first: it tells the verifier that nothing else gets here.
+    roce.class == Class::Datagram && roce.dest_qpn == QP_GSI && roce.opcode == Opcode::UD_SEND_ONLY
 }
 
 /// Learns from a management datagram, if it is one of connection management.

@@ -19,13 +19,60 @@ pub struct Drain {
     pub bytes_per_tick_q34: u64,
     /// Ticks the queue grows to at most.
     pub limit_ticks: u64,
+    /// Ticks a CPU may keep to itself: see [`Share`].
+    pub batch_ticks: u64,
+}
+
+/// What one CPU knows of a queue and the others do not.
+///
+/// A number that each packet of every CPU changes is a cache line that goes from core to core with each of them. So a CPU
+/// tells the others of its packets in batches, as soon as they would be more than [`Drain::batch_ticks`]: that a burst came
+/// when the first of them did, and that the queue is no shorter than it saw itself. Every byte is told in the end, however
+/// late. With `n` CPUs a CPU misses at most n − 1 batches, which the others have not told yet, and takes at most n batches (and
+/// the packets that ended them) for waiting that are not any more. One CPU by itself is exact, and so are all of them where
+/// a batch is less than a packet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// When the queue would be empty by what this CPU saw, in ticks.
+    pub empty_at: u64,
+    /// When the first packet of the batch came, in ticks.
+    pub batch_at: u64,
+    /// How long the batch takes to leave, in ticks; 0 = there is none.
+    pub batch_ticks: u64,
+}
+
+impl Share {
+    /// A CPU that has not put in anything.
+    pub const NONE: Self = Self { empty_at: 0, batch_at: 0, batch_ticks: 0 };
+
+    /// The share when its batch has been told.
+    #[inline(always)]
+    #[must_use]
+    pub const fn after_telling(self) -> Self {
+        Self { batch_ticks: 0, ..self }
+    }
+
+    /// What the shared "empty at" becomes when the batch is told.
+    #[inline(always)]
+    #[must_use]
+    pub const fn told(&self, shared: u64) -> u64 {
+        if self.batch_ticks == 0 {
+            return shared;
+        }
+        // Which of the two is the later, however far apart.
+        let is_later = shared.wrapping_sub(self.batch_at) as i64 > 0;
+        (if is_later { shared } else { self.batch_at }).wrapping_add(self.batch_ticks)
+    }
 }
 
 /// What one packet did to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enqueued {
-    /// The queue's new "empty at", in ticks.
+    /// "Empty at" as all CPUs are to share it, in ticks; as it was = the CPU tells nothing.
     pub empty_at: u64,
+    /// The CPU's share; once `empty_at` is stored, what [`Share::after_telling`] makes of it.
+    pub share: Share,
     /// Bytes that were in front of the packet.
     pub depth_bytes: u64,
 }
@@ -33,7 +80,7 @@ pub struct Enqueued {
 impl Drain {
     /// Rate not known: the queue is always empty.
     pub const UNKNOWN: Self =
-        Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS };
+        Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS, batch_ticks: 0 };
 
     /// The factors of `rate_bps`, 100 kb/s to 800 Gb/s; 0 = not known.
     #[must_use]
@@ -47,22 +94,43 @@ impl Drain {
             ticks_per_byte_q16: (8_000_000_000 << (TICK_SHIFT + 16)) / rate_bps,
             bytes_per_tick_q34: (rate_bps << 19) / 15_625_000,
             limit_ticks: MAX_BACKLOG_TICKS,
+            batch_ticks: 0,
         }
     }
 
     /// The same, for a buffer of `limit_bytes` (below 2^30); 0 = no limit.
     #[must_use]
     pub const fn limited(self, limit_bytes: u64) -> Self {
-        // 2^30 bytes · 3.4·10^11 does not fit: the low bits of the factor are too fine to matter here.
-        let ticks = limit_bytes.wrapping_mul(self.ticks_per_byte_q16 >> 8) >> 8;
+        let ticks = self.service_ticks(limit_bytes);
         if limit_bytes == 0 || ticks > MAX_BACKLOG_TICKS { self } else { Self { limit_ticks: ticks, ..self } }
+    }
+
+    /// The same, for `cpus` CPUs and marking from `kmin_bytes` (below 2^30) on: batches so small that what a CPU misses is
+    /// less than a quarter of that. One CPU has nobody to tell, and keeps nothing to itself.
+    #[must_use]
+    pub const fn shared_by(self, cpus: u32, kmin_bytes: u64) -> Self {
+        if cpus < 2 {
+            return self;
+        }
+        Self { batch_ticks: self.service_ticks(kmin_bytes / (4 * cpus as u64)), ..self }
+    }
+
+    /// Ticks that `bytes` (below 2^30) take to leave, to a 2^-8 of the factor.
+    const fn service_ticks(&self, bytes: u64) -> u64 {
+        // 2^30 bytes · 3.4·10^11 does not fit: the low bits of the factor are too fine to matter here.
+        bytes.wrapping_mul(self.ticks_per_byte_q16 >> 8) >> 8
     }
 
     /// Bytes queued at `now_ns` in a queue that will be empty at `empty_at`.
     #[inline(always)]
     #[must_use]
     pub const fn depth_bytes(&self, empty_at: u64, now_ns: u64) -> u64 {
-        let ticks = backlog_ticks(empty_at, now_ns);
+        self.bytes(ahead_ticks(empty_at, now_ns << TICK_SHIFT))
+    }
+
+    /// Bytes that leave in `ticks`, at most [`MAX_BACKLOG_TICKS`].
+    #[inline(always)]
+    const fn bytes(&self, ticks: u64) -> u64 {
         // ticks ≤ 4·10^9 · 2^6 < 2^38 and the factor < 2^35, too much for one product: the low 16 bits of the ticks
         // go separately. (2^22 · 2^35 and 2^16 · 2^35 both fit.)
         let high = (ticks >> 16).wrapping_mul(self.bytes_per_tick_q34) >> 18;
@@ -70,26 +138,39 @@ impl Drain {
         high + low
     }
 
-    /// Puts a packet of `bytes` (below 2^17) behind what is queued at `now_ns`.
+    /// Puts a packet of `bytes` (below 2^17) behind what is queued at `now_ns`, as far as a CPU with this `share` knows it.
     #[inline(always)]
     #[must_use]
-    pub const fn enqueue(&self, empty_at: u64, now_ns: u64, bytes: u64) -> Enqueued {
-        let ticks = backlog_ticks(empty_at, now_ns);
+    pub const fn enqueue(&self, shared: u64, share: Share, now_ns: u64, bytes: u64) -> Enqueued {
+        let now = now_ns << TICK_SHIFT;
+        let (own, all) = (ahead_ticks(share.empty_at, now), ahead_ticks(share.told(shared), now));
+        let ticks = if own > all { own } else { all };
+        let depth_bytes = self.bytes(ticks);
         // 2^17 bytes · 3.4·10^11 = 4.5·10^16: fits.
         let service = bytes.wrapping_mul(self.ticks_per_byte_q16) >> 16;
         // A full buffer drops the packet: the queue stays as it is.
-        let backlog = if ticks + service > self.limit_ticks { ticks } else { ticks + service };
-        Enqueued {
-            empty_at: (now_ns << TICK_SHIFT).wrapping_add(backlog),
-            depth_bytes: self.depth_bytes(empty_at, now_ns),
+        if ticks + service > self.limit_ticks {
+            return Enqueued { empty_at: shared, share, depth_bytes };
         }
+        let ahead = ticks + service;
+        let batch = Share {
+            empty_at: now.wrapping_add(ahead),
+            batch_at: if share.batch_ticks == 0 { now } else { share.batch_at },
+            batch_ticks: share.batch_ticks + service,
+        };
+        if batch.batch_ticks <= self.batch_ticks {
+            return Enqueued { empty_at: shared, share: batch, depth_bytes };
+        }
+        let all = ahead_ticks(batch.told(shared), now);
+        let empty_at = now.wrapping_add(if all > ahead { all } else { ahead });
+        Enqueued { empty_at, share: batch, depth_bytes }
     }
 }
 
-/// Ticks until the queue is empty; 0 when it is.
+/// Ticks from `now` until the queue is empty; 0 when it is.
 #[inline(always)]
-const fn backlog_ticks(empty_at: u64, now_ns: u64) -> u64 {
-    let ticks = empty_at.wrapping_sub(now_ns << TICK_SHIFT);
+const fn ahead_ticks(empty_at: u64, now: u64) -> u64 {
+    let ticks = empty_at.wrapping_sub(now);
     if ticks > MAX_BACKLOG_TICKS { 0 } else { ticks }
 }
 
@@ -103,7 +184,7 @@ mod tests {
         let drain = Drain::new(1_000_000_000);
         let mut empty_at = 0;
         for packet in 0..100 {
-            let e = drain.enqueue(empty_at, 1_000_000, 1_000);
+            let e = drain.enqueue(empty_at, Share::NONE, 1_000_000, 1_000);
             assert!(e.depth_bytes.abs_diff(packet * 1_000) <= 1, "{packet}: {}", e.depth_bytes);
             empty_at = e.empty_at;
         }
@@ -116,7 +197,7 @@ mod tests {
     fn the_clock_may_wrap() {
         let drain = Drain::new(10_000_000_000);
         let now_ns = u64::MAX >> TICK_SHIFT;
-        let e = drain.enqueue(0, now_ns, 9_000);
+        let e = drain.enqueue(0, Share::NONE, now_ns, 9_000);
         assert!(drain.depth_bytes(e.empty_at, now_ns).abs_diff(9_000) <= 1);
         assert!(drain.depth_bytes(e.empty_at, now_ns + 3_600).abs_diff(4_500) <= 2);
     }
@@ -126,7 +207,7 @@ mod tests {
         let drain = Drain::new(1_000_000_000).limited(10_000);
         let (mut empty_at, mut deepest) = (0, 0);
         for _ in 0..100 {
-            let e = drain.enqueue(empty_at, 1_000_000, 1_500);
+            let e = drain.enqueue(empty_at, Share::NONE, 1_000_000, 1_500);
             (empty_at, deepest) = (e.empty_at, e.depth_bytes.max(deepest));
         }
         assert!(deepest.abs_diff(9_000) <= 1, "{deepest}");
@@ -134,8 +215,8 @@ mod tests {
 
     #[test]
     fn an_unknown_rate_never_queues() {
-        let e = Drain::UNKNOWN.enqueue(0, 5, 1_500);
-        assert_eq!(Drain::UNKNOWN.enqueue(e.empty_at, 5, 1_500).depth_bytes, 0);
+        let e = Drain::UNKNOWN.enqueue(0, Share::NONE, 5, 1_500);
+        assert_eq!(Drain::UNKNOWN.enqueue(e.empty_at, Share::NONE, 5, 1_500).depth_bytes, 0);
     }
 
     proptest! {
@@ -150,10 +231,71 @@ mod tests {
             for (bytes, gap_ns) in packets {
                 now += gap_ns;
                 real = (real - gap_ns as f64 * rate as f64 / 8e9).max(0.0);
-                let e = drain.enqueue(empty_at, now, bytes);
+                let e = drain.enqueue(empty_at, Share::NONE, now, bytes);
                 prop_assert!((e.depth_bytes as f64 - real).abs() <= 60.0 + real * 1e-3, "{} {real}", e.depth_bytes);
                 empty_at = e.empty_at;
                 real += bytes as f64;
+            }
+        }
+
+        /// A CPU by itself, whatever its batches.
+        #[test]
+        fn one_cpu_is_exact(
+            rate in 10_000_000u64..=800_000_000_000, start_ns in 0u64..1 << 57, batch_bytes in 0u64..200_000,
+            limit_bytes in 0u64..300_000, packets in proptest::collection::vec((64u64..66_000, 0u64..20_000), 1..60),
+        ) {
+            let exact = Drain::new(rate).limited(limit_bytes);
+            let batched = Drain { batch_ticks: exact.service_ticks(batch_bytes), ..exact };
+            let (mut now_ns, mut sole, mut shared, mut share) = (start_ns, 0, 0, Share::NONE);
+            for (bytes, gap_ns) in packets {
+                now_ns += gap_ns;
+                let expected = exact.enqueue(sole, Share::NONE, now_ns, bytes);
+                let e = batched.enqueue(shared, share, now_ns, bytes);
+                prop_assert_eq!(e.depth_bytes, expected.depth_bytes);
+                share = if e.empty_at == shared { e.share } else { e.share.after_telling() };
+                prop_assert!(share.batch_ticks <= batched.batch_ticks);
+                (sole, shared) = (expected.empty_at, e.empty_at);
+            }
+        }
+
+        /// CPUs in any order, busy and idle by turns, against a queue of which all know everything.
+        #[test]
+        fn cpus_miss_no_more_than_their_batches(
+            rate in 1_000_000_000u64..=400_000_000_000, cpus in 2usize..6, kmin_bytes in 0u64..2_000_000,
+            load_percent in 10u64..300, start_ns in 1u64 << 40..1 << 57,
+            packets in proptest::collection::vec((64u64..9_300, 0usize..6, 0u64..100, 0usize..60), 1..1_000),
+        ) {
+            let exact = Drain::new(rate);
+            let drain = exact.shared_by(cpus as u32, kmin_bytes);
+            let (mut now_ns, mut sole, mut shared) = (start_ns, 0, 0);
+            let mut shares = [Share::NONE; 6];
+            let n = cpus as f64;
+            let batch_bytes = drain.bytes(drain.batch_ticks) as f64;
+            let packet_bytes = packets.iter().map(|packet| packet.0).max().unwrap_or(0) as f64;
+            let told_bytes = if batch_bytes < 64.0 { 0.0 } else { batch_bytes + packet_bytes };
+            // Of rounding: two bytes a packet.
+            let slack = 2.0 * packets.len() as f64;
+            for (bytes, cpu, jitter, silence) in packets {
+                let lasts_ns = bytes * 8_000_000_000 / rate;
+                now_ns += lasts_ns * jitter * 2 / load_percent;
+                now_ns += [10_000_000_000, 1_000_000].get(silence).copied().unwrap_or(0);
+                let share = &mut shares[cpu % cpus];
+                let expected = exact.enqueue(sole, Share::NONE, now_ns, bytes);
+                let e = drain.enqueue(shared, *share, now_ns, bytes);
+                let error = e.depth_bytes as f64 - expected.depth_bytes as f64;
+                prop_assert!(error >= -(n - 1.0) * batch_bytes - slack, "{error} {batch_bytes}");
+                prop_assert!(error <= n * told_bytes + slack, "{error} {batch_bytes}");
+                *share = if e.empty_at == shared { e.share } else { e.share.after_telling() };
+                (sole, shared) = (expected.empty_at, e.empty_at);
+            }
+            // Nothing is lost: told, the shares are the queue, but for what came later than its batch began.
+            let told = shares.iter().fold(shared, |shared, share| share.told(shared));
+            let error = exact.depth_bytes(told, now_ns) as f64 - exact.depth_bytes(sole, now_ns) as f64;
+            prop_assert!(error.abs() <= n * told_bytes + slack, "{error} {batch_bytes}");
+            // And an idle queue is empty, for whoever looks.
+            now_ns += 4_000_000_000;
+            for share in shares {
+                prop_assert_eq!(drain.enqueue(shared, share, now_ns, 64).depth_bytes, 0);
             }
         }
     }

@@ -192,7 +192,8 @@ fn every_field_is_read_at_its_place() {
         let udp = l3 + if v6 { Ipv6::LEN } else { Ipv4::LEN };
         let roce =
             classify(&mut Bytes(frame.0)).unwrap_or_else(|stat| panic!("{tpids:x?}: {}", stat.label()));
-        assert_eq!(roce, Roce { l3, v6, opcode: Opcode::RC_RDMA_WRITE_MIDDLE, dest_qpn: QPN, tos: TOS });
+        let opcode = Opcode::RC_RDMA_WRITE_MIDDLE;
+        assert_eq!(roce, Roce { l3, v6, opcode, class: opcode.class(), dest_qpn: QPN, tos: TOS });
         assert_eq!((roce.udp(), roce.bth()), (udp, udp + Udp::LEN));
         assert_eq!((roce.kind(), roce.dscp(), roce.ecn()), (Kind::Data, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };

@@ -10,10 +10,12 @@ use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Cut, Mode, N
 use dcqcn_common::params::Params;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
-use dcqcn_common::vqueue::Enqueued;
+use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
-use crate::maps::{ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, mode, test};
+use crate::maps::{
+    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, SHARES, mode, test,
+};
 
 /// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many, and counts
 /// them where the table's new flows are counted.
@@ -55,9 +57,6 @@ pub struct Env {
     counters: Option<*mut Counters>,
     now_ns: u64,
 }
-
-/// How often two CPUs may get in each other's way on one virtual queue before one of them just writes.
-const QUEUE_RETRIES: u32 = 8;
 
 impl Env {
     #[inline(always)]
@@ -134,30 +133,28 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn queue(&mut self, index: u32, update: impl Fn(u64) -> Enqueued) -> Option<u64> {
-        let queue = QUEUE.get_ptr_mut(index)?;
+    fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
+        let (queue, own) = (QUEUE.get_ptr_mut(index)?, SHARES.get_ptr_mut(index)?);
         // SAFETY: a map value; its first field is the number. Other CPUs change it under us: every access is atomic.
         let empty_at = unsafe { &raw mut (*queue).empty_at };
         // SAFETY: as above.
-        let mut seen = unsafe { empty_at.read_volatile() };
-        for _ in 0..QUEUE_RETRIES {
-            let next = update(seen);
-            // SAFETY: as above. Ordering: the result is used, so Relaxed would be compiled wrongly (LLVM #210280).
-            let (found, done) = unsafe {
+        let seen = unsafe { empty_at.read_volatile() };
+        // SAFETY: this CPU's value of a per-CPU map; programs run with bottom halves off, so none interrupts another here.
+        let next = update(seen, unsafe { *own });
+        // Tried once: where another CPU is faster, the batch is told with the next packet.
+        //
+        // SAFETY: as above. Ordering: the result is used, so Relaxed would be compiled wrongly (LLVM #210280).
+        let is_told = next.empty_at != seen
+            && unsafe {
                 atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(
                     empty_at,
                     seen,
                     next.empty_at,
                 )
-            };
-            if done {
-                return Some(next.depth_bytes);
             }
-            seen = found;
-        }
-        let next = update(seen);
-        // SAFETY: as above. Losing another CPU's packet from the count beats spinning on.
-        unsafe { empty_at.write_volatile(next.empty_at) };
+            .1;
+        // SAFETY: as above.
+        unsafe { *own = if is_told { next.share.after_telling() } else { next.share } };
         Some(next.depth_bytes)
     }
 

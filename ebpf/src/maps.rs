@@ -11,6 +11,7 @@ use dcqcn_common::layout::{
     QUEUES, Queue, RpSet, Test, WAYS,
 };
 use dcqcn_common::params::Params;
+use dcqcn_common::vqueue::Share;
 
 /// Parameter slots.
 #[map]
@@ -27,6 +28,10 @@ pub static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(3, 0)
 /// Virtual queues: eight for each port.
 #[map]
 pub static QUEUE: Array<Queue> = Array::with_max_entries(QUEUES, ALIGNED);
+
+/// Each CPU's shares of them.
+#[map]
+pub static SHARES: PerCpuArray<Share> = PerCpuArray::with_max_entries(QUEUES, 0);
 
 /// What really waits, by the numbers of [`QUEUE`].
 #[map]

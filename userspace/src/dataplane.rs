@@ -13,6 +13,7 @@ use dcqcn_common::layout::{
     Pair, QUEUES, Queue, RpFlow, RpSet, Set, Test, WAYS,
 };
 use dcqcn_common::params::Params;
+use dcqcn_common::vqueue::Share;
 
 use crate::clock::monotonic_ns;
 use crate::events::Log;
@@ -23,8 +24,10 @@ pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
 /// Name of the program that removes idle flows, and of its pin.
 pub const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 12] =
-    ["PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "BACKLOG", "PAIRS", "RP", "NP", "CM", "CUTS", "EVENTS", "TEST"];
+pub const MAPS: [&str; 13] = [
+    "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "RP", "NP", "CM", "CUTS",
+    "EVENTS", "TEST",
+];
 /// How often a set that programs are changing is read again. At a million packets per second of one set every other
 /// attempt succeeds.
 const SET_READS: u32 = 100;
@@ -183,6 +186,7 @@ pub struct Maps {
     active: Array<MapData, Active>,
     counters: PerCpuArray<MapData, Counters>,
     queue: Array<MapData, Queue>,
+    shares: PerCpuArray<MapData, Share>,
     pairs: HashMap<MapData, QpId, Pair>,
     rp: Array<MapData, RpSet>,
     np: Array<MapData, NpSet>,
@@ -225,6 +229,7 @@ impl Maps {
             active: map("ACTIVE")?.try_into().map_err(at("ACTIVE"))?,
             counters: map("COUNTERS")?.try_into().map_err(at("COUNTERS"))?,
             queue: map("QUEUE")?.try_into().map_err(at("QUEUE"))?,
+            shares: map("SHARES")?.try_into().map_err(at("SHARES"))?,
             pairs: map("PAIRS")?.try_into().map_err(at("PAIRS"))?,
             rp: map("RP")?.try_into().map_err(at("RP"))?,
             np: map("NP")?.try_into().map_err(at("NP"))?,
@@ -291,14 +296,14 @@ impl Maps {
         Ok(sums)
     }
 
-    /// "Empty at" of every virtual queue, eight for each of two ports.
+    /// "Empty at" of every virtual queue, eight for each of two ports; see [`Self::queue`].
     ///
     /// # Errors
     /// What the kernel says.
     pub fn queues(&self) -> Result<[u64; QUEUES as usize], Error> {
         let mut queues = [0; QUEUES as usize];
         for (index, empty_at) in (0..).zip(&mut queues) {
-            *empty_at = self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
+            *empty_at = self.queue(index)?;
         }
         Ok(queues)
     }
@@ -350,12 +355,14 @@ impl Maps {
         Log::of_map(fd).map_err(|source| Error::EventLog { source })
     }
 
-    /// "Empty at" of one virtual queue.
+    /// "Empty at" of one virtual queue, with what each CPU has not told the others yet.
     ///
     /// # Errors
     /// There is no such queue, or what the kernel says.
     pub fn queue(&self, index: u32) -> Result<u64, Error> {
-        Ok(self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at)
+        let told = self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
+        let shares = self.shares.get(&index, 0).map_err(at("SHARES"))?;
+        Ok(shares.iter().fold(told, |told, share| share.told(told)))
     }
 
     /// One set of the RP table, as between two packets.

@@ -24,10 +24,12 @@ pub struct Port {
     pub np_set_mask: u32,
     /// qdisc major number of the HTB pacer.
     pub htb_major: u32,
+    /// CPUs that may run the programs.
+    pub cpus: u32,
     /// MAC address of `ifindex[0]`: tells a routed from a bridged packet.
     pub mac: [u8; 6],
     /// Explicit padding.
-    pub _pad: [u8; 2],
+    pub _pad: [u8; 6],
 }
 
 impl Port {
@@ -42,8 +44,9 @@ impl Port {
             rp_set_mask: rp_sets.wrapping_sub(1),
             np_set_mask: np_sets.wrapping_sub(1),
             htb_major: 0xdc00,
+            cpus: 1,
             mac: [0; 6],
-            _pad: [0; 2],
+            _pad: [0; 6],
         }
     }
 }
@@ -77,7 +80,9 @@ impl Params {
         let mut drain = [Drain::UNKNOWN; CLASSES];
         for (tc, (wred, drain)) in wred.iter_mut().zip(&mut drain).enumerate() {
             *wred = Wred::new(&config.wred[tc]);
-            *drain = Drain::new(config.drain_rate_bps(tc)).limited(config.wred[tc].queue_limit_bytes);
+            *drain = Drain::new(config.drain_rate_bps(tc))
+                .limited(config.wred[tc].queue_limit_bytes)
+                .shared_by(port.cpus, config.wred[tc].kmin_bytes);
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
         Ok(Self { config: *config, port, event_interval_ns, rp: RpParams::new(config), wred, drain })

@@ -347,7 +347,54 @@ mod ops {
     pub(super) const DATA: u32 = SEND | WRITE | READ_RESPONSE;
 }
 
+/// What the hooks ask of an opcode, in one look-up.
+///
+/// Each question is a comparison of the whole number, in this order, because the verifier learns from those: of single bits
+/// it would believe in every combination, and follow each.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// A message's payload in an unreliable datagram: a DETH names the sender.
+    Datagram,
+    /// A message's payload.
+    Data,
+    /// Assigned, and none of the others.
+    Other,
+    /// A RoCEv2 congestion notification.
+    Cnp,
+    /// Not assigned.
+    Unknown,
+}
+
+impl Class {
+    /// By opcode.
+    const OF: [Self; 256] = {
+        let mut all = [Self::Unknown; 256];
+        let mut code = 0;
+        while code < all.len() {
+            let opcode = Opcode(code as u8);
+            if opcode.has_deth() && !opcode.has_rdeth() {
+                all[code] = Self::Datagram;
+            } else if opcode.is_data() {
+                all[code] = Self::Data;
+            } else if opcode.is_cnp() {
+                all[code] = Self::Cnp;
+            } else if opcode.is_known() {
+                all[code] = Self::Other;
+            }
+            code += 1;
+        }
+        all
+    };
+}
+
 impl Opcode {
+    /// What the hooks ask.
+    #[inline(always)]
+    pub const fn class(self) -> Class {
+        Class::OF[self.0 as usize]
+    }
+
     /// Transport service.
     #[inline(always)]
     pub const fn transport(self) -> Transport {

@@ -14,6 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use aya::Ebpf;
+use aya::util::online_cpus;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Params, Port, Quantity, Unit};
 use nix::time::{ClockId, clock_gettime};
@@ -409,6 +410,7 @@ fn port(link: &Link, peer: Option<&Link>, sizes: &Sizes) -> Result<Port, Error> 
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut random))
         .map_err(|source| Error::File { path: "/dev/urandom".into(), source })?;
     let [a, b, c, d, e, f, g, h] = random;
+    let cpus = online_cpus().map_err(|(path, source)| Error::File { path: path.into(), source })?;
     Ok(Port {
         layout_version: LAYOUT_VERSION,
         ifindex: [link.index, peer.map_or(0, |peer| peer.index)],
@@ -417,6 +419,7 @@ fn port(link: &Link, peer: Option<&Link>, sizes: &Sizes) -> Result<Port, Error> 
         hash_seed: u32::from_ne_bytes([e, f, g, h]),
         mac: link.mac.unwrap_or_default(),
         htb_major: pacer::HTB_MAJOR.into(),
+        cpus: cpus.len() as u32,
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
     })
 }

@@ -189,6 +189,7 @@ impl fmt::Display for QueuesReport {
 #[cfg(test)]
 mod tests {
     use dcqcn_common::params::Port;
+    use dcqcn_common::vqueue::Share;
 
     use super::*;
 
@@ -205,7 +206,7 @@ mod tests {
             hook.class[3] = ClassCounters { packets: 10, bytes: 41_540, ect_packets: 10, ecn_marked_packets };
         }
         let mut queues = [0; 16];
-        queues[3] = params.drain[3].enqueue(0, 1_000, 9_000).empty_at;
+        queues[3] = params.drain[3].enqueue(0, Share::NONE, 1_000, 9_000).empty_at;
         let ports = ports.iter().map(|port| (*port).to_owned()).collect();
         QueuesReport::new(ports, &params, &counters, &queues, 1_000, false)
     }

@@ -22,6 +22,7 @@ use dcqcn_common::flow::{Entry as FlowEntry, QpId, set_index, tag};
 use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
+use dcqcn_common::vqueue::Share;
 
 use super::reference::EMPTY_RP_FLOW;
 use super::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
@@ -201,7 +202,8 @@ impl Bmv2 {
         let (Some(drain), Some(empty_at)) = (self.params.drain.get(tc), self.queues.get_mut(tc)) else {
             return 0;
         };
-        let queued = drain.enqueue(*empty_at, now_ns, frame_bytes + config.scalars.wire_overhead_bytes);
+        let wire_bytes = frame_bytes + config.scalars.wire_overhead_bytes;
+        let queued = drain.enqueue(*empty_at, Share::NONE, now_ns, wire_bytes);
         *empty_at = queued.empty_at;
         if config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
             return self.backlogs.get(tc).map_or(0, |backlog| backlog.bytes);

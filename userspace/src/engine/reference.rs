@@ -15,7 +15,7 @@ use dcqcn_common::params::Params;
 use dcqcn_common::rate::RateMachine;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
-use dcqcn_common::vqueue::Enqueued;
+use dcqcn_common::vqueue::{Enqueued, Share};
 
 use super::{Engine, Error, Hook, Meta, Outcome, Run, State, Verdict};
 use crate::dataplane::{self, Sizes};
@@ -223,9 +223,10 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.counters[self.slot].class.get_mut(tc)
     }
 
-    fn queue(&mut self, index: u32, update: impl Fn(u64) -> Enqueued) -> Option<u64> {
+    fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
         let empty_at = self.tables.queues.get_mut(index as usize)?;
-        let next = update(*empty_at);
+        // One CPU: it shares everything, and needs no more to know it.
+        let next = update(*empty_at, Share::NONE);
         *empty_at = next.empty_at;
         Some(next.depth_bytes)
     }

@@ -101,6 +101,7 @@ pub(crate) mod tests {
     use dcqcn_common::classify::mapped;
     use dcqcn_common::flow::QpId;
     use dcqcn_common::params::{Config, Port};
+    use dcqcn_common::vqueue::Share;
 
     use super::*;
 
@@ -135,7 +136,7 @@ pub(crate) mod tests {
             ecn_marked_packets: ms,
         };
         let mut empty_at = [0; QUEUES as usize];
-        empty_at[3] = params.drain[3].enqueue(0, at_ns, 90_000).empty_at;
+        empty_at[3] = params.drain[3].enqueue(0, Share::NONE, at_ns, 90_000).empty_at;
         let flow = |n: u32| {
             let host = n.to_be_bytes();
             let mut flow = RpFlow::new(

@@ -8,7 +8,9 @@ use anyhow::{Context as _, Result, anyhow};
 use aya::programs::Program;
 use dcqcn::dataplane::MAX_FLOWS;
 use dcqcn::engine::Hook;
+use dcqcn::params::Profile;
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
+use dcqcn_common::params::Config;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_tests::packets::Roce;
@@ -119,22 +121,33 @@ fn misses(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Name of the figure of one CPU, and of two.
+/// Names of the figures of one CPU, and of two: batches (see `dcqcn_common::vqueue::Share`), and thresholds so low that each
+/// packet is told by itself.
 pub(crate) const CPUS: [&str; 2] = ["1 CPU on one virtual queue", "2 CPUs on one virtual queue"];
+const CPUS_LOW: [&str; 2] = ["1 CPU, Kmin 5 KB", "2 CPUs, Kmin 5 KB"];
+/// The link whose thresholds count: FAST_BPS only lets nothing wait.
+const LINK_BPS: u64 = 100_000_000_000;
 
 /// Packets of one burst: some 400 us, so that two that begin together run together.
 const BURST: u32 = 10_000;
 /// Share of two bursts in which both ran that lets them count.
 const OVERLAP: f64 = 0.9;
 
-/// Measures two CPUs on one virtual queue.
+/// Measures two CPUs on one virtual queue, by the thresholds of `hpcc` and by those of `paper`.
 pub(crate) fn cpus(bench: &mut Bench) -> Result<()> {
     let available = thread::available_parallelism()?.get();
     if available < CPUS.len() {
         bench.skip(CPUS[1], "this machine has one CPU");
         return Ok(());
     }
-    let instance = Instance::of(&switch(FAST_BPS))?;
+    let high = Config { wred: Profile::Hpcc.config(Some(LINK_BPS))?.wred, ..switch(FAST_BPS) };
+    side_by_side(bench, &high, CPUS)?;
+    side_by_side(bench, &switch(FAST_BPS), CPUS_LOW)
+}
+
+/// Measures one CPU and two under `config`.
+fn side_by_side(bench: &mut Bench, config: &Config, names: [&str; 2]) -> Result<()> {
+    let instance = Instance::of(config)?;
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
     let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
     let wanted = if bench.quick { 3 } else { 41 };
@@ -145,18 +158,18 @@ pub(crate) fn cpus(bench: &mut Bench) -> Result<()> {
         if two.len() >= wanted || Instant::now() > patience {
             break;
         }
-        bench.progress(&format!("CPUs, attempt {}", attempt + 1));
+        bench.progress(&format!("{}, attempt {}", names[1], attempt + 1));
         if one.len() < wanted {
             one.extend(together(egress, &input, 1)?);
         }
         two.extend(together(egress, &input, 2)?);
     }
     if two.is_empty() {
-        bench.skip(CPUS[1], "the machine is too busy: two CPUs never ran together");
+        bench.skip(names[1], "the machine is too busy: two CPUs never ran together");
         return Ok(());
     }
-    bench.add(Figure::new(Section::Cpus, CPUS[0], "Mpps", one).more_is_better());
-    bench.add(Figure::new(Section::Cpus, CPUS[1], "Mpps", two).more_is_better().against(CPUS[0]));
+    bench.add(Figure::new(Section::Cpus, names[0], "Mpps", one).more_is_better());
+    bench.add(Figure::new(Section::Cpus, names[1], "Mpps", two).more_is_better().against(names[0]));
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::path::PathBuf;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -101,7 +102,8 @@ impl Instance {
     /// Loads it with RP and NP tables for `flows` flows.
     pub(crate) fn load(config: &Config, flows: u32, port: impl FnOnce(Port) -> Port) -> Result<Self> {
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
-        let port = port(Port::new(LO, sizes.rp_sets(), sizes.np_sets()));
+        let cpus = available_parallelism()?.get() as u32;
+        let port = port(Port { cpus, ..Port::new(LO, sizes.rp_sets(), sizes.np_sets()) });
         let mut ebpf =
             dataplane::load(sizes, if port.ifindex[1] == 0 { Mode::Host } else { Mode::Inline }, None)?;
         let id = match ebpf.map("RP").context("no map RP")? {
