@@ -208,13 +208,16 @@ impl Lab {
     }
 
     /// Takes the carrier from a host's interface and gives it back. (Taken down itself, it would lose its routes and
-    /// neighbours as well.)
+    /// neighbours as well.) From some kernel after 6.1 on soft-RoCE's queue pairs end with their carrier, `dcqcn` or not: there
+    /// the host loses its place at the bridge instead.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn flap(&self, host: u8) -> Result<()> {
-        sh_in(&self.switch, &format!("ip link set p{host} down"))?;
-        sh_in(&self.switch, &format!("ip link set p{host} up")).map(drop)
+        let keeps_qps = sysfs::read("/proc/sys/kernel/osrelease")?.starts_with("6.1.");
+        let (lost, back) = if keeps_qps { ("down", "up") } else { ("nomaster", "master br0") };
+        sh_in(&self.switch, &format!("ip link set p{host} {lost}"))?;
+        sh_in(&self.switch, &format!("ip link set p{host} {back}")).map(drop)
     }
 
     /// A counter of a host's RDMA device.

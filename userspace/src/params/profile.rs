@@ -206,15 +206,16 @@ fn irdma() -> Config {
 /// stable with 40 times the delay, which is what a loop in software has. (With the paper's own numbers two flows on
 /// 1 Gb/s need a marking probability of 7.7 %, above Pmax, and the queue sits at Kmax.) On slower links the same
 /// dilation would make convergence as slow as the link, many seconds, while the delay of a loop in software grows
-/// less; the square root is between the two. Measured with `dcqcn lab incast` (10 s, the first 2 s left out):
+/// less; the square root is between the two. Measured with `dcqcn lab incast` (12 s, the first 4 s left out; no
+/// drops but at 1 Gb/s, where 59 were dropped):
 ///
-/// | link, senders | share of the link | Jain | drops | queue p99 |
+/// | link, senders | share of the link | Jain | queue p99 | with a Pmax of 10 % |
 /// |---|---|---|---|---|
-/// | 1 Gb/s, 4 | 92 % | 0.999 | 59 | 162 KB |
-/// | 200 Mb/s, 4 | 98 % | 0.993 | 0 | 125 KB |
-/// | 200 Mb/s, 16 | 95 % | 1.000 | 0 | 262 KB |
-/// | 100 Mb/s, 2 | 97 % | 0.999 | 0 | 62 KB |
-/// | 40 Mb/s, 4 | 96 % | 0.991 | 0 | 191 KB |
+/// | 1 Gb/s, 4 | 92 % | 0.999 | 162 KB | the same |
+/// | 200 Mb/s, 4 | 98 % | 0.998 | 87 KB | 98 %, 287 KB |
+/// | 200 Mb/s, 16 | 96 % | 0.999 | 228 KB | 94 %, 270 KB |
+/// | 40 Mb/s, 4 | 99 % | 0.995 | 58 KB | 98 %, 195 KB |
+/// | 40 Mb/s, 8 | 98 % | 0.997 | 108 KB | 93 %, 249 KB |
 ///
 /// Pmax is 10 % at 1 Gb/s: the model counts in packets of 1 KB, and with 4 KB ones a quarter as many pass in each
 /// CNP interval, so that the same signal takes four times the probability; the rest is room for more flows. On slower links it

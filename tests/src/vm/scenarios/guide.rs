@@ -19,7 +19,8 @@ const COLLAPSE_SECTIONS: [&str; 4] =
     ["## 1. Is it congestion?", "## 3. Attach", "## 4. See it work", "## 5. Tune, if need be"];
 /// `dcqcn doctor` found warnings.
 const WARNINGS: i32 = 4;
-const PATIENCE: Duration = Duration::from_secs(100);
+/// Four attachments take a minute, emulated on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// What a reader has at hand: a terminal, the key that leaves `top`, and Ctrl-C. `typed` says what it runs and how that ended.
 const PREAMBLE: &str = r#"

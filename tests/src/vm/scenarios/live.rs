@@ -52,7 +52,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         controller = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
         Ok(())
     })?;
-    step("carrier lost and back", held, &mut || {
+    step("carrier, or place at the bridge, lost and back", held, &mut || {
         lab.flap(SENDER)?;
         // Its packets were lost: the ACK timeout passes first.
         thread::sleep(Duration::from_secs(5));
