@@ -19,8 +19,8 @@ pub(super) const BOTTLENECK_BPS: f64 = 20e6;
 const BOTTLENECK: &str = "20mbit";
 /// Of the hosts' interfaces: veth has no rate of its own.
 const LINK: &str = "40mbit";
-/// Packets of an emulated machine come in bursts, 8 ms here, which the shaper's own lets pass: they are no congestion.
-const KMIN: &str = "20KB";
+/// Packets of an emulated machine come in bursts, which the shaper's own lets pass: they are no congestion.
+const KMIN: &str = "10KB";
 /// How long traffic runs, and how much of it at both ends does not count, seconds; and messages in flight of a QP.
 #[derive(Clone, Copy)]
 pub(super) struct Load {

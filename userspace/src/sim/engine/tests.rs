@@ -279,7 +279,7 @@ fn flows_converge_to_half_each() {
 #[test]
 fn slow_links_are_full_and_fair_with_a_short_queue() {
     const KB: u64 = 1_000;
-    for (link_bps, pmax_ppm) in [(10_000_000, 1_000_000), (20_000_000, 707_107), (40_000_000, 500_000)] {
+    for (link_bps, pmax_ppm) in [(10_000_000, 500_000), (40_000_000, 500_000), (100_000_000, 316_228)] {
         let config = Profile::Lab.config(Some(link_bps)).unwrap();
         assert_eq!(config.wred[3].pmax_ppm, pmax_ppm);
         let mut lab = Scenario::new(link_bps, config);
@@ -292,7 +292,7 @@ fn slow_links_are_full_and_fair_with_a_short_queue() {
         let (group, queue) = (&settled.groups[0], settled.classes[0].queue);
         let share = group.goodput_bps / link_bps as f64;
         assert!(share >= 0.9 && group.jain >= 0.9, "{link_bps}: {share} of the link, Jain {}", group.jain);
-        assert!(queue.p99_bytes < 60 * KB, "{link_bps}: {queue:?}");
+        assert!(queue.p99_bytes < 75 * KB, "{link_bps}: {queue:?}");
 
         // With the Pmax that 1 Gb/s has, the same flows settle much deeper.
         let deep = &mut lab.config.wred[3];
