@@ -90,6 +90,12 @@ impl Process {
         }
     }
 
+    /// Its process number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Port of its Thrift server, in its namespace.
     #[must_use]
     pub const fn thrift_port(&self) -> u16 {

@@ -28,6 +28,8 @@ const CLASS: u16 = 0x10;
 pub(crate) const NOTHING: &str = "nothing attached";
 /// See [`NOTHING`].
 pub(crate) const EVERYTHING: &str = "everything: host at both ends, XDP native";
+/// What the P4 program is compared with.
+pub(crate) const CP: &str = "switch port at the sender (CP)";
 
 /// What is at the two ends of a wire; `a` sends.
 type Setup = fn(&mut Baselines, &Pair, &str, &str) -> Result<()>;
@@ -40,9 +42,7 @@ const WIRES: &[(&str, Option<&str>, Option<&str>, Setup)] = &[
     ("host at the receiver (NP), XDP native", Some(NOTHING), None, |_, pair, _, b| {
         attach(&pair.b, b, Role::Host, None)
     }),
-    ("switch port at the sender (CP)", Some(NOTHING), None, |_, pair, a, _| {
-        attach(&pair.a, a, Role::Switch, None)
-    }),
+    (CP, Some(NOTHING), None, |_, pair, a, _| attach(&pair.a, a, Role::Switch, None)),
     (EVERYTHING, Some(NOTHING), None, |_, pair, a, b| {
         attach(&pair.a, a, Role::Host, None)?;
         attach(&pair.b, b, Role::Host, None)

@@ -1,5 +1,6 @@
 //! Measures the data plane and its control plane; `cargo xtask bench` builds and runs it.
 
+mod bmv2;
 mod control;
 mod growth;
 mod links;
@@ -94,7 +95,10 @@ fn run(args: &Args) -> Result<ExitCode> {
             Section::Growth => growth::measure(&mut bench)?,
             Section::Cpus => growth::cpus(&mut bench)?,
             Section::Programs => programs::measure(&mut bench)?,
-            Section::Links => links::measure(&mut bench)?,
+            Section::Links => {
+                links::measure(&mut bench)?;
+                bmv2::measure(&mut bench)?;
+            }
             Section::Control => control::measure(&mut bench)?,
         }
     }

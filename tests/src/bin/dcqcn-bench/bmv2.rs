@@ -1,0 +1,96 @@
+//! The P4 program in BMv2's `simple_switch`, as a port between two hosts.
+
+use std::process;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use dcqcn::net::frames::{PATIENCE, RawSocket};
+use dcqcn::net::link::VethEnd;
+use dcqcn::net::netns::Temporary;
+use dcqcn::net::{Netlink, Netns};
+use dcqcn::p4::push::push;
+use dcqcn::p4::{self, Plan, Process, Program};
+use dcqcn_tests::packets::Roce;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+
+use crate::Bench;
+use crate::links::CP;
+use crate::report::{Figure, Section};
+use crate::runner::cpu_time;
+
+/// Name of its figure.
+const SIMPLE_SWITCH: &str = "simple_switch runs the P4 program (CP)";
+/// Packets on their way at once: fewer than any of the switch's buffers holds.
+const WINDOW: usize = 16;
+const SWITCH: &str = "\
+[parameters]
+link_rate = '100gbit'
+cp_enable = true
+np_enable = false
+rp_enable = false
+[[bmv2.port]]
+number = 1
+[[bmv2.port]]
+number = 2
+[[bmv2.mac]]
+address = '02:00:00:00:00:02'
+port = 2
+";
+
+/// Measures it, where it is installed: packets per second of CPU time of the switch, its threads together, and of the sender.
+pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
+    bench.progress("links: simple_switch");
+    let namespace = Temporary::create(&format!("dcqcn-bench-p4-{}", process::id()))?;
+    let netns = &*namespace;
+    let (near, far) = (host(netns, 1)?, host(netns, 2)?);
+    let (process, mut session) = match Process::start(netns, &[1, 2].map(|port| (port, wire(port).0))) {
+        Ok(started) => started,
+        Err(error @ p4::Error::Missing { .. }) => {
+            bench.skip(SIMPLE_SWITCH, &error.to_string());
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (settings, switch) = p4::switch::parse(SIMPLE_SWITCH, SWITCH)?;
+    push(&mut session, &Plan::new(&Program::embedded()?, &settings.config(None)?, &switch)?)?;
+
+    let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(process.id())?))?;
+    let busy = || -> Result<Duration> { Ok(Duration::from(clock_gettime(clock)?) + cpu_time()?) };
+    let frame = Roce::default().frame();
+    let (rounds, windows) = if bench.quick { (2, 10) } else { (21, 100) };
+    let mut rates = Vec::new();
+    for _ in 0..rounds {
+        let before = busy()?;
+        for _ in 0..windows {
+            for _ in 0..WINDOW {
+                near.send(&frame)?;
+            }
+            for _ in 0..WINDOW {
+                far.receive(PATIENCE)?.context("a packet does not come out of simple_switch")?;
+            }
+        }
+        let packets = (WINDOW * windows) as f64;
+        rates.push(packets / (busy()? - before).as_secs_f64() / 1e3);
+    }
+    bench.add(Figure::new(Section::Links, SIMPLE_SWITCH, "kpps", rates).more_is_better().against(CP));
+    Ok(())
+}
+
+/// The switch's and the host's end of the wire to a port.
+fn wire(port: u16) -> (String, String) {
+    (format!("sw{port}"), format!("h{port}"))
+}
+
+/// A host's end of the wire to a port.
+fn host(netns: &Netns, port: u16) -> Result<RawSocket> {
+    let netlink = Netlink::connect_in(netns)?;
+    let (near, far) = wire(port);
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    netlink.add_veth(&end(&near), &end(&far))?;
+    for name in [&near, &far] {
+        netlink.set_up(netlink.link(name)?.index, true)?;
+    }
+    let index = netlink.link(&far)?.index;
+    netns.run(|| RawSocket::open(index))?
+}
