@@ -106,13 +106,13 @@ impl Drain {
     }
 
     /// The same, for `cpus` CPUs and marking from `kmin_bytes` (below 2^30) on: batches so small that what a CPU misses is
-    /// less than a quarter of that. One CPU has nobody to tell, and keeps nothing to itself.
+    /// at most a quarter of that. One CPU has nobody to tell, and keeps nothing to itself.
     #[must_use]
     pub const fn shared_by(self, cpus: u32, kmin_bytes: u64) -> Self {
         if cpus < 2 {
             return self;
         }
-        Self { batch_ticks: self.service_ticks(kmin_bytes / (4 * cpus as u64)), ..self }
+        Self { batch_ticks: self.service_ticks(kmin_bytes / (4 * (cpus as u64 - 1))), ..self }
     }
 
     /// Ticks that `bytes` (below 2^30) take to leave, to a 2^-8 of the factor.
