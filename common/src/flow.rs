@@ -105,12 +105,17 @@ impl<T: Entry> Set<T> {
     /// Selects the place of `id`, whose hash is `hash`: its own, or else an empty one, or the least recently used.
     #[inline(always)]
     pub fn find(&mut self, id: &QpId, hash: u32) -> Place {
-        self.selected = self.search(id, tag(hash));
+        self.selected = self.search(id, hash);
         self.place()
     }
 
     #[inline(always)]
-    fn search(&self, id: &QpId, tag: u32) -> u32 {
+    fn search(&self, id: &QpId, hash: u32) -> u32 {
+        let (home, tag) = (home_way(hash), tag(hash));
+        // Most flows are at home, and there a processor looks before it knows the tags.
+        if self.tags[home] == tag && self.ways[home].id() == *id {
+            return home as u32;
+        }
         // The tags share a cache line with the lock: who is there is found without a look at anybody else's.
         for (way, (entry, &entry_tag)) in self.ways.iter().zip(&self.tags).enumerate() {
             if entry_tag == tag && entry.id() == *id {
@@ -120,10 +125,11 @@ impl<T: Entry> Set<T> {
         // Time and place in one number, so that the verifier does not follow each way by itself: 2^61 ns are 73 years.
         let mut oldest = u64::MAX;
         for (way, entry) in self.ways.iter().enumerate() {
-            oldest = oldest.min(entry.last_seen_ns() << WAY_BITS | way as u64);
+            // Of empty ways, the one at home is the first.
+            oldest = oldest.min(entry.last_seen_ns() << WAY_BITS | (way ^ home) as u64);
         }
         let evicts = if oldest >> WAY_BITS == 0 { MISSING } else { MISSING | EVICTS };
-        (oldest % WAYS as u64) as u32 | evicts
+        ((oldest % WAYS as u64) as usize ^ home) as u32 | evicts
     }
 
     /// The place selected last.
@@ -184,6 +190,13 @@ pub const fn tag(hash: u32) -> u32 {
 #[must_use]
 pub const fn set_index(hash: u32, mask: u32) -> u32 {
     (hash >> 1) & mask
+}
+
+/// The way of its set in which a flow of this hash is put if it is empty, by bits that no set and hardly a tag depends on.
+#[inline(always)]
+#[must_use]
+pub const fn home_way(hash: u32) -> usize {
+    (hash >> (u32::BITS - WAY_BITS)) as usize
 }
 
 /// Zero, without the compiler's knowing it: zeros in a row it would clear by a call of memset, byte by byte.
@@ -380,6 +393,24 @@ mod tests {
                 inside.sort_by_key(|&(seen_ns, _)| seen_ns);
                 prop_assert!(inside.iter().map(|&(_, id)| id).eq(model.iter().copied()));
                 prop_assert!(set.ways.iter().all(|flow| flow.cnp_sent == u64::from(flow.id.qpn)));
+            }
+        }
+
+        /// A flow whose way is empty is put there, and found there.
+        #[test]
+        fn flows_live_at_home_while_there_is_room(hashes in proptest::collection::vec(any::<u32>(), 1..=WAYS)) {
+            let mut set = EMPTY;
+            let mut taken = BTreeSet::new();
+            for (n, &hash) in (1..).zip(&hashes) {
+                let place = touch(&mut set, ipv4(0x0a00_0001, n), hash, u64::from(n));
+                prop_assert!(place.missing && !place.evicts);
+                if !taken.contains(&home_way(hash)) {
+                    prop_assert_eq!(place.way, home_way(hash));
+                }
+                prop_assert!(taken.insert(place.way));
+            }
+            for (n, &hash) in (1..).zip(&hashes) {
+                prop_assert!(!set.find(&ipv4(0x0a00_0001, n), hash).missing);
             }
         }
 
