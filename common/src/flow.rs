@@ -105,23 +105,47 @@ impl<T: Entry> Set<T> {
     /// Selects the place of `id`, whose hash is `hash`: its own, or else an empty one, or the least recently used.
     #[inline(always)]
     pub fn find(&mut self, id: &QpId, hash: u32) -> Place {
-        self.selected = self.search(id, hash);
+        let home = home_way(hash);
+        // Most flows are at home, and there a processor looks before it knows the tags.
+        self.selected = if self.tags[home] == tag(hash) && self.ways[home].id() == *id {
+            home as u32
+        } else {
+            match self.way_of(id, hash) {
+                Some(way) => way as u32,
+                None => self.victim(home),
+            }
+        };
         self.place()
     }
 
+    /// Selects the place of `id`, whose hash is `hash`, and returns true, if it is there. For what is rare: it looks at home
+    /// like everywhere, which has the verifier follow fewer ways.
     #[inline(always)]
-    fn search(&self, id: &QpId, hash: u32) -> u32 {
-        let (home, tag) = (home_way(hash), tag(hash));
-        // Most flows are at home, and there a processor looks before it knows the tags.
-        if self.tags[home] == tag && self.ways[home].id() == *id {
-            return home as u32;
+    pub fn find_known(&mut self, id: &QpId, hash: u32) -> bool {
+        match self.way_of(id, hash) {
+            Some(way) => {
+                self.selected = way as u32;
+                true
+            }
+            None => false,
         }
+    }
+
+    #[inline(always)]
+    fn way_of(&self, id: &QpId, hash: u32) -> Option<usize> {
+        let tag = tag(hash);
         // The tags share a cache line with the lock: who is there is found without a look at anybody else's.
         for (way, (entry, &entry_tag)) in self.ways.iter().zip(&self.tags).enumerate() {
             if entry_tag == tag && entry.id() == *id {
-                return way as u32;
+                return Some(way);
             }
         }
+        None
+    }
+
+    /// An empty place, or the least recently used, as `selected` has it.
+    #[inline(always)]
+    fn victim(&self, home: usize) -> u32 {
         // Time and place in one number, so that the verifier does not follow each way by itself: 2^61 ns are 73 years.
         let mut oldest = u64::MAX;
         for (way, entry) in self.ways.iter().enumerate() {

@@ -509,7 +509,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         index,
         #[inline(always)]
         |set| {
-            if set.find(&id, hash).missing {
+            if !set.find_known(&id, hash) {
                 return (Stat::RpCnpUnknownFlow, 0, [0; 2]);
             }
             let way = set.place().way;

@@ -92,7 +92,7 @@ fn noted<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId) -> Option<u32> {
     let qpn = h.env().cm_set(
         set_index(hash, CM_SETS - 1),
         #[inline(always)]
-        |set| if set.find(id, hash).missing { u32::MAX } else { set.ways[set.place().way].qpn },
+        |set| if set.find_known(id, hash) { set.ways[set.place().way].qpn } else { u32::MAX },
     )?;
     (qpn != u32::MAX).then_some(qpn)
 }

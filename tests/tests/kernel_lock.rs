@@ -24,7 +24,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
         return Ok(());
     }
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
-    let mut ebpf = dataplane::load(sizes, Mode::Host, None)?;
+    let mut ebpf = dataplane::load(sizes, Mode::Host, None, &PROGRAMS[2..])?;
     let mut maps = Maps::take(&mut ebpf)?;
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 100_000_000_000;

@@ -1,5 +1,7 @@
 //! The life of an attachment, by the `dcqcn` command in a network namespace of its own.
 
+use std::thread;
+
 use anyhow::{Context, Result};
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
@@ -41,6 +43,27 @@ fn an_attachment_from_attach_to_detach() -> Result<()> {
     says(&lab.refused(3, "detach a0")?, "a0 is not attached");
     assert_eq!(netlink.root_qdisc(index)?, qdisc_before);
     Ok(())
+}
+
+/// It has a description before it has maps and parameters.
+#[test]
+fn what_is_just_being_attached_is_waited_for() -> Result<()> {
+    if !runnable("what_is_just_being_attached_is_waited_for", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("wait")?;
+    thread::scope(|scope| {
+        let attaching = scope.spawn(|| lab.ok("attach a0 --set link_rate=1gbit"));
+        let mut is_over = false;
+        while !is_over {
+            is_over = attaching.is_finished();
+            for attachment in lab.json("status")?["attachments"].as_array().context("no array")? {
+                assert_eq!(attachment["link_rate_bps"], 1_000_000_000, "{attachment}");
+                assert_ne!(attachment["tc_mode"], "none", "{attachment}");
+            }
+        }
+        attaching.join().expect("no panic").map(drop)
+    })
 }
 
 #[test]

@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn::net::frames::RawSocket;
-use dcqcn::net::link::VethEnd;
 use dcqcn::net::netns::Temporary;
-use dcqcn::net::{Netlink, Netns};
 use dcqcn::p4::entry::{Command, Entry};
 use dcqcn::p4::push::push;
 use dcqcn::p4::read::Reader;
-use dcqcn::p4::{self, Plan, Process, Program, Session};
+use dcqcn::p4::{self, Plan, Process, Program, Session, wire};
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
@@ -67,8 +65,8 @@ impl Bench {
         let namespace = Temporary::create(&format!("dcqcn-p4-{}-{test}", process::id()))?;
         let netns = &*namespace;
         netns.run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))??;
-        let hosts = [host(netns, 1)?, host(netns, 2)?];
-        let ports = [1, 2].map(|port| (port, format!("sw{port}")));
+        let hosts = [wire::connect(netns, 1)?, wire::connect(netns, 2)?];
+        let ports = [1, 2].map(|port| (port, wire::inner(port)));
         let (process, mut session) = match Process::start(netns, &ports) {
             Ok(started) => started,
             Err(error @ p4::Error::Missing { .. }) => {
@@ -107,19 +105,6 @@ impl Bench {
         self.hosts[0].send(frame)?;
         self.hosts[1].receive(PATIENCE)?.context("the packet does not arrive")
     }
-}
-
-/// A host's end of the wire to a port.
-fn host(netns: &Netns, port: u16) -> Result<RawSocket> {
-    let netlink = Netlink::connect_in(netns)?;
-    let (near, far) = (format!("sw{port}"), format!("h{port}"));
-    let end = |name| VethEnd { name, netns: None, mac: None };
-    netlink.add_veth(&end(&near), &end(&far))?;
-    for name in [&near, &far] {
-        netlink.set_up(netlink.link(name)?.index, true)?;
-    }
-    let index = netlink.link(&far)?.index;
-    netns.run(|| RawSocket::open(index))?
 }
 
 fn psn(frame: &[u8]) -> u32 {

@@ -135,11 +135,12 @@ fn sets(flows: u32) -> u32 {
     flows.clamp(WAYS as u32, MAX_FLOWS).div_ceil(WAYS as u32).next_power_of_two()
 }
 
-/// Loads the object and verifies its programs. With `pins`, maps are pinned there, or taken from there if they exist.
+/// Loads the object; of its programs those in `wanted` (names of [`PROGRAMS`]) and [`EXPIRE`], the others stay where they are.
+/// With `pins`, maps are pinned there, or taken from there if they exist.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>) -> Result<Ebpf, Error> {
+pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>, wanted: &[&str]) -> Result<Ebpf, Error> {
     let mode = mode as u32;
     let paths: Vec<(&str, PathBuf)> =
         pins.map(|pins| MAPS.iter().map(|name| (*name, pins.join(name))).collect()).unwrap_or_default();
@@ -153,24 +154,22 @@ pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>) -> Result<Ebpf, Error
         loader.map_pin_path(name, path.as_path());
     }
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load { source: Box::new(source) })?;
-    verify(&mut ebpf)?;
-    for (name, program) in ebpf.programs() {
+    verify(&mut ebpf, wanted)?;
+    for (program, info) in ebpf.programs().filter_map(|(name, program)| Some((name, program.info().ok()?))) {
         // Counted since Linux 5.16.
-        let instructions = program.info().ok().and_then(|info| info.verified_instruction_count());
-        tracing::debug!(
-            program = name,
-            instructions,
-            "loaded; instructions are those the verifier went through"
-        );
+        let instructions = info.verified_instruction_count();
+        tracing::debug!(program, instructions, "loaded; instructions are those the verifier went through");
     }
     Ok(ebpf)
 }
 
 /// Has the kernel verify the programs, all at the same time: that is nearly all that loading takes, a second on Linux 6.1.
-fn verify(ebpf: &mut Ebpf) -> Result<(), Error> {
+fn verify(ebpf: &mut Ebpf, wanted: &[&str]) -> Result<(), Error> {
     thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (name, program) in ebpf.programs_mut() {
+        for (name, program) in
+            ebpf.programs_mut().filter(|(name, _)| wanted.contains(name) || *name == EXPIRE)
+        {
             let verify = move || {
                 match program {
                     Program::Xdp(program) => program.load(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::XdpMode;
 use dcqcn::attach::{self, Error, Request};
-use dcqcn::dataplane::{self, MAPS, Sizes};
+use dcqcn::dataplane::{self, MAPS, PROGRAMS, Sizes};
 use dcqcn::net::link::VethEnd;
 use dcqcn::net::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn::params::{PacerChoice, Role, Settings, XdpModeChoice};
@@ -263,7 +263,8 @@ struct OtherXdp {
 
 impl OtherXdp {
     fn attach(host: &Host) -> Result<Self> {
-        let mut object = dataplane::load(Sizes { rp_flows: 8, np_flows: 8 }, Mode::Host, None)?;
+        let mut object =
+            dataplane::load(Sizes { rp_flows: 8, np_flows: 8 }, Mode::Host, None, &PROGRAMS[..1])?;
         let index = host.index("a0")?;
         let program = dataplane::xdp(&mut object)?;
         host.run(|| program.attach_to_if_index(index, XdpMode::Driver))??;

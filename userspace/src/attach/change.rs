@@ -6,7 +6,7 @@ use dcqcn_common::params::{Config, Params};
 use nix::fcntl::Flock;
 
 use super::place::Place;
-use super::{Attachment, Error, Info, open};
+use super::{Attachment, Error, Info, open_at};
 
 /// A change of one or several interfaces that is validated for all of them and not yet in force. Nobody else changes
 /// anything while it is open; dropped, it changes nothing.
@@ -47,7 +47,7 @@ impl Transaction {
         let _lock = place.lock().map_err(|error| refused(first)(error.into()))?;
         let (mut attachments, mut changes) = (Vec::new(), Vec::new());
         for iface in ifaces.iter().map(AsRef::as_ref) {
-            let (attachment, change) = prepare_one(iface, &mut edit).map_err(refused(iface))?;
+            let (attachment, change) = prepare_one(&place, iface, &mut edit).map_err(refused(iface))?;
             attachments.push(attachment);
             changes.push(change);
         }
@@ -94,10 +94,11 @@ pub struct Refused<E> {
 }
 
 fn prepare_one<E: From<Error>>(
+    place: &Place,
     iface: &str,
     edit: &mut impl FnMut(&Info, &mut Config) -> Result<(), E>,
 ) -> Result<(Attachment, Change), E> {
-    let attachment = open(iface)?;
+    let attachment = open_at(place, iface)?;
     let params = attachment.maps.params().map_err(Error::from)?;
     let mut new = params.config;
     edit(&attachment.info, &mut new)?;

@@ -25,7 +25,7 @@ pub use error::Error;
 use place::Place;
 pub use takeover::{Claim, claim, revise, upgrade};
 
-use crate::dataplane::{self, EXPIRE, Expire, Maps, Sizes, classifier};
+use crate::dataplane::{self, EXPIRE, Expire, Maps, PROGRAMS, Sizes, classifier};
 use crate::net::tc::{SavedQdisc, Shaping};
 use crate::net::{Link, Netlink};
 use crate::pacer;
@@ -147,13 +147,25 @@ pub fn list() -> Result<Vec<Info>, Error> {
     infos.collect()
 }
 
-/// Opens what is attached to `iface`.
+/// Opens what is attached to `iface`; waits for it if it is just being attached.
 ///
 /// # Errors
 /// [`Error::NotAttached`], or its maps are another version's.
 pub fn open(iface: &str) -> Result<Attachment, Error> {
     let place = Place::here()?;
-    let info = find(&place, iface)?;
+    match open_at(&place, iface) {
+        // It has its description before it has all of its maps, and who attaches it holds the lock.
+        Err(Error::Dataplane(_)) => {
+            let _lock = place.lock()?;
+            open_at(&place, iface)
+        }
+        opened => opened,
+    }
+}
+
+/// As [`open`], with the lock held.
+fn open_at(place: &Place, iface: &str) -> Result<Attachment, Error> {
+    let info = find(place, iface)?;
     let maps = Maps::pinned(&place.pins(iface))?;
     Ok(Attachment { info, maps })
 }
@@ -189,6 +201,12 @@ impl Info {
     /// What its programs are loaded for.
     fn mode(&self) -> Mode {
         if self.inline_peer.is_some() { Mode::Inline } else { Mode::Host }
+    }
+
+    /// The names its programs have in the object.
+    fn program_names(&self) -> Vec<&'static str> {
+        let is_wanted = |name: &&str| self.programs.iter().any(|program| name.ends_with(program.as_str()));
+        PROGRAMS.into_iter().filter(is_wanted).collect()
     }
 
     /// Refuses switches whose program is not attached.
@@ -298,7 +316,7 @@ impl Plan {
         let params = Params::new(&config, port(&link, peer.as_ref(), &sizes)?)?;
         fs::create_dir(pins).map_err(|source| Error::File { path: pins.to_owned(), source })?;
         write(&info)?;
-        let mut ebpf = dataplane::load(sizes, info.mode(), Some(pins))?;
+        let mut ebpf = dataplane::load(sizes, info.mode(), Some(pins), &info.program_names())?;
         Maps::take(&mut ebpf)?.set_params(&params)?;
         pin_expire(&mut ebpf, pins)?;
         // From here on packets are seen; what it takes to put things back is written down before it is changed.

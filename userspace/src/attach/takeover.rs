@@ -101,7 +101,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
         )));
     }
     let sizes = Sizes { rp_flows: info.rp_flows, np_flows: info.np_flows };
-    let mut ebpf = dataplane::load(sizes, info.mode(), Some(&pins))?;
+    let mut ebpf = dataplane::load(sizes, info.mode(), Some(&pins), &info.program_names())?;
     let failed = |program: &'static str| {
         let iface = info.iface.clone();
         move |source: Box<dyn std::error::Error + Send + Sync>| Error::Attach {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::output::Output;
 use super::settings::SettingsArgs;
-use crate::attach::{self, Info, Request};
+use crate::attach::{self, Attachment, Info, Request};
 use crate::params::{PacerChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use crate::render::{self, Table};
 
@@ -196,9 +196,12 @@ impl Status {
         let now_ns = clock_gettime(ClockId::CLOCK_BOOTTIME)
             .map_or(0, |time| u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX));
         let alive = attach::is_alive(&info)?;
-        let params = attach::open(&info.iface).and_then(|attachment| Ok(attachment.maps.params()?));
-        let link_rate_bps =
-            params.ok().map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
+        // What was listed while it was being attached is complete by now.
+        let (info, params) = match attach::open(&info.iface) {
+            Ok(Attachment { info, maps }) => (info, maps.params().ok()),
+            Err(_) => (info, None),
+        };
+        let link_rate_bps = params.map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
         let attached_for_ns = now_ns.saturating_sub(info.attached_at_ns);
         Ok(Self { info, alive, link_rate_bps, attached_for_ns })
     }

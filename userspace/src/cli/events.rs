@@ -1,6 +1,6 @@
 //! `events`: what happens to flows, as it happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -66,7 +66,7 @@ impl EventsArgs {
         let mut refusals = Follow::new(Log::here())?;
         let netns = netns::current_inode()?;
         let mut sources =
-            Sources { ifaces, last: self.last, readers: BTreeMap::new(), unreadable: BTreeMap::new() };
+            Sources { ifaces, last: self.last, readers: BTreeMap::new(), unreadable: BTreeSet::new() };
         let is_wanted = |row: &EventRow| self.kind.is_empty() || self.kind.contains(&row.event);
         let (mut left, mut looked) = (self.count.unwrap_or(u64::MAX), Instant::now());
         if !sources.follow()? && sources.ifaces.is_empty() {
@@ -107,8 +107,8 @@ struct Sources {
     last: u64,
     /// By interface and time of attaching: one that is attached anew has a new log.
     readers: BTreeMap<(String, u64), Reader>,
-    /// How often others could not be opened: one that is just being attached has not all of its maps.
-    unreadable: BTreeMap<(String, u64), u32>,
+    /// Others, which cannot be opened and were complained of.
+    unreadable: BTreeSet<(String, u64)>,
 }
 
 impl Sources {
@@ -137,9 +137,7 @@ impl Sources {
                     // Detached since it was listed.
                     Err(attach::Error::NotAttached { .. }) => continue,
                     Err(error) => {
-                        let failures = self.unreadable.entry(key.clone()).or_default();
-                        *failures += 1;
-                        if *failures == 2 {
+                        if self.unreadable.insert(key.clone()) {
                             tracing::warn!(iface = key.0, %error, "its events cannot be read; tried again every second");
                         }
                         continue;

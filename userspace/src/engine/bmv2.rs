@@ -28,22 +28,18 @@ use super::reference::EMPTY_RP_FLOW;
 use super::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 use crate::dataplane;
 use crate::net::frames::RawSocket;
-use crate::net::link::VethEnd;
 use crate::net::netns::Temporary;
-use crate::net::{Netlink, Netns};
 use crate::p4::entry::{Command, Entry, Match};
 use crate::p4::push::push;
 use crate::p4::read::Reader;
 use crate::p4::switch::{Mac, MacRoute, Port, QpPair};
-use crate::p4::{self, Plan, Process, Program, Session, Switch};
+use crate::p4::{self, Plan, Process, Program, Session, Switch, wire};
 use crate::watch::address;
 
 /// The port of the host.
 const HOST: u16 = 1;
 /// The port of everybody else.
 const WORLD: u16 = 2;
-/// MTU of the wires: any Ethernet frame the raw sockets take.
-const MTU: u32 = 9_500;
 /// Longest packet: what the wires take.
 const MAX_FRAME: usize = 9_500 + 14;
 /// How long a packet is waited for before its fate is looked up.
@@ -97,8 +93,8 @@ impl Bmv2 {
         netns
             .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
             .map_err(ports)?;
-        let [host, world] = [HOST, WORLD].map(|port| wire(netns, port));
-        let interfaces = [HOST, WORLD].map(|port| (port, inner(port)));
+        let [host, world] = [HOST, WORLD].map(|port| wire::connect(netns, port));
+        let interfaces = [HOST, WORLD].map(|port| (port, wire::inner(port)));
         let (process, session) = Process::start(netns, &interfaces)?;
         let port = |number, host| Port { number, host, rate: None };
         let switch = Switch {
@@ -280,26 +276,6 @@ struct Passed {
 struct Fates {
     dropped: u64,
     cnps: u64,
-}
-
-/// The switch's end of a port's wire.
-fn inner(port: u16) -> String {
-    format!("sw{port}")
-}
-
-/// Makes a port's wire, and a socket at its outer end.
-fn wire(netns: &Netns, port: u16) -> Result<RawSocket, p4::Error> {
-    let netlink = Netlink::connect_in(netns).map_err(ports)?;
-    let (near, far) = (inner(port), format!("out{port}"));
-    let end = |name| VethEnd { name, netns: None, mac: None };
-    netlink.add_veth(&end(&near), &end(&far)).map_err(ports)?;
-    let mut index = 0;
-    for name in [&near, &far] {
-        index = netlink.link(name).map_err(ports)?.index;
-        netlink.set_mtu(index, MTU).map_err(ports)?;
-        netlink.set_up(index, true).map_err(ports)?;
-    }
-    netns.run(|| RawSocket::open(index)).map_err(ports)?.map_err(ports)
 }
 
 impl Engine for Bmv2 {

@@ -26,7 +26,7 @@ impl Kernel {
     /// # Errors
     /// What the kernel says; loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn new(sizes: Sizes, params: &Params, seed: u64) -> Result<Self, Error> {
-        let mut ebpf = dataplane::load(sizes, Mode::Test, None)?;
+        let mut ebpf = dataplane::load(sizes, Mode::Test, None, &PROGRAMS)?;
         let mut maps = Maps::take(&mut ebpf)?;
         maps.set_params(params)?;
         Ok(Self { ebpf, maps, random: seed, out: vec![0; MAX_PACKET] })

@@ -16,6 +16,7 @@ pub mod push;
 pub mod read;
 pub mod session;
 pub mod switch;
+pub mod wire;
 
 pub use error::{Error, Result};
 pub use kept::Kept;

@@ -4,12 +4,10 @@ use std::process;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dcqcn::net::frames::{PATIENCE, RawSocket};
-use dcqcn::net::link::VethEnd;
+use dcqcn::net::frames::PATIENCE;
 use dcqcn::net::netns::Temporary;
-use dcqcn::net::{Netlink, Netns};
 use dcqcn::p4::push::push;
-use dcqcn::p4::{self, Plan, Process, Program};
+use dcqcn::p4::{self, Plan, Process, Program, wire};
 use dcqcn_tests::packets::Roce;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
@@ -43,8 +41,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     bench.progress("links: simple_switch");
     let namespace = Temporary::create(&format!("dcqcn-bench-p4-{}", process::id()))?;
     let netns = &*namespace;
-    let (near, far) = (host(netns, 1)?, host(netns, 2)?);
-    let (process, mut session) = match Process::start(netns, &[1, 2].map(|port| (port, wire(port).0))) {
+    let (near, far) = (wire::connect(netns, 1)?, wire::connect(netns, 2)?);
+    let (process, mut session) = match Process::start(netns, &[1, 2].map(|port| (port, wire::inner(port)))) {
         Ok(started) => started,
         Err(error @ p4::Error::Missing { .. }) => {
             bench.skip(SIMPLE_SWITCH, &error.to_string());
@@ -75,22 +73,4 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     }
     bench.add(Figure::new(Section::Links, SIMPLE_SWITCH, "kpps", rates).more_is_better().against(CP));
     Ok(())
-}
-
-/// The switch's and the host's end of the wire to a port.
-fn wire(port: u16) -> (String, String) {
-    (format!("sw{port}"), format!("h{port}"))
-}
-
-/// A host's end of the wire to a port.
-fn host(netns: &Netns, port: u16) -> Result<RawSocket> {
-    let netlink = Netlink::connect_in(netns)?;
-    let (near, far) = wire(port);
-    let end = |name| VethEnd { name, netns: None, mac: None };
-    netlink.add_veth(&end(&near), &end(&far))?;
-    for name in [&near, &far] {
-        netlink.set_up(netlink.link(name)?.index, true)?;
-    }
-    let index = netlink.link(&far)?.index;
-    netns.run(|| RawSocket::open(index))?
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd, TestRun as _};
 use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
-use dcqcn::dataplane::{self, Maps, Sizes};
+use dcqcn::dataplane::{self, Maps, PROGRAMS, Sizes};
 use dcqcn::engine::Hook;
 use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
@@ -83,7 +83,7 @@ pub(crate) fn program<'a>(ebpf: &'a Ebpf, name: &str) -> Result<&'a Program> {
 
 /// Name of a hook's program.
 pub(crate) const fn program_of(hook: Hook) -> &'static str {
-    dataplane::PROGRAMS[hook.slot()]
+    PROGRAMS[hook.slot()]
 }
 
 /// The data plane, loaded for production and attached nowhere.
@@ -104,8 +104,8 @@ impl Instance {
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
         let cpus = available_parallelism()?.get() as u32;
         let port = port(Port { cpus, ..Port::new(LO, sizes.rp_sets(), sizes.np_sets()) });
-        let mut ebpf =
-            dataplane::load(sizes, if port.ifindex[1] == 0 { Mode::Host } else { Mode::Inline }, None)?;
+        let mode = if port.ifindex[1] == 0 { Mode::Host } else { Mode::Inline };
+        let mut ebpf = dataplane::load(sizes, mode, None, &PROGRAMS)?;
         let id = match ebpf.map("RP").context("no map RP")? {
             aya::maps::Map::Array(data) => data.info()?.id(),
             _ => anyhow::bail!("RP is no array"),

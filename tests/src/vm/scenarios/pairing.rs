@@ -22,7 +22,9 @@ const LINK: &str = "20mbit";
 const LINK_MBPS: f64 = 20.0;
 /// DSCP 0, ECT(0): the class beside it.
 const OTHER_CLASS: u8 = 2;
-const SECONDS: u32 = 8;
+const SECONDS: u32 = 11;
+/// For how long of it CNPs are counted; what is left is for the commands that look.
+const COUNTED: Duration = Duration::from_secs(5);
 /// What rping writes and reads at once.
 const RPING_BYTES: u32 = 32_768;
 
@@ -117,11 +119,11 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     let (_, other_qpn) = wait_for_qpns(flows.first().context("a flow")?)?;
     wait_for_pair(lab, known, congested_qpn)?;
     let before = Counts::read(lab)?;
-    thread::sleep(Duration::from_secs(u64::from(SECONDS) - 3));
-    let pairs = lab.on_host(RECEIVER, "pair list {}")?;
-    let qps = lab.on_host(SENDER, "qp {}")?;
+    thread::sleep(COUNTED);
     // While they run: what is on its way when its QP is closed belongs to nobody.
     let counts = Counts::read(lab)?.since(&before);
+    let pairs = lab.on_host(RECEIVER, "pair list {}")?;
+    let qps = lab.on_host(SENDER, "qp {}")?;
     flows.drain(..).try_for_each(|flow| flow.finish().map(drop))?;
     drop((controllers, rping));
 
