@@ -229,8 +229,18 @@ impl Counts {
     }
 }
 
-/// Runs the traffic and looks at the queue meanwhile.
+/// Runs the traffic and looks at the queue meanwhile; again where perftest, whose timers are signals, divided by a time too
+/// short and says that more went through the port than it lets through.
 pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
+    let measured = measure_once(lab, tool, load)?;
+    if measured.goodputs_bps.iter().all(|goodput_bps| *goodput_bps <= BOTTLENECK_BPS) {
+        return Ok(measured);
+    }
+    println!("perftest says {:?} bit/s: measured again", measured.goodputs_bps);
+    measure_once(lab, tool, load)
+}
+
+fn measure_once(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     let before = Counts::read(lab)?;
     let flows: Vec<Flow> = (0..QPS_PER_SENDER)
         .flat_map(|qp| SENDERS.map(|sender| (sender, 18_000 + 10 * u16::from(sender) + qp)))

@@ -1,15 +1,15 @@
 //! What an operator does under traffic: none of it may break a QP or lose its rate.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
 
 use super::super::command::Running;
 use super::super::lab::{Lab, Options};
 use super::super::perftest::{self, Flow, Tool};
 use super::super::report::Report;
+use super::super::sysfs;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
@@ -91,12 +91,13 @@ fn replace(lab: &Lab) -> Result<()> {
 /// What leaves the sender's interface, over a second and a half.
 fn rate_mbps(lab: &Lab) -> Result<f64> {
     const TIME: Duration = Duration::from_millis(1_500);
-    let sent = || -> Result<u64> {
-        let qps = lab.on_host(SENDER, "qp {}")?;
-        let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn qp` lists flows")?;
-        Ok(rows.iter().filter_map(|row| row.get("bytes")?.as_u64()).sum())
+    let path = format!("/sys/class/net/{}/statistics/tx_bytes", lab.iface(SENDER));
+    let sent = || -> Result<(u64, Instant)> {
+        let bytes = sysfs::read(&path)?.parse().with_context(|| path.clone())?;
+        Ok((bytes, Instant::now()))
     };
-    let (from, started) = (sent()?, std::time::Instant::now());
+    let (before, started) = sent()?;
     thread::sleep(TIME);
-    Ok((sent()? - from) as f64 * 8.0 / started.elapsed().as_secs_f64() / 1e6)
+    let (after, ended) = sent()?;
+    Ok((after - before) as f64 * 8.0 / (ended - started).as_secs_f64() / 1e6)
 }
