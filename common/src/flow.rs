@@ -216,7 +216,7 @@ pub const fn set_index(hash: u32, mask: u32) -> u32 {
     (hash >> 1) & mask
 }
 
-/// The way of its set in which a flow of this hash is put if it is empty, by bits that no set and hardly a tag depends on.
+/// The way of its set in which a flow of this hash is put if it is empty: by the highest bits, which choose no set.
 #[inline(always)]
 #[must_use]
 pub const fn home_way(hash: u32) -> usize {

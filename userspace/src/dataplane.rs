@@ -163,7 +163,7 @@ pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>, wanted: &[&str]) -> R
     Ok(ebpf)
 }
 
-/// Has the kernel verify the programs, all at the same time: that is nearly all that loading takes, a second on Linux 6.1.
+/// Has the kernel verify the programs, all at the same time: that is nearly all that loading takes.
 fn verify(ebpf: &mut Ebpf, wanted: &[&str]) -> Result<(), Error> {
     thread::scope(|scope| {
         let mut threads = Vec::new();

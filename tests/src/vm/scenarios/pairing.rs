@@ -196,7 +196,12 @@ fn wait_for_pair(lab: &Lab, known: Known, qpn: u32) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
     while known != Known::Hint && source_of(&lab.on_host(RECEIVER, "pair list {}")?, lab, qpn) != known.name()
     {
-        ensure!(Instant::now() < until, "the receiver never knew the pair of {qpn:#x}");
+        ensure!(
+            Instant::now() < until,
+            "the receiver never knew the pair of {qpn:#x}: {} of {}",
+            lab.on_host(RECEIVER, "pair list {}")?,
+            json("rdma -j resource show qp")?
+        );
         thread::sleep(Duration::from_millis(100));
     }
     Ok(())
