@@ -23,6 +23,7 @@ use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Share;
+use dcqcn_common::wire::eth::Ethernet;
 
 use super::reference::EMPTY_RP_FLOW;
 use super::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
@@ -41,7 +42,7 @@ const HOST: u16 = 1;
 /// The port of everybody else.
 const WORLD: u16 = 2;
 /// Longest packet: what the wires take.
-const MAX_FRAME: usize = 9_500 + 14;
+const MAX_FRAME: usize = wire::MTU as usize + Ethernet::LEN;
 /// How long a packet is waited for before its fate is looked up.
 const GLANCE: Duration = Duration::from_millis(20);
 /// Longest wait for a packet that was not counted as dropped.
@@ -74,11 +75,6 @@ pub struct Bmv2 {
     _namespace: Temporary,
 }
 
-/// What went wrong outside P4, as this engine tells it.
-fn ports(error: impl std::fmt::Display) -> p4::Error {
-    p4::Error::Ports { reason: format!("{error:#}") }
-}
-
 impl Bmv2 {
     /// Starts a switch in a namespace of its own. `packet_bytes` stands for one packet where depths are counted in packets.
     ///
@@ -87,12 +83,12 @@ impl Bmv2 {
     pub fn new(params: &Params, packet_bytes: u64) -> Result<Self, Error> {
         let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
         let namespace =
-            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(ports)?;
+            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(wire::failed)?;
         let netns = &*namespace;
         // No neighbour discovery among the packets.
         netns
             .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
-            .map_err(ports)?;
+            .map_err(wire::failed)?;
         let [host, world] = [HOST, WORLD].map(|port| wire::connect(netns, port));
         let interfaces = [HOST, WORLD].map(|port| (port, wire::inner(port)));
         let (process, session) = Process::start(netns, &interfaces)?;
@@ -211,13 +207,13 @@ impl Bmv2 {
     fn pass(&mut self, hook: Hook, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
         let before = self.fates()?;
         let (socket, port) = if hook == Hook::Egress { (&self.host, HOST) } else { (&self.world, WORLD) };
-        socket.send(packet).map_err(ports)?;
+        socket.send(packet).map_err(wire::failed)?;
         let lost = || p4::Error::Lost { len: packet.len(), port };
         let deadline = Instant::now() + PATIENCE;
         let mut looked_ahead = false;
         let out = loop {
             let outer = if hook == Hook::Egress { &self.world } else { &self.host };
-            if let Some(frame) = outer.receive(GLANCE).map_err(ports)? {
+            if let Some(frame) = outer.receive(GLANCE).map_err(wire::failed)? {
                 break Some(frame);
             }
             if self.fates()?.dropped != before.dropped {
@@ -238,7 +234,7 @@ impl Bmv2 {
         let mut beside = Vec::new();
         let cnps = self.fates()?.cnps.saturating_sub(before.cnps);
         for _ in 0..cnps {
-            beside.push(self.world.receive(PATIENCE).map_err(ports)?.ok_or_else(lost)?);
+            beside.push(self.world.receive(PATIENCE).map_err(wire::failed)?.ok_or_else(lost)?);
         }
         Ok(Passed { out, beside })
     }

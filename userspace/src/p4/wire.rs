@@ -5,8 +5,8 @@ use crate::net::frames::RawSocket;
 use crate::net::link::VethEnd;
 use crate::net::{Netlink, Netns};
 
-/// Any Ethernet frame the raw sockets take.
-const MTU: u32 = 9_500;
+/// Of the wires: any Ethernet frame the raw sockets take.
+pub const MTU: u32 = 9_500;
 
 /// The switch's end of the wire to `port`.
 #[must_use]
@@ -32,6 +32,7 @@ pub fn connect(netns: &Netns, port: u16) -> Result<RawSocket> {
     netns.run(|| RawSocket::open(index)).map_err(failed)?.map_err(failed)
 }
 
-fn failed(error: impl std::fmt::Display) -> Error {
+/// What went wrong outside P4.
+pub(crate) fn failed(error: impl std::fmt::Display) -> Error {
     Error::Ports { reason: format!("{error:#}") }
 }
