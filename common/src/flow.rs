@@ -310,7 +310,7 @@ impl RpFlow {
         } else {
             Departure::At(now_ns)
         };
-        if departure != Departure::BeyondHorizon {
+        if departure != Departure::BeyondHorizon || scalars.pacing_horizon_drop == 0 {
             self.machine.on_send(&p.rp, frame_bytes);
             self.packets += 1;
             self.bytes += frame_bytes;

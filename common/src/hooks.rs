@@ -613,7 +613,10 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
             record(s, p, EventKind::HorizonDrop, id, [frame_bytes, 0]);
             return TcVerdict::Drop;
         }
-        (Departure::BeyondHorizon, _) => s.env().count(Stat::RpHorizonPass),
+        (Departure::BeyondHorizon, _) => {
+            s.set_departure(now_ns.wrapping_add(scalars.pacing_horizon_ns));
+            s.env().count(Stat::RpHorizonPass);
+        }
         (Departure::At(departure_ns), PACER_FQ) => {
             if departure_ns > now_ns {
                 s.set_departure(departure_ns);

@@ -93,7 +93,7 @@ stats! {
     RpUnpaced = "rp_unpaced_packets",
     /// Data packets dropped beyond the pacing horizon.
     RpHorizonDrop = "rp_horizon_drop",
-    /// Data packets beyond the pacing horizon sent at once.
+    /// Data packets beyond the pacing horizon that leave at the horizon, in order but faster than their rate.
     RpHorizonPass = "rp_horizon_pass",
     /// Flows that took a place in the RP table.
     RpFlowNew = "rp_flow_new",

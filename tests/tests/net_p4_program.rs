@@ -208,7 +208,7 @@ fn marks_are_as_many_as_the_line_says() {
 /// A host's packets leave no sooner than its rate allows, in order; beyond the horizon they are dropped and counted.
 #[test]
 fn packets_wait_for_their_departure() {
-    let file = SWITCH.replace("rp_enable = false", "rp_enable = true\nrpg_max_rate = '2mbit'\nwire_overhead = '0B'\npacing_horizon = '100ms'\npacing_credit = '0us'\nrpg_min_rate = '1mbit'");
+    let file = SWITCH.replace("rp_enable = false", "rp_enable = true\nrpg_max_rate = '2mbit'\nwire_overhead = '0B'\npacing_horizon = '100ms'\npacing_horizon_drop = true\npacing_credit = '0us'\nrpg_min_rate = '1mbit'");
     let set = |config: &mut Config| config.scalars.pacer = PACER_FQ;
     let Some(mut bench) = Bench::new("packets_wait_for_their_departure", &file, set).unwrap() else {
         return;

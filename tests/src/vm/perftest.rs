@@ -222,6 +222,13 @@ pub fn goodputs_bps(outcomes: &[Outcome]) -> Result<Vec<f64>> {
     Ok(goodputs)
 }
 
+/// How many QPs broke, each with what its client printed.
+#[must_use]
+pub fn broken(outcomes: &[Outcome]) -> u64 {
+    let broken = outcomes.iter().filter(|outcome| outcome.goodput_bps.is_none());
+    broken.inspect(|outcome| println!("a QP broke: {}", outcome.printed.trim())).count() as u64
+}
+
 /// Jain's fairness index.
 #[must_use]
 pub fn jain(goodputs_bps: &[f64]) -> f64 {

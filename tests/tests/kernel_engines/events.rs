@@ -54,6 +54,7 @@ fn a_cut_is_told_with_the_rates_it_left() {
 fn a_packet_beyond_the_horizon_is_told() {
     let Some(mut both) = host("a_packet_beyond_the_horizon_is_told", |config| {
         config.scalars.pacing_horizon_ns = 1_000_000;
+        config.scalars.pacing_horizon_drop = 1;
         config.scalars.rpg_time_reset_ns = 0;
         config.scalars.rate_reduce_monitor_period_ns = 0;
     }) else {

@@ -125,6 +125,38 @@ fn a_cut_moves_later_departures_and_no_earlier_one() {
     }
 }
 
+/// A packet that its own host drops ends soft-RoCE's queue pair (Linux 6.12 on), one that overtakes others has them sent again.
+#[test]
+fn beyond_the_horizon_packets_leave_at_it_in_order() {
+    const HORIZON_NS: u64 = 1_000_000;
+    let mut config = sender();
+    config.scalars.pacing_horizon_ns = HORIZON_NS;
+    let Some(mut both) = Both::load("beyond_the_horizon_packets_leave_at_it_in_order", 8, &config) else {
+        return;
+    };
+    let data = Roce::default();
+    let (frame, gap_ns) = (data.frame(), 8 * data.frame().len() as u64);
+    let mut last_ns = 0;
+    // A sender twice as fast as its rate, and then one that has stopped being so.
+    for n in 0..4 * HORIZON_NS / gap_ns {
+        let now_ns = START_NS + n * gap_ns / 2;
+        let sent = send(&mut both, now_ns, &frame);
+        let departure_ns = sent.departure_ns.max(now_ns);
+        assert_eq!(sent.verdict, Verdict::Pass);
+        assert!((last_ns..=now_ns + HORIZON_NS).contains(&departure_ns), "packet {n}: {departure_ns}");
+        last_ns = departure_ns;
+    }
+    let beyond = count(&both.state(), Hook::Egress, Stat::RpHorizonPass);
+    assert!(beyond > 0, "none was beyond the horizon");
+    let later_ns = last_ns + HORIZON_NS;
+    assert_eq!(send(&mut both, later_ns, &frame).departure_ns, 0);
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Egress, Stat::RpHorizonPass), beyond);
+    assert_eq!(count(&state, Hook::Egress, Stat::RpHorizonDrop), 0);
+    let sent: Vec<_> = flows(&state).iter().map(|flow| flow.packets).collect();
+    assert_eq!(sent, [4 * HORIZON_NS / gap_ns + 1], "what leaves at the horizon is sent");
+}
+
 #[test]
 fn marks_leave_checksum_and_icrc_right() {
     let Some(mut both) = Both::load("marks_leave_checksum_and_icrc_right", 64, &marker()) else {

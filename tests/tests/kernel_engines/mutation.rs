@@ -22,7 +22,7 @@ fn config(pacer: u64) -> Config {
     (scalars.cp_enable, scalars.fast_cnp, scalars.drop_not_ect) = (1, 1, 1);
     scalars.pacer = pacer;
     scalars.link_rate_bps = 20_000_000;
-    scalars.pacing_horizon_ns = 2_000_000;
+    (scalars.pacing_horizon_ns, scalars.pacing_horizon_drop) = (2_000_000, 1);
     scalars.priority_major = 1;
     for wred in &mut config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (2_000, 6_000, 300_000);

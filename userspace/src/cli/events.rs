@@ -24,7 +24,7 @@ The kinds, and what is told of them:
   flow-paired     a QP, the QPN at its other end, and the source: static, rdma, cm or datagram
   rate-cut        a CNP was accepted: the flow, its rate and its target rate since (rp_variant firmware
                   cuts at the next end of its period; the rate told is the one before)
-  horizon-drop    a packet would have waited longer than pacing_horizon: the flow, the packet's bytes
+  horizon-drop    a packet that would have waited longer than pacing_horizon was dropped: the flow, its bytes
   table-full      the RP or NP table: the flow that came, and how long the one it pushed out was silent
   config-refused  who was refused which command, and why (from the audit log)
   missed          entries that were written over before they were read here

@@ -132,7 +132,7 @@ pub(super) fn attach_port(lab: &Lab) -> Result<()> {
 pub(super) struct Measured {
     goodputs_bps: Vec<f64>,
     possible_bps: f64,
-    broken: usize,
+    broken: u64,
     drops_settled: u64,
     drops_all: u64,
     queue_bytes: Vec<u32>,
@@ -185,7 +185,7 @@ impl Measured {
 
     /// That marks become CNPs and CNPs become rates, whatever comes of it.
     pub(super) fn check_works(&self, report: &mut Report, name: &str) {
-        report.equals(&format!("{name}: QPs that broke"), self.broken as u64, 0);
+        report.equals(&format!("{name}: QPs that broke"), self.broken, 0);
         report.at_least(&format!("{name}: CNPs handled"), self.counts.handled as f64, 1.0);
     }
 }
@@ -268,9 +268,6 @@ fn measure_once(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     let counts = Counts::read(lab)?.since(&before);
 
     let goodputs_bps: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.goodput_bps).collect();
-    for outcome in outcomes.iter().filter(|outcome| outcome.goodput_bps.is_none()) {
-        println!("a QP broke: {}", outcome.printed.trim());
-    }
     // Flows do not start and end together: only what lies well within all of them is settled.
     let (first, last) = (samples.first().context("no samples")?, samples.last().context("no samples")?);
     let margin = Duration::from_secs(load.margin_s.into());
@@ -283,7 +280,7 @@ fn measure_once(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     let mut queue_bytes: Vec<u32> = settled.iter().map(|sample| sample.backlog_bytes).collect();
     queue_bytes.sort_unstable();
     Ok(Measured {
-        broken: outcomes.len() - goodputs_bps.len(),
+        broken: perftest::broken(&outcomes),
         goodputs_bps,
         possible_bps: BOTTLENECK_BPS * flows.first().context("no flows")?.efficiency(&lab.options),
         drops_settled: u64::from(to.drops - from.drops),

@@ -96,7 +96,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     let other =
         Flow { traffic_class: OTHER_CLASS, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_100, SECONDS) };
     let congested = Flow { traffic_class: ECT, port: 18_101, ..other.clone() };
-    let (mut flows, congested_qpn, rping) = if known == Known::Cm {
+    let (flows, congested_qpn, rping) = if known == Known::Cm {
         let (rping, qpn) = start_rping(lab)?;
         (perftest::start(lab, &[other])?, qpn, Some(rping))
     } else {
@@ -124,7 +124,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     let counts = Counts::read(lab)?.since(&before);
     let pairs = lab.on_host(RECEIVER, "pair list {}")?;
     let qps = lab.on_host(SENDER, "qp {}")?;
-    flows.drain(..).try_for_each(|flow| flow.finish().map(drop))?;
+    let outcomes = flows.into_iter().map(Traffic::finish).collect::<Result<Vec<_>>>()?;
     drop((controllers, rping));
 
     let congested = RpFlow::find(&qps, congested_qpn)?;
@@ -141,6 +141,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
         counts.unknown.to_string(),
     ]);
     let name = |what: &str| format!("{}: {what}", known.name());
+    report.equals(&name("QPs that broke"), perftest::broken(&outcomes), 0);
     report.at_least(&name("CNPs to the congested QP"), congested.handled as f64, 1.0);
     report.at_most(&name("rate of the congested QP, Mbit/s"), congested.rate_bps / 1e6, LINK_MBPS / 2.0);
     report.equals(&name("CNPs to the other QP"), other.handled, 0);
