@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use dcqcn::net::link::VethEnd;
-use dcqcn::net::tc::{Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, kernel_has_qdisc};
+use dcqcn::net::tc::{
+    Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, Stats, kernel_has_qdisc,
+};
 use dcqcn::net::{Error, Netlink, Netns, netns};
 use dcqcn_tests::socket::PATIENCE;
 
@@ -416,8 +418,13 @@ fn the_root_qdisc_comes_back_as_it_was() -> Result<()> {
         netlink.restore_root(ifindex, &saved)?;
         assert_eq!(show()?, before, "{saved}");
         assert_eq!(netlink.link("near0")?.tx_queue_len, saved.tx_queue_len);
+        pair.send(3, 100)?;
+        let seen = |stats: Stats| (stats.packets, stats.backlog_packets);
+        let sent = seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?);
         netlink.restore_root(ifindex, &saved)?;
         assert_eq!(show()?, before, "restoring twice is harmless");
+        assert_eq!(seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?), sent, "what is there is left running");
+        assert!(setup.is_none() || sent.0 >= 3, "{sent:?}");
     }
     Ok(())
 }

@@ -51,6 +51,10 @@ impl SavedQdisc {
     pub fn is_default(&self) -> bool {
         self.handle == Handle::UNSPEC
     }
+
+    fn is(&self, root: &Qdisc) -> bool {
+        (&self.kind, self.handle, &self.options) == (&root.kind, root.handle, &root.options)
+    }
 }
 
 impl fmt::Display for SavedQdisc {
@@ -100,15 +104,18 @@ impl Netlink {
         Ok(saved)
     }
 
-    /// Puts back the root qdisc that [`Netlink::save_root`] remembered, whatever is there now.
+    /// Puts back the root qdisc that [`Netlink::save_root`] remembered, whatever is there now. One that is still there is left
+    /// running: soft-RoCE's queue pairs end with a packet that a qdisc drops (Linux 6.12 on), and one that is replaced does.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn restore_root(&self, ifindex: u32, saved: &SavedQdisc) -> Result<()> {
-        if self.root_qdisc(ifindex)?.is_some_and(|root| root.handle != Handle::UNSPEC) {
+        let root = self.root_qdisc(ifindex)?.filter(|root| root.handle != Handle::UNSPEC);
+        let is_there = root.as_ref().is_some_and(|root| saved.is(root));
+        if root.is_some() && !is_there {
             self.delete_root(ifindex)?;
         }
-        if !saved.is_default() {
+        if !saved.is_default() && !is_there {
             self.put_qdisc(ifindex, Handle::ROOT, saved.handle, &saved.kind, &saved.options)?.map_err(
                 |refusal| self.refused(format!("put back the root qdisc {saved}"), ifindex, refusal),
             )?;
