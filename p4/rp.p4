@@ -29,8 +29,8 @@ register<bit<64>>(FLOWS) rp_last_cnp_ns;
 register<bit<32>>(FLOWS) rp_cnp_handled;
 register<bit<32>>(FLOWS) rp_cnp_ignored;
 
-// Packets that go round, as the last of them to leave queue 510 saw it. The queue takes 1024; beyond this many the next is
-// dropped.
+// Packets that go round, as the last of them to leave queue 510 saw it. The queue takes 1024; beyond this many the next
+// does not wait: it passes, or is dropped.
 register<bit<32>>(1) wait_depth;
 const bit<32> MAX_WAITING = 1000;
 // A packet that waits this long after its departure for one before it does not: that one was lost.
@@ -44,6 +44,7 @@ const bit<3> TURN_CNP_HANDLED = 3;
 const bit<3> TURN_CNP_TOO_SOON = 4;
 const bit<3> TURN_CNP_UNKNOWN = 5;
 const bit<3> TURN_CNP_INVALID = 6;
+const bit<3> TURN_AT_HORIZON = 7;
 
 // A CNP is to be believed only if it is one to the last bit, ICRC included (`read_cnp`).
 control CheckCnp(in headers_t hdr, out bool is_valid) {
@@ -278,37 +279,46 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                             rp_released.write(place, ticket);
                         }
                         bool must_wait = departure_ns > now_ns || ticket != released;
-                        if (departure_ns - now_ns > p.pacing_horizon_ns || (must_wait && waiting >= MAX_WAITING)) {
+                        bool is_beyond = departure_ns - now_ns > p.pacing_horizon_ns;
+                        if (must_wait && (waiting >= MAX_WAITING || (is_beyond && p.pacing_horizon_drop == 1))) {
                             turn = TURN_BEYOND;
                         } else {
-                            bit<64> pacer_rate_bps;
-                            bit<64> ns_per_byte_q24;
-                            rp_pacer_rate_bps.read(pacer_rate_bps, place);
-                            rp_ns_per_byte_q24.read(ns_per_byte_q24, place);
-                            if (pacer_rate_bps != rate_bps) {
-                                // Rounded up, so that no packet leaves early.
-                                bit<96> divisor = (bit<96>)rate_bps;
-                                bit<96> rest = NS_PER_BYTE_AT_1_BPS_Q24 + divisor - 1;
-                                bit<96> quotient = 0;
-                                DIVIDE_41(rest, divisor, quotient)
-                                ns_per_byte_q24 = (bit<64>)quotient;
-                                rp_pacer_rate_bps.write(place, rate_bps);
-                                rp_ns_per_byte_q24.write(place, ns_per_byte_q24);
+                            if (is_beyond) {
+                                // The flow's time line stays as it was.
+                                departure_ns = now_ns + p.pacing_horizon_ns;
+                                turn = TURN_AT_HORIZON;
+                            } else {
+                                bit<64> pacer_rate_bps;
+                                bit<64> ns_per_byte_q24;
+                                rp_pacer_rate_bps.read(pacer_rate_bps, place);
+                                rp_ns_per_byte_q24.read(ns_per_byte_q24, place);
+                                if (pacer_rate_bps != rate_bps) {
+                                    // Rounded up, so that no packet leaves early.
+                                    bit<96> divisor = (bit<96>)rate_bps;
+                                    bit<96> rest = NS_PER_BYTE_AT_1_BPS_Q24 + divisor - 1;
+                                    bit<96> quotient = 0;
+                                    DIVIDE_41(rest, divisor, quotient)
+                                    ns_per_byte_q24 = (bit<64>)quotient;
+                                    rp_pacer_rate_bps.write(place, rate_bps);
+                                    rp_ns_per_byte_q24.write(place, ns_per_byte_q24);
+                                }
+                                bit<64> duration_q24 = (frame_bytes + (bit<64>)p.wire_overhead_bytes) * ns_per_byte_q24
+                                    + (bit<64>)next_frac_q24;
+                                rp_next_ns.write(place, start_ns + (duration_q24 >> 24));
+                                rp_next_frac_q24.write(place, (bit<32>)duration_q24[23:0]);
+                                if (must_wait) {
+                                    turn = TURN_WAIT;
+                                }
                             }
-                            bit<64> duration_q24 = (frame_bytes + (bit<64>)p.wire_overhead_bytes) * ns_per_byte_q24
-                                + (bit<64>)next_frac_q24;
-                            rp_next_ns.write(place, start_ns + (duration_q24 >> 24));
-                            rp_next_frac_q24.write(place, (bit<32>)duration_q24[23:0]);
                             rp_departure_ns.write(place, departure_ns);
                             if (must_wait) {
-                                turn = TURN_WAIT;
                                 meta.ticket = ticket;
                                 meta.departure_ns = departure_ns;
                                 rp_ticket.write(place, ticket + 1);
                             }
                         }
                     }
-                    if (turn != TURN_BEYOND) {
+                    if (turn != TURN_BEYOND || p.pacing_horizon_drop == 0) {
                         bit<64> packets;
                         bit<64> bytes;
                         rp_packets.read(packets, place);
@@ -416,6 +426,9 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             }
             if (turn == TURN_WAIT) {
                 stats.count(STAT_RP_PACED_PACKETS);
+                wait();
+            } else if (turn == TURN_AT_HORIZON) {
+                stats.count(STAT_RP_HORIZON_PASS);
                 wait();
             } else if (turn == TURN_BEYOND) {
                 if (meta.rate.pacing_horizon_drop == 1) {
