@@ -79,6 +79,8 @@ pub trait Skb<'p>: Host<'p> {
     fn set_mark(&mut self, mark: u32);
     /// Sets `skb->priority`.
     fn set_priority(&mut self, priority: u32);
+    /// The earliest departure time it has, of whatever clock; 0 = none.
+    fn departure(&self) -> u64;
     /// Sets the earliest departure time.
     fn set_departure(&mut self, departure_ns: u64);
     /// Sends a copy with this `skb->mark` out of the hook's own interface, through its egress hook.
@@ -618,8 +620,12 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
             s.env().count(Stat::RpHorizonPass);
         }
         (Departure::At(departure_ns), PACER_FQ) => {
-            if departure_ns > now_ns {
+            let must_wait = departure_ns > now_ns;
+            // Soft-RoCE stamps each packet when it makes it (Linux 6.12 on): fq would have it overtake those before it.
+            if must_wait || s.departure() != 0 {
                 s.set_departure(departure_ns);
+            }
+            if must_wait {
                 s.env().count(Stat::RpPaced);
             }
         }

@@ -204,6 +204,12 @@ impl Skb<'static> for SkbHost<'_> {
     }
 
     #[inline(always)]
+    fn departure(&self) -> u64 {
+        // SAFETY: the program's own context.
+        unsafe { (*self.raw()).tstamp }
+    }
+
+    #[inline(always)]
     fn set_departure(&mut self, departure_ns: u64) {
         // SAFETY: the program's own context. The helper says what clock the time is of, so that the stamp survives a veth
         // pair; but it refuses a packet with its VLAN tag inside, where the bare field has to do (fq needs no more).

@@ -125,6 +125,27 @@ fn a_cut_moves_later_departures_and_no_earlier_one() {
     }
 }
 
+/// Soft-RoCE stamps a packet when it makes it (Linux 6.12 on). One that may leave now must not be put before those that wait.
+#[test]
+fn a_stamp_of_the_sender_s_own_is_replaced() {
+    let Some(mut both) = Both::load("a_stamp_of_the_sender_s_own_is_replaced", 64, &sender()) else {
+        return;
+    };
+    let data = Roce::default();
+    let (frame, gap_ns) = (data.frame(), 8 * data.frame().len() as u64);
+    let made_ns = START_NS - 1_000_000;
+    let stamped = |both: &mut Both, now_ns, frame: &[u8]| {
+        let meta = Meta { departure_ns: made_ns, ..Meta::default() };
+        both.process(Hook::Egress, now_ns, frame, &meta).departure_ns
+    };
+    let departures = [0, 0, 2 * gap_ns].map(|later_ns| stamped(&mut both, START_NS + later_ns, &frame));
+    assert_eq!(departures, [0, gap_ns, 2 * gap_ns].map(|later_ns| START_NS + later_ns));
+    assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPaced), 1);
+    // What is not paced keeps its stamp.
+    let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..data }.frame();
+    assert_eq!(stamped(&mut both, START_NS, &ack), made_ns);
+}
+
 /// A packet that its own host drops ends soft-RoCE's queue pair (Linux 6.12 on), one that overtakes others has them sent again.
 #[test]
 fn beyond_the_horizon_packets_leave_at_it_in_order() {
@@ -464,7 +485,7 @@ fn what_is_left_alone_passes_and_is_counted_by_name() {
     for (stat, frame) in &cases {
         for hook in [Hook::Xdp, Hook::Ingress, Hook::Egress] {
             let before = both.state();
-            let meta = Meta { ingress_ifindex: LO, mark: 0, priority: 0 };
+            let meta = Meta { ingress_ifindex: LO, ..Meta::default() };
             let passed = both.process(hook, START_NS, frame, &meta);
             assert_eq!(passed.verdict, Verdict::Pass);
             assert!(passed.packet == *frame && passed.emitted.is_empty() && passed.departure_ns == 0);

@@ -73,7 +73,7 @@ fn every_length() {
         for len in 0..frame.len().min(200) {
             for hook in HOOKS {
                 let mark = MARKS[len % MARKS.len()];
-                let meta = Meta { ingress_ifindex: LO, mark, priority: 0 };
+                let meta = Meta { ingress_ifindex: LO, mark, ..Meta::default() };
                 let cut = &frame[..len];
                 let outcome = both.process(hook, now_ns, cut, &meta);
                 assert_eq!(outcome.verdict == Verdict::NotRun, len < MIN_PACKET);
@@ -178,7 +178,8 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     let result = runner.run(&case, |(frame, mutation, hook, mark, gap_ns)| {
         let (both, now_ns) = &mut *state.borrow_mut();
         *now_ns += gap_ns;
-        let meta = Meta { ingress_ifindex: LO, mark, priority: 0 };
+        // With a time stamp of its own at times.
+        let meta = Meta { ingress_ifindex: LO, mark, priority: 0, departure_ns: gap_ns };
         let outcome = both.process(hook, *now_ns, &mutation.apply(frame), &meta);
         for cnp in outcome.emitted {
             both.process(Hook::Xdp, *now_ns, &cnp.packet, &Meta { ingress_ifindex: LO, ..Meta::default() });

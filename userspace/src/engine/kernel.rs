@@ -198,8 +198,8 @@ mod tc_act {
 /// egress_ifindex.
 fn xdp_context(len: u32, ingress_ifindex: u32) -> [u8; 24] {
     let mut ctx = [0; 24];
-    put(&mut ctx, 4, len);
-    put(&mut ctx, 12, ingress_ifindex);
+    put(&mut ctx, 4, len.to_ne_bytes());
+    put(&mut ctx, 12, ingress_ifindex.to_ne_bytes());
     ctx
 }
 
@@ -216,9 +216,10 @@ impl SkbContext {
 
     fn new(meta: &Meta) -> Self {
         let mut ctx = Self::EMPTY;
-        put(&mut ctx.0, Self::MARK, meta.mark);
-        put(&mut ctx.0, Self::PRIORITY, meta.priority);
-        put(&mut ctx.0, Self::INGRESS_IFINDEX, meta.ingress_ifindex);
+        put(&mut ctx.0, Self::MARK, meta.mark.to_ne_bytes());
+        put(&mut ctx.0, Self::PRIORITY, meta.priority.to_ne_bytes());
+        put(&mut ctx.0, Self::INGRESS_IFINDEX, meta.ingress_ifindex.to_ne_bytes());
+        put(&mut ctx.0, Self::TSTAMP, meta.departure_ns.to_ne_bytes());
         ctx
     }
 
@@ -235,9 +236,9 @@ impl SkbContext {
     }
 }
 
-fn put<const N: usize>(ctx: &mut [u8; N], at: usize, value: u32) {
+fn put<const N: usize, const LEN: usize>(ctx: &mut [u8; N], at: usize, value: [u8; LEN]) {
     if let Some(field) = ctx.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
-        *field = value.to_ne_bytes();
+        *field = value;
     }
 }
 

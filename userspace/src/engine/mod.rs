@@ -60,6 +60,8 @@ pub struct Meta {
     pub mark: u32,
     /// `skb->priority`; TC only.
     pub priority: u32,
+    /// `skb->tstamp`, the departure time it has before the hook, 0 = none; TC only.
+    pub departure_ns: u64,
 }
 
 /// What a hook decides.
@@ -238,10 +240,10 @@ pub trait Engine {
     /// What the kernel says.
     fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Outcome, Error> {
         if !(MIN_PACKET..=MAX_PACKET).contains(&packet.len()) {
-            let &Meta { mark, priority, .. } = meta;
+            let &Meta { mark, priority, departure_ns, .. } = meta;
             let packet = packet.to_vec();
             let verdict = Verdict::NotRun;
-            return Ok(Outcome { verdict, packet, mark, priority, departure_ns: 0, emitted: Vec::new() });
+            return Ok(Outcome { verdict, packet, mark, priority, departure_ns, emitted: Vec::new() });
         }
         let Run { mut outcome, clone_mark } = self.run(hook, now_ns, packet, meta)?;
         if clone_mark != 0 {

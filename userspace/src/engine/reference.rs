@@ -98,13 +98,13 @@ impl Engine for Reference {
             ingress_ifindex: meta.ingress_ifindex,
             mark: meta.mark,
             priority: meta.priority,
-            departure_ns: 0,
+            departure_ns: meta.departure_ns,
             clone_mark: 0,
             view: View { params: &self.params, tables: &mut self.tables, slot: hook.slot(), now_ns },
         };
         let verdict = match hook {
             Hook::Xdp => {
-                (host.mark, host.priority) = (0, 0);
+                (host.mark, host.priority, host.departure_ns) = (0, 0, 0);
                 hooks::xdp(&mut host).into()
             }
             Hook::Ingress => hooks::ingress(&mut host).into(),
@@ -328,6 +328,10 @@ impl<'a> Skb<'a> for Packet<'a> {
 
     fn set_priority(&mut self, priority: u32) {
         self.priority = priority;
+    }
+
+    fn departure(&self) -> u64 {
+        self.departure_ns
     }
 
     fn set_departure(&mut self, departure_ns: u64) {
