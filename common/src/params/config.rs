@@ -125,8 +125,7 @@ parameters! {
         pacer = PACER_NONE, "pacer", Unit::Choice(PACERS), 0, 2, "";
         /// How far ahead a packet may be scheduled; keep it below fq's horizon (10 s).
         pacing_horizon_ns = 5 * SECOND, "pacing_horizon", Unit::Nanoseconds, MS, 9 * SECOND, "Rates are kept for longer queues in the pacer.";
-        /// Drop packets beyond the horizon instead of having them leave at the horizon. From Linux 6.12 on a packet dropped
-        /// by its own host ends soft-RoCE's queue pair.
+        /// Drop packets beyond the horizon instead of having them leave at it; a drop ends soft-RoCE's QPs (Linux 6.12 on).
         pacing_horizon_drop = 0, "pacing_horizon_drop", Unit::Switch, 0, 1, "";
         /// Time a late flow may catch up on, so that late softirqs cost no rate.
         pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "Rates are kept better, bursts are longer.";

@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(lines(&plan, "np"), ["set_np 1 => 50000 0 48 6"]);
         let rate = lines(&plan, "rp_rate");
         let expected =
-            "set_rate 1 => 10000000 40000000 200000000 55000 10000000 5 2147483648 0 0 100000 5000000000 1";
+            "set_rate 1 => 10000000 40000000 200000000 55000 10000000 5 2147483648 0 0 100000 5000000000 0";
         assert_eq!(rate, [expected]);
         let cut = lines(&plan, "rp_cut");
         assert!(
