@@ -202,6 +202,43 @@ impl<T: Entry> Set<T> {
     }
 }
 
+/// What is seen of a flow without the lock of its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// Its place, below [`WAYS`].
+    pub way: usize,
+    /// When its last packet will have left.
+    pub next_ns: u64,
+    /// Whether it was ever cut.
+    pub active: bool,
+}
+
+impl Set<RpFlow> {
+    /// Looks for a flow without the lock of its set, so by its tag alone.
+    ///
+    /// # Safety
+    /// `set` points to a set, to which others may be writing.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn glance(set: *const Self, hash: u32) -> Option<Glance> {
+        for way in 0..WAYS {
+            // SAFETY: as promised above; `way` is one of the set's.
+            let (seen, flow) = unsafe { ((&raw const (*set).tags[way]).read_volatile(), &raw const (*set).ways[way]) };
+            if seen == tag(hash) {
+                // SAFETY: as above. Each field is read at once; what they are together does not matter.
+                let (next_ns, active) = unsafe {
+                    (
+                        (&raw const (*flow).pacer.next_ns).read_volatile(),
+                        (&raw const (*flow).machine.active).read_volatile(),
+                    )
+                };
+                return Some(Glance { way, next_ns, active: active != 0 });
+            }
+        }
+        None
+    }
+}
+
 /// The tag a hash leaves in a set; 0 is an empty place.
 #[inline(always)]
 #[must_use]

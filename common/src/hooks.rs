@@ -5,7 +5,7 @@
 
 use crate::classify::{Frame, Kind, Roce, classify};
 use crate::events::{Event, EventKind, Table};
-use crate::flow::{Place, QpId, set_index};
+use crate::flow::{Glance, Place, QpId, set_index};
 use crate::layout::{
     BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, CmSet, Cut, NpFlow, NpSet, Pair, PairSource, RpFlow,
     RpSet, WAYS,
@@ -43,6 +43,8 @@ pub trait Env<'p> {
     fn backlog(&self, index: u32) -> Option<Backlog>;
     /// Runs `f` on a set of the RP table under its lock; `None` if it is not to be had.
     fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R>;
+    /// The flow of this hash in a set of the RP table, as it is seen without the lock.
+    fn rp_glance(&self, index: u32, hash: u32) -> Option<Glance>;
     /// Runs `f` on a set of the NP table under its lock.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
     /// Runs `f` on a set of connections in the making under its lock.
@@ -598,8 +600,19 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
             Turn { departure, active, place: set.place(), silent_since_ns }
         },
     );
-    let Some(turn) = turn else {
-        return TcVerdict::Pass;
+    let turn = match turn {
+        Some(turn) => turn,
+        // Another CPU, its virtual machine stopped perhaps, has the set. Sent at once, the packet would overtake those of its
+        // flow that wait, and be asked for again with all that follow.
+        None => match s.env().rp_glance(index, hash) {
+            Some(Glance { way, next_ns, active }) => Turn {
+                departure: Departure::At(next_ns.max(now_ns)),
+                active,
+                place: Place { way, missing: false, evicts: false },
+                silent_since_ns: 0,
+            },
+            None => return TcVerdict::Pass,
+        },
     };
     if turn.place.missing {
         s.env().count(Stat::RpFlowNew);

@@ -4,7 +4,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{Glance, QpId};
 use dcqcn_common::hooks;
 use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Cut, Mode, NpSet, Pair, RpSet};
 use dcqcn_common::params::Params;
@@ -210,6 +210,12 @@ impl hooks::Env<'static> for Env {
     fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R> {
         let result = locked(RP.get_ptr_mut(index), f);
         self.had(result)
+    }
+
+    #[inline(always)]
+    fn rp_glance(&self, index: u32, hash: u32) -> Option<Glance> {
+        // SAFETY: a map value.
+        RP.get_ptr(index).and_then(|set| unsafe { RpSet::glance(set, hash) })
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use dcqcn_common::classify::Frame;
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{Glance, QpId};
 use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{
     Backlog, CM_SETS, ClassCounters, CmFlow, CmSet, Counters, Cut, NpFlow, NpSet, Pair, QUEUES, RpFlow,
@@ -233,6 +233,11 @@ impl<'a> Env<'a> for View<'a> {
 
     fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R> {
         self.tables.rp.get_mut(index as usize).map(f)
+    }
+
+    /// No set is ever held by another CPU here.
+    fn rp_glance(&self, _index: u32, _hash: u32) -> Option<Glance> {
+        None
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
