@@ -223,7 +223,8 @@ impl Set<RpFlow> {
     pub unsafe fn glance(set: *const Self, hash: u32) -> Option<Glance> {
         for way in 0..WAYS {
             // SAFETY: as promised above; `way` is one of the set's.
-            let (seen, flow) = unsafe { ((&raw const (*set).tags[way]).read_volatile(), &raw const (*set).ways[way]) };
+            let (seen, flow) =
+                unsafe { ((&raw const (*set).tags[way]).read_volatile(), &raw const (*set).ways[way]) };
             if seen == tag(hash) {
                 // SAFETY: as above. Each field is read at once; what they are together does not matter.
                 let (next_ns, active) = unsafe {

@@ -74,7 +74,8 @@ fn a_packet_that_does_not_get_its_set_leaves_after_those_that_wait() -> Result<(
     let mut maps = Maps::take(&mut ebpf)?;
     let mut config = Config::DEFAULT;
     let scalars = &mut config.scalars;
-    (scalars.link_rate_bps, scalars.pacer, scalars.pacing_credit_ns) = (1_000_000, PACER_FQ, 0);
+    (scalars.link_rate_bps, scalars.rpg_min_rate_bps) = (1_000_000, 1_000_000);
+    (scalars.pacer, scalars.pacing_credit_ns) = (PACER_FQ, 0);
     maps.set_params(&Params::new(&config, Port::new(LO, sizes.rp_sets(), sizes.np_sets()))?)?;
     let egress: &SchedClassifier = ebpf.program(PROGRAMS[2]).context("no egress program")?.try_into()?;
     let mut sets = rp_sets(egress)?;
