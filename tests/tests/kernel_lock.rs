@@ -3,9 +3,9 @@
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use aya::TestRunOptions;
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::{SchedClassifier, TestRun as _};
+use aya::{Ebpf, TestRunOptions};
 use dcqcn::dataplane::{self, Maps, PROGRAMS, Sizes};
 use dcqcn::engine::Hook;
 use dcqcn_common::layout::{Mode, RpSet};
@@ -19,18 +19,28 @@ use dcqcn_tests::skip::runnable;
 const REPEAT: u32 = 20_000;
 const CALLS: u32 = 20;
 
+/// The egress program, and its maps with room for one set of each table.
+fn load(config: &Config) -> Result<(Ebpf, Maps)> {
+    let sizes = Sizes { rp_flows: 8, np_flows: 8 };
+    let mut ebpf = dataplane::load(sizes, Mode::Host, None, &PROGRAMS[2..])?;
+    let mut maps = Maps::take(&mut ebpf)?;
+    maps.set_params(&Params::new(config, Port::new(LO, sizes.rp_sets(), sizes.np_sets()))?)?;
+    Ok((ebpf, maps))
+}
+
+fn egress(ebpf: &Ebpf) -> Result<&SchedClassifier> {
+    Ok(ebpf.program(PROGRAMS[2]).context("no egress program")?.try_into()?)
+}
+
 #[test]
 fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
     if !runnable("two_cpus_count_every_packet_of_one_flow", &[])? {
         return Ok(());
     }
-    let sizes = Sizes { rp_flows: 8, np_flows: 8 };
-    let mut ebpf = dataplane::load(sizes, Mode::Host, None, &PROGRAMS[2..])?;
-    let mut maps = Maps::take(&mut ebpf)?;
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 100_000_000_000;
-    maps.set_params(&Params::new(&config, Port::new(LO, sizes.rp_sets(), sizes.np_sets()))?)?;
-    let egress: &SchedClassifier = ebpf.program(PROGRAMS[2]).context("no egress program")?.try_into()?;
+    let (ebpf, maps) = load(&config)?;
+    let egress = egress(&ebpf)?;
 
     let packet = Roce::default().frame();
     let run = || -> Result<()> {
@@ -69,15 +79,12 @@ fn a_packet_that_does_not_get_its_set_leaves_after_those_that_wait() -> Result<(
     if !runnable("a_packet_that_does_not_get_its_set_leaves_after_those_that_wait", &[])? {
         return Ok(());
     }
-    let sizes = Sizes { rp_flows: 8, np_flows: 8 };
-    let mut ebpf = dataplane::load(sizes, Mode::Host, None, &PROGRAMS[2..])?;
-    let mut maps = Maps::take(&mut ebpf)?;
     let mut config = Config::DEFAULT;
     let scalars = &mut config.scalars;
     (scalars.link_rate_bps, scalars.rpg_min_rate_bps) = (1_000_000, 1_000_000);
     (scalars.pacer, scalars.pacing_credit_ns) = (PACER_FQ, 0);
-    maps.set_params(&Params::new(&config, Port::new(LO, sizes.rp_sets(), sizes.np_sets()))?)?;
-    let egress: &SchedClassifier = ebpf.program(PROGRAMS[2]).context("no egress program")?.try_into()?;
+    let (ebpf, maps) = load(&config)?;
+    let egress = egress(&ebpf)?;
     let mut sets = rp_sets(egress)?;
 
     // A packet lasts milliseconds; so all of these meet the first.
