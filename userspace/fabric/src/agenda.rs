@@ -1,0 +1,159 @@
+//! What is to happen at one node, and when.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+/// Bits of the number of a port, a QP or a flow.
+const INDEX_BITS: u32 = 22;
+/// Bits of the kind of an event.
+const KIND_BITS: u32 = 4;
+const TIME_SHIFT: u32 = INDEX_BITS + KIND_BITS;
+/// Most ports, queue pairs at a time and flows of one node.
+pub(crate) const MAX_INDEX: u32 = 1 << INDEX_BITS;
+/// The latest time of an event: 274 s.
+pub(crate) const MAX_TIME_NS: u64 = (1 << (64 - TIME_SHIFT)) - 1;
+
+/// What happens. At one instant the kinds happen in this order, and one kind in the order of its numbers: so the order
+/// depends on what happens and not on who entered it first, and a simulation on several cores has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Event {
+    /// A link breaks or works again, a pause storm begins or ends, routes change.
+    Fault = 0,
+    /// The first packet under way to a port arrives.
+    Arrival = 1,
+    /// One of the flows that a flow waits for is over.
+    Notice = 2,
+    /// A flow that waited for others starts.
+    Post = 3,
+    /// The next flow of the list starts.
+    Start = 4,
+    /// A QP's next packet may leave.
+    Due = 5,
+    /// A QP's retransmission timer, set too early rather than anew at every packet.
+    Timer = 6,
+    /// A port has sent its packet.
+    Done = 7,
+    /// The watchdog looks at the queues.
+    Watchdog = 8,
+    /// A sample of the queues is due.
+    Sample = 9,
+}
+
+impl Event {
+    const ALL: [Self; 10] = [
+        Self::Fault,
+        Self::Arrival,
+        Self::Notice,
+        Self::Post,
+        Self::Start,
+        Self::Due,
+        Self::Timer,
+        Self::Done,
+        Self::Watchdog,
+        Self::Sample,
+    ];
+}
+
+/// Time, kind and number in one word, so that order is one comparison.
+#[inline]
+const fn key(at_ns: u64, event: Event, index: u32) -> u64 {
+    at_ns << TIME_SHIFT | (event as u64) << INDEX_BITS | index as u64
+}
+
+/// Events to come.
+#[derive(Debug, Default)]
+pub(crate) struct Agenda {
+    heap: BinaryHeap<Reverse<u64>>,
+}
+
+impl Agenda {
+    /// Enters an event; one after the end of time is forgotten.
+    #[inline]
+    pub(crate) fn at(&mut self, at_ns: u64, event: Event, index: u32) {
+        if at_ns <= MAX_TIME_NS {
+            self.heap.push(Reverse(key(at_ns, event, index)));
+        }
+    }
+
+    /// When something happens next; `u64::MAX`: never.
+    #[inline]
+    pub(crate) fn next_ns(&self) -> u64 {
+        self.heap.peek().map_or(u64::MAX, |first| first.0 >> TIME_SHIFT)
+    }
+
+    /// Takes the next event if it is before `end_ns`. `again` is told its time, kind and number, and may put the same event off
+    /// to a later time: that costs one way down the heap, instead of one down and one up.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        end_ns: u64,
+        again: impl FnOnce(u64, Event, u32) -> Option<u64>,
+    ) -> Option<(u64, Event, u32)> {
+        let mut first = self.heap.peek_mut()?;
+        let key_of_first = first.0;
+        let at_ns = key_of_first >> TIME_SHIFT;
+        if at_ns >= end_ns {
+            return None;
+        }
+        let kind = (key_of_first >> INDEX_BITS) as usize & ((1 << KIND_BITS) - 1);
+        let event = *Event::ALL.get(kind)?;
+        let index = key_of_first as u32 & (MAX_INDEX - 1);
+        match again(at_ns, event, index) {
+            Some(later_ns) => first.0 = key(later_ns, event, index),
+            None => {
+                PeekMut::pop(first);
+            }
+        }
+        Some((at_ns, event, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn kinds_are_numbered_as_they_stand() {
+        for (number, event) in Event::ALL.into_iter().enumerate() {
+            assert_eq!(event as usize, number);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn events_come_in_order_whoever_entered_them_first(
+            events in proptest::collection::vec((0u64..50, 0usize..10, 0u32..5), 0..100),
+        ) {
+            let taken = |order: &mut dyn Iterator<Item = (u64, usize, u32)>| {
+                let mut agenda = Agenda::default();
+                for (at_ns, kind, index) in order {
+                    agenda.at(at_ns, Event::ALL[kind], index);
+                }
+                let all = std::iter::from_fn(|| agenda.take(u64::MAX, |_, _, _| None));
+                all.map(|(at_ns, event, index)| (at_ns, event as usize, index)).collect::<Vec<_>>()
+            };
+            let forward = taken(&mut events.iter().copied());
+            prop_assert_eq!(&taken(&mut events.iter().rev().copied()), &forward);
+            let mut sorted = events.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(forward, sorted);
+        }
+    }
+
+    #[test]
+    fn an_event_may_be_put_off() {
+        let mut agenda = Agenda::default();
+        agenda.at(3, Event::Arrival, 7);
+        agenda.at(5, Event::Done, 1);
+        assert_eq!(agenda.take(4, |_, _, _| Some(9)), Some((3, Event::Arrival, 7)));
+        assert_eq!(agenda.next_ns(), 5);
+        assert_eq!(agenda.take(5, |_, _, _| None), None);
+        assert_eq!(agenda.take(6, |_, _, _| None), Some((5, Event::Done, 1)));
+        assert_eq!(agenda.take(10, |_, _, _| None), Some((9, Event::Arrival, 7)));
+        agenda.at(u64::MAX, Event::Due, 0);
+        assert_eq!(agenda.next_ns(), u64::MAX);
+    }
+}

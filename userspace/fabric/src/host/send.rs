@@ -1,0 +1,392 @@
+//! The sending end of a queue pair.
+//!
+//! The NIC asks the QP's rate machine and pacer at the moment a packet leaves. Lost packets are recovered as
+//! [`Recovery`] says.
+
+use std::collections::VecDeque;
+
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::RpFlow;
+use dcqcn_common::pacing::Departure;
+use dcqcn_common::params::Params;
+
+use crate::packet::{Kind, Packet};
+use crate::scenario::{Recovery, Transport};
+use crate::workload::Flow;
+
+/// A flow that is not acknowledged yet.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    flow: u32,
+    bytes: u64,
+    end_psn: u32,
+    posted_ns: u64,
+}
+
+/// A flow that has been acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Completed {
+    pub(crate) flow: u32,
+    pub(crate) posted_ns: u64,
+}
+
+/// Where a QP stands at its NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It has nothing to send.
+    Idle,
+    /// Its next packet may not leave yet; an event will tell.
+    Waiting,
+    /// It stands in line.
+    Ready,
+}
+
+/// Where its packets go, and what they look like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    /// The receiver, and the QP's number among those that it receives on.
+    pub(crate) dst: u32,
+    pub(crate) at_dst: u32,
+    pub(crate) class: u8,
+    pub(crate) entropy: u32,
+}
+
+/// The sending end of a QP.
+#[derive(Debug)]
+pub(crate) struct SendQp {
+    pub(crate) address: Address,
+    pub(crate) turn: Turn,
+    /// When the event of its retransmission timer comes; 0: there is none.
+    timer_ns: u64,
+    /// Reaction point.
+    pub(crate) rp: RpFlow,
+    next_psn: u32,
+    unacknowledged_psn: u32,
+    /// Behind the last packet posted, and behind the last ever sent.
+    end_psn: u32,
+    sent_psn: u32,
+    messages: VecDeque<Message>,
+    since_ack_request: u32,
+    ack_requested_ns: u64,
+    /// When the receiver was last heard of, or the first packet left that is not acknowledged.
+    progress_ns: u64,
+    repair: Repair,
+    pub(crate) retransmitted: u64,
+    pub(crate) timeouts: u64,
+}
+
+/// Selective repeat: what the receiver has, and what was sent again.
+#[derive(Debug, Default)]
+struct Repair {
+    /// What is known of the packets from the first not acknowledged on.
+    known: VecDeque<Known>,
+    /// Packets that switches trimmed: these are missing for sure.
+    trimmed: VecDeque<u32>,
+    /// All before are sent again where they are missing.
+    until_psn: u32,
+    /// What was sent before recovery began ends here: that recovers once all of it is acknowledged.
+    recover_psn: u32,
+    next_psn: u32,
+}
+
+/// What is known of a packet that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// Nothing.
+    Nothing,
+    /// It has arrived.
+    Arrived,
+    /// It was trimmed and sent again.
+    SentAgain,
+}
+
+impl Repair {
+    fn set(&mut self, index: usize, known: Known) {
+        if self.known.len() <= index {
+            self.known.resize(index + 1, Known::Nothing);
+        }
+        self.known[index] = known;
+    }
+
+    /// A timer has expired: what was sent again has to be sent once more.
+    fn forget(&mut self) {
+        self.trimmed.clear();
+        self.known
+            .iter_mut()
+            .filter(|known| **known == Known::SentAgain)
+            .for_each(|known| *known = Known::Nothing);
+    }
+}
+
+impl SendQp {
+    pub(crate) fn new(address: Address, id: QpId, params: &Params) -> Self {
+        Self {
+            address,
+            turn: Turn::Idle,
+            timer_ns: 0,
+            rp: RpFlow::new(id, &params.rp),
+            next_psn: 0,
+            unacknowledged_psn: 0,
+            end_psn: 0,
+            sent_psn: 0,
+            messages: VecDeque::new(),
+            since_ack_request: 0,
+            ack_requested_ns: 0,
+            progress_ns: 0,
+            repair: Repair::default(),
+            retransmitted: 0,
+            timeouts: 0,
+        }
+    }
+
+    /// A flow is to be sent.
+    pub(crate) fn post(&mut self, now_ns: u64, number: u32, flow: &Flow, transport: &Transport) {
+        let packets = flow.bytes.div_ceil(transport.payload_bytes.into());
+        self.end_psn += packets as u32;
+        self.messages.push_back(Message {
+            flow: number,
+            bytes: flow.bytes,
+            end_psn: self.end_psn,
+            posted_ns: now_ns,
+        });
+    }
+
+    /// Whether a packet may be sent as far as the receiver is concerned.
+    #[inline]
+    pub(crate) fn has_data(&mut self, transport: &Transport) -> bool {
+        self.missing().is_some() || self.may_send_new(transport)
+    }
+
+    #[inline]
+    fn may_send_new(&self, transport: &Transport) -> bool {
+        let under_way =
+            u64::from(self.next_psn - self.unacknowledged_psn) * u64::from(transport.payload_bytes);
+        self.next_psn < self.end_psn && (transport.window_bytes == 0 || under_way < transport.window_bytes)
+    }
+
+    /// The next packet to send again, by selective repeat.
+    #[inline]
+    fn missing(&mut self) -> Option<u32> {
+        let (repair, first_psn) = (&mut self.repair, self.unacknowledged_psn);
+        while let Some(&psn) = repair.trimmed.front() {
+            let index = psn.checked_sub(first_psn);
+            if index.is_some_and(|index| repair.known.get(index as usize) != Some(&Known::Arrived)) {
+                return Some(psn);
+            }
+            repair.trimmed.pop_front();
+        }
+        repair.next_psn = repair.next_psn.max(first_psn);
+        while repair.next_psn < repair.until_psn {
+            let index = (repair.next_psn - first_psn) as usize;
+            if repair.known.get(index).is_none_or(|known| *known == Known::Nothing) {
+                return Some(repair.next_psn);
+            }
+            repair.next_psn += 1;
+        }
+        None
+    }
+
+    /// The packet of [`SendQp::missing`] is sent.
+    fn send_again(&mut self, psn: u32) {
+        if self.repair.trimmed.front() == Some(&psn) {
+            self.repair.trimmed.pop_front();
+            self.repair.set((psn - self.unacknowledged_psn) as usize, Known::SentAgain);
+        } else {
+            self.repair.next_psn = psn + 1;
+        }
+    }
+
+    /// The next packet, which leaves now; `None`: there is none.
+    #[inline]
+    pub(crate) fn next_packet(
+        &mut self,
+        params: &Params,
+        transport: &Transport,
+        now_ns: u64,
+    ) -> Option<Packet> {
+        let missing = self.missing();
+        let psn = match missing {
+            Some(psn) => psn,
+            None if self.may_send_new(transport) => self.next_psn,
+            None => return None,
+        };
+        let (payload_bytes, ends) = self.payload(psn, transport);
+        let frame_bytes = payload_bytes + transport.header_bytes;
+        if let Departure::BeyondHorizon = self.rp.on_send(params, now_ns, frame_bytes.into()) {
+            return None;
+        }
+        self.since_ack_request += 1;
+        // Slow flows ask more often: the timer must not expire for want of a question.
+        let asks = ends.is_some()
+            || missing.is_some()
+            || self.since_ack_request >= transport.ack_every
+            || now_ns - self.ack_requested_ns >= transport.timeout_ns / 4
+            || (transport.window_bytes != 0 && !self.may_send_after(psn, transport));
+        if asks {
+            self.since_ack_request = 0;
+            self.ack_requested_ns = now_ns;
+        }
+        if self.unacknowledged_psn == psn {
+            self.progress_ns = now_ns;
+        }
+        if missing.is_some() {
+            self.send_again(psn);
+        } else {
+            self.next_psn = psn + 1;
+        }
+        if psn < self.sent_psn {
+            self.retransmitted += 1;
+        } else {
+            self.sent_psn = psn + 1;
+        }
+        let Address { dst, at_dst, class, entropy, .. } = self.address;
+        let flags = Packet::ECT
+            | if asks { Packet::ACK_REQUEST } else { 0 }
+            | if ends.is_some() { Packet::LAST } else { 0 };
+        Some(Packet {
+            dst,
+            qp: at_dst,
+            psn,
+            extra: ends.unwrap_or(0),
+            entropy,
+            frame_bytes: frame_bytes as u16,
+            ingress: 0,
+            class,
+            kind: Kind::Data,
+            flags,
+        })
+    }
+
+    /// Whether the window leaves room for a packet after `psn`: if not, the receiver has to be asked.
+    fn may_send_after(&self, psn: u32, transport: &Transport) -> bool {
+        let under_way = u64::from(psn + 1 - self.unacknowledged_psn) * u64::from(transport.payload_bytes);
+        under_way < transport.window_bytes
+    }
+
+    /// Payload of a packet, and the flow that it ends.
+    #[inline]
+    fn payload(&self, psn: u32, transport: &Transport) -> (u32, Option<u32>) {
+        let index = match self.messages.front() {
+            Some(first) if psn < first.end_psn => 0,
+            _ => self.messages.partition_point(|message| message.end_psn <= psn),
+        };
+        match self.messages.get(index) {
+            Some(message) if psn + 1 == message.end_psn => {
+                let rest = (message.bytes % u64::from(transport.payload_bytes)) as u32;
+                (if rest == 0 { transport.payload_bytes } else { rest }, Some(message.flow))
+            }
+            _ => (transport.payload_bytes, None),
+        }
+    }
+
+    /// Everything before `psn` has arrived.
+    #[inline]
+    pub(crate) fn on_ack(&mut self, now_ns: u64, psn: u32, mut completed: impl FnMut(Completed)) {
+        // A receiver that is through with the QP acknowledges whatever it may have been sent.
+        let psn = psn.min(self.sent_psn);
+        if psn <= self.unacknowledged_psn {
+            return;
+        }
+        let newly = (psn - self.unacknowledged_psn) as usize;
+        let known = newly.min(self.repair.known.len());
+        self.repair.known.drain(..known);
+        self.unacknowledged_psn = psn;
+        self.progress_ns = now_ns;
+        while let Some(&Message { flow, end_psn, posted_ns, .. }) = self.messages.front()
+            && end_psn <= psn
+        {
+            self.messages.pop_front();
+            completed(Completed { flow, posted_ns });
+        }
+        self.next_psn = self.next_psn.max(psn);
+    }
+
+    /// `psn` is missing, and `named_psn` has arrived, or was `trimmed`.
+    pub(crate) fn on_nak(
+        &mut self,
+        now_ns: u64,
+        psn: u32,
+        named_psn: u32,
+        trimmed: bool,
+        recovery: Recovery,
+    ) {
+        if psn < self.unacknowledged_psn || psn >= self.sent_psn {
+            return;
+        }
+        match recovery {
+            Recovery::GoBackN => {
+                if psn < self.next_psn {
+                    self.progress_ns = now_ns;
+                    self.next_psn = psn;
+                }
+            }
+            Recovery::Selective { reordering } => {
+                if named_psn < self.unacknowledged_psn || named_psn >= self.sent_psn {
+                    return;
+                }
+                let index = (named_psn - self.unacknowledged_psn) as usize;
+                if trimmed {
+                    self.repair.set(index, Known::Nothing);
+                    self.repair.trimmed.push_back(named_psn);
+                    return;
+                }
+                self.repair.set(index, Known::Arrived);
+                if self.unacknowledged_psn >= self.repair.recover_psn {
+                    // What was sent again is not sent another time until all sent before has been acknowledged.
+                    self.repair.recover_psn = self.sent_psn;
+                    self.repair.next_psn = self.unacknowledged_psn;
+                    self.repair.until_psn = self.unacknowledged_psn;
+                }
+                let until_psn = named_psn.saturating_sub(reordering).min(self.sent_psn);
+                self.repair.until_psn = self.repair.until_psn.max(until_psn);
+            }
+        }
+    }
+
+    /// When to look at the retransmission timer, if that is not settled yet; a packet has just been sent.
+    #[inline]
+    pub(crate) const fn set_timer(&mut self, now_ns: u64, transport: &Transport) -> Option<u64> {
+        if self.timer_ns != 0 {
+            return None;
+        }
+        self.timer_ns = now_ns + transport.timeout_ns;
+        Some(self.timer_ns)
+    }
+
+    /// The timer's event: when to look again, if at all. One that was set for another QP in the same place means nothing.
+    pub(crate) fn on_timer(&mut self, now_ns: u64, transport: &Transport) -> Option<u64> {
+        if self.timer_ns != now_ns {
+            return None;
+        }
+        self.timer_ns = 0;
+        if self.sent_psn == self.unacknowledged_psn {
+            return None;
+        }
+        if now_ns >= self.progress_ns + transport.timeout_ns {
+            self.timeouts += 1;
+            self.progress_ns = now_ns;
+            match transport.recovery {
+                Recovery::GoBackN => self.next_psn = self.unacknowledged_psn,
+                Recovery::Selective { .. } => {
+                    self.repair.forget();
+                    self.repair.recover_psn = self.sent_psn;
+                    self.repair.next_psn = self.unacknowledged_psn;
+                    self.repair.until_psn = self.repair.until_psn.max(self.unacknowledged_psn + 1);
+                }
+            }
+        }
+        self.timer_ns = self.progress_ns + transport.timeout_ns;
+        Some(self.timer_ns)
+    }
+
+    /// When its next packet may leave.
+    #[inline]
+    pub(crate) const fn due_ns(&self) -> u64 {
+        self.rp.pacer.next_ns
+    }
+
+    /// Whether it has nothing under way and nothing to send.
+    pub(crate) fn is_done(&self) -> bool {
+        self.messages.is_empty()
+    }
+}

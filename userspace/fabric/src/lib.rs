@@ -1,0 +1,38 @@
+//! A whole RoCEv2 fabric, packet by packet: hosts with NICs, switches with shared buffers, and DCQCN between them.
+//!
+//! [`run`] makes an [`Outcome`] of a [`Scenario`]. What goes over the wire and decides over rates (marking, the CNP
+//! interval, the rate machine, pacing) is `dcqcn-common`, the code that runs in the kernel.
+//!
+//! What is modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per ingress
+//! port with its frames on the wire, a watchdog, strict and weighted queues, ECMP or packet spraying, failing links; queue
+//! pairs with go-back-N or selective repeat whose ACKs, NAKs and CNPs queue as every packet does. What is not: the time a
+//! switch or a NIC takes to think, cells and pipes within a switch, bit errors.
+
+mod agenda;
+mod buffer;
+mod build;
+mod change;
+mod engine;
+mod host;
+pub mod ideal;
+mod outcome;
+mod packet;
+mod random;
+mod scenario;
+mod scheduler;
+mod switch;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod transmitter;
+mod watchdog;
+mod wire;
+pub mod workload;
+
+pub use engine::{Progress, run};
+pub use outcome::*;
+pub use random::Random;
+pub use scenario::*;
+pub use scheduler::Schedule;
+pub use topology::{Cables, Link, MAX_DELAY_NS, MAX_NODES, MIN_DELAY_NS, Topology, TopologyError};
+pub use transmitter::Transmitter;

@@ -1,0 +1,452 @@
+//! A switch: an output queue per port and class, a buffer that all share, marking, PFC, ECMP.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::wred::Wred;
+
+use crate::agenda::{Agenda, Event};
+use crate::buffer::{Admission, Buffer};
+use crate::change::{Change, What};
+use crate::packet::{Kind, Packet};
+use crate::random::Random;
+use crate::scenario::{Balance, Marking, StormAction, Switching};
+use crate::scheduler::Scheduler;
+use crate::topology::{NO_PORT, PortSpec, Routes};
+use crate::watchdog::{Guard, Look};
+use crate::wire::{Inbound, Outbox, Wire};
+
+/// What is left of a packet whose payload is cut off, besides its headers.
+const TRIMMED_BYTES: u16 = 64;
+
+/// What went through one class of a switch, or of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClassCounters {
+    pub(crate) marked: u64,
+    /// No room.
+    pub(crate) dropped: u64,
+    /// No link, or no route.
+    pub(crate) lost: u64,
+    pub(crate) trimmed: u64,
+    /// Times a peer was paused.
+    pub(crate) pauses: u64,
+    /// Dropped by the watchdog.
+    pub(crate) storm_dropped: u64,
+}
+
+#[derive(Debug)]
+struct Queue {
+    packets: VecDeque<Packet>,
+    bytes: u64,
+    max_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Port {
+    wire: Wire,
+    scheduler: Scheduler,
+    /// Bit per queue with a packet.
+    waiting: u8,
+    /// Bytes in all queues, the most there were, and the most since the last sample.
+    bytes: u64,
+    max_bytes: u64,
+    recent_max_bytes: u64,
+    queues: [Queue; CLASSES],
+    inbound: Inbound,
+    guard: Guard,
+}
+
+/// What is common to all switches.
+#[derive(Debug)]
+pub(crate) struct SwitchRules {
+    pub(crate) switching: Switching,
+    pub(crate) wred: [Wred; CLASSES],
+    /// Bit per class with PFC.
+    pub(crate) lossless: u8,
+    /// The routes from the start, and after each change.
+    pub(crate) routes: Vec<Arc<Routes>>,
+    pub(crate) changes: Arc<[Change]>,
+    pub(crate) sample_ns: Option<u64>,
+    pub(crate) overhead_bytes: u64,
+    pub(crate) frame_bytes: u32,
+}
+
+/// A switch.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    number: u32,
+    ports: Vec<Port>,
+    buffer: Buffer,
+    rules: Arc<SwitchRules>,
+    routes: Arc<Routes>,
+    random: Random,
+    seed: u32,
+    pub(crate) agenda: Agenda,
+    pub(crate) counters: [ClassCounters; CLASSES],
+    pub(crate) storms: u64,
+    pub(crate) hops: u64,
+    /// Depth of all ports, sample after sample.
+    pub(crate) samples: Vec<u32>,
+}
+
+/// What a port did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortFigures {
+    pub(crate) tx_bytes: u64,
+    pub(crate) max_bytes: u64,
+    pub(crate) max_class_bytes: [u64; CLASSES],
+    pub(crate) paused_ns: [u64; CLASSES],
+}
+
+impl Switch {
+    /// Switch `number`; `Err`: what reserved bytes and headroom take of its buffer, which is all of it.
+    pub(crate) fn new(
+        number: u32,
+        specs: &[PortSpec],
+        rules: &Arc<SwitchRules>,
+        seed: u64,
+    ) -> Result<Self, u64> {
+        let switching = &rules.switching;
+        let schedules = switching.classes.map(|class| class.schedule);
+        let scheduler = Scheduler::new(schedules, rules.frame_bytes);
+        let port = |spec: &PortSpec| Port {
+            wire: Wire::new(spec, rules.overhead_bytes),
+            scheduler: scheduler.clone(),
+            waiting: 0,
+            bytes: 0,
+            max_bytes: 0,
+            recent_max_bytes: 0,
+            queues: std::array::from_fn(|_| Queue { packets: VecDeque::new(), bytes: 0, max_bytes: 0 }),
+            inbound: Inbound::default(),
+            guard: Guard::default(),
+        };
+        let mut random = Random::new(seed);
+        Ok(Self {
+            number,
+            ports: specs.iter().map(port).collect(),
+            buffer: Buffer::new(switching.buffer_bytes, &switching.classes, specs.len())?,
+            seed: random.draw(),
+            random,
+            rules: Arc::clone(rules),
+            routes: Arc::clone(&rules.routes[0]),
+            agenda: Agenda::default(),
+            counters: [ClassCounters::default(); CLASSES],
+            storms: 0,
+            hops: 0,
+            samples: Vec::new(),
+        })
+    }
+
+    /// A packet will arrive.
+    #[inline]
+    pub(crate) fn enter(&mut self, port: u16, at_ns: u64, packet: Packet) {
+        self.ports[usize::from(port)].inbound.enter(&mut self.agenda, port, at_ns, packet);
+    }
+
+    /// Everything that happens before `end_ns`.
+    pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
+        loop {
+            let ports = &self.ports;
+            let again = |_, event, index: u32| match event {
+                Event::Arrival => ports[index as usize].inbound.second_ns(),
+                _ => None,
+            };
+            let Some((now_ns, event, index)) = self.agenda.take(end_ns, again) else { return };
+            let port = index as u16;
+            match event {
+                Event::Arrival => {
+                    if let Some(packet) = self.ports[usize::from(port)].inbound.take() {
+                        self.on_arrival(now_ns, port, packet, out);
+                    }
+                }
+                Event::Done => {
+                    self.ports[usize::from(port)].wire.woken();
+                    self.begin(now_ns, port, out);
+                }
+                Event::Watchdog => self.on_watchdog(now_ns, out),
+                Event::Sample => self.on_sample(now_ns),
+                Event::Fault => self.on_change(now_ns, index as usize, out),
+                Event::Notice | Event::Post | Event::Start | Event::Due | Event::Timer => {}
+            }
+        }
+    }
+
+    #[inline]
+    fn on_arrival(&mut self, now_ns: u64, ingress: u16, mut packet: Packet, out: &mut Outbox) {
+        let from = &mut self.ports[usize::from(ingress)];
+        if !from.wire.up {
+            self.counters[usize::from(packet.class)].lost += 1;
+            return;
+        }
+        if packet.kind == Kind::Pfc {
+            from.wire.on_pfc(now_ns, packet);
+            self.begin(now_ns, ingress, out);
+            return;
+        }
+        self.hops += 1;
+        let Some(egress) = self.egress(&packet) else {
+            self.counters[usize::from(packet.class)].lost += 1;
+            return;
+        };
+        packet.ingress = ingress;
+        self.enqueue(now_ns, egress, packet, out);
+    }
+
+    /// The port that `packet` leaves by.
+    #[inline]
+    fn egress(&mut self, packet: &Packet) -> Option<u16> {
+        let candidates = self.routes.ports(self.number, packet.dst);
+        let chosen = match candidates {
+            [] => return None,
+            [only] => *only,
+            several => {
+                let hash = if self.rules.switching.balance == Balance::Spray && packet.kind == Kind::Data {
+                    self.random.draw()
+                } else {
+                    mix(packet.entropy ^ self.seed)
+                };
+                several[((u64::from(hash) * several.len() as u64) >> 32) as usize]
+            }
+        };
+        (chosen != NO_PORT && self.ports[usize::from(chosen)].wire.up).then_some(chosen)
+    }
+
+    #[inline]
+    fn enqueue(&mut self, now_ns: u64, egress: u16, mut packet: Packet, out: &mut Outbox) {
+        let mut class = usize::from(packet.class);
+        let port = &mut self.ports[usize::from(egress)];
+        if port.guard.drops(class) {
+            self.counters[class].storm_dropped += 1;
+            return;
+        }
+        let mut bytes = u64::from(packet.frame_bytes);
+        match self.buffer.admit(packet.ingress, packet.class, bytes, port.queues[class].bytes) {
+            Admission::Taken => {}
+            Admission::Pause => {
+                self.counters[class].pauses += 1;
+                let ingress = packet.ingress;
+                let asking = &mut self.ports[usize::from(ingress)].wire;
+                asking.ask(1 << class, true);
+                self.begin(now_ns, ingress, out);
+            }
+            Admission::Refused => {
+                let trims = self
+                    .rules
+                    .switching
+                    .trim_to
+                    .filter(|_| packet.kind == Kind::Data && !packet.is(Packet::TRIMMED));
+                let Some(trim_to) = trims else {
+                    self.counters[class].dropped += 1;
+                    return;
+                };
+                self.counters[class].trimmed += 1;
+                packet.flags |= Packet::TRIMMED;
+                packet.frame_bytes = packet.frame_bytes.min(TRIMMED_BYTES);
+                packet.class = trim_to;
+                (class, bytes) = (usize::from(trim_to), u64::from(packet.frame_bytes));
+                let depth = port.queues[class].bytes;
+                if self.buffer.admit(packet.ingress, packet.class, bytes, depth) == Admission::Refused {
+                    self.counters[class].dropped += 1;
+                    return;
+                }
+            }
+        }
+        if self.rules.switching.marking == Marking::Enqueue {
+            self.mark(egress, class, &mut packet);
+        }
+        let port = &mut self.ports[usize::from(egress)];
+        let queue = &mut port.queues[class];
+        queue.bytes += bytes;
+        queue.max_bytes = queue.max_bytes.max(queue.bytes);
+        queue.packets.push_back(packet);
+        port.bytes += bytes;
+        port.max_bytes = port.max_bytes.max(port.bytes);
+        port.recent_max_bytes = port.recent_max_bytes.max(port.bytes);
+        port.waiting |= 1 << class;
+        if port.wire.is_free(now_ns) {
+            self.begin(now_ns, egress, out);
+        } else {
+            port.wire.wake(&mut self.agenda, egress);
+        }
+    }
+
+    /// Marks `packet` by the depth of the queue as it is now.
+    #[inline]
+    fn mark(&mut self, egress: u16, class: usize, packet: &mut Packet) {
+        if !packet.is(Packet::ECT) {
+            return;
+        }
+        let wred = &self.rules.wred[class];
+        let depth = self.ports[usize::from(egress)].queues[class].bytes;
+        let marked = match wred.certain(depth) {
+            Some(certain) => certain,
+            None => wred.draw(depth, self.random.draw()),
+        };
+        if marked {
+            packet.flags |= Packet::CE;
+            self.counters[class].marked += 1;
+        }
+    }
+
+    /// Begins a port's next frame, if it may.
+    #[inline]
+    fn begin(&mut self, now_ns: u64, number: u16, out: &mut Outbox) {
+        let port = &mut self.ports[usize::from(number)];
+        if !port.wire.is_free(now_ns) {
+            port.wire.wake(&mut self.agenda, number);
+            return;
+        }
+        if port.wire.has_pfc() {
+            port.wire.send_pfc(now_ns, out);
+        } else {
+            let ready = port.waiting & (!port.wire.paused | port.guard.forwards());
+            let queues = &port.queues;
+            let head =
+                |class: usize| queues[class].packets.front().map_or(0, |head| u32::from(head.frame_bytes));
+            let Some(class) = port.scheduler.next(ready, head) else { return };
+            let Some(mut packet) = self.dequeue(number, class) else { return };
+            if self.rules.switching.marking == Marking::Dequeue {
+                self.mark(number, class, &mut packet);
+            }
+            let port = &mut self.ports[usize::from(number)];
+            port.guard.sent(class);
+            port.wire.send(now_ns, packet, out);
+            self.leave(now_ns, packet, out);
+        }
+        let port = &mut self.ports[usize::from(number)];
+        if port.waiting != 0 || port.wire.has_pfc() {
+            port.wire.wake(&mut self.agenda, number);
+        }
+    }
+
+    #[inline]
+    fn dequeue(&mut self, number: u16, class: usize) -> Option<Packet> {
+        let port = &mut self.ports[usize::from(number)];
+        let queue = &mut port.queues[class];
+        let packet = queue.packets.pop_front()?;
+        let bytes = u64::from(packet.frame_bytes);
+        queue.bytes -= bytes;
+        port.bytes -= bytes;
+        let empty = queue.packets.is_empty();
+        if empty {
+            port.waiting &= !(1 << class);
+        }
+        port.scheduler.charge(class, packet.frame_bytes.into(), empty);
+        Some(packet)
+    }
+
+    /// A packet gives its place back; its ingress port may have waited for that.
+    #[inline]
+    fn leave(&mut self, now_ns: u64, packet: Packet, out: &mut Outbox) {
+        if self.buffer.release(packet.ingress, packet.class, packet.frame_bytes.into()) {
+            let ingress = packet.ingress;
+            self.ports[usize::from(ingress)].wire.ask(1 << packet.class, false);
+            // The port that sends now is busy and comes to it next.
+            if self.ports[usize::from(ingress)].wire.is_free(now_ns) {
+                self.begin(now_ns, ingress, out);
+            } else {
+                self.ports[usize::from(ingress)].wire.wake(&mut self.agenda, ingress);
+            }
+        }
+    }
+
+    fn flush(&mut self, now_ns: u64, number: u16, class: usize, out: &mut Outbox) -> u64 {
+        let mut flushed = 0;
+        while let Some(packet) = self.dequeue(number, class) {
+            flushed += 1;
+            self.leave(now_ns, packet, out);
+        }
+        flushed
+    }
+
+    fn on_change(&mut self, now_ns: u64, index: usize, out: &mut Outbox) {
+        match self.rules.changes.get(index).map(|change| change.what) {
+            Some(What::Link { link, up }) => self.set_link(now_ns, link, up, out),
+            Some(What::Routes { epoch }) => {
+                if let Some(routes) = self.rules.routes.get(epoch) {
+                    self.routes = Arc::clone(routes);
+                }
+            }
+            Some(What::Storm { .. }) | None => {}
+        }
+    }
+
+    /// A link of this switch breaks or works again.
+    fn set_link(&mut self, now_ns: u64, link: u32, up: bool, out: &mut Outbox) {
+        let Some(number) = self.ports.iter().position(|port| port.wire.link == link) else { return };
+        self.ports[number].wire.set_up(now_ns, up);
+        self.buffer.forget_pauses(number as u16);
+        for class in 0..CLASSES {
+            self.counters[class].lost += self.flush(now_ns, number as u16, class, out);
+        }
+    }
+
+    fn on_watchdog(&mut self, now_ns: u64, out: &mut Outbox) {
+        let Some(watchdog) = self.rules.switching.watchdog else { return };
+        let poll_ns = watchdog.poll_ns();
+        for number in 0..self.ports.len() {
+            for class in 0..CLASSES {
+                let port = &mut self.ports[number];
+                let look = Look {
+                    backlog: port.waiting >> class & 1 == 1,
+                    paused_ns: port.wire.paused_ns(class, now_ns),
+                };
+                if self.rules.lossless >> class & 1 == 1 && port.guard.look(&watchdog, class, look) {
+                    self.storms += 1;
+                    match watchdog.action {
+                        StormAction::Drop => {
+                            let dropped = self.flush(now_ns, number as u16, class, out);
+                            self.counters[class].storm_dropped += dropped;
+                        }
+                        StormAction::Forward => self.begin(now_ns, number as u16, out),
+                    }
+                }
+            }
+        }
+        self.agenda.at(now_ns + poll_ns, Event::Watchdog, 0);
+    }
+
+    /// Keeps the depth of every port: the greatest since the last sample.
+    fn on_sample(&mut self, now_ns: u64) {
+        for port in &mut self.ports {
+            self.samples.push(u32::try_from(port.recent_max_bytes).unwrap_or(u32::MAX));
+            port.recent_max_bytes = port.bytes;
+        }
+        if let Some(sample_ns) = self.rules.sample_ns {
+            self.agenda.at(now_ns + sample_ns, Event::Sample, 0);
+        }
+    }
+
+    /// What its ports did until now.
+    pub(crate) fn figures(&self, now_ns: u64) -> Vec<PortFigures> {
+        let figures = |port: &Port| PortFigures {
+            tx_bytes: port.wire.tx_bytes,
+            max_bytes: port.max_bytes,
+            max_class_bytes: std::array::from_fn(|class| port.queues[class].max_bytes),
+            paused_ns: std::array::from_fn(|class| port.wire.paused_ns(class, now_ns)),
+        };
+        self.ports.iter().map(figures).collect()
+    }
+
+    /// The most of the shared buffer that was ever used.
+    pub(crate) const fn max_buffer_bytes(&self) -> u64 {
+        self.buffer.max_used_bytes()
+    }
+
+    /// Packets in its queues.
+    pub(crate) fn packets(&self) -> u64 {
+        self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len() as u64).sum()
+    }
+}
+
+/// A hash whose every bit depends on every bit of `value` (the finalizer of MurmurHash3).
+#[inline]
+const fn mix(value: u32) -> u32 {
+    let mut h = value;
+    h ^= h >> 16;
+    h = h.wrapping_mul(0x85eb_ca6b);
+    h ^= h >> 13;
+    h = h.wrapping_mul(0xc2b2_ae35);
+    h ^ (h >> 16)
+}

@@ -1,0 +1,239 @@
+//! What is connected to what: hosts, switches, links.
+//!
+//! A host has one link, to a switch. Nodes are numbered, hosts first; a node's ports are numbered in the order of its links.
+
+mod routes;
+mod shapes;
+
+pub(crate) use routes::{NO_PORT, Routes};
+
+use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
+
+/// Most hosts, and most switches.
+pub const MAX_NODES: u32 = 1 << 16;
+/// Most ports of a switch.
+const MAX_PORTS: u32 = 4_096;
+/// Shortest delay of a link: two metres of fibre. The delays are what lets nodes be simulated apart from each other.
+pub const MIN_DELAY_NS: u64 = 10;
+/// Longest delay of a link: 1 s.
+pub const MAX_DELAY_NS: u64 = 1_000_000_000;
+
+/// A fabric: who is there and how they are connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Number of hosts: nodes 0 and on.
+    pub hosts: u32,
+    /// Number of switches: the nodes after the hosts.
+    pub switches: u32,
+    /// Links, each in both directions.
+    pub links: Vec<Link>,
+    /// Names of the nodes, for people.
+    pub names: Vec<String>,
+}
+
+/// A link between two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// One end.
+    pub a: u32,
+    /// The other end.
+    pub b: u32,
+    /// Its rate, each way.
+    pub rate_bps: u64,
+    /// Its one-way delay.
+    pub delay_ns: u64,
+}
+
+/// Rates and delays of the links that a [`Topology`] of a regular shape has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cables {
+    /// Rate of a host's link.
+    pub host_rate_bps: u64,
+    /// Rate of a link between switches.
+    pub switch_rate_bps: u64,
+    /// One-way delay of every link.
+    pub delay_ns: u64,
+}
+
+/// One end of a link, as the node there sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortSpec {
+    /// The link's index.
+    pub(crate) link: u32,
+    /// Node at the other end, and its port there.
+    pub(crate) peer: u32,
+    pub(crate) peer_port: u16,
+    pub(crate) rate_bps: u64,
+    pub(crate) delay_ns: u64,
+}
+
+/// Why a topology is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// A number is outside its range.
+    #[error("{what} = {} is out of range: allowed is {} to {}", Quantity(*.value, *.unit), Quantity(*.min, *.unit), Quantity(*.max, *.unit))]
+    Range {
+        /// What it is a number of.
+        what: String,
+        /// The number.
+        value: u64,
+        /// Smallest allowed.
+        min: u64,
+        /// Largest allowed.
+        max: u64,
+        /// Their unit.
+        unit: Unit,
+    },
+    /// A host must have one link.
+    #[error("host {host} has {links} links: a host has one, to a switch")]
+    HostLinks {
+        /// Its name.
+        host: String,
+        /// How many it has.
+        links: usize,
+    },
+    /// A link joins a node to itself or two hosts.
+    #[error(
+        "the link between {a} and {b} joins no switch to something else: one of its ends must be a switch"
+    )]
+    LinkEnds {
+        /// Name of one end.
+        a: String,
+        /// Name of the other.
+        b: String,
+    },
+    /// Not every host reaches every other.
+    #[error("no path leads from {from} to {to}: connect their switches")]
+    Unconnected {
+        /// Name of the sender.
+        from: String,
+        /// Name of the receiver.
+        to: String,
+    },
+}
+
+impl Topology {
+    /// Number of nodes.
+    #[must_use]
+    pub const fn nodes(&self) -> u32 {
+        self.hosts + self.switches
+    }
+
+    /// Name of a node.
+    #[must_use]
+    pub fn name(&self, node: u32) -> String {
+        self.names.get(node as usize).cloned().unwrap_or_else(|| format!("node{node}"))
+    }
+
+    /// The number of the node called `name`.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<u32> {
+        let found = self.names.iter().position(|own| own == name)?;
+        u32::try_from(found).ok()
+    }
+
+    /// The shortest delay of a link: nothing that one node does reaches another sooner.
+    #[must_use]
+    pub fn lookahead_ns(&self) -> u64 {
+        self.links.iter().map(|link| link.delay_ns).min().unwrap_or(MIN_DELAY_NS)
+    }
+
+    /// The ports of every node.
+    pub(crate) fn ports(&self) -> Vec<Vec<PortSpec>> {
+        let mut ports: Vec<Vec<PortSpec>> = vec![Vec::new(); self.nodes() as usize];
+        for (number, link) in (0..).zip(&self.links) {
+            let [at_a, at_b] = [link.a, link.b].map(|node| ports[node as usize].len() as u16);
+            let end = |peer, peer_port| PortSpec {
+                link: number,
+                peer,
+                peer_port,
+                rate_bps: link.rate_bps,
+                delay_ns: link.delay_ns,
+            };
+            ports[link.a as usize].push(end(link.b, at_b));
+            ports[link.b as usize].push(end(link.a, at_a));
+        }
+        ports
+    }
+
+    /// Checks that it can be simulated.
+    ///
+    /// # Errors
+    /// The first thing wrong: what, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), TopologyError> {
+        range("number of hosts", self.hosts.into(), 1..=MAX_NODES.into(), Unit::Count)?;
+        range("number of switches", self.switches.into(), 1..=MAX_NODES.into(), Unit::Count)?;
+        let is_switch = |node: u32| (self.hosts..self.nodes()).contains(&node);
+        for link in &self.links {
+            let ends = [link.a, link.b];
+            let exist = ends.iter().all(|&node| node < self.nodes());
+            if !exist || link.a == link.b || !ends.iter().any(|&node| is_switch(node)) {
+                return Err(TopologyError::LinkEnds { a: self.name(link.a), b: self.name(link.b) });
+            }
+            let of = |what: &str| format!("{what} of the link {} - {}", self.name(link.a), self.name(link.b));
+            range(of("rate"), link.rate_bps, MIN_RATE_BPS..=MAX_RATE_BPS, Unit::BitsPerSecond)?;
+            range(of("delay"), link.delay_ns, MIN_DELAY_NS..=MAX_DELAY_NS, Unit::Nanoseconds)?;
+        }
+        for (node, ports) in (0..).zip(self.ports()) {
+            if is_switch(node) {
+                let what = format!("ports of {}", self.name(node));
+                range(what, ports.len() as u64, 0..=MAX_PORTS.into(), Unit::Count)?;
+            } else if ports.len() != 1 {
+                return Err(TopologyError::HostLinks { host: self.name(node), links: ports.len() });
+            }
+        }
+        let routes = Routes::new(self, &|_| true);
+        // Links are the same both ways: from the first host to every other is enough.
+        match (1..self.hosts).find(|&host| !routes.reaches(0, host)) {
+            Some(host) => Err(TopologyError::Unconnected { from: self.name(0), to: self.name(host) }),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn range(
+    what: impl Into<String>,
+    value: u64,
+    allowed: std::ops::RangeInclusive<u64>,
+    unit: Unit,
+) -> Result<(), TopologyError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let (min, max) = allowed.into_inner();
+    Err(TopologyError::Range { what: what.into(), value, min, max, unit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CABLES: Cables =
+        Cables { host_rate_bps: 100_000_000_000, switch_rate_bps: 400_000_000_000, delay_ns: 1_000 };
+
+    #[test]
+    fn what_is_no_fabric_is_refused() {
+        let good = Topology::leaf_spine(2, 2, 2, CABLES).unwrap();
+        assert_eq!(good.validate(), Ok(()));
+        let refused = |change: fn(&mut Topology)| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            bad.validate().unwrap_err().to_string()
+        };
+        for (change, says) in [
+            ((|t| t.hosts = 0) as fn(&mut Topology), "number of hosts = 0 is out of range"),
+            (
+                |t| t.links[0].delay_ns = 9,
+                "delay of the link host0 - leaf0 = 9ns is out of range: allowed is 10ns to 1s",
+            ),
+            (|t| t.links[0].rate_bps = 1, "rate of the link host0 - leaf0 = 1bit"),
+            (|t| t.links[1].b = 0, "the link between host1 and host0 joins no switch"),
+            (|t| t.links.push(t.links[0]), "host host0 has 2 links: a host has one"),
+            (|t| t.links.truncate(4), "no path leads from host0 to host2"),
+            (|t| t.links[4].b = 99, "the link between leaf0 and node99"),
+        ] {
+            let message = refused(change);
+            assert!(message.starts_with(says), "{message}; expected: {says}");
+        }
+    }
+}
