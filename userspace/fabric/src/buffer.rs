@@ -37,7 +37,7 @@ impl Limit {
     const fn bytes(self, free_bytes: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
-            // 10^11 bytes · 1000 · 2^16 = 6.6·10^18 fits.
+            // 4·10^9 bytes · 1000 · 2^16 = 2.7·10^17 fits.
             Self::AlphaQ16(alpha) => (free_bytes * alpha) >> 16,
         }
     }

@@ -17,6 +17,7 @@ mod host;
 pub mod ideal;
 mod outcome;
 mod packet;
+mod pool;
 mod random;
 mod scenario;
 mod scheduler;

@@ -12,8 +12,8 @@ use crate::workload::{Workload, WorkloadError};
 pub const MAX_DURATION_NS: u64 = MAX_TIME_NS;
 /// Largest frame, payload and headers together: a jumbo frame.
 pub const MAX_FRAME_BYTES: u32 = 9_216;
-/// Largest buffer of a switch: 100 GB.
-pub const MAX_BUFFER_BYTES: u64 = 100_000_000_000;
+/// Largest buffer of a switch: 4 GB.
+pub const MAX_BUFFER_BYTES: u64 = 4_000_000_000;
 
 /// A simulation: same scenario, same outcome to the last bit, on however many cores.
 #[derive(Clone, Debug)]

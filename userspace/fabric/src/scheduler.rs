@@ -58,9 +58,7 @@ impl Scheduler {
         }
         if waiting & (waiting - 1) == 0 {
             // Alone it needs no deficit.
-            let class = waiting.trailing_zeros() as usize;
-            self.deficit_bytes[class] = self.deficit_bytes[class].max(head_bytes(class));
-            return Some(class);
+            return Some(waiting.trailing_zeros() as usize);
         }
         // A quantum is at least a frame, so a turn that is granted sends something: this ends within one round.
         loop {

@@ -1,6 +1,5 @@
 //! A switch: an output queue per port and class, a buffer that all share, marking, PFC, ECMP.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
@@ -10,6 +9,7 @@ use crate::agenda::{Agenda, Event};
 use crate::buffer::{Admission, Buffer};
 use crate::change::{Change, What};
 use crate::packet::{Kind, Packet};
+use crate::pool::{List, Pool};
 use crate::random::Random;
 use crate::scenario::{Balance, Marking, StormAction, Switching};
 use crate::scheduler::Scheduler;
@@ -35,26 +35,35 @@ pub(crate) struct ClassCounters {
     pub(crate) storm_dropped: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Queue {
-    packets: VecDeque<Packet>,
-    bytes: u64,
-    max_bytes: u64,
+    packets: List,
+    bytes: u32,
+    max_bytes: u32,
 }
 
+/// A port. Its fields are few and small: of thousands of ports each is looked at for a moment.
 #[derive(Debug)]
 struct Port {
     wire: Wire,
     scheduler: Scheduler,
+    inbound: Inbound,
     /// Bit per queue with a packet.
     waiting: u8,
-    /// Bytes in all queues, the most there were, and the most since the last sample.
-    bytes: u64,
-    max_bytes: u64,
-    recent_max_bytes: u64,
     queues: [Queue; CLASSES],
-    inbound: Inbound,
-    guard: Guard,
+    /// Bytes in all queues, the most there were, and the most since the last sample.
+    bytes: u32,
+    max_bytes: u32,
+    recent_max_bytes: u32,
+    /// If the watchdog is on.
+    guard: Option<Box<Guard>>,
+}
+
+impl Port {
+    /// Classes that may send in spite of a pause.
+    fn forwards(&self) -> u8 {
+        self.guard.as_ref().map_or(0, |guard| guard.forwards())
+    }
 }
 
 /// What is common to all switches.
@@ -77,6 +86,7 @@ pub(crate) struct SwitchRules {
 pub(crate) struct Switch {
     number: u32,
     ports: Vec<Port>,
+    pool: Pool,
     buffer: Buffer,
     rules: Arc<SwitchRules>,
     routes: Arc<Routes>,
@@ -117,14 +127,15 @@ impl Switch {
             bytes: 0,
             max_bytes: 0,
             recent_max_bytes: 0,
-            queues: std::array::from_fn(|_| Queue { packets: VecDeque::new(), bytes: 0, max_bytes: 0 }),
+            queues: [Queue::default(); CLASSES],
             inbound: Inbound::default(),
-            guard: Guard::default(),
+            guard: switching.watchdog.map(|_| Box::default()),
         };
         let mut random = Random::new(seed);
         Ok(Self {
             number,
             ports: specs.iter().map(port).collect(),
+            pool: Pool::default(),
             buffer: Buffer::new(switching.buffer_bytes, &switching.classes, specs.len())?,
             seed: random.draw(),
             random,
@@ -141,23 +152,25 @@ impl Switch {
     /// A packet will arrive.
     #[inline]
     pub(crate) fn enter(&mut self, port: u16, at_ns: u64, packet: Packet) {
-        self.ports[usize::from(port)].inbound.enter(&mut self.agenda, port, at_ns, packet);
+        self.ports[usize::from(port)].inbound.enter(&mut self.pool, &mut self.agenda, port, at_ns, packet);
     }
 
     /// Everything that happens before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
         loop {
-            let ports = &self.ports;
+            let (ports, pool) = (&self.ports, &self.pool);
             let again = |_, event, index: u32| match event {
-                Event::Arrival => ports[index as usize].inbound.second_ns(),
+                Event::Arrival => ports[index as usize].inbound.second_ns(pool),
                 _ => None,
             };
             let Some((now_ns, event, index)) = self.agenda.take(end_ns, again) else { return };
             let port = index as u16;
             match event {
                 Event::Arrival => {
-                    if let Some(packet) = self.ports[usize::from(port)].inbound.take() {
-                        self.on_arrival(now_ns, port, packet, out);
+                    if let Some(place) = self.ports[usize::from(port)].inbound.take(&self.pool)
+                        && !self.on_arrival(now_ns, port, place, out)
+                    {
+                        self.pool.give(place);
                     }
                 }
                 Event::Done => {
@@ -172,25 +185,28 @@ impl Switch {
         }
     }
 
+    /// The packet at `place` arrives; says whether it stays.
     #[inline]
-    fn on_arrival(&mut self, now_ns: u64, ingress: u16, mut packet: Packet, out: &mut Outbox) {
+    fn on_arrival(&mut self, now_ns: u64, ingress: u16, place: u32, out: &mut Outbox) -> bool {
+        let packet = self.pool.packet(place);
+        packet.ingress = ingress;
+        let packet = *packet;
         let from = &mut self.ports[usize::from(ingress)];
         if !from.wire.up {
             self.counters[usize::from(packet.class)].lost += 1;
-            return;
+            return false;
         }
         if packet.kind == Kind::Pfc {
             from.wire.on_pfc(now_ns, packet);
             self.begin(now_ns, ingress, out);
-            return;
+            return false;
         }
         self.hops += 1;
         let Some(egress) = self.egress(&packet) else {
             self.counters[usize::from(packet.class)].lost += 1;
-            return;
+            return false;
         };
-        packet.ingress = ingress;
-        self.enqueue(now_ns, egress, packet, out);
+        self.enqueue(now_ns, egress, place, packet, out)
     }
 
     /// The port that `packet` leaves by.
@@ -212,54 +228,50 @@ impl Switch {
         (chosen != NO_PORT && self.ports[usize::from(chosen)].wire.up).then_some(chosen)
     }
 
+    /// Puts the packet at `place` into its queue at `egress`; says whether it found room.
     #[inline]
-    fn enqueue(&mut self, now_ns: u64, egress: u16, mut packet: Packet, out: &mut Outbox) {
+    fn enqueue(
+        &mut self,
+        now_ns: u64,
+        egress: u16,
+        place: u32,
+        mut packet: Packet,
+        out: &mut Outbox,
+    ) -> bool {
         let mut class = usize::from(packet.class);
-        let port = &mut self.ports[usize::from(egress)];
-        if port.guard.drops(class) {
+        let port = &self.ports[usize::from(egress)];
+        if port.guard.as_ref().is_some_and(|guard| guard.drops(class)) {
             self.counters[class].storm_dropped += 1;
-            return;
+            return false;
         }
-        let mut bytes = u64::from(packet.frame_bytes);
-        match self.buffer.admit(packet.ingress, packet.class, bytes, port.queues[class].bytes) {
+        let depth = port.queues[class].bytes;
+        match self.buffer.admit(packet.ingress, packet.class, packet.frame_bytes.into(), depth.into()) {
             Admission::Taken => {}
             Admission::Pause => {
                 self.counters[class].pauses += 1;
                 let ingress = packet.ingress;
-                let asking = &mut self.ports[usize::from(ingress)].wire;
-                asking.ask(1 << class, true);
+                self.ports[usize::from(ingress)].wire.ask(1 << class, true);
                 self.begin(now_ns, ingress, out);
             }
             Admission::Refused => {
-                let trims = self
-                    .rules
-                    .switching
-                    .trim_to
-                    .filter(|_| packet.kind == Kind::Data && !packet.is(Packet::TRIMMED));
-                let Some(trim_to) = trims else {
+                if !self.trim(egress, &mut packet) {
                     self.counters[class].dropped += 1;
-                    return;
-                };
-                self.counters[class].trimmed += 1;
-                packet.flags |= Packet::TRIMMED;
-                packet.frame_bytes = packet.frame_bytes.min(TRIMMED_BYTES);
-                packet.class = trim_to;
-                (class, bytes) = (usize::from(trim_to), u64::from(packet.frame_bytes));
-                let depth = port.queues[class].bytes;
-                if self.buffer.admit(packet.ingress, packet.class, bytes, depth) == Admission::Refused {
-                    self.counters[class].dropped += 1;
-                    return;
+                    return false;
                 }
+                class = usize::from(packet.class);
+                *self.pool.packet(place) = packet;
             }
         }
-        if self.rules.switching.marking == Marking::Enqueue {
+        if self.rules.switching.marking == Marking::Enqueue && packet.is(Packet::ECT) {
             self.mark(egress, class, &mut packet);
+            *self.pool.packet(place) = packet;
         }
         let port = &mut self.ports[usize::from(egress)];
+        let bytes = u32::from(packet.frame_bytes);
         let queue = &mut port.queues[class];
         queue.bytes += bytes;
         queue.max_bytes = queue.max_bytes.max(queue.bytes);
-        queue.packets.push_back(packet);
+        queue.packets.push(&mut self.pool, place);
         port.bytes += bytes;
         port.max_bytes = port.max_bytes.max(port.bytes);
         port.recent_max_bytes = port.recent_max_bytes.max(port.bytes);
@@ -269,6 +281,23 @@ impl Switch {
         } else {
             port.wire.wake(&mut self.agenda, egress);
         }
+        true
+    }
+
+    /// Cuts the payload off a packet that found no room; says whether what is left of it has.
+    fn trim(&mut self, egress: u16, packet: &mut Packet) -> bool {
+        let Some(trim_to) = self.rules.switching.trim_to else { return false };
+        if packet.kind != Kind::Data || packet.is(Packet::TRIMMED) {
+            return false;
+        }
+        let from = usize::from(packet.class);
+        packet.flags |= Packet::TRIMMED;
+        packet.frame_bytes = packet.frame_bytes.min(TRIMMED_BYTES);
+        packet.class = trim_to;
+        let depth = self.ports[usize::from(egress)].queues[usize::from(trim_to)].bytes;
+        let admission = self.buffer.admit(packet.ingress, trim_to, packet.frame_bytes.into(), depth.into());
+        self.counters[from].trimmed += u64::from(admission != Admission::Refused);
+        admission != Admission::Refused
     }
 
     /// Marks `packet` by the depth of the queue as it is now.
@@ -278,7 +307,7 @@ impl Switch {
             return;
         }
         let wred = &self.rules.wred[class];
-        let depth = self.ports[usize::from(egress)].queues[class].bytes;
+        let depth = self.ports[usize::from(egress)].queues[class].bytes.into();
         let marked = match wred.certain(depth) {
             Some(certain) => certain,
             None => wred.draw(depth, self.random.draw()),
@@ -300,17 +329,18 @@ impl Switch {
         if port.wire.has_pfc() {
             port.wire.send_pfc(now_ns, out);
         } else {
-            let ready = port.waiting & (!port.wire.paused | port.guard.forwards());
-            let queues = &port.queues;
-            let head =
-                |class: usize| queues[class].packets.front().map_or(0, |head| u32::from(head.frame_bytes));
+            let ready = port.waiting & (!port.wire.paused | port.forwards());
+            let (queues, pool) = (&port.queues, &self.pool);
+            let head = |class: usize| queues[class].packets.head_bytes(pool);
             let Some(class) = port.scheduler.next(ready, head) else { return };
             let Some(mut packet) = self.dequeue(number, class) else { return };
             if self.rules.switching.marking == Marking::Dequeue {
                 self.mark(number, class, &mut packet);
             }
             let port = &mut self.ports[usize::from(number)];
-            port.guard.sent(class);
+            if let Some(guard) = &mut port.guard {
+                guard.sent(class);
+            }
             port.wire.send(now_ns, packet, out);
             self.leave(now_ns, packet, out);
         }
@@ -324,15 +354,17 @@ impl Switch {
     fn dequeue(&mut self, number: u16, class: usize) -> Option<Packet> {
         let port = &mut self.ports[usize::from(number)];
         let queue = &mut port.queues[class];
-        let packet = queue.packets.pop_front()?;
-        let bytes = u64::from(packet.frame_bytes);
+        let place = queue.packets.pop(&self.pool)?;
+        let packet = *self.pool.packet(place);
+        self.pool.give(place);
+        let bytes = u32::from(packet.frame_bytes);
         queue.bytes -= bytes;
         port.bytes -= bytes;
         let empty = queue.packets.is_empty();
         if empty {
             port.waiting &= !(1 << class);
         }
-        port.scheduler.charge(class, packet.frame_bytes.into(), empty);
+        port.scheduler.charge(class, bytes, empty);
         Some(packet)
     }
 
@@ -392,7 +424,8 @@ impl Switch {
                     backlog: port.waiting >> class & 1 == 1,
                     paused_ns: port.wire.paused_ns(class, now_ns),
                 };
-                if self.rules.lossless >> class & 1 == 1 && port.guard.look(&watchdog, class, look) {
+                let Some(guard) = &mut port.guard else { return };
+                if self.rules.lossless >> class & 1 == 1 && guard.look(&watchdog, class, look) {
                     self.storms += 1;
                     match watchdog.action {
                         StormAction::Drop => {
@@ -410,7 +443,7 @@ impl Switch {
     /// Keeps the depth of every port: the greatest since the last sample.
     fn on_sample(&mut self, now_ns: u64) {
         for port in &mut self.ports {
-            self.samples.push(u32::try_from(port.recent_max_bytes).unwrap_or(u32::MAX));
+            self.samples.push(port.recent_max_bytes);
             port.recent_max_bytes = port.bytes;
         }
         if let Some(sample_ns) = self.rules.sample_ns {
@@ -422,8 +455,8 @@ impl Switch {
     pub(crate) fn figures(&self, now_ns: u64) -> Vec<PortFigures> {
         let figures = |port: &Port| PortFigures {
             tx_bytes: port.wire.tx_bytes,
-            max_bytes: port.max_bytes,
-            max_class_bytes: std::array::from_fn(|class| port.queues[class].max_bytes),
+            max_bytes: port.max_bytes.into(),
+            max_class_bytes: std::array::from_fn(|class| port.queues[class].max_bytes.into()),
             paused_ns: std::array::from_fn(|class| port.wire.paused_ns(class, now_ns)),
         };
         self.ports.iter().map(figures).collect()
@@ -436,7 +469,7 @@ impl Switch {
 
     /// Packets in its queues.
     pub(crate) fn packets(&self) -> u64 {
-        self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len() as u64).sum()
+        self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len(&self.pool)).sum()
     }
 }
 

@@ -1,11 +1,10 @@
 //! The sending half of a link, and what is under way to a node.
 
-use std::collections::VecDeque;
-
 use dcqcn_common::layout::CLASSES;
 
 use crate::agenda::{Agenda, Event};
 use crate::packet::{Kind, Packet};
+use crate::pool::{List, Pool};
 use crate::topology::PortSpec;
 use crate::transmitter::Transmitter;
 
@@ -35,30 +34,46 @@ pub(crate) type Outbox = Vec<Message>;
 /// What is under way to one port: of one link, so in order.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    under_way: VecDeque<(u64, Packet)>,
+    under_way: List,
 }
 
 impl Inbound {
     /// A packet will arrive at `port`.
     #[inline]
-    pub(crate) fn enter(&mut self, agenda: &mut Agenda, port: u16, at_ns: u64, packet: Packet) {
+    pub(crate) fn enter(
+        &mut self,
+        pool: &mut Pool,
+        agenda: &mut Agenda,
+        port: u16,
+        at_ns: u64,
+        packet: Packet,
+    ) {
         if self.under_way.is_empty() {
             agenda.at(at_ns, Event::Arrival, port.into());
         }
-        self.under_way.push_back((at_ns, packet));
+        let place = pool.take(at_ns, packet);
+        self.under_way.push(pool, place);
     }
 
     /// When the packet after the first arrives.
     #[inline]
-    pub(crate) fn second_ns(&self) -> Option<u64> {
-        self.under_way.get(1).map(|&(at_ns, _)| at_ns)
+    pub(crate) fn second_ns(&self, pool: &Pool) -> Option<u64> {
+        self.under_way.second_ns(pool)
     }
 
-    /// The packet that arrives.
+    /// The place of the packet that arrives.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<Packet> {
-        self.under_way.pop_front().map(|(_, packet)| packet)
+    pub(crate) fn take(&mut self, pool: &Pool) -> Option<u32> {
+        self.under_way.pop(pool)
     }
+}
+
+/// When each class was paused.
+#[derive(Debug, Default)]
+struct Pauses {
+    since_ns: [u64; CLASSES],
+    /// Up to the end of the last pause.
+    total_ns: [u64; CLASSES],
 }
 
 /// The sending half of a link.
@@ -75,9 +90,7 @@ pub(crate) struct Wire {
     pub(crate) up: bool,
     /// Bit per class that the peer has paused.
     pub(crate) paused: u8,
-    paused_since_ns: [u64; CLASSES],
-    /// Time that each class was paused, up to its last pause's end.
-    paused_ns: [u64; CLASSES],
+    pauses: Box<Pauses>,
     /// An event will tell when the transmitter is free.
     wakes: bool,
     /// Classes that the peer is to pause, and to let go on.
@@ -97,8 +110,7 @@ impl Wire {
             transmitter: Transmitter::new(spec.rate_bps),
             up: true,
             paused: 0,
-            paused_since_ns: [0; CLASSES],
-            paused_ns: [0; CLASSES],
+            pauses: Box::default(),
             wakes: false,
             pfc: [0; 2],
             tx_bytes: 0,
@@ -185,24 +197,24 @@ impl Wire {
             let was_paused = self.paused & bit != 0;
             if packet.psn == 1 && !was_paused {
                 self.paused |= bit;
-                self.paused_since_ns[class] = now_ns;
+                self.pauses.since_ns[class] = now_ns;
             } else if packet.psn == 0 && was_paused {
                 self.paused &= !bit;
-                self.paused_ns[class] += now_ns - self.paused_since_ns[class];
+                self.pauses.total_ns[class] += now_ns - self.pauses.since_ns[class];
             }
         }
     }
 
     /// How long a class was paused until now.
     pub(crate) fn paused_ns(&self, class: usize, now_ns: u64) -> u64 {
-        let lasting = if self.paused >> class & 1 == 1 { now_ns - self.paused_since_ns[class] } else { 0 };
-        self.paused_ns[class] + lasting
+        let lasting = if self.paused >> class & 1 == 1 { now_ns - self.pauses.since_ns[class] } else { 0 };
+        self.pauses.total_ns[class] + lasting
     }
 
     /// The link breaks, or works again: either way nobody holds anybody up.
     pub(crate) fn set_up(&mut self, now_ns: u64, up: bool) {
         for class in 0..CLASSES {
-            self.paused_ns[class] = self.paused_ns(class, now_ns);
+            self.pauses.total_ns[class] = self.paused_ns(class, now_ns);
         }
         self.paused = 0;
         self.pfc = [0; 2];

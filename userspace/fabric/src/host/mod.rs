@@ -16,6 +16,7 @@ use self::send::{Address, SendQp, Turn};
 use crate::agenda::{Agenda, Event};
 use crate::change::{Change, What};
 use crate::packet::{Kind, Packet};
+use crate::pool::Pool;
 use crate::scenario::Transport;
 use crate::scheduler::Scheduler;
 use crate::topology::PortSpec;
@@ -105,6 +106,7 @@ pub(crate) struct Host {
     params: Arc<Params>,
     wire: Wire,
     inbound: Inbound,
+    pool: Pool,
     scheduler: Scheduler,
     lines: [Line; CLASSES],
     /// Bit per class with something to send.
@@ -135,6 +137,7 @@ impl Host {
             number,
             wire: Wire::new(spec, rules.overhead_bytes),
             inbound: Inbound::default(),
+            pool: Pool::default(),
             scheduler: rules.scheduler.clone(),
             rules: Arc::clone(rules),
             params,
@@ -197,7 +200,9 @@ impl Host {
     #[inline]
     pub(crate) fn enter(&mut self, at_ns: u64, what: Delivery) {
         match what {
-            Delivery::Packet(port, packet) => self.inbound.enter(&mut self.agenda, port, at_ns, packet),
+            Delivery::Packet(port, packet) => {
+                self.inbound.enter(&mut self.pool, &mut self.agenda, port, at_ns, packet)
+            }
             Delivery::Notice(own) => self.agenda.at(at_ns, Event::Notice, own),
         }
     }
@@ -205,12 +210,14 @@ impl Host {
     /// Everything that happens before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
         loop {
-            let inbound = &self.inbound;
-            let again = |_, event, _| if event == Event::Arrival { inbound.second_ns() } else { None };
+            let (inbound, pool) = (&self.inbound, &self.pool);
+            let again = |_, event, _| if event == Event::Arrival { inbound.second_ns(pool) } else { None };
             let Some((now_ns, event, index)) = self.agenda.take(end_ns, again) else { return };
             match event {
                 Event::Arrival => {
-                    if let Some(packet) = self.inbound.take() {
+                    if let Some(place) = self.inbound.take(&self.pool) {
+                        let packet = *self.pool.packet(place);
+                        self.pool.give(place);
                         self.on_arrival(now_ns, packet, out);
                     }
                 }

@@ -4,6 +4,18 @@
 //! waits for the data of the last, or until they are acknowledged, as a sender's next message may. A flow from a host to
 //! itself sends nothing: it is a computation, which takes its delay.
 
+mod chakra;
+mod collective;
+mod hpcc;
+mod htsim;
+mod read;
+mod simai;
+mod sizes;
+
+pub use collective::{Collective, Pairs};
+pub use read::{FileError, text};
+pub use sizes::{Poisson, Sizes};
+
 /// Longest flow: 1 TB.
 pub const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
 
