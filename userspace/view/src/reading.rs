@@ -113,7 +113,7 @@ pub(crate) mod testing {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = 1_000_000_000;
         config.scalars.cp_enable = 1;
-        let params = Params::new(&config, Port::new(1, 8_192, 8_192)).unwrap();
+        let params = Params::new(&config, Port::new(1, 8_192, 8_192)).expect("the defaults are valid");
         let at_ns = 1_000 * MS + ms * MS;
         let info = serde_json::json!({
             "iface": iface, "ifindex": 7, "inline_peer": null, "role": "host", "pacer": "fq",
@@ -156,7 +156,7 @@ pub(crate) mod testing {
             flow
         };
         Reading {
-            info: serde_json::from_value(info).unwrap(),
+            info: serde_json::from_value(info).expect("a description as it is written"),
             depth_bytes: depths(&params, &empty_at, &[Backlog::default(); 16], at_ns),
             rp: (1..=flows).map(flow).collect(),
             np_flows: 3,
