@@ -56,6 +56,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn a_pause_between_frames_takes_the_fraction() {
+        let mut link = Transmitter::new(3_000_000_000);
+        assert_eq!([link.send(0, 1), link.send(2, 1), link.send(5, 1)], [2, 5, 8]);
+        assert_eq!([link.send(9, 1), link.send(11, 1)], [11, 14]);
+        assert_eq!((link.free_ns(), Transmitter::time_ns(3_000_000_000, 1)), (14, 3));
+    }
+
     proptest! {
         #[test]
         fn frames_back_to_back_lose_nothing(

@@ -79,6 +79,15 @@ start = \"20ms\"
 #flow-sizes = \"sizes.csv\"
 #load = \"30%\"
 
+# one message each, after those of another group: such a simulation ends when all are complete,
+#[[roce]]
+#name = \"first\"
+#size = \"1MB\"
+#[[roce]]
+#name = \"second\"
+#size = \"2MB\"
+#after = \"first\"
+
 # and TCP beside.
 [[tcp]]
 flows = 2

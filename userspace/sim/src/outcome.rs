@@ -27,6 +27,8 @@ pub struct Outcome {
     pub flows: Vec<FlowOutcome>,
     /// Every class that has a group, lowest first.
     pub classes: Vec<ClassOutcome>,
+    /// Messages of flows that send one which were not complete in the end.
+    pub unfinished_messages: u64,
     /// Work done, over the whole time.
     pub counters: Counters,
     /// Time series over the whole time, if the scenario wants them.
@@ -119,10 +121,20 @@ pub struct Fct {
     pub mean_ns: f64,
     /// Half of them took no longer.
     pub p50_ns: u64,
+    /// 95 % of them took no longer.
+    pub p95_ns: u64,
     /// 99 % of them took no longer.
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// How many times as long as in an empty network they took: mean.
+    pub slowdown_mean: f64,
+    /// The same, median.
+    pub slowdown_p50: f64,
+    /// The same, 95th percentile.
+    pub slowdown_p95: f64,
+    /// The same, 99th percentile.
+    pub slowdown_p99: f64,
 }
 
 /// Completion times of messages of one length.

@@ -68,7 +68,7 @@ fn top(lines: &[Line], from: f64) -> f64 {
 }
 
 fn rates(scenario: &Scenario, series: &Series) -> Chart {
-    let (across, unit_ns, end) = time_axis(scenario.duration_ns);
+    let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(scenario.duration_ns));
     let roce = |group: u32| usize::try_from(group).is_ok_and(|group| group < scenario.roce.len());
     let gbps = |values: &[u64]| curve(series, values, unit_ns, 1e9, end, mean);
     let mut lines = Vec::new();
@@ -95,7 +95,7 @@ fn rates(scenario: &Scenario, series: &Series) -> Chart {
 }
 
 fn queues(scenario: &Scenario, series: &Series) -> Chart {
-    let (across, unit_ns, end) = time_axis(scenario.duration_ns);
+    let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(scenario.duration_ns));
     let mut lines = Vec::new();
     for (class, colour) in series.classes.iter().zip(COLOURS) {
         let depths = curve(series, &class.max_queue_bytes, unit_ns, 1e3, end, largest);

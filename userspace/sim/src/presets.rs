@@ -12,7 +12,8 @@ use super::knobs::{
     TCP_KNOBS,
 };
 use super::scenario::{
-    Class, MAX_FRAME_BYTES, Pfc, RoceGroup, Scenario, SeriesRequest, SizeWeight, TcpGroup, TcpLaw, Work,
+    Class, MAX_DURATION_NS, MAX_FRAME_BYTES, Pfc, RoceGroup, Scenario, SeriesRequest, SizeWeight, TcpGroup,
+    TcpLaw, Work, all_finite,
 };
 
 const US: u64 = 1_000;
@@ -143,7 +144,9 @@ pub struct Setup {
     pub scenario: Scenario,
     /// Rate of the senders' links, if not the port's.
     pub sender_link_bps: Option<u64>,
-    /// Start that the figures leave out, if not a third of the time.
+    /// Time to simulate, if not the preset's or, where all flows have an end, until they are complete.
+    pub duration_ns: Option<u64>,
+    /// Start that the figures leave out, if not a third of the time, or none where all flows have an end.
     pub warm_up_ns: Option<u64>,
     /// Time between two samples, if not a 2000th of the time.
     pub sample_ns: Option<u64>,
@@ -189,6 +192,7 @@ impl Setup {
             preset,
             scenario,
             sender_link_bps: None,
+            duration_ns: None,
             warm_up_ns: None,
             sample_ns: None,
             step_ns: 100 * MS,
@@ -219,7 +223,6 @@ impl Setup {
     fn coexist(&mut self) {
         self.scenario.port_rate_bps = 25 * GBIT;
         self.scenario.duration_ns = 1_500 * MS;
-        self.warm_up_ns = Some(500 * MS);
         self.roce.group.flows = 6;
         self.roce.group.payload_bytes = 4_096;
         self.roce.block_bytes = 16 << 10;
@@ -229,12 +232,42 @@ impl Setup {
 
     /// Start that the figures leave out.
     pub(super) fn warm_up_ns(&self) -> u64 {
-        self.warm_up_ns.unwrap_or(self.scenario.duration_ns / 3)
+        let default_ns = || if self.finite_ns().is_some() { 0 } else { self.duration_ns() / 3 };
+        self.warm_up_ns.unwrap_or_else(default_ns)
     }
 
     /// Time between two samples.
     pub(super) fn sample_ns(&self) -> u64 {
-        self.sample_ns.unwrap_or((self.scenario.duration_ns / SAMPLES).max(US))
+        let span_ns = || self.finite_ns().unwrap_or_else(|| self.duration_ns());
+        self.sample_ns.unwrap_or_else(|| (span_ns() / SAMPLES).max(US))
+    }
+
+    /// Time to simulate, at most.
+    pub(super) fn duration_ns(&self) -> u64 {
+        // It ends when all is sent: the limit is for what never is.
+        let patience_ns =
+            |span_ns: u64| span_ns.saturating_mul(100).saturating_add(1_000 * MS).min(MAX_DURATION_NS);
+        let default_ns = || self.finite_ns().map_or(self.scenario.duration_ns, patience_ns);
+        self.duration_ns.unwrap_or_else(default_ns)
+    }
+
+    /// Twice the time that the port needs for all flows once they have started; `None`: not all of them have an end.
+    fn finite_ns(&self) -> Option<u64> {
+        let groups = self.roce_groups().ok()?;
+        if !all_finite(&groups) {
+            return None;
+        }
+        let bytes: u64 = groups
+            .iter()
+            .map(|group| match group.work {
+                Work::Once { bytes } => bytes.saturating_mul(group.flows.into()),
+                _ => 0,
+            })
+            .fold(0, u64::saturating_add);
+        let starts = groups.iter().map(|group| group.start_ns.saturating_add(group.start_jitter_ns));
+        let all_ns = u128::from(bytes) * 16_000_000_000 / u128::from(self.scenario.port_rate_bps.max(1));
+        let all_ns = u64::try_from(all_ns).unwrap_or(MAX_DURATION_NS);
+        Some(starts.fold(all_ns, u64::saturating_add).min(MAX_DURATION_NS))
     }
 
     /// The knobs that the preset has on the command line.
@@ -278,6 +311,10 @@ impl Setup {
             text.clone_into(&mut target.group.name);
             return Ok(());
         }
+        if key == "after" {
+            target.group.after = Some(text.to_owned());
+            return Ok(());
+        }
         if key == "delay" {
             let mut scratch = Self::new(Preset::Incast);
             scratch.set(key, text)?;
@@ -287,8 +324,13 @@ impl Setup {
         match knobs.find(|knob| knob.key == key) {
             Some(knob) => knob.read(target, text),
             None => {
-                let names =
-                    ROCE_KNOBS.iter().map(|knob| knob.key).chain(["name", "class", "delay", "flow-sizes"]);
+                let names = ROCE_KNOBS.iter().map(|knob| knob.key).chain([
+                    "name",
+                    "class",
+                    "delay",
+                    "after",
+                    "flow-sizes",
+                ]);
                 Err(unknown(key, names, "`dcqcn sim example` shows what a group may say"))
             }
         }
@@ -367,6 +409,7 @@ impl Setup {
     pub fn scenario(&self, series: bool) -> Result<Scenario> {
         let mut scenario = self.scenario.clone();
         scenario.sender_rate_bps = self.sender_link_bps.unwrap_or(scenario.port_rate_bps);
+        scenario.duration_ns = self.duration_ns();
         scenario.stats_from_ns = self.warm_up_ns();
         scenario.config = self.config(scenario.sender_rate_bps)?;
         scenario.roce = self.roce_groups()?;

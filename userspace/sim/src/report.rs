@@ -220,7 +220,8 @@ fn stages(scenario: &Scenario, series: &Series) -> Vec<Stage> {
     if starts.len() < 2 {
         return Vec::new();
     }
-    let ends = starts.iter().skip(1).copied().chain([scenario.duration_ns]);
+    let end_ns = series.t_ns.last().copied().unwrap_or(scenario.duration_ns);
+    let ends = starts.iter().skip(1).copied().chain([end_ns]);
     let stage = |(&from_ns, to_ns): (&u64, u64)| {
         let half_ns = u64::midpoint(from_ns, to_ns);
         let goodput_bps: Vec<f64> = series
@@ -295,7 +296,10 @@ impl Report {
             ">CNPS",
             ">MESSAGES",
             ">FCT P50",
+            ">FCT P95",
             ">FCT P99",
+            ">SLOWDOWN P50",
+            ">P99",
         ]);
         for group in &self.outcome.groups {
             let fct = |text: fn(&super::outcome::Fct) -> u64| {
@@ -321,10 +325,50 @@ impl Report {
                 group.totals.cnps.to_string(),
                 group.totals.messages.to_string(),
                 fct(|fct| fct.p50_ns),
+                fct(|fct| fct.p95_ns),
                 fct(|fct| fct.p99_ns),
+                or_dash(group.fct.as_ref(), |fct| format!("{:.2}", fct.slowdown_p50)),
+                or_dash(group.fct.as_ref(), |fct| format!("{:.2}", fct.slowdown_p99)),
             ]);
         }
-        write!(f, "{table}")
+        write!(f, "{table}")?;
+        if self.outcome.unfinished_messages != 0 {
+            writeln!(
+                f,
+                "\n{} messages were not complete when time was up: give a longer --duration",
+                self.outcome.unfinished_messages
+            )?;
+        }
+        self.write_sizes(f)
+    }
+
+    /// Completion times by message length, where there are several lengths.
+    fn write_sizes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headings =
+            ["\nGROUP", ">SIZE", ">MESSAGES", ">FCT P50", ">P95", ">P99", ">SLOWDOWN P50", ">P95", ">P99"];
+        let mut table = Table::new(&headings);
+        let rows = self
+            .outcome
+            .groups
+            .iter()
+            .flat_map(|group| group.fct_by_size.iter().map(move |row| (group, row)));
+        let mut any = false;
+        for (group, row) in rows {
+            let Some(fct) = &row.fct else { continue };
+            any = true;
+            table.row([
+                group.name.clone(),
+                render::bytes(row.bytes),
+                fct.count.to_string(),
+                render::ns(fct.p50_ns),
+                render::ns(fct.p95_ns),
+                render::ns(fct.p99_ns),
+                format!("{:.2}", fct.slowdown_p50),
+                format!("{:.2}", fct.slowdown_p95),
+                format!("{:.2}", fct.slowdown_p99),
+            ]);
+        }
+        if any { write!(f, "{table}") } else { Ok(()) }
     }
 
     /// Each flow, unless there are many: then the slowest and the fastest.

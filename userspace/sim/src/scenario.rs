@@ -38,7 +38,8 @@ pub const MAX_SAMPLES: u64 = 10_000;
 pub struct Scenario {
     /// Seed of marking, start times and message sizes.
     pub seed: u64,
-    /// Simulated time, at most [`MAX_DURATION_NS`].
+    /// Simulated time, at most [`MAX_DURATION_NS`]. Where all RoCE flows send one message, the simulation ends when the last
+    /// is complete, if that is sooner.
     pub duration_ns: u64,
     /// Statistics are of what happens from here on; below `duration_ns`.
     pub stats_from_ns: u64,
@@ -127,7 +128,9 @@ pub struct RoceGroup {
     pub flows_per_sender: u32,
     /// Class, 0 to 7.
     pub class: u8,
-    /// When they start.
+    /// The group, by name, whose messages must all be complete first; `None`: none.
+    pub after: Option<String>,
+    /// When they start; with `after`, counted from then.
     pub start_ns: u64,
     /// Each starts up to this much later, at random. Flows that start together and are never cut send in lockstep: then
     /// the same ones lose all the time when the buffer is full.
@@ -255,6 +258,16 @@ pub enum SimError {
     /// There is nothing to simulate.
     #[error("no flow in the scenario: give at least one RoCE or TCP group with `flows` of 1 or more")]
     NoFlows,
+    /// A group waits for what never comes.
+    #[error("group `{group}` cannot start after `{after}`: {why}")]
+    After {
+        /// The group.
+        group: String,
+        /// What it waits for.
+        after: String,
+        /// Why that does not work.
+        why: &'static str,
+    },
     /// The DCQCN parameters contradict each other.
     #[error(transparent)]
     Config(#[from] Invalid),
@@ -337,7 +350,46 @@ impl Scenario {
             let intervals = 1_000..=self.duration_ns;
             range("series interval", series.interval_ns, intervals, Unit::Nanoseconds)?;
         }
+        self.validate_order()?;
         self.link_config().validate()?;
+        Ok(())
+    }
+
+    /// Whether all that RoCE flows are to send has an end.
+    #[must_use]
+    pub fn is_finite(&self) -> bool {
+        all_finite(&self.roce)
+    }
+
+    /// The group that `group` waits for, by number.
+    pub(super) fn waits_for(&self, group: &RoceGroup) -> Option<usize> {
+        let name = group.after.as_deref()?;
+        self.roce.iter().position(|other| other.name == name)
+    }
+
+    /// Groups wait for groups that are there and have an end, and not in a circle.
+    fn validate_order(&self) -> Result<(), SimError> {
+        for group in self.roce.iter().filter(|group| group.after.is_some()) {
+            let wrong = |why| SimError::After {
+                group: group.name.clone(),
+                after: group.after.clone().unwrap_or_default(),
+                why,
+            };
+            let mut next =
+                self.waits_for(group).ok_or_else(|| wrong("there is no such group of RoCE flows"))?;
+            if !matches!(self.roce[next].work, Work::Once { .. }) {
+                return Err(wrong("that group has no end: give its `size`"));
+            }
+            for _ in 0..self.roce.len() {
+                match self.waits_for(&self.roce[next]) {
+                    Some(before) => next = before,
+                    None => break,
+                }
+            }
+            if self.waits_for(&self.roce[next]).is_some() {
+                return Err(wrong("that group waits for this one"));
+            }
+        }
         Ok(())
     }
 
@@ -386,6 +438,7 @@ impl RoceGroup {
             flows,
             flows_per_sender: 1,
             class: 3,
+            after: None,
             start_ns: 0,
             start_jitter_ns: 0,
             stop_ns: None,
@@ -461,6 +514,11 @@ impl TcpGroup {
         range(of("window"), self.max_window_bytes, windows, Unit::Bytes)?;
         range(of("shortest timeout"), self.min_rto_ns, 10_000..=60_000_000_000, Unit::Nanoseconds)
     }
+}
+
+/// Whether there are flows, and each of them sends one message.
+pub(super) fn all_finite(groups: &[RoceGroup]) -> bool {
+    !groups.is_empty() && groups.iter().all(|group| matches!(group.work, Work::Once { .. }))
 }
 
 fn validate_common(

@@ -170,6 +170,7 @@ const COLUMNS: &[Column] = &[
         text: count,
     },
     Column { heading: ">FCT P50", csv: "fct_p50_ns", value: |r| fct(r, |fct| fct.p50_ns), text: time },
+    Column { heading: ">FCT P95", csv: "fct_p95_ns", value: |r| fct(r, |fct| fct.p95_ns), text: time },
     Column { heading: ">FCT P99", csv: "fct_p99_ns", value: |r| fct(r, |fct| fct.p99_ns), text: time },
     Column {
         heading: ">FAIR AFTER",

@@ -1,6 +1,7 @@
 //! Statistics over time, and the outcome.
 
 use dcqcn_common::params::Params;
+use dcqcn_fabric::ideal::{Framing, Hop, delivery_ns};
 use dcqcn_model::histogram::Histogram;
 
 use super::port::Port;
@@ -8,7 +9,7 @@ use super::qp::{Completed, Qp};
 use super::tcp::Tcp;
 use crate::{
     ClassOutcome, ClassSeries, Counters, Fct, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, GroupOutcome,
-    GroupSeries, Kind, MAX_SAMPLES, Outcome, Scenario, Series, TcpLaw, Work,
+    GroupSeries, Kind, MAX_SAMPLES, Outcome, RoceGroup, Scenario, Series, TcpLaw, Work,
 };
 
 /// Windows over which fairness is looked at.
@@ -16,29 +17,71 @@ const WINDOWS: u64 = 50;
 /// Jain's index from which on flows count as fair.
 const FAIR: f64 = 0.95;
 
-/// Completion times of messages.
+/// What slowdowns are counted in: thousandths.
+const SLOWDOWN_UNIT: f64 = 1_000.0;
+
+/// Completion times of messages of one length.
 #[derive(Clone, Debug, Default)]
 struct FctMeter {
+    /// Time in an empty network.
+    ideal_ns: u64,
     histogram: Histogram,
     sum_ns: u128,
+    slowdowns: Histogram,
+    slowdown_sum: f64,
 }
 
 impl FctMeter {
+    fn new(ideal_ns: u64) -> Self {
+        Self { ideal_ns, ..Self::default() }
+    }
+
     fn record(&mut self, time_ns: u64) {
         self.histogram.record(time_ns);
         self.sum_ns += u128::from(time_ns);
+        let slowdown = time_ns as f64 / self.ideal_ns.max(1) as f64;
+        self.slowdowns.record((slowdown * SLOWDOWN_UNIT).round() as u64);
+        self.slowdown_sum += slowdown;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.histogram.merge(&other.histogram);
+        self.sum_ns += other.sum_ns;
+        self.slowdowns.merge(&other.slowdowns);
+        self.slowdown_sum += other.slowdown_sum;
     }
 
     fn summary(&self) -> Option<Fct> {
         let count = self.histogram.len();
+        let slowdown = |percent| self.slowdowns.percentile(percent) as f64 / SLOWDOWN_UNIT;
         (count != 0).then(|| Fct {
             count,
             mean_ns: self.sum_ns as f64 / count as f64,
             p50_ns: self.histogram.percentile(50.0),
+            p95_ns: self.histogram.percentile(95.0),
             p99_ns: self.histogram.percentile(99.0),
             max_ns: self.histogram.max(),
+            slowdown_mean: self.slowdown_sum / count as f64,
+            slowdown_p50: slowdown(50.0),
+            slowdown_p95: slowdown(95.0),
+            slowdown_p99: slowdown(99.0),
         })
     }
+}
+
+/// Time of a message of a group from its being posted to its acknowledgement, when nothing else is sent.
+fn ideal_ns(scenario: &Scenario, group: &RoceGroup, bytes: u64) -> u64 {
+    let sender_delay_ns = group.sender_delay_ns.unwrap_or(scenario.sender_delay_ns);
+    let path = [
+        Hop { rate_bps: scenario.sender_rate_bps, delay_ns: sender_delay_ns },
+        Hop { rate_bps: scenario.port_rate_bps, delay_ns: scenario.receiver_delay_ns },
+    ];
+    let framing = Framing {
+        payload_bytes: group.payload_bytes.into(),
+        header_bytes: u64::from(group.header_bytes) + scenario.config.scalars.wire_overhead_bytes,
+    };
+    let back_ns = scenario.reply_delay_ns + scenario.receiver_delay_ns + sender_delay_ns;
+    delivery_ns(&path, framing, bytes) + back_ns
 }
 
 /// A flow whose fairness is looked at.
@@ -72,16 +115,21 @@ pub(super) struct Collector {
 impl Collector {
     /// Nothing collected yet.
     pub(super) fn new(scenario: &Scenario) -> Self {
-        let sizes = |work: &Work| match work {
-            Work::Bulk => 0,
-            Work::Once { .. } | Work::Blocks { .. } => 1,
-            Work::Messages { sizes, .. } => sizes.len(),
+        let meters = |group: &RoceGroup| {
+            let lengths: Vec<u64> = match &group.work {
+                Work::Bulk => Vec::new(),
+                Work::Once { bytes } | Work::Blocks { bytes, .. } => vec![*bytes],
+                Work::Messages { sizes, .. } => sizes.iter().map(|size| size.bytes).collect(),
+            };
+            lengths.into_iter().map(|bytes| FctMeter::new(ideal_ns(scenario, group, bytes))).collect()
         };
         let names = group_names(scenario);
         let mut series = Series::default();
         let mut interval_ns = None;
         if let Some(wanted) = scenario.series {
-            interval_ns = Some(wanted.interval_ns.max(scenario.duration_ns.div_ceil(MAX_SAMPLES)));
+            // What ends by itself does so long before its time is up.
+            let least_ns = if scenario.is_finite() { 0 } else { scenario.duration_ns.div_ceil(MAX_SAMPLES) };
+            interval_ns = Some(wanted.interval_ns.max(least_ns));
             let max_flows = wanted.max_flows as usize;
             series.flows = flow_names(scenario).take(max_flows).map(flow_series).collect();
             series.groups = names
@@ -94,7 +142,7 @@ impl Collector {
         }
         Self {
             duration_ns: scenario.duration_ns,
-            fcts: scenario.roce.iter().map(|g| vec![FctMeter::default(); sizes(&g.work)]).collect(),
+            fcts: scenario.roce.iter().map(meters).collect(),
             bulk: Vec::new(),
             window: 0,
             unfair_ns: None,
@@ -164,12 +212,12 @@ impl Collector {
 
     /// Statistics begin.
     pub(super) fn reset(&mut self) {
-        self.fcts.iter_mut().flatten().for_each(|meter| *meter = FctMeter::default());
+        self.fcts.iter_mut().flatten().for_each(|meter| *meter = FctMeter::new(meter.ideal_ns));
     }
 
-    /// When the next sample is due; `None`: no series are wanted.
+    /// When the next sample is due; `None`: no series are wanted, or they are full.
     pub(super) fn next_sample_ns(&self) -> Option<u64> {
-        let interval_ns = self.interval_ns?;
+        let interval_ns = self.interval_ns.filter(|_| self.series.t_ns.len() as u64 <= MAX_SAMPLES)?;
         Some(if self.series.t_ns.is_empty() { 0 } else { self.last_sample_ns + interval_ns })
     }
 
@@ -274,8 +322,7 @@ impl Collector {
         for ((group, spec), meters) in groups.iter_mut().zip(&scenario.roce).zip(&self.fcts) {
             let mut all = FctMeter::default();
             for meter in meters {
-                all.histogram.merge(&meter.histogram);
-                all.sum_ns += meter.sum_ns;
+                all.add(meter);
             }
             group.fct = all.summary();
             if let Work::Messages { sizes, .. } = &spec.work {
@@ -286,6 +333,11 @@ impl Collector {
             }
         }
 
+        let one_message =
+            groups.iter().zip(&scenario.roce).filter(|(_, spec)| matches!(spec.work, Work::Once { .. }));
+        let unfinished_messages = one_message
+            .map(|(group, spec)| u64::from(spec.flows).saturating_sub(group.totals.messages))
+            .sum();
         let used = classes(scenario);
         let tx_bytes: u64 = used.iter().map(|&class| port.queue(class).counters.tx_bytes).sum();
         let classes = used.into_iter().map(|class| {
@@ -313,6 +365,7 @@ impl Collector {
             groups,
             flows,
             classes,
+            unfinished_messages,
             counters,
             series: scenario.series.map(|_| self.series),
         }

@@ -13,7 +13,6 @@ mod lane;
 mod packet;
 mod port;
 mod qp;
-mod random;
 mod sender;
 mod setup;
 mod tcp;
@@ -31,10 +30,10 @@ use self::lane::Lane;
 use self::packet::{Packet, Reply, ReplyKind};
 use self::port::{PauseChange, Port};
 use self::qp::{Qp, Turn};
-use self::random::Random;
 use self::sender::Sender;
 use self::tcp::Tcp;
 use super::{Counters, Outcome, RoceGroup, Scenario, SimError, Work};
+use dcqcn_fabric::Random;
 
 /// Events between two reports of progress: some ten milliseconds.
 const REPORT_EVERY: u64 = 1 << 16;
@@ -96,6 +95,11 @@ struct Simulation<'s> {
     down: Lane<Packet>,
     /// Receiver to sender, per distinct delay.
     back: Vec<Lane<Reply>>,
+    /// By RoCE group: its flows, with their time from its start on, if it waits for another group.
+    held: Vec<Vec<(u32, u64)>>,
+    /// By RoCE group: messages of flows that send one which are not complete; and of all groups.
+    unfinished: Vec<u32>,
+    all_unfinished: u64,
     counters: Counters,
     collector: Collector,
 }
@@ -487,7 +491,27 @@ impl Simulation<'_> {
                 qp.post(now_ns, bytes, 0);
             }
         }
+        if completed != 0 && matches!(spec.work, Work::Once { .. }) {
+            self.on_completed(group as usize, completed);
+        }
         self.wake(flow);
+    }
+
+    /// `count` messages of a group whose flows send one are complete: groups that wait for all of them start, and with the
+    /// last of all the simulation is over.
+    fn on_completed(&mut self, group: usize, count: u32) {
+        self.unfinished[group] -= count;
+        self.all_unfinished -= u64::from(count);
+        if self.unfinished[group] == 0 {
+            for (waiting, spec) in self.scenario.roce.iter().enumerate() {
+                if self.scenario.waits_for(spec) == Some(group) {
+                    for (flow, offset_ns) in std::mem::take(&mut self.held[waiting]) {
+                        self.schedule(flow, self.now_ns + offset_ns, spec.stop_ns);
+                    }
+                }
+            }
+        }
+        self.over |= self.all_unfinished == 0 && self.scenario.is_finite();
     }
 
     fn reset_statistics(&mut self) {

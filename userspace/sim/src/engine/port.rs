@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::wred::Wred;
+use dcqcn_fabric::{Random, Transmitter};
 
 use super::depth::DepthMeter;
-use super::lane::Transmitter;
 use super::packet::Packet;
-use super::random::Random;
 use crate::{Class, Marking, Pfc, Scenario, Schedule};
 
 /// One class's queue.
@@ -280,7 +279,7 @@ impl Queue {
         let depth_bytes = self.bytes;
         let marked = match self.wred.certain(depth_bytes) {
             Some(certain) => certain,
-            None => self.wred.draw(depth_bytes, random.next()),
+            None => self.wred.draw(depth_bytes, random.draw()),
         };
         if marked {
             packet.mark();

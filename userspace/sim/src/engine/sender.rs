@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::lane::Transmitter;
+use dcqcn_fabric::Transmitter;
+
 use super::packet::Packet;
 
 /// A sender's NIC.

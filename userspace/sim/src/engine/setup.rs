@@ -3,14 +3,14 @@
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::NpFlow;
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, PACER_FQ, Params, Port as Interface};
+use dcqcn_fabric::{Random, Transmitter};
 
 use super::Simulation;
 use super::agenda::{Agenda, Event};
 use super::collect::Collector;
-use super::lane::{Lane, Transmitter};
+use super::lane::Lane;
 use super::port::Port;
 use super::qp::Qp;
-use super::random::Random;
 use super::sender::Sender;
 use super::tcp::Tcp;
 use crate::{Counters, MAX_FRAME_BYTES, RoceGroup, Scenario, SimError, Work};
@@ -40,6 +40,9 @@ impl<'s> Simulation<'s> {
             up: delays_ns.iter().map(|&delay_ns| Lane::new(delay_ns)).collect(),
             down: Lane::new(scenario.receiver_delay_ns),
             back: delays_ns.iter().map(|&delay_ns| Lane::new(delay_ns + back_ns)).collect(),
+            held: vec![Vec::new(); scenario.roce.len()],
+            unfinished: vec![0; scenario.roce.len()],
+            all_unfinished: 0,
             counters: Counters::default(),
             collector: Collector::new(scenario),
         };
@@ -69,6 +72,14 @@ impl<'s> Simulation<'s> {
                 let (number, sender) = (self.qps.len() as u32, self.senders.len() as u32 - 1);
                 self.qps.push(Qp::new(number, group, sender, spec, &self.params[group as usize].rp));
                 let start_ns = spec.start_ns + self.random.up_to(spec.start_jitter_ns);
+                if matches!(spec.work, Work::Once { .. }) {
+                    self.unfinished[group as usize] += 1;
+                    self.all_unfinished += 1;
+                }
+                if spec.after.is_some() {
+                    self.held[group as usize].push((number, start_ns));
+                    continue;
+                }
                 self.schedule(number, start_ns, spec.stop_ns);
                 if spec.work == Work::Bulk {
                     self.collector.add_bulk_flow(number, start_ns, spec.stop_ns);
@@ -87,7 +98,7 @@ impl<'s> Simulation<'s> {
         }
     }
 
-    fn schedule(&mut self, flow: u32, start_ns: u64, stop_ns: Option<u64>) {
+    pub(super) fn schedule(&mut self, flow: u32, start_ns: u64, stop_ns: Option<u64>) {
         self.agenda.at(start_ns, Event::Start(flow));
         if let Some(stop_ns) = stop_ns {
             self.agenda.at(stop_ns.max(start_ns), Event::Stop(flow));

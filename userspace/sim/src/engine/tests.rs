@@ -426,3 +426,69 @@ fn what_makes_no_sense_is_refused() {
     let empty = |s: &mut Scenario| (s.roce, s.tcp) = (Vec::new(), Vec::new());
     assert!(refused(empty).contains("at least one"));
 }
+
+#[test]
+fn what_has_an_end_ends_and_is_measured_from_the_start() {
+    let mut s = scenario(3);
+    s.control = false;
+    s.roce[0].work = Work::Once { bytes: 1_000_000 };
+    s.duration_ns = 100 * MS;
+    let out = outcome(&s);
+    let fct = out.groups[0].fct.unwrap();
+    assert_eq!((fct.count, out.unfinished_messages, out.duration_ns), (3, 0, fct.max_ns));
+    // Three share the port: three times as long as one alone.
+    assert!((2.9..3.2).contains(&fct.slowdown_p99), "{fct:?}");
+    s.duration_ns = MS;
+    let out = outcome(&s);
+    assert_eq!((out.duration_ns, out.unfinished_messages), (MS, 3));
+
+    // Alone it takes what it has to.
+    let mut alone = scenario(1);
+    alone.roce[0].work = Work::Once { bytes: 123_456 };
+    (alone.sender_delay_ns, alone.receiver_delay_ns, alone.reply_delay_ns) = (3_000, 2_000, 500);
+    let slowdown = outcome(&alone).groups[0].fct.unwrap().slowdown_mean;
+    assert!((0.999_9..1.000_1).contains(&slowdown), "{slowdown}");
+}
+
+#[test]
+fn a_group_waits_for_another() {
+    let mut s = scenario(2);
+    s.roce[0].work = Work::Once { bytes: 1_000_000 };
+    let second = RoceGroup {
+        name: "second".to_owned(),
+        after: Some("roce".to_owned()),
+        start_ns: 5_000,
+        ..s.roce[0].clone()
+    };
+    s.roce.push(second);
+    s.duration_ns = 100 * MS;
+    let out = outcome(&s);
+    let ends: Vec<u64> = out.flows.iter().map(|flow| flow.completed_ns.unwrap()).collect();
+    let first_ns = ends[0].max(ends[1]);
+    let fct_ns = out.groups[1].fct.unwrap().max_ns;
+    assert_eq!(ends[2].max(ends[3]), first_ns + 5_000 + fct_ns);
+    assert_eq!(out.duration_ns, first_ns + 5_000 + fct_ns);
+
+    for (after, work, says) in [
+        (
+            "nobody",
+            Work::Once { bytes: 1 },
+            "group `second` cannot start after `nobody`: there is no such group",
+        ),
+        (
+            "second",
+            Work::Once { bytes: 1 },
+            "group `second` cannot start after `second`: that group waits for this one",
+        ),
+        (
+            "roce",
+            Work::Bulk,
+            "group `second` cannot start after `roce`: that group has no end: give its `size`",
+        ),
+    ] {
+        s.roce[0].work = work;
+        s.roce[1].after = Some(after.to_owned());
+        let refused = run(&s, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+        assert!(refused.starts_with(says), "{refused}");
+    }
+}
