@@ -4,6 +4,7 @@
 //! CNP interval, rate machine, pacing) is `dcqcn-common`, the code that runs in the kernel.
 
 mod engine;
+pub mod fabric;
 pub mod file;
 pub mod knobs;
 mod outcome;

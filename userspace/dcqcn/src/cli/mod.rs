@@ -8,6 +8,7 @@ mod diff;
 mod doctor;
 mod ecnconfig;
 mod events;
+mod fabric;
 mod flows;
 mod group;
 mod lab;

@@ -14,6 +14,7 @@ use dcqcn_sim::sweep::{Axis, Run, combinations, run_all};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
 use dcqcn_sim::{Scenario, file, plot};
 
+use super::fabric::FabricArgs;
 use super::output::Output;
 
 /// The presets by their place in [`Preset`], for types that depend on one.
@@ -103,6 +104,7 @@ Examples:
   dcqcn sim coexist --sweep classes=on,off
   dcqcn sim coexist --tcp 16 --tcp-law dctcp --outstanding 64")]
     Coexist(Box<RunArgs<COEXIST>>),
+    Fabric(Box<FabricArgs>),
     /// Print a scenario file with everything that can be said.
     #[command(after_long_help = "\
 Examples:
@@ -117,6 +119,7 @@ impl SimArgs {
             Some(SimCommand::Staircase(args)) => args.run(None, out),
             Some(SimCommand::Stability(args)) => args.run(None, out),
             Some(SimCommand::Coexist(args)) => args.run(None, out),
+            Some(SimCommand::Fabric(args)) => args.run(out),
             Some(SimCommand::Example) => out.text(&file::EXAMPLE),
             None => {
                 let path = self.file.context(

@@ -2,9 +2,11 @@
 //!
 //! A host has one link, to a switch. Nodes are numbered, hosts first; a node's ports are numbered in the order of its links.
 
+mod file;
 mod routes;
 mod shapes;
 
+pub use file::TOPOLOGY_EXAMPLE;
 pub(crate) use routes::{NO_PORT, Routes};
 
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};

@@ -1,0 +1,13 @@
+//! `sim fabric`: a whole fabric as it is asked for on the command line, run, and told.
+
+mod network;
+mod report;
+mod run;
+mod setup;
+mod traffic;
+
+pub use network::Shape;
+pub use report::{FabricReport, FabricSweep, write_flows};
+pub use run::{FabricRun, run_all};
+pub use setup::{FabricAxis, FabricSetup};
+pub use traffic::Traffic;

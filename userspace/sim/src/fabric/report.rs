@@ -1,0 +1,257 @@
+//! Figures of a fabric: for people, as JSON, and as rows of a sweep's table.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use dcqcn_fabric::{
+    ClassOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Samples, Scenario, TransportOutcome, Work,
+};
+use dcqcn_support::render::{self, Table};
+use serde::Serialize;
+
+/// Ports that are told of: those with the deepest queues.
+const PORT_ROWS: usize = 8;
+
+/// One simulation: what came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct FabricReport {
+    /// Version of this form.
+    pub version: u32,
+    /// Hosts, switches and links.
+    pub hosts: u32,
+    /// Switches.
+    pub switches: u32,
+    /// Links.
+    pub links: usize,
+    /// Flows of the workload, computations not counted.
+    pub flows: usize,
+    /// Of them, not complete in the end.
+    pub unfinished_flows: usize,
+    /// When the last flow was complete, or time was up.
+    pub duration_ns: u64,
+    /// Completion times of all flows.
+    pub fct: Option<Fct>,
+    /// The same by size.
+    pub fct_by_size: Vec<FctBand>,
+    /// By class.
+    pub classes: Vec<ClassOutcome>,
+    /// What queue pairs did.
+    pub transport: TransportOutcome,
+    /// Ports of switches, the deepest queue first.
+    pub ports: Vec<PortOutcome>,
+    /// Depths over time, if asked for.
+    pub samples: Option<Samples>,
+    /// Work done.
+    pub work: Work,
+    /// Time it took to simulate, s. The one figure that two runs do not have in common, with the next.
+    pub wall_seconds: f64,
+    /// Packet hops simulated per second of it.
+    pub hops_per_second: f64,
+}
+
+impl FabricReport {
+    /// Puts figures together.
+    #[must_use]
+    pub fn new(scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
+        let sent = || outcome.flows.iter().filter(|flow| flow.src != flow.dst);
+        let wall_seconds = wall.as_secs_f64();
+        let mut ports = outcome.ports;
+        ports.sort_by_key(|port| std::cmp::Reverse(port.max_queue_bytes));
+        Self {
+            version: 1,
+            hosts: scenario.topology.hosts,
+            switches: scenario.topology.switches,
+            links: scenario.topology.links.len(),
+            flows: sent().count(),
+            unfinished_flows: sent().filter(|flow| flow.fct_ns.is_none()).count(),
+            duration_ns: outcome.duration_ns,
+            fct: outcome.fct,
+            fct_by_size: outcome.fct_by_size,
+            classes: outcome.classes,
+            transport: outcome.transport,
+            ports,
+            samples: outcome.samples,
+            work: outcome.work,
+            wall_seconds,
+            hops_per_second: outcome.work.hops as f64 / wall_seconds.max(1e-9),
+        }
+    }
+}
+
+/// Writes a line per flow: `flow,src,dst,bytes,start_ns,fct_ns,ideal_ns`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_flows(file: &mut dyn Write, flows: &[FlowOutcome]) -> io::Result<()> {
+    writeln!(file, "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns")?;
+    let text = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+    for (number, flow) in flows.iter().enumerate() {
+        let FlowOutcome { src, dst, bytes, start_ns, fct_ns, ideal_ns } = *flow;
+        writeln!(file, "{number},{src},{dst},{bytes},{},{},{ideal_ns}", text(start_ns), text(fct_ns))?;
+    }
+    Ok(())
+}
+
+fn band(row: &FctBand) -> String {
+    let [min, max] = [row.min_bytes, row.max_bytes].map(render::bytes);
+    if row.min_bytes == row.max_bytes { min } else { format!("{min} to {max}") }
+}
+
+fn fct_row(name: String, fct: &Fct) -> [String; 9] {
+    let slowdown = |value: f64| format!("{value:.2}");
+    [
+        name,
+        fct.count.to_string(),
+        render::ns(fct.p50_ns),
+        render::ns(fct.p95_ns),
+        render::ns(fct.p99_ns),
+        render::ns(fct.max_ns),
+        slowdown(fct.slowdown_p50),
+        slowdown(fct.slowdown_p95),
+        slowdown(fct.slowdown_p99),
+    ]
+}
+
+impl fmt::Display for FabricReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} hosts, {} switches, {} links: {} flows in {}\n",
+            self.hosts,
+            self.switches,
+            self.links,
+            self.flows,
+            render::ns(self.duration_ns)
+        )?;
+        if self.unfinished_flows != 0 {
+            writeln!(
+                f,
+                "{} of {} flows were not complete when time was up: give a longer --duration\n",
+                self.unfinished_flows, self.flows
+            )?;
+        }
+        let headings =
+            ["SIZE", ">FLOWS", ">FCT P50", ">P95", ">P99", ">MAX", ">SLOWDOWN P50", ">P95", ">P99"];
+        let mut table = Table::new(&headings);
+        for row in self.fct_by_size.iter().filter(|_| self.fct_by_size.len() > 1) {
+            table.row(fct_row(band(row), &row.fct));
+        }
+        if let Some(fct) = &self.fct {
+            table.row(fct_row("all".to_owned(), fct));
+        }
+        writeln!(f, "{table}")?;
+        self.write_classes(f)?;
+        self.write_ports(f)?;
+        let t = &self.transport;
+        writeln!(
+            f,
+            "{} data packets, {} of them again; {} marked; {} CNPs; {} NAKs; {} timeouts",
+            t.data_packets, t.retransmitted_packets, t.marked_packets, t.cnps_handled, t.naks, t.timeouts
+        )?;
+        if t.storms != 0 {
+            writeln!(f, "{} pause storms found by watchdogs", t.storms)?;
+        }
+        writeln!(
+            f,
+            "{:.1} M hops simulated in {:.1} s: {:.1} M per second",
+            self.work.hops as f64 / 1e6,
+            self.wall_seconds,
+            self.hops_per_second / 1e6
+        )
+    }
+}
+
+impl FabricReport {
+    fn write_classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headings = [
+            ">CLASS",
+            ">DEEPEST QUEUE",
+            ">MARKED",
+            ">DROPPED",
+            ">LOST",
+            ">TRIMMED",
+            ">BY WATCHDOG",
+            ">PAUSES",
+            ">SWITCHES PAUSED FOR",
+            ">HOSTS PAUSED FOR",
+        ];
+        let mut table = Table::new(&headings);
+        for class in &self.classes {
+            table.row([
+                class.class.to_string(),
+                render::bytes(class.max_queue_bytes),
+                class.marked_packets.to_string(),
+                class.dropped_packets.to_string(),
+                class.lost_packets.to_string(),
+                class.trimmed_packets.to_string(),
+                class.storm_dropped_packets.to_string(),
+                class.pauses.to_string(),
+                render::ns(class.switch_paused_ns),
+                render::ns(class.host_paused_ns),
+            ]);
+        }
+        writeln!(f, "{table}")
+    }
+
+    fn write_ports(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["DEEPEST PORTS", "TO", ">QUEUE", ">SENT", ">OF LINK TIME PAUSED"]);
+        for port in self.ports.iter().take(PORT_ROWS).filter(|port| port.max_queue_bytes != 0) {
+            let paused = port.paused_ns as f64 / self.duration_ns.max(1) as f64;
+            table.row([
+                port.switch.clone(),
+                port.peer.clone(),
+                render::bytes(port.max_queue_bytes),
+                render::bytes(port.tx_bytes),
+                format!("{:.1} %", paused * 100.0),
+            ]);
+        }
+        writeln!(f, "{table}")
+    }
+}
+
+/// Several simulations: a row each.
+#[derive(Clone, Debug, Serialize)]
+pub struct FabricSweep {
+    /// What was changed, and what came out.
+    pub runs: Vec<(Vec<(String, String)>, FabricReport)>,
+}
+
+impl fmt::Display for FabricSweep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.runs.first().map_or(&[][..], |(settings, _)| settings.as_slice());
+        let mut headings: Vec<String> = keys.iter().map(|(key, _)| key.to_uppercase()).collect();
+        let figures = [
+            ">FLOWS",
+            ">LEFT",
+            ">FCT P50",
+            ">P95",
+            ">P99",
+            ">MAX",
+            ">SLOWDOWN P50",
+            ">P95",
+            ">P99",
+            ">QUEUE",
+            ">DROPPED",
+            ">PAUSES",
+            ">CNPS",
+        ];
+        headings.extend(figures.map(str::to_owned));
+        let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
+        for (settings, report) in &self.runs {
+            let mut row: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
+            row.extend([report.flows.to_string(), report.unfinished_flows.to_string()]);
+            match &report.fct {
+                Some(fct) => row.extend(fct_row(String::new(), fct).into_iter().skip(2)),
+                None => row.extend((0..7).map(|_| "-".to_owned())),
+            }
+            let queue = report.classes.iter().map(|class| class.max_queue_bytes).max().unwrap_or(0);
+            let dropped: u64 = report.classes.iter().map(|class| class.dropped_packets).sum();
+            let pauses: u64 = report.classes.iter().map(|class| class.pauses).sum();
+            row.push(render::bytes(queue));
+            row.extend([dropped, pauses, report.transport.cnps_handled].map(|count| count.to_string()));
+            table.row(row);
+        }
+        write!(f, "{table}")
+    }
+}

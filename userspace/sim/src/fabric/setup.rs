@@ -1,0 +1,428 @@
+//! Everything that a fabric is told on the command line, and the scenario that is made of it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser};
+use dcqcn_common::params::{RP_VARIANT_PAPER, Unit};
+use dcqcn_fabric::{
+    Balance, Cables, Class, Loss, Marking, Pfc, Recovery, Scenario, Schedule, Threshold, Watchdog,
+    workload::Workload,
+};
+use dcqcn_params::quantity::{self, parse_bytes, parse_duration_ns, parse_rate_bps};
+use dcqcn_params::{Assignment, Profile, Settings};
+
+use super::network::{Shape, fault, watchdog};
+use super::traffic::{Terms, Traffic};
+use crate::knobs::SHORTHANDS;
+
+const MS: u64 = 1_000_000;
+
+/// A share, from percent.
+fn share(text: &str) -> Result<f64, String> {
+    quantity::parse(text, Unit::PartsPerMillion)
+        .map(|ppm| ppm as f64 / 1e6)
+        .map_err(|error| error.to_string())
+}
+
+fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{text}` is neither `on` nor `off`")),
+    }
+}
+
+fn balance(text: &str) -> Result<Balance, String> {
+    match text {
+        "ecmp" => Ok(Balance::Ecmp),
+        "spray" => Ok(Balance::Spray),
+        _ => Err(format!("`{text}` is neither `ecmp` nor `spray`")),
+    }
+}
+
+fn marking(text: &str) -> Result<Marking, String> {
+    match text {
+        "ingress" => Ok(Marking::Enqueue),
+        "egress" => Ok(Marking::Dequeue),
+        _ => Err(format!("`{text}` is neither `ingress` nor `egress`")),
+    }
+}
+
+/// Whether recovery is selective.
+fn recovery(text: &str) -> Result<bool, String> {
+    match text {
+        "go-back-n" => Ok(false),
+        "selective" => Ok(true),
+        _ => Err(format!("`{text}` is neither `go-back-n` nor `selective`")),
+    }
+}
+
+/// What a fabric is told; `None`: its default.
+#[derive(Args, Clone, Debug, Default)]
+pub struct FabricSetup {
+    /// `leaf-spine:LEAVESxSPINESxHOSTS` (hosts per leaf), `fat-tree:PODSxTORSxHOSTS` (per pod, per ToR), or `file:PATH` (TOML, or HPCC's format) [default: leaf-spine:4x4x8].
+    #[arg(long, value_name = "SHAPE", help_heading = "Network")]
+    pub topology: Option<Shape>,
+    /// Rate of hosts' links [default: 100gbit].
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps, help_heading = "Network")]
+    pub host_link: Option<u64>,
+    /// Rate of links between switches [default: as hosts' links].
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps, help_heading = "Network")]
+    pub switch_link: Option<u64>,
+    /// One-way delay of every link [default: 1us].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Network")]
+    pub delay: Option<u64>,
+    /// Which of several shortest paths a packet takes: by a hash of its QP (ecmp), or each by chance (spray) [default: ecmp].
+    #[arg(long, value_name = "ecmp|spray", value_parser = balance, help_heading = "Network")]
+    pub balance: Option<Balance>,
+    /// Something breaks: TIME,down,NODE,NODE or up, TIME,storm,HOST (endless pauses) or calm. May be repeated.
+    #[arg(long = "fault", value_name = "TIME,WHAT,...", help_heading = "Network")]
+    pub faults: Vec<String>,
+    /// Time from the failure of a link until all switches have new routes [default: 10ms].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Network")]
+    pub reroute: Option<u64>,
+
+    /// `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `hpcc:FILE`, `htsim:FILE`, `simai:FILE` or `chakra:PREFIX` [default: random].
+    #[arg(long, value_name = "WORKLOAD", help_heading = "Flows")]
+    pub workload: Option<Traffic>,
+    /// Length of each flow, or of the buffer that a collective is about [default: 1MB].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Flows")]
+    pub size: Option<u64>,
+    /// With `random`: lengths by the distribution in this file, lines `BYTES PERCENT` as HPCC's traffic generator has them.
+    #[arg(long, value_name = "FILE", help_heading = "Flows")]
+    pub sizes: Option<PathBuf>,
+    /// With `random`: payload that each host offers, as a share of its link [default: 50%].
+    #[arg(long, value_name = "PERCENT", value_parser = share, help_heading = "Flows")]
+    pub load: Option<f64>,
+    /// With `random`: flows start until then [default: 2ms].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Flows")]
+    pub until: Option<u64>,
+    /// With a collective: how often, one after the other [default: 1].
+    #[arg(long, value_name = "N", help_heading = "Flows")]
+    pub repeat: Option<u32>,
+    /// Class of the flows, 0 to 7 [default: 3].
+    #[arg(long, value_name = "N", help_heading = "Flows")]
+    pub class: Option<u8>,
+
+    /// Payload of a full packet [default: 4096B].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
+    pub mtu: Option<u64>,
+    /// What a frame has besides, from Ethernet to FCS [default: 66B].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
+    pub header: Option<u64>,
+    /// Packets of a queue pair per acknowledgement [default: 16].
+    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
+    pub ack_every: Option<u32>,
+    /// Class of ACKs and NAKs [default: that of the data].
+    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
+    pub ack_class: Option<u8>,
+    /// Retransmission timeout [default: 4ms].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Queue pairs")]
+    pub timeout: Option<u64>,
+    /// After a loss: send everything again from there (go-back-n), or what is missing (selective) [default: go-back-n].
+    #[arg(long, value_name = "go-back-n|selective", value_parser = recovery, help_heading = "Queue pairs")]
+    pub recovery: Option<bool>,
+    /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
+    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
+    pub reordering: Option<u32>,
+    /// Most bytes of a queue pair under way; 0: no limit [default: 0].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
+    pub window: Option<u64>,
+
+    /// Buffer of each switch, which all ports share [default: 32MB].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
+    pub buffer: Option<u64>,
+    /// Which queue depth decides over a mark: that on arrival (ingress) or on leaving (egress) [default: egress].
+    #[arg(long, value_name = "WHERE", value_parser = marking, help_heading = "Switches")]
+    pub marking: Option<Marking>,
+    /// Whether the flows' class pauses senders instead of dropping [default: on].
+    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
+    pub pfc: Option<bool>,
+    /// Share of the free buffer that an ingress port (with PFC) or a queue (without) may have: 2 to the power of SONiC's dynamic_th, in percent [default: 12.5%, without PFC 100%].
+    #[arg(long, value_name = "PERCENT", value_parser = share, conflicts_with = "threshold", help_heading = "Switches")]
+    pub alpha: Option<f64>,
+    /// Instead: so many bytes (SONiC's static_th).
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
+    pub threshold: Option<u64>,
+    /// Room for what arrives at a port after it has asked for a pause [default: twice the delay at link rate, and three frames].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
+    pub headroom: Option<u64>,
+    /// A paused port goes on when it is so far below its threshold [default: 18432B].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
+    pub xon_offset: Option<u64>,
+    /// PFC watchdog: DETECTION,RESTORATION,drop or forward [default: none].
+    #[arg(long, value_name = "TIME,TIME,ACTION", value_parser = watchdog, help_heading = "Switches")]
+    pub watchdog: Option<Watchdog>,
+    /// Without PFC: packets that find no room lose their payload and go on in this class [default: they are dropped].
+    #[arg(long, value_name = "CLASS", help_heading = "Switches")]
+    pub trim: Option<u8>,
+
+    /// Whether there are CNPs and flows slow down [default: on].
+    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "DCQCN")]
+    pub control: Option<bool>,
+    /// The DCQCN parameters to start from [default: hpcc].
+    #[arg(long, value_enum, help_heading = "DCQCN")]
+    pub profile: Option<Profile>,
+    /// Set a parameter of DCQCN; counts over the profile. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "DCQCN")]
+    pub changes: Vec<Assignment>,
+
+    /// Time to simulate, at most: it ends when all flows are complete [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Run")]
+    pub duration: Option<u64>,
+    /// Where random numbers begin: the same seed, the same result to the last bit [default: 1].
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub seed: Option<u64>,
+    /// Time between two samples of the queues' depths; they are part of --json [default: none].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Run")]
+    pub sample: Option<u64>,
+}
+
+/// For [`FabricSetup::set`].
+#[derive(Parser)]
+struct OneFlag {
+    #[command(flatten)]
+    setup: FabricSetup,
+}
+
+impl FabricSetup {
+    /// Applies one setting: a flag without its dashes, a DCQCN parameter, or `kmin`, `kmax` and `pmax` of the flows' class.
+    ///
+    /// # Errors
+    /// There is no such setting, or the text is no value of it.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
+        let short = SHORTHANDS.iter().find(|short| short.0 == key);
+        if let Some((_, name, ..)) = short {
+            let name = name.replacen('3', &self.class.unwrap_or(3).to_string(), 1);
+            self.changes.push(Assignment::new(&name, text)?);
+            return Ok(());
+        }
+        if let Ok(change) = Assignment::new(key, text) {
+            self.changes.push(change);
+            return Ok(());
+        }
+        let mut line = OneFlag { setup: std::mem::take(self) };
+        let result = line.try_update_from(["fabric".to_owned(), format!("--{key}={text}")]);
+        *self = line.setup;
+        result.map_err(|error| {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            anyhow::anyhow!(
+                "{key}={}: {}",
+                error_value(&text),
+                first.strip_prefix("error: ").unwrap_or(first)
+            )
+        })
+    }
+
+    fn class(&self) -> u8 {
+        self.class.unwrap_or(3)
+    }
+
+    /// The scenario.
+    ///
+    /// # Errors
+    /// Settings contradict each other, a file cannot be read, or a value is out of range.
+    pub fn scenario(&self) -> Result<Scenario> {
+        let host_rate_bps = self.host_link.unwrap_or(100_000_000_000);
+        let cables = Cables {
+            host_rate_bps,
+            switch_rate_bps: self.switch_link.unwrap_or(host_rate_bps),
+            delay_ns: self.delay.unwrap_or(1_000),
+        };
+        let class = self.class();
+        ensure!(class <= 7, "class = {class} is out of range: allowed is 0 to 7");
+        let topology = self.topology.clone().unwrap_or(Shape::LeafSpine([4, 4, 8])).build(cables)?;
+        let seed = self.seed.unwrap_or(1);
+        let terms = Terms {
+            hosts: topology.hosts,
+            class,
+            bytes: self.size.unwrap_or(1_000_000),
+            sizes: self.sizes.clone(),
+            host_rate_bps: topology.links.first().map_or(host_rate_bps, |link| link.rate_bps),
+            load: self.load.unwrap_or(0.5),
+            until_ns: self.until.unwrap_or(2 * MS),
+            repeat: self.repeat.unwrap_or(1),
+            seed,
+        };
+        let workload: Workload = self.workload.clone().unwrap_or(Traffic::Random).build(&terms)?;
+        let settings = Settings {
+            profile: Some(self.profile.unwrap_or(Profile::Hpcc)),
+            changes: self.changes.clone(),
+            ..Settings::default()
+        };
+        let mut config = settings.config(Some(terms.host_rate_bps))?;
+        let said = |name: &str| self.changes.iter().any(|change| change.key.to_string() == name);
+        if config.scalars.rp_variant == RP_VARIANT_PAPER && !said("rate_reduce_monitor_period") {
+            // Every CNP cuts, as in the paper.
+            config.scalars.rate_reduce_monitor_period_ns = 0;
+        }
+        let mut scenario = Scenario::new(topology, workload, config);
+        scenario.seed = seed;
+        scenario.control = self.control.unwrap_or(true);
+        scenario.duration_ns = self.duration.unwrap_or(scenario.duration_ns);
+        scenario.sample_ns = self.sample;
+        self.apply_transport(&mut scenario);
+        self.apply_switching(&mut scenario);
+        let faults = self.faults.iter().map(|text| fault(text, &scenario.topology, class));
+        scenario.faults = faults.collect::<Result<_>>()?;
+        scenario.validate().context("cannot simulate this fabric")?;
+        Ok(scenario)
+    }
+
+    fn apply_transport(&self, scenario: &mut Scenario) {
+        let transport = &mut scenario.transport;
+        let bytes = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        transport.payload_bytes = self.mtu.map_or(transport.payload_bytes, bytes);
+        transport.header_bytes = self.header.map_or(transport.header_bytes, bytes);
+        transport.ack_every = self.ack_every.unwrap_or(transport.ack_every);
+        transport.ack_class = self.ack_class;
+        transport.timeout_ns = self.timeout.unwrap_or(transport.timeout_ns);
+        transport.window_bytes = self.window.unwrap_or(0);
+        if self.recovery == Some(true) {
+            let default = if self.balance == Some(Balance::Spray) { 64 } else { 0 };
+            transport.recovery = Recovery::Selective { reordering: self.reordering.unwrap_or(default) };
+        }
+    }
+
+    fn apply_switching(&self, scenario: &mut Scenario) {
+        let class = usize::from(self.class());
+        let switch = &mut scenario.switch;
+        switch.buffer_bytes = self.buffer.unwrap_or(switch.buffer_bytes);
+        switch.marking = self.marking.unwrap_or_default();
+        switch.balance = self.balance.unwrap_or_default();
+        switch.reroute_ns = self.reroute.unwrap_or(switch.reroute_ns);
+        switch.watchdog = self.watchdog;
+        switch.trim_to = self.trim;
+        let lossless = |loss: &Loss| match loss {
+            Loss::Lossless(pfc) => Some(*pfc),
+            Loss::Lossy(_) => None,
+        };
+        let Some(default) = switch.classes.iter().find_map(|class| lossless(&class.loss)) else { return };
+        let threshold = |alpha| {
+            self.threshold.map_or_else(|| Threshold::Alpha(self.alpha.unwrap_or(alpha)), Threshold::Bytes)
+        };
+        // One class has flows: the others need no room set aside for them.
+        for other in &mut switch.classes {
+            other.loss = Loss::Lossy(Threshold::Alpha(1.0));
+        }
+        let loss = if self.pfc.unwrap_or(true) {
+            Loss::Lossless(Pfc {
+                xoff: threshold(0.125),
+                headroom_bytes: self.headroom.unwrap_or(default.headroom_bytes),
+                xon_offset_bytes: self.xon_offset.unwrap_or(default.xon_offset_bytes),
+                ..default
+            })
+        } else {
+            Loss::Lossy(threshold(1.0))
+        };
+        if let Some(own) = switch.classes.get_mut(class) {
+            *own = Class { loss, schedule: if class >= 6 { Schedule::Strict } else { own.schedule } };
+        }
+    }
+}
+
+fn error_value(text: &str) -> &str {
+    text.split('\'').nth(1).unwrap_or_default()
+}
+
+/// A setting and the values it takes, as in `kmax=400KB,1600KB`; values with commas in them are parted by `;`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricAxis {
+    /// The setting.
+    pub key: String,
+    /// Its values, in order.
+    pub values: Vec<String>,
+}
+
+impl FromStr for FabricAxis {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, values) = text
+            .split_once('=')
+            .filter(|(key, values)| !key.trim().is_empty() && !values.trim().is_empty())
+            .ok_or_else(|| format!("`{text}` is not KEY=VALUE,VALUE,..., as in `kmax=400KB,1600KB`"))?;
+        let separator = if values.contains(';') { ';' } else { ',' };
+        let values: Vec<String> = values.split(separator).map(|value| value.trim().to_owned()).collect();
+        let mut probe = FabricSetup::default();
+        values
+            .iter()
+            .try_for_each(|value| probe.set(key.trim(), value))
+            .map_err(|error| error.to_string())?;
+        Ok(Self { key: key.trim().to_owned(), values })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(flags: &str) -> FabricSetup {
+        OneFlag::try_parse_from(["fabric"].into_iter().chain(flags.split_whitespace())).unwrap().setup
+    }
+
+    #[test]
+    fn flags_make_a_scenario() {
+        let scenario = setup(
+            "--topology fat-tree:4x2x2 --host-link 25g --switch-link 50g --delay 2us --workload permutation --size 3MB \
+             --recovery selective --balance spray --threshold 100KB --buffer 4MB --set rpg_ai_rate=7mbit --mtu 1KB \
+             --fault 1ms,down,tor0,agg1 --fault 2ms,storm,host3 --watchdog 2ms,3ms,drop --control off --seed 9",
+        )
+        .scenario()
+        .unwrap();
+        assert_eq!((scenario.topology.hosts, scenario.workload.flows().len(), scenario.seed), (16, 16, 9));
+        assert_eq!(scenario.transport.recovery, Recovery::Selective { reordering: 64 });
+        assert_eq!(
+            (scenario.config.scalars.rpg_ai_rate_bps, scenario.transport.payload_bytes),
+            (7_000_000, 1_000)
+        );
+        assert!(matches!(
+            scenario.switch.classes[3].loss,
+            Loss::Lossless(Pfc { xoff: Threshold::Bytes(100_000), .. })
+        ));
+        assert!(matches!(scenario.switch.classes[4].loss, Loss::Lossy(_)));
+        assert_eq!((scenario.faults.len(), scenario.control), (2, false));
+        let lossy = setup("--pfc off --alpha 50% --trim 5").scenario().unwrap();
+        assert_eq!(lossy.switch.classes[3].loss, Loss::Lossy(Threshold::Alpha(0.5)));
+        assert_eq!(lossy.switch.trim_to, Some(5));
+    }
+
+    #[test]
+    fn settings_of_a_sweep_are_flags_or_parameters() {
+        let mut setup = setup("--seed 4 --size 2MB");
+        setup.set("buffer", "8MB").unwrap();
+        setup.set("kmax", "900KB").unwrap();
+        setup.set("rpg_hai_rate", "1gbit").unwrap();
+        assert_eq!((setup.seed, setup.size, setup.buffer), (Some(4), Some(2_000_000), Some(8_000_000)));
+        assert_eq!(setup.scenario().unwrap().config.wred[3].kmax_bytes, 900_000);
+        assert!(setup.set("bufer", "1").is_err() && setup.set("buffer", "much").is_err());
+        let axis: FabricAxis = "topology=leaf-spine:2x2x2,fat-tree:4x2x2".parse().unwrap();
+        assert_eq!(axis.values.len(), 2);
+        assert!("nothing=1".parse::<FabricAxis>().is_err());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (flags, says) in [
+            (
+                "--workload incast:32",
+                "incast:32 is out of range: allowed is 1 to 31, as one of the 32 hosts receives",
+            ),
+            ("--fault 1ms,down,leaf0,leaf1", "--fault 1ms,down,leaf0,leaf1: no link joins leaf0 and leaf1"),
+            (
+                "--fault 1ms,down,leaf0,core",
+                "--fault 1ms,down,leaf0,core: there is no node `core`; they are called `host0` to `spine3`",
+            ),
+            ("--fault soon", "--fault soon: write TIME,down,NODE,NODE"),
+            ("--class 9", "class = 9 is out of range"),
+            ("--until 1us --size 1GB", "no flow starts in that time"),
+            ("--workload hpcc:/none", "/none: cannot be read"),
+        ] {
+            let refused = format!("{:#}", setup(flags).scenario().unwrap_err());
+            assert!(refused.starts_with(says), "{refused}");
+        }
+    }
+}
