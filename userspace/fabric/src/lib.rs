@@ -16,6 +16,7 @@ mod engine;
 mod host;
 pub mod ideal;
 mod outcome;
+pub mod pace;
 mod packet;
 mod pool;
 mod random;

@@ -6,7 +6,7 @@ mod send;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{CLASSES, NpFlow};
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, Params};
 use dcqcn_common::wire::cnp::RESERVED_LEN;
@@ -301,10 +301,6 @@ impl Host {
         self.wake(now_ns, slot, out);
     }
 
-    fn id(&self, dst: u32, pair: u32) -> QpId {
-        QpId { addr: [0, 0, self.number, dst], qpn: pair }
-    }
-
     /// The place of the sending end of a pair.
     fn sender(&mut self, number: u32, pair: Pair) -> u32 {
         let (local, at_dst) = self.rules.locals[number as usize];
@@ -312,7 +308,7 @@ impl Host {
         if slot != NO_SLOT {
             return slot;
         }
-        let id = self.id(pair.dst, number);
+        let id = flow_id(pair, number);
         let entropy = id.hash(self.rules.hash_seed);
         let address = Address { dst: pair.dst, at_dst, class: pair.class, entropy };
         let qp = SendQp::new(address, id, &self.params);
@@ -347,8 +343,7 @@ impl Host {
         if qp.turn != Turn::Idle || !qp.has_data(&self.rules.transport) {
             return;
         }
-        let due_ns = qp.due_ns();
-        if due_ns > now_ns {
+        if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
             qp.turn = Turn::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
             return;
@@ -397,8 +392,7 @@ impl Host {
             Some(answer) => Some((answer, None)),
             None => line.ready.pop_front().and_then(|slot| {
                 let qp = &mut self.senders[slot as usize];
-                let due_ns = qp.due_ns();
-                if due_ns > now_ns {
+                if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
                     // A cut since it stood in line.
                     qp.turn = Turn::Waiting;
                     self.agenda.at(due_ns, Event::Due, slot);
@@ -426,8 +420,8 @@ impl Host {
         if !qp.has_data(&self.rules.transport) {
             return;
         }
-        let due_ns = qp.due_ns();
-        if due_ns > self.wire.transmitter.free_ns() {
+        let free_ns = self.wire.transmitter.free_ns();
+        if let Some(due_ns) = qp.due_ns(&self.params, now_ns).filter(|due_ns| *due_ns > free_ns) {
             qp.turn = Turn::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
         } else {
@@ -522,8 +516,7 @@ impl Host {
     /// The place of the receiving end of a pair.
     fn receiver(&mut self, packet: &Packet, number: u32, pair: Pair) -> u32 {
         let (at_src, local) = self.rules.locals[number as usize];
-        let id = QpId { addr: [0, 0, pair.src, self.number], qpn: number };
-        let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, id);
+        let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
         let slot = place(&mut self.receivers, &mut self.free_receivers, qp);
         self.receives[local as usize].slot = slot;
         slot
@@ -537,8 +530,8 @@ impl Host {
         }
         let qp = &mut self.receivers[slot as usize];
         let np = match scalars.cnp_limit {
-            CNP_LIMIT_PEER => self.nps.entry(qp.src).or_insert(NpFlow::new(QpId::NONE)),
-            CNP_LIMIT_PORT => self.nps.entry(u32::MAX).or_insert(NpFlow::new(QpId::NONE)),
+            CNP_LIMIT_PEER => self.nps.entry(qp.src).or_insert(NpFlow::new(FlowId::NONE)),
+            CNP_LIMIT_PORT => self.nps.entry(u32::MAX).or_insert(NpFlow::new(FlowId::NONE)),
             _ => &mut qp.np,
         };
         if np.on_ecn_marked(now_ns, scalars.min_time_between_cnps_ns) {
@@ -639,6 +632,11 @@ impl Host {
     pub(crate) fn paused_ns(&self, now_ns: u64) -> [u64; CLASSES] {
         std::array::from_fn(|class| self.wire.paused_ns(class, now_ns))
     }
+}
+
+/// The flow of queue pair `number`, between hosts with addresses of their numbers.
+const fn flow_id(pair: Pair, number: u32) -> FlowId {
+    FlowId { src: [0, 0, 0, pair.src], receiver: QpId { addr: [0, 0, 0, pair.dst], qpn: number } }
 }
 
 /// Puts `item` in a free place, or a new one.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::FlowId;
 use dcqcn_common::layout::NpFlow;
 
 use crate::packet::{Kind, Packet};
@@ -44,7 +44,7 @@ pub(crate) struct ReceiveQp {
 }
 
 impl ReceiveQp {
-    pub(crate) fn new(src: u32, at_src: u32, class: u8, entropy: u32, id: QpId) -> Self {
+    pub(crate) fn new(src: u32, at_src: u32, class: u8, entropy: u32, id: FlowId) -> Self {
         Self {
             src,
             at_src,

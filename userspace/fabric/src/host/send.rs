@@ -5,11 +5,13 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::FlowId;
 use dcqcn_common::layout::RpFlow;
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
+use dcqcn_common::wire::bth::Stream;
 
+use crate::pace::look_again_ns;
 use crate::packet::{Kind, Packet};
 use crate::scenario::{Recovery, Transport};
 use crate::workload::Flow;
@@ -119,7 +121,7 @@ impl Repair {
 }
 
 impl SendQp {
-    pub(crate) fn new(address: Address, id: QpId, params: &Params) -> Self {
+    pub(crate) fn new(address: Address, id: FlowId, params: &Params) -> Self {
         Self {
             address,
             turn: Turn::Idle,
@@ -212,7 +214,9 @@ impl SendQp {
         };
         let (payload_bytes, ends) = self.payload(psn, transport);
         let frame_bytes = payload_bytes + transport.header_bytes;
-        if let Departure::BeyondHorizon = self.rp.on_send(params, now_ns, frame_bytes.into()) {
+        if let Departure::BeyondHorizon =
+            self.rp.on_send(params, now_ns, Stream::Requests, frame_bytes.into())
+        {
             return None;
         }
         self.since_ack_request += 1;
@@ -379,10 +383,10 @@ impl SendQp {
         Some(self.timer_ns)
     }
 
-    /// When its next packet may leave.
+    /// When to look whether its next packet may leave; `None`: it may.
     #[inline]
-    pub(crate) const fn due_ns(&self) -> u64 {
-        self.rp.pacer.next_ns
+    pub(crate) fn due_ns(&mut self, params: &Params, now_ns: u64) -> Option<u64> {
+        look_again_ns(&mut self.rp, &params.rp, now_ns)
     }
 
     /// Whether it has nothing under way and nothing to send.

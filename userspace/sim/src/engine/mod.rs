@@ -34,6 +34,7 @@ use self::sender::Sender;
 use self::tcp::Tcp;
 use super::{Counters, Outcome, RoceGroup, Scenario, SimError, Work};
 use dcqcn_fabric::Random;
+use dcqcn_fabric::pace::look_again_ns;
 
 /// Events between two reports of progress: some ten milliseconds.
 const REPORT_EVERY: u64 = 1 << 16;
@@ -165,11 +166,8 @@ impl Simulation<'_> {
         let now_ns = self.now_ns;
         match event {
             Event::Due(flow) => {
-                let qp = &mut self.qps[flow as usize];
-                qp.turn = Turn::Ready;
-                let sender = qp.sender;
-                self.senders[sender as usize].ready.push_back(flow);
-                self.pump(sender);
+                self.qps[flow as usize].turn = Turn::Idle;
+                self.wake(flow);
             }
             Event::LinkFree(sender) => self.on_link_free(sender),
             Event::Timer(flow) => {
@@ -279,9 +277,10 @@ impl Simulation<'_> {
                 if qp.turn != Turn::Idle || !qp.has_data() {
                     return;
                 }
-                if qp.rp.pacer.next_ns > self.now_ns {
+                let rp = &self.params[qp.group as usize].rp;
+                if let Some(due_ns) = look_again_ns(&mut qp.rp, rp, self.now_ns) {
                     qp.turn = Turn::Waiting;
-                    self.agenda.at(qp.rp.pacer.next_ns, Event::Due(flow));
+                    self.agenda.at(due_ns, Event::Due(flow));
                     return;
                 }
                 qp.turn = Turn::Ready;

@@ -1,7 +1,7 @@
 //! A RoCE flow: both ends of a reliable connection's queue pair.
 //!
 //! The sender is a NIC with hardware pacing: it asks the flow's rate machine and pacer at the moment a packet leaves, and
-//! the gap after that packet has the rate of that moment. Lost packets are recovered by going back to the first one
+//! the gap after that packet follows the rate. Lost packets are recovered by going back to the first one
 //! missing, as the InfiniBand Architecture Specification has it (vol. 1, §9.7, reliable service): the receiver says NAK once
 //! per gap and is silent then until the missing packet arrives, so the loss of a retransmission costs a timeout.
 

@@ -1,0 +1,55 @@
+//! When a queue pair's next packet may leave, while its rate changes.
+
+use dcqcn_common::layout::RpFlow;
+use dcqcn_common::rate::RpParams;
+
+/// When to look whether the next packet of `flow` may leave: now, or at this later time.
+///
+/// That is when the gap behind its last packet is over at the rate in force, or before that when the increase timer expires,
+/// as the gap follows the rate. A CNP puts it off: who looks too soon looks again.
+#[inline]
+#[must_use]
+pub fn look_again_ns(flow: &mut RpFlow, rp: &RpParams, now_ns: u64) -> Option<u64> {
+    if flow.machine.active == 0 {
+        return (flow.pacer.next_ns > now_ns).then_some(flow.pacer.next_ns);
+    }
+    flow.advance(rp, now_ns);
+    let next_ns = flow.pacer.next_ns;
+    (next_ns > now_ns).then(|| next_ns.min(flow.machine.next_increase_ns).max(now_ns + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::flow::FlowId;
+    use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
+    use dcqcn_common::wire::bth::Stream;
+
+    use super::*;
+
+    #[test]
+    fn a_gap_that_was_long_when_it_began_gets_shorter() {
+        let mut config = Config::DEFAULT;
+        let scalars = &mut config.scalars;
+        (scalars.link_rate_bps, scalars.pacer, scalars.rpg_min_rate_bps) =
+            (100_000_000_000, PACER_FQ, 10_000_000);
+        scalars.rate_reduce_monitor_period_ns = 0;
+        scalars.pacing_credit_ns = 0;
+        let params = Params::new(&config, Port::new(1, 1, 1)).unwrap();
+        let mut flow = RpFlow::new(FlowId::NONE, &params.rp);
+        for cnp in 0..40 {
+            flow.on_cnp(&params.rp, cnp * 1_000);
+        }
+        let now_ns = 40_000;
+        let _ = flow.on_send(&params, now_ns, Stream::Requests, 4_096);
+        let frozen_ns = flow.pacer.next_ns;
+        assert!(frozen_ns > now_ns + 3_000_000, "4 KB at the floor of 10 Mb/s");
+        let mut looks = 0;
+        let mut at_ns = now_ns;
+        while let Some(later_ns) = look_again_ns(&mut flow, &params.rp, at_ns) {
+            assert!(later_ns > at_ns);
+            at_ns = later_ns;
+            looks += 1;
+        }
+        assert!(at_ns < now_ns + 1_500_000 && looks > 2, "{at_ns} after {looks} looks");
+    }
+}
