@@ -32,13 +32,13 @@ Examples:
   # lossy, and what is missing is sent again
   dcqcn sim fabric --workload permutation --size 2MB --pfc off --recovery selective
   # a collective on a fat tree
-  dcqcn sim fabric --topology fat-tree:4x2x2 --workload all-reduce --size 4MB --sweep balance=ecmp,spray
+  dcqcn sim fabric --topology fat-tree:4x2x2 --workload all-reduce --sweep balance=ecmp,spray
   # a pause storm, and the watchdog
   dcqcn sim fabric --fault 100us,storm,host3 --watchdog 1ms,2ms,drop --duration 20ms
   # flow sizes, flows and topologies in HPCC's formats; a line per flow
-  dcqcn sim fabric --topology file:fat.txt --sizes WebSearch_distribution.txt --load 50% --until 10ms --csv flows.csv
+  dcqcn sim fabric --topology file:fat.txt --sizes WebSearch_distribution.txt --csv flows.csv
   # a graph of one's own
-  dcqcn sim fabric --example > fabric.toml && dcqcn sim fabric --topology file:fabric.toml --workload incast:2")]
+  dcqcn sim fabric --example > mine.toml && dcqcn sim fabric --topology file:mine.toml")]
 pub(super) struct FabricArgs {
     #[command(flatten)]
     setup: FabricSetup,

@@ -47,7 +47,7 @@ Examples:
   # a sweep on all cores, one table
   dcqcn sim incast --flows 16 --sweep kmax=200KB,400KB,1MB --sweep profile=paper,nvidia
   # a scenario of one's own
-  dcqcn sim example > mine.toml && dcqcn sim mine.toml --duration 50ms --plot mine"
+  dcqcn sim example > mine.toml && dcqcn sim mine.toml --duration 150ms --plot mine"
 )]
 pub(super) struct SimArgs {
     #[command(subcommand)]
