@@ -127,7 +127,7 @@ impl Workload {
         let mut pairs = Pairs::new(class);
         let mut known: Vec<Known> = vec![Known::new(); traces.len()];
         // The n-th collective of a group of ranks is the same in all of their traces; so is the n-th message between two.
-        let mut collectives: Vec<((String, usize), Vec<(usize, &Node)>)> = Vec::new();
+        let mut collectives: Vec<Vec<(usize, &Node)>> = Vec::new();
         let mut places: HashMap<(String, usize), usize> = HashMap::new();
         let mut sent: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
         let mut received: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
@@ -163,11 +163,11 @@ impl Workload {
                         let count = counts.entry(group.clone()).or_default();
                         *count += 1;
                         let key = (group, *count);
-                        let place = *places.entry(key.clone()).or_insert_with(|| {
-                            collectives.push((key, Vec::new()));
+                        let place = *places.entry(key).or_insert_with(|| {
+                            collectives.push(Vec::new());
                             collectives.len() - 1
                         });
-                        collectives[place].1.push((rank, node));
+                        collectives[place].push((rank, node));
                         // What it waits for; who waits for it is told of its end below.
                         (workload.compute(host, 0), Wait::Delivered)
                     }
@@ -196,7 +196,7 @@ impl Workload {
             }
         }
         let mut ends: Vec<HashMap<u64, u32>> = vec![HashMap::new(); traces.len()];
-        for (_, members) in &collectives {
+        for members in &collectives {
             let Some(&(first, node)) = members.first() else { continue };
             let Some(collective) = node.collective() else {
                 let what = format!(
