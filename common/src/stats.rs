@@ -117,6 +117,8 @@ stats! {
     NpFlowExpired = "np_flow_expired",
     /// Packets without data (READ requests, atomics, ACKs) that wait for those of their queue pair ahead of them.
     RpInOrder = "rp_in_order_packets",
+    /// CNPs sent for marks that came within the interval of the CNP before, when that was over (`np_window` both).
+    NpCnpWindowEnd = "np_cnp_window_end",
     /// Data packets that pass unpaced because every place their flow could have in the RP table is in use.
     RpTableFull = "rp_table_full",
 }

@@ -23,6 +23,13 @@ pub const CNP_LIMIT_PEER: u64 = 1;
 /// `cnp_limit`: one interval for the whole interface.
 pub const CNP_LIMIT_PORT: u64 = 2;
 
+/// Words of `np_window`: when marks are answered that come within `min_time_between_cnps` of a CNP.
+pub const NP_WINDOWS: &[&str] = &["start", "both"];
+/// `np_window`: never; a CNP goes out at once for the first mark after that time, and so at the start of each window.
+pub const NP_WINDOW_START: u64 = 0;
+/// `np_window`: by a CNP at the end of that time (DCQCN, SIGCOMM'15, §3.1), which begins the next window.
+pub const NP_WINDOW_BOTH: u64 = 1;
+
 /// Words of `pacer`.
 pub const PACERS: &[&str] = &["none", "fq", "htb"];
 /// `pacer`: flows are not held to their rate.
@@ -75,6 +82,8 @@ parameters! {
 
         /// Shortest time between two CNPs for one `cnp_limit` (paper: tau, 50 us).
         min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
+        /// Whether marks within that time of a CNP are answered when it is over (`both`, as in the paper), or not (`start`).
+        np_window = NP_WINDOW_BOTH, "np_window", Unit::Choice(NP_WINDOWS), 0, 1, "";
         /// What one CNP interval is kept for.
         cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
         /// DSCP of CNPs.

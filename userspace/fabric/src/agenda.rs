@@ -33,16 +33,18 @@ pub(crate) enum Event {
     Due = 5,
     /// A QP's retransmission timer, set too early rather than anew at every packet.
     Timer = 6,
+    /// The window of a CNP is over, in which its QP was marked.
+    Window = 7,
     /// A port has sent its packet.
-    Done = 7,
+    Done = 8,
     /// The watchdog looks at the queues.
-    Watchdog = 8,
+    Watchdog = 9,
     /// A sample of the queues is due.
-    Sample = 9,
+    Sample = 10,
 }
 
 impl Event {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Fault,
         Self::Arrival,
         Self::Notice,
@@ -50,6 +52,7 @@ impl Event {
         Self::Start,
         Self::Due,
         Self::Timer,
+        Self::Window,
         Self::Done,
         Self::Watchdog,
         Self::Sample,
@@ -125,7 +128,7 @@ mod tests {
     proptest! {
         #[test]
         fn events_come_in_order_whoever_entered_them_first(
-            events in proptest::collection::vec((0u64..50, 0usize..10, 0u32..5), 0..100),
+            events in proptest::collection::vec((0u64..50, 0usize..11, 0u32..5), 0..100),
         ) {
             let taken = |order: &mut dyn Iterator<Item = (u64, usize, u32)>| {
                 let mut agenda = Agenda::default();

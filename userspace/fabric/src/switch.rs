@@ -180,7 +180,7 @@ impl Switch {
                 Event::Watchdog => self.on_watchdog(now_ns, out),
                 Event::Sample => self.on_sample(now_ns),
                 Event::Fault => self.on_change(now_ns, index as usize, out),
-                Event::Notice | Event::Post | Event::Start | Event::Due | Event::Timer => {}
+                Event::Notice | Event::Post | Event::Start | Event::Due | Event::Timer | Event::Window => {}
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{CLASSES, NpFlow};
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, Params};
+use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_BOTH, Params};
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
 use self::receive::{Answer, ReceiveQp};
@@ -234,6 +234,7 @@ impl Host {
                     }
                 }
                 Event::Timer => self.on_timer(now_ns, index, out),
+                Event::Window => self.on_window(now_ns, index, out),
                 Event::Start => self.on_start(now_ns, out),
                 Event::Notice => self.on_notice(now_ns, index),
                 Event::Post => self.post(now_ns, index, out),
@@ -528,18 +529,34 @@ impl Host {
         if !self.rules.control || scalars.np_enable == 0 {
             return;
         }
-        let qp = &mut self.receivers[slot as usize];
-        let np = match scalars.cnp_limit {
-            CNP_LIMIT_PEER => self.nps.entry(qp.src).or_insert(NpFlow::new(FlowId::NONE)),
-            CNP_LIMIT_PORT => self.nps.entry(u32::MAX).or_insert(NpFlow::new(FlowId::NONE)),
-            _ => &mut qp.np,
-        };
-        if np.on_ecn_marked(now_ns, scalars.min_time_between_cnps_ns) {
-            let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
-            self.counters.cnps_sent += 1;
-            let cnp = Answer { kind: Kind::Cnp, psn: 0, named_psn: 0, trimmed: false };
-            self.answer(src, at_src, self.rules.cnp_class, entropy, cnp);
+        let interval_ns = scalars.min_time_between_cnps_ns;
+        let at_window_end = scalars.np_window == NP_WINDOW_BOTH;
+        let np = limiter(&mut self.nps, &mut self.receivers[slot as usize], scalars.cnp_limit);
+        let was_pending = np.pending != 0;
+        if np.on_ecn_marked(now_ns, interval_ns) {
+            self.send_cnp(slot);
+        } else if at_window_end && !was_pending {
+            self.agenda.at(np.last_cnp_ns + interval_ns, Event::Window, slot);
         }
+    }
+
+    /// The window of a CNP is over: marks within it are answered, unless a later one was since.
+    fn on_window(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
+        let scalars = &self.params.config.scalars;
+        let Some(qp) = self.receivers.get_mut(slot as usize) else { return };
+        let np = limiter(&mut self.nps, qp, scalars.cnp_limit);
+        if np.on_window_end(now_ns, scalars.min_time_between_cnps_ns) {
+            self.send_cnp(slot);
+            self.pump(now_ns, out);
+        }
+    }
+
+    fn send_cnp(&mut self, slot: u32) {
+        let qp = &self.receivers[slot as usize];
+        let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
+        self.counters.cnps_sent += 1;
+        let cnp = Answer { kind: Kind::Cnp, psn: 0, named_psn: 0, trimmed: false };
+        self.answer(src, at_src, self.rules.cnp_class, entropy, cnp);
     }
 
     /// Puts an answer in line. Those to data of `class` are in that class unless they have one of their own.
@@ -579,7 +596,7 @@ impl Host {
             Kind::Cnp => {
                 self.counters.cnps_handled += 1;
                 if self.params.config.scalars.rp_enable != 0 {
-                    qp.rp.on_cnp(&self.params.rp, now_ns);
+                    qp.rp.on_cnp(&self.params.rp, now_ns, &mut qp.debt);
                 }
                 return;
             }
@@ -631,6 +648,15 @@ impl Host {
     /// How long its link was paused, by class.
     pub(crate) fn paused_ns(&self, now_ns: u64) -> [u64; CLASSES] {
         std::array::from_fn(|class| self.wire.paused_ns(class, now_ns))
+    }
+}
+
+/// Who limits the CNPs of a QP.
+fn limiter<'a>(nps: &'a mut HashMap<u32, NpFlow>, qp: &'a mut ReceiveQp, cnp_limit: u64) -> &'a mut NpFlow {
+    match cnp_limit {
+        CNP_LIMIT_PEER => nps.entry(qp.src).or_insert(NpFlow::new(FlowId::NONE)),
+        CNP_LIMIT_PORT => nps.entry(u32::MAX).or_insert(NpFlow::new(FlowId::NONE)),
+        _ => &mut qp.np,
     }
 }
 

@@ -9,7 +9,7 @@ use dcqcn_common::flow::FlowId;
 use dcqcn_common::layout::RpFlow;
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
-use dcqcn_common::wire::bth::Stream;
+use dcqcn_common::rate::Debt;
 
 use crate::pace::look_again_ns;
 use crate::packet::{Kind, Packet};
@@ -62,6 +62,8 @@ pub(crate) struct SendQp {
     timer_ns: u64,
     /// Reaction point.
     pub(crate) rp: RpFlow,
+    /// Where it reckons.
+    pub(crate) debt: Debt,
     next_psn: u32,
     unacknowledged_psn: u32,
     /// Behind the last packet posted, and behind the last ever sent.
@@ -127,6 +129,7 @@ impl SendQp {
             turn: Turn::Idle,
             timer_ns: 0,
             rp: RpFlow::new(id, &params.rp),
+            debt: Debt::NONE,
             next_psn: 0,
             unacknowledged_psn: 0,
             end_psn: 0,
@@ -214,8 +217,7 @@ impl SendQp {
         };
         let (payload_bytes, ends) = self.payload(psn, transport);
         let frame_bytes = payload_bytes + transport.header_bytes;
-        if let Departure::BeyondHorizon =
-            self.rp.on_send(params, now_ns, Stream::Requests, frame_bytes.into())
+        if let Departure::BeyondHorizon = self.rp.on_send(params, now_ns, frame_bytes.into(), &mut self.debt)
         {
             return None;
         }
@@ -386,7 +388,7 @@ impl SendQp {
     /// When to look whether its next packet may leave; `None`: it may.
     #[inline]
     pub(crate) fn due_ns(&mut self, params: &Params, now_ns: u64) -> Option<u64> {
-        look_again_ns(&mut self.rp, &params.rp, now_ns)
+        look_again_ns(&mut self.rp, &params.rp, now_ns, &mut self.debt)
     }
 
     /// Whether it has nothing under way and nothing to send.
