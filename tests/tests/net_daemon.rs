@@ -20,7 +20,7 @@ use dcqcn_common::params::Params;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_params::Role;
 use dcqcn_plane::attach;
