@@ -493,6 +493,6 @@ mod tests {
     fn tables_are_markdown() {
         let rows = [vec!["1".to_owned(), "2".to_owned()]];
         let text = table(&["incast"], &["a", "b"], &rows);
-        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```\ndcqcn sim incast\n```\n");
+        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```\ndcqcn-lab sim incast\n```\n");
     }
 }

@@ -8,7 +8,7 @@ mod settings;
 mod start;
 
 pub use complete::{iface, iface_or_key, iface_or_key_value, key_value};
-pub use output::{JSON_VERSION, Output, explain};
+pub use output::{Output, explain};
 pub use package::{GenerateCommand, Page};
 pub use settings::{SettingsArgs, read_file};
 pub use start::{FAILED, log_to_stderr, run};

@@ -3,11 +3,8 @@
 use std::fmt::{self, Write as _};
 use std::io::Write;
 
+use dcqcn_support::JSON_VERSION;
 use serde::Serialize;
-
-/// Version of the JSON forms, in every object that `--json` prints. It grows when a field goes away or gets another meaning;
-/// a new field does not change it. The forms are in docs/json.md.
-pub const JSON_VERSION: u32 = 1;
 
 #[derive(Serialize)]
 struct Versioned<'a, T> {

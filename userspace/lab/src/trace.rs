@@ -32,7 +32,7 @@ The engine `kernel` needs root and attaches nothing. It sends whole packets: BYT
 
 Examples:
   dcqcn-lab trace events.csv --line-rate 40g
-  dcqcn-lab trace events.csv --profile nvidia --line-rate 100g --expand --out rates.csv --plot rates.svg
+  dcqcn-lab trace events.csv --profile nvidia --line-rate 100g --expand --plot rates.svg
   dcqcn-lab trace events.csv --line-rate 40g --set rpg_hai_rate=400mbit --set rpg_byte_reset=0
   dcqcn-lab trace - --line-rate 25g --json | jq -c 'select(.event == \"cnp\")'
   dcqcn-lab trace events.csv --line-rate 40g --engine kernel > kernel.csv")]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_control::audit::{Follow, Log};
+use dcqcn_audit::{Follow, Log};
 use dcqcn_netlink::netns;
 use dcqcn_plane::attach;
 use dcqcn_plane::events::Reader;

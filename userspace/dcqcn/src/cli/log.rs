@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_control::audit::{Contents, Entry, Log, What};
+use dcqcn_audit::{Contents, Entry, Log, What};
 use dcqcn_support::render::{Table, printable};
 use serde::Serialize;
 

@@ -6,8 +6,8 @@ use anyhow::bail;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
+use dcqcn_audit as audit;
 use dcqcn_common::params::Config;
-use dcqcn_control::audit;
 use dcqcn_params::{Assignment, Profile, SetError};
 use dcqcn_plane::attach::{self, Change, Info, Refused};
 

@@ -43,6 +43,8 @@ impl Bytes<'_> {
 /// One packet of the capture.
 #[derive(Debug, Serialize)]
 pub(super) struct Line<'a> {
+    /// [`JSON_VERSION`].
+    pub(super) json_version: u32,
     /// Its number, from 0.
     pub(super) index: u64,
     /// When, in the time of the run.

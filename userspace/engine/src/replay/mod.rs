@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use crate::{Bmv2, Engine, Hook, Kernel, Meta, Outcome, Reference, Verdict};
 pub use capture::{Capture, CaptureError, Captured};
+use dcqcn_support::JSON_VERSION;
 use dcqcn_view::{FlowRow, NpFlowRow};
 use departures::Departures;
 use line::{Bytes, Emitted, Flow, Left, Line};
@@ -252,6 +253,7 @@ impl Seen {
         let (parse, left_alone) = line::parse(&packet.data, params);
         let emitted: Vec<_> = self.outcome.emitted.iter().map(|sent| Emitted::new(sent, params)).collect();
         let packet = Line {
+            json_version: JSON_VERSION,
             index,
             time_ns: now_ns,
             length: packet.length,

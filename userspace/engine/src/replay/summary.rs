@@ -13,6 +13,8 @@ use crate::{Hook, Outcome, Verdict};
 /// Counts over all packets of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Summary {
+    /// [`dcqcn_support::JSON_VERSION`].
+    pub json_version: u32,
     /// What ran the hooks.
     pub engine: EngineKind,
     /// Where the packets met the data plane.
@@ -44,6 +46,7 @@ pub struct Summary {
 impl Summary {
     pub(super) fn new(engine: EngineKind, hook: Hook) -> Self {
         Self {
+            json_version: dcqcn_support::JSON_VERSION,
             engine,
             hook,
             packets: 0,

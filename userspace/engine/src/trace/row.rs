@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use dcqcn_common::rate::{RateMachine, RpParams};
+use dcqcn_support::JSON_VERSION;
 use dcqcn_view::RateRow;
 use serde::Serialize;
 
@@ -69,7 +70,13 @@ impl Format {
         match self {
             Self::Csv => writeln!(output, "{row}"),
             Self::Json => {
-                serde_json::to_writer(&mut *output, row)?;
+                #[derive(Serialize)]
+                struct Versioned<'a> {
+                    json_version: u32,
+                    #[serde(flatten)]
+                    row: &'a Row,
+                }
+                serde_json::to_writer(&mut *output, &Versioned { json_version: JSON_VERSION, row })?;
                 output.write_all(b"\n")
             }
         }

@@ -81,7 +81,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::audit::What;
+    use crate::What;
 
     fn reasons(follow: &mut Follow) -> Vec<String> {
         let reason = |entry: Entry| match entry.what {
