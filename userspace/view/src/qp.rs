@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use dcqcn_common::layout::RpFlow;
 use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
-use dcqcn_params::qp::address;
+use dcqcn_params::qp::ip;
 use serde::Serialize;
 
 /// Where a flow's rate machine stands.
@@ -36,9 +36,11 @@ impl RateRow {
     }
 }
 
-/// A flow that leaves here, named by the QP that receives it: the form it has in every command.
+/// A flow that leaves here, the packets of one address to the QP that receives them: the form it has in every command.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowRow {
+    /// The sender.
+    pub source: IpAddr,
     /// The receiver.
     pub address: IpAddr,
     /// The receiver's QPN.
@@ -70,8 +72,9 @@ impl FlowRow {
         // The machine is lazy: what fell due since the last packet has not happened yet.
         machine.advance(p, now_ns);
         Self {
-            address: address(&flow.id),
-            qpn: flow.id.qpn,
+            source: ip(flow.id.src),
+            address: ip(flow.id.receiver.addr),
+            qpn: flow.id.receiver.qpn,
             state: state(&machine, p),
             rate: RateRow::new(&machine, p, now_ns),
             packets: flow.packets,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcqcn_common::events::{Event, EventKind};
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{Counters, NpFlow, Pair, PairSource};
 use dcqcn_common::params::Config;
 use dcqcn_params::Key;
@@ -32,7 +32,7 @@ fn names(value: &Value, all: &mut Vec<String>) {
 #[test]
 fn every_field_is_in_the_page() {
     let reading = reading("eth0", 10, 2);
-    let np = vec![NpFlow::new(QpId::NONE)];
+    let np = vec![NpFlow::new(FlowId::NONE)];
     let pairs = vec![(QpId::NONE, Pair { qpn: 7, source: PairSource::Cm as u32 })];
     let flows =
         FlowsReport::new("eth0".into(), &reading.params, reading.at_ns, reading.rp.clone(), np, pairs);

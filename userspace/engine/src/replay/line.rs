@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use dcqcn_common::classify::{Frame, Kind, Roce, classify};
+use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::params::Params;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
@@ -190,10 +190,12 @@ impl Parse {
                 _ => "ce",
             },
             opcode: roce.opcode.name(),
-            kind: match roce.kind() {
-                Kind::Data => "data",
-                Kind::Control => "control",
-                Kind::Cnp => "cnp",
+            kind: if roce.congests() {
+                "data"
+            } else if roce.is_cnp() {
+                "cnp"
+            } else {
+                "control"
             },
             dest_qpn: roce.dest_qpn,
             source_qpn: roce.source_qpn(frame),
