@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::io::Write;
 
 use dcqcn_support::JSON_VERSION;
+use dcqcn_support::causes::told;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -95,14 +96,10 @@ impl<'a> Output<'a> {
 #[must_use]
 pub fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    let mut last = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        let label = if last.is_empty() { "error: " } else { "  because: " };
-        if last.is_empty() || !last.contains(&cause) {
-            // Writing into a `String` cannot fail.
-            let _ = writeln!(text, "{label}{cause}");
-            last = cause;
-        }
+    for (depth, cause) in told(error.as_ref()).into_iter().enumerate() {
+        let label = if depth == 0 { "error: " } else { "  because: " };
+        // Writing into a `String` cannot fail.
+        let _ = writeln!(text, "{label}{cause}");
     }
     text
 }

@@ -1,7 +1,6 @@
 //! `sim`: DCQCN at link speeds that no test machine has.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -13,6 +12,7 @@ use dcqcn_sim::report::{Report, title, write_series};
 use dcqcn_sim::sweep::{Axis, Run, combinations, run_all};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
 use dcqcn_sim::{Scenario, file, plot};
+use dcqcn_support::file::Replacement;
 
 use dcqcn_cli::Output;
 
@@ -327,9 +327,9 @@ fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
 
 fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
-    let mut file = BufWriter::new(File::create(path).with_context(failed)?);
+    let mut file = Replacement::create(path).with_context(failed)?;
     write(&mut file).with_context(failed)?;
-    file.flush().with_context(failed)
+    file.finish().with_context(failed)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `trace`: events of one flow through the rate machine.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use dcqcn_engine::trace::{self, EngineKind, Format, Options, Picture};
 use dcqcn_params::{Assignment, SetError, Settings};
-use tempfile::NamedTempFile;
+use dcqcn_support::file::Replacement;
 
 use dcqcn_cli::{Output, SettingsArgs};
 
@@ -90,7 +90,7 @@ impl TraceArgs {
             Some(path) => {
                 let failed = || format!("cannot write {}", path.display());
                 let mut rows = Replacement::create(path).with_context(failed)?;
-                trace::run(&options, &name, events, &mut rows.writer, curves.as_mut())?;
+                trace::run(&options, &name, events, &mut rows, curves.as_mut())?;
                 rows.finish().with_context(failed)?;
             }
         }
@@ -115,48 +115,10 @@ fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     })
 }
 
-/// A file that takes the place of another once it is complete. What is no plain file (a pipe, a terminal) cannot be
-/// replaced and is written as it is.
-struct Replacement {
-    writer: BufWriter<File>,
-    pending: Option<(NamedTempFile, PathBuf)>,
-}
-
-impl Replacement {
-    fn create(path: &Path) -> io::Result<Self> {
-        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            let file = File::options().write(true).open(path)?;
-            return Ok(Self { writer: BufWriter::new(file), pending: None });
-        }
-        // A link stays one: what it leads to is replaced.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let temporary = temporary(directory.unwrap_or(Path::new(".")))?;
-        let writer = BufWriter::new(temporary.as_file().try_clone()?);
-        Ok(Self { writer, pending: Some((temporary, path)) })
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.writer.flush()?;
-        if let Some((temporary, path)) = self.pending {
-            if let Ok(found) = fs::metadata(&path) {
-                temporary.as_file().set_permissions(found.permissions())?;
-            }
-            temporary.persist(path)?;
-        }
-        Ok(())
-    }
-}
-
-/// A file with the permissions of any new one.
-fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let permissions = fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(".dcqcn-trace-").permissions(permissions).tempfile_in(directory)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use clap::Parser;
 
     use super::*;

@@ -1,9 +1,7 @@
 //! `config diff` and `config show`: what is in force against a file or a profile, and as a file.
 
 use std::fmt;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
@@ -13,6 +11,7 @@ use dcqcn_params::{
     PacerChoice, Profile, Settings, XdpModeChoice, changes_from_default, differing, parse_word, to_toml, word,
 };
 use dcqcn_plane::attach::{self, Info};
+use dcqcn_support::file::replace;
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
@@ -186,7 +185,7 @@ impl ShowArgs {
         let attach::Attachment { info, maps } = attach::open(&iface)?;
         let toml = saved(&info, &maps.params()?.config);
         if let Some(path) = &path {
-            replace(path, toml.as_bytes())?;
+            replace(path, toml.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let file = path.map(|path| path.display().to_string());
         match (&file, out.is_json()) {
@@ -214,19 +213,6 @@ fn saved(info: &Info, config: &Config) -> String {
         ));
     }
     header + &to_toml(&settings)
-}
-
-/// Writes a file so that a reader sees the old one or the new one, whole.
-pub(super) fn replace(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let readable = std::fs::Permissions::from_mode(0o644);
-    let file = tempfile::Builder::new().permissions(readable).tempfile_in(directory);
-    let mut file = file.with_context(failed)?;
-    file.write_all(content).with_context(failed)?;
-    file.as_file().sync_all().with_context(failed)?;
-    file.persist(path).map_err(|error| error.error).with_context(failed)?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -279,18 +265,5 @@ mod tests {
         let keys: Vec<_> =
             against_file(&info(), &running(&[]), &switch).unwrap().into_iter().map(|d| d.key).collect();
         assert_eq!(keys, ["role", "cp_enable", "np_enable", "rp_enable"]);
-    }
-
-    #[test]
-    fn a_file_is_replaced_whole_or_left() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("x.toml");
-        replace(&path, b"one").unwrap();
-        replace(&path, b"two").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"two");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
-        let refused = replace(Path::new("/nonexistent/x.toml"), b"").unwrap_err().to_string();
-        assert_eq!(refused, "cannot write /nonexistent/x.toml");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use dcqcn_cli::Output;
 use dcqcn_params::sonic::{self, Database, Export, Import, Unmapped};
 use dcqcn_plane::attach;
+use dcqcn_support::file::replace;
 use dcqcn_view::{ChangeReport, Source};
 use serde::Serialize;
 
-use super::diff::replace;
 use super::targets;
 
 /// Gives an interface what a switch's config_db.json says for a port.
@@ -87,6 +88,6 @@ pub(super) fn export(
     };
     let mut text = serde_json::to_vec_pretty(&tables)?;
     text.push(b'\n');
-    replace(&path, &text)?;
+    replace(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     out.text(&format!("{iface} is written to {}\n", path.display()))
 }

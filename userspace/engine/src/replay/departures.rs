@@ -2,11 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::Path;
 use std::time::Duration;
 
+use dcqcn_support::file::Replacement;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, PcapResult, TsResolution};
 
@@ -15,7 +14,7 @@ const SNAPLEN: u32 = 262_144;
 
 /// A pcap file with nanoseconds.
 pub(super) struct Departures {
-    writer: PcapWriter<BufWriter<File>>,
+    writer: PcapWriter<Replacement>,
     /// Earliest first; among equals the one that came first.
     waiting: BinaryHeap<Reverse<Departure>>,
     count: u64,
@@ -31,7 +30,7 @@ struct Departure {
 
 impl Departures {
     pub(super) fn create(path: &Path) -> PcapResult<Self> {
-        let file = File::create(path).map_err(pcap_file::PcapError::IoError)?;
+        let file = Replacement::create(path).map_err(pcap_file::PcapError::IoError)?;
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
             endianness: Endianness::native(),
@@ -39,7 +38,7 @@ impl Departures {
             ts_resolution: TsResolution::NanoSecond,
             ..PcapHeader::default()
         };
-        let writer = PcapWriter::with_header(BufWriter::new(file), header)?;
+        let writer = PcapWriter::with_header(file, header)?;
         Ok(Self { writer, waiting: BinaryHeap::new(), count: 0 })
     }
 
@@ -63,7 +62,6 @@ impl Departures {
     /// Writes the rest.
     pub(super) fn finish(mut self) -> PcapResult<()> {
         self.flush_until(u64::MAX)?;
-        let file = self.writer.into_writer().into_inner();
-        file.map(drop).map_err(|error| pcap_file::PcapError::IoError(error.into_error()))
+        self.writer.into_writer().finish().map_err(pcap_file::PcapError::IoError)
     }
 }
