@@ -24,20 +24,29 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
 /// Sets up, and builds these binaries for release, all in one go.
 pub(crate) fn release(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
+    build(workspace, "release", binaries)
+}
+
+/// As [`release`], but optimised as a whole.
+pub(crate) fn dist(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
+    build(workspace, "dist", binaries)
+}
+
+fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()> {
     let toolchain = toolchain::setup(workspace)?;
     let object = object(workspace, &toolchain)?;
 
     let names: Vec<&str> = binaries.iter().map(|(name, _)| *name).collect();
-    header(format_args!("{}, release", names.join(" and ")));
+    header(format_args!("{}, profile {profile}", names.join(" and ")));
     let mut command = workspace.cargo("build");
-    command.arg("--release");
+    command.args(["--profile", profile]);
     for (name, package) in binaries {
         command.args(["--package", package, "--bin", name]);
     }
     stream(&mut command)?;
     eprintln!("   eBPF object  {} ({} bytes)", workspace.shown(&object), size_bytes(&object)?);
     for name in names {
-        let binary = workspace.release(name);
+        let binary = workspace.built(profile, name);
         eprintln!("   command      {} ({} bytes)", workspace.shown(&binary), size_bytes(&binary)?);
     }
     Ok(())

@@ -28,11 +28,15 @@ const COMPLETIONS: [(&str, &str); 3] = [
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 const MAN: &str = "usr/share/man";
 
-/// Builds the release binary and its package.
+/// Builds the command as it is packaged, and its package.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    build::release(workspace, &[build::COMMAND])?;
+    build::dist(workspace, &[build::COMMAND])?;
     header("Debian package");
-    let package = package(workspace.root(), &workspace.binary(), &workspace.host_target().join("deb"))?;
+    let package = package(
+        workspace.root(),
+        &workspace.built("dist", build::COMMAND.0),
+        &workspace.host_target().join("deb"),
+    )?;
     stream(Command::new("dpkg-deb").arg("--info").arg(&package))?;
     eprintln!("   package      {}", workspace.shown(&package));
     Ok(())
