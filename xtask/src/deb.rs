@@ -12,10 +12,11 @@ use crate::run::{capture, find_program, header, stream};
 use crate::workspace::Workspace;
 
 /// Files of the repository: where they are, where they go.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("dist/dcqcn.toml", "etc/dcqcn/dcqcn.toml"),
     ("dist/systemd/dcqcn.service", "usr/lib/systemd/system/dcqcn.service"),
     ("dist/systemd/run-dcqcn-bpf.mount", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+    ("dist/systemd/dcqcn-soft-roce@.service", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
     ("README.md", "usr/share/doc/dcqcn/README.md"),
     ("docs", "usr/share/doc/dcqcn/docs"),
 ];
@@ -169,6 +170,7 @@ mod tests {
             ("-rw-r--r-- root/root", "etc/dcqcn/dcqcn.toml"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn.service"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+            ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
             ("-rw-r--r-- root/root", "usr/share/man/man1/dcqcn.1.gz"),
             ("-rw-r--r-- root/root", "usr/share/bash-completion/completions/dcqcn"),
             ("-rw-r--r-- root/root", "usr/share/zsh/vendor-completions/_dcqcn"),
@@ -188,9 +190,9 @@ mod tests {
         }
         let units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/systemd");
         let mut command = Command::new("systemd-analyze");
-        command
-            .args(["verify", "--man=no"])
-            .args(["dcqcn.service", "run-dcqcn-bpf.mount"].map(|unit| units.join(unit)));
+        command.args(["verify", "--man=no"]).args(
+            ["dcqcn.service", "dcqcn-soft-roce@.service", "run-dcqcn-bpf.mount"].map(|unit| units.join(unit)),
+        );
         let output = command.output().unwrap();
         let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
         // The command need not be installed where this is tested.

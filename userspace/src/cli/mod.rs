@@ -52,7 +52,8 @@ Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55u
 
 Exit codes:
   0  done
-  1  failed or refused; nothing was changed
+  1  failed or refused; a refused change leaves what is attached as it was (`detach --all` and `upgrade --all` may have
+     done some interfaces: the output names them)
   2  wrong usage
   3  the interface is not attached
   4  `diff`: what was compared is different; `doctor`: warnings, nothing worse

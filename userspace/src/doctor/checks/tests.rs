@@ -457,7 +457,9 @@ fn rdma_devices() {
     });
     let tos = |tos: u8| move |s: &mut Snapshot| s.rdma = vec![Rdma { default_roce_tos: Some(tos), ..rxe0() }];
     let finding = planted("rdma-not-ect", Severity::Warning, tos(0));
-    assert!(finding.fix.unwrap().contains("cma_roce_tos -d rxe0 -t 106"));
+    assert!(
+        finding.fix.unwrap().contains("echo 106 > /sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos")
+    );
     planted("rdma-dscp", Severity::Warning, tos(40 << 2 | 2));
     let mut right = healthy();
     tos(106)(&mut right);
