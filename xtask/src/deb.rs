@@ -176,7 +176,7 @@ mod tests {
             ("-rw-r--r-- root/root", "usr/share/zsh/vendor-completions/_dcqcn"),
             ("-rw-r--r-- root/root", "usr/share/fish/vendor_completions.d/dcqcn.fish"),
             ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/README.md"),
-            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/docs/architecture.md"),
+            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/docs/explanation/architecture.md"),
         ] {
             assert!(has(mode, path), "{path}: {contents}");
         }

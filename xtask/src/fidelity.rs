@@ -1,4 +1,4 @@
-//! The figures of docs/fidelity.md: runs `dcqcn sim`, and writes what comes out beside what was published.
+//! The figures of docs/measured/fidelity.md: runs `dcqcn sim`, and writes what comes out beside what was published.
 //!
 //! The page holds a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is made here.
 //! Everything else on the page is written by people.
@@ -14,7 +14,7 @@ use crate::{
     workspace::Workspace,
 };
 
-const PAGE: &str = "docs/fidelity.md";
+const PAGE: &str = "docs/measured/fidelity.md";
 /// Packets as the fluid model has them: 1000 bytes, nothing besides.
 const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 
@@ -48,7 +48,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !args.dry_run {
         for (picture, options) in PICTURES {
             header(picture);
-            let picture = workspace.root().join("docs").join(picture);
+            let picture = page.with_file_name(picture);
             lab.draw(options, &picture)?;
         }
         fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
@@ -71,7 +71,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("speed", speed),
 ];
 
-/// Pictures in docs/, and what draws them.
+/// Pictures beside the page, and what draws them.
 const PICTURES: &[(&str, &str)] = &[
     ("staircase.png", "staircase --mtu 1000B --header 0 --sample 2ms"),
     (

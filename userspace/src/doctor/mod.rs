@@ -43,7 +43,7 @@ impl Severity {
 /// One thing found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What kind of finding it is; stable, `docs/doctor.md` lists all.
+    /// What kind of finding it is; stable, `docs/reference/doctor.md` lists all.
     pub id: &'static str,
     /// How bad it is.
     pub severity: Severity,

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Kernels to run them on; those beside 6.1 are left out, loudly, when the archive has none.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "6.1")]
     kernel: Vec<Series>,
-    /// Write what was measured, now and before, into docs/soft-roce.md.
+    /// Write what was measured, now and before, into docs/measured/soft-roce.md.
     #[arg(long)]
     report: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Args {
 enum Verb {
     /// Say which scenarios there are.
     List,
-    /// Write what was measured before into docs/soft-roce.md, without running anything.
+    /// Write what was measured before into docs/measured/soft-roce.md, without running anything.
     Report,
     /// A shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
     Shell {

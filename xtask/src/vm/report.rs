@@ -1,4 +1,4 @@
-//! docs/soft-roce.md: the tables of what was measured in the guest.
+//! docs/measured/soft-roce.md: the tables of what was measured in the guest.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::page;
 use crate::run::header;
 use crate::workspace::Workspace;
 
-const PAGE: &str = "docs/soft-roce.md";
+const PAGE: &str = "docs/measured/soft-roce.md";
 /// The table of what ran where.
 const KERNELS: &str = "kernels";
 

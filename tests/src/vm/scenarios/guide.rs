@@ -11,9 +11,9 @@ use super::super::lab::{Lab, Options, count, rxe};
 use super::super::report::Report;
 
 const HOSTS: u8 = 3;
-const FIVE_MINUTES: &str = include_str!("../../../../docs/soft-roce.md");
-const FIVE_MINUTES_SECTION: &str = "## DCQCN for soft-RoCE in five minutes";
-const COLLAPSE: &str = include_str!("../../../../docs/guide.md");
+const FIVE_MINUTES: &str = include_str!("../../../../docs/first-steps/soft-roce.md");
+const FIVE_MINUTES_SECTION: &str = "## Steps";
+const COLLAPSE: &str = include_str!("../../../../docs/how-to/fix-incast.md");
 /// Step 2 is a table. Of step 6 what installs a package and starts a service is left out ([`needs_systemd`]).
 const COLLAPSE_SECTIONS: [&str; 5] = [
     "## 1. Is it congestion?",
