@@ -18,6 +18,8 @@ pub const DSCPS: usize = 64;
 pub const WAYS: usize = 8;
 /// Flows a table holds unless told otherwise.
 pub const DEFAULT_FLOWS: u32 = 65_536;
+/// Largest table: a million flows.
+pub const MAX_FLOWS: u32 = 1 << 20;
 /// Slots of the parameter map: one in use, one for the next change, and some that were used before and that a program may
 /// still be reading.
 pub const PARAMS_SLOTS: u32 = 16;

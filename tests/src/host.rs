@@ -5,14 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{self, Command};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn::attach::{self, Attachment, Info, Request};
-use dcqcn::engine::Hook;
-use dcqcn::net::link::VethEnd;
-use dcqcn::net::{Netlink, Netns};
-use dcqcn::params::{Assignment, PacerChoice, Role, Settings};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
+use dcqcn_lab::engine::Hook;
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_params::{Assignment, PacerChoice, Role, Settings};
+use dcqcn_plane::attach::{self, Attachment, Info, Request};
 
 use crate::packets::{mac, v4, v6};
 use crate::socket::RawSocket;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use anyhow::{Result, ensure};
-use dcqcn::net::link::VethEnd;
+use dcqcn_netlink::link::VethEnd;
 use serde_json::Value;
 use tempfile::TempDir;
 

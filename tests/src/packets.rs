@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use dcqcn::replay::Capture;
 use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr};
@@ -11,6 +10,7 @@ use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
 use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
 use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
 use dcqcn_common::wire::{cnp, icrc};
+use dcqcn_lab::replay::Capture;
 
 /// TOS of the CNPs that the programs make: DSCP 48, Not-ECT.
 pub const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);

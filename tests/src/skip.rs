@@ -1,7 +1,7 @@
 //! Tests that cannot run say so.
 
 use anyhow::Result;
-use dcqcn::net::tc::kernel_has_qdisc;
+use dcqcn_netlink::tc::kernel_has_qdisc;
 use nix::unistd::Uid;
 
 /// Whether a test that needs root and these qdiscs can run; says why if not.

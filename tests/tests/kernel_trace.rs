@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use dcqcn::params::{Profile, Settings};
-use dcqcn::trace::{self, EngineKind, Format, Options};
 use dcqcn_common::rng;
+use dcqcn_lab::trace::{self, EngineKind, Format, Options};
+use dcqcn_params::{Profile, Settings};
 
 /// Every profile, on a link it is for.
 const PROFILES: [(Profile, &str); 7] = [

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use dcqcn::net::link::VethEnd;
-use dcqcn::net::tc::{
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::tc::{
     Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, Stats, kernel_has_qdisc,
 };
-use dcqcn::net::{Error, Netlink, Netns, netns};
+use dcqcn_netlink::{Error, Netlink, Netns, netns};
 use dcqcn_tests::socket::PATIENCE;
 
 const ROOT: Handle = Handle::new(1, 0);

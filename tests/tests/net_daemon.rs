@@ -12,10 +12,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use dcqcn::attach;
-use dcqcn::engine::Hook;
-use dcqcn::net::link::VethEnd;
-use dcqcn::params::Role;
 use dcqcn_common::events::Table;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
@@ -24,6 +20,10 @@ use dcqcn_common::params::Params;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_lab::engine::Hook;
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_params::Role;
+use dcqcn_plane::attach;
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::command::{cpu_time, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
@@ -320,9 +320,9 @@ fn a_reload_changes_the_form_of_the_log_and_what_is_in_it() -> Result<()> {
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[])?;
     // Each program as it was loaded, in text.
     for program in ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
-        daemon.says(&["DEBUG dcqcn::dataplane: loaded", &format!("program=\"{program}\"")])?;
+        daemon.says(&["DEBUG dcqcn_plane::dataplane: loaded", &format!("program=\"{program}\"")])?;
     }
-    daemon.says(&["INFO dcqcn::daemon::fleet: attached", "iface=\"a0\""])?;
+    daemon.says(&["INFO dcqcn_control::daemon::fleet: attached", "iface=\"a0\""])?;
     for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {
         fs::write(daemon.log(), "")?;
         daemon.write(&file(format, "info"))?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use dcqcn::params::Role;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_params::Role;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};

@@ -5,9 +5,9 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn::engine::Hook;
-use dcqcn::params::Role;
 use dcqcn_common::stats::Stat;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};

@@ -1,7 +1,7 @@
 //! The main job: an incast in the lab, without and with DCQCN, through the kernel's real programs and queues.
 
 use anyhow::{Context, Result, ensure};
-use dcqcn::net::Netns;
+use dcqcn_netlink::Netns;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::runnable;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn::net::Netns;
-use dcqcn::net::netns::Temporary;
+use dcqcn_netlink::Netns;
+use dcqcn_netlink::netns::Temporary;
 use dcqcn_tests::command::{binary, dcqcn};
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::has_bmv2;

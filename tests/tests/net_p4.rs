@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
-use dcqcn::net::link::VethEnd;
-use dcqcn::net::netns::Temporary;
-use dcqcn::net::{Netlink, Netns};
-use dcqcn::p4::Process;
-use dcqcn::p4::program::JSON;
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::netns::Temporary;
+use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_p4::Process;
+use dcqcn_p4::program::JSON;
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::{has_bmv2, runnable};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const FILE: &str = include_str!("../../userspace/src/p4/sample.toml");
+const FILE: &str = include_str!("../../userspace/p4/src/sample.toml");
 
 fn dcqcn() -> Result<Command> {
     Ok(Command::new(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?))

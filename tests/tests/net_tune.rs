@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::{MapInfo, loaded_maps};
-use dcqcn::params::Key;
 use dcqcn_common::params::{Config, Unit};
+use dcqcn_params::Key;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
@@ -257,7 +257,8 @@ fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
     let lab = Lab::new("import")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../userspace/src/sonic/sample_config_db.json");
+    let sample =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../userspace/params/src/sonic/sample_config_db.json");
     let import = format!("sonic import {} --port Ethernet4 b0", sample.display());
 
     let before = state(&lab, "b0")?;

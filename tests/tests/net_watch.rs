@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn::engine::Hook;
-use dcqcn::net::netns;
-use dcqcn::params::Role;
 use dcqcn_common::stats::Stat;
+use dcqcn_lab::engine::Hook;
+use dcqcn_netlink::netns;
+use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
@@ -126,7 +126,7 @@ fn watch_ends_cleanly() -> Result<()> {
     let mut watch = Running::start(&pair.a, "watch a0 --interval 50ms")?;
     let mut output = watch.output()?;
     output.read_line(&mut String::new())?;
-    pair.a.run(|| dcqcn::attach::detach("a0"))??;
+    pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
     output.read_to_end(&mut Vec::new())?;
     assert_eq!(watch.wait()?.code(), Some(3));
     Ok(())
@@ -207,7 +207,7 @@ fn metrics_are_the_counters() -> Result<()> {
     let metrics = get(&pair, address, "/metrics")?;
     assert_eq!(value(&metrics, "dcqcn_up", &["a0"]), Some(0.0));
     // What is detached is missed by nobody.
-    pair.a.run(|| dcqcn::attach::detach("a0"))??;
+    pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
     assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"));
 
     server.signal(Signal::SIGTERM)?;

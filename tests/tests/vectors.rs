@@ -2,9 +2,9 @@
 
 use std::{env, fs};
 
-use dcqcn::dataplane::Sizes;
-use dcqcn::engine::Reference;
 use dcqcn_common::params::{Params, Port};
+use dcqcn_lab::engine::Reference;
+use dcqcn_plane::dataplane::Sizes;
 use dcqcn_tests::vectors;
 
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };

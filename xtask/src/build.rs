@@ -38,7 +38,7 @@ pub(crate) fn run_with(workspace: &Workspace, binaries: &[&str]) -> Result<PathB
     Ok(binary)
 }
 
-/// Builds the eBPF object and puts it where `userspace/build.rs` looks for it.
+/// Builds the eBPF object and puts it where `userspace/plane/build.rs` looks for it.
 pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
     header(format_args!("eBPF object: {}", toolchain.summary()));
     stream(&mut toolchain.cargo(workspace, "build")?)?;

@@ -11,7 +11,11 @@ use crate::{
 
 /// Tests that compare a page or a picture with the code, by package and part of their names; with
 /// `DCQCN_WRITE_GOLDEN` set they write it.
-const WRITTEN: [(&str, &str); 2] = [("dcqcn-common", "the_reference_of"), ("dcqcn", "the_documentation")];
+const WRITTEN: [(&str, &str); 3] = [
+    ("dcqcn-common", "the_reference_of"),
+    ("dcqcn-control", "the_documentation"),
+    ("dcqcn", "the_documentation"),
+];
 
 /// Writes the reference pages and pictures anew.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {

@@ -45,6 +45,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         eprintln!("{table}");
         text = page::replace(PAGE, &text, name, &table)?;
     }
+    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
     if !args.dry_run {
         for (picture, options) in PICTURES {
             header(picture);
@@ -56,6 +57,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));
     Ok(())
 }
+
+/// The place of the line that says from what the tables are.
+const MADE: &str = "made";
 
 /// A table of the page.
 type Experiment = fn(&Lab<'_>) -> Result<String>;
@@ -476,7 +480,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for (name, _) in EXPERIMENTS {
+        for name in EXPERIMENTS.iter().map(|(name, _)| *name).chain([MADE]) {
             page::replace(PAGE, &page, name, "").unwrap();
         }
         for (picture, _) in PICTURES {

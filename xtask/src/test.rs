@@ -96,7 +96,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 fn unit(workspace: &Workspace, programs: &[&str], harness: &[String], tally: &mut Tally) -> Result<()> {
     header("ring unit: libraries");
     let mut command = workspace.cargo("test");
-    command.args(["--no-fail-fast", "-p", "dcqcn-common", "-p", "dcqcn", "-p", "xtask"]);
+    command.args(["--no-fail-fast", "--workspace", "--exclude", "dcqcn-tests"]);
     // Uncaptured, or the SKIPPED line of a test that counts as passed would be lost.
     command.args(["--", "--nocapture"]).args(harness);
     counted(command, tally)?;

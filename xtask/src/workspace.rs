@@ -46,13 +46,13 @@ impl Workspace {
         self.root.join("ebpf")
     }
 
-    /// Cargo's target directory for the eBPF crate. Not moved by `CARGO_TARGET_DIR`: `userspace/build.rs` has to find
+    /// Cargo's target directory for the eBPF crate. Not moved by `CARGO_TARGET_DIR`: `userspace/plane/build.rs` has to find
     /// the object without being told.
     pub(crate) fn ebpf_target(&self) -> PathBuf {
         self.root.join("target/ebpf")
     }
 
-    /// The finished eBPF object, at the path `userspace/build.rs` reads.
+    /// The finished eBPF object, at the path `userspace/plane/build.rs` reads.
     pub(crate) fn ebpf_object(&self) -> PathBuf {
         self.ebpf_target().join("dcqcn-ebpf")
     }

@@ -13,12 +13,12 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn::engine::{Engine, Hook, Meta, Outcome, State, Verdict};
-use dcqcn::params::{Assignment, Settings};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
+use dcqcn_lab::engine::{Engine, Hook, Meta, Outcome, State, Verdict};
+use dcqcn_params::{Assignment, Settings};
 use serde::{Deserialize, Serialize};
 
 pub use scenarios::scenarios;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn::net::Netns;
+use dcqcn_netlink::Netns;
 use serde_json::Value;
 
 /// Runs a command line, which must succeed, and returns what it prints. Words are split at blanks; none is quoted.

@@ -8,9 +8,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, Result};
-use dcqcn::net::link::VethEnd;
-use dcqcn::net::tc::{Handle, Stats};
-use dcqcn::net::{Netlink, Netns};
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::tc::{Handle, Stats};
+use dcqcn_netlink::{Netlink, Netns};
 use serde_json::Value;
 
 use super::command::{json, json_in, script_in, sh, sh_in};

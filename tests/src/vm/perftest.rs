@@ -4,7 +4,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::eth::{Ethernet, VlanTag};
 use dcqcn_common::wire::ext::{Aeth, Reth};

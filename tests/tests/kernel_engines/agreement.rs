@@ -1,13 +1,12 @@
 //! Real and generated traffic through every hook and every setting.
 
-use dcqcn::engine::{Hook, Meta, Verdict};
 use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES};
 use dcqcn_common::params::{CNP_LIMITS, Config, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
-
+use dcqcn_lab::engine::{Hook, Meta, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{OPCODES, Roce, capture, set_ecn};
 

@@ -1,6 +1,5 @@
 //! The event log, the same in both engines.
 
-use dcqcn::engine::{Hook, Meta};
 use dcqcn_common::classify::mapped;
 use dcqcn_common::events::{Event, EventKind, Table};
 use dcqcn_common::flow::QpId;
@@ -9,6 +8,7 @@ use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_lab::engine::{Hook, Meta};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{self, CNP_TOS, Roce};
 

@@ -1,6 +1,5 @@
 //! What the programs must do, worked out by hand: both engines could be wrong in the same way.
 
-use dcqcn::engine::{Hook, Meta, Outcome, State, Verdict};
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource, RpFlow};
@@ -11,7 +10,7 @@ use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
-
+use dcqcn_lab::engine::{Hook, Meta, Outcome, State, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{CNP_TOS, Roce, seal, v4, v6};
 

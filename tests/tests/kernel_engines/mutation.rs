@@ -2,17 +2,16 @@
 
 use std::cell::RefCell;
 
-use dcqcn::engine::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
-use proptest::prelude::*;
-use proptest::test_runner::{Config as Runs, RngAlgorithm, TestRng, TestRunner};
-
+use dcqcn_lab::engine::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{Roce, capture};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Runs, RngAlgorithm, TestRng, TestRunner};
 
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
 

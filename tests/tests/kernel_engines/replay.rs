@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use dcqcn::engine::Hook;
-use dcqcn::replay::{self, EngineKind, Options, Summary};
 use dcqcn_common::params::Config;
-
+use dcqcn_lab::engine::Hook;
+use dcqcn_lab::replay::{self, EngineKind, Options, Summary};
 use dcqcn_tests::both::Both;
 
 fn replay(input: &Path, hook: Hook, engine: EngineKind, out: &Path) -> (String, Summary, Vec<u8>) {

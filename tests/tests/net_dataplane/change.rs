@@ -6,14 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use dcqcn::attach;
-use dcqcn::engine::Hook;
-use dcqcn::params::{Key, Role};
 use dcqcn_common::params::{Config, Params};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::{Key, Role};
+use dcqcn_plane::attach;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::{PATIENCE, RawSocket, SILENCE};

@@ -5,10 +5,10 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn::engine::Hook;
-use dcqcn::params::Role;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::packets::{Roce, mac, v6};
 use dcqcn_tests::socket::{PATIENCE, SILENCE};
@@ -122,7 +122,7 @@ fn a_bridge_answers_with_the_hosts_own_addresses() -> Result<()> {
     path.answers(&Roce::default(), same, same, same)?;
     path.counted(2, 1, 1)?;
     // The queue is not empty any more: start again for the other family.
-    path.switch.run(|| dcqcn::attach::detach("r1"))??;
+    path.switch.run(|| dcqcn_plane::attach::detach("r1"))??;
     path.attach()?;
     path.answers(&Roce { v6: true, ..Roce::default() }, same, same, same)?;
     path.counted(2, 1, 1)

@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 
 use anyhow::{Result, anyhow};
-use dcqcn::attach::Request;
-use dcqcn::engine::Hook;
-use dcqcn::params::{Role, Settings, XdpModeChoice};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::{Role, Settings, XdpModeChoice};
+use dcqcn_plane::attach::Request;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::{Roce, v4};
 use dcqcn_tests::socket::PATIENCE;
@@ -140,9 +140,9 @@ fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resu
 
     // Named by its other end, and gone: nothing passes any more.
     let error =
-        bump.between.run(|| dcqcn::attach::detach("x1"))?.expect_err("x0 keeps the state").to_string();
+        bump.between.run(|| dcqcn_plane::attach::detach("x1"))?.expect_err("x0 keeps the state").to_string();
     assert!(error.contains("use `x0`"), "{error}");
-    bump.between.run(|| dcqcn::attach::detach("x0"))??;
+    bump.between.run(|| dcqcn_plane::attach::detach("x0"))??;
     a.send(&Roce::default().frame())?;
     assert_eq!(b.drain()?, [] as [Vec<u8>; 0]);
     Ok(())

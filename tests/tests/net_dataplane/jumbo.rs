@@ -1,11 +1,11 @@
 //! Frames of 8 KB, which XDP sees in fragments and TC in pages.
 
 use anyhow::Result;
-use dcqcn::engine::Hook;
-use dcqcn::params::{Role, XdpModeChoice};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::{Role, XdpModeChoice};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
 

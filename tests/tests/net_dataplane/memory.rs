@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use dcqcn::attach::Request;
-use dcqcn::engine::Hook;
-use dcqcn::params::{PacerChoice, Role, Settings};
 use dcqcn_common::layout::DEFAULT_FLOWS;
 use dcqcn_common::stats::Stat;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::{PacerChoice, Role, Settings};
+use dcqcn_plane::attach::Request;
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::command::{Running, cpu_time, dcqcn};
 use dcqcn_tests::host::{Pair, request};

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use dcqcn::attach::Request;
-use dcqcn::pacer::htb::HtbPacer;
-use dcqcn::params::{PacerChoice, Role, Settings};
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::wire::bth::Bth;
+use dcqcn_params::{PacerChoice, Role, Settings};
+use dcqcn_plane::attach::Request;
+use dcqcn_plane::pacer::htb::HtbPacer;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::while_busy;

@@ -1,14 +1,14 @@
 //! RP: a flow's data make it known, a CNP cuts it, and a forged one does not.
 
 use anyhow::{Context as _, Result};
-use dcqcn::engine::Hook;
-use dcqcn::params::{Role, XdpModeChoice};
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair as QpPair, PairSource, RpFlow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::eth::EtherType;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::{Role, XdpModeChoice};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::{Roce, v4, v6};
 use dcqcn_tests::socket::SILENCE;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::XdpMode;
-use dcqcn::attach::{self, Error, Request};
-use dcqcn::dataplane::{self, MAPS, PROGRAMS, Sizes};
-use dcqcn::net::link::VethEnd;
-use dcqcn::net::tc::{Handle, QdiscSpec, kernel_has_qdisc};
-use dcqcn::params::{PacerChoice, Role, Settings, XdpModeChoice};
 use dcqcn_common::layout::Mode;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
+use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice};
+use dcqcn_plane::attach::{self, Error, Request};
+use dcqcn_plane::dataplane::{self, MAPS, PROGRAMS, Sizes};
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::command::binary;
 use dcqcn_tests::host::{Host, Pair, request};

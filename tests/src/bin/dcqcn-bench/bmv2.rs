@@ -4,10 +4,11 @@ use std::process;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dcqcn::net::frames::PATIENCE;
-use dcqcn::net::netns::Temporary;
-use dcqcn::p4::push::push;
-use dcqcn::p4::{self, Plan, Process, Program, wire};
+use dcqcn_lab::frames::PATIENCE;
+use dcqcn_lab::wire;
+use dcqcn_netlink::netns::Temporary;
+use dcqcn_p4::push::push;
+use dcqcn_p4::{self as p4, Plan, Process, Program};
 use dcqcn_tests::packets::Roce;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;

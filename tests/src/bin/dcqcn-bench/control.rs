@@ -9,12 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use dcqcn::attach;
-use dcqcn::attach::Request;
-use dcqcn::params::{Assignment, Role, Settings};
 use dcqcn_common::params::Config;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_params::{Assignment, Role, Settings};
+use dcqcn_plane::attach::{self, Request};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::PATIENCE;

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::programs::Program;
-use dcqcn::dataplane::MAX_FLOWS;
-use dcqcn::engine::Hook;
-use dcqcn::params::Profile;
+use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_common::params::Config;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::Profile;
 use dcqcn_tests::packets::Roce;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;

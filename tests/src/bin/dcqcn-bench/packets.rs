@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use aya::programs::{Program, SchedClassifier, TcAttachType};
-use dcqcn::engine::Hook;
-use dcqcn::params::Profile;
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{DEFAULT_FLOWS, Pair, PairSource};
@@ -15,6 +13,8 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::EtherType;
+use dcqcn_lab::engine::Hook;
+use dcqcn_params::Profile;
 use dcqcn_tests::host;
 use dcqcn_tests::packets::{Roce, v4};
 use nix::time::{ClockId, clock_gettime};

@@ -9,12 +9,12 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd, TestRun as _};
 use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
-use dcqcn::dataplane::{self, Maps, PROGRAMS, Sizes};
-use dcqcn::engine::Hook;
 use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
+use dcqcn_lab::engine::Hook;
+use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Sizes};
 use nix::time::{ClockId, clock_gettime};
 
 /// The loopback interface's index in every network namespace.

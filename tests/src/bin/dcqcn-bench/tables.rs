@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use dcqcn::plot::{COLOURS, Chart, Curve, Line, write};
-use dcqcn::render::Table;
+use dcqcn_plot::{COLOURS, Chart, Curve, Line, write};
+use dcqcn_support::render::Table;
 
 use crate::growth::{ALONE, CPUS, QPS, name};
 use crate::links::{EVERYTHING, NOTHING};

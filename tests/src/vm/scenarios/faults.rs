@@ -96,7 +96,7 @@ struct Seen {
 fn forge(lab: &Lab, report: &mut Report, name: &str, frame: &[u8], counter: &str, qpn: u32) -> Result<Seen> {
     let before = count(&lab.on_host(VICTIM, "counters {}")?, counter)?;
     let elapsed = lab.switch.run(|| -> Result<Duration> {
-        let port = dcqcn::net::Netlink::connect()?.link(&format!("p{VICTIM}"))?.index;
+        let port = dcqcn_netlink::Netlink::connect()?.link(&format!("p{VICTIM}"))?.index;
         let socket = RawSocket::open(port)?;
         let started = Instant::now();
         for sent in 1..=FORGED {
@@ -126,7 +126,7 @@ fn forge(lab: &Lab, report: &mut Report, name: &str, frame: &[u8], counter: &str
 /// Sends a packet for each of many QPs from the victim's own interface.
 fn flood(lab: &Lab, report: &mut Report, qpn: u32) -> Result<()> {
     let before = lab.on_host(VICTIM, "counters {}")?;
-    let index = dcqcn::net::Netlink::connect()?.link(&lab.iface(VICTIM))?.index;
+    let index = dcqcn_netlink::Netlink::connect()?.link(&lab.iface(VICTIM))?.index;
     let socket = RawSocket::open(index)?;
     let started = Instant::now();
     for flow in 0..NEW_FLOWS {

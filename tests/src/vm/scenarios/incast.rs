@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn::net::{Netlink, Netns};
+use dcqcn_netlink::{Netlink, Netns};
 
 use super::super::lab::{Lab, Options, count};
 use super::super::perftest::{self, Flow, Tool, jain};

@@ -1,0 +1,390 @@
+//! The audit log: who changed which parameter when, one JSON line each, and which changes were refused.
+//!
+//! Lines of one change are written in one `write` with `O_APPEND`, so that those of two commands never mix.
+
+mod follow;
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{env, process};
+
+use dcqcn_netlink::netns;
+use dcqcn_params::differing;
+use dcqcn_plane::attach::{self, Change, Info, Refused, Transaction};
+use dcqcn_support::time::rfc3339;
+use dcqcn_view::event::{Detail, EventRow, Kind};
+use nix::unistd::{Uid, User};
+use serde::{Deserialize, Serialize};
+
+pub use follow::Follow;
+
+/// Environment variable that names another directory for the log.
+pub const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
+/// Where the log is if the variable is not set.
+const DIRECTORY: &str = "/var/log/dcqcn";
+const FILE: &str = "audit.jsonl";
+
+/// One parameter of one interface got another value, or a change was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When, RFC 3339 in UTC.
+    pub time: String,
+    /// Real user ID of the process that did it.
+    pub uid: u32,
+    /// That user's name, if the ID has one.
+    pub user: Option<String>,
+    /// Who called sudo, if somebody did (`SUDO_USER`).
+    pub sudo_user: Option<String>,
+    /// Process ID.
+    pub pid: u32,
+    /// The command line.
+    pub command: String,
+    /// Inode number of the network namespace: interface names repeat.
+    pub netns: u64,
+    /// The interface; empty for a file that was refused as a whole.
+    pub iface: String,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What an [`Entry`] tells of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum What {
+    /// A parameter that was changed.
+    Changed {
+        /// The parameter.
+        key: String,
+        /// Its value before, as people write it.
+        old: String,
+        /// Its value since.
+        new: String,
+    },
+    /// A change that was refused; all stayed as it was.
+    Refused {
+        /// Why.
+        refused: String,
+    },
+}
+
+impl Entry {
+    /// The user, and who called sudo.
+    #[must_use]
+    pub fn who(&self) -> String {
+        let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
+        match &self.sudo_user {
+            Some(sudo) => format!("{sudo} as {user}"),
+            None => user,
+        }
+    }
+
+    /// A change that was refused, as an event; `None` for one that was made.
+    #[must_use]
+    pub fn event_row(&self) -> Option<EventRow> {
+        let What::Refused { refused } = &self.what else {
+            return None;
+        };
+        let detail =
+            Detail::Refused { user: self.who(), command: self.command.clone(), error: refused.clone() };
+        let iface = Some(self.iface.clone()).filter(|iface| !iface.is_empty());
+        Some(EventRow { time: self.time.clone(), iface, event: Kind::ConfigRefused, detail, left_out: 0 })
+    }
+}
+
+/// Who is at work, and when.
+#[derive(Clone, Debug)]
+struct Author {
+    time: String,
+    uid: u32,
+    user: Option<String>,
+    sudo_user: Option<String>,
+    pid: u32,
+    command: String,
+    netns: u64,
+}
+
+impl Author {
+    fn this_process() -> Self {
+        let uid = Uid::current();
+        let words: Vec<String> = env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        Self {
+            time: rfc3339(SystemTime::now()),
+            uid: uid.as_raw(),
+            user: User::from_uid(uid).ok().flatten().map(|user| user.name),
+            sudo_user: env::var("SUDO_USER").ok(),
+            pid: process::id(),
+            command: words.join(" "),
+            netns: netns::current_inode().unwrap_or(0),
+        }
+    }
+
+    fn entries(&self, change: &Change) -> Vec<Entry> {
+        let Change { iface, old, new } = change;
+        let entry = |key: dcqcn_params::Key| {
+            self.entry(iface, What::Changed { key: key.to_string(), old: key.text(old), new: key.text(new) })
+        };
+        differing(old, new).map(entry).collect()
+    }
+
+    fn entry(&self, iface: &str, what: What) -> Entry {
+        Entry {
+            time: self.time.clone(),
+            uid: self.uid,
+            user: self.user.clone(),
+            sudo_user: self.sudo_user.clone(),
+            pid: self.pid,
+            command: self.command.clone(),
+            netns: self.netns,
+            iface: iface.to_owned(),
+            what,
+        }
+    }
+}
+
+/// What goes wrong with the log.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: {source}; {DIRECTORY_VARIABLE} names another directory for the audit log", path.display()
+)]
+pub struct Error {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The log of this machine.
+#[derive(Clone, Debug)]
+pub struct Log {
+    directory: PathBuf,
+}
+
+/// What a log has.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// Its entries, oldest first.
+    pub entries: Vec<Entry>,
+    /// Numbers of the lines, from 1, that are none: written by something else, or cut off by a full disk.
+    pub unreadable: Vec<usize>,
+}
+
+impl Log {
+    /// The log in the directory that `DCQCN_AUDIT` names, or in `/var/log/dcqcn`.
+    #[must_use]
+    pub fn here() -> Self {
+        let said = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
+        Self::within(&said.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
+    }
+
+    /// The log in `directory`.
+    #[must_use]
+    pub fn within(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(FILE)
+    }
+
+    /// Appends what this process has changed; nothing if no value differs.
+    ///
+    /// # Errors
+    /// The file cannot be made or written.
+    pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
+        let author = Author::this_process();
+        let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change)).collect();
+        self.write(&entries).map_err(|source| Error { path: self.path(), source })
+    }
+
+    /// Appends that this process was refused a change of `iface` (empty: of a whole file), and why.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn append_refusal(&self, iface: &str, why: &str) -> Result<(), Error> {
+        let entry = Author::this_process().entry(iface, What::Refused { refused: why.to_owned() });
+        self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
+    }
+
+    fn write(&self, entries: &[Entry]) -> io::Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let mut lines = Vec::new();
+        for entry in entries {
+            serde_json::to_writer(&mut lines, entry)?;
+            lines.push(b'\n');
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.directory)?;
+        let mut file = File::options()
+            .create(true)
+            .append(true)
+            .mode(0o640)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(self.path())?;
+        // One call, so that the lines stay together.
+        let written = file.write(&lines)?;
+        if written == lines.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// Reads the log; one that does not exist is empty.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&self) -> Result<Contents, Error> {
+        let failed = |source| Error { path: self.path(), source };
+        let file = match File::open(self.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),
+            file => file.map_err(failed)?,
+        };
+        let mut contents = Contents::default();
+        for (number, line) in (1..).zip(BufReader::new(file).split(b'\n')) {
+            match serde_json::from_slice(&line.map_err(failed)?) {
+                Ok(entry) => contents.entries.push(entry),
+                Err(_) => contents.unreadable.push(number),
+            }
+        }
+        Ok(contents)
+    }
+}
+
+/// Changes parameters of one or several interfaces, whole or not at all, and enters it in the log. With `dry_run` all
+/// is validated and nothing changed.
+///
+/// A log that cannot be written is warned of: the change stays. What is refused is entered too, if it is for something that
+/// is attached.
+///
+/// # Errors
+/// As [`Transaction::prepare`] and [`Transaction::commit`].
+pub fn change<E: From<attach::Error> + Display>(
+    ifaces: &[impl AsRef<str>],
+    dry_run: bool,
+    edit: impl FnMut(&Info, &mut dcqcn_common::params::Config) -> Result<(), E>,
+) -> Result<Vec<Change>, Refused<E>> {
+    let transaction = match Transaction::prepare(ifaces, edit) {
+        Err(refused) if !dry_run && attach::open(&refused.iface).is_ok() => {
+            enter_refusal(&refused.iface, &refused.error.to_string());
+            return Err(refused);
+        }
+        transaction => transaction?,
+    };
+    if dry_run {
+        return Ok(transaction.changes().to_vec());
+    }
+    let changes =
+        transaction.commit().map_err(|Refused { iface, error }| Refused { iface, error: error.into() })?;
+    if let Err(error) = Log::here().append(&changes) {
+        tracing::warn!(%error, "the change is in force but not in the audit log");
+    }
+    Ok(changes)
+}
+
+/// Enters in the log of this machine that a change was refused. A log that cannot be written hides no refusal.
+pub fn enter_refusal(iface: &str, why: &str) {
+    if let Err(error) = Log::here().append_refusal(iface, why) {
+        tracing::warn!(%error, "the refusal is not in the audit log");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::params::Config;
+
+    use super::*;
+
+    fn change(iface: &str, changes: &[&str]) -> Change {
+        let mut new = Config::DEFAULT;
+        for change in changes {
+            change.parse::<dcqcn_params::Assignment>().unwrap().apply(&mut new).unwrap();
+        }
+        Change { iface: iface.into(), old: Config::DEFAULT, new }
+    }
+
+    /// Interface, parameter, old and new value.
+    fn changed(entry: &Entry) -> [&str; 4] {
+        match &entry.what {
+            What::Changed { key, old, new } => [&entry.iface, key, old, new],
+            What::Refused { refused } => panic!("{refused}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_a_line_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+        log.append_refusal("eth0", "rpg_gd = 99: allowed is 10 to 15").unwrap();
+        let Contents { entries, unreadable } = log.read().unwrap();
+        assert!(unreadable.is_empty());
+        let [made, refused] = entries.as_slice() else { panic!("{entries:?}") };
+        assert_eq!(changed(made), ["eth0", "rpg_gd", "11", "12"]);
+        assert_eq!(refused.what, What::Refused { refused: "rpg_gd = 99: allowed is 10 to 15".into() });
+        assert_eq!((&*refused.iface, refused.pid), ("eth0", process::id()));
+    }
+
+    #[test]
+    fn each_parameter_that_changed_is_a_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(&directory.path().join("made/on/demand"));
+        assert!(log.read().unwrap().entries.is_empty());
+        let changes =
+            [change("eth0", &["rpg_ai_rate=20mbit", "wred.3.pmax=0.5%"]), change("eth1", &["np_enable=off"])];
+        log.append(&changes).unwrap();
+        log.append(&[change("eth2", &[])]).unwrap();
+        log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+        let Contents { entries, unreadable } = log.read().unwrap();
+        assert!(unreadable.is_empty(), "{unreadable:?}");
+        let told: Vec<_> = entries.iter().map(changed).collect();
+        let expected = [
+            ["eth0", "rpg_ai_rate", "40mbit", "20mbit"],
+            ["eth0", "wred.3.pmax", "1%", "0.5%"],
+            ["eth1", "np_enable", "true", "false"],
+            ["eth0", "rpg_gd", "11", "12"],
+        ];
+        assert_eq!(told, expected);
+        assert!(entries.iter().all(|e| e.pid == process::id() && e.time.ends_with('Z')));
+    }
+
+    #[test]
+    fn a_damaged_line_hides_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+        File::options().append(true).open(log.path()).unwrap().write_all(b"{\"time\": \xff\n\n").unwrap();
+        log.append(&[change("eth0", &["rpg_gd=13"])]).unwrap();
+        let Contents { entries, unreadable } = log.read().unwrap();
+        assert_eq!((entries.len(), unreadable), (2, vec![2, 3]));
+    }
+
+    #[test]
+    fn appends_of_many_threads_stay_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        log.append(&[change("eth0", &["rpg_gd=12", "rpg_threshold=3"])]).unwrap();
+                    }
+                });
+            }
+        });
+        let Contents { entries, unreadable } = log.read().unwrap();
+        assert_eq!((entries.len(), unreadable), (800, vec![]));
+        let keys: Vec<_> = entries.iter().map(|entry| changed(entry)[1]).collect();
+        assert!(keys.chunks(2).all(|pair| pair == ["rpg_threshold", "rpg_gd"]));
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_names_its_file_and_the_remedy() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let refused = Log::within(file.path()).append(&[change("eth0", &["rpg_gd=12"])]).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("audit.jsonl") && text.contains("DCQCN_AUDIT"), "{text}");
+        assert!(Log::within(file.path()).read().is_err());
+    }
+}

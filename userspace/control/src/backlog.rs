@@ -1,0 +1,97 @@
+//! Real queue depth: what waits in an interface's qdisc, read over netlink and handed to the congestion point.
+//!
+//! TC and XDP programs cannot see it. With `queue_source = backlog` the depth that decides on marking is the last one read
+//! here.
+
+use std::time::Duration;
+
+use dcqcn_common::layout::{Backlog, CLASSES};
+use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG};
+use dcqcn_netlink::tc::{Class, Handle, Qdisc};
+use dcqcn_netlink::{self as net, Netlink};
+use dcqcn_plane::dataplane::{self, Maps};
+use dcqcn_support::clock::monotonic_ns;
+
+/// How often the backlog is to be read.
+pub const PERIOD: Duration = Duration::from_millis(1);
+
+/// Why the backlog could not be told.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be read.
+    #[error(transparent)]
+    Net(#[from] net::Error),
+    /// It cannot be written, or the parameters cannot be read.
+    #[error(transparent)]
+    Dataplane(#[from] dataplane::Error),
+}
+
+/// Reads the backlog of the interface and tells it, if the parameters in force want it; false if they do not.
+///
+/// # Errors
+/// The kernel refuses; the next call tries again.
+pub fn feed(netlink: &Netlink, ifindex: u32, maps: &mut Maps) -> Result<bool, Error> {
+    let config = maps.params()?.config;
+    if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
+        return Ok(false);
+    }
+    let qdiscs = netlink.qdiscs(ifindex)?;
+    // Classes are looked at only where classes are used.
+    let classes = if config.scalars.priority_major == 0 { Vec::new() } else { netlink.classes(ifindex)? };
+    // Read last: it is no older than this.
+    let read_at_ns = monotonic_ns();
+    for (index, bytes) in (0..).zip(depths(&config, &qdiscs, &classes)) {
+        maps.set_backlog(index, &Backlog { bytes, read_at_ns })?;
+    }
+    Ok(true)
+}
+
+/// The depth of each traffic class: that of the qdisc class its queue has, where `priority_major` says so and there is one,
+/// otherwise that of the whole interface.
+fn depths(config: &Config, qdiscs: &[Qdisc], classes: &[Class]) -> [u64; CLASSES] {
+    let root = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT);
+    let whole = root.map_or(0, |qdisc| u64::from(qdisc.stats.backlog_bytes));
+    let major = u16::try_from(config.scalars.priority_major).unwrap_or(0);
+    config.tc_to_queue.map(|queue| {
+        let handle = Handle::new(major, u16::from(queue) + 1);
+        // What waits in a class waits in the qdisc below it, which the class does not always count.
+        let below = qdiscs.iter().find(|qdisc| qdisc.parent == handle).map(|qdisc| &qdisc.stats);
+        let class = classes.iter().find(|class| class.handle == handle).map(|class| &class.stats);
+        below.or(class).filter(|_| major != 0).map_or(whole, |stats| u64::from(stats.backlog_bytes))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_netlink::tc::Stats;
+
+    use super::*;
+
+    fn qdisc(parent: Handle, backlog_bytes: u32) -> Qdisc {
+        Qdisc {
+            kind: "pfifo".into(),
+            handle: Handle::UNSPEC,
+            parent,
+            options: Vec::new(),
+            has_size_table: false,
+            stats: Stats { backlog_bytes, ..Stats::default() },
+        }
+    }
+
+    #[test]
+    fn a_class_has_its_own_depth_and_the_others_that_of_the_interface() {
+        let mut config = Config::DEFAULT;
+        let queue_3 = Handle::new(1, 4);
+        let qdiscs = [qdisc(Handle::ROOT, 5_000), qdisc(queue_3, 4_000)];
+        assert_eq!(
+            depths(&config, &qdiscs, &[]),
+            [5_000; CLASSES],
+            "without priority_major there is one queue"
+        );
+        config.scalars.priority_major = 1;
+        let mut expected = [5_000; CLASSES];
+        expected[3] = 4_000;
+        assert_eq!(depths(&config, &qdiscs, &[]), expected);
+        assert_eq!(depths(&config, &[], &[]), [0; CLASSES], "no qdisc, nothing waits");
+    }
+}

@@ -1,0 +1,369 @@
+//! The daemon's configuration file: which interfaces, each with what `attach` knows, and what the daemon itself does.
+//!
+//! ```toml
+//! [[interface]]
+//! name = "eth*"
+//! role = "host"
+//!
+//! [interface.parameters]
+//! link_rate = "25gbit"
+//!
+//! [metrics]
+//! listen = "127.0.0.1:9310"
+//!
+//! [age]
+//! idle = "10min"
+//!
+//! [log]
+//! format = "json"
+//! filter = "info"
+//! ```
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use dcqcn_params::file::{Reader, Value, read, scalar};
+use dcqcn_params::{FileErrors, Profile, Settings};
+use dcqcn_plane::attach::Request;
+use glob::Pattern;
+use toml::de::{DeTable, DeValue};
+use tracing_subscriber::EnvFilter;
+
+use super::serving::Metrics;
+
+/// Where the file is unless said otherwise.
+pub const DEFAULT_PATH: &str = "/etc/dcqcn/dcqcn.toml";
+/// What may stand at the top of the file; none of it is known to `attach`.
+const TOP: [&str; 4] = ["interface", "metrics", "age", "log"];
+/// Longest and shortest time after which a flow may count as idle.
+const IDLE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
+
+/// Most flows of an interface that metrics tell one by one.
+const TOP_QPS: usize = 1_000;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line of text.
+    #[default]
+    Text,
+    /// An object of JSON on a line.
+    Json,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The interfaces; of those whose name matches, the first counts.
+    pub interfaces: Vec<Interface>,
+    /// Where metrics are served; nowhere unless said.
+    pub metrics: Option<Metrics>,
+    /// How long a flow is silent before it counts as idle; nobody looks unless said.
+    pub age_idle: Option<Duration>,
+    /// How log lines look.
+    pub log_format: Option<LogFormat>,
+    /// What is logged, in the language of `DCQCN_LOG`.
+    pub log_filter: Option<String>,
+}
+
+/// One `[[interface]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, or a pattern.
+    pub name: Pattern,
+    /// The other interface of an inline attachment.
+    pub inline_peer: Option<String>,
+    /// What is attached, and how.
+    pub settings: Settings,
+}
+
+impl Config {
+    /// What to attach to the interface of this name, if the file names it.
+    #[must_use]
+    pub fn request(&self, iface: &str) -> Option<Request> {
+        let found = self.interfaces.iter().find(|interface| interface.name.matches(iface))?;
+        let Interface { inline_peer, settings, .. } = found.clone();
+        Some(Request { iface: iface.to_owned(), inline_peer, settings })
+    }
+
+    /// Whether the interface is named as the other end of an inline attachment: it has no state of its own.
+    #[must_use]
+    pub fn is_inline_peer(&self, iface: &str) -> bool {
+        self.interfaces.iter().any(|interface| interface.inline_peer.as_deref() == Some(iface))
+    }
+
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// It cannot be read, or as [`parse`].
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(parse(&path.display().to_string(), &text)?)
+    }
+}
+
+/// Whether the text is meant for the daemon: it has something at the top that only the daemon knows.
+#[must_use]
+pub fn is_daemon_file(text: &str) -> bool {
+    let (table, _) = DeTable::parse_recoverable(text);
+    table.get_ref().keys().any(|key| TOP.contains(&key.get_ref().as_ref()))
+}
+
+/// Reads the text of a file called `name`.
+///
+/// # Errors
+/// Everything that is wrong, each with its line.
+pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
+    read(name, text, |reader, table| {
+        let mut config = Config::default();
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "interface" => config.interfaces = interfaces(reader, value),
+                "metrics" => config.metrics = metrics(reader, value),
+                "age" => section(reader, value, "age", &["idle"], |reader, _, value| {
+                    config.age_idle = idle(reader, value);
+                }),
+                "log" => section(reader, value, "log", &["format", "filter"], |reader, key, value| {
+                    if key == "format" {
+                        config.log_format = reader.choice(value);
+                    } else {
+                        config.log_filter = filter(reader, value);
+                    }
+                }),
+                other => reader.refuse(
+                    key.span(),
+                    format_args!(
+                        "unknown key `{other}`: at the top of a daemon's file stand {}; settings of an interface \
+                         stand below [[interface]]",
+                        TOP.join(", ")
+                    ),
+                ),
+            }
+        }
+        config
+    })
+}
+
+/// Reads a table of scalars.
+fn section(
+    reader: &mut Reader<'_>,
+    value: &Value<'_>,
+    name: &str,
+    known: &[&str],
+    mut entry: impl FnMut(&mut Reader<'_>, &str, &Value<'_>),
+) {
+    let Some(table) = value.get_ref().as_table() else {
+        return reader.refuse(value.span(), format_args!("`{name}` is a table: write [{name}]"));
+    };
+    for (key, value) in table {
+        let word = key.get_ref().as_ref();
+        if known.contains(&word) {
+            entry(reader, word, value);
+        } else {
+            let known = known.join(", ");
+            reader.refuse(key.span(), format_args!("unknown key `{word}` in [{name}], which has {known}"));
+        }
+    }
+}
+
+fn metrics(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Metrics> {
+    let (mut address, mut top_qps) = (None, 0);
+    section(reader, value, "metrics", &["listen", "top_qps"], |reader, key, value| {
+        if key == "listen" {
+            address = listen(reader, value);
+        } else {
+            top_qps = flows(reader, value);
+        }
+    });
+    address.map(|listen| Metrics { listen, top_qps })
+}
+
+fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
+    let Some(array) = value.get_ref().as_array() else {
+        reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
+        return Vec::new();
+    };
+    array.iter().filter_map(|value| interface(reader, value)).collect()
+}
+
+fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
+    let DeValue::Table(table) = value.get_ref() else {
+        reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
+        return None;
+    };
+    let (mut name, mut inline_peer) = (None, None);
+    for (key, value) in table {
+        match key.get_ref().as_ref() {
+            "name" => name = Some(pattern(reader, value)),
+            "inline" => inline_peer = scalar(value).filter(|peer| !peer.is_empty()),
+            _ => reader.setting(key, value),
+        }
+    }
+    let settings = std::mem::take(&mut reader.settings);
+    // `lab` needs a rate, which attaching may find out; any that it takes does here.
+    if let Err(error) = settings.config(Some(Profile::MAX_LAB_RATE_BPS)) {
+        reader.refuse(value.span(), error);
+    }
+    let Some(name) = name else {
+        reader.refuse(value.span(), "an [[interface]] without a name: write, for example, name = \"eth*\"");
+        return None;
+    };
+    let name = name?;
+    if inline_peer.is_some() && name.as_str().contains(['*', '?', '[']) {
+        reader.refuse(
+            value.span(),
+            format_args!("`inline` needs the name of one interface, `{name}` is a pattern"),
+        );
+    }
+    Some(Interface { name, inline_peer, settings })
+}
+
+fn pattern(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Pattern> {
+    let text = scalar(value).unwrap_or_default();
+    if text.is_empty() {
+        reader.refuse(
+            value.span(),
+            "name is a string: the name of an interface, or a pattern such as \"eth*\"",
+        );
+        return None;
+    }
+    let refused =
+        |error| reader.refuse(value.span(), format_args!("name = \"{text}\" is no pattern: {error}"));
+    Pattern::new(&text).map_err(refused).ok()
+}
+
+fn listen(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<SocketAddr> {
+    let text = scalar(value).unwrap_or_default();
+    let refused = |_| {
+        reader.refuse(
+            value.span(),
+            format_args!(
+                "listen = \"{text}\" is no address and port: write, for example, \"127.0.0.1:9310\""
+            ),
+        );
+    };
+    text.parse().map_err(refused).ok()
+}
+
+fn flows(reader: &mut Reader<'_>, value: &Value<'_>) -> usize {
+    let text = scalar(value).unwrap_or_default();
+    text.parse().ok().filter(|flows| *flows <= TOP_QPS).unwrap_or_else(|| {
+        reader.refuse(
+            value.span(),
+            format_args!("top_qps = {text} is out of range: allowed is 0 to {TOP_QPS}"),
+        );
+        0
+    })
+}
+
+fn idle(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Duration> {
+    let text = scalar(value).unwrap_or_default();
+    let time = humantime::parse_duration(&text).ok().filter(|time| IDLE.contains(time));
+    if time.is_none() {
+        reader.refuse(
+            value.span(),
+            format_args!("idle = \"{text}\" is no time from 1s to 7d: write, for example, \"10min\""),
+        );
+    }
+    time
+}
+
+fn filter(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
+    let text = scalar(value).unwrap_or_default();
+    match EnvFilter::try_new(&text) {
+        Ok(_) => Some(text),
+        Err(error) => {
+            reader.refuse(
+                value.span(),
+                format_args!("filter = \"{text}\": {error}; write, for example, \"info\""),
+            );
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_params::Role;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WHOLE: &str = "\
+[[interface]]
+name = 'eth0'
+role = 'switch'
+[interface.parameters]
+link_rate = '25gbit'
+[interface.wred.3]
+kmin = '100KB'
+
+[[interface]]
+name = 'eth*'
+
+[metrics]
+listen = '127.0.0.1:9310'
+[age]
+idle = '10min'
+[log]
+format = 'json'
+filter = 'info,dcqcn::net=debug'
+";
+
+    #[test]
+    fn the_first_interface_that_matches_counts() {
+        let config = parse("x", WHOLE).unwrap();
+        let first = config.request("eth0").unwrap().settings;
+        assert_eq!((first.role, first.changes.len()), (Some(Role::Switch), 2));
+        assert_eq!(config.request("eth7").unwrap().settings, Settings::default());
+        assert!(config.request("lo").is_none());
+        assert_eq!(config.metrics.unwrap().listen.port(), 9310);
+        assert_eq!(config.age_idle, Some(Duration::from_secs(600)));
+        assert_eq!(config.log_format, Some(LogFormat::Json));
+    }
+
+    #[test]
+    fn files_are_told_apart_by_what_stands_at_the_top() {
+        assert!(is_daemon_file(WHOLE) && is_daemon_file("[log]\n"));
+        assert!(!is_daemon_file("role = 'host'\n[parameters]\nrpg_gd = 11\n") && !is_daemon_file("= ["));
+    }
+
+    #[test]
+    fn all_errors_are_told_with_their_lines() {
+        for (text, says) in [
+            ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
+            ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without a name"),
+            ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is none of host, switch"),
+            ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is no pattern"),
+            ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
+            ("[[interface]]\nname = 'a'\n[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
+            ("[[interface]]\nname = 'a'\n[interface.wred.0]\nkmin='1MB'", "c:1: "),
+            ("[[interface]]\nname = 'a'\n[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is no address"),
+            ("[metrics]\ntop_qps = -1", "c:2: top_qps = -1 is out of range: allowed is 0 to 1000"),
+            ("[[interface]]\nname = 'a'\n[age]\nidle = '10'", "c:4: idle = \"10\" is no time"),
+            ("[[interface]]\nname = 'a'\n[log]\nfilter = '=='", "c:4: filter = \"==\""),
+            ("[[interface]]\nname = 'a'\n[log]\nlevel = 'x'", "c:4: unknown key `level` in [log]"),
+            ("role = 'host'\n[[interface]]\nname = 'a'", "c:1: unknown key `role`"),
+            ("[[interface]]\nname = ", "c:2: "),
+        ] {
+            let refused = parse("c", text).unwrap_err().to_string();
+            assert!(refused.contains(says), "{text}: {refused}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "\\PC{0,40}", table in "(interface|metrics|age|log|x)", key in "[a-z_]{1,8}",
+            value in "[0-9a-z\"'\\[\\]{}.,=:*]{0,12}",
+        ) {
+            let _ = parse("d", &text);
+            let _ = parse("d", &format!("[[interface]]\nname = {value}\n{key} = {value}"));
+            let _ = parse("d", &format!("[{table}]\n{key} = {value}\nlisten = {value}\nidle = {value}"));
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What stays running: the controller (`dcqcn run`) and its tasks, the audit log, the metrics, and the pairs and backlogs that
+//! it tells the data plane.
+
+pub mod audit;
+pub mod backlog;
+pub mod daemon;
+pub mod metrics;
+pub mod pairing;

@@ -1,0 +1,177 @@
+//! Pairs that the controller enters: the operator's, and those of the kernel's own RDMA queue pairs.
+//!
+//! The data plane learns others by itself (`dcqcn_common::pairing`). The surest source counts: see [`PairSource`].
+
+use std::collections::HashMap;
+
+use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Pair, PairSource};
+use dcqcn_netlink::{self as net, Netlink};
+use dcqcn_params::qp::qp_id;
+use dcqcn_plane::dataplane::{self, Maps};
+use dcqcn_support::clock::monotonic_ns;
+
+/// Why pairs could not be brought up to date.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel's RDMA devices or addresses cannot be read.
+    #[error(transparent)]
+    Net(#[from] net::Error),
+    /// The pairs in force cannot be read or written.
+    #[error(transparent)]
+    Dataplane(#[from] dataplane::Error),
+}
+
+/// Enters a pair, and in the event log that it was, as the programs do for what they learn.
+///
+/// # Errors
+/// The table is full, or what the kernel says.
+pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
+    maps.set_pair(id, pair)?;
+    let interval_ns = maps.params()?.event_interval_ns;
+    if interval_ns != 0 {
+        let (kind, values) = (EventKind::FlowPaired as u32, [pair.qpn.into(), pair.source.into()]);
+        let event = Event { at_ns: monotonic_ns(), left_out: 0, id: *id, kind, values };
+        // One that is left out is counted in the log.
+        maps.event_log()?.record(interval_ns, event);
+    }
+    Ok(())
+}
+
+/// Something to do, or that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A queue pair is connected, to this QPN.
+    Set(QpId, u32),
+    /// A queue pair is gone.
+    Remove(QpId),
+    /// The operator says that another QPN is at the other end of this one than the kernel does; his word stands.
+    Conflict(QpId, Pair, u32),
+}
+
+/// The queue pairs of the kernel's RDMA devices on one interface, as entered into its pairs.
+#[derive(Debug, Default)]
+pub struct RdmaPairs {
+    entered: HashMap<QpId, u32>,
+    has_device: bool,
+}
+
+impl RdmaPairs {
+    /// Takes over what an earlier controller entered.
+    ///
+    /// # Errors
+    /// The pairs in force cannot be read.
+    pub fn take_over(maps: &Maps) -> Result<Self, Error> {
+        let mut entered = HashMap::new();
+        for pair in maps.pairs() {
+            let (id, pair) = pair?;
+            if pair.source == PairSource::Rdma as u32 {
+                entered.insert(id, pair.qpn);
+            }
+        }
+        Ok(Self { entered, has_device: false })
+    }
+
+    /// Whether the interface had an RDMA device at the last look.
+    #[must_use]
+    pub const fn has_device(&self) -> bool {
+        self.has_device
+    }
+
+    /// Enters the queue pairs that are new, removes those that are gone, and returns what changed.
+    ///
+    /// # Errors
+    /// The kernel's queue pairs cannot be read, or a pair cannot be written; the next call tries again.
+    pub fn refresh(
+        &mut self,
+        netlink: &Netlink,
+        ifindex: u32,
+        maps: &mut Maps,
+    ) -> Result<Vec<Change>, Error> {
+        let (has_device, present) = present(netlink, ifindex)?;
+        self.has_device = has_device;
+        let mut changes = Vec::new();
+        for (&id, &qpn) in &present {
+            let in_force = maps.pair(&id)?;
+            changes.extend(change(id, qpn, in_force, self.entered.get(&id)));
+        }
+        for id in self.entered.keys().filter(|id| !present.contains_key(id)) {
+            if maps.pair(id)?.is_some_and(|pair| pair.source == PairSource::Rdma as u32) {
+                changes.push(Change::Remove(*id));
+            }
+        }
+        for change in &changes {
+            match change {
+                Change::Set(id, qpn) => {
+                    enter(maps, id, &Pair { qpn: *qpn, source: PairSource::Rdma as u32 })?;
+                }
+                Change::Remove(id) => maps.remove_pair(id)?,
+                Change::Conflict(..) => {}
+            }
+        }
+        self.entered = present;
+        Ok(changes)
+    }
+}
+
+/// Whether an interface has an RDMA device, and what the kernel says is connected there: each of its addresses may be a
+/// queue pair's.
+fn present(netlink: &Netlink, ifindex: u32) -> Result<(bool, HashMap<QpId, u32>), Error> {
+    let mut present = HashMap::new();
+    let mut addresses = None;
+    for device in netlink.rdma_devices()?.iter().filter(|device| device.ifindexes.contains(&ifindex)) {
+        let addresses = match &addresses {
+            Some(addresses) => addresses,
+            None => addresses.insert(netlink.addresses(ifindex)?),
+        };
+        for qp in netlink.rdma_connected_qps(device.index)? {
+            present.extend(addresses.iter().map(|address| (qp_id(*address, qp.local_qpn), qp.remote_qpn)));
+        }
+    }
+    Ok((addresses.is_some(), present))
+}
+
+/// What a connected queue pair makes of the pair in force; `entered` is what was entered for it the last time.
+fn change(id: QpId, qpn: u32, in_force: Option<Pair>, entered: Option<&u32>) -> Option<Change> {
+    let set = Some(Change::Set(id, qpn));
+    let Some(pair) = in_force else {
+        return set;
+    };
+    if pair.source == PairSource::Static as u32 {
+        // Told once.
+        let is_news = pair.qpn != qpn && entered != Some(&qpn);
+        return is_news.then_some(Change::Conflict(id, pair, qpn));
+    }
+    if pair.source == PairSource::Rdma as u32 && pair.qpn == qpn { None } else { set }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::classify::{mapped, words};
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_counts_over_messages_and_the_operator_over_the_kernel() {
+        let id = qp_id([10, 0, 0, 1].into(), 0x11);
+        let pair = |qpn, source: PairSource| Some(Pair { qpn, source: source as u32 });
+        let set = Some(Change::Set(id, 0x17));
+        assert_eq!(change(id, 0x17, None, None), set);
+        assert_eq!(change(id, 0x17, pair(0x17, PairSource::Cm), None), set);
+        assert_eq!(change(id, 0x17, pair(0x99, PairSource::Datagram), None), set);
+        assert_eq!(change(id, 0x17, pair(0x16, PairSource::Rdma), Some(&0x16)), set);
+        assert_eq!(change(id, 0x17, pair(0x17, PairSource::Rdma), Some(&0x17)), None);
+        assert_eq!(change(id, 0x17, pair(0x17, PairSource::Static), None), None);
+        let operator = pair(0x18, PairSource::Static);
+        let conflict = operator.map(|pair| Change::Conflict(id, pair, 0x17));
+        assert_eq!(change(id, 0x17, operator, None), conflict);
+        assert_eq!(change(id, 0x17, operator, Some(&0x17)), None, "told once");
+    }
+
+    #[test]
+    fn ids_are_those_of_the_wire() {
+        assert_eq!(qp_id([10, 0, 0, 1].into(), 7).addr, mapped([10, 0, 0, 1]));
+        assert_eq!(qp_id([0xfd; 16].into(), 7).addr, words([0xfd; 16]));
+    }
+}

@@ -1,0 +1,268 @@
+//! `config`: the configuration file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::{fmt, fs};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use dcqcn_common::params::Quantity;
+use dcqcn_control::daemon;
+use dcqcn_p4::{Switch, switch};
+use dcqcn_params::quantity::parse_rate_bps;
+use dcqcn_params::{self as params, Profile, Settings, word};
+use dcqcn_support::render::Table;
+use serde::Serialize;
+
+use super::output::Output;
+
+/// Write, check and describe the configuration file.
+#[derive(Debug, Subcommand)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn config example > /etc/dcqcn.toml
+  dcqcn config check /etc/dcqcn.toml
+  dcqcn config schema > dcqcn.schema.json")]
+pub(super) enum ConfigCommand {
+    Example(ExampleArgs),
+    Check(CheckArgs),
+    /// Print the JSON schema of the file, for editors.
+    #[command(after_long_help = "Examples:\n  dcqcn config schema > dcqcn.schema.json")]
+    Schema,
+}
+
+impl ConfigCommand {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Example(args) => args.run(out),
+            Self::Check(args) => args.run(out),
+            Self::Schema => out.json(&params::schema()),
+        }
+    }
+}
+
+/// Print a complete configuration file: every setting with its meaning, range and default.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn config example
+  # what a profile amounts to
+  dcqcn config example --profile lab --link-rate 200mbit")]
+pub(super) struct ExampleArgs {
+    /// With the values of this profile.
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
+    /// The link's rate, on which some profiles depend.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
+    link_rate: Option<u64>,
+}
+
+impl ExampleArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let config = self.profile.config(self.link_rate)?;
+        if out.is_json() {
+            out.json(&params::example_json(&config))
+        } else {
+            out.text(&params::example(&config))
+        }
+    }
+}
+
+/// Check a configuration file, of `attach` or of `run`, and print what it says.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Every error is told with its line. Whether rates fit the link is decided when attaching.
+
+Examples:
+  # exit code 1 if anything is wrong
+  dcqcn config check /etc/dcqcn.toml")]
+pub(super) struct CheckArgs {
+    /// The file.
+    file: PathBuf,
+}
+
+impl CheckArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let file = self.file.display().to_string();
+        let text = fs::read_to_string(&self.file).with_context(|| format!("cannot read {file}"))?;
+        if daemon::config::is_daemon_file(&text) {
+            let config = daemon::config::parse(&file, &text)?;
+            return out.show(&DaemonReport::new(file, &config));
+        }
+        let (settings, switch) = switch::parse(&file, &text)?;
+        // `lab` needs a rate, which `attach` may find out; any that it takes does here.
+        settings
+            .config(Some(Profile::MAX_LAB_RATE_BPS))
+            .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
+        let mut report = CheckReport::new(file, &settings);
+        // A `[bmv2]` beside the parameters is for `dcqcn p4`, which has more to ask of them.
+        if switch != Switch::default() {
+            let plan = super::p4::plan(settings, &switch)
+                .with_context(|| format!("{}: not for a BMv2 switch", report.file))?;
+            report.bmv2 = Some(SwitchReport { ports: switch.port.len(), entries: plan.entries.len() });
+        }
+        out.show(&report)
+    }
+}
+
+/// What the file of `dcqcn run` says.
+#[derive(Serialize)]
+struct DaemonReport {
+    file: String,
+    interfaces: Vec<InterfaceReport>,
+    metrics: Option<SocketAddr>,
+}
+
+#[derive(Serialize)]
+struct InterfaceReport {
+    name: String,
+    settings: Vec<Said>,
+}
+
+impl DaemonReport {
+    fn new(file: String, config: &daemon::config::Config) -> Self {
+        let interface = |interface: &daemon::config::Interface| InterfaceReport {
+            name: interface.name.to_string(),
+            settings: CheckReport::new(String::new(), &interface.settings).settings,
+        };
+        Self {
+            file,
+            interfaces: config.interfaces.iter().map(interface).collect(),
+            metrics: config.metrics.map(|metrics| metrics.listen),
+        }
+    }
+}
+
+impl fmt::Display for DaemonReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} is valid, a file of `dcqcn run`", self.file)?;
+        let mut table = Table::new(&["INTERFACE", "SETTING", ">VALUE", ">DEFAULT"]);
+        for InterfaceReport { name, settings } in &self.interfaces {
+            if settings.is_empty() {
+                table.row([name.clone(), "all at their defaults".into(), String::new(), String::new()]);
+            }
+            for Said { key, value, default } in settings {
+                table.row([name.clone(), key.clone(), value.clone(), default.clone()]);
+            }
+        }
+        if self.interfaces.is_empty() {
+            writeln!(f, "it names no interface")?;
+        } else {
+            write!(f, "{table}")?;
+        }
+        self.metrics.map_or(Ok(()), |address| writeln!(f, "metrics on {address}"))
+    }
+}
+
+/// A file that both could read would be taken for the other's: `run` refuses what stands here at the top.
+const OF_ATTACH: &str = ", a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]])";
+
+#[derive(Serialize)]
+struct CheckReport {
+    file: String,
+    settings: Vec<Said>,
+    /// What `dcqcn p4` makes of it, if it describes a switch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bmv2: Option<SwitchReport>,
+}
+
+/// A BMv2 switch in a few words.
+#[derive(Serialize)]
+struct SwitchReport {
+    ports: usize,
+    /// Of its tables.
+    entries: usize,
+}
+
+/// A setting the file has.
+#[derive(Serialize)]
+struct Said {
+    key: String,
+    value: String,
+    default: String,
+}
+
+impl CheckReport {
+    fn new(file: String, settings: &Settings) -> Self {
+        let Settings { role, profile, pacer, xdp_mode, flows, changes } = settings;
+        let tops = [
+            role.map(|role| word(&role)),
+            profile.map(|profile| word(&profile)),
+            pacer.map(|pacer| word(&pacer)),
+            xdp_mode.map(|mode| word(&mode)),
+            flows.map(|flows| flows.to_string()),
+        ];
+        let tops = params::ENTRIES.iter().zip(tops).filter_map(|(entry, value)| {
+            let default = (entry.default)().trim_matches('"').to_owned();
+            Some(Said { key: entry.key.to_owned(), value: value?, default })
+        });
+        let changes = changes.iter().map(|change| Said {
+            key: change.key.to_string(),
+            value: Quantity(change.value, change.key.unit()).to_string(),
+            default: Quantity(change.key.default(), change.key.unit()).to_string(),
+        });
+        Self { file, settings: tops.chain(changes).collect(), bmv2: None }
+    }
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, settings, bmv2 } = self;
+        if settings.is_empty() {
+            writeln!(f, "{file} is valid{OF_ATTACH}; it leaves everything at its default")?;
+        } else {
+            writeln!(f, "{file} is valid{OF_ATTACH}; it sets:")?;
+            let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
+            for Said { key, value, default } in settings {
+                table.row([key.clone(), value.clone(), default.clone()]);
+            }
+            write!(f, "{table}")?;
+        }
+        match bmv2 {
+            Some(SwitchReport { ports, entries }) => {
+                writeln!(f, "a BMv2 switch of {ports} ports and {entries} table entries")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_daemon_is_told_interface_by_interface() {
+        let text = "[[interface]]\nname = 'eth*'\nrole = 'switch'\n[[interface]]\nname = 'ib0'\n\
+                    [metrics]\nlisten = '127.0.0.1:9310'\n";
+        let expected = "\
+x is valid, a file of `dcqcn run`
+INTERFACE  SETTING                 VALUE  DEFAULT
+eth*       role                   switch     host
+ib0        all at their defaults
+metrics on 127.0.0.1:9310
+";
+        let report =
+            |text| DaemonReport::new("x".into(), &daemon::config::parse("x", text).unwrap()).to_string();
+        assert_eq!(report(text), expected);
+        assert_eq!(report("[log]\n"), "x is valid, a file of `dcqcn run`\nit names no interface\n");
+    }
+
+    #[test]
+    fn check_prints_what_it_found() {
+        let settings = params::parse("x", "role = 'switch'\n[wred.3]\nkmin = '100KB'\n").unwrap();
+        let text = "\
+x is valid, a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]]); it sets:
+SETTING       VALUE  DEFAULT
+role         switch     host
+wred.3.kmin   100KB      5KB
+";
+        assert_eq!(CheckReport::new("x".into(), &settings).to_string(), text);
+        let nothing = CheckReport::new("x".into(), &Settings::default());
+        let says = nothing.to_string();
+        assert!(
+            says.starts_with("x is valid, ") && says.ends_with("; it leaves everything at its default\n"),
+            "{says}"
+        );
+    }
+}

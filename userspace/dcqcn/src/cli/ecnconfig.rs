@@ -1,0 +1,449 @@
+//! `ecnconfig`: the flags of SONiC's command of that name.
+//!
+//! They start with one dash and have several letters (`-gmin`), which this command line's parser does not know; so the
+//! words are handed to a parser of their own, with a second dash.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use anyhow::bail;
+use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, ValueEnum};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{Config, WredConfig};
+use dcqcn_params::Key;
+use dcqcn_plane::attach;
+use dcqcn_support::render::Table;
+use serde::Serialize;
+
+use super::output::Output;
+use super::targets::{self, ChangeReport};
+
+/// Show or set WRED with the flags of SONiC's ecnconfig.
+#[derive(Debug, Args)]
+#[command(override_usage = "\
+dcqcn ecnconfig -l [-vv]
+       dcqcn ecnconfig -p PROFILE [-gmin N] [-gmax N] [-gdrop N]
+       dcqcn ecnconfig -q QUEUES [on|off]")]
+#[command(after_long_help = "\
+Flags:
+  -l                 list the profiles
+  -p PROFILE         the profile to set
+  -gmin N, -gmax N   its thresholds, bytes
+  -gdrop N           its marking probability at the upper threshold, percent
+  -ymin -ymax -ydrop -rmin -rmax -rdrop N
+                     checked, and without effect: packets have no colour here, all are green
+  -q QUEUES [on|off] show or set marking in these queues of every attached interface
+  -vv                tell the field names too
+  --json             print JSON
+
+A profile here is the WRED of one traffic class of an interface: `eth1:3`. `eth1` alone is all classes. Queues are the
+queues of tc_to_queue. A change is whole or not at all, as with `dcqcn set`. There are no ASIC namespaces (-n).
+
+Examples:
+  dcqcn ecnconfig -l
+  dcqcn ecnconfig -p eth1:3 -gmin 1048576 -gmax 2097152 -gdrop 5
+  dcqcn ecnconfig -q 3
+  dcqcn ecnconfig -q 3,4 on")]
+pub(super) struct RawArgs {
+    /// Flags.
+    #[arg(value_name = "FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// The flags, read.
+#[derive(Debug, Parser)]
+#[command(name = "dcqcn ecnconfig", disable_help_flag = true)]
+struct Flags {
+    #[arg(short)]
+    list: bool,
+    #[arg(short, value_name = "PROFILE", conflicts_with_all = ["list", "queues"])]
+    profile: Option<Target>,
+    #[arg(long, requires = "profile", value_name = "BYTES")]
+    gmin: Option<u64>,
+    #[arg(long, requires = "profile", value_name = "BYTES")]
+    gmax: Option<u64>,
+    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100))]
+    gdrop: Option<u64>,
+    #[arg(long, requires = "profile", value_name = "BYTES")]
+    ymin: Option<u64>,
+    #[arg(long, requires = "profile", value_name = "BYTES")]
+    ymax: Option<u64>,
+    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100))]
+    ydrop: Option<u64>,
+    #[arg(long, requires = "profile", value_name = "BYTES")]
+    rmin: Option<u64>,
+    #[arg(long, requires = "profile", value_name = "BYTES")]
+    rmax: Option<u64>,
+    #[arg(long, requires = "profile", value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=100))]
+    rdrop: Option<u64>,
+    #[arg(short, value_name = "QUEUES", value_delimiter = ',', num_args = 1, conflicts_with = "list",
+        value_parser = clap::value_parser!(u8).range(0..CLASSES as i64))]
+    queues: Vec<u8>,
+    #[arg(requires = "queues")]
+    switch: Option<Switch>,
+    #[arg(short, action = clap::ArgAction::Count)]
+    verbose: u8,
+    #[arg(long)]
+    json: bool,
+    #[arg(short, long)]
+    help: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+/// What a profile's name means: an interface, and one class of it or all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    iface: String,
+    tc: Option<usize>,
+}
+
+impl std::str::FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((iface, tc)) = text.split_once(':') else {
+            return Ok(Self { iface: text.to_owned(), tc: None });
+        };
+        let tc = tc.parse().ok().filter(|tc| *tc < CLASSES).ok_or_else(|| {
+            format!("a profile is IFACE or IFACE:TC, as in `eth1:3`, with TC from 0 to {}", CLASSES - 1)
+        })?;
+        Ok(Self { iface: iface.to_owned(), tc: Some(tc) })
+    }
+}
+
+/// Flags of several letters that ecnconfig writes with one dash.
+const LONG: [&str; 9] = ["-gmin", "-gmax", "-gdrop", "-ymin", "-ymax", "-ydrop", "-rmin", "-rmax", "-rdrop"];
+
+/// The command with its flags read.
+#[derive(Debug)]
+pub(super) struct EcnconfigArgs(Flags);
+
+impl FromArgMatches for EcnconfigArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let RawArgs { words } = RawArgs::from_arg_matches(matches)?;
+        let word = |word: OsString| match word.to_str() {
+            Some(text) if LONG.iter().any(|flag| *flag == text.split('=').next().unwrap_or(text)) => {
+                OsString::from(format!("-{text}"))
+            }
+            _ => word,
+        };
+        let words = std::iter::once("ecnconfig".into()).chain(words.into_iter().map(word));
+        let flags = Flags::try_parse_from(words)?;
+        if flags.help {
+            // After another flag the outer parser leaves it to this one.
+            let command = RawArgs::augment_args(Command::new("dcqcn ecnconfig"));
+            command.try_get_matches_from(["ecnconfig", "--help"])?;
+        }
+        if !flags.list && flags.profile.is_none() && flags.queues.is_empty() {
+            return Err(targets::missing("<-l|-p PROFILE|-q QUEUES>"));
+        }
+        if flags.profile.is_some() && !flags.sets() {
+            return Err(targets::missing("<-gmin N|-gmax N|-gdrop N>"));
+        }
+        Ok(Self(flags))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for EcnconfigArgs {
+    fn augment_args(command: Command) -> Command {
+        RawArgs::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        RawArgs::augment_args_for_update(command)
+    }
+}
+
+impl Flags {
+    fn sets(&self) -> bool {
+        let green = [self.gmin, self.gmax, self.gdrop];
+        green.into_iter().chain(self.without_effect()).any(|flag| flag.is_some())
+    }
+
+    fn without_effect(&self) -> [Option<u64>; 6] {
+        [self.ymin, self.ymax, self.ydrop, self.rmin, self.rmax, self.rdrop]
+    }
+
+    /// What is wrong with the flags on their own.
+    fn check(&self) -> anyhow::Result<()> {
+        for (colour, min, max) in
+            [("g", self.gmin, self.gmax), ("y", self.ymin, self.ymax), ("r", self.rmin, self.rmax)]
+        {
+            if let Some((min, max)) = min.zip(max).filter(|(min, max)| min > max) {
+                bail!("-{colour}min {min} is above -{colour}max {max}; nothing was changed");
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the thresholds of one class.
+    fn apply(&self, tc: usize, config: &mut Config) -> anyhow::Result<()> {
+        const PPM_PER_PERCENT: u64 = 10_000;
+        let values = [
+            ("kmin", self.gmin),
+            ("kmax", self.gmax),
+            ("pmax", self.gdrop.map(|percent| percent * PPM_PER_PERCENT)),
+        ];
+        for spec in WredConfig::SPECS {
+            let value = values.iter().find(|(name, _)| *name == spec.key).and_then(|(_, value)| *value);
+            if let Some(value) = value {
+                Key::Wred(tc, spec).set(config, value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EcnconfigArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self(flags) = self;
+        flags.check()?;
+        let show = |out: &mut Output<'_>, report: &Report| {
+            if flags.json { out.json(report) } else { out.show(report) }
+        };
+        let verbose = flags.verbose >= 2;
+        if let Some(Target { iface, tc }) = flags.profile.clone() {
+            let classes = tc.map_or(0..CLASSES, |tc| tc..tc + 1);
+            let changes = targets::change(&[iface], false, |_, config| {
+                classes.clone().try_for_each(|tc| flags.apply(tc, config))
+            })?;
+            let ignored = flags.without_effect().iter().any(Option::is_some);
+            return show(out, &Report::Changed { changed: ChangeReport::of_differences(&changes), ignored });
+        }
+        let ifaces = targets::names(Vec::new(), true)?;
+        if let Some(switch) = flags.switch {
+            let changes = targets::change(&ifaces, false, |_, config| {
+                classes_of(config, &flags.queues).try_for_each(|tc| {
+                    let spec = WredConfig::SPECS.iter().find(|spec| spec.key == "ecn");
+                    let key = spec.map(|spec| Key::Wred(tc, spec));
+                    Ok(key.map_or(Ok(()), |key| key.set(config, u64::from(switch == Switch::On)))?)
+                })
+            })?;
+            return show(
+                out,
+                &Report::Changed { changed: ChangeReport::of_differences(&changes), ignored: false },
+            );
+        }
+        let mut configs = Vec::new();
+        for iface in ifaces {
+            let config = attach::open(&iface)?.maps.params()?.config;
+            configs.push((iface, config));
+        }
+        let report = if flags.list { list(&configs, verbose) } else { queues(&configs, &flags.queues) };
+        show(out, &report)
+    }
+}
+
+/// The traffic classes that go to one of these queues.
+fn classes_of(config: &Config, queues: &[u8]) -> impl Iterator<Item = usize> + use<> {
+    let classes: Vec<usize> = (0..CLASSES)
+        .filter(|tc| config.tc_to_queue.get(*tc).is_some_and(|queue| queues.contains(queue)))
+        .collect();
+    classes.into_iter()
+}
+
+/// What is shown.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Report {
+    Changed {
+        #[serde(flatten)]
+        changed: ChangeReport,
+        /// Flags of yellow and red were given.
+        ignored: bool,
+    },
+    Profiles {
+        profiles: Vec<Profile>,
+    },
+    Queues {
+        queues: Vec<QueueStatus>,
+    },
+}
+
+#[derive(Serialize)]
+struct Profile {
+    profile: String,
+    ecn: &'static str,
+    green_min_threshold: u64,
+    green_max_threshold: u64,
+    /// Percent.
+    green_drop_probability: f64,
+    wred_green_enable: bool,
+    /// What the fields are called here is told too.
+    #[serde(skip)]
+    verbose: bool,
+}
+
+#[derive(Serialize)]
+struct QueueStatus {
+    iface: String,
+    queue: u8,
+    /// Every class that goes there is marked.
+    on: bool,
+    classes: Vec<usize>,
+}
+
+/// Every class of every interface.
+fn list(configs: &[(String, Config)], verbose: bool) -> Report {
+    let profile = |iface: &str, tc: usize, wred: &WredConfig| Profile {
+        profile: format!("{iface}:{tc}"),
+        ecn: if wred.ecn != 0 { "ecn_all" } else { "ecn_none" },
+        green_min_threshold: wred.kmin_bytes,
+        green_max_threshold: wred.kmax_bytes,
+        green_drop_probability: wred.pmax_ppm as f64 / 10_000.0,
+        wred_green_enable: wred.ecn != 0,
+        verbose,
+    };
+    let of_iface = |(iface, config): &(String, Config)| -> Vec<Profile> {
+        config.wred.iter().enumerate().map(|(tc, wred)| profile(iface, tc, wred)).collect()
+    };
+    Report::Profiles { profiles: configs.iter().flat_map(of_iface).collect() }
+}
+
+fn queues(configs: &[(String, Config)], queues: &[u8]) -> Report {
+    let mut report = Vec::new();
+    for (iface, config) in configs {
+        for queue in queues {
+            let classes: Vec<usize> = classes_of(config, &[*queue]).collect();
+            let marked = |tc: &usize| config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
+            let on = !classes.is_empty() && classes.iter().all(marked);
+            report.push(QueueStatus { iface: iface.clone(), queue: *queue, on, classes });
+        }
+    }
+    Report::Queues { queues: report }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed { changed, ignored } => {
+                write!(f, "{changed}")?;
+                if *ignored {
+                    writeln!(
+                        f,
+                        "yellow and red thresholds have no effect: packets have no colour here, all are green"
+                    )?;
+                }
+                Ok(())
+            }
+            Self::Profiles { profiles } => profiles
+                .iter()
+                .enumerate()
+                .try_for_each(|(i, profile)| write!(f, "{}{profile}", if i == 0 { "" } else { "\n" })),
+            Self::Queues { queues } => {
+                writeln!(f, "ECN status:")?;
+                queues.iter().try_for_each(|QueueStatus { iface, queue, on, classes }| {
+                    let classes: Vec<String> = classes.iter().map(ToString::to_string).collect();
+                    let of = if classes.is_empty() { "none".to_owned() } else { classes.join(", ") };
+                    let on = if *on { "on" } else { "off" };
+                    writeln!(f, "{iface} queue {queue}: {on} (traffic classes: {of})")
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tc = self.profile.rsplit(':').next().unwrap_or_default();
+        writeln!(f, "Profile: {}", self.profile)?;
+        let mut table = Table::new(&["FIELD", ">VALUE", if self.verbose { "HERE" } else { "" }]);
+        for (field, value, key) in [
+            ("ecn", self.ecn.to_owned(), "ecn"),
+            ("green_min_threshold", self.green_min_threshold.to_string(), "kmin"),
+            ("green_max_threshold", self.green_max_threshold.to_string(), "kmax"),
+            ("green_drop_probability", self.green_drop_probability.to_string(), "pmax"),
+            ("wred_green_enable", self.wred_green_enable.to_string(), "ecn"),
+        ] {
+            let here = if self.verbose { format!("wred.{tc}.{key}") } else { String::new() };
+            table.row([field.to_owned(), value, here]);
+        }
+        write!(f, "{table}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Flags, clap::Error> {
+        let command = EcnconfigArgs::augment_args(Command::new("ecnconfig"));
+        let matches = command.try_get_matches_from(line.split(' '))?;
+        EcnconfigArgs::from_arg_matches(&matches).map(|EcnconfigArgs(flags)| flags)
+    }
+
+    #[test]
+    fn flags_are_read_as_sonic_writes_them() {
+        let flags = read("ecnconfig -p eth1:3 -gmin 1048576 -gmax 2097152 -gdrop 5 -ymin 1 -vv").unwrap();
+        assert_eq!(flags.profile, Some(Target { iface: "eth1".into(), tc: Some(3) }));
+        assert_eq!((flags.gmin, flags.gmax, flags.gdrop), (Some(1_048_576), Some(2_097_152), Some(5)));
+        assert_eq!((flags.ymin, flags.verbose), (Some(1), 2));
+        let mut config = Config::DEFAULT;
+        flags.apply(3, &mut config).unwrap();
+        let wred = config.wred[3];
+        assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (1_048_576, 2_097_152, 50_000));
+        assert_eq!(config.wred[2], WredConfig::DEFAULT);
+        let flags = read("ecnconfig -q 3,4 on --json").unwrap();
+        assert_eq!((flags.queues, flags.switch, flags.json), (vec![3, 4], Some(Switch::On), true));
+        assert_eq!(read("ecnconfig -l --help").unwrap_err().kind(), clap::error::ErrorKind::DisplayHelp);
+        assert!(read("ecnconfig -l").unwrap().list);
+        assert_eq!(read("ecnconfig -p eth0.100 -gdrop=1").unwrap().profile.unwrap().tc, None);
+    }
+
+    #[test]
+    fn wrong_flags_say_what_is_expected() {
+        for (line, says) in [
+            ("ecnconfig -p eth1", "<-gmin N|-gmax N|-gdrop N>"),
+            ("ecnconfig -gmin 1", "-p <PROFILE>"),
+            ("ecnconfig -p eth1:8 -gmin 1", "as in `eth1:3`"),
+            ("ecnconfig -p eth1 -gmin x", "invalid value 'x'"),
+            ("ecnconfig -p eth1 -gmin -1", "-1"),
+            ("ecnconfig -p eth1 -gdrop 101", "101 is not in 0..=100"),
+            ("ecnconfig -q 8 on", "8 is not in 0..8"),
+            ("ecnconfig -q 3 maybe", "invalid value 'maybe'"),
+            ("ecnconfig -n asic0 -l", "unexpected argument '-n'"),
+            ("ecnconfig -l -p eth1 -gmin 1", "cannot be used with"),
+            ("ecnconfig", "<-l|-p PROFILE|-q QUEUES>"),
+        ] {
+            let refused = read(line).unwrap_err();
+            assert!(refused.to_string().contains(says) && refused.exit_code() == 2, "{line}: {refused}");
+        }
+        let flags = read("ecnconfig -p eth1 -rmin 2 -rmax 1").unwrap();
+        assert_eq!(flags.check().unwrap_err().to_string(), "-rmin 2 is above -rmax 1; nothing was changed");
+        assert!(
+            read("ecnconfig -p eth1 -gmin 9999999999").unwrap().apply(3, &mut { Config::DEFAULT }).is_err()
+        );
+    }
+
+    #[test]
+    fn lists_look_like_sonic_s() {
+        let configs = [("eth1".to_owned(), Config::DEFAULT)];
+        let text = list(&configs, true).to_string();
+        let start = "\
+Profile: eth1:0
+FIELD                     VALUE  HERE
+ecn                     ecn_all  wred.0.ecn
+green_min_threshold        5000  wred.0.kmin
+green_max_threshold      200000  wred.0.kmax
+green_drop_probability        1  wred.0.pmax
+wred_green_enable          true  wred.0.ecn
+
+Profile: eth1:1
+";
+        assert!(text.starts_with(start), "{text}");
+        let text = queues(&configs, &[3, 5]).to_string();
+        let expected =
+            "ECN status:\neth1 queue 3: on (traffic classes: 3)\neth1 queue 5: off (traffic classes: none)\n";
+        assert_eq!(text, expected);
+    }
+}

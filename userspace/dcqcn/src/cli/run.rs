@@ -1,0 +1,54 @@
+//! `run`: the controller.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use dcqcn_control::daemon::config::{Config, DEFAULT_PATH, LogFormat};
+use dcqcn_control::daemon::log::Log;
+use dcqcn_control::daemon::{self, Options, Source};
+
+use super::output::Output;
+
+/// Run the controller until Ctrl-C or SIGTERM: attach what its file names, and keep it.
+///
+/// The data plane works without it, and goes on when it ends, however it ends. What it is for: attaching interfaces that
+/// come later, parameters from a file, the classes of the HTB pacer, pairs from the kernel's own RDMA queue pairs, the real
+/// backlog for `queue_source = backlog`. Started again it takes over what is attached.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The file is read again when it changes and on SIGHUP: on all interfaces or, if anything in it is
+refused, on none. `dcqcn config check FILE` checks it beforehand. With interfaces instead of a
+file, these are served as they are attached.
+
+Examples:
+  dcqcn run
+  dcqcn run --config /etc/dcqcn/dcqcn.toml --log-format json
+  dcqcn attach eth0 --pacer htb && dcqcn run eth0")]
+pub(super) struct RunArgs {
+    /// Interfaces that are attached already; none to serve those of a file.
+    #[arg(conflicts_with = "config")]
+    ifaces: Vec<String>,
+    /// The file that says what to attach.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    config: PathBuf,
+    /// Detach at the end everything that was served.
+    #[arg(long)]
+    detach_on_exit: bool,
+    /// How log lines look [default: text, or as the file says].
+    #[arg(long, value_enum)]
+    log_format: Option<LogFormat>,
+}
+
+impl RunArgs {
+    pub(super) fn run(self, _out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { ifaces, config: path, detach_on_exit, log_format } = self;
+        let (source, config) = if ifaces.is_empty() {
+            let config = Config::load(&path)?;
+            (Source::File(path), config)
+        } else {
+            (Source::Ifaces(ifaces), Config::default())
+        };
+        let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
+        daemon::run(Options { source, detach_on_exit }, config, &log)
+    }
+}

@@ -1,0 +1,189 @@
+//! Do notification point and reaction point do their part?
+
+use dcqcn_common::stats::Stat;
+use dcqcn_params::Role;
+
+use super::{Finding, Known, Severity, Snapshot, known};
+
+/// `np-off`, `rp-off`: on a host the one without the other is worse than none.
+pub(super) fn switched_off(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.attached.role == Role::Host) {
+        let (s, seen, iface) = (&known.config.scalars, &known.seen, known.iface);
+        if s.np_enable == 0 {
+            let what = "the notification point is off: packets marked CE are neither counted nor answered";
+            let evidence =
+                format!("np_enable = off, {} data packets in {}", seen.ingress(Stat::RoceData), seen.when);
+            let fix = format!("`dcqcn set {iface} np_enable=on`");
+            findings.push(Finding::warning("np-off", what, evidence).on(iface).fix(fix));
+        }
+        if s.rp_enable == 0 {
+            let what = "the reaction point is off: CNPs that arrive change nothing";
+            let evidence = format!("rp_enable = off, {} CNPs in {}", seen.xdp(Stat::RoceCnp), seen.when);
+            let fix =
+                format!("`dcqcn set {iface} rp_enable=on`; if it was attached so, attach again for a pacer");
+            findings.push(Finding::warning("rp-off", what, evidence).on(iface).fix(fix));
+        }
+    }
+    findings
+}
+
+/// `ce-no-cnp`.
+pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |known: Known<'_>| {
+        let seen = &known.seen;
+        let (marked, sent) = (seen.ingress(Stat::NpEcnMarked), seen.egress(Stat::NpCnpSent));
+        let suppressed = seen.ingress(Stat::NpCnpSuppressed);
+        // Few marks may all lie in the interval of a CNP from before the first look.
+        if marked == 0 || sent != 0 || (seen.lately && suppressed == marked) {
+            return None;
+        }
+        let evidence = format!(
+            "{marked} packets marked CE {}, no CNP sent; np_cnp_failed {}, np_cnp_suppressed {suppressed}",
+            seen.when,
+            seen.all(Stat::NpCnpFailed)
+        );
+        let fix = format!(
+            "`dcqcn get {} np_enable min_time_between_cnps`; if they are right, see which program is missing in `dcqcn \
+             status {}` and attach again",
+            known.iface, known.iface
+        );
+        let what = "packets marked CE arrive, but no CNP is sent: the senders never hear of it";
+        Some(Finding::error("ce-no-cnp", what, evidence).on(known.iface).fix(fix))
+    };
+    known(snapshot).filter_map(check).collect()
+}
+
+/// `cnp-failed`.
+pub(super) fn cnps_failed(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |known: Known<'_>| {
+        let (failed, sent) = (known.seen.all(Stat::NpCnpFailed), known.seen.egress(Stat::NpCnpSent));
+        let evidence = format!("np_cnp_failed {failed}, np_cnp_sent {sent} {}", known.seen.when);
+        let finding = Finding::warning("cnp-failed", "CNPs could not be made", evidence).on(known.iface);
+        let fix = "look for memory pressure (`dmesg`); at an MTU above 4200, lower it: a clone needs room";
+        (failed != 0).then(|| finding.fix(fix))
+    };
+    known(snapshot).filter_map(check).collect()
+}
+
+/// `cnp-hinted`.
+pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |known: Known<'_>| {
+        let (hinted, sent) = (known.seen.egress(Stat::NpCnpHinted), known.seen.egress(Stat::NpCnpSent));
+        let pairs = known.attached.tables.map_or(0, |tables| tables.pairs);
+        let evidence = format!(
+            "{hinted} of {sent} CNPs {} without the sender's QPN, {pairs} pairs known",
+            known.seen.when
+        );
+        let fix = format!(
+            "nothing where the senders run this project; for hardware senders start `dcqcn run`, connect by rdma_cm, \
+             or `dcqcn pair add {} ADDRESS QPN PEER_QPN`",
+            known.iface
+        );
+        let what = "CNPs name the receiver's QP, as the sender's is not known: a hardware NIC ignores those";
+        (hinted != 0).then(|| Finding::info("cnp-hinted", what, evidence).on(known.iface).fix(fix))
+    };
+    known(snapshot).filter_map(check).collect()
+}
+
+/// `cnp-unpaired`.
+pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |known: Known<'_>| {
+        let seen = &known.seen;
+        let (cnps, unknown) = (seen.xdp(Stat::RoceCnp), seen.xdp(Stat::RpCnpUnknownFlow));
+        let handled = seen.xdp(Stat::RpCnpHandled);
+        // Some belong to flows that have just ended.
+        if unknown * 10 <= cnps {
+            return None;
+        }
+        let pairs = known.attached.tables.map_or(0, |tables| tables.pairs);
+        let evidence = format!(
+            "{unknown} of {cnps} CNPs {} belong to no known flow, {handled} cut a rate; {pairs} pairs known",
+            seen.when
+        );
+        let what = "CNPs arrive, but whose rate they are to cut is not known";
+        let fix = format!(
+            "have the QPs paired: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn pair add {} ADDRESS \
+             QPN PEER_QPN`; the data must leave through {}, too",
+            known.iface, known.iface
+        );
+        let severity = if handled == 0 { Severity::Error } else { Severity::Warning };
+        Some(Finding::new("cnp-unpaired", severity, what, evidence).on(known.iface).fix(fix))
+    };
+    known(snapshot).filter_map(check).collect()
+}
+
+/// `cnp-invalid`.
+pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |known: Known<'_>| {
+        let (invalid, cnps) = (known.seen.xdp(Stat::RpCnpInvalid), known.seen.xdp(Stat::RoceCnp));
+        let evidence = format!("{invalid} of {cnps} CNPs {}", known.seen.when);
+        let what = "CNPs with a wrong ICRC or with fields that no CNP has are not believed";
+        let fix = format!(
+            "something on the way rewrites them (NAT?) or somebody forges them: `tcpdump -i {} -w cnp.pcap udp port \
+             4791`, then `dcqcn replay cnp.pcap`",
+            known.iface
+        );
+        (invalid != 0).then(|| Finding::warning("cnp-invalid", what, evidence).on(known.iface).fix(fix))
+    };
+    known(snapshot).filter_map(check).collect()
+}
+
+/// `cnp-no-cut`, `loop-closed`.
+pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |known: Known<'_>| {
+        let seen = &known.seen;
+        let (cnps, handled) = (seen.xdp(Stat::RoceCnp), seen.xdp(Stat::RpCnpHandled));
+        let (soon, s) = (seen.xdp(Stat::RpCnpTooSoon), &known.config.scalars);
+        if s.rp_enable == 0 || cnps == 0 {
+            return None;
+        }
+        if handled != 0 {
+            let evidence = format!("{handled} of {cnps} CNPs {} cut a rate", seen.when);
+            return Some(Finding::ok("loop-closed", "CNPs arrive and cut rates", evidence).on(known.iface));
+        }
+        // Not because of the reasons that are findings of their own.
+        let other = seen.xdp(Stat::RpCnpUnknownFlow) + seen.xdp(Stat::RpCnpInvalid);
+        if other >= cnps {
+            return None;
+        }
+        let evidence = format!(
+            "{cnps} CNPs {}, none cut a rate; rp_cnp_too_soon {soon}, rate_reduce_monitor_period {}, rpg_min_dec_fac \
+             {} %",
+            seen.when,
+            super::time(s.rate_reduce_monitor_period_ns),
+            s.rpg_min_dec_fac
+        );
+        let fix = format!("`dcqcn set {} rate_reduce_monitor_period=40us`", known.iface);
+        let what = "CNPs arrive, but no rate changes";
+        Some(Finding::warning("cnp-no-cut", what, evidence).on(known.iface).fix(fix))
+    };
+    known(snapshot).filter_map(check).collect()
+}
+
+/// `port-unanswered`: what a switch marks must come back as CNPs, if all of its traffic can be seen.
+pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
+    /// Marks that may still be on their way.
+    const MANY: u64 = 100;
+    let switches: Vec<Known<'_>> =
+        known(snapshot).filter(|known| known.attached.role == Role::Switch).collect();
+    let both_ways = switches.len() > 1 || switches.iter().any(|known| known.attached.inline_peer.is_some());
+    let cnps: u64 = switches.iter().map(|k| k.seen.all(Stat::RoceCnp) + k.seen.all(Stat::NpCnpSent)).sum();
+    if !both_ways || cnps != 0 {
+        return Vec::new();
+    }
+    let marking = switches.iter().filter(|known| known.seen.all(Stat::CpEcnMarked) >= MANY);
+    marking
+        .map(|known| {
+            let marked = known.seen.all(Stat::CpEcnMarked);
+            let evidence =
+                format!("{marked} packets marked {}, and no CNP came back through any port", known.seen.when);
+            let what = "packets are marked here, but nobody answers with CNPs";
+            Finding::warning("port-unanswered", what, evidence).on(known.iface).fix(format!(
+                "turn the notification point of the receivers on (there: `dcqcn attach IFACE`, or the NIC's \
+                 `roce_np/enable`); or answer from here: `dcqcn set {} fast_cnp=on`",
+                known.iface
+            ))
+        })
+        .collect()
+}

@@ -1,0 +1,355 @@
+//! Do the parameters fit the link, and are they stable?
+
+use dcqcn_common::params::{Config, PACER_NONE};
+use dcqcn_model::fluid;
+use dcqcn_netlink::tc::Shaping;
+
+use super::{Finding, Known, Snapshot, known, ppm, rate, size, time, transmission_ns};
+use crate::doctor::snapshot::Link;
+
+/// Ethernet, IPv4, UDP, BTH, ICRC: bytes of a frame beside its payload.
+const HEADERS_BYTES: u64 = 14 + 20 + 8 + 12 + 4;
+/// Flows that a bottleneck should be able to settle with.
+const EXPECTED_FLOWS: u64 = 8;
+/// A burst that is enough wherever CPUs are real.
+const GOOD_BURST_NS: u64 = 10_000_000;
+/// Most flows that are tried.
+const MAX_FLOWS: u64 = 1 << 16;
+
+/// Bytes of a full RoCE frame: the largest path MTU of InfiniBand that fits into the interface's.
+fn frame_bytes(mtu: u32) -> u64 {
+    let room = u64::from(mtu) + 14 - HEADERS_BYTES.min(u64::from(mtu));
+    [4_096, 2_048, 1_024, 512, 256].into_iter().find(|payload| *payload <= room).unwrap_or(256)
+        + HEADERS_BYTES
+}
+
+/// The congestion points: attachments that mark, and their interfaces.
+fn marking(snapshot: &Snapshot) -> impl Iterator<Item = (Known<'_>, &Link)> {
+    known(snapshot)
+        .filter(|known| known.config.scalars.cp_enable != 0)
+        .filter_map(|known| snapshot.link(known.iface).map(|link| (known, link)))
+}
+
+/// `rate-unknown`, `rate-above-link`.
+pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for known in known(snapshot) {
+        let iface = known.iface;
+        let set = |key: &str, value: &str| format!("`dcqcn set {iface} {key}={value}`");
+        let config = &known.config;
+        let unknown = known.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
+        if config.scalars.cp_enable != 0 && unknown {
+            let what = "the rate at which queues drain is not known: nothing is marked";
+            let evidence = "link_rate and drain_rate are 0";
+            findings.push(
+                Finding::error("rate-unknown", what, evidence).on(iface).fix(set("link_rate", "10gbit")),
+            );
+        }
+        let Some(link) = snapshot.link(iface) else { continue };
+        let Some(speed_bps) = link.speed_bps.filter(|_| link.kind.is_none()) else { continue };
+        let tables = (0..config.wred.len()).map(|tc| (format!("wred.{tc}.drain_rate"), config.wred.get(tc)));
+        let drains = tables.filter_map(|(key, wred)| Some((key, wred?.drain_rate_bps)));
+        let link_rate = ("link_rate".to_owned(), config.scalars.link_rate_bps);
+        for (key, bps) in std::iter::once(link_rate).chain(drains).filter(|(_, bps)| *bps > speed_bps) {
+            findings.push(
+                Finding::error(
+                    "rate-above-link",
+                    "a queue is thought to drain faster than the link: it is never seen to fill",
+                    format!("{key} = {}, {iface} runs at {}", rate(bps), rate(speed_bps)),
+                )
+                .on(iface)
+                .fix(set(&key, &rate(speed_bps))),
+            );
+        }
+    }
+    findings
+}
+
+/// `shaper-burst`: a token bucket gives away what it cannot hold while nobody serves it. It is slower than its rate then, and
+/// a virtual queue that drains at that rate stays empty while the real one fills.
+pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
+    /// Of the rate, percent; headers that shapers and links count differently are less.
+    const KEPT: u64 = 97;
+    let mut findings = Vec::new();
+    for (known, link) in marking(snapshot) {
+        let Some(shaper) = &link.shaper else { continue };
+        let served_bps = shaper.served_bps().filter(|bps| *bps / KEPT < shaper.rate_bps / 100);
+        if served_bps.is_none() && shaper.burst_ns >= Shaping::SAFE_BURST_NS {
+            continue;
+        }
+        let burst_bytes = |ns| u128::from(shaper.rate_bps) * u128::from(ns) / 8 / 1_000_000_000;
+        let evidence = format!(
+            "{} of {}: rate {}, burst {} bytes, {} at that rate; {}",
+            shaper.name,
+            link.name,
+            rate(shaper.rate_bps),
+            burst_bytes(shaper.burst_ns),
+            time(shaper.burst_ns),
+            served_bps.map_or_else(
+                || "it did not fall short while it was watched".to_owned(),
+                |bps| format!(
+                    "packets waited in {} of {} looks, and it let through {}",
+                    shaper.waiting,
+                    shaper.looks,
+                    rate(bps)
+                )
+            )
+        );
+        // What was seen to be too little is not enough twice.
+        let wanted_ns = match served_bps {
+            Some(_) => shaper.burst_ns.saturating_mul(4).max(GOOD_BURST_NS),
+            None => GOOD_BURST_NS,
+        };
+        let drain = rate(served_bps.unwrap_or(shaper.rate_bps) / 100 * 95);
+        let drains = known.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
+        let fix = format!(
+            "a burst of {} bytes ({}); or marking that expects less: `dcqcn set {} {}`",
+            burst_bytes(wanted_ns),
+            time(wanted_ns),
+            known.iface,
+            drains.collect::<Vec<_>>().join(" ")
+        );
+        let (finding, what): (fn(_, String, String) -> _, _) = if served_bps.is_some() {
+            (Finding::warning, "the shaper is slower than its rate: it queues more than marking counts")
+        } else {
+            (
+                Finding::info,
+                "served late, the shaper is slower than its rate: its burst covers too little time",
+            )
+        };
+        findings.push(finding("shaper-burst", what.to_owned(), evidence).on(known.iface).fix(fix));
+    }
+    findings
+}
+
+/// `kmax-below-frames`: with thresholds of a frame or two, packets are marked that meet no congestion.
+pub(super) fn frames(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (known, link) in marking(snapshot) {
+        let frame_bytes = frame_bytes(link.mtu);
+        for tc in known.marking_classes() {
+            let Some(wred) = known.config.wred.get(tc) else { continue };
+            if wred.kmax_bytes < 2 * frame_bytes {
+                let what = format!("class {tc} marks every packet behind two others, without any congestion");
+                let evidence = format!(
+                    "wred.{tc}.kmax = {}, a full frame has {frame_bytes} bytes",
+                    size(wred.kmax_bytes)
+                );
+                let kmax = size(40 * frame_bytes);
+                findings.push(
+                    Finding::warning("kmax-below-frames", what, evidence)
+                        .on(known.iface)
+                        .fix(format!("`dcqcn set {} wred.{tc}.kmax={kmax}`", known.iface)),
+                );
+            }
+        }
+    }
+    findings
+}
+
+/// `kmax-below-bdp`: 2 to 3 times the bandwidth-delay product is what switch vendors recommend.
+pub(super) fn bandwidth_delay(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (known, _) in marking(snapshot) {
+        for tc in known.marking_classes() {
+            let Some(wred) = known.config.wred.get(tc) else { continue };
+            let drain_bps = known.config.drain_rate_bps(tc);
+            let bdp_bytes = u128::from(drain_bps) * u128::from(snapshot.rtt_ns) / 8 / 1_000_000_000;
+            let bdp_bytes = u64::try_from(bdp_bytes).unwrap_or(u64::MAX);
+            if wred.kmax_bytes < bdp_bytes {
+                let what = format!(
+                    "class {tc} marks everything before a round trip's worth of data queues: links run empty"
+                );
+                let evidence = format!(
+                    "wred.{tc}.kmax = {}, bandwidth-delay product {} ({} x {})",
+                    size(wred.kmax_bytes),
+                    size(bdp_bytes),
+                    rate(drain_bps),
+                    time(snapshot.rtt_ns)
+                );
+                findings.push(Finding::warning("kmax-below-bdp", what, evidence).on(known.iface).fix(
+                    format!(
+                        "`dcqcn set {} wred.{tc}.kmax={}`; if the round trip is another, say so: `--rtt`",
+                        known.iface,
+                        size(bdp_bytes.saturating_mul(2))
+                    ),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// `kmax-too-deep`: the machine's periods pass many times while the queue grows from empty to Kmax.
+pub(super) fn far_apart(snapshot: &Snapshot) -> Vec<Finding> {
+    const PERIODS: u64 = 50;
+    let mut findings = Vec::new();
+    for (known, _) in marking(snapshot) {
+        let period_ns = known.config.scalars.rpg_time_reset_ns;
+        for tc in known.marking_classes() {
+            let Some(wred) = known.config.wred.get(tc) else { continue };
+            let drain_bps = known.config.drain_rate_bps(tc);
+            let delay_ns = transmission_ns(wred.kmax_bytes, drain_bps);
+            if drain_bps == 0 || period_ns == 0 || delay_ns / period_ns <= PERIODS {
+                continue;
+            }
+            let what = format!("class {tc} may queue for {} before all of it is marked", time(delay_ns));
+            let evidence = format!(
+                "wred.{tc}.kmax = {} at {}, rpg_time_reset {}",
+                size(wred.kmax_bytes),
+                rate(drain_bps),
+                time(period_ns)
+            );
+            let fix = format!(
+                "lower `wred.{tc}.kmax`; on links up to 1 Gb/s slow the machine down with the link: `dcqcn profile apply lab \
+                 {}`, on the senders as well",
+                known.iface
+            );
+            findings.push(Finding::warning("kmax-too-deep", what, evidence).on(known.iface).fix(fix));
+        }
+    }
+    findings
+}
+
+/// Flows through the bottleneck at most: those that the busiest table of this host knows.
+fn flows(snapshot: &Snapshot) -> u64 {
+    let tables = snapshot.attachments.iter().filter_map(|attached| attached.tables);
+    tables.map(|tables| tables.rp_active.max(tables.np_flows)).max().unwrap_or(0)
+}
+
+/// The most flows whose fixed point is on the ramp; `None` where the model does not apply.
+fn most_flows(config: &Config, tc: usize, drain_bps: u64, frame_bytes: u64) -> Option<u64> {
+    let on_ramp =
+        |flows| fluid::fixed_point(config, tc, drain_bps, flows, frame_bytes).map(|point| !point.beyond_pmax);
+    if !on_ramp(1)? {
+        return Some(0);
+    }
+    let (mut fits, mut too_many) = (1, MAX_FLOWS);
+    while too_many - fits > 1 {
+        let middle = fits.midpoint(too_many);
+        if on_ramp(middle)? { fits = middle } else { too_many = middle }
+    }
+    Some(fits)
+}
+
+/// `pmax-small`: the fixed point is beyond the ramp, so that the queue saws about Kmax (`docs/measured/fidelity.md`).
+pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (known, link) in marking(snapshot) {
+        let frame_bytes = frame_bytes(link.mtu);
+        for tc in known.marking_classes() {
+            let (config, drain_bps) = (&known.config, known.config.drain_rate_bps(tc));
+            let seen = flows(snapshot);
+            let wanted = if seen == 0 { EXPECTED_FLOWS } else { seen };
+            let (Some(most), Some(point)) = (
+                most_flows(config, tc, drain_bps, frame_bytes),
+                fluid::fixed_point(config, tc, drain_bps, wanted, frame_bytes),
+            ) else {
+                continue;
+            };
+            if !point.beyond_pmax {
+                continue;
+            }
+            let pmax_ppm = config.wred.get(tc).map_or(0, |wred| wred.pmax_ppm);
+            let needed_ppm = (point.marking_probability * 1e6).ceil() as u64;
+            let limit = match most {
+                0 => "with no number of flows".to_owned(),
+                most => format!("with {most} flows at most"),
+            };
+            let what =
+                format!("class {tc} settles below Kmax {limit}; with {wanted} the queue saws about Kmax");
+            let evidence = format!(
+                "{wanted} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders \
+                 have the parameters that are set here",
+                if seen == 0 { "assumed" } else { "seen" },
+                ppm(needed_ppm),
+                ppm(pmax_ppm)
+            );
+            let slow = "the senders' increase is too fast for this link: `--profile lab` there and here";
+            let fix = match needed_ppm.saturating_mul(2) {
+                enough_ppm if enough_ppm <= 500_000 => {
+                    format!(
+                        "`dcqcn set {} wred.{tc}.pmax={}`",
+                        known.iface,
+                        ppm(enough_ppm.next_multiple_of(10_000))
+                    )
+                }
+                _ => slow.to_owned(),
+            };
+            let finding = if seen == 0 { Finding::info } else { Finding::warning };
+            findings.push(finding("pmax-small", what, evidence).on(known.iface).fix(fix));
+        }
+    }
+    findings
+}
+
+/// `oscillates`: the fluid model with its delay does not stay at its fixed point. The region is no simple one: with 85 us
+/// and the paper's parameters at 40 Gb/s 2 flows are stable, 10 are not.
+pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
+    /// Deviation over mean of a queue, above which it counts: 0.08 and 1.4 in the example above.
+    const UNSTABLE: f64 = 0.5;
+    let mut findings = Vec::new();
+    for (known, link) in marking(snapshot) {
+        let frame_bytes = frame_bytes(link.mtu);
+        for tc in known.marking_classes() {
+            let drain_bps = known.config.drain_rate_bps(tc);
+            let flows = match flows(snapshot) {
+                0 => EXPECTED_FLOWS,
+                flows => flows,
+            };
+            // Beyond the ramp it oscillates whatever the delay; that is a finding of its own.
+            let point = fluid::fixed_point(&known.config, tc, drain_bps, flows, frame_bytes);
+            if point.is_none_or(|point| point.beyond_pmax) {
+                continue;
+            }
+            let rtt_ns = snapshot.rtt_ns;
+            let settled = fluid::settled(&known.config, tc, drain_bps, flows, frame_bytes, rtt_ns);
+            let Some(swing) = settled.map(|s| s.deviation_bytes / s.mean_bytes.max(1.0)) else { continue };
+            if swing <= UNSTABLE {
+                continue;
+            }
+            let iface = known.iface;
+            let what = format!("class {tc} oscillates with {flows} flows and {} of loop delay", time(rtt_ns));
+            let evidence = format!(
+                "fluid model: the queue deviates by {:.0} % of its mean; rpg_ai_rate {}, wred.{tc}.kmax {}",
+                swing * 100.0,
+                rate(known.config.scalars.rpg_ai_rate_bps),
+                size(known.config.wred.get(tc).map_or(0, |wred| wred.kmax_bytes))
+            );
+            let ai = rate((known.config.scalars.rpg_ai_rate_bps / 4).max(1_000));
+            let kmax = size(known.config.wred.get(tc).map_or(0, |wred| wred.kmax_bytes.saturating_mul(5)));
+            findings.push(Finding::warning("oscillates", what, evidence).on(iface).fix(format!(
+                "`dcqcn set {iface} wred.{tc}.kmax={kmax}`, and on the senders `dcqcn set IFACE rpg_ai_rate={ai}`"
+            )));
+        }
+    }
+    findings
+}
+
+/// `alpha-timer`, `min-rate`.
+pub(super) fn timers(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.config.scalars.rp_enable != 0) {
+        let (s, iface) = (&known.config.scalars, known.iface);
+        let (alpha_ns, cnp_ns) = (s.dce_tcp_rtt_ns, s.min_time_between_cnps_ns);
+        if s.rp_variant == dcqcn_common::params::RP_VARIANT_PAPER && alpha_ns <= cnp_ns {
+            let what = "alpha decays between two CNPs of a congestion that goes on";
+            let evidence = format!("dce_tcp_rtt {}, min_time_between_cnps {}", time(alpha_ns), time(cnp_ns));
+            let longer = time(cnp_ns.saturating_add(cnp_ns / 10).saturating_add(1_000));
+            let fix = format!("`dcqcn set {iface} dce_tcp_rtt={longer}`");
+            findings.push(Finding::warning("alpha-timer", what, evidence).on(iface).fix(fix));
+        }
+        let active = known.attached.tables.map_or(0, |tables| tables.rp_active);
+        let (floor_bps, line_bps) = (s.rpg_min_rate_bps, known.config.line_rate_bps());
+        if s.pacer != PACER_NONE && line_bps != 0 && floor_bps.saturating_mul(active) > line_bps {
+            let what =
+                format!("{active} flows at the lowest rate are more than the link: cuts cannot relieve it");
+            let evidence =
+                format!("rpg_min_rate {} x {active} flows, link {}", rate(floor_bps), rate(line_bps));
+            let lower = rate((line_bps / active / 2).max(dcqcn_common::params::MIN_RATE_BPS));
+            let fix = format!("`dcqcn set {iface} rpg_min_rate={lower}`");
+            findings.push(Finding::warning("min-rate", what, evidence).on(iface).fix(fix));
+        }
+    }
+    findings
+}

@@ -1,0 +1,496 @@
+//! What a host looked like: plain data, all that [`examine`](super::examine) knows of it.
+
+use std::collections::BTreeMap;
+
+use dcqcn_common::params::Config;
+use dcqcn_common::stats::Stat;
+use dcqcn_params::{Key, Role};
+use serde::{Deserialize, Serialize};
+
+/// Version of [`Snapshot`] as it is written to a directory.
+pub const VERSION: u32 = 1;
+/// Loop delay assumed unless told otherwise: a rack of hardware switches, ns.
+pub const DEFAULT_RTT_NS: u64 = 20_000;
+
+/// A host, looked at twice.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Version of the dcqcn that took it.
+    pub dcqcn: String,
+    /// Time between the two looks, ns.
+    pub observed_ns: u64,
+    /// Round trip time that thresholds are judged by, ns.
+    pub rtt_ns: u64,
+    /// What concerns no interface in particular.
+    pub host: Host,
+    /// What is attached.
+    pub attachments: Vec<Attached>,
+    /// Every interface but the loopback.
+    pub links: Vec<Link>,
+    /// Every RDMA device.
+    pub rdma: Vec<Rdma>,
+    /// What could not be read.
+    pub unread: Vec<Unread>,
+}
+
+/// What concerns no interface in particular. `None` always means: could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Release of the kernel, as `uname -r` prints it.
+    pub kernel: String,
+    /// The kernel runs XDP programs.
+    pub xdp: Option<bool>,
+    /// The kernel runs TC programs.
+    pub tc: Option<bool>,
+    /// The kernel has the fq qdisc.
+    pub fq: Option<bool>,
+    /// The kernel has the HTB qdisc.
+    pub htb: Option<bool>,
+    /// `net.core.bpf_jit_enable`.
+    pub bpf_jit: Option<u32>,
+    /// `dcqcn run` is running.
+    pub controller: Option<bool>,
+    /// Idle states of the first CPU.
+    pub idle_states: Vec<IdleState>,
+    /// CPUs of each NUMA node.
+    pub numa_nodes: BTreeMap<u32, Vec<u32>>,
+}
+
+/// An idle state (C-state) of a CPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdleState {
+    /// Its name, as in `C6`.
+    pub name: String,
+    /// Time to wake up from it, us.
+    pub latency_us: u64,
+    /// It is switched off.
+    pub disabled: bool,
+}
+
+/// An attachment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attached {
+    /// The interface.
+    pub iface: String,
+    /// The other interface of an inline attachment.
+    pub inline_peer: Option<String>,
+    /// Its role.
+    pub role: Role,
+    /// `none`, `fq` or `htb`.
+    pub pacer: String,
+    /// `driver`, `skb` or `none`.
+    pub xdp_mode: String,
+    /// `tcx`, `clsact` or `none`.
+    pub tc_mode: String,
+    /// Programs it was attached with: `xdp`, `ingress`, `egress`.
+    pub programs: Vec<String>,
+    /// Programs that the kernel says are on the interface now; a hook that could not be asked is in `unread`.
+    pub running: Vec<Running>,
+    /// Hooks that could not be asked for their programs.
+    pub unasked: Vec<String>,
+    /// The interface is still there.
+    pub alive: bool,
+    /// Parameters that are not [`Config::DEFAULT`]'s, as people write them.
+    pub parameters: Option<BTreeMap<String, String>>,
+    /// Counters at the first look.
+    pub before: Option<Counts>,
+    /// Counters at the second.
+    pub after: Option<Counts>,
+    /// Its tables.
+    pub tables: Option<Tables>,
+}
+
+/// A program on an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Running {
+    /// `xdp`, `ingress` or `egress`.
+    pub hook: String,
+    /// The kernel's number for it.
+    pub id: u32,
+    /// It is machine code; else the kernel interprets it.
+    pub jited: bool,
+}
+
+/// Counters that are not zero, by their names in `dcqcn counters`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Counts {
+    /// Of the XDP program.
+    pub xdp: BTreeMap<String, u64>,
+    /// Of the TC ingress program.
+    pub ingress: BTreeMap<String, u64>,
+    /// Of the TC egress program.
+    pub egress: BTreeMap<String, u64>,
+    /// By traffic class, of all three.
+    pub classes: BTreeMap<u8, Class>,
+}
+
+/// Counters of a traffic class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    /// RoCEv2 packets.
+    pub packets: u64,
+    /// Of them, packets able to be marked (ECT or CE).
+    pub ect_packets: u64,
+    /// Packets marked CE here.
+    pub ecn_marked_packets: u64,
+}
+
+/// How full the tables are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tables {
+    /// Flows the RP table can hold.
+    pub capacity: u64,
+    /// Flows in it.
+    pub rp_flows: u64,
+    /// Of them, flows that sent between the two looks.
+    pub rp_active: u64,
+    /// The rates of these, all together.
+    #[serde(default)]
+    pub rp_rate_bps: u64,
+    /// Flows in the NP table.
+    pub np_flows: u64,
+    /// Pairs that are known.
+    pub pairs: u64,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Largest payload of a frame, bytes.
+    pub mtu: u32,
+    /// Speed that the driver reports.
+    pub speed_bps: Option<u64>,
+    /// Kind of a software interface; `None` for hardware.
+    pub kind: Option<String>,
+    /// Administratively up.
+    pub up: bool,
+    /// Index of a veth's other end, if that is in the same namespace.
+    pub peer: Option<u32>,
+    /// Index of its bridge or bond.
+    pub master: Option<u32>,
+    /// Kernel driver of the device.
+    pub driver: Option<String>,
+    /// Its queueing disciplines.
+    pub qdiscs: Vec<Qdisc>,
+    /// The token bucket at its root.
+    #[serde(default)]
+    pub shaper: Option<Shaper>,
+    /// NUMA node of the device; `None` where there is one node or no device.
+    pub numa_node: Option<u32>,
+    /// CPUs that serve each of its interrupts.
+    pub irqs: BTreeMap<u32, Vec<u32>>,
+    /// `ethtool -S` at the first and at the second look, as it was printed; kept in files of their own.
+    #[serde(skip)]
+    pub ethtool: Option<[String; 2]>,
+}
+
+/// A queueing discipline.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Qdisc {
+    /// Its kind.
+    pub kind: String,
+    /// Its handle, as in `8001:`.
+    pub handle: String,
+    /// `root`, or the class it is in.
+    pub parent: String,
+    /// Limits of an fq.
+    pub fq: Option<Fq>,
+    /// Bytes waiting in it at the second look.
+    #[serde(default)]
+    pub backlog_bytes: u32,
+    /// Packets dropped until the first look.
+    pub drops_before: u32,
+    /// Packets dropped until the second.
+    pub drops_after: u32,
+}
+
+/// Limits of an fq qdisc.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fq {
+    /// Packets it holds.
+    pub limit: u32,
+    /// Packets each flow holds.
+    pub flow_limit: u32,
+    /// Latest departure time from now, ns; `None` from kernels that have no such limit.
+    pub horizon_ns: Option<u64>,
+}
+
+/// A token bucket that limits an interface, looked at many times between the two looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shaper {
+    /// `tbf`, or `htb class 1:10`.
+    pub name: String,
+    /// Its rate.
+    pub rate_bps: u64,
+    /// What its bucket holds, as time at that rate.
+    pub burst_ns: u64,
+    /// Times it was looked at.
+    pub looks: u32,
+    /// Of them, times that packets waited in it.
+    pub waiting: u32,
+    /// Time from the first to the last, ns.
+    pub observed_ns: u64,
+    /// What it let through in that time.
+    pub sent_bytes: u64,
+}
+
+/// An RDMA device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rdma {
+    /// Its name, as in `rdma link`.
+    pub name: String,
+    /// Interfaces its ports are on.
+    pub ifaces: Vec<String>,
+    /// The adapter moves packets itself; `None` if its kind could not be read.
+    pub hardware: Option<bool>,
+    /// Connected queue pairs.
+    pub connected_qps: Option<u64>,
+    /// `default_roce_tos` of its first port.
+    pub default_roce_tos: Option<u8>,
+    /// `hw_counters` of its first port at the first look.
+    pub before: BTreeMap<String, u64>,
+    /// The same at the second look.
+    pub after: BTreeMap<String, u64>,
+}
+
+/// Something that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unread {
+    /// What.
+    pub what: String,
+    /// Why.
+    pub why: String,
+    /// What to do about it.
+    pub next: String,
+    /// Without it the other findings do not answer whether congestion control works.
+    pub essential: bool,
+}
+
+impl Snapshot {
+    pub(super) fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+
+    pub(super) fn attached(&self, iface: &str) -> Option<&Attached> {
+        self.attachments.iter().find(|a| a.iface == iface || a.inline_peer.as_deref() == Some(iface))
+    }
+
+    pub(super) fn rdma_on<'a>(&'a self, iface: &'a str) -> impl Iterator<Item = &'a Rdma> {
+        self.rdma.iter().filter(move |device| device.ifaces.iter().any(|on| on == iface))
+    }
+
+    /// `2 s`: the time between the two looks.
+    pub(super) fn window(&self) -> String {
+        dcqcn_support::render::ns(self.observed_ns)
+    }
+}
+
+impl Attached {
+    /// Its parameters. `None` if they could not be read; [`record::read`](super::record::read) refuses those that are
+    /// none.
+    #[must_use]
+    pub fn config(&self) -> Option<Config> {
+        config(self.parameters.as_ref()?).ok()
+    }
+
+    /// What went through it: between the two looks if anything did, else since it was attached.
+    pub(super) fn seen(&self, snapshot: &Snapshot) -> Option<Seen> {
+        let after = self.after.as_ref()?;
+        let zero = Counts::default();
+        let lately = self.before.as_ref().map(|before| after.since(before));
+        if let Some(lately) = lately.filter(|lately| lately.has_roce()) {
+            return Some(Seen { counts: lately, when: format!("in {}", snapshot.window()), lately: true });
+        }
+        let counts = after.since(&zero);
+        Some(Seen { counts, when: "since it was attached".to_owned(), lately: false })
+    }
+}
+
+/// Parameters that are said to differ from the default.
+pub(super) fn config(parameters: &BTreeMap<String, String>) -> Result<Config, String> {
+    let mut config = Config::DEFAULT;
+    for (name, text) in parameters {
+        let key: Key = name.parse().map_err(|error: dcqcn_params::UnknownKey| error.to_string())?;
+        let value = key.parse_value(text).map_err(|error| error.to_string())?;
+        key.set(&mut config, value).map_err(|error| error.to_string())?;
+    }
+    config.validate().map_err(|error| error.to_string())?;
+    Ok(config)
+}
+
+/// Parameters that differ from the default; [`config`] reads them back.
+pub(super) fn parameters(config: &Config) -> BTreeMap<String, String> {
+    dcqcn_params::differing(&Config::DEFAULT, config).map(|key| (key.to_string(), key.text(config))).collect()
+}
+
+/// What RoCEv2 packets are counted as.
+const ROCE: [Stat; 3] = [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp];
+
+/// What an attachment counted over a time.
+pub(super) struct Seen {
+    pub(super) counts: Counts,
+    /// Over which time, as in `in 2 s`.
+    pub(super) when: String,
+    /// Between the two looks.
+    pub(super) lately: bool,
+}
+
+impl Seen {
+    pub(super) fn xdp(&self, stat: Stat) -> u64 {
+        value(&self.counts.xdp, stat)
+    }
+
+    pub(super) fn ingress(&self, stat: Stat) -> u64 {
+        value(&self.counts.ingress, stat)
+    }
+
+    pub(super) fn egress(&self, stat: Stat) -> u64 {
+        value(&self.counts.egress, stat)
+    }
+
+    /// Of all hooks; packets on their way in may count twice.
+    pub(super) fn all(&self, stat: Stat) -> u64 {
+        self.xdp(stat).saturating_add(self.ingress(stat)).saturating_add(self.egress(stat))
+    }
+
+    /// RoCEv2 packets, each once: what comes in passes XDP and then TC, as far as both are attached.
+    pub(super) fn roce(&self) -> u64 {
+        let of = |hook: &BTreeMap<String, u64>| ROCE.map(|stat| value(hook, stat)).iter().sum::<u64>();
+        of(&self.counts.xdp).max(of(&self.counts.ingress)).saturating_add(of(&self.counts.egress))
+    }
+
+    pub(super) fn class(&self, tc: usize) -> Class {
+        u8::try_from(tc).ok().and_then(|tc| self.counts.classes.get(&tc)).copied().unwrap_or_default()
+    }
+}
+
+fn value(counts: &BTreeMap<String, u64>, stat: Stat) -> u64 {
+    counts.get(stat.label()).copied().unwrap_or(0)
+}
+
+impl Counts {
+    fn since(&self, before: &Self) -> Self {
+        let less = |after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| -> BTreeMap<String, u64> {
+            let before = |name| before.get(name).copied().unwrap_or(0);
+            after.iter().map(|(name, value)| (name.clone(), value.saturating_sub(before(name)))).collect()
+        };
+        let class = |(tc, after): (&u8, &Class)| {
+            let before = before.classes.get(tc).copied().unwrap_or_default();
+            let class = Class {
+                packets: after.packets.saturating_sub(before.packets),
+                ect_packets: after.ect_packets.saturating_sub(before.ect_packets),
+                ecn_marked_packets: after.ecn_marked_packets.saturating_sub(before.ecn_marked_packets),
+            };
+            (*tc, class)
+        };
+        Self {
+            xdp: less(&self.xdp, &before.xdp),
+            ingress: less(&self.ingress, &before.ingress),
+            egress: less(&self.egress, &before.egress),
+            classes: self.classes.iter().map(class).collect(),
+        }
+    }
+
+    fn has_roce(&self) -> bool {
+        let hooks = [&self.xdp, &self.ingress, &self.egress];
+        hooks.iter().any(|hook| ROCE.iter().any(|stat| value(hook, *stat) != 0))
+    }
+}
+
+impl Shaper {
+    /// What it let through while packets waited in it nearly all the time; `None` if they did not, or if nobody looked.
+    pub(super) fn served_bps(&self) -> Option<u64> {
+        /// Fewer say nothing.
+        const ENOUGH: u32 = 10;
+        let busy = self.looks >= ENOUGH && self.waiting >= self.looks - self.looks / 10;
+        let bits = u128::from(self.sent_bytes) * 8 * 1_000_000_000;
+        busy.then(|| u64::try_from(bits / u128::from(self.observed_ns.max(1))).unwrap_or(u64::MAX))
+    }
+}
+
+impl Link {
+    pub(super) fn root(&self) -> Option<&Qdisc> {
+        self.qdiscs.iter().find(|qdisc| qdisc.parent == "root")
+    }
+
+    /// How much an `ethtool -S` counter grew, for each whose name `matches`.
+    pub(super) fn grown(&self, matches: impl Fn(&str) -> bool) -> BTreeMap<String, u64> {
+        let Some([before, after]) = &self.ethtool else {
+            return BTreeMap::new();
+        };
+        let before: BTreeMap<&str, u64> = ethtool_counters(before).collect();
+        ethtool_counters(after)
+            .filter(|(name, _)| matches(name))
+            .map(|(name, value)| {
+                (name.to_owned(), value.saturating_sub(before.get(name).copied().unwrap_or(0)))
+            })
+            .filter(|(_, grown)| *grown != 0)
+            .collect()
+    }
+}
+
+/// The counters in the output of `ethtool -S`; lines that are none are passed over.
+fn ethtool_counters(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    text.lines().filter_map(|line| {
+        let (name, value) = line.rsplit_once(':')?;
+        Some((name.trim(), value.trim().parse().ok()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_written_and_read_back() {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = 25_000_000_000;
+        config.scalars.pacer = 1;
+        config.wred[3].pmax_ppm = 200_000;
+        config.dscp_to_tc[24] = 3;
+        let written = parameters(&config);
+        assert_eq!(written.len(), 4, "{written:?}");
+        assert_eq!(super::config(&written), Ok(config));
+    }
+
+    #[test]
+    fn parameters_that_are_none_are_named() {
+        let of = |key: &str, value: &str| config(&[(key.to_owned(), value.to_owned())].into()).unwrap_err();
+        assert!(of("rpg_ai_rat", "1mbit").contains("rpg_ai_rate"));
+        assert!(of("rpg_gd", "99").contains("10 to 15"));
+        assert!(of("wred.3.kmin", "1GB").contains("above"));
+    }
+
+    #[test]
+    fn what_grew_between_two_looks_is_counted() {
+        let texts = [
+            "NIC statistics:\n     rx_prio3_pause: 5\n     other: 1\n",
+            "NIC statistics:\n     rx_prio3_pause: 9\n     tx_prio3_pause: 2\n     other: 7\n     bad: x\n",
+        ];
+        let link = Link { ethtool: Some(texts.map(str::to_owned)), ..Link::default() };
+        let grown = link.grown(|name| name.ends_with("_pause"));
+        let wanted = [("rx_prio3_pause".to_owned(), 4), ("tx_prio3_pause".to_owned(), 2)];
+        assert_eq!(grown, wanted.into());
+        assert_eq!(Link::default().grown(|_| true), BTreeMap::new());
+    }
+}

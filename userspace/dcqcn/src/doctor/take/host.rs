@@ -1,0 +1,97 @@
+//! Kernel, CPUs, and whether the controller runs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use aya::programs::ProgramType;
+use aya::sys::is_program_supported;
+use dcqcn_netlink::tc::kernel_has_qdisc;
+
+use super::super::snapshot::{Host, IdleState};
+use super::Notes;
+use super::text::{cpus, names, value};
+
+const AS_ROOT: &str = "run doctor as root";
+
+pub(super) fn take(notes: &mut Notes) -> Host {
+    let mut program = |kind, what: &str| match is_program_supported(kind) {
+        Ok(supported) => Some(supported),
+        Err(error) => {
+            notes.minor(what, &error, AS_ROOT);
+            None
+        }
+    };
+    let xdp = program(ProgramType::Xdp, "whether the kernel runs XDP programs");
+    let tc = program(ProgramType::SchedClassifier, "whether the kernel runs TC programs");
+    let mut qdisc = |kind: &str| match kernel_has_qdisc(kind) {
+        Ok(present) => Some(present),
+        Err(error) => {
+            notes.minor(&format!("whether the kernel has the {kind} qdisc"), &error, AS_ROOT);
+            None
+        }
+    };
+    let (fq, htb) = (qdisc("fq"), qdisc("htb"));
+    Host {
+        kernel: value("/proc/sys/kernel/osrelease").unwrap_or_default(),
+        xdp,
+        tc,
+        fq,
+        htb,
+        bpf_jit: value("/proc/sys/net/core/bpf_jit_enable"),
+        controller: Some(controller_runs()),
+        idle_states: idle_states(Path::new("/sys/devices/system/cpu/cpu0/cpuidle")),
+        numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
+    }
+}
+
+/// Whether some process is `dcqcn run`: command lines are readable to all.
+fn controller_runs() -> bool {
+    names("/proc").iter().filter(|name| name.starts_with(|c: char| c.is_ascii_digit())).any(|pid| {
+        std::fs::read(Path::new("/proc").join(pid).join("cmdline")).is_ok_and(|line| is_controller(&line))
+    })
+}
+
+/// Whether a command line, as `/proc` tells it, is that of `dcqcn run`.
+fn is_controller(line: &[u8]) -> bool {
+    let mut words = line.split(|byte| *byte == 0);
+    let name = words.next().and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+    name == Some(b"dcqcn") && words.any(|word| word == b"run")
+}
+
+fn idle_states(dir: &Path) -> Vec<IdleState> {
+    let state = |name: String| {
+        let dir = dir.join(name);
+        Some(IdleState {
+            name: value(dir.join("name"))?,
+            latency_us: value(dir.join("latency"))?,
+            disabled: value::<u8>(dir.join("disable"))? != 0,
+        })
+    };
+    names(dir).into_iter().filter_map(state).collect()
+}
+
+fn numa_nodes(dir: &Path) -> BTreeMap<u32, Vec<u32>> {
+    let node = |name: String| {
+        let number = name.strip_prefix("node")?.parse().ok()?;
+        Some((number, cpus(&value::<String>(dir.join(name).join("cpulist"))?)))
+    };
+    names(dir).into_iter().filter_map(node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controller_is_known_by_its_command_line() {
+        for (line, is) in [
+            (&b"/usr/bin/dcqcn\0run\0"[..], true),
+            (b"dcqcn\0--json\0run\0--config\0x\0", true),
+            (b"dcqcn\0doctor\0", false),
+            (b"vi\0dcqcn\0run\0", false),
+            (b"", false),
+        ] {
+            assert_eq!(is_controller(line), is, "{}", String::from_utf8_lossy(line));
+        }
+    }
+}

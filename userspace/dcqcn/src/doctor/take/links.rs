@@ -1,0 +1,222 @@
+//! Interfaces, their queueing disciplines, interrupts and statistics.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dcqcn_netlink::{self as net, Netlink, tc};
+use netlink_packet_core::NlasIterator;
+
+use super::super::snapshot::{Fq, Link, Qdisc, Shaper};
+use super::Notes;
+use super::text::{cpus, names, target, value};
+
+const INSTALL_ETHTOOL: &str = "install ethtool";
+
+/// Everything at the first look.
+pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
+    let links = match netlink.links() {
+        Ok(links) => links,
+        Err(error) => {
+            notes.essential("interfaces", &error, "run doctor as root");
+            return Vec::new();
+        }
+    };
+    let mut take = |link: net::Link| {
+        let device = device(&link);
+        let irqs = device.as_deref().map(irqs).unwrap_or_default();
+        let node = device.as_ref().and_then(|device| value::<i64>(device.join("numa_node")));
+        let qdiscs = match netlink.qdiscs(link.index) {
+            Ok(qdiscs) => qdiscs.iter().map(qdisc).collect(),
+            Err(error) => {
+                notes.minor(&format!("qdiscs of {}", link.name), &error, "run doctor as root");
+                Vec::new()
+            }
+        };
+        let text = ethtool(&link.name, notes);
+        Link {
+            kind: link.kind.clone(),
+            peer: link.peer,
+            master: link.master,
+            driver: device.as_ref().and_then(|device| target(device.join("driver"))),
+            qdiscs,
+            shaper: shaper(netlink, link.index),
+            numa_node: node.and_then(|node| u32::try_from(node).ok()),
+            irqs,
+            ethtool: text.map(|text| [text, String::new()]),
+            name: link.name,
+            index: link.index,
+            mtu: link.mtu,
+            speed_bps: link.speed_bps,
+            up: link.up,
+        }
+    };
+    let mut links: Vec<Link> = links.into_iter().filter(is_ethernet).map(&mut take).collect();
+    // The index counts where the other end is; that is here if an interface here says the same of this one.
+    let peers: Vec<(u32, Option<u32>)> = links.iter().map(|link| (link.index, link.peer)).collect();
+    for link in &mut links {
+        let ours = |peer: &u32| *peer != link.index && peers.contains(&(*peer, Some(link.index)));
+        link.peer = link.peer.filter(ours);
+    }
+    links
+}
+
+/// Whether RoCE can be on it; the loopback's Ethernet address is all zeros.
+fn is_ethernet(link: &net::Link) -> bool {
+    link.mac.is_some_and(|mac| mac != [0; 6])
+}
+
+/// The token bucket at the root of an interface, if that can be read; what cannot is no shaper that is known.
+fn shaper(netlink: &Netlink, ifindex: u32) -> Option<Shaper> {
+    let tc::Shaping { shaper, rate_bps, burst_ns } = netlink.shaping(ifindex).ok()??;
+    Some(Shaper { name: shaper.to_string(), rate_bps, burst_ns, ..Shaper::default() })
+}
+
+/// Watches for `time` whether packets wait in the shapers.
+pub(super) fn watch(netlink: &Netlink, links: &mut [Link], time: Duration) {
+    const BETWEEN: Duration = Duration::from_millis(20);
+    struct Watched<'a> {
+        ifindex: u32,
+        shaper: &'a mut Shaper,
+        first: Option<(Instant, u64)>,
+    }
+    let mut watched: Vec<Watched<'_>> = links
+        .iter_mut()
+        .filter_map(|link| Some(Watched { ifindex: link.index, shaper: link.shaper.as_mut()?, first: None }))
+        .collect();
+    let until = Instant::now() + time;
+    loop {
+        for Watched { ifindex, shaper, first } in &mut watched {
+            // An interface that went away is not looked at any more.
+            let Ok(stats) = netlink.qdisc_stats(*ifindex, tc::Handle::ROOT) else { continue };
+            let now = Instant::now();
+            let (started, bytes) = *first.get_or_insert((now, stats.bytes));
+            shaper.looks += 1;
+            shaper.waiting += u32::from(stats.backlog_packets != 0);
+            shaper.observed_ns = now.duration_since(started).as_nanos() as u64;
+            shaper.sent_bytes = stats.bytes.saturating_sub(bytes);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(if watched.is_empty() { left } else { left.min(BETWEEN) });
+    }
+}
+
+/// What has changed at the second look.
+pub(super) fn second(netlink: &Netlink, links: &mut [Link]) {
+    for link in links {
+        for qdisc in netlink.qdiscs(link.index).unwrap_or_default() {
+            let handle = qdisc.handle.to_string();
+            let parent = qdisc.parent.to_string();
+            let known = link.qdiscs.iter_mut().find(|known| known.handle == handle && known.parent == parent);
+            if let Some(known) = known {
+                known.drops_after = qdisc.stats.drops;
+                known.backlog_bytes = qdisc.stats.backlog_bytes;
+            }
+        }
+        link.ethtool = match link.ethtool.take() {
+            Some([before, _]) => ethtool_statistics(&link.name).ok().flatten().map(|after| [before, after]),
+            None => None,
+        };
+    }
+}
+
+/// Where sysfs describes the device of an interface; `None` if it has none, or if the sysfs mounted here is another
+/// network namespace's.
+fn device(link: &net::Link) -> Option<PathBuf> {
+    let dir = Path::new("/sys/class/net").join(&link.name);
+    let address = link.mac?.map(|byte| format!("{byte:02x}")).join(":");
+    let same =
+        value::<u32>(dir.join("ifindex"))? == link.index && value::<String>(dir.join("address"))? == address;
+    let device = dir.join("device");
+    (same && device.exists()).then_some(device)
+}
+
+/// CPUs of each of a device's interrupts. Those of a virtio device belong to the PCI function above it.
+fn irqs(device: &Path) -> BTreeMap<u32, Vec<u32>> {
+    let numbers = |dir: PathBuf| names(dir).into_iter().filter_map(|name| name.parse().ok());
+    let mut irqs: Vec<u32> = numbers(device.join("msi_irqs")).collect();
+    if irqs.is_empty()
+        && let Ok(device) = device.canonicalize()
+        && let Some(above) = device.parent()
+    {
+        irqs.extend(numbers(above.join("msi_irqs")));
+    }
+    let cpus_of = |irq: u32| {
+        let dir = Path::new("/proc/irq").join(irq.to_string());
+        let list: String =
+            value(dir.join("effective_affinity_list")).or_else(|| value(dir.join("smp_affinity_list")))?;
+        Some((irq, cpus(&list)))
+    };
+    irqs.into_iter().filter_map(cpus_of).collect()
+}
+
+fn ethtool(iface: &str, notes: &mut Notes) -> Option<String> {
+    ethtool_statistics(iface).unwrap_or_else(|error| {
+        notes.minor("statistics of the NICs (`ethtool -S`)", &error, INSTALL_ETHTOOL);
+        None
+    })
+}
+
+/// What `ethtool -S` prints; `None` if the driver has no statistics.
+fn ethtool_statistics(iface: &str) -> std::io::Result<Option<String>> {
+    let output = Command::new("ethtool").arg("-S").arg(iface).output()?;
+    Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+fn qdisc(qdisc: &tc::Qdisc) -> Qdisc {
+    Qdisc {
+        kind: qdisc.kind.clone(),
+        handle: qdisc.handle.to_string(),
+        parent: qdisc.parent.to_string(),
+        fq: (qdisc.kind == "fq").then(|| fq(&qdisc.options)).flatten(),
+        backlog_bytes: qdisc.stats.backlog_bytes,
+        drops_before: qdisc.stats.drops,
+        drops_after: qdisc.stats.drops,
+    }
+}
+
+/// Limits of an fq from its `TCA_OPTIONS` (`TCA_FQ_*`, include/uapi/linux/pkt_sched.h).
+fn fq(options: &[u8]) -> Option<Fq> {
+    const LIMIT: u16 = 1;
+    const FLOW_LIMIT: u16 = 2;
+    const HORIZON_US: u16 = 14;
+    let mut attributes = BTreeMap::new();
+    for attribute in NlasIterator::new(options) {
+        let attribute = attribute.ok()?;
+        if let Ok(value) = <[u8; 4]>::try_from(attribute.value()) {
+            attributes.insert(attribute.kind(), u32::from_ne_bytes(value));
+        }
+    }
+    let horizon_us = attributes.get(&HORIZON_US).copied();
+    Some(Fq {
+        limit: attributes.get(&LIMIT).copied()?,
+        flow_limit: attributes.get(&FLOW_LIMIT).copied()?,
+        horizon_ns: horizon_us.map(|us| u64::from(us) * 1_000),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_an_fq_are_read() {
+        let mut options = Vec::new();
+        for (kind, value) in [(1_u16, 40_000_u32), (2, 100), (14, 10_000_000)] {
+            options.extend(8_u16.to_ne_bytes());
+            options.extend(kind.to_ne_bytes());
+            options.extend(value.to_ne_bytes());
+        }
+        let fq_of = |limit, flow_limit, horizon_ns| Some(Fq { limit, flow_limit, horizon_ns });
+        assert_eq!(fq(&options), fq_of(40_000, 100, Some(10_000_000_000)));
+        assert_eq!(fq(&options[..16]), fq_of(40_000, 100, None));
+        for len in 0..16 {
+            assert_eq!(fq(&options[..len]), None, "{len} bytes");
+        }
+    }
+}

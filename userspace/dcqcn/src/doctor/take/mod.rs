@@ -1,0 +1,86 @@
+//! Reading the running machine. What cannot be read is noted, and the rest is read all the same.
+
+mod attached;
+mod host;
+mod links;
+mod rdma;
+mod text;
+
+use std::error::Error;
+use std::time::Duration;
+
+use dcqcn_netlink::Netlink;
+use dcqcn_support::clock::monotonic_ns;
+
+use super::snapshot::{Snapshot, Unread, VERSION};
+
+/// Reads this machine, as the calling thread's network namespace shows it: twice, `observe` apart.
+#[must_use]
+pub fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
+    let mut notes = Notes::default();
+    let started_ns = monotonic_ns();
+    let mut snapshot = Snapshot {
+        version: VERSION,
+        dcqcn: env!("CARGO_PKG_VERSION").into(),
+        rtt_ns,
+        host: host::take(&mut notes),
+        ..Snapshot::default()
+    };
+    let netlink = Netlink::connect()
+        .map_err(|error| notes.essential("interfaces", &error, "allow netlink sockets to this process"))
+        .ok();
+    if let Some(netlink) = &netlink {
+        snapshot.links = links::take(netlink, &mut notes);
+        snapshot.rdma = rdma::take(netlink, &snapshot.links, &mut notes);
+    }
+    let opened = attached::first(netlink.as_ref(), &mut notes);
+    let looked_ns = monotonic_ns();
+    match &netlink {
+        Some(netlink) => links::watch(netlink, &mut snapshot.links, observe),
+        None => std::thread::sleep(observe),
+    }
+    snapshot.attachments = attached::second(opened, looked_ns, &mut notes);
+    if let Some(netlink) = &netlink {
+        links::second(netlink, &mut snapshot.links);
+    }
+    rdma::second(&mut snapshot.rdma);
+    // Rates are not computed from it, so that what reading took may be in it.
+    snapshot.observed_ns = monotonic_ns().saturating_sub(started_ns).max(observe.as_nanos() as u64);
+    snapshot.unread = notes.0;
+    snapshot
+}
+
+/// What could not be read.
+#[derive(Default)]
+struct Notes(Vec<Unread>);
+
+impl Notes {
+    fn push(&mut self, what: &str, why: &dyn Error, next: &str, essential: bool) {
+        let unread = Unread { what: what.into(), why: chain(why), next: next.into(), essential };
+        if !self.0.contains(&unread) {
+            self.0.push(unread);
+        }
+    }
+
+    fn essential(&mut self, what: &str, why: &dyn Error, next: &str) {
+        self.push(what, why, next, true);
+    }
+
+    fn minor(&mut self, what: &str, why: &dyn Error, next: &str) {
+        self.push(what, why, next, false);
+    }
+}
+
+/// An error and its causes on one line, each told once.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        next = error.source();
+    }
+    text
+}

@@ -1,0 +1,66 @@
+//! RDMA devices.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use dcqcn_netlink::Netlink;
+
+use super::super::snapshot::{Link, Rdma};
+use super::Notes;
+use super::text::{value, values};
+
+const CLASS: &str = "/sys/class/infiniband";
+
+/// Everything at the first look.
+pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<Rdma> {
+    let devices = match netlink.rdma_devices() {
+        Ok(devices) => devices,
+        Err(error) => {
+            notes.minor("RDMA devices", &error, "run doctor as root, or look at `rdma link`");
+            return Vec::new();
+        }
+    };
+    let device = |device: dcqcn_netlink::rdma::RdmaDevice| {
+        let sysfs = Path::new(CLASS).join(&device.name);
+        let ifaces = links.iter().filter(|link| device.ifindexes.contains(&link.index));
+        let before = hw_counters(&device.name);
+        Rdma {
+            ifaces: ifaces.map(|link| link.name.clone()).collect(),
+            // A device made of software has no device below it.
+            hardware: sysfs.exists().then(|| sysfs.join("device").exists()),
+            connected_qps: netlink.rdma_connected_qps(device.index).ok().map(|qps| qps.len() as u64),
+            default_roce_tos: default_roce_tos(&device.name),
+            after: before.clone(),
+            before,
+            name: device.name,
+        }
+    };
+    // In shared mode every network namespace is shown every device.
+    devices.into_iter().map(device).filter(|device| !device.ifaces.is_empty()).collect()
+}
+
+/// What has changed at the second look.
+pub(super) fn second(devices: &mut [Rdma]) {
+    for device in devices {
+        device.after = hw_counters(&device.name);
+    }
+}
+
+fn port(device: &str) -> PathBuf {
+    Path::new(CLASS).join(device).join("ports/1")
+}
+
+/// The adapter's own counters, and the packets it moved.
+fn hw_counters(device: &str) -> BTreeMap<String, u64> {
+    let port = port(device);
+    let mut counters = values(&port.join("hw_counters"));
+    counters.extend(values(&port.join("counters")));
+    counters
+}
+
+/// What rdma_cm puts into the traffic class of connections that say nothing. configfs shows it only of devices that
+/// somebody made a directory for.
+fn default_roce_tos(device: &str) -> Option<u8> {
+    let config = Path::new("/sys/kernel/config/rdma_cm").join(device);
+    value(config.join("ports/1/default_roce_tos"))
+}

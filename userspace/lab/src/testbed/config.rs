@@ -1,0 +1,182 @@
+//! What an incast is like.
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+use dcqcn_support::render;
+use serde::Serialize;
+
+use super::topology::{MAX_SENDERS, SwitchKind};
+
+/// Parameters of an N-to-1 incast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IncastConfig {
+    /// Sender hosts, 1 to 250.
+    pub senders: u16,
+    /// Queue pairs of each sender, 1 to 64.
+    pub qps_per_sender: u16,
+    /// Rate of every link, the bottleneck included, bit/s. 1 Mb/s to 100 Gb/s.
+    pub link_bps: u64,
+    /// How long traffic runs, ns.
+    pub duration_ns: u64,
+    /// Start-up that steady-state figures leave out, ns. Less than the duration.
+    pub warm_up_ns: u64,
+    /// RDMA path MTU, bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu_bytes: u32,
+    /// Length of each message, bytes. 1 to 2^30.
+    pub message_bytes: u32,
+    /// Most unacknowledged packets of a queue pair. 1 to 2^20.
+    pub window_packets: u32,
+    /// An acknowledgement is asked for every so many packets, at least 1.
+    pub ack_every_packets: u32,
+    /// Retransmit timeout, ns. At least 1 ms; it must exceed the time a window takes at a cut rate.
+    pub timeout_ns: u64,
+    /// Buffer of the bottleneck's RoCE queue, bytes. At least two frames.
+    pub buffer_bytes: u32,
+    /// Bulk TCP flows that share the bottleneck in a class of their own, 0 to 64.
+    pub tcp_flows: u16,
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// BMv2 is the switch instead of Linux.
+    pub bmv2: bool,
+}
+
+impl Default for IncastConfig {
+    fn default() -> Self {
+        Self {
+            senders: 4,
+            qps_per_sender: 1,
+            link_bps: 200_000_000,
+            duration_ns: 10_000_000_000,
+            warm_up_ns: 2_000_000_000,
+            mtu_bytes: 4096,
+            message_bytes: 1 << 20,
+            window_packets: 256,
+            ack_every_packets: 16,
+            // 4.096 us * 2^15: "local ack timeout" 15 (IBTA vol. 1, 9.7.6.1.3).
+            timeout_ns: 4_096 << 15,
+            buffer_bytes: 512_000,
+            tcp_flows: 0,
+            ipv6: false,
+            bmv2: false,
+        }
+    }
+}
+
+impl IncastConfig {
+    /// Frames of BMv2's switch: an RDMA payload of the path MTU, and what RC puts around it in the middle of a message.
+    const RC_OVERHEAD_BYTES: u32 = 58;
+    /// The largest path MTU that fits the lab's links around BMv2.
+    const BMV2_MTU_BYTES: u32 = 1_024;
+
+    /// An incast that BMv2 can switch: it forwards some thousand packets a second, and its queues hold 64.
+    #[must_use]
+    pub fn bmv2() -> Self {
+        let mtu_bytes = Self::BMV2_MTU_BYTES;
+        Self {
+            link_bps: 10_000_000,
+            mtu_bytes,
+            message_bytes: 64 << 10,
+            window_packets: 32,
+            // "Local ack timeout" 17: a window takes half a second at a quarter of the fair share of four.
+            timeout_ns: 4_096 << 17,
+            buffer_bytes: 64 * (mtu_bytes + Self::RC_OVERHEAD_BYTES),
+            bmv2: true,
+            ..Self::default()
+        }
+    }
+
+    /// What forwards.
+    #[must_use]
+    pub const fn switch(&self) -> SwitchKind {
+        match self.bmv2 {
+            false => SwitchKind::Linux,
+            true => SwitchKind::Bmv2 { packet_bytes: self.mtu_bytes + Self::RC_OVERHEAD_BYTES },
+        }
+    }
+
+    /// Checks every field against its range.
+    ///
+    /// # Errors
+    /// Names the first field out of range, its value and the range.
+    pub fn validate(&self) -> Result<()> {
+        let ranges: [(&str, u64, u64, u64); 11] = [
+            ("senders", self.senders.into(), 1, MAX_SENDERS.into()),
+            ("queue pairs of each sender", self.qps_per_sender.into(), 1, 64),
+            ("link rate, bit/s", self.link_bps, 1_000_000, 100_000_000_000),
+            ("duration, ns", self.duration_ns, 100_000_000, 3_600_000_000_000),
+            ("warm-up, ns", self.warm_up_ns, 0, self.duration_ns.saturating_sub(1)),
+            ("message, bytes", self.message_bytes.into(), 1, 1 << 30),
+            ("window, packets", self.window_packets.into(), 1, 1 << 20),
+            ("packets per acknowledgement", self.ack_every_packets.into(), 1, 1 << 20),
+            ("timeout, ns", self.timeout_ns, 1_000_000, 60_000_000_000),
+            ("buffer, bytes", self.buffer_bytes.into(), 10_000, 1 << 30),
+            ("TCP flows", self.tcp_flows.into(), 0, 64),
+        ];
+        for (name, value, low, high) in ranges {
+            if !(low..=high).contains(&value) {
+                bail!("{name}: {value} is out of range, choose {low} to {high}");
+            }
+        }
+        if !matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096) {
+            bail!(
+                "MTU, bytes: {} is not an InfiniBand MTU, choose 256, 512, 1024, 2048 or 4096",
+                self.mtu_bytes
+            );
+        }
+        if self.bmv2 && self.mtu_bytes > Self::BMV2_MTU_BYTES {
+            bail!("MTU, bytes: {} is too large for BMv2's links, choose 256, 512 or 1024", self.mtu_bytes);
+        }
+        if self.bmv2 && self.tcp_flows != 0 {
+            bail!(
+                "TCP flows: {} beside BMv2, whose queues count packets and not bytes; choose 0",
+                self.tcp_flows
+            );
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for IncastConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |number: u16| if number == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{} sender{} into {}",
+            self.senders,
+            plural(self.senders),
+            render::bps(self.link_bps as f64)
+        )?;
+        write!(f, ", {} each way", render::seconds(self.duration_ns))?;
+        write!(f, ", MTU {}, buffer {}", self.mtu_bytes, render::bytes(self.buffer_bytes.into()))?;
+        if self.bmv2 {
+            write!(f, ", switched by BMv2")?;
+        }
+        match self.tcp_flows {
+            0 => Ok(()),
+            flows => write!(f, ", beside {flows} TCP flow{}", plural(flows)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_says_what_is_run() {
+        let config = IncastConfig { tcp_flows: 2, ..IncastConfig::default() };
+        let title = "4 senders into 200 Mb/s, 10 s each way, MTU 4096, buffer 512 kB, beside 2 TCP flows";
+        assert_eq!(config.to_string(), title);
+    }
+
+    #[test]
+    fn the_default_is_valid_and_bad_fields_are_named() {
+        IncastConfig::default().validate().unwrap();
+        let refused = |config: IncastConfig| config.validate().unwrap_err().to_string();
+        assert!(refused(IncastConfig { senders: 0, ..IncastConfig::default() }).contains("senders: 0"));
+        assert!(refused(IncastConfig { mtu_bytes: 1500, ..IncastConfig::default() }).contains("1500"));
+        let endless_warm_up = IncastConfig { warm_up_ns: 10_000_000_000, ..IncastConfig::default() };
+        assert!(refused(endless_warm_up).contains("warm-up"));
+    }
+}

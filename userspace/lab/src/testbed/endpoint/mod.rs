@@ -1,0 +1,153 @@
+//! The hosts' RoCEv2 endpoints: what would be a NIC's transport engine, one thread per host.
+//!
+//! They speak RC over the wire and nothing else. A CE mark or a CNP changes nothing in them: congestion control is
+//! what the data plane below them does, or fails to do.
+
+mod receiver;
+mod sender;
+
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::udp::ROCE_V2_PORT;
+use dcqcn_support::clock::monotonic_ns;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::frame::{Addresses, Path};
+use super::rc::Psn;
+use super::topology::Host;
+pub(super) use receiver::Receiver;
+pub(super) use sender::Sender;
+
+/// DSCP of RoCE data and its acknowledgements (traffic class 3).
+const ROCE_DSCP: u8 = 26;
+/// Longest an endpoint sleeps before it looks at the stop flag, ns.
+const NAP_NS: u64 = 20_000_000;
+
+/// When a run starts and ends, on the run's clock, and whether it was called off.
+#[derive(Debug)]
+pub(super) struct Schedule<'a> {
+    /// First moment of traffic, CLOCK_MONOTONIC ns.
+    pub(super) start_ns: u64,
+    /// How long traffic runs, ns.
+    pub(super) duration_ns: u64,
+    /// How much of that is start-up, ns.
+    pub(super) warm_up_ns: u64,
+    /// Set to end everything early.
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl Schedule<'_> {
+    /// Time since the start, ns; 0 before it.
+    pub(super) fn elapsed_ns(&self) -> u64 {
+        monotonic_ns().saturating_sub(self.start_ns)
+    }
+
+    /// Whether traffic must end.
+    pub(super) fn is_over(&self) -> bool {
+        self.elapsed_ns() >= self.duration_ns || self.is_stopped()
+    }
+
+    /// Whether the run was called off.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until the start.
+    pub(super) fn wait_for_start(&self) {
+        std::thread::sleep(Duration::from_nanos(self.start_ns.saturating_sub(monotonic_ns())));
+    }
+}
+
+/// A queue pair: both its ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuePair {
+    /// QPN at the sender, which CNPs and acknowledgements carry.
+    pub sender_qpn: u32,
+    /// QPN at the receiver, which data carries.
+    pub receiver_qpn: u32,
+    /// IP address of the sender.
+    pub sender_address: IpAddr,
+    /// IP address of the receiver.
+    pub receiver_address: IpAddr,
+    /// First PSN.
+    pub(super) first_psn: Psn,
+    /// UDP source port of both directions.
+    pub(super) udp_src_port: u16,
+}
+
+impl QueuePair {
+    /// What data packets look like.
+    fn forward(&self, sender: &Host) -> Path {
+        self.path(sender, self.sender_address, self.receiver_address, self.receiver_qpn)
+    }
+
+    /// What acknowledgements look like.
+    fn back(&self, receiver: &Host) -> Path {
+        self.path(receiver, self.receiver_address, self.sender_address, self.sender_qpn)
+    }
+
+    fn path(&self, host: &Host, src: IpAddr, dst: IpAddr, dest_qpn: u32) -> Path {
+        let addresses = match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4 { src: src.octets(), dst: dst.octets() },
+            (src, dst) => Addresses::V6 { src: v6_octets(src), dst: v6_octets(dst) },
+        };
+        Path {
+            src_mac: host.mac,
+            dst_mac: host.gateway_mac,
+            addresses,
+            udp_src_port: self.udp_src_port,
+            dscp: ROCE_DSCP,
+            ecn: Ecn::ECT0,
+            dest_qpn,
+        }
+    }
+}
+
+fn v6_octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Ethernet type of a host's traffic.
+const fn ethertype(host: &Host) -> u16 {
+    match host.address {
+        IpAddr::V4(_) => EtherType::IPV4.0,
+        IpAddr::V6(_) => EtherType::IPV6.0,
+    }
+}
+
+/// Occupies the RoCEv2 port of a host. Its stack gets a copy of every packet too, and would answer each with an ICMP
+/// port unreachable if nobody listened; this socket takes them and, its buffer once full, loses them.
+fn occupy_roce_port(host: &Host) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((host.address, ROCE_V2_PORT)).with_context(|| {
+        format!("cannot take UDP port {ROCE_V2_PORT} of {} in {}", host.address, host.netns.name())
+    })?;
+    setsockopt(&socket, sockopt::RcvBuf, &0)?;
+    Ok(socket)
+}
+
+/// Sleeps until one of `fds` is ready or `at_ns` (CLOCK_MONOTONIC) is reached, [`NAP_NS`] at most.
+fn sleep_until(fds: &mut [PollFd<'_>], at_ns: u64) -> Result<()> {
+    let wait_ns = at_ns.saturating_sub(monotonic_ns()).min(NAP_NS);
+    // Rounded up: waking a little late is better than not sleeping at all.
+    let timeout = PollTimeout::try_from(wait_ns.div_ceil(1_000_000)).unwrap_or(PollTimeout::ZERO);
+    match poll(fds, timeout) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno).context("cannot wait for the endpoint's sockets"),
+    }
+}
+
+/// A poll entry for a socket.
+fn poll_fd(socket: &impl AsFd, flags: nix::poll::PollFlags) -> PollFd<'_> {
+    PollFd::new(socket.as_fd(), flags)
+}

@@ -1,0 +1,278 @@
+//! Runs an incast: network, data plane, endpoints, and the watch over them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+use std::{panic, thread};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::interrupt::Interrupt;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::config::IncastConfig;
+use super::cpu::CpuMeter;
+use super::endpoint::{QueuePair, Receiver, Schedule, Sender};
+use super::frame;
+use super::rc::{Psn, RequesterConfig};
+use super::record::{FlowRecord, RunRecord};
+use super::report::{IncastReport, RunReport};
+use super::topology::{Host, Topology, TopologyConfig};
+use super::{Attached, Control, measure, plot, tcp};
+
+/// Time for all threads to open their sockets before traffic starts, ns.
+const LEAD_TIME_NS: u64 = 300_000_000;
+/// How often the progress line moves and Ctrl-C is looked for.
+const TICK: Duration = Duration::from_millis(100);
+/// First QPN at the senders, and at the receiver: different, so that nothing works by mixing them up.
+const FIRST_SENDER_QPN: u32 = 0x0011;
+const FIRST_RECEIVER_QPN: u32 = 0x0211;
+/// First PSN: soon wraps, as real ones do.
+const FIRST_PSN: u32 = 0x00ff_f000;
+/// What the receiver would have handed out. Nothing is written there.
+const REMOTE_ADDRESS: u64 = 0x7f00_0000_0000;
+const RKEY: u32 = 0x0000_1234;
+
+/// Runs the incast once for each entry of `controls`: with the data plane it names, or without for `None`. Shows a progress
+/// line on stderr, ends cleanly on Ctrl-C, and draws the plots if `plots` names a directory for them.
+///
+/// # Errors
+/// As [`run_incast`], or a plot cannot be written.
+pub fn incast(
+    config: &IncastConfig,
+    controls: &[Option<&dyn Control>],
+    plots: Option<&Path>,
+) -> Result<IncastReport> {
+    let interrupt = Interrupt::catch()?;
+    let mut records = Vec::new();
+    for control in controls {
+        let progress = progress_line(if control.is_some() { "DCQCN" } else { "off" })?;
+        let record = run_incast(config, *control, &interrupt, &progress);
+        progress.finish_and_clear();
+        records.push(record?);
+    }
+    if let Some(directory) = plots {
+        plot::write(directory, "incast", &config.to_string(), &records)?;
+    }
+    Ok(IncastReport { config: config.clone(), runs: records.iter().map(RunReport::from).collect() })
+}
+
+/// A progress line on stderr, invisible if that is no terminal.
+fn progress_line(run: &'static str) -> Result<ProgressBar> {
+    let style = ProgressStyle::with_template("{prefix:>5}  {wide_bar}  {percent:>3} %  {msg}")?;
+    Ok(ProgressBar::new(1).with_style(style).with_prefix(run))
+}
+
+/// Builds the lab, runs the incast once, with the data plane if `control` is given, and removes the lab.
+///
+/// # Errors
+/// The configuration is out of range, another lab runs, the kernel refuses a step, or Ctrl-C came.
+pub fn run_incast(
+    config: &IncastConfig,
+    control: Option<&dyn Control>,
+    interrupt: &Interrupt,
+    progress: &ProgressBar,
+) -> Result<RunRecord> {
+    config.validate()?;
+    progress.set_message("building the network");
+    let network = Topology::build(&TopologyConfig {
+        senders: config.senders,
+        link_bps: config.link_bps,
+        buffer_bytes: config.buffer_bytes,
+        shared_with_tcp: config.tcp_flows > 0,
+        ipv6: config.ipv6,
+        switch: config.switch(),
+    })
+    .context("cannot build the lab's network")?;
+    let queue_pairs = queue_pairs(config, &network);
+    let mut attached = match control {
+        Some(control) => {
+            progress.set_message("attaching the data plane");
+            Some(control.attach(&network, &queue_pairs).context("cannot attach the data plane")?)
+        }
+        None => None,
+    };
+    let record = traffic(config, &network, &queue_pairs, attached.as_mut(), interrupt, progress);
+    if let Some(attached) = attached {
+        progress.set_message("detaching the data plane");
+        attached.detach().context("cannot detach the data plane")?;
+    }
+    record
+}
+
+/// All queue pairs, sender by sender.
+fn queue_pairs(config: &IncastConfig, network: &Topology) -> Vec<QueuePair> {
+    let pair = |host: &Host, flow: u32| QueuePair {
+        sender_qpn: FIRST_SENDER_QPN + flow,
+        receiver_qpn: FIRST_RECEIVER_QPN + flow,
+        sender_address: host.address,
+        receiver_address: network.receiver.address,
+        first_psn: Psn::new(FIRST_PSN + flow),
+        // The upper quarter of the ports, as RoCE NICs choose them.
+        udp_src_port: 0xc000 | (flow.wrapping_mul(0x0d0d) & 0x3fff) as u16,
+    };
+    let qps = u32::from(config.qps_per_sender);
+    let per_host = |(host, first)| (0..qps).map(move |qp| pair(host, first * qps + qp));
+    network.senders.iter().zip(0..).flat_map(per_host).collect()
+}
+
+/// Runs all threads from start to end.
+fn traffic(
+    config: &IncastConfig,
+    network: &Topology,
+    queue_pairs: &[QueuePair],
+    attached: Option<&mut Box<dyn Attached>>,
+    interrupt: &Interrupt,
+    progress: &ProgressBar,
+) -> Result<RunRecord> {
+    let stop = AtomicBool::new(false);
+    let schedule = Schedule {
+        start_ns: monotonic_ns() + LEAD_TIME_NS,
+        duration_ns: config.duration_ns,
+        warm_up_ns: config.warm_up_ns,
+        stop: &stop,
+    };
+    let template = RequesterConfig {
+        mtu_bytes: config.mtu_bytes,
+        window_packets: config.window_packets,
+        ack_every_packets: config.ack_every_packets,
+        timeout_ns: config.timeout_ns,
+        first_psn: Psn::default(),
+        remote_address: REMOTE_ADDRESS,
+        rkey: RKEY,
+        messages: None,
+    };
+    let message: Bytes = frame::message(config.message_bytes as usize);
+    let (schedule, template, message) = (&schedule, &template, &message);
+    let thresholds = attached.as_ref().map(|attached| attached.thresholds());
+
+    thread::scope(|scope| {
+        // However this closure ends, the threads end too: the scope waits for them.
+        let _end = StopOnDrop(&stop);
+        let crew = Crew { scope, schedule };
+        let host = &network.receiver;
+        let receiver = crew.start("lab-receiver", Some(host), move || {
+            Receiver::open(host, queue_pairs, config.mtu_bytes, config.duration_ns)?.run(schedule)
+        })?;
+        let senders = network
+            .senders
+            .iter()
+            .zip(queue_pairs.chunks(config.qps_per_sender.into()))
+            .map(|(host, qps)| {
+                crew.start("lab-sender", Some(host), move || {
+                    Sender::open(host, qps, template, message, config.duration_ns)?.run(schedule)
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let (mut tcp_senders, mut tcp_receivers) = (Vec::new(), Vec::new());
+        for (flow, host) in (0..config.tcp_flows).zip(network.senders.iter().cycle()) {
+            let address = network.receiver.address;
+            let listener = network.receiver.netns.run(|| tcp::listen(address, flow))??;
+            tcp_senders.push(crew.start("lab-tcp", Some(host), move || tcp::send(address, flow, schedule))?);
+            tcp_receivers.push(crew.start("lab-tcp", None, move || tcp::receive(&listener, schedule))?);
+        }
+        let watch =
+            crew.start("lab-watch", None, move || measure::watch(&network.switch, schedule, attached))?;
+
+        let cpu = CpuMeter::start();
+        let interrupted = show_progress(schedule, interrupt, progress);
+        let cpu_share = cpu.share();
+        if !matches!(interrupted, Ok(false)) {
+            stop.store(true, Ordering::Relaxed);
+        }
+
+        let received = join(receiver)?;
+        let sent: Vec<_> = senders.into_iter().map(join).collect::<Result<_>>()?;
+        let tcp_bytes = tcp_receivers.into_iter().map(join).collect::<Result<_>>()?;
+        tcp_senders.into_iter().try_for_each(join)?;
+        let samples = join(watch)?;
+        if interrupted? {
+            bail!("interrupted");
+        }
+        let flows = received.into_iter().zip(sent.into_iter().flatten()).enumerate();
+        Ok(RunRecord {
+            control: thresholds,
+            link_bps: config.link_bps,
+            roce_bps: network.switch.roce_bps,
+            buffer_bytes: config.buffer_bytes.into(),
+            duration_ns: config.duration_ns,
+            warm_up_ns: config.warm_up_ns,
+            flows: flows
+                .map(|(flow, (received, sent))| FlowRecord { name: flow_name(config, flow), received, sent })
+                .collect(),
+            tcp_bytes,
+            samples,
+            cpu_share,
+        })
+    })
+}
+
+/// What tables and plots call a flow: its host, and its queue pair if the host has several.
+fn flow_name(config: &IncastConfig, flow: usize) -> String {
+    let qps = usize::from(config.qps_per_sender);
+    match qps {
+        1 => format!("s{flow}"),
+        _ => format!("s{}.{}", flow / qps, flow % qps),
+    }
+}
+
+/// Moves the progress line until the schedule ends. Returns whether Ctrl-C ended it.
+fn show_progress(schedule: &Schedule<'_>, interrupt: &Interrupt, progress: &ProgressBar) -> Result<bool> {
+    progress.set_length(schedule.duration_ns / 1_000_000);
+    progress.set_message("traffic");
+    while !schedule.is_over() {
+        if interrupt.sleep(TICK)? {
+            return Ok(true);
+        }
+        progress.set_position(schedule.elapsed_ns() / 1_000_000);
+    }
+    Ok(false)
+}
+
+/// Calls the run off when dropped.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Starts the lab's threads. One that fails ends the run for all.
+#[derive(Clone, Copy)]
+struct Crew<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    schedule: &'scope Schedule<'scope>,
+}
+
+impl<'scope> Crew<'scope, '_> {
+    /// Runs `work` on a thread of its own, inside the namespace of `host` if there is one.
+    fn start<T: Send + 'scope>(
+        &self,
+        name: &str,
+        host: Option<&'scope Host>,
+        work: impl FnOnce() -> Result<T> + Send + 'scope,
+    ) -> Result<ScopedJoinHandle<'scope, Result<T>>> {
+        let schedule = self.schedule;
+        let thread = move || {
+            let result = (|| {
+                let _inside = host.map(|host| host.netns.enter()).transpose()?;
+                work()
+            })();
+            if result.is_err() {
+                schedule.stop.store(true, Ordering::Relaxed);
+            }
+            result
+        };
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn_scoped(self.scope, thread)
+            .with_context(|| format!("cannot start the thread {name}"))
+    }
+}
+
+fn join<T>(handle: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    handle.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+}

@@ -1,0 +1,81 @@
+//! Watching the bottleneck while traffic runs.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dcqcn_netlink::Netlink;
+use dcqcn_support::clock::monotonic_ns;
+
+use super::Attached;
+use super::bmv2::Probe;
+use super::endpoint::Schedule;
+use super::record::Sample;
+use super::topology::{ROCE, Switch};
+
+/// Time between two samples, ns.
+const INTERVAL_NS: u64 = 1_000_000;
+/// Time between two samples of a BMv2 switch, ns: each is a dozen calls of its control program.
+const BMV2_INTERVAL_NS: u64 = 50_000_000;
+
+/// Where the bottleneck's queue is read.
+enum Bottleneck {
+    /// The port's qdisc.
+    Linux { netlink: Netlink, ifindex: u32 },
+    /// The switch's registers.
+    Bmv2(Probe),
+}
+
+impl Bottleneck {
+    fn open(switch: &Switch) -> Result<Self> {
+        Ok(match &switch.bmv2 {
+            None => {
+                Self::Linux { netlink: Netlink::connect_in(&switch.netns)?, ifindex: switch.egress_ifindex }
+            }
+            Some(bmv2) => Self::Bmv2(bmv2.probe()?),
+        })
+    }
+
+    /// Bytes in the RoCE queue, and packets it has dropped so far.
+    fn read(&mut self) -> Result<(u64, u64)> {
+        match self {
+            Self::Linux { netlink, ifindex } => {
+                let stats = netlink.qdisc_stats(*ifindex, ROCE)?;
+                Ok((stats.backlog_bytes.into(), stats.drops.into()))
+            }
+            Self::Bmv2(probe) => probe.bottleneck(),
+        }
+    }
+
+    const fn interval_ns(&self) -> u64 {
+        match self {
+            Self::Linux { .. } => INTERVAL_NS,
+            Self::Bmv2(_) => BMV2_INTERVAL_NS,
+        }
+    }
+}
+
+/// Samples the bottleneck's RoCE queue, and the data plane if there is one, until the schedule ends.
+pub(super) fn watch(
+    switch: &Switch,
+    schedule: &Schedule<'_>,
+    mut attached: Option<&mut Box<dyn Attached>>,
+) -> Result<Vec<Sample>> {
+    let mut bottleneck = Bottleneck::open(switch)?;
+    let interval_ns = bottleneck.interval_ns();
+    schedule.wait_for_start();
+    let (_, drops_before) = bottleneck.read()?;
+    let mut samples = Vec::with_capacity((schedule.duration_ns / interval_ns) as usize + 1);
+    while !schedule.is_over() {
+        let at_ns = schedule.elapsed_ns();
+        let (backlog_bytes, drops) = bottleneck.read()?;
+        let control = attached
+            .as_mut()
+            .map(|attached| attached.sample().context("cannot read the data plane's state"))
+            .transpose()?;
+        samples.push(Sample { at_ns, backlog_bytes, drops: drops.saturating_sub(drops_before), control });
+        let next_ns = schedule.start_ns + (at_ns / interval_ns + 1) * interval_ns;
+        thread::sleep(Duration::from_nanos(next_ns.saturating_sub(monotonic_ns())));
+    }
+    Ok(samples)
+}

@@ -1,0 +1,229 @@
+//! What a run leaves behind: counters over time, from which every figure and every plot is made.
+
+use dcqcn_model::histogram::Histogram;
+
+/// Width of the bins that counters are kept in, ns.
+pub const BIN_NS: u64 = 10_000_000;
+
+/// A counter over time: how much was added in each bin of [`BIN_NS`] since the start of the run.
+#[derive(Clone, Debug)]
+pub struct Binned {
+    bins: Vec<u64>,
+}
+
+impl Binned {
+    /// Zero over a run of `duration_ns`.
+    #[must_use]
+    pub fn new(duration_ns: u64) -> Self {
+        // A run is minutes at most: thousands of bins.
+        Self { bins: vec![0; duration_ns.div_ceil(BIN_NS).max(1) as usize] }
+    }
+
+    /// Adds `amount` at `at_ns` after the start. What comes after the end is not counted.
+    pub fn add(&mut self, at_ns: u64, amount: u64) {
+        if let Some(bin) = usize::try_from(at_ns / BIN_NS).ok().and_then(|bin| self.bins.get_mut(bin)) {
+            *bin += amount;
+        }
+    }
+
+    /// Sum over the bins that start inside `window`.
+    #[must_use]
+    pub fn sum(&self, window: Window) -> u64 {
+        self.iter().filter(|(start_ns, _)| window.contains(*start_ns)).map(|(_, amount)| amount).sum()
+    }
+
+    /// All bins: start in ns, amount.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.bins.iter().enumerate().map(|(bin, amount)| (bin as u64 * BIN_NS, *amount))
+    }
+}
+
+/// A part of the run: ns since its start, the end not included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// First moment.
+    pub start_ns: u64,
+    /// First moment after it.
+    pub end_ns: u64,
+}
+
+impl Window {
+    /// Whether the moment `at_ns` is inside.
+    #[must_use]
+    pub const fn contains(self, at_ns: u64) -> bool {
+        self.start_ns <= at_ns && at_ns < self.end_ns
+    }
+
+    /// Length, s.
+    #[must_use]
+    pub fn seconds(self) -> f64 {
+        self.end_ns.saturating_sub(self.start_ns) as f64 / 1e9
+    }
+}
+
+/// One queue pair of the run, seen from both ends.
+#[derive(Clone, Debug)]
+pub struct FlowRecord {
+    /// What the tables and plots call it.
+    pub name: String,
+    /// What its receiver saw.
+    pub received: ReceivedRecord,
+    /// What its sender counted.
+    pub sent: SentRecord,
+}
+
+/// What the receiving end of a flow saw.
+#[derive(Clone, Debug)]
+pub struct ReceivedRecord {
+    /// Payload bytes delivered in order.
+    pub goodput_bytes: Binned,
+    /// Data packets that carried a CE mark.
+    pub ce_packets: Binned,
+    /// Data packets dropped because one before them was missing.
+    pub out_of_sequence: Binned,
+    /// One-way delay of data packets up to the end of the warm-up, ns.
+    pub delay_warm_up_ns: Histogram,
+    /// One-way delay of data packets after the warm-up, ns.
+    pub delay_after_ns: Histogram,
+}
+
+impl ReceivedRecord {
+    /// Nothing yet, over a run of `duration_ns`.
+    #[must_use]
+    pub fn new(duration_ns: u64) -> Self {
+        Self {
+            goodput_bytes: Binned::new(duration_ns),
+            ce_packets: Binned::new(duration_ns),
+            out_of_sequence: Binned::new(duration_ns),
+            delay_warm_up_ns: Histogram::default(),
+            delay_after_ns: Histogram::default(),
+        }
+    }
+}
+
+/// What the sending end of a flow counted.
+#[derive(Clone, Debug)]
+pub struct SentRecord {
+    /// Data packets sent, retransmissions included.
+    pub packets: Binned,
+    /// Data packets sent again.
+    pub retransmissions: Binned,
+    /// Retransmit timer expiries.
+    pub timeouts: Binned,
+    /// NAKs acted upon.
+    pub naks: Binned,
+    /// CNPs that reached the endpoint, which ignores them: congestion control is not its job.
+    pub cnps: Binned,
+    /// Sends the local queueing discipline refused (ENOBUFS).
+    pub refused: Binned,
+}
+
+impl SentRecord {
+    /// Nothing yet, over a run of `duration_ns`.
+    #[must_use]
+    pub fn new(duration_ns: u64) -> Self {
+        let zero = Binned::new(duration_ns);
+        Self {
+            packets: zero.clone(),
+            retransmissions: zero.clone(),
+            timeouts: zero.clone(),
+            naks: zero.clone(),
+            cnps: zero.clone(),
+            refused: zero,
+        }
+    }
+}
+
+/// One look at the bottleneck and at the data plane.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// When, ns since the start of the run.
+    pub at_ns: u64,
+    /// Bytes waiting in the bottleneck's RoCE queue, from the kernel.
+    pub backlog_bytes: u64,
+    /// Packets the bottleneck's RoCE queue has dropped since the start of the run.
+    pub drops: u64,
+    /// What the data plane says; `None` without control.
+    pub control: Option<ControlSample>,
+}
+
+/// What the data plane's maps say at one moment. Counters count from the start of the run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ControlSample {
+    /// Depth of the switch's virtual queue for RoCE, bytes; `None` where it marks by the real one.
+    pub virtual_queue_bytes: Option<u64>,
+    /// Current rate of each flow's reaction point, in the order of the flows, bit/s; `None` while it has no limit.
+    pub rates_bps: Vec<Option<u64>>,
+    /// Packets the switch marked CE.
+    pub ce_marks: u64,
+    /// CNPs the receiver's notification point sent.
+    pub cnps_sent: u64,
+    /// CNPs the senders' reaction points acted upon.
+    pub cnps_handled: u64,
+    /// CNPs the senders' reaction points ignored.
+    pub cnps_ignored: u64,
+}
+
+/// Where the switch's marking of RoCE begins and becomes certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Queue depth up to which nothing is marked, bytes.
+    pub kmin_bytes: u64,
+    /// Queue depth above which everything is marked, bytes.
+    pub kmax_bytes: u64,
+}
+
+/// Everything a run leaves behind.
+#[derive(Clone, Debug)]
+pub struct RunRecord {
+    /// The marking thresholds of the data plane; `None` if it was not attached.
+    pub control: Option<Thresholds>,
+    /// Rate of the bottleneck, bit/s.
+    pub link_bps: u64,
+    /// Rate its RoCE queue is sure of, bit/s.
+    pub roce_bps: u64,
+    /// Buffer of that queue, bytes.
+    pub buffer_bytes: u64,
+    /// How long traffic ran, ns.
+    pub duration_ns: u64,
+    /// Start-up that the steady-state figures leave out, ns.
+    pub warm_up_ns: u64,
+    /// The queue pairs.
+    pub flows: Vec<FlowRecord>,
+    /// Bytes each TCP flow received.
+    pub tcp_bytes: Vec<Binned>,
+    /// The bottleneck over time.
+    pub samples: Vec<Sample>,
+    /// CPU time the whole machine spent, as a share of what it had (0 to 1).
+    pub cpu_share: f64,
+}
+
+impl RunRecord {
+    /// All of the run.
+    #[must_use]
+    pub const fn whole(&self) -> Window {
+        Window { start_ns: 0, end_ns: self.duration_ns }
+    }
+
+    /// The run without its start-up.
+    #[must_use]
+    pub const fn steady(&self) -> Window {
+        Window { start_ns: self.warm_up_ns, end_ns: self.duration_ns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_add_up_inside_a_window() {
+        let mut binned = Binned::new(25_000_000);
+        for at_ns in [0, 9_999_999, 10_000_000, 24_999_999, 30_000_000, u64::MAX] {
+            binned.add(at_ns, 1);
+        }
+        assert_eq!(binned.iter().collect::<Vec<_>>(), [(0, 2), (10_000_000, 1), (20_000_000, 1)]);
+        assert_eq!(binned.sum(Window { start_ns: 10_000_000, end_ns: u64::MAX }), 2);
+        assert_eq!(binned.sum(Window { start_ns: 0, end_ns: 10_000_000 }), 2);
+    }
+}

@@ -1,0 +1,39 @@
+//! Wires: veth pairs between the ports of a switch and raw sockets.
+
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_p4::{Error, Result};
+
+use crate::frames::RawSocket;
+
+/// Of the wires: any Ethernet frame the raw sockets take.
+pub const MTU: u32 = 9_500;
+
+/// The switch's end of the wire to `port`.
+#[must_use]
+pub fn inner(port: u16) -> String {
+    format!("sw{port}")
+}
+
+/// Makes the wire to `port` in a namespace, and a socket at its outer end.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn connect(netns: &Netns, port: u16) -> Result<RawSocket> {
+    let netlink = Netlink::connect_in(netns).map_err(failed)?;
+    let (near, far) = (inner(port), format!("out{port}"));
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    netlink.add_veth(&end(&near), &end(&far)).map_err(failed)?;
+    let mut index = 0;
+    for name in [&near, &far] {
+        index = netlink.link(name).map_err(failed)?.index;
+        netlink.set_mtu(index, MTU).map_err(failed)?;
+        netlink.set_up(index, true).map_err(failed)?;
+    }
+    netns.run(|| RawSocket::open(index)).map_err(failed)?.map_err(failed)
+}
+
+/// What went wrong outside P4.
+pub(crate) fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Ports { reason: format!("{error:#}") }
+}

@@ -1,0 +1,19 @@
+//! Network namespaces, links and queueing disciplines over rtnetlink.
+//!
+//! Everything blocks and nothing needs an async runtime: a request is one `send`, its answer one or a few
+//! `recv` on a [`Netlink`] socket. A socket belongs to the network namespace it was opened in and stays
+//! there, whatever the thread that uses it does later.
+
+mod error;
+mod ethtool;
+pub mod link;
+mod netlink;
+pub mod netns;
+pub mod rdma;
+pub mod tc;
+mod wire;
+
+pub use error::{Error, Result};
+pub use link::Link;
+pub use netlink::Netlink;
+pub use netns::Netns;

@@ -1,0 +1,443 @@
+//! Listing, creating and removing qdiscs and classes of one interface.
+
+use std::io;
+
+use libc::{
+    RTM_DELQDISC, RTM_DELTCLASS, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER, RTM_NEWQDISC, RTM_NEWTCLASS,
+};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE};
+use nix::errno::Errno;
+
+use super::spec::{TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64, TCA_TBF_PARMS, TCA_TBF_RATE64, TICK_NS};
+use super::{Handle, HtbClass, QdiscSpec};
+use crate::error::{Error, Refusal, Result};
+use crate::netlink::{Netlink, Subsystem};
+use crate::netns;
+use crate::wire::{Encoder, attribute, string, u32_at, u64_at};
+
+/// Bytes of `struct tcmsg`.
+const TCMSG_LEN: usize = 20;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_STATS2: u16 = 7;
+pub(super) const TCA_STAB: u16 = 8;
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_STATS_QUEUE: u16 = 3;
+const TCA_STATS_PKT64: u16 = 8;
+/// Index of the loopback interface, the first of every namespace.
+pub(super) const LOOPBACK: u32 = 1;
+
+/// A qdisc of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qdisc {
+    /// Kind: `noqueue`, `fq_codel`, `htb`, ...
+    pub kind: String,
+    /// Its handle; [`Handle::UNSPEC`] for a default the kernel put there by itself.
+    pub handle: Handle,
+    /// [`Handle::ROOT`], the class it queues for, or `ffff:fff1` for ingress.
+    pub parent: Handle,
+    /// The value of `TCA_OPTIONS`: what the kernel would take to make another one like it.
+    pub options: Vec<u8>,
+    /// It adjusts packet sizes by a size table (`TCA_STAB`).
+    pub has_size_table: bool,
+    /// What went through it and what waits in it.
+    pub stats: Stats,
+}
+
+/// A class of a classful qdisc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Class {
+    /// Kind of its qdisc.
+    pub kind: String,
+    /// Its handle.
+    pub handle: Handle,
+    /// The class above it, or [`Handle::ROOT`].
+    pub parent: Handle,
+    /// Guaranteed rate in bits per second, of an HTB class.
+    pub rate_bps: Option<u64>,
+    /// Highest rate in bits per second, of an HTB class.
+    pub ceil_bps: Option<u64>,
+    /// What its bucket holds, as time at its rate, in nanoseconds, of an HTB class.
+    pub burst_ns: Option<u64>,
+    /// What went through it and what waits in it.
+    pub stats: Stats,
+}
+
+/// Counters of a qdisc or class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes sent, link-layer headers included.
+    pub bytes: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets dropped.
+    pub drops: u32,
+    /// Times a packet had to wait for tokens.
+    pub overlimits: u32,
+    /// Bytes waiting now.
+    pub backlog_bytes: u32,
+    /// Packets waiting now.
+    pub backlog_packets: u32,
+}
+
+/// What limits an interface's rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shaper {
+    /// A token bucket at the root.
+    Tbf,
+    /// The only top class of an HTB at the root.
+    Htb {
+        /// That class.
+        class: Handle,
+    },
+}
+
+/// How a token bucket limits an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shaping {
+    /// What does it.
+    pub shaper: Shaper,
+    /// Its rate in bits per second.
+    pub rate_bps: u64,
+    /// What the bucket holds, as time at that rate, in nanoseconds. If nobody serves the queue for longer than this, the
+    /// rest of that time's rate is lost.
+    pub burst_ns: u64,
+}
+
+impl Shaping {
+    /// What a bucket should cover, a tick of the scheduler at `CONFIG_HZ=250`: a busy CPU's softirqs are late by as much.
+    /// (tc-tbf(8) asks for a tick's worth of the rate.)
+    pub const SAFE_BURST_NS: u64 = 4_000_000;
+}
+
+impl std::fmt::Display for Shaper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tbf => f.write_str("tbf"),
+            Self::Htb { class } => write!(f, "htb class {class}"),
+        }
+    }
+}
+
+impl Netlink {
+    /// All qdiscs of the interface.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn qdiscs(&self, ifindex: u32) -> Result<Vec<Qdisc>> {
+        let bodies = self
+            .dump(Subsystem::Route, RTM_GETQDISC, |request| {
+                tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
+            })?
+            .map_err(|refusal| self.refused("list the qdiscs", ifindex, refusal))?;
+        // The kernel lists those of all interfaces.
+        Ok(bodies
+            .iter()
+            .filter(|body| u32_at(body, 4) == Some(ifindex))
+            .filter_map(|body| qdisc(body))
+            .collect())
+    }
+
+    /// All classes of the interface.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn classes(&self, ifindex: u32) -> Result<Vec<Class>> {
+        let bodies = self
+            .dump(Subsystem::Route, RTM_GETTCLASS, |request| {
+                tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
+            })?
+            .map_err(|refusal| self.refused("list the classes", ifindex, refusal))?;
+        Ok(bodies.iter().filter_map(|body| class(body)).collect())
+    }
+
+    /// The root qdisc; `None` if the interface is down and never had one.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn root_qdisc(&self, ifindex: u32) -> Result<Option<Qdisc>> {
+        Ok(self.qdiscs(ifindex)?.into_iter().find(|qdisc| qdisc.parent == Handle::ROOT))
+    }
+
+    /// Statistics of the qdisc at `parent` ([`Handle::ROOT`] or a class): one short exchange, to be polled
+    /// for the queue's depth.
+    ///
+    /// # Errors
+    /// There is no qdisc at `parent`.
+    pub fn qdisc_stats(&self, ifindex: u32, parent: Handle) -> Result<Stats> {
+        self.stats_of(RTM_GETQDISC, ifindex, Handle::UNSPEC, parent)
+    }
+
+    /// Statistics of one class.
+    ///
+    /// # Errors
+    /// There is no such class.
+    pub fn class_stats(&self, ifindex: u32, class: Handle) -> Result<Stats> {
+        self.stats_of(RTM_GETTCLASS, ifindex, class, Handle::UNSPEC)
+    }
+
+    /// Puts a new qdisc at the interface's root; classes of the old one go with it.
+    ///
+    /// # Errors
+    /// The kernel lacks the kind, refuses the options, or the process lacks CAP_NET_ADMIN.
+    pub fn replace_root(&self, ifindex: u32, handle: Handle, spec: &QdiscSpec) -> Result<()> {
+        // A root with this very handle would be changed in place, which HTB cannot do, and would keep its
+        // classes.
+        if self.root_qdisc(ifindex)?.is_some_and(|root| root.handle == handle && handle != Handle::UNSPEC) {
+            self.delete_root(ifindex)?;
+        }
+        self.replace_qdisc(ifindex, Handle::ROOT, handle, spec)
+    }
+
+    /// Puts a qdisc at `parent`, or changes the one of the same kind and handle that is there.
+    ///
+    /// # Errors
+    /// There is no such parent, the kernel lacks the kind or refuses the options, or the process lacks
+    /// CAP_NET_ADMIN.
+    pub fn replace_qdisc(
+        &self,
+        ifindex: u32,
+        parent: Handle,
+        handle: Handle,
+        spec: &QdiscSpec,
+    ) -> Result<()> {
+        let mut options = Encoder::default();
+        spec.encode(&mut options);
+        self.put_qdisc(ifindex, parent, handle, spec.kind(), &options.into_bytes())?.map_err(|refusal| {
+            self.refused(format!("put the qdisc {} {handle} at {parent}", spec.kind()), ifindex, refusal)
+        })
+    }
+
+    /// Removes the root qdisc; the kernel puts its default there.
+    ///
+    /// # Errors
+    /// There is only the default, or the process lacks CAP_NET_ADMIN.
+    pub fn delete_root(&self, ifindex: u32) -> Result<()> {
+        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::ROOT))?
+            .map_err(|refusal| self.refused("delete the root qdisc", ifindex, refusal))
+    }
+
+    /// Removes the clsact qdisc, unless somebody's filters are on it, which would go too; says whether it did.
+    ///
+    /// # Errors
+    /// There is none, or the process lacks CAP_NET_ADMIN.
+    pub fn delete_clsact(&self, ifindex: u32) -> Result<bool> {
+        for hook in Handle::CLSACT_HOOKS {
+            let filters = self
+                .dump(Subsystem::Route, RTM_GETTFILTER, |request| {
+                    tcmsg(request, ifindex, Handle::UNSPEC, hook)
+                })?
+                .map_err(|refusal| self.refused("list the clsact filters", ifindex, refusal))?;
+            if !filters.is_empty() {
+                return Ok(false);
+            }
+        }
+        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::CLSACT))?
+            .map_err(|refusal| self.refused("delete the clsact qdisc", ifindex, refusal))?;
+        Ok(true)
+    }
+
+    /// Creates an HTB class or changes the one that exists; packets waiting in it stay.
+    ///
+    /// # Errors
+    /// There is no such parent, or the process lacks CAP_NET_ADMIN.
+    pub fn replace_htb_class(&self, ifindex: u32, class: &HtbClass) -> Result<()> {
+        let (kind, flags) = PUT_CLASS;
+        self.change(kind, flags, |request| htb_class(request, ifindex, class))?
+            .map_err(|refusal| self.refused(format!("set the class {}", class.handle), ifindex, refusal))
+    }
+
+    /// Removes a class; packets waiting in it are dropped.
+    ///
+    /// # Errors
+    /// There is no such class, it has classes of its own, or the process lacks CAP_NET_ADMIN.
+    pub fn delete_class(&self, ifindex: u32, class: Handle) -> Result<()> {
+        self.change(RTM_DELTCLASS, 0, |request| tcmsg(request, ifindex, class, Handle::UNSPEC))?
+            .map_err(|refusal| self.refused(format!("delete the class {class}"), ifindex, refusal))
+    }
+
+    /// The root TBF, or the only top class of a root HTB, that limits the interface.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn shaping(&self, ifindex: u32) -> Result<Option<Shaping>> {
+        let Some(root) = self.root_qdisc(ifindex)? else { return Ok(None) };
+        let shaping = |shaper, rate_bps: Option<u64>, burst_ns: Option<u64>| {
+            Some(Shaping { shaper, rate_bps: rate_bps?, burst_ns: burst_ns? })
+        };
+        match root.kind.as_str() {
+            "tbf" => {
+                let rate_bps = rate_bps(&root.options, TCA_TBF_PARMS, 0, TCA_TBF_RATE64);
+                Ok(shaping(Shaper::Tbf, rate_bps, burst_ns(&root.options, TCA_TBF_PARMS, TBF_BUFFER)))
+            }
+            "htb" => {
+                let classes = self.classes(ifindex)?;
+                let mut top = classes.iter().filter(|class| class.parent == Handle::ROOT);
+                Ok(match (top.next(), top.next()) {
+                    (Some(class), None) => {
+                        shaping(Shaper::Htb { class: class.handle }, class.rate_bps, class.burst_ns)
+                    }
+                    _ => None,
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts a qdisc of any kind at `parent`, its options as raw bytes.
+    pub(super) fn put_qdisc(
+        &self,
+        ifindex: u32,
+        parent: Handle,
+        handle: Handle,
+        kind: &str,
+        options: &[u8],
+    ) -> Result<std::result::Result<(), Refusal>> {
+        self.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, |request| {
+            tcmsg(request, ifindex, handle, parent);
+            request.attribute(TCA_KIND, &c_string(kind));
+            if !options.is_empty() {
+                request.attribute(TCA_OPTIONS, options);
+            }
+        })
+    }
+
+    pub(super) fn refused(&self, operation: impl Into<String>, ifindex: u32, refusal: Refusal) -> Error {
+        Error::Refused { operation: operation.into(), subject: self.name_of(ifindex), refusal }
+    }
+
+    fn stats_of(&self, kind: u16, ifindex: u32, handle: Handle, parent: Handle) -> Result<Stats> {
+        // Older kernels answer with a notification, which the requester gets only if it asks for an echo.
+        let bodies = self
+            .get(Subsystem::Route, kind, NLM_F_ECHO, |request| tcmsg(request, ifindex, handle, parent))?
+            .map_err(|refusal| {
+                let which = if handle == Handle::UNSPEC { parent } else { handle };
+                self.refused(format!("read the statistics of {which}"), ifindex, refusal)
+            })?;
+        let body = bodies.first().and_then(|body| body.get(TCMSG_LEN..));
+        body.map(stats)
+            .ok_or_else(|| Error::Decode { what: "a queue", detail: "the answer is empty".to_owned() })
+    }
+}
+
+/// Whether the running kernel has a qdisc of this kind, built in or as a module it can load. Tried on the
+/// loopback interface of a namespace of its own, which leaves nothing behind. A process without CAP_SYS_ADMIN
+/// cannot make one; it tries on its own loopback interface with options that every kind with options refuses
+/// before anything is changed.
+///
+/// # Errors
+/// The process lacks CAP_NET_ADMIN.
+pub fn kernel_has_qdisc(kind: &str) -> Result<bool> {
+    // Without options most kinds refuse to start (EINVAL); what counts is that the kernel knows the kind.
+    match netns::in_scratch(|| knows_qdisc(kind, Handle::new(1, 0), &[])) {
+        Err(Error::Netns { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+            // Attribute 1 is a structure or a number of 32 bits; here it has one byte.
+            let mut refused = Encoder::default();
+            refused.attribute(1, &[0]);
+            knows_qdisc(kind, Handle::new(0xdcff, 0), &refused.into_bytes())
+        }
+        result => result,
+    }
+}
+
+fn knows_qdisc(kind: &str, handle: Handle, options: &[u8]) -> Result<bool> {
+    let netlink = Netlink::connect()?;
+    match netlink.put_qdisc(LOOPBACK, Handle::ROOT, handle, kind, options)? {
+        Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
+        Err(refusal) if refusal.errno == Errno::EPERM => {
+            Err(netlink.refused(format!("try the qdisc {kind}"), LOOPBACK, refusal))
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Message type and flags that create or change a class.
+pub(super) const PUT_CLASS: (u16, u16) = (RTM_NEWTCLASS, NLM_F_CREATE | NLM_F_REPLACE);
+
+/// Body of a request to set an HTB class.
+pub(super) fn htb_class(request: &mut Encoder, ifindex: u32, class: &HtbClass) {
+    tcmsg(request, ifindex, class.handle, class.parent);
+    request.attribute(TCA_KIND, b"htb\0");
+    request.nested(TCA_OPTIONS, |options| class.encode(options));
+}
+
+/// `struct tcmsg`: family, padding, ifindex, handle, parent, info.
+pub(super) fn tcmsg(request: &mut Encoder, ifindex: u32, handle: Handle, parent: Handle) {
+    for word in [0, ifindex, handle.0, parent.0, 0] {
+        request.raw(&word.to_ne_bytes());
+    }
+}
+
+fn c_string(text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.push(0);
+    bytes
+}
+
+fn qdisc(body: &[u8]) -> Option<Qdisc> {
+    let attributes = body.get(TCMSG_LEN..)?;
+    Some(Qdisc {
+        kind: string(attribute(attributes, TCA_KIND)?),
+        handle: Handle(u32_at(body, 8)?),
+        parent: Handle(u32_at(body, 12)?),
+        options: attribute(attributes, TCA_OPTIONS).unwrap_or_default().to_vec(),
+        has_size_table: attribute(attributes, TCA_STAB).is_some(),
+        stats: stats(attributes),
+    })
+}
+
+fn class(body: &[u8]) -> Option<Class> {
+    let attributes = body.get(TCMSG_LEN..)?;
+    let kind = string(attribute(attributes, TCA_KIND)?);
+    let options = attribute(attributes, TCA_OPTIONS).filter(|_| kind == "htb").unwrap_or_default();
+    Some(Class {
+        handle: Handle(u32_at(body, 8)?),
+        parent: Handle(u32_at(body, 12)?),
+        rate_bps: rate_bps(options, TCA_HTB_PARMS, 0, TCA_HTB_RATE64),
+        ceil_bps: rate_bps(options, TCA_HTB_PARMS, 12, TCA_HTB_CEIL64),
+        burst_ns: burst_ns(options, TCA_HTB_PARMS, HTB_BUFFER),
+        stats: stats(attributes),
+        kind,
+    })
+}
+
+/// The rate, in bits per second, of the ratespec at byte `at` of the attribute `parameters`, or of the
+/// attribute `wide` if that is there.
+fn rate_bps(options: &[u8], parameters: u16, at: usize, wide: u16) -> Option<u64> {
+    let rate = || u32_at(attribute(options, parameters)?, at + 8).map(u64::from);
+    attribute(options, wide)
+        .and_then(|value| u64_at(value, 0))
+        .or_else(rate)
+        .map(|bytes| bytes.saturating_mul(8))
+}
+
+/// Where `buffer` is in `struct tc_tbf_qopt` (behind two ratespecs and the limit) and in `struct tc_htb_opt` (behind two
+/// ratespecs), include/uapi/linux/pkt_sched.h.
+const TBF_BUFFER: usize = 28;
+const HTB_BUFFER: usize = 24;
+
+/// The size of a bucket, which the kernel tells as the time it takes at the bucket's rate, in ticks.
+fn burst_ns(options: &[u8], parameters: u16, at: usize) -> Option<u64> {
+    let ticks = u32_at(attribute(options, parameters)?, at)?;
+    Some(u64::from(ticks) * TICK_NS)
+}
+
+fn stats(attributes: &[u8]) -> Stats {
+    let nested = attribute(attributes, TCA_STATS2).unwrap_or_default();
+    let basic = attribute(nested, TCA_STATS_BASIC).unwrap_or_default();
+    let queue = attribute(nested, TCA_STATS_QUEUE).unwrap_or_default();
+    // struct gnet_stats_queue: qlen, backlog, drops, requeues, overlimits
+    let queue = |at| u32_at(queue, at).unwrap_or(0);
+    // The 32-bit count of struct gnet_stats_basic wraps; a kernel since 5.5 adds all 64 bits once it has.
+    let packets = attribute(nested, TCA_STATS_PKT64)
+        .and_then(|value| u64_at(value, 0))
+        .or_else(|| u32_at(basic, 8).map(u64::from));
+    Stats {
+        bytes: u64_at(basic, 0).unwrap_or(0),
+        packets: packets.unwrap_or(0),
+        backlog_packets: queue(0),
+        backlog_bytes: queue(4),
+        drops: queue(8),
+        overlimits: queue(16),
+    }
+}

@@ -1,0 +1,312 @@
+//! Options of the qdiscs and classes the project creates, as the kernel takes them.
+
+use super::Handle;
+use crate::wire::Encoder;
+
+/// One tick of the packet scheduler's clock, in nanoseconds (`PSCHED_SHIFT` 6). Bucket sizes cross netlink as
+/// the time they take at the bucket's rate, in ticks.
+pub(super) const TICK_NS: u64 = 64;
+/// Nanoseconds of a second, and of a microsecond.
+const SECOND_NS: u128 = 1_000_000_000;
+const MICROSECOND_NS: u64 = 1_000;
+/// `TC_LINKLAYER_ETHERNET`: the kernel computes transmission times itself and needs no rate table.
+const LINKLAYER_ETHERNET: u8 = 1;
+/// Version of the HTB interface, checked by the kernel.
+const HTB_VERSION: u32 = 3;
+/// HTB's default divisor from a class's rate to its quantum; unused, as each class states its quantum.
+const HTB_RATE_TO_QUANTUM: u32 = 10;
+
+pub(super) const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_INIT: u16 = 2;
+const TCA_HTB_DIRECT_QLEN: u16 = 5;
+pub(super) const TCA_HTB_RATE64: u16 = 6;
+pub(super) const TCA_HTB_CEIL64: u16 = 7;
+pub(super) const TCA_TBF_PARMS: u16 = 1;
+pub(super) const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_BURST: u16 = 6;
+const TCA_FQ_PLIMIT: u16 = 1;
+const TCA_FQ_FLOW_PLIMIT: u16 = 2;
+const TCA_FQ_HORIZON: u16 = 14;
+const TCA_FQ_HORIZON_DROP: u16 = 15;
+
+/// A qdisc to be created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QdiscSpec {
+    /// Hierarchical token bucket: classes with a rate each, see [`HtbClass`].
+    Htb {
+        /// Minor number of the class for packets that name none; 0 sends them unshaped through the direct
+        /// queue.
+        default_minor: u16,
+        /// Packets the direct queue holds.
+        direct_qlen: u32,
+    },
+    /// Fair queueing that releases each packet at its departure time, `skb->tstamp`.
+    Fq {
+        /// Packets the qdisc holds.
+        limit: u32,
+        /// Packets each flow holds.
+        flow_limit: u32,
+        /// Latest acceptable departure time from now, in nanoseconds; the kernel counts in microseconds and
+        /// up to 4294 s (Linux 5.8, commit 39d01050).
+        horizon_ns: u64,
+        /// Drop what departs beyond the horizon; else let it depart at the horizon.
+        horizon_drop: bool,
+    },
+    /// Token bucket: one rate for the interface, a finite buffer before it.
+    Tbf {
+        /// Rate in bits per second.
+        rate_bps: u64,
+        /// Bucket size in bytes, at least the longest frame: a longer one is dropped.
+        burst_bytes: u32,
+        /// Buffer size in bytes.
+        limit_bytes: u32,
+    },
+    /// First in, first out, bounded in bytes.
+    Bfifo {
+        /// Buffer size in bytes.
+        limit_bytes: u32,
+    },
+    /// First in, first out, bounded in packets.
+    Pfifo {
+        /// Buffer size in packets.
+        limit: u32,
+    },
+}
+
+impl QdiscSpec {
+    /// The kernel's name for this kind of qdisc.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Htb { .. } => "htb",
+            Self::Fq { .. } => "fq",
+            Self::Tbf { .. } => "tbf",
+            Self::Bfifo { .. } => "bfifo",
+            Self::Pfifo { .. } => "pfifo",
+        }
+    }
+
+    /// The value of `TCA_OPTIONS`.
+    pub(super) fn encode(&self, options: &mut Encoder) {
+        match *self {
+            Self::Htb { default_minor, direct_qlen } => {
+                // struct tc_htb_glob: version, rate2quantum, defcls, debug, direct_pkts
+                let glob = [HTB_VERSION, HTB_RATE_TO_QUANTUM, u32::from(default_minor), 0, 0];
+                options.attribute(TCA_HTB_INIT, &words(glob));
+                options.attribute(TCA_HTB_DIRECT_QLEN, &direct_qlen.to_ne_bytes());
+            }
+            Self::Fq { limit, flow_limit, horizon_ns, horizon_drop } => {
+                let horizon_us = u32::try_from(horizon_ns / MICROSECOND_NS).unwrap_or(u32::MAX);
+                options.attribute(TCA_FQ_PLIMIT, &limit.to_ne_bytes());
+                options.attribute(TCA_FQ_FLOW_PLIMIT, &flow_limit.to_ne_bytes());
+                options.attribute(TCA_FQ_HORIZON, &horizon_us.to_ne_bytes());
+                options.attribute(TCA_FQ_HORIZON_DROP, &[u8::from(horizon_drop)]);
+            }
+            Self::Tbf { rate_bps, burst_bytes, limit_bytes } => {
+                let rate = Rate::new(rate_bps);
+                // struct tc_tbf_qopt: rate, peakrate (none), limit, buffer, mtu (of the peak rate)
+                let mut parameters = rate.spec().to_vec();
+                parameters.extend_from_slice(&[0; RATE_SPEC_LEN]);
+                parameters.extend_from_slice(&words([limit_bytes, rate.ticks(burst_bytes), 0]));
+                options.attribute(TCA_TBF_PARMS, &parameters);
+                rate.encode_wide(options, TCA_TBF_RATE64);
+                options.attribute(TCA_TBF_BURST, &burst_bytes.to_ne_bytes());
+            }
+            // struct tc_fifo_qopt, without an attribute of its own
+            Self::Bfifo { limit_bytes: limit } | Self::Pfifo { limit } => options.raw(&limit.to_ne_bytes()),
+        }
+    }
+}
+
+/// A class of an HTB qdisc, to be created or changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HtbClass {
+    /// The qdisc, or the class it borrows from.
+    pub parent: Handle,
+    /// The class itself.
+    pub handle: Handle,
+    /// Guaranteed rate in bits per second. The kernel counts in bytes: below 8 bit/s it is taken as 8.
+    pub rate_bps: u64,
+    /// Highest rate with what the parent has to spare, in bits per second; equal to `rate_bps` for no
+    /// borrowing.
+    pub ceil_bps: u64,
+    /// Bytes that may be sent at once at `rate_bps`.
+    pub burst_bytes: u32,
+    /// Bytes that may be sent at once at `ceil_bps`.
+    pub cburst_bytes: u32,
+    /// Bytes sent per turn when classes of one priority share what is left; at least a frame.
+    pub quantum_bytes: u32,
+    /// Priority in taking what is left, 0 (first) to 7.
+    pub priority: u32,
+}
+
+impl HtbClass {
+    /// The value of `TCA_OPTIONS`.
+    pub(super) fn encode(&self, options: &mut Encoder) {
+        let rate = Rate::new(self.rate_bps);
+        let ceil = Rate::new(self.ceil_bps);
+        // struct tc_htb_opt: rate, ceil, buffer, cbuffer, quantum, level (set by the kernel), prio
+        let mut parameters = [0; 2 * RATE_SPEC_LEN + 20];
+        let (rates, rest) = parameters.split_at_mut(2 * RATE_SPEC_LEN);
+        let (rate_spec, ceil_spec) = rates.split_at_mut(RATE_SPEC_LEN);
+        rate_spec.copy_from_slice(&rate.spec());
+        ceil_spec.copy_from_slice(&ceil.spec());
+        let (buffer, cbuffer) = (rate.ticks(self.burst_bytes), ceil.ticks(self.cburst_bytes));
+        rest.copy_from_slice(&words([buffer, cbuffer, self.quantum_bytes, 0, self.priority]));
+        options.attribute(TCA_HTB_PARMS, &parameters);
+        rate.encode_wide(options, TCA_HTB_RATE64);
+        ceil.encode_wide(options, TCA_HTB_CEIL64);
+    }
+}
+
+/// Bytes of `struct tc_ratespec`.
+const RATE_SPEC_LEN: usize = 12;
+
+/// A rate in bytes per second, not zero.
+#[derive(Clone, Copy)]
+struct Rate(u64);
+
+impl Rate {
+    fn new(bps: u64) -> Self {
+        Self((bps / 8).max(1))
+    }
+
+    /// `struct tc_ratespec`: cell_log, linklayer, overhead (16), cell_align (16), mpu (16), rate (32).
+    fn spec(self) -> [u8; RATE_SPEC_LEN] {
+        let mut spec = [0; RATE_SPEC_LEN];
+        spec[1] = LINKLAYER_ETHERNET;
+        let rate = u32::try_from(self.0).unwrap_or(u32::MAX);
+        spec[8..].copy_from_slice(&rate.to_ne_bytes());
+        spec
+    }
+
+    /// Above 4 GB/s the 32 bits of the ratespec are all ones and an attribute of 64 bits has the rate.
+    fn encode_wide(self, options: &mut Encoder, kind: u16) {
+        if self.0 > u64::from(u32::MAX) {
+            options.attribute(kind, &self.0.to_ne_bytes());
+        }
+    }
+
+    /// Time in scheduler ticks that `bytes` take at this rate.
+    fn ticks(self, bytes: u32) -> u32 {
+        let ticks = u128::from(bytes) * SECOND_NS / u128::from(self.0) / u128::from(TICK_NS);
+        u32::try_from(ticks).unwrap_or(u32::MAX)
+    }
+}
+
+fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use super::*;
+
+    fn encoded(encode: impl FnOnce(&mut Encoder)) -> Vec<u8> {
+        let mut options = Encoder::default();
+        encode(&mut options);
+        options.into_bytes()
+    }
+
+    // The expected bytes of classes and tbf are what Linux 6.18 reports after `tc` of iproute2 6.1 set the
+    // same values.
+
+    #[test]
+    fn htb_class_as_tc_sets_it() {
+        // tc class add ... classid 1:10 htb rate 1gbit ceil 2gbit burst 125000 cburst 250000 quantum 3000
+        // prio 3
+        let class = HtbClass {
+            parent: Handle::new(1, 0),
+            handle: Handle::new(1, 0x10),
+            rate_bps: 1_000_000_000,
+            ceil_bps: 2_000_000_000,
+            burst_bytes: 125_000,
+            cburst_bytes: 250_000,
+            quantum_bytes: 3_000,
+            priority: 3,
+        };
+        let expected = [
+            0x30, 0, 1, 0, // TCA_HTB_PARMS
+            0, 1, 0, 0, 0, 0, 0, 0, 0x40, 0x59, 0x73, 0x07, // rate 125 MB/s
+            0, 1, 0, 0, 0, 0, 0, 0, 0x80, 0xb2, 0xe6, 0x0e, // ceil 250 MB/s
+            0x09, 0x3d, 0, 0, 0x09, 0x3d, 0, 0, // 1 ms in ticks of 64 ns, twice
+            0xb8, 0x0b, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, // quantum, level, prio
+        ];
+        assert_eq!(encoded(|options| class.encode(options)), expected);
+    }
+
+    #[test]
+    fn rates_above_4_gigabytes_per_second_take_64_bits() {
+        // tc class add ... htb rate 40gbit ceil 80gbit burst 500000 cburst 1000000 quantum 3000 prio 3
+        let class = HtbClass {
+            parent: Handle::new(1, 0x10),
+            handle: Handle::new(1, 0x11),
+            rate_bps: 40_000_000_000,
+            ceil_bps: 80_000_000_000,
+            burst_bytes: 500_000,
+            cburst_bytes: 1_000_000,
+            quantum_bytes: 3_000,
+            priority: 3,
+        };
+        let bytes = encoded(|options| class.encode(options));
+        assert_eq!(bytes[12..16], [0xff; 4]);
+        assert_eq!(bytes[24..28], [0xff; 4]);
+        let expected = [
+            0x0c, 0, 6, 0, 0x00, 0xf2, 0x05, 0x2a, 1, 0, 0, 0, // TCA_HTB_RATE64: 5 GB/s
+            0x0c, 0, 7, 0, 0x00, 0xe4, 0x0b, 0x54, 2, 0, 0, 0, // TCA_HTB_CEIL64: 10 GB/s
+        ];
+        assert_eq!(bytes[48..], expected);
+    }
+
+    #[test]
+    fn tbf_as_tc_sets_it() {
+        // tc qdisc add ... tbf rate 100mbit burst 12500 limit 250000
+        let spec = QdiscSpec::Tbf { rate_bps: 100_000_000, burst_bytes: 12_500, limit_bytes: 250_000 };
+        let expected = [
+            0x28, 0, 1, 0, // TCA_TBF_PARMS
+            0, 1, 0, 0, 0, 0, 0, 0, 0x20, 0xbc, 0xbe, 0, // rate 12.5 MB/s
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // no peak rate
+            0x90, 0xd0, 3, 0, 0x09, 0x3d, 0, 0, 0, 0, 0, 0, // limit, 1 ms in ticks, mtu
+            0x08, 0, 6, 0, 0xd4, 0x30, 0, 0, // TCA_TBF_BURST
+        ];
+        assert_eq!(encoded(|options| spec.encode(options)), expected);
+    }
+
+    #[test]
+    fn htb_and_fifo_options() {
+        let htb = QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 77 };
+        let expected = [
+            0x18, 0, 2, 0, 3, 0, 0, 0, 10, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, // TCA_HTB_INIT
+            0x08, 0, 5, 0, 77, 0, 0, 0, // TCA_HTB_DIRECT_QLEN
+        ];
+        assert_eq!(encoded(|options| htb.encode(options)), expected);
+        let bfifo = QdiscSpec::Bfifo { limit_bytes: 4242 };
+        assert_eq!(encoded(|options| bfifo.encode(options)), [0x92, 0x10, 0, 0]);
+    }
+
+    #[test]
+    fn fq_horizon_is_in_microseconds() {
+        let fq = QdiscSpec::Fq {
+            limit: 40_000,
+            flow_limit: 20_000,
+            horizon_ns: 2_000_000_000,
+            horizon_drop: true,
+        };
+        let expected = [
+            0x08, 0, 1, 0, 0x40, 0x9c, 0, 0, // TCA_FQ_PLIMIT
+            0x08, 0, 2, 0, 0x20, 0x4e, 0, 0, // TCA_FQ_FLOW_PLIMIT
+            0x08, 0, 14, 0, 0x80, 0x84, 0x1e, 0, // TCA_FQ_HORIZON
+            0x05, 0, 15, 0, 1, 0, 0, 0, // TCA_FQ_HORIZON_DROP
+        ];
+        assert_eq!(encoded(|options| fq.encode(options)), expected);
+    }
+
+    #[test]
+    fn extreme_rates_neither_divide_by_zero_nor_wrap() {
+        assert_eq!(Rate::new(0).ticks(u32::MAX), u32::MAX);
+        assert_eq!(Rate::new(u64::MAX).ticks(u32::MAX), 0);
+        assert_eq!(Rate::new(800_000_000_000).ticks(1_000_000), 156);
+    }
+}

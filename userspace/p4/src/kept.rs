@@ -1,0 +1,86 @@
+//! What was pushed to a switch, kept beside it: a switch tells packets and microseconds, not the bytes and rates they were
+//! made from.
+//!
+//! One file for each switch, `/run/dcqcn/bmv2/NETNS-PORT.json`; NETNS is the inode number of the network namespace its Thrift
+//! server is in. What it says counts only as long as the switch agrees ([`super::push::verify`]).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::path::PathBuf;
+
+use dcqcn_common::params::Config;
+use dcqcn_netlink::netns;
+use dcqcn_params::{Key, differing};
+use serde::{Deserialize, Serialize};
+
+use super::error::{Error, Result};
+use super::switch::Switch;
+
+const DIRECTORY: &str = "/run/dcqcn/bmv2";
+
+/// A configuration that was pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The parameters.
+    pub config: Config,
+    /// The switch.
+    pub switch: Switch,
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    /// Parameters that differ from the defaults, in their base units.
+    parameters: BTreeMap<String, u64>,
+    switch: Switch,
+}
+
+impl Kept {
+    /// What was pushed to the switch at a Thrift port of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Nothing was, or the file cannot be read.
+    pub fn load(port: u16) -> Result<Self> {
+        let path = path(port)?;
+        let failed = |source| Error::File { path: path.clone(), source };
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::NothingPushed { port }),
+            text => text.map_err(failed)?,
+        };
+        let stored: Stored = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
+        let mut config = Config::DEFAULT;
+        for (name, value) in &stored.parameters {
+            let other = |reason: String| failed(std::io::Error::other(reason));
+            let key: Key =
+                name.parse().map_err(|error: dcqcn_params::UnknownKey| other(error.to_string()))?;
+            key.set(&mut config, *value).map_err(|error| other(error.to_string()))?;
+        }
+        Ok(Self { config, switch: stored.switch })
+    }
+
+    /// Keeps it, in place of what was kept before.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, port: u16) -> Result<()> {
+        let path = path(port)?;
+        let failed = |source| Error::File { path: path.clone(), source };
+        let keys = differing(&Config::DEFAULT, &self.config);
+        let parameters = keys.map(|key| (key.to_string(), key.get(&self.config))).collect();
+        let stored = Stored { parameters, switch: self.switch.clone() };
+        let text = serde_json::to_vec_pretty(&stored).map_err(|error| failed(error.into()))?;
+        fs::create_dir_all(DIRECTORY).map_err(failed)?;
+        // Whole or not at all.
+        let mut file = tempfile::NamedTempFile::new_in(DIRECTORY).map_err(failed)?;
+        file.write_all(&text).map_err(failed)?;
+        file.persist(&path).map_err(|error| failed(error.error))?;
+        Ok(())
+    }
+}
+
+fn path(port: u16) -> Result<PathBuf> {
+    let netns = netns::current_inode()
+        .map_err(|error| Error::File { path: DIRECTORY.into(), source: std::io::Error::other(error) })?;
+    Ok(PathBuf::from(DIRECTORY).join(format!("{netns}-{port}.json")))
+}

@@ -1,0 +1,382 @@
+//! What a configuration file says of a BMv2 switch beside the parameters: its ports, its routes, the size of its packets.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Pair, PairSource};
+use dcqcn_params::file::read;
+use dcqcn_params::qp::qp_id;
+use dcqcn_params::quantity::{parse_bytes, parse_rate_bps};
+use dcqcn_params::{FileErrors, Settings};
+use serde::{Deserialize, Serialize};
+
+/// Highest number of a real port.
+pub const MAX_PORT: u16 = 508;
+/// Bytes of a packet where nothing is said: an RDMA payload of 1024 bytes and its headers, 58 of them.
+pub const DEFAULT_PACKET_BYTES: u32 = 1_082;
+
+/// Whose depth the congestion point goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Depth {
+    /// Packets behind this one as it leaves the queue.
+    #[default]
+    Dequeue,
+    /// Packets before this one as it comes to the queue.
+    Enqueue,
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Switch {
+    /// Bytes of a packet, layer 2: turns thresholds and rates into packets, as BMv2 counts.
+    pub packet: Bytes,
+    /// Whose depth the congestion point goes by.
+    pub depth: Depth,
+    /// Its ports.
+    pub port: Vec<Port>,
+    /// Where packets of an IP prefix go.
+    pub route: Vec<Route>,
+    /// Where packets to an Ethernet address go, before any route.
+    pub mac: Vec<MacRoute>,
+    /// Which QP is at the other end of which.
+    pub pair: Vec<QpPair>,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self {
+            packet: Bytes(DEFAULT_PACKET_BYTES.into()),
+            depth: Depth::Dequeue,
+            port: Vec::new(),
+            route: Vec::new(),
+            mac: Vec::new(),
+            pair: Vec::new(),
+        }
+    }
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// Its number, as in `simple_switch -i NUMBER@IFACE`.
+    pub number: u16,
+    /// A host is on it, whose notification and reaction point are here where `np_enable` and `rp_enable` say so.
+    #[serde(default)]
+    pub host: bool,
+    /// How fast its queues drain; `link_rate`, or the class's `drain_rate`, unless said.
+    #[serde(default)]
+    pub rate: Option<Rate>,
+}
+
+/// Where packets of a prefix go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// The prefix, as in `10.0.1.0/24`.
+    pub to: Prefix,
+    /// The port.
+    pub port: u16,
+    /// The switch's own Ethernet address there.
+    pub src_mac: Mac,
+    /// The next hop's.
+    pub dst_mac: Mac,
+}
+
+/// Where packets to an Ethernet address go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MacRoute {
+    /// The address.
+    pub address: Mac,
+    /// The port.
+    pub port: u16,
+}
+
+/// A QP, and the number of the one at its other end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QpPair {
+    /// The QP's address.
+    pub address: IpAddr,
+    /// Its number.
+    pub qpn: u32,
+    /// The number of the QP at its other end.
+    pub peer_qpn: u32,
+}
+
+impl QpPair {
+    /// As the rest of the command knows a pair.
+    #[must_use]
+    pub fn known(&self) -> (QpId, Pair) {
+        (qp_id(self.address, self.qpn), Pair { qpn: self.peer_qpn, source: PairSource::Static as u32 })
+    }
+}
+
+/// A size in bytes, written with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Bytes(pub u64);
+
+impl TryFrom<String> for Bytes {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let bytes = parse_bytes(&text).map_err(|error| format!("packet = {error}"))?;
+        let allowed = 64..=9_216;
+        if allowed.contains(&bytes) {
+            return Ok(Self(bytes));
+        }
+        Err(format!(
+            "packet = {bytes}B is out of range: allowed is {}B to {}B",
+            allowed.start(),
+            allowed.end()
+        ))
+    }
+}
+
+impl From<Bytes> for String {
+    fn from(bytes: Bytes) -> Self {
+        format!("{}B", bytes.0)
+    }
+}
+
+/// A rate in bit/s, written with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rate(pub u64);
+
+impl TryFrom<String> for Rate {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match parse_rate_bps(&text) {
+            Ok(0) => Err("rate = 0 is none; leave it out for `link_rate`".to_owned()),
+            Ok(bps) => Ok(Self(bps)),
+            Err(error) => Err(format!("rate = {error}")),
+        }
+    }
+}
+
+impl From<Rate> for String {
+    fn from(rate: Rate) -> Self {
+        format!("{}bit", rate.0)
+    }
+}
+
+/// An IP prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Prefix {
+    /// The address; bits beyond the prefix are zero.
+    pub address: IpAddr,
+    /// Bits that count.
+    pub len: u32,
+}
+
+impl Prefix {
+    /// The one address.
+    #[must_use]
+    pub const fn host(address: IpAddr) -> Self {
+        let len = if address.is_ipv4() { 32 } else { 128 };
+        Self { address, len }
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || format!("`{text}` is no prefix, as in `10.0.1.0/24` or `fd00::/64`");
+        let (address, len) = text.split_once('/').unwrap_or((text, ""));
+        let address: IpAddr = address.parse().map_err(|_| refused())?;
+        let host = Self::host(address);
+        let len = if len.is_empty() { host.len } else { len.parse().map_err(|_| refused())? };
+        if len > host.len {
+            return Err(refused());
+        }
+        let beyond = |bits: u128, width: u32| bits & u128::MAX.checked_shr(128 - width + len).unwrap_or(0);
+        let rest = match address {
+            IpAddr::V4(address) => beyond(u32::from(address).into(), 32),
+            IpAddr::V6(address) => beyond(address.into(), 128),
+        };
+        if rest != 0 {
+            return Err(format!("`{text}` has bits beyond its prefix of {len}"));
+        }
+        Ok(Self { address, len })
+    }
+}
+
+impl TryFrom<String> for Prefix {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Prefix> for String {
+    fn from(Prefix { address, len }: Prefix) -> Self {
+        format!("{address}/{len}")
+    }
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac(pub [u8; 6]);
+
+impl TryFrom<String> for Mac {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16));
+        let octets: Result<Vec<u8>, _> = octets.collect();
+        let mac = octets.ok().and_then(|octets| <[u8; 6]>::try_from(octets).ok()).map(Self);
+        mac.ok_or_else(|| format!("`{text}` is no Ethernet address, as in `02:00:00:00:00:01`"))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> Self {
+        mac.to_string()
+    }
+}
+
+/// The part of a file this module reads; the rest is for [`read`].
+#[derive(Deserialize)]
+struct Whole {
+    bmv2: Switch,
+}
+
+/// Reads a configuration file that may have a `[bmv2]`.
+///
+/// # Errors
+/// Everything that is wrong, each with its line.
+pub fn parse(name: &str, text: &str) -> Result<(Settings, Switch), FileErrors> {
+    read(name, text, |reader, table| {
+        let mut switch = Switch::default();
+        for (key, value) in table {
+            if key.get_ref() != "bmv2" {
+                reader.setting(key, value);
+                continue;
+            }
+            match toml::from_str::<Whole>(text) {
+                Ok(Whole { bmv2 }) => match bmv2.problem() {
+                    None => switch = bmv2,
+                    Some(problem) => reader.refuse(key.span(), problem),
+                },
+                Err(error) => reader.refuse(error.span().unwrap_or_else(|| value.span()), error.message()),
+            }
+        }
+        (std::mem::take(&mut reader.settings), switch)
+    })
+}
+
+impl Switch {
+    /// A depth in packets: to the nearest.
+    #[must_use]
+    pub fn packets(&self, bytes: u64) -> u64 {
+        let packet = self.packet.0.max(1);
+        bytes.saturating_add(packet / 2) / packet
+    }
+
+    /// What is wrong with it as a whole.
+    fn problem(&self) -> Option<String> {
+        let mut numbers: Vec<u16> = self.port.iter().map(|port| port.number).collect();
+        if let Some(number) = numbers.iter().find(|number| **number > MAX_PORT) {
+            return Some(format!("bmv2.port: number = {number} is out of range: allowed is 0 to {MAX_PORT}"));
+        }
+        numbers.sort_unstable();
+        if let Some([number, _]) = numbers.array_windows().find(|[a, b]| a == b) {
+            return Some(format!("bmv2.port: number = {number} is there twice"));
+        }
+        let of_routes = self.route.iter().map(|route| ("bmv2.route", route.port));
+        let of_macs = self.mac.iter().map(|mac| ("bmv2.mac", mac.port));
+        if let Some((what, port)) = of_routes.chain(of_macs).find(|(_, port)| !numbers.contains(port)) {
+            return Some(format!("{what}: there is no [[bmv2.port]] with number = {port}"));
+        }
+        let qpns = self.pair.iter().flat_map(|pair| [pair.qpn, pair.peer_qpn]);
+        let mut too_large = qpns.filter(|qpn| *qpn >= 1 << 24);
+        too_large.next().map(|qpn| format!("bmv2.pair: {qpn} is no QPN: allowed is 0 to 16777215"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_params::Role;
+
+    use super::*;
+
+    const FILE: &str = "\
+role = 'switch'
+[parameters]
+link_rate = '10mbit'
+[bmv2]
+packet = '1082B'
+depth = 'enqueue'
+[[bmv2.port]]
+number = 1
+host = true
+[[bmv2.port]]
+number = 2
+rate = '5mbit'
+[[bmv2.route]]
+to = '10.0.1.0/24'
+port = 1
+src_mac = '02:00:00:00:00:01'
+dst_mac = '02:00:00:00:00:02'
+[[bmv2.mac]]
+address = '02:00:00:00:00:03'
+port = 2
+[[bmv2.pair]]
+address = '10.0.1.2'
+qpn = 0x11
+peer_qpn = 0x211
+";
+
+    #[test]
+    fn a_file_says_parameters_and_switch() {
+        let (settings, switch) = parse("a.toml", FILE).unwrap();
+        assert_eq!((settings.role, settings.link_rate_bps()), (Some(Role::Switch), Some(10_000_000)));
+        assert_eq!((switch.packet, switch.depth), (Bytes(1_082), Depth::Enqueue));
+        assert_eq!((switch.port[0].host, switch.port[1].rate), (true, Some(Rate(5_000_000))));
+        assert_eq!((switch.route[0].to.len, switch.mac[0].port, switch.pair[0].peer_qpn), (24, 2, 0x211));
+        // What is kept beside a switch is read back to the same.
+        let kept = serde_json::to_string(&switch).unwrap();
+        assert_eq!(serde_json::from_str::<Switch>(&kept).unwrap(), switch);
+        assert_eq!(parse("b.toml", "").unwrap().1, Switch::default());
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_line() {
+        for (from, to, says) in [
+            ("'1082B'", "'1082X'", "a.toml:5: packet ="),
+            ("'1082B'", "'10B'", "a.toml:5: packet = 10B is out of range: allowed is 64B to 9216B"),
+            ("'enqueue'", "'never'", "a.toml:6: unknown variant `never`"),
+            ("number = 2", "number = 1", "number = 1 is there twice"),
+            ("number = 2", "number = 600", "number = 600 is out of range: allowed is 0 to 508"),
+            ("10.0.1.0/24", "10.0.1.1/24", "`10.0.1.1/24` has bits beyond its prefix of 24"),
+            ("10.0.1.0/24", "10.0.1.0/33", "is no prefix"),
+            ("02:00:00:00:00:03", "02:00", "`02:00` is no Ethernet address"),
+            ("port = 2", "port = 3", "bmv2.mac: there is no [[bmv2.port]] with number = 3"),
+            ("qpn = 0x11", "qpn = 0x1000000", "bmv2.pair: 16777216 is no QPN"),
+            ("host = true", "hots = true", "a.toml:9: unknown field `hots`"),
+            ("link_rate = '10mbit'", "link_rat = '10mbit'", "a.toml:3: unknown parameter `link_rat`"),
+        ] {
+            let refused = parse("a.toml", &FILE.replace(from, to)).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}\n{says}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The example file: everything that can be said, with its meaning and default, made from the parameter tables.
+
+use std::fmt::Write;
+
+use clap::ValueEnum;
+use dcqcn_common::layout::MAX_FLOWS;
+use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, DSCPS, WAYS};
+use dcqcn_common::params::{Config, Quantity, Unit};
+use serde_json::{Value, json};
+
+use super::choice::{PacerChoice, Role, XdpModeChoice, word, words};
+use super::key::Key;
+use super::profile::Profile;
+
+const HEADER: &str = "\
+# dcqcn configuration. `dcqcn attach IFACE --config FILE` reads it, `dcqcn config check FILE` checks it.
+#
+# A file says what differs from the defaults. Every setting is below with its default, as a line that starts with `#`
+# and no space: take the `#` away and change the value. What is said here counts over the profile and the role; what is
+# said on the command line counts over the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
+";
+
+/// An entry at the top of the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its name.
+    pub key: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+    /// Its words; none for a number.
+    pub words: fn() -> Vec<String>,
+    /// Its default, as written in the file.
+    pub default: fn() -> String,
+}
+
+/// What may stand at the top of the file, before the tables of parameters.
+pub const ENTRIES: [Entry; 5] = [
+    Entry {
+        key: "role",
+        doc: "host: notification and reaction point (np_enable, rp_enable). switch: congestion point (cp_enable).",
+        words: words::<Role>,
+        default: quoted::<Role>,
+    },
+    Entry {
+        key: "profile",
+        doc: "The DCQCN paper, NVIDIA's firmware, HPCC's simulator, Intel's driver, or the paper slowed down to 1 Gb/s and less.",
+        words: words::<Profile>,
+        default: quoted::<Profile>,
+    },
+    Entry {
+        key: "pacer",
+        doc: "What holds flows to their rate. auto: fq where the kernel has it, else htb.",
+        words: words::<PacerChoice>,
+        default: quoted::<PacerChoice>,
+    },
+    Entry {
+        key: "xdp_mode",
+        doc: "Where the XDP program runs. auto: in the driver where it can, else on socket buffers.",
+        words: words::<XdpModeChoice>,
+        default: quoted::<XdpModeChoice>,
+    },
+    Entry {
+        key: "flows",
+        doc: "Flows each table holds; the least recently used goes first. 160 bytes at the RP, 56 at the NP.",
+        words: Vec::new,
+        default: || DEFAULT_FLOWS.to_string(),
+    },
+];
+
+fn quoted<T: ValueEnum + Default>() -> String {
+    format!("\"{}\"", word(&T::default()))
+}
+
+/// The complete example file with the values of `config`.
+#[must_use]
+pub fn example(config: &Config) -> String {
+    let mut text = HEADER.to_owned();
+    // Writing into a `String` cannot fail.
+    let _ = write_example(&mut text, config);
+    text
+}
+
+fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
+    for Entry { key, doc, words, default } in &ENTRIES {
+        let allowed = match words() {
+            words if words.is_empty() => format!("{WAYS} to {MAX_FLOWS}"),
+            words => words.join(", "),
+        };
+        writeln!(text, "\n# {doc}\n# Allowed: {allowed}.\n#{key} = {}", default())?;
+    }
+    writeln!(text, "\n[parameters]")?;
+    for key in Key::all() {
+        if let Key::Scalar(spec) = key
+            && !key.follows_from_attach()
+        {
+            describe(text, key)?;
+            assign(text, spec.key, key, config)?;
+        }
+    }
+    writeln!(
+        text,
+        "\n# WRED per traffic class: [wred.0] to [wred.{}] have the same parameters.",
+        CLASSES - 1
+    )?;
+    for tc in 0..CLASSES {
+        let explained = tc == 0;
+        writeln!(text, "\n[wred.{tc}]")?;
+        for key in Key::all() {
+            if let Key::Wred(class, spec) = key
+                && class == tc
+            {
+                if explained {
+                    describe(text, key)?;
+                }
+                assign(text, spec.key, key, config)?;
+            }
+        }
+    }
+    writeln!(text, "\n# Traffic class of each DSCP, 0 to {}; those not named are in class 0.", CLASSES - 1)?;
+    writeln!(text, "[dscp_to_tc]")?;
+    for dscp in (0..DSCPS).filter(|dscp| Key::DscpToTc(*dscp).get(config) != 0) {
+        assign(text, &dscp.to_string(), Key::DscpToTc(dscp), config)?;
+    }
+    writeln!(text, "\n# Queue of each traffic class, 0 to {}.", CLASSES - 1)?;
+    writeln!(text, "[tc_to_queue]")?;
+    (0..CLASSES).try_for_each(|tc| assign(text, &tc.to_string(), Key::TcToQueue(tc), config))
+}
+
+/// The same as data: every parameter with its value in `config`, its range in the base unit, and its meaning.
+#[must_use]
+pub fn example_json(config: &Config) -> Value {
+    let parameter = |key: Key| {
+        let (min, max) = key.range().into_inner();
+        json!({
+            "key": key.to_string(),
+            "value": key.get(config),
+            "text": key.text(config),
+            "default": key.default(),
+            "min": min,
+            "max": max,
+            "unit": key.unit_name(),
+            "doc": key.doc(),
+            "larger": key.larger(),
+        })
+    };
+    Key::all().map(parameter).collect()
+}
+
+/// The comment above a parameter: what it is, its range and default, and what a larger value does.
+fn describe(text: &mut String, key: Key) -> std::fmt::Result {
+    writeln!(text, "\n# {}", key.doc())?;
+    let (low, high) = key.range().into_inner();
+    let quantity = |value| match value {
+        0 => "0".to_owned(),
+        value => Quantity(value, key.unit()).to_string(),
+    };
+    match key.unit() {
+        Unit::Switch => writeln!(text, "# Allowed: true, false.")?,
+        Unit::Choice(words) => writeln!(text, "# Allowed: {}.", words.join(", "))?,
+        _ => writeln!(
+            text,
+            "# Allowed: {} to {}. Default: {}.",
+            quantity(low),
+            quantity(high),
+            quantity(key.default())
+        )?,
+    }
+    if !key.larger().is_empty() {
+        writeln!(text, "# Larger: {}", key.larger())?;
+    }
+    Ok(())
+}
+
+fn assign(text: &mut String, name: &str, key: Key, config: &Config) -> std::fmt::Result {
+    let value = key.text(config);
+    match key.unit() {
+        Unit::Count | Unit::Switch => writeln!(text, "#{name} = {value}"),
+        _ => writeln!(text, "#{name} = \"{value}\""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Settings, parse};
+    use super::*;
+
+    /// The example with every setting in force.
+    fn in_force(example: &str) -> String {
+        let setting = |line: &str| match line.strip_prefix('#') {
+            Some(rest) if !rest.starts_with(' ') => rest.to_owned(),
+            _ => line.to_owned(),
+        };
+        example.lines().map(setting).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_example_says_nothing_and_spells_out_the_defaults() {
+        let text = example(&Config::DEFAULT);
+        assert_eq!(parse("example", &text), Ok(Settings::default()));
+        let settings = parse("example", &in_force(&text)).unwrap();
+        assert_eq!(settings.config(None), Ok(Config::DEFAULT));
+        assert_eq!((settings.role, settings.profile), (Some(Role::Host), Some(Profile::Paper)));
+        assert_eq!((settings.pacer, settings.xdp_mode), (Some(PacerChoice::Auto), Some(XdpModeChoice::Auto)));
+        assert_eq!(settings.flows, Some(DEFAULT_FLOWS));
+        // Every parameter but `pacer`; of the DSCPs those two that are not in class 0.
+        assert_eq!(settings.changes.len(), Key::all().count() - 1 - (DSCPS - 2));
+    }
+
+    #[test]
+    fn the_example_of_a_profile_spells_out_the_profile() {
+        let lab = Profile::Lab.config(Some(200_000_000)).unwrap();
+        let settings = parse("lab", &in_force(&example(&lab))).unwrap();
+        assert_eq!(settings.config(None), Ok(lab));
+    }
+
+    #[test]
+    fn lines_are_short_and_say_what_matters() {
+        let text = example(&Config::DEFAULT);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 130, "{line}");
+        }
+        let ai = "# Step of additive increase (paper: R_AI, 40 Mb/s).\n# Allowed: 1kbit to 800gbit. \
+                  Default: 40mbit.\n# Larger: Faster growth, deeper queue, less stable.\n#rpg_ai_rate = \"40mbit\"\n";
+        assert!(text.contains(ai), "{text}");
+    }
+}

@@ -1,0 +1,280 @@
+//! The configuration file: TOML that says what differs from the defaults.
+//!
+//! ```toml
+//! role = "switch"
+//!
+//! [parameters]
+//! link_rate = "200mbit"
+//!
+//! [wred.3]
+//! kmin = "100KB"
+//!
+//! [dscp_to_tc]
+//! 26 = 3
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use clap::ValueEnum;
+use dcqcn_common::layout::MAX_FLOWS;
+use dcqcn_common::layout::WAYS;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::choice::{UnknownWord, parse_word};
+use super::key::{Assignment, nearest};
+use super::settings::Settings;
+
+/// One thing wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub message: String,
+}
+
+/// Everything wrong with a file, in the order of its lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileErrors {
+    /// The file's name.
+    pub name: String,
+    /// At least one.
+    pub errors: Vec<FileError>,
+}
+
+impl fmt::Display for FileErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, FileError { line, message }) in self.errors.iter().enumerate() {
+            let newline = if i == 0 { "" } else { "\n" };
+            write!(f, "{newline}{}:{line}: {message}", self.name)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for FileErrors {}
+
+/// What may stand at the top of a file, besides the tables.
+const TOP: [&str; 5] = ["role", "profile", "pacer", "xdp_mode", "flows"];
+const PARAMETERS: &str = "parameters";
+/// Tables of parameters whose names start with the table's.
+const TABLES: [&str; 3] = ["wred", "dscp_to_tc", "tc_to_queue"];
+
+/// Reads the text of a file called `name`.
+///
+/// # Errors
+/// It is not TOML, names what does not exist, or gives a value that is none. Whether the values go together is for
+/// [`Settings::config`] to say.
+pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
+    read(name, text, |reader, table| {
+        for (key, value) in table {
+            reader.setting(key, value);
+        }
+        std::mem::take(&mut reader.settings)
+    })
+}
+
+/// Reads TOML with `file`, and collects what is wrong with it.
+pub fn read<T>(
+    name: &str,
+    text: &str,
+    file: impl FnOnce(&mut Reader<'_>, &DeTable<'_>) -> T,
+) -> Result<T, FileErrors> {
+    let mut reader = Reader { text, settings: Settings::default(), errors: Vec::new() };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        reader.refuse(error.span().unwrap_or_default(), error.message());
+    }
+    let result = reader.errors.is_empty().then(|| file(&mut reader, table.get_ref()));
+    let mut errors = reader.errors;
+    if let Some(result) = result.filter(|_| errors.is_empty()) {
+        return Ok(result);
+    }
+    errors.sort_by_key(|error| error.line);
+    Err(FileErrors { name: name.to_owned(), errors })
+}
+
+/// A file being read.
+pub struct Reader<'a> {
+    text: &'a str,
+    /// The settings read so far.
+    pub settings: Settings,
+    errors: Vec<FileError>,
+}
+
+/// A value with its place in the text.
+pub type Value<'i> = Spanned<DeValue<'i>>;
+
+impl Reader<'_> {
+    /// Notes that something is wrong at a place of the text.
+    pub fn refuse(&mut self, at: Range<usize>, message: impl fmt::Display) {
+        let before = self.text.get(..at.start).unwrap_or(self.text);
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        self.errors.push(FileError { line, message: message.to_string() });
+    }
+
+    /// Reads one of the settings that `attach` knows.
+    pub fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>) {
+        match key.get_ref().as_ref() {
+            "role" => self.settings.role = self.choice(value).or(self.settings.role),
+            "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
+            "pacer" => self.settings.pacer = self.choice(value).or(self.settings.pacer),
+            "xdp_mode" => self.settings.xdp_mode = self.choice(value).or(self.settings.xdp_mode),
+            "flows" => self.settings.flows = self.flows(value),
+            PARAMETERS => self.parameters("", value),
+            table if TABLES.contains(&table) => self.parameters(&format!("{table}."), value),
+            other => self.unknown(other, key.span()),
+        }
+    }
+
+    fn unknown(&mut self, name: &str, at: Range<usize>) {
+        let message = if name.parse::<super::Key>().is_ok() {
+            format!("`{name}` is a parameter: write it below [{PARAMETERS}]")
+        } else {
+            let known = TOP.iter().chain(&[PARAMETERS]).chain(&TABLES);
+            let known: Vec<&str> = known.copied().collect();
+            let hint = super::key::did_you_mean(nearest(name, &known).as_deref());
+            format!("unknown key `{name}`{hint} (at the top of the file stand {})", known.join(", "))
+        };
+        self.refuse(at, message);
+    }
+
+    /// Parameters called `prefix` and the key; tables below add their name and a dot.
+    fn parameters(&mut self, prefix: &str, value: &Value<'_>) {
+        let Some(table) = value.get_ref().as_table() else {
+            let name = prefix.strip_suffix('.').unwrap_or(PARAMETERS);
+            return self.refuse(value.span(), format_args!("`{name}` is a table: write [{name}]"));
+        };
+        for (key, value) in table {
+            let name = format!("{prefix}{}", key.get_ref());
+            // `wred.3` is the one table below a table.
+            if value.get_ref().is_table() && prefix == "wred." {
+                self.parameters(&format!("{name}."), value);
+                continue;
+            }
+            let Some(text) = scalar(value) else {
+                let found = value.get_ref().type_str();
+                self.refuse(value.span(), format_args!("{name} is {found}, not a string, number or boolean"));
+                continue;
+            };
+            match Assignment::new(&name, &text) {
+                Ok(change) => self.settings.changes.push(change),
+                Err(error @ super::SetError::Key(_)) => self.refuse(key.span(), error),
+                Err(error) => self.refuse(value.span(), error),
+            }
+        }
+    }
+
+    /// Reads a word.
+    pub fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
+        let word = scalar(value).unwrap_or_default();
+        parse_word(&word).map_err(|error: UnknownWord| self.refuse(value.span(), error)).ok()
+    }
+
+    fn flows(&mut self, value: &Value<'_>) -> Option<u32> {
+        let text = scalar(value).unwrap_or_default();
+        parse_flows(&text).map_err(|error| self.refuse(value.span(), error)).ok()
+    }
+}
+
+/// Reads the number of flows the tables are to hold: a parser for the command line too.
+///
+/// # Errors
+/// It is no number or out of range.
+pub fn parse_flows(text: &str) -> Result<u32, String> {
+    let (low, high) = (WAYS as u32, MAX_FLOWS);
+    let flows = text.parse().ok().filter(|flows| (low..=high).contains(flows));
+    flows.ok_or_else(|| format!("flows = {text} is out of range: allowed is {low} to {high}"))
+}
+
+/// A scalar value as its text.
+pub fn scalar(value: &Value<'_>) -> Option<String> {
+    match value.get_ref() {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
+        DeValue::Integer(number) => {
+            u64::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string())
+        }
+        DeValue::Float(number) => Some(number.as_str().to_owned()),
+        DeValue::Boolean(switch) => Some(switch.to_string()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{PacerChoice, Profile, Role, XdpModeChoice};
+    use super::*;
+
+    #[test]
+    fn a_file_says_what_differs() {
+        let settings = parse(
+            "a.toml",
+            "role = 'switch'\nprofile = 'lab'\npacer = 'fq'\nxdp_mode = 'skb'\nflows = 1_024\n\
+             [parameters]\nlink_rate = '200mbit'\nfast_cnp = true\nrpg_threshold = 0x3\n\
+             [wred.3]\nkmin = '100KB'\npmax = '10%'\n[dscp_to_tc]\n10 = 3\n[tc_to_queue]\n5 = '5'\n",
+        )
+        .unwrap();
+        assert_eq!(settings.role, Some(Role::Switch));
+        assert_eq!(settings.profile, Some(Profile::Lab));
+        assert_eq!((settings.pacer, settings.xdp_mode), (Some(PacerChoice::Fq), Some(XdpModeChoice::Skb)));
+        assert_eq!(settings.flows, Some(1_024));
+        let config = settings.config(None).unwrap();
+        assert_eq!((config.scalars.fast_cnp, config.scalars.rpg_threshold), (1, 3));
+        assert_eq!((config.wred[3].kmin_bytes, config.wred[3].pmax_ppm), (100_000, 100_000));
+        assert_eq!((config.dscp_to_tc[10], config.tc_to_queue[5]), (3, 5));
+        assert_eq!(parse("empty", ""), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn every_error_has_its_line_and_the_nearest_key() {
+        let text = "rol = 'host'\n[parameters]\nrpg_ai_rat = '40mbit'\nrpg_time_reset = 55\n[wred.9]\nkmin = 1\n\
+                    [wred.3]\nkmn = 1\n\n[dscp_to_tc]\n26 = 9\n[tc_to_queue]\n1 = []\n[wred]\nkmin = 1\n";
+        let refused = parse("b.toml", text).unwrap_err().to_string();
+        let lines: Vec<&str> = refused.lines().collect();
+        for (line, says) in lines.iter().zip([
+            "b.toml:1: unknown key `rol`: did you mean `role`?",
+            "b.toml:3: unknown parameter `rpg_ai_rat`: did you mean `rpg_ai_rate`?",
+            "b.toml:4: rpg_time_reset = `55` has no unit",
+            "b.toml:6: unknown parameter `wred.9.kmin`: wred is numbered 0 to 7",
+            "b.toml:8: unknown parameter `wred.3.kmn`: did you mean `wred.3.kmin`?",
+            "b.toml:11: dscp_to_tc.26 = 9 is out of range: allowed is 0 to 7",
+            "b.toml:13: tc_to_queue.1 is array",
+            "b.toml:15: unknown parameter `wred.kmin`",
+        ]) {
+            assert!(line.starts_with(says), "{line}\n{says}");
+        }
+        assert_eq!(lines.len(), 8, "{refused}");
+    }
+
+    #[test]
+    fn misplaced_keys_and_bad_words_say_where_and_what() {
+        for (text, says) in [
+            ("rpg_ai_rate = '1mbit'", "c:1: `rpg_ai_rate` is a parameter: write it below [parameters]"),
+            ("[parameters]\npacer = 'fq'", "c:2: pacer cannot be set"),
+            ("pacer = 'fqq'", "c:1: `fqq` is none of auto, fq, htb, none: did you mean `fq`?"),
+            ("flows = 1", "c:1: flows = 1 is out of range: allowed is 8 to 1048576"),
+            ("parameters = 1", "c:1: `parameters` is a table: write [parameters]"),
+            ("[parameters]\nrpg_gd = 1\nrpg_gd = 2", "c:3: duplicate key"),
+            ("\nrole = ", "c:2: "),
+        ] {
+            let refused = parse("c", text).unwrap_err().to_string();
+            assert!(refused.starts_with(says), "{refused}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "\\PC{0,40}", key in "[a-z_.0-9]{1,12}", value in "[0-9a-z\"'\\[\\]{}.,=]{0,12}",
+        ) {
+            let _ = parse("d", &text);
+            let _ = parse("d", &format!("[{key}]\n{key} = {value}\n[wred.{key}]\nkmin = {value}"));
+        }
+    }
+}

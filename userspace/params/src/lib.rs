@@ -1,0 +1,27 @@
+//! Parameters as people write them: names, quantities, files, profiles and roles.
+//!
+//! What a parameter is stands in the tables of [`dcqcn_common::params`]; everything here is made from them.
+
+mod choice;
+mod example;
+pub mod file;
+mod group;
+mod key;
+pub mod nvidia;
+mod profile;
+pub mod qp;
+pub mod quantity;
+mod save;
+mod schema;
+mod settings;
+pub mod sonic;
+
+pub use choice::{PacerChoice, Role, UnknownWord, XdpModeChoice, parse_word, word, words};
+pub use example::{ENTRIES, Entry, example, example_json};
+pub use file::{FileError, FileErrors, parse, parse_flows};
+pub use group::{Group, differing, help};
+pub use key::{Assignment, Key, SetError, UnknownKey, get, set};
+pub use profile::{Profile, ProfileError};
+pub use save::{changes_from_default, to_toml};
+pub use schema::schema;
+pub use settings::{Settings, SettingsError};

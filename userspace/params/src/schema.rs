@@ -1,0 +1,116 @@
+//! The JSON schema of the configuration file, made from the parameter tables.
+
+use dcqcn_common::layout::MAX_FLOWS;
+use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, WAYS};
+use dcqcn_common::params::{Config, Scalars, Unit, WredConfig};
+use serde_json::{Map, Value, json};
+
+use super::example::ENTRIES;
+use super::key::Key;
+use super::quantity::expected;
+
+/// The schema (JSON Schema 2020-12) of the file as JSON. TOML editors take it.
+#[must_use]
+pub fn schema() -> Value {
+    let mut top = Map::new();
+    for entry in &ENTRIES {
+        let words = (entry.words)();
+        let mut value = if words.is_empty() {
+            json!({ "type": "integer", "minimum": WAYS, "maximum": MAX_FLOWS, "default": DEFAULT_FLOWS })
+        } else {
+            json!({ "enum": words, "default": (entry.default)().trim_matches('"') })
+        };
+        describe(&mut value, entry.doc);
+        top.insert(entry.key.to_owned(), value);
+    }
+    let scalars = Scalars::SPECS.iter().map(Key::Scalar).filter(|key| !key.follows_from_attach());
+    top.insert("parameters".to_owned(), table(scalars.map(|key| (key.to_string(), parameter(key)))));
+    let wred = WredConfig::SPECS.iter().map(|spec| (spec.key.to_owned(), parameter(Key::Wred(0, spec))));
+    let classes = format!("^[0-{}]$", CLASSES - 1);
+    top.insert("wred".to_owned(), rows("WRED of each traffic class.", &classes, table(wred)));
+    top.insert(
+        "dscp_to_tc".to_owned(),
+        rows("Traffic class of each DSCP.", "^([0-9]|[1-5][0-9]|6[0-3])$", parameter(Key::DscpToTc(0))),
+    );
+    top.insert(
+        "tc_to_queue".to_owned(),
+        rows("Queue of each traffic class.", &classes, parameter(Key::TcToQueue(0))),
+    );
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "dcqcn configuration",
+        "description": "What differs from the defaults.",
+        "type": "object",
+        "properties": top,
+        "additionalProperties": false,
+    })
+}
+
+fn table(properties: impl Iterator<Item = (String, Value)>) -> Value {
+    let properties: Map<String, Value> = properties.collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+fn rows(doc: &str, names: &str, row: Value) -> Value {
+    json!({
+        "description": doc,
+        "type": "object",
+        "patternProperties": { names: row },
+        "additionalProperties": false,
+    })
+}
+
+fn describe(schema: &mut Value, text: &str) {
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("description".to_owned(), text.into());
+    }
+}
+
+/// The values of one parameter: what [`super::quantity::parse`] reads, as far as a schema can say it.
+fn parameter(key: Key) -> Value {
+    let (low, high) = key.range().into_inner();
+    let default = key.text(&Config::DEFAULT);
+    let text =
+        |units: &str| json!({ "type": "string", "pattern": format!("^[0-9]+([.][0-9]+)? *({units})$") });
+    let number = json!({ "type": "integer", "minimum": low, "maximum": high });
+    let mut schema = match key.unit() {
+        Unit::Bytes => json!({ "anyOf": [number, text("|[bB]|[kKmMgG][iI]?[bB]?")], "default": default }),
+        Unit::BitsPerSecond => {
+            json!({ "anyOf": [number, text("|[kKmMgG]?|[kKmMgG]?[bB]it(/s)?|[kKmMgG]?b/s")], "default": default })
+        }
+        Unit::Nanoseconds => json!({ "anyOf": [{ "const": 0 }, text("ns|[uµμ]s|ms|s")], "default": default }),
+        Unit::PartsPerMillion => json!({ "anyOf": [{ "const": 0 }, text("%|ppm")], "default": default }),
+        Unit::Count => {
+            json!({ "type": "integer", "minimum": low, "maximum": high, "default": key.default() })
+        }
+        Unit::Switch => json!({ "type": "boolean", "default": key.default() == 1 }),
+        Unit::Choice(words) => json!({ "enum": words, "default": default }),
+    };
+    let hint = match key.unit() {
+        Unit::Count | Unit::Switch | Unit::Choice(_) => String::new(),
+        unit => format!(" Write {}.", expected(unit).trim_start_matches("write ")),
+    };
+    let larger = if key.larger().is_empty() { String::new() } else { format!(" Larger: {}", key.larger()) };
+    describe(&mut schema, &format!("{}{larger}{hint}", key.doc()));
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parameter_is_in_the_schema_with_its_default() {
+        let schema = schema();
+        let properties = &schema["properties"];
+        for spec in Scalars::SPECS.iter().filter(|spec| spec.key != "pacer") {
+            let parameter = &properties["parameters"]["properties"][spec.key];
+            assert!(parameter["description"].as_str().unwrap().starts_with(spec.doc.trim()), "{}", spec.key);
+            assert!(!parameter["default"].is_null(), "{}", spec.key);
+        }
+        let kmin = &properties["wred"]["patternProperties"]["^[0-7]$"]["properties"]["kmin"];
+        assert_eq!(kmin["default"], "5KB");
+        assert_eq!(kmin["anyOf"][0]["maximum"], 1_000_000_000);
+        assert_eq!(properties["role"]["enum"], json!(["host", "switch"]));
+    }
+}

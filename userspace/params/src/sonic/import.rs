@@ -1,0 +1,424 @@
+//! From a switch's configuration to parameters.
+
+use std::collections::BTreeMap;
+
+use dcqcn_common::layout::{CLASSES, DSCPS};
+use dcqcn_common::params::{Config, MAX_RATE_BPS, WredConfig};
+use serde::Serialize;
+
+use super::db::{Database, Error, Row};
+use crate::{Assignment, Key};
+
+/// What a file says for a port.
+#[derive(Clone, Debug, Default)]
+pub struct Import {
+    /// Where each setting comes from, and what it is.
+    pub settings: Vec<(String, Assignment)>,
+    /// What is not carried over.
+    pub unmapped: Vec<Unmapped>,
+}
+
+/// Something that is not carried over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unmapped {
+    /// The table.
+    pub table: String,
+    /// The row; `*` for all of them.
+    pub key: String,
+    /// The fields.
+    pub fields: Vec<String>,
+    /// Why not.
+    pub reason: String,
+}
+
+/// Tables about queues that say nothing to this data plane.
+const OTHER_TABLES: [(&str, &str); 13] = [
+    ("BUFFER_PG", "buffers are the switch's"),
+    ("BUFFER_POOL", "buffers are the switch's"),
+    ("BUFFER_PORT_INGRESS_PROFILE_LIST", "buffers are the switch's"),
+    ("BUFFER_PORT_EGRESS_PROFILE_LIST", "buffers are the switch's"),
+    ("BUFFER_PROFILE", "buffers are the switch's; queue_limit bounds the virtual queue"),
+    ("BUFFER_QUEUE", "buffers are the switch's; queue_limit bounds the virtual queue"),
+    ("CABLE_LENGTH", "headroom of PFC is the switch's"),
+    ("DOT1P_TO_TC_MAP", "classes go by DSCP here"),
+    ("MAP_PFC_PRIORITY_TO_QUEUE", "there is no PFC here"),
+    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "there is no PFC here"),
+    ("PFC_WD", "there is no PFC here"),
+    ("TC_TO_DSCP_MAP", "DSCPs are not rewritten here"),
+    ("TC_TO_PRIORITY_GROUP_MAP", "there is no PFC here"),
+];
+
+/// Reads what `db` says for `port`. `current` has the parameters of the interface, which count where the file says
+/// nothing.
+///
+/// # Errors
+/// The port is not in the file, or something about it is wrong.
+pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Error> {
+    let mut reader = Reader { db, port, import: Import::default(), told: Vec::new() };
+    let queues = reader.queues()?;
+    let maps = reader.maps_of_port()?;
+    reader.speed(!queues.is_empty() || maps.is_some())?;
+    let tc_to_queue = reader.maps(maps.as_ref(), current)?;
+    reader.wred(&queues, &tc_to_queue)?;
+    for (table, reason) in OTHER_TABLES {
+        if db.tables().any(|name| name == table) {
+            reader.unmapped(table, "*", [], reason);
+        }
+    }
+    Ok(reader.import)
+}
+
+struct Reader<'a> {
+    db: &'a Database,
+    port: &'a str,
+    import: Import,
+    /// Tables and rows whose fields have been told.
+    told: Vec<(&'static str, &'a str)>,
+}
+
+/// Rows of `QUEUE` by queue.
+type Queues<'a> = BTreeMap<usize, Row<'a>>;
+
+impl<'a> Reader<'a> {
+    /// Whether a row, which several queues may use, is told for the first time.
+    fn is_first(&mut self, table: &'static str, key: &'a str) -> bool {
+        let is_first = !self.told.contains(&(table, key));
+        if is_first {
+            self.told.push((table, key));
+        }
+        is_first
+    }
+
+    fn unmapped<'f>(
+        &mut self,
+        table: &str,
+        key: &str,
+        fields: impl IntoIterator<Item = &'f str>,
+        reason: impl Into<String>,
+    ) {
+        let fields = fields.into_iter().map(ToOwned::to_owned).collect();
+        self.import.unmapped.push(Unmapped {
+            table: table.to_owned(),
+            key: key.to_owned(),
+            fields,
+            reason: reason.into(),
+        });
+    }
+
+    /// Enters a setting whose value the row has been checked to have.
+    fn set(&mut self, from: String, row: &Row<'_>, key: &str, value: u64) -> Result<(), Error> {
+        let key: Key = key.parse().map_err(|error| row.error(error))?;
+        let setting = Assignment { key, value };
+        // In its range, whatever else the interface has.
+        let mut scratch = Config::DEFAULT;
+        setting.apply(&mut scratch).map_err(|error| row.error(error))?;
+        self.import.settings.push((from, setting));
+        Ok(())
+    }
+
+    fn speed(&mut self, is_known: bool) -> Result<(), Error> {
+        let rows = self.db.rows("PORT")?;
+        let Some(row) = rows.iter().find(|row| row.key() == self.port) else {
+            if is_known && rows.is_empty() {
+                self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate stays as it is");
+                return Ok(());
+            }
+            let ports: Vec<_> = rows.iter().map(Row::key).take(8).collect();
+            let there = match ports.as_slice() {
+                [] => "the file has no ports".to_owned(),
+                ports => format!("expected one as in {}", ports.join(", ")),
+            };
+            return Err(self
+                .db
+                .error(format_args!("PORT|{}", self.port), format_args!("no such port: {there}")));
+        };
+        const MBIT: u64 = 1_000_000;
+        match row.number("speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mb/s")? {
+            Some(mbit) => self.set(format!("PORT|{} speed", self.port), row, "link_rate", mbit * MBIT),
+            None => {
+                self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate stays as it is");
+                Ok(())
+            }
+        }
+    }
+
+    /// The port's row of `PORT_QOS_MAP`, or that for all ports.
+    fn maps_of_port(&self) -> Result<Option<Row<'a>>, Error> {
+        let rows = self.db.rows("PORT_QOS_MAP")?;
+        let of_port = rows.iter().find(|row| row.key().split(',').any(|port| port.trim() == self.port));
+        Ok(of_port.or_else(|| rows.iter().find(|row| row.key() == "global")).copied())
+    }
+
+    /// Enters both maps, and returns the queue of each class.
+    fn maps(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<[u8; CLASSES], Error> {
+        const DSCP: &str = "dscp_to_tc_map";
+        const QUEUE: &str = "tc_to_queue_map";
+        let Some(of_port) = of_port else {
+            let reason = "not in the file: dscp_to_tc and tc_to_queue stay as they are";
+            self.unmapped("PORT_QOS_MAP", self.port, [], reason);
+            return Ok(current.tc_to_queue);
+        };
+        let global = self.db.row("PORT_QOS_MAP", "global")?;
+        let find = |field, table| match of_port.reference(field, table)? {
+            Some(map) => Ok(Some(map)),
+            None => global.map_or(Ok(None), |global| global.reference(field, table)),
+        };
+        match find(DSCP, "DSCP_TO_TC_MAP")? {
+            Some(map) => {
+                for (dscp, tc) in map_entries(&map, DSCPS, "a DSCP")?.into_iter().enumerate() {
+                    let from = format!("DSCP_TO_TC_MAP|{} {dscp}", map.key());
+                    self.set(from, &map, &format!("dscp_to_tc.{dscp}"), tc)?;
+                }
+            }
+            None => self.unmapped("PORT_QOS_MAP", of_port.key(), [DSCP], "not in the file: dscp_to_tc stays"),
+        }
+        let mut queues = current.tc_to_queue;
+        match find(QUEUE, "TC_TO_QUEUE_MAP")? {
+            Some(map) => {
+                let entries = map_entries(&map, CLASSES, "a traffic class")?;
+                for ((tc, queue), entry) in entries.into_iter().enumerate().zip(&mut queues) {
+                    let from = format!("TC_TO_QUEUE_MAP|{} {tc}", map.key());
+                    self.set(from, &map, &format!("tc_to_queue.{tc}"), queue)?;
+                    // At most 7.
+                    *entry = queue as u8;
+                }
+            }
+            None => {
+                self.unmapped("PORT_QOS_MAP", of_port.key(), [QUEUE], "not in the file: tc_to_queue stays");
+            }
+        }
+        let others: Vec<_> = of_port.fields().filter(|field| ![DSCP, QUEUE].contains(field)).collect();
+        if !others.is_empty() {
+            let reason = "PFC, port schedulers and other maps have no counterpart here";
+            self.unmapped("PORT_QOS_MAP", of_port.key(), others, reason);
+        }
+        Ok(queues)
+    }
+
+    /// The port's rows of `QUEUE`.
+    fn queues(&mut self) -> Result<Queues<'a>, Error> {
+        let mut queues = Queues::new();
+        for row in self.db.rows("QUEUE")? {
+            let parts = row.key_parts();
+            let [ports, numbers] = parts.as_slice() else {
+                if parts.contains(&self.port) {
+                    let reason = "queues of a virtual output queue are the chassis'";
+                    self.unmapped("QUEUE", row.key(), row.fields(), reason);
+                }
+                continue;
+            };
+            if !ports.split(',').any(|port| port.trim() == self.port) {
+                continue;
+            }
+            for queue in numbers_of(&row, numbers)? {
+                if queue < CLASSES {
+                    queues.insert(queue, row);
+                } else {
+                    let reason = format!("there are queues 0 to {} here", CLASSES - 1);
+                    self.unmapped("QUEUE", row.key(), [], reason);
+                }
+            }
+        }
+        Ok(queues)
+    }
+
+    /// Enters WRED of each class by the queue it goes to.
+    fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) -> Result<(), Error> {
+        if queues.is_empty() {
+            self.unmapped("QUEUE", self.port, [], "not in the file: WRED stays as it is");
+            return Ok(());
+        }
+        for (tc, queue) in tc_to_queue.iter().map(|queue| usize::from(*queue)).enumerate() {
+            let Some(row) = queues.get(&queue) else {
+                if let Some(any) = queues.values().next() {
+                    let from = format!("QUEUE|{}|{queue} (not in the file)", self.port);
+                    self.set(from, any, &format!("wred.{tc}.ecn"), 0)?;
+                }
+                continue;
+            };
+            let profile = row.reference("wred_profile", "WRED_PROFILE")?;
+            let wred = profile.as_ref().map(marking).transpose()?;
+            match (profile, wred) {
+                (Some(profile), Some(Marking { curve, ecn })) => {
+                    let from = format!("WRED_PROFILE|{}", profile.key());
+                    for (name, value) in curve.into_iter().flatten() {
+                        self.set(from.clone(), &profile, &format!("wred.{tc}.{name}"), value)?;
+                    }
+                    self.set(from, &profile, &format!("wred.{tc}.ecn"), ecn.into())?;
+                    if self.is_first("WRED_PROFILE", profile.key()) {
+                        self.rest_of_profile(&profile, ecn)?;
+                    }
+                }
+                _ => {
+                    let from = format!("QUEUE|{} (no wred_profile)", row.key());
+                    self.set(from, row, &format!("wred.{tc}.ecn"), 0)?;
+                }
+            }
+            self.scheduler(row, tc)?;
+            if self.is_first("QUEUE", row.key()) {
+                let others: Vec<_> =
+                    row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
+                if !others.is_empty() {
+                    self.unmapped("QUEUE", row.key(), others, "no counterpart here");
+                }
+            }
+        }
+        self.shared_and_unused(queues, tc_to_queue);
+        Ok(())
+    }
+
+    /// Lists queues of several classes and of none.
+    fn shared_and_unused(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) {
+        for queue in 0..CLASSES {
+            let classes: Vec<String> = (0..)
+                .zip(tc_to_queue)
+                .filter(|(_, q)| usize::from(**q) == queue)
+                .map(|(tc, _): (u8, _)| tc.to_string())
+                .collect();
+            if classes.len() > 1
+                && queues.get(&queue).is_some_and(|row| row.fields().any(|f| f == "wred_profile"))
+            {
+                let reason = format!(
+                    "traffic classes {} share the queue: here each has a virtual queue of its own",
+                    classes.join(", ")
+                );
+                self.unmapped("QUEUE", &format!("{}|{queue}", self.port), ["wred_profile"], reason);
+            }
+        }
+        for (queue, row) in queues {
+            if !tc_to_queue.iter().any(|of_tc| usize::from(*of_tc) == *queue) {
+                let reason = format!("no traffic class goes to queue {queue}");
+                self.unmapped("QUEUE", row.key(), row.fields(), reason);
+            }
+        }
+    }
+
+    /// Enters the rate a queue is shaped to, and lists what else its scheduler says.
+    fn scheduler(&mut self, queue: &Row<'a>, tc: usize) -> Result<(), Error> {
+        let Some(scheduler) = queue.reference("scheduler", "SCHEDULER")? else {
+            return Ok(());
+        };
+        let pir = scheduler.number("pir", 0..=MAX_RATE_BPS / 8, "bytes per second")?.filter(|pir| *pir != 0);
+        let in_bytes = scheduler.text("meter_type")?.is_none_or(|meter| meter == "bytes");
+        if let Some(bytes_per_s) = pir.filter(|_| in_bytes) {
+            let from = format!("SCHEDULER|{} pir", scheduler.key());
+            self.set(from, &scheduler, &format!("wred.{tc}.drain_rate"), bytes_per_s * 8)?;
+        }
+        scheduler.number("weight", 1..=100, "a weight")?;
+        let carried = |field: &&str| in_bytes && ["pir", "meter_type"].contains(field);
+        let others: Vec<_> = scheduler.fields().filter(|field| !carried(field)).collect();
+        if !others.is_empty() && self.is_first("SCHEDULER", scheduler.key()) {
+            let reason =
+                "the data plane has no scheduler: shares and priorities are the qdisc's (priority_major)";
+            self.unmapped("SCHEDULER", scheduler.key(), others, reason);
+        }
+        Ok(())
+    }
+
+    /// Lists what a profile has beside the marking of green packets.
+    fn rest_of_profile(&mut self, profile: &Row<'a>, ecn: bool) -> Result<(), Error> {
+        let colours: Vec<_> = profile
+            .fields()
+            .filter(|field| {
+                ["yellow_", "red_", "wred_yellow_", "wred_red_"].iter().any(|of| field.starts_with(of))
+            })
+            .collect();
+        if !colours.is_empty() {
+            self.unmapped(
+                "WRED_PROFILE",
+                profile.key(),
+                colours,
+                "packets have no colour here: all are green",
+            );
+        }
+        if !ecn && profile.switch("wred_green_enable")? == Some(true) {
+            let reason = "drops early, without ECN: here WRED only marks";
+            self.unmapped("WRED_PROFILE", profile.key(), ["wred_green_enable"], reason);
+        }
+        if ecn && profile.switch("wred_green_enable")?.is_none() {
+            let reason = "not said, taken as true: a switch may mark nothing without it";
+            self.unmapped("WRED_PROFILE", profile.key(), ["wred_green_enable"], reason);
+        }
+        Ok(())
+    }
+}
+
+/// How a profile marks green packets.
+struct Marking {
+    /// `kmin`, `kmax`, `pmax`, if the profile has thresholds.
+    curve: Option<[(&'static str, u64); 3]>,
+    ecn: bool,
+}
+
+fn marking(profile: &Row<'_>) -> Result<Marking, Error> {
+    const MODES: [(&str, bool); 8] = [
+        ("ecn_none", false),
+        ("ecn_green", true),
+        ("ecn_yellow", false),
+        ("ecn_red", false),
+        ("ecn_green_yellow", true),
+        ("ecn_green_red", true),
+        ("ecn_yellow_red", false),
+        ("ecn_all", true),
+    ];
+    let mode = profile.text("ecn")?.unwrap_or_else(|| "ecn_none".into());
+    let marks_green = MODES.iter().find(|(name, _)| *name == mode).map(|(_, green)| *green);
+    let marks_green = marks_green.ok_or_else(|| {
+        let modes = MODES.map(|(name, _)| name).join(", ");
+        profile.field_error("ecn", format_args!("`{mode}`: expected one of {modes}"))
+    })?;
+    let ecn = marks_green && profile.switch("wred_green_enable")? != Some(false);
+    let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
+    let min = profile.number("green_min_threshold", 0..=max_bytes, "bytes")?;
+    let max = profile.number("green_max_threshold", 0..=max_bytes, "bytes")?;
+    let percent = profile.number("green_drop_probability", 0..=100, "a percentage")?;
+    let missing =
+        |field| profile.error(format_args!("{field} is missing: expected it, as ecn marks green packets"));
+    match (min, max, percent) {
+        (Some(min), Some(max), _) if min > max => Err(profile.field_error(
+            "green_min_threshold",
+            format_args!("`{min}`: expected at most green_max_threshold, {max}"),
+        )),
+        // 100 % where nothing is said, as in SAI.
+        (Some(min), Some(max), percent) => Ok(Marking {
+            curve: Some([("kmin", min), ("kmax", max), ("pmax", percent.unwrap_or(100) * 10_000)]),
+            ecn,
+        }),
+        (None, _, _) if ecn => Err(missing("green_min_threshold")),
+        (_, None, _) if ecn => Err(missing("green_max_threshold")),
+        _ => Ok(Marking { curve: None, ecn }),
+    }
+}
+
+/// A map of `len` entries to classes or queues; those not named are 0.
+fn map_entries(map: &Row<'_>, len: usize, what: &str) -> Result<Vec<u64>, Error> {
+    let mut entries = vec![0; len];
+    for field in map.fields() {
+        let entry = field.trim().parse().ok().and_then(|index: usize| entries.get_mut(index));
+        let entry =
+            entry.ok_or_else(|| map.field_error(field, format_args!("expected {what}, 0 to {}", len - 1)))?;
+        let value = map.number(field, 0..=CLASSES as u64 - 1, "a number")?;
+        *entry = value.unwrap_or(0);
+    }
+    Ok(entries)
+}
+
+/// `3`, `3-4`, `0,3-4`.
+fn numbers_of(row: &Row<'_>, text: &str) -> Result<Vec<usize>, Error> {
+    /// More queues than any switch has.
+    const MAX_QUEUES: usize = 64;
+    let refused = || {
+        row.error(format_args!("`{text}` is no queue: expected a number as in `3`, or several as in `3-4`"))
+    };
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let (low, high) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|number| *number < MAX_QUEUES);
+        let (low, high) = number(low).zip(number(high)).ok_or_else(refused)?;
+        if low > high {
+            return Err(refused());
+        }
+        numbers.extend(low..=high);
+    }
+    Ok(numbers)
+}

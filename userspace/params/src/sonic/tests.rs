@@ -1,0 +1,246 @@
+//! A switch's file onto parameters and back.
+
+use dcqcn_common::params::Config;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Assignment;
+
+/// A leaf switch's configuration, as far as queues are concerned.
+const SAMPLE: &str = include_str!("sample_config_db.json");
+
+fn read(text: &str) -> Database {
+    Database::parse("config_db.json", text.as_bytes()).unwrap()
+}
+
+/// The parameters with what `db` says for `port`.
+fn imported(db: &Database, port: &str, mut config: Config) -> (Config, Import) {
+    let import = import(db, port, &config).unwrap();
+    for (_, setting) in &import.settings {
+        setting.apply(&mut config).unwrap();
+    }
+    (config, import)
+}
+
+#[test]
+fn a_switch_s_port_is_carried_over() {
+    let (config, import) = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
+    assert_eq!(config.scalars.link_rate_bps, 100_000_000_000);
+    assert_eq!((config.dscp_to_tc[26], config.dscp_to_tc[48], config.dscp_to_tc[0]), (3, 6, 1));
+    assert_eq!(config.tc_to_queue, [0, 1, 2, 3, 4, 5, 6, 7]);
+    for tc in [3, 4] {
+        let wred = config.wred[tc];
+        assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (400_000, 1_600_000, 200_000));
+        assert_eq!(wred.ecn, 1);
+    }
+    // A queue without a profile, and one that is not in the file, are not marked.
+    assert_eq!((config.wred[0].ecn, config.wred[7].ecn), (0, 0));
+    assert_eq!(config.wred[1].drain_rate_bps, 10_000_000_000);
+    assert_eq!(config.validate(), Ok(()));
+
+    let told: Vec<String> =
+        import.unmapped.iter().map(|u| format!("{}|{} {}", u.table, u.key, u.fields.join(","))).collect();
+    for what in [
+        "PORT_QOS_MAP|Ethernet4 pfc_enable,pfcwd_sw_enable,tc_to_pg_map",
+        "SCHEDULER|dwrr.roce type,weight",
+        "WRED_PROFILE|ROCE red_drop_probability,red_max_threshold,red_min_threshold,wred_red_enable,wred_yellow_enable,\
+         yellow_drop_probability,yellow_max_threshold,yellow_min_threshold",
+        "TC_TO_PRIORITY_GROUP_MAP|* ",
+        "PFC_WD|* ",
+        "QUEUE|Ethernet4|8 ",
+    ] {
+        assert!(told.iter().any(|line| line == what), "{what} is not in {told:#?}");
+    }
+    assert!(import.unmapped.iter().all(|u| !u.reason.is_empty()));
+    // What several queues use is told once.
+    assert_eq!(told.iter().filter(|line| line.starts_with("SCHEDULER|")).count(), 3);
+    assert_eq!(told.iter().filter(|line| line.starts_with("WRED_PROFILE|")).count(), 1);
+}
+
+#[test]
+fn old_releases_write_references_and_keys_in_other_ways() {
+    let old = SAMPLE
+        .replace("\"wred_profile\": \"ROCE\"", "\"wred_profile\": \"[WRED_PROFILE|ROCE]\"")
+        .replace("\"dscp_to_tc_map\": \"LEAF\"", "\"dscp_to_tc_map\": \"[DSCP_TO_TC_MAP|LEAF]\"")
+        .replace("\"scheduler\": \"dwrr.bulk\"", "\"scheduler\": \"[SCHEDULER:dwrr.bulk]\"")
+        .replace("\"Ethernet0,Ethernet4|3-4\"", "\"Ethernet0,Ethernet4:3-4\"");
+    assert_ne!(old, SAMPLE);
+    let (config, _) = imported(&read(&old), "Ethernet4", Config::DEFAULT);
+    assert_eq!(config, imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0);
+}
+
+#[test]
+fn a_port_without_maps_of_its_own_has_the_global_ones() {
+    let text = json!({
+        "DSCP_TO_TC_MAP": { "G": { "24": "3" } },
+        "PORT_QOS_MAP": { "global": { "dscp_to_tc_map": "G" } },
+        "PORT": { "Ethernet8": {} },
+    });
+    let (config, import) = imported(&read(&text.to_string()), "Ethernet8", Config::DEFAULT);
+    assert_eq!((config.dscp_to_tc[24], config.dscp_to_tc[26]), (3, 0));
+    assert_eq!(config.wred, Config::DEFAULT.wred);
+    let reasons: Vec<_> = import.unmapped.iter().map(|u| u.table.as_str()).collect();
+    assert_eq!(reasons, ["PORT", "PORT_QOS_MAP", "QUEUE"]);
+}
+
+/// Puts `value` at a path of the sample, or takes away what is there.
+fn sample_with(path: &str, value: Value) -> String {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    let (row, field) = path.rsplit_once('/').unwrap();
+    let row = if row.is_empty() { &mut db } else { db.pointer_mut(row).unwrap() };
+    row.as_object_mut().unwrap().insert(field.to_owned(), value);
+    db.to_string()
+}
+
+#[test]
+fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
+    for (path, value, says) in [
+        (
+            "/PORT/Ethernet4/speed",
+            json!("fast"),
+            "PORT|Ethernet4 speed: `fast`: expected a speed in Mb/s, 1 to 800000",
+        ),
+        (
+            "/WRED_PROFILE/ROCE/green_min_threshold",
+            json!("-1"),
+            "WRED_PROFILE|ROCE green_min_threshold: `-1`: expected bytes",
+        ),
+        ("/WRED_PROFILE/ROCE/green_max_threshold", json!("5"), "expected at most green_max_threshold, 5"),
+        ("/WRED_PROFILE/ROCE/green_drop_probability", json!(101), "`101`: expected a percentage, 0 to 100"),
+        ("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"), "`ecn_blue`: expected one of ecn_none, ecn_green"),
+        ("/WRED_PROFILE/ROCE/wred_green_enable", json!("yes"), "`yes`: expected `true` or `false`"),
+        (
+            "/WRED_PROFILE/ROCE",
+            json!({"ecn": "ecn_all"}),
+            "WRED_PROFILE|ROCE: green_min_threshold is missing",
+        ),
+        ("/WRED_PROFILE/ROCE", json!("x"), "WRED_PROFILE|ROCE: expected an object of fields"),
+        ("/WRED_PROFILE", json!([]), "WRED_PROFILE: expected an object of rows"),
+        (
+            "/QUEUE/Ethernet0,Ethernet4|3-4/wred_profile",
+            json!("NONE"),
+            "WRED_PROFILE has no `NONE`: expected one of ROCE",
+        ),
+        (
+            "/QUEUE/Ethernet0,Ethernet4|3-4/wred_profile",
+            json!("[SCHEDULER|ROCE]"),
+            "expected NAME or [WRED_PROFILE|NAME]",
+        ),
+        ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x: `x` is no queue"),
+        ("/QUEUE/Ethernet4|4-3", json!({}), "`4-3` is no queue"),
+        ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64: expected a DSCP, 0 to 63"),
+        ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26: `8`: expected a number, 0 to 7"),
+        ("/TC_TO_QUEUE_MAP/LEAF/3", json!(["3"]), "TC_TO_QUEUE_MAP|LEAF 3: expected a text"),
+        (
+            "/PORT_QOS_MAP/Ethernet4/dscp_to_tc_map",
+            json!("GONE"),
+            "DSCP_TO_TC_MAP has no `GONE`: expected one of LEAF",
+        ),
+        (
+            "/SCHEDULER/dwrr.roce/weight",
+            json!("0"),
+            "SCHEDULER|dwrr.roce weight: `0`: expected a weight, 1 to 100",
+        ),
+        (
+            "/SCHEDULER/dwrr.bulk/pir",
+            json!("1e9"),
+            "SCHEDULER|dwrr.bulk pir: `1e9`: expected bytes per second",
+        ),
+    ] {
+        let refused =
+            import(&read(&sample_with(path, value)), "Ethernet4", &Config::DEFAULT).unwrap_err().to_string();
+        assert!(refused.starts_with("config_db.json: ") && refused.contains(says), "{path}: {refused}");
+    }
+    let refused = import(&read(SAMPLE), "Ethernet5", &Config::DEFAULT).unwrap_err().to_string();
+    assert!(refused.contains("PORT|Ethernet5: no such port: expected one as in Ethernet0"), "{refused}");
+    for (text, says) in [("[]", "expected an object of tables"), ("{\n\"PORT\": ", "line 2"), ("", "EOF")] {
+        let refused = Database::parse("x.json", text.as_bytes()).unwrap_err().to_string();
+        assert!(refused.starts_with("x.json: ") && refused.contains(says), "{refused}");
+    }
+    let missing = Database::read(std::path::Path::new("/nonexistent.json")).unwrap_err().to_string();
+    assert!(missing.starts_with("/nonexistent.json: "), "{missing}");
+}
+
+#[test]
+fn profiles_that_mark_nothing_are_not_marked_and_say_why() {
+    for (field, value, ecn) in [
+        ("ecn", json!("ecn_none"), 0),
+        ("ecn", json!("ecn_yellow_red"), 0),
+        ("ecn", json!("ecn_green"), 1),
+        ("wred_green_enable", json!("false"), 0),
+    ] {
+        let text = sample_with(&format!("/WRED_PROFILE/ROCE/{field}"), value);
+        let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
+        assert_eq!(config.wred[3].ecn, ecn, "{field}");
+        let drops = import.unmapped.iter().any(|u| u.reason.contains("drops early"));
+        assert_eq!(drops, ecn == 0 && field == "ecn");
+    }
+}
+
+#[test]
+fn what_is_exported_is_imported_as_it_was() {
+    let (config, _) = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
+    let Export { tables, notes } = export(&config, "Ethernet12").unwrap();
+    assert_eq!(notes, Vec::<String>::new());
+    assert_eq!(tables["PORT"]["Ethernet12"]["speed"], "100000");
+    assert_eq!(tables["QUEUE"]["Ethernet12|3"]["wred_profile"], "DCQCN_QUEUE3");
+    assert_eq!(tables["WRED_PROFILE"]["DCQCN_QUEUE3"]["green_drop_probability"], "20");
+    let (again, import) = imported(&read(&tables.to_string()), "Ethernet12", Config::DEFAULT);
+    assert_eq!(again, config);
+    assert_eq!(import.unmapped, []);
+}
+
+#[test]
+fn export_says_what_it_cannot_say() {
+    let mut config = Config::DEFAULT;
+    for change in ["wred.3.pmax=0.5%", "wred.3.queue_limit=1MB", "link_rate=500kbit"] {
+        change.parse::<Assignment>().unwrap().apply(&mut config).unwrap();
+    }
+    let notes = export(&config, "Ethernet0").unwrap().notes;
+    assert_eq!(notes.len(), 3, "{notes:?}");
+    assert!(
+        notes.contains(&"wred.3.pmax is rounded up to 1%, SONiC has whole percentages".into()),
+        "{notes:?}"
+    );
+    config.tc_to_queue[0] = 3;
+    let refused = export(&config, "Ethernet0").unwrap_err().to_string();
+    assert!(refused.starts_with("traffic classes 0 and 3 share queue 3 and mark differently"), "{refused}");
+}
+
+proptest! {
+    /// Every class has a queue of its own, so that SONiC's terms say it all.
+    #[test]
+    fn every_state_that_sonic_can_say_comes_back(
+        classes in prop::array::uniform8((0u64..1_000_000, 0u64..1_000_000, 0u64..=100, 0u64..=1, 0u64..100_000)),
+        dscp_to_tc in prop::collection::vec(0u8..8, 64), speed in 1u64..=800_000,
+        queues in Just([0u8, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
+    ) {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = speed * 1_000_000;
+        config.scalars.rpg_min_rate_bps = 1_000_000;
+        config.dscp_to_tc.copy_from_slice(&dscp_to_tc);
+        config.tc_to_queue = queues;
+        for (wred, (kmin, more, percent, ecn, pir)) in config.wred.iter_mut().zip(classes) {
+            (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin, kmin + more, percent * 10_000);
+            (wred.ecn, wred.drain_rate_bps) = (ecn, if pir < 12_500 { 0 } else { pir * 8 });
+        }
+        prop_assert_eq!(config.validate(), Ok(()));
+        let tables = export(&config, "Ethernet0").unwrap().tables.to_string();
+        let mut base = Config::DEFAULT;
+        base.scalars.rpg_min_rate_bps = 1_000_000;
+        prop_assert_eq!(imported(&read(&tables), "Ethernet0", base).0, config);
+    }
+
+    #[test]
+    fn any_value_is_read_or_refused(
+        table in "(PORT|QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
+        key in "(Ethernet4|LEAF|ROCE|Ethernet4[|:][0-9,-]{0,5}|\\PC{0,6})",
+        field in "(wred_profile|scheduler|ecn|speed|[0-9]{1,2}|green_min_threshold|dscp_to_tc_map|\\PC{0,6})",
+        value in "(\\[?[A-Z_]{0,12}[|:]?[A-Z]{0,4}\\]?|-?[0-9.e]{0,22}|\\PC{0,8})",
+    ) {
+        let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+        db[&table][&key][&field] = value.into();
+        let _ = import(&read(&db.to_string()), "Ethernet4", &Config::DEFAULT);
+    }
+}

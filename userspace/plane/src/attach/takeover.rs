@@ -1,0 +1,168 @@
+//! Taking over what another process, or another version of dcqcn, has attached.
+
+use std::fs::File;
+use std::path::Path;
+
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::SchedClassifierLink;
+use aya::programs::xdp::XdpLink;
+use dcqcn_common::params::Config;
+use dcqcn_params::{PacerChoice, Settings, XdpModeChoice, word};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::hooks::XDP_PEER;
+use super::place::Place;
+use super::{Error, Info, Request, pin_expire, probe, write_info};
+use crate::dataplane::{self, Maps, PROGRAMS, Sizes, classifier, xdp};
+use crate::object::OBJECT;
+
+/// What tells the programs of two builds apart: FNV-1a (64 bits) of the object they come from.
+pub(super) fn object_id() -> String {
+    let hash = OBJECT.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+impl Info {
+    /// Whether the programs attached are those this dcqcn has.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.object == object_id()
+    }
+}
+
+/// The parameters that `request` asks of an attachment that is there already, whose parameters are `running`. What the
+/// request does not say stays as it was chosen when attaching: role, pacer, table sizes, the rate of the link.
+///
+/// # Errors
+/// The request asks for what only attaching anew can give, or its parameters are refused.
+pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
+    let Request { inline_peer, settings, .. } = request;
+    let Settings { role, pacer, xdp_mode, flows, .. } = settings;
+    let refused = |what: &'static str, asked: String, found: &str| {
+        Err(Error::Anew { iface: info.iface.clone(), what, asked, found: found.to_owned() })
+    };
+    if *inline_peer != info.inline_peer {
+        let name = |peer: &Option<String>| peer.clone().unwrap_or_else(|| "none".into());
+        return refused("inline", name(inline_peer), &name(&info.inline_peer));
+    }
+    if let Some(role) = role.filter(|role| *role != info.role) {
+        return refused("role", word(&role), &word(&info.role));
+    }
+    if let Some(flows) = flows.filter(|flows| *flows != info.rp_flows) {
+        return refused("flows", flows.to_string(), &info.rp_flows.to_string());
+    }
+    if let Some(pacer) = pacer.filter(|pacer| *pacer != PacerChoice::Auto && word(pacer) != info.pacer) {
+        return refused("pacer", word(&pacer), &info.pacer);
+    }
+    if let Some(mode) = xdp_mode.filter(|mode| {
+        *mode != XdpModeChoice::Auto && info.xdp_mode != "none" && !info.xdp_mode.starts_with(&word(mode))
+    }) {
+        return refused("xdp_mode", word(&mode), &info.xdp_mode);
+    }
+    let settings = Settings { role: Some(info.role), ..settings.clone() };
+    let link_bps = Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0);
+    let mut config = settings.config(link_bps).map_err(|error| Error::Unsupported(error.to_string()))?;
+    let s = &mut config.scalars;
+    s.pacer = running.scalars.pacer;
+    if s.link_rate_bps == 0 {
+        s.link_rate_bps = running.scalars.link_rate_bps;
+    }
+    if s.wire_overhead_bytes == 0 {
+        s.wire_overhead_bytes = running.scalars.wire_overhead_bytes;
+    }
+    info.check(&config)?;
+    Ok(config)
+}
+
+/// Replaces the programs of an attachment by those this dcqcn has. Each link goes from one to the next packet; maps, and
+/// with them rates, parameters and counters, stay. Returns the programs replaced: none if they are this dcqcn's already.
+///
+/// # Errors
+/// It is not attached, its maps have another layout, or the kernel refuses. Nothing is replaced unless all programs
+/// pass the verifier.
+pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
+    probe::check()?;
+    let place = Place::here()?;
+    let _lock = place.lock()?;
+    let mut info = super::find(&place, iface)?;
+    if info.is_current() {
+        return Ok(Vec::new());
+    }
+    let pins = place.pins(iface);
+    // Refused if the layout is another.
+    drop(Maps::pinned(&pins)?);
+    if info.tc_mode == "clsact" {
+        return Err(Error::Unsupported(format!(
+            "{iface} is attached through clsact, whose programs cannot be replaced in place: \
+             `dcqcn detach {iface}`, then attach again"
+        )));
+    }
+    let sizes = Sizes { rp_flows: info.rp_flows, np_flows: info.np_flows };
+    let mut ebpf = dataplane::load(sizes, info.mode(), Some(&pins), &info.program_names())?;
+    let failed = |program: &'static str| {
+        let iface = info.iface.clone();
+        move |source: Box<dyn std::error::Error + Send + Sync>| Error::Attach {
+            program,
+            iface,
+            source,
+            next: "; what is attached stays",
+        }
+    };
+    pin_expire(&mut ebpf, &pins)?;
+    let mut replaced = Vec::new();
+    for (pin, program) in [("egress", PROGRAMS[2]), ("ingress", PROGRAMS[1])] {
+        if let Some(link) = pinned(&pins.join(pin)).map_err(failed(pin))? {
+            let link = SchedClassifierLink::try_from(link).map_err(|error| failed(pin)(error.into()))?;
+            // The pin holds the link; this process's hold on it ends with the object.
+            classifier(&mut ebpf, program)?
+                .attach_to_link(link)
+                .map_err(|error| failed(pin)(error.into()))?;
+            replaced.push(pin.to_owned());
+        }
+    }
+    for pin in ["xdp", XDP_PEER] {
+        if let Some(link) = pinned(&pins.join(pin)).map_err(failed(pin))? {
+            let link = XdpLink::try_from(link).map_err(|error| failed(pin)(error.into()))?;
+            xdp(&mut ebpf)?.attach_to_link(link).map_err(|error| failed(pin)(error.into()))?;
+            replaced.push(pin.to_owned());
+        }
+    }
+    info.object = object_id();
+    info.version = env!("CARGO_PKG_VERSION").into();
+    write_info(&place.info(iface), &info)?;
+    Ok(replaced)
+}
+
+/// The right to serve an attachment: one process has it at a time, until it ends or lets go.
+#[derive(Debug)]
+pub struct Claim {
+    /// Held on the directory of the pins, which is the attachment's for as long as it lives.
+    _lock: Flock<File>,
+}
+
+/// Claims the attachment of an interface.
+///
+/// # Errors
+/// It is not attached, or another process has it.
+pub fn claim(iface: &str) -> Result<Claim, Error> {
+    let place = Place::here()?;
+    let path = place.pins(&super::find(&place, iface)?.iface);
+    let failed = |source| Error::File { path: path.clone(), source };
+    let directory = File::open(&path).map_err(failed)?;
+    match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+        Ok(_lock) => Ok(Claim { _lock }),
+        Err((_, Errno::EWOULDBLOCK)) => Err(Error::Served { iface: iface.to_owned() }),
+        Err((_, errno)) => Err(failed(errno.into())),
+    }
+}
+
+/// The link pinned at `path`, if one is.
+fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Send + Sync>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(Some(PinnedLink::from_pin(path)?.into()))
+}

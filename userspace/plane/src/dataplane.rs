@@ -1,0 +1,591 @@
+//! The data plane as the controller sees it: the embedded object loaded, and its maps by type.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::{panic, thread};
+
+use aya::maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::programs::{Program, SchedClassifier, TestRun as _, Xdp};
+use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
+use dcqcn_common::events::{EventLog, Table};
+use dcqcn_common::flow::{Entry, QpId, set_index};
+use dcqcn_common::layout::{
+    Active, Backlog, CmSet, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, MAX_FLOWS, Mode, NpFlow, NpSet,
+    PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow, RpSet, Set, Test, WAYS,
+};
+use dcqcn_common::params::Params;
+use dcqcn_common::vqueue::Share;
+use dcqcn_support::clock::monotonic_ns;
+
+use crate::events::Log;
+use crate::object::OBJECT;
+
+/// Names of the programs in the object.
+pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
+/// Name of the program that removes idle flows, and of its pin.
+pub const EXPIRE: &str = "dcqcn_expire";
+/// Names of the maps in the object, and of their pins.
+pub const MAPS: [&str; 13] = [
+    "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "RP", "NP", "CM", "CUTS",
+    "EVENTS", "TEST",
+];
+/// How often a set that programs are changing is read again. At a million packets per second of one set every other
+/// attempt succeeds.
+const SET_READS: u32 = 100;
+
+/// What goes wrong with the object or its maps.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused the object or one of its maps.
+    #[error("cannot load the data plane: {source}{}", hint(.source))]
+    Load {
+        /// Why.
+        source: Box<aya::EbpfError>,
+    },
+    /// The verifier refused a program.
+    #[error("cannot load program {name}: {source}")]
+    Program {
+        /// Which.
+        name: String,
+        /// Why.
+        source: Box<aya::programs::ProgramError>,
+    },
+    /// The system gives no thread to load a program in.
+    #[error("no thread to load a program in: {source}")]
+    Thread {
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A map cannot be read or written.
+    #[error("map {name}: {source}")]
+    Map {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        source: MapError,
+    },
+    /// The event log cannot be mapped.
+    #[error("map EVENTS cannot be mapped into memory: {source}")]
+    EventLog {
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The object lacks something: it is another version's.
+    #[error(
+        "the data plane has no {0}: it belongs to another version; detach it with the dcqcn that attached it"
+    )]
+    Missing(&'static str),
+    /// The pinned maps are another version's.
+    #[error(
+        "the data plane's maps have layout version {found}, this dcqcn has {LAYOUT_VERSION}: \
+         use the dcqcn that attached it, or detach and attach again"
+    )]
+    Layout {
+        /// The version found.
+        found: u32,
+    },
+}
+
+fn hint(error: &aya::EbpfError) -> &'static str {
+    let denied = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source())
+        .filter_map(|e| e.downcast_ref::<std::io::Error>())
+        .any(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+    if denied { "; it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root" } else { "" }
+}
+
+/// How many flows the tables hold; rounded up to a power of two times eight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Flows of the reaction point.
+    pub rp_flows: u32,
+    /// Flows of the notification point, and pairs.
+    pub np_flows: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { rp_flows: DEFAULT_FLOWS, np_flows: DEFAULT_FLOWS }
+    }
+}
+
+impl Sizes {
+    /// Sets of the RP table.
+    #[must_use]
+    pub fn rp_sets(&self) -> u32 {
+        sets(self.rp_flows)
+    }
+
+    /// Sets of the NP table.
+    #[must_use]
+    pub fn np_sets(&self) -> u32 {
+        sets(self.np_flows)
+    }
+
+    /// Entries of the table of pairs.
+    #[must_use]
+    pub fn pairs(&self) -> u32 {
+        self.np_flows.clamp(WAYS as u32, MAX_FLOWS)
+    }
+}
+
+fn sets(flows: u32) -> u32 {
+    flows.clamp(WAYS as u32, MAX_FLOWS).div_ceil(WAYS as u32).next_power_of_two()
+}
+
+/// Loads the object; of its programs those in `wanted` (names of [`PROGRAMS`]) and [`EXPIRE`], the others stay where they are.
+/// With `pins`, maps are pinned there, or taken from there if they exist.
+///
+/// # Errors
+/// What the kernel says.
+pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>, wanted: &[&str]) -> Result<Ebpf, Error> {
+    let mode = mode as u32;
+    let paths: Vec<(&str, PathBuf)> =
+        pins.map(|pins| MAPS.iter().map(|name| (*name, pins.join(name))).collect()).unwrap_or_default();
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("MODE", &mode, true)
+        .map_max_entries("RP", sizes.rp_sets())
+        .map_max_entries("NP", sizes.np_sets())
+        .map_max_entries("PAIRS", sizes.pairs());
+    for (name, path) in &paths {
+        loader.map_pin_path(name, path.as_path());
+    }
+    let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load { source: Box::new(source) })?;
+    verify(&mut ebpf, wanted)?;
+    for (program, info) in ebpf.programs().filter_map(|(name, program)| Some((name, program.info().ok()?))) {
+        // Counted since Linux 5.16.
+        let instructions = info.verified_instruction_count();
+        tracing::debug!(program, instructions, "loaded; instructions are those the verifier went through");
+    }
+    Ok(ebpf)
+}
+
+/// Has the kernel verify the programs, all at the same time: that is nearly all that loading takes.
+fn verify(ebpf: &mut Ebpf, wanted: &[&str]) -> Result<(), Error> {
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (name, program) in
+            ebpf.programs_mut().filter(|(name, _)| wanted.contains(name) || *name == EXPIRE)
+        {
+            let verify = move || {
+                match program {
+                    Program::Xdp(program) => program.load(),
+                    Program::SchedClassifier(program) => program.load(),
+                    // The object has none of another kind.
+                    _ => Ok(()),
+                }
+                .map_err(|source| Error::Program { name: name.to_owned(), source: Box::new(source) })
+            };
+            let thread = thread::Builder::new().spawn_scoped(scope, verify);
+            threads.push(thread.map_err(|source| Error::Thread { source })?);
+        }
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)))
+    })
+}
+
+/// The XDP program of a loaded object.
+///
+/// # Errors
+/// The object has none.
+pub fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
+    let program = ebpf.program_mut(PROGRAMS[0]).ok_or(Error::Missing(PROGRAMS[0]))?;
+    program.try_into().map_err(|_| Error::Missing(PROGRAMS[0]))
+}
+
+/// A TC program of a loaded object.
+///
+/// # Errors
+/// The object has none of that name.
+pub fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, Error> {
+    ebpf.program_mut(name).ok_or(Error::Missing(name))?.try_into().map_err(|_| Error::Missing(name))
+}
+
+/// The maps, by type.
+pub struct Maps {
+    params: Array<MapData, Params>,
+    active: Array<MapData, Active>,
+    counters: PerCpuArray<MapData, Counters>,
+    queue: Array<MapData, Queue>,
+    shares: PerCpuArray<MapData, Share>,
+    pairs: HashMap<MapData, QpId, Pair>,
+    rp: Array<MapData, RpSet>,
+    np: Array<MapData, NpSet>,
+    cm: Array<MapData, CmSet>,
+    backlog: Array<MapData, Backlog>,
+    cuts: RingBuf<MapData>,
+    events: Array<MapData, EventLog>,
+    test: Array<MapData, Test>,
+}
+
+fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
+    move |source| Error::Map { name, source }
+}
+
+impl Maps {
+    /// Takes the maps out of a loaded object.
+    ///
+    /// # Errors
+    /// The object lacks one.
+    pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
+        Self::open(|name| ebpf.take_map(name).ok_or(Error::Missing(name)))
+    }
+
+    /// Opens the maps pinned in `pins`.
+    ///
+    /// # Errors
+    /// One is not there, or belongs to another version.
+    pub fn pinned(pins: &Path) -> Result<Self, Error> {
+        let maps = Self::open(|name| {
+            let data = MapData::from_pin(pins.join(name)).map_err(at(name))?;
+            Map::from_map_data(data).map_err(at(name))
+        })?;
+        let found = maps.params()?.port.layout_version;
+        if found == LAYOUT_VERSION { Ok(maps) } else { Err(Error::Layout { found }) }
+    }
+
+    fn open(mut map: impl FnMut(&'static str) -> Result<Map, Error>) -> Result<Self, Error> {
+        Ok(Self {
+            params: map("PARAMS")?.try_into().map_err(at("PARAMS"))?,
+            active: map("ACTIVE")?.try_into().map_err(at("ACTIVE"))?,
+            counters: map("COUNTERS")?.try_into().map_err(at("COUNTERS"))?,
+            queue: map("QUEUE")?.try_into().map_err(at("QUEUE"))?,
+            shares: map("SHARES")?.try_into().map_err(at("SHARES"))?,
+            pairs: map("PAIRS")?.try_into().map_err(at("PAIRS"))?,
+            rp: map("RP")?.try_into().map_err(at("RP"))?,
+            np: map("NP")?.try_into().map_err(at("NP"))?,
+            cm: map("CM")?.try_into().map_err(at("CM"))?,
+            backlog: map("BACKLOG")?.try_into().map_err(at("BACKLOG"))?,
+            cuts: map("CUTS")?.try_into().map_err(at("CUTS"))?,
+            events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
+            test: map("TEST")?.try_into().map_err(at("TEST"))?,
+        })
+    }
+
+    /// The parameters in force.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn params(&self) -> Result<Params, Error> {
+        let Active { slot, .. } = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        self.params.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
+    }
+
+    /// Puts other parameters in force: written to the next slot, then switched by one index, so that no packet sees half
+    /// a change. Slots are used in turn, so that none is written while a program may read it: only where the next one was
+    /// left less than a second ago, because all have been used within that time, this waits until no program does.
+    ///
+    /// # Errors
+    /// What the kernel says; the old parameters stay in force.
+    pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
+        let mut active = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        let next = |slot| (slot + 1) % PARAMS_SLOTS;
+        let (old, new) = (active.slot % PARAMS_SLOTS, next(active.slot));
+        self.params.set(new, params, 0).map_err(at("PARAMS"))?;
+        let now_ns = monotonic_ns();
+        active.slot = new;
+        if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
+            *left_ns = now_ns;
+        }
+        self.active.set(0, active, 0).map_err(at("ACTIVE"))?;
+        let next_left_ns = active.left_ns.get(next(new) as usize).copied().unwrap_or(0);
+        if next_left_ns != 0 && now_ns.saturating_sub(next_left_ns) < REST_NS {
+            wait_for_programs();
+        }
+        Ok(())
+    }
+
+    /// The counters of the three hooks (XDP, ingress, egress), summed over the CPUs.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn counters(&self) -> Result<[Counters; 3], Error> {
+        let mut sums = [Counters::ZERO; 3];
+        for (hook, sum) in (0..).zip(&mut sums) {
+            for cpu in self.counters.get(&hook, 0).map_err(at("COUNTERS"))?.iter() {
+                for (sum, value) in sum.stat.iter_mut().zip(cpu.stat) {
+                    *sum += value;
+                }
+                for (sum, value) in sum.class.iter_mut().zip(cpu.class) {
+                    sum.packets += value.packets;
+                    sum.bytes += value.bytes;
+                    sum.ect_packets += value.ect_packets;
+                    sum.ecn_marked_packets += value.ecn_marked_packets;
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    /// "Empty at" of every virtual queue, eight for each of two ports; see [`Self::queue`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn queues(&self) -> Result<[u64; QUEUES as usize], Error> {
+        let mut queues = [0; QUEUES as usize];
+        for (index, empty_at) in (0..).zip(&mut queues) {
+            *empty_at = self.queue(index)?;
+        }
+        Ok(queues)
+    }
+
+    /// One flow of the RP table, as between two packets; `None` if its place is empty.
+    ///
+    /// # Errors
+    /// There is no such set, or what the kernel says.
+    pub fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
+        let set = settled(&self.rp, set).map_err(at("RP"))?;
+        Ok(set.ways.get(way).copied().filter(|flow| flow.last_seen_ns != 0))
+    }
+
+    /// The flow of the RP table whose data goes to `id`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn rp_find(&self, params: &Params, id: &QpId) -> Result<Option<RpFlow>, Error> {
+        let index = set_index(id.hash(params.port.hash_seed), params.port.rp_set_mask);
+        let set = settled(&self.rp, index).map_err(at("RP"))?;
+        Ok(set.ways.into_iter().find(|flow| flow.last_seen_ns != 0 && flow.id == *id))
+    }
+
+    /// What the reaction point has told since the last call. There is one ring: two pacers would share it.
+    pub fn cuts(&mut self) -> Vec<Cut> {
+        let mut cuts = Vec::new();
+        while let Some(item) = self.cuts.next() {
+            if let Some((set, way)) = item.split_first_chunk::<4>()
+                && let Ok(way) = <[u8; 4]>::try_from(way)
+            {
+                cuts.push(Cut { set: u32::from_ne_bytes(*set), way: u32::from_ne_bytes(way) });
+            }
+        }
+        cuts
+    }
+
+    /// A descriptor that polls readable while there are cuts.
+    #[must_use]
+    pub fn cuts_fd(&self) -> BorrowedFd<'_> {
+        self.cuts.as_fd()
+    }
+
+    /// The event log, in this process's memory.
+    ///
+    /// # Errors
+    /// The kernel refuses to map it.
+    pub fn event_log(&self) -> Result<Log, Error> {
+        let fd = self.events.map().fd().as_fd();
+        Log::of_map(fd).map_err(|source| Error::EventLog { source })
+    }
+
+    /// "Empty at" of one virtual queue, with what each CPU has not told the others yet.
+    ///
+    /// # Errors
+    /// There is no such queue, or what the kernel says.
+    pub fn queue(&self, index: u32) -> Result<u64, Error> {
+        let told = self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
+        let shares = self.shares.get(&index, 0).map_err(at("SHARES"))?;
+        Ok(shares.iter().fold(told, |told, share| share.told(told)))
+    }
+
+    /// One set of the RP table, as between two packets.
+    ///
+    /// # Errors
+    /// There is no such set, or what the kernel says.
+    pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
+        settled(&self.rp, index).map_err(at("RP"))
+    }
+
+    /// One set of the NP table, as between two packets.
+    ///
+    /// # Errors
+    /// There is no such set, or what the kernel says.
+    pub fn np_set(&self, index: u32) -> Result<NpSet, Error> {
+        settled(&self.np, index).map_err(at("NP"))
+    }
+
+    /// Every set of the RP table, each as between two packets.
+    pub fn rp_sets(&self) -> impl Iterator<Item = Result<RpSet, Error>> {
+        (0..self.rp.len()).map(|index| settled(&self.rp, index).map_err(at("RP")))
+    }
+
+    /// Every set of the NP table, each as between two packets.
+    pub fn np_sets(&self) -> impl Iterator<Item = Result<NpSet, Error>> {
+        (0..self.np.len()).map(|index| settled(&self.np, index).map_err(at("NP")))
+    }
+
+    /// Every flow of the RP table, with the index of its set and its way.
+    pub fn rp_flows(&self) -> impl Iterator<Item = Result<(u32, usize, RpFlow), Error>> {
+        (0..).zip(self.rp_sets()).flat_map(|(index, set)| match set {
+            Ok(set) => live(set.ways, |f: &RpFlow| f.last_seen_ns)
+                .map(|(way, flow)| Ok((index, way, flow)))
+                .collect::<Vec<_>>(),
+            Err(error) => vec![Err(error)],
+        })
+    }
+
+    /// Every set of connections in the making, each as between two packets.
+    pub fn cm_sets(&self) -> impl Iterator<Item = Result<CmSet, Error>> {
+        (0..self.cm.len()).map(|index| settled(&self.cm, index).map_err(at("CM")))
+    }
+
+    /// Every flow of the NP table.
+    pub fn np_flows(&self) -> impl Iterator<Item = Result<NpFlow, Error>> {
+        self.np_sets().flat_map(|set| match set {
+            Ok(set) => {
+                live(set.ways, |f: &NpFlow| f.last_seen_ns).map(|(_, flow)| Ok(flow)).collect::<Vec<_>>()
+            }
+            Err(error) => vec![Err(error)],
+        })
+    }
+
+    /// Every pair that is known.
+    pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
+        self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")))
+    }
+
+    /// The QPN at the other end of `id`, where it is known.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
+        match self.pairs.get(id, 0) {
+            Ok(pair) => Ok(Some(pair)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(at("PAIRS")(error)),
+        }
+    }
+
+    /// Enters a pair.
+    ///
+    /// # Errors
+    /// The table is full, or what the kernel says.
+    pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
+        self.pairs.insert(id, pair, 0).map_err(at("PAIRS"))
+    }
+
+    /// Tells what really waits in the queue `index`.
+    ///
+    /// # Errors
+    /// There is no such queue, or what the kernel says.
+    pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
+        self.backlog.set(index, backlog, 0).map_err(at("BACKLOG"))
+    }
+
+    /// What was told last to wait in each queue, numbered as [`Self::queues`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn backlogs(&self) -> Result<[Backlog; QUEUES as usize], Error> {
+        let mut backlogs = [Backlog::default(); QUEUES as usize];
+        for (index, backlog) in (0..).zip(&mut backlogs) {
+            *backlog = self.backlog.get(&index, 0).map_err(at("BACKLOG"))?;
+        }
+        Ok(backlogs)
+    }
+
+    /// Forgets a pair.
+    ///
+    /// # Errors
+    /// What the kernel says; that it was not there is none.
+    pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
+        match self.pairs.remove(id) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(at("PAIRS")(error)),
+        }
+    }
+
+    /// Clock, random source and outbox of programs under test.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn test(&self) -> Result<Test, Error> {
+        self.test.get(&0, 0).map_err(at("TEST"))
+    }
+
+    /// Sets clock and random source of programs under test.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_test(&mut self, test: &Test) -> Result<(), Error> {
+        self.test.set(0, test, 0).map_err(at("TEST"))
+    }
+}
+
+/// The program that removes idle flows, pinned with the maps it works on.
+pub struct Expire(SchedClassifier);
+
+impl Expire {
+    /// Opens the one pinned in `pins`.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn pinned(pins: &Path) -> Result<Self, Error> {
+        let program = SchedClassifier::from_pin(pins.join(EXPIRE));
+        program
+            .map(Self)
+            .map_err(|source| Error::Program { name: EXPIRE.to_owned(), source: Box::new(source) })
+    }
+
+    /// Removes those flows of set `index` of a table that were used last before `before_ns` (CLOCK_MONOTONIC), and returns
+    /// how many. Decided under the set's lock: one that has just come back to life stays.
+    ///
+    /// # Errors
+    /// The kernel will not run the program.
+    pub fn run(&self, table: Table, index: u32, before_ns: u64) -> Result<u32, Error> {
+        /// `cb` in `struct __sk_buff` (include/uapi/linux/bpf.h).
+        const CB: usize = 48;
+        let mut ctx = [0; 192];
+        let words = [table as u32, index, before_ns as u32, (before_ns >> 32) as u32].map(u32::to_ne_bytes);
+        for (at, byte) in ctx.iter_mut().skip(CB).zip(words.as_flattened()) {
+            *at = *byte;
+        }
+        let options = TestRunOptions { data_in: Some(&[0; 64]), ctx_in: Some(&ctx), ..TestRunOptions::new() };
+        let ran = self.0.test_run(options);
+        ran.map(|ran| ran.return_value)
+            .map_err(|source| Error::Program { name: EXPIRE.to_owned(), source: Box::new(source) })
+    }
+}
+
+/// A set as it is between two packets: nobody held it, and it was the same twice. Every packet changes its set, if only
+/// a counter. One that changes each time it is looked at is given as read last.
+fn settled<T: Entry + PartialEq>(array: &Array<MapData, Set<T>>, index: u32) -> Result<Set<T>, MapError>
+where
+    Set<T>: Pod,
+{
+    let mut last = array.get(&index, 0)?;
+    for _ in 0..SET_READS {
+        let set = array.get(&index, 0)?;
+        if set.lock == 0 && set == last {
+            break;
+        }
+        last = set;
+    }
+    Ok(last)
+}
+
+fn live<T>(ways: [T; WAYS], last_seen_ns: impl Fn(&T) -> u64) -> impl Iterator<Item = (usize, T)> {
+    ways.into_iter().enumerate().filter(move |(_, flow)| last_seen_ns(flow) != 0)
+}
+
+/// How long a slot of parameters rests before it is written again: no program, which runs for microseconds and with soft
+/// interrupts off, reads one for that long.
+const REST_NS: u64 = 1_000_000_000;
+
+/// Waits until every program that may still use the old parameters has ended: `MEMBARRIER_CMD_GLOBAL` is a
+/// `synchronize_rcu` (kernel/sched/membarrier.c), and programs run inside RCU read sections.
+fn wait_for_programs() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: the system call takes three numbers. Where it is not there, the next change comes much later than any
+    // program's few microseconds anyway.
+    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_powers_of_two_of_sets() {
+        assert_eq!([1, 8, 9, 65_536, u32::MAX].map(sets), [1, 1, 2, 8_192, 131_072]);
+    }
+}

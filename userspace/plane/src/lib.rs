@@ -1,0 +1,12 @@
+//! The data plane in the kernel: the eBPF object, its maps by type, attaching it to interfaces, its event log and its pacer.
+//!
+//! What is attached outlives the process that attached it: [`attach`] finds it again.
+
+pub mod attach;
+pub mod dataplane;
+mod error;
+pub mod events;
+pub mod object;
+pub mod pacer;
+
+pub use error::Error;

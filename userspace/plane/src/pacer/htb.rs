@@ -1,0 +1,280 @@
+//! The HTB pacer's loop: a class for every QP that was cut, its rate kept current.
+//!
+//! The reaction point tells which flow a CNP has cut, and the loop sets that class's rate at once. Between cuts a rate changes
+//! by the flow's timer and byte counter, at times that the last look at it tells: then it is read again. One back at the line
+//! rate is left alone until its next cut. A tick reads so many at most, those first that have waited longest.
+
+use std::collections::{BTreeSet, HashMap};
+use std::mem;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::hooks::htb_minor;
+use dcqcn_common::layout::{Cut, RpFlow};
+use dcqcn_common::params::Params;
+use dcqcn_common::rate::{Due, RateMachine, RpParams};
+use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::{Batch, Handle};
+use dcqcn_support::clock::monotonic_ns;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{HTB_MAJOR, class, port_classes};
+use crate::dataplane::Maps;
+
+/// How often recovering rates are followed at most.
+const TICK: Duration = Duration::from_millis(1);
+const TICK_NS: u64 = 1_000_000;
+/// How many flows are read in a tick, so that it does not take all of its millisecond.
+const READS: usize = 128;
+/// How long a loop without a class waits for a cut.
+const REST: Duration = Duration::from_millis(500);
+/// How often classes that nobody needs any more are given back, and flows looked at that gave theirs back.
+const PRUNE_NS: u64 = 1_000_000_000;
+/// How often the whole table is searched for flows that have no class: those cut while no loop ran, and those whose event
+/// found its ring full.
+const SWEEP_NS: u64 = 10_000_000_000;
+/// A flow that has been silent for so long gives its class back.
+const IDLE_NS: u64 = 30_000_000_000;
+
+/// A flow's class.
+struct Class {
+    id: QpId,
+    place: (u32, usize),
+    rate_bps: u64,
+    /// Its entry in [`HtbPacer::due`]; `u64::MAX` = it has none.
+    due_ns: u64,
+}
+
+/// Keeps the classes of one interface.
+pub struct HtbPacer {
+    netlink: Netlink,
+    maps: Maps,
+    ifindex: u32,
+    mtu_bytes: u32,
+    /// What the port's own classes were last set to; 0 before that.
+    line_bps: u64,
+    classes: HashMap<u32, Class>,
+    /// When the rate of a class can have changed next, CLOCK_MONOTONIC; each class once, or not at all.
+    due: BTreeSet<(u64, u32)>,
+    /// The parameters that this was told from.
+    rp: Option<RpParams>,
+    ticked_ns: u64,
+    /// Flows that gave their class back when they fell silent: they get it again when they send.
+    silent: HashMap<u32, Class>,
+    swept_ns: u64,
+    pruned_ns: u64,
+}
+
+impl HtbPacer {
+    /// Takes over the classes of an interface that is attached with the HTB pacer.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
+        let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
+        Ok(Self {
+            netlink,
+            maps,
+            ifindex,
+            mtu_bytes,
+            line_bps: 0,
+            classes: HashMap::new(),
+            due: BTreeSet::new(),
+            rp: None,
+            ticked_ns: 0,
+            silent: HashMap::new(),
+            swept_ns: 0,
+            pruned_ns: 0,
+        })
+    }
+
+    /// Waits for a cut, for half a second at most, and brings the classes up to date.
+    ///
+    /// # Errors
+    /// The interface or the maps are gone.
+    pub fn turn(&mut self) -> Result<()> {
+        self.wait()?;
+        let params = self.maps.params()?;
+        let now_ns = monotonic_ns();
+        let mut batch = Batch::new(self.ifindex);
+        self.follow_line(&mut batch, &params);
+        for Cut { set, way } in self.maps.cuts() {
+            if let Some(flow) = self.maps.rp_flow(set, way as usize)? {
+                self.follow(&mut batch, &params, now_ns, (set, way as usize), flow);
+            }
+        }
+        if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
+            self.swept_ns = now_ns;
+            self.sweep(&mut batch, &params, now_ns)?;
+        } else if now_ns.saturating_sub(self.ticked_ns) >= TICK_NS {
+            self.tick(&mut batch, &params, now_ns)?;
+        }
+        if now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS {
+            self.pruned_ns = now_ns;
+            self.prune(&mut batch, &params, now_ns)?;
+        }
+        if !batch.is_empty() {
+            self.netlink.commit(batch).context("cannot set the rates of the HTB classes")?;
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<()> {
+        let mut fds = [PollFd::new(self.maps.cuts_fd(), PollFlags::POLLIN)];
+        // The first look finds what was cut while nobody looked.
+        let time = match (self.swept_ns, self.due.first()) {
+            (0, _) => Duration::ZERO,
+            (_, None) => REST,
+            (_, Some((due_ns, _))) => {
+                Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, REST)
+            }
+        };
+        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(error) => Err(error).context("cannot wait for the data plane"),
+        }
+    }
+
+    /// Holds the port to the rate of its line, should that have been set to another.
+    fn follow_line(&mut self, batch: &mut Batch, params: &Params) {
+        let line_bps = params.config.line_rate_bps();
+        if line_bps != 0 && line_bps != self.line_bps {
+            for class in port_classes(line_bps, self.mtu_bytes) {
+                batch.replace_htb_class(&class);
+            }
+            self.line_bps = line_bps;
+        }
+    }
+
+    /// Gives a flow that has been cut its class, or the class its new rate.
+    fn follow(
+        &mut self,
+        batch: &mut Batch,
+        params: &Params,
+        now_ns: u64,
+        place: (u32, usize),
+        mut flow: RpFlow,
+    ) {
+        let Some(minor) = htb_minor(place.0, place.1) else {
+            return;
+        };
+        if flow.machine.active == 0 {
+            return;
+        }
+        flow.machine.advance(&params.rp, now_ns);
+        let mut rate_bps = flow.machine.rate_bps;
+        let due_ns = next_change_ns(&flow.machine, &params.rp, now_ns);
+        let old = self.classes.remove(&minor);
+        if let Some(old) = &old {
+            self.due.remove(&(old.due_ns, minor));
+        }
+        // A tenth of a percent is less than the kernel's own rounding of bursts.
+        match old.filter(|class| class.id == flow.id) {
+            Some(class) if class.rate_bps.abs_diff(rate_bps) <= rate_bps / 1_000 => rate_bps = class.rate_bps,
+            _ => batch.replace_htb_class(&class(handle(minor), rate_bps, self.mtu_bytes)),
+        }
+        if due_ns != u64::MAX {
+            self.due.insert((due_ns, minor));
+        }
+        self.classes.insert(minor, Class { id: flow.id, place, rate_bps, due_ns });
+    }
+
+    /// Looks at the flows whose rate can have changed, as many as a tick has time for.
+    fn tick(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+        self.ticked_ns = now_ns;
+        if self.rp != Some(params.rp) {
+            // Other periods: nothing that was told from the old ones holds.
+            self.rp = Some(params.rp);
+            self.due.clear();
+            for (minor, class) in &mut self.classes {
+                class.due_ns = 0;
+                self.due.insert((0, *minor));
+            }
+        }
+        for _ in 0..READS {
+            let Some(&(due_ns, minor)) = self.due.first().filter(|(due_ns, _)| *due_ns <= now_ns) else {
+                break;
+            };
+            let Some(class) = self.classes.get_mut(&minor) else {
+                self.due.remove(&(due_ns, minor));
+                continue;
+            };
+            let place = class.place;
+            // Unless it is found to have another: a flow that is gone is left to the next pruning.
+            class.due_ns = u64::MAX;
+            self.due.remove(&(due_ns, minor));
+            if let Some(flow) = self.maps.rp_flow(place.0, place.1)? {
+                self.follow(batch, params, now_ns, place, flow);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the whole table.
+    fn sweep(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+        for index in 0..=params.port.rp_set_mask {
+            for (way, flow) in self.maps.rp_set(index)?.ways.into_iter().enumerate() {
+                if flow.last_seen_ns != 0 && !is_idle(&flow, now_ns) {
+                    self.follow(batch, params, now_ns, (index, way), flow);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the classes of flows that are silent, or gone, and gives those that speak again theirs.
+    fn prune(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+        for (minor, class) in mem::take(&mut self.silent) {
+            match self.flow_of(&class)? {
+                Some(flow) if is_idle(&flow, now_ns) => _ = self.silent.insert(minor, class),
+                Some(flow) => self.follow(batch, params, now_ns, class.place, flow),
+                None => {}
+            }
+        }
+        for (minor, class) in mem::take(&mut self.classes) {
+            let flow = self.flow_of(&class)?;
+            if flow.is_some_and(|flow| !is_idle(&flow, now_ns)) {
+                self.classes.insert(minor, class);
+                continue;
+            }
+            batch.delete_class(handle(minor));
+            self.due.remove(&(class.due_ns, minor));
+            if flow.is_some() {
+                self.silent.insert(minor, class);
+            }
+        }
+        Ok(())
+    }
+
+    /// The flow a class was made for, if it is still there.
+    fn flow_of(&self, class: &Class) -> Result<Option<RpFlow>> {
+        let flow = self.maps.rp_flow(class.place.0, class.place.1)?;
+        Ok(flow.filter(|flow| flow.id == class.id && flow.machine.active != 0))
+    }
+}
+
+/// When the rate of a machine that was advanced to `now_ns` can change next but for a CNP; `u64::MAX` = never. A byte counter
+/// moves no faster than the rate allows.
+fn next_change_ns(machine: &RateMachine, rp: &RpParams, now_ns: u64) -> u64 {
+    let Due { cut_ns, increase_ns, .. } = machine.due(rp, now_ns);
+    let is_at_line = machine.rate_bps >= rp.line_rate_bps;
+    let left_bytes = rp.byte_reset_bytes.saturating_sub(machine.bytes);
+    let bytes_ns = (rp.byte_reset_bytes != 0 && !is_at_line)
+        .then(|| left_bytes.saturating_mul(8_000_000_000).checked_div(machine.rate_bps))
+        .flatten()
+        .map(|after_ns| now_ns.saturating_add(after_ns));
+    let next_ns = [cut_ns, increase_ns.filter(|_| !is_at_line), bytes_ns].into_iter().flatten().min();
+    next_ns.map_or(u64::MAX, |next_ns| next_ns.max(now_ns.saturating_add(TICK_NS)))
+}
+
+/// Silent for so long that its class serves nobody.
+const fn is_idle(flow: &RpFlow, now_ns: u64) -> bool {
+    now_ns.saturating_sub(flow.last_seen_ns) >= IDLE_NS
+}
+
+/// The class a flow's packets name in `skb->priority`; `htb_minor` keeps it in 16 bits.
+fn handle(minor: u32) -> Handle {
+    Handle((u32::from(HTB_MAJOR) << 16) | minor)
+}

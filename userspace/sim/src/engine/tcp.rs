@@ -1,0 +1,446 @@
+//! TCP-like background flows: the window laws of CUBIC (RFC 9438) and DCTCP (RFC 8257) over a simple sender.
+//!
+//! Every segment is acknowledged on its own, at once, with its mark. The path keeps packets in order, so a transmission
+//! is lost when three later ones have arrived (the threshold of RFC 5681 and RFC 6675); it counts as in flight no more and
+//! is sent again. Slow start without HyStart++, initial window of 10 segments (RFC 6928), no pacing, timeouts of
+//! RFC 6298 with the scenario's floor.
+
+use std::collections::VecDeque;
+
+use super::packet::Packet;
+use crate::{FlowCounters, TcpGroup, TcpLaw};
+
+/// CUBIC: C, in segments per s³.
+const CUBIC_C: f64 = 0.4;
+/// CUBIC: multiplicative decrease.
+const CUBIC_BETA: f64 = 0.7;
+/// DCTCP: gain g.
+const DCTCP_GAIN: f64 = 1.0 / 16.0;
+/// Transmissions that must arrive after one that is then taken as lost.
+const REORDERING: u64 = 3;
+/// Smallest window, in segments.
+const MIN_WINDOW: f64 = 2.0;
+/// Largest backoff of the timeout: 2^6.
+const MAX_BACKOFF: u32 = 6;
+
+/// A TCP flow.
+#[derive(Debug)]
+pub(super) struct Tcp {
+    /// Index of its group.
+    pub(super) group: u32,
+    /// Index of its sender.
+    pub(super) sender: u32,
+    /// Class.
+    pub(super) class: u8,
+    /// It waits for its link or is on it.
+    pub(super) queued: bool,
+    law: TcpLaw,
+    ect: bool,
+    active: bool,
+    timer_is_set: bool,
+    payload_bytes: u16,
+    frame_bytes: u16,
+
+    /// Window, in segments.
+    window: f64,
+    slow_start_threshold: f64,
+    max_window: f64,
+    /// Number of the oldest transmission in `in_flight`.
+    first: u64,
+    /// When each transmission left; `None`: it has arrived.
+    in_flight: VecDeque<Option<u64>>,
+    unacknowledged: u64,
+    to_retransmit: u64,
+    /// The window was full when the last transmission before this one left; it grows only if it limits the sender.
+    full_until: u64,
+    /// No second reduction before a transmission from here on has arrived.
+    reduced_until: u64,
+
+    cubic: Cubic,
+    dctcp: Dctcp,
+
+    smoothed_rtt_ns: f64,
+    rtt_variation_ns: f64,
+    min_rto_ns: u64,
+    backoff: u32,
+    progress_ns: u64,
+
+    /// Statistics since they began.
+    pub(super) counters: FlowCounters,
+    /// Payload acknowledged, over the whole time.
+    pub(super) delivered_bytes: u64,
+}
+
+/// Between two reductions of CUBIC.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cubic {
+    epoch_ns: Option<u64>,
+    max_window: f64,
+    prior_window: f64,
+    k_s: f64,
+    reno_window: f64,
+}
+
+/// The estimator of DCTCP.
+#[derive(Clone, Copy, Debug)]
+struct Dctcp {
+    alpha: f64,
+    acked: u64,
+    marked: u64,
+    window_end: u64,
+}
+
+impl Tcp {
+    /// A flow of `group` that has not started.
+    pub(super) fn new(group: u32, sender: u32, spec: &TcpGroup) -> Self {
+        Self {
+            group,
+            sender,
+            class: spec.class,
+            queued: false,
+            law: spec.law,
+            ect: spec.ecn || spec.law == TcpLaw::Dctcp,
+            active: false,
+            timer_is_set: false,
+            // Together a frame of at most 9216 bytes.
+            payload_bytes: spec.payload_bytes as u16,
+            frame_bytes: (spec.payload_bytes + spec.header_bytes) as u16,
+            window: 10.0,
+            slow_start_threshold: f64::INFINITY,
+            max_window: (spec.max_window_bytes / u64::from(spec.payload_bytes)).max(1) as f64,
+            first: 0,
+            in_flight: VecDeque::new(),
+            unacknowledged: 0,
+            to_retransmit: 0,
+            full_until: 0,
+            reduced_until: 0,
+            cubic: Cubic::default(),
+            // Alpha begins at 1, as in Linux.
+            dctcp: Dctcp { alpha: 1.0, acked: 0, marked: 0, window_end: 0 },
+            smoothed_rtt_ns: 0.0,
+            rtt_variation_ns: 0.0,
+            min_rto_ns: spec.min_rto_ns,
+            backoff: 0,
+            progress_ns: 0,
+            counters: FlowCounters::default(),
+            delivered_bytes: 0,
+        }
+    }
+
+    /// Starts or stops sending new data.
+    pub(super) const fn set_active(&mut self, active: bool) {
+        self.active = active;
+    }
+
+    /// Whether the window lets a segment go, and there is one.
+    #[inline]
+    pub(super) fn can_send(&self) -> bool {
+        (self.active || self.to_retransmit != 0) && self.has_room()
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        (self.unacknowledged as f64) < self.window.min(self.max_window).floor()
+    }
+
+    /// The next segment, which leaves now.
+    #[inline]
+    pub(super) fn next_packet(&mut self, number: u32, now_ns: u64) -> Option<Packet> {
+        if !self.can_send() {
+            return None;
+        }
+        if self.unacknowledged == 0 {
+            self.progress_ns = now_ns;
+        }
+        let sequence = self.next_sequence();
+        self.in_flight.push_back(Some(now_ns));
+        self.unacknowledged += 1;
+        if !self.has_room() {
+            self.full_until = self.next_sequence();
+        }
+        self.counters.sent_packets += 1;
+        if self.to_retransmit != 0 {
+            self.to_retransmit -= 1;
+            self.counters.retransmitted_packets += 1;
+        }
+        Some(Packet::new(number, sequence, self.frame_bytes, self.class, self.ect, true))
+    }
+
+    fn next_sequence(&self) -> u64 {
+        self.first + self.in_flight.len() as u64
+    }
+
+    /// Transmission `sequence` has arrived, `marked` or not.
+    #[inline]
+    pub(super) fn on_ack(&mut self, now_ns: u64, sequence: u64, marked: bool) {
+        let Some(index) = sequence.checked_sub(self.first) else {
+            // Taken as lost by a timeout; its retransmission counts.
+            return;
+        };
+        let Some(sent_ns) = self.in_flight.get_mut(index as usize).and_then(Option::take) else {
+            return;
+        };
+        self.unacknowledged -= 1;
+        self.progress_ns = now_ns;
+        self.backoff = 0;
+        self.counters.bytes += u64::from(self.payload_bytes);
+        self.delivered_bytes += u64::from(self.payload_bytes);
+        self.measure((now_ns - sent_ns) as f64);
+
+        let mut lost = 0;
+        while let Some(&oldest) = self.in_flight.front() {
+            if oldest.is_some() {
+                if sequence < self.first + REORDERING {
+                    break;
+                }
+                lost += 1;
+            }
+            self.in_flight.pop_front();
+            self.first += 1;
+        }
+        self.unacknowledged -= lost;
+        self.to_retransmit += lost;
+
+        if self.law == TcpLaw::Dctcp {
+            self.estimate(sequence, marked);
+        }
+        if (lost != 0 || marked) && sequence >= self.reduced_until {
+            self.reduced_until = self.next_sequence();
+            self.reduce(lost != 0);
+        } else if !marked && sequence < self.full_until && sequence >= self.reduced_until {
+            self.grow(now_ns);
+        }
+    }
+
+    fn measure(&mut self, rtt_ns: f64) {
+        if self.smoothed_rtt_ns == 0.0 {
+            self.smoothed_rtt_ns = rtt_ns;
+            self.rtt_variation_ns = rtt_ns / 2.0;
+        } else {
+            let error_ns = (self.smoothed_rtt_ns - rtt_ns).abs();
+            self.rtt_variation_ns += (error_ns - self.rtt_variation_ns) / 4.0;
+            self.smoothed_rtt_ns += (rtt_ns - self.smoothed_rtt_ns) / 8.0;
+        }
+    }
+
+    /// DCTCP, RFC 8257 §3.3: once per window alpha moves towards the share of marked segments.
+    fn estimate(&mut self, sequence: u64, marked: bool) {
+        let next = self.next_sequence();
+        let dctcp = &mut self.dctcp;
+        dctcp.acked += 1;
+        dctcp.marked += u64::from(marked);
+        if sequence >= dctcp.window_end {
+            let share = dctcp.marked as f64 / dctcp.acked as f64;
+            dctcp.alpha += DCTCP_GAIN * (share - dctcp.alpha);
+            *dctcp = Dctcp { alpha: dctcp.alpha, acked: 0, marked: 0, window_end: next };
+        }
+    }
+
+    fn reduce(&mut self, by_loss: bool) {
+        let window = self.window;
+        let factor = match self.law {
+            TcpLaw::Cubic => CUBIC_BETA,
+            TcpLaw::Dctcp if by_loss => 0.5,
+            TcpLaw::Dctcp => 1.0 - self.dctcp.alpha / 2.0,
+        };
+        self.window = (window * factor).max(MIN_WINDOW);
+        self.slow_start_threshold = self.window;
+        self.cubic.lose(window);
+    }
+
+    fn grow(&mut self, now_ns: u64) {
+        if self.window < self.slow_start_threshold {
+            self.window += 1.0;
+        } else {
+            self.window = match self.law {
+                TcpLaw::Cubic => self.cubic.grow(now_ns, self.window, self.smoothed_rtt_ns),
+                TcpLaw::Dctcp => self.window + 1.0 / self.window,
+            };
+        }
+        self.window = self.window.min(self.max_window);
+    }
+
+    fn timeout_ns(&self) -> u64 {
+        let rto_ns = (self.smoothed_rtt_ns + 4.0 * self.rtt_variation_ns) as u64;
+        rto_ns.max(self.min_rto_ns) << self.backoff
+    }
+
+    /// When to look at the retransmission timer, if that is not settled yet; a segment has just been sent.
+    #[inline]
+    pub(super) fn set_timer(&mut self, now_ns: u64) -> Option<u64> {
+        if self.timer_is_set {
+            return None;
+        }
+        self.timer_is_set = true;
+        Some(now_ns + self.timeout_ns())
+    }
+
+    /// The timer's event: when to look again, if at all.
+    pub(super) fn on_timer(&mut self, now_ns: u64) -> Option<u64> {
+        self.timer_is_set = false;
+        if self.unacknowledged == 0 {
+            return None;
+        }
+        if now_ns >= self.progress_ns + self.timeout_ns() {
+            self.counters.timeouts += 1;
+            self.first = self.next_sequence();
+            self.in_flight.clear();
+            self.to_retransmit += self.unacknowledged;
+            self.unacknowledged = 0;
+            self.reduced_until = self.first;
+            self.reduce(true);
+            self.window = 1.0;
+            self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
+            return None;
+        }
+        self.timer_is_set = true;
+        Some(self.progress_ns + self.timeout_ns())
+    }
+
+    /// Window over smoothed round-trip time; 0 before the first acknowledgement.
+    pub(super) fn rate_bps(&self) -> u64 {
+        if self.smoothed_rtt_ns == 0.0 {
+            return 0;
+        }
+        let window = self.window.min(self.max_window).floor();
+        (window * f64::from(self.frame_bytes) * 8e9 / self.smoothed_rtt_ns) as u64
+    }
+}
+
+impl Cubic {
+    /// RFC 9438 §4.6 and §4.7: a reduction from `window`, with fast convergence.
+    fn lose(&mut self, window: f64) {
+        self.max_window = if window < self.max_window { window * (1.0 + CUBIC_BETA) / 2.0 } else { window };
+        self.prior_window = window;
+        self.epoch_ns = None;
+    }
+
+    /// RFC 9438 §4.2 to §4.5: the window after one more acknowledged segment in congestion avoidance.
+    fn grow(&mut self, now_ns: u64, window: f64, rtt_ns: f64) -> f64 {
+        let epoch_ns = match self.epoch_ns {
+            Some(epoch_ns) => epoch_ns,
+            None => {
+                self.epoch_ns = Some(now_ns);
+                self.max_window = self.max_window.max(window);
+                self.k_s = ((self.max_window - window) / CUBIC_C).cbrt();
+                self.reno_window = window;
+                now_ns
+            }
+        };
+        let elapsed_s = (now_ns - epoch_ns) as f64 / 1e9;
+        let curve = |t_s: f64| CUBIC_C * (t_s - self.k_s).powi(3) + self.max_window;
+        // α_cubic, which makes the Reno-friendly window as aggressive as Reno's until it has regained what was lost.
+        let alpha = if self.reno_window < self.prior_window {
+            3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA)
+        } else {
+            1.0
+        };
+        let reno_window = self.reno_window + alpha / window;
+        let target = curve(elapsed_s + rtt_ns / 1e9).clamp(window, 1.5 * window);
+        let next = if curve(elapsed_s) < reno_window {
+            reno_window.max(window)
+        } else {
+            window + (target - window) / window
+        };
+        self.reno_window = reno_window;
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Long enough for CUBIC's own curve to be above the Reno-friendly window.
+    const RTT_NS: u64 = 100_000_000;
+    const MIN_RTO_NS: u64 = 400_000_000;
+
+    /// Rounds of one round-trip time each, in which a whole window is sent and then acknowledged.
+    fn rounds(tcp: &mut Tcp, now_ns: &mut u64, rounds: u32, marked: impl Fn(u64) -> bool) {
+        for _ in 0..rounds {
+            let mut sent = Vec::new();
+            while let Some(packet) = tcp.next_packet(0, *now_ns) {
+                sent.push(packet.sequence);
+            }
+            *now_ns += RTT_NS;
+            sent.into_iter().for_each(|sequence| tcp.on_ack(*now_ns, sequence, marked(sequence)));
+        }
+    }
+
+    fn tcp(law: TcpLaw) -> Tcp {
+        let mut tcp = Tcp::new(
+            0,
+            0,
+            &TcpGroup {
+                max_window_bytes: 1_000_000_000,
+                min_rto_ns: MIN_RTO_NS,
+                ..TcpGroup::bulk("", 1, law)
+            },
+        );
+        tcp.set_active(true);
+        tcp
+    }
+
+    #[test]
+    fn the_window_doubles_in_slow_start() {
+        let (mut tcp, mut now_ns) = (tcp(TcpLaw::Cubic), 0);
+        rounds(&mut tcp, &mut now_ns, 3, |_| false);
+        assert_eq!((tcp.window, tcp.unacknowledged), (80.0, 0));
+        assert_eq!(tcp.counters.bytes, 70 * 1_460);
+    }
+
+    /// RFC 9438 §4.2: K = ∛(W_max (1 − β) / C) after a loss at W_max the window is W_max again.
+    #[test]
+    fn cubic_is_back_at_its_window_after_k() {
+        let (mut tcp, mut now_ns) = (tcp(TcpLaw::Cubic), 0);
+        tcp.window = 1_000.0;
+        tcp.reduce(true);
+        assert_eq!(tcp.window, 700.0);
+        let k_s = (1_000.0_f64 * 0.3 / 0.4).cbrt();
+        let windows = [0.25, 0.5, 1.0, 1.25].map(|share| {
+            while (now_ns as f64) < share * k_s * 1e9 {
+                rounds(&mut tcp, &mut now_ns, 1, |_| false);
+            }
+            (tcp.window, 0.4 * ((share - 1.0) * k_s).powi(3) + 1_000.0)
+        });
+        for (window, expected) in windows {
+            assert!((window - expected).abs() < 0.01 * expected, "{windows:?}");
+        }
+    }
+
+    #[test]
+    fn dctcp_learns_the_share_of_marks_and_cuts_by_half_of_it() {
+        let (mut tcp, mut now_ns) = (tcp(TcpLaw::Dctcp), 0);
+        rounds(&mut tcp, &mut now_ns, 200, |sequence| sequence % 4 == 0);
+        assert!((0.15..0.4).contains(&tcp.dctcp.alpha), "{}", tcp.dctcp.alpha);
+        tcp.window = 100.0;
+        let alpha = tcp.dctcp.alpha;
+        tcp.reduce(false);
+        assert_eq!(tcp.window, 100.0 * (1.0 - alpha / 2.0));
+    }
+
+    #[test]
+    fn three_later_arrivals_mean_a_loss_and_a_timeout_means_all() {
+        let (mut tcp, mut now_ns) = (tcp(TcpLaw::Cubic), 0);
+        let sent: Vec<_> = std::iter::from_fn(|| tcp.next_packet(0, 0)).collect();
+        assert_eq!(sent.len(), 10);
+        now_ns += RTT_NS;
+        for sequence in [1, 2] {
+            tcp.on_ack(now_ns, sequence, false);
+        }
+        assert_eq!(tcp.to_retransmit, 0);
+        tcp.on_ack(now_ns, 3, false);
+        assert_eq!((tcp.to_retransmit, tcp.unacknowledged, tcp.first), (1, 6, 4));
+        assert!(tcp.window < 10.0);
+
+        let at_ns = tcp.set_timer(now_ns);
+        assert_eq!((tcp.set_timer(now_ns), at_ns), (None, Some(now_ns + MIN_RTO_NS)));
+        assert_eq!(tcp.on_timer(now_ns + MIN_RTO_NS), None);
+        assert_eq!((tcp.to_retransmit, tcp.unacknowledged, tcp.window), (7, 0, 1.0));
+        // An acknowledgement of what was given up counts nothing: the data is sent again.
+        let before = tcp.counters;
+        tcp.on_ack(now_ns + MIN_RTO_NS + 1, 5, false);
+        assert_eq!(tcp.counters, before);
+        assert!(tcp.next_packet(0, now_ns + MIN_RTO_NS + 1).is_some_and(|packet| packet.sequence == 10));
+    }
+}

@@ -1,0 +1,428 @@
+//! Small simulations whose outcome is known.
+
+use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, Config, RP_VARIANT_FIRMWARE};
+use dcqcn_params::Profile;
+
+use super::*;
+use crate::{Marking, Pfc, Schedule, SeriesRequest, SizeWeight, TcpGroup, TcpLaw};
+
+const GBIT: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
+/// Link of most tests: a frame of 1000 bytes takes 800 ns.
+const LINK_BPS: u64 = 10 * GBIT;
+
+/// `flows` bulk flows with packets of the fluid model (1000 bytes, no headers), for 10 ms of which all counts.
+fn scenario(flows: u32) -> Scenario {
+    let mut scenario = Scenario::new(LINK_BPS, Config::DEFAULT);
+    scenario.duration_ns = 10 * MS;
+    scenario.stats_from_ns = 0;
+    scenario.roce.push(roce(flows));
+    scenario
+}
+
+fn roce(flows: u32) -> RoceGroup {
+    RoceGroup { payload_bytes: 1_000, header_bytes: 0, ..RoceGroup::bulk("roce", flows) }
+}
+
+fn tcp(flows: u32, law: TcpLaw) -> TcpGroup {
+    TcpGroup { payload_bytes: 1_000, header_bytes: 0, min_rto_ns: MS, ..TcpGroup::bulk("tcp", flows, law) }
+}
+
+fn outcome(scenario: &Scenario) -> Outcome {
+    let outcome = run(scenario, &mut |_| ControlFlow::Continue(())).unwrap();
+    let Counters { sent_packets, received_packets, dropped_packets, in_flight_packets, .. } =
+        outcome.counters;
+    assert_eq!(
+        sent_packets,
+        received_packets + dropped_packets + in_flight_packets,
+        "every packet is somewhere"
+    );
+    outcome
+}
+
+fn close(value: f64, expected: f64, tolerance: f64) {
+    assert!((value - expected).abs() <= tolerance * expected, "{value} is not {expected}");
+}
+
+/// RoCE, CUBIC, DCTCP, losses, PFC and marks at once.
+fn everything() -> Scenario {
+    let mut s = scenario(3);
+    s.duration_ns = 4 * MS;
+    s.buffer_bytes = 150_000;
+    s.marking = Marking::Enqueue;
+    s.classes[3].pfc = Some(Pfc { xoff_bytes: 90_000, xon_bytes: 60_000 });
+    s.roce[0].start_jitter_ns = 50_000;
+    let sizes = vec![SizeWeight { bytes: 2_500, weight: 3 }, SizeWeight { bytes: 70_000, weight: 1 }];
+    let work = Work::Messages { sizes, mean_gap_ns: 100_000 };
+    s.roce.push(RoceGroup { flows_per_sender: 2, work, sender_delay_ns: Some(7_000), ..roce(4) });
+    s.tcp.push(TcpGroup { ecn: true, ..tcp(2, TcpLaw::Cubic) });
+    s.tcp.push(TcpGroup { class: 1, ..tcp(1, TcpLaw::Dctcp) });
+    s
+}
+
+#[test]
+fn the_same_scenario_has_the_same_outcome_and_watching_changes_nothing() {
+    let scenario = everything();
+    let first = outcome(&scenario);
+    assert_eq!(outcome(&scenario), first);
+    let counts = first.groups.iter().map(|group| group.totals.bytes);
+    assert!(counts.into_iter().all(|bytes| bytes > 0), "{:?}", first.groups);
+
+    let series = Some(SeriesRequest { interval_ns: 10_000, max_flows: 5 });
+    let watched = outcome(&Scenario { series, ..scenario.clone() });
+    let samples = watched.series.clone().unwrap();
+    assert_eq!((samples.t_ns.len(), samples.flows.len(), samples.groups.len()), (401, 5, 4));
+    assert_eq!(samples.flows[0].rate_bps.len(), 401);
+    let counters = Counters { events: first.counters.events, ..watched.counters };
+    assert_eq!(Outcome { series: None, counters, ..watched }, first);
+
+    assert_ne!(outcome(&Scenario { seed: 2, ..scenario }), first);
+}
+
+#[test]
+fn one_flow_fills_the_link_and_queues_nothing() {
+    for (rate_bps, header_bytes, overhead_bytes) in
+        [(LINK_BPS, 0, 0), (100 * GBIT, 66, 24), (3 * GBIT, 90, 24)]
+    {
+        let mut s = scenario(1);
+        s.duration_ns = 2 * MS;
+        s.stats_from_ns = MS;
+        (s.port_rate_bps, s.sender_rate_bps) = (rate_bps, rate_bps);
+        s.roce[0].header_bytes = header_bytes;
+        s.config.scalars.wire_overhead_bytes = overhead_bytes;
+        let out = outcome(&s);
+        let share = 1_000.0 / (1_000.0 + f64::from(header_bytes) + overhead_bytes as f64);
+        close(out.groups[0].goodput_bps, rate_bps as f64 * share, 2e-3);
+        close(out.link_utilisation, 1.0, 1e-3);
+        assert!(out.classes[0].queue.max_bytes <= 1_000 + u64::from(header_bytes), "{:?}", out.classes);
+    }
+}
+
+#[test]
+fn a_flow_is_paced_at_its_rate() {
+    let mut s = scenario(1);
+    s.config.scalars.rpg_max_rate_bps = 7 * GBIT;
+    let out = outcome(&s);
+    close(out.groups[0].goodput_bps, 7e9, 1e-3);
+    assert_eq!(out.classes[0].queue.max_bytes, 1_000, "never two packets together");
+    close(out.link_utilisation, 0.7, 1e-3);
+}
+
+#[test]
+fn qps_of_one_sender_share_its_link() {
+    let mut s = scenario(5);
+    s.roce[0].flows_per_sender = 5;
+    s.duration_ns = 4 * MS;
+    let out = outcome(&s);
+    close(out.groups[0].goodput_bps, 1e10, 1e-3);
+    assert!(out.groups[0].jain > 0.999_99, "{}", out.groups[0].jain);
+    assert!(out.classes[0].queue.max_bytes <= 1_000);
+
+    // Their rates sum up to 9 Gb/s, and none loses any of its own by waiting for the others.
+    s.roce[0].flows = 9;
+    s.roce[0].flows_per_sender = 9;
+    s.config.scalars.rpg_max_rate_bps = GBIT;
+    let out = outcome(&s);
+    close(out.groups[0].goodput_bps, 9e9, 2e-3);
+    assert!(out.groups[0].jain > 0.999_99, "{}", out.groups[0].jain);
+}
+
+#[test]
+fn strict_priority_and_weights_share_the_port() {
+    let mut s = scenario(2);
+    s.control = false;
+    s.buffer_bytes = 2_000_000;
+    s.duration_ns = 3 * MS;
+    s.stats_from_ns = MS;
+    s.roce = [(1, 2), (4, 2), (6, 1)].map(|(class, flows)| RoceGroup { class, ..roce(flows) }).to_vec();
+    s.roce[2].stop_ns = Some(2 * MS);
+    s.config.scalars.rpg_max_rate_bps = 4 * GBIT;
+    s.classes[1].schedule = Schedule::Dwrr(7);
+    s.classes[1].limit_bytes = Some(500_000);
+    s.classes[4].schedule = Schedule::Dwrr(3);
+    s.classes[4].limit_bytes = Some(500_000);
+    s.classes[6].schedule = Schedule::Strict;
+    let out = outcome(&s);
+    // Of 10 Gb/s the strict class has its 4 for half of the time, the others 7 : 3 of the rest.
+    let shares: Vec<f64> = out.classes.iter().map(|class| class.tx_share).collect();
+    for (share, expected) in shares.iter().zip([0.8 * 0.7, 0.8 * 0.3, 0.2]) {
+        close(*share, expected, 1e-2);
+    }
+    assert!(out.classes[2].queue.max_bytes <= 1_000, "{:?}", out.classes[2]);
+    assert!(out.classes[0].dropped_packets > 0 && out.classes[0].queue.max_bytes <= 500_000);
+}
+
+#[test]
+fn after_tail_drop_every_byte_arrives_in_order() {
+    let mut s = scenario(4);
+    s.control = false;
+    s.buffer_bytes = 50_000;
+    s.roce[0].work = Work::Once { bytes: 1_000_300 };
+    s.roce[0].retransmit_timeout_ns = 200_000;
+    s.duration_ns = 60 * MS;
+    let out = outcome(&s);
+    for flow in &out.flows {
+        assert_eq!((flow.counters.bytes, flow.counters.messages), (1_000_300, 1), "{flow:?}");
+        assert!(flow.completed_ns.is_some());
+        assert!(flow.counters.retransmitted_packets > 0, "{flow:?}");
+        assert_eq!(flow.counters.sent_packets, 1_001 + flow.counters.retransmitted_packets);
+    }
+    assert!(out.groups[0].totals.naks > 0 && out.groups[0].totals.timeouts > 0, "{:?}", out.groups[0]);
+    assert_eq!(out.groups[0].totals.dropped_packets, out.classes[0].dropped_packets);
+    assert_eq!(out.counters.in_flight_packets, 0);
+    assert!(
+        out.groups[0].fct.is_some_and(|fct| fct.count == 4 && fct.max_ns > 3_200_000),
+        "{:?}",
+        out.groups[0]
+    );
+}
+
+#[test]
+fn pfc_with_headroom_loses_nothing_and_lets_go() {
+    let mut s = scenario(4);
+    s.control = false;
+    s.buffer_bytes = 100_000;
+    s.classes[3].pfc = Some(Pfc { xoff_bytes: 60_000, xon_bytes: 40_000 });
+    let out = outcome(&s);
+    let class = &out.classes[0];
+    // Four senders go on for two delays (2 us), 2500 bytes each, and end the packet they are at.
+    assert!(class.pauses > 10 && class.queue.max_bytes <= 60_000 + 4 * 4_000, "{class:?}");
+    assert_eq!((class.dropped_packets, out.groups[0].totals.retransmitted_packets), (0, 0));
+    assert!(class.paused_ns > 0 && class.paused_ns < s.duration_ns);
+    close(out.link_utilisation, 1.0, 1e-2);
+    assert!(out.groups[0].jain > 0.999, "{}", out.groups[0].jain);
+
+    s.classes[3].pfc = None;
+    assert!(outcome(&s).classes[0].dropped_packets > 0);
+}
+
+#[test]
+fn wred_marks_nothing_up_to_kmin_and_everything_above_kmax() {
+    for marking in [Marking::Enqueue, Marking::Dequeue] {
+        let mut s = scenario(2);
+        s.control = false;
+        s.marking = marking;
+        s.duration_ns = 2 * MS;
+        s.buffer_bytes = 100_000;
+        (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (100_000, 100_000);
+        assert_eq!(outcome(&s).classes[0].marked_packets, 0);
+
+        // The queue fills up within 80 us and stays full: from then on everything is marked.
+        (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (50_000, 50_000);
+        s.stats_from_ns = MS;
+        let class = outcome(&s).classes[0];
+        assert!(class.marked_packets + 1 >= class.tx_packets && class.tx_packets > 1_000, "{class:?}");
+
+        s.config.wred[3].ecn = 0;
+        assert_eq!(outcome(&s).classes[0].marked_packets, 0);
+    }
+}
+
+#[test]
+fn the_notification_point_keeps_its_interval() {
+    // Four flows of two senders, of which every packet is marked, for 1 ms and more; they are never cut.
+    for (cnp_limit, intervals_at_once) in [(CNP_LIMIT_QP, 4), (CNP_LIMIT_PEER, 2), (CNP_LIMIT_PORT, 1)] {
+        let mut s = scenario(4);
+        s.duration_ns = MS + 100_000;
+        s.buffer_bytes = 10_000_000;
+        s.roce[0].flows_per_sender = 2;
+        s.config.scalars.cnp_limit = cnp_limit;
+        s.config.scalars.rpg_min_dec_fac = 100;
+        (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (0, 0);
+        let out = outcome(&s);
+        let cnps = out.groups[0].totals.cnps;
+        // One per 50 us, or somewhat more: the packet that may cause the next arrives a little later.
+        let expected = intervals_at_once * 22;
+        assert!((expected * 9 / 10..=expected).contains(&cnps), "{cnp_limit}: {cnps} of {expected}");
+    }
+}
+
+#[test]
+fn cnps_need_np_and_rp() {
+    for (control, np_enable, rp_enable) in [(false, 1, 1), (true, 0, 1), (true, 1, 0), (true, 1, 1)] {
+        let mut s = scenario(2);
+        s.duration_ns = 2 * MS;
+        s.control = control;
+        s.config.scalars.np_enable = np_enable;
+        s.config.scalars.rp_enable = rp_enable;
+        let out = outcome(&s);
+        assert_eq!(out.groups[0].totals.cnps > 0, control && np_enable == 1);
+        let slows_down = control && np_enable == 1 && rp_enable == 1;
+        assert_eq!(out.flows.iter().all(|flow| flow.rate_bps < LINK_BPS), slows_down);
+    }
+}
+
+#[test]
+fn flows_converge_to_half_each() {
+    let mut s = scenario(2);
+    (s.port_rate_bps, s.sender_rate_bps) = (40 * GBIT, 40 * GBIT);
+    s.roce[0].payload_bytes = 4_000;
+    s.duration_ns = 50 * MS;
+    s.stats_from_ns = 20 * MS;
+    s.roce[0].flows = 1;
+    s.roce.push(RoceGroup { start_ns: 2 * MS, ..s.roce[0].clone() });
+    let out = outcome(&s);
+    for group in &out.groups {
+        close(group.goodput_bps, 2e10, 0.1);
+    }
+    assert!(out.link_utilisation > 0.97, "{}", out.link_utilisation);
+    assert!(out.convergence_ns.is_some_and(|time_ns| time_ns < 40 * MS), "{:?}", out.convergence_ns);
+    assert_eq!(out.classes[0].dropped_packets, 0);
+
+    s.config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
+    let out = outcome(&s);
+    assert!(out.link_utilisation > 0.9 && out.groups[0].totals.cnps > 0, "{out:?}");
+    close(out.groups[0].goodput_bps, out.groups[1].goodput_bps, 0.25);
+}
+
+/// What soft-RoCE meets: links of a virtual machine, a loop of a millisecond, a buffer of 100 packets.
+#[test]
+fn slow_links_are_full_and_fair_with_a_short_queue() {
+    const KB: u64 = 1_000;
+    for (link_bps, pmax_ppm) in [(10_000_000, 500_000), (40_000_000, 500_000), (100_000_000, 316_228)] {
+        let config = Profile::Lab.config(Some(link_bps)).unwrap();
+        assert_eq!(config.wred[3].pmax_ppm, pmax_ppm);
+        let mut lab = Scenario::new(link_bps, config);
+        (lab.duration_ns, lab.stats_from_ns, lab.buffer_bytes) = (40_000 * MS, 15_000 * MS, 102_400);
+        // As with perftest's `-u 18`.
+        let timeout_ns = 1_000 * MS;
+        let group = RoceGroup { sender_delay_ns: Some(MS / 4), retransmit_timeout_ns: timeout_ns, ..roce(4) };
+        lab.roce.push(group);
+        let settled = outcome(&lab);
+        let (group, queue) = (&settled.groups[0], settled.classes[0].queue);
+        let share = group.goodput_bps / link_bps as f64;
+        assert!(share >= 0.9 && group.jain >= 0.9, "{link_bps}: {share} of the link, Jain {}", group.jain);
+        assert!(queue.p99_bytes < 75 * KB, "{link_bps}: {queue:?}");
+
+        // With the Pmax that 1 Gb/s has, the same flows settle much deeper.
+        let deep = &mut lab.config.wred[3];
+        deep.pmax_ppm = 100_000;
+        let deeper = outcome(&lab).classes[0].queue;
+        assert!(deeper.mean_bytes > 2.0 * queue.mean_bytes, "{link_bps}: {deeper:?} after {queue:?}");
+    }
+}
+
+#[test]
+fn blocks_are_a_closed_loop() {
+    let mut s = scenario(1);
+    s.roce[0].work = Work::Blocks { bytes: 16_000, outstanding: 1 };
+    (s.sender_delay_ns, s.receiver_delay_ns, s.reply_delay_ns) = (3_000, 2_000, 500);
+    let out = outcome(&s);
+    // 16 packets of 0.8 us, the last of them once more at the port, both links there and back, and the answer.
+    let fct_ns = 16 * 800 + 800 + 2 * 5_000 + 500;
+    let fct = out.groups[0].fct.unwrap();
+    assert_eq!(fct.max_ns, fct_ns);
+    close(fct.mean_ns, fct_ns as f64, 1e-9);
+    close(fct.count as f64, 1e7 / fct_ns as f64, 5e-3);
+
+    // More of them fill the link, and take turns then.
+    s.roce[0].work = Work::Blocks { bytes: 16_000, outstanding: 4 };
+    let out = outcome(&s);
+    close(out.groups[0].goodput_bps, 1e10, 5e-3);
+    s.roce[0].stop_ns = Some(5 * MS);
+    close(outcome(&s).groups[0].goodput_bps, 5e9, 2e-2);
+}
+
+#[test]
+fn messages_come_as_often_as_said() {
+    let mut s = scenario(10);
+    let sizes = vec![SizeWeight { bytes: 500, weight: 3 }, SizeWeight { bytes: 10_000, weight: 1 }];
+    s.roce[0].work = Work::Messages { sizes, mean_gap_ns: 100_000 };
+    s.duration_ns = 20 * MS;
+    let out = outcome(&s);
+    let group = &out.groups[0];
+    close(group.totals.messages as f64, 2_000.0, 0.1);
+    // (3 · 500 + 10000) / 4 bytes per flow and 100 us.
+    close(group.goodput_bps, 2_875.0 * 8.0 * 10.0 / 100e-6, 0.15);
+    let [short, long] = [0, 1].map(|i| group.fct_by_size[i].fct.unwrap());
+    assert_eq!(short.count + long.count, group.fct.unwrap().count);
+    close(short.count as f64 / long.count as f64, 3.0, 0.2);
+    assert!(long.p50_ns > short.p50_ns);
+}
+
+#[test]
+fn tcp_fills_a_link() {
+    for (law, ecn, flows) in [
+        (TcpLaw::Cubic, false, 1),
+        (TcpLaw::Cubic, false, 3),
+        (TcpLaw::Cubic, true, 2),
+        (TcpLaw::Dctcp, true, 1),
+        (TcpLaw::Dctcp, true, 3),
+    ] {
+        let mut s = scenario(0);
+        s.roce.clear();
+        s.duration_ns = 20 * MS;
+        s.stats_from_ns = 5 * MS;
+        s.port_rate_bps = 8 * GBIT;
+        (s.sender_delay_ns, s.receiver_delay_ns) = (5_000, 5_000);
+        s.buffer_bytes = 100_000;
+        (s.config.wred[0].kmin_bytes, s.config.wred[0].kmax_bytes) = (30_000, 30_000);
+        s.tcp.push(TcpGroup { ecn, ..tcp(flows, law) });
+        let out = outcome(&s);
+        let class = &out.classes[0];
+        assert!(out.link_utilisation > 0.97, "{law:?} {ecn} {flows}: {out:?}");
+        assert!(out.groups[0].goodput_bps > 7.7e9, "{law:?} {ecn} {flows}: {out:?}");
+        if ecn {
+            assert!(class.marked_packets > 0, "{class:?}");
+        } else {
+            assert!(class.dropped_packets > 0 && class.marked_packets == 0, "{class:?}");
+        }
+        if law == TcpLaw::Dctcp {
+            assert!((20_000.0..50_000.0).contains(&class.queue.mean_bytes), "{class:?}");
+            assert_eq!(class.dropped_packets, 0);
+        }
+    }
+}
+
+#[test]
+fn progress_is_told_and_can_stop() {
+    let mut s = scenario(2);
+    s.duration_ns = 100 * MS;
+    let mut told = Vec::new();
+    let stopped = run(&s, &mut |now_ns| {
+        told.push(now_ns);
+        if told.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(told.is_sorted() && told.len() == 3);
+    assert_eq!(stopped, Err(SimError::Stopped { now_ns: told[2] }));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let refused = |change: fn(&mut Scenario)| {
+        let mut s = everything();
+        change(&mut s);
+        run(&s, &mut |_| ControlFlow::Break(())).unwrap_err().to_string()
+    };
+    for (change, said) in [
+        (
+            (|s| s.duration_ns = 0) as fn(&mut Scenario),
+            "duration = 0ns is out of range: allowed is 1us to 3600s",
+        ),
+        (|s| s.stats_from_ns = s.duration_ns, "stats_from = 4ms is out of range: allowed is 0ns to"),
+        (|s| s.port_rate_bps = 0, "port rate = 0bit is out of range: allowed is 100kbit to 800gbit"),
+        (|s| s.sender_rate_bps = 801 * GBIT, "sender rate = 801gbit"),
+        (|s| s.buffer_bytes = 10, "buffer = 10B is out of range: allowed is 9.216KB to 1GB"),
+        (|s| s.receiver_delay_ns = 2_000 * MS, "receiver delay = 2s"),
+        (|s| s.classes[2].schedule = Schedule::Dwrr(0), "DWRR weight of class 2 = 0"),
+        (|s| s.classes[3].pfc = Some(Pfc { xoff_bytes: 5, xon_bytes: 6 }), "XON of class 3 = 6B"),
+        (|s| s.roce[0].flows_per_sender = 0, "flows per sender of group `roce` = 0"),
+        (|s| s.roce[0].class = 8, "class of group `roce` = 8 is out of range: allowed is 0 to 7"),
+        (|s| s.roce[0].payload_bytes = 9_500, "payload of group `roce` = 9."),
+        (|s| s.roce[0].ack_every = 0, "ack_every of group `roce` = 0"),
+        (|s| s.roce[0].work = Work::Once { bytes: 0 }, "size of group `roce` = 0B"),
+        (
+            |s| s.roce[0].work = Work::Messages { sizes: vec![], mean_gap_ns: 9_999 },
+            "number of message sizes",
+        ),
+        (|s| (s.roce[0].start_ns, s.roce[0].stop_ns) = (MS, Some(0)), "stop of group `roce` = 0ns"),
+        (|s| s.tcp[0].max_window_bytes = 1, "window of group `tcp` = 1B"),
+        (|s| s.roce[0].flows = 1_000_000, "number of flows = 100"),
+        (|s| s.config.scalars.rpg_gd = 9, "rpg_gd = 9 is out of range: allowed is 10 to 15"),
+    ] {
+        let message = refused(change);
+        assert!(message.starts_with(said), "{message}; expected: {said}");
+    }
+    let empty = |s: &mut Scenario| (s.roce, s.tcp) = (Vec::new(), Vec::new());
+    assert!(refused(empty).contains("at least one"));
+}

@@ -1,0 +1,403 @@
+//! The scenario file: TOML with the names and quantities of the flags.
+//!
+//! ```toml
+//! link = "25gbit"
+//! loop-delay = "20us"
+//!
+//! [params]
+//! rpg_ai_rate = "10mbit"
+//!
+//! [[roce]]
+//! flows = 4
+//! ```
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_params::{FileError, FileErrors};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::knobs::SetupError;
+use super::presets::{self, Preset, Setting, Setup};
+use super::scenario::SizeWeight;
+
+/// A complete file with every kind of entry, and what each means.
+pub const EXAMPLE: &str = "\
+# A simulation for `dcqcn sim FILE`. Names and quantities are those of the flags (`dcqcn sim incast --help`), and what
+# is not said has their default; flags on the command line count over the file.
+
+# The network: senders with a link each into a switch, one port of it, one receiver behind.
+link = \"25gbit\"
+loop-delay = \"20us\"       # or `delay`, of each link
+buffer = \"4MB\"
+marking = \"egress\"        # the depth a packet leaves behind decides over its mark
+
+duration = \"200ms\"
+warm-up = \"100ms\"         # left out of the figures
+seed = 1
+
+# Settings of RoCE flows at the top are for every group that does not say its own.
+mtu = \"4KB\"
+
+# DCQCN: a profile, and what differs from it under NVIDIA's names (`dcqcn config example` lists them all).
+profile = \"paper\"
+
+[params]
+rpg_ai_rate = \"10mbit\"
+wred.3.kmin = \"100KB\"
+wred.3.kmax = \"400KB\"
+wred.3.pmax = \"20%\"
+
+# Queues of the port, 0 to 7; DWRR with weight 1 unless said. RoCE is in 3, TCP in 0.
+[class.3]
+weight = 60               # 0: strict priority
+xoff = \"1MB\"              # PFC; 0: none
+[class.0]
+weight = 40
+
+# Flows: data without an end,
+[[roce]]
+name = \"bulk\"
+flows = 4
+
+# reads in a closed loop, by a sender further away,
+[[roce]]
+name = \"reads\"
+flows = 2
+block = \"16KiB\"
+outstanding = 8
+delay = \"10us\"
+start = \"20ms\"
+
+# messages at random times, with the lengths of a file of lines `BYTES,WEIGHT`:
+#[[roce]]
+#name = \"messages\"
+#flows = 10
+#flow-sizes = \"sizes.csv\"
+#load = \"30%\"
+
+# and TCP beside.
+[[tcp]]
+flows = 2
+law = \"cubic\"             # or dctcp
+";
+
+const PARAMS: &str = "params";
+const CLASS: &str = "class";
+const ROCE: &str = "roce";
+const TCP: &str = "tcp";
+const FLOW_SIZES: &str = "flow-sizes";
+
+type Value<'i> = Spanned<DeValue<'i>>;
+
+/// Reads the scenario file `path` on top of the defaults of an incast. File names in it are relative to it.
+///
+/// # Errors
+/// It cannot be read, is not TOML, names what does not exist, or gives a value that is none: each with its line.
+pub fn read(path: &Path) -> Result<Setup> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(parse(&path.display().to_string(), &text, path.parent().unwrap_or(Path::new("")))?)
+}
+
+/// Reads the text of a file called `name`; `base` is where its flow-size files are.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(name: &str, text: &str, base: &Path) -> Result<Setup, FileErrors> {
+    let mut reader = Reader { text, base, setup: Setup::new(Preset::Incast), errors: Vec::new() };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        reader.refuse(error.span().unwrap_or_default(), error.message());
+    }
+    if reader.errors.is_empty() {
+        reader.top(table.get_ref());
+    }
+    let Reader { setup, mut errors, .. } = reader;
+    if errors.is_empty() {
+        return Ok(setup);
+    }
+    errors.sort_by_key(|error| error.line);
+    Err(FileErrors { name: name.to_owned(), errors })
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    base: &'a Path,
+    setup: Setup,
+    errors: Vec<FileError>,
+}
+
+impl Reader<'_> {
+    fn refuse(&mut self, at: Range<usize>, message: impl ToString) {
+        let before = self.text.get(..at.start).unwrap_or(self.text);
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        self.errors.push(FileError { line, message: message.to_string() });
+    }
+
+    fn check(&mut self, at: Range<usize>, result: Result<(), SetupError>) {
+        if let Err(error) = result {
+            self.refuse(at, error);
+        }
+    }
+
+    fn top(&mut self, table: &DeTable<'_>) {
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                PARAMS => self.params("", value),
+                CLASS => self.classes(value),
+                ROCE => self.groups(value, ROCE),
+                // `tcp = 2` is the flag, `[[tcp]]` a group.
+                TCP if value.get_ref().is_array() => self.groups(value, TCP),
+                FLOW_SIZES => self.flow_sizes(value),
+                other => {
+                    let Some(text) = self.scalar(other, value) else { continue };
+                    let result = self.setup.set(other, &text);
+                    self.check(key.span(), result);
+                }
+            }
+        }
+    }
+
+    /// Parameters called `prefix` and the key; `wred.3.kmin` may be written as tables in tables.
+    fn params(&mut self, prefix: &str, value: &Value<'_>) {
+        let Some(table) = value.get_ref().as_table() else {
+            return self.refuse(value.span(), format_args!("`{PARAMS}` is a table: write [{PARAMS}]"));
+        };
+        for (key, value) in table {
+            let name = format!("{prefix}{}", key.get_ref());
+            if value.get_ref().is_table() {
+                self.params(&format!("{name}."), value);
+                continue;
+            }
+            let Some(text) = self.scalar(&name, value) else { continue };
+            let result = self.setup.set(&name, &text);
+            self.check(key.span(), result);
+        }
+    }
+
+    fn classes(&mut self, value: &Value<'_>) {
+        let Some(table) = value.get_ref().as_table() else {
+            return self.refuse(value.span(), "`class` is a table: write [class.3]");
+        };
+        for (number, settings) in table {
+            let class = number.get_ref().parse().ok().filter(|class| *class < CLASSES);
+            let (Some(class), Some(settings)) = (class, settings.get_ref().as_table()) else {
+                let last = CLASSES - 1;
+                self.refuse(
+                    number.span(),
+                    format_args!("class.{}: classes are [class.0] to [class.{last}]", number.get_ref()),
+                );
+                continue;
+            };
+            for (key, value) in settings {
+                let Some(text) = self.scalar(key.get_ref(), value) else { continue };
+                let Some(class) = self.setup.class_mut(class) else { continue };
+                let result = presets::set_class(class, key.get_ref(), &text);
+                self.check(key.span(), result);
+            }
+        }
+    }
+
+    /// `[[roce]]` or `[[tcp]]`.
+    fn groups(&mut self, value: &Value<'_>, kind: &str) {
+        let Some(groups) = value.get_ref().as_array() else {
+            return self.refuse(value.span(), format_args!("`{kind}` is a list of groups: write [[{kind}]]"));
+        };
+        for group in groups.iter() {
+            let Some(table) = group.get_ref().as_table() else {
+                self.refuse(group.span(), format_args!("`{kind}` is a list of groups: write [[{kind}]]"));
+                continue;
+            };
+            self.group(table, kind);
+        }
+    }
+
+    fn group(&mut self, table: &DeTable<'_>, kind: &str) {
+        let mut settings = Vec::new();
+        let mut sizes = Vec::new();
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            let Some(text) = self.scalar(name, value) else { continue };
+            if kind == ROCE && name == FLOW_SIZES {
+                sizes = self.sizes(value.span(), &text);
+                continue;
+            }
+            let checked = match kind {
+                ROCE => Setup::set_roce(&mut self.setup.roce.clone(), name, &text),
+                _ => Setup::set_tcp(&mut self.setup.tcp.clone(), name, &text),
+            };
+            self.check(key.span(), checked);
+            settings.push(Setting { key: name.to_owned(), text });
+        }
+        if kind == ROCE {
+            self.setup.roce_groups.push(presets::Group { settings, sizes });
+        } else {
+            self.setup.tcp_groups.push(settings);
+        }
+    }
+
+    fn flow_sizes(&mut self, value: &Value<'_>) {
+        if let Some(text) = self.scalar(FLOW_SIZES, value) {
+            self.setup.roce.sizes = self.sizes(value.span(), &text);
+        }
+    }
+
+    fn sizes(&mut self, at: Range<usize>, file: &str) -> Vec<SizeWeight> {
+        match flow_sizes(&self.base.join(file)) {
+            Ok(sizes) => sizes,
+            Err(error) => {
+                self.refuse(at, format_args!("{error:#}"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// A value as its text; anything but a string, number or boolean is refused.
+    fn scalar(&mut self, name: &str, value: &Value<'_>) -> Option<String> {
+        let text = match value.get_ref() {
+            DeValue::String(text) => Some(text.to_string()),
+            DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
+            DeValue::Integer(number) => {
+                u64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
+            }
+            DeValue::Float(number) => Some(number.as_str().to_owned()),
+            DeValue::Boolean(switch) => Some(switch.to_string()),
+            DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+        };
+        if text.is_none() {
+            let found = value.get_ref().type_str();
+            self.refuse(value.span(), format_args!("{name} is {found}, not a string, number or boolean"));
+        }
+        text
+    }
+}
+
+/// Reads a flow-size file: lines `BYTES,WEIGHT`, where a length occurs as often as its weight says; blank lines and what
+/// follows `#` do not count.
+///
+/// # Errors
+/// It cannot be read, says nothing, or has a line that is none.
+pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let mut sizes = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let numbers =
+            line.split_once(',').map(|(bytes, weight)| (bytes.trim().parse(), weight.trim().parse()));
+        let Some((Ok(bytes), Ok(weight))) = numbers else {
+            bail!("{name}:{number}: `{line}` is no flow size: write BYTES,WEIGHT, as in `16384,3`");
+        };
+        sizes.push(SizeWeight { bytes, weight });
+    }
+    ensure!(!sizes.is_empty(), "{name} has no flow size: write lines BYTES,WEIGHT, as in `16384,3`");
+    Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::super::scenario::{Schedule, TcpLaw, Work};
+    use super::*;
+
+    fn parse_here(text: &str) -> Result<Setup, FileErrors> {
+        parse("a.toml", text, Path::new(""))
+    }
+
+    #[test]
+    fn the_example_is_read_in_full() {
+        let scenario = parse_here(EXAMPLE).unwrap().scenario(true).unwrap();
+        assert_eq!((scenario.port_rate_bps, scenario.receiver_delay_ns), (25_000_000_000, 5_000));
+        assert_eq!((scenario.buffer_bytes, scenario.stats_from_ns), (4_000_000, 100_000_000));
+        assert_eq!(scenario.config.wred[3].pmax_ppm, 200_000);
+        assert_eq!(scenario.classes[3].schedule, Schedule::Dwrr(60));
+        assert_eq!(scenario.classes[3].pfc.unwrap().xoff_bytes, 1_000_000);
+        let [bulk, reads] = scenario.roce.as_slice() else { panic!("{:?}", scenario.roce) };
+        assert_eq!((bulk.name.as_str(), bulk.flows, &bulk.work), ("bulk", 4, &Work::Bulk));
+        assert_eq!(reads.work, Work::Blocks { bytes: 16_384, outstanding: 8 });
+        assert_eq!((reads.sender_delay_ns, reads.payload_bytes), (Some(10_000), 4_000));
+        assert_eq!((scenario.tcp[0].flows, scenario.tcp[0].law), (2, TcpLaw::Cubic));
+        assert_eq!(scenario.series.unwrap().interval_ns, 100_000);
+    }
+
+    #[test]
+    fn what_the_example_has_as_a_comment_is_right_too() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("sizes.csv"), "# bytes,weight\n1000, 9\n\n1000000,1\n").unwrap();
+        let text: Vec<_> = EXAMPLE
+            .lines()
+            .map(|line| match line.strip_prefix('#') {
+                Some(rest) if !rest.starts_with(' ') => rest,
+                _ => line,
+            })
+            .collect();
+        let setup = parse("a.toml", &text.join("\n"), directory.path()).unwrap();
+        let scenario = setup.scenario(false).unwrap();
+        let Work::Messages { sizes, .. } = &scenario.roce[2].work else { panic!("{:?}", scenario.roce) };
+        assert_eq!(sizes[1], SizeWeight { bytes: 1_000_000, weight: 1 });
+    }
+
+    #[test]
+    fn an_empty_file_is_the_incast() {
+        assert_eq!(parse_here(""), Ok(Setup::new(Preset::Incast)));
+        assert_eq!(parse_here("tcp = 3\nflows = 5").unwrap().tcp.flows, 3);
+    }
+
+    #[test]
+    fn every_error_has_its_line_and_what_was_expected() {
+        let text = "lnk = 1\nflows = 0\n[params]\nrpg_ai_rat = '1mbit'\nwred.9.kmin = 1\n[class.9]\n[class.1]\nwait = 1\n\
+                    [[roce]]\nsize = '5 apples'\nstep = '1ms'\n[[tcp]]\nlaw = 'reno'\nflows = []\n";
+        let refused = parse_here(text).unwrap_err().to_string();
+        let lines: Vec<&str> = refused.lines().collect();
+        for (line, says) in lines.iter().zip([
+            "a.toml:1: unknown setting `lnk`: did you mean `link`?",
+            "a.toml:2: flows = 0 is out of range: allowed is 1 to 100000",
+            "a.toml:4: unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?",
+            "a.toml:5: unknown setting `wred.9.kmin`",
+            "a.toml:6: class.9: classes are [class.0] to [class.7]",
+            "a.toml:8: unknown setting `wait`",
+            "a.toml:10: size = `5 apples`",
+            "a.toml:11: unknown setting `step`",
+            "a.toml:13: law = `reno` is none of the words allowed: write one of `cubic`, `dctcp`",
+            "a.toml:14: flows is array, not a string, number or boolean",
+        ]) {
+            assert!(line.starts_with(says), "{line}\n{says}");
+        }
+        assert_eq!(lines.len(), 10, "{refused}");
+    }
+
+    #[test]
+    fn a_flow_size_file_names_the_bad_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, says) in [
+            ("1000,1\n1KB,2\n", ":2: `1KB,2` is no flow size"),
+            ("", "has no flow size"),
+            ("5\n", ":1: `5` is no flow size: write BYTES,WEIGHT"),
+        ] {
+            fs::write(&file, text).unwrap();
+            let refused = flow_sizes(file.path()).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+        let refused = parse_here("flow-sizes = 'nowhere.csv'").unwrap_err().to_string();
+        assert!(refused.starts_with("a.toml:1: cannot read nowhere.csv"), "{refused}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "\\PC{0,40}", key in "[a-z_.0-9]{1,12}", value in "[0-9a-z\"'\\[\\]{}.,=]{0,12}",
+        ) {
+            let _ = parse_here(&text);
+            let _ = parse_here(&format!("[{key}]\n{key} = {value}\n[[roce]]\n{key} = {value}"));
+        }
+    }
+}

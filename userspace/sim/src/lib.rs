@@ -1,0 +1,19 @@
+//! `dcqcn sim`: a deterministic discrete-event simulator.
+//!
+//! [`run`] makes an [`Outcome`] of a [`Scenario`]: what is modelled, and what is not, is said there. DCQCN itself (marking,
+//! CNP interval, rate machine, pacing) is `dcqcn-common`, the code that runs in the kernel.
+
+mod engine;
+pub mod file;
+pub mod knobs;
+mod outcome;
+pub mod plot;
+pub mod presets;
+pub mod report;
+mod scenario;
+pub mod sweep;
+pub mod sweep_report;
+
+pub use engine::run;
+pub use outcome::*;
+pub use scenario::*;

@@ -1,0 +1,483 @@
+//! Figures of a simulation: for people, as JSON, and as rows of a sweep's table.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use dcqcn_common::params::{Config, Quantity, Unit};
+use dcqcn_model::fluid::{self, FixedPoint};
+use dcqcn_model::trajectory::Settled;
+use dcqcn_model::{cycle, jain_index};
+use dcqcn_params::{Key, word};
+use dcqcn_support::render::{self, Table};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::knobs::ROCE_KNOBS;
+use super::outcome::{ClassOutcome, GroupOutcome, Kind, Outcome, Series};
+use super::presets::{Preset, Setup, roce_class};
+use super::scenario::{Marking, Scenario, Work};
+
+/// One simulation: what was asked for and what came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What it started from.
+    pub preset: &'static str,
+    /// Settings, raw, with their unit in the name; groups of a file may differ from them.
+    pub settings: Map<String, Value>,
+    /// DCQCN parameters that differ from the profile, as they are written.
+    pub parameters: Map<String, Value>,
+    /// What happened.
+    pub outcome: Outcome,
+    /// What the fluid model says, where it applies.
+    pub fixed_point: Option<FixedPoint>,
+    /// The same counted event by event ([`cycle`]), without the model's averaging.
+    pub cycle_fixed_point: Option<FixedPoint>,
+    /// What the fluid model's queue settles into, where it applies; of `stability` only.
+    pub fluid_settled: Option<Settled>,
+    /// How far from steady the bottleneck was; `None` without RoCE.
+    pub oscillation: Option<Oscillation>,
+    /// Shares of the flows between two joins; empty unless flows start at several times.
+    pub stages: Vec<Stage>,
+    /// Time it took to simulate, s. The one figure that two runs do not have in common, with the next.
+    pub wall_seconds: f64,
+    /// Packet hops simulated per second of it.
+    pub hops_per_second: f64,
+}
+
+/// How far from steady the bottleneck was.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Oscillation {
+    /// Standard deviation of the RoCE queue over its mean.
+    pub queue_variation: f64,
+    /// Share of the time in which the port had nothing to send, 0 to 1.
+    pub idle_share: f64,
+    /// Between the 1st and the 99th percentile of the sum of all rates R_C, as a share of the link; `None` if not every
+    /// flow has a time series.
+    pub rate_swing: Option<f64>,
+}
+
+/// What each flow got from one join to the next.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stage {
+    /// When the stage began.
+    pub from_ns: u64,
+    /// When it ended.
+    pub to_ns: u64,
+    /// Mean goodput over its second half, of each flow that had started.
+    pub goodput_bps: Vec<f64>,
+    /// Jain's fairness index of these.
+    pub jain: f64,
+}
+
+impl Report {
+    /// Puts figures together. Takes the time series out of `outcome`: they are long, and have files of their own.
+    #[must_use]
+    pub fn new(setup: &Setup, scenario: &Scenario, mut outcome: Outcome, wall: Duration) -> Self {
+        let series = outcome.series.take();
+        let wall_seconds = wall.as_secs_f64();
+        Self {
+            preset: setup.preset.name(),
+            settings: settings(setup),
+            parameters: parameters(setup),
+            fixed_point: analysed(scenario, fluid::fixed_point),
+            cycle_fixed_point: analysed(scenario, cycle::fixed_point),
+            fluid_settled: (setup.preset == Preset::Stability).then(|| settled(scenario)).flatten(),
+            oscillation: oscillation(scenario, &outcome, series.as_ref()),
+            stages: series.as_ref().map_or_else(Vec::new, |series| stages(scenario, series)),
+            wall_seconds,
+            hops_per_second: outcome.counters.hops as f64 / wall_seconds.max(1e-9),
+            outcome,
+        }
+    }
+
+    /// The class RoCE's first group is in.
+    pub(super) fn roce_class(&self) -> Option<&ClassOutcome> {
+        let group = self.outcome.groups.iter().find(|group| group.kind == Kind::Roce)?;
+        self.outcome.classes.iter().find(|class| class.class == group.class)
+    }
+
+    pub(super) fn goodput_bps(&self, roce: bool) -> f64 {
+        let groups = self.outcome.groups.iter().filter(|group| (group.kind == Kind::Roce) == roce);
+        groups.map(|group| group.goodput_bps).sum()
+    }
+
+    pub(super) fn has(&self, roce: bool) -> bool {
+        self.outcome.groups.iter().any(|group| (group.kind == Kind::Roce) == roce)
+    }
+
+    /// Sum of a counter over the RoCE groups.
+    pub(super) fn total(&self, count: fn(&GroupOutcome) -> u64) -> u64 {
+        self.outcome.groups.iter().filter(|group| group.kind == Kind::Roce).map(count).sum()
+    }
+
+    /// Jain's index over all RoCE flows.
+    pub(super) fn jain(&self) -> f64 {
+        let is_roce = |group: u32| {
+            usize::try_from(group)
+                .ok()
+                .and_then(|group| self.outcome.groups.get(group))
+                .is_some_and(|group| group.kind == Kind::Roce)
+        };
+        let goodputs: Vec<f64> = self
+            .outcome
+            .flows
+            .iter()
+            .filter(|flow| is_roce(flow.group))
+            .map(|flow| flow.goodput_bps)
+            .collect();
+        jain_index(&goodputs)
+    }
+}
+
+fn settings(setup: &Setup) -> Map<String, Value> {
+    let mut map = Map::new();
+    let value = |unit, value: u64| match unit {
+        Unit::Switch => json!(value != 0),
+        Unit::Choice(words) => {
+            json!(usize::try_from(value).ok().and_then(|index| words.get(index)))
+        }
+        _ => json!(value),
+    };
+    for knob in Setup::knobs(setup.preset) {
+        map.insert(knob.json_key(), value(knob.unit, (knob.get)(setup)));
+    }
+    for knob in ROCE_KNOBS {
+        map.insert(knob.json_key(), value(knob.unit, (knob.get)(&setup.roce)));
+    }
+    map.insert("profile".to_owned(), word(&setup.profile).into());
+    map
+}
+
+fn parameters(setup: &Setup) -> Map<String, Value> {
+    let text = |key: Key, value| Quantity(value, key.unit()).to_string();
+    setup
+        .changes
+        .iter()
+        .map(|change| (change.key.to_string(), text(change.key, change.value).into()))
+        .collect()
+}
+
+/// What `analysis` says of `scenario`: bulk flows of one group that have the port to themselves, marked on leaving.
+fn analysed(
+    scenario: &Scenario,
+    analysis: fn(&Config, usize, u64, u64, u64) -> Option<FixedPoint>,
+) -> Option<FixedPoint> {
+    let [group] = scenario.roce.as_slice() else { return None };
+    let alone = scenario.tcp.is_empty() && group.flows >= 2 && group.flows_per_sender == 1;
+    if !alone || !scenario.control || group.work != Work::Bulk || scenario.marking != Marking::Dequeue {
+        return None;
+    }
+    let packet_bytes = u64::from(group.payload_bytes + group.header_bytes);
+    analysis(&scenario.config, group.class.into(), scenario.port_rate_bps, group.flows.into(), packet_bytes)
+}
+
+/// The fluid model over time, under the same conditions.
+fn settled(scenario: &Scenario) -> Option<Settled> {
+    let Scenario { sender_delay_ns, receiver_delay_ns, reply_delay_ns, .. } = scenario;
+    let loop_delay_ns = 2 * (sender_delay_ns + receiver_delay_ns) + reply_delay_ns;
+    let [group] = scenario.roce.as_slice() else { return None };
+    analysed(scenario, fluid::fixed_point)?;
+    let packet_bytes = u64::from(group.payload_bytes + group.header_bytes);
+    let (class, flows) = (group.class.into(), group.flows.into());
+    fluid::settled(&scenario.config, class, scenario.port_rate_bps, flows, packet_bytes, loop_delay_ns)
+}
+
+fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {
+    let class = outcome.classes.iter().find(|class| class.class == roce_class(scenario))?;
+    let flows: u32 = scenario.roce.iter().map(|group| group.flows).sum();
+    if flows == 0 {
+        return None;
+    }
+    let mean = class.queue.mean_bytes;
+    Some(Oscillation {
+        queue_variation: if mean > 0.0 { class.queue.deviation_bytes / mean } else { 0.0 },
+        idle_share: 1.0 - outcome.link_utilisation,
+        rate_swing: series.and_then(|series| rate_swing(scenario, series, flows)),
+    })
+}
+
+fn rate_swing(scenario: &Scenario, series: &Series, flows: u32) -> Option<f64> {
+    let roce = |group: u32| usize::try_from(group).is_ok_and(|group| group < scenario.roce.len());
+    let rates: Vec<&[u64]> =
+        series.flows.iter().filter(|flow| roce(flow.group)).map(|flow| flow.rate_bps.as_slice()).collect();
+    if rates.len() as u64 != u64::from(flows) {
+        return None;
+    }
+    let late = series.t_ns.iter().enumerate().filter(|(_, t_ns)| **t_ns >= scenario.stats_from_ns);
+    let mut sums: Vec<u64> =
+        late.map(|(index, _)| rates.iter().filter_map(|rate| rate.get(index)).sum()).collect();
+    sums.sort_unstable();
+    let at = |percent: usize| sums.get(sums.len().saturating_sub(1) * percent / 100).copied();
+    Some((at(99)? - at(1)?) as f64 / scenario.port_rate_bps as f64)
+}
+
+/// From each start of a RoCE group to the next; none if all start together.
+fn stages(scenario: &Scenario, series: &Series) -> Vec<Stage> {
+    let mut starts: Vec<u64> = scenario.roce.iter().map(|group| group.start_ns).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    if starts.len() < 2 {
+        return Vec::new();
+    }
+    let ends = starts.iter().skip(1).copied().chain([scenario.duration_ns]);
+    let stage = |(&from_ns, to_ns): (&u64, u64)| {
+        let half_ns = u64::midpoint(from_ns, to_ns);
+        let goodput_bps: Vec<f64> = series
+            .flows
+            .iter()
+            .filter(|flow| {
+                let group = usize::try_from(flow.group).ok().and_then(|group| scenario.roce.get(group));
+                group.is_some_and(|group| group.start_ns <= from_ns)
+            })
+            .map(|flow| {
+                let samples = series.t_ns.iter().zip(&flow.goodput_bps);
+                let late = samples.filter(|(t_ns, _)| (half_ns + 1..=to_ns).contains(*t_ns));
+                let (sum, count) =
+                    late.fold((0.0, 0u32), |(sum, count), (_, &bps)| (sum + bps as f64, count + 1));
+                sum / f64::from(count.max(1))
+            })
+            .collect();
+        Stage { from_ns, to_ns, jain: jain_index(&goodput_bps), goodput_bps }
+    };
+    starts.iter().zip(ends).filter(|(from_ns, to_ns)| *from_ns < to_ns).map(stage).collect()
+}
+
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+pub(super) fn size(bytes: f64) -> String {
+    render::bytes(bytes.round() as u64)
+}
+
+fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), text)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { preset, outcome, .. } = self;
+        writeln!(
+            f,
+            "{preset}: {} through {}, figures of the last {}\n",
+            render::ns(outcome.duration_ns),
+            render::bps(outcome.port_rate_bps as f64),
+            render::ns(outcome.duration_ns - outcome.stats_from_ns)
+        )?;
+        self.write_groups(f)?;
+        self.write_flows(f)?;
+        writeln!(f)?;
+        self.write_classes(f)?;
+        writeln!(f)?;
+        self.write_stages(f)?;
+        self.write_rest(f)
+    }
+}
+
+/// More flows than this have no line each.
+const MAX_FLOW_ROWS: usize = 12;
+
+impl Report {
+    fn write_groups(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&[
+            "GROUP",
+            "KIND",
+            ">CLASS",
+            ">FLOWS",
+            ">GOODPUT",
+            ">OF LINK",
+            ">JAIN",
+            ">SENT",
+            ">RETRANSMITTED",
+            ">DROPPED",
+            ">TIMEOUTS",
+            ">CNPS",
+            ">MESSAGES",
+            ">FCT P50",
+            ">FCT P99",
+        ]);
+        for group in &self.outcome.groups {
+            let fct = |text: fn(&super::outcome::Fct) -> u64| {
+                or_dash(group.fct.as_ref(), |fct| render::ns(text(fct)))
+            };
+            table.row([
+                group.name.clone(),
+                match group.kind {
+                    Kind::Roce => "RoCE",
+                    Kind::Cubic => "CUBIC",
+                    Kind::Dctcp => "DCTCP",
+                }
+                .to_owned(),
+                group.class.to_string(),
+                group.flows.to_string(),
+                render::bps(group.goodput_bps),
+                percent(group.goodput_bps / self.outcome.port_rate_bps as f64),
+                format!("{:.3}", group.jain),
+                group.totals.sent_packets.to_string(),
+                group.totals.retransmitted_packets.to_string(),
+                group.totals.dropped_packets.to_string(),
+                group.totals.timeouts.to_string(),
+                group.totals.cnps.to_string(),
+                group.totals.messages.to_string(),
+                fct(|fct| fct.p50_ns),
+                fct(|fct| fct.p99_ns),
+            ]);
+        }
+        write!(f, "{table}")
+    }
+
+    /// Each flow, unless there are many: then the slowest and the fastest.
+    fn write_flows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flows = &self.outcome.flows;
+        let mut table = Table::new(&["\nFLOW", ">GOODPUT", ">CNPS", ">RETRANSMITTED", ">RATE AT THE END"]);
+        let mut sorted: Vec<_> = flows.iter().collect();
+        if flows.len() > MAX_FLOW_ROWS {
+            sorted.sort_by(|a, b| a.goodput_bps.total_cmp(&b.goodput_bps));
+            let (slowest, fastest) = (sorted.first().copied(), sorted.last().copied());
+            sorted = slowest.into_iter().chain(fastest).collect();
+        }
+        for flow in sorted {
+            table.row([
+                flow.name.clone(),
+                render::bps(flow.goodput_bps),
+                flow.counters.cnps.to_string(),
+                flow.counters.retransmitted_packets.to_string(),
+                render::bps(flow.rate_bps as f64),
+            ]);
+        }
+        if flows.len() > MAX_FLOW_ROWS {
+            write!(f, "\nslowest and fastest flow:")?;
+        }
+        write!(f, "{table}")
+    }
+
+    fn write_classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&[
+            ">CLASS",
+            ">QUEUE MEAN",
+            ">DEVIATION",
+            ">P50",
+            ">P99",
+            ">MAX",
+            ">MARKED",
+            ">DROPPED",
+            ">PAUSES",
+            ">PAUSED FOR",
+            ">OF BYTES",
+        ]);
+        for class in &self.outcome.classes {
+            table.row([
+                class.class.to_string(),
+                size(class.queue.mean_bytes),
+                size(class.queue.deviation_bytes),
+                render::bytes(class.queue.p50_bytes),
+                render::bytes(class.queue.p99_bytes),
+                render::bytes(class.queue.max_bytes),
+                class.marked_packets.to_string(),
+                class.dropped_packets.to_string(),
+                class.pauses.to_string(),
+                render::ns(class.paused_ns),
+                percent(class.tx_share),
+            ]);
+        }
+        write!(f, "{table}")
+    }
+
+    fn write_stages(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.stages.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new(&["STAGE", ">FLOWS", ">JAIN", "GOODPUT OF EACH, SECOND HALF"]);
+        for Stage { from_ns, to_ns, goodput_bps, jain } in &self.stages {
+            let goodputs: Vec<String> = goodput_bps.iter().map(|bps| render::bps(*bps)).collect();
+            table.row([
+                format!("{} to {}", render::ns(*from_ns), render::ns(*to_ns)),
+                goodput_bps.len().to_string(),
+                format!("{jain:.3}"),
+                goodputs.join(", "),
+            ]);
+        }
+        writeln!(f, "{table}")
+    }
+
+    fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { outcome, fixed_point, cycle_fixed_point, fluid_settled, oscillation, .. } = self;
+        write!(f, "link busy {}", percent(outcome.link_utilisation))?;
+        if let Some(converged_ns) = outcome.convergence_ns {
+            write!(f, "; fair {} after the last start", render::ns(converged_ns))?;
+        }
+        writeln!(f)?;
+        for (name, point) in [("fluid model", fixed_point), ("event by event", cycle_fixed_point)] {
+            let Some(FixedPoint { marking_probability, queue_bytes, beyond_pmax }) = point else { continue };
+            let p = marking_probability * 100.0;
+            let queue = size(*queue_bytes);
+            if *beyond_pmax {
+                writeln!(f, "{name}: p* = {p:.3} % is above Pmax, so the queue saws about Kmax = {queue}")?;
+            } else {
+                writeln!(f, "{name}: p* = {p:.3} %, queue {queue}")?;
+            }
+        }
+        if let Some(Settled { mean_bytes, deviation_bytes }) = fluid_settled {
+            let (mean, share) = (size(*mean_bytes), percent(deviation_bytes / mean_bytes));
+            writeln!(f, "fluid model over time: queue {mean}, deviating by {share} of that")?;
+        }
+        if let Some(Oscillation { queue_variation, rate_swing, .. }) = oscillation {
+            write!(f, "queue deviates by {} of its mean", percent(*queue_variation))?;
+            match rate_swing {
+                Some(swing) => writeln!(f, "; the sum of rates swings by {} of the link", percent(*swing))?,
+                None => writeln!(f)?,
+            }
+        }
+        let hops = outcome.counters.hops as f64 / 1e6;
+        let speed = self.hops_per_second / 1e6;
+        writeln!(
+            f,
+            "simulated {hops:.2} million packet hops in {:.2} s: {speed:.2} million/s",
+            self.wall_seconds
+        )
+    }
+}
+
+/// Header of the CSV of a single run; see [`write_series`].
+pub const SERIES_HEADER: &str = "t_ns,series,rate_bps,target_bps,goodput_bps,queue_bytes,max_queue_bytes";
+
+/// Writes time series, a line per sample and series, in the order of time: `flow:NAME` has rate (R_C), target (R_T) and
+/// goodput since the last sample, `group:NAME` goodput, `class:N` the depth of its queue now and the greatest since the
+/// last sample.
+///
+/// # Errors
+/// `out` cannot be written to.
+pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
+    let at = |list: &[u64], index: usize| list.get(index).copied().unwrap_or(0);
+    writeln!(out, "{SERIES_HEADER}")?;
+    for (index, t_ns) in series.t_ns.iter().enumerate() {
+        for flow in &series.flows {
+            let [rate, target, goodput] =
+                [&flow.rate_bps, &flow.target_bps, &flow.goodput_bps].map(|list| at(list, index));
+            writeln!(out, "{t_ns},flow:{},{rate},{target},{goodput},,", flow.name)?;
+        }
+        for group in &series.groups {
+            writeln!(out, "{t_ns},group:{},,,{},,", group.name, at(&group.goodput_bps, index))?;
+        }
+        for class in &series.classes {
+            let [now, max] = [&class.queue_bytes, &class.max_queue_bytes].map(|list| at(list, index));
+            writeln!(out, "{t_ns},class:{},,,,{now},{max}", class.class)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a picture of `setup` is called.
+#[must_use]
+pub fn title(setup: &Setup) -> String {
+    let link = render::bps(setup.scenario.port_rate_bps as f64);
+    let groups = match setup.preset {
+        _ if !setup.roce_groups.is_empty() => format!("{} RoCE groups", setup.roce_groups.len()),
+        Preset::Coexist => {
+            format!("{} RoCE readers and {} TCP flows", setup.roce.group.flows, setup.tcp.flows)
+        }
+        _ => format!("{} RoCE flows", setup.roce.group.flows),
+    };
+    format!("{}: {groups} through {link}, {}", setup.preset.name(), word(&setup.profile))
+}

@@ -1,0 +1,348 @@
+//! The difference of two readings.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::stats::Stat;
+use dcqcn_params::qp::hex;
+use dcqcn_params::{Role, word};
+use dcqcn_support::time::rfc3339;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use super::{Reading, RpRow};
+
+/// The counters that have rates of their own in text: what mlx5 counts, in the order a mark travels.
+pub const SHOWN: [Stat; 5] =
+    [Stat::CpEcnMarked, Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
+
+/// What one interface did between two readings.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// When the later one was taken, RFC 3339 in UTC.
+    pub time: String,
+    /// The interface.
+    pub iface: String,
+    /// `host` or `switch`.
+    pub role: Role,
+    /// `none`, `fq` or `htb`.
+    pub pacer: String,
+    /// Time between the readings; 0 if there was none before this one, and then all rates are 0.
+    pub interval_ns: u64,
+    /// The interfaces packets are queued for.
+    pub ports: Vec<String>,
+    /// The highest rate of a flow; 0 if not known.
+    pub line_rate_bps: u64,
+    /// The traffic classes that any DSCP belongs to, or any packet did.
+    pub classes: Vec<ClassSample>,
+    /// Counters since the start, summed over the hooks.
+    pub counters: PerStat<u64>,
+    /// Their rates.
+    pub counters_per_s: PerStat<f64>,
+    /// Flows that the reaction point knows, shown below or not.
+    pub qp_count: usize,
+    /// Those of the most throughput first.
+    pub qps: Vec<QpSample>,
+}
+
+/// What a traffic class did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClassSample {
+    /// Its number.
+    pub tc: usize,
+    /// Whether ECT packets are marked.
+    pub ecn: bool,
+    /// Depth at which marking begins.
+    pub kmin_bytes: u64,
+    /// Depth from which on all is marked.
+    pub kmax_bytes: u64,
+    /// Probability of a mark just below it.
+    pub pmax_ppm: u64,
+    /// Depth at the later reading, by port.
+    pub depth_bytes: Vec<u64>,
+    /// RoCEv2 packets since the start.
+    pub packets: u64,
+    /// Those marked CE.
+    pub ecn_marked_packets: u64,
+    /// Packets per second.
+    pub packets_per_s: f64,
+    /// Bits per second, layer 2.
+    pub throughput_bps: f64,
+    /// Marks per second.
+    pub ecn_marked_packets_per_s: f64,
+    /// Marked part of the packets in the interval, 0 to 1.
+    pub ecn_marked_ratio: f64,
+}
+
+/// What a flow of the reaction point did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QpSample {
+    /// Its state at the later reading.
+    #[serde(flatten)]
+    pub row: RpRow,
+    /// Data packets per second.
+    pub packets_per_s: f64,
+    /// Bits per second of them, layer 2.
+    pub throughput_bps: f64,
+}
+
+impl QpSample {
+    /// What tells it from every other flow of the interface.
+    #[must_use]
+    pub const fn id(&self) -> (IpAddr, u32) {
+        (self.row.address, self.row.qpn)
+    }
+}
+
+/// A value for each counter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PerStat<T>([T; Stat::COUNT]);
+
+impl<T: Copy + Default> PerStat<T> {
+    fn new(mut value: impl FnMut(Stat) -> T) -> Self {
+        let mut values = [T::default(); Stat::COUNT];
+        for (slot, stat) in values.iter_mut().zip(Stat::ALL) {
+            *slot = value(*stat);
+        }
+        Self(values)
+    }
+
+    /// That of `stat`.
+    #[must_use]
+    pub fn get(&self, stat: Stat) -> T {
+        self.0.get(stat as usize).copied().unwrap_or_default()
+    }
+}
+
+impl<T: Serialize> Serialize for PerStat<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(Stat::COUNT))?;
+        for (stat, value) in Stat::ALL.iter().zip(&self.0) {
+            map.serialize_entry(stat.label(), value)?;
+        }
+        map.end()
+    }
+}
+
+/// Turns counts into rates.
+#[derive(Clone, Copy)]
+struct Interval {
+    ns: u64,
+}
+
+impl Interval {
+    /// How much a counter grew per second. One that is smaller than before has started anew: a place in the table that
+    /// another flow took.
+    fn per_s(self, before: u64, now: u64) -> f64 {
+        if self.ns == 0 {
+            return 0.0;
+        }
+        now.checked_sub(before).unwrap_or(now) as f64 * 1e9 / self.ns as f64
+    }
+}
+
+impl Sample {
+    /// What happened since `before`. Without it, or if it is of another attachment, there are no rates yet.
+    #[must_use]
+    pub fn new(before: Option<&Reading>, now: &Reading) -> Self {
+        let same = |before: &&Reading| before.info.attached_at_ns == now.info.attached_at_ns;
+        let before = before.filter(same);
+        let interval = Interval { ns: before.map_or(0, |before| now.at_ns.saturating_sub(before.at_ns)) };
+        let total = |stat| now.total(stat);
+        let earlier = |stat| before.map_or(0, |before| before.total(stat));
+        let qps = qps(before, now, interval);
+        Self {
+            time: rfc3339(SystemTime::now()),
+            iface: now.info.iface.clone(),
+            role: now.info.role,
+            pacer: now.info.pacer.clone(),
+            interval_ns: interval.ns,
+            ports: now.ports().map(ToOwned::to_owned).collect(),
+            line_rate_bps: now.params.rp.line_rate_bps,
+            classes: (0..CLASSES).filter_map(|tc| ClassSample::new(before, now, interval, tc)).collect(),
+            counters: PerStat::new(total),
+            counters_per_s: PerStat::new(|stat| interval.per_s(earlier(stat), total(stat))),
+            qp_count: qps.len(),
+            qps,
+        }
+    }
+
+    /// Keeps the `most` flows of the most throughput.
+    #[must_use]
+    pub fn busiest(mut self, most: usize) -> Self {
+        let by_throughput = |a: &QpSample, b: &QpSample| {
+            b.throughput_bps
+                .total_cmp(&a.throughput_bps)
+                .then_with(|| b.row.bytes.cmp(&a.row.bytes))
+                .then_with(|| a.id().cmp(&b.id()))
+        };
+        self.qps.sort_unstable_by(by_throughput);
+        self.qps.truncate(most);
+        self
+    }
+}
+
+fn qps(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<QpSample> {
+    let before: HashMap<QpKey, (u64, u64)> = before
+        .map(|reading| reading.rp.iter().map(|flow| (key(&flow.id), (flow.packets, flow.bytes))).collect())
+        .unwrap_or_default();
+    let sample = |flow: &dcqcn_common::layout::RpFlow| {
+        let (packets, bytes) = before.get(&key(&flow.id)).copied().unwrap_or_default();
+        QpSample {
+            row: RpRow::new(flow, &now.params.rp, now.at_ns),
+            packets_per_s: interval.per_s(packets, flow.packets),
+            throughput_bps: interval.per_s(bytes, flow.bytes) * 8.0,
+        }
+    };
+    now.rp.iter().map(sample).collect()
+}
+
+type QpKey = ([u32; 4], u32);
+
+fn key(id: &QpId) -> QpKey {
+    (id.addr, id.qpn)
+}
+
+impl ClassSample {
+    fn new(before: Option<&Reading>, now: &Reading, interval: Interval, tc: usize) -> Option<Self> {
+        let class = now.class(tc);
+        if class.packets == 0 && !now.in_use(tc) {
+            return None;
+        }
+        let wred = now.params.config.wred.get(tc)?;
+        let earlier = before.map(|before| before.class(tc)).unwrap_or_default();
+        let packets_per_s = interval.per_s(earlier.packets, class.packets);
+        let marks_per_s = interval.per_s(earlier.ecn_marked_packets, class.ecn_marked_packets);
+        Some(Self {
+            tc,
+            ecn: wred.ecn != 0,
+            kmin_bytes: wred.kmin_bytes,
+            kmax_bytes: wred.kmax_bytes,
+            pmax_ppm: wred.pmax_ppm,
+            depth_bytes: now.depths(tc),
+            packets: class.packets,
+            ecn_marked_packets: class.ecn_marked_packets,
+            packets_per_s,
+            throughput_bps: interval.per_s(earlier.bytes, class.bytes) * 8.0,
+            ecn_marked_packets_per_s: marks_per_s,
+            ecn_marked_ratio: if packets_per_s > 0.0 { marks_per_s / packets_per_s } else { 0.0 },
+        })
+    }
+}
+
+/// A line for each class, one for the counters, one for each flow: `KEY=VALUE`, with the names of the JSON form.
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { time, iface, .. } = self;
+        for class in &self.classes {
+            let depth: Vec<String> = class.depth_bytes.iter().map(ToString::to_string).collect();
+            writeln!(
+                f,
+                "{time} {iface} class tc={} depth_bytes={} kmin_bytes={} kmax_bytes={} packets_per_s={:.1} \
+                 throughput_bps={:.0} ecn_marked_packets_per_s={:.1} ecn_marked_ratio={:.4}",
+                class.tc,
+                depth.join(","),
+                class.kmin_bytes,
+                class.kmax_bytes,
+                class.packets_per_s,
+                class.throughput_bps,
+                class.ecn_marked_packets_per_s,
+                class.ecn_marked_ratio,
+            )?;
+        }
+        write!(f, "{time} {iface} counters role={} qp_count={}", word(&self.role), self.qp_count)?;
+        for stat in SHOWN {
+            write!(f, " {}_per_s={:.1}", stat.label(), self.counters_per_s.get(stat))?;
+        }
+        writeln!(f)?;
+        for QpSample { row, packets_per_s, throughput_bps } in &self.qps {
+            let age = row.last_cnp_age_ns.map_or_else(|| "never".to_owned(), |ns| ns.to_string());
+            writeln!(
+                f,
+                "{time} {iface} qp address={} qpn={} state={} rate_bps={} target_bps={} alpha={:.4} \
+                 time_stage={} byte_stage={} packets_per_s={packets_per_s:.1} \
+                 throughput_bps={throughput_bps:.0} last_cnp_age_ns={age}",
+                row.address,
+                hex(row.qpn),
+                row.state,
+                row.rate_bps,
+                row.target_bps,
+                row.alpha,
+                row.time_stage,
+                row.byte_stage,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reading::testing::reading;
+    use super::*;
+
+    #[test]
+    fn differences_become_rates() {
+        let (before, now) = (reading("eth0", 1_000, 3), reading("eth0", 1_500, 3));
+        let sample = Sample::new(Some(&before), &now).busiest(2);
+        assert_eq!((sample.interval_ns, sample.qp_count, sample.qps.len()), (500_000_000, 3, 2));
+        assert_eq!(sample.counters_per_s.get(Stat::NpCnpSent), 5_000.0);
+        assert_eq!(sample.counters.get(Stat::NpCnpSent), 7_500);
+        let class = sample.classes.iter().find(|class| class.tc == 3).unwrap();
+        assert_eq!((class.packets_per_s, class.ecn_marked_packets_per_s), (25_000.0, 1_000.0));
+        assert_eq!((class.throughput_bps, class.ecn_marked_ratio), (800e6, 0.04));
+        // The flow that sends most comes first: 3 · 4 kB a millisecond.
+        let busiest = &sample.qps[0];
+        assert_eq!((busiest.row.qpn, busiest.throughput_bps), (0x101, 96e6));
+        assert_eq!((busiest.row.rate_bps, busiest.row.state), (750_000_000, "fast-recovery"));
+    }
+
+    #[test]
+    fn the_first_reading_and_that_of_another_attachment_have_no_rates() {
+        let mut before = reading("eth0", 1_000, 1);
+        let now = reading("eth0", 1_500, 1);
+        before.info.attached_at_ns = 2;
+        for sample in [Sample::new(None, &now), Sample::new(Some(&before), &now)] {
+            assert_eq!((sample.interval_ns, sample.qps[0].throughput_bps), (0, 0.0));
+            assert_eq!(sample.counters_per_s.get(Stat::NpCnpSent), 0.0);
+        }
+    }
+
+    #[test]
+    fn a_flow_that_started_anew_is_counted_from_its_start() {
+        let (mut before, now) = (reading("eth0", 1_000, 1), reading("eth0", 2_000, 1));
+        before.rp[0].bytes = u64::MAX;
+        let sample = Sample::new(Some(&before), &now);
+        assert_eq!(sample.qps[0].throughput_bps, 64e6);
+    }
+
+    #[test]
+    fn text_and_json_have_the_same_names() {
+        let (before, now) = (reading("eth0", 1_000, 1), reading("eth0", 2_000, 1));
+        let sample = Sample::new(Some(&before), &now);
+        let json = serde_json::to_value(&sample).unwrap();
+        let text = sample.to_string();
+        assert_eq!(text.lines().count(), sample.classes.len() + 2);
+        for line in text.lines() {
+            let mut words = line.split(' ').skip(2);
+            let object = match words.next() {
+                Some("class") => &json["classes"][0],
+                Some("qp") => &json["qps"][0],
+                _ => continue,
+            };
+            for (name, _) in words.filter_map(|word| word.split_once('=')) {
+                assert!(object.get(name).is_some(), "{name}: {object}");
+            }
+        }
+        assert_eq!(json["counters"].as_object().unwrap().len(), Stat::COUNT);
+        assert_eq!(json["counters_per_s"]["np_cnp_sent"], 5_000.0);
+        assert!(
+            text.contains(" eth0 counters role=host qp_count=1 cp_ecn_marked_packets_per_s=0.0 "),
+            "{text}"
+        );
+    }
+}
