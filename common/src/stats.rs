@@ -57,7 +57,7 @@ stats! {
     CmMessages = "cm_messages",
     /// Connections whose QPs became known by their connection management messages.
     PairCm = "pairs_from_cm",
-    /// QPs said to have another one at their other end than a source at least as sure says.
+    /// Pairs refused: a source at least as sure names another QP at the other end.
     PairConflict = "pair_conflicts",
     /// CE-marked data packets that arrived.
     NpEcnMarked = "np_ecn_marked_roce_packets",

@@ -1,9 +1,11 @@
 //! The documentation: pages that are written from the code, and what every page must have.
 
-use anyhow::Result;
+use std::fs;
+
+use anyhow::{Context as _, Result};
 
 use crate::{
-    build,
+    build, crates,
     run::{header, stream},
     toolchain,
     workspace::Workspace,
@@ -19,6 +21,10 @@ const WRITTEN: [(&str, &str); 3] = [
 
 /// Writes the reference pages and pictures anew.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let path = workspace.root().join(crates::PAGE);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = crates::written(workspace, &text)?;
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     // The library embeds the object.
     build::object(workspace, &toolchain::setup(workspace)?)?;
     for (package, tests) in WRITTEN {
@@ -36,7 +42,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::fs;
     use std::path::{Path, PathBuf};
 
     use super::*;

@@ -7,6 +7,7 @@ mod apt;
 mod bench;
 mod build;
 mod check;
+mod crates;
 mod deb;
 mod demo;
 mod docs;

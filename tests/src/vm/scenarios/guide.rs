@@ -14,7 +14,7 @@ const HOSTS: u8 = 3;
 const FIVE_MINUTES: &str = include_str!("../../../../docs/first-steps/soft-roce.md");
 const FIVE_MINUTES_SECTION: &str = "## Steps";
 const COLLAPSE: &str = include_str!("../../../../docs/how-to/fix-incast.md");
-/// Step 2 is a table. Of step 6 what installs a package and starts a service is left out ([`needs_systemd`]).
+/// Step 2 is a table. Of step 6 what installs a package and starts a service is left out ([`is_for_the_package`]).
 const COLLAPSE_SECTIONS: [&str; 5] = [
     "## 1. Is it congestion?",
     "## 3. Attach",
@@ -93,7 +93,9 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     lab.shape(HOSTS, "20mbit")?;
     let mut script = PREAMBLE.to_owned();
     let blocks = blocks(COLLAPSE, &COLLAPSE_SECTIONS);
-    for line in blocks.iter().filter(|block| !needs_systemd(block)).flatten() {
+    // The package has it.
+    script += "mkdir -p /etc/dcqcn\n";
+    for line in blocks.iter().filter(|block| !is_for_the_package(block)).flatten() {
         if line.starts_with("dcqcn doctor") {
             // The complaint: it begins when all is attached, which takes long under emulation.
             script += "FLAGS='-u 18 -s 8192 -t 8 -D 40 --tclass=106 -F'\n\
@@ -172,9 +174,9 @@ fn localised(line: &str) -> String {
     if line.contains("attach") { format!("{line} --set link_rate=40mbit") } else { line }
 }
 
-/// Whether a block installs a package or starts a service, for which there is no systemd here.
-fn needs_systemd(block: &[String]) -> bool {
-    block.iter().any(|line| line.starts_with("systemctl"))
+/// Whether a block installs a package or starts a service: there is neither package nor systemd here.
+fn is_for_the_package(block: &[String]) -> bool {
+    block.iter().any(|line| line.starts_with("systemctl") || line.starts_with("cargo"))
 }
 
 /// What a unit for `instance` starts, with its environment.
@@ -233,9 +235,9 @@ mod tests {
         assert_eq!(five.len(), 4, "{five:?}");
         assert!(five.iter().flatten().any(|line| line.starts_with("dcqcn top h1")));
         let collapse = blocks(COLLAPSE, &COLLAPSE_SECTIONS);
-        let typed: Vec<_> = collapse.iter().filter(|block| !needs_systemd(block)).collect();
+        let typed: Vec<_> = collapse.iter().filter(|block| !is_for_the_package(block)).collect();
         // Step 3 has two.
-        assert_eq!((typed.len(), collapse.len()), (COLLAPSE_SECTIONS.len() + 1, COLLAPSE_SECTIONS.len() + 2));
+        assert_eq!((typed.len(), collapse.len()), (COLLAPSE_SECTIONS.len() + 1, COLLAPSE_SECTIONS.len() + 3));
         assert!(
             typed.iter().any(|block| block.iter().any(|line| line.contains("config check"))),
             "{typed:?}"

@@ -53,7 +53,7 @@ pub struct Finding {
     pub what: String,
     /// What was read that says so.
     pub evidence: String,
-    /// The command that mends it, or what else to do; `null` where nothing is to be done.
+    /// The command that fixes it, or what else to do; `null` where nothing is to be done.
     pub fix: Option<String>,
 }
 
