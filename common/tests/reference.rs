@@ -10,10 +10,11 @@ use dcqcn_common::stats::Stat;
 /// Compares a page with its file, or writes it.
 fn page(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
+    let failed = |error| panic!("{}: {error}", path.display());
     if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
-        fs::write(&path, text).unwrap();
+        fs::write(&path, text).unwrap_or_else(failed);
     }
-    let kept = fs::read_to_string(&path).unwrap();
+    let kept = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(kept == text, "{} differs from the code: `cargo xtask docs` writes it anew", path.display());
 }
 
