@@ -10,6 +10,7 @@ use dcqcn_common::layout::{Counters, RpFlow};
 use dcqcn_common::params::{Params, Port};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Stream;
 use dcqcn_common::wred::Wred;
 use dcqcn_params::Profile;
 use dcqcn_view::{Reading, Sample, reading};
@@ -158,11 +159,11 @@ impl Loop {
             let at_ns = now.at_ns;
             now.depth_bytes[3] = now.depth_bytes[3].saturating_sub(PACKET_BYTES);
             for (flow, credit_bits) in now.rp.iter_mut().zip(&mut *credit_bits) {
-                flow.machine.advance(&params.rp, at_ns);
+                flow.advance(&params.rp, at_ns);
                 *credit_bits += flow.rates()[0] * STEP_NS / SECOND;
                 while *credit_bits >= PACKET_BYTES * 8 {
                     *credit_bits -= PACKET_BYTES * 8;
-                    flow.on_send(&params, at_ns, PACKET_BYTES);
+                    flow.on_send(&params, at_ns, Stream::Requests, PACKET_BYTES);
                     let depth_bytes = &mut now.depth_bytes[3];
                     *depth_bytes += PACKET_BYTES;
                     *random = rng::next(*random);
