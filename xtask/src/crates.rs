@@ -122,7 +122,9 @@ mod tests {
         let metadata: Metadata = serde_json::from_str(&json).unwrap();
         let below = below(&arrows(&metadata.packages), "dcqcn-control");
         assert!(below.contains("dcqcn-plane") && below.contains("dcqcn-common"), "{below:?}");
-        for experiment in ["dcqcn-model", "dcqcn-plot", "dcqcn-sim", "dcqcn-p4", "dcqcn-lab"] {
+        for experiment in
+            ["dcqcn-model", "dcqcn-plot", "dcqcn-sim", "dcqcn-p4", "dcqcn-engine", "dcqcn-testbed"]
+        {
             assert!(!below.contains(experiment), "{experiment} is below dcqcn-control: {below:?}");
         }
     }

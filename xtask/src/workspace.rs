@@ -38,7 +38,17 @@ impl Workspace {
 
     /// The release `dcqcn` binary.
     pub(crate) fn binary(&self) -> PathBuf {
-        self.target.join("release/dcqcn")
+        self.release("dcqcn")
+    }
+
+    /// The release `dcqcn-lab` binary.
+    pub(crate) fn lab(&self) -> PathBuf {
+        self.release("dcqcn-lab")
+    }
+
+    /// A binary built for release.
+    pub(crate) fn release(&self, name: &str) -> PathBuf {
+        self.target.join("release").join(name)
     }
 
     /// The eBPF crate, a workspace of its own.

@@ -11,7 +11,7 @@ mod view;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use dcqcn_control::audit;
+use dcqcn_audit as audit;
 use dcqcn_params::Assignment;
 use dcqcn_plane::attach::Refused;
 use dcqcn_support::interrupt::Interrupt;
