@@ -544,13 +544,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    const EMPTY: NpSet = Set {
-        lock: 0,
-        selected: 0,
-        tags: [0; WAYS],
-        debt: Debt::NONE,
-        ways: [NpFlow::EMPTY; WAYS],
-    };
+    const EMPTY: NpSet =
+        Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [NpFlow::EMPTY; WAYS] };
 
     const SETS: u32 = DEFAULT_FLOWS / WAYS as u32;
 

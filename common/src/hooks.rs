@@ -345,7 +345,7 @@ fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u
     Marking::Unmarked
 }
 
-/// Sets CE; IPv4 needs its checksum mended. The ICRC covers neither.
+/// Sets CE; IPv4 needs its checksum updated. The ICRC covers neither.
 #[inline(always)]
 fn mark_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
     let Some(&[first, second]) = h.header(roce.l3) else {

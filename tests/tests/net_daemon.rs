@@ -20,7 +20,7 @@ use dcqcn_common::params::Params;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_params::Role;
 use dcqcn_plane::attach;
@@ -430,9 +430,8 @@ fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
 
 fn flow(host: &Host) -> Result<RpFlow> {
     let maps = host.attachment("a0")?.maps;
-    let Roce { src, dst, dest_qpn, .. } = Roce::default();
-    let address = |host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host));
-    let id = FlowId { src: address(src), receiver: QpId { addr: address(dst), qpn: dest_qpn } };
+    let [src, addr] = [1, 2].map(|host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host)));
+    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn } };
     maps.rp_find(&maps.params()?, &id)?.context("no such flow")
 }
 

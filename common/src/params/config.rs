@@ -73,7 +73,7 @@ parameters! {
         link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
         /// Bytes the wire adds to every frame; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
         wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
-        /// Whose depth counts: a virtual queue's, or the real qdisc's as `dcqcn run` reads it (not for 100 ms: the virtual one's).
+        /// Which depth decides on marks: a virtual queue's, or the real qdisc's (not read by `dcqcn run` for 100 ms: the virtual one's).
         queue_source = QUEUE_SOURCE_VIRTUAL, "queue_source", Unit::Choice(QUEUE_SOURCES), 0, 1, "";
         /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (RFC 3168 has a router drop it).
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";

@@ -331,7 +331,7 @@ impl Setup {
                     "after",
                     "flow-sizes",
                 ]);
-                Err(unknown(key, names, "`dcqcn sim example` shows what a group may say"))
+                Err(unknown(key, names, "`dcqcn-lab sim example` shows what a group may say"))
             }
         }
     }
@@ -346,7 +346,7 @@ impl Setup {
             Some(knob) => knob.read(target, text),
             None => {
                 let names = TCP_KNOBS.iter().map(|knob| knob.key).chain(["name"]);
-                Err(unknown(key, names, "`dcqcn sim example` shows what a group may say"))
+                Err(unknown(key, names, "`dcqcn-lab sim example` shows what a group may say"))
             }
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use dcqcn_plane::attach::{self, Attachment, Info, Request};
@@ -11,8 +12,8 @@ use dcqcn_support::render::{self, Table};
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use super::output::Output;
-use super::settings::SettingsArgs;
+use dcqcn_cli::Output;
+use dcqcn_cli::SettingsArgs;
 
 /// Attach the data plane to an interface.
 ///
@@ -32,6 +33,7 @@ Examples:
   dcqcn attach eth0 --config /etc/dcqcn.toml")]
 pub(super) struct AttachArgs {
     /// The interface: Ethernet or veth.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: String,
     /// `host`: notification and reaction point. `switch`: congestion point [default: host; inline: switch].
     #[arg(long, value_enum)]
@@ -97,6 +99,7 @@ Examples:
 #[group(required = true, multiple = false)]
 pub(super) struct DetachArgs {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: Option<String>,
     /// Every interface of this network namespace.
     #[arg(long)]
@@ -158,6 +161,7 @@ Examples:
   dcqcn status eth0 --json")]
 pub(super) struct StatusArgs {
     /// The interface; all if none is named.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: Option<String>,
 }
 

@@ -9,6 +9,7 @@ use aya::programs::{TcError, XdpMode};
 use aya::util::KernelVersion;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
+use dcqcn_support::causes::one_line;
 
 use super::{Error, Info};
 use crate::dataplane::{PROGRAMS, classifier, xdp};
@@ -106,23 +107,10 @@ fn attach_xdp(
             Ok(()) => Ok(("driver", None)),
             Err(refusal) => {
                 attach(XdpMode::Skb, "; is another XDP program attached (`ip link show`)?")?;
-                Ok(("skb", Some(format!("XDP on socket buffers: {}", chain(&refusal)))))
+                Ok(("skb", Some(format!("XDP on socket buffers: {}", one_line(&refusal)))))
             }
         },
     }
-}
-
-/// An error and its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    let mut text = String::new();
-    for cause in causes.map(ToString::to_string) {
-        if !text.contains(&cause) {
-            let separator = if text.is_empty() { "" } else { ": " };
-            text = format!("{text}{separator}{cause}");
-        }
-    }
-    text
 }
 
 /// Takes programs off; those of an interface that is gone went with it.

@@ -1,0 +1,113 @@
+//! Every example of the help of `sim` runs as it stands, and prints figures that are not zero.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+const LAB: &str = env!("CARGO_BIN_EXE_dcqcn-lab");
+const COMMANDS: [&str; 6] = ["", "incast", "staircase", "stability", "coexist", "fabric"];
+
+/// A flow-size distribution, and a topology of eight hosts behind two switches, in HPCC's formats.
+const SIZES: &str = "0 0\n10000 50\n100000 90\n1000000 100\n";
+const TOPOLOGY: &str = "10 2 9\n8 9\n0 8 100Gbps 1us 0\n1 8 100Gbps 1us 0\n2 8 100Gbps 1us 0\n3 8 100Gbps 1us 0\n\
+    4 9 100Gbps 1us 0\n5 9 100Gbps 1us 0\n6 9 100Gbps 1us 0\n7 9 100Gbps 1us 0\n8 9 400Gbps 1us 0\n";
+
+fn shell(line: &str, directory: &Path) -> (bool, String, String) {
+    let own = Path::new(LAB).parent().unwrap();
+    let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap());
+    let out =
+        Command::new("sh").args(["-c", line]).env("PATH", path).current_dir(directory).output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.success(), text(&out.stdout), text(&out.stderr))
+}
+
+/// The lines of examples in a command's help.
+fn examples(command: &str) -> Vec<String> {
+    let (ok, help, _) = shell(&format!("dcqcn-lab sim {command} --help"), Path::new("/"));
+    assert!(ok, "{command}");
+    let (_, examples) = help.split_once("Examples:").unwrap();
+    examples
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with("dcqcn-lab sim"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The example as a test has time for it: simulations without an end are cut short, and print JSON.
+fn shortened(example: &str) -> String {
+    let line = example.split(" | ").next().unwrap();
+    let has_end = line.contains("--size") || line.contains("--duration") || line.contains("sim fabric");
+    let short = if has_end || line.contains("sim example") {
+        line.to_owned()
+    } else {
+        format!("{line} --duration 12ms --warm-up 4ms")
+    };
+    if line.contains("staircase") && !line.contains("--step") {
+        return format!("{short} --step 2ms");
+    }
+    if short.contains("--step") {
+        short.replace("--step 50ms", "--step 2ms").replace("250ms", "12ms")
+    } else {
+        short
+    }
+}
+
+/// Every value of `key` below `value`.
+fn find<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, inner)| {
+            if name == key {
+                found.push(inner);
+            }
+            find(inner, key, found);
+        }),
+        Value::Array(list) => list.iter().for_each(|inner| find(inner, key, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_example_prints_figures() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("WebSearch_distribution.txt"), SIZES).unwrap();
+    fs::write(directory.path().join("fat.txt"), TOPOLOGY).unwrap();
+    let mut ran = 0;
+    for command in COMMANDS {
+        let lines = examples(command);
+        assert!(!lines.is_empty(), "sim {command} has no example");
+        for example in lines {
+            let line = shortened(&example);
+            let prints = !line.ends_with("scenario.toml");
+            let json = if prints && !line.contains("--json") { " --json" } else { "" };
+            let (ok, out, err) = shell(&format!("{line}{json}"), directory.path());
+            assert!(ok, "{line}: {err}");
+            ran += 1;
+            if !prints {
+                continue;
+            }
+            let report: Value =
+                serde_json::from_str(&out).unwrap_or_else(|error| panic!("{line}: {error}: {out}"));
+            let mut groups = Vec::new();
+            find(&report, "groups", &mut groups);
+            let mut figures = Vec::new();
+            groups.iter().for_each(|groups| find(groups, "goodput_bps", &mut figures));
+            find(&report, "mean_ns", &mut figures);
+            find(&report, "hops", &mut figures);
+            assert!(figures.len() > 1, "{line}: {out}");
+            assert!(
+                figures.iter().all(|figure| figure.as_f64().is_some_and(|figure| figure > 0.0)),
+                "{line}: {out}"
+            );
+            // What sends messages tells how long they took.
+            if line.contains("--size") && line.contains("incast") {
+                let mut times = Vec::new();
+                find(&report, "slowdown_p99", &mut times);
+                assert!(times.iter().any(|slowdown| slowdown.as_f64() > Some(1.0)), "{line}: {out}");
+            }
+        }
+    }
+    assert!(ran >= 20, "{ran} examples");
+}
