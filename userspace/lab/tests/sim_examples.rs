@@ -15,10 +15,14 @@ const TOPOLOGY: &str = "10 2 9\n8 9\n0 8 100Gbps 1us 0\n1 8 100Gbps 1us 0\n2 8 1
     4 9 100Gbps 1us 0\n5 9 100Gbps 1us 0\n6 9 100Gbps 1us 0\n7 9 100Gbps 1us 0\n8 9 400Gbps 1us 0\n";
 
 fn shell(line: &str, directory: &Path) -> (bool, String, String) {
-    let own = Path::new(LAB).parent().unwrap();
-    let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap());
-    let out =
-        Command::new("sh").args(["-c", line]).env("PATH", path).current_dir(directory).output().unwrap();
+    let own = Path::new(LAB).parent().expect("the command is in a directory");
+    let path = format!("{}:{}", own.display(), std::env::var("PATH").expect("PATH is set"));
+    let out = Command::new("sh")
+        .args(["-c", line])
+        .env("PATH", path)
+        .current_dir(directory)
+        .output()
+        .expect("sh starts");
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     (out.status.success(), text(&out.stdout), text(&out.stderr))
 }
@@ -27,7 +31,7 @@ fn shell(line: &str, directory: &Path) -> (bool, String, String) {
 fn examples(command: &str) -> Vec<String> {
     let (ok, help, _) = shell(&format!("dcqcn-lab sim {command} --help"), Path::new("/"));
     assert!(ok, "{command}");
-    let (_, examples) = help.split_once("Examples:").unwrap();
+    let (_, examples) = help.split_once("Examples:").expect("the help has examples");
     examples
         .lines()
         .map(str::trim)
@@ -38,7 +42,7 @@ fn examples(command: &str) -> Vec<String> {
 
 /// The example as a test has time for it: simulations without an end are cut short, and print JSON.
 fn shortened(example: &str) -> String {
-    let line = example.split(" | ").next().unwrap();
+    let line = example.split(" | ").next().unwrap_or(example);
     let has_end = line.contains("--size") || line.contains("--duration") || line.contains("sim fabric");
     let short = if has_end || line.contains("sim example") {
         line.to_owned()
