@@ -8,9 +8,9 @@ use std::{env, fs};
 
 use dcqcn_common::layout::{Counters, RpFlow};
 use dcqcn_common::params::{Params, Port};
+use dcqcn_common::rate::Debt;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Stream;
 use dcqcn_common::wred::Wred;
 use dcqcn_params::Profile;
 use dcqcn_view::{Reading, Sample, reading};
@@ -154,16 +154,17 @@ impl Loop {
         credit_bits.resize(now.rp.len(), 0);
         let (params, end_ns) = (now.params, now.at_ns + SECOND);
         let (wred, limits) = (Wred::new(&params.config.wred[3]), params.config.scalars);
+        let mut debt = Debt::NONE;
         while now.at_ns < end_ns {
             now.at_ns += STEP_NS;
             let at_ns = now.at_ns;
             now.depth_bytes[3] = now.depth_bytes[3].saturating_sub(PACKET_BYTES);
             for (flow, credit_bits) in now.rp.iter_mut().zip(&mut *credit_bits) {
-                flow.advance(&params.rp, at_ns);
+                flow.advance(&params.rp, at_ns, &mut debt);
                 *credit_bits += flow.rates()[0] * STEP_NS / SECOND;
                 while *credit_bits >= PACKET_BYTES * 8 {
                     *credit_bits -= PACKET_BYTES * 8;
-                    flow.on_send(&params, at_ns, Stream::Requests, PACKET_BYTES);
+                    flow.on_send(&params, at_ns, PACKET_BYTES, &mut debt);
                     let depth_bytes = &mut now.depth_bytes[3];
                     *depth_bytes += PACKET_BYTES;
                     *random = rng::next(*random);
@@ -173,7 +174,7 @@ impl Loop {
                     class.packets += 1;
                     class.ecn_marked_packets += u64::from(marked);
                     if marked && at_ns - flow.last_cnp_ns >= limits.min_time_between_cnps_ns {
-                        let cut = flow.on_cnp(&params.rp, at_ns);
+                        let cut = flow.on_cnp(&params.rp, at_ns, &mut debt);
                         let stat = if cut { Stat::RpCnpHandled } else { Stat::RpCnpIgnored };
                         now.counters[0].stat[stat as usize] += 1;
                     }
