@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use dcqcn_fabric::{FlowOutcome, TOPOLOGY_EXAMPLE};
-use dcqcn_sim::fabric::{FabricAxis, FabricReport, FabricSetup, FabricSweep, run_all, write_flows};
+use dcqcn_sim::fabric::{Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, run_all, write_flows};
 use dcqcn_support::file::Replacement;
 
 use dcqcn_cli::Output;
@@ -92,8 +92,8 @@ impl FabricArgs {
     }
 
     /// Every combination of the sweep's values, with what it consists of; the last axis changes fastest.
-    fn setups(&self) -> anyhow::Result<Vec<(Vec<(String, String)>, FabricSetup)>> {
-        let mut setups = vec![(Vec::new(), self.setup.clone())];
+    fn setups(&self) -> anyhow::Result<Vec<(Changed, FabricSetup)>> {
+        let mut setups = vec![(Changed::new(), self.setup.clone())];
         for axis in &self.sweep {
             let count = setups.len() * axis.values.len();
             ensure!(count <= MAX_RUNS, "the sweep has {count} combinations or more: allowed is {MAX_RUNS}");

@@ -7,7 +7,7 @@ mod setup;
 mod traffic;
 
 pub use network::Shape;
-pub use report::{FabricReport, FabricSweep, write_flows};
+pub use report::{Changed, FabricReport, FabricSweep, write_flows};
 pub use run::{FabricRun, run_all};
 pub use setup::{FabricAxis, FabricSetup};
 pub use traffic::Traffic;

@@ -210,11 +210,14 @@ impl FabricReport {
     }
 }
 
+/// What one simulation of a sweep differs in: names and values of settings.
+pub type Changed = Vec<(String, String)>;
+
 /// Several simulations: a row each.
 #[derive(Clone, Debug, Serialize)]
 pub struct FabricSweep {
     /// What was changed, and what came out.
-    pub runs: Vec<(Vec<(String, String)>, FabricReport)>,
+    pub runs: Vec<(Changed, FabricReport)>,
 }
 
 impl fmt::Display for FabricSweep {
