@@ -56,9 +56,11 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         meta.stat = STAT_UNKNOWN_BTH;
     }
 
-    action set_kind(bit<2> kind, bit<1> is_datagram) {
+    action set_kind(bit<2> kind, bit<1> is_datagram, bit<1> is_sequenced, bit<1> stream) {
         meta.kind = kind;
         meta.is_datagram = is_datagram;
+        meta.is_sequenced = is_sequenced;
+        meta.stream = stream;
     }
 
     table opcode_kind {
@@ -112,6 +114,7 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
             } else if (opcode_kind.apply().hit) {
                 if (meta.is_datagram == 1 && hdr.udp.length < MIN_UD_UDP_LEN) {
                     meta.kind = KIND_OTHER;
+                    meta.is_sequenced = 0;
                     meta.stat = STAT_MALFORMED;
                 } else if (meta.kind == KIND_CNP) {
                     meta.stat = STAT_ROCE_CNP_PACKETS;
@@ -120,6 +123,9 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
                 } else {
                     meta.kind = KIND_CONTROL;
                     meta.stat = STAT_ROCE_CONTROL_PACKETS;
+                    if (hdr.bth.dest_qpn <= QP_GSI) {
+                        meta.is_sequenced = 0;
+                    }
                 }
             }
         } else if (standard_metadata.parser_error != error.NoError) {

@@ -1,7 +1,7 @@
 // Written by `cargo xtask p4` from dcqcn-common: change it there.
 
 // Indices of `stats`, the order of `Stat`.
-const bit<32> STATS = 42;
+const bit<32> STATS = 45;
 const bit<32> STAT_NOT_ROCE = 0;
 const bit<32> STAT_ROCE_V1 = 1;
 const bit<32> STAT_IPV4_OPTIONS = 2;
@@ -44,6 +44,9 @@ const bit<32> STAT_CUTS_LOST = 38;
 const bit<32> STAT_TABLE_BUSY = 39;
 const bit<32> STAT_RP_FLOW_EXPIRED = 40;
 const bit<32> STAT_NP_FLOW_EXPIRED = 41;
+const bit<32> STAT_RP_IN_ORDER_PACKETS = 42;
+const bit<32> STAT_NP_CNP_WINDOW_END = 43;
+const bit<32> STAT_RP_TABLE_FULL = 44;
 
 // Headers.
 const bit<16> ETHERTYPE_IPV4 = 0x800;
@@ -64,6 +67,7 @@ const bit<2> ECN_CE = 3;
 const bit<24> QP_GSI = 1;
 const bit<16> DEFAULT_P_KEY = 0xffff;
 const bit<8> OPCODE_CNP = 0x81;
+const bit<8> OPCODE_UD_SEND_ONLY = 0x64;
 
 // CNPs, and what one interval is kept for.
 const bit<16> CNP_UDP_LEN = 40;
@@ -73,6 +77,23 @@ const bit<8> CNP_HINT_VERSION = 1;
 const bit<2> CNP_LIMIT_QP = 0;
 const bit<2> CNP_LIMIT_PEER = 1;
 const bit<2> CNP_LIMIT_PORT = 2;
+const bit<1> NP_WINDOW_START = 0;
+
+// Connection management, and how a pair came to be known.
+const bit<8> CM_BASE_VERSION = 1;
+const bit<8> CM_CLASS = 7;
+const bit<8> CM_CLASS_VERSION = 2;
+const bit<8> CM_METHOD_SEND = 3;
+const bit<16> CM_REQ = 0x10;
+const bit<16> CM_MRA = 0x11;
+const bit<16> CM_REJ = 0x12;
+const bit<16> CM_REP = 0x13;
+const bit<16> CM_RTU = 0x14;
+const bit<16> CM_DREQ = 0x15;
+const bit<16> CM_DREP = 0x16;
+const bit<32> CM_IP_LEN = 284;
+const bit<8> PAIR_SOURCE_CM = 3;
+const bit<8> PAIR_SOURCE_DATAGRAM = 4;
 
 // Cases of a parser's `select`: headers behind the BTH (reliable datagrams have one more before them).
 #define OPCODES_WITH_DETH(state) \
@@ -104,92 +125,93 @@ const bit<2> CNP_LIMIT_PORT = 2;
     (253, _): state; \
     (254, _): state;
 
-// Entries of `opcode_kind`: what the hooks do with a packet, and whether it is a datagram.
+// Entries of `opcode_kind`: what the hooks do with a packet, whether it is a datagram, whether it has a place among the
+// packets of its queue pair, and in which stream.
 #define OPCODE_KINDS \
-    0x00: set_kind(KIND_DATA, 0); \
-    0x01: set_kind(KIND_DATA, 0); \
-    0x02: set_kind(KIND_DATA, 0); \
-    0x03: set_kind(KIND_DATA, 0); \
-    0x04: set_kind(KIND_DATA, 0); \
-    0x05: set_kind(KIND_DATA, 0); \
-    0x06: set_kind(KIND_DATA, 0); \
-    0x07: set_kind(KIND_DATA, 0); \
-    0x08: set_kind(KIND_DATA, 0); \
-    0x09: set_kind(KIND_DATA, 0); \
-    0x0a: set_kind(KIND_DATA, 0); \
-    0x0b: set_kind(KIND_DATA, 0); \
-    0x0c: set_kind(KIND_CONTROL, 0); \
-    0x0d: set_kind(KIND_DATA, 0); \
-    0x0e: set_kind(KIND_DATA, 0); \
-    0x0f: set_kind(KIND_DATA, 0); \
-    0x10: set_kind(KIND_DATA, 0); \
-    0x11: set_kind(KIND_CONTROL, 0); \
-    0x12: set_kind(KIND_CONTROL, 0); \
-    0x13: set_kind(KIND_CONTROL, 0); \
-    0x14: set_kind(KIND_CONTROL, 0); \
-    0x16: set_kind(KIND_DATA, 0); \
-    0x17: set_kind(KIND_DATA, 0); \
-    0x1c: set_kind(KIND_CONTROL, 0); \
-    0x1d: set_kind(KIND_CONTROL, 0); \
-    0x20: set_kind(KIND_DATA, 0); \
-    0x21: set_kind(KIND_DATA, 0); \
-    0x22: set_kind(KIND_DATA, 0); \
-    0x23: set_kind(KIND_DATA, 0); \
-    0x24: set_kind(KIND_DATA, 0); \
-    0x25: set_kind(KIND_DATA, 0); \
-    0x26: set_kind(KIND_DATA, 0); \
-    0x27: set_kind(KIND_DATA, 0); \
-    0x28: set_kind(KIND_DATA, 0); \
-    0x29: set_kind(KIND_DATA, 0); \
-    0x2a: set_kind(KIND_DATA, 0); \
-    0x2b: set_kind(KIND_DATA, 0); \
-    0x40: set_kind(KIND_DATA, 0); \
-    0x41: set_kind(KIND_DATA, 0); \
-    0x42: set_kind(KIND_DATA, 0); \
-    0x43: set_kind(KIND_DATA, 0); \
-    0x44: set_kind(KIND_DATA, 0); \
-    0x45: set_kind(KIND_DATA, 0); \
-    0x46: set_kind(KIND_DATA, 0); \
-    0x47: set_kind(KIND_DATA, 0); \
-    0x48: set_kind(KIND_DATA, 0); \
-    0x49: set_kind(KIND_DATA, 0); \
-    0x4a: set_kind(KIND_DATA, 0); \
-    0x4b: set_kind(KIND_DATA, 0); \
-    0x4c: set_kind(KIND_CONTROL, 0); \
-    0x4d: set_kind(KIND_DATA, 0); \
-    0x4e: set_kind(KIND_DATA, 0); \
-    0x4f: set_kind(KIND_DATA, 0); \
-    0x50: set_kind(KIND_DATA, 0); \
-    0x51: set_kind(KIND_CONTROL, 0); \
-    0x52: set_kind(KIND_CONTROL, 0); \
-    0x53: set_kind(KIND_CONTROL, 0); \
-    0x54: set_kind(KIND_CONTROL, 0); \
-    0x55: set_kind(KIND_CONTROL, 0); \
-    0x5c: set_kind(KIND_CONTROL, 0); \
-    0x64: set_kind(KIND_DATA, 1); \
-    0x65: set_kind(KIND_DATA, 1); \
-    0x80: set_kind(KIND_CONTROL, 0); \
-    0x81: set_kind(KIND_CNP, 0); \
-    0xa0: set_kind(KIND_DATA, 0); \
-    0xa1: set_kind(KIND_DATA, 0); \
-    0xa2: set_kind(KIND_DATA, 0); \
-    0xa3: set_kind(KIND_DATA, 0); \
-    0xa4: set_kind(KIND_DATA, 0); \
-    0xa5: set_kind(KIND_DATA, 0); \
-    0xa6: set_kind(KIND_DATA, 0); \
-    0xa7: set_kind(KIND_DATA, 0); \
-    0xa8: set_kind(KIND_DATA, 0); \
-    0xa9: set_kind(KIND_DATA, 0); \
-    0xaa: set_kind(KIND_DATA, 0); \
-    0xab: set_kind(KIND_DATA, 0); \
-    0xac: set_kind(KIND_CONTROL, 0); \
-    0xad: set_kind(KIND_DATA, 0); \
-    0xae: set_kind(KIND_DATA, 0); \
-    0xaf: set_kind(KIND_DATA, 0); \
-    0xb0: set_kind(KIND_DATA, 0); \
-    0xb1: set_kind(KIND_CONTROL, 0); \
-    0xb2: set_kind(KIND_CONTROL, 0); \
-    0xb3: set_kind(KIND_CONTROL, 0); \
-    0xb4: set_kind(KIND_CONTROL, 0); \
-    0xb6: set_kind(KIND_DATA, 0); \
-    0xb7: set_kind(KIND_DATA, 0);
+    0x00: set_kind(KIND_DATA, 0, 1, 0); \
+    0x01: set_kind(KIND_DATA, 0, 1, 0); \
+    0x02: set_kind(KIND_DATA, 0, 1, 0); \
+    0x03: set_kind(KIND_DATA, 0, 1, 0); \
+    0x04: set_kind(KIND_DATA, 0, 1, 0); \
+    0x05: set_kind(KIND_DATA, 0, 1, 0); \
+    0x06: set_kind(KIND_DATA, 0, 1, 0); \
+    0x07: set_kind(KIND_DATA, 0, 1, 0); \
+    0x08: set_kind(KIND_DATA, 0, 1, 0); \
+    0x09: set_kind(KIND_DATA, 0, 1, 0); \
+    0x0a: set_kind(KIND_DATA, 0, 1, 0); \
+    0x0b: set_kind(KIND_DATA, 0, 1, 0); \
+    0x0c: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x0d: set_kind(KIND_DATA, 0, 1, 1); \
+    0x0e: set_kind(KIND_DATA, 0, 1, 1); \
+    0x0f: set_kind(KIND_DATA, 0, 1, 1); \
+    0x10: set_kind(KIND_DATA, 0, 1, 1); \
+    0x11: set_kind(KIND_CONTROL, 0, 1, 1); \
+    0x12: set_kind(KIND_CONTROL, 0, 1, 1); \
+    0x13: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x14: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x16: set_kind(KIND_DATA, 0, 1, 0); \
+    0x17: set_kind(KIND_DATA, 0, 1, 0); \
+    0x1c: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x1d: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x20: set_kind(KIND_DATA, 0, 1, 0); \
+    0x21: set_kind(KIND_DATA, 0, 1, 0); \
+    0x22: set_kind(KIND_DATA, 0, 1, 0); \
+    0x23: set_kind(KIND_DATA, 0, 1, 0); \
+    0x24: set_kind(KIND_DATA, 0, 1, 0); \
+    0x25: set_kind(KIND_DATA, 0, 1, 0); \
+    0x26: set_kind(KIND_DATA, 0, 1, 0); \
+    0x27: set_kind(KIND_DATA, 0, 1, 0); \
+    0x28: set_kind(KIND_DATA, 0, 1, 0); \
+    0x29: set_kind(KIND_DATA, 0, 1, 0); \
+    0x2a: set_kind(KIND_DATA, 0, 1, 0); \
+    0x2b: set_kind(KIND_DATA, 0, 1, 0); \
+    0x40: set_kind(KIND_DATA, 0, 1, 0); \
+    0x41: set_kind(KIND_DATA, 0, 1, 0); \
+    0x42: set_kind(KIND_DATA, 0, 1, 0); \
+    0x43: set_kind(KIND_DATA, 0, 1, 0); \
+    0x44: set_kind(KIND_DATA, 0, 1, 0); \
+    0x45: set_kind(KIND_DATA, 0, 1, 0); \
+    0x46: set_kind(KIND_DATA, 0, 1, 0); \
+    0x47: set_kind(KIND_DATA, 0, 1, 0); \
+    0x48: set_kind(KIND_DATA, 0, 1, 0); \
+    0x49: set_kind(KIND_DATA, 0, 1, 0); \
+    0x4a: set_kind(KIND_DATA, 0, 1, 0); \
+    0x4b: set_kind(KIND_DATA, 0, 1, 0); \
+    0x4c: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x4d: set_kind(KIND_DATA, 0, 1, 1); \
+    0x4e: set_kind(KIND_DATA, 0, 1, 1); \
+    0x4f: set_kind(KIND_DATA, 0, 1, 1); \
+    0x50: set_kind(KIND_DATA, 0, 1, 1); \
+    0x51: set_kind(KIND_CONTROL, 0, 1, 1); \
+    0x52: set_kind(KIND_CONTROL, 0, 1, 1); \
+    0x53: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x54: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x55: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x5c: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0x64: set_kind(KIND_DATA, 1, 1, 0); \
+    0x65: set_kind(KIND_DATA, 1, 1, 0); \
+    0x80: set_kind(KIND_CONTROL, 0, 0, 0); \
+    0x81: set_kind(KIND_CNP, 0, 0, 0); \
+    0xa0: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa1: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa2: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa3: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa4: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa5: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa6: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa7: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa8: set_kind(KIND_DATA, 0, 1, 0); \
+    0xa9: set_kind(KIND_DATA, 0, 1, 0); \
+    0xaa: set_kind(KIND_DATA, 0, 1, 0); \
+    0xab: set_kind(KIND_DATA, 0, 1, 0); \
+    0xac: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0xad: set_kind(KIND_DATA, 0, 1, 1); \
+    0xae: set_kind(KIND_DATA, 0, 1, 1); \
+    0xaf: set_kind(KIND_DATA, 0, 1, 1); \
+    0xb0: set_kind(KIND_DATA, 0, 1, 1); \
+    0xb1: set_kind(KIND_CONTROL, 0, 1, 1); \
+    0xb2: set_kind(KIND_CONTROL, 0, 1, 1); \
+    0xb3: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0xb4: set_kind(KIND_CONTROL, 0, 1, 0); \
+    0xb6: set_kind(KIND_DATA, 0, 1, 0); \
+    0xb7: set_kind(KIND_DATA, 0, 1, 0);

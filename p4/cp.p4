@@ -80,6 +80,7 @@ control CongestionPoint(inout headers_t hdr, inout metadata_t meta, inout standa
                     } else {
                         mark_ipv4();
                     }
+                    meta.is_marked = 1;
                     stats.count(STAT_CP_ECN_MARKED_PACKETS);
                     class_ecn_marked_packets.count(queue);
                 } else {

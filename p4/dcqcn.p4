@@ -10,11 +10,14 @@
 counter(STATS, CounterType.packets) stats;
 
 #include "parser.p4"
+#include "arithmetic.p4"
 #include "flow.p4"
 #include "classify.p4"
+#include "pairing.p4"
 #include "forward.p4"
 #include "cp.p4"
 #include "np.p4"
+#include "pacing.p4"
 #include "rate.p4"
 #include "rp.p4"
 #include "deparser.p4"
@@ -30,12 +33,14 @@ control NoUpdate(inout headers_t hdr, inout metadata_t meta) {
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Classify() classify;
+    ConnectionManagement() connections;
     Forward() forward;
     ReactionPoint() rp;
     Rewrite() rewrite;
 
     apply {
         classify.apply(hdr, meta, standard_metadata);
+        connections.apply(hdr, meta, standard_metadata);
         forward.apply(hdr, meta, standard_metadata);
         rp.apply(hdr, meta, standard_metadata);
         rewrite.apply(hdr, meta, standard_metadata);
@@ -70,8 +75,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
                 meta.now_ns = (bit<64>)standard_metadata.egress_global_timestamp * NS_PER_US;
             }
             cp.apply(hdr, meta, standard_metadata);
-            bit<2> ecn = hdr.ipv6.isValid() ? hdr.ipv6.ecn : hdr.ipv4.ecn;
-            if (meta.kind == KIND_DATA && ecn == ECN_CE) {
+            if (meta.kind == KIND_DATA) {
                 bool is_answered;
                 limiter.apply(hdr, meta, standard_metadata, is_answered);
                 if (is_answered) {

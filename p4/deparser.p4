@@ -9,6 +9,7 @@ control Emit(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.udp);
         packet.emit(hdr.bth);
         packet.emit(hdr.deth);
+        packet.emit(hdr.cm);
         packet.emit(hdr.aeth);
         packet.emit(hdr.cnp);
     }

@@ -74,6 +74,29 @@ header deth_h {
     bit<24> src_qpn;
 }
 
+// The beginning of a management datagram (MAD), if it is one of connection management: which QP its sender names, in a request
+// (REQ), a reply (REP) or a request to disconnect (DREQ). IBTA vol. 1, 12.6; common/src/wire/cm.rs.
+header cm_h {
+    bit<8>   base_version;
+    bit<8>   mgmt_class;
+    bit<8>   class_version;
+    bit<8>   method;
+    bit<32>  status;
+    bit<64>  transaction_id;
+    bit<16>  attribute;
+    bit<16>  reserved;
+    bit<32>  attribute_modifier;
+    bit<32>  local_comm_id;
+    bit<32>  remote_comm_id;
+    bit<24>  dreq_qpn;
+    bit<8>   after_dreq_qpn;
+    bit<24>  rep_qpn;
+    bit<8>   after_rep_qpn;
+    bit<128> before_req_qpn;
+    bit<24>  req_qpn;
+    bit<8>   after_req_qpn;
+}
+
 // Acknowledgements and READ responses.
 header aeth_h {
     bit<8>  syndrome;
@@ -98,6 +121,7 @@ struct headers_t {
     udp_h      udp;
     bth_h      bth;
     deth_h     deth;
+    cm_h       cm;
     aeth_h     aeth;
     cnp_h      cnp;
 }
@@ -159,6 +183,9 @@ struct metadata_t {
     bit<32>  stat;
     bit<2>   kind;
     bit<1>   is_datagram;
+    // Whether it has a place among the packets of its queue pair, and in which of its two streams.
+    bit<1>   is_sequenced;
+    bit<1>   stream;
     bit<16>  l3_bytes;
     bit<3>   tc;
     // Addresses, IPv4 ones mapped into IPv6 (RFC 4291, 2.5.5.2).
@@ -178,7 +205,7 @@ struct metadata_t {
     bit<48>  next_src;
     bit<48>  next_dst;
 
-    // Reaction point: the port of the host concerned, its flow's place, and what a waiting packet needs to know.
+    // Reaction point: the port of the host concerned, its flow, its stream's place, and what a waiting packet needs to know.
     bit<9>   host_port;
     bit<24>  flow_qpn;
     bit<1>   is_missing;
@@ -194,8 +221,9 @@ struct metadata_t {
     rate_params_t rate;
     cut_params_t  cut;
 
-    // Congestion point.
+    // Congestion point: the depth the packet met, and whether it was marked.
     bit<19>  depth_packets;
+    bit<1>   is_marked;
 
     // Notification point: whether this CNP was made here; how the clone's CNP is to leave.
     bit<1>   is_own_cnp;

@@ -1,4 +1,6 @@
-// Notification point: a CE-marked data packet on its way to a host is answered with a CNP, at most one per interval.
+// Notification point: a CE-marked data packet on its way to a host is answered with a CNP, at most one per interval; marks within
+// one are answered when it is over, with the flow's next packet. A fast CNP answers a packet that this switch has marked, wherever
+// it goes.
 //
 // The answer is a clone of the packet, rewritten in the egress pipeline and sent round, so that it is forwarded, classed and
 // queued like any other packet.
@@ -43,25 +45,43 @@ const bit<32> CNP_SESSION = 1;
     }, 32w0x10000);
 
 // Two flows share a set; the one marked longer ago goes first.
+register<bit<32>>(FLOWS) np_src_0;
+register<bit<32>>(FLOWS) np_src_1;
+register<bit<32>>(FLOWS) np_src_2;
+register<bit<32>>(FLOWS) np_src_3;
 register<bit<32>>(FLOWS) np_addr_0;
 register<bit<32>>(FLOWS) np_addr_1;
 register<bit<32>>(FLOWS) np_addr_2;
 register<bit<32>>(FLOWS) np_addr_3;
 register<bit<32>>(FLOWS) np_qpn;
+register<bit<1>>(FLOWS)  np_pending;
 register<bit<64>>(FLOWS) np_last_seen_ns;
 register<bit<64>>(FLOWS) np_last_cnp_ns;
 register<bit<64>>(FLOWS) np_ecn_marked_packets;
 register<bit<64>>(FLOWS) np_cnp_sent;
 
-// Whether a CE-marked packet is answered.
+// When a mark of whatever flow last became pending; and how long one waits for a packet of its flow.
+register<bit<64>>(1) np_pending_ns;
+const bit<64> PENDING_NS = 1000000000;
+
+// Whether a packet is answered: because it is marked, or for marks before it.
 control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata,
                    out bool is_answered) {
     bit<64> min_time_between_cnps_ns = 0;
     bit<2> limit = 0;
+    bit<1> is_np = 0;
+    bit<1> is_fast = 0;
+    bit<1> window = NP_WINDOW_START;
+    bool is_marked = false;
+    bool may_be_pending = false;
 
-    action set_np(bit<64> min_time_between_cnps_ns_, bit<2> cnp_limit, bit<6> cnp_dscp, bit<3> cnp_802p_prio) {
+    action set_np(bit<64> min_time_between_cnps_ns_, bit<2> cnp_limit, bit<6> cnp_dscp, bit<3> cnp_802p_prio,
+                  bit<1> np_enable, bit<1> fast_cnp, bit<1> np_window) {
         min_time_between_cnps_ns = min_time_between_cnps_ns_;
         limit = cnp_limit;
+        is_np = np_enable;
+        is_fast = fast_cnp & meta.is_marked;
+        window = np_window;
         meta.cnp_dscp = cnp_dscp;
         meta.cnp_802p_prio = cnp_802p_prio;
     }
@@ -73,64 +93,92 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         size = 512;
     }
 
+    action look() {
+        bit<2> ecn = hdr.ipv6.isValid() ? hdr.ipv6.ecn : hdr.ipv4.ecn;
+        bit<64> pending_ns;
+        np_pending_ns.read(pending_ns, 0);
+        is_marked = ecn == ECN_CE;
+        may_be_pending = pending_ns != 0 && window != NP_WINDOW_START && (meta.now_ns |-| pending_ns) < PENDING_NS;
+    }
+
     // Egress pipelines of different ports run at the same time: all that reads and writes a flow is one action.
     action answer() {
-        bit<128> addr;
-        bit<32> qpn;
+        bit<128> src = meta.src_addr;
+        bit<128> addr = meta.dst_addr;
+        bit<32> qpn = (bit<32>)hdr.bth.dest_qpn;
         if (limit == CNP_LIMIT_QP) {
             // A datagram QP hears many senders: there the QP is the sender's.
             if (meta.is_datagram == 1) {
+                src = meta.dst_addr;
                 addr = meta.src_addr;
                 qpn = (bit<32>)hdr.deth.src_qpn;
-            } else {
-                addr = meta.dst_addr;
-                qpn = (bit<32>)hdr.bth.dest_qpn;
             }
         } else if (limit == CNP_LIMIT_PEER) {
-            addr = meta.src_addr;
+            addr = 0;
             qpn = 0;
         } else {
+            src = 0;
             addr = 0;
             qpn = (bit<32>)standard_metadata.egress_port;
         }
-
-        bit<32> set;
-        hash(set, HashAlgorithm.crc32, 32w0, { addr, qpn }, SETS);
         bit<32> place;
         bool is_found;
-        FIND_FLOW(np, addr, qpn, set, place, is_found)
+        FIND_FLOW(np, src, addr, qpn, place, is_found)
 
         bit<64> last_cnp_ns;
         bit<64> marked;
         bit<64> sent;
+        bit<1> pending;
         np_last_cnp_ns.read(last_cnp_ns, place);
         np_ecn_marked_packets.read(marked, place);
         np_cnp_sent.read(sent, place);
-        if (!is_found) {
-            WRITE_FLOW_ID(np, addr, qpn, place)
+        np_pending.read(pending, place);
+        if (!is_found && is_marked) {
+            WRITE_FLOW(np, src, addr, qpn, place)
             last_cnp_ns = 0;
             marked = 0;
             sent = 0;
+            pending = 0;
         }
         // A clock that steps back answers nothing.
-        is_answered = sent == 0 || min_time_between_cnps_ns == 0
+        bool is_over = min_time_between_cnps_ns == 0
             || (meta.now_ns > last_cnp_ns && meta.now_ns - last_cnp_ns >= min_time_between_cnps_ns);
+        if (is_marked) {
+            is_answered = sent == 0 || is_over;
+            marked = marked + 1;
+            pending = 1;
+            np_last_seen_ns.write(place, meta.now_ns);
+        } else {
+            is_answered = is_found && pending == 1 && is_over;
+        }
         if (is_answered) {
             last_cnp_ns = meta.now_ns;
             sent = sent + 1;
+            pending = 0;
         }
-        np_last_seen_ns.write(place, meta.now_ns);
-        np_last_cnp_ns.write(place, last_cnp_ns);
-        np_ecn_marked_packets.write(place, marked + 1);
-        np_cnp_sent.write(place, sent);
+        if (is_marked || is_answered) {
+            np_last_cnp_ns.write(place, last_cnp_ns);
+            np_ecn_marked_packets.write(place, marked);
+            np_cnp_sent.write(place, sent);
+            np_pending.write(place, pending);
+        }
+        if (is_marked && !is_answered) {
+            np_pending_ns.write(0, meta.now_ns);
+        }
     }
 
     apply {
         is_answered = false;
-        if (np.apply().hit) {
+        np.apply();
+        look();
+        if (is_np == 1 && is_marked) {
             stats.count(STAT_NP_ECN_MARKED_ROCE_PACKETS);
+        }
+        if (is_fast == 1 || (is_np == 1 && (is_marked || may_be_pending))) {
             answer();
-            if (!is_answered) {
+            if (is_answered && !is_marked) {
+                stats.count(STAT_NP_CNP_WINDOW_END);
+            } else if (!is_answered && is_marked) {
                 stats.count(STAT_NP_CNP_SUPPRESSED);
             }
         }
@@ -162,6 +210,15 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
         actions = { sender; NoAction; }
         default_action = NoAction();
         size = 4096;
+    }
+
+    action known_sender() {
+        bit<32> qpn = (bit<32>)hdr.bth.dest_qpn;
+        bit<32> place;
+        FIND_QP(pair, meta.dst_addr, qpn, place, is_known)
+        bit<32> other_qpn;
+        pair_other_qpn.read(other_qpn, place);
+        sender_qpn = other_qpn[23:0];
     }
 
     action turn_round() {
@@ -200,7 +257,7 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
         bit<24> receiver_qpn = hdr.bth.dest_qpn;
         hdr.udp.length = CNP_UDP_LEN;
         hdr.udp.checksum = 0;
-        hdr.bth = { OPCODE_CNP, 0, 0, 0, 0, DEFAULT_P_KEY, 0, 1, 0, sender_qpn, 0, 0, 0 };
+        hdr.bth = { OPCODE_CNP, 0, 0, 0, 0, DEFAULT_P_KEY, 0, 1, 0, is_known ? sender_qpn : 0, 0, 0, 0 };
         hdr.deth.setInvalid();
         hdr.aeth.setInvalid();
         hdr.cnp.setValid();
@@ -222,8 +279,8 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
         READ_ADDRESSES(meta, hdr)
         if (hdr.deth.isValid()) {
             datagram_sender();
-        } else {
-            np_pair.apply();
+        } else if (!np_pair.apply().hit) {
+            known_sender();
         }
         if (!is_known) {
             stats.count(STAT_NP_CNP_HINTED);

@@ -82,6 +82,14 @@ parser Headers(packet_in packet, out headers_t hdr, inout metadata_t meta, inout
 
     state deth {
         packet.extract(hdr.deth);
+        transition select(hdr.bth.opcode, hdr.bth.dest_qpn) {
+            (OPCODE_UD_SEND_ONLY, QP_GSI): cm;
+            default: accept;
+        }
+    }
+
+    state cm {
+        packet.extract(hdr.cm);
         transition accept;
     }
 

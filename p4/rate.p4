@@ -1,8 +1,7 @@
 // The DCQCN rate machine of one flow, `paper` variant: `RateMachine` of dcqcn-common in P4, equal to it to the last bit.
 //
-// v1model has no timer: the machine catches up when a packet of its flow or a CNP comes. P4 has no loop and, on run-time
-// values, no division. So a quotient is found bit by bit, and so is the number of increase events that have one closed form.
-// Both find up to MAX_EVENTS; of a longer gap each packet makes up that many.
+// v1model has no timer: the machine catches up when a packet of its flow or a CNP comes. The number of increase events that
+// have one closed form is found bit by bit, up to MAX_EVENTS; of a longer gap each packet makes up that many.
 
 const bit<32> MAX_EVENTS = 65535;
 // A timer that never expires: the largest number that Thrift passes on.
@@ -12,46 +11,6 @@ const bit<32> NO_END = 0xffffffff;
 const bit<32> ALPHA_ONE = 0x80000000;
 // Largest factor of R_HAI.
 const bit<32> MAX_HYPER = 1 << 23;
-// x / 100 for x < 2^47 is x · this >> 54, exactly: this is (2^54 + 16) / 100, and x · 16 < 2^54.
-const bit<96> HUNDREDTH_Q54 = 180143985094820;
-
-// Time of a byte in 2^-24 ns, times the rate.
-const bit<96> NS_PER_BYTE_AT_1_BPS_Q24 = 8000000000 << 24;
-
-// One bit of a quotient.
-#define DIVIDE(bit_, rest, divisor, quotient)                               \
-    if (rest >= (divisor << bit_)) {                                        \
-        rest = rest - (divisor << bit_);                                    \
-        quotient = quotient + (1 << bit_);                                  \
-    }
-
-#define DIVIDE_4(rest, divisor, quotient)                                   \
-    DIVIDE(3, rest, divisor, quotient) DIVIDE(2, rest, divisor, quotient)   \
-    DIVIDE(1, rest, divisor, quotient) DIVIDE(0, rest, divisor, quotient)
-
-#define DIVIDE_16(rest, divisor, quotient)                                  \
-    DIVIDE(15, rest, divisor, quotient) DIVIDE(14, rest, divisor, quotient) \
-    DIVIDE(13, rest, divisor, quotient) DIVIDE(12, rest, divisor, quotient) \
-    DIVIDE(11, rest, divisor, quotient) DIVIDE(10, rest, divisor, quotient) \
-    DIVIDE(9, rest, divisor, quotient) DIVIDE(8, rest, divisor, quotient)   \
-    DIVIDE(7, rest, divisor, quotient) DIVIDE(6, rest, divisor, quotient)   \
-    DIVIDE(5, rest, divisor, quotient) DIVIDE(4, rest, divisor, quotient)   \
-    DIVIDE_4(rest, divisor, quotient)
-
-#define DIVIDE_41(rest, divisor, quotient)                                  \
-    DIVIDE(40, rest, divisor, quotient) DIVIDE(39, rest, divisor, quotient) \
-    DIVIDE(38, rest, divisor, quotient) DIVIDE(37, rest, divisor, quotient) \
-    DIVIDE(36, rest, divisor, quotient) DIVIDE(35, rest, divisor, quotient) \
-    DIVIDE(34, rest, divisor, quotient) DIVIDE(33, rest, divisor, quotient) \
-    DIVIDE(32, rest, divisor, quotient) DIVIDE(31, rest, divisor, quotient) \
-    DIVIDE(30, rest, divisor, quotient) DIVIDE(29, rest, divisor, quotient) \
-    DIVIDE(28, rest, divisor, quotient) DIVIDE(27, rest, divisor, quotient) \
-    DIVIDE(26, rest, divisor, quotient) DIVIDE(25, rest, divisor, quotient) \
-    DIVIDE(24, rest, divisor, quotient) DIVIDE(23, rest, divisor, quotient) \
-    DIVIDE(22, rest, divisor, quotient) DIVIDE(21, rest, divisor, quotient) \
-    DIVIDE(20, rest, divisor, quotient) DIVIDE(19, rest, divisor, quotient) \
-    DIVIDE(18, rest, divisor, quotient) DIVIDE(17, rest, divisor, quotient) \
-    DIVIDE(16, rest, divisor, quotient) DIVIDE_16(rest, divisor, quotient)
 
 // One bit of the number of events whose steps, `step`, `step + growth` and so on, fit into the room below the line rate.
 #define FIT(bit_)                                                                                               \
@@ -68,40 +27,53 @@ const bit<96> NS_PER_BYTE_AT_1_BPS_Q24 = 8000000000 << 24;
         FIT(15) FIT(14) FIT(13) FIT(12) FIT(11) FIT(10) FIT(9) FIT(8) FIT(7) FIT(6) FIT(5) FIT(4)               \
     }                                                                                                           \
     FIT_4
+#define FIT_NONE
 
 // Variables of an action that uses `PHASE`.
 #define PHASE_VARIABLES                                                                                         \
     bit<32> left = 0;                                                                                           \
+    bit<32> before = 0;                                                                                         \
     bit<32> own = 0;                                                                                            \
     bit<32> other = 0;                                                                                          \
     bool other_is_on = false;                                                                                   \
-    bit<32> stage;                                                                                              \
-    bit<32> events;                                                                                             \
-    bit<32> fitting;                                                                                            \
-    bit<32> tried;                                                                                              \
-    bit<32> factor;                                                                                             \
-    bit<64> step_bps;                                                                                           \
-    bit<64> growth_bps;                                                                                         \
-    bit<64> room_bps;                                                                                           \
-    int<64> tends_to_bps;                                                                                       \
-    int<64> lag_bps;
+    bool is_capped = false;                                                                                     \
+    bit<32> stage = 0;                                                                                          \
+    bit<32> events = 0;                                                                                         \
+    bit<32> fitting = 0;                                                                                        \
+    bit<32> tried = 0;                                                                                          \
+    bit<32> factor = 0;                                                                                         \
+    bit<64> step_bps = 0;                                                                                       \
+    bit<64> growth_bps = 0;                                                                                     \
+    bit<64> room_bps = 0;                                                                                       \
+    int<64> tends_to_bps = 0;                                                                                   \
+    int<64> lag_bps = 0;                                                                                        \
+    int<64> off_bps = 0;
 
 // `value` halved `times` times, rounded down each time; `value` is signed.
 #define HALVED(value, times) ((value) >> ((times) > 63 ? 8w63 : (bit<8>)(times)))
 
+// That many events are over.
+#define TAKE(taken)                                                                                             \
+    own = own |+| taken;                                                                                        \
+    left = left - taken;                                                                                        \
+    before = before |-| taken;
+
 // Of `left` increase events of the counter whose stage is `own`, those that have one closed form: `phase` and `leap` of
-// dcqcn-common.
+// dcqcn-common. `before` of the timer's are before anything is owed (pacing.p4), and have a run to themselves.
 //
 // One event is R_T += step, R_C = (R_C + R_T + 1) / 2. With d = R_T − R_C that is d ← (d + step) / 2, rounded down; and with e
 // = d − (step − 2 growth), e ← e / 2, rounded down. So after n events e has been shifted right by n, exactly. At the line rate
 // all events are alike; the one that gets there is cut short.
-#define PHASE(FIT_EVENTS)                                                                                       \
-    if (left != 0) {                                                                                            \
+#define PHASE(FIT_EVENTS, PAY_FIRST, PAY_REST)                                                                  \
+    if (left != 0 && !is_capped) {                                                                              \
         stage = own |+| 1;                                                                                      \
         step_bps = 0;                                                                                           \
         growth_bps = 0;                                                                                         \
         events = NO_END;                                                                                        \
-        if (stage < p.threshold && (!other_is_on || other < p.threshold)) {                                     \
+        room_bps = p.line_rate_bps - target_bps;                                                                \
+        if (room_bps == 0) {                                                                                    \
+            events = left;                                                                                      \
+        } else if (stage < p.threshold && (!other_is_on || other < p.threshold)) {                              \
             events = p.threshold - stage;                                                                       \
         } else if (stage <= p.threshold || (other_is_on && other <= p.threshold)) {                             \
             step_bps = p.ai_rate_bps;                                                                           \
@@ -125,43 +97,87 @@ const bit<96> NS_PER_BYTE_AT_1_BPS_Q24 = 8000000000 << 24;
                 events = (other - stage) |+| 1;                                                                 \
             }                                                                                                   \
         }                                                                                                       \
-        if (events > left) {                                                                                    \
-            events = left;                                                                                      \
-        }                                                                                                       \
-        room_bps = p.line_rate_bps - target_bps;                                                                \
+        events = events < left ? events : left;                                                                 \
+        events = before != 0 && before < events ? before : events;                                              \
         fitting = events;                                                                                       \
         if (step_bps != 0) {                                                                                    \
             fitting = 0;                                                                                        \
             FIT_EVENTS                                                                                          \
         }                                                                                                       \
-        tends_to_bps = (int<64>)step_bps - (int<64>)(growth_bps << 1);                                          \
-        lag_bps = (int<64>)(target_bps - rate_bps) - tends_to_bps;                                              \
-        lag_bps = HALVED(lag_bps, fitting) + tends_to_bps + (int<64>)(growth_bps * (bit<64>)fitting);           \
-        target_bps = target_bps + (bit<64>)CLIMB(fitting);                                                      \
-        rate_bps = target_bps - (bit<64>)lag_bps;                                                               \
-        own = own |+| fitting;                                                                                  \
-        left = left - fitting;                                                                                  \
-        if (fitting != events) {                                                                                \
-            if (target_bps != p.line_rate_bps) {                                                                \
-                target_bps = p.line_rate_bps;                                                                   \
-                rate_bps = (rate_bps + target_bps + 1) >> 1;                                                    \
-                own = own |+| 1;                                                                                \
-                left = left - 1;                                                                                \
+        is_capped = fitting != events;                                                                          \
+        lag_bps = (int<64>)(target_bps - rate_bps);                                                             \
+        if (fitting != 0 && (room_bps != 0 || lag_bps != 0)) {                                                  \
+            PAY_FIRST                                                                                           \
+            tends_to_bps = (int<64>)step_bps;                                                                   \
+            if (growth_bps != 0) {                                                                              \
+                tends_to_bps = tends_to_bps - (int<64>)(growth_bps << 1);                                       \
             }                                                                                                   \
-            lag_bps = (int<64>)(target_bps - rate_bps);                                                         \
-            lag_bps = HALVED(lag_bps, left);                                                                    \
+            off_bps = lag_bps - tends_to_bps;                                                                   \
+            PAY_REST                                                                                            \
+            lag_bps = HALVED(off_bps, fitting) + tends_to_bps + (int<64>)(growth_bps * (bit<64>)fitting);       \
+            target_bps = target_bps + (bit<64>)CLIMB(fitting);                                                  \
             rate_bps = target_bps - (bit<64>)lag_bps;                                                           \
-            own = own |+| left;                                                                                 \
-            left = 0;                                                                                           \
         }                                                                                                       \
+        TAKE(fitting)                                                                                           \
+    }
+
+#define CAPPED_EVENT(PAY_FIRST, PAY_REST)                                                                       \
+    if (is_capped) {                                                                                            \
+        PAY_FIRST                                                                                               \
+        fitting = 1;                                                                                            \
+        PAY_REST                                                                                                \
+        target_bps = p.line_rate_bps;                                                                           \
+        rate_bps = (rate_bps + target_bps + 1) >> 1;                                                            \
+        TAKE(1)                                                                                                 \
+        is_capped = false;                                                                                      \
     }
 
 // A run of events has three phases at most: fast recovery, additive increase, and growing hyper increase; or, where the other
-// counter is past F already, additive, growing and constant hyper increase.
-#define RUN(FIT_EVENTS) PHASE(FIT_EVENTS) PHASE(FIT_EVENTS) PHASE(FIT_EVENTS)
+// counter is past F already, additive, growing and constant hyper increase. Of the timer's one may be in two parts, and so may
+// those at the line rate.
 
-// Product of two fractions of 2^31, rounded.
-#define MUL_Q31(a, b) ((bit<32>)(((bit<64>)(a) * (bit<64>)(b) + (1 << 30)) >> 31))
+// The increase timer up to and including `until_ns`.
+#define RUN_TIMER(until_ns)                                                                                     \
+    if (next_increase_ns <= until_ns) {                                                                         \
+        bit<64> late_ns = until_ns - next_increase_ns;                                                          \
+        left = 0;                                                                                               \
+        DIVIDE_16(late_ns, p.time_reset_ns, left)                                                               \
+        left = left < MAX_EVENTS ? left + 1 : MAX_EVENTS;                                                       \
+        before = 0;                                                                                             \
+        if (nanobits != 0 && next_increase_ns <= from_ns) {                                                     \
+            late_ns = from_ns - next_increase_ns;                                                               \
+            DIVIDE_16(late_ns, p.time_reset_ns, before)                                                         \
+            before = before < left ? before + 1 : left;                                                         \
+        }                                                                                                       \
+        event_ns = next_increase_ns;                                                                            \
+        next_increase_ns = next_increase_ns + (bit<64>)left * p.time_reset_ns;                                  \
+        own = time_stage;                                                                                       \
+        other = byte_stage;                                                                                     \
+        other_is_on = p.byte_reset_bytes != 0;                                                                  \
+        PHASE(FIT_16, PAY_FIRST, PAY_REST)                                                                      \
+        PHASE(FIT_16, PAY_FIRST, PAY_REST)                                                                      \
+        PHASE(FIT_16, PAY_FIRST, PAY_REST)                                                                      \
+        PHASE(FIT_16, PAY_FIRST, PAY_REST)                                                                      \
+        CAPPED_EVENT(PAY_FIRST, PAY_REST)                                                                       \
+        PHASE(FIT_NONE, PAY_FIRST, PAY_REST)                                                                    \
+        PHASE(FIT_NONE, PAY_FIRST, PAY_REST)                                                                    \
+        time_stage = own;                                                                                       \
+    }
+
+// The byte counter: no time goes by, and nothing is paid.
+#define RUN_BYTES                                                                                               \
+    left = 0;                                                                                                   \
+    before = 0;                                                                                                 \
+    DIVIDE_4(byte_count, p.byte_reset_bytes, left)                                                              \
+    own = byte_stage;                                                                                           \
+    other = time_stage;                                                                                         \
+    other_is_on = p.time_reset_ns != 0;                                                                         \
+    PHASE(FIT_4, PAY_NOTHING, PAY_NOTHING)                                                                      \
+    PHASE(FIT_4, PAY_NOTHING, PAY_NOTHING)                                                                      \
+    PHASE(FIT_4, PAY_NOTHING, PAY_NOTHING)                                                                      \
+    CAPPED_EVENT(PAY_NOTHING, PAY_NOTHING)                                                                      \
+    PHASE(FIT_NONE, PAY_NOTHING, PAY_NOTHING)                                                                   \
+    byte_stage = own;
 
 // One power of the decay of alpha.
 #define DECAY(bit_)                                                                                             \

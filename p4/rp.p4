@@ -1,6 +1,10 @@
 // Reaction point: the flows of the hosts on this switch's ports, each kept to the rate of its rate machine.
 
 // One flow: fields of `RpFlow`.
+register<bit<32>>(FLOWS) rp_src_0;
+register<bit<32>>(FLOWS) rp_src_1;
+register<bit<32>>(FLOWS) rp_src_2;
+register<bit<32>>(FLOWS) rp_src_3;
 register<bit<32>>(FLOWS) rp_addr_0;
 register<bit<32>>(FLOWS) rp_addr_1;
 register<bit<32>>(FLOWS) rp_addr_2;
@@ -17,17 +21,19 @@ register<bit<32>>(FLOWS) rp_time_stage;
 register<bit<32>>(FLOWS) rp_byte_stage;
 register<bit<1>>(FLOWS)  rp_active;
 register<bit<64>>(FLOWS) rp_next_ns;
-register<bit<32>>(FLOWS) rp_next_frac_q24;
+register<bit<32>>(FLOWS) rp_next_frac_q27;
+register<bit<32>>(FLOWS) rp_owed_bits;
 register<bit<64>>(FLOWS) rp_pacer_rate_bps;
 register<bit<64>>(FLOWS) rp_ns_per_byte_q24;
-register<bit<64>>(FLOWS) rp_departure_ns;
-register<bit<32>>(FLOWS) rp_ticket;
-register<bit<32>>(FLOWS) rp_released;
 register<bit<64>>(FLOWS) rp_packets;
 register<bit<64>>(FLOWS) rp_bytes;
 register<bit<64>>(FLOWS) rp_last_cnp_ns;
 register<bit<32>>(FLOWS) rp_cnp_handled;
 register<bit<32>>(FLOWS) rp_cnp_ignored;
+// Each of a flow's two streams: when its last data packet leaves, packets that had to wait, and how many of them may have left.
+register<bit<64>>(STREAMS) rp_last_ns;
+register<bit<32>>(STREAMS) rp_ticket;
+register<bit<32>>(STREAMS) rp_released;
 
 // Packets that go round, as the last of them to leave queue 510 saw it. The queue takes 1024; beyond this many the next
 // does not wait: it passes, or is dropped.
@@ -35,16 +41,64 @@ register<bit<32>>(1) wait_depth;
 const bit<32> MAX_WAITING = 1000;
 // A packet that waits this long after its departure for one before it does not: that one was lost.
 const bit<64> LOST_NS = 500000000;
+// How long a flow that was cut keeps its place after its last packet, whoever else asks for one.
+const bit<64> CUT_FLOW_KEEPS_PLACE_NS = 1000000000;
 
 // What an action decides about a packet.
-const bit<3> TURN_NOW = 0;
-const bit<3> TURN_WAIT = 1;
-const bit<3> TURN_BEYOND = 2;
-const bit<3> TURN_CNP_HANDLED = 3;
-const bit<3> TURN_CNP_TOO_SOON = 4;
-const bit<3> TURN_CNP_UNKNOWN = 5;
-const bit<3> TURN_CNP_INVALID = 6;
-const bit<3> TURN_AT_HORIZON = 7;
+const bit<4> TURN_NOW = 0;
+const bit<4> TURN_WAIT = 1;
+const bit<4> TURN_BEYOND = 2;
+const bit<4> TURN_AT_HORIZON = 3;
+const bit<4> TURN_NO_PLACE = 4;
+const bit<4> TURN_CNP_HANDLED = 5;
+const bit<4> TURN_CNP_TOO_SOON = 6;
+const bit<4> TURN_CNP_UNKNOWN = 7;
+const bit<4> TURN_CNP_INVALID = 8;
+
+// Until when the flow at `place` is in use; 0 = it is empty.
+#define IN_USE_UNTIL(place, seen_ns, until_ns)                                                                  \
+    until_ns = 0;                                                                                               \
+    if (seen_ns != 0) {                                                                                         \
+        bit<64> paced_ns;                                                                                       \
+        bit<1> was_cut;                                                                                         \
+        rp_next_ns.read(paced_ns, place);                                                                       \
+        rp_active.read(was_cut, place);                                                                         \
+        until_ns = seen_ns > paced_ns ? seen_ns : paced_ns;                                                     \
+        until_ns = until_ns + (was_cut == 1 ? CUT_FLOW_KEEPS_PLACE_NS : 0);                                     \
+    }
+
+// A new flow's stream: whoever of the flow before it still waits does not hold it up.
+#define NEW_STREAM(stream_place)                                                                                \
+    {                                                                                                           \
+        bit<32> ticket;                                                                                         \
+        rp_ticket.read(ticket, stream_place);                                                                   \
+        rp_released.write(stream_place, ticket);                                                                \
+        rp_last_ns.write(stream_place, 0);                                                                      \
+    }
+
+// Whether a packet that is to leave at `departure_ns` has to wait, and whether there is no room for it to do so.
+#define TAKE_TICKET                                                                                             \
+    bit<32> ticket;                                                                                             \
+    bit<32> released;                                                                                           \
+    bit<64> last_departure_ns;                                                                                  \
+    bit<32> waiting;                                                                                            \
+    rp_ticket.read(ticket, meta.place);                                                                         \
+    rp_released.read(released, meta.place);                                                                     \
+    rp_last_ns.read(last_departure_ns, meta.place);                                                             \
+    wait_depth.read(waiting, 0);                                                                                \
+    if (now_ns > last_departure_ns + LOST_NS) {                                                                 \
+        released = ticket;                                                                                      \
+        rp_released.write(meta.place, ticket);                                                                  \
+    }                                                                                                           \
+    bool must_wait = departure_ns > now_ns || ticket != released;                                               \
+    bool is_full = must_wait && waiting >= MAX_WAITING;
+
+#define USE_TICKET                                                                                              \
+    if (must_wait) {                                                                                            \
+        meta.ticket = ticket;                                                                                   \
+        meta.departure_ns = departure_ns;                                                                       \
+        rp_ticket.write(meta.place, ticket + 1);                                                                \
+    }
 
 // A CNP is to be believed only if it is one to the last bit, ICRC included (`read_cnp`).
 control CheckCnp(in headers_t hdr, out bool is_valid) {
@@ -115,25 +169,61 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
         size = 4096;
     }
 
-    bit<3> turn = TURN_NOW;
+    bool is_paired = false;
+
+    action known_receiver() {
+        bit<32> qpn = (bit<32>)hdr.bth.dest_qpn;
+        bit<32> place;
+        FIND_QP(pair, meta.dst_addr, qpn, place, is_paired)
+        bit<32> other_qpn;
+        pair_other_qpn.read(other_qpn, place);
+        meta.flow_qpn = other_qpn[23:0];
+    }
+
+    // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
+    action learn_datagram() {
+        bit<32> qpn = (bit<32>)hdr.deth.src_qpn;
+        bit<32> place;
+        bool is_known;
+        FIND_QP(pair, meta.src_addr, qpn, place, is_known)
+        if (!is_known) {
+            WRITE_PAIR(meta.src_addr, qpn, (bit<32>)hdr.bth.dest_qpn, PAIR_SOURCE_DATAGRAM, place)
+        }
+    }
+
+    bit<4> turn = TURN_NOW;
 
     // Everything between finding a flow and writing it back: a data packet of it, or a CNP for it.
     action take_turn() {
-        bit<128> addr = meta.kind == KIND_CNP ? meta.src_addr : meta.dst_addr;
+        bool is_cnp = meta.kind == KIND_CNP;
+        // A CNP comes from where its flow's data goes to.
+        bit<128> src = is_cnp ? meta.dst_addr : meta.src_addr;
+        bit<128> addr = is_cnp ? meta.src_addr : meta.dst_addr;
         bit<32> qpn = (bit<32>)meta.flow_qpn;
-        bit<32> set;
-        hash(set, HashAlgorithm.crc32, 32w0, { addr, qpn }, SETS);
         bit<32> place;
         bool is_found;
-        FIND_FLOW(rp, addr, qpn, set, place, is_found)
-        meta.place = place;
+        FIND_FLOW(rp, src, addr, qpn, place, is_found)
+        bit<64> now_ns = meta.now_ns;
+        bool is_free = true;
+        if (!is_found) {
+            // Whoever has packets waiting, or a rate to remember, keeps its place.
+            bit<64> first_until_ns;
+            bit<64> second_until_ns;
+            IN_USE_UNTIL(first, first_seen_ns, first_until_ns)
+            IN_USE_UNTIL(second, second_seen_ns, second_until_ns)
+            place = first_until_ns <= second_until_ns ? first : second;
+            meta.is_evicting = first_seen_ns != 0 && second_seen_ns != 0 ? 1w1 : 1w0;
+            is_free = first_until_ns <= now_ns || second_until_ns <= now_ns;
+        }
+        meta.place = (place << 1) | (bit<32>)meta.stream;
 
-        if (!is_found && meta.kind == KIND_CNP) {
+        if (!is_found && is_cnp) {
             turn = TURN_CNP_UNKNOWN;
+        } else if (!is_found && !is_free) {
+            turn = TURN_NO_PLACE;
         } else {
             rate_params_t p = meta.rate;
             cut_params_t cut = meta.cut;
-            bit<64> now_ns = meta.now_ns;
             bit<64> rate_bps;
             bit<64> target_bps;
             bit<64> next_increase_ns;
@@ -141,6 +231,11 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             bit<32> time_stage;
             bit<32> byte_stage;
             bit<1>  active;
+            bit<64> next_ns;
+            bit<32> next_frac_q27;
+            bit<32> owed_bits;
+            bit<64> pacer_rate_bps;
+            bit<64> ns_per_byte_q24;
             bool is_too_soon = false;
             rp_rate_bps.read(rate_bps, place);
             rp_target_bps.read(target_bps, place);
@@ -149,19 +244,22 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             rp_time_stage.read(time_stage, place);
             rp_byte_stage.read(byte_stage, place);
             rp_active.read(active, place);
+            rp_next_ns.read(next_ns, place);
+            rp_next_frac_q27.read(next_frac_q27, place);
+            rp_owed_bits.read(owed_bits, place);
+            rp_pacer_rate_bps.read(pacer_rate_bps, place);
+            rp_ns_per_byte_q24.read(ns_per_byte_q24, place);
             if (!is_found) {
-                bit<64> last_seen_ns;
-                bit<32> ticket;
-                rp_last_seen_ns.read(last_seen_ns, place);
-                rp_ticket.read(ticket, place);
                 meta.is_missing = 1;
-                meta.is_evicting = last_seen_ns != 0 ? 1w1 : 1w0;
-                WRITE_FLOW_ID(rp, addr, qpn, place)
+                WRITE_FLOW(rp, src, addr, qpn, place)
                 next_increase_ns = 0;
                 byte_count = 0;
                 time_stage = 0;
                 byte_stage = 0;
                 active = 0;
+                next_ns = 0;
+                next_frac_q27 = 0;
+                owed_bits = 0;
                 rp_alpha_q31.write(place, p.initial_alpha_q31);
                 rp_alpha_epoch_ns.write(place, 0);
                 rp_last_cnp_ns.write(place, 0);
@@ -169,11 +267,9 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 rp_cnp_ignored.write(place, 0);
                 rp_packets.write(place, 0);
                 rp_bytes.write(place, 0);
-                rp_next_ns.write(place, 0);
-                rp_next_frac_q24.write(place, 0);
-                // Packets of the flow that was here may still wait; none after them has to.
-                rp_released.write(place, ticket);
-            } else if (meta.kind == KIND_CNP) {
+                NEW_STREAM(place << 1)
+                NEW_STREAM((place << 1) | 1)
+            } else if (is_cnp) {
                 bit<64> last_cnp_ns;
                 rp_last_cnp_ns.read(last_cnp_ns, place);
                 is_too_soon = last_cnp_ns != 0 && cut.guard_ns != 0
@@ -186,13 +282,15 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 turn = TURN_CNP_TOO_SOON;
             } else {
                 PHASE_VARIABLES
+                DEBT_VARIABLES
 
                 // What fell due up to now.
+                READ_DEBT
                 if (active == 0) {
                     rate_bps = p.line_rate_bps;
                     target_bps = p.line_rate_bps;
                 } else {
-                    // The line rate may have been lowered since, or the period shortened.
+                    // The line rate may have been lowered since, or a period shortened.
                     rate_bps = rate_bps < p.line_rate_bps ? rate_bps : p.line_rate_bps;
                     target_bps = target_bps < p.line_rate_bps ? target_bps : p.line_rate_bps;
                     if (p.time_reset_ns == 0) {
@@ -200,20 +298,10 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                     } else if (next_increase_ns > now_ns + p.time_reset_ns) {
                         next_increase_ns = now_ns + p.time_reset_ns;
                     }
-                    if (next_increase_ns <= now_ns) {
-                        bit<64> late_ns = now_ns - next_increase_ns;
-                        DIVIDE_16(late_ns, p.time_reset_ns, left)
-                        left = left < MAX_EVENTS ? left + 1 : MAX_EVENTS;
-                        next_increase_ns = next_increase_ns + (bit<64>)left * p.time_reset_ns;
-                        own = time_stage;
-                        other = byte_stage;
-                        other_is_on = p.byte_reset_bytes != 0;
-                        RUN(FIT_16)
-                        time_stage = own;
-                    }
+                    RUN_TIMER(now_ns)
                 }
 
-                if (meta.kind == KIND_CNP) {
+                if (is_cnp) {
                     // Cut with the old alpha, then raise alpha; stages, byte counter and timer start anew.
                     turn = TURN_CNP_HANDLED;
                     bit<32> cnp_handled;
@@ -224,6 +312,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                     rp_alpha_epoch_ns.read(alpha_epoch_ns, place);
                     rp_last_cnp_ns.write(place, now_ns);
                     rp_cnp_handled.write(place, cnp_handled + 1);
+                    PAY(rate_bps, now_ns)
                     bit<32> periods = 0;
                     if (active == 1 && now_ns > alpha_epoch_ns) {
                         bit<96> since_ns = (bit<96>)(now_ns - alpha_epoch_ns);
@@ -252,71 +341,42 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                     time_stage = 0;
                     byte_stage = 0;
                     active = 1;
-                } else {
+                }
+                FOLLOW
+                if (!is_cnp) {
                     rp_last_seen_ns.write(place, now_ns);
                     bit<64> frame_bytes = (bit<64>)standard_metadata.packet_length;
                     bit<64> departure_ns = now_ns;
                     turn = TURN_NOW;
                     if (p.pace == 1) {
                         // It leaves when the flow's last packet has left at the flow's rate (`Pacer::schedule`).
-                        bit<64> next_ns;
-                        bit<32> next_frac_q24;
-                        bit<32> ticket;
-                        bit<32> released;
-                        rp_next_ns.read(next_ns, place);
-                        rp_next_frac_q24.read(next_frac_q24, place);
-                        rp_ticket.read(ticket, place);
-                        rp_released.read(released, place);
                         bit<64> earliest_ns = now_ns |-| p.pacing_credit_ns;
                         bit<64> start_ns = next_ns > earliest_ns ? next_ns : earliest_ns;
                         departure_ns = start_ns > now_ns ? start_ns : now_ns;
-                        bit<64> last_departure_ns;
-                        bit<32> waiting;
-                        rp_departure_ns.read(last_departure_ns, place);
-                        wait_depth.read(waiting, 0);
-                        if (now_ns > last_departure_ns + LOST_NS) {
-                            released = ticket;
-                            rp_released.write(place, ticket);
-                        }
-                        bool must_wait = departure_ns > now_ns || ticket != released;
+                        TAKE_TICKET
                         bool is_beyond = departure_ns - now_ns > p.pacing_horizon_ns;
-                        if (must_wait && (waiting >= MAX_WAITING || (is_beyond && p.pacing_horizon_drop == 1))) {
+                        if (must_wait && (is_full || (is_beyond && p.pacing_horizon_drop == 1))) {
                             turn = TURN_BEYOND;
                         } else {
                             if (is_beyond) {
                                 // The flow's time line stays as it was.
                                 departure_ns = now_ns + p.pacing_horizon_ns;
+                                SKIP_TO(departure_ns)
                                 turn = TURN_AT_HORIZON;
                             } else {
-                                bit<64> pacer_rate_bps;
-                                bit<64> ns_per_byte_q24;
-                                rp_pacer_rate_bps.read(pacer_rate_bps, place);
-                                rp_ns_per_byte_q24.read(ns_per_byte_q24, place);
-                                if (pacer_rate_bps != rate_bps) {
-                                    // Rounded up, so that no packet leaves early.
-                                    bit<96> divisor = (bit<96>)rate_bps;
-                                    bit<96> rest = NS_PER_BYTE_AT_1_BPS_Q24 + divisor - 1;
-                                    bit<96> quotient = 0;
-                                    DIVIDE_41(rest, divisor, quotient)
-                                    ns_per_byte_q24 = (bit<64>)quotient;
-                                    rp_pacer_rate_bps.write(place, rate_bps);
-                                    rp_ns_per_byte_q24.write(place, ns_per_byte_q24);
-                                }
-                                bit<64> duration_q24 = (frame_bytes + (bit<64>)p.wire_overhead_bytes) * ns_per_byte_q24
-                                    + (bit<64>)next_frac_q24;
-                                rp_next_ns.write(place, start_ns + (duration_q24 >> 24));
-                                rp_next_frac_q24.write(place, (bit<32>)duration_q24[23:0]);
+                                owed_bits = (bit<32>)(frame_bytes + (bit<64>)p.wire_overhead_bytes) << 3;
+                                bit<64> owed_q27 = (bit<64>)owed_bits * ns_per_byte_q24 + (bit<64>)next_frac_q27;
+                                next_ns = start_ns + (owed_q27 >> 27);
+                                next_frac_q27 = (bit<32>)owed_q27[26:0];
                                 if (must_wait) {
                                     turn = TURN_WAIT;
                                 }
                             }
-                            rp_departure_ns.write(place, departure_ns);
-                            if (must_wait) {
-                                meta.ticket = ticket;
-                                meta.departure_ns = departure_ns;
-                                rp_ticket.write(place, ticket + 1);
-                            }
+                            USE_TICKET
                         }
+                    }
+                    if (turn != TURN_BEYOND) {
+                        rp_last_ns.write(meta.place, departure_ns);
                     }
                     if (turn != TURN_BEYOND || p.pacing_horizon_drop == 0) {
                         bit<64> packets;
@@ -327,16 +387,15 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                         rp_bytes.write(place, bytes + frame_bytes);
                         if (p.byte_reset_bytes != 0) {
                             byte_count = byte_count + frame_bytes;
-                            left = 0;
-                            DIVIDE_4(byte_count, p.byte_reset_bytes, left)
-                            own = byte_stage;
-                            other = time_stage;
-                            other_is_on = p.time_reset_ns != 0;
-                            RUN(FIT_4)
-                            byte_stage = own;
+                            RUN_BYTES
                         }
                     }
                 }
+                rp_next_ns.write(place, next_ns);
+                rp_next_frac_q27.write(place, next_frac_q27);
+                rp_owed_bits.write(place, owed_bits);
+                rp_pacer_rate_bps.write(place, pacer_rate_bps);
+                rp_ns_per_byte_q24.write(place, ns_per_byte_q24);
             }
             rp_rate_bps.write(place, rate_bps);
             rp_target_bps.write(place, target_bps);
@@ -345,6 +404,29 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             rp_time_stage.write(place, time_stage);
             rp_byte_stage.write(place, byte_stage);
             rp_active.write(place, active);
+        }
+    }
+
+    // A packet without data (READ request, atomic, ACK) costs nothing, and leaves after the data of its stream that waits.
+    action keep_place() {
+        bit<32> qpn = (bit<32>)meta.flow_qpn;
+        bit<32> place;
+        bool is_found;
+        FIND_FLOW(rp, meta.src_addr, meta.dst_addr, qpn, place, is_found)
+        turn = TURN_NOW;
+        if (is_found) {
+            bit<64> now_ns = meta.now_ns;
+            bit<64> departure_ns;
+            meta.place = (place << 1) | (bit<32>)meta.stream;
+            rp_last_ns.read(departure_ns, meta.place);
+            departure_ns = departure_ns > now_ns ? departure_ns : now_ns;
+            TAKE_TICKET
+            if (must_wait) {
+                turn = is_full ? TURN_BEYOND : TURN_WAIT;
+            }
+            if (!is_full) {
+                USE_TICKET
+            }
         }
     }
 
@@ -391,47 +473,59 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
         } else {
             // A data packet's flow is paced where its host's packets come in; a CNP cuts where it goes out to its host.
             bool is_turn = false;
-            if (meta.kind == KIND_DATA) {
-                meta.host_port = standard_metadata.ingress_port;
+            if (meta.kind == KIND_CNP || meta.is_sequenced == 1) {
+                meta.host_port =
+                    meta.kind == KIND_CNP ? standard_metadata.egress_spec : standard_metadata.ingress_port;
+                is_turn = rp_rate.apply().hit && meta.rate.line_rate_bps != 0;
+            }
+            if (is_turn && meta.kind != KIND_CONTROL) {
                 meta.flow_qpn = hdr.bth.dest_qpn;
-                is_turn = true;
-            } else if (meta.kind == KIND_CNP) {
-                meta.host_port = standard_metadata.egress_spec;
-                if (rp_cut.apply().hit) {
+                if (meta.kind == KIND_CNP) {
+                    rp_cut.apply();
                     bool is_valid;
                     check_cnp.apply(hdr, is_valid);
                     if (!is_valid) {
                         turn = TURN_CNP_INVALID;
+                        is_turn = false;
+                    } else if (hdr.cnp.hint_magic == CNP_HINT_MAGIC && hdr.cnp.hint_version == CNP_HINT_VERSION) {
+                        meta.flow_qpn = hdr.cnp.hint_qpn;
                     } else {
                         turn = TURN_CNP_UNKNOWN;
-                        if (hdr.cnp.hint_magic == CNP_HINT_MAGIC && hdr.cnp.hint_version == CNP_HINT_VERSION) {
-                            meta.flow_qpn = hdr.cnp.hint_qpn;
-                            is_turn = true;
-                        } else {
-                            is_turn = rp_pair.apply().hit;
+                        if (!rp_pair.apply().hit) {
+                            known_receiver();
+                            is_turn = is_paired;
                         }
                     }
+                } else if (meta.is_datagram == 1) {
+                    learn_datagram();
                 }
-            }
-            if (is_turn) {
-                if (rp_rate.apply().hit && meta.rate.line_rate_bps != 0) {
+                if (is_turn) {
                     take_turn();
                 }
+            } else if (is_turn && meta.rate.pace == 1) {
+                meta.flow_qpn = hdr.bth.dest_qpn;
+                keep_place();
             }
             if (meta.is_missing == 1) {
                 stats.count(STAT_RP_FLOW_NEW);
-            }
-            if (meta.is_evicting == 1) {
-                stats.count(STAT_RP_FLOW_EVICTED);
+                if (meta.is_evicting == 1) {
+                    stats.count(STAT_RP_FLOW_EVICTED);
+                }
             }
             if (turn == TURN_WAIT) {
-                stats.count(STAT_RP_PACED_PACKETS);
+                if (meta.kind == KIND_DATA) {
+                    stats.count(STAT_RP_PACED_PACKETS);
+                } else {
+                    stats.count(STAT_RP_IN_ORDER_PACKETS);
+                }
                 wait();
             } else if (turn == TURN_AT_HORIZON) {
                 stats.count(STAT_RP_HORIZON_PASS);
                 wait();
+            } else if (turn == TURN_NO_PLACE) {
+                stats.count(STAT_RP_TABLE_FULL);
             } else if (turn == TURN_BEYOND) {
-                if (meta.rate.pacing_horizon_drop == 1) {
+                if (meta.rate.pacing_horizon_drop == 1 && meta.kind == KIND_DATA) {
                     stats.count(STAT_RP_HORIZON_DROP);
                     mark_to_drop(standard_metadata);
                 } else {

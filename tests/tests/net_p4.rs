@@ -73,8 +73,8 @@ fn what_is_missing_or_broken_is_named() -> Result<()> {
     fs::write(desk.path("broken.toml"), FILE.replace("link_rate", "link_rat"))?;
     let broken = desk.refused("p4 commands --config broken.toml")?;
     ensure!(broken.contains("broken.toml:2: unknown parameter `link_rat`"), "{broken}");
-    fs::write(desk.path("other.toml"), FILE.replace("fast_cnp = true", "rp_variant = 'firmware'"))?;
-    ensure!(desk.refused("p4 commands --config other.toml")?.contains("rp_variant = firmware is not in P4"));
+    fs::write(desk.path("other.toml"), FILE.replace("link_rate = '10mbit'\n", ""))?;
+    ensure!(desk.refused("p4 commands --config other.toml")?.contains("needs the rate of the hosts' links"));
 
     desk.tool("p4c-bm2-ss", "echo 'dcqcn.p4(7): syntax error' >&2; exit 1")?;
     let refused = desk.refused(&build)?;
@@ -128,7 +128,7 @@ fn a_file_with_a_switch_is_checked_without_one() -> Result<()> {
     let output = check("switch.toml", &[])?;
     let said = String::from_utf8(output.stdout)?;
     ensure!(output.status.success(), "{said}");
-    ensure!(said.ends_with("a BMv2 switch of 2 ports and 25 table entries\n"), "{said}");
+    ensure!(said.ends_with("a BMv2 switch of 2 ports and 26 table entries\n"), "{said}");
     let report: Value = serde_json::from_slice(&check("switch.toml", &["--json"])?.stdout)?;
     ensure!(report["ports"] == 2, "{report}");
 
@@ -136,7 +136,7 @@ fn a_file_with_a_switch_is_checked_without_one() -> Result<()> {
         ("number = 2", "number = 1", "number = 1 is there twice"),
         ("host = true", "hots = true", "wrong.toml:15: unknown field `hots`"),
         ("kmin = '10820B'", "kmin = '1MB'", "wred.3.kmin = 1MB is above wred.3.kmax"),
-        ("fast_cnp = true", "rp_variant = 'firmware'", "because: rp_variant = firmware is not in P4"),
+        ("link_rate = '10mbit'\n", "", "because: the reaction point needs the rate of the hosts' links"),
     ] {
         fs::write(desk.path("wrong.toml"), FILE.replace(from, to))?;
         let output = check("wrong.toml", &[])?;
@@ -218,12 +218,13 @@ fn a_switch_is_configured_tuned_and_read() -> Result<()> {
     let refused = bench.refused("p4 set rpg_gd=12")?;
     ensure!(refused.contains("`dcqcn-lab p4 push --config FILE --thrift-port 9090`"), "{refused}");
 
-    let first = bench.json("p4 push --config switch.toml")?;
-    ensure!(first["written"].as_u64() > Some(20) && first["not_in_p4"][0] == "fast_cnp=true", "{first}");
+    let first = bench.json("p4 push --config switch.toml --set priority_major=1")?;
+    ensure!(first["written"].as_u64() > Some(20) && first["not_in_p4"][0] == "priority_major=1", "{first}");
     let again = bench.json("p4 push --config switch.toml")?;
     ensure!([&again["written"], &again["modified"], &again["deleted"]] == [0, 0, 0], "{again}");
-    let other = bench.json("p4 push --config switch.toml --set np_enable=off --set rpg_ai_rate=1mbit")?;
-    ensure!([&other["written"], &other["modified"], &other["deleted"]] == [0, 1, 1], "{other}");
+    let other = "p4 push --config switch.toml --set np_enable=off --set fast_cnp=off --set rpg_ai_rate=1mbit";
+    let other = bench.json(other)?;
+    ensure!([&other["written"], &other["modified"], &other["deleted"]] == [0, 1, 2], "{other}");
 
     let set = bench.ok("p4 set wred.3.kmax=60KB rpg_ai_rate=2mbit")?;
     ensure!(set == "wred.3.kmax: 43.28KB -> 60KB\nrpg_ai_rate: 1mbit -> 2mbit\n", "{set}");

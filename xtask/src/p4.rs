@@ -10,9 +10,11 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::hooks::CNP_TTL;
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP};
+use dcqcn_common::layout::PairSource;
+use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::{Bth, DEFAULT_P_KEY, Opcode, Transport};
+use dcqcn_common::wire::cm::{self, Attribute, Mad};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
 use dcqcn_common::wire::ext::Deth;
@@ -148,6 +150,7 @@ fn constants() -> Result<String> {
     text += &bit(24, "QP_GSI", QP_GSI.into());
     text += &hex(16, "DEFAULT_P_KEY", DEFAULT_P_KEY.into());
     text += &hex(8, "OPCODE_CNP", Opcode::CNP.0.into());
+    text += &hex(8, "OPCODE_UD_SEND_ONLY", Opcode::UD_SEND_ONLY.0.into());
 
     text.push_str("\n// CNPs, and what one interval is kept for.\n");
     text += &bit(16, "CNP_UDP_LEN", cnp::UDP_LEN as u64);
@@ -157,6 +160,27 @@ fn constants() -> Result<String> {
     text += &bit(2, "CNP_LIMIT_QP", CNP_LIMIT_QP);
     text += &bit(2, "CNP_LIMIT_PEER", CNP_LIMIT_PEER);
     text += &bit(2, "CNP_LIMIT_PORT", CNP_LIMIT_PORT);
+    text += &bit(1, "NP_WINDOW_START", NP_WINDOW_START);
+
+    text.push_str("\n// Connection management, and how a pair came to be known.\n");
+    text += &bit(8, "CM_BASE_VERSION", cm::BASE_VERSION.into());
+    text += &bit(8, "CM_CLASS", cm::CLASS_COMMUNICATION_MANAGEMENT.into());
+    text += &bit(8, "CM_CLASS_VERSION", cm::CLASS_VERSION.into());
+    text += &bit(8, "CM_METHOD_SEND", cm::METHOD_SEND.into());
+    for (name, attribute) in [
+        ("CM_REQ", Attribute::REQ),
+        ("CM_MRA", Attribute::MRA),
+        ("CM_REJ", Attribute::REJ),
+        ("CM_REP", Attribute::REP),
+        ("CM_RTU", Attribute::RTU),
+        ("CM_DREQ", Attribute::DREQ),
+        ("CM_DREP", Attribute::DREP),
+    ] {
+        text += &hex(16, name, attribute.0.into());
+    }
+    text += &bit(32, "CM_IP_LEN", (Udp::LEN + Bth::LEN + Deth::LEN + Mad::LEN) as u64);
+    text += &bit(8, "PAIR_SOURCE_CM", PairSource::Cm as u64);
+    text += &bit(8, "PAIR_SOURCE_DATAGRAM", PairSource::Datagram as u64);
 
     let opcodes = (0..=u8::MAX).map(Opcode).filter(|opcode| opcode.is_known());
     text.push_str("\n// Cases of a parser's `select`: headers behind the BTH (reliable datagrams have one more before them).\n");
@@ -170,18 +194,21 @@ fn constants() -> Result<String> {
     let extensions = (0..=u8::MAX).filter(|&next| ipv6::is_extension_header(next));
     text += &lines("IPV6_EXTENSION_HEADERS(state)", extensions.map(|next| format!("({next}, _): state;")));
     text.push_str(
-        "\n// Entries of `opcode_kind`: what the hooks do with a packet, and whether it is a datagram.\n",
+        "\n// Entries of `opcode_kind`: what the hooks do with a packet, whether it is a datagram, whether it has a place among \
+         the\n// packets of its queue pair, and in which stream.\n",
     );
     let kinds = opcodes.clone().map(|opcode| {
+        let class = opcode.class();
         let kind = if opcode.is_cnp() {
             "KIND_CNP"
-        } else if opcode.is_data() {
+        } else if class.congests() {
             "KIND_DATA"
         } else {
             "KIND_CONTROL"
         };
         let datagram = u8::from(opcode.transport() == Transport::Ud);
-        format!("{:#04x}: set_kind({kind}, {datagram});", opcode.0)
+        let (sequenced, stream) = (u8::from(class.is_sequenced()), class.stream() as u8);
+        format!("{:#04x}: set_kind({kind}, {datagram}, {sequenced}, {stream});", opcode.0)
     });
     text += &lines("OPCODE_KINDS", kinds);
     Ok(text)

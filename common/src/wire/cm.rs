@@ -9,10 +9,14 @@ use super::{be16, be24, be32, be64, ipv6::Ipv6Addr, put16, put24, put32, put64, 
 /// The queue pair of the general services interface, to and from which these datagrams go.
 pub const GSI_QPN: u32 = 1;
 
-const BASE_VERSION: u8 = 1;
-const CLASS_COMMUNICATION_MANAGEMENT: u8 = 0x07;
-const CLASS_VERSION: u8 = 2;
-const METHOD_SEND: u8 = 0x03;
+/// Version of the MAD header.
+pub const BASE_VERSION: u8 = 1;
+/// The class of these datagrams.
+pub const CLASS_COMMUNICATION_MANAGEMENT: u8 = 0x07;
+/// Version of the class.
+pub const CLASS_VERSION: u8 = 2;
+/// The one method of the class.
+pub const METHOD_SEND: u8 = 0x03;
 
 /// Length of the MAD header; field offsets of messages in the standard count from here.
 const HEADER: usize = 24;

@@ -4,6 +4,8 @@
 //! from [`scenarios()`] by the reference engine (`DCQCN_WRITE_VECTORS=1 cargo test -p dcqcn-tests --test vectors`); whoever reads one needs
 //! nothing else.
 
+mod courses;
+mod ends;
 mod scenarios;
 
 use std::collections::BTreeMap;
@@ -67,6 +69,9 @@ pub struct Step {
     pub hook: String,
     /// Time, microseconds.
     pub now_us: u64,
+    /// At `egress`: it came in by another port, and was not made by the host itself.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_forwarded: bool,
     /// Packets that wait in its queue.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub depth_packets: u64,
@@ -213,7 +218,8 @@ impl Step {
             engine.set_backlog(queue, &backlog)?;
         }
         let packet = bytes(&self.packet)?;
-        let meta = Meta { ingress_ifindex: u32::from(hook != Hook::Egress), ..Meta::default() };
+        let came_in = hook != Hook::Egress || self.is_forwarded;
+        let meta = Meta { ingress_ifindex: u32::from(came_in), ..Meta::default() };
         let Outcome { verdict, packet: left, departure_ns, emitted, .. } =
             engine.process(hook, now_ns, &packet, &meta)?;
         self.departure_ns = departure_ns;

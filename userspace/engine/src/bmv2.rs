@@ -63,8 +63,8 @@ pub struct Bmv2 {
     host: RawSocket,
     world: RawSocket,
     session: RefCell<Session>,
-    /// The hook the tables are for.
-    hook: Option<Hook>,
+    /// The hook the tables are for, and whether what is marked is answered at once.
+    hook: Option<(Hook, bool)>,
     /// What the program's clock and queue were told last.
     now_us: Option<u64>,
     depth_packets: Option<u64>,
@@ -117,15 +117,25 @@ impl Bmv2 {
             _namespace: namespace,
         };
         // Whether the program takes the parameters shows now, not at the first packet.
-        engine.plan(Hook::Egress)?;
-        engine.plan(Hook::Ingress)?;
+        engine.check()?;
         Ok(engine)
     }
 
-    /// The tables for a hook.
-    fn plan(&self, hook: Hook) -> Result<Plan, p4::Error> {
+    /// Whether the program takes the parameters.
+    fn check(&self) -> Result<(), p4::Error> {
+        for (hook, is_fast) in [(Hook::Egress, true), (Hook::Ingress, false)] {
+            self.plan(hook, is_fast)?;
+        }
+        Ok(())
+    }
+
+    /// The tables for a hook; `is_fast`: what is marked is answered at once, if the parameters say so.
+    fn plan(&self, hook: Hook, is_fast: bool) -> Result<Plan, p4::Error> {
         let mut config = self.params.config;
         let s = &mut config.scalars;
+        if !is_fast {
+            s.fast_cnp = 0;
+        }
         if hook == Hook::Ingress {
             s.rp_enable = 0;
         } else {
@@ -153,17 +163,25 @@ impl Bmv2 {
     }
 
     /// Brings tables, clock and queue to where the packet is to find them.
-    fn prepare(&mut self, hook: Hook, now_ns: u64, packet: &[u8], depth_bytes: u64) -> Result<(), p4::Error> {
+    fn prepare(
+        &mut self,
+        hook: Hook,
+        is_fast: bool,
+        now_ns: u64,
+        packet: &[u8],
+        depth_bytes: u64,
+    ) -> Result<(), p4::Error> {
         // The CNP goes back to where the packet came from.
         let back = packet.get(6..12).and_then(|mac| <[u8; 6]>::try_from(mac).ok()).map(Mac);
-        let mac = back.filter(|_| hook == Hook::Ingress).map(|address| MacRoute { address, port: WORLD });
+        let port = if hook == Hook::Egress { HOST } else { WORLD };
+        let mac = back.filter(|_| hook == Hook::Ingress || is_fast).map(|address| MacRoute { address, port });
         let mac: Vec<MacRoute> = mac.into_iter().collect();
-        if self.hook != Some(hook) || self.switch.mac != mac {
+        if self.hook != Some((hook, is_fast)) || self.switch.mac != mac {
             self.switch.mac = mac;
             self.hook = None;
-            let plan = self.plan(hook)?;
+            let plan = self.plan(hook, is_fast)?;
             push(self.session.get_mut(), &plan)?;
-            self.hook = Some(hook);
+            self.hook = Some((hook, is_fast));
         }
         self.set_clock(now_ns / 1_000)?;
         let packets = self.switch.packets(depth_bytes);
@@ -206,7 +224,7 @@ impl Bmv2 {
     }
 
     /// Sends a packet through: what became of it, and what was sent beside it.
-    fn pass(&mut self, hook: Hook, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
+    fn pass(&mut self, hook: Hook, is_fast: bool, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
         let before = self.fates()?;
         let (socket, port) = if hook == Hook::Egress { (&self.host, HOST) } else { (&self.world, WORLD) };
         socket.send(packet).map_err(wire::failed)?;
@@ -233,10 +251,14 @@ impl Bmv2 {
         if looked_ahead {
             self.set_clock(now_ns / 1_000)?;
         }
+        let after = self.fates()?;
+        let is_answered_at_once =
+            is_fast && out.as_deref().is_some_and(|out| is_marked(out) && out != packet);
+        let marked = after.marked - before.marked + u64::from(is_answered_at_once);
+        let back = if hook == Hook::Egress { &self.host } else { &self.world };
         let mut beside = Vec::new();
-        let cnps = self.fates()?.cnps.saturating_sub(before.cnps);
-        for _ in 0..cnps {
-            beside.push(self.world.receive(PATIENCE).map_err(wire::failed)?.ok_or_else(lost)?);
+        for _ in 0..marked.saturating_sub(after.suppressed - before.suppressed) {
+            beside.push(back.receive(PATIENCE).map_err(wire::failed)?.ok_or_else(lost)?);
         }
         Ok(Passed { out, beside })
     }
@@ -251,7 +273,7 @@ impl Bmv2 {
         Ok(tickets != released)
     }
 
-    /// Packets that were dropped, and CNPs that were made.
+    /// Packets that were dropped, and those that the notification point answered or had to answer.
     fn fates(&mut self) -> Result<Fates, p4::Error> {
         let consumes = self.params.config.scalars.cnp_consume != 0;
         let mut reader = Reader::new(self.session.get_mut(), &self.program);
@@ -259,8 +281,15 @@ impl Bmv2 {
         for stat in DROPS.into_iter().chain(consumes.then_some(Stat::RpCnpHandled)) {
             dropped += reader.stat(stat)?;
         }
-        Ok(Fates { dropped, cnps: reader.stat(Stat::NpEcnMarked)? - reader.stat(Stat::NpCnpSuppressed)? })
+        let marked = reader.stat(Stat::NpEcnMarked)? + reader.stat(Stat::NpCnpWindowEnd)?;
+        let suppressed = reader.stat(Stat::NpCnpSuppressed)?;
+        Ok(Fates { dropped, marked, suppressed })
     }
+}
+
+/// Whether it is CE-marked data.
+fn is_marked(packet: &[u8]) -> bool {
+    classify(&mut Packet(packet)).is_ok_and(|roce| roce.congests() && roce.ecn().is_ce())
 }
 
 /// What left the switch.
@@ -273,7 +302,8 @@ struct Passed {
 
 struct Fates {
     dropped: u64,
-    cnps: u64,
+    marked: u64,
+    suppressed: u64,
 }
 
 impl Engine for Bmv2 {
@@ -302,8 +332,10 @@ impl Engine for Bmv2 {
             Some(roce) if marks => self.queue_up(roce, now_ns, packet.len() as u64),
             _ => 0,
         };
-        self.prepare(hook, now_ns, packet, depth_bytes)?;
-        let Passed { out, beside } = self.pass(hook, now_ns, packet)?;
+        // A packet that its own host made has no port to go back to.
+        let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && meta.ingress_ifindex != 0;
+        self.prepare(hook, is_fast, now_ns, packet, depth_bytes)?;
+        let Passed { out, beside } = self.pass(hook, is_fast, now_ns, packet)?;
         let mut outcome = match out {
             Some(out) => outcome(Verdict::Pass, out),
             None => outcome(Verdict::Drop, packet.to_vec()),
@@ -319,21 +351,21 @@ impl Engine for Bmv2 {
         outcome.emitted = beside.into_iter().map(sent).collect();
         let scalars = &self.params.config.scalars;
         let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
-        let data = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
-        if let Some(id) = data.and_then(|roce| roce.flow(&frame)) {
+        let roce = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
+        if let Some((roce, id)) = roce.and_then(|roce| Some((roce, roce.flow(&frame)?))) {
             let mut reader = Reader::new(self.session.get_mut(), &self.program);
-            let departure_ns = match reader.rp_index(&id)? {
-                Some(index) => reader.rp_departure_ns(index)?,
+            let last_ns = match reader.rp_index(&id)? {
+                Some(index) => reader.rp_last_ns(index, roce.class.stream())?,
                 None => 0,
             };
-            outcome.departure_ns = if departure_ns > now_ns { departure_ns } else { 0 };
+            outcome.departure_ns = if last_ns > now_ns { last_ns } else { 0 };
         }
         Ok(outcome)
     }
 
     fn set_params(&mut self, params: &Params) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.params, *params);
-        if let Err(error) = self.plan(Hook::Egress).and_then(|_| self.plan(Hook::Ingress)) {
+        if let Err(error) = self.check() {
             self.params = before;
             return Err(error.into());
         }
@@ -356,7 +388,7 @@ impl Engine for Bmv2 {
     }
 
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
-        Ok(self.pairs.get(id).copied())
+        Ok(self.all_pairs()?.get(id).copied())
     }
 
     fn queue(&self, index: u32) -> Result<u64, Error> {
@@ -393,7 +425,7 @@ impl Engine for Bmv2 {
     fn counters(&self) -> Result<[Counters; 3], Error> {
         let mut session = self.session.borrow_mut();
         let mut counters = [Counters::ZERO; 3];
-        let slot = self.hook.map_or(0, Hook::slot);
+        let slot = self.hook.map_or(0, |(hook, _)| hook.slot());
         if let Some(of_hook) = counters.get_mut(slot) {
             *of_hook = Reader::new(&mut session, &self.program).counters([HOST, WORLD].into_iter())?;
         }
@@ -401,14 +433,14 @@ impl Engine for Bmv2 {
     }
 
     fn state(&self) -> Result<State, Error> {
-        let counters = self.counters()?;
+        let (counters, pairs) = (self.counters()?, self.all_pairs()?);
         let mut session = self.session.borrow_mut();
         let mut reader = Reader::new(&mut session, &self.program);
         let (rp, np) = (reader.rp_flows()?, reader.np_flows()?);
         let mut state = State {
             counters,
             queues: self.queues,
-            pairs: self.pairs.iter().map(|(id, pair)| (*id, *pair)).collect(),
+            pairs: pairs.into_iter().collect(),
             rp: rp.chunks(WAYS).map(|flows| self.set(EMPTY_RP_FLOW, flows)).collect(),
             np: np.chunks(WAYS).map(|flows| self.set(NpFlow::EMPTY, flows)).collect(),
             cm: Vec::new(),
@@ -421,6 +453,15 @@ impl Engine for Bmv2 {
 }
 
 impl Bmv2 {
+    /// What was entered goes before what the switch has learned.
+    fn all_pairs(&self) -> Result<HashMap<QpId, Pair>, p4::Error> {
+        let mut session = self.session.borrow_mut();
+        let mut pairs: HashMap<_, _> =
+            Reader::new(&mut session, &self.program).pairs()?.into_iter().collect();
+        pairs.extend(&self.pairs);
+        Ok(pairs)
+    }
+
     fn set_of(&self, id: &FlowId, mask: u32) -> u32 {
         set_index(id.hash(self.params.port.hash_seed), mask)
     }

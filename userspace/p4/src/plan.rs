@@ -37,8 +37,7 @@ const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
 const OWN: [&str; 7] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
-const NOT_IN_P4: [&str; 8] = [
-    "fast_cnp",
+const NOT_IN_P4: [&str; 7] = [
     "queue_source",
     "priority_major",
     "rp_variant",
@@ -92,10 +91,20 @@ impl Plan {
                 plan.congestion_point(port.number, config, switch)?;
             }
         }
-        if s.np_enable != 0 {
-            for port in hosts() {
-                let params = [s.min_time_between_cnps_ns, s.cnp_limit, s.cnp_dscp, s.cnp_802p_prio];
-                plan.add("np", vec![Match::exact(port)], "set_np", params.map(Value::from).into())?;
+        for port in &switch.port {
+            let np_enable = u64::from(s.np_enable != 0 && port.host);
+            let fast_cnp = u64::from(s.cp_enable != 0 && s.fast_cnp != 0);
+            if np_enable + fast_cnp != 0 {
+                let params = [
+                    s.min_time_between_cnps_ns,
+                    s.cnp_limit,
+                    s.cnp_dscp,
+                    s.cnp_802p_prio,
+                    np_enable,
+                    fast_cnp,
+                    s.np_window,
+                ];
+                plan.add("np", vec![Match::exact(port.number)], "set_np", params.map(Value::from).into())?;
             }
         }
         if s.rp_enable != 0 && hosts().next().is_some() {
@@ -364,7 +373,7 @@ mod tests {
         let wred = lines(&plan, "wred");
         assert_eq!(wred.len(), 16);
         assert!(wred.contains(&format!("set_wred 1 3 => 1 10 40 {slope} 0")), "{wred:?}");
-        assert_eq!(lines(&plan, "np"), ["set_np 1 => 50000 0 48 6"]);
+        assert_eq!(lines(&plan, "np"), ["set_np 1 => 50000 0 48 6 1 1 1", "set_np 2 => 50000 0 48 6 0 1 1"]);
         let rate = lines(&plan, "rp_rate");
         let expected =
             "set_rate 1 => 10000000 40000000 200000000 55000 10000000 5 2147483648 0 0 100000 5000000000 0";
@@ -379,8 +388,10 @@ mod tests {
             ["route 10.0.1.0/24 => 1 02:00:00:00:00:01 02:00:00:00:00:02"]
         );
         assert_eq!((lines(&plan, "np_pair").len(), lines(&plan, "rp_pair").len()), (1, 1));
-        let ignored: Vec<String> = plan.not_in_p4.iter().map(Key::to_string).collect();
-        assert_eq!(ignored, ["fast_cnp"]);
+        assert_eq!(plan.not_in_p4, []);
+        let others = self::plan(&FILE.replace("fast_cnp = true", "queue_source = 'backlog'")).unwrap();
+        let ignored: Vec<String> = others.not_in_p4.iter().map(Key::to_string).collect();
+        assert_eq!(ignored, ["queue_source"]);
     }
 
     #[test]

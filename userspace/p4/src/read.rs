@@ -1,10 +1,11 @@
 //! A switch's registers and counters as the structures the rest of the command shows.
 
 use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, NpFlow, RpFlow};
+use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, NpFlow, Pair, RpFlow};
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::rate::RateMachine;
 use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Stream;
 
 use super::error::Result;
 use super::program::Program;
@@ -59,11 +60,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// As [`Self::rp_flows`].
     pub fn rp_index(&mut self, id: &FlowId) -> Result<Option<u64>> {
-        Ok(self
-            .rp_places()?
-            .into_iter()
-            .find(|(_, there)| there.receiver == id.receiver)
-            .map(|(place, _)| place))
+        Ok(self.rp_places()?.into_iter().find(|(_, there)| there == id).map(|(place, _)| place))
     }
 
     /// Every flow of the reaction point, and where it has its registers.
@@ -98,13 +95,27 @@ impl<'a> Reader<'a> {
         Ok(self.np(Which::One(index))?.pop())
     }
 
-    /// Departure given to the last packet of the flow at an index, ns of the switch's clock.
+    /// When the last data packet of a stream of the flow at an index leaves, ns of the switch's clock.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
-    pub fn rp_departure_ns(&mut self, index: u64) -> Result<u64> {
-        let name = self.program.register("rp_departure_ns")?;
-        self.session.register_at(name, index)
+    pub fn rp_last_ns(&mut self, index: u64, stream: Stream) -> Result<u64> {
+        let name = self.program.register("rp_last_ns")?;
+        self.session.register_at(name, index * 2 + stream as u64)
+    }
+
+    /// What messages and datagrams have told of who is at the other end of whom.
+    ///
+    /// # Errors
+    /// As [`Self::rp_flows`].
+    pub fn pairs(&mut self) -> Result<Vec<(QpId, Pair)>> {
+        let ids = self.receivers("pair", Which::All)?;
+        let other_qpns = self.values("pair_other_qpn", Which::All)?;
+        let sources = self.values("pair_source", Which::All)?;
+        let pair = |(at, (id, _)): (usize, (QpId, u64))| {
+            (id, Pair { qpn: get(&other_qpns, at) as u32, source: get(&sources, at) as u32 })
+        };
+        Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(pair).collect())
     }
 
     /// One counter of [`Stat`].
@@ -189,11 +200,18 @@ impl<'a> Reader<'a> {
         let (alpha_epoch_ns, alpha_q31) = (of("rp_alpha_epoch_ns")?, of("rp_alpha_q31")?);
         let (next_increase_ns, bytes_counted) = (of("rp_next_increase_ns")?, of("rp_byte_count")?);
         let (time_stage, byte_stage, active) = (of("rp_time_stage")?, of("rp_byte_stage")?, of("rp_active")?);
-        let (next_ns, next_frac_q24) = (of("rp_next_ns")?, of("rp_next_frac_q24")?);
+        let (next_ns, next_frac_q27) = (of("rp_next_ns")?, of("rp_next_frac_q27")?);
+        let owed_bits = of("rp_owed_bits")?;
         let (pacer_rate_bps, ns_per_byte_q24) = (of("rp_pacer_rate_bps")?, of("rp_ns_per_byte_q24")?);
         let (packets, bytes) = (of("rp_packets")?, of("rp_bytes")?);
         let (last_cnp_ns, cnp_handled, cnp_ignored) =
             (of("rp_last_cnp_ns")?, of("rp_cnp_handled")?, of("rp_cnp_ignored")?);
+        let last_ns = match which {
+            Which::All => self.values("rp_last_ns", which)?,
+            Which::One(index) => {
+                vec![self.rp_last_ns(index, Stream::Requests)?, self.rp_last_ns(index, Stream::Responses)?]
+            }
+        };
         let flow = |(at, (id, last_seen_ns)): (usize, (FlowId, u64))| RpFlow {
             id,
             _pad: 0,
@@ -218,10 +236,10 @@ impl<'a> Reader<'a> {
                 next_ns: get(&next_ns, at),
                 rate_bps: get(&pacer_rate_bps, at),
                 ns_per_byte_q24: get(&ns_per_byte_q24, at),
-                next_frac_q27: (get(&next_frac_q24, at) << 3) as u32,
-                owed_bits: 0,
+                next_frac_q27: get(&next_frac_q27, at) as u32,
+                owed_bits: get(&owed_bits, at) as u32,
             },
-            last_ns: [0; 2],
+            last_ns: [get(&last_ns, 2 * at), get(&last_ns, 2 * at + 1)],
             packets: get(&packets, at),
             bytes: get(&bytes, at),
             last_cnp_ns: get(&last_cnp_ns, at),
@@ -236,9 +254,10 @@ impl<'a> Reader<'a> {
         let mut of = |name| self.values(name, which);
         let last_cnp_ns = of("np_last_cnp_ns")?;
         let (ecn_marked_packets, cnp_sent) = (of("np_ecn_marked_packets")?, of("np_cnp_sent")?);
+        let pending = of("np_pending")?;
         let flow = |(at, (id, last_seen_ns)): (usize, (FlowId, u64))| NpFlow {
             id,
-            pending: 0,
+            pending: get(&pending, at) as u32,
             last_seen_ns,
             last_cnp_ns: get(&last_cnp_ns, at),
             ecn_marked_packets: get(&ecn_marked_packets, at),
@@ -252,22 +271,35 @@ impl<'a> Reader<'a> {
         Ok(ids.filter(|((_, seen_ns), _)| *seen_ns != 0).map(|((id, _), place)| (place, id)).collect())
     }
 
-    /// Who has each place, and when it was used last; 0 = nobody.
+    /// Which flow has each place, and when it was used last; 0 = none.
     fn ids(&mut self, point: &str, which: Which) -> Result<Vec<(FlowId, u64)>> {
+        let src = self.addresses(&format!("{point}_src"), which)?;
+        let receivers = self.receivers(point, which)?;
+        Ok(src
+            .into_iter()
+            .zip(receivers)
+            .map(|(src, (receiver, at_ns))| (FlowId { src, receiver }, at_ns))
+            .collect())
+    }
+
+    /// Which QP has each place, and when it was used last; 0 = none.
+    fn receivers(&mut self, table: &str, which: Which) -> Result<Vec<(QpId, u64)>> {
+        let addresses = self.addresses(&format!("{table}_addr"), which)?;
+        let qpns = self.values(&format!("{table}_qpn"), which)?;
+        let last_seen_ns = self.values(&format!("{table}_last_seen_ns"), which)?;
+        let id = |(at, addr)| (QpId { addr, qpn: get(&qpns, at) as u32 }, get(&last_seen_ns, at));
+        Ok(addresses.into_iter().enumerate().map(id).collect())
+    }
+
+    /// Addresses whose words are in four registers.
+    fn addresses(&mut self, name: &str, which: Which) -> Result<Vec<[u32; 4]>> {
         let mut words = Vec::new();
         for word in 0..4 {
-            words.push(self.values(&format!("{point}_addr_{word}"), which)?);
+            words.push(self.values(&format!("{name}_{word}"), which)?);
         }
-        let qpns = self.values(&format!("{point}_qpn"), which)?;
-        let last_seen_ns = self.values(&format!("{point}_last_seen_ns"), which)?;
-        let id = |(at, seen_ns): (usize, u64)| {
-            let word = |i: usize| (words.get(i).map_or(0, |word| get(word, at)) as u32).to_be();
-            let addr = [word(0), word(1), word(2), word(3)];
-            let receiver = QpId { addr, qpn: get(&qpns, at) as u32 };
-            // The program keeps flows by their receiver alone.
-            (FlowId { src: FlowId::NONE.src, receiver }, seen_ns)
-        };
-        Ok(last_seen_ns.into_iter().enumerate().map(id).collect())
+        let places = words.first().map_or(0, Vec::len);
+        let word = |i: usize, at| (words.get(i).map_or(0, |word| get(word, at)) as u32).to_be();
+        Ok((0..places).map(|at| [word(0, at), word(1, at), word(2, at), word(3, at)]).collect())
     }
 
     fn values(&mut self, name: &str, which: Which) -> Result<Vec<u64>> {

@@ -1,0 +1,84 @@
+// Arithmetic that P4 has not: on run-time values it has no division, and it has no loop. A quotient is found bit by bit, ones
+// are counted side by side.
+
+// One bit of a quotient.
+#define DIVIDE(bit_, rest, divisor, quotient)                                                                   \
+    if (rest >= (divisor << bit_)) {                                                                            \
+        rest = rest - (divisor << bit_);                                                                        \
+        quotient = quotient + (1 << bit_);                                                                      \
+    }
+
+// Quotients below 2^4, 2^16 and 2^41; and the bits from the 16th on of those below 2^23 and 2^41.
+#define DIVIDE_4(rest, divisor, quotient)                                                                       \
+    DIVIDE(3, rest, divisor, quotient) DIVIDE(2, rest, divisor, quotient)                                       \
+    DIVIDE(1, rest, divisor, quotient) DIVIDE(0, rest, divisor, quotient)
+
+#define DIVIDE_16(rest, divisor, quotient)                                                                      \
+    DIVIDE(15, rest, divisor, quotient) DIVIDE(14, rest, divisor, quotient)                                     \
+    DIVIDE(13, rest, divisor, quotient) DIVIDE(12, rest, divisor, quotient)                                     \
+    DIVIDE(11, rest, divisor, quotient) DIVIDE(10, rest, divisor, quotient)                                     \
+    DIVIDE(9, rest, divisor, quotient) DIVIDE(8, rest, divisor, quotient)                                       \
+    DIVIDE(7, rest, divisor, quotient) DIVIDE(6, rest, divisor, quotient)                                       \
+    DIVIDE(5, rest, divisor, quotient) DIVIDE(4, rest, divisor, quotient)                                       \
+    DIVIDE_4(rest, divisor, quotient)
+
+#define DIVIDE_23_16(rest, divisor, quotient)                                                                   \
+    DIVIDE(22, rest, divisor, quotient) DIVIDE(21, rest, divisor, quotient)                                     \
+    DIVIDE(20, rest, divisor, quotient) DIVIDE(19, rest, divisor, quotient)                                     \
+    DIVIDE(18, rest, divisor, quotient) DIVIDE(17, rest, divisor, quotient)                                     \
+    DIVIDE(16, rest, divisor, quotient)
+
+#define DIVIDE_41_16(rest, divisor, quotient)                                                                   \
+    DIVIDE(40, rest, divisor, quotient) DIVIDE(39, rest, divisor, quotient)                                     \
+    DIVIDE(38, rest, divisor, quotient) DIVIDE(37, rest, divisor, quotient)                                     \
+    DIVIDE(36, rest, divisor, quotient) DIVIDE(35, rest, divisor, quotient)                                     \
+    DIVIDE(34, rest, divisor, quotient) DIVIDE(33, rest, divisor, quotient)                                     \
+    DIVIDE(32, rest, divisor, quotient) DIVIDE(31, rest, divisor, quotient)                                     \
+    DIVIDE(30, rest, divisor, quotient) DIVIDE(29, rest, divisor, quotient)                                     \
+    DIVIDE(28, rest, divisor, quotient) DIVIDE(27, rest, divisor, quotient)                                     \
+    DIVIDE(26, rest, divisor, quotient) DIVIDE(25, rest, divisor, quotient)                                     \
+    DIVIDE(24, rest, divisor, quotient) DIVIDE(23, rest, divisor, quotient)                                     \
+    DIVIDE(22, rest, divisor, quotient) DIVIDE(21, rest, divisor, quotient)                                     \
+    DIVIDE(20, rest, divisor, quotient) DIVIDE(19, rest, divisor, quotient)                                     \
+    DIVIDE(18, rest, divisor, quotient) DIVIDE(17, rest, divisor, quotient)                                     \
+    DIVIDE(16, rest, divisor, quotient)
+
+#define DIVIDE_41(rest, divisor, quotient) DIVIDE_41_16(rest, divisor, quotient) DIVIDE_16(rest, divisor, quotient)
+
+// Product of two fractions of 2^31, rounded.
+#define MUL_Q31(a, b) ((bit<32>)(((bit<64>)(a) * (bit<64>)(b) + (1 << 30)) >> 31))
+
+// x / 100 for x < 2^47 is x · this >> 54, exactly: this is (2^54 + 16) / 100, and x · 16 < 2^54.
+const bit<96> HUNDREDTH_Q54 = 180143985094820;
+// x / 10^9 for x < 2^54 is x · this >> 84, exactly: this is (2^84 + 204701184) / 10^9, and x · 204701184 < 2^84.
+const bit<128> BILLIONTH_Q84 = 19342813113834067;
+// x / 3 for a multiple of 3 is x · this, modulo 2^64.
+const bit<64> INVERSE_OF_3 = 0xaaaaaaaaaaaaaaab;
+
+// `value` shifted left by a number of 10 bits: BMv2 takes run-time shifts of 8.
+#define QUARTER(n) (bit<8>)((n) >> 2)
+#define SHIFT_10(value, n) ((((value << QUARTER(n)) << QUARTER(n)) << QUARTER(n)) << QUARTER(n) << (bit<8>)((n) & 3))
+
+// How many ones each half of `value`, of 128 bits, has. Every step has a condition of its own, which is always the same, because
+// the compiler would put each into the next, twice.
+#define IN_BOTH(word) (64w##word ++ 64w##word)
+#define COUNT_IN_HALVES(value, count)                                                                           \
+    count = value;                                                                                              \
+    if (value != 0) {                                                                                           \
+        count = value - ((value >> 1) & IN_BOTH(0x5555555555555555));                                           \
+    }                                                                                                           \
+    if (value != 0) {                                                                                           \
+        count = (count & IN_BOTH(0x3333333333333333)) + ((count >> 2) & IN_BOTH(0x3333333333333333));           \
+    }                                                                                                           \
+    if (value != 0) {                                                                                           \
+        count = (count + (count >> 4)) & IN_BOTH(0x0f0f0f0f0f0f0f0f);                                           \
+    }                                                                                                           \
+    if (value != 0) {                                                                                           \
+        count = count + (count >> 8);                                                                           \
+    }                                                                                                           \
+    if (value != 0) {                                                                                           \
+        count = count + (count >> 16);                                                                          \
+    }                                                                                                           \
+    if (value != 0) {                                                                                           \
+        count = (count + (count >> 32)) & IN_BOTH(0x7f);                                                        \
+    }
