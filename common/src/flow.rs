@@ -8,10 +8,12 @@
 //! goes first. One lookup in an array, one lock, no allocation, and the same result in every engine. (Whom the kernel's
 //! LRU hash evicts depends on the CPU.)
 
+mod subprogram;
+
 use crate::layout::{CmFlow, NpFlow, RpFlow, Set, WAYS};
 use crate::pacing::{Departure, Pacer};
 use crate::params::{PACER_FQ, Params};
-use crate::rate::{Debt, RateMachine, RpParams, forget};
+use crate::rate::{Debt, RateMachine, RpParams};
 use crate::wire::bth::Stream;
 
 /// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number.
@@ -220,6 +222,8 @@ impl<T: Entry> Set<T> {
         for (way, entry) in self.ways.iter().enumerate() {
             // Of empty ways, the one at home is the first.
             oldest = oldest.min(entry.in_use_until_ns() << WAY_BITS | (way ^ home) as u64);
+            // One after the other: side by side they would fill the stack.
+            oldest = core::hint::black_box(oldest);
         }
         let evicts = if oldest >> WAY_BITS == 0 { MISSING } else { MISSING | EVICTS };
         ((oldest % WAYS as u64) as usize ^ home) as u32 | evicts
@@ -394,10 +398,7 @@ impl RpFlow {
         }
         self.last_cnp_ns = now_ns;
         self.cnp_handled = self.cnp_handled.wrapping_add(1);
-        *debt = self.pacer.debt();
-        self.machine.advance_paying(rp, now_ns, debt);
-        debt.pay(self.machine.rate_bps, now_ns);
-        forget(debt);
+        subprogram::advance_to_cnp(self, rp, now_ns, debt);
         self.machine.on_cnp(rp, now_ns);
         self.pacer.follow(self.machine.rate_bps, debt);
         true
@@ -418,9 +419,7 @@ impl RpFlow {
     /// program.
     #[inline(always)]
     pub fn advance(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) {
-        *debt = self.pacer.debt();
-        self.machine.advance_paying(rp, now_ns, debt);
-        self.pacer.follow(self.machine.rate_bps, debt);
+        subprogram::advance(self, rp, now_ns, debt);
     }
 
     /// A packet with `frame_bytes` (layer 2, below 2^20) of data that is to leave at `now_ns`, or as soon as the
@@ -446,7 +445,7 @@ impl RpFlow {
             }
             self.pacer.skip_to(now_ns.wrapping_add(scalars.pacing_horizon_ns));
         }
-        self.machine.on_send(&p.rp, frame_bytes);
+        subprogram::count(self, &p.rp, frame_bytes, debt);
         self.packets += 1;
         self.bytes += frame_bytes;
         departure

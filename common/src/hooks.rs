@@ -93,8 +93,10 @@ pub trait Skb<'p>: Host<'p> {
     fn set_departure(&mut self, departure_ns: u64);
     /// Sends a copy with this `skb->mark` out of the hook's own interface, through its egress hook.
     fn clone_out(&mut self, mark: u32) -> bool;
-    /// Shortens the packet to `len` bytes.
-    fn shrink(&mut self, len: u32) -> bool;
+    /// Replaces everything from `at` on by `N` bytes, at most [`MAX_REBUILT`]. They are built first, while the packet is as it was,
+    /// and not in the program's own 512 bytes; false if that or the kernel refuses.
+    fn rebuild<const N: usize>(&mut self, at: usize, build: impl FnOnce(&Self, &mut [u8; N]) -> bool)
+    -> bool;
     /// Sets the priority of the VLAN tag that the kernel keeps beside the packet, if there is one.
     fn set_tag_priority(&mut self, pcp: u8);
 }
@@ -127,6 +129,8 @@ pub enum TcVerdict {
 const FAST: u32 = 1;
 /// First class of the HTB pacer that belongs to a QP; those below are fixed.
 pub const HTB_FIRST_FLOW: u32 = 0x100;
+/// Most bytes [`Skb::rebuild`] is asked for.
+pub const MAX_REBUILT: usize = cnp::V6_LEN;
 /// TTL and hop limit of CNPs.
 pub const CNP_TTL: u8 = 64;
 
@@ -499,27 +503,36 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
             return false;
         }
     }
-    // The CNP is built before the packet is cut, while its addresses can be read.
-    if roce.v6 {
-        let Some(ip) = s.header(roce.l3) else {
-            return false;
-        };
-        let ip = Ipv6::new(ip);
-        let mut packet = [0; cnp::V6_LEN];
-        cnp::emit_v6(&mut packet, ip.dst(), ip.src(), &repr);
-        if !s.shrink((roce.l3 + cnp::V6_LEN) as u32) || !s.write(roce.l3, &packet) {
-            return false;
-        }
+    let l3 = roce.l3;
+    let is_rebuilt = if roce.v6 {
+        s.rebuild(
+            l3,
+            #[inline(always)]
+            |s, packet: &mut [u8; cnp::V6_LEN]| {
+                let Some(ip) = s.header(l3) else {
+                    return false;
+                };
+                let ip = Ipv6::new(ip);
+                cnp::emit_v6(packet, ip.dst(), ip.src(), &repr);
+                true
+            },
+        )
     } else {
-        let Some(ip) = s.header(roce.l3) else {
-            return false;
-        };
-        let ip = Ipv4::new(ip);
-        let mut packet = [0; cnp::V4_LEN];
-        cnp::emit_v4(&mut packet, ip.dst(), ip.src(), &repr);
-        if !s.shrink((roce.l3 + cnp::V4_LEN) as u32) || !s.write(roce.l3, &packet) {
-            return false;
-        }
+        s.rebuild(
+            l3,
+            #[inline(always)]
+            |s, packet: &mut [u8; cnp::V4_LEN]| {
+                let Some(ip) = s.header(l3) else {
+                    return false;
+                };
+                let ip = Ipv4::new(ip);
+                cnp::emit_v4(packet, ip.dst(), ip.src(), &repr);
+                true
+            },
+        )
+    };
+    if !is_rebuilt {
+        return false;
     }
     s.write(0, &[s0, s1, s2, s3, s4, s5, d0, d1, d2, d3, d4, d5])
 }
@@ -657,13 +670,13 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
         #[inline(always)]
         |set| {
             let found = set.find(&id, hash);
-            let mut silent_since_ns = 0;
+            // Means something where a flow is pushed out. Always read: the verifier would follow all that comes for a 0 too.
+            let silent_since_ns = set.victim_last_seen_ns();
             if found.missing {
                 // Whoever has packets waiting, or a rate to remember, keeps its place.
                 if !congests || set.victim_in_use_until_ns() > now_ns {
                     return Turn { departure_ns: now_ns, standing: ABSENT, silent_since_ns };
                 }
-                silent_since_ns = set.victim_last_seen_ns();
                 set.insert(hash, RpFlow::new(id, rp));
             }
             let way = set.place().way;

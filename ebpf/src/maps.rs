@@ -6,6 +6,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::QpId;
+use dcqcn_common::hooks::MAX_REBUILT;
 use dcqcn_common::layout::{
     Active, Backlog, CM_SETS, CUTS_BYTES, CmSet, Counters, DEFAULT_FLOWS, Mode, NpSet, PARAMS_SLOTS, Pair,
     QUEUES, Queue, RpSet, Test, WAYS,
@@ -67,6 +68,10 @@ pub static CUTS: RingBuf = RingBuf::with_byte_size(CUTS_BYTES, 0);
 /// The event log, which the controller maps into its memory.
 #[map]
 pub static EVENTS: Array<EventLog> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Where a CNP is built.
+#[map]
+pub static SCRATCH: PerCpuArray<[u8; MAX_REBUILT]> = PerCpuArray::with_max_entries(1, 0);
 
 /// Clock and random source of a program under test.
 #[map]

@@ -10,11 +10,11 @@ use aya_ebpf::helpers::{
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::Frame;
-use dcqcn_common::hooks::{self, Host, Skb, TcVerdict};
+use dcqcn_common::hooks::{self, Host, MAX_REBUILT, Skb, TcVerdict};
 use dcqcn_common::wire::eth::{EtherType, Ethernet};
 
 use crate::env::{Env, Hook, expire};
-use crate::maps::test;
+use crate::maps::{SCRATCH, test};
 use crate::packet::{header, pointer_field};
 
 struct SkbHost<'a> {
@@ -236,9 +236,19 @@ impl Skb<'static> for SkbHost<'_> {
     }
 
     #[inline(always)]
-    fn shrink(&mut self, len: u32) -> bool {
+    fn rebuild<const N: usize>(&mut self, at: usize, build: impl FnOnce(&Self, &mut [u8; N]) -> bool) -> bool {
+        const { assert!(N <= MAX_REBUILT) };
+        let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
+            return false;
+        };
+        // SAFETY: this CPU's value of a per-CPU map, at least as long. Only this hook uses it, and none interrupts it while it does.
+        let bytes = unsafe { &mut *scratch.cast::<[u8; N]>() };
+        if !build(self, bytes) {
+            return false;
+        }
         // SAFETY: the program's own context.
-        unsafe { bpf_skb_change_tail(self.raw(), len, 0) == 0 }
+        let error = unsafe { bpf_skb_change_tail(self.raw(), (at + N) as u32, 0) };
+        error == 0 && self.write(at, bytes)
     }
 
     #[inline(always)]

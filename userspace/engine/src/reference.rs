@@ -360,9 +360,17 @@ impl<'a> Skb<'a> for Packet<'a> {
     }
 
     /// Like `bpf_skb_change_tail`, which also lengthens: the smallest data packets are shorter than a CNP.
-    fn shrink(&mut self, len: u32) -> bool {
-        self.bytes.resize(len as usize, 0);
-        true
+    fn rebuild<const N: usize>(
+        &mut self,
+        at: usize,
+        build: impl FnOnce(&Self, &mut [u8; N]) -> bool,
+    ) -> bool {
+        let mut bytes = [0; N];
+        if !build(self, &mut bytes) {
+            return false;
+        }
+        self.bytes.resize(at + N, 0);
+        self.write(at, &bytes)
     }
 
     /// Captures and test runs have their tags in the packet.
