@@ -25,21 +25,24 @@ fn find(dir: &Path, pages: &mut Vec<PathBuf>) {
 }
 
 fn commands(text: &str, command: &str) -> Vec<Vec<String>> {
-    let mut inside = false;
+    // The language of the block that a line is in.
+    let mut block: Option<&str> = None;
     let mut found = Vec::new();
     // A line that ends with a backslash goes on in the next.
-    for line in text.replace("\\\n", " ").lines().map(str::trim) {
+    let text = text.replace("\\\n", " ");
+    for line in text.lines().map(str::trim) {
         if let Some(language) = line.strip_prefix("```") {
-            inside = !inside && matches!(language, "" | "sh" | "console");
+            block = if block.is_some() { None } else { Some(language) };
             continue;
         }
+        let is_commands = block.is_some_and(|language| matches!(language, "" | "sh" | "console"));
         let line = line.strip_prefix("$ ").unwrap_or(line);
         let words: Vec<String> = line
             .split_whitespace()
             .take_while(|word| !matches!(*word, "|" | ">" | ">>" | "#" | "&&"))
             .map(|word| word.trim_matches('\'').to_owned())
             .collect();
-        if inside && words.len() > 1 && words.first().is_some_and(|word| word == command) {
+        if is_commands && words.len() > 1 && words.first().is_some_and(|word| word == command) {
             found.push(words);
         }
     }

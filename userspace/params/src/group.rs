@@ -24,7 +24,8 @@ pub enum Group {
 
 /// Parameters of [`Group::Wred`] beside the tables.
 const WRED: [&str; 5] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queue_source"];
-const NP: [&str; 5] = ["np_enable", "min_time_between_cnps", "cnp_limit", "cnp_dscp", "cnp_802p_prio"];
+const NP: [&str; 6] =
+    ["np_enable", "min_time_between_cnps", "np_window", "cnp_limit", "cnp_dscp", "cnp_802p_prio"];
 const LINK: [&str; 3] = ["link_rate", "wire_overhead", "event_rate"];
 
 /// Parameters of [`Group::Rp`] that describe the interface and not the algorithm.
@@ -57,7 +58,7 @@ impl Key {
     pub fn in_profiles(self) -> bool {
         match self {
             Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
-            Self::Scalar(spec) if spec.key == "min_time_between_cnps" => true,
+            Self::Scalar(spec) if ["min_time_between_cnps", "np_window"].contains(&spec.key) => true,
             Self::Scalar(spec) => self.group() == Group::Rp && !RP_OF_THE_SITE.contains(&spec.key),
             Self::DscpToTc(_) | Self::TcToQueue(_) => false,
         }

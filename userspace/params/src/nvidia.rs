@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, RP_VARIANT_FIRMWARE};
+use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, NP_WINDOW_START, RP_VARIANT_FIRMWARE};
 use serde::Serialize;
 
 use super::key::{Assignment, Key, SetError};
@@ -157,7 +157,8 @@ pub fn read(directory: &Path) -> Result<Import, Error> {
         let mut config = Config::DEFAULT;
         config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
         config.scalars.alpha_bits = COARSE_ALPHA_BITS;
-        let keys = ["rp_variant", "alpha_bits"].iter().filter_map(|key| key.parse::<Key>().ok());
+        config.scalars.np_window = NP_WINDOW_START;
+        let keys = ["rp_variant", "alpha_bits", "np_window"].iter().filter_map(|key| key.parse::<Key>().ok());
         let of = directory.join("roce_rp");
         import.changes.extend(keys.map(|key| (of.clone(), Assignment { key, value: key.get(&config) })));
     }
