@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use dcqcn_netlink::tc::Handle;
+use dcqcn_plane::attach;
 use dcqcn_tests::host::Host;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
@@ -27,8 +28,14 @@ fn a_shaper_keeps_its_rate_and_the_pacer_goes_below_it() -> Result<()> {
             lab.host.command(child)?;
         }
         let before = state(&lab.host, "a0")?;
-        let refused = lab.refused(1, "attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
-        says(&refused, "link_rate = 1gbit is above the 20mbit that a0 has");
+        // Also where a higher rate is given.
+        let above = lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+        says(
+            &above,
+            "link rate 1gbit as given, above the 20mbit of the tbf shaper on a0, which holds all the same",
+        );
+        assert!(show(&lab.host)?.contains("rate 20Mbit"));
+        lab.ok("detach a0")?;
         assert_eq!(state(&lab.host, "a0")?, before);
         lab.ok("attach a0 --pacer htb --flows 64")?;
         assert!(problems(&lab, "a0")?.is_empty());
@@ -49,6 +56,29 @@ fn a_shaper_keeps_its_rate_and_the_pacer_goes_below_it() -> Result<()> {
             assert!(std::time::Instant::now() < until, "{}", show(&lab.host)?);
         }
     }
+    Ok(())
+}
+
+#[test]
+fn the_rate_of_a_shaper_that_changes_is_followed() -> Result<()> {
+    if !runnable("the_rate_of_a_shaper_that_changes_is_followed", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("follow")?;
+    lab.host.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
+    lab.ok("attach a0 --pacer htb --flows 64")?;
+    let follow = || lab.host.run(|| attach::follow_link_rate("a0"));
+    assert!(follow()??.is_none(), "nothing has changed");
+    lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
+    let change = follow()??.context("a change")?;
+    let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
+    assert_eq!(rates, (200_000_000, 300_000_000));
+    says(&lab.ok("get a0 link_rate")?, "300mbit");
+    // One that was given stays.
+    lab.ok("detach a0")?;
+    lab.ok("attach b0 --pacer none --flows 64 --set link_rate=100mbit")?;
+    assert!(lab.host.run(|| attach::follow_link_rate("b0"))??.is_none());
+    lab.ok("detach b0")?;
     Ok(())
 }
 

@@ -182,7 +182,7 @@ fn detaching_puts_everything_back() -> Result<()> {
     }
     let pair = Pair::new("back")?;
     let index = pair.a.index("a0")?;
-    let tbf = QdiscSpec::Tbf { rate_bps: 1_000_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
+    let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     for root in [None, Some(tbf)] {
         if let Some(root) = &root {
             pair.a.netlink()?.replace_root(index, Handle::new(7, 0), root)?;

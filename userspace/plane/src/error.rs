@@ -113,9 +113,9 @@ pub enum Error {
         /// How many are connected.
         queue_pairs: usize,
         /// Their device.
-        device: String,
+        device: Box<str>,
         /// Another way out.
-        next: String,
+        next: Box<str>,
     },
     /// A shaper that the pacer can neither go below nor replace.
     #[error(
@@ -234,6 +234,21 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
         /// What to do.
         next: &'static str,
+    },
+    /// Another XDP program is there.
+    #[error(
+        "cannot attach xdp to {iface}: the XDP program {name} (program {id}, {mode}) is there, and an interface has one: take \
+         it off (`ip link set dev {iface} xdp off`, `xdp-loader unload {iface} --all`)"
+    )]
+    XdpTaken {
+        /// The interface.
+        iface: String,
+        /// Name of the program, empty if it is not told; that of libxdp's dispatcher is `xdp_dispatcher`.
+        name: String,
+        /// Its number.
+        id: u32,
+        /// Where it runs.
+        mode: &'static str,
     },
     /// Links or qdiscs.
     #[error(transparent)]

@@ -90,7 +90,7 @@ impl Carrier<'_> {
                         info,
                     );
                 }
-                let (mode, note) = hooks::attach_xdp(ebpf, to, *xdp_mode, &pin)?;
+                let (mode, note) = hooks::attach_xdp(ebpf, self.netlink, to, *xdp_mode, &pin)?;
                 if !is_peer {
                     info.xdp_mode = mode.into();
                 } else if mode != info.xdp_mode {

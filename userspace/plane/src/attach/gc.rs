@@ -1,15 +1,15 @@
 //! Finishing what was left unfinished, and freeing what belongs to interfaces and namespaces that are gone.
 
-use aya::programs::tc::{SchedClassifier, TcAttachType};
+use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::{Link, Netlink, netns};
 use serde::Serialize;
 
-use super::Error;
 use super::identity::boot_id;
 use super::journal::{Journal, Owed, Record, State, Store as _};
 use super::pay::{Reach, settle, settle_in};
 use super::place::{Place, remove_pins};
 use super::verify::Bound;
+use super::{Error, others};
 
 /// What was freed, or what could not be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -190,7 +190,7 @@ fn moved_here(here: &Place, netlink: &Netlink, link: &Link) {
     let mut programs: Vec<u32> =
         netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
     for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
-        let chain = SchedClassifier::query_tcx(&link.name, hook).map(|(_, chain)| chain).unwrap_or_default();
+        let chain = others::chain(&link.name, hook).unwrap_or_default();
         programs.extend(chain.iter().map(aya::programs::ProgramInfo::id));
     }
     if programs.is_empty() {

@@ -6,12 +6,12 @@ use std::path::Path;
 use aya::Ebpf;
 use aya::programs::links::{FdLink, LinkOrder};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcAttachType, TcHandle};
-use aya::programs::{ProgramInfo, SchedClassifier, TcError, XdpMode};
+use aya::programs::{TcError, XdpMode, loaded_programs};
 use dcqcn_netlink::tc::Handle;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
 
-use super::{Error, Info};
+use super::{Error, Info, others};
 use crate::dataplane::{PROGRAMS, classifier, xdp};
 use crate::failpoint;
 
@@ -62,19 +62,15 @@ pub(super) fn attach_tc(
     };
     let classifier = classifier(ebpf, program)?;
     let Some(pin) = pin else {
-        let others = netlink.filters(link.index, parent)?;
+        let there = netlink.filters(link.index, parent)?;
         // Before those that are there; 0 lets the kernel choose, which puts it before all that it chose itself.
-        let first = others.first().map_or(0, |filter| filter.priority);
+        let first = there.first().map_or(0, |filter| filter.priority);
         let priority = if first < FIRST_AUTOMATIC { first.saturating_sub(1) } else { 0 };
         let options = TcAttachOptions::Netlink(NlOptions { priority, ..NlOptions::default() });
         let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
         leave(classifier.take_link(id).map_err(|e| failed(e.into()))?);
-        let names = others.iter().map(|filter| {
-            let name = filter.name.as_ref().unwrap_or(&filter.kind);
-            format!("{name} (priority {})", filter.priority)
-        });
-        let is_first = first != 1;
-        info.notes.extend(beside(hook, names.collect(), is_first));
+        let all = netlink.filters(link.index, parent)?;
+        info.notes.extend(others::notes(hook, &others::on_clsact(hook, &all, program)));
         return Ok(());
     };
     // A chain ends with the first program that says so, as those of others do.
@@ -85,18 +81,10 @@ pub(super) fn attach_tc(
     let fd = FdLink::try_from(tc_link).map_err(|e| failed(e.into()))?;
     fd.pin(pin).map_err(|e| failed(e.into()))?;
     // Whoever may not list them is told nothing.
-    let chain = SchedClassifier::query_tcx(iface, attach_type).map(|(_, chain)| chain).unwrap_or_default();
-    let name = |program: &ProgramInfo| {
-        format!("{} (program {})", program.name_as_str().unwrap_or("?"), program.id())
-    };
-    let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
-    let is_ours = |other: &ProgramInfo| other.id() == ours;
-    let is_first = chain.first().is_none_or(is_ours);
-    info.notes.extend(beside(
-        hook,
-        chain.iter().filter(|other| !is_ours(other)).map(name).collect(),
-        is_first,
-    ));
+    if let Ok(chain) = others::chain(iface, attach_type) {
+        let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
+        info.notes.extend(others::notes(hook, &others::on_tcx(hook, &chain, Some(ours))));
+    }
     Ok(())
 }
 
@@ -136,24 +124,21 @@ pub(super) fn replace_filter(
 /// The highest priority but one that the kernel gives a filter by itself (`TC_H_MAJ(0x80000000)`, net/sched/cls_api.c).
 const FIRST_AUTOMATIC: u16 = 0x8000;
 
-/// What is said of others' programs on the same hook.
-fn beside(hook: &str, others: Vec<String>, is_first: bool) -> Option<String> {
-    let others = (!others.is_empty()).then(|| others.join(", "))?;
-    Some(if is_first {
-        format!("{hook}: runs before {others}")
-    } else {
-        format!("{hook}: runs after {others}, which must let packets go on (TC_ACT_UNSPEC)")
-    })
-}
-
 /// Attaches the XDP program and pins its link; says where it runs.
 pub(super) fn attach_xdp(
     ebpf: &mut Ebpf,
+    netlink: &Netlink,
     link: &Link,
     choice: XdpModeChoice,
     pin: &Path,
 ) -> Result<(&'static str, Option<String>), Error> {
     let iface = &link.name;
+    // An interface has one XDP program, unless that is a dispatcher, which calls those of others in turn.
+    if let Some(there) = netlink.xdp_programs(link.index)?.first() {
+        let name = loaded_programs().filter_map(Result::ok).find(|program| program.id() == there.id);
+        let name = name.and_then(|program| program.name_as_str().map(str::to_owned)).unwrap_or_default();
+        return Err(Error::XdpTaken { iface: iface.clone(), name, id: there.id, mode: there.mode });
+    }
     let program = xdp(ebpf)?;
     let mut attach = |mode: XdpMode, next| {
         let failed = |source: Source| Error::Attach { program: "xdp", iface: iface.clone(), source, next };
@@ -165,13 +150,11 @@ pub(super) fn attach_xdp(
     };
     match choice {
         XdpModeChoice::Driver => attach(XdpMode::Driver, "; try `--xdp-mode skb`").map(|()| ("driver", None)),
-        XdpModeChoice::Skb => {
-            attach(XdpMode::Skb, "; is another XDP program attached?").map(|()| ("skb", None))
-        }
+        XdpModeChoice::Skb => attach(XdpMode::Skb, "").map(|()| ("skb", None)),
         XdpModeChoice::Auto => match attach(XdpMode::Driver, "") {
             Ok(()) => Ok(("driver", None)),
             Err(refusal) => {
-                attach(XdpMode::Skb, "; is another XDP program attached (`ip link show`)?")?;
+                attach(XdpMode::Skb, "")?;
                 Ok(("skb", Some(format!("XDP on socket buffers: {}", chain(&refusal)))))
             }
         },

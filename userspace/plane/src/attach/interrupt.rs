@@ -38,12 +38,12 @@ pub(super) fn check(
                     link.name
                 )
             };
-            let next = flows.map(fix).unwrap_or_default();
+            let next = flows.map(fix).unwrap_or_default().into();
             return Err(Error::Interrupts {
                 iface: link.name.clone(),
                 what,
                 queue_pairs,
-                device: device.name,
+                device: device.name.into(),
                 next,
             });
         }

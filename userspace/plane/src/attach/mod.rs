@@ -14,10 +14,12 @@ mod identity;
 mod interrupt;
 mod journal;
 mod lock;
+mod others;
 mod pay;
 mod place;
 mod plan;
 mod probe;
+mod speed;
 mod takeover;
 mod verify;
 
@@ -41,8 +43,10 @@ pub use gc::{Freed, gc};
 pub use identity::Id;
 use journal::Owed;
 pub use journal::State;
+pub use others::{Other, others};
 use place::Place;
 use plan::Plan;
+pub use speed::follow_link_rate;
 pub use takeover::{Claim, claim, revise, upgrade};
 pub use verify::{Part, verify};
 
@@ -178,7 +182,7 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     };
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(requests.len());
     thread::scope(|scope| {
-        (1..workers).for_each(|_| drop(scope.spawn(&work)));
+        (1..workers).for_each(|_| drop(scope.spawn(work)));
         work();
     });
     place.tidy();

@@ -179,10 +179,18 @@ fn link_rate(
     const ETHERNET_OVERHEAD_BYTES: u64 = 24;
     let show = |bps| Quantity(bps, Unit::BitsPerSecond);
     if let Some(Shaping { shaper, rate_bps, burst_ns }) = netlink.shaping(link.index)? {
-        if let Some(asked_bps) = settings.link_rate_bps().filter(|asked_bps| *asked_bps > rate_bps) {
-            return Err(Error::AboveLink { iface: link.name.clone(), asked_bps, link_bps: rate_bps });
-        }
-        notes.push(format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name));
+        let said = settings.link_rate_bps().filter(|bps| *bps != 0);
+        notes.push(match said {
+            Some(bps) if bps > rate_bps => format!(
+                "link rate {} as given, above the {} of the {shaper} shaper on {}, which holds all the same: rates start \
+                 higher than what can leave",
+                show(bps),
+                show(rate_bps),
+                link.name
+            ),
+            Some(bps) => format!("link rate {} as given", show(bps)),
+            None => format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name),
+        });
         if burst_ns < Shaping::SAFE_BURST_NS {
             notes.push(format!(
                 "its burst is {} at that rate: served later than this it is slower, and queues longer than marking \
@@ -190,7 +198,8 @@ fn link_rate(
                 render::ns(burst_ns)
             ));
         }
-        return Ok((Some(rate_bps), 0, LinkRateFrom::Shaper));
+        let from = if said.is_some() { LinkRateFrom::Given } else { LinkRateFrom::Shaper };
+        return Ok((Some(rate_bps), 0, from));
     }
     let said = settings.link_rate_bps().filter(|bps| *bps != 0);
     let speed = link.speed_bps.filter(|_| !link.is_virtual());

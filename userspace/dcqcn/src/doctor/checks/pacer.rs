@@ -125,7 +125,8 @@ pub(super) fn fq_horizon(snapshot: &Snapshot) -> Vec<Finding> {
                 )
                 .on(iface)
                 .fix(format!(
-                    "`tc qdisc replace dev {iface} root fq limit 40000 flow_limit 20000 horizon 10s`"
+                    "`tc qdisc replace dev {iface} root fq {} horizon 10s`",
+                    FqLimits::of(DEFAULT_FLOWS)
                 )),
             );
         }
@@ -144,8 +145,9 @@ pub(super) fn fq_drops(snapshot: &Snapshot) -> Vec<Finding> {
             let evidence = format!("{dropped} packets in {}", snapshot.window());
             findings.push(
                 Finding::warning("pacer-drops", "the qdisc that paces drops packets", evidence).on(iface).fix(format!(
-                    "give it room: `tc qdisc replace dev {iface} root fq limit 40000 flow_limit 20000`; `tc -s qdisc \
-                     show dev {iface}` tells why it drops"
+                    "give it room: `tc qdisc replace dev {iface} root fq {}`; `tc -s qdisc show dev {iface}` tells why it \
+                     drops",
+                    FqLimits::of(DEFAULT_FLOWS)
                 )),
             );
         }
