@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::{Running, dcqcn};
@@ -15,10 +16,36 @@ use crate::{freed, problems, state, tables};
 /// More steps than anything has.
 const MANY: u32 = 200;
 
-/// Runs a command that is killed at its `n`-th step; false if it has fewer, and ends well.
-fn killed(lab: &Lab, line: &str, n: u32) -> Result<bool> {
+/// How programs hang on the hooks of TC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tc {
+    Tcx,
+    /// As before Linux 6.6.
+    Clsact,
+}
+
+/// A command that attaches this way, if it does.
+fn command(lab: &Lab, tc: Tc, line: &str) -> Result<Command> {
     let mut command = dcqcn(line)?;
-    command.env("DCQCN_TEST_ABORT", n.to_string()).env("DCQCN_AUDIT", lab.path("audit"));
+    command.env("DCQCN_AUDIT", lab.path("audit"));
+    if tc == Tc::Clsact {
+        command.env("DCQCN_TEST_CLSACT", "1");
+    }
+    Ok(command)
+}
+
+/// Runs one that must succeed.
+fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
+    let mut command = command(lab, tc, line)?;
+    let output = lab.host.run(|| command.output())??;
+    ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Runs a command that is killed at its `n`-th step; false if it has fewer, and ends well.
+fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<bool> {
+    let mut command = command(lab, tc, line)?;
+    command.env("DCQCN_TEST_ABORT", n.to_string());
     let output = lab.host.run(|| command.output())??;
     let says = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
@@ -32,13 +59,14 @@ fn killed(lab: &Lab, line: &str, n: u32) -> Result<bool> {
 /// Kills a command at each of its steps, and shows each time what it left to `after`.
 fn at_every_step(
     lab: &Lab,
+    tc: Tc,
     line: &str,
     mut before: impl FnMut() -> Result<()>,
     mut after: impl FnMut(u32) -> Result<()>,
 ) -> Result<u32> {
     for n in 1..MANY {
         before()?;
-        let was_killed = killed(lab, line, n)?;
+        let was_killed = killed(lab, tc, line, n)?;
         after(n).with_context(|| format!("{line}, killed at step {n}"))?;
         if !was_killed {
             return Ok(n - 1);
@@ -52,6 +80,10 @@ fn attach_killed_at_every_step() -> Result<()> {
     if !runnable("attach_killed_at_every_step", &["htb"])? {
         return Ok(());
     }
+    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(attach_killed)
+}
+
+fn attach_killed(tc: Tc) -> Result<()> {
     const FLOWS: u32 = 1_237;
     let lab = Lab::new("ka")?;
     let before = state(&lab.host, "a0")?;
@@ -59,6 +91,7 @@ fn attach_killed_at_every_step() -> Result<()> {
     let dir = lab.host.journals()?;
     let steps = at_every_step(
         &lab,
+        tc,
         &attach,
         || Ok(()),
         |n| {
@@ -67,10 +100,10 @@ fn attach_killed_at_every_step() -> Result<()> {
                 ensure!(problems(&lab, "a0")?.is_empty(), "it says attached");
             } else {
                 match n % 4 {
-                    0 => _ = lab.ok(&attach)?,
+                    0 => ok(&lab, tc, &attach)?,
                     1 => _ = lab.run("detach a0")?,
                     2 => says(&lab.ok("gc")?, "attaching it was not finished"),
-                    _ => served(&lab, FLOWS)?,
+                    _ => served(&lab, tc, FLOWS)?,
                 }
             }
             if dir.join(format!("{}.json", lab.host.index("a0")?)).exists() {
@@ -88,15 +121,15 @@ fn attach_killed_at_every_step() -> Result<()> {
 }
 
 /// The daemon serves the interface.
-fn served(lab: &Lab, flows: u32) -> Result<()> {
+fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let file = lab.path("dcqcn.toml");
     let text = format!(
         "[[interface]]\nname = 'a0'\nrole = 'host'\npacer = 'htb'\nflows = {flows}\n[interface.parameters]\n\
          link_rate = '1gbit'\n"
     );
     fs::write(&file, text)?;
-    let mut command = dcqcn(&format!("run --config {}", file.display()))?;
-    command.env("DCQCN_AUDIT", lab.path("audit")).stderr(std::process::Stdio::null());
+    let mut command = command(lab, tc, &format!("run --config {}", file.display()))?;
+    command.stderr(Stdio::null());
     let mut daemon = Running::spawn(&lab.host, command)?;
     let until = std::time::Instant::now() + PATIENCE;
     while !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
@@ -112,6 +145,10 @@ fn detach_killed_at_every_step() -> Result<()> {
     if !runnable("detach_killed_at_every_step", &["htb"])? {
         return Ok(());
     }
+    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(detach_killed)
+}
+
+fn detach_killed(tc: Tc) -> Result<()> {
     const FLOWS: u32 = 1_239;
     let lab = Lab::new("kd")?;
     let before = state(&lab.host, "a0")?;
@@ -119,13 +156,14 @@ fn detach_killed_at_every_step() -> Result<()> {
     let dir = lab.host.journals()?;
     let steps = at_every_step(
         &lab,
+        tc,
         "detach a0",
-        || lab.ok(&attach).map(drop),
+        || ok(&lab, tc, &attach),
         |n| {
             match n % 3 {
                 0 if lab.host.journal("a0")?.exists() => _ = lab.ok("detach a0")?,
                 1 => {
-                    lab.ok(&attach)?;
+                    ok(&lab, tc, &attach)?;
                     ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
                     lab.ok("detach a0")?;
                 }
@@ -147,12 +185,16 @@ fn set_and_upgrade_killed_at_every_step() -> Result<()> {
     if !runnable("set_and_upgrade_killed_at_every_step", &[])? {
         return Ok(());
     }
+    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(set_and_upgrade_killed)
+}
+
+fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
     const FLOWS: u32 = 1_241;
     let lab = Lab::new("ks")?;
     let before = state(&lab.host, "a0")?;
     let attach =
         format!("attach a0 --pacer none --flows {FLOWS} --set link_rate=1gbit --set rpg_ai_rate=10mbit");
-    lab.ok(&attach)?;
+    ok(&lab, tc, &attach)?;
     let whole = |lab: &Lab| -> Result<()> {
         ensure!(problems(lab, "a0")?.is_empty(), "{:?}", problems(lab, "a0")?);
         ensure!(tables(FLOWS) == 1, "{} attachments", tables(FLOWS));
@@ -161,6 +203,7 @@ fn set_and_upgrade_killed_at_every_step() -> Result<()> {
     let set = "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit";
     let steps = at_every_step(
         &lab,
+        tc,
         set,
         || lab.ok("set a0 rpg_ai_rate=10mbit rpg_hai_rate=100mbit").map(drop),
         |_| {
@@ -176,7 +219,7 @@ fn set_and_upgrade_killed_at_every_step() -> Result<()> {
     let path = lab.host.journal("a0")?;
     let object = lab.json("status a0")?["attachments"][0]["object"].as_str().context("no object")?.to_owned();
     let age = || Ok(fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?);
-    let steps = at_every_step(&lab, "upgrade a0", age, |_| {
+    let steps = at_every_step(&lab, tc, "upgrade a0", age, |_| {
         whole(&lab)?;
         lab.ok("upgrade a0")?;
         whole(&lab)
@@ -241,7 +284,7 @@ fn a_full_disk_leaves_nothing_behind_and_keeps_nobody_from_detaching() -> Result
     lab.ok(&attach)?;
     let _ = fs::write(&junk, vec![0; 1 << 20]);
     for n in [1, 2, 3] {
-        killed(&lab, "detach a0", n)?;
+        killed(&lab, Tc::Tcx, "detach a0", n)?;
         if !lab.host.journal("a0")?.exists() {
             break;
         }

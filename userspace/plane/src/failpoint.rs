@@ -1,8 +1,10 @@
 //! Ending in the middle, for tests: with `DCQCN_TEST_ABORT=N` in the environment the process kills itself at the N-th step it
-//! comes to, as `kill -9` would.
+//! comes to, as `kill -9` would. And `DCQCN_TEST_CLSACT=1` attaches as on a kernel without TCX, which has the same steps with
+//! filters in the place of links.
 //!
-//! It is in every build, so that what is tested is what is installed. It costs a look at a variable for each step of attaching,
-//! detaching or changing, and gives nobody a right he has not: who can set the environment can end the process as well.
+//! Both are in every build, so that what is tested is what is installed. They cost a look at a variable for each step of attaching,
+//! detaching or changing, and give nobody a right he has not: who can set the
+//! environment can end the process as well.
 
 use std::env;
 use std::sync::LazyLock;
@@ -14,6 +16,11 @@ use nix::sys::signal::{Signal, raise};
 static END: LazyLock<Option<u32>> = LazyLock::new(|| env::var("DCQCN_TEST_ABORT").ok()?.parse().ok());
 /// Steps come to so far.
 static STEPS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether to do without TCX though the kernel has it.
+pub(crate) fn is_without_tcx() -> bool {
+    env::var_os("DCQCN_TEST_CLSACT").is_some()
+}
 
 /// A place between two changes, at which the process may be killed; `what` has just been done.
 pub(crate) fn step(what: &str) {

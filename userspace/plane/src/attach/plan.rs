@@ -17,6 +17,7 @@ use super::journal::Owed;
 use super::place::Place;
 use super::{Error, Info, LinkRateFrom, Request, interrupt, takeover};
 use crate::dataplane::Sizes;
+use crate::failpoint;
 use crate::pacer::{self, Placement};
 
 /// Everything decided before the first change.
@@ -162,7 +163,8 @@ fn steps(
 
 /// Before TCX (Linux 6.6) a program hangs on the clsact qdisc.
 fn has_tcx() -> bool {
-    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
+    let is_new_enough = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0));
+    is_new_enough && !failpoint::is_without_tcx()
 }
 
 /// A link's rate, the bytes its wire adds to a frame, and where the rate is from.
