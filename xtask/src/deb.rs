@@ -12,12 +12,18 @@ use crate::run::{capture, find_program, header, stream};
 use crate::workspace::Workspace;
 
 /// Files of the repository: where they are, where they go.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 10] = [
     ("dist/dcqcn.toml", "etc/dcqcn/dcqcn.toml"),
     ("dist/systemd/dcqcn.service", "usr/lib/systemd/system/dcqcn.service"),
     ("dist/systemd/run-dcqcn-bpf.mount", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+    ("dist/systemd/dcqcn-soft-roce@.service", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
     ("README.md", "usr/share/doc/dcqcn/README.md"),
     ("docs", "usr/share/doc/dcqcn/docs"),
+    ("CHANGELOG.md", "usr/share/doc/dcqcn/CHANGELOG.md"),
+    ("CONTRIBUTING.md", "usr/share/doc/dcqcn/CONTRIBUTING.md"),
+    ("SECURITY.md", "usr/share/doc/dcqcn/SECURITY.md"),
+    // Where Debian looks for it.
+    ("LICENSE", "usr/share/doc/dcqcn/copyright"),
 ];
 /// Completion scripts: the shell, where its script goes.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -26,13 +32,17 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/dcqcn.fish"),
 ];
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
-const MAN: &str = "usr/share/man/man1";
+const MAN: &str = "usr/share/man";
 
-/// Builds the release binary and its package.
+/// Builds the command as it is packaged, and its package.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let binary = build::run(workspace)?;
+    build::dist(workspace, &[build::COMMAND])?;
     header("Debian package");
-    let package = package(workspace.root(), &binary, &workspace.host_target().join("deb"))?;
+    let package = package(
+        workspace.root(),
+        &workspace.built("dist", build::COMMAND.0),
+        &workspace.host_target().join("deb"),
+    )?;
     stream(Command::new("dpkg-deb").arg("--info").arg(&package))?;
     eprintln!("   package      {}", workspace.shown(&package));
     Ok(())
@@ -52,13 +62,19 @@ fn package(repository: &Path, binary: &Path, out: &Path) -> Result<PathBuf> {
     for (from, to) in FILES {
         install(&repository.join(from), &root.join(to), 0o644)?;
     }
-    capture(Command::new(binary).arg("man").arg(root.join(MAN)))?;
-    for page in fs::read_dir(root.join(MAN)).context("no manual pages")? {
-        // Without name and time, so that the same page is the same file.
-        capture(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
+    capture(Command::new(binary).args(["generate", "man"]).arg(root.join(MAN)))?;
+    for section in fs::read_dir(root.join(MAN)).context("no manual pages")? {
+        for page in fs::read_dir(section?.path()).context("no manual pages")? {
+            // Without name and time, so that the same page is the same file.
+            capture(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
+        }
     }
     for (shell, to) in COMPLETIONS {
-        write(&root.join(to), &capture(Command::new(binary).args(["completions", shell]))?, 0o644)?;
+        write(
+            &root.join(to),
+            &capture(Command::new(binary).args(["generate", "completions", shell]))?,
+            0o644,
+        )?;
     }
     for script in SCRIPTS {
         install(&repository.join("dist/debian").join(script), &root.join("DEBIAN").join(script), 0o755)?;
@@ -153,7 +169,8 @@ mod tests {
         let out = std::env::temp_dir().join(format!("dcqcn-deb-{}", std::process::id()));
         // Stands for the command, which is tested elsewhere to write its pages and scripts.
         let binary = out.join("dcqcn");
-        let script = "#!/bin/sh\ncase $1 in man) mkdir -p $2 && echo . > $2/dcqcn.1;; *) echo $2;; esac\n";
+        let script =
+            "#!/bin/sh\ncase $2 in man) mkdir -p $3/man1 && echo . > $3/man1/dcqcn.1;; *) echo $3;; esac\n";
         write(&binary, script, 0o755).unwrap();
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let package = package(repository, &binary, &out).unwrap();
@@ -169,12 +186,14 @@ mod tests {
             ("-rw-r--r-- root/root", "etc/dcqcn/dcqcn.toml"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn.service"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+            ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
             ("-rw-r--r-- root/root", "usr/share/man/man1/dcqcn.1.gz"),
             ("-rw-r--r-- root/root", "usr/share/bash-completion/completions/dcqcn"),
             ("-rw-r--r-- root/root", "usr/share/zsh/vendor-completions/_dcqcn"),
             ("-rw-r--r-- root/root", "usr/share/fish/vendor_completions.d/dcqcn.fish"),
             ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/README.md"),
-            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/docs/architecture.md"),
+            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/copyright"),
+            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/docs/explanation/architecture.md"),
         ] {
             assert!(has(mode, path), "{path}: {contents}");
         }
@@ -188,9 +207,9 @@ mod tests {
         }
         let units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/systemd");
         let mut command = Command::new("systemd-analyze");
-        command
-            .args(["verify", "--man=no"])
-            .args(["dcqcn.service", "run-dcqcn-bpf.mount"].map(|unit| units.join(unit)));
+        command.args(["verify", "--man=no"]).args(
+            ["dcqcn.service", "dcqcn-soft-roce@.service", "run-dcqcn-bpf.mount"].map(|unit| units.join(unit)),
+        );
         let output = command.output().unwrap();
         let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
         // The command need not be installed where this is tested.

@@ -1,4 +1,4 @@
-//! The figures of docs/fidelity.md: runs `dcqcn sim`, and writes what comes out beside what was published.
+//! The figures of docs/measured/fidelity.md: runs `dcqcn-lab sim`, and writes what comes out beside what was published.
 //!
 //! The page holds a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is made here.
 //! Everything else on the page is written by people.
@@ -14,14 +14,14 @@ use crate::{
     workspace::Workspace,
 };
 
-const PAGE: &str = "docs/fidelity.md";
+const PAGE: &str = "docs/measured/fidelity.md";
 /// Packets as the fluid model has them: 1000 bytes, nothing besides.
 const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 
 /// Options of `cargo xtask fidelity`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Use this `dcqcn` instead of building one.
+    /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
     binary: Option<std::path::PathBuf>,
     /// Run and print, but leave the page and its pictures alone.
@@ -33,7 +33,10 @@ pub(crate) struct Args {
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let binary = match &args.binary {
         Some(binary) => binary.clone(),
-        None => build::run(workspace)?,
+        None => {
+            build::release(workspace, &[build::LAB])?;
+            workspace.lab()
+        }
     };
     let page = workspace.root().join(PAGE);
     let mut text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
@@ -45,10 +48,11 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         eprintln!("{table}");
         text = page::replace(PAGE, &text, name, &table)?;
     }
+    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
     if !args.dry_run {
         for (picture, options) in PICTURES {
             header(picture);
-            let picture = workspace.root().join("docs").join(picture);
+            let picture = page.with_file_name(picture);
             lab.draw(options, &picture)?;
         }
         fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
@@ -56,6 +60,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));
     Ok(())
 }
+
+/// The place of the line that says from what the tables are.
+const MADE: &str = "made";
 
 /// A table of the page.
 type Experiment = fn(&Lab<'_>) -> Result<String>;
@@ -71,7 +78,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("speed", speed),
 ];
 
-/// Pictures in docs/, and what draws them.
+/// Pictures beside the page, and what draws them.
 const PICTURES: &[(&str, &str)] = &[
     ("staircase.png", "staircase --mtu 1000B --header 0 --sample 2ms"),
     (
@@ -92,17 +99,17 @@ impl Lab<'_> {
         command
     }
 
-    /// `dcqcn sim` with `options`: its JSON.
+    /// `dcqcn-lab sim` with `options`: its JSON.
     fn json(&self, options: &str) -> Result<Value> {
         let output = run::capture(self.command(options).arg("--json"))?;
-        serde_json::from_str(&output).with_context(|| format!("`dcqcn sim {options}` printed no JSON"))
+        serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab sim {options}` printed no JSON"))
     }
 
     /// The runs of a sweep.
     fn sweep(&self, options: &str) -> Result<Vec<Value>> {
         match self.json(options)?.get_mut("runs").map(Value::take) {
             Some(Value::Array(runs)) => Ok(runs),
-            _ => anyhow::bail!("`dcqcn sim {options}` is no sweep"),
+            _ => anyhow::bail!("`dcqcn-lab sim {options}` is no sweep"),
         }
     }
 
@@ -167,7 +174,7 @@ fn table(commands: &[&str], heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut text = page::table(&heading, rows);
     text += "\n```\n";
     for command in commands {
-        text += &broken(format!("dcqcn sim {command}"));
+        text += &broken(format!("dcqcn-lab sim {command}"));
         text.push('\n');
     }
     text + "```\n"
@@ -227,7 +234,7 @@ fn fixed_point(lab: &Lab<'_>) -> Result<String> {
             flows.join(",")
         );
         let runs = lab.sweep(&command)?;
-        ensure!(runs.len() == published.len(), "`dcqcn sim {command}` made {} runs", runs.len());
+        ensure!(runs.len() == published.len(), "`dcqcn-lab sim {command}` made {} runs", runs.len());
         for (run, (flows, published_kb)) in runs.iter().zip(*published) {
             let measured = queue(run, "mean_bytes")?;
             let events = number(run, "/cycle_fixed_point/queue_bytes")?;
@@ -316,7 +323,9 @@ fn stability(lab: &Lab<'_>) -> Result<String> {
                 let flows = flows.to_string();
                 runs.iter()
                     .find(|run| at(run, "flows") == flows && at(run, "loop-delay") == delay)
-                    .with_context(|| format!("`dcqcn sim {command}` has no run with {flows} flows, {delay}"))
+                    .with_context(|| {
+                        format!("`dcqcn-lab sim {command}` has no run with {flows} flows, {delay}")
+                    })
             };
             let (short, long) = (of("4us")?, of("85us")?);
             let variation = |run| number(run, "/oscillation/queue_variation");
@@ -476,7 +485,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for (name, _) in EXPERIMENTS {
+        for name in EXPERIMENTS.iter().map(|(name, _)| *name).chain([MADE]) {
             page::replace(PAGE, &page, name, "").unwrap();
         }
         for (picture, _) in PICTURES {
@@ -488,6 +497,6 @@ mod tests {
     fn tables_are_markdown() {
         let rows = [vec!["1".to_owned(), "2".to_owned()]];
         let text = table(&["incast"], &["a", "b"], &rows);
-        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```\ndcqcn sim incast\n```\n");
+        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```\ndcqcn-lab sim incast\n```\n");
     }
 }

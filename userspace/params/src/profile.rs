@@ -2,7 +2,8 @@
 
 use clap::ValueEnum;
 use dcqcn_common::params::{
-    COARSE_ALPHA_BITS, Config, MIN_RATE_BPS, Quantity, RP_VARIANT_FIRMWARE, Scalars, Spec, Unit, WredConfig,
+    COARSE_ALPHA_BITS, Config, MIN_RATE_BPS, NP_WINDOW_START, Quantity, RP_VARIANT_FIRMWARE, Scalars, Spec,
+    Unit, WredConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +101,7 @@ impl Profile {
 /// | rpg_ai_rate, rpg_hai_rate, rpg_min_rate | 5, 50, 1 Mb/s |
 /// | clamp_tgt_rate, clamp_tgt_rate_after_time_inc | 0, 1 |
 /// | rate_to_set_on_first_cnp | 0 |
-/// | min_time_between_cnps, cnp_dscp, cnp_802p_prio | 4 us, 48, 6 |
+/// | min_time_between_cnps, np_window, cnp_dscp, cnp_802p_prio | 4 us, start, 48, 6 |
 ///
 /// That `rpg_byte_reset` counts in 64 bytes is isekai's reading; the field has 15 bits. Marking is the switch's and stays
 /// `paper`'s.
@@ -125,6 +126,7 @@ fn nvidia() -> Config {
     s.clamp_tgt_rate_after_time_inc = 1;
     s.rate_to_set_on_first_cnp_bps = 0;
     s.min_time_between_cnps_ns = 4 * US;
+    s.np_window = NP_WINDOW_START;
     s.cnp_dscp = 48;
     s.cnp_802p_prio = 6;
     config
@@ -209,7 +211,7 @@ fn irdma() -> Config {
 /// stable with 40 times the delay, which is what a loop in software has. (With the paper's own numbers two flows on
 /// 1 Gb/s need a marking probability of 7.7 %, above Pmax, and the queue sits at Kmax.) On slower links the same
 /// dilation would make convergence as slow as the link, many seconds, while the delay of a loop in software grows
-/// less; the square root is between the two. Measured with `dcqcn lab incast` (12 s, the first 4 s left out; no
+/// less; the square root is between the two. Measured with `dcqcn-lab incast` (12 s, the first 4 s left out; no
 /// drops but at 1 Gb/s, where 59 were dropped):
 ///
 /// | link, senders | share of the link | Jain | queue p99 | with a Pmax of 10 % |
@@ -224,7 +226,7 @@ fn irdma() -> Config {
 /// CNP interval, so that the same signal takes four times the probability; the rest is room for more flows. On slower links it
 /// grows as s does: a queue of so many bytes lasts 1/link longer while a period lasts only 1/sqrt(link) longer, so that with
 /// the same Pmax everywhere the fixed point would be more and more periods of delay away, and rates would swing. Grown with s,
-/// the same delay in periods marks the same share of packets on every link down to 40 Mb/s. `dcqcn sim incast --profile lab --loop-delay 1ms
+/// the same delay in periods marks the same share of packets on every link down to 40 Mb/s. `dcqcn-lab sim incast --profile lab --loop-delay 1ms
 /// --mtu 1024B --timeout 1s --buffer 200KB --duration 60s --warm-up 15s`, with a sender's link of twice the rate; share of the
 /// link and queue (p50, p99):
 ///

@@ -55,13 +55,7 @@ impl Reading {
     /// The counters of a traffic class, summed over the hooks.
     #[must_use]
     pub fn class(&self, tc: usize) -> ClassCounters {
-        let hooks = self.counters.iter().filter_map(|hook| hook.class.get(tc));
-        hooks.fold(ClassCounters::default(), |sum, hook| ClassCounters {
-            packets: sum.packets + hook.packets,
-            bytes: sum.bytes + hook.bytes,
-            ect_packets: sum.ect_packets + hook.ect_packets,
-            ecn_marked_packets: sum.ecn_marked_packets + hook.ecn_marked_packets,
-        })
+        class_sum(&self.counters, tc)
     }
 
     /// The interfaces packets are queued for: one, or both of an inline attachment.
@@ -83,8 +77,24 @@ impl Reading {
     }
 }
 
+/// The counters of a traffic class, summed over the hooks.
+pub(crate) fn class_sum(hooks: &[Counters], tc: usize) -> ClassCounters {
+    let hooks = hooks.iter().filter_map(|hook| hook.class.get(tc));
+    hooks.fold(ClassCounters::default(), |sum, hook| ClassCounters {
+        packets: sum.packets + hook.packets,
+        bytes: sum.bytes + hook.bytes,
+        ect_packets: sum.ect_packets + hook.ect_packets,
+        ecn_marked_packets: sum.ecn_marked_packets + hook.ecn_marked_packets,
+    })
+}
+
 /// The depth that decides on marking: as the congestion point takes it.
-fn depths(params: &Params, empty_at: &[u64], backlogs: &[Backlog], now_ns: u64) -> [u64; QUEUES as usize] {
+pub(crate) fn depths(
+    params: &Params,
+    empty_at: &[u64],
+    backlogs: &[Backlog],
+    now_ns: u64,
+) -> [u64; QUEUES as usize] {
     let by_backlog = params.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG;
     let mut depths = [0; QUEUES as usize];
     let drains = params.drain.iter().cycle();
@@ -99,7 +109,7 @@ fn depths(params: &Params, empty_at: &[u64], backlogs: &[Backlog], now_ns: u64) 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing {
     use dcqcn_common::classify::mapped;
-    use dcqcn_common::flow::QpId;
+    use dcqcn_common::flow::{FlowId, QpId};
     use dcqcn_common::params::{Config, Port};
     use dcqcn_common::vqueue::Share;
 
@@ -141,7 +151,10 @@ pub(crate) mod testing {
         let flow = |n: u32| {
             let host = n.to_be_bytes();
             let mut flow = RpFlow::new(
-                QpId { addr: mapped([10, host[1], host[2], host[3]]), qpn: 0x100 + n },
+                FlowId {
+                    src: mapped([10, 255, 0, 1]),
+                    receiver: QpId { addr: mapped([10, host[1], host[2], host[3]]), qpn: 0x100 + n },
+                },
                 &params.rp,
             );
             flow.last_seen_ns = at_ns;

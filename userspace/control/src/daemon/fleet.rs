@@ -11,7 +11,7 @@ use dcqcn_plane::attach::{self, Claim, Info, Request};
 use super::chain;
 use super::config::Config;
 use super::tasks::{Subject, Tasks};
-use crate::audit;
+use dcqcn_audit as audit;
 
 /// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.
 const RETRY: Duration = Duration::from_secs(10);

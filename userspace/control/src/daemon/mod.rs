@@ -32,7 +32,7 @@ use log::Log;
 use serving::MetricsServer;
 use watch::FileWatch;
 
-use crate::audit;
+use dcqcn_audit as audit;
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);

@@ -3,10 +3,9 @@
 use std::fmt;
 
 use clap::Args;
+use dcqcn_cli::Output;
 use dcqcn_plane::attach::{self, Freed};
 use serde::Serialize;
-
-use super::output::Output;
 
 /// Free what belongs to network namespaces and interfaces that are gone, and undo what was left half done.
 ///

@@ -1,6 +1,8 @@
 //! The dashboard of `dcqcn top`: a reading now and then, a screen made from it, and keys.
 
 mod column;
+#[cfg(test)]
+mod picture;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -9,7 +11,7 @@ mod view;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use dcqcn_control::audit;
+use dcqcn_audit as audit;
 use dcqcn_params::Assignment;
 use dcqcn_plane::attach::Refused;
 use dcqcn_support::interrupt::Interrupt;

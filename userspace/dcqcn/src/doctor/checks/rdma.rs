@@ -30,7 +30,7 @@ pub(super) fn without_role(snapshot: &Snapshot) -> Vec<Finding> {
                 role.map_or("no".to_owned(), |role| format!("as {}", dcqcn_params::word(&role)))
             );
             let what = format!(
-                "{} has no congestion control: soft-RoCE answers no mark and heeds no CNP",
+                "{} has no congestion control: soft-RoCE answers no mark and ignores CNPs",
                 device.name
             );
             let detach =
@@ -129,7 +129,7 @@ pub(super) fn adapter_reaction(snapshot: &Snapshot) -> Vec<Finding> {
             format!("rp_cnp_ignored +{ignored}, rp_cnp_handled +{handled} in {}", snapshot.window());
         let fix = format!(
             "`echo 1 > /sys/class/net/{iface}/ecn/roce_rp/enable/3` (3: RoCE's priority); CNPs that name QP 0 come from a \
-             notification point that does not know the QPN: pair it there (`dcqcn pair add`)"
+             notification point that does not know the QPN: pair it there (`dcqcn flows pair add`)"
         );
         (ignored > handled).then(|| Finding::error("adapter-rp-off", what, evidence).on(iface).fix(fix))
     };

@@ -1,0 +1,448 @@
+//! The P4 program in `simple_switch`: a host on port 1 of a switch, and the world on port 2.
+//!
+//! | hook | the packet | and so meets |
+//! |---|---|---|
+//! | egress | comes in by port 1, leaves by port 2 | the host's RP, the CP of port 2 |
+//! | ingress | comes in by port 2, leaves by port 1 | the host's NP |
+//! | xdp | the same | the host's RP, if it is a CNP |
+//!
+//! Time is the run's: the program's clock stands still at what it is told, to the microsecond. The queue's depth is told too:
+//! the virtual queue's, or the backlog, in packets. A packet that has to wait for its departure is let go by a look ahead
+//! of the clock.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use dcqcn_common::classify::{Frame, Roce, classify};
+use dcqcn_common::flow::{Entry as FlowEntry, FlowId, QpId, set_index, tag};
+use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, WAYS};
+use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::rate::Debt;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::vqueue::Share;
+use dcqcn_common::wire::eth::Ethernet;
+use dcqcn_netlink::netns::Temporary;
+use dcqcn_p4::entry::{Command, Entry, Match};
+use dcqcn_p4::push::push;
+use dcqcn_p4::read::Reader;
+use dcqcn_p4::switch::{Mac, MacRoute, Port, QpPair};
+use dcqcn_p4::{self as p4, Plan, Process, Program, Session, Switch};
+use dcqcn_params::qp::address;
+use dcqcn_plane::dataplane;
+
+use super::reference::EMPTY_RP_FLOW;
+use super::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
+use crate::frames::RawSocket;
+use crate::wire;
+
+/// The port of the host.
+const HOST: u16 = 1;
+/// The port of everybody else.
+const WORLD: u16 = 2;
+/// Longest packet: what the wires take.
+const MAX_FRAME: usize = wire::MTU as usize + Ethernet::LEN;
+/// How long a packet is waited for before its fate is looked up.
+const GLANCE: Duration = Duration::from_millis(20);
+/// Longest wait for a packet that was not counted as dropped.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Counters of packets that do not leave.
+const DROPS: [Stat; 2] = [Stat::CpNotEctDropped, Stat::RpHorizonDrop];
+/// Namespaces of this process so far.
+static NAMESPACES: AtomicU32 = AtomicU32::new(0);
+
+/// A switch on a bench.
+pub struct Bmv2 {
+    program: Program,
+    params: Params,
+    switch: Switch,
+    /// Both ends of the two wires; the switch's are 0, the outer ends these.
+    host: RawSocket,
+    world: RawSocket,
+    session: RefCell<Session>,
+    /// The hook the tables are for.
+    hook: Option<Hook>,
+    /// What the program's clock and queue were told last.
+    now_us: Option<u64>,
+    depth_packets: Option<u64>,
+    /// "Empty at" of the virtual queues.
+    queues: [u64; QUEUES as usize],
+    backlogs: [Backlog; QUEUES as usize],
+    pairs: HashMap<QpId, Pair>,
+    // Last, in this order: the switch ends, then its namespace goes.
+    _process: Process,
+    _namespace: Temporary,
+}
+
+impl Bmv2 {
+    /// Starts a switch in a namespace of its own. `packet_bytes` stands for one packet where depths are counted in packets.
+    ///
+    /// # Errors
+    /// BMv2 is not installed, the process is not root, or the parameters ask for what the program has not.
+    pub fn new(params: &Params, packet_bytes: u64) -> Result<Self, Error> {
+        let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
+        let namespace =
+            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(wire::failed)?;
+        let netns = &*namespace;
+        // No neighbour discovery among the packets.
+        netns
+            .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
+            .map_err(wire::failed)?;
+        let [host, world] = [HOST, WORLD].map(|port| wire::connect(netns, port));
+        let interfaces = [HOST, WORLD].map(|port| (port, wire::inner(port)));
+        let (process, session) = Process::start(netns, &interfaces)?;
+        let port = |number, host| Port { number, host, rate: None };
+        let switch = Switch {
+            packet: p4::switch::Bytes(packet_bytes),
+            port: vec![port(HOST, true), port(WORLD, false)],
+            ..Switch::default()
+        };
+        let engine = Self {
+            program: Program::embedded()?,
+            params: *params,
+            switch,
+            host: host?,
+            world: world?,
+            session: RefCell::new(session),
+            hook: None,
+            now_us: None,
+            depth_packets: None,
+            queues: [0; QUEUES as usize],
+            backlogs: [Backlog::default(); QUEUES as usize],
+            pairs: HashMap::new(),
+            _process: process,
+            _namespace: namespace,
+        };
+        // Whether the program takes the parameters shows now, not at the first packet.
+        engine.plan(Hook::Egress)?;
+        engine.plan(Hook::Ingress)?;
+        Ok(engine)
+    }
+
+    /// The tables for a hook.
+    fn plan(&self, hook: Hook) -> Result<Plan, p4::Error> {
+        let mut config = self.params.config;
+        let s = &mut config.scalars;
+        if hook == Hook::Ingress {
+            s.rp_enable = 0;
+        } else {
+            s.np_enable = 0;
+        }
+        let mut plan = Plan::new(&self.program, &config, &self.switch)?;
+        // Marking is what packets to the world meet.
+        let wred = self.program.table("wred")?;
+        let host = Match::exact(HOST);
+        plan.entries.retain(|entry| {
+            entry.table != wred || entry.key.as_ref().is_none_or(|key| key.first() != Some(&host))
+        });
+        // Nothing but the queue that is told may hold a packet back.
+        plan.blind.retain(|command| match command {
+            Command::QueueRate { port, .. } | Command::QueueDepth { port, .. } => {
+                ![HOST, WORLD].contains(port)
+            }
+            _ => true,
+        });
+        let (table, action) = self.program.names("mac_forward", "to_port")?;
+        let out = if hook == Hook::Egress { WORLD } else { HOST };
+        plan.entries.push(Entry::default_action(table, action, vec![out.into()]));
+        plan.entries.retain(|entry| !entry.table.ends_with(".queue_depth"));
+        Ok(plan)
+    }
+
+    /// Brings tables, clock and queue to where the packet is to find them.
+    fn prepare(&mut self, hook: Hook, now_ns: u64, packet: &[u8], depth_bytes: u64) -> Result<(), p4::Error> {
+        // The CNP goes back to where the packet came from.
+        let back = packet.get(6..12).and_then(|mac| <[u8; 6]>::try_from(mac).ok()).map(Mac);
+        let mac = back.filter(|_| hook == Hook::Ingress).map(|address| MacRoute { address, port: WORLD });
+        let mac: Vec<MacRoute> = mac.into_iter().collect();
+        if self.hook != Some(hook) || self.switch.mac != mac {
+            self.switch.mac = mac;
+            self.hook = None;
+            let plan = self.plan(hook)?;
+            push(self.session.get_mut(), &plan)?;
+            self.hook = Some(hook);
+        }
+        self.set_clock(now_ns / 1_000)?;
+        let packets = self.switch.packets(depth_bytes);
+        if self.depth_packets != Some(packets) {
+            self.set_default("queue_depth", "fixed_depth", packets.min((1 << 19) - 1))?;
+            self.depth_packets = Some(packets);
+        }
+        Ok(())
+    }
+
+    fn set_clock(&mut self, now_us: u64) -> Result<(), p4::Error> {
+        if self.now_us != Some(now_us) {
+            self.set_default("clock", "fixed_time", now_us)?;
+            self.now_us = Some(now_us);
+        }
+        Ok(())
+    }
+
+    fn set_default(&mut self, table: &str, action: &str, value: u64) -> Result<(), p4::Error> {
+        let (table, action) = self.program.names(table, action)?;
+        let entry = Entry::default_action(table, action, vec![value.into()]);
+        self.program.check(&entry)?;
+        self.session.get_mut().run(&Command::Write(entry)).map(drop)
+    }
+
+    /// Depth of the packet's queue in front of it, bytes; the virtual queue has it afterwards.
+    fn queue_up(&mut self, roce: &Roce, now_ns: u64, frame_bytes: u64) -> u64 {
+        let config = &self.params.config;
+        let tc = usize::from(config.dscp_to_tc.get(roce.dscp()).copied().unwrap_or(0));
+        let (Some(drain), Some(empty_at)) = (self.params.drain.get(tc), self.queues.get_mut(tc)) else {
+            return 0;
+        };
+        let wire_bytes = frame_bytes + config.scalars.wire_overhead_bytes;
+        let queued = drain.enqueue(*empty_at, Share::NONE, now_ns, wire_bytes);
+        *empty_at = queued.empty_at;
+        if config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
+            return self.backlogs.get(tc).map_or(0, |backlog| backlog.bytes);
+        }
+        queued.depth_bytes
+    }
+
+    /// Sends a packet through: what became of it, and what was sent beside it.
+    fn pass(&mut self, hook: Hook, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
+        let before = self.fates()?;
+        let (socket, port) = if hook == Hook::Egress { (&self.host, HOST) } else { (&self.world, WORLD) };
+        socket.send(packet).map_err(wire::failed)?;
+        let lost = || p4::Error::Lost { len: packet.len(), port };
+        let deadline = Instant::now() + PATIENCE;
+        let mut looked_ahead = false;
+        let out = loop {
+            let outer = if hook == Hook::Egress { &self.world } else { &self.host };
+            if let Some(frame) = outer.receive(GLANCE).map_err(wire::failed)? {
+                break Some(frame);
+            }
+            if self.fates()?.dropped != before.dropped {
+                break None;
+            }
+            if !looked_ahead && self.is_waiting()? {
+                looked_ahead = true;
+                let horizon_us = self.params.config.scalars.pacing_horizon_ns / 1_000;
+                self.set_clock((now_ns / 1_000).saturating_add(horizon_us + 1))?;
+            }
+            if Instant::now() > deadline {
+                return Err(lost());
+            }
+        };
+        if looked_ahead {
+            self.set_clock(now_ns / 1_000)?;
+        }
+        let mut beside = Vec::new();
+        let cnps = self.fates()?.cnps.saturating_sub(before.cnps);
+        for _ in 0..cnps {
+            beside.push(self.world.receive(PATIENCE).map_err(wire::failed)?.ok_or_else(lost)?);
+        }
+        Ok(Passed { out, beside })
+    }
+
+    fn is_waiting(&mut self) -> Result<bool, p4::Error> {
+        if self.params.config.scalars.pacer == PACER_NONE {
+            return Ok(false);
+        }
+        let session = self.session.get_mut();
+        let tickets = session.register(self.program.register("rp_ticket")?)?;
+        let released = session.register(self.program.register("rp_released")?)?;
+        Ok(tickets != released)
+    }
+
+    /// Packets that were dropped, and CNPs that were made.
+    fn fates(&mut self) -> Result<Fates, p4::Error> {
+        let consumes = self.params.config.scalars.cnp_consume != 0;
+        let mut reader = Reader::new(self.session.get_mut(), &self.program);
+        let mut dropped = 0;
+        for stat in DROPS.into_iter().chain(consumes.then_some(Stat::RpCnpHandled)) {
+            dropped += reader.stat(stat)?;
+        }
+        Ok(Fates { dropped, cnps: reader.stat(Stat::NpEcnMarked)? - reader.stat(Stat::NpCnpSuppressed)? })
+    }
+}
+
+/// What left the switch.
+struct Passed {
+    /// The packet; `None` if it was dropped.
+    out: Option<Vec<u8>>,
+    /// What was sent beside it.
+    beside: Vec<Vec<u8>>,
+}
+
+struct Fates {
+    dropped: u64,
+    cnps: u64,
+}
+
+impl Engine for Bmv2 {
+    /// As [`Engine::process`]: a switch clones on its own.
+    fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
+        Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0 })
+    }
+
+    fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Outcome, Error> {
+        let &Meta { mark, priority, .. } = meta;
+        let outcome = |verdict, packet| Outcome {
+            verdict,
+            packet,
+            mark,
+            priority,
+            departure_ns: 0,
+            emitted: Vec::new(),
+        };
+        if !(MIN_PACKET..=MAX_FRAME).contains(&packet.len()) {
+            return Ok(outcome(Verdict::NotRun, packet.to_vec()));
+        }
+        let frame = Packet(packet);
+        let roce = classify(&mut Packet(packet)).ok();
+        let marks = hook == Hook::Egress && self.params.config.scalars.cp_enable != 0;
+        let depth_bytes = match &roce {
+            Some(roce) if marks => self.queue_up(roce, now_ns, packet.len() as u64),
+            _ => 0,
+        };
+        self.prepare(hook, now_ns, packet, depth_bytes)?;
+        let Passed { out, beside } = self.pass(hook, now_ns, packet)?;
+        let mut outcome = match out {
+            Some(out) => outcome(Verdict::Pass, out),
+            None => outcome(Verdict::Drop, packet.to_vec()),
+        };
+        let sent = |packet| Outcome {
+            verdict: Verdict::Pass,
+            packet,
+            mark,
+            priority,
+            departure_ns: 0,
+            emitted: Vec::new(),
+        };
+        outcome.emitted = beside.into_iter().map(sent).collect();
+        let scalars = &self.params.config.scalars;
+        let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
+        let data = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
+        if let Some(id) = data.and_then(|roce| roce.flow(&frame)) {
+            let mut reader = Reader::new(self.session.get_mut(), &self.program);
+            let departure_ns = match reader.rp_index(&id)? {
+                Some(index) => reader.rp_departure_ns(index)?,
+                None => 0,
+            };
+            outcome.departure_ns = if departure_ns > now_ns { departure_ns } else { 0 };
+        }
+        Ok(outcome)
+    }
+
+    fn set_params(&mut self, params: &Params) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.params, *params);
+        if let Err(error) = self.plan(Hook::Egress).and_then(|_| self.plan(Hook::Ingress)) {
+            self.params = before;
+            return Err(error.into());
+        }
+        self.hook = None;
+        Ok(())
+    }
+
+    fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
+        self.pairs.insert(*id, *pair);
+        let entry =
+            |(id, pair): (&QpId, &Pair)| QpPair { address: address(id), qpn: id.qpn, peer_qpn: pair.qpn };
+        self.switch.pair = self.pairs.iter().map(entry).collect();
+        self.hook = None;
+        Ok(())
+    }
+
+    fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
+        *self.backlogs.get_mut(index as usize).ok_or(dataplane::Error::Missing("BACKLOG"))? = *backlog;
+        Ok(())
+    }
+
+    fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
+        Ok(self.pairs.get(id).copied())
+    }
+
+    fn queue(&self, index: u32) -> Result<u64, Error> {
+        self.queues.get(index as usize).copied().ok_or(dataplane::Error::Missing("QUEUE").into())
+    }
+
+    /// The flows that would be in this set, as many as it holds; a switch has sets of its own.
+    fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
+        let mut session = self.session.borrow_mut();
+        let mut reader = Reader::new(&mut session, &self.program);
+        let mut flows = Vec::new();
+        for (place, id) in reader.rp_places()? {
+            if self.set_of(&id, self.params.port.rp_set_mask) == index {
+                flows.extend(reader.rp_flow(place)?);
+            }
+        }
+        Ok(self.set(EMPTY_RP_FLOW, &flows))
+    }
+
+    /// As [`Self::rp_set`].
+    fn np_set(&self, index: u32) -> Result<NpSet, Error> {
+        let mut session = self.session.borrow_mut();
+        let mut reader = Reader::new(&mut session, &self.program);
+        let mut flows = Vec::new();
+        for (place, id) in reader.np_places()? {
+            if self.set_of(&id, self.params.port.np_set_mask) == index {
+                flows.extend(reader.np_flow(place)?);
+            }
+        }
+        Ok(self.set(NpFlow::EMPTY, &flows))
+    }
+
+    /// All under the hook that ran last: a switch has one pipeline.
+    fn counters(&self) -> Result<[Counters; 3], Error> {
+        let mut session = self.session.borrow_mut();
+        let mut counters = [Counters::ZERO; 3];
+        let slot = self.hook.map_or(0, Hook::slot);
+        if let Some(of_hook) = counters.get_mut(slot) {
+            *of_hook = Reader::new(&mut session, &self.program).counters([HOST, WORLD].into_iter())?;
+        }
+        Ok(counters)
+    }
+
+    fn state(&self) -> Result<State, Error> {
+        let counters = self.counters()?;
+        let mut session = self.session.borrow_mut();
+        let mut reader = Reader::new(&mut session, &self.program);
+        let (rp, np) = (reader.rp_flows()?, reader.np_flows()?);
+        let mut state = State {
+            counters,
+            queues: self.queues,
+            pairs: self.pairs.iter().map(|(id, pair)| (*id, *pair)).collect(),
+            rp: rp.chunks(WAYS).map(|flows| self.set(EMPTY_RP_FLOW, flows)).collect(),
+            np: np.chunks(WAYS).map(|flows| self.set(NpFlow::EMPTY, flows)).collect(),
+            cm: Vec::new(),
+            events: Vec::new(),
+            random: 0,
+        };
+        state.sort_pairs();
+        Ok(state)
+    }
+}
+
+impl Bmv2 {
+    fn set_of(&self, id: &FlowId, mask: u32) -> u32 {
+        set_index(id.hash(self.params.port.hash_seed), mask)
+    }
+
+    fn set<T: FlowEntry<Id = FlowId>>(&self, empty: T, flows: &[T]) -> Set<T> {
+        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [empty; WAYS] };
+        for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
+            (*way, *place) = (*flow, tag(flow.id().hash(self.params.port.hash_seed)));
+        }
+        set
+    }
+}
+
+/// A packet's bytes.
+struct Packet<'a>(&'a [u8]);
+
+impl Frame for Packet<'_> {
+    fn frame_len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.0.get(at..)?.first_chunk()
+    }
+}

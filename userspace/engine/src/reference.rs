@@ -1,0 +1,370 @@
+//! The reference engine: `dcqcn-common` over plain memory.
+
+use std::collections::HashMap;
+
+use dcqcn_common::classify::Frame;
+use dcqcn_common::events::Event;
+use dcqcn_common::flow::{FlowId, Glance, QpId};
+use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
+use dcqcn_common::layout::{
+    Backlog, CM_SETS, ClassCounters, CmFlow, CmSet, Counters, Cut, NpFlow, NpSet, Pair, QUEUES, RpFlow,
+    RpSet, Set, WAYS,
+};
+use dcqcn_common::pacing::Pacer;
+use dcqcn_common::params::Params;
+use dcqcn_common::rate::{Debt, RateMachine};
+use dcqcn_common::rng;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::vqueue::{Enqueued, Share};
+use dcqcn_plane::dataplane::{self, Sizes};
+use dcqcn_plane::events::Log;
+
+use super::{Engine, Error, Hook, Meta, Outcome, Run, State, Verdict};
+
+/// Maps begin as zero bytes; these are what zero bytes mean.
+pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
+    id: FlowId::NONE,
+    _pad: 0,
+    last_seen_ns: 0,
+    machine: RateMachine {
+        rate_bps: 0,
+        target_bps: 0,
+        alpha_epoch_ns: 0,
+        next_increase_ns: 0,
+        cut_check_ns: 0,
+        bytes: 0,
+        alpha_at_epoch_q31: 0,
+        time_stage: 0,
+        byte_stage: 0,
+        active: 0,
+        pending: 0,
+    },
+    pacer: Pacer::NEW,
+    last_ns: [0; 2],
+    packets: 0,
+    bytes: 0,
+    last_cnp_ns: 0,
+    cnp_handled: 0,
+    cnp_ignored: 0,
+};
+
+const fn empty_set<T: dcqcn_common::flow::Entry>(flow: T) -> Set<T> {
+    Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [flow; WAYS] }
+}
+
+/// The hooks over plain memory.
+pub struct Reference {
+    params: Box<Params>,
+    tables: Tables,
+}
+
+/// What the kernel keeps in maps.
+struct Tables {
+    counters: [Counters; 3],
+    queues: [u64; QUEUES as usize],
+    backlogs: [Backlog; QUEUES as usize],
+    pairs: HashMap<QpId, Pair>,
+    pairs_max: usize,
+    rp: Vec<RpSet>,
+    np: Vec<NpSet>,
+    np_pending_ns: u64,
+    cm: Vec<CmSet>,
+    events: Log,
+    random: u64,
+}
+
+impl Reference {
+    /// Empty tables of `sizes`, and a random sequence that begins after `seed`.
+    #[must_use]
+    pub fn new(sizes: Sizes, params: &Params, seed: u64) -> Self {
+        let tables = Tables {
+            counters: [Counters::ZERO; 3],
+            queues: [0; QUEUES as usize],
+            backlogs: [Backlog::default(); QUEUES as usize],
+            pairs: HashMap::new(),
+            pairs_max: sizes.pairs() as usize,
+            rp: vec![empty_set(EMPTY_RP_FLOW); sizes.rp_sets() as usize],
+            np: vec![empty_set(NpFlow::EMPTY); sizes.np_sets() as usize],
+            np_pending_ns: 0,
+            cm: vec![empty_set(CmFlow::EMPTY); CM_SETS as usize],
+            events: Log::in_memory(),
+            random: seed,
+        };
+        Self { params: Box::new(*params), tables }
+    }
+}
+
+impl Engine for Reference {
+    fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
+        let mut host = Packet {
+            bytes: packet.to_vec(),
+            ingress_ifindex: meta.ingress_ifindex,
+            mark: meta.mark,
+            priority: meta.priority,
+            departure_ns: meta.departure_ns,
+            clone_mark: 0,
+            view: View { params: &self.params, tables: &mut self.tables, slot: hook.slot(), now_ns },
+        };
+        let verdict = match hook {
+            Hook::Xdp => {
+                (host.mark, host.priority, host.departure_ns) = (0, 0, 0);
+                hooks::xdp(&mut host).into()
+            }
+            Hook::Ingress => hooks::ingress(&mut host).into(),
+            Hook::Egress => hooks::egress(&mut host).into(),
+        };
+        let Packet { bytes: packet, mark, priority, departure_ns, clone_mark, .. } = host;
+        let outcome = Outcome { verdict, packet, mark, priority, departure_ns, emitted: Vec::new() };
+        Ok(Run { outcome, clone_mark })
+    }
+
+    fn set_params(&mut self, params: &Params) -> Result<(), Error> {
+        *self.params = *params;
+        Ok(())
+    }
+
+    fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
+        self.tables.pairs.insert(*id, *pair);
+        Ok(())
+    }
+
+    fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
+        let place = self.tables.backlogs.get_mut(index as usize);
+        *place.ok_or(dataplane::Error::Missing("BACKLOG"))? = *backlog;
+        Ok(())
+    }
+
+    fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
+        Ok(self.tables.pairs.get(id).copied())
+    }
+
+    fn queue(&self, index: u32) -> Result<u64, Error> {
+        self.tables.queues.get(index as usize).copied().ok_or(dataplane::Error::Missing("QUEUE").into())
+    }
+
+    fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
+        self.tables.rp.get(index as usize).copied().ok_or(dataplane::Error::Missing("RP").into())
+    }
+
+    fn np_set(&self, index: u32) -> Result<NpSet, Error> {
+        self.tables.np.get(index as usize).copied().ok_or(dataplane::Error::Missing("NP").into())
+    }
+
+    fn counters(&self) -> Result<[Counters; 3], Error> {
+        Ok(self.tables.counters)
+    }
+
+    fn state(&self) -> Result<State, Error> {
+        let Tables { counters, queues, pairs, rp, np, cm, events, random, .. } = &self.tables;
+        let mut state = State {
+            counters: *counters,
+            queues: *queues,
+            pairs: pairs.iter().map(|(id, pair)| (*id, *pair)).collect(),
+            rp: rp.clone(),
+            np: np.clone(),
+            cm: cm.clone(),
+            events: events.latest(),
+            random: *random,
+        };
+        state.sort_pairs();
+        Ok(state)
+    }
+}
+
+impl From<XdpVerdict> for Verdict {
+    fn from(verdict: XdpVerdict) -> Self {
+        match verdict {
+            XdpVerdict::Pass => Self::Pass,
+            XdpVerdict::Drop => Self::Drop,
+            XdpVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
+        }
+    }
+}
+
+impl From<TcVerdict> for Verdict {
+    fn from(verdict: TcVerdict) -> Self {
+        match verdict {
+            TcVerdict::Pass => Self::Pass,
+            TcVerdict::Drop => Self::Drop,
+            TcVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
+            TcVerdict::RedirectNeigh(ifindex) => Self::Redirect { ifindex, neighbour: true },
+        }
+    }
+}
+
+/// One packet's view of the tables.
+struct View<'a> {
+    params: &'a Params,
+    tables: &'a mut Tables,
+    slot: usize,
+    now_ns: u64,
+}
+
+impl<'a> Env<'a> for View<'a> {
+    fn params(&self) -> Option<&'a Params> {
+        Some(self.params)
+    }
+
+    fn inline(&self) -> Option<&'a Params> {
+        Some(self.params).filter(|p| p.port.ifindex[1] != 0)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+
+    fn random_u32(&mut self) -> u32 {
+        self.tables.random = rng::next(self.tables.random);
+        rng::value(self.tables.random)
+    }
+
+    fn count(&mut self, stat: Stat) {
+        self.tables.counters[self.slot].stat[stat as usize] += 1;
+    }
+
+    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
+        self.tables.counters[self.slot].class.get_mut(tc)
+    }
+
+    fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
+        let empty_at = self.tables.queues.get_mut(index as usize)?;
+        // One CPU: it shares everything, and needs no more to know it.
+        let next = update(*empty_at, Share::NONE);
+        *empty_at = next.empty_at;
+        Some(next.depth_bytes)
+    }
+
+    fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R> {
+        self.tables.rp.get_mut(index as usize).map(f)
+    }
+
+    /// No set is ever held by another CPU here.
+    fn rp_glance(&self, _index: u32, _hash: u32) -> Option<Glance> {
+        None
+    }
+
+    fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
+        self.tables.np.get_mut(index as usize).map(f)
+    }
+
+    fn np_pending_ns(&self) -> u64 {
+        self.tables.np_pending_ns
+    }
+
+    fn set_np_pending_ns(&mut self, at_ns: u64) {
+        self.tables.np_pending_ns = at_ns;
+    }
+
+    fn backlog(&self, index: u32) -> Option<Backlog> {
+        self.tables.backlogs.get(index as usize).copied()
+    }
+
+    fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R> {
+        self.tables.cm.get_mut(index as usize).map(f)
+    }
+
+    fn pair(&self, id: &QpId) -> Option<Pair> {
+        self.tables.pairs.get(id).copied()
+    }
+
+    fn set_pair(&mut self, id: &QpId, pair: Pair) -> bool {
+        let Tables { pairs, pairs_max, .. } = &mut *self.tables;
+        let has_room = pairs.len() < *pairs_max || pairs.contains_key(id);
+        if has_room {
+            pairs.insert(*id, pair);
+        }
+        has_room
+    }
+
+    fn forget_pair(&mut self, id: &QpId) {
+        self.tables.pairs.remove(id);
+    }
+
+    /// No pacer listens to an engine.
+    fn announce(&mut self, _cut: Cut) {}
+
+    fn record(&mut self, interval_ns: u64, event: Event) {
+        if !self.tables.events.record(interval_ns, event) {
+            self.count(Stat::EventLost);
+        }
+    }
+}
+
+/// A packet as a hook sees it; XDP leaves everything but the bytes alone.
+struct Packet<'a> {
+    bytes: Vec<u8>,
+    ingress_ifindex: u32,
+    mark: u32,
+    priority: u32,
+    departure_ns: u64,
+    clone_mark: u32,
+    view: View<'a>,
+}
+
+impl Frame for Packet<'_> {
+    fn frame_len(&self) -> u32 {
+        // Below `MAX_PACKET`.
+        self.bytes.len() as u32
+    }
+
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.bytes.get(at..)?.first_chunk()
+    }
+}
+
+impl<'a> Host<'a> for Packet<'a> {
+    type Env = View<'a>;
+
+    fn env(&mut self) -> &mut View<'a> {
+        &mut self.view
+    }
+
+    fn ingress_ifindex(&self) -> u32 {
+        self.ingress_ifindex
+    }
+
+    fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool {
+        let target = self.bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
+        if let Some(target) = target {
+            *target = *bytes;
+            return true;
+        }
+        false
+    }
+}
+
+impl<'a> Skb<'a> for Packet<'a> {
+    fn mark(&self) -> u32 {
+        self.mark
+    }
+
+    fn set_mark(&mut self, mark: u32) {
+        self.mark = mark;
+    }
+
+    fn set_priority(&mut self, priority: u32) {
+        self.priority = priority;
+    }
+
+    fn departure(&self) -> u64 {
+        self.departure_ns
+    }
+
+    fn set_departure(&mut self, departure_ns: u64) {
+        self.departure_ns = departure_ns;
+    }
+
+    fn clone_out(&mut self, mark: u32) -> bool {
+        self.clone_mark = mark;
+        true
+    }
+
+    /// Like `bpf_skb_change_tail`, which also lengthens: the smallest data packets are shorter than a CNP.
+    fn shrink(&mut self, len: u32) -> bool {
+        self.bytes.resize(len as usize, 0);
+        true
+    }
+
+    /// Captures and test runs have their tags in the packet.
+    fn set_tag_priority(&mut self, _pcp: u8) {}
+}
