@@ -11,6 +11,7 @@ use aya::programs::XdpMode;
 use dcqcn_common::layout::Mode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::netns::current_cookie;
 use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice};
 use dcqcn_plane::attach::{self, Error, Request};
@@ -38,9 +39,9 @@ struct State {
 
 impl State {
     fn of(host: &Host) -> Result<Self> {
-        let namespace = host.netns.inode()?;
+        let namespace = host.run(current_cookie)??;
         let mut files = Vec::new();
-        for dir in [format!("{ROOT}/bpf/{namespace}"), format!("{ROOT}/{namespace}")] {
+        for dir in [format!("{ROOT}/bpf/ns-{namespace}"), format!("{ROOT}/ns-{namespace}")] {
             walk(Path::new(&dir), &mut files)?;
         }
         Ok(Self {

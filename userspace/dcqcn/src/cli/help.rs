@@ -8,7 +8,7 @@ use super::Cli;
 
 /// What is told apart in the list of commands.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Attach and keep", &["attach", "detach", "status", "run", "upgrade"]),
+    ("Attach and keep", &["attach", "detach", "status", "run", "upgrade", "gc"]),
     ("See", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),
     ("Tune", &["get", "set", "profile", "config"]),
     ("Bring along from SONiC and NVIDIA", &["import", "export"]),

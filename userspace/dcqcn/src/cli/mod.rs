@@ -9,6 +9,7 @@ mod doctor;
 mod ecnconfig;
 mod events;
 mod flows;
+mod gc;
 mod get;
 mod help;
 mod log;
@@ -22,6 +23,7 @@ mod queues;
 mod run;
 mod set;
 mod sonic;
+mod status;
 mod targets;
 mod top;
 mod upgrade;
@@ -32,6 +34,8 @@ use std::process::ExitCode;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_cli::{GenerateCommand, Output, log_to_stderr};
+use dcqcn_netlink::Netns;
+use dcqcn_netlink::netns::Entered;
 use dcqcn_plane::attach::Error::NotAttached;
 
 /// Exit code: the interface is not attached. (2, wrong usage, is clap's.)
@@ -71,13 +75,17 @@ struct Cli {
     /// Print JSON: raw numbers, units in the names.
     #[arg(long, global = true)]
     json: bool,
+    /// Work in this network namespace, one of those that `ip netns` lists.
+    #[arg(short, long, global = true, value_name = "NETNS")]
+    netns: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Attach(attach::AttachArgs),
     Detach(attach::DetachArgs),
-    Status(attach::StatusArgs),
+    Status(status::StatusArgs),
+    Gc(gc::GcArgs),
     Run(run::RunArgs),
     Upgrade(upgrade::UpgradeArgs),
     #[command(visible_alias = "qp")]
@@ -113,6 +121,7 @@ impl Cli {
             Command::Attach(args) => args.run(out),
             Command::Detach(args) => args.run(out),
             Command::Status(args) => args.run(out),
+            Command::Gc(args) => args.run(out),
             Command::Run(args) => args.run(out),
             Command::Upgrade(args) => args.run(out),
             Command::Flows(args) => args.run(out),
@@ -147,7 +156,17 @@ pub fn main() -> ExitCode {
     if !matches!(&cli.command, Command::Run(args) if args.keeps_its_own_log()) {
         log_to_stderr();
     }
-    dcqcn_cli::run(cli.json, |out| cli.run(out), exit_code)
+    let json = cli.json;
+    let work = |out: &mut Output<'_>| {
+        let _inside = enter(cli.netns.as_deref())?;
+        cli.run(out)
+    };
+    dcqcn_cli::run(json, work, exit_code)
+}
+
+/// Takes this thread, and those it starts, into a network namespace for as long as the guard lives.
+fn enter(netns: Option<&str>) -> anyhow::Result<Option<Entered>> {
+    Ok(netns.map(|name| Netns::open(name)?.enter()).transpose()?)
 }
 
 /// Whether this process was started under another name, by a link to the binary.

@@ -94,6 +94,9 @@ pub struct Attached {
     pub running: Vec<Running>,
     /// Hooks that could not be asked for their programs.
     pub unasked: Vec<String>,
+    /// Programs of others that see packets before those.
+    #[serde(default)]
+    pub before_ours: Vec<String>,
     /// The interface is still there.
     pub alive: bool,
     /// Parameters that are not [`Config::DEFAULT`]'s, as people write them.

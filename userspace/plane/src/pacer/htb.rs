@@ -19,7 +19,7 @@ use dcqcn_netlink::tc::{Batch, Handle};
 use dcqcn_support::clock::monotonic_ns;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{HTB_MAJOR, class, port_classes};
+use super::{HTB_MAJOR, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
 
 /// How often recovering rates are followed at most.
@@ -139,7 +139,7 @@ impl HtbPacer {
 
     /// Holds the port to the rate of its line, should that have been set to another.
     fn follow_line(&mut self, batch: &mut Batch, params: &Params) {
-        let line_bps = params.config.line_rate_bps();
+        let line_bps = port_rate_bps(&params.config);
         if line_bps != 0 && line_bps != self.line_bps {
             for class in port_classes(line_bps, self.mtu_bytes) {
                 batch.replace_htb_class(&class);

@@ -87,6 +87,23 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
+/// `others-first`: a chain of programs ends with the first that says so.
+pub(super) fn others_first(snapshot: &Snapshot) -> Vec<Finding> {
+    let behind = snapshot.attachments.iter().filter(|attached| !attached.before_ours.is_empty());
+    behind
+        .map(|attached| {
+            let (iface, before) = (&attached.iface, attached.before_ours.join(", "));
+            Finding::warning(
+                "others-first",
+                format!("programs of others see the packets of {iface} first, and may keep them from dcqcn"),
+                format!("before dcqcn's: {before}"),
+            )
+            .on(iface)
+            .fix(format!("`dcqcn detach {iface}`, then attach again: dcqcn's programs go first"))
+        })
+        .collect()
+}
+
 /// `interpreted`.
 pub(super) fn interpreted(snapshot: &Snapshot) -> Vec<Finding> {
     let slow = snapshot.attachments.iter().filter(|a| a.running.iter().any(|program| !program.jited));

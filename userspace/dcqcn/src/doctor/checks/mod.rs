@@ -24,6 +24,7 @@ pub(super) const ALL: &[Check] = &[
     attached::attached,
     attached::alive,
     attached::programs,
+    attached::others_first,
     attached::interpreted,
     attached::generic_xdp,
     traffic::roce_seen,

@@ -136,6 +136,10 @@ fn attachments() {
         s.attachments[0].running.retain(|p| p.hook != "egress")
     });
     assert!(finding.what.contains("egress"));
+    let finding = planted("others-first", Severity::Warning, |s| {
+        s.attachments[0].before_ours = vec!["cil_to_netdev (program 12) at egress".into()];
+    });
+    assert!(finding.evidence.contains("cil_to_netdev (program 12) at egress"), "{finding:?}");
     planted("interpreted", Severity::Warning, |s| s.attachments[0].running[0].jited = false);
     planted("generic-xdp", Severity::Info, |s| s.attachments[0].xdp_mode = "skb".into());
     // A hook that could not be asked is not one that has lost its program.

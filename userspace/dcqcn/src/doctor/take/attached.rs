@@ -1,16 +1,13 @@
 //! What is attached: parameters, counters, tables, and the programs that the kernel has on the interface.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
-use aya::programs::tc::TcAttachType;
-use aya::programs::{ProgramInfo, SchedClassifier, loaded_programs};
+use aya::programs::{ProgramError, loaded_programs};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::stats::Stat;
 use dcqcn_netlink::Netlink;
 use dcqcn_plane::attach::{self, Info};
-use dcqcn_plane::dataplane::{self, Maps, PROGRAMS};
-use serde::Deserialize;
+use dcqcn_plane::dataplane::{self, Maps};
 
 use super::super::snapshot::{self, Attached, Class, Counts, Running, Tables};
 use super::Notes;
@@ -45,6 +42,7 @@ fn open(info: Info, netlink: Option<&Netlink>, notes: &mut Notes) -> Opened {
     };
     let alive = attach::is_alive(&info).unwrap_or(netlink.is_some());
     let (running, unasked) = if alive { programs(&info, notes) } else { (Vec::new(), Vec::new()) };
+    let before_ours = if alive { before_ours(&info, notes) } else { Vec::new() };
     let attached = Attached {
         role: info.role,
         pacer: info.pacer.clone(),
@@ -53,6 +51,7 @@ fn open(info: Info, netlink: Option<&Netlink>, notes: &mut Notes) -> Opened {
         programs: info.programs.clone(),
         running,
         unasked,
+        before_ours,
         alive,
         parameters: None,
         before: maps.as_ref().and_then(|maps| counts(maps).ok()),
@@ -124,100 +123,51 @@ fn counts(maps: &Maps) -> Result<Counts, dataplane::Error> {
 
 /// The project's programs on an interface, and the hooks that could not be asked.
 fn programs(info: &Info, notes: &mut Notes) -> (Vec<Running>, Vec<String>) {
+    let parts = match attach::verify(info) {
+        Ok(parts) => parts,
+        Err(error) => {
+            notes.minor(&format!("the programs of {}", info.iface), &error, AS_ROOT);
+            return (Vec::new(), info.programs.clone());
+        }
+    };
     let (mut running, mut unasked) = (Vec::new(), Vec::new());
     for hook in &info.programs {
-        let found = match hook.as_str() {
-            "xdp" => xdp(info).map_err(|error| (error, "install iproute2, and run doctor as root")),
-            "ingress" => tcx(info, TcAttachType::Ingress).map_err(|error| (error, AS_ROOT)),
-            _ => tcx(info, TcAttachType::Egress).map_err(|error| (error, AS_ROOT)),
-        };
-        match found {
-            Ok(programs) => running.extend(programs.iter().map(|program| Running {
-                hook: hook.clone(),
-                id: program.id(),
-                jited: program.size_jitted() != 0,
-            })),
-            Err((error, next)) => {
-                notes.minor(&format!("the {hook} programs of {}", info.iface), &*error, next);
-                unasked.push(hook.clone());
+        let of_hook: Vec<_> = parts.iter().filter(|part| part.name.starts_with(hook.as_str())).collect();
+        // One end of an inline pair without its program is as bad as both.
+        if of_hook.iter().any(|part| part.problem.is_some()) {
+            continue;
+        }
+        for id in of_hook.iter().filter_map(|part| part.program_id) {
+            match is_jited(id) {
+                Ok(jited) => running.push(Running { hook: hook.clone(), id, jited }),
+                Err(error) => {
+                    notes.minor(&format!("the {hook} program of {}", info.iface), &error, AS_ROOT);
+                    unasked.push(hook.clone());
+                }
             }
         }
     }
     (running, unasked)
 }
 
-type Source = Box<dyn std::error::Error>;
-
-fn tcx(info: &Info, hook: TcAttachType) -> Result<Vec<ProgramInfo>, Source> {
-    if info.tc_mode != "tcx" {
-        return Err("TC programs hang on clsact, which does not tell (`tc filter show` does)".into());
-    }
-    let name = if hook == TcAttachType::Ingress { PROGRAMS[1] } else { PROGRAMS[2] };
-    let (_, programs) = SchedClassifier::query_tcx(&info.iface, hook)?;
-    Ok(programs.into_iter().filter(|program| is(program, name)).collect())
-}
-
-/// An interface in the output of `ip -json -details link show`, as far as it is of interest.
-#[derive(Deserialize)]
-struct IpLink {
-    #[serde(default)]
-    xdp: Option<IpXdp>,
-}
-
-#[derive(Deserialize)]
-struct IpXdp {
-    prog: Option<IpProgram>,
-}
-
-#[derive(Deserialize)]
-struct IpProgram {
-    id: u32,
-}
-
-/// The XDP program of the interface; inline, of both.
-fn xdp(info: &Info) -> Result<Vec<ProgramInfo>, Source> {
-    let mut ids = Vec::new();
-    for iface in std::iter::once(&info.iface).chain(&info.inline_peer) {
-        let output = Command::new("ip").args(["-json", "-details", "link", "show", "dev", iface]).output()?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).trim().into());
-        }
-        match xdp_id(&output.stdout)? {
-            Some(id) => ids.push(id),
-            // One end of an inline pair without it is as bad as both.
-            None => return Ok(Vec::new()),
-        }
-    }
-    let mut programs = Vec::new();
+/// Whether a program is machine code.
+fn is_jited(id: u32) -> Result<bool, ProgramError> {
     for program in loaded_programs() {
         let program = program?;
-        if ids.contains(&program.id()) && is(&program, PROGRAMS[0]) {
-            programs.push(program);
+        if program.id() == id {
+            return Ok(program.size_jitted() != 0);
         }
     }
-    Ok(programs)
+    // Gone since it was listed: nothing is known against it.
+    Ok(true)
 }
 
-fn xdp_id(json: &[u8]) -> Result<Option<u32>, serde_json::Error> {
-    let links: Vec<IpLink> = serde_json::from_slice(json)?;
-    Ok(links.into_iter().find_map(|link| link.xdp?.prog).map(|program| program.id))
-}
-
-/// The kernel keeps the first 15 bytes of a program's name (`BPF_OBJ_NAME_LEN`).
-fn is(program: &ProgramInfo, name: &str) -> bool {
-    program.name_as_str().is_some_and(|found| !found.is_empty() && name.starts_with(found))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::xdp_id;
-
-    #[test]
-    fn ip_tells_the_xdp_program() {
-        let with = br#"[{"ifindex":2,"ifname":"a0","xdp":{"mode":1,"prog":{"id":41,"tag":"2e","jited":1}}}]"#;
-        assert_eq!(xdp_id(with).unwrap(), Some(41));
-        assert_eq!(xdp_id(br#"[{"ifindex":2}]"#).unwrap(), None);
-        assert_eq!(xdp_id(b"[{},{}]").unwrap(), None);
-        assert!(xdp_id(b"").is_err());
-    }
+/// Programs of others that see packets before the project's own.
+fn before_ours(info: &Info, notes: &mut Notes) -> Vec<String> {
+    let others = attach::others(info).unwrap_or_else(|error| {
+        notes.minor(&format!("programs of others on {}", info.iface), &error, AS_ROOT);
+        Vec::new()
+    });
+    let before = others.iter().filter(|other| other.is_before);
+    before.map(|other| format!("{other} at {}", other.hook)).collect()
 }

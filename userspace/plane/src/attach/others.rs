@@ -1,0 +1,137 @@
+//! Programs of others on the same hooks: chains of TCX, filters on clsact. A chain ends with the first program that says so.
+
+use aya::programs::tc::TcAttachType;
+use aya::programs::{ProgramInfo, SchedClassifier};
+use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::{Filter, Handle};
+use serde::Serialize;
+
+use super::hooks::tc_hook;
+use super::journal::{Owed, Record};
+use super::place::Place;
+use super::verify::Bound;
+use super::{Error, Info};
+
+/// A program of somebody else's beside one of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Other {
+    /// The hook: `ingress` or `egress`.
+    pub hook: String,
+    /// Its name, as far as the kernel keeps it; the kind of a filter without one.
+    pub name: String,
+    /// Its number, where it is told.
+    pub program_id: Option<u32>,
+    /// It sees packets before ours, which sees only those that it lets go on.
+    pub is_before: bool,
+}
+
+/// The programs of others on the hooks of an attachment.
+///
+/// # Errors
+/// It is not attached any more, or the kernel does not tell: that needs CAP_SYS_ADMIN.
+pub fn others(info: &Info) -> Result<Vec<Other>, Error> {
+    let place = Place::here()?;
+    let record = place.read(info.ifindex)?.filter(|record| record.info.id() == info.id());
+    let Some(Record { owed, .. }) = record else {
+        return Err(Error::NotAttached { iface: info.iface.clone() });
+    };
+    let netlink = Netlink::connect()?;
+    let iface = netlink.link_by_index(info.ifindex)?.name;
+    let pins = place.pins(info.ifindex);
+    let mut others = Vec::new();
+    for owed in &owed {
+        let (Owed::Link { pin: hook } | Owed::Filter { hook, .. }) = owed else {
+            continue;
+        };
+        let Some((program, attach_type, parent)) = tc_hook(hook) else {
+            continue;
+        };
+        others.extend(if matches!(owed, Owed::Filter { .. }) {
+            on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program)
+        } else {
+            let ours = Bound::look(&pins.join(hook), hook).map(|link| link.program_id);
+            on_tcx(hook, &chain(&iface, attach_type)?, ours)
+        });
+    }
+    Ok(others)
+}
+
+/// The programs of a TCX hook, in the order in which they see a packet.
+pub(super) fn chain(iface: &str, attach_type: TcAttachType) -> Result<Vec<ProgramInfo>, Error> {
+    let queried = SchedClassifier::query_tcx(iface, attach_type);
+    queried.map(|(_, chain)| chain).map_err(|source| Error::Attach {
+        program: "list of programs",
+        iface: iface.to_owned(),
+        source: source.into(),
+        next: "",
+    })
+}
+
+/// Those of a TCX chain that are not `ours`.
+pub(super) fn on_tcx(hook: &str, chain: &[ProgramInfo], ours: Option<u32>) -> Vec<Other> {
+    let place = chain.iter().position(|program| Some(program.id()) == ours);
+    let numbered = chain.iter().enumerate().filter(|(_, program)| Some(program.id()) != ours);
+    let other = |(number, program): (usize, &ProgramInfo)| Other {
+        hook: hook.to_owned(),
+        name: program.name_as_str().unwrap_or("?").to_owned(),
+        program_id: Some(program.id()),
+        is_before: place.is_some_and(|place| number < place),
+    };
+    numbered.map(other).collect()
+}
+
+/// Those among filters, in order, that are not the program `ours`.
+pub(super) fn on_clsact(hook: &str, filters: &[Filter], ours: &str) -> Vec<Other> {
+    let is_ours = |filter: &Filter| filter.name.as_deref() == Some(ours);
+    let priority = filters.iter().find(|filter| is_ours(filter)).map(|filter| filter.priority);
+    let other = |filter: &Filter| Other {
+        hook: hook.to_owned(),
+        name: filter.name.clone().unwrap_or_else(|| filter.kind.clone()),
+        program_id: filter.program_id,
+        is_before: priority.is_some_and(|priority| filter.priority < priority),
+    };
+    filters.iter().filter(|filter| !is_ours(filter) && filter.handle != Handle::UNSPEC).map(other).collect()
+}
+
+/// In words: what runs after ours, and what before.
+pub(super) fn notes(hook: &str, others: &[Other]) -> Vec<String> {
+    let named = |is_before: bool| -> Option<String> {
+        let named = others.iter().filter(|other| other.is_before == is_before).map(ToString::to_string);
+        let named: Vec<_> = named.collect();
+        (!named.is_empty()).then(|| named.join(", "))
+    };
+    let after = named(false).map(|others| format!("{hook}: runs before {others}"));
+    let before = named(true).map(|others| {
+        format!("{hook}: runs after {others}, and sees only what that lets go on (TC_ACT_UNSPEC)")
+    });
+    after.into_iter().chain(before).collect()
+}
+
+impl std::fmt::Display for Other {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)?;
+        self.program_id.map_or(Ok(()), |id| write!(f, " (program {id})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(name: Option<&str>, priority: u16) -> Filter {
+        let (kind, handle) = ("bpf".to_owned(), Handle(1));
+        Filter { kind, priority, handle, name: name.map(str::to_owned), program_id: None }
+    }
+
+    #[test]
+    fn filters_of_lower_priority_numbers_come_first() {
+        let filters = [filter(Some("cil_from_netdev"), 1), filter(Some("dcqcn_egress"), 5), filter(None, 9)];
+        let others = on_clsact("egress", &filters, "dcqcn_egress");
+        let found: Vec<_> = others.iter().map(|other| (other.name.as_str(), other.is_before)).collect();
+        assert_eq!(found, [("cil_from_netdev", true), ("bpf", false)]);
+        let notes = notes("egress", &others);
+        assert_eq!(notes[0], "egress: runs before bpf");
+        assert!(notes[1].starts_with("egress: runs after cil_from_netdev, and sees only"), "{notes:?}");
+        assert!(on_clsact("egress", &filters[1..2], "dcqcn_egress").is_empty());
+    }
+}
