@@ -4,5 +4,6 @@
 pub mod audit;
 pub mod backlog;
 pub mod daemon;
+pub mod hangup;
 pub mod metrics;
 pub mod pairing;

@@ -19,6 +19,7 @@ mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{env, future, io};
 
 use anyhow::{Context as _, Result};
 use sd_notify::NotifyState;
@@ -33,6 +34,7 @@ use serving::MetricsServer;
 use watch::FileWatch;
 
 use crate::audit;
+use crate::hangup::hangup_of;
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -55,7 +57,7 @@ pub enum Source {
     Ifaces(Vec<String>),
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT; started by hand, also until its terminal or the reader of its log is gone.
 ///
 /// # Errors
 /// The file is bad, an interface named on the command line is not attached, or the kernel refuses what the daemon
@@ -135,12 +137,23 @@ impl<'a> Daemon<'a> {
         let Signals { mut hangup, mut terminate, mut interrupt } = signals;
         let mut tick = interval(self.watchdog.map_or(TICK, |watchdog| TICK.min(watchdog / 2)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Of a daemon that somebody started by hand: a service manager ends it when it wants to.
+        let mut reader = Box::pin(async {
+            match env::var_os("NOTIFY_SOCKET").is_none().then(|| hangup_of(io::stderr())) {
+                Some(Ok(reader)) => reader.await,
+                _ => future::pending().await,
+            }
+        });
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
         loop {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => self.reload(),
+                () = &mut reader => break,
+                _ = hangup.recv() => match &self.file {
+                    Some(_) => self.reload(),
+                    None => break,
+                },
                 () = self.links.notified() => self.follow(),
                 _ = tick.tick() => self.tick(),
             }
@@ -178,7 +191,7 @@ impl<'a> Daemon<'a> {
     /// Reads the file again; a bad one changes nothing.
     fn reload(&mut self) {
         let Some(file) = &mut self.file else {
-            return tracing::warn!("there is no file to reload: interfaces were named on the command line");
+            return;
         };
         let began = Instant::now();
         match NotifyState::monotonic_usec_now() {

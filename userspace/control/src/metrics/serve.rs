@@ -16,7 +16,7 @@ use super::Scrape;
 use super::exposition::CONTENT_TYPE;
 
 /// How long answers under way may take once the end has come.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_millis(500);
 
 const INDEX: &str =
     "dcqcn\n/metrics  Prometheus metrics\n/healthz  whether every attached interface can be read\n";

@@ -1,16 +1,18 @@
 //! `metrics`: a Prometheus endpoint.
 
+use std::io;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use clap::Args;
+use dcqcn_control::hangup::hangup_of;
 use dcqcn_control::metrics;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::output::Output;
 
-/// Serve metrics for Prometheus until Ctrl-C or SIGTERM.
+/// Serve metrics for Prometheus until Ctrl-C, a signal, or the end of the terminal.
 ///
 /// `/metrics` has every counter, queue and threshold of every interface attached in this network namespace; `/healthz`
 /// answers 200 if all of them can be read, 503 with the reason if not.
@@ -38,8 +40,12 @@ impl MetricsArgs {
         let Self { listen, top_qps } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let (mut interrupt, mut terminate) =
-                (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+            let (mut interrupt, mut terminate, mut hangup) = (
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::hangup())?,
+            );
+            let reader = hangup_of(io::stdout())?;
             let listener = TcpListener::bind(listen)
                 .await
                 .with_context(|| format!("cannot listen at {listen}; --listen names another address"))?;
@@ -53,6 +59,8 @@ impl MetricsArgs {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                    () = reader => {}
                 }
             };
             Ok(metrics::serve(listener, top_qps, shutdown).await?)

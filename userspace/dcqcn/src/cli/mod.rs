@@ -31,11 +31,11 @@ mod tune;
 mod upgrade;
 mod watch;
 
-use std::io;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use dcqcn_control::daemon::log;
 
 use output::Output;
 
@@ -168,9 +168,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     // The controller's log is its own.
     if !matches!(cli.command, Command::Run(_)) {
-        let filter = EnvFilter::try_from_env("DCQCN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+        log::begin_for_command();
     }
+    let on_terminal = io::stdout().is_terminal();
     // Not by the line, as standard output would be: a full table has a million.
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let mut out = Output::new(&mut stdout, cli.json);
@@ -178,19 +178,23 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read has read enough, as in `dcqcn qp eth0 | head`.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if is_unheard(&error, on_terminal) => ExitCode::SUCCESS,
         Err(error) if error.is::<diff::Differs>() => ExitCode::from(DIFFERENT),
         Err(error) if error.is::<doctor::Unwell>() => doctor::Unwell::exit_code(&error),
         Err(error) => {
-            eprint!("{}", output::explain(&error));
+            // Nobody may be there to read it any more.
+            let _ = io::stderr().write_all(output::explain(&error).as_bytes());
             ExitCode::from(exit_code(&error))
         }
     }
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
+/// Whether what failed is writing to a reader that is gone, or to a terminal that is (`EIO`).
+fn is_unheard(error: &anyhow::Error, on_terminal: bool) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    causes.any(|cause| {
+        cause.kind() == io::ErrorKind::BrokenPipe || on_terminal && cause.raw_os_error() == Some(libc::EIO)
+    })
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {
