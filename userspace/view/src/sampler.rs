@@ -46,14 +46,9 @@ impl Sampler {
 /// The interfaces attached in this network namespace that are still there, by name.
 ///
 /// # Errors
-/// As [`attach::list`] and [`attach::is_alive`].
+/// As [`attach::list_alive`].
 pub fn attached() -> Result<Vec<String>, attach::Error> {
-    let mut names = Vec::new();
-    for info in attach::list()? {
-        if attach::is_alive(&info)? {
-            names.push(info.iface);
-        }
-    }
+    let mut names: Vec<String> = attach::list_alive()?.into_iter().map(|info| info.iface).collect();
     names.sort_unstable();
     Ok(names)
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use clap::Args;
 use dcqcn_control::hangup::hangup_of;
-use dcqcn_control::metrics;
+use dcqcn_control::metrics::{self, Exporter};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -63,7 +63,7 @@ impl MetricsArgs {
                     () = reader => {}
                 }
             };
-            Ok(metrics::serve(listener, top_qps, shutdown).await?)
+            Ok(metrics::serve(listener, Exporter::alone(top_qps), shutdown).await?)
         })
     }
 }

@@ -9,8 +9,8 @@ mod place;
 mod probe;
 mod takeover;
 
-use std::fs;
 use std::path::Path;
+use std::{fs, panic, thread};
 
 use aya::Ebpf;
 use aya::util::online_cpus;
@@ -95,11 +95,48 @@ pub fn attach(request: &Request) -> Result<Info, Error> {
     probe::check()?;
     let place = Place::here()?;
     let _lock = place.lock()?;
+    attach_locked(&place, request)
+}
+
+/// How many interfaces [`attach_all`] is well given at once: nobody else can change anything meanwhile.
+pub const AT_ONCE: usize = 4;
+
+/// Attaches several interfaces, at the same time as far as there are cores: the verifier is what attaching waits for. Each is
+/// attached or not, whatever happens to the others.
+#[must_use]
+pub fn attach_all(requests: &[Request]) -> Vec<Result<Info, Error>> {
+    let locked = || -> Result<_, Error> {
+        probe::check()?;
+        let place = Place::here()?;
+        let lock = place.lock()?;
+        Ok((place, lock))
+    };
+    if let [request] = requests {
+        return vec![attach(request)];
+    }
+    let (place, _lock) = match locked() {
+        Ok(locked) => locked,
+        // Each is told of it.
+        Err(_) => return requests.iter().map(attach).collect(),
+    };
+    let place = &place;
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            requests.iter().map(|request| scope.spawn(move || attach_locked(place, request))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// As [`attach`], with the lock held.
+fn attach_locked(place: &Place, request: &Request) -> Result<Info, Error> {
     let netlink = Netlink::connect()?;
-    let plan = Plan::make(&place, &netlink, request)?;
+    let plan = Plan::make(place, &netlink, request)?;
     let pins = place.pins(&request.iface);
     place.create()?;
-    plan.carry_out(&netlink, &place, &pins).inspect_err(|_| {
+    plan.carry_out(&netlink, place, &pins).inspect_err(|_| {
         // What was done so far is undone; the first error is the one to report.
         if let Ok(Some(info)) = read_info(&place.info(&request.iface)) {
             let _ = undo(&netlink, &info, &pins);
@@ -143,6 +180,17 @@ pub fn list() -> Result<Vec<Info>, Error> {
     let place = Place::here()?;
     let infos = place.ifaces()?.into_iter().filter_map(|iface| read_info(&place.info(&iface)).transpose());
     infos.collect()
+}
+
+/// Everything attached in this network namespace whose interface is still there.
+///
+/// # Errors
+/// As [`list`], or the kernel's list of interfaces cannot be read.
+pub fn list_alive() -> Result<Vec<Info>, Error> {
+    let links = Netlink::connect()?.links()?;
+    let is_alive =
+        |info: &Info| links.iter().any(|link| link.index == info.ifindex && link.name == info.iface);
+    Ok(list()?.into_iter().filter(is_alive).collect())
 }
 
 /// Opens what is attached to `iface`; waits for it if it is just being attached.
