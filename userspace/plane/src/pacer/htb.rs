@@ -9,7 +9,7 @@ use std::mem;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::FlowId;
 use dcqcn_common::hooks::htb_minor;
 use dcqcn_common::layout::{Cut, RpFlow};
 use dcqcn_common::params::Params;
@@ -39,7 +39,7 @@ const IDLE_NS: u64 = 30_000_000_000;
 
 /// A flow's class.
 struct Class {
-    id: QpId,
+    id: FlowId,
     place: (u32, usize),
     rate_bps: u64,
     /// Its entry in [`HtbPacer::due`]; `u64::MAX` = it has none.
