@@ -3,7 +3,7 @@
 //! Ethernet, up to two VLAN tags, IPv4 without options or IPv6 without extension headers, UDP 4791, BTH. Everything
 //! else is recognised as far as its name in [`Stat`] says, and left alone.
 
-use crate::flow::QpId;
+use crate::flow::{FlowId, QpId};
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::ecn::{self, Ecn};
@@ -44,32 +44,30 @@ pub struct Roce {
     pub tos: u8,
 }
 
-/// What becomes of a packet in the hooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Congests, is paced and answered by CNPs: SEND, WRITE, READ response of an ordinary QP.
-    Data,
-    /// ACK, NAK, requests without data, management (QP 0 and 1).
-    Control,
-    /// A CNP.
-    Cnp,
-}
-
 /// QP 1, the general services interface; it and QP 0 carry management, which is never paced or answered.
 pub const QP_GSI: u32 = 1;
 
 impl Roce {
-    /// What the hooks do with it.
+    /// Whether it congests: a message's payload (SEND, WRITE, READ response) of an ordinary QP. Such packets are marked for,
+    /// answered by CNPs, and count on the rate of their flow.
     #[inline(always)]
     #[must_use]
-    pub fn kind(&self) -> Kind {
-        if self.class == Class::Cnp {
-            Kind::Cnp
-        } else if self.class <= Class::Data && self.dest_qpn > QP_GSI {
-            Kind::Data
-        } else {
-            Kind::Control
-        }
+    pub const fn congests(&self) -> bool {
+        self.class.congests() && self.dest_qpn > QP_GSI
+    }
+
+    /// Whether it has a place among the packets of an ordinary QP, which it must keep when those before it wait.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_sequenced(&self) -> bool {
+        self.class.is_sequenced() && self.dest_qpn > QP_GSI
+    }
+
+    /// Whether it is a CNP: it is never marked, never waits, and cuts a rate where it arrives.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_cnp(&self) -> bool {
+        matches!(self.class, Class::Cnp)
     }
 
     /// Its ECN field.
@@ -113,7 +111,15 @@ impl Roce {
         }
     }
 
-    /// The flow it belongs to: the QP it is sent to.
+    /// The flow it belongs to.
+    #[inline(always)]
+    #[must_use]
+    pub fn flow<F: Frame>(&self, frame: &F) -> Option<FlowId> {
+        let (src, addr) = self.addresses(frame)?;
+        Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn } })
+    }
+
+    /// The QP it is sent to.
     #[inline(always)]
     #[must_use]
     pub fn receiver<F: Frame>(&self, frame: &F) -> Option<QpId> {

@@ -1,8 +1,8 @@
 //! Flow identity and the flow tables.
 //!
-//! A data packet names the receiver's queue pair and nothing else; so that is what a flow is called everywhere: address
-//! and number of the QP that receives its data. The reaction point keeps rate and pacing under it, the notification
-//! point its CNP interval.
+//! A data packet names the receiver's queue pair and where it comes from; so that is what a flow is called everywhere: both
+//! addresses and the number of the QP that receives its data. The reaction point keeps rate and pacing under it, the
+//! notification point its CNP interval. A packet from elsewhere that names the same QP is another flow's.
 //!
 //! The tables are set-associative, as a cache is: a hash picks a set of eight, within which the least recently used
 //! goes first. One lookup in an array, one lock, no allocation, and the same result in every engine. (Whom the kernel's
@@ -12,6 +12,7 @@ use crate::layout::{CmFlow, NpFlow, RpFlow, Set, WAYS};
 use crate::pacing::{Departure, Pacer};
 use crate::params::{PACER_FQ, Params};
 use crate::rate::{RateMachine, RpParams};
+use crate::wire::bth::Stream;
 
 /// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number.
 #[repr(C)]
@@ -45,6 +46,33 @@ impl QpId {
     }
 }
 
+/// A flow: the packets from one address to a queue pair.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowId {
+    /// Address they come from, as in [`QpId`].
+    pub src: [u32; 4],
+    /// The queue pair they are for.
+    pub receiver: QpId,
+}
+
+impl FlowId {
+    /// No flow: what a CNP limit for the whole port is kept under.
+    pub const NONE: Self = Self { src: [0; 4], receiver: QpId::NONE };
+
+    /// Hash over all of it, as [`QpId::hash`] is; the two addresses go side by side, so that a processor need not wait for
+    /// one to begin with the other.
+    #[inline(always)]
+    #[must_use]
+    pub const fn hash(&self, seed: u32) -> u32 {
+        let ([a, b, c, d], [e, f, g, h]) = (self.src, self.receiver.addr);
+        // Each way round is a flow of its own.
+        let src = mix(mix(mix(mix(!(seed as u64), a), b), c), d);
+        let receiver = mix(mix(mix(mix(mix(seed as u64, e), f), g), h), self.receiver.qpn);
+        (mix(src ^ receiver, 0) >> 32) as u32
+    }
+}
+
 /// One step of [`QpId::hash`]: 2^64 / the golden ratio, as Fibonacci hashing has it.
 #[inline(always)]
 const fn mix(state: u64, word: u32) -> u64 {
@@ -54,10 +82,18 @@ const fn mix(state: u64, word: u32) -> u64 {
 
 /// A flow's entry in a set.
 pub trait Entry: Copy {
+    /// What it is known by.
+    type Id: Copy + PartialEq;
+
     /// Whom it belongs to.
-    fn id(&self) -> QpId;
+    fn id(&self) -> Self::Id;
     /// When it was used last; 0 = the place is empty.
     fn last_seen_ns(&self) -> u64;
+    /// Until when it is in use; 0 = the place is empty. Who is in use the longest keeps its place.
+    #[inline(always)]
+    fn in_use_until_ns(&self) -> u64 {
+        self.last_seen_ns()
+    }
     /// Leaves its place empty.
     fn clear(&mut self);
 }
@@ -65,10 +101,12 @@ pub trait Entry: Copy {
 /// Makes entries of structures that have `id` and `last_seen_ns` as fields.
 #[macro_export]
 macro_rules! entries {
-    ($($ty:ty),+) => { $(
+    ($($ty:ty: $id:ty),+) => { $(
         impl $crate::flow::Entry for $ty {
+            type Id = $id;
+
             #[inline(always)]
-            fn id(&self) -> $crate::flow::QpId {
+            fn id(&self) -> $id {
                 self.id
             }
             #[inline(always)]
@@ -82,7 +120,38 @@ macro_rules! entries {
         }
     )+ };
 }
-entries!(CmFlow, RpFlow, NpFlow);
+entries!(CmFlow: QpId, NpFlow: FlowId);
+
+/// How long a flow that was cut keeps its place after its last packet, whoever else asks for one: an empty table is filled
+/// by a million packets, and a rate that is forgotten starts at the line's again.
+pub const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
+
+impl Entry for RpFlow {
+    type Id = FlowId;
+
+    #[inline(always)]
+    fn id(&self) -> FlowId {
+        self.id
+    }
+
+    #[inline(always)]
+    fn last_seen_ns(&self) -> u64 {
+        self.last_seen_ns
+    }
+
+    /// While packets of it wait; and some time more once it was cut.
+    #[inline(always)]
+    fn in_use_until_ns(&self) -> u64 {
+        let is_used = (self.last_seen_ns != 0) as u64;
+        let grace_ns = (self.machine.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
+        self.last_seen_ns.max(self.pacer.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
+    }
+
+    #[inline(always)]
+    fn clear(&mut self) {
+        self.last_seen_ns = 0;
+    }
+}
 
 /// What looking for a flow in its set found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +173,7 @@ const EVICTS: u32 = 1 << 9;
 impl<T: Entry> Set<T> {
     /// Selects the place of `id`, whose hash is `hash`: its own, or else an empty one, or the least recently used.
     #[inline(always)]
-    pub fn find(&mut self, id: &QpId, hash: u32) -> Place {
+    pub fn find(&mut self, id: &T::Id, hash: u32) -> Place {
         let home = home_way(hash);
         // Most flows are at home, and there a processor looks before it knows the tags.
         self.selected = if self.tags[home] == tag(hash) && self.ways[home].id() == *id {
@@ -121,7 +190,7 @@ impl<T: Entry> Set<T> {
     /// Selects the place of `id`, whose hash is `hash`, and returns true, if it is there. For what is rare: it looks at home
     /// like everywhere, which has the verifier follow fewer ways.
     #[inline(always)]
-    pub fn find_known(&mut self, id: &QpId, hash: u32) -> bool {
+    pub fn find_known(&mut self, id: &T::Id, hash: u32) -> bool {
         match self.way_of(id, hash) {
             Some(way) => {
                 self.selected = way as u32;
@@ -132,7 +201,7 @@ impl<T: Entry> Set<T> {
     }
 
     #[inline(always)]
-    fn way_of(&self, id: &QpId, hash: u32) -> Option<usize> {
+    fn way_of(&self, id: &T::Id, hash: u32) -> Option<usize> {
         let tag = tag(hash);
         // The tags share a cache line with the lock: who is there is found without a look at anybody else's.
         for (way, (entry, &entry_tag)) in self.ways.iter().zip(&self.tags).enumerate() {
@@ -150,7 +219,7 @@ impl<T: Entry> Set<T> {
         let mut oldest = u64::MAX;
         for (way, entry) in self.ways.iter().enumerate() {
             // Of empty ways, the one at home is the first.
-            oldest = oldest.min(entry.last_seen_ns() << WAY_BITS | (way ^ home) as u64);
+            oldest = oldest.min(entry.in_use_until_ns() << WAY_BITS | (way ^ home) as u64);
         }
         let evicts = if oldest >> WAY_BITS == 0 { MISSING } else { MISSING | EVICTS };
         ((oldest % WAYS as u64) as usize ^ home) as u32 | evicts
@@ -179,12 +248,19 @@ impl<T: Entry> Set<T> {
         self.ways[self.place().way].last_seen_ns()
     }
 
-    /// Empties the places of flows that were used last before `before_ns`, and returns how many.
+    /// Until when the flow in the place selected is in use; 0 = the place is empty.
+    #[inline(always)]
+    #[must_use]
+    pub fn victim_in_use_until_ns(&self) -> u64 {
+        self.ways[self.place().way].in_use_until_ns()
+    }
+
+    /// Empties the places of flows that were in use last before `before_ns`, and returns how many.
     #[inline(always)]
     pub fn expire(&mut self, before_ns: u64) -> u32 {
         let mut expired = 0;
         for (entry, tag) in self.ways.iter_mut().zip(&mut self.tags) {
-            if entry.last_seen_ns() != 0 && entry.last_seen_ns() < before_ns {
+            if entry.last_seen_ns() != 0 && entry.in_use_until_ns() < before_ns {
                 entry.clear();
                 *tag = 0;
                 expired += 1;
@@ -207,6 +283,8 @@ impl<T: Entry> Set<T> {
 pub struct Glance {
     /// Its place, below [`WAYS`].
     pub way: usize,
+    /// When the last packet of each [`Stream`] leaves.
+    pub last_ns: [u64; 2],
     /// When its last packet will have left.
     pub next_ns: u64,
     /// Whether it was ever cut.
@@ -227,13 +305,14 @@ impl Set<RpFlow> {
                 unsafe { ((&raw const (*set).tags[way]).read_volatile(), &raw const (*set).ways[way]) };
             if seen == tag(hash) {
                 // SAFETY: as above. Each field is read at once; what they are together does not matter.
-                let (next_ns, active) = unsafe {
+                let (last_ns, next_ns, active) = unsafe {
                     (
+                        (&raw const (*flow).last_ns).read_volatile(),
                         (&raw const (*flow).pacer.next_ns).read_volatile(),
                         (&raw const (*flow).machine.active).read_volatile(),
                     )
                 };
-                return Some(Glance { way, next_ns, active: active != 0 });
+                return Some(Glance { way, last_ns, next_ns, active: active != 0 });
             }
         }
         None
@@ -271,7 +350,7 @@ impl RpFlow {
     /// A flow whose first packet leaves.
     #[inline(always)]
     #[must_use]
-    pub fn new(id: QpId, p: &RpParams) -> Self {
+    pub fn new(id: FlowId, p: &RpParams) -> Self {
         let zero = zero();
         let none = zero as u32;
         let machine = RateMachine {
@@ -294,9 +373,10 @@ impl RpFlow {
                 next_ns: zero,
                 rate_bps: zero,
                 ns_per_byte_q24: zero,
-                next_frac_q24: none,
-                _pad: none,
+                next_frac_q27: none,
+                owed_bits: none,
             },
+            last_ns: [zero, zero],
             packets: zero,
             bytes: zero,
             last_cnp_ns: zero,
@@ -314,8 +394,11 @@ impl RpFlow {
         }
         self.last_cnp_ns = now_ns;
         self.cnp_handled = self.cnp_handled.wrapping_add(1);
-        self.machine.advance(rp, now_ns);
+        let mut debt = self.pacer.debt();
+        self.machine.advance_paying(rp, now_ns, &mut debt);
+        debt.pay(self.machine.rate_bps, now_ns);
         self.machine.on_cnp(rp, now_ns);
+        self.pacer.follow(self.machine.rate_bps, &debt);
         true
     }
 
@@ -330,16 +413,23 @@ impl RpFlow {
         unsafe { [(&raw const *rate_bps).read_volatile(), (&raw const *target_bps).read_volatile()] }
     }
 
-    /// A data packet of `frame_bytes` (layer 2, below 2^20) that is to leave at `now_ns`, or as soon as the flow's rate
-    /// allows where the pacer keeps departure times.
+    /// Catches up with the clock: its rate, and the gap behind its last packet.
     #[inline(always)]
-    pub fn on_send(&mut self, p: &Params, now_ns: u64, frame_bytes: u64) -> Departure {
+    pub fn advance(&mut self, rp: &RpParams, now_ns: u64) {
+        let mut debt = self.pacer.debt();
+        self.machine.advance_paying(rp, now_ns, &mut debt);
+        self.pacer.follow(self.machine.rate_bps, &debt);
+    }
+
+    /// A packet of `stream` with `frame_bytes` (layer 2, below 2^20) of data that is to leave at `now_ns`, or as soon as the
+    /// flow's rate allows where the pacer keeps departure times.
+    #[inline(always)]
+    pub fn on_send(&mut self, p: &Params, now_ns: u64, stream: Stream, frame_bytes: u64) -> Departure {
         let scalars = &p.config.scalars;
         self.last_seen_ns = now_ns;
-        self.machine.advance(&p.rp, now_ns);
+        self.advance(&p.rp, now_ns);
         let departure = if scalars.pacer == PACER_FQ {
             self.pacer.schedule(
-                &self.machine,
                 now_ns,
                 frame_bytes + scalars.wire_overhead_bytes,
                 scalars.pacing_credit_ns,
@@ -348,24 +438,45 @@ impl RpFlow {
         } else {
             Departure::At(now_ns)
         };
-        if departure != Departure::BeyondHorizon || scalars.pacing_horizon_drop == 0 {
-            self.machine.on_send(&p.rp, frame_bytes);
-            self.packets += 1;
-            self.bytes += frame_bytes;
-        }
+        let leaves_ns = match departure {
+            Departure::At(departure_ns) => departure_ns,
+            Departure::BeyondHorizon if scalars.pacing_horizon_drop != 0 => return departure,
+            Departure::BeyondHorizon => {
+                let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
+                self.pacer.skip_to(horizon_ns);
+                horizon_ns
+            }
+        };
+        self.last_ns[stream as usize] = leaves_ns;
+        self.machine.on_send(&p.rp, frame_bytes);
+        self.packets += 1;
+        self.bytes += frame_bytes;
         departure
+    }
+
+    /// When a packet of `stream` without data may leave that is to do so at `now_ns`: not before those ahead of it.
+    #[inline(always)]
+    #[must_use]
+    pub fn in_order(&self, now_ns: u64, stream: Stream) -> u64 {
+        self.last_ns[stream as usize].max(now_ns)
     }
 }
 
 impl NpFlow {
     /// A place without a flow.
-    pub const EMPTY: Self =
-        Self { id: QpId::NONE, _pad: 0, last_seen_ns: 0, last_cnp_ns: 0, ecn_marked_packets: 0, cnp_sent: 0 };
+    pub const EMPTY: Self = Self {
+        id: FlowId::NONE,
+        _pad: 0,
+        last_seen_ns: 0,
+        last_cnp_ns: 0,
+        ecn_marked_packets: 0,
+        cnp_sent: 0,
+    };
 
     /// A flow whose first CE mark arrives.
     #[inline(always)]
     #[must_use]
-    pub fn new(id: QpId) -> Self {
+    pub fn new(id: FlowId) -> Self {
         let zero = zero();
         Self {
             id,
@@ -411,15 +522,20 @@ mod tests {
 
     const SETS: u32 = DEFAULT_FLOWS / WAYS as u32;
 
-    fn ipv4(addr: u32, qpn: u32) -> QpId {
-        QpId { addr: crate::classify::mapped(addr.to_be_bytes()), qpn }
+    fn mapped(addr: u32) -> [u32; 4] {
+        crate::classify::mapped(addr.to_be_bytes())
+    }
+
+    /// A flow of 10.0.0.254's.
+    fn ipv4(addr: u32, qpn: u32) -> FlowId {
+        FlowId { src: mapped(0x0a00_00fe), receiver: QpId { addr: mapped(addr), qpn } }
     }
 
     /// A packet of `id`, as the hooks treat it. `cnp_sent` is the flow's mark of identity here.
-    fn touch(set: &mut NpSet, id: QpId, hash: u32, now_ns: u64) -> Place {
+    fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Place {
         let place = set.find(&id, hash);
         if place.missing {
-            set.insert(hash, NpFlow { cnp_sent: u64::from(id.qpn), ..NpFlow::new(id) });
+            set.insert(hash, NpFlow { cnp_sent: u64::from(id.receiver.qpn), ..NpFlow::new(id) });
         }
         set.ways[place.way].last_seen_ns = now_ns;
         place
@@ -433,11 +549,11 @@ mod tests {
         ) {
             let mut set = EMPTY;
             let mut now_ns = 0;
-            let mut model: Vec<QpId> = Vec::new();
+            let mut model: Vec<FlowId> = Vec::new();
             for (qpn, gap_ns) in uses {
                 now_ns += gap_ns;
                 let id = ipv4(0x0a00_0001, qpn);
-                let hash = QpId { qpn: qpn % hashes, ..id }.hash(seed);
+                let hash = ipv4(0x0a00_0001, qpn % hashes).hash(seed);
                 let place = touch(&mut set, id, hash, now_ns);
 
                 let known = model.iter().position(|&other| other == id);
@@ -454,7 +570,7 @@ mod tests {
                 let mut inside: Vec<_> = used.map(|flow| (flow.last_seen_ns, flow.id)).collect();
                 inside.sort_by_key(|&(seen_ns, _)| seen_ns);
                 prop_assert!(inside.iter().map(|&(_, id)| id).eq(model.iter().copied()));
-                prop_assert!(set.ways.iter().all(|flow| flow.cnp_sent == u64::from(flow.id.qpn)));
+                prop_assert!(set.ways.iter().all(|flow| flow.cnp_sent == u64::from(flow.id.receiver.qpn)));
             }
         }
 
@@ -513,7 +629,7 @@ mod tests {
     #[test]
     fn an_empty_set_holds_nobody() {
         for seed in [0, 1, 0x9e37_79b9, u32::MAX] {
-            let place = { EMPTY }.find(&QpId::NONE, QpId::NONE.hash(seed));
+            let place = { EMPTY }.find(&FlowId::NONE, FlowId::NONE.hash(seed));
             assert!(place.missing && !place.evicts);
         }
     }
@@ -521,18 +637,26 @@ mod tests {
     /// Flows as they occur: their numbers have patterns, their sets must not.
     #[test]
     fn flows_spread_over_the_sets_as_if_drawn() {
-        type Flow = fn(u32) -> QpId;
-        let patterns: [(&str, Flow); 7] = [
+        type Flow = fn(u32) -> FlowId;
+        const fn ipv6(addr: [u32; 4]) -> FlowId {
+            FlowId { src: [0xfd00_u32.to_be(), 0, 0, 1], receiver: QpId { addr, qpn: 0x11 } }
+        }
+        let patterns: [(&str, Flow); 9] = [
             ("one peer, QPNs in sequence", |i| ipv4(0x0a00_0002, 0x11 + i)),
             ("one peer, every other QPN", |i| ipv4(0x0a00_0002, 2 * i)),
             ("one peer, QPNs 256 apart", |i| ipv4(0x0a00_0002, (i << 8 | i >> 16) & 0x00ff_ffff)),
             ("peers in sequence, one QPN", |i| ipv4(0x0a00_0000 + i, 0x11)),
             ("a /16 network per QPN", |i| ipv4(0x0a00_0000 | (i & 0xff), 0x100 + (i >> 8))),
-            ("IPv6 peers in sequence", |i| QpId { addr: [0xfd00_u32.to_be(), 0, 0, i.to_be()], qpn: 0x11 }),
-            ("IPv6 networks in sequence", |i| QpId {
-                addr: [0xfd00_u32.to_be(), i.to_be(), 0, 1],
-                qpn: 0x11,
+            ("senders in sequence, one receiver", |i| FlowId {
+                src: mapped(0x0a01_0000 + i),
+                ..ipv4(0x0a00_0002, 0x11)
             }),
+            ("either way between 256 hosts", |i| FlowId {
+                src: mapped(0x0a00_0000 | (i & 0xff)),
+                ..ipv4(0x0a00_0000 | (i >> 8), 0x11)
+            }),
+            ("IPv6 peers in sequence", |i| ipv6([0xfd00_u32.to_be(), 0, 0, i.to_be()])),
+            ("IPv6 networks in sequence", |i| ipv6([0xfd00_u32.to_be(), i.to_be(), 0, 1])),
         ];
         for (name, flow) in patterns {
             for seed in [0, 1, 0xdead_beef] {

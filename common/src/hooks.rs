@@ -3,9 +3,9 @@
 //! The programs in the kernel and the reference engine both run these functions; they differ only in how they implement
 //! [`Env`], [`Host`] and [`Skb`], that is in where packets, maps, time and randomness come from.
 
-use crate::classify::{Frame, Kind, Roce, classify};
+use crate::classify::{Frame, Roce, classify};
 use crate::events::{Event, EventKind, Table};
-use crate::flow::{Glance, Place, QpId, set_index};
+use crate::flow::{FlowId, Glance, QpId, set_index};
 use crate::layout::{
     BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, CmSet, Cut, NpFlow, NpSet, Pair, PairSource, RpFlow,
     RpSet, WAYS,
@@ -140,7 +140,7 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
                 if marking && congestion_point(h, p, &roce, port) == Marking::Drop {
                     return XdpVerdict::Drop;
                 }
-            } else if roce.kind() == Kind::Cnp && p.config.scalars.rp_enable != 0 {
+            } else if roce.is_cnp() && p.config.scalars.rp_enable != 0 {
                 let handled = on_cnp(h, p, &roce);
                 if handled && p.config.scalars.cnp_consume != 0 {
                     return XdpVerdict::Drop;
@@ -173,7 +173,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return TcVerdict::Pass;
     };
     count_kind(s, &roce);
-    if p.config.scalars.np_enable != 0 && roce.kind() == Kind::Data && roce.ecn().is_ce() {
+    if p.config.scalars.np_enable != 0 && roce.congests() && roce.ecn().is_ce() {
         s.env().count(Stat::NpEcnMarked);
         notify(s, p, &roce, 0);
     }
@@ -186,7 +186,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let Some((p, roce)) = look(s) else {
         return TcVerdict::Pass;
     };
-    if s.mark() | FAST == p.port.cnp_mark | FAST && roce.kind() == Kind::Data && roce.ecn().is_ce() {
+    if s.mark() | FAST == p.port.cnp_mark | FAST && roce.congests() && roce.ecn().is_ce() {
         return become_cnp(s, p, &roce);
     }
     count_kind(s, &roce);
@@ -196,14 +196,14 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Drop => return TcVerdict::Drop,
             // A packet this host made itself has no port to go back to: its sender is told by its own stack.
             Marking::Marked if p.config.scalars.fast_cnp != 0 && s.ingress_ifindex() != 0 => {
-                if roce.kind() == Kind::Data {
+                if roce.congests() {
                     notify(s, p, &roce, FAST);
                 }
             }
             Marking::Marked | Marking::Unmarked => {}
         }
     }
-    if p.config.scalars.rp_enable != 0 && roce.kind() == Kind::Data {
+    if p.config.scalars.rp_enable != 0 && roce.is_sequenced() {
         return pace(s, p, &roce);
     }
     if pairing::is_management(&roce) {
@@ -226,10 +226,12 @@ fn look<'p, S: Skb<'p>>(s: &mut S) -> Option<(&'p Params, Roce)> {
 
 #[inline(always)]
 fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
-    h.env().count(match roce.kind() {
-        Kind::Data => Stat::RoceData,
-        Kind::Control => Stat::RoceControl,
-        Kind::Cnp => Stat::RoceCnp,
+    h.env().count(if roce.congests() {
+        Stat::RoceData
+    } else if roce.is_cnp() {
+        Stat::RoceCnp
+    } else {
+        Stat::RoceControl
     });
 }
 
@@ -284,7 +286,7 @@ fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u
             _ => h.env().count(Stat::CpBacklogStale),
         }
     }
-    if roce.kind() == Kind::Cnp {
+    if roce.is_cnp() {
         return Marking::Unmarked;
     }
     let wred = &p.wred[tc];
@@ -360,7 +362,7 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
     if silent_since_ns != 0 {
         s.env().count(Stat::NpFlowEvicted);
         let silent_ns = now_ns.saturating_sub(silent_since_ns);
-        record(s, p, EventKind::TableFull, id, [silent_ns, Table::Np as u64]);
+        record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Np as u64]);
     }
     if !answered {
         s.env().count(Stat::NpCnpSuppressed);
@@ -372,16 +374,16 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
 /// Whom the NP keeps a data packet's CNP interval for, under a `cnp_limit`.
 #[inline(always)]
 #[must_use]
-pub fn np_flow_id<F: Frame>(frame: &F, cnp_limit: u64, roce: &Roce) -> Option<QpId> {
-    let (src, dst) = roce.addresses(frame)?;
+pub fn np_flow_id<F: Frame>(frame: &F, cnp_limit: u64, roce: &Roce) -> Option<FlowId> {
+    let id = roce.flow(frame)?;
     Some(match cnp_limit {
         // A datagram QP hears many senders: there the QP is the sender's.
         CNP_LIMIT_QP => match roce.source_qpn(frame) {
-            Some(qpn) => QpId { addr: src, qpn },
-            None => QpId { addr: dst, qpn: roce.dest_qpn },
+            Some(qpn) => FlowId { src: id.receiver.addr, receiver: QpId { addr: id.src, qpn } },
+            None => id,
         },
-        CNP_LIMIT_PEER => QpId { addr: src, qpn: 0 },
-        _ => QpId::NONE,
+        CNP_LIMIT_PEER => FlowId { src: id.src, receiver: QpId::NONE },
+        _ => FlowId::NONE,
     })
 }
 
@@ -504,7 +506,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let Some(qpn) = qpn else {
         return Stat::RpCnpUnknownFlow;
     };
-    let id = QpId { addr: peer, qpn };
+    let id = FlowId { src: own, receiver: QpId { addr: peer, qpn } };
     let hash = id.hash(p.port.hash_seed);
     let now_ns = h.env().now_ns();
     let rp = &p.rp;
@@ -531,7 +533,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
             if p.config.scalars.pacer == PACER_HTB {
                 h.env().announce(Cut { set: index, way: way as u32 });
             }
-            record(h, p, EventKind::RateCut, id, rates);
+            record(h, p, EventKind::RateCut, id.receiver, rates);
             Stat::RpCnpHandled
         }
         Some((refusal, ..)) => refusal,
@@ -555,15 +557,32 @@ fn read_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
 }
 
 /// What the RP table says of a packet.
+#[derive(Clone, Copy)]
 struct Turn {
-    departure: Departure,
-    active: bool,
-    place: Place,
-    /// When the flow that was pushed out had sent last; 0 = none was.
+    /// When it leaves.
+    departure_ns: u64,
+    /// How its flow stands in the table: bits below, and the number of its way. In one word, as a program has 512 bytes for
+    /// all its variables.
+    standing: u32,
+    /// When the flow that was pushed out had sent last.
     silent_since_ns: u64,
 }
 
-/// RP: counts the packet on its flow's rate machine and has it leave no sooner than the rate allows.
+/// [`Turn::standing`]: the number of the flow's way.
+const WAY: u32 = WAYS as u32 - 1;
+/// [`Turn::standing`]: the flow was cut, and so has a class of its own in HTB.
+const CUT: u32 = 1 << 8;
+/// [`Turn::standing`]: it is new.
+const NEW: u32 = 1 << 9;
+/// [`Turn::standing`]: it has the place of another.
+const EVICTS: u32 = 1 << 10;
+/// [`Turn::standing`]: it is not in the table, and gets no place: it has no data, or others need theirs.
+const ABSENT: u32 = 1 << 11;
+/// [`Turn::standing`]: its turn is beyond the pacing horizon.
+const BEYOND: u32 = 1 << 12;
+
+/// RP: counts a packet with data on its flow's rate machine and has it leave no sooner than the rate allows; has one without
+/// leave no sooner than those ahead of it.
 #[inline(always)]
 fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     let rp = &p.rp;
@@ -572,32 +591,55 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
         return TcVerdict::Pass;
     }
     let now_ns = s.env().now_ns();
-    let Some(id) = roce.receiver(s) else {
+    let Some(id) = roce.flow(s) else {
         return TcVerdict::Pass;
     };
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
-    if let Some(own) = roce.sender(s) {
+    if let Some(qpn) = roce.source_qpn(s) {
+        let own = QpId { addr: id.src, qpn };
         let source = PairSource::Datagram as u32;
-        if s.env().pair(&own).is_none() && s.env().set_pair(&own, Pair { qpn: id.qpn, source }) {
-            record(s, p, EventKind::FlowPaired, own, [id.qpn.into(), source.into()]);
+        let qpn = id.receiver.qpn;
+        if s.env().pair(&own).is_none() && s.env().set_pair(&own, Pair { qpn, source }) {
+            record(s, p, EventKind::FlowPaired, own, [qpn.into(), source.into()]);
         }
     }
     let hash = id.hash(p.port.hash_seed);
     let index = set_index(hash, p.port.rp_set_mask);
     let frame_bytes = s.frame_len() as u64;
+    let (stream, congests) = (roce.class.stream(), roce.congests());
     let turn = s.env().rp_set(
         index,
         #[inline(always)]
         |set| {
-            let mut silent_since_ns = 0;
-            if set.find(&id, hash).missing {
+            let found = set.find(&id, hash);
+            let (mut standing, mut silent_since_ns) = (0, 0);
+            if found.missing {
+                // Whoever has packets waiting, or a rate to remember, keeps its place.
+                if !congests || set.victim_in_use_until_ns() > now_ns {
+                    return Turn { departure_ns: now_ns, standing: ABSENT, silent_since_ns };
+                }
+                standing = if found.evicts { NEW | EVICTS } else { NEW };
                 silent_since_ns = set.victim_last_seen_ns();
                 set.insert(hash, RpFlow::new(id, rp));
             }
-            let flow = &mut set.ways[set.place().way];
-            let departure = flow.on_send(p, now_ns, frame_bytes);
-            let active = flow.machine.active != 0;
-            Turn { departure, active, place: set.place(), silent_since_ns }
+            let way = set.place().way;
+            let flow = &mut set.ways[way];
+            standing |= way as u32;
+            let departure_ns = if congests {
+                match flow.on_send(p, now_ns, stream, frame_bytes) {
+                    Departure::At(departure_ns) => departure_ns,
+                    Departure::BeyondHorizon => {
+                        standing |= BEYOND;
+                        now_ns.wrapping_add(scalars.pacing_horizon_ns)
+                    }
+                }
+            } else {
+                flow.in_order(now_ns, stream)
+            };
+            if flow.machine.active != 0 {
+                standing |= CUT;
+            }
+            Turn { departure_ns, standing, silent_since_ns }
         },
     );
     let turn = match turn {
@@ -605,51 +647,59 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
         // Another CPU, its virtual machine stopped perhaps, has the set. Sent at once, the packet would overtake those of its
         // flow that wait, and be asked for again with all that follow.
         None => match s.env().rp_glance(index, hash) {
-            Some(Glance { way, next_ns, active }) => Turn {
-                departure: Departure::At(next_ns.max(now_ns)),
-                active,
-                place: Place { way, missing: false, evicts: false },
-                silent_since_ns: 0,
-            },
+            Some(Glance { way, last_ns, next_ns, active }) => {
+                let turn_ns = if congests { next_ns } else { last_ns[stream as usize] };
+                let cut = if active { CUT } else { 0 };
+                Turn { departure_ns: turn_ns.max(now_ns), standing: way as u32 | cut, silent_since_ns: 0 }
+            }
             None => return TcVerdict::Pass,
         },
     };
-    if turn.place.missing {
+    if turn.standing & ABSENT != 0 {
+        if congests {
+            s.env().count(Stat::RpTableFull);
+        }
+        return TcVerdict::Pass;
+    }
+    if turn.standing & NEW != 0 {
         s.env().count(Stat::RpFlowNew);
     }
-    if turn.place.evicts {
+    if turn.standing & EVICTS != 0 {
         s.env().count(Stat::RpFlowEvicted);
         let silent_ns = now_ns.saturating_sub(turn.silent_since_ns);
-        record(s, p, EventKind::TableFull, id, [silent_ns, Table::Rp as u64]);
+        record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Rp as u64]);
     }
-    match (turn.departure, scalars.pacer) {
-        (Departure::BeyondHorizon, _) if scalars.pacing_horizon_drop != 0 => {
+    let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
+    if turn.standing & BEYOND != 0 {
+        if scalars.pacing_horizon_drop != 0 {
             s.env().count(Stat::RpHorizonDrop);
-            record(s, p, EventKind::HorizonDrop, id, [frame_bytes, 0]);
+            record(s, p, EventKind::HorizonDrop, id.receiver, [frame_bytes, 0]);
             return TcVerdict::Drop;
         }
-        (Departure::BeyondHorizon, _) => {
-            s.set_departure(now_ns.wrapping_add(scalars.pacing_horizon_ns));
-            s.env().count(Stat::RpHorizonPass);
-        }
-        (Departure::At(departure_ns), PACER_FQ) => {
-            let must_wait = departure_ns > now_ns;
+        s.set_departure(turn.departure_ns);
+        s.env().count(Stat::RpHorizonPass);
+        return TcVerdict::Pass;
+    }
+    match scalars.pacer {
+        PACER_FQ => {
+            let must_wait = turn.departure_ns > now_ns;
             // Soft-RoCE stamps each packet when it makes it (Linux 6.12 on): fq would have it overtake those before it.
             if must_wait || s.departure() != 0 {
-                s.set_departure(departure_ns);
+                s.set_departure(turn.departure_ns);
             }
             if must_wait {
-                s.env().count(Stat::RpPaced);
+                s.env().count(waits);
             }
         }
-        (Departure::At(_), PACER_HTB) if turn.active => match htb_minor(index, turn.place.way) {
+        // All of the flow goes by its class, which keeps the order by itself.
+        PACER_HTB if turn.standing & CUT != 0 => match htb_minor(index, (turn.standing & WAY) as usize) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
-                s.env().count(Stat::RpPaced);
+                s.env().count(waits);
             }
             None => s.env().count(Stat::RpUnpaced),
         },
-        (Departure::At(_), _) => {}
+        _ => {}
     }
     TcVerdict::Pass
 }

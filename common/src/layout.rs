@@ -3,13 +3,13 @@
 //! Plain C structures without implicit padding. A change here is a new [`LAYOUT_VERSION`].
 
 use crate::events::{EventLog, Slot};
-use crate::flow::{Entry, QpId};
+use crate::flow::{Entry, FlowId, QpId};
 use crate::pacing::Pacer;
 use crate::rate::RateMachine;
 use crate::stats::Stat;
 
 /// Version of everything in this file and of `Params`.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -46,8 +46,8 @@ pub struct Set<T: Entry> {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpFlow {
-    /// The receiver's QP.
-    pub id: QpId,
+    /// Whom it belongs to.
+    pub id: FlowId,
     /// Explicit padding.
     pub _pad: u32,
     /// When it sent last; 0 = empty place.
@@ -56,6 +56,8 @@ pub struct RpFlow {
     pub machine: RateMachine,
     /// Its departure times.
     pub pacer: Pacer,
+    /// When the last packet of each [`Stream`](crate::wire::bth::Stream) leaves.
+    pub last_ns: [u64; 2],
     /// Data packets sent.
     pub packets: u64,
     /// Bytes of them, layer 2.
@@ -72,8 +74,8 @@ pub struct RpFlow {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NpFlow {
-    /// The receiver's QP, or what `cnp_limit` keeps an interval for.
-    pub id: QpId,
+    /// Whom it belongs to, or what `cnp_limit` keeps an interval for.
+    pub id: FlowId,
     /// Explicit padding.
     pub _pad: u32,
     /// When it was last marked; 0 = empty place.
@@ -263,7 +265,7 @@ pub struct Test {
 const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Slot>() == 64);
 const _: () = assert!(core::mem::offset_of!(EventLog, slots) == 128);
 const _: () = assert!(core::mem::offset_of!(RpSet, ways) == 64);
-const _: () = assert!(size_of::<NpFlow>() == 56 && size_of::<RpFlow>() == 160 && size_of::<CmFlow>() == 32);
+const _: () = assert!(size_of::<NpFlow>() == 72 && size_of::<RpFlow>() == 192 && size_of::<CmFlow>() == 32);
 
 /// What user space may read and write as bytes.
 ///

@@ -2,8 +2,11 @@
 //!
 //! Earliest departure time, as `fq` takes it from `skb->tstamp`. A pacer that never looks back loses whatever time a
 //! late softirq costs, so a flow may catch up on a bounded credit.
+//!
+//! The gap behind the last packet follows the rate ([`crate::rate::Debt`]): what a change finds of it unpaid is paid at the
+//! new rate. The packets before that have their departure times already, and keep them.
 
-use crate::rate::RateMachine;
+use crate::rate::Debt;
 
 /// Where a flow's next packet stands in time.
 #[repr(C)]
@@ -11,15 +14,16 @@ use crate::rate::RateMachine;
 pub struct Pacer {
     /// When the last packet will have left, whole nanoseconds.
     pub next_ns: u64,
-    /// The rate `ns_per_byte_q24` belongs to.
+    /// The rate `ns_per_byte_q24` belongs to, at which what is owed is being paid.
     pub rate_bps: u64,
     /// 8·10^9 / rate in 2^-24 ns, rounded up, so that no packet leaves early; 100 kb/s: 1.3·10^12, 800 Gb/s: 167773, at
     /// most 5 millionths too long.
     pub ns_per_byte_q24: u64,
-    /// Fraction of `next_ns`, in 2^-24 ns: a 64-byte packet lasts 0.64 ns at 800 Gb/s.
-    pub next_frac_q24: u32,
-    /// Explicit padding.
-    pub _pad: u32,
+    /// Fraction of `next_ns`, in 2^-27 ns: a 64-byte packet lasts 0.64 ns at 800 Gb/s.
+    pub next_frac_q27: u32,
+    /// What the last packet has to wait for, or what a change of rate has left of it: `next_ns` is as far from the time it is
+    /// paid from. Below 2^23.
+    pub owed_bits: u32,
 }
 
 /// When a packet may leave.
@@ -31,57 +35,95 @@ pub enum Departure {
     BeyondHorizon,
 }
 
+/// 10^-9 bit in a bit.
+const NANO: u64 = 1_000_000_000;
+
 impl Pacer {
     /// A flow that has sent nothing.
-    pub const NEW: Self = Self { next_ns: 0, rate_bps: 0, ns_per_byte_q24: 0, next_frac_q24: 0, _pad: 0 };
+    pub const NEW: Self =
+        Self { next_ns: 0, rate_bps: 0, ns_per_byte_q24: 0, next_frac_q27: 0, owed_bits: 0 };
 
-    /// Schedules a packet of `bytes` (below 2^20) of a flow at the machine's rate.
+    /// What is owed for the last packet, and from when on it is paid.
     #[inline(always)]
-    pub fn schedule(
-        &mut self,
-        machine: &RateMachine,
-        now_ns: u64,
-        bytes: u64,
-        credit_ns: u64,
-        horizon_ns: u64,
-    ) -> Departure {
+    #[must_use]
+    pub const fn debt(&self) -> Debt {
+        Debt {
+            from_ns: self.next_ns.wrapping_sub(self.owed_q27() >> 27),
+            nanobits: (self.owed_bits as u64).wrapping_mul(NANO),
+        }
+    }
+
+    /// How long it takes to pay what is owed at the rate in force, in 2^-27 ns. 2^23 bits · 1.3·10^12 = 1.1·10^19 fits.
+    #[inline(always)]
+    const fn owed_q27(&self) -> u64 {
+        (self.owed_bits as u64).wrapping_mul(self.ns_per_byte_q24)
+    }
+
+    /// The flow's rate is `rate_bps` now, and `debt` is what is left of what it owes. Called before each packet and after
+    /// each CNP; costs something when the rate has changed.
+    #[inline(always)]
+    pub fn follow(&mut self, rate_bps: u64, debt: &Debt) {
+        if rate_bps == self.rate_bps {
+            return;
+        }
+        // One division per change of rate. 8·10^9 · 2^24 = 1.3·10^17 fits.
+        let Some(ns_per_byte_q24) =
+            ((8_000_000_000_u64 << 24) + rate_bps).wrapping_sub(1).checked_div(rate_bps)
+        else {
+            return;
+        };
+        (self.rate_bps, self.ns_per_byte_q24) = (rate_bps, ns_per_byte_q24);
+        if self.owed_bits != 0 {
+            // Rounded up to a bit: nothing leaves early.
+            self.owed_bits = ((debt.nanobits + NANO).wrapping_sub(1) / NANO) as u32;
+            let duration_q27 = self.owed_q27();
+            self.next_ns = debt.from_ns.wrapping_add(duration_q27 >> 27);
+            self.next_frac_q27 = (duration_q27 & 0x7ff_ffff) as u32;
+        }
+    }
+
+    /// Schedules a packet of `bytes` (below 2^20) of a flow at the rate it was told last.
+    #[inline(always)]
+    pub fn schedule(&mut self, now_ns: u64, bytes: u64, credit_ns: u64, horizon_ns: u64) -> Departure {
         let earliest_ns = now_ns.saturating_sub(credit_ns);
         let start_ns = self.next_ns.max(earliest_ns);
         let departure_ns = start_ns.max(now_ns);
         if departure_ns.wrapping_sub(now_ns) > horizon_ns {
             return Departure::BeyondHorizon;
         }
-        if self.rate_bps != machine.rate_bps && machine.rate_bps != 0 {
-            // One division per change of rate. 8·10^9 · 2^24 = 1.3·10^17 fits.
-            self.ns_per_byte_q24 = (8_000_000_000_u64 << 24).div_ceil(machine.rate_bps);
-            self.rate_bps = machine.rate_bps;
-        }
-        // 2^20 bytes · 1.3·10^12 = 1.4·10^18 fits.
-        let duration_q24 = bytes.wrapping_mul(self.ns_per_byte_q24).wrapping_add(self.next_frac_q24 as u64);
-        self.next_ns = start_ns.wrapping_add(duration_q24 >> 24);
-        self.next_frac_q24 = (duration_q24 & 0xff_ffff) as u32;
+        self.owed_bits = bytes.wrapping_mul(8) as u32;
+        let duration_q27 = self.owed_q27().wrapping_add(self.next_frac_q27 as u64);
+        self.next_ns = start_ns.wrapping_add(duration_q27 >> 27);
+        self.next_frac_q27 = (duration_q27 & 0x7ff_ffff) as u32;
         Departure::At(departure_ns)
+    }
+
+    /// A packet has been given `departure_ns`, before its turn: what is paid later than that stays owed, and a change of
+    /// rate must not bring the next packet before it.
+    #[inline(always)]
+    pub fn skip_to(&mut self, departure_ns: u64) {
+        let left_ns = self.next_ns.saturating_sub(departure_ns);
+        // At most what was owed, so 84 s and 2^37 ns, where it is not more than one packet's.
+        let left_bits = (left_ns << 27).checked_div(self.ns_per_byte_q24).unwrap_or(0);
+        self.owed_bits = left_bits.min(self.owed_bits as u64) as u32;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Config;
-    use crate::rate::RpParams;
     use proptest::prelude::*;
 
-    fn machine(rate_bps: u64) -> RateMachine {
-        let mut config = Config::DEFAULT;
-        config.scalars.link_rate_bps = rate_bps;
-        RateMachine::new(&RpParams::new(&config))
+    fn at_rate(rate_bps: u64) -> Pacer {
+        let mut pacer = Pacer::NEW;
+        pacer.follow(rate_bps, &Debt::NONE);
+        pacer
     }
 
     #[test]
     fn packets_leave_at_the_rate_and_credit_is_bounded() {
-        let m = machine(8_000_000_000);
-        let mut pacer = Pacer::NEW;
-        let mut at = |now, credit| match pacer.schedule(&m, now, 1_000, credit, 1_000_000_000) {
+        let mut pacer = at_rate(8_000_000_000);
+        let mut at = |now, credit| match pacer.schedule(now, 1_000, credit, 1_000_000_000) {
             Departure::At(t) => t,
             Departure::BeyondHorizon => panic!("within the horizon"),
         };
@@ -93,32 +135,29 @@ mod tests {
     /// 1000 bytes at 40 Gb/s last 200 ns, which no power of two divides.
     #[test]
     fn no_packet_leaves_early() {
-        let m = machine(40_000_000_000);
-        let mut pacer = Pacer::NEW;
+        let mut pacer = at_rate(40_000_000_000);
         for n in 0..20_000 {
-            let departure = pacer.schedule(&m, 5, 1_000, 0, u64::MAX);
+            let departure = pacer.schedule(5, 1_000, 0, u64::MAX);
             assert_eq!(departure, Departure::At(5 + n * 200), "packet {n}");
         }
     }
 
     #[test]
     fn a_packet_beyond_the_horizon_moves_nothing() {
-        let m = machine(1_000_000);
-        let mut pacer = Pacer::NEW;
-        while let Departure::At(_) = pacer.schedule(&m, 5, 1_000, 0, 20_000_000) {}
+        let mut pacer = at_rate(1_000_000);
+        while let Departure::At(_) = pacer.schedule(5, 1_000, 0, 20_000_000) {}
         let before = pacer;
-        assert_eq!(pacer.schedule(&m, 5, 1_000, 0, 20_000_000), Departure::BeyondHorizon);
+        assert_eq!(pacer.schedule(5, 1_000, 0, 20_000_000), Departure::BeyondHorizon);
         assert_eq!(pacer, before);
     }
 
     proptest! {
         #[test]
         fn the_long_run_rate_is_exact(rate in 1_000_000u64..=800_000_000_000, size in 64u64..9_216) {
-            let m = machine(rate);
-            let mut pacer = Pacer::NEW;
+            let mut pacer = at_rate(rate);
             let start = 1_000_000;
             for _ in 0..1_000 {
-                let _ = pacer.schedule(&m, start, size, 0, u64::MAX);
+                let _ = pacer.schedule(start, size, 0, u64::MAX);
             }
             let expected = 1_000.0 * size as f64 * 8e9 / rate as f64;
             let took = (pacer.next_ns - start) as f64;

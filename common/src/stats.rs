@@ -115,6 +115,10 @@ stats! {
     RpFlowExpired = "rp_flow_expired",
     /// Flows removed from the NP table after `[age] idle` without a packet.
     NpFlowExpired = "np_flow_expired",
+    /// Packets without data (READ requests, atomics, ACKs) that wait for those of their queue pair ahead of them.
+    RpInOrder = "rp_in_order_packets",
+    /// Data packets that pass unpaced because every place their flow could have in the RP table is in use.
+    RpTableFull = "rp_table_full",
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 mod frames;
 
 use dcqcn_common::{
-    classify::{Frame, Kind, Roce, classify, mapped, words},
+    classify::{Frame, Roce, classify, mapped, words},
     flow::QpId,
     stats::Stat,
     wire::{
-        bth::{Bth, BthRepr, Opcode},
+        bth::{Bth, BthRepr, Opcode, Stream},
         ecn::Ecn,
         eth::{EtherType, Ethernet, EthernetRepr},
         ext::{Deth, DethRepr},
@@ -32,11 +32,36 @@ impl Frame for Bytes<'_> {
     }
 }
 
+/// What the hooks ask of a packet, all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Congests, and keeps its place.
+    Data(Stream),
+    /// Keeps its place.
+    Small(Stream),
+    /// Neither: management, InfiniBand's own CNP.
+    Other,
+    Cnp,
+}
+
+fn kind_of(roce: &Roce) -> Kind {
+    let stream = roce.class.stream();
+    match (roce.is_cnp(), roce.congests(), roce.is_sequenced()) {
+        (true, false, false) => Kind::Cnp,
+        (false, true, true) => Kind::Data(stream),
+        (false, false, true) => Kind::Small(stream),
+        (false, false, false) => Kind::Other,
+        all => panic!("{all:?} contradict each other"),
+    }
+}
+
 fn kind(frame: &[u8]) -> Result<Kind, Stat> {
-    classify(&mut Bytes(frame)).map(|roce| roce.kind())
+    classify(&mut Bytes(frame)).map(|roce| kind_of(&roce))
 }
 
 const QPN: u32 = 0x0012_3456;
+/// The kind of [`data`]'s packets: WRITEs.
+const DATA: Kind = Kind::Data(Stream::Requests);
 const TOS: u8 = 0x6a;
 const SRC_V4: [u8; 4] = [10, 0, 0, 1];
 const DST_V4: [u8; 4] = [10, 0, 0, 2];
@@ -121,19 +146,24 @@ const UDP_V6: usize = L3 + Ipv6::LEN;
 
 /// What facts of the standard say of an opcode, written down apart from the code under test.
 fn expected(opcode: u8, qpn: u32) -> Result<Kind, Stat> {
-    let data = match opcode {
+    use Stream::{Requests, Responses};
+    let kind = match opcode {
         0x81 => return Ok(Kind::Cnp),
-        // SEND and WRITE of RC, UC, RD, XRC; RC's and XRC's SEND with invalidate; UD's SEND; READ responses.
-        0x00..=0x0b | 0x20..=0x2b | 0x40..=0x4b | 0xa0..=0xab => true,
-        0x16 | 0x17 | 0xb6 | 0xb7 | 0x64 | 0x65 => true,
-        0x0d..=0x10 | 0x4d..=0x50 | 0xad..=0xb0 => true,
-        // READ requests, acknowledgements, atomics, RESYNC, FLUSH, ATOMIC WRITE, InfiniBand's own CNP.
-        0x0c | 0x4c | 0xac | 0x11..=0x14 | 0x51..=0x54 | 0xb1..=0xb4 | 0x55 | 0x1c | 0x1d | 0x5c | 0x80 => {
-            false
+        // SEND and WRITE of RC, UC, RD, XRC; RC's and XRC's SEND with invalidate; UD's SEND.
+        0x00..=0x0b | 0x20..=0x2b | 0x40..=0x4b | 0xa0..=0xab => Kind::Data(Requests),
+        0x16 | 0x17 | 0xb6 | 0xb7 | 0x64 | 0x65 => Kind::Data(Requests),
+        // READ responses; acknowledgements, those of atomics too.
+        0x0d..=0x10 | 0x4d..=0x50 | 0xad..=0xb0 => Kind::Data(Responses),
+        0x11 | 0x12 | 0x51 | 0x52 | 0xb1 | 0xb2 => Kind::Small(Responses),
+        // READ requests, atomics, RESYNC, FLUSH, ATOMIC WRITE.
+        0x0c | 0x4c | 0xac | 0x13 | 0x14 | 0x53 | 0x54 | 0xb3 | 0xb4 | 0x55 | 0x1c | 0x1d | 0x5c => {
+            Kind::Small(Requests)
         }
+        // InfiniBand's own CNP.
+        0x80 => Kind::Other,
         _ => return Err(Stat::UnknownBth),
     };
-    Ok(if data && qpn > 1 { Kind::Data } else { Kind::Control })
+    Ok(if qpn > 1 { kind } else { Kind::Other })
 }
 
 #[test]
@@ -152,16 +182,16 @@ fn captured_packets_are_what_their_opcode_says() {
             let qpn = u32::from_be_bytes([0, frame[bth + 5], frame[bth + 6], frame[bth + 7]]);
             let roce = classify(&mut Bytes(frame))
                 .unwrap_or_else(|stat| panic!("{name} {number}: {}", stat.label()));
-            assert_eq!(Ok(roce.kind()), expected(frame[bth], qpn), "{name} {number}");
+            assert_eq!(Ok(kind_of(&roce)), expected(frame[bth], qpn), "{name} {number}");
             assert_eq!((roce.l3, roce.v6, roce.bth()), (L3, false, bth), "{name} {number}");
             assert_eq!(
                 (roce.opcode.0, roce.dest_qpn, roce.tos),
                 (frame[bth], qpn, frame[L3 + 1]),
                 "{name} {number}"
             );
-            match roce.kind() {
-                Kind::Data => counted.0 += 1,
-                Kind::Control => counted.1 += 1,
+            match kind_of(&roce) {
+                Kind::Data(_) => counted.0 += 1,
+                Kind::Small(_) | Kind::Other => counted.1 += 1,
                 Kind::Cnp => panic!("{name} {number}: nobody sent CNPs"),
             }
         }
@@ -195,7 +225,7 @@ fn every_field_is_read_at_its_place() {
         let opcode = Opcode::RC_RDMA_WRITE_MIDDLE;
         assert_eq!(roce, Roce { l3, v6, opcode, class: opcode.class(), dest_qpn: QPN, tos: TOS });
         assert_eq!((roce.udp(), roce.bth()), (udp, udp + Udp::LEN));
-        assert_eq!((roce.kind(), roce.dscp(), roce.ecn()), (Kind::Data, 26, Ecn::ECT0));
+        assert_eq!((kind_of(&roce), roce.dscp(), roce.ecn()), (DATA, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };
         assert_eq!(roce.addresses(&frame), Some((src, dst)));
         assert_eq!(roce.receiver(&frame), Some(QpId { addr: dst, qpn: QPN }));
@@ -260,8 +290,8 @@ fn odd_frames_are_counted_under_the_right_name() {
     let no_icrc = &no_icrc[..no_icrc.len() - 1];
 
     let frames = [
-        ("RoCEv2", v4.clone(), Ok(Kind::Data)),
-        ("RoCEv2 over IPv6", v6.clone(), Ok(Kind::Data)),
+        ("RoCEv2", v4.clone(), Ok(DATA)),
+        ("RoCEv2 over IPv6", v6.clone(), Ok(DATA)),
         // Layer 2.
         ("ARP", ethernet(EtherType(0x0806), &[0; 46]), Err(Stat::NotRoce)),
         ("an 802.3 length", ethernet(EtherType(0x0026), &[0; 46]), Err(Stat::NotRoce)),
@@ -288,7 +318,7 @@ fn odd_frames_are_counted_under_the_right_name() {
         ("the last fragment", fragment(0x0010), Err(Stat::Ipv4Fragments)),
         ("the farthest fragment", fragment(0x1fff), Err(Stat::Ipv4Fragments)),
         ("a fragment with options", patched(&options(v4), L3 + 6, &[0x20, 0]), Err(Stat::Ipv4Fragments)),
-        ("may be fragmented but is not", fragment(0), Ok(Kind::Data)),
+        ("may be fragmented but is not", fragment(0), Ok(DATA)),
         // IPv6.
         ("TCP over IPv6", tcp[1].clone(), Err(Stat::NotRoce)),
         ("ICMPv6", patched(v6, L3 + 6, &[58]), Err(Stat::NotRoce)),
@@ -299,11 +329,11 @@ fn odd_frames_are_counted_under_the_right_name() {
         ("DNS", patched(v4, UDP_V4 + 2, &[0, 53]), Err(Stat::NotRoce)),
         ("4791 as source only", patched(v4, UDP_V4, &[0x12, 0xb7, 0xc0, 0]), Err(Stat::NotRoce)),
         ("4791 as source only, IPv6", patched(v6, UDP_V6, &[0x12, 0xb7, 0xc0, 0]), Err(Stat::NotRoce)),
-        ("4791 as source too", patched(v4, UDP_V4, &[0x12, 0xb7]), Ok(Kind::Data)),
-        ("a UDP checksum", patched(v4, UDP_V4 + 6, &[0x12, 0x34]), Ok(Kind::Data)),
+        ("4791 as source too", patched(v4, UDP_V4, &[0x12, 0xb7]), Ok(DATA)),
+        ("a UDP checksum", patched(v4, UDP_V4 + 6, &[0x12, 0x34]), Ok(DATA)),
         // Lengths.
-        ("Ethernet padding", padded(v4), Ok(Kind::Data)),
-        ("Ethernet padding, IPv6", padded(v6), Ok(Kind::Data)),
+        ("Ethernet padding", padded(v4), Ok(DATA)),
+        ("Ethernet padding, IPv6", padded(v6), Ok(DATA)),
         ("IP longer than the frame", cut(v4), Err(Stat::Malformed)),
         ("IP longer than the frame, IPv6", cut(v6), Err(Stat::Malformed)),
         ("UDP longer than IP", udp_len(v4, 1), Err(Stat::Malformed)),
@@ -314,20 +344,20 @@ fn odd_frames_are_counted_under_the_right_name() {
         ("IP longer than UDP", ip_len(&padded(v4), 4), Err(Stat::Malformed)),
         ("IP shorter than UDP", ip_len(v4, -4), Err(Stat::Malformed)),
         ("IP shorter than its header", patched(v4, L3 + 2, &[0, 19]), Err(Stat::Malformed)),
-        ("both shorter than the frame", udp_len(&ip_len(v4, -8), -8), Ok(Kind::Data)),
+        ("both shorter than the frame", udp_len(&ip_len(v4, -8), -8), Ok(DATA)),
         ("UDP of length 0", patched(v4, UDP_V4 + 4, &[0, 0]), Err(Stat::Malformed)),
         ("a BTH and three bytes", over_v4(no_icrc), Err(Stat::Malformed)),
         // BTH.
         ("header version 1", patched(v4, UDP_V4 + 9, &[0x01]), Err(Stat::UnknownBth)),
         ("header version 15, IPv6", patched(v6, UDP_V6 + 9, &[0x0f]), Err(Stat::UnknownBth)),
-        ("every other flag", patched(v4, UDP_V4 + 9, &[0xf0]), Ok(Kind::Data)),
+        ("every other flag", patched(v4, UDP_V4 + 9, &[0xf0]), Ok(DATA)),
         ("an opcode of a manufacturer", patched(v4, UDP_V4 + 8, &[0xe0]), Err(Stat::UnknownBth)),
         ("an opcode not assigned", patched(v6, UDP_V6 + 8, &[0x15]), Err(Stat::UnknownBth)),
-        ("an acknowledgement", patched(v4, UDP_V4 + 8, &[0x11]), Ok(Kind::Control)),
+        ("an acknowledgement", patched(v4, UDP_V4 + 8, &[0x11]), Ok(Kind::Small(Stream::Responses))),
         ("a CNP", over_v4(&segment(Opcode::CNP, QPN, &[0; 16])), Ok(Kind::Cnp)),
-        ("QP 0", patched(v4, UDP_V4 + 13, &[0, 0, 0]), Ok(Kind::Control)),
-        ("QP 1", patched(v6, UDP_V6 + 13, &[0, 0, 1]), Ok(Kind::Control)),
-        ("QP 2", patched(v4, UDP_V4 + 13, &[0, 0, 2]), Ok(Kind::Data)),
+        ("QP 0", patched(v4, UDP_V4 + 13, &[0, 0, 0]), Ok(Kind::Other)),
+        ("QP 1", patched(v6, UDP_V6 + 13, &[0, 0, 1]), Ok(Kind::Other)),
+        ("QP 2", patched(v4, UDP_V4 + 13, &[0, 0, 2]), Ok(DATA)),
     ];
     for (name, frame, expected) in frames {
         assert_eq!(kind(&frame), expected, "{name}");

@@ -132,7 +132,7 @@ pub struct EdtFlow {
     ns_per_byte_q24: u64,
 }
 
-dcqcn_common::entries!(EdtFlow);
+dcqcn_common::entries!(EdtFlow: QpId);
 
 /// The minimal pacer's flows, looked up as the data plane's are.
 #[map]

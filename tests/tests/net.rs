@@ -407,7 +407,7 @@ fn the_root_qdisc_comes_back_as_it_was() -> Result<()> {
         }
         let show = || pair.tc("-j -d qdisc show dev near0");
         let before = show()?;
-        let saved = netlink.save_root(ifindex)?;
+        let saved = netlink.save_qdisc(ifindex, Handle::ROOT)?;
         assert_eq!(saved.is_default(), setup.is_none());
         assert_eq!(show()?, before, "saving changes nothing");
         // What was saved survives being written down, as it does between two runs of the controller.
@@ -415,13 +415,13 @@ fn the_root_qdisc_comes_back_as_it_was() -> Result<()> {
         netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
         netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;
         netlink.set_tx_queue_len(ifindex, 5)?;
-        netlink.restore_root(ifindex, &saved)?;
+        netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "{saved}");
         assert_eq!(netlink.link("near0")?.tx_queue_len, saved.tx_queue_len);
         pair.send(3, 100)?;
         let seen = |stats: Stats| (stats.packets, stats.backlog_packets);
         let sent = seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?);
-        netlink.restore_root(ifindex, &saved)?;
+        netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "restoring twice is harmless");
         assert_eq!(seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?), sent, "what is there is left running");
         assert!(setup.is_none() || sent.0 >= 3, "{sent:?}");
@@ -437,7 +437,7 @@ fn what_could_not_come_back_is_refused() -> Result<()> {
     let pair = Pair::new("refuse")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     let refusal = || -> Result<String> {
-        let error = netlink.save_root(ifindex).err().context("saved")?;
+        let error = netlink.save_qdisc(ifindex, Handle::ROOT).err().context("saved")?;
         ensure!(matches!(error, Error::NotRestorable { .. }), "{error}");
         Ok(error.to_string())
     };

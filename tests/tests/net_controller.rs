@@ -110,13 +110,14 @@ fn an_address_that_is_not_there_yet_is_waited_for() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("address")?;
+    // A namespace that never had an address takes any for its own.
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
     let mut daemon = Daemon::start(&pair.a, &file)?;
     daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
     daemon.says(&["metrics cannot be served there; tried again"])?;
     pair.a.add_v4("a0", 1, 24)?;
     daemon.says(&["serving metrics", "10.0.0.1:9310"])?;
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     assert!(get(&pair.a, "10.0.0.1:9310", "/readyz")?.starts_with("HTTP/1.1 200"));
     let metrics = get(&pair.a, "10.0.0.1:9310", "/metrics")?;
     for line in [
@@ -131,13 +132,11 @@ fn an_address_that_is_not_there_yet_is_waited_for() -> Result<()> {
     daemon.write(&file.replace("10.0.0.1", "0.0.0.0"))?;
     daemon.says(&["serving metrics", "0.0.0.0:9310"])?;
     assert!(get(&pair.a, "127.0.0.1:9310", "/healthz")?.starts_with("HTTP/1.1 200"));
-    // What cannot be served is told: an interface that somebody else has.
     daemon
         .write(&format!("{file}[[interface]]\nname = 'nosuch'\n").replace("flows = 1024", "flows = 2048"))?;
     daemon.says(&["refused", "flows = 1024, which cannot become 2048"])?;
     let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
     assert!(metrics.contains("dcqcn_config_last_reload_successful 0\n"), "{metrics}");
-    // Detached behind its back: not ready until that is noticed, or told of.
     daemon.end()
 }
 

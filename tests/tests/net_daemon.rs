@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use dcqcn_common::events::Table;
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::layout::{DEFAULT_FLOWS, LAYOUT_VERSION, RpFlow};
 use dcqcn_common::params::Params;
@@ -310,10 +310,9 @@ fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
 
 fn flow(host: &Host) -> Result<RpFlow> {
     let maps = host.attachment("a0")?.maps;
-    let id = QpId {
-        addr: dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(2)),
-        qpn: Roce::default().dest_qpn,
-    };
+    let at = |host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host));
+    let Roce { src, dst, dest_qpn, .. } = Roce::default();
+    let id = FlowId { src: at(src), receiver: QpId { addr: at(dst), qpn: dest_qpn } };
     maps.rp_find(&maps.params()?, &id)?.context("no such flow")
 }
 
@@ -477,7 +476,7 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
     let (socket, peer) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let flows = || -> Result<Vec<u32>> {
         let maps = pair.a.attachment("a0")?.maps;
-        let mut qpns = maps.rp_flows().map(|flow| Ok(flow?.2.id.qpn)).collect::<Result<Vec<u32>>>()?;
+        let mut qpns = maps.rp_flows().map(|flow| Ok(flow?.2.id.receiver.qpn)).collect::<Result<Vec<u32>>>()?;
         qpns.sort_unstable();
         Ok(qpns)
     };

@@ -3,6 +3,7 @@
 //! Gaps cost no loops: a run of increase events has a closed form in integers, the same to the last bit as one step per
 //! event.
 
+use super::debt::{Climb, Debt};
 use super::{RateMachine, RpParams};
 
 /// Most steps one run of increase events takes, however long it is.
@@ -69,10 +70,11 @@ impl RateMachine {
         }
     }
 
-    /// Takes as many of `left` events (not 0) of one counter in a row as have one closed form, and returns how many.
+    /// Takes as many of `left` events (not 0) of one counter in a row as have one closed form, and returns how many. The
+    /// timer's pay `debt` at the rates up to the last of them.
     #[inline(always)]
-    pub(super) fn increase(&mut self, p: &RpParams, source: Source, left: u64) -> u64 {
-        let taken = self.leap(p, &self.phase(p, source, left), left);
+    pub(super) fn increase(&mut self, p: &RpParams, source: Source, left: u64, debt: &mut Debt) -> u64 {
+        let taken = self.leap(p, &self.phase(p, source, left), left, debt);
         let stages = taken.min(u32::MAX as u64) as u32;
         match source {
             Source::Timer => self.time_stage = self.time_stage.saturating_add(stages),
@@ -87,21 +89,25 @@ impl RateMachine {
     /// and with e = d − (step − 2 growth), which follows the line that d tends to, e ← e / 2, rounded down. So after n
     /// events e has been shifted right by n, exactly.
     #[inline(always)]
-    fn leap(&mut self, p: &RpParams, phase: &Phase, left: u64) -> u64 {
+    fn leap(&mut self, p: &RpParams, phase: &Phase, left: u64, debt: &mut Debt) -> u64 {
         let Phase { step_bps, growth_bps, factor, events } = *phase;
         let room_bps = p.line_rate_bps.saturating_sub(self.target_bps);
         let lag_bps = self.target_bps.wrapping_sub(self.rate_bps) as i64;
-        if room_bps == 0 {
-            // At the cap all events are alike.
-            self.rate_bps = self.target_bps.wrapping_sub(halved(lag_bps, left) as u64);
+        // At the cap all events are alike.
+        let is_at_cap = room_bps == 0;
+        if is_at_cap && lag_bps == 0 {
             return left;
         }
+        // Events up to where a debt is paid from come in a run of their own.
+        let pays = self.next_increase_ns > debt.from_ns;
+        debt.pay(self.rate_bps, self.next_increase_ns);
         let below_cap = match (2 * room_bps).checked_div(growth_bps) {
             Some(twice_room) => growing_events(twice_room, factor),
             // In fast recovery the target stays, and so below the cap.
             None => room_bps.checked_div(step_bps).unwrap_or(events),
         };
-        let taken = events.min(below_cap);
+        let (taken, step_bps, growth_bps) =
+            if is_at_cap { (left, 0, 0) } else { (events.min(below_cap), step_bps, growth_bps) };
         if taken == 0 {
             // The cap cuts this step short.
             self.target_bps = p.line_rate_bps;
@@ -114,10 +120,20 @@ impl RateMachine {
         let climb_bps =
             taken.wrapping_mul(step_bps) + growth_taken_bps.wrapping_mul(taken.wrapping_sub(1)) / 2;
         let tends_to_bps = step_bps.wrapping_sub(growth_bps.wrapping_mul(2)) as i64;
-        let off_bps = halved(lag_bps.wrapping_sub(tends_to_bps), taken);
-        let lag_bps = tends_to_bps.wrapping_add(growth_taken_bps as i64).wrapping_add(off_bps);
+        let off_bps = lag_bps.wrapping_sub(tends_to_bps);
+        let lag_bps = tends_to_bps.wrapping_add(growth_taken_bps as i64).wrapping_add(halved(off_bps, taken));
+        let climb = Climb {
+            base_bps: self.target_bps.wrapping_sub(tends_to_bps as u64),
+            slope_bps: step_bps.wrapping_sub(growth_bps),
+            growth_bps,
+            off_bps,
+        };
         self.target_bps += climb_bps;
         self.rate_bps = self.target_bps.wrapping_sub(lag_bps as u64);
+        // The last of these rates is in force for longer than a period, perhaps.
+        if pays {
+            debt.pay_climb(&climb, taken.wrapping_sub(1), p.time_reset_ns, self.target_bps);
+        }
         taken
     }
 }
@@ -171,10 +187,10 @@ mod tests {
 
     /// `events` increase events of one counter, in at most [`MAX_STEPS`] steps.
     fn run(m: &mut RateMachine, p: &RpParams, source: Source, events: u64) {
-        let mut left = events;
+        let (mut left, mut none) = (events, Debt::NONE);
         for _ in 0..MAX_STEPS {
             if left != 0 {
-                left -= m.increase(p, source, left);
+                left -= m.increase(p, source, left, &mut none);
             }
         }
         assert_eq!(left, 0, "{m:?} {p:?}");

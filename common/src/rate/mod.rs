@@ -14,10 +14,12 @@
 //! rate reaches its target after at most 40 halvings of the difference instead of staying one below it.
 
 mod alpha;
+mod debt;
 mod increase;
 mod params;
 
 pub use alpha::{COARSE_STEPS, CoarseDecay, DECAYS};
+pub use debt::Debt;
 pub use increase::MAX_STEPS;
 use increase::Source;
 pub use params::RpParams;
@@ -96,6 +98,14 @@ impl RateMachine {
     /// run. There is at most one cut, as only a CNP, to which the machine is advanced, makes another one due.
     #[inline(always)]
     pub fn advance(&mut self, p: &RpParams, now_ns: u64) {
+        let mut none = Debt::NONE;
+        self.advance_paying(p, now_ns, &mut none);
+    }
+
+    /// As [`RateMachine::advance`], and `debt` is paid at each rate until the last change; at the rate that is then in force
+    /// it has still to be paid.
+    #[inline(always)]
+    pub fn advance_paying(&mut self, p: &RpParams, now_ns: u64, debt: &mut Debt) {
         if self.active == 0 {
             self.rate_bps = p.line_rate_bps;
             self.target_bps = p.line_rate_bps;
@@ -113,10 +123,13 @@ impl RateMachine {
         for _ in 0..2 {
             let cuts = p.cut_period_ns != 0 && self.pending & CUT != 0 && self.cut_check_ns <= now_ns;
             // A cut restarts the timer, one that expires at the same instant too.
-            self.run_timer(p, if cuts { self.cut_check_ns.saturating_sub(1) } else { now_ns });
+            self.run_timer(p, if cuts { self.cut_check_ns.saturating_sub(1) } else { now_ns }, debt);
             if !cuts {
                 return;
             }
+            debt.pay(self.rate_bps, self.cut_check_ns);
+            // The compiler would have the address of each table of alpha ready for both rounds, on a stack of 512 bytes.
+            let p = core::hint::black_box(p);
             self.cut(p, self.cut_check_ns, self.alpha_q31(p, self.cut_check_ns));
             forget(self);
         }
@@ -124,15 +137,18 @@ impl RateMachine {
 
     /// The increase timer up to and including `until_ns`.
     #[inline(always)]
-    fn run_timer(&mut self, p: &RpParams, until_ns: u64) {
-        for _ in 0..MAX_STEPS {
-            let Some(late_ns) = until_ns.checked_sub(self.next_increase_ns) else {
+    fn run_timer(&mut self, p: &RpParams, until_ns: u64, debt: &mut Debt) {
+        // One step more than a run has: what a debt is paid from may lie within it.
+        for _ in 0..MAX_STEPS + 1 {
+            let first_ns = self.next_increase_ns;
+            let until_ns = if first_ns <= debt.from_ns { until_ns.min(debt.from_ns) } else { until_ns };
+            let Some(late_ns) = until_ns.checked_sub(first_ns) else {
                 return;
             };
             let Some(periods) = late_ns.checked_div(p.time_reset_ns) else {
                 return;
             };
-            let taken = self.increase(p, Source::Timer, periods + 1);
+            let taken = self.increase(p, Source::Timer, periods + 1, debt);
             self.next_increase_ns = self.next_increase_ns.wrapping_add(taken.wrapping_mul(p.time_reset_ns));
             forget(self);
         }
@@ -146,11 +162,13 @@ impl RateMachine {
             return;
         }
         self.bytes += bytes;
+        // What is owed is paid in time, and none goes by here.
+        let mut none = Debt::NONE;
         for _ in 0..MAX_STEPS {
             if self.bytes < p.byte_reset_bytes {
                 return;
             }
-            let taken = self.increase(p, Source::Bytes, self.bytes / p.byte_reset_bytes);
+            let taken = self.increase(p, Source::Bytes, self.bytes / p.byte_reset_bytes, &mut none);
             self.bytes = self.bytes.wrapping_sub(taken.wrapping_mul(p.byte_reset_bytes));
             forget(self);
         }

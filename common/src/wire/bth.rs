@@ -356,14 +356,33 @@ mod ops {
 pub enum Class {
     /// A message's payload in an unreliable datagram: a DETH names the sender.
     Datagram,
-    /// A message's payload.
+    /// A message's payload, from the requester: SEND, WRITE.
     Data,
-    /// Assigned, and none of the others.
+    /// A message's payload, from the responder: READ response.
+    ReadResponse,
+    /// Whatever else a responder sends: ACK, NAK, atomic ACK.
+    Acknowledge,
+    /// Whatever else a requester sends: READ request, atomics, FLUSH, ATOMIC WRITE, RESYNC.
+    Request,
+    /// Assigned, and none of the others: InfiniBand's own CNP.
     Other,
     /// A RoCEv2 congestion notification.
     Cnp,
     /// Not assigned.
     Unknown,
+}
+
+/// Who sends a packet, and so which sequence of packets it has its place in.
+///
+/// A queue pair has two (IBTA vol. 1, 9.7.2): what it asks counts in its own PSNs, what it answers in the other end's. The
+/// receiver takes each in order, and has everything after a gap sent again.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Of the requester: SEND, WRITE, READ requests, atomics, FLUSH, ATOMIC WRITE.
+    Requests = 0,
+    /// Of the responder: READ responses, ACKs, atomic ACKs.
+    Responses = 1,
 }
 
 impl Class {
@@ -373,19 +392,52 @@ impl Class {
         let mut code = 0;
         while code < all.len() {
             let opcode = Opcode(code as u8);
-            if opcode.has_deth() && !opcode.has_rdeth() {
-                all[code] = Self::Datagram;
-            } else if opcode.is_data() {
-                all[code] = Self::Data;
+            all[code] = if !opcode.is_known() {
+                Self::Unknown
             } else if opcode.is_cnp() {
-                all[code] = Self::Cnp;
-            } else if opcode.is_known() {
-                all[code] = Self::Other;
-            }
+                Self::Cnp
+            } else if opcode.is_of(Transport::Cnp) {
+                Self::Other
+            } else if opcode.has_deth() && !opcode.has_rdeth() {
+                Self::Datagram
+            } else if opcode.is_read_response() {
+                Self::ReadResponse
+            } else if opcode.is_data() {
+                Self::Data
+            } else if opcode.is_response() {
+                Self::Acknowledge
+            } else {
+                Self::Request
+            };
             code += 1;
         }
         all
     };
+
+    /// Whether it carries a message's payload: that congests, is answered by CNPs, and is what a flow's rate is for.
+    #[inline(always)]
+    #[must_use]
+    pub const fn congests(self) -> bool {
+        self as u8 <= Self::ReadResponse as u8
+    }
+
+    /// Whether it has a place among the packets of its queue pair, which it must keep.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_sequenced(self) -> bool {
+        self as u8 <= Self::Request as u8
+    }
+
+    /// Whose sequence it is in, if it is in one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn stream(self) -> Stream {
+        if self as u8 == Self::ReadResponse as u8 || self as u8 == Self::Acknowledge as u8 {
+            Stream::Responses
+        } else {
+            Stream::Requests
+        }
+    }
 }
 
 impl Opcode {
@@ -424,8 +476,9 @@ impl Opcode {
 
     /// Whether the packet carries a message's payload: SEND, WRITE or READ response, of any transport.
     ///
-    /// These are the packets that cause CNPs and are paced. Requests for atomics are not counted among them: they
-    /// are a fixed 28 bytes that never build a queue. Neither are READ requests, whose payload flows the other way.
+    /// These are the packets that cause CNPs and whose rate is limited. Requests for atomics are not counted among them:
+    /// they are a fixed 28 bytes that never build a queue. Neither are READ requests, whose payload flows the other way.
+    /// (What is not counted keeps its place all the same: [`Class::is_sequenced`].)
     #[inline(always)]
     pub const fn is_data(self) -> bool {
         self.is_transport_op(ops::DATA)

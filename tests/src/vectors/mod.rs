@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
 use dcqcn_lab::engine::{Engine, Hook, Meta, Outcome, State, Verdict};
 use dcqcn_params::{Assignment, Settings};
@@ -31,6 +31,9 @@ pub struct Vector {
     pub about: String,
     /// Changes to the defaults, as `dcqcn set` takes them.
     pub settings: Vec<String>,
+    /// Whether departure times are kept, as `attach --pacer fq` has it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub paces: bool,
     /// Where queues are counted in packets, the size that stands for one, bytes. All thresholds are multiples of it.
     pub packet_bytes: u64,
     /// Who is at the other end of whom.
@@ -75,6 +78,9 @@ pub struct Step {
     /// The CNP sent beside it, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cnp: Option<String>,
+    /// When it leaves, if it has to wait; nanoseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub departure_ns: u64,
     /// What is counted, by name.
     pub counters: BTreeMap<String, u64>,
     /// The flow of the reaction point that the packet belongs to, after it.
@@ -117,6 +123,10 @@ pub struct Flow {
     pub bytes: u64,
 }
 
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
 fn is_zero(value: &u64) -> bool {
     *value == 0
 }
@@ -135,7 +145,11 @@ impl Vector {
     pub fn config(&self) -> Result<Config> {
         let changes = self.settings.iter().map(|setting| setting.parse::<Assignment>());
         let settings = Settings { changes: changes.collect::<Result<_, _>>()?, ..Settings::default() };
-        Ok(settings.config(None)?)
+        let mut config = settings.config(None)?;
+        if self.paces {
+            config.scalars.pacer = PACER_FQ;
+        }
+        Ok(config)
     }
 
     /// Runs it through an engine that has its configuration, and says how the engine differs from it.
@@ -200,7 +214,9 @@ impl Step {
         }
         let packet = bytes(&self.packet)?;
         let meta = Meta { ingress_ifindex: u32::from(hook != Hook::Egress), ..Meta::default() };
-        let Outcome { verdict, packet: left, emitted, .. } = engine.process(hook, now_ns, &packet, &meta)?;
+        let Outcome { verdict, packet: left, departure_ns, emitted, .. } =
+            engine.process(hook, now_ns, &packet, &meta)?;
+        self.departure_ns = departure_ns;
         self.out = match verdict {
             Verdict::Drop => Output::Dropped,
             _ if left == packet => Output::Same,
@@ -223,11 +239,12 @@ impl Step {
 fn flow(state: &State, now_ns: u64) -> Option<Flow> {
     let mut flows = state.rp.iter().flat_map(|set| &set.ways);
     let flow = flows.find(|flow| flow.last_seen_ns == now_ns || flow.last_cnp_ns == now_ns && now_ns != 0)?;
-    let words = flow.id.addr.map(u32::to_ne_bytes).concat();
+    let receiver = flow.id.receiver;
+    let words = receiver.addr.map(u32::to_ne_bytes).concat();
     let addr = <[u8; 16]>::try_from(words.as_slice()).ok()?;
     Some(Flow {
         addr: addr.into(),
-        qpn: flow.id.qpn,
+        qpn: receiver.qpn,
         rate_bps: flow.machine.rate_bps,
         target_bps: flow.machine.target_bps,
         alpha_at_epoch_q31: flow.machine.alpha_at_epoch_q31,
@@ -277,9 +294,12 @@ impl Vector {
     /// It is no JSON.
     pub fn file(&self) -> Result<String> {
         let mut text = String::from("{\n");
-        let Self { about, settings, packet_bytes, pairs, steps, classes } = self;
+        let Self { about, settings, paces, packet_bytes, pairs, steps, classes } = self;
         writeln!(text, "\"about\": {},", serde_json::to_string(about)?)?;
         writeln!(text, "\"settings\": {},", serde_json::to_string(settings)?)?;
+        if *paces {
+            writeln!(text, "\"paces\": true,")?;
+        }
         writeln!(text, "\"packet_bytes\": {packet_bytes},")?;
         writeln!(text, "\"pairs\": {},", serde_json::to_string(pairs)?)?;
         let steps = steps.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;

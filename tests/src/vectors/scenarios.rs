@@ -39,6 +39,8 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
         ("rate-gaps", rate_gaps()),
         ("rate-hyper", rate_hyper()),
         ("rate-live", rate_line()),
+        ("order", order()),
+        ("gap", gap()),
     ]
 }
 
@@ -46,6 +48,7 @@ fn vector(about: &str, settings: &[&str], steps: Vec<Step>) -> Vector {
     Vector {
         about: about.to_owned(),
         settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+        paces: false,
         packet_bytes: PACKET_BYTES,
         pairs: Vec::new(),
         steps,
@@ -58,6 +61,7 @@ fn step(hook: &str, now_us: u64, packet: &[u8]) -> Step {
         about: String::new(),
         hook: hook.to_owned(),
         now_us,
+        departure_ns: 0,
         depth_packets: 0,
         packet: hex(packet),
         out: Output::Same,
@@ -507,4 +511,79 @@ fn rate_line() -> Vector {
         ],
     );
     vector("A slow link: floors, gentle cuts, another gain.", &settings, course.steps)
+}
+
+/// A reaction point that paces.
+const PACES: &[&str] = &[
+    "np_enable=off",
+    "pacing_credit=0",
+    "rpg_hai_rate=200mbit",
+    "rate_reduce_monitor_period=0",
+    "wire_overhead=0",
+    "link_rate=1gbit",
+];
+
+fn order() -> Vector {
+    use Opcode as Op;
+    let mut course = Course::new();
+    // Known, and cut to its floor of 10 Mb/s.
+    course.send(0);
+    for _ in 0..16 {
+        course.cnp(50);
+    }
+    let requests = [
+        Op::RC_RDMA_WRITE_ONLY,
+        Op::RC_RDMA_WRITE_FIRST,
+        Op::RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
+        Op::RC_RDMA_READ_REQUEST,
+        Op::RC_SEND_ONLY,
+        Op::RC_COMPARE_SWAP,
+        Op::RC_FETCH_ADD,
+        Op::RC_FLUSH,
+        Op::RC_ATOMIC_WRITE,
+        Op::RC_SEND_ONLY_WITH_INVALIDATE,
+        // Nothing of the other sequence waits yet.
+        Op::RC_ACKNOWLEDGE,
+        Op::RC_ATOMIC_ACKNOWLEDGE,
+        Op::RC_RDMA_READ_RESPONSE_FIRST,
+        Op::RC_RDMA_READ_RESPONSE_LAST,
+        Op::RC_ACKNOWLEDGE,
+        Op::RC_ATOMIC_ACKNOWLEDGE,
+        Op::RC_RDMA_READ_REQUEST,
+    ];
+    for round in 0..3 {
+        for opcode in requests {
+            course.roce.opcode = opcode;
+            course.send(round);
+        }
+        course.cnp(7);
+    }
+    // A flow that is not known has nothing that waits.
+    course.roce = Roce { dest_qpn: 0x99, opcode: Op::RC_ACKNOWLEDGE, ..short() };
+    course.send(1);
+    course.roce.opcode = Op::RC_RDMA_READ_REQUEST;
+    course.send(1);
+    // Management waits for nobody.
+    course.roce = Roce { dest_qpn: QP_GSI, opcode: Op::UD_SEND_ONLY, ..short() };
+    course.send(1);
+    let vector = vector("Everything of a queue pair in its order, at 10 Mb/s.", PACES, course.steps);
+    Vector { paces: true, ..vector }
+}
+
+fn gap() -> Vector {
+    let mut course = Course::new();
+    course.roce.payload = 960;
+    course.send(0);
+    for _ in 0..16 {
+        course.cnp(50);
+    }
+    course.send(10).send(10).send(1_000);
+    for gap_us in [0, 1, 50, 200, 400, 700, 30, 10, 5] {
+        course.send(gap_us).send(gap_us / 2).cnp(gap_us);
+    }
+    for gap_us in [55, 110, 275, 1, 2_000, 20, 3, 300, 5_000, 40] {
+        course.send(gap_us).send(0).send(gap_us / 3).cnp(gap_us / 5).cnp(gap_us / 7).send(1);
+    }
+    let vector = vector("The gap behind a packet is paid at the rate in force.", PACES, course.steps);
+    Vector { paces: true, ..vector }
 }

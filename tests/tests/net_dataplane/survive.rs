@@ -11,6 +11,7 @@ use aya::programs::XdpMode;
 use dcqcn_common::layout::Mode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::netns::current_cookie;
 use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice};
 use dcqcn_plane::attach::{self, Error, Request};
@@ -38,9 +39,9 @@ struct State {
 
 impl State {
     fn of(host: &Host) -> Result<Self> {
-        let namespace = host.netns.inode()?;
+        let namespace = host.run(current_cookie)??;
         let mut files = Vec::new();
-        for dir in [format!("{ROOT}/bpf/{namespace}"), format!("{ROOT}/{namespace}")] {
+        for dir in [format!("{ROOT}/bpf/ns-{namespace}"), format!("{ROOT}/ns-{namespace}")] {
             walk(Path::new(&dir), &mut files)?;
         }
         Ok(Self {
@@ -181,7 +182,7 @@ fn detaching_puts_everything_back() -> Result<()> {
     }
     let pair = Pair::new("back")?;
     let index = pair.a.index("a0")?;
-    let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
+    let tbf = QdiscSpec::Tbf { rate_bps: 1_000_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     for root in [None, Some(tbf)] {
         if let Some(root) = &root {
             pair.a.netlink()?.replace_root(index, Handle::new(7, 0), root)?;

@@ -66,11 +66,16 @@ pub(super) fn turn_segmentation_off(
 
 /// The number of ethtool's family; `None` before Linux 5.6.
 fn family(netlink: &Netlink) -> Result<Option<u16>> {
+    if let Some(known) = netlink.ethtool_family.get() {
+        return Ok(known);
+    }
     let family = netlink.get(Subsystem::Generic, CONTROL_FAMILY, 0, |request| {
         request.raw(&CTRL_CMD_GETFAMILY);
         request.attribute(CTRL_ATTR_FAMILY_NAME, b"ethtool\0");
     })?;
-    Ok(first(family).and_then(|attributes| u16_at(attribute(&attributes, CTRL_ATTR_FAMILY_ID)?, 0)))
+    let family = first(family).and_then(|attributes| u16_at(attribute(&attributes, CTRL_ATTR_FAMILY_ID)?, 0));
+    netlink.ethtool_family.set(Some(family));
+    Ok(family)
 }
 
 /// Speed of the interface in bits per second; `None` if the driver or the kernel cannot tell.

@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 
 use libc::{
     IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TXQLEN,
+    IFLA_XDP,
 };
 use libc::{RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
@@ -25,6 +26,11 @@ use super::wire::{Encoder, attribute, string, u32_at};
 
 /// Bytes of `struct ifinfomsg`.
 const IFINFOMSG_LEN: usize = 16;
+/// Attributes of `IFLA_XDP` that hold the number of a program, and where that runs (include/uapi/linux/if_link.h).
+const XDP_PROGRAMS: [(u16, &str); 3] = [(5, "driver"), (6, "skb"), (7, "offload")];
+/// The program, where there is only one, and where it runs (`XDP_ATTACHED_*`).
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_PROG_ID: u16 = 4;
 /// How alike two names must be, from 0 to 1, for one to be offered as what the user meant.
 const SIMILAR: f64 = 0.5;
 
@@ -50,8 +56,9 @@ pub struct Link {
     pub master: Option<u32>,
     /// Packets the driver's queue may hold, used by some queueing disciplines as their default limit.
     pub tx_queue_len: u32,
-    /// Speed the driver reports, in bits per second; `None` if it reports none. Software interfaces make
-    /// theirs up: see [`Link::is_virtual`].
+    /// Speed the driver reports, in bits per second; `None` if it reports none, or if the interface is one of a list
+    /// ([`Netlink::links`]): each driver would have to be asked. Software interfaces make theirs up: see
+    /// [`Link::is_virtual`].
     pub speed_bps: Option<u64>,
 }
 
@@ -62,6 +69,15 @@ impl Link {
     pub fn is_virtual(&self) -> bool {
         self.kind.is_some()
     }
+}
+
+/// An XDP program on an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XdpProgram {
+    /// Where it runs: `driver`, `skb` or `offload`.
+    pub mode: &'static str,
+    /// Its number.
+    pub id: u32,
 }
 
 /// One end of a veth pair to be made.
@@ -103,7 +119,7 @@ impl Netlink {
             .map_err(|refusal| refused("look up", format!("interface {ifindex}"), refusal))
     }
 
-    /// All interfaces of the namespace, by index.
+    /// All interfaces of the namespace, by index; without their speeds.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -111,9 +127,22 @@ impl Netlink {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
             .map_err(|refusal| refused("list", "all interfaces", refusal))?;
-        let mut links = bodies.iter().map(|body| self.describe(body)).collect::<Result<Vec<_>>>()?;
+        let mut links = bodies.iter().map(|body| describe(body)).collect::<Result<Vec<_>>>()?;
         links.sort_unstable_by_key(|link| link.index);
         Ok(links)
+    }
+
+    /// The XDP programs on the interface: none, or one for each place where they run.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn xdp_programs(&self, ifindex: u32) -> Result<Vec<XdpProgram>> {
+        let message = LinkUnspec::new_with_index(ifindex).build();
+        let bodies = self
+            .get(Subsystem::Route, RTM_GETLINK, 0, |request| emit(request, &message))?
+            .map_err(|refusal| refused("look up", format!("interface {ifindex}"), refusal))?;
+        let attributes = bodies.first().and_then(|body| body.get(IFINFOMSG_LEN..)).unwrap_or_default();
+        Ok(xdp_programs(attribute(attributes, IFLA_XDP).unwrap_or_default()))
     }
 
     /// Makes a veth pair. Both ends are down.
@@ -244,34 +273,20 @@ impl Netlink {
 
     fn get_link(&self, message: &LinkMessage) -> Result<std::result::Result<Link, Refusal>> {
         let answer = self.get(Subsystem::Route, RTM_GETLINK, 0, |request| emit(request, message))?;
-        answer
-            .map(|bodies| self.describe(bodies.first().map(Vec::as_slice).unwrap_or_default()))
-            .map_or_else(|refusal| Ok(Err(refusal)), |link| link.map(Ok))
+        let bodies = match answer {
+            Ok(bodies) => bodies,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let link = describe(bodies.first().map(Vec::as_slice).unwrap_or_default())?;
+        Ok(Ok(Link { speed_bps: self.speed_bps(link.index)?, ..link }))
     }
 
-    /// Reads the few attributes of interest and passes over the many others, whatever a newer kernel adds.
-    fn describe(&self, body: &[u8]) -> Result<Link> {
-        // struct ifinfomsg: family, padding, type (16), index, flags, change
-        let (Some(index), Some(flags), Some(attributes)) =
-            (u32_at(body, 4), u32_at(body, 8), body.get(IFINFOMSG_LEN..))
-        else {
-            return Err(Error::Decode { what: "an interface", detail: format!("{} bytes only", body.len()) });
-        };
-        let number = |kind| u32_at(attribute(attributes, kind)?, 0);
-        Ok(Link {
-            index,
-            name: attribute(attributes, IFLA_IFNAME).map(string).unwrap_or_default(),
-            mac: attribute(attributes, IFLA_ADDRESS).and_then(|address| address.try_into().ok()),
-            mtu: number(IFLA_MTU).unwrap_or_default(),
-            kind: attribute(attributes, IFLA_LINKINFO)
-                .and_then(|info| attribute(info, IFLA_INFO_KIND))
-                .map(string),
-            up: LinkFlags::from_bits_retain(flags).contains(LinkFlags::Up),
-            peer: number(IFLA_LINK),
-            master: number(IFLA_MASTER),
-            tx_queue_len: number(IFLA_TXQLEN).unwrap_or_default(),
-            speed_bps: ethtool::speed_bps(self, index)?,
-        })
+    /// Speed that the driver of an interface reports, in bits per second; `None` if it or the kernel cannot tell.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn speed_bps(&self, ifindex: u32) -> Result<Option<u64>> {
+        ethtool::speed_bps(self, ifindex)
     }
 }
 
@@ -331,6 +346,45 @@ fn emit(request: &mut Encoder, message: &impl Emitable) {
 
 fn refused(operation: impl Into<String>, subject: impl Into<String>, refusal: Refusal) -> Error {
     Error::Refused { operation: operation.into(), subject: subject.into(), refusal }
+}
+
+/// Reads the few attributes of interest and passes over the many others, whatever a newer kernel adds.
+fn describe(body: &[u8]) -> Result<Link> {
+    // struct ifinfomsg: family, padding, type (16), index, flags, change
+    let (Some(index), Some(flags), Some(attributes)) =
+        (u32_at(body, 4), u32_at(body, 8), body.get(IFINFOMSG_LEN..))
+    else {
+        return Err(Error::Decode { what: "an interface", detail: format!("{} bytes only", body.len()) });
+    };
+    let number = |kind| u32_at(attribute(attributes, kind)?, 0);
+    Ok(Link {
+        index,
+        name: attribute(attributes, IFLA_IFNAME).map(string).unwrap_or_default(),
+        mac: attribute(attributes, IFLA_ADDRESS).and_then(|address| address.try_into().ok()),
+        mtu: number(IFLA_MTU).unwrap_or_default(),
+        kind: attribute(attributes, IFLA_LINKINFO)
+            .and_then(|info| attribute(info, IFLA_INFO_KIND))
+            .map(string),
+        up: LinkFlags::from_bits_retain(flags).contains(LinkFlags::Up),
+        peer: number(IFLA_LINK),
+        master: number(IFLA_MASTER),
+        tx_queue_len: number(IFLA_TXQLEN).unwrap_or_default(),
+        speed_bps: None,
+    })
+}
+
+/// The programs in the value of `IFLA_XDP`.
+fn xdp_programs(value: &[u8]) -> Vec<XdpProgram> {
+    let id = |kind| u32_at(attribute(value, kind)?, 0);
+    let several = XDP_PROGRAMS.iter().filter_map(|&(kind, mode)| Some(XdpProgram { mode, id: id(kind)? }));
+    let mut programs: Vec<_> = several.collect();
+    if let (true, Some(id), Some([place])) =
+        (programs.is_empty(), id(IFLA_XDP_PROG_ID), attribute(value, IFLA_XDP_ATTACHED))
+    {
+        let mode = ["none", "driver", "skb", "offload"].get(usize::from(*place)).copied().unwrap_or("none");
+        programs.push(XdpProgram { mode, id });
+    }
+    programs
 }
 
 /// The name most like `name`, if one is similar at all.

@@ -35,6 +35,8 @@ pub struct Netlink {
     /// `None` where the kernel has no RDMA.
     rdma: Option<Socket>,
     sequence: Cell<u32>,
+    /// The number of ethtool's family, once it was asked for; the kernel may have none.
+    pub(super) ethtool_family: Cell<Option<Option<u16>>>,
 }
 
 /// Which kernel subsystem a request goes to.
@@ -80,6 +82,7 @@ impl Netlink {
             generic: open(NETLINK_GENERIC).map_err(failed)?,
             rdma: open(NETLINK_RDMA).ok(),
             sequence: Cell::new(0),
+            ethtool_family: Cell::new(None),
         })
     }
 

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{panic, thread};
@@ -13,6 +14,7 @@ use std::{panic, thread};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::error::{Error, Result};
 
@@ -185,6 +187,50 @@ pub fn current_inode() -> Result<u64> {
         name: CURRENT.to_owned(),
         source,
     })
+}
+
+/// Number of the calling thread's network namespace that no other namespace has had, or will have, until the next boot. The
+/// inode number is given out again as soon as a namespace has ended.
+///
+/// # Errors
+/// The kernel is older than Linux 5.14.
+pub fn current_cookie() -> Result<u64> {
+    cookie().map_err(|source| Error::Netns { operation: "identify", name: CURRENT.to_owned(), source })
+}
+
+/// `SO_NETNS_COOKIE` (socket(7)) of a socket of this thread, which nix does not know.
+fn cookie() -> io::Result<u64> {
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let mut cookie = 0_u64;
+    let mut length = libc::socklen_t::try_from(size_of_val(&cookie)).unwrap_or_default();
+    // SAFETY: the kernel writes `length` bytes at most to `cookie`, and their number to `length`; both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether a namespace with this inode number is to be seen: a process is in it, or it is mounted somewhere. `None` where
+/// this process may not look into the others. One that only an open file keeps is not seen.
+#[must_use]
+pub fn is_visible(inode: u64) -> Option<bool> {
+    let name = format!("net:[{inode}]");
+    let is_it = |link: &Path| fs::read_link(link).is_ok_and(|target| target.as_os_str() == name.as_str());
+    // Without the rights to look at other processes' namespaces, not seeing one says nothing.
+    fs::read_link("/proc/1/ns/net").ok()?;
+    let processes = fs::read_dir("/proc").ok()?.filter_map(io::Result::ok).map(|entry| entry.path());
+    if processes.map(|process| process.join("ns/net")).any(|link| is_it(&link)) {
+        return Some(true);
+    }
+    let is_mounted = |file: &str| fs::read_to_string(file).ok().map(|mounts| mounts.contains(&name));
+    // The root of such a mount is written like the link: proc_pid_mountinfo(5).
+    Some(is_mounted("/proc/1/mountinfo")? || is_mounted("/proc/self/mountinfo")?)
 }
 
 /// Runs `work` on a new thread in a new namespace without a name; the namespace ends with the thread.

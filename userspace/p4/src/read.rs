@@ -1,6 +1,6 @@
 //! A switch's registers and counters as the structures the rest of the command shows.
 
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, NpFlow, RpFlow};
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::rate::RateMachine;
@@ -58,15 +58,19 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
-    pub fn rp_index(&mut self, id: &QpId) -> Result<Option<u64>> {
-        Ok(self.rp_places()?.into_iter().find(|(_, there)| there == id).map(|(place, _)| place))
+    pub fn rp_index(&mut self, id: &FlowId) -> Result<Option<u64>> {
+        Ok(self
+            .rp_places()?
+            .into_iter()
+            .find(|(_, there)| there.receiver == id.receiver)
+            .map(|(place, _)| place))
     }
 
     /// Every flow of the reaction point, and where it has its registers.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
-    pub fn rp_places(&mut self) -> Result<Vec<(u64, QpId)>> {
+    pub fn rp_places(&mut self) -> Result<Vec<(u64, FlowId)>> {
         self.places("rp")
     }
 
@@ -74,7 +78,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
-    pub fn np_places(&mut self) -> Result<Vec<(u64, QpId)>> {
+    pub fn np_places(&mut self) -> Result<Vec<(u64, FlowId)>> {
         self.places("np")
     }
 
@@ -190,7 +194,7 @@ impl<'a> Reader<'a> {
         let (packets, bytes) = (of("rp_packets")?, of("rp_bytes")?);
         let (last_cnp_ns, cnp_handled, cnp_ignored) =
             (of("rp_last_cnp_ns")?, of("rp_cnp_handled")?, of("rp_cnp_ignored")?);
-        let flow = |(at, (id, last_seen_ns)): (usize, (QpId, u64))| RpFlow {
+        let flow = |(at, (id, last_seen_ns)): (usize, (FlowId, u64))| RpFlow {
             id,
             _pad: 0,
             last_seen_ns,
@@ -214,9 +218,10 @@ impl<'a> Reader<'a> {
                 next_ns: get(&next_ns, at),
                 rate_bps: get(&pacer_rate_bps, at),
                 ns_per_byte_q24: get(&ns_per_byte_q24, at),
-                next_frac_q24: get(&next_frac_q24, at) as u32,
-                _pad: 0,
+                next_frac_q27: (get(&next_frac_q24, at) << 3) as u32,
+                owed_bits: 0,
             },
+            last_ns: [0; 2],
             packets: get(&packets, at),
             bytes: get(&bytes, at),
             last_cnp_ns: get(&last_cnp_ns, at),
@@ -231,7 +236,7 @@ impl<'a> Reader<'a> {
         let mut of = |name| self.values(name, which);
         let last_cnp_ns = of("np_last_cnp_ns")?;
         let (ecn_marked_packets, cnp_sent) = (of("np_ecn_marked_packets")?, of("np_cnp_sent")?);
-        let flow = |(at, (id, last_seen_ns)): (usize, (QpId, u64))| NpFlow {
+        let flow = |(at, (id, last_seen_ns)): (usize, (FlowId, u64))| NpFlow {
             id,
             _pad: 0,
             last_seen_ns,
@@ -242,13 +247,13 @@ impl<'a> Reader<'a> {
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
     }
 
-    fn places(&mut self, point: &str) -> Result<Vec<(u64, QpId)>> {
+    fn places(&mut self, point: &str) -> Result<Vec<(u64, FlowId)>> {
         let ids = self.ids(point, Which::All)?.into_iter().zip(0..);
         Ok(ids.filter(|((_, seen_ns), _)| *seen_ns != 0).map(|((id, _), place)| (place, id)).collect())
     }
 
     /// Who has each place, and when it was used last; 0 = nobody.
-    fn ids(&mut self, point: &str, which: Which) -> Result<Vec<(QpId, u64)>> {
+    fn ids(&mut self, point: &str, which: Which) -> Result<Vec<(FlowId, u64)>> {
         let mut words = Vec::new();
         for word in 0..4 {
             words.push(self.values(&format!("{point}_addr_{word}"), which)?);
@@ -257,7 +262,10 @@ impl<'a> Reader<'a> {
         let last_seen_ns = self.values(&format!("{point}_last_seen_ns"), which)?;
         let id = |(at, seen_ns): (usize, u64)| {
             let word = |i: usize| (words.get(i).map_or(0, |word| get(word, at)) as u32).to_be();
-            (QpId { addr: [word(0), word(1), word(2), word(3)], qpn: get(&qpns, at) as u32 }, seen_ns)
+            let addr = [word(0), word(1), word(2), word(3)];
+            let receiver = QpId { addr, qpn: get(&qpns, at) as u32 };
+            // The program keeps flows by their receiver alone.
+            (FlowId { src: FlowId::NONE.src, receiver }, seen_ns)
         };
         Ok(last_seen_ns.into_iter().enumerate().map(id).collect())
     }

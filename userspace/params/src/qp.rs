@@ -18,7 +18,13 @@ pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
 /// The address of a QP, in words of the wire's byte order.
 #[must_use]
 pub fn address(id: &QpId) -> IpAddr {
-    let [a, b, c, d] = id.addr.map(|word| u128::from(u32::from_be(word)));
+    ip(id.addr)
+}
+
+/// An address, in words of the wire's byte order.
+#[must_use]
+pub fn ip(addr: [u32; 4]) -> IpAddr {
+    let [a, b, c, d] = addr.map(|word| u128::from(u32::from_be(word)));
     Ipv6Addr::from(a << 96 | b << 64 | c << 32 | d).to_canonical()
 }
 

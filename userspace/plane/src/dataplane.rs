@@ -8,7 +8,7 @@ use aya::maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpu
 use aya::programs::{Program, SchedClassifier, TestRun as _, Xdp};
 use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
 use dcqcn_common::events::{EventLog, Table};
-use dcqcn_common::flow::{Entry, QpId, set_index};
+use dcqcn_common::flow::{Entry, FlowId, QpId, set_index};
 use dcqcn_common::layout::{
     Active, Backlog, CmSet, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, MAX_FLOWS, Mode, NpFlow, NpSet,
     PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow, RpSet, Set, Test, WAYS,
@@ -339,11 +339,11 @@ impl Maps {
         Ok(set.ways.get(way).copied().filter(|flow| flow.last_seen_ns != 0))
     }
 
-    /// The flow of the RP table whose data goes to `id`.
+    /// The flow `id` of the RP table.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn rp_find(&self, params: &Params, id: &QpId) -> Result<Option<RpFlow>, Error> {
+    pub fn rp_find(&self, params: &Params, id: &FlowId) -> Result<Option<RpFlow>, Error> {
         let index = set_index(id.hash(params.port.hash_seed), params.port.rp_set_mask);
         let set = settled(&self.rp, index).map_err(at("RP"))?;
         Ok(set.ways.into_iter().find(|flow| flow.last_seen_ns != 0 && flow.id == *id))

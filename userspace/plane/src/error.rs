@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use dcqcn_common::params::{Invalid, Quantity, Unit};
 use dcqcn_netlink as net;
+use dcqcn_netlink::tc::Handle;
 
 use crate::dataplane;
 
@@ -36,6 +38,99 @@ pub enum Error {
         iface: String,
         /// The one that keeps the state.
         first: String,
+    },
+    /// Somebody was killed attaching or detaching.
+    #[error(
+        "{iface} is {state}, and nobody is at it any more: `dcqcn attach {iface}` starts over, `dcqcn detach {iface}` puts \
+         back what there was"
+    )]
+    Unfinished {
+        /// The interface.
+        iface: String,
+        /// How far it is.
+        state: &'static str,
+    },
+    /// Not everything could be put back.
+    #[error(
+        "{iface}: {first}; still to be put back: {left}. `dcqcn detach {iface}` tries again, with `--force` it is given up"
+    )]
+    Left {
+        /// The interface.
+        iface: String,
+        /// What is left, in words.
+        left: String,
+        /// The first reason.
+        first: Box<Self>,
+    },
+    /// Attached by an earlier version, whose journal has another form.
+    #[error(
+        "{iface} was attached by an earlier dcqcn ({}): `dcqcn detach {iface}` puts everything back, then attach again",
+        path.display()
+    )]
+    Earlier {
+        /// The interface.
+        iface: String,
+        /// Its description.
+        path: PathBuf,
+    },
+    /// A later version has written it.
+    #[error(
+        "{} has format {found}, this dcqcn knows 1: use the dcqcn that attached it",
+        path.display()
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The format.
+        found: u64,
+    },
+    /// Somebody keeps the lock.
+    #[error(
+        "{holder} has kept the lock on {what} ({}) for {} s: wait for it, or end it",
+        path.display(),
+        waited.as_secs()
+    )]
+    Locked {
+        /// What it is for.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Who has it.
+        holder: String,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Replacing a root qdisc ends soft-RoCE's queue pairs.
+    #[error(
+        "{iface} carries {queue_pairs} queue pairs of {device}. From Linux 6.12 on soft-RoCE ends those whose packet a \
+         qdisc drops, and {what} drops what waits: end the RDMA traffic first{next}; or say `--interrupt`"
+    )]
+    Interrupts {
+        /// The interface.
+        iface: String,
+        /// What would drop packets.
+        what: &'static str,
+        /// How many are connected.
+        queue_pairs: usize,
+        /// Their device.
+        device: String,
+        /// Another way out.
+        next: String,
+    },
+    /// A shaper that the pacer can neither go below nor replace.
+    #[error(
+        "{iface} is shaped by {kind} {handle}: for the pacer to go below it, put an fq below each of its classes \
+         (`tc qdisc replace dev {iface} parent {class} fq`), which is then kept; or attach with `--pacer none`"
+    )]
+    Shaper {
+        /// The interface.
+        iface: String,
+        /// Kind of its root qdisc.
+        kind: String,
+        /// Its handle.
+        handle: Handle,
+        /// A class of it.
+        class: Handle,
     },
     /// Missing rights.
     #[error(
@@ -154,13 +249,16 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// A description that cannot be read.
-    #[error("{}: {source}; detach with the dcqcn that attached, or remove the file", path.display())]
+    /// A journal that cannot be read.
+    #[error(
+        "{}: {source}; `dcqcn detach IFACE --force` removes what it stands for, but for a root qdisc",
+        path.display()
+    )]
     Info {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: serde_json::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The BPF file system cannot be mounted.
     #[error("cannot mount a BPF file system on {}: {source}; it needs CAP_SYS_ADMIN", path.display())]

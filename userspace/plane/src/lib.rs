@@ -6,6 +6,7 @@ pub mod attach;
 pub mod dataplane;
 mod error;
 pub mod events;
+mod failpoint;
 pub mod object;
 pub mod pacer;
 

@@ -4,12 +4,14 @@ use std::net::IpAddr;
 
 use dcqcn_common::layout::RpFlow;
 use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
-use dcqcn_params::qp::address;
+use dcqcn_params::qp::ip;
 use serde::Serialize;
 
-/// A flow that leaves here, named by the QP that receives it.
+/// A flow that leaves here: the packets of one address to the QP that receives them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RpRow {
+    /// The sender.
+    pub source: IpAddr,
     /// The receiver.
     pub address: IpAddr,
     /// The receiver's QPN.
@@ -48,8 +50,9 @@ impl RpRow {
         // The machine is lazy: what fell due since the last packet has not happened yet.
         machine.advance(p, now_ns);
         Self {
-            address: address(&flow.id),
-            qpn: flow.id.qpn,
+            source: ip(flow.id.src),
+            address: ip(flow.id.receiver.addr),
+            qpn: flow.id.receiver.qpn,
             state: state(&machine, p),
             rate_bps: machine.rate_bps,
             target_bps: machine.target_bps,

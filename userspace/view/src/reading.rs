@@ -125,7 +125,7 @@ fn depths(params: &Params, empty_at: &[u64], backlogs: &[Backlog], now_ns: u64) 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing {
     use dcqcn_common::classify::mapped;
-    use dcqcn_common::flow::QpId;
+    use dcqcn_common::flow::{FlowId, QpId};
     use dcqcn_common::params::{Config, Port};
     use dcqcn_common::vqueue::Share;
 
@@ -167,7 +167,10 @@ pub(crate) mod testing {
         let flow = |n: u32| {
             let host = n.to_be_bytes();
             let mut flow = RpFlow::new(
-                QpId { addr: mapped([10, host[1], host[2], host[3]]), qpn: 0x100 + n },
+                FlowId {
+                    src: mapped([10, 255, 0, 1]),
+                    receiver: QpId { addr: mapped([10, host[1], host[2], host[3]]), qpn: 0x100 + n },
+                },
                 &params.rp,
             );
             flow.last_seen_ns = at_ns;

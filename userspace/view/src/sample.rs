@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::FlowId;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
 use dcqcn_params::qp::hex;
@@ -187,11 +187,11 @@ impl Sample {
 }
 
 fn qps(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<QpSample> {
-    let before: HashMap<QpKey, (u64, u64)> = before
-        .map(|reading| reading.rp.iter().map(|flow| (key(&flow.id), (flow.packets, flow.bytes))).collect())
+    let before: HashMap<FlowId, (u64, u64)> = before
+        .map(|reading| reading.rp.iter().map(|flow| (flow.id, (flow.packets, flow.bytes))).collect())
         .unwrap_or_default();
     let sample = |flow: &dcqcn_common::layout::RpFlow| {
-        let (packets, bytes) = before.get(&key(&flow.id)).copied().unwrap_or_default();
+        let (packets, bytes) = before.get(&flow.id).copied().unwrap_or_default();
         QpSample {
             row: RpRow::new(flow, &now.params.rp, now.at_ns),
             packets_per_s: interval.per_s(packets, flow.packets),
@@ -199,12 +199,6 @@ fn qps(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<QpSam
         }
     };
     now.rp.iter().map(sample).collect()
-}
-
-type QpKey = ([u32; 4], u32);
-
-fn key(id: &QpId) -> QpKey {
-    (id.addr, id.qpn)
 }
 
 impl ClassSample {

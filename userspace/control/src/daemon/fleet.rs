@@ -5,18 +5,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use dcqcn_netlink::Netlink;
-use dcqcn_plane::attach::{self, Claim, Info, Request};
+use dcqcn_plane::attach::{self, Claim, Id, Info, Options, Request};
 
 use super::config::Config;
 use super::desk::{Desk, Failing};
-use super::plan::{self, Asked, Attached, Follow, Id, Interface, Reload, Scope, World};
+use super::plan::{self, Asked, Attached, Follow, Interface, Reload, Scope, World};
 use super::tasks::{Port, Tasks};
 use super::{chain, change};
 
 /// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.
 const RETRY: Duration = Duration::from_secs(10);
+
+/// How many interfaces are attached before the signals are looked at again, and others may change something.
+const AT_ONCE: usize = 4;
 
 /// An attachment that is served. Its tasks end before another process can claim it.
 struct Served {
@@ -64,6 +67,9 @@ impl From<anyhow::Error> for Refused {
 
 impl Fleet {
     pub(super) fn new(scope: Scope, desk: Arc<Desk>) -> Result<Self> {
+        for freed in attach::gc()? {
+            tracing::info!(iface = freed.iface, why = freed.why, done = freed.done.join("; "), "freed");
+        }
         let tasks = Tasks::start()?;
         desk.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {
@@ -118,9 +124,10 @@ impl Fleet {
         let served = self.served.keys().copied().collect();
         let plan = plan::follow(&self.scope, &world, &served, &self.released, &resting);
         self.let_go(&plan);
-        for iface in &plan.leftover {
-            if let Err(error) = attach::detach(iface) {
-                tracing::warn!(iface, %error, "cannot remove what an interface left behind");
+        for id in &plan.leftover {
+            self.desk.step();
+            if let Err(error) = attach::detach_id(*id) {
+                tracing::warn!(ifindex = id.ifindex, %error, "cannot remove what an interface left behind");
             }
         }
         for iface in &plan.missing {
@@ -133,14 +140,14 @@ impl Fleet {
             if self.desk.is_ending() {
                 return Ok(());
             }
-            if let Some(info) = infos.iter().find(|info| Id::of(info) == *id) {
+            if let Some(info) = infos.iter().find(|info| info.id() == *id) {
                 let done = self.take_over(info);
                 self.note(id.ifindex, &info.iface, done);
             }
             left -= 1;
             tell(self, left);
         }
-        for some in plan.attach.chunks(attach::AT_ONCE) {
+        for some in plan.attach.chunks(AT_ONCE) {
             if self.desk.is_ending() {
                 return Ok(());
             }
@@ -162,7 +169,7 @@ impl Fleet {
         });
         let infos = attach::list()?;
         let attached = infos.iter().map(|info| {
-            let id = Id::of(info);
+            let id = info.id();
             let is_served = self.served.contains_key(&id);
             Attached {
                 id,
@@ -216,9 +223,9 @@ impl Fleet {
             return;
         };
         let requests: Vec<Request> = some.iter().filter_map(|(_, iface)| config.request(iface)).collect();
-        let attached = attach::attach_all(&requests);
+        let attached = attach_all(&requests);
         for (request, result) in requests.iter().zip(attached) {
-            let done = result.map_err(anyhow::Error::from).and_then(|info| {
+            let done = result.and_then(|info| {
                 tell_attached(&info);
                 self.serve(info)
             });
@@ -234,7 +241,7 @@ impl Fleet {
     }
 
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
-        let id = Id::of(&info);
+        let id = info.id();
         self.tasks.add(id, Port::open(&info.iface)?);
         self.served.insert(id, Served { info, _claim });
         Ok(())
@@ -284,7 +291,7 @@ impl Fleet {
             refused.push(chain(&error));
         }
         let mut changes = Vec::new();
-        for info in infos.iter().filter(|info| plan.change.contains(&Id::of(info))) {
+        for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
             match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
                 Ok(change) => changes.extend(change.flatten()),
                 Err(error) => refused.push(chain(&error)),
@@ -318,9 +325,9 @@ impl Fleet {
             self.detach(first.iter().map(|drop| drop.id).collect(), "makes way for what the file names");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut refused) = (Vec::new(), Vec::new());
-        for some in requests.chunks(attach::AT_ONCE) {
+        for some in requests.chunks(AT_ONCE) {
             self.desk.step();
-            for (request, result) in some.iter().zip(attach::attach_all(some)) {
+            for (request, result) in some.iter().zip(attach_all(some)) {
                 match result {
                     Ok(info) => {
                         tell_attached(&info);
@@ -342,7 +349,7 @@ impl Fleet {
             return Ok(());
         }
         for info in fresh {
-            let undone = detach_if_still(&info);
+            let undone = attach::detach_id(info.id());
             tracing::info!(iface = info.iface, ok = undone.is_ok(), "attached by the refused file: detached");
         }
         // What had made way comes back, as the file in force says; its flows begin anew.
@@ -363,9 +370,9 @@ impl Fleet {
                 continue;
             };
             drop(_claim);
-            match detach_if_still(&info) {
+            match attach::detach_id(info.id()) {
                 Ok(done) => tracing::info!(iface = info.iface, done = done.join("; "), "{why}"),
-                Err(error) => tracing::error!(iface = info.iface, error = chain(&error), "cannot detach"),
+                Err(error) => tracing::error!(iface = info.iface, %error, "cannot detach"),
             }
             gone.push(info);
         }
@@ -386,14 +393,14 @@ fn tell_attached(info: &Info) {
 }
 
 fn ids(infos: &[Info]) -> BTreeSet<Id> {
-    infos.iter().map(Id::of).collect()
+    infos.iter().map(Info::id).collect()
 }
 
-/// Detaches this attachment, and not one that somebody made in its place.
-fn detach_if_still(info: &Info) -> Result<Vec<String>> {
-    let is_still = attach::list()?.iter().any(|other| Id::of(other) == Id::of(info));
-    if !is_still {
-        return Ok(vec!["somebody else has detached it".into()]);
+/// Attaches interfaces, several at a time; each has its own result.
+fn attach_all(requests: &[Request]) -> Vec<Result<Info>> {
+    match attach::attach_all(requests, Options::default()) {
+        Ok(results) => results.into_iter().map(|result| Ok(result?)).collect(),
+        // Nothing was tried: each is told why.
+        Err(error) => requests.iter().map(|_| Err(anyhow!("{error}"))).collect(),
     }
-    Ok(attach::detach(&info.iface)?)
 }

@@ -3,24 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use dcqcn_plane::attach::Info;
+use dcqcn_plane::attach::Id;
 
 use super::config::Config;
-
-/// One attachment, told from an earlier or later one of the same interface, whatever that is called meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Id {
-    /// The interface.
-    pub(super) ifindex: u32,
-    /// When it was attached.
-    pub(super) attached_at_ns: u64,
-}
-
-impl Id {
-    pub(super) fn of(info: &Info) -> Self {
-        Self { ifindex: info.ifindex, attached_at_ns: info.attached_at_ns }
-    }
-}
 
 /// Which interfaces the daemon is for.
 #[derive(Clone, Debug)]
@@ -177,8 +162,8 @@ pub(super) struct Follow {
     pub(super) gone: Vec<Id>,
     /// Served, and detached by somebody else.
     pub(super) released: Vec<Id>,
-    /// Attached, unserved, and their interface is gone: what they left is removed. By the name they had.
-    pub(super) leftover: Vec<String>,
+    /// Attached, unserved, and their interface is gone: what they left is removed.
+    pub(super) leftover: Vec<Id>,
     /// Attached, and to be served as they are, or as the file says.
     pub(super) take_over: Vec<Id>,
     /// To be attached, by index and name.
@@ -207,7 +192,7 @@ pub(super) fn follow(
     }
     for attached in &world.attached {
         if world.interface(attached.id).is_none() && scope.names(&attached.name) {
-            plan.leftover.push(attached.name.clone());
+            plan.leftover.push(attached.id);
         }
     }
     for interface in world.interfaces.iter().filter(|interface| !resting.contains(&interface.index)) {
@@ -270,7 +255,7 @@ mod tests {
                 }
                 if kind != 0 {
                     world.attached.push(Attached {
-                        id: Id { ifindex, attached_at_ns: 7 },
+                        id: Id { netns_cookie: 5, ifindex, attached_at_ns: 7 },
                         name: (*name).into(),
                         inline_peer: None,
                         is_served: kind == 1,
@@ -381,7 +366,7 @@ mod tests {
         let file = parse("file", "[[interface]]\nname = 'a*'\n").unwrap();
         let a0 = Interface { index: 1, name: "a0".into(), is_ethernet: true };
         let world = World { interfaces: vec![a0], attached: Vec::new() };
-        let id = Id { ifindex: 1, attached_at_ns: 7 };
+        let id = Id { netns_cookie: 5, ifindex: 1, attached_at_ns: 7 };
         let none = BTreeSet::new();
         let plan = follow(&Scope::File(file), &world, &[id].into(), &none, &none);
         assert_eq!(plan, Follow { released: vec![id], ..Follow::default() });

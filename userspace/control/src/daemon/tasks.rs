@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use dcqcn_netlink::Netlink;
-use dcqcn_plane::attach::{self, Attachment, Info};
+use dcqcn_plane::attach::{self, Attachment, Id, Info};
 use dcqcn_plane::dataplane::Maps;
 use dcqcn_support::clock::monotonic_ns;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
-use super::plan::Id;
 use super::{age, backlog, chain, events, pacer, pairs};
 
 /// How long a task that failed rests.

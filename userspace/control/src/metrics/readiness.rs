@@ -1,6 +1,6 @@
 //! Whether everything is attached that should be, and whole.
 
-use dcqcn_view::attached;
+use dcqcn_plane::attach::{self, Info};
 use serde::Serialize;
 
 use crate::daemon::{Desk, Failing};
@@ -21,12 +21,12 @@ pub struct Readiness {
 /// Looks; `desk` is the controller's, if this is one.
 pub(super) fn look(desk: Option<&Desk>) -> Readiness {
     let mut readiness = Readiness { is_ready: true, interfaces: Vec::new(), failing: Vec::new(), waiting: 0 };
-    match attached() {
-        Ok(names) => {
-            for interface in names {
-                match dcqcn_plane::attach::open(&interface) {
-                    Ok(_) => readiness.interfaces.push(interface),
-                    Err(error) => readiness.failing.push(Failing { interface, error: error.to_string() }),
+    match attach::list_alive() {
+        Ok(infos) => {
+            for info in infos {
+                match problem(&info) {
+                    None => readiness.interfaces.push(info.iface),
+                    Some(error) => readiness.failing.push(Failing { interface: info.iface, error }),
                 }
             }
         }
@@ -43,4 +43,12 @@ pub(super) fn look(desk: Option<&Desk>) -> Readiness {
     }
     readiness.is_ready &= readiness.failing.is_empty() && readiness.waiting == 0;
     readiness
+}
+
+/// What is wrong with an attachment, asked of the kernel.
+fn problem(info: &Info) -> Option<String> {
+    match attach::verify(info) {
+        Ok(parts) => parts.into_iter().find_map(|part| Some(format!("{}: {}", part.name, part.problem?))),
+        Err(error) => Some(error.to_string()),
+    }
 }

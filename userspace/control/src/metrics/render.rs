@@ -209,8 +209,12 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
                 let Some(value) = value(row) else {
                     continue;
                 };
-                let labels: [(&str, &dyn std::fmt::Display); 3] =
-                    [("interface", &reading.info.iface), ("receiver", &row.address), ("qpn", &hex(row.qpn))];
+                let labels: [(&str, &dyn std::fmt::Display); 4] = [
+                    ("interface", &reading.info.iface),
+                    ("sender", &row.source),
+                    ("receiver", &row.address),
+                    ("qpn", &hex(row.qpn)),
+                ];
                 family.series(&labels, value);
             }
         }
@@ -219,7 +223,9 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
 
 fn rows(reading: &Reading, most: usize) -> Vec<RpRow> {
     let mut flows: Vec<&RpFlow> = reading.rp.iter().collect();
-    flows.sort_unstable_by_key(|flow| (std::cmp::Reverse(flow.bytes), address(&flow.id), flow.id.qpn));
+    flows.sort_unstable_by_key(|flow| {
+        (std::cmp::Reverse(flow.bytes), address(&flow.id.receiver), flow.id.receiver.qpn)
+    });
     flows.truncate(most);
     flows.into_iter().map(|flow| RpRow::new(flow, &reading.params.rp, reading.at_ns)).collect()
 }

@@ -1,14 +1,10 @@
-//! `attach`, `detach`, `status`.
+//! `attach`, `detach`.
 
 use std::fmt;
-use std::time::Duration;
 
 use clap::Args;
-use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice, parse_flows, word};
-use dcqcn_plane::attach::{self, Attachment, Info, Request};
-use dcqcn_support::render::{self, Table};
-use nix::time::{ClockId, clock_gettime};
+use dcqcn_plane::attach::{self, Info, Options, Request};
 use serde::Serialize;
 
 use super::output::Output;
@@ -29,7 +25,9 @@ Examples:
   # a slow link with the paper's dynamics
   dcqcn attach eth0 --profile lab --set link_rate=200mbit
   # all of it from a file
-  dcqcn attach eth0 --config /etc/dcqcn.toml")]
+  dcqcn attach eth0 --config /etc/dcqcn.toml
+  # what it would do, in another network namespace
+  dcqcn -n pod1 attach eth0 --dry-run")]
 pub(super) struct AttachArgs {
     /// The interface: Ethernet or veth.
     iface: String,
@@ -50,15 +48,45 @@ pub(super) struct AttachArgs {
     /// Flows each table holds; the least recently used goes first [default: 65536].
     #[arg(long, value_name = "N", value_parser = parse_flows)]
     flows: Option<u32>,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Put a pacer in the place of a qdisc though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
+    #[arg(long)]
+    interrupt: bool,
 }
 
 impl AttachArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { iface, role, inline, settings, pacer, xdp_mode, flows } = self;
+        let Self { iface, role, inline, settings, pacer, xdp_mode, flows, dry_run, interrupt } = self;
+        let may = Options { interrupt, force: false };
         let options = Settings { role, pacer, xdp_mode, flows, ..Settings::default() };
         let settings = settings.read()?.then(options);
-        let info = attach::attach(&Request { iface, inline_peer: inline, settings })?;
-        out.show(&Attached(info))
+        let request = Request { iface, inline_peer: inline, settings };
+        if dry_run {
+            let (info, steps) = attach::rehearse(&request, may)?;
+            return out.show(&Rehearsed { info, steps });
+        }
+        out.show(&Attached(attach::attach_with(&request, may)?))
+    }
+}
+
+/// What attaching would choose and do.
+#[derive(Serialize)]
+struct Rehearsed {
+    #[serde(flatten)]
+    info: Info,
+    /// What would be done, in this order.
+    steps: Vec<String>,
+}
+
+impl fmt::Display for Rehearsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { info, steps } = self;
+        let role = word(&info.role);
+        writeln!(f, "would attach to {}{} as {role}, pacer {}:", info.iface, inline(info), info.pacer)?;
+        steps.iter().try_for_each(|step| writeln!(f, "  {step}"))?;
+        info.notes.iter().try_for_each(|note| writeln!(f, "  {note}"))
     }
 }
 
@@ -93,26 +121,41 @@ fn inline(info: &Info) -> String {
 #[command(after_long_help = "\
 Examples:
   dcqcn detach eth0
-  dcqcn detach --all")]
-#[group(required = true, multiple = false)]
+  dcqcn detach --all
+  # what cannot be put back is given up
+  dcqcn detach eth0 --force")]
 pub(super) struct DetachArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Give up what cannot be put back.
+    #[arg(long)]
+    force: bool,
+    /// Put a qdisc back though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
+    #[arg(long)]
+    interrupt: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Which {
     /// The interface.
     iface: Option<String>,
-    /// Every interface of this network namespace.
+    /// Every interface of this network namespace, whatever state it is in.
     #[arg(long)]
     all: bool,
 }
 
 impl DetachArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let ifaces = match self.iface {
+        let Self { which, force, interrupt } = self;
+        let ifaces = match which.iface {
             Some(iface) => vec![iface],
-            None => attach::list()?.into_iter().map(|info| info.iface).collect(),
+            None => attach::labels()?,
         };
         let mut report = DetachReport::default();
         let mut failed = None;
         for iface in ifaces {
-            match attach::detach(&iface) {
+            match attach::detach_with(&iface, Options { interrupt, force }) {
                 Ok(done) => report.detached.push(Detached { iface, done }),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -143,99 +186,6 @@ impl fmt::Display for DetachReport {
         for Detached { iface, done } in &self.detached {
             writeln!(f, "detached from {iface}")?;
             done.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
-        }
-        Ok(())
-    }
-}
-
-/// Show what is attached, and how.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  # everything in this network namespace
-  dcqcn status
-  # exit code 3 if eth0 is not attached
-  dcqcn status eth0 --json")]
-pub(super) struct StatusArgs {
-    /// The interface; all if none is named.
-    iface: Option<String>,
-}
-
-impl StatusArgs {
-    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let detailed = self.iface.is_some();
-        let infos = match self.iface {
-            Some(iface) => vec![attach::open(&iface)?.info],
-            None => attach::list()?,
-        };
-        let attachments = infos.into_iter().map(Status::of).collect::<Result<_, _>>()?;
-        out.show(&StatusReport { attachments, detailed })
-    }
-}
-
-#[derive(Serialize)]
-struct StatusReport {
-    attachments: Vec<Status>,
-    #[serde(skip)]
-    detailed: bool,
-}
-
-#[derive(Serialize)]
-struct Status {
-    #[serde(flatten)]
-    info: Info,
-    /// The interface is still there.
-    alive: bool,
-    /// `null` if the rate is not known or the maps cannot be read.
-    link_rate_bps: Option<u64>,
-    attached_for_ns: u64,
-}
-
-impl Status {
-    fn of(info: Info) -> Result<Self, attach::Error> {
-        let now_ns = clock_gettime(ClockId::CLOCK_BOOTTIME)
-            .map_or(0, |time| u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX));
-        let alive = attach::is_alive(&info)?;
-        // What was listed while it was being attached is complete by now.
-        let (info, params) = match attach::open(&info.iface) {
-            Ok(Attachment { info, maps }) => (info, maps.params().ok()),
-            Err(_) => (info, None),
-        };
-        let link_rate_bps = params.map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
-        let attached_for_ns = now_ns.saturating_sub(info.attached_at_ns);
-        Ok(Self { info, alive, link_rate_bps, attached_for_ns })
-    }
-}
-
-impl fmt::Display for StatusReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.attachments.is_empty() {
-            return writeln!(
-                f,
-                "nothing is attached in this network namespace; `dcqcn attach IFACE` attaches"
-            );
-        }
-        let mut table =
-            Table::new(&["IFACE", "ROLE", "LINK", "PACER", "XDP", "TC", ">FLOWS", ">SINCE", "STATE"]);
-        for Status { info, alive, link_rate_bps, attached_for_ns } in &self.attachments {
-            table.row([
-                info.inline_peer
-                    .as_ref()
-                    .map_or(info.iface.clone(), |peer| format!("{} = {peer}", info.iface)),
-                word(&info.role),
-                link_rate_bps.map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
-                info.pacer.clone(),
-                info.xdp_mode.clone(),
-                info.tc_mode.clone(),
-                info.rp_flows.to_string(),
-                render::ns(*attached_for_ns),
-                if *alive { "attached" } else { "interface gone" }.into(),
-            ]);
-        }
-        write!(f, "{table}")?;
-        if self.detailed {
-            let notes = self.attachments.iter().flat_map(|status| &status.info.notes);
-            notes.into_iter().try_for_each(|note| writeln!(f, "{note}"))?;
         }
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use clap::Args;
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{NpFlow, Pair, PairSource, RpFlow};
 use dcqcn_common::params::Params;
-use dcqcn_params::qp::{address, hex};
+use dcqcn_params::qp::{address, hex, ip};
 use dcqcn_plane::attach;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render::{self, Table};
@@ -57,7 +57,9 @@ pub(super) struct QpReport {
 /// A flow that arrives here marked.
 #[derive(Serialize)]
 struct NpRow {
-    /// What `cnp_limit` keeps an interval for: a QP, a sender's address (`qpn` is `null` then) or the port (both are).
+    /// Where the packets come from; `null` where `cnp_limit` is the port's.
+    source: Option<IpAddr>,
+    /// What `cnp_limit` keeps an interval for: a QP, or the sender (`null`, as `qpn` is then) or the port.
     address: Option<IpAddr>,
     qpn: Option<u32>,
     ecn_marked_packets: u64,
@@ -87,9 +89,9 @@ impl QpReport {
     ) -> Self {
         // Consumed, so that a full table is in memory once: rows take the places of flows.
         let mut rp: Vec<RpRow> = rp.into_iter().map(|flow| RpRow::new(&flow, &params.rp, now_ns)).collect();
-        rp.sort_unstable_by_key(|row| (row.address, row.qpn));
+        rp.sort_unstable_by_key(|row| (row.address, row.qpn, row.source));
         let mut np: Vec<NpRow> = np.into_iter().map(|flow| NpRow::new(&flow, now_ns)).collect();
-        np.sort_unstable_by_key(|row| (row.address, row.qpn));
+        np.sort_unstable_by_key(|row| (row.address, row.qpn, row.source));
         Self { iface, rp, np, pairs: PairRow::sorted(&pairs) }
     }
 }
@@ -97,8 +99,9 @@ impl QpReport {
 impl NpRow {
     fn new(flow: &NpFlow, now_ns: u64) -> Self {
         Self {
-            address: (flow.id.addr != QpId::NONE.addr).then(|| address(&flow.id)),
-            qpn: (flow.id.qpn != 0).then_some(flow.id.qpn),
+            source: (flow.id.src != FlowId::NONE.src).then(|| ip(flow.id.src)),
+            address: (flow.id.receiver != QpId::NONE).then(|| address(&flow.id.receiver)),
+            qpn: (flow.id.receiver.qpn != 0).then_some(flow.id.receiver.qpn),
             ecn_marked_packets: flow.ecn_marked_packets,
             cnp_sent: flow.cnp_sent,
             last_seen_age_ns: now_ns.saturating_sub(flow.last_seen_ns),
@@ -215,7 +218,10 @@ mod tests {
     }
 
     fn flow(p: &Params, host: u8, qpn: u32, cnp_at_ns: &[u64]) -> RpFlow {
-        let mut flow = RpFlow::new(QpId { addr: mapped([10, 0, 0, host]), qpn }, &p.rp);
+        let mut flow = RpFlow::new(
+            FlowId { src: mapped([10, 0, 0, 1]), receiver: QpId { addr: mapped([10, 0, 0, host]), qpn } },
+            &p.rp,
+        );
         flow.last_seen_ns = MS;
         for &at_ns in cnp_at_ns {
             flow.machine.advance(&p.rp, at_ns);
@@ -246,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_port_wide_interval_has_no_address() {
-        let mut port = NpFlow::new(QpId::NONE);
+        let mut port = NpFlow::new(FlowId::NONE);
         port.on_ecn_marked(MS, 50_000);
         let pair = Pair { qpn: 7, source: PairSource::Datagram as u32 };
         let pairs = [(QpId { addr: mapped([10, 0, 0, 1]), qpn: 0x11 }, pair)];

@@ -9,6 +9,7 @@ mod doctor;
 mod ecnconfig;
 mod events;
 mod flows;
+mod gc;
 mod group;
 mod lab;
 mod metrics;
@@ -24,6 +25,7 @@ mod run;
 mod settings;
 mod sim;
 mod sonic;
+mod status;
 mod targets;
 mod top;
 mod trace;
@@ -36,6 +38,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use dcqcn_control::daemon::log;
+use dcqcn_netlink::Netns;
+use dcqcn_netlink::netns::Entered;
 
 use output::Output;
 
@@ -74,13 +78,17 @@ pub struct Cli {
     /// Print JSON: raw numbers, units in the names.
     #[arg(long, global = true)]
     json: bool,
+    /// Work in this network namespace, one of those that `ip netns` lists.
+    #[arg(short, long, global = true, value_name = "NETNS")]
+    netns: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Attach(attach::AttachArgs),
     Detach(attach::DetachArgs),
-    Status(attach::StatusArgs),
+    Status(status::StatusArgs),
+    Gc(gc::GcArgs),
     Get(tune::GetArgs),
     Set(tune::SetArgs),
     Wred(group::WredArgs),
@@ -127,6 +135,7 @@ impl Cli {
             Command::Attach(args) => args.run(out),
             Command::Detach(args) => args.run(out),
             Command::Status(args) => args.run(out),
+            Command::Gc(args) => args.run(out),
             Command::Get(args) => args.run(out),
             Command::Set(args) => args.run(out),
             Command::Wred(args) => args.run(out),
@@ -174,7 +183,10 @@ pub fn main() -> ExitCode {
     // Not by the line, as standard output would be: a full table has a million.
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let mut out = Output::new(&mut stdout, cli.json);
-    let result = cli.run(&mut out).and_then(|()| out.finish());
+    let result = enter(cli.netns.as_deref()).and_then(|_inside| {
+        cli.run(&mut out)?;
+        out.finish()
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read has read enough, as in `dcqcn qp eth0 | head`.
@@ -187,6 +199,11 @@ pub fn main() -> ExitCode {
             ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// Takes this thread, and those it starts, into a network namespace for as long as the guard lives.
+fn enter(netns: Option<&str>) -> anyhow::Result<Option<Entered>> {
+    Ok(netns.map(|name| Netns::open(name)?.enter()).transpose()?)
 }
 
 /// Whether what failed is writing to a reader that is gone, or to a terminal that is (`EIO`).

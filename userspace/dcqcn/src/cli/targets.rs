@@ -37,11 +37,7 @@ impl Ifaces {
 pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     if all {
-        for info in attach::list()? {
-            if attach::is_alive(&info)? {
-                names.push(info.iface);
-            }
-        }
+        names.extend(attach::list_alive()?.into_iter().map(|info| info.iface));
         if names.is_empty() {
             bail!("nothing is attached in this network namespace; `dcqcn attach IFACE` attaches");
         }

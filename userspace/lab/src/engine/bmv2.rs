@@ -17,8 +17,8 @@ use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use dcqcn_common::classify::{Frame, Kind, Roce, classify};
-use dcqcn_common::flow::{Entry as FlowEntry, QpId, set_index, tag};
+use dcqcn_common::classify::{Frame, Roce, classify};
+use dcqcn_common::flow::{Entry as FlowEntry, FlowId, QpId, set_index, tag};
 use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
@@ -318,8 +318,8 @@ impl Engine for Bmv2 {
         outcome.emitted = beside.into_iter().map(sent).collect();
         let scalars = &self.params.config.scalars;
         let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
-        let data = roce.filter(|roce| paces && roce.kind() == Kind::Data && outcome.verdict == Verdict::Pass);
-        if let Some(id) = data.and_then(|roce| roce.receiver(&frame)) {
+        let data = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
+        if let Some(id) = data.and_then(|roce| roce.flow(&frame)) {
             let mut reader = Reader::new(self.session.get_mut(), &self.program);
             let departure_ns = match reader.rp_index(&id)? {
                 Some(index) => reader.rp_departure_ns(index)?,
@@ -420,11 +420,11 @@ impl Engine for Bmv2 {
 }
 
 impl Bmv2 {
-    fn set_of(&self, id: &QpId, mask: u32) -> u32 {
+    fn set_of(&self, id: &FlowId, mask: u32) -> u32 {
         set_index(id.hash(self.params.port.hash_seed), mask)
     }
 
-    fn set<T: FlowEntry>(&self, empty: T, flows: &[T]) -> Set<T> {
+    fn set<T: FlowEntry<Id = FlowId>>(&self, empty: T, flows: &[T]) -> Set<T> {
         let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [empty; WAYS] };
         for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
             (*way, *place) = (*flow, tag(flow.id().hash(self.params.port.hash_seed)));

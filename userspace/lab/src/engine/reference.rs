@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use dcqcn_common::classify::Frame;
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::{Glance, QpId};
+use dcqcn_common::flow::{FlowId, Glance, QpId};
 use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{
     Backlog, CM_SETS, ClassCounters, CmFlow, CmSet, Counters, Cut, NpFlow, NpSet, Pair, QUEUES, RpFlow,
@@ -23,7 +23,7 @@ use super::{Engine, Error, Hook, Meta, Outcome, Run, State, Verdict};
 
 /// Maps begin as zero bytes; these are what zero bytes mean.
 pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
-    id: QpId::NONE,
+    id: FlowId::NONE,
     _pad: 0,
     last_seen_ns: 0,
     machine: RateMachine {
@@ -40,6 +40,7 @@ pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
         pending: 0,
     },
     pacer: Pacer::NEW,
+    last_ns: [0; 2],
     packets: 0,
     bytes: 0,
     last_cnp_ns: 0,

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use dcqcn_common::classify::{Frame, Kind, Roce, classify};
+use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::layout::{NpFlow, RpFlow};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::ALPHA_ONE;
@@ -189,10 +189,12 @@ impl Parse {
                 _ => "ce",
             },
             opcode: roce.opcode.name(),
-            kind: match roce.kind() {
-                Kind::Data => "data",
-                Kind::Control => "control",
-                Kind::Cnp => "cnp",
+            kind: if roce.congests() {
+                "data"
+            } else if roce.is_cnp() {
+                "cnp"
+            } else {
+                "control"
             },
             dest_qpn: roce.dest_qpn,
             source_qpn: roce.source_qpn(frame),

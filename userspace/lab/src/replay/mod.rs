@@ -14,8 +14,8 @@ use std::io::{self, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use dcqcn_common::classify::{Kind, Roce};
-use dcqcn_common::flow::{Entry, QpId, set_index};
+use dcqcn_common::classify::Roce;
+use dcqcn_common::flow::{Entry, FlowId, QpId, set_index};
 use dcqcn_common::hooks::np_flow_id;
 use dcqcn_common::layout::Set;
 use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, Port};
@@ -303,10 +303,10 @@ fn flow(
     now_ns: u64,
 ) -> Result<Option<Flow>, engine::Error> {
     let scalars = &params.config.scalars;
-    let rp = match (hook, roce.kind()) {
-        (Hook::Egress, Kind::Data) => roce.receiver(frame),
-        (Hook::Xdp, Kind::Cnp) => receiver_of_cnp(engine, frame, roce)?,
-        (Hook::Ingress, Kind::Data) if roce.ecn().is_ce() => {
+    let rp = match hook {
+        Hook::Egress if roce.is_sequenced() => roce.flow(frame),
+        Hook::Xdp if roce.is_cnp() => flow_of_cnp(engine, frame, roce)?,
+        Hook::Ingress if roce.congests() && roce.ecn().is_ce() => {
             let Some(id) = np_flow_id(frame, scalars.cnp_limit, roce) else {
                 return Ok(None);
             };
@@ -324,17 +324,17 @@ fn flow(
     Ok(found(set, &id, hash).map(|flow| Flow::rp(&flow, params, now_ns)))
 }
 
-fn found<T: Entry>(mut set: Set<T>, id: &QpId, hash: u32) -> Option<T> {
+fn found<T: Entry>(mut set: Set<T>, id: &T::Id, hash: u32) -> Option<T> {
     let place = set.find(id, hash);
     if place.missing { None } else { set.ways.get(place.way).copied() }
 }
 
-/// The receiver of the data that a CNP complains of.
-fn receiver_of_cnp(
+/// The flow that a CNP complains of.
+fn flow_of_cnp(
     engine: &impl Engine,
     frame: &Bytes<'_>,
     roce: &Roce,
-) -> Result<Option<QpId>, engine::Error> {
+) -> Result<Option<FlowId>, engine::Error> {
     use dcqcn_common::classify::Frame as _;
     let cnp = if roce.v6 {
         frame.header(roce.l3).and_then(cnp::parse_v6)
@@ -349,7 +349,7 @@ fn receiver_of_cnp(
     } else {
         Some(cnp.hint)
     };
-    Ok(qpn.map(|qpn| QpId { addr: peer, qpn }))
+    Ok(qpn.map(|qpn| FlowId { src: own, receiver: QpId { addr: peer, qpn } }))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, bail};
 use dcqcn_common::classify::{mapped, words};
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::params::{Config, PACER_FQ, Params};
 use dcqcn_common::stats::Stat;
@@ -146,7 +146,8 @@ impl Control for DataPlane {
         for pair in queue_pairs {
             let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
             let sender = sender.ok_or_else(|| anyhow!("no sender has {}", pair.sender_address))?;
-            all.flows.push((sender, QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn }));
+            let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn };
+            all.flows.push((sender, FlowId { src: address(pair.sender_address), receiver }));
         }
         Ok(Box::new(all))
     }
@@ -200,12 +201,12 @@ struct P4Switch {
     probe: Probe,
     rp: RpPlace,
     /// Where flows have their registers.
-    places: HashMap<QpId, u64>,
+    places: HashMap<FlowId, u64>,
 }
 
 impl P4Switch {
     /// Adds what the switch counted, and the rates of its reaction points.
-    fn sample(&mut self, flows: &[(usize, QpId)], sample: &mut ControlSample) -> Result<()> {
+    fn sample(&mut self, flows: &[(usize, FlowId)], sample: &mut ControlSample) -> Result<()> {
         let mut reader = self.probe.reader();
         sample.ce_marks = reader.stat(Stat::CpEcnMarked)?;
         if self.rp == RpPlace::Host {
@@ -234,7 +235,7 @@ struct Hosts {
     receiver: Option<Host>,
     senders: Vec<Host>,
     /// Sender and identity of each flow.
-    flows: Vec<(usize, QpId)>,
+    flows: Vec<(usize, FlowId)>,
 }
 
 impl Attached for Hosts {

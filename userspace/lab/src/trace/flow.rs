@@ -1,12 +1,12 @@
 //! One flow at the reaction point, in this process or in the kernel.
 
 use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{QpId, set_index};
+use dcqcn_common::flow::{FlowId, QpId, set_index};
 use dcqcn_common::layout::RpFlow;
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::{PACER_NONE, Params, Port};
 use dcqcn_common::rate::RateMachine;
-use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
+use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode, Stream};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
 use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Addr, Ipv4Repr};
@@ -47,8 +47,8 @@ const RECEIVER_MAC: MacAddr = [2, 0, 0, 0, 0, 2];
 const QPN: u32 = 0x11;
 const UDP_SOURCE_PORT: u16 = 0xc000;
 const TTL: u8 = 64;
-/// The flow: the receiver's QP.
-const ID: QpId = QpId { addr: mapped(RECEIVER), qpn: QPN };
+/// The flow.
+const ID: FlowId = FlowId { src: mapped(SENDER), receiver: QpId { addr: mapped(RECEIVER), qpn: QPN } };
 /// The interface of a trace: the loopback interface has this number in every network namespace.
 pub(super) const IFINDEX: u32 = 1;
 /// One flow is all there is.
@@ -81,7 +81,7 @@ impl Flow for Reference {
     }
 
     fn send(&mut self, now_ns: u64, frame_bytes: u64) -> Result<Departure, Error> {
-        Ok(self.flow.on_send(&self.params, now_ns, frame_bytes))
+        Ok(self.flow.on_send(&self.params, now_ns, Stream::Requests, frame_bytes))
     }
 
     fn machine(&self) -> Result<RateMachine, Error> {

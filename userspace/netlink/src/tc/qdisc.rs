@@ -2,9 +2,7 @@
 
 use std::io;
 
-use libc::{
-    RTM_DELQDISC, RTM_DELTCLASS, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER, RTM_NEWQDISC, RTM_NEWTCLASS,
-};
+use libc::{RTM_DELQDISC, RTM_DELTCLASS, RTM_GETQDISC, RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE};
 use nix::errno::Errno;
 
@@ -16,9 +14,9 @@ use crate::netns;
 use crate::wire::{Encoder, attribute, string, u32_at, u64_at};
 
 /// Bytes of `struct tcmsg`.
-const TCMSG_LEN: usize = 20;
-const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
+pub(super) const TCMSG_LEN: usize = 20;
+pub(super) const TCA_KIND: u16 = 1;
+pub(super) const TCA_OPTIONS: u16 = 2;
 const TCA_STATS2: u16 = 7;
 pub(super) const TCA_STAB: u16 = 8;
 const TCA_STATS_BASIC: u16 = 1;
@@ -223,12 +221,7 @@ impl Netlink {
     /// There is none, or the process lacks CAP_NET_ADMIN.
     pub fn delete_clsact(&self, ifindex: u32) -> Result<bool> {
         for hook in Handle::CLSACT_HOOKS {
-            let filters = self
-                .dump(Subsystem::Route, RTM_GETTFILTER, |request| {
-                    tcmsg(request, ifindex, Handle::UNSPEC, hook)
-                })?
-                .map_err(|refusal| self.refused("list the clsact filters", ifindex, refusal))?;
-            if !filters.is_empty() {
+            if !self.filters(ifindex, hook)?.is_empty() {
                 return Ok(false);
             }
         }

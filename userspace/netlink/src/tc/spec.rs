@@ -26,6 +26,8 @@ pub(super) const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 const TCA_FQ_PLIMIT: u16 = 1;
 const TCA_FQ_FLOW_PLIMIT: u16 = 2;
+const TCA_FQ_BUCKETS_LOG: u16 = 8;
+const TCA_FQ_ORPHAN_MASK: u16 = 10;
 const TCA_FQ_HORIZON: u16 = 14;
 const TCA_FQ_HORIZON_DROP: u16 = 15;
 
@@ -46,6 +48,11 @@ pub enum QdiscSpec {
         limit: u32,
         /// Packets each flow holds.
         flow_limit: u32,
+        /// Packets without a socket of TCP's kind, soft-RoCE's among them, are spread by hash over so many flows, less one: a
+        /// power of two less one.
+        orphan_mask: u32,
+        /// Base-2 logarithm of the number of hash buckets that flows are found in, up to 18.
+        buckets_log: u32,
         /// Latest acceptable departure time from now, in nanoseconds; the kernel counts in microseconds and
         /// up to 4294 s (Linux 5.8, commit 39d01050).
         horizon_ns: u64,
@@ -61,6 +68,8 @@ pub enum QdiscSpec {
         /// Buffer size in bytes.
         limit_bytes: u32,
     },
+    /// A qdisc for each transmit queue of the interface, its classes numbered from 1.
+    Mq,
     /// First in, first out, bounded in bytes.
     Bfifo {
         /// Buffer size in bytes.
@@ -81,6 +90,7 @@ impl QdiscSpec {
             Self::Htb { .. } => "htb",
             Self::Fq { .. } => "fq",
             Self::Tbf { .. } => "tbf",
+            Self::Mq => "mq",
             Self::Bfifo { .. } => "bfifo",
             Self::Pfifo { .. } => "pfifo",
         }
@@ -95,10 +105,12 @@ impl QdiscSpec {
                 options.attribute(TCA_HTB_INIT, &words(glob));
                 options.attribute(TCA_HTB_DIRECT_QLEN, &direct_qlen.to_ne_bytes());
             }
-            Self::Fq { limit, flow_limit, horizon_ns, horizon_drop } => {
+            Self::Fq { limit, flow_limit, orphan_mask, buckets_log, horizon_ns, horizon_drop } => {
                 let horizon_us = u32::try_from(horizon_ns / MICROSECOND_NS).unwrap_or(u32::MAX);
                 options.attribute(TCA_FQ_PLIMIT, &limit.to_ne_bytes());
                 options.attribute(TCA_FQ_FLOW_PLIMIT, &flow_limit.to_ne_bytes());
+                options.attribute(TCA_FQ_BUCKETS_LOG, &buckets_log.to_ne_bytes());
+                options.attribute(TCA_FQ_ORPHAN_MASK, &orphan_mask.to_ne_bytes());
                 options.attribute(TCA_FQ_HORIZON, &horizon_us.to_ne_bytes());
                 options.attribute(TCA_FQ_HORIZON_DROP, &[u8::from(horizon_drop)]);
             }
@@ -112,6 +124,7 @@ impl QdiscSpec {
                 rate.encode_wide(options, TCA_TBF_RATE64);
                 options.attribute(TCA_TBF_BURST, &burst_bytes.to_ne_bytes());
             }
+            Self::Mq => {}
             // struct tc_fifo_qopt, without an attribute of its own
             Self::Bfifo { limit_bytes: limit } | Self::Pfifo { limit } => options.raw(&limit.to_ne_bytes()),
         }
@@ -291,12 +304,16 @@ mod tests {
         let fq = QdiscSpec::Fq {
             limit: 40_000,
             flow_limit: 20_000,
+            orphan_mask: 0xffff,
+            buckets_log: 16,
             horizon_ns: 2_000_000_000,
             horizon_drop: true,
         };
         let expected = [
             0x08, 0, 1, 0, 0x40, 0x9c, 0, 0, // TCA_FQ_PLIMIT
             0x08, 0, 2, 0, 0x20, 0x4e, 0, 0, // TCA_FQ_FLOW_PLIMIT
+            0x08, 0, 8, 0, 16, 0, 0, 0, // TCA_FQ_BUCKETS_LOG
+            0x08, 0, 10, 0, 0xff, 0xff, 0, 0, // TCA_FQ_ORPHAN_MASK
             0x08, 0, 14, 0, 0x80, 0x84, 0x1e, 0, // TCA_FQ_HORIZON
             0x05, 0, 15, 0, 1, 0, 0, 0, // TCA_FQ_HORIZON_DROP
         ];

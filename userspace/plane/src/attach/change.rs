@@ -1,18 +1,18 @@
 //! Changing the parameters of what is attached: one interface or several, whole or not at all.
 
-use std::fs::File;
-
 use dcqcn_common::params::{Config, Params};
-use nix::fcntl::Flock;
 
+use super::find::open_at;
+use super::lock::Lock;
 use super::place::Place;
-use super::{Attachment, Error, Info, open_at};
+use super::{Attachment, Error, Info};
+use crate::failpoint;
 
 /// A change of one or several interfaces that is validated for all of them and not yet in force. Nobody else changes
 /// anything while it is open; dropped, it changes nothing.
 pub struct Transaction {
     /// Released when the transaction ends.
-    _lock: Flock<File>,
+    _lock: Lock,
     attachments: Vec<Attachment>,
     changes: Vec<Change>,
 }
@@ -109,7 +109,9 @@ fn prepare_one<E: From<Error>>(
 
 fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
     let port = attachment.maps.params()?.port;
-    Ok(attachment.maps.set_params(&Params::new(config, port)?)?)
+    attachment.maps.set_params(&Params::new(config, port)?)?;
+    failpoint::step("parameters are in force");
+    Ok(())
 }
 
 /// Changes parameters: `change` edits a copy of those in force; if what results is valid it replaces them at once, for

@@ -1,88 +1,153 @@
-//! Programs onto interfaces, and off again.
+//! Programs onto interfaces.
 
+use std::mem;
 use std::path::Path;
 
 use aya::Ebpf;
-use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::tc::{self, TcAttachType};
-use aya::programs::{TcError, XdpMode};
-use aya::util::KernelVersion;
+use aya::programs::links::{FdLink, LinkOrder};
+use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcAttachType, TcHandle};
+use aya::programs::{ProgramInfo, SchedClassifier, TcError, XdpMode};
+use dcqcn_netlink::tc::Handle;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
 
 use super::{Error, Info};
 use crate::dataplane::{PROGRAMS, classifier, xdp};
+use crate::failpoint;
 
+/// The hooks, which are also the names of pins, in the order of [`PROGRAMS`].
+pub(super) const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Pin of the XDP link of the other interface of an inline pair.
 pub(super) const XDP_PEER: &str = "xdp_peer";
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Attaches the programs `info.programs` names and pins their links.
-pub(super) fn attach(
-    ebpf: &mut Ebpf,
-    link: &Link,
-    peer: Option<&Link>,
-    xdp_mode: XdpModeChoice,
-    pins: &Path,
-    info: &mut Info,
-) -> Result<(), Error> {
-    let wanted = |info: &Info, name: &str| info.programs.iter().any(|program| program == name);
-    // Egress first: a clone that ingress makes must find it.
-    for (name, program, attach_type) in
-        [("egress", PROGRAMS[2], TcAttachType::Egress), ("ingress", PROGRAMS[1], TcAttachType::Ingress)]
-    {
-        if wanted(info, name) {
-            attach_tc(ebpf, link, name, program, attach_type, pins, info)?;
-        }
-    }
-    if wanted(info, "xdp") {
-        let (mode, note) = attach_xdp(ebpf, link, xdp_mode, &pins.join("xdp"))?;
-        info.xdp_mode = mode.into();
-        info.notes.extend(note);
-        if let Some(peer) = peer {
-            let (mode, note) = attach_xdp(ebpf, peer, xdp_mode, &pins.join(XDP_PEER))?;
-            if mode != info.xdp_mode {
-                info.xdp_mode = format!("{}, {mode} on {}", info.xdp_mode, peer.name);
-            }
-            info.notes.extend(note);
-        }
-    }
-    Ok(())
+/// The name of the program of a TC hook.
+pub(super) fn filter_name(hook: &str) -> Option<&'static str> {
+    tc_hook(hook).map(|(program, ..)| program)
 }
 
-fn attach_tc(
+/// Program, kind of attachment and clsact parent of a TC hook.
+pub(super) fn tc_hook(hook: &str) -> Option<(&'static str, TcAttachType, Handle)> {
+    match hook {
+        "ingress" => Some((PROGRAMS[1], TcAttachType::Ingress, Handle::CLSACT_HOOKS[0])),
+        "egress" => Some((PROGRAMS[2], TcAttachType::Egress, Handle::CLSACT_HOOKS[1])),
+        _ => None,
+    }
+}
+
+/// Adds the clsact qdisc.
+pub(super) fn add_clsact(link: &Link) -> Result<(), Error> {
+    match tc::qdisc_add_clsact(&link.name) {
+        Err(error) if !already_there(&error) => {
+            Err(Error::Attach { program: "clsact", iface: link.name.clone(), source: error.into(), next: "" })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Attaches the program of a TC hook as a filter on clsact, or with a link that is pinned.
+pub(super) fn attach_tc(
     ebpf: &mut Ebpf,
+    netlink: &Netlink,
     link: &Link,
-    name: &'static str,
-    program: &'static str,
-    attach_type: TcAttachType,
-    pins: &Path,
+    hook: &'static str,
+    pin: Option<&Path>,
     info: &mut Info,
 ) -> Result<(), Error> {
     let iface = &link.name;
-    let failed = |source: Source| Error::Attach { program: name, iface: iface.clone(), source, next: "" };
-    // Before TCX (Linux 6.6) a program hangs on the clsact qdisc.
-    if !has_tcx() {
-        info.tc_mode = "clsact".into();
-        match tc::qdisc_add_clsact(iface) {
-            Ok(()) => info.added_clsact = true,
-            Err(error) if already_there(&error) => {}
-            Err(error) => return Err(failed(error.into())),
-        }
-    }
+    let failed = |source: Source| Error::Attach { program: hook, iface: iface.clone(), source, next: "" };
+    let Some((program, attach_type, parent)) = tc_hook(hook) else {
+        return Ok(());
+    };
     let classifier = classifier(ebpf, program)?;
-    let id = classifier.attach(iface, attach_type).map_err(|e| failed(e.into()))?;
+    let Some(pin) = pin else {
+        let others = netlink.filters(link.index, parent)?;
+        // Before those that are there; 0 lets the kernel choose, which puts it before all that it chose itself.
+        let first = others.first().map_or(0, |filter| filter.priority);
+        let priority = if first < FIRST_AUTOMATIC { first.saturating_sub(1) } else { 0 };
+        let options = TcAttachOptions::Netlink(NlOptions { priority, ..NlOptions::default() });
+        let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
+        leave(classifier.take_link(id).map_err(|e| failed(e.into()))?);
+        let names = others.iter().map(|filter| {
+            let name = filter.name.as_ref().unwrap_or(&filter.kind);
+            format!("{name} (priority {})", filter.priority)
+        });
+        let is_first = first != 1;
+        info.notes.extend(beside(hook, names.collect(), is_first));
+        return Ok(());
+    };
+    // A chain ends with the first program that says so, as those of others do.
+    let options = TcAttachOptions::TcxOrder(LinkOrder::first());
+    let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
+    failpoint::step("a TC program is attached, its link not pinned yet");
     let tc_link = classifier.take_link(id).map_err(|e| failed(e.into()))?;
-    // A netlink filter has no descriptor to pin; it stays until it is removed by name.
-    if let Ok(fd) = FdLink::try_from(tc_link) {
-        fd.pin(pins.join(name)).map_err(|e| failed(e.into()))?;
-        info.tc_mode = "tcx".into();
-    }
+    let fd = FdLink::try_from(tc_link).map_err(|e| failed(e.into()))?;
+    fd.pin(pin).map_err(|e| failed(e.into()))?;
+    // Whoever may not list them is told nothing.
+    let chain = SchedClassifier::query_tcx(iface, attach_type).map(|(_, chain)| chain).unwrap_or_default();
+    let name = |program: &ProgramInfo| {
+        format!("{} (program {})", program.name_as_str().unwrap_or("?"), program.id())
+    };
+    let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
+    let is_ours = |other: &ProgramInfo| other.id() == ours;
+    let is_first = chain.first().is_none_or(is_ours);
+    info.notes.extend(beside(
+        hook,
+        chain.iter().filter(|other| !is_ours(other)).map(name).collect(),
+        is_first,
+    ));
     Ok(())
 }
 
-fn attach_xdp(
+/// Leaves a filter where it is. It has no descriptor to pin: aya removes it when its link is dropped.
+fn leave(link: SchedClassifierLink) {
+    mem::forget(link);
+}
+
+/// Replaces the program of a filter on clsact by that of the object, between two packets. Says whether there was one.
+pub(super) fn replace_filter(
+    ebpf: &mut Ebpf,
+    netlink: &Netlink,
+    link: &Link,
+    hook: &'static str,
+) -> Result<bool, Error> {
+    let failed = |source: Source| Error::Attach {
+        program: hook,
+        iface: link.name.clone(),
+        source,
+        next: "; what is attached stays",
+    };
+    let Some((program, attach_type, parent)) = tc_hook(hook) else {
+        return Ok(false);
+    };
+    let filters = netlink.filters(link.index, parent)?;
+    let Some(old) = filters.iter().find(|filter| filter.name.as_deref() == Some(program)) else {
+        return Ok(false);
+    };
+    let handle = TcHandle::from(old.handle.0);
+    let old = SchedClassifierLink::attached(&link.name, attach_type, old.priority, handle, None);
+    let classifier = classifier(ebpf, program)?;
+    let id = classifier.attach_to_link(old.map_err(|e| failed(e.into()))?).map_err(|e| failed(e.into()))?;
+    leave(classifier.take_link(id).map_err(|e| failed(e.into()))?);
+    Ok(true)
+}
+
+/// The highest priority but one that the kernel gives a filter by itself (`TC_H_MAJ(0x80000000)`, net/sched/cls_api.c).
+const FIRST_AUTOMATIC: u16 = 0x8000;
+
+/// What is said of others' programs on the same hook.
+fn beside(hook: &str, others: Vec<String>, is_first: bool) -> Option<String> {
+    let others = (!others.is_empty()).then(|| others.join(", "))?;
+    Some(if is_first {
+        format!("{hook}: runs before {others}")
+    } else {
+        format!("{hook}: runs after {others}, which must let packets go on (TC_ACT_UNSPEC)")
+    })
+}
+
+/// Attaches the XDP program and pins its link; says where it runs.
+pub(super) fn attach_xdp(
     ebpf: &mut Ebpf,
     link: &Link,
     choice: XdpModeChoice,
@@ -94,6 +159,7 @@ fn attach_xdp(
         let failed = |source: Source| Error::Attach { program: "xdp", iface: iface.clone(), source, next };
         let id = program.attach_to_if_index(link.index, mode).map_err(|e| failed(e.into()))?;
         let xdp_link = program.take_link(id).map_err(|e| failed(e.into()))?;
+        failpoint::step("the XDP program is attached, its link not pinned yet");
         let fd = FdLink::try_from(xdp_link).map_err(|e| failed(e.into()))?;
         fd.pin(pin).map(drop).map_err(|e| failed(e.into()))
     };
@@ -123,43 +189,6 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
     }
     text
-}
-
-/// Takes programs off; those of an interface that is gone went with it.
-pub(super) fn detach(netlink: &Netlink, info: &Info, pins: &Path) -> Result<Vec<String>, Error> {
-    let mut done = Vec::new();
-    for pin in ["xdp", XDP_PEER, "ingress", "egress"] {
-        let path = pins.join(pin);
-        if !path.exists() {
-            continue;
-        }
-        let failed =
-            |source: Source| Error::Attach { program: "detach", iface: info.iface.clone(), source, next: "" };
-        let link = PinnedLink::from_pin(&path).map_err(|e| failed(e.into()))?;
-        // The last reference goes with it, and the program with that.
-        drop(link.unpin().map_err(|e| failed(e.into()))?);
-        done.push(format!("{pin} detached from {}", if pin == XDP_PEER { peer(info) } else { &info.iface }));
-    }
-    if info.tc_mode == "clsact" && super::is_alive(info)? {
-        for (name, attach_type) in [(PROGRAMS[1], TcAttachType::Ingress), (PROGRAMS[2], TcAttachType::Egress)]
-        {
-            if tc::qdisc_detach_program(&info.iface, attach_type, name).is_ok() {
-                done.push(format!("{name} detached from {}", info.iface));
-            }
-        }
-        if info.added_clsact && netlink.delete_clsact(info.ifindex)? {
-            done.push(format!("clsact removed from {}", info.iface));
-        }
-    }
-    Ok(done)
-}
-
-fn peer(info: &Info) -> &str {
-    info.inline_peer.as_deref().unwrap_or(&info.iface)
-}
-
-fn has_tcx() -> bool {
-    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
 }
 
 fn already_there(error: &TcError) -> bool {

@@ -1,20 +1,22 @@
 //! Taking over what another process, or another version of dcqcn, has attached.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::Path;
 
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::SchedClassifierLink;
 use aya::programs::xdp::XdpLink;
 use dcqcn_common::params::Config;
+use dcqcn_netlink::Netlink;
 use dcqcn_params::{PacerChoice, Settings, XdpModeChoice, word};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 
-use super::hooks::XDP_PEER;
+use super::find::find;
+use super::hooks::{XDP_PEER, replace_filter};
+use super::journal::Journal;
 use super::place::Place;
-use super::{Error, Info, Request, pin_expire, probe, write_info};
-use crate::dataplane::{self, Maps, PROGRAMS, Sizes, classifier, xdp};
+use super::{Error, Info, Request, pin_expire, probe};
+use crate::dataplane::{self, PROGRAMS, Sizes, classifier, xdp};
+use crate::failpoint;
 use crate::object::OBJECT;
 
 /// What tells the programs of two builds apart: FNV-1a (64 bits) of the object they come from.
@@ -87,19 +89,15 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
     probe::check()?;
     let place = Place::here()?;
     let _lock = place.lock()?;
-    let mut info = super::find(&place, iface)?;
+    let record = find(&place, iface)?;
+    let info = record.info.clone();
     if info.is_current() {
         return Ok(Vec::new());
     }
-    let pins = place.pins(iface);
-    // Refused if the layout is another.
-    drop(Maps::pinned(&pins)?);
-    if info.tc_mode == "clsact" {
-        return Err(Error::Unsupported(format!(
-            "{iface} is attached through clsact, whose programs cannot be replaced in place: \
-             `dcqcn detach {iface}`, then attach again"
-        )));
-    }
+    let pins = place.pins(info.ifindex);
+    // Refused, with nothing touched, if the layout is another.
+    drop(info.open_maps(&pins)?);
+    let is_clsact = info.tc_mode == "clsact";
     let sizes = Sizes { rp_flows: info.rp_flows, np_flows: info.np_flows };
     let mut ebpf = dataplane::load(sizes, info.mode(), Some(&pins), &info.program_names())?;
     let failed = |program: &'static str| {
@@ -111,15 +109,29 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             next: "; what is attached stays",
         }
     };
+    failpoint::step("the new programs are verified");
     pin_expire(&mut ebpf, &pins)?;
+    failpoint::step("the program that removes idle flows is replaced");
     let mut replaced = Vec::new();
     for (pin, program) in [("egress", PROGRAMS[2]), ("ingress", PROGRAMS[1])] {
+        if is_clsact {
+            let netlink = Netlink::connect()?;
+            let link = netlink.link_by_index(info.ifindex)?;
+            if info.programs.iter().any(|name| name == pin)
+                && replace_filter(&mut ebpf, &netlink, &link, pin)?
+            {
+                replaced.push(pin.to_owned());
+            }
+            failpoint::step("a filter is replaced");
+            continue;
+        }
         if let Some(link) = pinned(&pins.join(pin)).map_err(failed(pin))? {
             let link = SchedClassifierLink::try_from(link).map_err(|error| failed(pin)(error.into()))?;
             // The pin holds the link; this process's hold on it ends with the object.
             classifier(&mut ebpf, program)?
                 .attach_to_link(link)
                 .map_err(|error| failed(pin)(error.into()))?;
+            failpoint::step("a TC program is replaced");
             replaced.push(pin.to_owned());
         }
     }
@@ -127,12 +139,14 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
         if let Some(link) = pinned(&pins.join(pin)).map_err(failed(pin))? {
             let link = XdpLink::try_from(link).map_err(|error| failed(pin)(error.into()))?;
             xdp(&mut ebpf)?.attach_to_link(link).map_err(|error| failed(pin)(error.into()))?;
+            failpoint::step("an XDP program is replaced");
             replaced.push(pin.to_owned());
         }
     }
-    info.object = object_id();
-    info.version = env!("CARGO_PKG_VERSION").into();
-    write_info(&place.info(iface), &info)?;
+    let mut journal = Journal::resume(record, place.store(info.ifindex));
+    journal.record.info.object = object_id();
+    journal.record.info.version = env!("CARGO_PKG_VERSION").into();
+    journal.note()?;
     Ok(replaced)
 }
 
@@ -140,7 +154,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
 #[derive(Debug)]
 pub struct Claim {
     /// Held on the directory of the pins, which is the attachment's for as long as it lives.
-    _lock: Flock<File>,
+    _lock: File,
 }
 
 /// Claims the attachment of an interface.
@@ -149,13 +163,13 @@ pub struct Claim {
 /// It is not attached, or another process has it.
 pub fn claim(iface: &str) -> Result<Claim, Error> {
     let place = Place::here()?;
-    let path = place.pins(&super::find(&place, iface)?.iface);
+    let path = place.pins(find(&place, iface)?.info.ifindex);
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
-    match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
-        Ok(_lock) => Ok(Claim { _lock }),
-        Err((_, Errno::EWOULDBLOCK)) => Err(Error::Served { iface: iface.to_owned() }),
-        Err((_, errno)) => Err(failed(errno.into())),
+    match directory.try_lock() {
+        Ok(()) => Ok(Claim { _lock: directory }),
+        Err(TryLockError::WouldBlock) => Err(Error::Served { iface: iface.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 

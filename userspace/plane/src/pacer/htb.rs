@@ -9,7 +9,7 @@ use std::mem;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::FlowId;
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, htb_minor, htb_place};
 use dcqcn_common::layout::{Cut, RpFlow};
 use dcqcn_common::params::Params;
@@ -19,7 +19,7 @@ use dcqcn_netlink::{self as net, Netlink};
 use dcqcn_support::clock::monotonic_ns;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{HTB_MAJOR, class, port_classes};
+use super::{HTB_MAJOR, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
 
 /// How often recovering rates are followed at most.
@@ -41,7 +41,7 @@ const IDLE_NS: u64 = 30_000_000_000;
 
 /// A flow's class.
 struct Class {
-    id: QpId,
+    id: FlowId,
     place: (u32, usize),
     rate_bps: u64,
     /// Its entry in [`HtbPacer::due`]; `u64::MAX` = it has none.
@@ -151,7 +151,7 @@ impl Classes {
 
     /// Holds the port to the rate of its line, should that have been set to another.
     fn follow_line(&mut self, batch: &mut Batch, params: &Params) {
-        let line_bps = params.config.line_rate_bps();
+        let line_bps = port_rate_bps(&params.config);
         if line_bps != 0 && line_bps != self.line_bps {
             for class in port_classes(line_bps, self.mtu_bytes) {
                 batch.replace_htb_class(&class);

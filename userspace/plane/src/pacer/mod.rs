@@ -5,9 +5,11 @@
 
 pub mod htb;
 
+use std::fmt;
+
 use dcqcn_common::params::{Config, PACER_FQ, Quantity, Unit};
-use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec, kernel_has_qdisc};
-use dcqcn_netlink::{self as net, Netlink};
+use dcqcn_netlink::tc::{Handle, HtbClass, Qdisc, QdiscSpec, kernel_has_qdisc};
+use dcqcn_netlink::{self as net, Link, Netlink};
 use dcqcn_params::PacerChoice;
 
 use crate::Error;
@@ -21,10 +23,9 @@ const REST: Handle = Handle::new(HTB_MAJOR, 1);
 /// Guaranteed to every class, so small that all of them share what the port has: bit/s.
 const GUARANTEED_BPS: u64 = 8_000;
 
-/// fq's limits: with the default of 100 packets a flow, the ACKs and READ responses of soft-RoCE are dropped, for which
-/// it has no back-pressure.
-const FQ_LIMIT: u32 = 40_000;
-const FQ_FLOW_LIMIT: u32 = 20_000;
+/// Where this pacer's own fq and mq are to be told from others'.
+const FQ: Handle = Handle::new(0xdc01, 0);
+const MQ: Handle = Handle::new(0xdc02, 0);
 /// fq's own default horizon; the programs stay below it.
 const FQ_HORIZON_NS: u64 = 10_000_000_000;
 
@@ -57,35 +58,213 @@ pub fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, Stri
     }
 }
 
-/// Puts the pacer's qdisc at the root of an interface whose old one has been saved.
+/// Limits of an fq that paces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FqLimits {
+    /// Packets it holds.
+    pub limit: u32,
+    /// Packets each flow holds.
+    pub flow_limit: u32,
+    /// Flows that packets without a TCP socket are spread over, less one.
+    pub orphan_mask: u32,
+    /// Base-2 logarithm of the hash buckets its flows are found in.
+    pub buckets_log: u32,
+}
+
+impl FqLimits {
+    /// Packets soft-RoCE has under way for a queue pair at most (`RXE_INFLIGHT_SKBS_PER_QP_HIGH`).
+    const PER_QP: u32 = 64;
+    /// With fq's default of 100 the ACKs and READ responses of soft-RoCE are dropped, for which it has no back-pressure.
+    const PER_FLOW: u32 = 20_000;
+    /// fq's own defaults, that is its least: packets, and hash buckets as a power of two.
+    const LEAST: u32 = 40_000;
+    const LEAST_LOG: u32 = 10;
+    /// The most buckets it takes, and the most flows that are of use: powers of two.
+    const MOST_BUCKETS_LOG: u32 = 18;
+    const MOST_FLOWS_LOG: u32 = 20;
+
+    /// What a table of so many flows needs. Packets of queue pairs that share a flow of fq wait for each other's departures;
+    /// so there are as many flows as the table has, and room for all that those may have under way.
+    #[must_use]
+    pub const fn of(flows: u32) -> Self {
+        let most = 1 << Self::MOST_FLOWS_LOG;
+        let flows_log = if flows >= most { Self::MOST_FLOWS_LOG } else { flows.next_power_of_two().ilog2() };
+        let flows_log = if flows_log < Self::LEAST_LOG { Self::LEAST_LOG } else { flows_log };
+        let limit = Self::PER_QP << flows_log;
+        Self {
+            limit: if limit < Self::LEAST { Self::LEAST } else { limit },
+            flow_limit: Self::PER_FLOW,
+            orphan_mask: (1 << flows_log) - 1,
+            buckets_log: if flows_log > Self::MOST_BUCKETS_LOG { Self::MOST_BUCKETS_LOG } else { flows_log },
+        }
+    }
+}
+
+/// As tc-fq(8) takes them.
+impl fmt::Display for FqLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, flow_limit, orphan_mask, buckets_log } = self;
+        let buckets = 1_u32 << buckets_log;
+        write!(f, "limit {limit} flow_limit {flow_limit} buckets {buckets} orphan_mask {orphan_mask}")
+    }
+}
+
+/// Where the pacer goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// There is one, which stays as it is.
+    Kept(String),
+    /// In the place of what is at the root, or below a shaper, which goes on shaping.
+    At(Handle),
+    /// An fq for each transmit queue, below an `mq`: the one that is there, or one of ours in the place of the kernel's default.
+    Queues {
+        /// The `mq`'s handle.
+        mq: Handle,
+        /// It is to be made.
+        make: bool,
+    },
+}
+
+impl Placement {
+    /// Where something is replaced, and kind and handle of what is put there.
+    #[must_use]
+    pub fn replaces(&self, pacer: PacerChoice) -> Option<(Handle, &'static str, Handle)> {
+        match self {
+            Self::Kept(_) => None,
+            Self::At(parent) if pacer == PacerChoice::Htb => {
+                Some((*parent, "htb", Handle::new(HTB_MAJOR, 0)))
+            }
+            Self::At(parent) => Some((*parent, "fq", FQ)),
+            Self::Queues { mq, .. } => Some((Handle::ROOT, "mq", *mq)),
+        }
+    }
+}
+
+/// Where the pacer goes on this interface, so that what somebody configured there goes on working.
+///
+/// # Errors
+/// It cannot; the error says what can be done.
+pub fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Result<Placement, Error> {
+    let qdiscs = netlink.qdiscs(link.index)?;
+    let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
+        return Ok(Placement::At(Handle::ROOT));
+    };
+    let configured = root.handle != Handle::UNSPEC;
+    let is_fq_at = |parent: Handle| {
+        qdiscs
+            .iter()
+            .any(|qdisc| qdisc.parent == parent && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC)
+    };
+    let kept = |what: &str| Ok(Placement::Kept(format!("{what} is kept, with its own limits")));
+    let is_fq = pacer == PacerChoice::Fq;
+    match root.kind.as_str() {
+        "tbf" => {
+            // tc-tbf(8) has one class.
+            let below = Handle::new(root.handle.major(), 1);
+            if is_fq && is_fq_at(below) { kept("the fq below the tbf") } else { Ok(Placement::At(below)) }
+        }
+        "fq" if is_fq && configured => kept("the fq that is there"),
+        "mq" if is_fq => {
+            let mut queues = netlink.classes(link.index)?.into_iter().map(|class| class.handle);
+            if configured && queues.all(is_fq_at) {
+                return kept("the fq of each queue");
+            }
+            Ok(Placement::Queues { mq: if configured { root.handle } else { MQ }, make: !configured })
+        }
+        "htb" if is_fq => {
+            let classes = netlink.classes(link.index)?;
+            let is_leaf = |handle: Handle| classes.iter().all(|class| class.parent != handle);
+            let mut leaves =
+                classes.iter().map(|class| class.handle).filter(|handle| is_leaf(*handle)).peekable();
+            let first = leaves.peek().copied();
+            if first.is_some() && leaves.all(is_fq_at) {
+                return kept("the fq below each class of the htb");
+            }
+            let class = first.unwrap_or(Handle::new(root.handle.major(), 1));
+            Err(Error::Shaper {
+                iface: link.name.clone(),
+                kind: root.kind.clone(),
+                handle: root.handle,
+                class,
+            })
+        }
+        _ => Ok(Placement::At(Handle::ROOT)),
+    }
+}
+
+/// Puts the pacer where it goes; what is there has been saved.
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn install(netlink: &Netlink, ifindex: u32, config: &Config, notes: &mut Vec<String>) -> net::Result<()> {
-    if config.scalars.pacer == PACER_FQ {
-        if netlink.root_qdisc(ifindex)?.is_some_and(|root| root.kind == "fq" && root.handle != Handle::UNSPEC)
-        {
-            notes.push("the fq that is there is kept, with its own limits".into());
-            return Ok(());
+pub fn install(
+    netlink: &Netlink,
+    ifindex: u32,
+    placement: &Placement,
+    config: &Config,
+    flows: u32,
+    notes: &mut Vec<String>,
+) -> net::Result<()> {
+    match placement {
+        Placement::Kept(note) => notes.push(note.clone()),
+        Placement::At(parent) if config.scalars.pacer == PACER_FQ => {
+            put(netlink, ifindex, *parent, FQ, &fq(flows))?;
         }
-        let fq = QdiscSpec::Fq {
-            limit: FQ_LIMIT,
-            flow_limit: FQ_FLOW_LIMIT,
-            horizon_ns: FQ_HORIZON_NS,
-            horizon_drop: true,
-        };
-        return netlink.replace_root(ifindex, Handle::UNSPEC, &fq);
+        Placement::Queues { mq, make } => {
+            if *make {
+                netlink.replace_root(ifindex, *mq, &QdiscSpec::Mq)?;
+            }
+            let qdiscs = netlink.qdiscs(ifindex)?;
+            for class in netlink.classes(ifindex)? {
+                let is_ready = |qdisc: &Qdisc| {
+                    qdisc.parent == class.handle && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC
+                };
+                if !qdiscs.iter().any(is_ready) {
+                    netlink.replace_qdisc(ifindex, class.handle, Handle::UNSPEC, &fq(flows))?;
+                }
+            }
+            notes.push(format!("an fq for each transmit queue, below mq {mq}"));
+        }
+        Placement::At(parent) => {
+            let line_bps = port_rate_bps(config);
+            let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
+            let htb = QdiscSpec::Htb { default_minor: REST.minor(), direct_qlen: 1_000 };
+            let root = Handle::new(HTB_MAJOR, 0);
+            put(netlink, ifindex, *parent, root, &htb)?;
+            for class in port_classes(line_bps, mtu_bytes) {
+                netlink.replace_htb_class(ifindex, &class)?;
+            }
+            notes.push(format!("htb {root} holds the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));
+        }
     }
-    let line_bps = config.line_rate_bps();
-    let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
-    let htb = QdiscSpec::Htb { default_minor: REST.minor(), direct_qlen: 1_000 };
-    netlink.replace_root(ifindex, Handle::new(HTB_MAJOR, 0), &htb)?;
-    let root = Handle::new(HTB_MAJOR, 0);
-    for class in port_classes(line_bps, mtu_bytes) {
-        netlink.replace_htb_class(ifindex, &class)?;
-    }
-    notes.push(format!("htb {root} holds the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));
     Ok(())
+}
+
+fn put(netlink: &Netlink, ifindex: u32, parent: Handle, handle: Handle, spec: &QdiscSpec) -> net::Result<()> {
+    if parent == Handle::ROOT {
+        netlink.replace_root(ifindex, handle, spec)
+    } else {
+        netlink.replace_qdisc(ifindex, parent, handle, spec)
+    }
+}
+
+fn fq(flows: u32) -> QdiscSpec {
+    let FqLimits { limit, flow_limit, orphan_mask, buckets_log } = FqLimits::of(flows);
+    QdiscSpec::Fq {
+        limit,
+        flow_limit,
+        orphan_mask,
+        buckets_log,
+        horizon_ns: FQ_HORIZON_NS,
+        horizon_drop: true,
+    }
+}
+
+/// The rate of the port: the link's. `rpg_max_rate` is a flow's, and holds the port only where the link's is not known.
+fn port_rate_bps(config: &Config) -> u64 {
+    match config.scalars.link_rate_bps {
+        0 => config.line_rate_bps(),
+        link_bps => link_bps,
+    }
 }
 
 /// The classes every port has, for a line of this rate: the port as a whole, and what has no class of its own.
@@ -111,5 +290,36 @@ fn class(handle: Handle, rate_bps: u64, mtu_bytes: u32) -> HtbClass {
         cburst_bytes: burst_bytes,
         quantum_bytes: frame_bytes,
         priority: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rpg_max_rate_bounds_a_flow_and_not_the_port() {
+        let mut config = Config::DEFAULT;
+        (config.scalars.link_rate_bps, config.scalars.rpg_max_rate_bps) = (10_000_000_000, 1_000_000_000);
+        assert_eq!((port_rate_bps(&config), config.line_rate_bps()), (10_000_000_000, 1_000_000_000));
+        config.scalars.link_rate_bps = 0;
+        assert_eq!(port_rate_bps(&config), 1_000_000_000);
+    }
+
+    #[test]
+    fn fq_has_a_flow_for_each_of_the_table_and_room_for_what_each_has_under_way() {
+        for (flows, orphan_mask, buckets_log, limit) in [
+            (8, 1_023, 10, 65_536),
+            (1_024, 1_023, 10, 65_536),
+            (1_025, 2_047, 11, 131_072),
+            (65_536, 65_535, 16, 4_194_304),
+            (1 << 20, (1 << 20) - 1, 18, 1 << 26),
+            (u32::MAX, (1 << 20) - 1, 18, 1 << 26),
+        ] {
+            let expected = FqLimits { limit, flow_limit: 20_000, orphan_mask, buckets_log };
+            assert_eq!(FqLimits::of(flows), expected, "{flows} flows");
+        }
+        let text = "limit 65536 flow_limit 20000 buckets 1024 orphan_mask 1023";
+        assert_eq!(FqLimits::of(1).to_string(), text);
     }
 }

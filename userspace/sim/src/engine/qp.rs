@@ -7,11 +7,12 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{NpFlow, RpFlow};
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::RpParams;
+use dcqcn_common::wire::bth::Stream;
 
 use super::packet::{Packet, Reply, ReplyKind};
 use crate::{FlowCounters, RoceGroup, Work};
@@ -101,7 +102,8 @@ pub(super) struct Qp {
 impl Qp {
     /// Flow `number` of the simulation, which belongs to `group`.
     pub(super) fn new(number: u32, group: u32, sender: u32, spec: &RoceGroup, rp: &RpParams) -> Self {
-        let id = QpId { addr: [0, 0, 0, sender.wrapping_add(1)], qpn: number };
+        let receiver = QpId { addr: [0; 4], qpn: number };
+        let id = FlowId { src: [0, 0, 0, sender.wrapping_add(1)], receiver };
         Self {
             group,
             sender,
@@ -167,7 +169,9 @@ impl Qp {
         let psn = self.next_psn;
         let (payload_bytes, ends_message) = self.payload(psn);
         let frame_bytes = payload_bytes + self.header_bytes;
-        if let Departure::BeyondHorizon = self.rp.on_send(params, now_ns, u64::from(frame_bytes)) {
+        if let Departure::BeyondHorizon =
+            self.rp.on_send(params, now_ns, Stream::Requests, u64::from(frame_bytes))
+        {
             return None;
         }
         self.since_ack_request += 1;

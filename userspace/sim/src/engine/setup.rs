@@ -1,6 +1,6 @@
 //! Builds a simulation from its scenario.
 
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::FlowId;
 use dcqcn_common::layout::NpFlow;
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, PACER_FQ, Params, Port as Interface};
 
@@ -45,8 +45,8 @@ impl<'s> Simulation<'s> {
         };
         simulation.add_flows(&delays_ns);
         simulation.nps = match port_params.config.scalars.cnp_limit {
-            CNP_LIMIT_PEER => simulation.senders.iter().map(|_| NpFlow::new(QpId::NONE)).collect(),
-            CNP_LIMIT_PORT => vec![NpFlow::new(QpId::NONE)],
+            CNP_LIMIT_PEER => simulation.senders.iter().map(|_| NpFlow::new(FlowId::NONE)).collect(),
+            CNP_LIMIT_PORT => vec![NpFlow::new(FlowId::NONE)],
             _ => Vec::new(),
         };
         simulation.plan();

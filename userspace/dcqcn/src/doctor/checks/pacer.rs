@@ -1,7 +1,9 @@
 //! Are flows held to their rates?
 
+use dcqcn_common::layout::DEFAULT_FLOWS;
 use dcqcn_common::params::QUEUE_SOURCE_BACKLOG;
 use dcqcn_common::stats::Stat;
+use dcqcn_plane::pacer::FqLimits;
 
 use super::{Finding, Known, Snapshot, known, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
@@ -45,15 +47,16 @@ pub(super) fn replaced(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for pacer in ["fq", "htb"] {
         for (known, link) in paced(snapshot, pacer) {
-            let found = link.root().map_or("none", |root| &root.kind);
-            // Under mq every queue has one of its own.
-            let below = found == "mq" && link.qdiscs.iter().any(|qdisc| qdisc.kind == pacer);
+            let found = link.root().map_or_else(|| "none".to_owned(), |root| root.kind.clone());
+            // Under mq every queue has one of its own; under a shaper it is what that sends from.
+            let is_above = ["mq", "tbf", "htb"].contains(&found.as_str());
+            let below = is_above && link.qdiscs.iter().any(|qdisc| qdisc.kind == pacer);
             if found == pacer || below || link.qdiscs.is_empty() {
                 continue;
             }
             let iface = known.iface;
             let fix = if pacer == "fq" {
-                format!("`tc qdisc replace dev {iface} root fq limit 40000 flow_limit 20000`")
+                format!("`tc qdisc replace dev {iface} root fq {}`", FqLimits::of(DEFAULT_FLOWS))
             } else {
                 format!("`dcqcn detach {iface}`, then attach again")
             };
@@ -92,8 +95,9 @@ pub(super) fn fq_limits(snapshot: &Snapshot) -> Vec<Finding> {
             )
             .on(iface)
             .fix(format!(
-                "`tc qdisc replace dev {iface} {} fq limit 40000 flow_limit 20000`",
-                place(&qdisc.parent)
+                "`tc qdisc replace dev {iface} {} fq {}`",
+                place(&qdisc.parent),
+                FqLimits::of(DEFAULT_FLOWS)
             )),
         );
     }

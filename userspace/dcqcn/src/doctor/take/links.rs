@@ -49,7 +49,7 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
             name: link.name,
             index: link.index,
             mtu: link.mtu,
-            speed_bps: link.speed_bps,
+            speed_bps: netlink.speed_bps(link.index).ok().flatten(),
             up: link.up,
         }
     };

@@ -1,0 +1,154 @@
+//! What a flow still owes for the last packet it sent, paid at the rate in force.
+//!
+//! A packet of b bits that leaves at t keeps the next one waiting until the flow's rate, integrated from t on, has come to
+//! b. That is what a token bucket in a NIC does, and what the simulators of HPCC do when they time a pending gap anew at
+//! each change of rate. While the rate is constant the gap is b / rate, and nobody has to look here.
+
+/// Bits that are to be paid, and the time up to which that is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Debt {
+    /// Everything up to here is paid; once nothing is owed any more, when the last of it was.
+    pub from_ns: u64,
+    /// What is owed, in 10^-9 bit: rate times time, in bit/s and ns. A packet has less than 2^20 bytes, so this is below
+    /// 2^53.
+    pub nanobits: u64,
+}
+
+/// The rates after each of some increase events in a row: the target climbs, by more and more perhaps, and the rate halves
+/// its distance to what it tends to. After the k-th event the rate is
+/// base + k · slope + k (k − 1) / 2 · growth − off / 2^k, the last rounded down.
+pub(super) struct Climb {
+    /// What the rate would be before the first event if it were not off.
+    pub(super) base_bps: u64,
+    /// What each event adds.
+    pub(super) slope_bps: u64,
+    /// What each adds more than the one before.
+    pub(super) growth_bps: u64,
+    /// How far the rate is below that, before the first event.
+    pub(super) off_bps: i64,
+}
+
+impl Debt {
+    /// Nothing is owed.
+    pub const NONE: Self = Self { from_ns: 0, nanobits: 0 };
+
+    /// Pays at `rate_bps` until `until_ns`.
+    #[inline(always)]
+    pub const fn pay(&mut self, rate_bps: u64, until_ns: u64) {
+        if self.nanobits == 0 || until_ns <= self.from_ns {
+            return;
+        }
+        let time_ns = until_ns.wrapping_sub(self.from_ns);
+        // Rounded up: nothing leaves early.
+        let Some(needed_ns) = (self.nanobits + rate_bps).wrapping_sub(1).checked_div(rate_bps) else {
+            return;
+        };
+        if needed_ns <= time_ns {
+            self.from_ns = self.from_ns.wrapping_add(needed_ns);
+            self.nanobits = 0;
+        } else {
+            // Less than is owed.
+            self.nanobits = self.nanobits.wrapping_sub(rate_bps.wrapping_mul(time_ns));
+            self.from_ns = until_ns;
+        }
+    }
+
+    /// Pays at each of the rates after the first `events` of `climb`, every one for `period_ns`; `highest_bps` is a target
+    /// at least as high as all of theirs, but at most three times the last one's.
+    ///
+    /// If that is more than is owed, the last of it counts as paid at the end: which event it was would take a search. It
+    /// has been paid by then, so this only ever costs credit for time a flow was late.
+    #[inline(always)]
+    pub(super) const fn pay_climb(&mut self, climb: &Climb, events: u64, period_ns: u64, highest_bps: u64) {
+        if self.nanobits == 0 || events == 0 {
+            return;
+        }
+        self.from_ns = self.from_ns.wrapping_add(events.wrapping_mul(period_ns));
+        let Some(budget_bps) = self.nanobits.checked_div(period_ns) else {
+            return;
+        };
+        // Each rate is at least half its target, and the targets are at least a third of the last one on average: 18 times
+        // the sum is no less than events · highest. Beyond 32 times the budget the sum need not be known, and up to there
+        // nothing of it overflows: 2^53 · 32 = 2^58.
+        let enough = match (budget_bps << 5).checked_div(highest_bps) {
+            Some(most_events) => events > most_events,
+            None => true,
+        };
+        let sum_bps = if enough { u64::MAX } else { climb.sum_bps(events) };
+        self.nanobits = if sum_bps > budget_bps {
+            0
+        } else {
+            self.nanobits.wrapping_sub(sum_bps.wrapping_mul(period_ns))
+        };
+    }
+}
+
+impl Climb {
+    /// Sum of the rates after each of the first `n` events, where `n` times the highest target is below 2^58.
+    #[inline(always)]
+    const fn sum_bps(&self, n: u64) -> u64 {
+        let pairs = n.wrapping_mul(n + 1) / 2;
+        // (n − 1) n (n + 1) / 6: growth · that ≤ 2 · n · target, and n < 2^16 where there is growth.
+        let triples = pairs.wrapping_mul(n.wrapping_sub(1)) / 3;
+        n.wrapping_mul(self.base_bps)
+            .wrapping_add(self.slope_bps.wrapping_mul(pairs))
+            .wrapping_add(self.growth_bps.wrapping_mul(triples))
+            .wrapping_sub(sum_of_halves(self.off_bps, n) as u64)
+    }
+}
+
+/// value / 2 + value / 4 + … (n terms), each rounded down.
+///
+/// For what is not negative the infinite sum is the value less the number of ones in it (Legendre's formula for 2), so n
+/// terms are that less the same of what is left after n halvings. A negative value v has −1 − (−1 − v) / 2^k for terms.
+#[inline(always)]
+const fn sum_of_halves(value: i64, n: u64) -> i64 {
+    let sign = value >> 63;
+    let magnitude = (value ^ sign) as u64;
+    let rest = magnitude >> if n > 63 { 63 } else { n };
+    let sum = magnitude
+        .wrapping_sub(magnitude.count_ones() as u64)
+        .wrapping_sub(rest)
+        .wrapping_add(rest.count_ones() as u64) as i64;
+    // −sum − n where the value is negative.
+    (sum ^ sign).wrapping_sub(sign).wrapping_add(sign.wrapping_mul(n as i64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn halves_add_up(value in -(1i64 << 41)..1 << 41, n in 0u64..100) {
+            let mut sum = 0;
+            let mut half = value;
+            for _ in 0..n {
+                half >>= 1;
+                sum += half;
+            }
+            prop_assert_eq!(sum_of_halves(value, n), sum);
+        }
+
+        #[test]
+        fn a_constant_rate_pays_to_the_nanosecond(
+            rate_bps in 100_000u64..=800_000_000_000, bits in 1u64..1 << 23, times in proptest::collection::vec(1u64..1_000_000, 1..20),
+        ) {
+            let mut debt = Debt { from_ns: 1_000, nanobits: bits * 1_000_000_000 };
+            let mut now_ns = 1_000;
+            for time_ns in times {
+                now_ns += time_ns;
+                debt.pay(rate_bps, now_ns);
+            }
+            let needed_ns = (bits * 1_000_000_000).div_ceil(rate_bps);
+            if debt.nanobits == 0 {
+                // A remainder below one nanosecond's worth is rounded up where the payment ends.
+                prop_assert_eq!(debt.from_ns, 1_000 + needed_ns);
+            } else {
+                prop_assert!(now_ns < 1_000 + needed_ns);
+                prop_assert_eq!(debt.nanobits, bits * 1_000_000_000 - rate_bps * (now_ns - 1_000));
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Which attachment is which: namespaces and interfaces that go, come again, move and change their names.
+
+use anyhow::{Context as _, Result};
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::netns::current_inode;
+use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::skip::runnable;
+
+use crate::{freed, problems, state, tables};
+
+const ATTACH: &str = "--pacer none --set link_rate=1gbit";
+
+#[test]
+fn an_interface_with_dots_in_its_name() -> Result<()> {
+    if !runnable("an_interface_with_dots_in_its_name", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("dots")?;
+    let netlink = lab.host.netlink()?;
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    netlink.add_veth(&end("v.1"), &end("v.2.3"))?;
+    for name in ["v.1", "v.2.3"] {
+        netlink.set_up(netlink.link(name)?.index, true)?;
+        lab.ok(&format!("attach {name} --flows 64 {ATTACH}"))?;
+    }
+    assert!(problems(&lab, "v.2.3")?.is_empty());
+    says(&lab.ok("status v.1")?, "egress on v.1");
+    lab.ok("detach v.1")?;
+    lab.ok("detach v.2.3")?;
+    Ok(())
+}
+
+/// Namespaces that are made again under the same name get the inode number of the one before, and their interfaces its indexes.
+#[test]
+fn a_namespace_made_anew_under_the_same_names() -> Result<()> {
+    if !runnable("a_namespace_made_anew_under_the_same_names", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_245;
+    let name = format!("dcqcn-test-{}-again", std::process::id());
+    let mut inodes = Vec::new();
+    for round in 0..4 {
+        let netns = Netns::create(&name)?;
+        inodes.push(netns.run(current_inode)??);
+        let netlink = Netlink::connect_in(&netns)?;
+        let end = |name| VethEnd { name, netns: None, mac: None };
+        netlink.add_veth(&end("a0"), &end("b0"))?;
+        let mut command =
+            dcqcn_tests::command::dcqcn(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))?;
+        let output = command.output()?;
+        assert!(output.status.success(), "round {round}: {}", String::from_utf8_lossy(&output.stderr));
+        let status = dcqcn_tests::command::dcqcn(&format!("-n {name} status a0 --json"))?.output()?;
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout)?;
+        assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
+        drop(netlink);
+        Netns::delete(&name)?;
+        drop(netns);
+        wait_until_gone(*inodes.last().context("one")?)?;
+    }
+    eprintln!("inode numbers {inodes:?}");
+    // Each attach has freed what the namespace before it left; the last one's is left to `gc`.
+    assert!(tables(FLOWS) <= 1, "{} attachments of namespaces that are gone", tables(FLOWS));
+    let output = dcqcn_tests::command::dcqcn("gc")?.output()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    freed(FLOWS)
+}
+
+/// A namespace ends some time after its last user.
+fn wait_until_gone(inode: u64) -> Result<()> {
+    let until = std::time::Instant::now() + dcqcn_tests::socket::PATIENCE;
+    while dcqcn_netlink::netns::is_visible(inode) == Some(true) {
+        anyhow::ensure!(std::time::Instant::now() < until, "namespace {inode} does not end");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // Its interfaces go after it.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    Ok(())
+}
+
+#[test]
+fn a_renamed_interface_keeps_its_attachment() -> Result<()> {
+    if !runnable("a_renamed_interface_keeps_its_attachment", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_247;
+    let lab = Lab::new("name")?;
+    lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
+    let before = lab.host.command("tc -d qdisc show dev a0")?;
+    lab.ok(&format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit"))?;
+    for line in ["ip link set a0 down", "ip link set a0 name lan.0", "ip link set lan.0 up"] {
+        lab.host.command(line)?;
+    }
+    says(&lab.ok("status")?, "lan.0");
+    assert!(problems(&lab, "lan.0")?.is_empty());
+    lab.ok("set lan.0 rpg_ai_rate=20mbit")?;
+    says(&lab.refused(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?, "lan.0 is already attached");
+    says(&lab.refused(1, "status a0")?, "no interface \"a0\"");
+    lab.ok("detach lan.0")?;
+    assert_eq!(lab.host.command("tc -d qdisc show dev lan.0")?, before.replace("a0", "lan.0"));
+    freed(FLOWS)
+}
+
+/// A new interface under the name of one that was renamed is another.
+#[test]
+fn a_name_that_went_to_another_interface() -> Result<()> {
+    if !runnable("a_name_that_went_to_another_interface", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("swap")?;
+    lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
+    for line in
+        ["ip link set a0 down", "ip link set a0 name old", "ip link set b0 down", "ip link set b0 name a0"]
+    {
+        lab.host.command(line)?;
+    }
+    says(&lab.refused(3, "get a0")?, "a0 is not attached");
+    lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
+    assert!(problems(&lab, "a0")?.is_empty() && problems(&lab, "old")?.is_empty());
+    lab.ok("detach --all")?;
+    says(&lab.ok("status")?, "nothing is attached");
+    Ok(())
+}
+
+#[test]
+fn a_moved_interface_is_attached_where_it_is() -> Result<()> {
+    if !runnable("a_moved_interface_is_attached_where_it_is", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_249;
+    let (from, to) = (Lab::new("from")?, Lab::new("to")?);
+    to.host.command("ip link del a0")?;
+    let before = {
+        let attach = format!("attach a0 --flows {FLOWS} {ATTACH}");
+        from.ok(&attach)?;
+        from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
+        says(&from.ok("status")?, "interface gone");
+        to.host.command("ip link set a0 up")?;
+        to.ok(&attach)?;
+        assert!(problems(&to, "a0")?.is_empty());
+        assert_eq!(tables(FLOWS), 1, "what the namespace before held is freed");
+        to.ok("detach a0")?;
+        state(&to.host, "a0")?
+    };
+    assert!(!before[0].contains("xdp"), "{before:?}");
+    // Left behind by a move, and freed where it was attached.
+    to.ok(&format!("attach a0 --flows {FLOWS} {ATTACH}"))?;
+    to.host.command(&format!("ip link set a0 netns {}", from.host.netns.name()))?;
+    says(&to.ok("gc")?, "the interface is gone");
+    freed(FLOWS)?;
+    assert!(!from.host.command("ip -d link show dev a0")?.contains("xdp"));
+    Ok(())
+}
+
+#[test]
+fn an_inline_peer_made_anew_is_noticed() -> Result<()> {
+    if !runnable("an_inline_peer_made_anew_is_noticed", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("peer")?;
+    let netlink = lab.host.netlink()?;
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    netlink.add_veth(&end("p0"), &end("q0"))?;
+    let attach = format!("attach a0 --inline p0 --flows 64 {ATTACH}");
+    lab.ok(&attach)?;
+    assert!(problems(&lab, "a0")?.is_empty());
+    says(&lab.refused(1, &format!("attach p0 --flows 64 {ATTACH}"))?, "p0 is attached inline with a0");
+    netlink.delete_link(netlink.link("p0")?.index)?;
+    netlink.add_veth(&end("p0"), &end("q0"))?;
+    let found = problems(&lab, "a0")?;
+    assert!(
+        found.iter().any(|problem| problem.contains("xdp_peer") && problem.contains("gone")),
+        "{found:?}"
+    );
+    says(&lab.ok("status")?, "INCOMPLETE");
+    // Nothing runs at the new one: the next attach starts over.
+    lab.ok(&attach)?;
+    assert!(problems(&lab, "a0")?.is_empty());
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
+#[test]
+fn several_kinds_of_interfaces_work_or_are_refused_in_words() -> Result<()> {
+    if !runnable("several_kinds_of_interfaces_work_or_are_refused_in_words", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("kinds")?;
+    for (name, make) in [
+        ("br0", "ip link add br0 type bridge"),
+        ("bond0", "ip link add bond0 type bond"),
+        ("a0.5", "ip link add link a0 name a0.5 type vlan id 5"),
+        ("dummy0", "ip link add dummy0 type dummy"),
+        ("mac0", "ip link add link a0 name mac0 type macvlan"),
+    ] {
+        if let Err(error) = lab.host.command(make) {
+            eprintln!("SKIPPED {name}: this kernel makes none: {error}");
+            continue;
+        }
+        lab.host.command(&format!("ip link set {name} up"))?;
+        let output = lab.run(&format!("attach {name} --flows 64 {ATTACH}"))?;
+        let says = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {says}");
+        assert!(problems(&lab, name)?.is_empty(), "{name}");
+        lab.ok(&format!("detach {name}"))?;
+    }
+    says(&lab.refused(1, &format!("attach lo --flows 64 {ATTACH}"))?, "no Ethernet");
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! Killed at every step, and out of room.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::command::{Running, dcqcn};
+use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::{freed, journal, journals, pins, problems, state, tables};
+
+/// More steps than anything has.
+const MANY: u32 = 200;
+
+/// Runs a command that is killed at its `n`-th step; false if it has fewer, and ends well.
+fn killed(lab: &Lab, line: &str, n: u32) -> Result<bool> {
+    let mut command = dcqcn(line)?;
+    command.env("DCQCN_TEST_ABORT", n.to_string()).env("DCQCN_AUDIT", lab.path("audit"));
+    let output = lab.host.run(|| command.output())??;
+    let says = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Ok(false);
+    }
+    ensure!(output.status.signal() == Some(9), "{line}, step {n}: {}: {says}", output.status);
+    eprintln!("{line}: {}", says.trim());
+    Ok(true)
+}
+
+/// Kills a command at each of its steps, and shows each time what it left to `after`.
+fn at_every_step(
+    lab: &Lab,
+    line: &str,
+    mut before: impl FnMut() -> Result<()>,
+    mut after: impl FnMut(u32) -> Result<()>,
+) -> Result<u32> {
+    for n in 1..MANY {
+        before()?;
+        let was_killed = killed(lab, line, n)?;
+        after(n).with_context(|| format!("{line}, killed at step {n}"))?;
+        if !was_killed {
+            return Ok(n - 1);
+        }
+    }
+    anyhow::bail!("{line} does not end")
+}
+
+#[test]
+fn attach_killed_at_every_step() -> Result<()> {
+    if !runnable("attach_killed_at_every_step", &["htb"])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_237;
+    let lab = Lab::new("ka")?;
+    let before = state(&lab.host, "a0")?;
+    let attach = format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit");
+    let dir = journals(&lab.host)?;
+    let steps = at_every_step(
+        &lab,
+        &attach,
+        || Ok(()),
+        |n| {
+            // In turn: attached again, detached, left to `gc`, taken up by the daemon.
+            if lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached") {
+                ensure!(problems(&lab, "a0")?.is_empty(), "it says attached");
+            } else {
+                match n % 4 {
+                    0 => _ = lab.ok(&attach)?,
+                    1 => _ = lab.run("detach a0")?,
+                    2 => says(&lab.ok("gc")?, "attaching it was not finished"),
+                    _ => served(&lab, FLOWS)?,
+                }
+            }
+            if dir.join(format!("{}.json", lab.host.index("a0")?)).exists() {
+                ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
+                ensure!(tables(FLOWS) == 1, "{} attachments", tables(FLOWS));
+                lab.ok("detach a0")?;
+            }
+            assert_eq!(state(&lab.host, "a0")?, before);
+            assert!(!dir.exists(), "{:?}", fs::read_dir(&dir)?.collect::<Vec<_>>());
+            freed(FLOWS)
+        },
+    )?;
+    assert!(steps >= 12, "{steps} steps");
+    Ok(())
+}
+
+/// The daemon serves the interface.
+fn served(lab: &Lab, flows: u32) -> Result<()> {
+    let file = lab.path("dcqcn.toml");
+    let text = format!(
+        "[[interface]]\nname = 'a0'\nrole = 'host'\npacer = 'htb'\nflows = {flows}\n[interface.parameters]\n\
+         link_rate = '1gbit'\n"
+    );
+    fs::write(&file, text)?;
+    let mut command = dcqcn(&format!("run --config {}", file.display()))?;
+    command.env("DCQCN_AUDIT", lab.path("audit")).stderr(std::process::Stdio::null());
+    let mut daemon = Running::spawn(&lab.host, command)?;
+    let until = std::time::Instant::now() + PATIENCE;
+    while !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
+        ensure!(std::time::Instant::now() < until, "it is not served");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
+    daemon.wait().map(drop)
+}
+
+#[test]
+fn detach_killed_at_every_step() -> Result<()> {
+    if !runnable("detach_killed_at_every_step", &["htb"])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_239;
+    let lab = Lab::new("kd")?;
+    let before = state(&lab.host, "a0")?;
+    let attach = format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit");
+    let dir = journals(&lab.host)?;
+    let steps = at_every_step(
+        &lab,
+        "detach a0",
+        || lab.ok(&attach).map(drop),
+        |n| {
+            match n % 3 {
+                0 if journal(&lab.host, "a0")?.exists() => _ = lab.ok("detach a0")?,
+                1 => {
+                    lab.ok(&attach)?;
+                    ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
+                    lab.ok("detach a0")?;
+                }
+                _ => _ = lab.ok("gc")?,
+            }
+            assert_eq!(state(&lab.host, "a0")?, before);
+            // Killed with nothing left to do but to remove the lock.
+            lab.ok("gc")?;
+            assert!(!pins(&lab.host, "a0")?.exists() && !journal(&lab.host, "a0")?.exists(), "{dir:?}");
+            freed(FLOWS)
+        },
+    )?;
+    assert!(steps >= 6, "{steps} steps");
+    Ok(())
+}
+
+#[test]
+fn set_and_upgrade_killed_at_every_step() -> Result<()> {
+    if !runnable("set_and_upgrade_killed_at_every_step", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_241;
+    let lab = Lab::new("ks")?;
+    let before = state(&lab.host, "a0")?;
+    let attach =
+        format!("attach a0 --pacer none --flows {FLOWS} --set link_rate=1gbit --set rpg_ai_rate=10mbit");
+    lab.ok(&attach)?;
+    let whole = |lab: &Lab| -> Result<()> {
+        ensure!(problems(lab, "a0")?.is_empty(), "{:?}", problems(lab, "a0")?);
+        ensure!(tables(FLOWS) == 1, "{} attachments", tables(FLOWS));
+        Ok(())
+    };
+    let set = "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit";
+    let steps = at_every_step(
+        &lab,
+        set,
+        || lab.ok("set a0 rpg_ai_rate=10mbit rpg_hai_rate=100mbit").map(drop),
+        |_| {
+            let values = [lab.ok("get a0 rpg_ai_rate")?, lab.ok("get a0 rpg_hai_rate")?];
+            let is_old = values[0].contains("10mbit") && values[1].contains("100mbit");
+            let is_new = values[0].contains("20mbit") && values[1].contains("200mbit");
+            ensure!(is_old || is_new, "{values:?}");
+            whole(&lab)
+        },
+    )?;
+    assert!(steps >= 1, "{steps} steps");
+    // As another build would have left it.
+    let path = journal(&lab.host, "a0")?;
+    let object = lab.json("status a0")?["attachments"][0]["object"].as_str().context("no object")?.to_owned();
+    let age = || Ok(fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?);
+    let steps = at_every_step(&lab, "upgrade a0", age, |_| {
+        whole(&lab)?;
+        lab.ok("upgrade a0")?;
+        whole(&lab)
+    })?;
+    assert!(steps >= 5, "{steps} steps");
+    lab.ok("detach a0")?;
+    assert_eq!(state(&lab.host, "a0")?, before);
+    freed(FLOWS)
+}
+
+/// A file system of a few pages over the directory of a host's journals.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    fn mount(lab: &Lab, bytes: u32) -> Result<Self> {
+        let dir = journals(&lab.host)?;
+        fs::create_dir_all(&dir)?;
+        let options = format!("size={bytes},mode=0755");
+        mount(Some("tmpfs"), &dir, Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))?;
+        Ok(Self(dir))
+    }
+
+    fn resize(&self, bytes: u32) -> Result<()> {
+        let options = format!("size={bytes}");
+        Ok(mount(None::<&str>, &self.0, None::<&str>, MsFlags::MS_REMOUNT, Some(options.as_str()))?)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_behind_and_keeps_nobody_from_detaching() -> Result<()> {
+    if !runnable("a_full_disk_leaves_nothing_behind_and_keeps_nobody_from_detaching", &["htb"])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_243;
+    let lab = Lab::new("full")?;
+    let before = state(&lab.host, "a0")?;
+    let attach = format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit");
+    // Room for one journal, and not for the one that is to replace it.
+    let disk = Small::mount(&lab, 4_096)?;
+    let refused = lab.refused(1, &attach)?;
+    says(&refused, "No space left on device");
+    assert_eq!(state(&lab.host, "a0")?, before);
+    assert!(!journal(&lab.host, "a0")?.exists() && !pins(&lab.host, "a0")?.exists());
+    freed(FLOWS)?;
+    disk.resize(65_536)?;
+    lab.ok(&attach)?;
+    // Nothing more can be written.
+    let junk = disk.0.join("junk");
+    let _ = fs::write(&junk, vec![0; 1 << 20]);
+    lab.ok("detach a0")?;
+    assert_eq!(state(&lab.host, "a0")?, before);
+    fs::remove_file(&junk)?;
+    freed(FLOWS)?;
+    // Full and killed.
+    lab.ok(&attach)?;
+    let _ = fs::write(&junk, vec![0; 1 << 20]);
+    for n in [1, 2, 3] {
+        killed(&lab, "detach a0", n)?;
+        if !journal(&lab.host, "a0")?.exists() {
+            break;
+        }
+    }
+    fs::remove_file(&junk)?;
+    lab.ok(&attach)?;
+    ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
+    lab.ok("detach a0")?;
+    assert_eq!(state(&lab.host, "a0")?, before);
+    freed(FLOWS)
+}

@@ -1,0 +1,156 @@
+//! The operator's qdiscs stay his.
+
+use std::fs;
+
+use anyhow::Result;
+use dcqcn_netlink::tc::Handle;
+use dcqcn_tests::host::Host;
+use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::skip::runnable;
+
+use crate::{journal, pins, problems, state};
+
+fn show(host: &Host) -> Result<String> {
+    host.command("tc -d qdisc show dev a0")
+}
+
+#[test]
+fn a_shaper_keeps_its_rate_and_the_pacer_goes_below_it() -> Result<()> {
+    if !runnable("a_shaper_keeps_its_rate_and_the_pacer_goes_below_it", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("below")?;
+    let tbf = "tc qdisc replace dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m";
+    for child in [None, Some("tc qdisc add dev a0 parent 7:1 handle 8: pfifo limit 55")] {
+        lab.host.command(tbf)?;
+        if let Some(child) = child {
+            lab.host.command(child)?;
+        }
+        let before = state(&lab.host, "a0")?;
+        let refused = lab.refused(1, "attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+        says(&refused, "link_rate = 1gbit is above the 20mbit that a0 has");
+        assert_eq!(state(&lab.host, "a0")?, before);
+        lab.ok("attach a0 --pacer htb --flows 64")?;
+        assert!(problems(&lab, "a0")?.is_empty());
+        let attached = show(&lab.host)?;
+        assert!(attached.contains("tbf 7: root") && attached.contains("rate 20Mbit"), "{attached}");
+        assert!(attached.contains("htb dc00: parent 7:1"), "{attached}");
+        lab.ok("detach a0")?;
+        assert_eq!(state(&lab.host, "a0")?, before, "{child:?}");
+        // What is below a tbf passes packets again.
+        let index = lab.host.index("a0")?;
+        let sent = lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets;
+        let socket = lab.host.socket("a0")?;
+        for _ in 0..3 {
+            socket.send(&dcqcn_tests::packets::Roce::default().frame())?;
+        }
+        let until = std::time::Instant::now() + dcqcn_tests::socket::PATIENCE;
+        while lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets < sent + 3 {
+            assert!(std::time::Instant::now() < until, "{}", show(&lab.host)?);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rpg_max_rate_bounds_flows_and_not_the_port() -> Result<()> {
+    if !runnable("rpg_max_rate_bounds_flows_and_not_the_port", &["htb"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("max")?;
+    lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=10gbit --set rpg_max_rate=1gbit")?;
+    let classes = lab.host.netlink()?.classes(lab.host.index("a0")?)?;
+    assert_eq!(classes.len(), 2);
+    for class in classes {
+        assert_eq!(class.ceil_bps, Some(10_000_000_000), "{class:?}");
+    }
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
+#[test]
+fn what_somebody_put_in_the_pacers_place_stays() -> Result<()> {
+    if !runnable("what_somebody_put_in_the_pacers_place_stays", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("theirs")?;
+    lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+    lab.host.command("tc qdisc replace dev a0 root handle 9: tbf rate 20mbit burst 20k limit 1m")?;
+    let theirs = show(&lab.host)?;
+    let found = problems(&lab, "a0")?;
+    assert!(
+        found.iter().any(|problem| problem.contains("expected htb dc00: at root, found tbf")),
+        "{found:?}"
+    );
+    says(&lab.refused(1, "attach a0 --pacer htb --flows 64")?, "already attached");
+    says(&lab.ok("detach a0")?, "stays tbf, which somebody put there");
+    assert_eq!(show(&lab.host)?, theirs);
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_put_back_stays_owed_and_stops_nothing_else() -> Result<()> {
+    if !runnable("what_cannot_be_put_back_stays_owed_and_stops_nothing_else", &["htb"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("owed")?;
+    lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
+    let before = show(&lab.host)?;
+    let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
+    lab.ok(attach)?;
+    // As if the module of what was there had gone.
+    let path = journal(&lab.host, "a0")?;
+    let text = fs::read_to_string(&path)?;
+    let without = text.replace("\"pfifo\"", "\"nosuchqdisc\"");
+    assert_ne!(text, without);
+    fs::write(&path, &without)?;
+    let refused = lab.refused(1, "detach a0")?;
+    says(&refused, "nosuchqdisc");
+    says(&refused, "still to be put back: root qdisc");
+    assert!(!pins(&lab.host, "a0")?.exists(), "programs and maps are gone");
+    says(&lab.ok("status")?, "half detached");
+    says(&lab.refused(1, "get a0")?, "half detached");
+    says(&lab.refused(1, "detach a0")?, "nosuchqdisc");
+    // Attached again it is owed still.
+    lab.ok(attach)?;
+    assert!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
+    says(&lab.refused(1, "detach a0")?, "nosuchqdisc");
+    // The module is there again.
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
+    lab.ok("detach a0")?;
+    assert_eq!(show(&lab.host)?, before);
+    // Or it is given up.
+    lab.ok(attach)?;
+    fs::write(&path, &without)?;
+    says(&lab.ok("detach a0 --force")?, "given up: root qdisc nosuchqdisc 7:");
+    says(&lab.ok("status")?, "nothing is attached");
+    Ok(())
+}
+
+#[test]
+fn an_mq_and_what_is_below_it_come_back() -> Result<()> {
+    if !runnable("an_mq_and_what_is_below_it_come_back", &["htb", "mq"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("mq")?;
+    lab.host.command("ip link del a0")?;
+    lab.host.command("ip link add a0 numtxqueues 4 type veth peer name b0 numrxqueues 4")?;
+    for iface in ["a0", "b0"] {
+        lab.host.command(&format!("ip link set {iface} up"))?;
+    }
+    for children in
+        [&[][..], &["parent 1:2 handle 12: pfifo limit 22", "parent 1:4 handle 14: bfifo limit 44000"]]
+    {
+        lab.host.command("tc qdisc replace dev a0 root handle 1: mq")?;
+        for child in children {
+            lab.host.command(&format!("tc qdisc replace dev a0 {child}"))?;
+        }
+        let before = show(&lab.host)?;
+        lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+        assert!(show(&lab.host)?.contains("htb dc00: root"));
+        lab.ok("detach a0")?;
+        assert_eq!(show(&lab.host)?, before);
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Who may, and who waits for whom.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use anyhow::Result;
+use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::skip::runnable;
+
+use crate::{ROOT, journal, journals, pins};
+
+fn mode(path: &Path) -> Result<u32> {
+    Ok(fs::metadata(path)?.permissions().mode() & 0o7777)
+}
+
+#[test]
+fn every_file_and_directory_has_its_mode_whatever_the_mask() -> Result<()> {
+    if !runnable("every_file_and_directory_has_its_mode_whatever_the_mask", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("mode")?;
+    for mask in ["0", "077"] {
+        let dcqcn = dcqcn_tests::command::binary()?;
+        let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
+        let line = format!("umask {mask} && exec {} {attach}", dcqcn.display());
+        let status = lab.host.run(|| std::process::Command::new("sh").args(["-c", &line]).status())??;
+        assert!(status.success());
+        let dir = journals(&lab.host)?;
+        let found = [
+            mode(Path::new(ROOT))?,
+            mode(&Path::new(ROOT).join("bpf"))?,
+            mode(&dir)?,
+            mode(&dir.join("lock"))?,
+            mode(&journal(&lab.host, "a0")?)?,
+            mode(&pins(&lab.host, "a0")?)?,
+            // Objects on a BPF file system are made with 0600 less the mask.
+            mode(&pins(&lab.host, "a0")?.join("PARAMS"))?,
+        ];
+        assert_eq!(found, [0o755, 0o700, 0o755, 0o600, 0o644, 0o700, 0o600], "umask {mask}: {found:?}");
+        lab.ok("detach a0")?;
+        assert!(!dir.exists(), "nothing is left of it, the lock neither");
+    }
+    Ok(())
+}
+
+#[test]
+fn who_keeps_the_lock_is_named_and_keeps_nobody_in_other_namespaces() -> Result<()> {
+    if !runnable("who_keeps_the_lock_is_named_and_keeps_nobody_in_other_namespaces", &[])? {
+        return Ok(());
+    }
+    let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
+    let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
+    lab.ok(attach)?;
+    let lock = File::options().append(true).open(journals(&lab.host)?.join("lock"))?;
+    lock.lock()?;
+    other.ok(attach)?;
+    other.ok("set a0 rpg_ai_rate=20mbit")?;
+    let refused = lab.refused(1, "set a0 rpg_ai_rate=20mbit")?;
+    says(&refused, &format!("process {}", std::process::id()));
+    says(&refused, "wait for it, or end it");
+    // What only reads waits for nobody.
+    says(&lab.ok("get a0 rpg_ai_rate")?, "40mbit");
+    says(&lab.ok("status")?, "attached");
+    drop(lock);
+    lab.ok("set a0 rpg_ai_rate=20mbit")?;
+    lab.ok("detach a0")?;
+    other.ok("detach a0")?;
+    Ok(())
+}
+
+#[test]
+fn a_broken_journal_stops_nobody_but_its_own_interface() -> Result<()> {
+    if !runnable("a_broken_journal_stops_nobody_but_its_own_interface", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("broken")?;
+    for iface in ["a0", "b0"] {
+        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
+    }
+    for (text, why) in [("{", "EOF"), ("{}", "no format"), ("{\"format\": 99}", "format 99")] {
+        fs::write(journal(&lab.host, "b0")?, text)?;
+        let status = lab.ok("status")?;
+        says(&status, "b0: ");
+        says(&status, why);
+        says(&lab.ok("status a0")?, "attached");
+        lab.ok("set a0 rpg_ai_rate=20mbit")?;
+        says(&lab.ok("get --all rpg_ai_rate")?, "20mbit");
+        lab.ok("detach a0")?;
+        lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+        says(&lab.refused(1, "set b0 rpg_ai_rate=20mbit")?, why);
+        says(&lab.refused(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
+        says(&lab.refused(1, "detach b0")?, why);
+    }
+    says(&lab.ok("detach b0 --force")?, "given up");
+    lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.ok("detach --all")?;
+    Ok(())
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_a_namespace_can_be_named() -> Result<()> {
+    if !runnable("a_dry_run_changes_nothing_and_a_namespace_can_be_named", &["htb"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("dry")?;
+    let before = crate::state(&lab.host, "a0")?;
+    let says_what = lab.ok("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?;
+    for step in
+        ["would attach to a0 as host, pacer htb", "put htb dc00: at root", "attach the program of egress"]
+    {
+        says(&says_what, step);
+    }
+    assert!(lab.json("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?["steps"].is_array());
+    assert_eq!(crate::state(&lab.host, "a0")?, before);
+    assert!(!journals(&lab.host)?.exists());
+
+    // From outside.
+    let netns = lab.host.netns.name();
+    let outside = |line: &str| -> Result<String> {
+        let output = dcqcn_tests::command::dcqcn(&format!("-n {netns} {line}"))?.output()?;
+        anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    outside("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    says(&lab.ok("status")?, "attached");
+    says(&outside("status a0")?, "egress on a0");
+    outside("detach a0")?;
+    Ok(())
+}

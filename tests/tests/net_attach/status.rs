@@ -1,0 +1,80 @@
+//! What `status` says is what the kernel has.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use aya::programs::SchedClassifier;
+use aya::programs::tc::TcAttachType;
+use dcqcn_common::layout::Mode;
+use dcqcn_plane::dataplane::{self, PROGRAMS, Sizes};
+use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::skip::runnable;
+
+use crate::{pins, problems};
+
+#[test]
+fn every_part_is_asked_of_the_kernel() -> Result<()> {
+    if !runnable("every_part_is_asked_of_the_kernel", &["htb"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("parts")?;
+    lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
+    lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+    let status = lab.json("status a0")?;
+    let status = &status["attachments"][0];
+    let parts = status["parts"].as_array().context("no parts")?;
+    let names: Vec<_> = parts.iter().filter_map(|part| part["name"].as_str()).collect();
+    assert_eq!(names, ["maps", "pacer", "egress", "ingress", "xdp"]);
+    for part in parts.iter().filter(|part| !["maps", "pacer"].contains(&part["name"].as_str().unwrap_or("")))
+    {
+        assert!(part["program_id"].as_u64().is_some_and(|id| id != 0), "{part}");
+        assert!(part["link_id"].as_u64().is_some_and(|id| id != 0), "{part}");
+        assert_eq!(part["problem"], serde_json::Value::Null);
+    }
+    let text = status.to_string();
+    assert!(!text.contains("options") && !text.contains("owed") && !text.contains("saved"), "{text}");
+    assert_eq!(status["state"], "attached");
+    // A hook that lost its program, one at a time.
+    for hook in ["xdp", "ingress", "egress"] {
+        fs::remove_file(pins(&lab.host, "a0")?.join(hook))?;
+        let found = problems(&lab, "a0")?;
+        assert!(
+            found.iter().any(|problem| problem.contains(&format!("{hook}: expected, not found"))),
+            "{found:?}"
+        );
+    }
+    says(&lab.ok("status")?, "INCOMPLETE");
+    // Nothing runs: attaching starts over.
+    lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+    assert!(problems(&lab, "a0")?.is_empty());
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
+#[test]
+fn ours_run_before_others_and_say_so() -> Result<()> {
+    if !runnable("ours_run_before_others_and_say_so", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("others")?;
+    // Somebody else's, at both hooks.
+    let sizes = Sizes { rp_flows: 8, np_flows: 8 };
+    let mut theirs = dataplane::load(sizes, Mode::Host, None, &PROGRAMS[1..])?;
+    for (name, hook) in [(PROGRAMS[1], TcAttachType::Ingress), (PROGRAMS[2], TcAttachType::Egress)] {
+        let program = dataplane::classifier(&mut theirs, name)?;
+        lab.host.run(|| program.attach("a0", hook))??;
+    }
+    let says_what = lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    says(&says_what, "egress: runs before dcqcn_egress (program ");
+    says(&says_what, "ingress: runs before dcqcn_ingress (program ");
+    let status = lab.json("status a0")?;
+    for (part, hook) in [("egress", TcAttachType::Egress), ("ingress", TcAttachType::Ingress)] {
+        let (_, chain) = lab.host.run(|| SchedClassifier::query_tcx("a0", hook))??;
+        assert_eq!(chain.len(), 2);
+        let parts = status["attachments"][0]["parts"].as_array().context("no parts")?;
+        let ours = parts.iter().find(|found| found["name"] == part).context("no such part")?;
+        assert_eq!(ours["program_id"], chain[0].id());
+    }
+    lab.ok("detach a0")?;
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Carrying a plan out, step by step, each written down before it is taken.
+
+use std::path::PathBuf;
+
+use aya::Ebpf;
+use dcqcn_common::params::Params;
+use dcqcn_netlink::Netlink;
+use dcqcn_netlink::netns;
+
+use super::hooks::{self, HOOKS, XDP_PEER};
+use super::identity::boot_id;
+use super::journal::{FORMAT, Journal, Owed, Record, State};
+use super::pay::{Reach, settle_in};
+use super::place::Place;
+use super::plan::{Plan, port};
+use super::{Error, Info, pin_expire};
+use crate::dataplane::{self, Maps};
+use crate::{failpoint, pacer};
+
+/// Attaches; `inherited` is what an earlier attachment of the interface still owes. After a failure everything is undone.
+///
+/// # Errors
+/// A step fails.
+pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<Owed>) -> Result<Info, Error> {
+    let ifindex = plan.link.index;
+    let record = Record {
+        format: FORMAT,
+        state: State::Attaching,
+        boot_id: boot_id(),
+        netns_inode: netns::current_inode()?,
+        info: plan.info.clone(),
+        owed: inherited,
+    };
+    let mut journal = Journal::begin(record, place.store(ifindex))?;
+    let mut carrier = Carrier { plan: &plan, netlink, place, pins: place.pins(ifindex), ebpf: None };
+    let mut carried =
+        plan.steps.iter().try_for_each(|step| journal.owe(step.clone(), |info| carrier.take(step, info)));
+    if carried.is_ok() {
+        carried = journal.finish();
+    }
+    let Err(error) = carried else {
+        return Ok(journal.record.info);
+    };
+    // What was done so far is undone; the first error is the one to report.
+    let pins = carrier.pins.clone();
+    drop(carrier);
+    for error in settle_in(journal, &pins, Reach::Here(netlink)).errors {
+        tracing::error!(iface = plan.info.iface, %error, "not undone after attaching failed");
+    }
+    Err(error)
+}
+
+/// What the steps need.
+struct Carrier<'a> {
+    plan: &'a Plan,
+    netlink: &'a Netlink,
+    place: &'a Place,
+    pins: PathBuf,
+    /// The object, once it is loaded.
+    ebpf: Option<Ebpf>,
+}
+
+impl Carrier<'_> {
+    /// Takes one step.
+    fn take(&mut self, step: &Owed, info: &mut Info) -> Result<(), Error> {
+        let Plan { link, peer, config, sizes, xdp_mode, placement, .. } = self.plan;
+        match step {
+            Owed::Pins => return self.load(info),
+            Owed::Qdisc { .. } => {}
+            Owed::Clsact => return hooks::add_clsact(link),
+            Owed::Filter { hook, .. } | Owed::Link { pin: hook } => {
+                let Some(ebpf) = &mut self.ebpf else {
+                    return Ok(());
+                };
+                let is_filter = matches!(step, Owed::Filter { .. });
+                let pin = self.pins.join(hook);
+                let (to, is_peer) =
+                    if hook == XDP_PEER { (peer.as_ref(), true) } else { (Some(link), false) };
+                let Some(to) = to else {
+                    return Ok(());
+                };
+                let tc = HOOKS.into_iter().find(|name| name == hook && *name != "xdp");
+                if let Some(hook) = tc {
+                    return hooks::attach_tc(
+                        ebpf,
+                        self.netlink,
+                        to,
+                        hook,
+                        (!is_filter).then_some(&pin),
+                        info,
+                    );
+                }
+                let (mode, note) = hooks::attach_xdp(ebpf, to, *xdp_mode, &pin)?;
+                if !is_peer {
+                    info.xdp_mode = mode.into();
+                } else if mode != info.xdp_mode {
+                    info.xdp_mode = format!("{}, {mode} on {}", info.xdp_mode, to.name);
+                }
+                info.notes.extend(note);
+                return Ok(());
+            }
+        }
+        if let Some(placement) = placement {
+            pacer::install(self.netlink, link.index, placement, config, sizes.rp_flows, &mut info.notes)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the object; after this it is on no hook yet.
+    fn load(&mut self, info: &mut Info) -> Result<(), Error> {
+        let Plan { link, peer, config, sizes, placement, .. } = self.plan;
+        let params = Params::new(config, port(link, peer.as_ref(), sizes)?)?;
+        self.place.make_pins(link.index)?;
+        let mut ebpf = dataplane::load(*sizes, info.mode(), Some(&self.pins), &info.program_names())?;
+        failpoint::step("the maps are pinned");
+        Maps::take(&mut ebpf)?.set_params(&params)?;
+        pin_expire(&mut ebpf, &self.pins)?;
+        self.ebpf = Some(ebpf);
+        if let Some(pacer::Placement::Kept(note)) = placement {
+            info.notes.push(note.clone());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Attachments of versions that described them in another form: they can be detached, no more.
+//!
+//! Theirs is a directory named by the bare inode number of the network namespace, with a file named by the interface.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use dcqcn_netlink::tc::{Handle, SavedQdisc};
+use dcqcn_netlink::{Netlink, netns};
+use serde::Deserialize;
+
+use super::hooks::{HOOKS, XDP_PEER, filter_name};
+use super::identity::boot_id;
+use super::journal::{FORMAT, Journal, Owed, Record, State, Store};
+use super::pay::{Reach, settle_in};
+use super::place::{Place, names};
+use super::{Error, Info};
+use crate::pacer::HTB_MAJOR;
+
+/// What is written in such a file beside an [`Info`].
+#[derive(Deserialize)]
+struct Description {
+    #[serde(flatten)]
+    info: Info,
+    saved_qdisc: Option<SavedQdisc>,
+    #[serde(default)]
+    added_clsact: bool,
+}
+
+/// The interfaces of this network namespace that such a version attached, and where each is described.
+pub(super) fn all() -> Result<Vec<(String, PathBuf)>, Error> {
+    let (files, _) = Place::before(netns::current_inode()?);
+    let found = names(&files)?.into_iter().filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()));
+    Ok(found.map(|iface| (iface.clone(), files.join(format!("{iface}.json")))).collect())
+}
+
+/// Detaches what such a version attached.
+///
+/// # Errors
+/// The description cannot be read, or not everything can be put back.
+pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Error> {
+    let text = fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    let Description { info, saved_qdisc, added_clsact } = serde_json::from_slice(&text)
+        .map_err(|source| Error::Info { path: path.to_owned(), source: source.into() })?;
+    let inode = netns::current_inode()?;
+    let pins = Place::before(inode).1.join(&info.iface);
+    // The name and the index together were its identity.
+    let is_here = netlink.links()?.iter().any(|link| link.index == info.ifindex && link.name == info.iface);
+    let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
+    let mut owed = vec![Owed::Pins];
+    if let Some(saved) = saved_qdisc {
+        // It left the handle of an fq to the kernel.
+        let fq = || netlink.root_qdisc(info.ifindex).ok()?.filter(|root| root.kind == "fq");
+        let ours = if info.pacer == "htb" {
+            ("htb".to_owned(), Handle::new(HTB_MAJOR, 0))
+        } else {
+            ("fq".to_owned(), fq().map_or(Handle::UNSPEC, |root| root.handle))
+        };
+        owed.push(Owed::Qdisc { parent: Handle::ROOT, ours, saved });
+    }
+    if added_clsact {
+        owed.push(Owed::Clsact);
+    }
+    let is_clsact = info.tc_mode == "clsact";
+    for hook in HOOKS.into_iter().chain([XDP_PEER]) {
+        owed.push(match filter_name(hook).filter(|_| is_clsact) {
+            Some(program) => Owed::Filter { hook: hook.to_owned(), program: program.to_owned() },
+            None => Owed::Link { pin: hook.to_owned() },
+        });
+    }
+    let iface = info.iface.clone();
+    let (boot_id, state) = (boot_id(), State::Detaching);
+    let record = Record { format: FORMAT, state, boot_id, netns_inode: inode, info, owed };
+    let store = Kept { path: path.to_owned(), pins: pins.clone() };
+    settle_in(Journal::resume(record, store), &pins, reach).result(&iface)
+}
+
+/// A description in the earlier form: it stays as it is until nothing is owed.
+struct Kept {
+    path: PathBuf,
+    pins: PathBuf,
+}
+
+impl Store for Kept {
+    type Error = Error;
+
+    fn write(&mut self, _: &Record) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        fs::remove_file(&self.path).map_err(|source| Error::File { path: self.path.clone(), source })?;
+        for dir in [self.pins.parent(), self.path.parent()].into_iter().flatten() {
+            // Refused while there is something in it, which is right.
+            let _ = fs::remove_dir(dir);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! Finding what is attached.
+
+use std::path::PathBuf;
+
+use dcqcn_netlink::{Link, Netlink};
+use dcqcn_params::word;
+
+use super::identity::boot_id;
+use super::journal::{Record, State};
+use super::place::Place;
+use super::{Attachment, Error, Info, earlier, name_of, verify};
+use crate::dataplane::Expire;
+
+/// Where an attachment is written down.
+pub(super) enum Found {
+    /// In the journal of this interface.
+    Journal(u32),
+    /// In the description of an earlier version.
+    Earlier(PathBuf),
+}
+
+/// Everything that is written down in this network namespace.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// What is attached, or half attached, and how far.
+    pub attachments: Vec<(Info, State)>,
+    /// What cannot be read.
+    pub broken: Vec<Broken>,
+}
+
+/// A journal that cannot be read, or that an earlier version has written. It says nothing about others.
+#[derive(Debug)]
+pub struct Broken {
+    /// The interface, if it is there.
+    pub iface: Option<String>,
+    /// Why.
+    pub error: Error,
+}
+
+/// Looks at everything that is written down in this network namespace. Who is just attaching or detaching is waited for.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn survey() -> Result<Survey, Error> {
+    let place = Place::here()?;
+    let links = Netlink::connect()?.links()?;
+    let survey = look(&place, &links)?;
+    if survey.attachments.iter().all(|(_, state)| *state == State::Attached) {
+        return Ok(survey);
+    }
+    // Who is at it holds the lock. Without the right to take that, what was seen is all there is to say.
+    let _lock = place.lock().ok();
+    look(&place, &links)
+}
+
+fn look(place: &Place, links: &[Link]) -> Result<Survey, Error> {
+    let mut survey = Survey::default();
+    for ifindex in place.ifindexes()? {
+        match place.read(ifindex) {
+            Ok(None) => {}
+            Ok(Some(record)) => survey.attachments.push((labelled(record.info, links), record.state)),
+            Err(error) => {
+                survey.broken.push(Broken { iface: name_of(links, ifindex).map(str::to_owned), error });
+            }
+        }
+    }
+    survey.broken.extend(earlier::all()?.into_iter().map(|(iface, path)| {
+        let error = Error::Earlier { iface: iface.clone(), path };
+        Broken { iface: Some(iface), error }
+    }));
+    Ok(survey)
+}
+
+/// Everything attached in this network namespace. What cannot be read is told in the log and left out.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn list() -> Result<Vec<Info>, Error> {
+    let Survey { attachments, broken } = look(&Place::here()?, &Netlink::connect()?.links()?)?;
+    for Broken { iface, error } in broken {
+        tracing::warn!(iface = iface.unwrap_or_default(), %error, "passed over");
+    }
+    let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
+    Ok(whole.map(|(info, _)| info).collect())
+}
+
+/// As [`list`], without those whose interface is gone.
+///
+/// # Errors
+/// As [`list`].
+pub fn list_alive() -> Result<Vec<Info>, Error> {
+    let links = Netlink::connect()?.links()?;
+    let is_alive = |info: &Info| links.iter().any(|link| link.index == info.ifindex);
+    Ok(list()?.into_iter().filter(is_alive).collect())
+}
+
+/// The names under which everything in this network namespace can be detached, whatever state it is in.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn labels() -> Result<Vec<String>, Error> {
+    let Survey { attachments, broken } = look(&Place::here()?, &Netlink::connect()?.links()?)?;
+    let names = attachments.into_iter().map(|(info, _)| info.iface);
+    Ok(names.chain(broken.into_iter().filter_map(|broken| broken.iface)).collect())
+}
+
+/// Opens what is attached to `iface`; waits for it if it is just being attached.
+///
+/// # Errors
+/// [`Error::NotAttached`], it is half attached, or its maps are another version's.
+pub fn open(iface: &str) -> Result<Attachment, Error> {
+    let place = Place::here()?;
+    match open_at(&place, iface) {
+        // Who attaches or detaches it holds the lock.
+        Err(Error::Unfinished { .. }) => {
+            let _lock = place.lock()?;
+            open_at(&place, iface)
+        }
+        opened => opened,
+    }
+}
+
+/// As [`open`], with the lock held.
+pub(super) fn open_at(place: &Place, iface: &str) -> Result<Attachment, Error> {
+    let info = find(place, iface)?.info;
+    let maps = info.open_maps(&place.pins(info.ifindex))?;
+    Ok(Attachment { info, maps })
+}
+
+/// Opens the program that removes the idle flows of `iface`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_expire(iface: &str) -> Result<Expire, Error> {
+    let place = Place::here()?;
+    let info = find(&place, iface)?.info;
+    Ok(Expire::pinned(&place.pins(info.ifindex))?)
+}
+
+/// Whether the interface an attachment belongs to is still there, whatever it is called.
+///
+/// # Errors
+/// The kernel's list of interfaces cannot be read.
+pub fn is_alive(info: &Info) -> Result<bool, Error> {
+    Ok(Place::here()?.cookie == info.netns_cookie
+        && Netlink::connect()?.links()?.iter().any(|link| link.index == info.ifindex))
+}
+
+/// What is written down of an interface that is attached, under the name it has now.
+pub(super) fn find(place: &Place, iface: &str) -> Result<Record, Error> {
+    let netlink = Netlink::connect()?;
+    let none = || Error::NotAttached { iface: iface.to_owned() };
+    let ifindex = match index_of(place, &netlink, iface)? {
+        Found::Journal(ifindex) => ifindex,
+        Found::Earlier(path) => return Err(Error::Earlier { iface: iface.to_owned(), path }),
+    };
+    let record = place.read(ifindex)?.ok_or_else(none)?;
+    if record.boot_id != boot_id() {
+        return Err(none());
+    }
+    if record.state != State::Attached {
+        return Err(Error::Unfinished { iface: iface.to_owned(), state: record.state.words() });
+    }
+    Ok(Record { info: labelled(record.info, &netlink.links()?), ..record })
+}
+
+/// Where an interface's attachment is written down.
+pub(super) fn index_of(place: &Place, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
+    let links = netlink.links()?;
+    let link = links.iter().find(|link| link.name == iface);
+    let indexes = place.ifindexes()?;
+    if let Some(link) = link.filter(|link| indexes.contains(&link.index)) {
+        return Ok(Found::Journal(link.index));
+    }
+    for ifindex in indexes {
+        // What cannot be read is of another interface.
+        let Ok(Some(Record { info, .. })) = place.read(ifindex) else {
+            continue;
+        };
+        if link.is_some_and(|link| info.peer_ifindex == Some(link.index)) {
+            let first = name_of(&links, ifindex).unwrap_or(&info.iface).to_owned();
+            return Err(Error::InlinePeer { iface: iface.to_owned(), first });
+        }
+        // An interface that is gone is known by the name it had.
+        if info.iface == iface && name_of(&links, ifindex).is_none() {
+            return Ok(Found::Journal(ifindex));
+        }
+    }
+    if let Some((_, path)) = earlier::all()?.into_iter().find(|(name, _)| name == iface) {
+        return Ok(Found::Earlier(path));
+    }
+    // An interface that does not exist deserves to be told so.
+    netlink.link(iface)?;
+    Err(Error::NotAttached { iface: iface.to_owned() })
+}
+
+/// Refuses an interface that is in use.
+///
+/// # Errors
+/// It is.
+pub(super) fn refuse_taken(place: &Place, netlink: &Netlink, link: &Link) -> Result<(), Error> {
+    let links = netlink.links()?;
+    let boot_id = boot_id();
+    for ifindex in place.ifindexes()? {
+        let record = match place.read(ifindex) {
+            Ok(Some(record)) => record,
+            Ok(None) => continue,
+            Err(error) if ifindex == link.index => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "passed over");
+                continue;
+            }
+        };
+        // Nobody has to be asked about what a boot has ended, or what nobody finished.
+        if record.boot_id != boot_id || record.state != State::Attached {
+            continue;
+        }
+        if ifindex == link.index && verify::is_running(place, netlink, &record)? {
+            return Err(Error::AlreadyAttached { iface: link.name.clone(), role: word(&record.info.role) });
+        }
+        if record.info.peer_ifindex == Some(link.index)
+            && let Some(first) = name_of(&links, ifindex)
+        {
+            return Err(Error::InlinePeer { iface: link.name.clone(), first: first.to_owned() });
+        }
+    }
+    match earlier::all()?.into_iter().find(|(name, _)| *name == link.name) {
+        Some((iface, path)) => Err(Error::Earlier { iface, path }),
+        None => Ok(()),
+    }
+}
+
+/// What was chosen, under the names that the interfaces have now.
+pub(super) fn labelled(info: Info, links: &[Link]) -> Info {
+    let iface = name_of(links, info.ifindex).map_or(info.iface, str::to_owned);
+    let peer = info.peer_ifindex.and_then(|index| name_of(links, index)).map(str::to_owned);
+    Info { iface, inline_peer: peer.or(info.inline_peer), ..info }
+}

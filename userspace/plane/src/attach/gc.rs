@@ -1,0 +1,219 @@
+//! Finishing what was left unfinished, and freeing what belongs to interfaces and namespaces that are gone.
+
+use aya::programs::tc::{SchedClassifier, TcAttachType};
+use dcqcn_netlink::{Link, Netlink, netns};
+use serde::Serialize;
+
+use super::Error;
+use super::identity::boot_id;
+use super::journal::{Journal, Owed, Record, State, Store as _};
+use super::pay::{Reach, settle, settle_in};
+use super::place::{Place, remove_pins};
+use super::verify::Bound;
+
+/// What was freed, or what could not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Freed {
+    /// The interface, as it was called.
+    pub iface: String,
+    /// Its network namespace (`SO_NETNS_COOKIE`).
+    pub netns_cookie: u64,
+    /// Why it was freed.
+    pub why: String,
+    /// What was done.
+    pub done: Vec<String>,
+    /// What is still owed, if anything, and why.
+    pub problem: Option<String>,
+}
+
+/// Frees what belongs to namespaces and interfaces that are gone, and undoes what was half done in this namespace.
+///
+/// # Errors
+/// The lock is not to be had, or the kernel cannot be asked.
+pub fn gc() -> Result<Vec<Freed>, Error> {
+    let place = Place::here()?;
+    let mut freed = elsewhere(&place);
+    if place.ifindexes()?.is_empty() && place.pinned()?.is_empty() {
+        return Ok(freed);
+    }
+    let _lock = place.lock()?;
+    let netlink = Netlink::connect()?;
+    let links = netlink.links()?;
+    for ifindex in place.ifindexes()? {
+        let Ok(Some(record)) = place.read(ifindex) else {
+            continue;
+        };
+        let is_here = links.iter().any(|link| link.index == ifindex);
+        if let Some(why) = reason(&record, is_here) {
+            freed.push(undo(&place, &netlink, record, why)?);
+        }
+    }
+    sweep(&place)?;
+    place.tidy();
+    Ok(freed)
+}
+
+/// Why a record of this namespace is to be undone, if so.
+fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
+    match record.state {
+        _ if record.boot_id != boot_id() => Some("of an earlier boot"),
+        _ if !is_here => Some("the interface is gone"),
+        State::Attached => None,
+        State::Attaching => Some("attaching it was not finished"),
+        State::Detaching => Some("detaching it was not finished"),
+    }
+}
+
+fn undo(place: &Place, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
+    let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
+    let settled = if record.boot_id == boot_id() {
+        settle(place, netlink, record)?
+    } else {
+        let ifindex = record.info.ifindex;
+        settle_in(Journal::resume(record, place.store(ifindex)), &place.pins(ifindex), Reach::Gone)
+    };
+    let done = settled.done.clone();
+    let problem = settled.result(&iface).err().map(|error| error.to_string());
+    tracing::info!(iface, why, problem, "undone");
+    Ok(Freed { iface, netns_cookie, why: why.to_owned(), done, problem })
+}
+
+/// Removes pins that no journal speaks of, with the lock held: a journal is there before its pins are.
+fn sweep(place: &Place) -> Result<(), Error> {
+    let pinned = place.pinned()?;
+    let known = place.ifindexes()?;
+    for ifindex in pinned.into_iter().filter(|ifindex| !known.contains(ifindex)) {
+        remove_pins(&place.pins(ifindex))?;
+    }
+    Ok(())
+}
+
+/// Frees what belongs to other namespaces that are gone, and to interfaces of others that are. It never waits, and never fails: what
+/// cannot be looked at is left for the next time.
+pub(super) fn elsewhere(here: &Place) -> Vec<Freed> {
+    let mut freed = Vec::new();
+    let places = Place::all().unwrap_or_default();
+    for place in places.iter().filter(|place| place.cookie != here.cookie) {
+        match elsewhere_in(place) {
+            Ok(more) => freed.extend(more),
+            Err(error) => tracing::debug!(netns_cookie = place.cookie, %error, "not looked at"),
+        }
+    }
+    freed
+}
+
+fn elsewhere_in(place: &Place) -> Result<Vec<Freed>, Error> {
+    let Some(_lock) = place.try_lock()? else {
+        return Ok(Vec::new());
+    };
+    let (boot_id, my_inode) = (boot_id(), netns::current_inode()?);
+    let mut freed = Vec::new();
+    for ifindex in place.ifindexes()? {
+        let Ok(Some(record)) = place.read(ifindex) else {
+            continue;
+        };
+        let why = if record.boot_id != boot_id {
+            "of an earlier boot"
+        } else if is_gone(place, &record, my_inode) {
+            "its network namespace or interface is gone"
+        } else {
+            continue;
+        };
+        let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
+        let journal = Journal::resume(record, place.store(ifindex));
+        let settled = settle_in(journal, &place.pins(ifindex), Reach::Gone);
+        let done = settled.done.clone();
+        let problem = settled.result(&iface).err().map(|error| error.to_string());
+        tracing::info!(iface, netns_cookie, why, problem, "freed");
+        freed.push(Freed { iface, netns_cookie, why: why.to_owned(), done, problem });
+    }
+    if place.ifindexes()?.is_empty() {
+        sweep(place)?;
+    }
+    place.tidy();
+    Ok(freed)
+}
+
+/// Whether the interface of a record of another namespace is gone for certain.
+fn is_gone(place: &Place, record: &Record, my_inode: u64) -> bool {
+    let pins = place.pins(record.info.ifindex);
+    let bound = record.owed.iter().filter_map(|owed| match owed {
+        Owed::Link { pin } => Some(Bound::look_closely(&pins.join(pin), pin)),
+        _ => None,
+    });
+    let bound: Vec<_> = bound.collect();
+    let on_interface = |link: &Option<Bound>| link.as_ref().is_some_and(|link| link.ifindex != Some(0));
+    if bound.iter().any(on_interface) {
+        return false;
+    }
+    // Whole once, and every link has lost its interface since.
+    if record.state == State::Attached && !bound.is_empty() {
+        return true;
+    }
+    // An inode number is given out again only when its namespace is gone.
+    record.netns_inode == my_inode || netns::is_visible(record.netns_inode) == Some(false)
+}
+
+/// Undoes what others left on an interface or of it, with the lock held: a killed attach, an earlier interface of the same index, one
+/// that was moved here from another namespace. Returns what could not be paid back and stays owed.
+///
+/// # Errors
+/// The kernel cannot be asked.
+pub(super) fn clear_way(place: &Place, netlink: &Netlink, link: &Link) -> Result<Vec<Owed>, Error> {
+    let mut inherited = Vec::new();
+    let links = netlink.links()?;
+    for ifindex in place.ifindexes()? {
+        let Ok(Some(record)) = place.read(ifindex) else {
+            continue;
+        };
+        let is_here = links.iter().any(|link| link.index == ifindex);
+        // That it is not whole was found by who asks for the way to be cleared.
+        let of_it = (ifindex == link.index).then_some("its programs are not on their hooks any more");
+        if let Some(why) = reason(&record, is_here).or(of_it) {
+            let problem = undo(place, netlink, record, why)?.problem;
+            if ifindex == link.index
+                && let Ok(Some(left)) = place.read(ifindex)
+            {
+                tracing::warn!(iface = link.name, problem, "stays owed");
+                inherited = left.owed;
+                place.store(ifindex).remove()?;
+            }
+        }
+    }
+    sweep(place)?;
+    moved_here(place, netlink, link);
+    Ok(inherited)
+}
+
+/// Frees an interface of what was attached to it in another namespace, before it was moved into this one.
+fn moved_here(here: &Place, netlink: &Netlink, link: &Link) {
+    let mut programs: Vec<u32> =
+        netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
+    for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
+        let chain = SchedClassifier::query_tcx(&link.name, hook).map(|(_, chain)| chain).unwrap_or_default();
+        programs.extend(chain.iter().map(aya::programs::ProgramInfo::id));
+    }
+    if programs.is_empty() {
+        return;
+    }
+    for place in Place::all().unwrap_or_default().iter().filter(|place| place.cookie != here.cookie) {
+        for ifindex in place.ifindexes().unwrap_or_default() {
+            let Ok(Some(record)) = place.read(ifindex) else {
+                continue;
+            };
+            let pins = place.pins(ifindex);
+            let is_here = record.owed.iter().any(|owed| match owed {
+                Owed::Link { pin } => Bound::look(&pins.join(pin), pin)
+                    .is_some_and(|bound| programs.contains(&bound.program_id)),
+                _ => false,
+            });
+            if is_here && let Ok(Some(_lock)) = place.try_lock() {
+                let journal = Journal::resume(record, place.store(ifindex));
+                let problem = settle_in(journal, &pins, Reach::Gone).result(&link.name).err();
+                let problem = problem.map(|error| error.to_string());
+                tracing::info!(iface = link.name, problem, "was moved here from another namespace: freed");
+                place.tidy();
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The journal against a world that can fail, and end, at any step.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What the kernel and the disk have.
+#[derive(Clone, Debug, Default)]
+struct World {
+    /// What was changed and not put back.
+    changed: BTreeSet<usize>,
+    /// The journal, as whoever comes next reads it.
+    written: Option<Record>,
+    /// Actions left until the process is killed.
+    life: Option<u32>,
+    /// No room for another write. A removal needs none.
+    full: bool,
+    /// Debts that cannot be paid.
+    stuck: BTreeSet<usize>,
+    /// Steps that fail half way: changed, and an error.
+    broken: BTreeSet<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    Killed,
+    Full,
+    Refused,
+}
+
+impl World {
+    /// Something is done, unless the process has been killed.
+    fn act(&mut self) -> Result<(), Failure> {
+        match &mut self.life {
+            Some(0) => Err(Failure::Killed),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A journal's store in the world, shared with its steps.
+#[derive(Clone)]
+struct Disk<'a>(&'a std::cell::RefCell<World>);
+
+impl Store for Disk<'_> {
+    type Error = Failure;
+
+    fn write(&mut self, record: &Record) -> Result<(), Failure> {
+        let mut world = self.0.borrow_mut();
+        world.act()?;
+        if world.full {
+            return Err(Failure::Full);
+        }
+        world.written = Some(record.clone());
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<(), Failure> {
+        let mut world = self.0.borrow_mut();
+        world.act()?;
+        world.written = None;
+        Ok(())
+    }
+}
+
+/// The debt number `n`.
+fn owed(n: usize) -> Owed {
+    Owed::Link { pin: n.to_string() }
+}
+
+fn number(owed: &Owed) -> usize {
+    match owed {
+        Owed::Link { pin } => pin.parse().expect("a number"),
+        _ => panic!("{owed:?}"),
+    }
+}
+
+fn record() -> Record {
+    let info = serde_json::json!({
+        "iface": "eth0", "ifindex": 7, "inline_peer": null, "role": "host", "pacer": "fq", "xdp_mode": "driver",
+        "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8, "version": "0", "attached_at_ns": 1,
+        "notes": [],
+    });
+    let info = serde_json::from_value(info).expect("an Info");
+    let (boot_id, state) = (String::new(), State::Attaching);
+    Record { format: FORMAT, state, boot_id, netns_inode: 1, info, owed: Vec::new() }
+}
+
+/// Attaches as `carry::out` does: undone after a failure, left alone by who is killed.
+fn attach(world: &std::cell::RefCell<World>, steps: usize) -> Result<(), Failure> {
+    let mut journal = Journal::begin(record(), Disk(world))?;
+    let step = |n: usize| -> Result<(), Failure> {
+        let mut world = world.borrow_mut();
+        world.act()?;
+        world.changed.insert(n);
+        if world.broken.contains(&n) { Err(Failure::Refused) } else { Ok(()) }
+    };
+    let mut carried = (0..steps).try_for_each(|n| journal.owe(owed(n), |_| step(n)));
+    if carried.is_ok() {
+        carried = journal.finish();
+    }
+    if matches!(carried, Err(Failure::Full | Failure::Refused)) {
+        settle(world, journal);
+    }
+    carried
+}
+
+fn settle(world: &std::cell::RefCell<World>, mut journal: Journal<Disk<'_>>) -> Settled<Failure> {
+    journal.settle(|_, owed| {
+        let mut world = world.borrow_mut();
+        world.act()?;
+        let n = number(owed);
+        if world.stuck.contains(&n) {
+            return Err(Failure::Refused);
+        }
+        Ok(world.changed.remove(&n).then(|| n.to_string()))
+    })
+}
+
+/// Detaches what is written down, as whoever finds it does.
+fn detach(world: &std::cell::RefCell<World>) -> Option<Settled<Failure>> {
+    let record = world.borrow().written.clone()?;
+    Some(settle(world, Journal::resume(record, Disk(world))))
+}
+
+fn world(life: Option<u32>) -> std::cell::RefCell<World> {
+    std::cell::RefCell::new(World { life, ..World::default() })
+}
+
+proptest! {
+    /// Whenever it is killed, what was changed is written down: whoever comes next can put it back.
+    #[test]
+    fn nothing_is_changed_that_is_not_owed(steps in 0..8_usize, life in 0..40_u32) {
+        let world = world(Some(life));
+        let _ = attach(&world, steps);
+        let written = world.borrow().written.clone();
+        let known: BTreeSet<usize> = written.iter().flat_map(|record| &record.owed).map(number).collect();
+        prop_assert!(world.borrow().changed.is_subset(&known));
+        world.borrow_mut().life = None;
+        detach(&world);
+        prop_assert!(world.borrow().changed.is_empty());
+        prop_assert!(world.borrow().written.is_none());
+    }
+
+    /// Killed while attaching, then while undoing, as often as one likes.
+    #[test]
+    fn it_can_be_killed_any_number_of_times(steps in 0..6_usize, lives in prop::collection::vec(0..12_u32, 0..6)) {
+        let world = world(None);
+        let mut lives = lives.into_iter();
+        world.borrow_mut().life = lives.next();
+        let _ = attach(&world, steps);
+        for life in lives {
+            world.borrow_mut().life = Some(life);
+            detach(&world);
+        }
+        world.borrow_mut().life = None;
+        detach(&world);
+        prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
+        prop_assert_eq!(attach(&world, steps), Ok(()));
+        prop_assert_eq!(world.borrow().changed.len(), steps);
+        prop_assert_eq!(world.borrow().written.as_ref().map(|record| record.state), Some(State::Attached));
+    }
+
+    /// A disk that fills up at any write, or a step that is refused half way, leaves nothing behind.
+    #[test]
+    fn a_failure_is_undone(steps in 1..8_usize, broken in 0..8_usize, room in 0..10_u32) {
+        let world = world(None);
+        world.borrow_mut().broken.insert(broken);
+        prop_assert_eq!(attach(&world, steps).is_err(), broken < steps);
+        if broken < steps {
+            prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
+        }
+        // The disk is full from some step on.
+        let world = self::world(None);
+        let mut journal = Journal::begin(record(), Disk(&world)).expect("room");
+        for n in 0..steps {
+            world.borrow_mut().full = u32::try_from(n).expect("small") >= room;
+            let step = || { world.borrow_mut().changed.insert(n); Ok::<(), Failure>(()) };
+            if journal.owe(owed(n), |_| step()).is_err() {
+                break;
+            }
+        }
+        prop_assert_eq!(world.borrow().changed.len(), steps.min(room as usize));
+        world.borrow_mut().full = true;
+        settle(&world, journal);
+        prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
+    }
+
+    /// What cannot be paid stays owed, and everything else is paid; once it can be, the next one pays it.
+    #[test]
+    fn what_cannot_be_paid_stays_owed(steps in 1..8_usize, stuck in prop::collection::btree_set(0..8_usize, 0..4)) {
+        let world = world(None);
+        prop_assert_eq!(attach(&world, steps), Ok(()));
+        let stuck: BTreeSet<usize> = stuck.into_iter().filter(|n| *n < steps).collect();
+        world.borrow_mut().stuck.clone_from(&stuck);
+        let settled = detach(&world).expect("attached");
+        prop_assert_eq!(settled.errors.len(), stuck.len());
+        prop_assert_eq!(&settled.left.iter().map(number).collect::<BTreeSet<_>>(), &stuck);
+        prop_assert_eq!(&world.borrow().changed, &stuck);
+        prop_assert_eq!(world.borrow().written.is_some(), !stuck.is_empty());
+        world.borrow_mut().stuck.clear();
+        detach(&world);
+        prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
+    }
+
+    /// It is paid from the last to the first.
+    #[test]
+    fn debts_are_paid_from_the_back(steps in 0..8_usize) {
+        let world = world(None);
+        prop_assert_eq!(attach(&world, steps), Ok(()));
+        let done = detach(&world).map(|settled| settled.done).unwrap_or_default();
+        let expected: Vec<String> = (0..steps).rev().map(|n| n.to_string()).collect();
+        prop_assert_eq!(done, expected);
+    }
+}
+
+#[test]
+fn a_record_reads_back_as_it_was_written() {
+    let mut whole = record();
+    let saved = SavedQdisc {
+        kind: "tbf".into(),
+        handle: Handle::new(7, 0),
+        options: vec![1, 2],
+        tx_queue_len: 1_000,
+        queues: Vec::new(),
+    };
+    whole.owed = vec![
+        Owed::Pins,
+        Owed::Qdisc { parent: Handle::ROOT, ours: ("htb".into(), Handle::new(0xdc00, 0)), saved },
+        Owed::Clsact,
+        Owed::Filter { hook: "egress".into(), program: "dcqcn_egress".into() },
+        owed(3),
+    ];
+    let text = serde_json::to_string(&whole).expect("JSON");
+    let read: Record = serde_json::from_str(&text).expect("a record");
+    assert_eq!(read.owed, whole.owed);
+    assert_eq!((read.state, read.format), (State::Attaching, FORMAT));
+}

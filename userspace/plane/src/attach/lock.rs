@@ -1,0 +1,135 @@
+//! The right to change attachments: one process has it at a time.
+
+use std::fs::{self, File, Permissions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::stat::{major, minor};
+
+use super::Error;
+
+/// How long it is waited for. Attaching takes a second, and several may be in line.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A lock; let go when dropped, or when the process ends, however it does.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Waits for the lock in this file, for ten seconds; `what` is what it keeps.
+    ///
+    /// # Errors
+    /// Another process keeps it: the error names that. Or the file cannot be made.
+    pub(super) fn take(path: &Path, what: &'static str) -> Result<Self, Error> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(lock) = Self::attempt(path)? {
+                return Ok(lock);
+            }
+            if Instant::now() >= until {
+                let holder = holder(path).unwrap_or_else(|| "another process".into());
+                return Err(Error::Locked { what, path: path.to_owned(), holder, waited: PATIENCE });
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Takes the lock if nobody has it.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub(super) fn attempt(path: &Path) -> Result<Option<Self>, Error> {
+        let failed = |source| Error::File { path: path.to_owned(), source };
+        loop {
+            // Only root may open it: who can read a file can lock it.
+            let opened = File::options().create(true).append(true).mode(0o600).open(path);
+            let file = match opened {
+                // Removed with its directory by who had the lock.
+                Err(error) if error.kind() == ErrorKind::NotFound && remake(path) => continue,
+                opened => opened.map_err(failed)?,
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+            if is_at(&file, path).map_err(failed)? {
+                file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+                return Ok(Some(Self { _file: file }));
+            }
+        }
+    }
+}
+
+/// Makes the directory of the lock again.
+fn remake(path: &Path) -> bool {
+    path.parent().is_some_and(|dir| fs::create_dir(dir).is_ok())
+}
+
+/// Whether this open file is the one that is there.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let open = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((open.dev(), open.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Who has a lock on the file: its name and number, from `/proc/locks`.
+fn holder(path: &Path) -> Option<String> {
+    let file = fs::metadata(path).ok()?;
+    let id = format!("{:02x}:{:02x}:{}", major(file.dev()), minor(file.dev()), file.ino());
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let pid = holder_in(&locks, &id)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("{} (process {pid})", name.trim()))
+}
+
+/// The process that has the lock on the file `id` in the text of `/proc/locks` (proc(5)); who waits has an arrow.
+fn holder_in<'a>(locks: &'a str, id: &str) -> Option<&'a str> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields.as_slice() {
+            [_, "FLOCK", _, _, pid, file, ..] if *file == id => Some(*pid),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_found_among_locks_and_waiters() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 00:19:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 12 00:19:78 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 13 00:19:78 0 EOF\n";
+        assert_eq!(holder_in(locks, "00:19:78"), Some("12"));
+        assert_eq!(holder_in(locks, "00:19:77"), None);
+        assert_eq!(holder_in("", "00:19:78"), None);
+    }
+
+    #[test]
+    fn one_has_it_at_a_time_and_only_root_may_open_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("lock");
+        let first = Lock::attempt(&path).expect("a file").expect("free");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        assert!(Lock::attempt(&path).expect("a file").is_none());
+        drop(first);
+        // Removed by who had it: the next makes another.
+        fs::remove_file(&path).expect("there");
+        assert!(Lock::attempt(&path).expect("a file").is_some());
+        fs::remove_dir_all(dir.path()).expect("there");
+        assert!(Lock::attempt(&path).expect("a file").is_some());
+    }
+}

@@ -1,0 +1,174 @@
+//! Paying back what is owed for an attachment.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use aya::programs::links::PinnedLink;
+use aya::programs::tc;
+use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::{Handle, Restored};
+
+use super::hooks::{XDP_PEER, tc_hook};
+use super::journal::{Journal, Owed, Record, Settled, State, Store};
+use super::place::{Place, remove_pins};
+use super::{Error, Info};
+
+/// What can be reached of an attachment's interface.
+#[derive(Clone, Copy)]
+pub(super) enum Reach<'a> {
+    /// It is in this network namespace.
+    Here(&'a Netlink),
+    /// It is gone, and its qdiscs and filters with it.
+    Gone,
+}
+
+/// Undoes an attachment as far as it got, with the lock held.
+pub(super) fn settle(place: &Place, netlink: &Netlink, record: Record) -> Result<Settled<Error>, Error> {
+    let info = &record.info;
+    let links = netlink.links()?;
+    let is_here = info.netns_cookie == place.cookie && links.iter().any(|link| link.index == info.ifindex);
+    let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
+    let pins = place.pins(info.ifindex);
+    let store = place.store(info.ifindex);
+    Ok(settle_in(Journal::resume(record, store), &pins, reach))
+}
+
+/// As [`settle`], with everything as an argument.
+pub(super) fn settle_in<S: Store<Error = Error>>(
+    mut journal: Journal<S>,
+    pins: &Path,
+    reach: Reach<'_>,
+) -> Settled<Error> {
+    journal.settle(|info, owed| pay(pins, reach, info, owed))
+}
+
+/// Pays one debt; it may be paid already.
+fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option<String>, Error> {
+    let netlink = match (owed, reach) {
+        (Owed::Pins, _) => {
+            remove_pins(pins)?;
+            return Ok(Some("maps removed".into()));
+        }
+        (Owed::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),
+        (_, Reach::Gone) => return Ok(None),
+        (_, Reach::Here(netlink)) => netlink,
+    };
+    let link = netlink.link_by_index(info.ifindex)?;
+    let iface = &link.name;
+    match owed {
+        Owed::Pins | Owed::Link { .. } => Ok(None),
+        Owed::Qdisc { parent, ours, saved } => {
+            let at =
+                if *parent == Handle::ROOT { "root qdisc".to_owned() } else { format!("qdisc at {parent}") };
+            let ours = (ours.0.as_str(), ours.1);
+            Ok(Some(match netlink.restore_qdisc(info.ifindex, *parent, ours, saved)? {
+                Restored::Done => format!("{at} of {iface} is again {saved}"),
+                Restored::LeftAlone(kind) => {
+                    format!("{at} of {iface} stays {kind}, which somebody put there")
+                }
+            }))
+        }
+        Owed::Clsact => {
+            let is_there = netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.parent == Handle::CLSACT);
+            let is_gone = is_there && netlink.delete_clsact(info.ifindex)?;
+            Ok(is_gone.then(|| format!("clsact removed from {iface}")))
+        }
+        Owed::Filter { hook, program } => {
+            let Some((_, attach_type, parent)) = tc_hook(hook) else {
+                return Ok(None);
+            };
+            let is_it = |name: &String| program.starts_with(name.as_str());
+            if !netlink
+                .filters(info.ifindex, parent)?
+                .iter()
+                .any(|filter| filter.name.as_ref().is_some_and(is_it))
+            {
+                return Ok(None);
+            }
+            let detached = tc::qdisc_detach_program(iface, attach_type, program);
+            detached.map_err(|source| Error::Attach {
+                program: "detach",
+                iface: iface.clone(),
+                source: source.into(),
+                next: "",
+            })?;
+            Ok(Some(format!("{program} detached from {iface}")))
+        }
+    }
+}
+
+/// Takes a program off by its link's pin.
+fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
+    let removed = match PinnedLink::from_pin(path) {
+        // The last reference goes with it, and the program with that.
+        Ok(link) => link.unpin().map(drop),
+        Err(_) => fs::remove_file(path),
+    };
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::File { path: path.to_owned(), source }),
+        Ok(()) => {
+            let peer = info.inline_peer.as_ref().filter(|_| pin == XDP_PEER);
+            Ok(Some(format!("{pin} detached from {}", peer.unwrap_or(&info.iface))))
+        }
+    }
+}
+
+impl Settled<Error> {
+    /// What was done; or, if something went wrong, that and what is left.
+    pub(super) fn result(self, iface: &str) -> Result<Vec<String>, Error> {
+        let Self { done, errors, left } = self;
+        let Some(first) = errors.into_iter().next() else {
+            return Ok(done);
+        };
+        let left = left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        Err(Error::Left { iface: iface.to_owned(), left, first: Box::new(first) })
+    }
+}
+
+impl std::fmt::Display for Owed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pins => f.write_str("maps"),
+            Self::Qdisc { parent, saved, .. } if *parent == Handle::ROOT => write!(f, "root qdisc {saved}"),
+            Self::Qdisc { parent, saved, .. } => write!(f, "qdisc {saved} at {parent}"),
+            Self::Clsact => f.write_str("clsact"),
+            Self::Filter { hook, program } => write!(f, "filter {program} at {hook}"),
+            Self::Link { pin } => write!(f, "link {pin}"),
+        }
+    }
+}
+
+/// Gives up what is owed: removes pins and journal, and leaves the rest as it is.
+pub(super) fn give_up(place: &Place, ifindex: u32) -> Result<(), Error> {
+    let pins: PathBuf = place.pins(ifindex);
+    remove_pins(&pins)?;
+    place.store(ifindex).remove()
+}
+
+impl State {
+    /// In a sentence: "eth0 is ...".
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Attaching => "half attached",
+            Self::Attached => "attached",
+            Self::Detaching => "half detached",
+        }
+    }
+}
+
+impl Owed {
+    /// What the step does that will owe this, in words.
+    pub(super) fn intention(&self) -> String {
+        match self {
+            Self::Pins => "load the programs and pin their maps".into(),
+            Self::Qdisc { parent, ours: (kind, handle), saved } => {
+                format!("put {kind} {handle} at {parent} in the place of {saved}")
+            }
+            Self::Clsact => "add the clsact qdisc".into(),
+            Self::Filter { hook, program } => format!("add {program} as a filter at {hook}"),
+            Self::Link { pin } => format!("attach the program of {pin}"),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What attaching is going to do, decided before the first change.
+
+use std::fs;
+use std::time::Duration;
+
+use aya::util::{KernelVersion, online_cpus};
+use dcqcn_common::layout::LAYOUT_VERSION;
+use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
+use dcqcn_netlink::tc::{Handle, Shaping};
+use dcqcn_netlink::{Link, Netlink};
+use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice, word};
+use dcqcn_support::render;
+use nix::time::{ClockId, clock_gettime};
+
+use super::hooks::{HOOKS, XDP_PEER, filter_name};
+use super::journal::Owed;
+use super::place::Place;
+use super::{Error, Info, LinkRateFrom, Request, interrupt, takeover};
+use crate::dataplane::Sizes;
+use crate::pacer::{self, Placement};
+
+/// Everything decided before the first change.
+pub(super) struct Plan {
+    pub(super) link: Link,
+    pub(super) peer: Option<Link>,
+    pub(super) config: Config,
+    pub(super) sizes: Sizes,
+    pub(super) xdp_mode: XdpModeChoice,
+    /// Where the pacer goes, if there is one.
+    pub(super) placement: Option<Placement>,
+    pub(super) info: Info,
+    /// What is done, in this order, as what it will owe.
+    pub(super) steps: Vec<Owed>,
+}
+
+impl Plan {
+    /// Decides.
+    ///
+    /// # Errors
+    /// What is asked for cannot be had on this interface.
+    pub(super) fn make(
+        place: &Place,
+        netlink: &Netlink,
+        request: &Request,
+        may_interrupt: bool,
+    ) -> Result<Self, Error> {
+        let Request { iface, inline_peer, settings } = request;
+        let link = netlink.link(iface)?;
+        let peer = inline_peer.as_deref().map(|peer| netlink.link(peer)).transpose()?;
+        for link in [Some(&link), peer.as_ref()].into_iter().flatten() {
+            if link.mac.is_none() {
+                return Err(Error::NotEthernet { iface: link.name.clone() });
+            }
+        }
+        if peer.as_ref().is_some_and(|peer| peer.index == link.index) {
+            return Err(Error::Unsupported(format!("--inline needs two interfaces, not {iface} twice")));
+        }
+        let mut notes = Vec::new();
+        let (link_bps, overhead_bytes, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
+        let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
+        let settings = Settings { role: Some(role), ..settings.clone() };
+        let mut config = settings.config(link_bps).map_err(|e| Error::Unsupported(e.to_string()))?;
+        let s = &mut config.scalars;
+        if s.link_rate_bps == 0 {
+            s.link_rate_bps = link_bps.unwrap_or(0);
+        }
+        if s.wire_overhead_bytes == 0 {
+            s.wire_overhead_bytes = overhead_bytes;
+        }
+        let ends = s.np_enable | s.rp_enable;
+        if peer.is_some() && (ends | s.fast_cnp) != 0 {
+            return Err(Error::Unsupported(
+                "an inline attachment only marks: np_enable, rp_enable and fast_cnp stay off".into(),
+            ));
+        }
+        let programs: &[&str] = if peer.is_some() {
+            &["xdp"]
+        } else if ends != 0 || role == Role::Host {
+            &["xdp", "ingress", "egress"]
+        } else {
+            &["egress"]
+        };
+        let (pacer, why) = pacer::choose(settings.pacer.unwrap_or_default(), s.rp_enable != 0)?;
+        notes.push(why);
+        s.pacer = match pacer {
+            PacerChoice::Fq => PACER_FQ,
+            PacerChoice::Htb => PACER_HTB,
+            PacerChoice::Auto | PacerChoice::None => PACER_NONE,
+        };
+        let has_tc = programs.iter().any(|name| *name != "xdp");
+        let tc_mode = match (has_tc, has_tcx()) {
+            (false, _) => "none",
+            (true, true) => "tcx",
+            (true, false) => "clsact",
+        };
+        let flows = settings.flows.unwrap_or(Sizes::default().rp_flows);
+        let info = Info {
+            iface: iface.clone(),
+            ifindex: link.index,
+            netns_cookie: place.cookie,
+            inline_peer: inline_peer.clone(),
+            peer_ifindex: peer.as_ref().map(|peer| peer.index),
+            role,
+            pacer: word(&pacer),
+            xdp_mode: "none".into(),
+            tc_mode: tc_mode.into(),
+            programs: programs.iter().map(|&name| name.to_owned()).collect(),
+            rp_flows: flows,
+            np_flows: flows,
+            version: env!("CARGO_PKG_VERSION").into(),
+            object: takeover::object_id(),
+            layout_version: LAYOUT_VERSION,
+            attached_at_ns: clock_gettime(ClockId::CLOCK_BOOTTIME)
+                .map_or(0, |t| Duration::from(t).as_nanos() as u64),
+            notes,
+            link_rate_from,
+        };
+        info.check(&config)?;
+        let placement = match pacer {
+            PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
+            PacerChoice::Auto | PacerChoice::None => None,
+        };
+        let steps = steps(netlink, &info, placement.as_ref(), pacer)?;
+        let interrupts = steps.iter().any(|owed| matches!(owed, Owed::Qdisc { .. }));
+        if interrupts && !may_interrupt {
+            interrupt::check(netlink, &link, "attaching a pacer", Some(flows))?;
+        }
+        let sizes = Sizes { rp_flows: flows, np_flows: flows };
+        let xdp_mode = settings.xdp_mode.unwrap_or_default();
+        Ok(Self { link, peer, config, sizes, xdp_mode, placement, info, steps })
+    }
+}
+
+/// What is owed for each step, in the order in which they are taken.
+fn steps(
+    netlink: &Netlink,
+    info: &Info,
+    placement: Option<&Placement>,
+    pacer: PacerChoice,
+) -> Result<Vec<Owed>, Error> {
+    let mut steps = vec![Owed::Pins];
+    if let Some((parent, kind, handle)) = placement.and_then(|placement| placement.replaces(pacer)) {
+        let saved = netlink.save_qdisc(info.ifindex, parent)?;
+        steps.push(Owed::Qdisc { parent, ours: (kind.to_owned(), handle), saved });
+    }
+    let is_clsact = info.tc_mode == "clsact";
+    if is_clsact && !netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.parent == Handle::CLSACT) {
+        steps.push(Owed::Clsact);
+    }
+    // Egress first: a clone that ingress makes must find it.
+    for hook in HOOKS.iter().rev().filter(|hook| info.programs.iter().any(|program| program == *hook)) {
+        steps.push(match filter_name(hook).filter(|_| is_clsact) {
+            Some(program) => Owed::Filter { hook: (*hook).to_owned(), program: program.to_owned() },
+            None => Owed::Link { pin: (*hook).to_owned() },
+        });
+    }
+    if info.inline_peer.is_some() {
+        steps.push(Owed::Link { pin: XDP_PEER.to_owned() });
+    }
+    Ok(steps)
+}
+
+/// Before TCX (Linux 6.6) a program hangs on the clsact qdisc.
+fn has_tcx() -> bool {
+    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
+}
+
+/// A link's rate, the bytes its wire adds to a frame, and where the rate is from.
+type LinkRate = (Option<u64>, u64, LinkRateFrom);
+
+/// The rate that queues drain at and flows start at, and the bytes the wire adds to a frame.
+fn link_rate(
+    netlink: &Netlink,
+    link: &Link,
+    settings: &Settings,
+    notes: &mut Vec<String>,
+) -> Result<LinkRate, Error> {
+    /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
+    const ETHERNET_OVERHEAD_BYTES: u64 = 24;
+    let show = |bps| Quantity(bps, Unit::BitsPerSecond);
+    if let Some(Shaping { shaper, rate_bps, burst_ns }) = netlink.shaping(link.index)? {
+        if let Some(asked_bps) = settings.link_rate_bps().filter(|asked_bps| *asked_bps > rate_bps) {
+            return Err(Error::AboveLink { iface: link.name.clone(), asked_bps, link_bps: rate_bps });
+        }
+        notes.push(format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name));
+        if burst_ns < Shaping::SAFE_BURST_NS {
+            notes.push(format!(
+                "its burst is {} at that rate: served later than this it is slower, and queues longer than marking \
+                 counts; see `dcqcn doctor`",
+                render::ns(burst_ns)
+            ));
+        }
+        return Ok((Some(rate_bps), 0, LinkRateFrom::Shaper));
+    }
+    let said = settings.link_rate_bps().filter(|bps| *bps != 0);
+    let speed = link.speed_bps.filter(|_| !link.is_virtual());
+    match (said, speed) {
+        (Some(asked_bps), Some(link_bps)) if asked_bps > link_bps => {
+            Err(Error::AboveLink { iface: link.name.clone(), asked_bps, link_bps })
+        }
+        (Some(bps), _) => {
+            notes.push(format!("link rate {} as given", show(bps)));
+            Ok((Some(bps), if speed.is_some() { ETHERNET_OVERHEAD_BYTES } else { 0 }, LinkRateFrom::Given))
+        }
+        (None, Some(bps)) => {
+            notes.push(format!("link rate {} from the speed of {}", show(bps), link.name));
+            Ok((Some(bps), ETHERNET_OVERHEAD_BYTES, LinkRateFrom::Speed))
+        }
+        (None, None) => {
+            if let Some(bps) = link.speed_bps {
+                notes.push(format!(
+                    "link rate {} as {} says, which is virtual: set link_rate if its path is slower",
+                    show(bps),
+                    link.name
+                ));
+            }
+            Ok((link.speed_bps, 0, LinkRateFrom::Virtual))
+        }
+    }
+}
+
+/// What the programs are told of their interface.
+///
+/// # Errors
+/// The system has no random numbers, or does not tell its CPUs.
+pub(super) fn port(link: &Link, peer: Option<&Link>, sizes: &Sizes) -> Result<Port, Error> {
+    let mut random = [0; 8];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut random))
+        .map_err(|source| Error::File { path: "/dev/urandom".into(), source })?;
+    let [a, b, c, d, e, f, g, h] = random;
+    let cpus = online_cpus().map_err(|(path, source)| Error::File { path: path.into(), source })?;
+    Ok(Port {
+        layout_version: LAYOUT_VERSION,
+        ifindex: [link.index, peer.map_or(0, |peer| peer.index)],
+        // Its lowest bit tells the two kinds of clones apart; 0 and 1 are marks others use.
+        cnp_mark: (u32::from_ne_bytes([a, b, c, d]) | 0x8000_0000) & !1,
+        hash_seed: u32::from_ne_bytes([e, f, g, h]),
+        mac: link.mac.unwrap_or_default(),
+        htb_major: pacer::HTB_MAJOR.into(),
+        cpus: cpus.len() as u32,
+        ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
+    })
+}

@@ -1,0 +1,166 @@
+//! Asking the kernel whether what was attached is there.
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
+use aya::programs::MultiProgLink as _;
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::SchedClassifierLink;
+use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::Handle;
+use serde::Serialize;
+
+use super::hooks::{XDP_PEER, tc_hook};
+use super::journal::{Owed, Record};
+use super::place::Place;
+use super::{Error, Info};
+
+/// A part of an attachment, as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`.
+    pub name: String,
+    /// The interface.
+    pub iface: String,
+    /// Number of the program that runs there.
+    pub program_id: Option<u32>,
+    /// Number of the link that holds it there; filters have none.
+    pub link_id: Option<u32>,
+    /// What is wrong: the part is expected and was not found, or something else is in its place.
+    pub problem: Option<String>,
+}
+
+/// Asks the kernel for every part of an attachment.
+///
+/// # Errors
+/// It is not attached any more, or the kernel cannot be asked. What is missing is no error: see [`Part::problem`].
+pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
+    let place = Place::here()?;
+    match place.read(info.ifindex)? {
+        Some(record) if record.info.id() == info.id() => parts(&place, &Netlink::connect()?, &record),
+        _ => Err(Error::NotAttached { iface: info.iface.clone() }),
+    }
+}
+
+/// Whether every program of an attachment is on its hook. A pacer that is not there is no reason to begin anew: it may be an
+/// operator's doing.
+pub(super) fn is_running(place: &Place, netlink: &Netlink, record: &Record) -> Result<bool, Error> {
+    Ok(parts(place, netlink, record)?.iter().all(|part| part.name == "pacer" || part.problem.is_none()))
+}
+
+fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>, Error> {
+    let info = &record.info;
+    let links = netlink.links()?;
+    let pins = place.pins(info.ifindex);
+    let mut parts = Vec::new();
+    for owed in &record.owed {
+        let ifindex = match owed {
+            Owed::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
+            _ => info.ifindex,
+        };
+        let link = links.iter().find(|link| link.index == ifindex);
+        let iface = link.map_or_else(|| info.iface.clone(), |link| link.name.clone());
+        let gone = link.is_none().then(|| format!("interface {ifindex} is gone"));
+        let part = |name: &str| Part {
+            name: name.to_owned(),
+            iface: iface.clone(),
+            program_id: None,
+            link_id: None,
+            problem: gone.clone(),
+        };
+        parts.push(match owed {
+            Owed::Clsact => continue,
+            Owed::Pins => {
+                let is_there = pins.join("PARAMS").exists();
+                let problem = (!is_there).then(|| "expected, not found".to_owned());
+                Part { problem, ..part("maps") }
+            }
+            Owed::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,
+            Owed::Filter { hook, .. } if gone.is_some() => part(hook),
+            Owed::Filter { hook, program } => {
+                let parent = tc_hook(hook).map_or(Handle::UNSPEC, |(_, _, parent)| parent);
+                let filters = netlink.filters(ifindex, parent)?;
+                let ours = filters.iter().find(|filter| filter.name.as_ref() == Some(program));
+                let problem = ours.is_none().then(|| "expected, not found".to_owned());
+                Part { program_id: ours.and_then(|filter| filter.program_id), problem, ..part(hook) }
+            }
+            Owed::Qdisc { .. } if gone.is_some() => part("pacer"),
+            Owed::Qdisc { parent, ours: (kind, handle), .. } => {
+                let qdiscs = netlink.qdiscs(ifindex)?;
+                let there = qdiscs.iter().find(|qdisc| qdisc.parent == *parent);
+                let is_ours = there.is_some_and(|there| there.kind == *kind && there.handle == *handle);
+                let found = there.map_or("nothing", |there| there.kind.as_str());
+                let problem =
+                    (!is_ours).then(|| format!("expected {kind} {handle} at {parent}, found {found}"));
+                Part { problem, ..part("pacer") }
+            }
+        });
+    }
+    if info.pacer == "fq" && !parts.iter().any(|part| part.name == "pacer") {
+        let has_fq = netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.kind == "fq");
+        let problem = (!has_fq).then(|| "expected the fq that was there, not found".to_owned());
+        let (iface, name) = (info.iface.clone(), "pacer".to_owned());
+        parts.push(Part { name, iface, program_id: None, link_id: None, problem });
+    }
+    Ok(parts)
+}
+
+/// Whether a link holds its program on its interface.
+fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) -> Result<Part, Error> {
+    let Some(link) = Bound::look(path, pin) else {
+        return Ok(Part { problem: part.problem.or(Some("expected, not found".into())), ..part });
+    };
+    let (program_id, link_id) = (Some(link.program_id), Some(link.id));
+    if part.problem.is_some() {
+        return Ok(Part { link_id, ..part });
+    }
+    let is_on = match link.ifindex {
+        Some(bound) => bound == ifindex,
+        // An XDP link does not tell; the interface does.
+        None => netlink.xdp_programs(ifindex)?.iter().any(|program| program.id == link.program_id),
+    };
+    let problem = (!is_on).then(|| "expected, not found: its link is of no interface any more".to_owned());
+    Ok(Part { program_id, link_id, problem, ..part })
+}
+
+/// A pinned link.
+pub(super) struct Bound {
+    pub(super) id: u32,
+    pub(super) program_id: u32,
+    /// The interface, in whatever namespace it is; 0 if that is gone. `None` where it is not told cheaply.
+    pub(super) ifindex: Option<u32>,
+}
+
+impl Bound {
+    /// Looks at a pinned link; `None` if there is none.
+    pub(super) fn look(path: &Path, pin: &str) -> Option<Self> {
+        let link: FdLink = PinnedLink::from_pin(path).ok()?.into();
+        let info = link.info().ok()?;
+        let (id, program_id) = (info.id(), info.program_id());
+        if tc_hook(pin).is_none() {
+            return Some(Self { id, program_id, ifindex: None });
+        }
+        let link = SchedClassifierLink::try_from(link).ok()?;
+        let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", link.fd().ok()?.as_raw_fd())).ok()?;
+        Some(Self { id, program_id, ifindex: field(&text, "ifindex:") })
+    }
+
+    /// As [`Self::look`], with the interface in any case: aya does not give away an XDP link's descriptor, so it is looked for.
+    pub(super) fn look_closely(path: &Path, pin: &str) -> Option<Self> {
+        let bound = Self::look(path, pin)?;
+        if bound.ifindex.is_some() {
+            return Some(bound);
+        }
+        let _open = PinnedLink::from_pin(path).ok()?;
+        let entries = fs::read_dir("/proc/self/fdinfo").ok()?.filter_map(Result::ok);
+        let mut texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+        let text = texts.find(|text| field(text, "link_id:") == Some(bound.id))?;
+        Some(Self { ifindex: field(&text, "ifindex:"), ..bound })
+    }
+}
+
+/// A number in the text of a file in `/proc/self/fdinfo`.
+fn field(text: &str, name: &str) -> Option<u32> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
