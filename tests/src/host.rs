@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 use std::process::{self, Command};
 
 use anyhow::{Context as _, Result, ensure};
@@ -80,6 +81,33 @@ impl Host {
     /// There is no such interface.
     pub fn index(&self, iface: &str) -> Result<u32> {
         Ok(self.netlink()?.link(iface)?.index)
+    }
+
+    /// The directory of the journals of what is attached to it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn journals(&self) -> Result<PathBuf> {
+        let cookie = self.run(dcqcn_netlink::netns::current_cookie)??;
+        Ok(PathBuf::from(format!("/run/dcqcn/ns-{cookie}")))
+    }
+
+    /// The journal of one of its interfaces.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn journal(&self, iface: &str) -> Result<PathBuf> {
+        Ok(self.journals()?.join(format!("{}.json", self.index(iface)?)))
+    }
+
+    /// The directory of the pins of one of its interfaces.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn pins(&self, iface: &str) -> Result<PathBuf> {
+        let journals = self.journals()?;
+        let namespace = journals.file_name().context("a directory of its own")?;
+        Ok(PathBuf::from("/run/dcqcn/bpf").join(namespace).join(self.index(iface)?.to_string()))
     }
 
     /// Gives the interface the address of `host`, 10.0.0.`host`.

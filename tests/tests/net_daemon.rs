@@ -390,7 +390,7 @@ fn a_new_version_replaces_programs_in_place() -> Result<()> {
     daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
     daemon.end()?;
     let before = Held::by(&pair.a, "a0")?;
-    let info = PathBuf::from(format!("/run/dcqcn/{}/a0.json", pair.a.netns.inode()?));
+    let info = pair.a.journal("a0")?;
     let description = fs::read_to_string(&info)?;
     // As another build would have left it.
     let object = pair.a.attachment("a0")?.info.object;

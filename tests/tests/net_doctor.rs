@@ -1,7 +1,6 @@
 //! `dcqcn doctor` in network namespaces: it finds faults that were planted, and none where there are none.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, thread};
@@ -105,8 +104,7 @@ fn a_host_that_does_not_answer_or_react_is_told_why() -> Result<()> {
     assert_eq!(answered, set(&["pacer-none"]));
 
     // Its egress program is taken off, which makes the CNPs.
-    let netns = pair.b.netns.inode()?.to_string();
-    fs::remove_file(Path::new("/run/dcqcn/bpf").join(netns).join("b0/egress"))?;
+    fs::remove_file(pair.b.pins("b0")?.join("egress"))?;
     let silent = faults_under(&[marked.frame()], (&pair.a, "a0"), &pair.b)?;
     assert!(silent.is_superset(&set(&["ce-no-cnp", "pacer-none", "program-missing"])), "{silent:?}");
 

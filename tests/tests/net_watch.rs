@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
 use dcqcn_lab::engine::Hook;
-use dcqcn_netlink::netns;
 use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::Pair;
@@ -199,8 +197,7 @@ fn metrics_are_the_counters() -> Result<()> {
     let health = get(&pair, address, "/healthz")?;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains(r#""interfaces":["a0"]"#), "{health}");
     // An attachment that has lost a map.
-    let inode = pair.a.run(netns::current_inode)??;
-    let pin = PathBuf::from(format!("/run/dcqcn/bpf/{inode}/a0/NP"));
+    let pin = pair.a.pins("a0")?.join("NP");
     std::fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
     let health = get(&pair, address, "/healthz")?;
     assert!(health.starts_with("HTTP/1.1 503") && health.contains("map NP"), "{health}");

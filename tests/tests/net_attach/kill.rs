@@ -10,7 +10,7 @@ use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::{freed, journal, journals, pins, problems, state, tables};
+use crate::{freed, problems, state, tables};
 
 /// More steps than anything has.
 const MANY: u32 = 200;
@@ -56,7 +56,7 @@ fn attach_killed_at_every_step() -> Result<()> {
     let lab = Lab::new("ka")?;
     let before = state(&lab.host, "a0")?;
     let attach = format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit");
-    let dir = journals(&lab.host)?;
+    let dir = lab.host.journals()?;
     let steps = at_every_step(
         &lab,
         &attach,
@@ -116,14 +116,14 @@ fn detach_killed_at_every_step() -> Result<()> {
     let lab = Lab::new("kd")?;
     let before = state(&lab.host, "a0")?;
     let attach = format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit");
-    let dir = journals(&lab.host)?;
+    let dir = lab.host.journals()?;
     let steps = at_every_step(
         &lab,
         "detach a0",
         || lab.ok(&attach).map(drop),
         |n| {
             match n % 3 {
-                0 if journal(&lab.host, "a0")?.exists() => _ = lab.ok("detach a0")?,
+                0 if lab.host.journal("a0")?.exists() => _ = lab.ok("detach a0")?,
                 1 => {
                     lab.ok(&attach)?;
                     ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
@@ -134,7 +134,7 @@ fn detach_killed_at_every_step() -> Result<()> {
             assert_eq!(state(&lab.host, "a0")?, before);
             // Killed with nothing left to do but to remove the lock.
             lab.ok("gc")?;
-            assert!(!pins(&lab.host, "a0")?.exists() && !journal(&lab.host, "a0")?.exists(), "{dir:?}");
+            assert!(!lab.host.pins("a0")?.exists() && !lab.host.journal("a0")?.exists(), "{dir:?}");
             freed(FLOWS)
         },
     )?;
@@ -173,7 +173,7 @@ fn set_and_upgrade_killed_at_every_step() -> Result<()> {
     )?;
     assert!(steps >= 1, "{steps} steps");
     // As another build would have left it.
-    let path = journal(&lab.host, "a0")?;
+    let path = lab.host.journal("a0")?;
     let object = lab.json("status a0")?["attachments"][0]["object"].as_str().context("no object")?.to_owned();
     let age = || Ok(fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?);
     let steps = at_every_step(&lab, "upgrade a0", age, |_| {
@@ -192,7 +192,7 @@ struct Small(std::path::PathBuf);
 
 impl Small {
     fn mount(lab: &Lab, bytes: u32) -> Result<Self> {
-        let dir = journals(&lab.host)?;
+        let dir = lab.host.journals()?;
         fs::create_dir_all(&dir)?;
         let options = format!("size={bytes},mode=0755");
         mount(Some("tmpfs"), &dir, Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))?;
@@ -226,7 +226,7 @@ fn a_full_disk_leaves_nothing_behind_and_keeps_nobody_from_detaching() -> Result
     let refused = lab.refused(1, &attach)?;
     says(&refused, "No space left on device");
     assert_eq!(state(&lab.host, "a0")?, before);
-    assert!(!journal(&lab.host, "a0")?.exists() && !pins(&lab.host, "a0")?.exists());
+    assert!(!lab.host.journal("a0")?.exists() && !lab.host.pins("a0")?.exists());
     freed(FLOWS)?;
     disk.resize(65_536)?;
     lab.ok(&attach)?;
@@ -242,7 +242,7 @@ fn a_full_disk_leaves_nothing_behind_and_keeps_nobody_from_detaching() -> Result
     let _ = fs::write(&junk, vec![0; 1 << 20]);
     for n in [1, 2, 3] {
         killed(&lab, "detach a0", n)?;
-        if !journal(&lab.host, "a0")?.exists() {
+        if !lab.host.journal("a0")?.exists() {
             break;
         }
     }

@@ -7,35 +7,14 @@ mod qdiscs;
 mod rights;
 mod status;
 
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
-use dcqcn_netlink::netns::current_cookie;
 use dcqcn_tests::host::Host;
 use dcqcn_tests::lab::Lab;
 use dcqcn_tests::socket::PATIENCE;
-
-/// Where attachments are written down.
-const ROOT: &str = "/run/dcqcn";
-
-/// The directory of a host's journals.
-fn journals(host: &Host) -> Result<PathBuf> {
-    Ok(PathBuf::from(format!("{ROOT}/ns-{}", host.run(current_cookie)??)))
-}
-
-/// The journal of one of its interfaces.
-fn journal(host: &Host, iface: &str) -> Result<PathBuf> {
-    Ok(journals(host)?.join(format!("{}.json", host.index(iface)?)))
-}
-
-/// The directory of an interface's pins.
-fn pins(host: &Host, iface: &str) -> Result<PathBuf> {
-    let namespace = host.run(current_cookie)??;
-    Ok(PathBuf::from(format!("{ROOT}/bpf/ns-{namespace}/{}", host.index(iface)?)))
-}
 
 /// Everything of an interface that an attachment could change, but for counters.
 fn state(host: &Host, iface: &str) -> Result<[String; 5]> {

@@ -8,7 +8,7 @@ use dcqcn_tests::host::Host;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
 
-use crate::{journal, pins, problems, state};
+use crate::{problems, state};
 
 fn show(host: &Host) -> Result<String> {
     host.command("tc -d qdisc show dev a0")
@@ -99,7 +99,7 @@ fn what_cannot_be_put_back_stays_owed_and_stops_nothing_else() -> Result<()> {
     let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
     // As if the module of what was there had gone.
-    let path = journal(&lab.host, "a0")?;
+    let path = lab.host.journal("a0")?;
     let text = fs::read_to_string(&path)?;
     let without = text.replace("\"pfifo\"", "\"nosuchqdisc\"");
     assert_ne!(text, without);
@@ -107,7 +107,7 @@ fn what_cannot_be_put_back_stays_owed_and_stops_nothing_else() -> Result<()> {
     let refused = lab.refused(1, "detach a0")?;
     says(&refused, "nosuchqdisc");
     says(&refused, "still to be put back: root qdisc");
-    assert!(!pins(&lab.host, "a0")?.exists(), "programs and maps are gone");
+    assert!(!lab.host.pins("a0")?.exists(), "programs and maps are gone");
     says(&lab.ok("status")?, "half detached");
     says(&lab.refused(1, "get a0")?, "half detached");
     says(&lab.refused(1, "detach a0")?, "nosuchqdisc");

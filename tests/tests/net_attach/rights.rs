@@ -8,10 +8,11 @@ use anyhow::Result;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
 
-use crate::{ROOT, journal, journals, pins};
+/// Where attachments are written down.
+const ROOT: &str = "/run/dcqcn";
 
 fn mode(path: &Path) -> Result<u32> {
-    Ok(fs::metadata(path)?.permissions().mode() & 0o7777)
+    Ok(fs::metadata(path)?.permissions().mode() & 0o777)
 }
 
 #[test]
@@ -26,16 +27,16 @@ fn every_file_and_directory_has_its_mode_whatever_the_mask() -> Result<()> {
         let line = format!("umask {mask} && exec {} {attach}", dcqcn.display());
         let status = lab.host.run(|| std::process::Command::new("sh").args(["-c", &line]).status())??;
         assert!(status.success());
-        let dir = journals(&lab.host)?;
+        let dir = lab.host.journals()?;
         let found = [
             mode(Path::new(ROOT))?,
             mode(&Path::new(ROOT).join("bpf"))?,
             mode(&dir)?,
             mode(&dir.join("lock"))?,
-            mode(&journal(&lab.host, "a0")?)?,
-            mode(&pins(&lab.host, "a0")?)?,
+            mode(&lab.host.journal("a0")?)?,
+            mode(&lab.host.pins("a0")?)?,
             // Objects on a BPF file system are made with 0600 less the mask.
-            mode(&pins(&lab.host, "a0")?.join("PARAMS"))?,
+            mode(&lab.host.pins("a0")?.join("PARAMS"))?,
         ];
         assert_eq!(found, [0o755, 0o700, 0o755, 0o600, 0o644, 0o700, 0o600], "umask {mask}: {found:?}");
         lab.ok("detach a0")?;
@@ -52,7 +53,7 @@ fn who_keeps_the_lock_is_named_and_keeps_nobody_in_other_namespaces() -> Result<
     let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
-    let lock = File::options().append(true).open(journals(&lab.host)?.join("lock"))?;
+    let lock = File::options().append(true).open(lab.host.journals()?.join("lock"))?;
     lock.lock()?;
     other.ok(attach)?;
     other.ok("set a0 rpg_ai_rate=20mbit")?;
@@ -79,7 +80,7 @@ fn a_broken_journal_stops_nobody_but_its_own_interface() -> Result<()> {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
     }
     for (text, why) in [("{", "EOF"), ("{}", "no format"), ("{\"format\": 99}", "format 99")] {
-        fs::write(journal(&lab.host, "b0")?, text)?;
+        fs::write(lab.host.journal("b0")?, text)?;
         let status = lab.ok("status")?;
         says(&status, "b0: ");
         says(&status, why);
@@ -113,7 +114,7 @@ fn a_dry_run_changes_nothing_and_a_namespace_can_be_named() -> Result<()> {
     }
     assert!(lab.json("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?["steps"].is_array());
     assert_eq!(crate::state(&lab.host, "a0")?, before);
-    assert!(!journals(&lab.host)?.exists());
+    assert!(!lab.host.journals()?.exists());
 
     // From outside.
     let netns = lab.host.netns.name();

@@ -10,7 +10,7 @@ use dcqcn_plane::dataplane::{self, PROGRAMS, Sizes};
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
 
-use crate::{pins, problems};
+use crate::problems;
 
 #[test]
 fn every_part_is_asked_of_the_kernel() -> Result<()> {
@@ -36,7 +36,7 @@ fn every_part_is_asked_of_the_kernel() -> Result<()> {
     assert_eq!(status["state"], "attached");
     // A hook that lost its program, one at a time.
     for hook in ["xdp", "ingress", "egress"] {
-        fs::remove_file(pins(&lab.host, "a0")?.join(hook))?;
+        fs::remove_file(lab.host.pins("a0")?.join(hook))?;
         let found = problems(&lab, "a0")?;
         assert!(
             found.iter().any(|problem| problem.contains(&format!("{hook}: expected, not found"))),

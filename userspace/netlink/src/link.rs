@@ -69,6 +69,12 @@ impl Link {
     pub fn is_virtual(&self) -> bool {
         self.kind.is_some()
     }
+
+    /// Whether RoCE can be on it; the loopback's Ethernet address is all zeros.
+    #[must_use]
+    pub fn is_ethernet(&self) -> bool {
+        self.mac.is_some_and(|mac| mac != [0; 6])
+    }
 }
 
 /// An XDP program on an interface.

@@ -48,7 +48,7 @@ impl Plan {
         let link = netlink.link(iface)?;
         let peer = inline_peer.as_deref().map(|peer| netlink.link(peer)).transpose()?;
         for link in [Some(&link), peer.as_ref()].into_iter().flatten() {
-            if link.mac.is_none() {
+            if !link.is_ethernet() {
                 return Err(Error::NotEthernet { iface: link.name.clone() });
             }
         }

@@ -15,6 +15,7 @@ use super::hooks::{XDP_PEER, tc_hook};
 use super::journal::{Owed, Record};
 use super::place::Place;
 use super::{Error, Info};
+use crate::dataplane::MAPS;
 
 /// A part of an attachment, as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -72,8 +73,9 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
         parts.push(match owed {
             Owed::Clsact => continue,
             Owed::Pins => {
-                let is_there = pins.join("PARAMS").exists();
-                let problem = (!is_there).then(|| "expected, not found".to_owned());
+                let missing: Vec<_> = MAPS.into_iter().filter(|map| !pins.join(map).exists()).collect();
+                let problem =
+                    (!missing.is_empty()).then(|| format!("expected, not found: {}", missing.join(", ")));
                 Part { problem, ..part("maps") }
             }
             Owed::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,

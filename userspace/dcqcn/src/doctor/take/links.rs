@@ -53,7 +53,7 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
             up: link.up,
         }
     };
-    let mut links: Vec<Link> = links.into_iter().filter(is_ethernet).map(&mut take).collect();
+    let mut links: Vec<Link> = links.into_iter().filter(net::Link::is_ethernet).map(&mut take).collect();
     // The index counts where the other end is; that is here if an interface here says the same of this one.
     let peers: Vec<(u32, Option<u32>)> = links.iter().map(|link| (link.index, link.peer)).collect();
     for link in &mut links {
@@ -61,11 +61,6 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
         link.peer = link.peer.filter(ours);
     }
     links
-}
-
-/// Whether RoCE can be on it; the loopback's Ethernet address is all zeros.
-fn is_ethernet(link: &net::Link) -> bool {
-    link.mac.is_some_and(|mac| mac != [0; 6])
 }
 
 /// The token bucket at the root of an interface, if that can be read; what cannot is no shaper that is known.
