@@ -72,7 +72,7 @@ class Network:
         return nearer[list(self.hosts).index(host) % len(nearer)]
 
     def configuration(self, switch, rp_in_switch=False):
-        """What `dcqcn p4 push --config` takes for a switch."""
+        """What `dcqcn-lab p4 push --config` takes for a switch."""
         on = "true" if rp_in_switch else "false"
         lines = [
             'role = "switch"', 'profile = "lab"',

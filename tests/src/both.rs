@@ -4,7 +4,7 @@ use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, Pair};
 use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_common::stats::Stat;
-use dcqcn_lab::engine::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
+use dcqcn_engine::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
 use dcqcn_plane::dataplane::Sizes;
 
 /// The loopback interface, which every network namespace has under this number: the kernel engine's XDP wants an

@@ -1,4 +1,4 @@
-//! The `dcqcn` command, as `cargo xtask test` built it.
+//! The two commands, as `cargo xtask test` built them.
 
 use std::io::BufReader;
 use std::num::ParseIntError;
@@ -23,7 +23,18 @@ pub fn binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
 }
 
-/// The command with the words of `line`.
+/// `dcqcn-lab` with the words of `line`.
+///
+/// # Errors
+/// `DCQCN_LAB_BIN` does not say where it is.
+pub fn dcqcn_lab(line: &str) -> Result<Command> {
+    let binary = env::var_os("DCQCN_LAB_BIN").context("DCQCN_LAB_BIN is not set: run `cargo xtask test`")?;
+    let mut command = Command::new(binary);
+    command.args(line.split_whitespace());
+    Ok(command)
+}
+
+/// `dcqcn` with the words of `line`.
 ///
 /// # Errors
 /// As [`binary`].

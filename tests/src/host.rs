@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::{Assignment, PacerChoice, Role, Settings};

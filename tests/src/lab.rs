@@ -1,14 +1,15 @@
 //! A veth pair and the command, as an operator has them.
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use anyhow::{Result, ensure};
 use dcqcn_netlink::link::VethEnd;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::command::dcqcn;
+use crate::command::{binary, dcqcn};
 use crate::host::Host;
 
 /// A host with the veth pair `a0`, `b0`, and a directory with the audit log; gone at the end of its test.
@@ -31,6 +32,7 @@ impl Lab {
         for name in ["a0", "b0"] {
             netlink.set_up(netlink.link(name)?.index, true)?;
         }
+        symlink(binary()?, lab.path("ecnconfig"))?;
         Ok(lab)
     }
 
@@ -40,12 +42,20 @@ impl Lab {
         self.directory.path().join(name)
     }
 
-    /// Runs the command with its audit log in `audit`, called by sudo for `ada`.
+    /// Runs the command with its audit log in `audit`, called by sudo for `ada`. A line that begins with `ecnconfig` is typed
+    /// where a SONiC script finds the command under that name.
     ///
     /// # Errors
     /// It does not start.
     pub fn run_with(&self, audit: &Path, line: &str) -> Result<Output> {
-        let mut command = dcqcn(line)?;
+        let mut command = match line.strip_prefix("ecnconfig ") {
+            Some(flags) => {
+                let mut command = Command::new(self.path("ecnconfig"));
+                command.args(flags.split_whitespace());
+                command
+            }
+            None => dcqcn(line)?,
+        };
         command.env("DCQCN_AUDIT", audit).env("SUDO_USER", "ada");
         Ok(self.host.run(|| command.output())??)
     }

@@ -9,7 +9,7 @@ use aya::{Ebpf, TestRunOptions};
 use dcqcn_common::layout::{Mode, RpSet};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Sizes};
 use dcqcn_tests::both::LO;
 use dcqcn_tests::packets::Roce;

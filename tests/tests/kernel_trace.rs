@@ -1,9 +1,9 @@
-//! `dcqcn trace` says the same of every event whichever engine runs.
+//! `dcqcn-lab trace` says the same of every event whichever engine runs.
 
 use std::fmt::Write as _;
 
 use dcqcn_common::rng;
-use dcqcn_lab::trace::{self, EngineKind, Format, Options};
+use dcqcn_engine::trace::{self, EngineKind, Format, Options};
 use dcqcn_params::{Profile, Settings};
 
 /// Every profile, on a link it is for.

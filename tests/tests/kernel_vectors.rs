@@ -1,7 +1,7 @@
 //! The vectors of `tests/vectors/`, through the programs in the kernel.
 
 use dcqcn_common::params::{Params, Port};
-use dcqcn_lab::engine::Kernel;
+use dcqcn_engine::Kernel;
 use dcqcn_plane::dataplane::Sizes;
 use dcqcn_tests::vectors;
 

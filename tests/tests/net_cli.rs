@@ -32,7 +32,7 @@ fn an_attachment_from_attach_to_detach() -> Result<()> {
     assert_eq!(attachment["alive"], true);
     assert_eq!(attachment["link_rate_bps"], 250_000_000);
 
-    for command in ["qp a0", "queues a0", "counters a0", "counters a0 --all", "status a0"] {
+    for command in ["flows a0", "queues a0", "counters a0", "counters a0 --all", "status a0"] {
         lab.ok(command)?;
         lab.json(command)?;
     }
@@ -123,23 +123,23 @@ fn pairs_are_entered_shown_and_forgotten() -> Result<()> {
         return Ok(());
     }
     let lab = Lab::new("pair")?;
-    says(&lab.refused(3, "pair list a0")?, "a0 is not attached");
+    says(&lab.refused(3, "flows pair list a0")?, "a0 is not attached");
     lab.ok("attach a0 --pacer none --set link_rate=1gbit --flows 64")?;
-    says(&lab.ok("pair list a0")?, "no pairs are known");
+    says(&lab.ok("flows pair list a0")?, "no pairs are known");
 
-    let table = lab.ok("pair add a0 10.0.0.1 0x11 35 --peer 10.0.0.2")?;
+    let table = lab.ok("flows pair add a0 10.0.0.1 0x11 35 --peer 10.0.0.2")?;
     says(&table, "10.0.0.1  0x000011  0x000023  static");
     says(&table, "10.0.0.2  0x000023  0x000011  static");
-    lab.ok("pair add a0 fd00::1 17 0x24")?;
-    let pairs = lab.json("pair list a0")?;
+    lab.ok("flows pair add a0 fd00::1 17 0x24")?;
+    let pairs = lab.json("flows pair list a0")?;
     assert_eq!(pairs["pairs"].as_array().map(Vec::len), Some(3), "{pairs}");
-    assert_eq!(lab.json("qp a0")?["pairs"], pairs["pairs"]);
+    assert_eq!(lab.json("flows a0")?["pairs"], pairs["pairs"]);
 
-    lab.ok("pair del a0 10.0.0.2 0x23")?;
-    says(&lab.refused(1, "pair del a0 10.0.0.2 0x23")?, "no pair of QP 0x23 at 10.0.0.2 is known");
-    says(&lab.refused(2, "pair add a0 10.0.0.1 1 0x23")?, "2 to 16777215");
-    says(&lab.refused(2, "pair add a0 10.0.0 0x11 0x23")?, "invalid IP address");
-    assert_eq!(lab.json("pair list a0")?["pairs"].as_array().map(Vec::len), Some(2));
+    lab.ok("flows pair del a0 10.0.0.2 0x23")?;
+    says(&lab.refused(1, "flows pair del a0 10.0.0.2 0x23")?, "no pair of QP 0x23 at 10.0.0.2 is known");
+    says(&lab.refused(2, "flows pair add a0 10.0.0.1 1 0x23")?, "2 to 16777215");
+    says(&lab.refused(2, "flows pair add a0 10.0.0 0x11 0x23")?, "invalid IP address");
+    assert_eq!(lab.json("flows pair list a0")?["pairs"].as_array().map(Vec::len), Some(2));
     lab.ok("detach a0")?;
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_common::stats::Stat;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_plane::attach;
 use dcqcn_tests::command::dcqcn;

@@ -18,7 +18,7 @@ use dcqcn_common::params::Params;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_params::Role;
 use dcqcn_plane::attach;
@@ -310,9 +310,8 @@ fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
 
 fn flow(host: &Host) -> Result<RpFlow> {
     let maps = host.attachment("a0")?.maps;
-    let at = |host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host));
-    let Roce { src, dst, dest_qpn, .. } = Roce::default();
-    let id = FlowId { src: at(src), receiver: QpId { addr: at(dst), qpn: dest_qpn } };
+    let [src, addr] = [1, 2].map(|host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host)));
+    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn } };
     maps.rp_find(&maps.params()?, &id)?.context("no such flow")
 }
 
@@ -476,7 +475,8 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
     let (socket, peer) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let flows = || -> Result<Vec<u32>> {
         let maps = pair.a.attachment("a0")?.maps;
-        let mut qpns = maps.rp_flows().map(|flow| Ok(flow?.2.id.receiver.qpn)).collect::<Result<Vec<u32>>>()?;
+        let mut qpns =
+            maps.rp_flows().map(|flow| Ok(flow?.2.id.receiver.qpn)).collect::<Result<Vec<u32>>>()?;
         qpns.sort_unstable();
         Ok(qpns)
     };

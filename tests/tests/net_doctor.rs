@@ -28,7 +28,7 @@ fn faults(host: &Host) -> Result<BTreeSet<String>> {
     let dir = tempfile::tempdir()?;
     let recording = dir.path().join("host");
     let path = recording.to_str().context("a path")?;
-    let (code, text, error) = run(host, &["--json", "--seconds", "1", "--record", path])?;
+    let (code, text, error) = run(host, &["--json", "--duration", "1s", "--record", path])?;
     let report: Value = serde_json::from_str(&text).with_context(|| error)?;
     let (again, replayed, _) = run(host, &["--json", "--from", path])?;
     assert_eq!((again, serde_json::from_str::<Value>(&replayed)?), (code, report.clone()));
@@ -123,7 +123,7 @@ fn a_shaper_whose_burst_is_short_is_named() -> Result<()> {
     let pair = Pair::new("doctor-burst")?;
     // Severity, evidence and fix of what is found about the shaper.
     let found = || -> Result<Option<(String, String, String)>> {
-        let (_, text, error) = run(&pair.a, &["--json", "--seconds", "1"])?;
+        let (_, text, error) = run(&pair.a, &["--json", "--duration", "1s"])?;
         let report: Value = serde_json::from_str(&text).with_context(|| error)?;
         let findings = report["findings"].as_array().context("no findings")?;
         let finding = findings.iter().find(|finding| finding["id"] == "shaper-burst");
@@ -180,9 +180,9 @@ fn broken_recordings_are_refused() -> Result<()> {
         Ok(())
     };
     refused("--record")?;
-    let (_, _, error) = run(&host, &["--seconds", "1", "--record", path])?;
+    let (_, _, error) = run(&host, &["--duration", "1s", "--record", path])?;
     assert_eq!(error, "");
-    let (code, _, error) = run(&host, &["--seconds", "1", "--record", path])?;
+    let (code, _, error) = run(&host, &["--duration", "1s", "--record", path])?;
     assert!(code == 1 && error.contains("is there already"), "{code}, {error}");
     let file = dir.path().join("snapshot.json");
     let text = fs::read_to_string(&file)?;

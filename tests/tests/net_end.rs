@@ -26,7 +26,7 @@ enum End {
     Signal(Signal),
     /// ssh ends, a window is closed.
     Terminal,
-    /// As in `dcqcn watch | head -1`.
+    /// As in `dcqcn monitor | head -1`.
     Reader,
     /// Nobody reads, so that a write waits; then a signal.
     Stuck,
@@ -207,13 +207,16 @@ fn what_prints_ends_at_signals_with_its_terminal_and_its_reader() -> Result<()> 
         return Ok(());
     }
     let site = Site::new("endlines")?;
-    for line in
-        ["watch a0 --interval 3600s", "watch a0 --interval 10ms", "events a0", "metrics --listen 127.0.0.1:0"]
-    {
+    for line in [
+        "monitor a0 --interval 3600s",
+        "monitor a0 --interval 10ms",
+        "events a0",
+        "run --metrics-only --listen 127.0.0.1:0",
+    ] {
         each(&site, line, &SIGNALS)?;
         each(&site, line, &[End::Terminal, End::Reader])?;
     }
-    each(&site, "watch a0 --interval 10ms", &[End::Stuck])
+    each(&site, "monitor a0 --interval 10ms", &[End::Stuck])
 }
 
 #[test]

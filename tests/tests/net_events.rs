@@ -6,7 +6,7 @@ use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
@@ -96,7 +96,7 @@ fn events_reach_every_reader() -> Result<()> {
         command.env("DCQCN_AUDIT", audit.path());
         Ok(pair.a.run(move || command.output())??)
     };
-    assert!(run("pair add a0 10.0.0.1 0x21 0x11")?.status.success());
+    assert!(run("flows pair add a0 10.0.0.1 0x21 0x11")?.status.success());
     assert_eq!(run("set a0 rpg_max_rate=2gbit")?.status.code(), Some(1));
     for (mut running, mut output) in readers.into_iter().zip(outputs) {
         let mut text = String::new();

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::Netns;
-use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::command::dcqcn_lab;
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
@@ -17,9 +17,9 @@ fn dcqcn_ends_the_collapse_of_an_incast() -> Result<()> {
 
 /// Wide bounds: the demo's own figures are in the README.
 fn incast() -> Result<()> {
-    let line = "lab incast --senders 3 --link 100mbit --seconds 6 --control both --json";
-    let output = dcqcn(line)?.output()?;
-    ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+    let line = "incast --senders 3 --link 100mbit --duration 6s --control both --json";
+    let output = dcqcn_lab(line)?.output()?;
+    ensure!(output.status.success(), "dcqcn-lab {line}: {}", String::from_utf8_lossy(&output.stderr));
 
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let figure = |run: usize, key: &str| {

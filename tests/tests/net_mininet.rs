@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::Temporary;
-use dcqcn_tests::command::{binary, dcqcn};
+use dcqcn_tests::command::{binary, dcqcn_lab};
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::has_bmv2;
 
@@ -25,7 +25,7 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Every network's switches have configurations that `dcqcn p4` takes.
+/// Every network's switches have configurations that `dcqcn-lab p4` takes.
 #[test]
 fn every_switch_of_every_network_is_configured_validly() -> Result<()> {
     if !runs(PYTHON, &["--version"]) {
@@ -50,7 +50,7 @@ for name, make in topology.NETWORKS.items():
     ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let mut checked = 0;
     for file in fs::read_dir(directory.path())? {
-        let output = dcqcn("p4 commands --config")?.arg(file?.path()).output()?;
+        let output = dcqcn_lab("p4 commands --config")?.arg(file?.path()).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         checked += 1;
     }

@@ -40,7 +40,7 @@ fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
     let of_each = "rpg_ai_rate: 40mbit -> 20mbit\nwred.3.kmax: 200KB -> 1MB\n";
     assert_eq!(changed, format!("a0:\n{of_each}\nb0:\n{of_each}"));
     lab.ok("set a0 b0 rpg_threshold=3")?;
-    lab.ok("np --all min_time_between_cnps=60us")?;
+    lab.ok("set --all min_time_between_cnps=60us")?;
     says(&lab.ok("get --all rpg_threshold min_time_between_cnps")?, "b0:\nPARAMETER");
 
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
@@ -49,9 +49,8 @@ fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
         (1, "set b0,a0 rpg_max_rate=2gbit", "refused for a0"),
         (1, "set --all rpg_gd=13 np_enable=on", "np_enable = true needs the ingress program"),
         (3, "set a0,b0,lo rpg_gd=13", "nothing was changed"),
-        (1, "wred a0,b0 wred.3.kmin=2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1MB"),
-        (1, "np a0 rpg_gd=13", "rpg_gd is no parameter of this group, nothing was changed: use `dcqcn rp`"),
-        (1, "profile apply lab --all", "profile `lab` is for links up to 1gbit, this one has 10gbit"),
+        (1, "set a0,b0 wred.3.kmin=2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1MB"),
+        (1, "set --all --profile lab", "profile `lab` is for links up to 1gbit, this one has 10gbit"),
         (2, "set rpg_gd=13", "<IFACE|--all>"),
         (2, "set --all a0 rpg_gd=13", "one of them"),
         (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
@@ -60,7 +59,7 @@ fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
     }
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
 
-    let log = lab.json("audit")?;
+    let log = lab.json("log")?;
     let of_b0 = log["entries"].as_array().context("no entries")?.iter().filter(|e| e["iface"] == "b0");
     let (entries, refusals): (Vec<&Value>, Vec<&Value>) = of_b0.partition(|e| e["refused"].is_null());
     let refused: Vec<_> = refusals.iter().filter_map(|e| e["refused"].as_str()).collect();
@@ -76,7 +75,7 @@ fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
     assert_eq!(told, expected.map(|(key, old, new)| (Some(key), Some(old), Some(new))));
     assert_eq!((&entries[0]["uid"], &entries[0]["sudo_user"]), (&0.into(), &"ada".into()));
     says(entries[0]["command"].as_str().unwrap_or_default(), "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB");
-    says(&lab.ok("audit --last 1")?, "ada as root");
+    says(&lab.ok("log --last 1")?, "ada as root");
 
     // A log that cannot be written is warned of, and the change stays.
     let output = lab.run_with(Path::new("/proc/nowhere"), "set a0 rpg_threshold=4")?;
@@ -121,7 +120,7 @@ fn what_one_interface_cannot_write_is_put_back_on_the_others() -> Result<()> {
     says(&refused, "nothing was changed: refused for b0");
     says(&refused, "map PARAMS");
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
-    assert_eq!(lab.json("audit")?["entries"], Value::Array(Vec::new()));
+    assert_eq!(lab.json("log")?["entries"], Value::Array(Vec::new()));
     lab.ok("set a0 rpg_gd=12")?;
     lab.ok("detach --all")?;
     Ok(())
@@ -198,7 +197,7 @@ fn a_thousand_random_changes_end_in_the_right_state() -> Result<()> {
         assert_eq!(read(iface)?, model, "{iface}");
     }
     assert!((CHANGES / 4..CHANGES).contains(&applied), "{applied} of {CHANGES} were valid");
-    let log = lab.json("audit")?;
+    let log = lab.json("log")?;
     let entries = log["entries"].as_array().context("no entries")?;
     let refused = entries.iter().filter(|entry| entry["refused"].is_string()).count();
     assert_eq!((entries.len() - refused, refused), (entered, CHANGES - applied));
@@ -217,9 +216,9 @@ fn what_is_saved_attaches_to_the_same() -> Result<()> {
     lab.ok("set a0 wred.3.kmin=100KB wred.3.kmax=1048576 wred.3.pmax=0.5% dscp_to_tc.26=4 cp_enable=on")?;
     let file = lab.path("a0.toml");
     let file = file.display();
-    lab.ok(&format!("save a0 --out {file}"))?;
-    assert_eq!(fs::read_to_string(lab.path("a0.toml"))?, lab.ok("save a0")?);
-    says(&lab.ok(&format!("diff a0 --config {file}"))?, "a0 agrees with");
+    lab.ok(&format!("config show a0 --out {file}"))?;
+    assert_eq!(fs::read_to_string(lab.path("a0.toml"))?, lab.ok("config show a0")?);
+    says(&lab.ok(&format!("config diff a0 --config {file}"))?, "a0 agrees with");
     lab.ok(&format!("config check {file}"))?;
     let before = state(&lab, "a0")?;
     let status = |lab: &Lab| -> Result<Value> { Ok(lab.json("status a0")?["attachments"][0].take()) };
@@ -232,19 +231,19 @@ fn what_is_saved_attaches_to_the_same() -> Result<()> {
         assert_eq!(status(&lab)?[key], attached[key], "{key}");
     }
 
-    let output = lab.run("diff a0 --profile paper --json")?;
+    let output = lab.run("config diff a0 --profile paper --json")?;
     assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty());
     let report: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(report["same"], false);
-    lab.ok("profile apply paper a0")?;
-    lab.ok("diff a0 --profile paper")?;
+    lab.ok("set a0 --profile paper")?;
+    lab.ok("config diff a0 --profile paper")?;
     // The interface is what it was.
     says(&lab.ok("get a0 dscp_to_tc.26 cp_enable link_rate")?, "10gbit");
-    lab.refused(4, &format!("diff a0 --config {file}"))?;
-    says(&lab.refused(1, "diff a0 --config /nonexistent.toml")?, "cannot read /nonexistent.toml");
-    says(&lab.refused(1, "save a0 --out /nonexistent/x.toml")?, "cannot write /nonexistent/x.toml");
-    says(&lab.refused(3, "save b0")?, "b0 is not attached");
+    lab.refused(4, &format!("config diff a0 --config {file}"))?;
+    says(&lab.refused(1, "config diff a0 --config /nonexistent.toml")?, "cannot read /nonexistent.toml");
+    says(&lab.refused(1, "config show a0 --out /nonexistent/x.toml")?, "cannot write /nonexistent/x.toml");
+    says(&lab.refused(3, "config show b0")?, "b0 is not attached");
     lab.ok("detach a0")?;
     Ok(())
 }
@@ -259,23 +258,27 @@ fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
     let sample =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../userspace/params/src/sonic/sample_config_db.json");
-    let import = format!("sonic import {} --port Ethernet4 b0", sample.display());
+    let import = format!("import --format sonic {} b0 --port Ethernet4", sample.display());
 
     let before = state(&lab, "b0")?;
     says(&lab.ok(&format!("{import} --dry-run"))?, "wred.3.kmin: 5KB -> 400KB");
     let broken = lab.path("broken.json");
     fs::write(&broken, fs::read_to_string(&sample)?.replace("\"400000\"", "\"many\""))?;
-    let says_what = lab.refused(1, &format!("sonic import {} --port Ethernet4 b0", broken.display()))?;
+    let says_what =
+        lab.refused(1, &format!("import --format sonic {} b0 --port Ethernet4", broken.display()))?;
     says(&says_what, "`many`: expected");
-    says(&lab.refused(1, &format!("sonic import {} --port Ethernet9 b0", sample.display()))?, "no such port");
+    says(
+        &lab.refused(1, &format!("import --format sonic {} b0 --port Ethernet9", sample.display()))?,
+        "no such port",
+    );
     assert_eq!(state(&lab, "b0")?, before);
 
     let report = lab.json(&import)?;
     assert!(report["unmapped"].as_array().is_some_and(|unmapped| !unmapped.is_empty()));
     says(&lab.ok("get b0 wred.3.kmin link_rate")?, "100gbit");
     let exported = lab.path("export.json");
-    lab.ok(&format!("sonic export b0 --port Ethernet4 --out {}", exported.display()))?;
-    let again = lab.json(&format!("sonic import {} --port Ethernet4 b0", exported.display()))?;
+    lab.ok(&format!("export --format sonic b0 --port Ethernet4 --out {}", exported.display()))?;
+    let again = lab.json(&format!("import --format sonic {} b0 --port Ethernet4", exported.display()))?;
     assert_eq!((&again["changes"], &again["unmapped"]), (&Value::Array(vec![]), &Value::Array(vec![])));
 
     lab.ok("ecnconfig -p b0:3 -gmin 500000 -gmax 1500000 -gdrop 10 -ymin 1 -ymax 2")?;
@@ -291,7 +294,7 @@ fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
     for (name, text) in [("rpg_ai_rate", "10\n"), ("dce_tcp_g", "1019\n"), ("rpg_threshold", "x\n")] {
         fs::write(nic.join("roce_rp").join(name), text)?;
     }
-    let import = format!("nvidia import {} a0", nic.display());
+    let import = format!("import --format nvidia {} a0", nic.display());
     let before = state(&lab, "a0")?;
     says(&lab.refused(1, &import)?, "rpg_threshold: `x` is not a whole number");
     assert_eq!(state(&lab, "a0")?, before);
@@ -303,14 +306,14 @@ fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
     {
         assert_eq!(state[key], value, "{key}");
     }
-    let log = lab.json("audit")?;
+    let log = lab.json("log")?;
     let commands: Vec<&str> = log["entries"]
         .as_array()
         .context("no entries")?
         .iter()
         .filter_map(|e| e["command"].as_str())
         .collect();
-    for what in ["sonic import", "ecnconfig -p", "ecnconfig -q", "nvidia import"] {
+    for what in ["import --format sonic", "ecnconfig -p", "ecnconfig -q", "import --format nvidia"] {
         assert!(commands.iter().any(|command| command.contains(what)), "{what}");
     }
     assert!(!commands.iter().any(|command| command.contains("--dry-run")));

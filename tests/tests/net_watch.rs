@@ -1,4 +1,4 @@
-//! What `dcqcn watch`, `metrics` and `top` show of packets that really pass.
+//! What `dcqcn monitor`, `metrics` and `top` show of packets that really pass.
 
 use std::fs::File;
 use std::io::{BufRead as _, Read as _, Write as _};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
+use dcqcn_netlink::netns;
 use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::Pair;
@@ -49,7 +50,7 @@ fn watch_shows_what_passes() -> Result<()> {
     let pair = pair("watch")?;
     let socket = pair.a.socket("a0")?;
     let data = Roce::default();
-    let mut watch = Running::start(&pair.a, "watch a0 --interval 500ms --count 2 --json")?;
+    let mut watch = Running::start(&pair.a, "monitor a0 --interval 500ms --count 2 --json")?;
     let until = Instant::now() + PATIENCE;
     let mut sent = 0;
     let status = loop {
@@ -93,7 +94,7 @@ fn watch_ends_cleanly() -> Result<()> {
     }
     let pair = pair("watch-end")?;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let mut watch = Running::start(&pair.a, "watch --interval 50ms")?;
+        let mut watch = Running::start(&pair.a, "monitor --interval 50ms")?;
         let mut line = String::new();
         let mut output = watch.output()?;
         output.read_line(&mut line)?;
@@ -102,18 +103,18 @@ fn watch_ends_cleanly() -> Result<()> {
         assert_eq!(watch.wait()?.code(), Some(0), "{signal}");
     }
     // Whoever read has read enough.
-    let mut watch = Running::start(&pair.a, "watch a0 --interval 50ms")?;
+    let mut watch = Running::start(&pair.a, "monitor a0 --interval 50ms")?;
     watch.output()?.read_line(&mut String::new())?;
     assert_eq!(watch.wait()?.code(), Some(0));
 
     for (line, code, says) in [
-        ("watch b0", 1, "no interface \"b0\""),
-        ("watch lo", 3, "lo is not attached"),
-        ("watch a0 --interval 1us", 2, "10ms to 1h"),
-        ("watch a0 --count 0", 2, "--count"),
-        ("top a0", 1, "`dcqcn watch` prints the same"),
-        ("metrics --listen 127.0.0.1", 2, "--listen"),
-        ("metrics --listen 192.0.2.1:9310", 1, "cannot listen at 192.0.2.1:9310"),
+        ("monitor b0", 1, "no interface \"b0\""),
+        ("monitor lo", 3, "lo is not attached"),
+        ("monitor a0 --interval 1us", 2, "10ms to 1h"),
+        ("monitor a0 --count 0", 2, "--count"),
+        ("top a0", 1, "`dcqcn monitor` prints the same"),
+        ("run --metrics-only --listen 127.0.0.1", 2, "--listen"),
+        ("run --metrics-only --listen 192.0.2.1:9310", 1, "cannot listen at 192.0.2.1:9310"),
     ] {
         let mut command = dcqcn(line)?;
         let output = pair.a.run(move || command.output())??;
@@ -121,7 +122,7 @@ fn watch_ends_cleanly() -> Result<()> {
         assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
     }
     // It notices when what it watches goes away.
-    let mut watch = Running::start(&pair.a, "watch a0 --interval 50ms")?;
+    let mut watch = Running::start(&pair.a, "monitor a0 --interval 50ms")?;
     let mut output = watch.output()?;
     output.read_line(&mut String::new())?;
     pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
@@ -163,7 +164,7 @@ fn metrics_are_the_counters() -> Result<()> {
     b.send(&data.cnp(None, CNP_TOS))?;
     a.expect()?;
 
-    let mut server = Running::start(&pair.a, "metrics --listen 127.0.0.1:0 --top-qps 5")?;
+    let mut server = Running::start(&pair.a, "run --metrics-only --listen 127.0.0.1:0 --top-qps 5")?;
     let mut output = server.output()?;
     let mut line = String::new();
     output.read_line(&mut line)?;

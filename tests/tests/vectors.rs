@@ -3,7 +3,7 @@
 use std::{env, fs};
 
 use dcqcn_common::params::{Params, Port};
-use dcqcn_lab::engine::Reference;
+use dcqcn_engine::Reference;
 use dcqcn_plane::dataplane::Sizes;
 use dcqcn_tests::vectors;
 

@@ -39,7 +39,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         run::is_root(),
         "measuring loads eBPF programs, which needs root; run `cargo xtask bench` as root"
     );
-    let binary = build::run(workspace)?;
+    build::release(workspace, &[build::COMMAND])?;
     toolchain::require_runtime_tools()?;
     let pages = workspace.host_target().join("bench");
     fs::create_dir_all(&pages).with_context(|| format!("cannot create {}", pages.display()))?;
@@ -48,7 +48,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut command = workspace.cargo("run");
     command
         .args(["--quiet", "--release", "--package", "dcqcn-tests", "--bin", "dcqcn-bench", "--"])
-        .env("DCQCN_BIN", binary)
+        .env("DCQCN_BIN", workspace.binary())
         .env("DCQCN_BASELINES", workspace.baselines());
     for (flag, wanted) in [("--quick", args.quick), ("--json", args.json)] {
         if wanted {

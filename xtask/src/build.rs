@@ -10,32 +10,46 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The command, and its package.
-const COMMAND: &str = "dcqcn";
+/// What is built, each a binary and the package it is in.
+pub(crate) type Binary = (&'static str, &'static str);
+/// The operator's command.
+pub(crate) const COMMAND: Binary = ("dcqcn", "dcqcn");
+/// The experimenter's.
+pub(crate) const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
 
-/// Sets up and builds everything for release.
-pub(crate) fn run(workspace: &Workspace) -> Result<PathBuf> {
-    run_with(workspace, &[])
+/// Sets up, and builds both commands for release.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    release(workspace, &[COMMAND, LAB])
 }
 
-/// As [`run`], with binaries of the package `dcqcn-tests` in the same go.
-pub(crate) fn run_with(workspace: &Workspace, binaries: &[&str]) -> Result<PathBuf> {
+/// Sets up, and builds these binaries for release, all in one go.
+pub(crate) fn release(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
+    build(workspace, "release", binaries)
+}
+
+/// As [`release`], but optimised as a whole.
+pub(crate) fn dist(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
+    build(workspace, "dist", binaries)
+}
+
+fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()> {
     let toolchain = toolchain::setup(workspace)?;
     let object = object(workspace, &toolchain)?;
 
-    let mut all = vec![COMMAND];
-    all.extend(binaries);
-    header(format_args!("{}, release", all.join(" and ")));
+    let names: Vec<&str> = binaries.iter().map(|(name, _)| *name).collect();
+    header(format_args!("{}, profile {profile}", names.join(" and ")));
     let mut command = workspace.cargo("build");
-    command.args(["--release", "--package", COMMAND]);
-    if !binaries.is_empty() {
-        command.args(["--package", "dcqcn-tests"]);
+    command.args(["--profile", profile]);
+    for (name, package) in binaries {
+        command.args(["--package", package, "--bin", name]);
     }
-    stream(command.args(all.iter().flat_map(|binary| ["--bin", binary])))?;
-    let binary = workspace.binary();
+    stream(&mut command)?;
     eprintln!("   eBPF object  {} ({} bytes)", workspace.shown(&object), size_bytes(&object)?);
-    eprintln!("   command      {} ({} bytes)", workspace.shown(&binary), size_bytes(&binary)?);
-    Ok(binary)
+    for name in names {
+        let binary = workspace.built(profile, name);
+        eprintln!("   command      {} ({} bytes)", workspace.shown(&binary), size_bytes(&binary)?);
+    }
+    Ok(())
 }
 
 /// Builds the eBPF object and puts it where `userspace/plane/build.rs` looks for it.

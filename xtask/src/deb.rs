@@ -26,13 +26,17 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/dcqcn.fish"),
 ];
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
-const MAN: &str = "usr/share/man/man1";
+const MAN: &str = "usr/share/man";
 
-/// Builds the release binary and its package.
+/// Builds the command as it is packaged, and its package.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let binary = build::run(workspace)?;
+    build::dist(workspace, &[build::COMMAND])?;
     header("Debian package");
-    let package = package(workspace.root(), &binary, &workspace.host_target().join("deb"))?;
+    let package = package(
+        workspace.root(),
+        &workspace.built("dist", build::COMMAND.0),
+        &workspace.host_target().join("deb"),
+    )?;
     stream(Command::new("dpkg-deb").arg("--info").arg(&package))?;
     eprintln!("   package      {}", workspace.shown(&package));
     Ok(())
@@ -52,13 +56,19 @@ fn package(repository: &Path, binary: &Path, out: &Path) -> Result<PathBuf> {
     for (from, to) in FILES {
         install(&repository.join(from), &root.join(to), 0o644)?;
     }
-    capture(Command::new(binary).arg("man").arg(root.join(MAN)))?;
-    for page in fs::read_dir(root.join(MAN)).context("no manual pages")? {
-        // Without name and time, so that the same page is the same file.
-        capture(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
+    capture(Command::new(binary).args(["generate", "man"]).arg(root.join(MAN)))?;
+    for section in fs::read_dir(root.join(MAN)).context("no manual pages")? {
+        for page in fs::read_dir(section?.path()).context("no manual pages")? {
+            // Without name and time, so that the same page is the same file.
+            capture(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
+        }
     }
     for (shell, to) in COMPLETIONS {
-        write(&root.join(to), &capture(Command::new(binary).args(["completions", shell]))?, 0o644)?;
+        write(
+            &root.join(to),
+            &capture(Command::new(binary).args(["generate", "completions", shell]))?,
+            0o644,
+        )?;
     }
     for script in SCRIPTS {
         install(&repository.join("dist/debian").join(script), &root.join("DEBIAN").join(script), 0o755)?;
@@ -153,7 +163,8 @@ mod tests {
         let out = std::env::temp_dir().join(format!("dcqcn-deb-{}", std::process::id()));
         // Stands for the command, which is tested elsewhere to write its pages and scripts.
         let binary = out.join("dcqcn");
-        let script = "#!/bin/sh\ncase $1 in man) mkdir -p $2 && echo . > $2/dcqcn.1;; *) echo $2;; esac\n";
+        let script =
+            "#!/bin/sh\ncase $2 in man) mkdir -p $3/man1 && echo . > $3/man1/dcqcn.1;; *) echo $3;; esac\n";
         write(&binary, script, 0o755).unwrap();
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let package = package(repository, &binary, &out).unwrap();

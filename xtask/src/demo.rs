@@ -14,7 +14,7 @@ use crate::{
 /// Options of `cargo xtask demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// More options for `dcqcn lab incast`, after `--`.
+    /// More options for `dcqcn-lab incast`, after `--`.
     #[arg(last = true)]
     lab: Vec<String>,
 }
@@ -25,15 +25,15 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         run::is_root(),
         "the demo makes network namespaces and loads eBPF programs, which needs root; run `cargo xtask demo` as root"
     );
-    let binary = build::run(workspace)?;
+    build::release(workspace, &[build::LAB])?;
     toolchain::require_runtime_tools()?;
 
     let plots = workspace.host_target().join("demo");
     fs::create_dir_all(&plots).with_context(|| format!("cannot create {}", plots.display()))?;
-    header("dcqcn lab incast: 4 senders into 200 Mb/s, without and with DCQCN");
+    header("dcqcn-lab incast: 4 senders into 200 Mb/s, without and with DCQCN");
     stream(
-        Command::new(binary)
-            .args(["lab", "incast", "--senders", "4", "--link", "200mbit", "--seconds", "10"])
+        Command::new(workspace.lab())
+            .args(["incast", "--senders", "4", "--link", "200mbit", "--duration", "10s"])
             .args(["--control", "both", "--plot"])
             .arg(&plots)
             .args(&args.lab),

@@ -1,4 +1,4 @@
-//! The figures of docs/fidelity.md: runs `dcqcn sim`, and writes what comes out beside what was published.
+//! The figures of docs/fidelity.md: runs `dcqcn-lab sim`, and writes what comes out beside what was published.
 //!
 //! The page holds a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is made here.
 //! Everything else on the page is written by people.
@@ -21,7 +21,7 @@ const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 /// Options of `cargo xtask fidelity`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Use this `dcqcn` instead of building one.
+    /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
     binary: Option<std::path::PathBuf>,
     /// Run and print, but leave the page and its pictures alone.
@@ -33,7 +33,10 @@ pub(crate) struct Args {
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let binary = match &args.binary {
         Some(binary) => binary.clone(),
-        None => build::run(workspace)?,
+        None => {
+            build::release(workspace, &[build::LAB])?;
+            workspace.lab()
+        }
     };
     let page = workspace.root().join(PAGE);
     let mut text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
@@ -92,17 +95,17 @@ impl Lab<'_> {
         command
     }
 
-    /// `dcqcn sim` with `options`: its JSON.
+    /// `dcqcn-lab sim` with `options`: its JSON.
     fn json(&self, options: &str) -> Result<Value> {
         let output = run::capture(self.command(options).arg("--json"))?;
-        serde_json::from_str(&output).with_context(|| format!("`dcqcn sim {options}` printed no JSON"))
+        serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab sim {options}` printed no JSON"))
     }
 
     /// The runs of a sweep.
     fn sweep(&self, options: &str) -> Result<Vec<Value>> {
         match self.json(options)?.get_mut("runs").map(Value::take) {
             Some(Value::Array(runs)) => Ok(runs),
-            _ => anyhow::bail!("`dcqcn sim {options}` is no sweep"),
+            _ => anyhow::bail!("`dcqcn-lab sim {options}` is no sweep"),
         }
     }
 
@@ -167,7 +170,7 @@ fn table(commands: &[&str], heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut text = page::table(&heading, rows);
     text += "\n```\n";
     for command in commands {
-        text += &broken(format!("dcqcn sim {command}"));
+        text += &broken(format!("dcqcn-lab sim {command}"));
         text.push('\n');
     }
     text + "```\n"
@@ -227,7 +230,7 @@ fn fixed_point(lab: &Lab<'_>) -> Result<String> {
             flows.join(",")
         );
         let runs = lab.sweep(&command)?;
-        ensure!(runs.len() == published.len(), "`dcqcn sim {command}` made {} runs", runs.len());
+        ensure!(runs.len() == published.len(), "`dcqcn-lab sim {command}` made {} runs", runs.len());
         for (run, (flows, published_kb)) in runs.iter().zip(*published) {
             let measured = queue(run, "mean_bytes")?;
             let events = number(run, "/cycle_fixed_point/queue_bytes")?;
@@ -316,7 +319,9 @@ fn stability(lab: &Lab<'_>) -> Result<String> {
                 let flows = flows.to_string();
                 runs.iter()
                     .find(|run| at(run, "flows") == flows && at(run, "loop-delay") == delay)
-                    .with_context(|| format!("`dcqcn sim {command}` has no run with {flows} flows, {delay}"))
+                    .with_context(|| {
+                        format!("`dcqcn-lab sim {command}` has no run with {flows} flows, {delay}")
+                    })
             };
             let (short, long) = (of("4us")?, of("85us")?);
             let variation = |run| number(run, "/oscillation/queue_variation");
@@ -488,6 +493,6 @@ mod tests {
     fn tables_are_markdown() {
         let rows = [vec!["1".to_owned(), "2".to_owned()]];
         let text = table(&["incast"], &["a", "b"], &rows);
-        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```\ndcqcn sim incast\n```\n");
+        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```\ndcqcn-lab sim incast\n```\n");
     }
 }

@@ -41,7 +41,7 @@ struct Cli {
 enum Verb {
     /// Find or install what the eBPF build and the tests need. Run by the other verbs too.
     Setup,
-    /// Build the eBPF object and the release `dcqcn` binary that embeds it.
+    /// Build the eBPF object and the two commands, for release.
     Build,
     /// Formatting, clippy with warnings denied (eBPF crate included) and rustdoc.
     Check,
@@ -79,7 +79,7 @@ fn dispatch(verb: Verb) -> Result<()> {
             vm::setup();
             toolchain::require_runtime_tools()
         }
-        Verb::Build => build::run(&workspace).map(|_| ()),
+        Verb::Build => build::run(&workspace),
         Verb::Check => check::run(&workspace),
         Verb::Deb => deb::run(&workspace),
         Verb::Test(args) => test::run(&workspace, &args),

@@ -135,10 +135,13 @@ fn privileged(
     counted(command, tally)
 }
 
-/// `cargo test` on programs of the `tests` crate, told where the release binary is.
+/// `cargo test` on programs of the `tests` crate, told where the release binaries are.
 fn crate_tests(workspace: &Workspace, programs: &[&str]) -> Command {
     let mut command = workspace.cargo("test");
-    command.args(["--no-fail-fast", "-p", "dcqcn-tests"]).env("DCQCN_BIN", workspace.binary());
+    command
+        .args(["--no-fail-fast", "-p", "dcqcn-tests"])
+        .env("DCQCN_BIN", workspace.binary())
+        .env("DCQCN_LAB_BIN", workspace.lab());
     for program in programs {
         command.args(["--test", program]);
     }

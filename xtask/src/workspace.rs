@@ -38,7 +38,17 @@ impl Workspace {
 
     /// The release `dcqcn` binary.
     pub(crate) fn binary(&self) -> PathBuf {
-        self.target.join("release/dcqcn")
+        self.built("release", "dcqcn")
+    }
+
+    /// The release `dcqcn-lab` binary.
+    pub(crate) fn lab(&self) -> PathBuf {
+        self.built("release", "dcqcn-lab")
+    }
+
+    /// A binary built with a profile.
+    pub(crate) fn built(&self, profile: &str, name: &str) -> PathBuf {
+        self.target.join(profile).join(name)
     }
 
     /// The eBPF crate, a workspace of its own.

@@ -17,7 +17,7 @@ use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
-use dcqcn_lab::engine::{Engine, Hook, Meta, Outcome, State, Verdict};
+use dcqcn_engine::{Engine, Hook, Meta, Outcome, State, Verdict};
 use dcqcn_params::{Assignment, Settings};
 use serde::{Deserialize, Serialize};
 

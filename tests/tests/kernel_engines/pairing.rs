@@ -8,7 +8,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::{Bth, Opcode};
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, GSI_QPN, Mad, Rej, Rep, Req};
 use dcqcn_common::wire::ext::Deth;
-use dcqcn_lab::engine::{Hook, Meta, State};
+use dcqcn_engine::{Hook, Meta, State};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{self, Roce};
 

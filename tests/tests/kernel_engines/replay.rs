@@ -1,11 +1,11 @@
-//! `dcqcn replay` says the same of every packet whichever engine runs.
+//! `dcqcn-lab replay` says the same of every packet whichever engine runs.
 
 use std::fs;
 use std::path::Path;
 
 use dcqcn_common::params::Config;
-use dcqcn_lab::engine::Hook;
-use dcqcn_lab::replay::{self, EngineKind, Options, Summary};
+use dcqcn_engine::Hook;
+use dcqcn_engine::replay::{self, EngineKind, Options, Summary};
 use dcqcn_tests::both::Both;
 
 fn replay(input: &Path, hook: Hook, engine: EngineKind, out: &Path) -> (String, Summary, Vec<u8>) {

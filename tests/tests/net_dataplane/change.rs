@@ -11,7 +11,7 @@ use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_params::{Key, Role};
 use dcqcn_plane::attach;
 use dcqcn_tests::host::{Host, Pair};

@@ -10,7 +10,7 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::{icrc, ipv4};
 use dcqcn_control::backlog;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn_params::Role;
 use dcqcn_tests::host::Pair;

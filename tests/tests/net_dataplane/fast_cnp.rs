@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::packets::{Roce, mac, v6};

@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Result, anyhow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_params::{Role, Settings, XdpModeChoice};
 use dcqcn_plane::attach::Request;
 use dcqcn_tests::host::{Host, join, request};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use dcqcn_common::layout::DEFAULT_FLOWS;
 use dcqcn_common::stats::Stat;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_params::{PacerChoice, Role, Settings};
 use dcqcn_plane::attach::Request;
 use dcqcn_tests::bpf::Held;
@@ -103,7 +103,7 @@ fn listing_all_flows_takes_little_memory() -> Result<()> {
     }
     let pair = filled("memory-qp")?;
     let began = Instant::now();
-    let mut qp = start(&pair, "qp a0 --json", Stdio::piped())?;
+    let mut qp = start(&pair, "flows a0 --json", Stdio::piped())?;
     let mut stdout = qp.0.stdout.take().context("no pipe")?;
     let (mut peak_kb, mut length, mut part) = (0, 0, vec![0; 1 << 16]);
     // It waits for the pipe, so that all but its very end can be watched.
@@ -116,8 +116,11 @@ fn listing_all_flows_takes_little_memory() -> Result<()> {
         peak_kb = peak_of(&qp).unwrap_or(0).max(peak_kb);
     }
     assert!(qp.wait()?.success());
-    eprintln!("`qp --json`: {:?}, {peak_kb} KiB resident at most, {length} bytes written", began.elapsed());
+    eprintln!(
+        "`flows --json`: {:?}, {peak_kb} KiB resident at most, {length} bytes written",
+        began.elapsed()
+    );
     assert!(length > DEFAULT_FLOWS as usize * 100);
-    assert!(peak_kb < RESIDENT_KB, "`qp --json` takes {peak_kb} KiB");
+    assert!(peak_kb < RESIDENT_KB, "`flows --json` takes {peak_kb} KiB");
     Ok(())
 }

@@ -12,7 +12,7 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::udp;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, v4};

@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::classify::{mapped, words};
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{Pair as QpPair, PairSource, RpFlow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_params::{Role, XdpModeChoice};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::{Roce, v4, v6};
@@ -22,8 +22,9 @@ const CHANGES: [&str; 4] =
 
 fn flow(pair: &Pair, data: &Roce) -> Result<RpFlow> {
     let maps = pair.a.attachment("a0")?.maps;
-    let addr = if data.v6 { words(v6(data.dst)) } else { mapped(v4(data.dst)) };
-    let flow = maps.rp_find(&maps.params()?, &QpId { addr, qpn: data.dest_qpn })?;
+    let address = |host| if data.v6 { words(v6(host)) } else { mapped(v4(host)) };
+    let receiver = QpId { addr: address(data.dst), qpn: data.dest_qpn };
+    let flow = maps.rp_find(&maps.params()?, &FlowId { src: address(data.src), receiver })?;
     flow.with_context(|| format!("no flow of {data:?}"))
 }
 

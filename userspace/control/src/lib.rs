@@ -1,7 +1,6 @@
-//! What stays running: the controller (`dcqcn run`) and its tasks, the audit log, the metrics, and the pairs and backlogs that
+//! What stays running: the controller (`dcqcn run`) and its tasks, the metrics, and the pairs and backlogs that
 //! it tells the data plane.
 
-pub mod audit;
 pub mod backlog;
 pub mod daemon;
 pub mod hangup;

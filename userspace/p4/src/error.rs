@@ -30,7 +30,7 @@ pub enum Error {
     /// There is nothing to compile.
     #[error(
         "there is no program {}: compile in the project's repository, or name the directory of `dcqcn.p4` with \
-         --source DIR; `dcqcn p4 json` prints the program compiled for this version, without a compiler",
+         --source DIR; `dcqcn-lab p4 json` prints the program compiled for this version, without a compiler",
         path.display()
     )]
     NoSource {
@@ -56,7 +56,7 @@ pub enum Error {
     /// The compiled program does not have what this command writes.
     #[error(
         "{what} does not fit this dcqcn: {difference}; it was compiled from another version of p4/: \
-         `dcqcn p4 build` compiles this one's, and the switch must be started with the result"
+         `dcqcn-lab p4 build` compiles this one's, and the switch must be started with the result"
     )]
     Stale {
         /// Which compiled program.
@@ -119,7 +119,7 @@ pub enum Error {
     },
     /// Nothing is known of the switch.
     #[error(
-        "nothing was pushed to the switch at Thrift port {port}: `dcqcn p4 push --config FILE --thrift-port {port}` does"
+        "nothing was pushed to the switch at Thrift port {port}: `dcqcn-lab p4 push --config FILE --thrift-port {port}` does"
     )]
     NothingPushed {
         /// The port.

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use dcqcn_common::params::Config;
 use dcqcn_netlink::netns;
 use dcqcn_params::{Key, differing};
+use dcqcn_support::file::replace;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Result};
@@ -71,11 +72,7 @@ impl Kept {
         let stored = Stored { parameters, switch: self.switch.clone() };
         let text = serde_json::to_vec_pretty(&stored).map_err(|error| failed(error.into()))?;
         fs::create_dir_all(DIRECTORY).map_err(failed)?;
-        // Whole or not at all.
-        let mut file = tempfile::NamedTempFile::new_in(DIRECTORY).map_err(failed)?;
-        file.write_all(&text).map_err(failed)?;
-        file.persist(&path).map_err(|error| failed(error.error))?;
-        Ok(())
+        replace(&path, &text).map_err(failed)
     }
 }
 

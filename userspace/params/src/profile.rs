@@ -209,7 +209,7 @@ fn irdma() -> Config {
 /// stable with 40 times the delay, which is what a loop in software has. (With the paper's own numbers two flows on
 /// 1 Gb/s need a marking probability of 7.7 %, above Pmax, and the queue sits at Kmax.) On slower links the same
 /// dilation would make convergence as slow as the link, many seconds, while the delay of a loop in software grows
-/// less; the square root is between the two. Measured with `dcqcn lab incast` (12 s, the first 4 s left out; no
+/// less; the square root is between the two. Measured with `dcqcn-lab incast` (12 s, the first 4 s left out; no
 /// drops but at 1 Gb/s, where 59 were dropped):
 ///
 /// | link, senders | share of the link | Jain | queue p99 | with a Pmax of 10 % |
@@ -224,7 +224,7 @@ fn irdma() -> Config {
 /// CNP interval, so that the same signal takes four times the probability; the rest is room for more flows. On slower links it
 /// grows as s does: a queue of so many bytes lasts 1/link longer while a period lasts only 1/sqrt(link) longer, so that with
 /// the same Pmax everywhere the fixed point would be more and more periods of delay away, and rates would swing. Grown with s,
-/// the same delay in periods marks the same share of packets on every link down to 40 Mb/s. `dcqcn sim incast --profile lab --loop-delay 1ms
+/// the same delay in periods marks the same share of packets on every link down to 40 Mb/s. `dcqcn-lab sim incast --profile lab --loop-delay 1ms
 /// --mtu 1024B --timeout 1s --buffer 200KB --duration 60s --warm-up 15s`, with a sender's link of twice the rate; share of the
 /// link and queue (p50, p99):
 ///

@@ -26,7 +26,7 @@ use super::scenario::SizeWeight;
 
 /// A complete file with every kind of entry, and what each means.
 pub const EXAMPLE: &str = "\
-# A simulation for `dcqcn sim FILE`. Names and quantities are those of the flags (`dcqcn sim incast --help`), and what
+# A simulation for `dcqcn-lab sim FILE`. Names and quantities are those of the flags (`dcqcn-lab sim incast --help`), and what
 # is not said has their default; flags on the command line count over the file.
 
 # The network: senders with a link each into a switch, one port of it, one receiver behind.

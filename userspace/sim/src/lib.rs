@@ -1,4 +1,4 @@
-//! `dcqcn sim`: a deterministic discrete-event simulator.
+//! `dcqcn-lab sim`: a deterministic discrete-event simulator.
 //!
 //! [`run`] makes an [`Outcome`] of a [`Scenario`]: what is modelled, and what is not, is said there. DCQCN itself (marking,
 //! CNP interval, rate machine, pacing) is `dcqcn-common`, the code that runs in the kernel.

@@ -289,7 +289,7 @@ impl Setup {
             None => {
                 let names =
                     ROCE_KNOBS.iter().map(|knob| knob.key).chain(["name", "class", "delay", "flow-sizes"]);
-                Err(unknown(key, names, "`dcqcn sim example` shows what a group may say"))
+                Err(unknown(key, names, "`dcqcn-lab sim example` shows what a group may say"))
             }
         }
     }
@@ -304,7 +304,7 @@ impl Setup {
             Some(knob) => knob.read(target, text),
             None => {
                 let names = TCP_KNOBS.iter().map(|knob| knob.key).chain(["name"]);
-                Err(unknown(key, names, "`dcqcn sim example` shows what a group may say"))
+                Err(unknown(key, names, "`dcqcn-lab sim example` shows what a group may say"))
             }
         }
     }

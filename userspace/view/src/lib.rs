@@ -2,13 +2,21 @@
 //!
 //! A [`Reading`] is everything that one interface's maps say at one time; the difference of two is a [`Sample`]: rates.
 
+mod counters;
 pub mod event;
+mod flows;
+mod parameters;
 mod qp;
+mod queues;
 mod reading;
 mod sample;
 mod sampler;
 
-pub use qp::{RpRow, age};
+pub use counters::{CountersReport, HOOKS};
+pub use flows::{FlowsReport, NpFlowRow, PairRow};
+pub use parameters::{ChangeReport, Parameter, Source, each};
+pub use qp::{FlowRow, RateRow, age};
+pub use queues::QueuesReport;
 pub use reading::Reading;
 pub use sample::{ClassSample, PerStat, QpSample, SHOWN, Sample};
 pub use sampler::{Sampler, attached};

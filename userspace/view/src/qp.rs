@@ -7,9 +7,38 @@ use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
 use dcqcn_params::qp::ip;
 use serde::Serialize;
 
-/// A flow that leaves here: the packets of one address to the QP that receives them.
+/// Where a flow's rate machine stands.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RateRow {
+    /// The rate it is held to, R_C.
+    pub rate_bps: u64,
+    /// The rate it recovers to, R_T.
+    pub target_bps: u64,
+    /// 0 to 1: exactly the machine's fraction of 2^31.
+    pub alpha: f64,
+    /// Increases by timer since the last cut.
+    pub time_stage: u32,
+    /// Increases by bytes since the last cut.
+    pub byte_stage: u32,
+}
+
+impl RateRow {
+    /// `machine`, which is advanced to `now_ns` (CLOCK_MONOTONIC).
+    #[must_use]
+    pub fn new(machine: &RateMachine, p: &RpParams, now_ns: u64) -> Self {
+        Self {
+            rate_bps: machine.rate_bps,
+            target_bps: machine.target_bps,
+            alpha: f64::from(machine.alpha_q31(p, now_ns)) / f64::from(ALPHA_ONE),
+            time_stage: machine.time_stage,
+            byte_stage: machine.byte_stage,
+        }
+    }
+}
+
+/// A flow that leaves here, the packets of one address to the QP that receives them: the form it has in every command.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RpRow {
+pub struct FlowRow {
     /// The sender.
     pub source: IpAddr,
     /// The receiver.
@@ -18,16 +47,9 @@ pub struct RpRow {
     pub qpn: u32,
     /// The kind of its last increase.
     pub state: &'static str,
-    /// The rate it is held to.
-    pub rate_bps: u64,
-    /// The rate it recovers to.
-    pub target_bps: u64,
-    /// 0 to 1.
-    pub alpha: f64,
-    /// Increases by timer since the last cut.
-    pub time_stage: u32,
-    /// Increases by bytes since the last cut.
-    pub byte_stage: u32,
+    /// Where its rate machine stands.
+    #[serde(flatten)]
+    pub rate: RateRow,
     /// Data packets sent.
     pub packets: u64,
     /// Bytes of them, layer 2.
@@ -42,7 +64,7 @@ pub struct RpRow {
     pub cnp_ignored: u32,
 }
 
-impl RpRow {
+impl FlowRow {
     /// `flow` as it is at `now_ns` (CLOCK_MONOTONIC).
     #[must_use]
     pub fn new(flow: &RpFlow, p: &RpParams, now_ns: u64) -> Self {
@@ -54,11 +76,7 @@ impl RpRow {
             address: ip(flow.id.receiver.addr),
             qpn: flow.id.receiver.qpn,
             state: state(&machine, p),
-            rate_bps: machine.rate_bps,
-            target_bps: machine.target_bps,
-            alpha: f64::from(machine.alpha_q31(p, now_ns)) / f64::from(ALPHA_ONE),
-            time_stage: machine.time_stage,
-            byte_stage: machine.byte_stage,
+            rate: RateRow::new(&machine, p, now_ns),
             packets: flow.packets,
             bytes: flow.bytes,
             last_seen_age_ns: now_ns.saturating_sub(flow.last_seen_ns),

@@ -74,13 +74,7 @@ impl Reading {
     /// The counters of a traffic class, summed over the hooks.
     #[must_use]
     pub fn class(&self, tc: usize) -> ClassCounters {
-        let hooks = self.counters.iter().filter_map(|hook| hook.class.get(tc));
-        hooks.fold(ClassCounters::default(), |sum, hook| ClassCounters {
-            packets: sum.packets + hook.packets,
-            bytes: sum.bytes + hook.bytes,
-            ect_packets: sum.ect_packets + hook.ect_packets,
-            ecn_marked_packets: sum.ecn_marked_packets + hook.ecn_marked_packets,
-        })
+        class_sum(&self.counters, tc)
     }
 
     /// The interfaces packets are queued for: one, or both of an inline attachment.
@@ -109,8 +103,24 @@ fn flows_counted(counters: &[Counters; 3]) -> usize {
     usize::try_from(sum(Stat::RpFlowNew).saturating_sub(gone)).unwrap_or(usize::MAX)
 }
 
+/// The counters of a traffic class, summed over the hooks.
+pub(crate) fn class_sum(hooks: &[Counters], tc: usize) -> ClassCounters {
+    let hooks = hooks.iter().filter_map(|hook| hook.class.get(tc));
+    hooks.fold(ClassCounters::default(), |sum, hook| ClassCounters {
+        packets: sum.packets + hook.packets,
+        bytes: sum.bytes + hook.bytes,
+        ect_packets: sum.ect_packets + hook.ect_packets,
+        ecn_marked_packets: sum.ecn_marked_packets + hook.ecn_marked_packets,
+    })
+}
+
 /// The depth that decides on marking: as the congestion point takes it.
-fn depths(params: &Params, empty_at: &[u64], backlogs: &[Backlog], now_ns: u64) -> [u64; QUEUES as usize] {
+pub(crate) fn depths(
+    params: &Params,
+    empty_at: &[u64],
+    backlogs: &[Backlog],
+    now_ns: u64,
+) -> [u64; QUEUES as usize] {
     let by_backlog = params.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG;
     let mut depths = [0; QUEUES as usize];
     let drains = params.drain.iter().cycle();

@@ -14,7 +14,7 @@ use dcqcn_support::time::rfc3339;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{Reading, RpRow};
+use super::{FlowRow, Reading};
 
 /// The counters that have rates of their own in text: what mlx5 counts, in the order a mark travels.
 pub const SHOWN: [Stat; 5] =
@@ -83,7 +83,7 @@ pub struct ClassSample {
 pub struct QpSample {
     /// Its state at the later reading.
     #[serde(flatten)]
-    pub row: RpRow,
+    pub row: FlowRow,
     /// Data packets per second.
     pub packets_per_s: f64,
     /// Bits per second of them, layer 2.
@@ -193,7 +193,7 @@ fn qps(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<QpSam
     let sample = |flow: &dcqcn_common::layout::RpFlow| {
         let (packets, bytes) = before.get(&flow.id).copied().unwrap_or_default();
         QpSample {
-            row: RpRow::new(flow, &now.params.rp, now.at_ns),
+            row: FlowRow::new(flow, &now.params.rp, now.at_ns),
             packets_per_s: interval.per_s(packets, flow.packets),
             throughput_bps: interval.per_s(bytes, flow.bytes) * 8.0,
         }
@@ -263,11 +263,11 @@ impl fmt::Display for Sample {
                 row.address,
                 hex(row.qpn),
                 row.state,
-                row.rate_bps,
-                row.target_bps,
-                row.alpha,
-                row.time_stage,
-                row.byte_stage,
+                row.rate.rate_bps,
+                row.rate.target_bps,
+                row.rate.alpha,
+                row.rate.time_stage,
+                row.rate.byte_stage,
             )?;
         }
         Ok(())
@@ -292,7 +292,7 @@ mod tests {
         // The flow that sends most comes first: 3 · 4 kB a millisecond.
         let busiest = &sample.qps[0];
         assert_eq!((busiest.row.qpn, busiest.throughput_bps), (0x101, 96e6));
-        assert_eq!((busiest.row.rate_bps, busiest.row.state), (750_000_000, "fast-recovery"));
+        assert_eq!((busiest.row.rate.rate_bps, busiest.row.state), (750_000_000, "fast-recovery"));
     }
 
     #[test]

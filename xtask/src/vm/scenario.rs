@@ -59,7 +59,7 @@ pub(super) struct Driver {
 impl Driver {
     /// Builds it with the command that it drives.
     pub(super) fn build(workspace: &Workspace) -> Result<Self> {
-        build::run_with(workspace, &[DRIVER])?;
+        build::release(workspace, &[build::COMMAND, (DRIVER, "dcqcn-tests")])?;
         Ok(Self { path: workspace.host_target().join("release").join(DRIVER) })
     }
 

@@ -122,20 +122,20 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
     Err(anyhow!("no packet saw the change"))
 }
 
-/// `dcqcn qp` of all flows.
+/// `dcqcn flows` of all flows.
 fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()> {
     let mut ms = Vec::new();
     for round in 0..if bench.quick { 1 } else { 7 } {
         bench.progress(&format!("control: dump {}", round + 1));
         let start = Instant::now();
-        let text = pair.a.command(&format!("{} qp a0 --json", binary.display()))?;
+        let text = pair.a.command(&format!("{} flows a0 --json", binary.display()))?;
         ms.push(start.elapsed().as_secs_f64() * 1e3);
         let json: serde_json::Value = serde_json::from_str(&text)?;
         let rows = json.pointer("/rp").and_then(serde_json::Value::as_array).map_or(0, Vec::len);
         // A few sets overflow.
-        ensure!(rows * 1_000 >= flows as usize * 999, "`dcqcn qp` shows {rows} of {flows} flows");
+        ensure!(rows * 1_000 >= flows as usize * 999, "`dcqcn flows` shows {rows} of {flows} flows");
     }
-    bench.add(Figure::new(Section::Control, format!("`dcqcn qp --json` of {flows} QPs"), "ms", ms));
+    bench.add(Figure::new(Section::Control, format!("`dcqcn flows --json` of {flows} QPs"), "ms", ms));
     Ok(())
 }
 

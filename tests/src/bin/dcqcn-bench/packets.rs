@@ -13,7 +13,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_params::Profile;
 use dcqcn_tests::host;
 use dcqcn_tests::packets::{Roce, v4};

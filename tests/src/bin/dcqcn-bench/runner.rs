@@ -13,7 +13,7 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
-use dcqcn_lab::engine::Hook;
+use dcqcn_engine::Hook;
 use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Sizes};
 use nix::time::{ClockId, clock_gettime};
 

@@ -163,7 +163,7 @@ fn flood(lab: &Lab, report: &mut Report, qpn: u32) -> Result<()> {
 
 /// The victim's flow to a QP of its peer.
 fn flow(lab: &Lab, qpn: u32) -> Result<Option<Value>> {
-    let qps = lab.on_host(VICTIM, "qp {}")?;
-    let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn qp` lists flows")?;
+    let qps = lab.on_host(VICTIM, "flows {}")?;
+    let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;
     Ok(rows.iter().find(|row| row.get("qpn").and_then(Value::as_u64) == Some(qpn.into())).cloned())
 }

@@ -54,14 +54,14 @@ pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
     for (number, block) in blocks.iter().enumerate() {
         if number == watching {
             // The first of the QPs has ended, the others have settled.
-            script += "sleep 12\ncommand dcqcn --json qp h1 > /tmp/among-others\n";
+            script += "sleep 12\ncommand dcqcn --json flows h1 > /tmp/among-others\n";
         }
         block.iter().for_each(|line| script += &typed(line));
     }
     // The last QP is alone.
     script +=
         "for second in $(seq 30); do [ $(pgrep -c ib_write_bw) -gt 2 ] || break; sleep 1; done\nsleep 5\n";
-    script += "command dcqcn --json qp h1 > /tmp/alone\n";
+    script += "command dcqcn --json flows h1 > /tmp/alone\n";
     script += END_TRAFFIC;
     let transcript = run(report, &script)?;
 
@@ -185,10 +185,10 @@ fn blocks(page: &str, sections: &[&str]) -> Vec<Vec<String>> {
     blocks
 }
 
-/// The highest rate of a flow in what `dcqcn qp` printed to a file.
+/// The highest rate of a flow in what `dcqcn flows` printed to a file.
 fn fastest_bps(path: &str) -> Result<f64> {
     let qps: Value = serde_json::from_str(&fs::read_to_string(path).with_context(|| path.to_owned())?)?;
-    let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn qp` lists flows")?;
+    let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;
     let rates = rows.iter().filter_map(|row| row.get("rate_bps")?.as_f64());
     rates.reduce(f64::max).context("no flow")
 }

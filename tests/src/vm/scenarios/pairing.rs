@@ -111,7 +111,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
         if known == Known::Static {
             for host in [SENDER, RECEIVER] {
                 let (near, far) = (lab.address(SENDER), lab.address(RECEIVER));
-                lab.on_host(host, &format!("pair add {{}} {near} {own} {peer} --peer {far}"))?;
+                lab.on_host(host, &format!("flows pair add {{}} {near} {own} {peer} --peer {far}"))?;
             }
         }
         (flows, peer, None)
@@ -122,8 +122,8 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     thread::sleep(COUNTED);
     // While they run: what is on its way when its QP is closed belongs to nobody.
     let counts = Counts::read(lab)?.since(&before);
-    let pairs = lab.on_host(RECEIVER, "pair list {}")?;
-    let qps = lab.on_host(SENDER, "qp {}")?;
+    let pairs = lab.on_host(RECEIVER, "flows pair list {}")?;
+    let qps = lab.on_host(SENDER, "flows {}")?;
     let outcomes = flows.into_iter().map(Traffic::finish).collect::<Result<Vec<_>>>()?;
     drop((controllers, rping));
 
@@ -195,12 +195,13 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
 /// Waits until the receiver knows the pair from where it is to know it.
 fn wait_for_pair(lab: &Lab, known: Known, qpn: u32) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
-    while known != Known::Hint && source_of(&lab.on_host(RECEIVER, "pair list {}")?, lab, qpn) != known.name()
+    while known != Known::Hint
+        && source_of(&lab.on_host(RECEIVER, "flows pair list {}")?, lab, qpn) != known.name()
     {
         ensure!(
             Instant::now() < until,
             "the receiver never knew the pair of {qpn:#x}: {} of {}",
-            lab.on_host(RECEIVER, "pair list {}")?,
+            lab.on_host(RECEIVER, "flows pair list {}")?,
             json("rdma -j resource show qp")?
         );
         thread::sleep(Duration::from_millis(100));
@@ -226,7 +227,7 @@ struct RpFlow {
 
 impl RpFlow {
     fn find(qps: &Value, qpn: u32) -> Result<Self> {
-        let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn qp` lists flows")?;
+        let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;
         let row = rows.iter().find(|row| row.get("qpn").and_then(Value::as_u64) == Some(qpn.into()));
         let row = row.with_context(|| format!("no flow to QP {qpn:#x} in {rows:?}"))?;
         let number =

@@ -1,10 +1,9 @@
 //! The file's parameters on what is attached already.
 
 use anyhow::Result;
+use dcqcn_audit as audit;
 use dcqcn_common::params::Config;
 use dcqcn_plane::attach::{self, Info, Request};
-
-use crate::audit;
 
 /// An interface, and the parameters it is to have.
 pub(super) type Wanted = (String, Config);

@@ -34,7 +34,7 @@ impl Log {
     /// # Errors
     /// Something in this process logs already.
     pub fn begin(asked: Option<LogFormat>, said: Option<LogFormat>, filter: Option<&str>) -> Result<Self> {
-        let (said_filter, ignored) = filter_of(filter, DEFAULT);
+        let (said_filter, ignored) = filter_of(filter);
         let (filter_layer, filter) = reload::Layer::new(said_filter);
         let (lines_layer, lines) = reload::Layer::new(lines_of(asked.or(said)));
         let registry = tracing_subscriber::registry().with(filter_layer).with(lines_layer);
@@ -45,21 +45,13 @@ impl Log {
 
     /// Changes to what the file says now.
     pub(super) fn set(&self, said: Option<LogFormat>, filter: Option<&str>) {
-        let (filter, ignored) = filter_of(filter, DEFAULT);
+        let (filter, ignored) = filter_of(filter);
         let set = self.filter.reload(filter);
         tell(ignored);
         if let Err(error) = set.and_then(|()| self.lines.reload(lines_of(self.asked.or(said)))) {
             tracing::warn!(%error, "the log stays as it was");
         }
     }
-}
-
-/// Begins the log of a command other than the controller: text, warnings unless `DCQCN_LOG` says something else.
-pub fn begin_for_command() {
-    let (filter, ignored) = filter_of(None, "warn");
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
-    tracing_subscriber::registry().with(filter).with(lines.log_internal_errors(false)).init();
-    tell(ignored);
 }
 
 fn lines_of(format: Option<LogFormat>) -> Lines {
@@ -71,14 +63,14 @@ fn lines_of(format: Option<LogFormat>) -> Lines {
     }
 }
 
-/// The variable's filter, else the file's, else `default`; and why the variable's does not count, if it is none.
-fn filter_of(said: Option<&str>, default: &str) -> (EnvFilter, Option<String>) {
+/// The variable's filter, else the file's, else the default; and why the variable's does not count, if it is none.
+fn filter_of(said: Option<&str>) -> (EnvFilter, Option<String>) {
     let parsed = env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| {
         let filter = EnvFilter::try_new(&text);
         filter.map_err(|error| format!("{VARIABLE}={text} is ignored: {error}; write, for example, `debug`"))
     });
     let otherwise =
-        || said.and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(|| EnvFilter::new(default));
+        || said.and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(|| EnvFilter::new(DEFAULT));
     match parsed {
         Some(Ok(filter)) => (filter, None),
         Some(Err(ignored)) => (otherwise(), Some(ignored)),

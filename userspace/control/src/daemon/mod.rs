@@ -31,6 +31,7 @@ use std::time::Duration;
 use std::{env, future, io, thread};
 
 use anyhow::{Context as _, Result, anyhow};
+use dcqcn_support::causes::one_line;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
@@ -233,16 +234,9 @@ impl Answering {
 /// Notice of a change of interfaces.
 type Changed = Arc<Notify>;
 
-/// An error and its causes on one line; a cause that is told already is left out.
+/// An error and its causes on one line.
 fn chain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(&cause) {
-            let separator = if text.is_empty() { "" } else { ": " };
-            text = format!("{text}{separator}{cause}");
-        }
-    }
-    text
+    one_line(error.as_ref())
 }
 
 /// Tells systemd, if it is there.

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
+use dcqcn_audit as audit;
 use sd_notify::NotifyState;
 use tokio::sync::watch::Sender;
 
@@ -17,7 +18,6 @@ use super::plan::{Asked, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
 use super::{Source, chain, notify};
-use crate::audit;
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);

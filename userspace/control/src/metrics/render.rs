@@ -6,15 +6,12 @@ use dcqcn_common::layout::{CLASSES, RpFlow, WAYS};
 use dcqcn_common::stats::Stat;
 use dcqcn_params::qp::{address, hex};
 use dcqcn_params::word;
-use dcqcn_view::{Reading, RpRow};
+use dcqcn_view::{FlowRow, HOOKS, Reading};
 
 use super::exposition::{Exposition, Kind};
 use super::process;
 use super::scrape::Scrape;
 use crate::daemon::Desk;
-
-/// The hooks, in the order of the map.
-const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 
 /// Everything: of what was read, of this process, and of the controller if it is one. Reading began at `began`.
 pub(super) fn whole(scrape: &Scrape, top_qps: usize, desk: Option<&Desk>, began: Instant) -> String {
@@ -171,20 +168,22 @@ fn wred(reading: &Reading, tc: usize) -> (f64, f64, f64, f64) {
 }
 
 /// A metric of a flow; a flow may have none.
-type OfFlow = fn(&RpRow) -> Option<f64>;
+type OfFlow = fn(&FlowRow) -> Option<f64>;
 
 /// The flows that sent most.
 fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
-    let top: Vec<(&Reading, Vec<RpRow>)> =
+    let top: Vec<(&Reading, Vec<FlowRow>)> =
         readings.iter().map(|reading| (reading, rows(reading, most))).collect();
     let metrics: [(_, _, _, OfFlow); 9] = [
         ("dcqcn_qp_rate_bytes_per_second", Kind::Gauge, "Rate the flow is held to.", |row| {
-            Some(bytes_per_s(row.rate_bps))
+            Some(bytes_per_s(row.rate.rate_bps))
         }),
         ("dcqcn_qp_target_rate_bytes_per_second", Kind::Gauge, "Rate the flow recovers to.", |row| {
-            Some(bytes_per_s(row.target_bps))
+            Some(bytes_per_s(row.rate.target_bps))
         }),
-        ("dcqcn_qp_alpha_ratio", Kind::Gauge, "DCQCN's alpha of the flow, 0 to 1.", |row| Some(row.alpha)),
+        ("dcqcn_qp_alpha_ratio", Kind::Gauge, "DCQCN's alpha of the flow, 0 to 1.", |row| {
+            Some(row.rate.alpha)
+        }),
         ("dcqcn_qp_packets_total", Kind::Counter, "Data packets sent.", |row| Some(row.packets as f64)),
         ("dcqcn_qp_bytes_total", Kind::Counter, "Bytes of data packets sent, layer 2.", |row| {
             Some(row.bytes as f64)
@@ -221,11 +220,11 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
     }
 }
 
-fn rows(reading: &Reading, most: usize) -> Vec<RpRow> {
+fn rows(reading: &Reading, most: usize) -> Vec<FlowRow> {
     let mut flows: Vec<&RpFlow> = reading.rp.iter().collect();
     flows.sort_unstable_by_key(|flow| {
         (std::cmp::Reverse(flow.bytes), address(&flow.id.receiver), flow.id.receiver.qpn)
     });
     flows.truncate(most);
-    flows.into_iter().map(|flow| RpRow::new(flow, &reading.params.rp, reading.at_ns)).collect()
+    flows.into_iter().map(|flow| FlowRow::new(flow, &reading.params.rp, reading.at_ns)).collect()
 }

@@ -3,12 +3,13 @@
 use std::fmt;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use dcqcn_plane::attach::{self, Info, Options, Request};
 use serde::Serialize;
 
-use super::output::Output;
-use super::settings::SettingsArgs;
+use dcqcn_cli::Output;
+use dcqcn_cli::SettingsArgs;
 
 /// Attach the data plane to an interface.
 ///
@@ -30,6 +31,7 @@ Examples:
   dcqcn -n pod1 attach eth0 --dry-run")]
 pub(super) struct AttachArgs {
     /// The interface: Ethernet or veth.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: String,
     /// `host`: notification and reaction point. `switch`: congestion point [default: host; inline: switch].
     #[arg(long, value_enum)]
@@ -139,6 +141,7 @@ pub(super) struct DetachArgs {
 #[group(required = true, multiple = false)]
 struct Which {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: Option<String>,
     /// Every interface of this network namespace, whatever state it is in.
     #[arg(long)]

@@ -8,22 +8,26 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use dcqcn_common::params::Quantity;
 use dcqcn_control::daemon;
-use dcqcn_p4::{Switch, switch};
 use dcqcn_params::quantity::parse_rate_bps;
 use dcqcn_params::{self as params, Profile, Settings, word};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
-use super::output::Output;
+use super::diff::{DiffArgs, ShowArgs};
+use dcqcn_cli::Output;
 
-/// Write, check and describe the configuration file.
+/// Write what is in force as a configuration file, compare it with one, check and describe the file.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
 Examples:
+  dcqcn config show eth0 --out /etc/dcqcn.toml
+  dcqcn config diff eth0 --config /etc/dcqcn.toml
   dcqcn config example > /etc/dcqcn.toml
   dcqcn config check /etc/dcqcn.toml
   dcqcn config schema > dcqcn.schema.json")]
 pub(super) enum ConfigCommand {
+    Show(ShowArgs),
+    Diff(DiffArgs),
     Example(ExampleArgs),
     Check(CheckArgs),
     /// Print the JSON schema of the file, for editors.
@@ -34,9 +38,11 @@ pub(super) enum ConfigCommand {
 impl ConfigCommand {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         match self {
+            Self::Show(args) => args.run(out),
+            Self::Diff(args) => args.run(out),
             Self::Example(args) => args.run(out),
             Self::Check(args) => args.run(out),
-            Self::Schema => out.json(&params::schema()),
+            Self::Schema => out.document(&params::schema()),
         }
     }
 }
@@ -61,7 +67,7 @@ impl ExampleArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let config = self.profile.config(self.link_rate)?;
         if out.is_json() {
-            out.json(&params::example_json(&config))
+            out.json(&serde_json::json!({ "parameters": params::example_json(&config) }))
         } else {
             out.text(&params::example(&config))
         }
@@ -89,19 +95,12 @@ impl CheckArgs {
             let config = daemon::config::parse(&file, &text)?;
             return out.show(&DaemonReport::new(file, &config));
         }
-        let (settings, switch) = switch::parse(&file, &text)?;
+        let settings = params::parse(&file, &text)?;
         // `lab` needs a rate, which `attach` may find out; any that it takes does here.
         settings
             .config(Some(Profile::MAX_LAB_RATE_BPS))
             .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
-        let mut report = CheckReport::new(file, &settings);
-        // A `[bmv2]` beside the parameters is for `dcqcn p4`, which has more to ask of them.
-        if switch != Switch::default() {
-            let plan = super::p4::plan(settings, &switch)
-                .with_context(|| format!("{}: not for a BMv2 switch", report.file))?;
-            report.bmv2 = Some(SwitchReport { ports: switch.port.len(), entries: plan.entries.len() });
-        }
-        out.show(&report)
+        out.show(&CheckReport::new(file, &settings))
     }
 }
 
@@ -158,17 +157,6 @@ impl fmt::Display for DaemonReport {
 struct CheckReport {
     file: String,
     settings: Vec<Said>,
-    /// What `dcqcn p4` makes of it, if it describes a switch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bmv2: Option<SwitchReport>,
-}
-
-/// A BMv2 switch in a few words.
-#[derive(Serialize)]
-struct SwitchReport {
-    ports: usize,
-    /// Of its tables.
-    entries: usize,
 }
 
 /// A setting the file has.
@@ -198,13 +186,13 @@ impl CheckReport {
             value: Quantity(change.value, change.key.unit()).to_string(),
             default: Quantity(change.key.default(), change.key.unit()).to_string(),
         });
-        Self { file, settings: tops.chain(changes).collect(), bmv2: None }
+        Self { file, settings: tops.chain(changes).collect() }
     }
 }
 
 impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, settings, bmv2 } = self;
+        let Self { file, settings } = self;
         if settings.is_empty() {
             writeln!(f, "{file} is valid and leaves everything at its default")?;
         } else {
@@ -215,12 +203,7 @@ impl fmt::Display for CheckReport {
             }
             write!(f, "{table}")?;
         }
-        match bmv2 {
-            Some(SwitchReport { ports, entries }) => {
-                writeln!(f, "a BMv2 switch of {ports} ports and {entries} table entries")
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

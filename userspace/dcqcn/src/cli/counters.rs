@@ -1,15 +1,10 @@
 //! `counters`: everything the hooks count.
 
-use std::fmt;
-
 use clap::Args;
-use dcqcn_common::layout::Counters;
-use dcqcn_common::stats::Stat;
+use clap_complete::ArgValueCompleter;
+use dcqcn_cli::Output;
 use dcqcn_plane::attach;
-use dcqcn_support::render::Table;
-use serde_json::{Map, Value, json};
-
-use super::output::Output;
+use dcqcn_view::CountersReport;
 
 /// Show counters: totals under their mlx5 names, then all by hook.
 #[derive(Debug, Args)]
@@ -21,6 +16,7 @@ Examples:
   dcqcn counters eth0 --json | jq .total.rp_cnp_handled")]
 pub(super) struct CountersArgs {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: String,
     /// Show counters too that are zero, and what each counts.
     #[arg(long)]
@@ -29,116 +25,7 @@ pub(super) struct CountersArgs {
 
 impl CountersArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let hooks = HOOKS.into_iter().zip(attach::open(&self.iface)?.maps.counters()?).collect();
-        let report = CountersReport { iface: self.iface, hooks, all: self.all };
+        let report = CountersReport::read(&attach::open(&self.iface)?, self.all)?;
         if out.is_json() { out.json(&report.to_json()) } else { out.text(&report) }
-    }
-}
-
-/// The hooks, in the order of the map.
-const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
-/// Counters that mlx5 has too (`/sys/class/infiniband/DEV/ports/N/hw_counters`).
-const MLX5: [Stat; 4] = [Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
-
-/// What is counted, hook by hook.
-pub(super) struct CountersReport {
-    iface: String,
-    hooks: Vec<(&'static str, Counters)>,
-    all: bool,
-}
-
-impl CountersReport {
-    /// Where there is one place that counts.
-    pub(super) fn of_one_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
-        Self { iface, hooks: vec![(hook, counters)], all }
-    }
-
-    fn by_hook(&self, stat: Stat) -> Vec<u64> {
-        self.hooks.iter().map(|(_, hook)| hook.stat.get(stat as usize).copied().unwrap_or(0)).collect()
-    }
-
-    fn total(&self, stat: Stat) -> u64 {
-        self.by_hook(stat).iter().sum()
-    }
-
-    pub(super) fn to_json(&self) -> Value {
-        let object = |value: &dyn Fn(Stat) -> u64| -> Map<String, Value> {
-            Stat::ALL.iter().map(|&stat| (stat.label().to_owned(), value(stat).into())).collect()
-        };
-        let hooks: Map<String, Value> = self
-            .hooks
-            .iter()
-            .map(|(name, hook)| {
-                let value = |stat: Stat| hook.stat.get(stat as usize).copied().unwrap_or(0);
-                ((*name).to_owned(), object(&value).into())
-            })
-            .collect();
-        json!({ "iface": self.iface, "total": object(&|stat| self.total(stat)), "hooks": hooks })
-    }
-}
-
-impl fmt::Display for CountersReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut totals = Table::new(&["COUNTER", ">TOTAL"]);
-        for stat in MLX5 {
-            totals.row([stat.label().to_owned(), self.total(stat).to_string()]);
-        }
-        write!(f, "{totals}")?;
-        let mut columns = vec!["COUNTER".to_owned()];
-        columns.extend(self.hooks.iter().map(|(hook, _)| format!(">{}", hook.to_uppercase())));
-        columns.push(if self.all { "COUNTS".to_owned() } else { String::new() });
-        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-        let mut table = Table::new(&columns);
-        for &stat in Stat::ALL {
-            let hooks = self.by_hook(stat);
-            if self.all || hooks.iter().any(|count| *count != 0) {
-                let mut row = vec![stat.label().to_owned()];
-                row.extend(hooks.iter().map(u64::to_string));
-                row.push(if self.all { stat.doc().trim().to_owned() } else { String::new() });
-                table.row(row);
-            }
-        }
-        if table.is_empty() { writeln!(f, "\nno packet was seen yet") } else { write!(f, "\n{table}") }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn report(all: bool) -> CountersReport {
-        let mut hooks = [Counters::ZERO; 3];
-        hooks[0].stat[Stat::RpCnpHandled as usize] = 5;
-        hooks[1].stat[Stat::NpEcnMarked as usize] = 40;
-        hooks[2].stat[Stat::NpCnpSent as usize] = 7;
-        CountersReport { iface: "eth0".into(), hooks: HOOKS.into_iter().zip(hooks).collect(), all }
-    }
-
-    #[test]
-    fn totals_come_first_and_zero_rows_are_hidden() {
-        let text = "\
-COUNTER                     TOTAL
-np_ecn_marked_roce_packets     40
-np_cnp_sent                     7
-rp_cnp_handled                  5
-rp_cnp_ignored                  0
-
-COUNTER                     XDP  INGRESS  EGRESS
-np_ecn_marked_roce_packets    0       40       0
-np_cnp_sent                   0        0       7
-rp_cnp_handled                5        0       0
-";
-        assert_eq!(report(false).to_string(), text);
-        assert!(report(true).to_string().lines().count() > Stat::COUNT);
-        let unused = CountersReport::of_one_hook("eth0".into(), "xdp", Counters::ZERO, false);
-        assert!(unused.to_string().ends_with("\nno packet was seen yet\n"));
-    }
-
-    #[test]
-    fn json_has_every_counter() {
-        let json = report(false).to_json();
-        assert_eq!(json["total"].as_object().unwrap().len(), Stat::COUNT);
-        assert_eq!(json["hooks"]["xdp"]["rp_cnp_handled"], 5);
-        assert_eq!(json["hooks"]["egress"]["rp_cnp_handled"], 0);
     }
 }

@@ -1,22 +1,22 @@
-//! `diff` and `save`: what is in force against a file or a profile, and as a file.
+//! `config diff` and `config show`: what is in force against a file or a profile, and as a file.
 
 use std::fmt;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Config;
 use dcqcn_params::{
     PacerChoice, Profile, Settings, XdpModeChoice, changes_from_default, differing, parse_word, to_toml, word,
 };
 use dcqcn_plane::attach::{self, Info};
+use dcqcn_support::file::replace;
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
-use super::output::Output;
-use super::settings::read_file;
+use dcqcn_cli::Output;
+use dcqcn_cli::read_file;
 
 /// Compare the parameters in force with a configuration file or a profile.
 ///
@@ -29,11 +29,12 @@ what profiles are about: the rate machine, the time between CNPs and the marking
 Exit codes: 0 the same, 4 different, others as for all commands.
 
 Examples:
-  dcqcn diff eth0
-  dcqcn diff eth0 --config /etc/dcqcn.toml
-  dcqcn diff eth0 --profile nvidia --json")]
+  dcqcn config diff eth0
+  dcqcn config diff eth0 --config /etc/dcqcn.toml
+  dcqcn config diff eth0 --profile nvidia --json")]
 pub(super) struct DiffArgs {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: String,
     /// The configuration file.
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
@@ -160,10 +161,11 @@ The file says what differs from the defaults; with it `dcqcn attach` gives exact
 FILE is replaced at once.
 
 Examples:
-  dcqcn save eth0
-  dcqcn save eth0 --out /etc/dcqcn.toml && dcqcn diff eth0 --config /etc/dcqcn.toml")]
-pub(super) struct SaveArgs {
+  dcqcn config show eth0
+  dcqcn config show eth0 --out /etc/dcqcn.toml && dcqcn config diff eth0 --config /etc/dcqcn.toml")]
+pub(super) struct ShowArgs {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: String,
     /// The file [default: standard output].
     #[arg(long, value_name = "FILE")]
@@ -171,23 +173,23 @@ pub(super) struct SaveArgs {
 }
 
 #[derive(Serialize)]
-struct SaveReport<'a> {
+struct ShowReport<'a> {
     iface: &'a str,
     file: Option<String>,
     toml: &'a str,
 }
 
-impl SaveArgs {
+impl ShowArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, out: path } = self;
         let attach::Attachment { info, maps } = attach::open(&iface)?;
         let toml = saved(&info, &maps.params()?.config);
         if let Some(path) = &path {
-            replace(path, toml.as_bytes())?;
+            replace(path, toml.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let file = path.map(|path| path.display().to_string());
         match (&file, out.is_json()) {
-            (_, true) => out.json(&SaveReport { iface: &iface, file, toml: &toml }),
+            (_, true) => out.json(&ShowReport { iface: &iface, file, toml: &toml }),
             (Some(file), false) => out.text(&format!("{iface} is saved in {file}\n")),
             (None, false) => out.text(&toml),
         }
@@ -203,26 +205,14 @@ fn saved(info: &Info, config: &Config) -> String {
         flows: Some(info.rp_flows),
         changes: changes_from_default(info.role, config),
     };
-    let mut header = format!("# {} as of `dcqcn save`, dcqcn {}.\n", info.iface, env!("CARGO_PKG_VERSION"));
+    let mut header =
+        format!("# {} as of `dcqcn config show`, dcqcn {}.\n", info.iface, env!("CARGO_PKG_VERSION"));
     if let Some(peer) = &info.inline_peer {
         header.push_str(&format!(
             "# Attached with `--inline {peer}`, which stands on the command line only.\n"
         ));
     }
     header + &to_toml(&settings)
-}
-
-/// Writes a file so that a reader sees the old one or the new one, whole.
-pub(super) fn replace(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let readable = std::fs::Permissions::from_mode(0o644);
-    let file = tempfile::Builder::new().permissions(readable).tempfile_in(directory);
-    let mut file = file.with_context(failed)?;
-    file.write_all(content).with_context(failed)?;
-    file.as_file().sync_all().with_context(failed)?;
-    file.persist(path).map_err(|error| error.error).with_context(failed)?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -275,18 +265,5 @@ mod tests {
         let keys: Vec<_> =
             against_file(&info(), &running(&[]), &switch).unwrap().into_iter().map(|d| d.key).collect();
         assert_eq!(keys, ["role", "cp_enable", "np_enable", "rp_enable"]);
-    }
-
-    #[test]
-    fn a_file_is_replaced_whole_or_left() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("x.toml");
-        replace(&path, b"one").unwrap();
-        replace(&path, b"two").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"two");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
-        let refused = replace(Path::new("/nonexistent/x.toml"), b"").unwrap_err().to_string();
-        assert_eq!(refused, "cannot write /nonexistent/x.toml");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use dcqcn_params::quantity::parse_duration_ns;
 use serde::Serialize;
 
-use super::output::Output;
 use crate::doctor::snapshot::DEFAULT_RTT_NS;
 use crate::doctor::{Finding, Severity, examine, record, take};
+use dcqcn_cli::Output;
 
 /// Find out why nothing happens, and whether this host is ready.
 ///
@@ -25,15 +24,15 @@ Exit codes: 0 nothing worse than info, 1 failed to look, 2 wrong usage, 4 warnin
 Examples:
   dcqcn doctor
   # under traffic, for longer, with a switch 100 us away
-  dcqcn doctor --seconds 10 --rtt 100us
+  dcqcn doctor --duration 10s --rtt 100us
   # elsewhere: take the directory along
   dcqcn doctor --record /tmp/eth0-is-slow
   dcqcn doctor --from /tmp/eth0-is-slow
   dcqcn doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .fix'")]
 pub(super) struct DoctorArgs {
     /// Time between the two looks.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    seconds: u64,
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    duration: Duration,
     /// Round trip time between sender and receiver, which thresholds are judged by [default: 20us].
     #[arg(long, value_name = "TIME", value_parser = rtt_ns)]
     rtt: Option<u64>,
@@ -41,7 +40,7 @@ pub(super) struct DoctorArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "from")]
     record: Option<PathBuf>,
     /// Examine what was kept in this directory instead of this host.
-    #[arg(long, value_name = "DIR", conflicts_with = "seconds")]
+    #[arg(long, value_name = "DIR", conflicts_with = "duration")]
     from: Option<PathBuf>,
 }
 
@@ -51,9 +50,9 @@ pub(super) struct DoctorArgs {
 pub(super) struct Unwell(u8);
 
 impl Unwell {
-    /// The exit code that `error` stands for, which is one of these.
-    pub(super) fn exit_code(error: &anyhow::Error) -> ExitCode {
-        ExitCode::from(error.downcast_ref().map_or(ERRORS, |Self(code)| *code))
+    /// The exit code it stands for.
+    pub(super) const fn exit_code(self) -> u8 {
+        self.0
     }
 }
 
@@ -64,14 +63,14 @@ const ERRORS: u8 = 5;
 
 impl DoctorArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { seconds, rtt, record, from } = self;
+        let Self { duration, rtt, record, from } = self;
         let snapshot = match from {
             Some(dir) => {
                 let mut snapshot = record::read(&dir)?;
                 snapshot.rtt_ns = rtt.unwrap_or(snapshot.rtt_ns);
                 snapshot
             }
-            None => take(Duration::from_secs(seconds), rtt.unwrap_or(DEFAULT_RTT_NS)),
+            None => take(duration, rtt.unwrap_or(DEFAULT_RTT_NS)),
         };
         if let Some(dir) = record {
             record::write(&dir, &snapshot)?;
@@ -86,6 +85,20 @@ impl DoctorArgs {
         }
     }
 }
+
+/// Time between the looks.
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    if (SHORTEST..=LONGEST).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err(format!("`{text}` is out of range: allowed is 1s to 1h"))
+    }
+}
+
+/// Rates of less than a second are chance.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(3_600);
 
 fn rtt_ns(text: &str) -> Result<u64, String> {
     const LONGEST_NS: u64 = 1_000_000_000;

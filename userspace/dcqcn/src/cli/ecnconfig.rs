@@ -1,13 +1,13 @@
-//! `ecnconfig`: the flags of SONiC's command of that name.
+//! SONiC's `ecnconfig`, for its scripts: the binary answers to that name when it is linked so.
 //!
-//! They start with one dash and have several letters (`-gmin`), which this command line's parser does not know; so the
-//! words are handed to a parser of their own, with a second dash.
+//! Its flags start with one dash and have several letters (`-gmin`), which clap does not know; so they are read with a
+//! second dash.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use anyhow::bail;
-use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, ValueEnum};
+use clap::{Parser, ValueEnum};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, WredConfig};
 use dcqcn_params::Key;
@@ -15,16 +15,21 @@ use dcqcn_plane::attach;
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
-use super::output::Output;
-use super::targets::{self, ChangeReport};
+use super::targets;
+use dcqcn_cli::Output;
+use dcqcn_view::ChangeReport;
 
 /// Show or set WRED with the flags of SONiC's ecnconfig.
-#[derive(Debug, Args)]
+#[derive(Debug, Parser)]
+#[command(
+    name = "ecnconfig",
+    help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{after-help}"
+)]
 #[command(override_usage = "\
-dcqcn ecnconfig -l [-vv]
-       dcqcn ecnconfig -p PROFILE [-gmin N] [-gmax N] [-gdrop N]
-       dcqcn ecnconfig -q QUEUES [on|off]")]
-#[command(after_long_help = "\
+ecnconfig -l [-vv]
+       ecnconfig -p PROFILE [-gmin N] [-gmax N] [-gdrop N]
+       ecnconfig -q QUEUES [on|off]")]
+#[command(after_help = "\
 Flags:
   -l                 list the profiles
   -p PROFILE         the profile to set
@@ -40,19 +45,10 @@ A profile here is the WRED of one traffic class of an interface: `eth1:3`. `eth1
 queues of tc_to_queue. A change is whole or not at all, as with `dcqcn set`. There are no ASIC namespaces (-n).
 
 Examples:
-  dcqcn ecnconfig -l
-  dcqcn ecnconfig -p eth1:3 -gmin 1048576 -gmax 2097152 -gdrop 5
-  dcqcn ecnconfig -q 3
-  dcqcn ecnconfig -q 3,4 on")]
-pub(super) struct RawArgs {
-    /// Flags.
-    #[arg(value_name = "FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<OsString>,
-}
-
-/// The flags, read.
-#[derive(Debug, Parser)]
-#[command(name = "dcqcn ecnconfig", disable_help_flag = true)]
+  ecnconfig -l
+  ecnconfig -p eth1:3 -gmin 1048576 -gmax 2097152 -gdrop 5
+  ecnconfig -q 3
+  ecnconfig -q 3,4 on")]
 struct Flags {
     #[arg(short)]
     list: bool,
@@ -85,8 +81,6 @@ struct Flags {
     verbose: u8,
     #[arg(long)]
     json: bool,
-    #[arg(short, long)]
-    help: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -123,48 +117,36 @@ const LONG: [&str; 9] = ["-gmin", "-gmax", "-gdrop", "-ymin", "-ymax", "-ydrop",
 #[derive(Debug)]
 pub(super) struct EcnconfigArgs(Flags);
 
-impl FromArgMatches for EcnconfigArgs {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let RawArgs { words } = RawArgs::from_arg_matches(matches)?;
+impl EcnconfigArgs {
+    /// Reads the command line of this process, or ends it with what is wrong with it.
+    pub(super) fn parse() -> Self {
+        Self(Flags::read(std::env::args_os()).unwrap_or_else(|error| error.exit()))
+    }
+
+    /// Whether JSON is asked for.
+    pub(super) const fn wants_json(&self) -> bool {
+        self.0.json
+    }
+}
+
+impl Flags {
+    fn read(words: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         let word = |word: OsString| match word.to_str() {
             Some(text) if LONG.iter().any(|flag| *flag == text.split('=').next().unwrap_or(text)) => {
                 OsString::from(format!("-{text}"))
             }
             _ => word,
         };
-        let words = std::iter::once("ecnconfig".into()).chain(words.into_iter().map(word));
-        let flags = Flags::try_parse_from(words)?;
-        if flags.help {
-            // After another flag the outer parser leaves it to this one.
-            let command = RawArgs::augment_args(Command::new("dcqcn ecnconfig"));
-            command.try_get_matches_from(["ecnconfig", "--help"])?;
-        }
+        let flags = Self::try_parse_from(words.map(word))?;
         if !flags.list && flags.profile.is_none() && flags.queues.is_empty() {
             return Err(targets::missing("<-l|-p PROFILE|-q QUEUES>"));
         }
         if flags.profile.is_some() && !flags.sets() {
             return Err(targets::missing("<-gmin N|-gmax N|-gdrop N>"));
         }
-        Ok(Self(flags))
+        Ok(flags)
     }
 
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl Args for EcnconfigArgs {
-    fn augment_args(command: Command) -> Command {
-        RawArgs::augment_args(command)
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        RawArgs::augment_args_for_update(command)
-    }
-}
-
-impl Flags {
     fn sets(&self) -> bool {
         let green = [self.gmin, self.gmax, self.gdrop];
         green.into_iter().chain(self.without_effect()).any(|flag| flag.is_some())
@@ -208,9 +190,6 @@ impl EcnconfigArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self(flags) = self;
         flags.check()?;
-        let show = |out: &mut Output<'_>, report: &Report| {
-            if flags.json { out.json(report) } else { out.show(report) }
-        };
         let verbose = flags.verbose >= 2;
         if let Some(Target { iface, tc }) = flags.profile.clone() {
             let classes = tc.map_or(0..CLASSES, |tc| tc..tc + 1);
@@ -218,7 +197,7 @@ impl EcnconfigArgs {
                 classes.clone().try_for_each(|tc| flags.apply(tc, config))
             })?;
             let ignored = flags.without_effect().iter().any(Option::is_some);
-            return show(out, &Report::Changed { changed: ChangeReport::of_differences(&changes), ignored });
+            return out.show(&Report::Changed { changed: ChangeReport::of_differences(&changes), ignored });
         }
         let ifaces = targets::names(Vec::new(), true)?;
         if let Some(switch) = flags.switch {
@@ -229,10 +208,8 @@ impl EcnconfigArgs {
                     Ok(key.map_or(Ok(()), |key| key.set(config, u64::from(switch == Switch::On)))?)
                 })
             })?;
-            return show(
-                out,
-                &Report::Changed { changed: ChangeReport::of_differences(&changes), ignored: false },
-            );
+            return out
+                .show(&Report::Changed { changed: ChangeReport::of_differences(&changes), ignored: false });
         }
         let mut configs = Vec::new();
         for iface in ifaces {
@@ -240,7 +217,7 @@ impl EcnconfigArgs {
             configs.push((iface, config));
         }
         let report = if flags.list { list(&configs, verbose) } else { queues(&configs, &flags.queues) };
-        show(out, &report)
+        out.show(&report)
     }
 }
 
@@ -377,9 +354,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Flags, clap::Error> {
-        let command = EcnconfigArgs::augment_args(Command::new("ecnconfig"));
-        let matches = command.try_get_matches_from(line.split(' '))?;
-        EcnconfigArgs::from_arg_matches(&matches).map(|EcnconfigArgs(flags)| flags)
+        Flags::read(line.split(' ').map(OsString::from))
     }
 
     #[test]

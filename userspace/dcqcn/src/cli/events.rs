@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use dcqcn_control::audit::{Follow, Log};
+use clap_complete::ArgValueCompleter;
+use dcqcn_audit::{Follow, Log};
 use dcqcn_netlink::netns;
 use dcqcn_plane::attach;
 use dcqcn_plane::events::Reader;
@@ -12,8 +13,8 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_view::event::{EventRow, Kind};
 
-use super::output::Output;
 use super::targets;
+use dcqcn_cli::Output;
 
 /// Show what happens: flows paired, rates cut, packets dropped, tables full, changes refused.
 ///
@@ -39,7 +40,7 @@ Examples:
   dcqcn events --no-follow --last 1000 --json | jq 'select(.event == \"rate-cut\") | .rate_bps'")]
 pub(super) struct EventsArgs {
     /// The interfaces, separated by commas or spaces; all that is attached, whenever it is, if none is named.
-    #[arg(value_name = "IFACE", value_delimiter = ',')]
+    #[arg(value_name = "IFACE", value_delimiter = ',', add = ArgValueCompleter::new(dcqcn_cli::iface))]
     ifaces: Vec<String>,
     /// Only these kinds, separated by commas.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]

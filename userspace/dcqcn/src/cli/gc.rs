@@ -6,7 +6,7 @@ use clap::Args;
 use dcqcn_plane::attach::{self, Freed};
 use serde::Serialize;
 
-use super::output::Output;
+use dcqcn_cli::Output;
 
 /// Free what belongs to network namespaces and interfaces that are gone, and undo what was left half done.
 ///

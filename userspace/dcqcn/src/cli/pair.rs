@@ -1,18 +1,19 @@
-//! `pair`: which QP is at the other end of which.
+//! `flows pair`: which QP is at the other end of which.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_control::pairing;
 use dcqcn_params::qp::qp_id;
 use dcqcn_plane::attach;
 use serde::Serialize;
 
-use super::flows::PairRow;
-use super::output::Output;
+use dcqcn_cli::Output;
+use dcqcn_view::PairRow;
 
 /// Say, or show, which QP is at the other end of which.
 ///
@@ -25,10 +26,10 @@ pairs, while `dcqcn run` runs), cm (connection management messages seen), datagr
 Of two that contradict each other the surer one counts.
 
 Examples:
-  dcqcn pair list eth0
-  dcqcn pair add eth0 10.0.0.1 0x11 0x23
-  dcqcn pair add eth0 10.0.0.1 0x11 0x23 --peer 10.0.0.2
-  dcqcn pair del eth0 10.0.0.1 0x11")]
+  dcqcn flows pair list eth0
+  dcqcn flows pair add eth0 10.0.0.1 0x11 0x23
+  dcqcn flows pair add eth0 10.0.0.1 0x11 0x23 --peer 10.0.0.2
+  dcqcn flows pair del eth0 10.0.0.1 0x11")]
 pub(super) enum PairCommand {
     Add(AddArgs),
     Del(DelArgs),
@@ -49,10 +50,11 @@ impl PairCommand {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dcqcn pair add eth0 10.0.0.1 0x11 0x23
-  dcqcn pair add eth0 fd00::1 17 35 --peer fd00::2")]
+  dcqcn flows pair add eth0 10.0.0.1 0x11 0x23
+  dcqcn flows pair add eth0 fd00::1 17 35 --peer fd00::2")]
 pub(super) struct AddArgs {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: String,
     /// Address of the QP.
     address: IpAddr,
@@ -71,9 +73,10 @@ pub(super) struct AddArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dcqcn pair del eth0 10.0.0.1 0x11")]
+  dcqcn flows pair del eth0 10.0.0.1 0x11")]
 pub(super) struct DelArgs {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: String,
     /// Address of the QP.
     address: IpAddr,
@@ -86,10 +89,11 @@ pub(super) struct DelArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dcqcn pair list eth0
-  dcqcn pair list eth0 --json | jq '.pairs[] | select(.source == \"cm\")'")]
+  dcqcn flows pair list eth0
+  dcqcn flows pair list eth0 --json | jq '.pairs[] | select(.source == \"cm\")'")]
 pub(super) struct ListArgs {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: String,
 }
 
@@ -115,7 +119,7 @@ impl DelArgs {
         let id = qp_id(address, qpn);
         anyhow::ensure!(
             maps.pair(&id)?.is_some(),
-            "no pair of QP {qpn:#x} at {address} is known on {iface}; `dcqcn pair list {iface}` shows those that are"
+            "no pair of QP {qpn:#x} at {address} is known on {iface}; `dcqcn flows pair list {iface}` shows those that are"
         );
         maps.remove_pair(&id)?;
         list(iface, out)

@@ -10,22 +10,21 @@ use dcqcn_params::{Key, Profile, ProfileError, word};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
-use super::output::Output;
-use super::targets::{self, ChangeReport, Ifaces, Parameter};
+use dcqcn_cli::Output;
+use dcqcn_view::Parameter;
 
-/// List, show and apply named sets of parameters.
+/// List and show named sets of parameters; `set --profile` gives one to an interface.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
 Examples:
   dcqcn profile list
   dcqcn profile show lab --link-rate 200mbit
-  dcqcn profile apply nvidia eth0")]
+  dcqcn set eth0 --profile nvidia")]
 pub(super) enum ProfileCommand {
     /// List the profiles.
     #[command(after_long_help = "Examples:\n  dcqcn profile list")]
     List,
     Show(ShowArgs),
-    Apply(ApplyArgs),
 }
 
 impl ProfileCommand {
@@ -33,7 +32,6 @@ impl ProfileCommand {
         match self {
             Self::List => out.show(&ListReport::new()),
             Self::Show(args) => args.run(out),
-            Self::Apply(args) => args.run(out),
         }
     }
 }
@@ -123,33 +121,6 @@ impl fmt::Display for ShowReport {
             write!(f, " on a link of {}", Quantity(bps, Unit::BitsPerSecond))?;
         }
         write!(f, "\n{}", Parameter::table(&self.parameters))
-    }
-}
-
-/// Give interfaces the parameters of a profile.
-///
-/// Replaces the rate machine, the time between CNPs and the marking curves (Kmin, Kmax, Pmax); what the interface is
-/// stays: link, role, classes, buffers and pacer.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-The link's rate, on which `lab` and `hpcc` depend, is the interface's link_rate.
-
-Examples:
-  dcqcn profile apply nvidia eth0
-  dcqcn profile apply paper --all")]
-pub(super) struct ApplyArgs {
-    /// The profile.
-    #[arg(value_enum)]
-    name: Profile,
-    #[command(flatten)]
-    ifaces: Ifaces,
-}
-
-impl ApplyArgs {
-    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let changes =
-            targets::change(&self.ifaces.names()?, false, |_, config| Ok(self.name.put_into(config)?))?;
-        out.show(&ChangeReport::of_differences(&changes))
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_params::word;
 use dcqcn_plane::attach::{self, Broken, Info, Part, State, Survey};
@@ -11,7 +12,7 @@ use dcqcn_support::render::{self, Table};
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use super::output::Output;
+use dcqcn_cli::Output;
 
 /// Show what is attached, and whether the kernel has all of it.
 #[derive(Debug, Args)]
@@ -24,6 +25,7 @@ Examples:
   dcqcn status eth0 --json")]
 pub(super) struct StatusArgs {
     /// The interface; all if none is named.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: Option<String>,
 }
 

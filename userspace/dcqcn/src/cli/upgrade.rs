@@ -3,10 +3,11 @@
 use std::fmt;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use dcqcn_plane::attach;
 use serde::Serialize;
 
-use super::output::Output;
+use dcqcn_cli::Output;
 
 /// Replace the programs of what is attached by those of this dcqcn, without losing a packet or a rate.
 ///
@@ -21,6 +22,7 @@ Examples:
 #[group(required = true, multiple = false)]
 pub(super) struct UpgradeArgs {
     /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
     iface: Option<String>,
     /// Every interface of this network namespace.
     #[arg(long)]

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use dcqcn_control::audit;
+use dcqcn_audit as audit;
 use dcqcn_params::Assignment;
 use dcqcn_plane::attach::Refused;
 use dcqcn_support::interrupt::Interrupt;

@@ -120,7 +120,7 @@ impl State {
             if rates.len() == HISTORY {
                 rates.pop_front();
             }
-            rates.push_back(qp.row.rate_bps as f32);
+            rates.push_back(qp.row.rate.rate_bps as f32);
             history.insert(qp.id(), rates);
         }
         // Flows that are gone are left behind.

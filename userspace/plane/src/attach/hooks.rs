@@ -10,6 +10,7 @@ use aya::programs::{ProgramInfo, SchedClassifier, TcError, XdpMode};
 use dcqcn_netlink::tc::Handle;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
+use dcqcn_support::causes::one_line;
 
 use super::{Error, Info};
 use crate::dataplane::{PROGRAMS, classifier, xdp};
@@ -172,23 +173,10 @@ pub(super) fn attach_xdp(
             Ok(()) => Ok(("driver", None)),
             Err(refusal) => {
                 attach(XdpMode::Skb, "; is another XDP program attached (`ip link show`)?")?;
-                Ok(("skb", Some(format!("XDP on socket buffers: {}", chain(&refusal)))))
+                Ok(("skb", Some(format!("XDP on socket buffers: {}", one_line(&refusal)))))
             }
         },
     }
-}
-
-/// An error and its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    let mut text = String::new();
-    for cause in causes.map(ToString::to_string) {
-        if !text.contains(&cause) {
-            let separator = if text.is_empty() { "" } else { ": " };
-            text = format!("{text}{separator}{cause}");
-        }
-    }
-    text
 }
 
 fn already_there(error: &TcError) -> bool {

@@ -59,7 +59,7 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
             asked.into_iter().partition(|hook| attached.running.iter().any(|program| program.hook == **hook));
         for hook in &missing {
             let again = format!(
-                "`dcqcn detach {iface}`, then `dcqcn attach {iface}` with the same options (`dcqcn save {iface}` \
+                "`dcqcn detach {iface}`, then `dcqcn attach {iface}` with the same options (`dcqcn config show {iface}` \
                  prints them)"
             );
             findings.push(

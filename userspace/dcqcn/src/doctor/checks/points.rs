@@ -77,7 +77,7 @@ pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
         );
         let fix = format!(
             "nothing where the senders run this project; for hardware senders start `dcqcn run`, connect by rdma_cm, \
-             or `dcqcn pair add {} ADDRESS QPN PEER_QPN`",
+             or `dcqcn flows pair add {} ADDRESS QPN PEER_QPN`",
             known.iface
         );
         let what = "CNPs name the receiver's QP, as the sender's is not known: a hardware NIC ignores those";
@@ -103,7 +103,7 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
         );
         let what = "CNPs arrive, but whose rate they are to cut is not known";
         let fix = format!(
-            "have the QPs paired: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn pair add {} ADDRESS \
+            "have the QPs paired: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn flows pair add {} ADDRESS \
              QPN PEER_QPN`; the data must leave through {}, too",
             known.iface, known.iface
         );
@@ -121,7 +121,7 @@ pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
         let what = "CNPs with a wrong ICRC or with fields that no CNP has are not believed";
         let fix = format!(
             "something on the way rewrites them (NAT?) or somebody forges them: `tcpdump -i {} -w cnp.pcap udp port \
-             4791`, then `dcqcn replay cnp.pcap`",
+             4791`, then `dcqcn-lab replay cnp.pcap`",
             known.iface
         );
         (invalid != 0).then(|| Finding::warning("cnp-invalid", what, evidence).on(known.iface).fix(fix))

@@ -129,7 +129,7 @@ pub(super) fn adapter_reaction(snapshot: &Snapshot) -> Vec<Finding> {
             format!("rp_cnp_ignored +{ignored}, rp_cnp_handled +{handled} in {}", snapshot.window());
         let fix = format!(
             "`echo 1 > /sys/class/net/{iface}/ecn/roce_rp/enable/3` (3: RoCE's priority); CNPs that name QP 0 come from a \
-             notification point that does not know the QPN: pair it there (`dcqcn pair add`)"
+             notification point that does not know the QPN: pair it there (`dcqcn flows pair add`)"
         );
         (ignored > handled).then(|| Finding::error("adapter-rp-off", what, evidence).on(iface).fix(fix))
     };

@@ -10,6 +10,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use dcqcn_netlink::Netlink;
+use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::snapshot::{Snapshot, Unread, VERSION};
@@ -56,7 +57,7 @@ struct Notes(Vec<Unread>);
 
 impl Notes {
     fn push(&mut self, what: &str, why: &dyn Error, next: &str, essential: bool) {
-        let unread = Unread { what: what.into(), why: chain(why), next: next.into(), essential };
+        let unread = Unread { what: what.into(), why: one_line(why), next: next.into(), essential };
         if !self.0.contains(&unread) {
             self.0.push(unread);
         }
@@ -69,18 +70,4 @@ impl Notes {
     fn minor(&mut self, what: &str, why: &dyn Error, next: &str) {
         self.push(what, why, next, false);
     }
-}
-
-/// An error and its causes on one line, each told once.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let cause = error.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        next = error.source();
-    }
-    text
 }

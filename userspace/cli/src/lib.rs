@@ -1,0 +1,14 @@
+//! What the two commands share: output as text or JSON, exit codes, settings on the command line, manual pages and
+//! completions.
+
+mod complete;
+mod output;
+mod package;
+mod settings;
+mod start;
+
+pub use complete::{iface, iface_or_key, iface_or_key_value, key_value};
+pub use output::{Output, explain};
+pub use package::{GenerateCommand, Page};
+pub use settings::{SettingsArgs, read_file};
+pub use start::{FAILED, log_to_stderr, run};

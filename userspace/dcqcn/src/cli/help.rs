@@ -1,0 +1,62 @@
+//! The command line with its commands in groups: clap has headings for options only.
+
+use std::fmt::Write as _;
+
+use clap::{Command, CommandFactory as _};
+
+use super::Cli;
+
+/// What is told apart in the list of commands.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Attach and keep", &["attach", "detach", "status", "run", "upgrade"]),
+    ("See", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),
+    ("Tune", &["get", "set", "profile", "config"]),
+    ("Bring along from SONiC and NVIDIA", &["import", "export"]),
+];
+
+/// The whole command line.
+pub(super) fn command() -> Command {
+    let command = Cli::command();
+    let template = template(&command);
+    command.help_template(template)
+}
+
+/// Clap's own template, with [`GROUPS`] in the place of its list of commands.
+fn template(command: &Command) -> String {
+    let mut template = String::from("{before-help}{about-with-newline}\n{usage-heading} {usage}\n");
+    for (heading, names) in GROUPS {
+        // Writing into a `String` cannot fail.
+        let _ = writeln!(template, "\n{heading}:");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(template, "  {name:<9} {about}");
+        }
+    }
+    template + "\nOptions:\n{options}{after-help}"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_and_there_are_twenty_at_most() {
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let command = Cli::command();
+        let mut shown: Vec<&str> =
+            command.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name).collect();
+        grouped.sort_unstable();
+        shown.sort_unstable();
+        assert_eq!(grouped, shown);
+        assert!(shown.len() <= 20, "{shown:?}");
+    }
+
+    #[test]
+    fn the_help_lists_the_groups_in_their_order() {
+        let help = command().render_long_help().to_string();
+        let at = |what: &str| help.find(what).unwrap_or_else(|| panic!("no {what} in {help}"));
+        assert!(at("Attach and keep:\n  attach") < at("See:\n  flows") && at("See:") < at("Tune:\n  get"));
+        assert!(at("  export") < at("Options:") && at("Options:") < at("Exit codes:"));
+    }
+}

@@ -1,0 +1,38 @@
+//! An error and what caused it, as text.
+
+use std::error::Error;
+
+/// An error and its causes, outermost first; a cause that is told already is left out.
+#[must_use]
+pub fn told(error: &dyn Error) -> Vec<String> {
+    let mut told = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !told.iter().any(|before| before.contains(&text)) {
+            told.push(text);
+        }
+        cause = error.source();
+    }
+    told
+}
+
+/// The same on one line.
+#[must_use]
+pub fn one_line(error: &dyn Error) -> String {
+    told(error).join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_that_was_told_is_not_told_again() {
+        let error = anyhow!("no such file").context("cannot read x: no such file").context("cannot attach");
+        assert_eq!(told(error.as_ref()), ["cannot attach", "cannot read x: no such file"]);
+        assert_eq!(one_line(error.as_ref()), "cannot attach: cannot read x: no such file");
+    }
+}

@@ -1,0 +1,103 @@
+//! Files that take the place of others at once.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+/// A file that is written beside another and takes its place once it is complete, so that a reader sees the old one or the
+/// new one, whole, and a failure leaves the old one. What is no plain file (a pipe, a terminal) cannot be replaced and is written
+/// as it is.
+#[derive(Debug)]
+pub struct Replacement {
+    writer: BufWriter<File>,
+    pending: Option<(NamedTempFile, PathBuf)>,
+}
+
+impl Replacement {
+    /// Begins to replace `path`; a link stays one, and what it leads to is replaced. A file that was not there can be read
+    /// by whom the umask lets.
+    ///
+    /// # Errors
+    /// There can be no file beside it.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            let file = File::options().write(true).open(path)?;
+            return Ok(Self { writer: BufWriter::new(file), pending: None });
+        }
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let temporary = tempfile::Builder::new()
+            .prefix(".dcqcn-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+        let writer = BufWriter::new(temporary.as_file().try_clone()?);
+        Ok(Self { writer, pending: Some((temporary, path)) })
+    }
+
+    /// Puts it in the place of the old one, whose permissions it takes.
+    ///
+    /// # Errors
+    /// Not all could be written; the old one is still there.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.writer.flush()?;
+        if let Some((temporary, path)) = self.pending {
+            if let Ok(found) = fs::metadata(&path) {
+                temporary.as_file().set_permissions(found.permissions())?;
+            }
+            temporary.as_file().sync_all()?;
+            temporary.persist(path)?;
+        }
+        Ok(())
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+impl Seek for Replacement {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.writer.seek(to)
+    }
+}
+
+/// Puts a file with this content in the place of `path`.
+///
+/// # Errors
+/// As [`Replacement`].
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = Replacement::create(path)?;
+    file.write_all(content)?;
+    file.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_or_left() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("x.toml");
+        replace(&path, b"one").expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("permissions");
+        let mut unfinished = Replacement::create(&path).expect("begun");
+        unfinished.write_all(b"half").expect("written");
+        drop(unfinished);
+        assert_eq!(fs::read(&path).expect("there"), b"one");
+        replace(&path, b"two").expect("written");
+        assert_eq!(fs::read(&path).expect("there"), b"two");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o640);
+        assert!(replace(Path::new("/nonexistent/x.toml"), b"").is_err());
+        assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 1);
+    }
+}

@@ -1,0 +1,119 @@
+//! The receiving host: answers what arrives and keeps the books of it.
+
+use std::net::UdpSocket;
+
+use anyhow::Result;
+use bytes::BytesMut;
+use dcqcn_support::clock::monotonic_ns;
+use nix::poll::PollFlags;
+
+use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
+use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
+use crate::rc::Responder;
+use crate::record::ReceivedRecord;
+use crate::socket::{RawSocket, Receive};
+use crate::topology::Host;
+
+/// Room for what arrives while the endpoint is not on a CPU: a quarter of a second at 200 Mb/s. What is lost here would be
+/// charged to the network.
+const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
+/// Room for answers. They are short and leave at once.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
+/// Frames taken in before the endpoint looks at the clock again.
+const BATCH: usize = 64;
+
+/// A queue pair of the receiving host.
+struct PassiveQp {
+    qpn: u32,
+    path: Path,
+    responder: Responder,
+    record: ReceivedRecord,
+}
+
+/// The endpoint of the receiving host. Made and run by one thread, inside the host's namespace.
+pub(crate) struct Receiver<'a> {
+    host: &'a Host,
+    socket: RawSocket,
+    _roce_port: UdpSocket,
+    qps: Vec<PassiveQp>,
+    frame: BytesMut,
+}
+
+impl<'a> Receiver<'a> {
+    /// Opens the socket.
+    pub(crate) fn open(host: &'a Host, qps: &[QueuePair], mtu_bytes: u32, duration_ns: u64) -> Result<Self> {
+        let frame_bytes = mtu_bytes as usize + MAX_OVERHEAD_BYTES;
+        let receive = Receive::Type { ethertype: ethertype(host), buffer_bytes: RECEIVE_BUFFER_BYTES };
+        let qps = qps.iter().map(|qp| PassiveQp {
+            qpn: qp.receiver_qpn,
+            path: qp.back(host),
+            responder: Responder::new(qp.first_psn, mtu_bytes),
+            record: ReceivedRecord::new(duration_ns),
+        });
+        Ok(Self {
+            host,
+            socket: RawSocket::open(host, receive, SEND_BUFFER_BYTES, frame_bytes)?,
+            _roce_port: occupy_roce_port(host)?,
+            qps: qps.collect(),
+            frame: BytesMut::with_capacity(frame_bytes),
+        })
+    }
+
+    /// Answers until the schedule ends. Returns what each queue pair saw, in their order.
+    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Vec<ReceivedRecord>> {
+        while !schedule.is_over() {
+            if !self.take_in(schedule)? {
+                sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLIN)], u64::MAX)?;
+            }
+        }
+        Ok(self.qps.into_iter().map(|qp| qp.record).collect())
+    }
+
+    /// Handles a batch of frames. Returns whether there may be more.
+    fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<bool> {
+        for _ in 0..BATCH {
+            let Some(frame) = self.socket.receive()? else { return Ok(false) };
+            let Ok(received) = Received::parse(frame) else { continue };
+            if received.dst_mac != self.host.mac {
+                continue;
+            }
+            let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn == received.dest_qpn) else { continue };
+            if qp.take(&received, schedule, &mut self.frame) {
+                // A lost answer is the requester's to repair, like one lost on the way.
+                self.socket.send(&self.frame)?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl PassiveQp {
+    /// Handles one packet. Returns whether `answer` holds a frame to send.
+    fn take(&mut self, received: &Received, schedule: &Schedule<'_>, answer: &mut BytesMut) -> bool {
+        let Body::Write { segment, ack_request, region, payload_bytes, sent_at_ns } = received.body else {
+            return false;
+        };
+        let now_ns = monotonic_ns();
+        let at_ns = now_ns.saturating_sub(schedule.start_ns);
+        if let Some(sent_at_ns) = sent_at_ns {
+            let delay_ns = now_ns.saturating_sub(sent_at_ns);
+            let warming_up = at_ns < schedule.warm_up_ns;
+            let record = &mut self.record;
+            let histogram =
+                if warming_up { &mut record.delay_warm_up_ns } else { &mut record.delay_after_ns };
+            histogram.record(delay_ns);
+        }
+        let before = self.responder.stats();
+        let (_, reply) = self.responder.on_packet(segment, received.psn, ack_request, region, payload_bytes);
+        let after = self.responder.stats();
+        let record = &mut self.record;
+        record.ce_packets.add(at_ns, u64::from(received.ce));
+        record.goodput_bytes.add(at_ns, after.bytes_delivered - before.bytes_delivered);
+        record.out_of_sequence.add(at_ns, after.out_of_sequence - before.out_of_sequence);
+        match reply {
+            Some(reply) => self.path.write_reply(answer, &reply),
+            None => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,173 @@
+//! The sending host: its queue pairs write without end.
+
+use std::net::UdpSocket;
+
+use anyhow::{Context, Result};
+use bytes::{Bytes, BytesMut};
+use dcqcn_support::clock::monotonic_ns;
+use nix::poll::PollFlags;
+
+use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
+use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
+use crate::rc::{Requester, RequesterConfig, RequesterStats};
+use crate::record::SentRecord;
+use crate::socket::{RawSocket, Receive, Sent};
+use crate::topology::Host;
+
+/// What waits of a queue pair in its own host: enough to keep the NIC busy, little enough that the rest waits in the
+/// sender's memory, as it would before a hardware NIC. Bytes, and packets if those are more.
+const LOCAL_QUEUE_BYTES: usize = 16 << 10;
+const LOCAL_QUEUE_PACKETS: usize = 4;
+/// What the kernel charges a socket for a packet beyond its bytes: `struct sk_buff` and rounding up.
+const SKB_OVERHEAD_BYTES: usize = 1280;
+/// Room for acknowledgements, CNPs and whatever else arrives.
+const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
+/// Pause after the queueing discipline refused a packet, ns.
+const REFUSED_PAUSE_NS: u64 = 1_000_000;
+/// Packets one queue pair sends before the next has its turn.
+const BURST: usize = 8;
+
+/// A queue pair of a sending host.
+struct ActiveQp {
+    qpn: u32,
+    path: Path,
+    requester: Requester,
+    /// One socket per queue pair: its buffer is what pushes back on this one alone.
+    socket: RawSocket,
+    /// The counters already in `record`.
+    recorded: RequesterStats,
+    record: SentRecord,
+    paused_until_ns: u64,
+}
+
+/// The endpoint of a sending host. Made and run by one thread, inside the host's namespace.
+pub(crate) struct Sender<'a> {
+    host: &'a Host,
+    receive: RawSocket,
+    _roce_port: UdpSocket,
+    qps: Vec<ActiveQp>,
+    frame: BytesMut,
+}
+
+impl<'a> Sender<'a> {
+    /// Opens the sockets. `template` is what all queue pairs have in common.
+    pub(crate) fn open(
+        host: &'a Host,
+        qps: &[QueuePair],
+        template: &RequesterConfig,
+        message: &Bytes,
+        duration_ns: u64,
+    ) -> Result<Self> {
+        let frame_bytes = template.mtu_bytes as usize + MAX_OVERHEAD_BYTES;
+        let local_packets = (LOCAL_QUEUE_BYTES / frame_bytes).max(LOCAL_QUEUE_PACKETS);
+        let send_buffer_bytes = local_packets * (frame_bytes + SKB_OVERHEAD_BYTES);
+        let receive = Receive::Type { ethertype: ethertype(host), buffer_bytes: RECEIVE_BUFFER_BYTES };
+        let qps = qps
+            .iter()
+            .map(|qp| {
+                let config = RequesterConfig { first_psn: qp.first_psn, ..template.clone() };
+                Ok(ActiveQp {
+                    qpn: qp.sender_qpn,
+                    path: qp.forward(host),
+                    requester: Requester::new(config, message.clone()),
+                    socket: RawSocket::open(host, Receive::Nothing, send_buffer_bytes, frame_bytes)?,
+                    recorded: RequesterStats::default(),
+                    record: SentRecord::new(duration_ns),
+                    paused_until_ns: 0,
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            host,
+            receive: RawSocket::open(host, receive, 0, frame_bytes)?,
+            _roce_port: occupy_roce_port(host)?,
+            qps,
+            frame: BytesMut::with_capacity(frame_bytes),
+        })
+    }
+
+    /// Sends until the schedule ends. Returns what each queue pair counted, in their order.
+    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Vec<SentRecord>> {
+        schedule.wait_for_start();
+        while !schedule.is_over() {
+            self.take_in(schedule)?;
+            for qp in &mut self.qps {
+                qp.requester.on_timer(monotonic_ns());
+                qp.send(&mut self.frame, schedule).with_context(|| {
+                    format!("cannot send at {} of {}", self.host.ifname, self.host.netns.name())
+                })?;
+                qp.note(schedule.elapsed_ns());
+            }
+            self.sleep()?;
+        }
+        Ok(self.qps.into_iter().map(|qp| qp.record).collect())
+    }
+
+    /// Hands everything that arrived to its queue pair.
+    fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<()> {
+        while let Some(frame) = self.receive.receive()? {
+            let Ok(received) = Received::parse(frame) else { continue };
+            if received.dst_mac != self.host.mac {
+                continue;
+            }
+            let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn == received.dest_qpn) else { continue };
+            match received.body {
+                Body::Ack => qp.requester.on_ack(received.psn, monotonic_ns()),
+                Body::NakSequence => qp.requester.on_nak_sequence(received.psn, monotonic_ns()),
+                Body::Cnp => qp.record.cnps.add(schedule.elapsed_ns(), 1),
+                Body::Write { .. } | Body::Other => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something arrives, a socket with something to send has room, or a timer expires.
+    fn sleep(&self) -> Result<()> {
+        let now_ns = monotonic_ns();
+        let mut wake_ns = u64::MAX;
+        let mut fds = vec![poll_fd(&self.receive, PollFlags::POLLIN)];
+        for qp in &self.qps {
+            wake_ns = wake_ns.min(qp.requester.deadline_ns().unwrap_or(u64::MAX));
+            if qp.paused_until_ns > now_ns {
+                wake_ns = wake_ns.min(qp.paused_until_ns);
+            } else if qp.requester.next_packet().is_some() {
+                fds.push(poll_fd(&qp.socket, PollFlags::POLLOUT));
+            }
+        }
+        sleep_until(&mut fds, wake_ns)
+    }
+}
+
+impl ActiveQp {
+    /// Sends what window and socket allow, a burst at most.
+    fn send(&mut self, frame: &mut BytesMut, schedule: &Schedule<'_>) -> Result<()> {
+        for _ in 0..BURST {
+            let sent_at_ns = monotonic_ns();
+            if self.paused_until_ns > sent_at_ns || !self.socket.is_writable() {
+                break;
+            }
+            let Some(packet) = self.requester.next_packet() else { break };
+            self.path.write_request(frame, &packet, sent_at_ns);
+            match self.socket.send(frame)? {
+                Sent::Yes => self.requester.on_sent(&packet, sent_at_ns),
+                Sent::Full => break,
+                Sent::Refused => {
+                    self.record.refused.add(schedule.elapsed_ns(), 1);
+                    self.paused_until_ns = sent_at_ns + REFUSED_PAUSE_NS;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records what the requester counted since the last time, as of `at_ns` after the start.
+    fn note(&mut self, at_ns: u64) {
+        let stats = self.requester.stats();
+        let before = std::mem::replace(&mut self.recorded, stats);
+        let record = &mut self.record;
+        record.packets.add(at_ns, stats.packets_sent - before.packets_sent);
+        record.retransmissions.add(at_ns, stats.packets_retransmitted - before.packets_retransmitted);
+        record.timeouts.add(at_ns, stats.timeouts - before.timeouts);
+        record.naks.add(at_ns, stats.naks - before.naks);
+    }
+}

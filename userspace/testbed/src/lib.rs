@@ -1,0 +1,58 @@
+//! `dcqcn-lab`: the closed loop in network namespaces of its own.
+//!
+//! A lab is a [`Topology`] (hosts around a switch with a shaped port), endpoints that drive RoCEv2 traffic through it,
+//! a thread that watches the bottleneck, and, if asked for, the data plane attached as on any host ([`Control`]).
+//! What happened is a [`RunRecord`]; figures, tables and plots are made from that.
+
+mod bmv2;
+mod classify;
+mod config;
+mod control;
+mod cpu;
+mod endpoint;
+pub mod frame;
+mod incast;
+mod measure;
+pub mod plot;
+pub mod rc;
+pub mod record;
+pub mod report;
+mod socket;
+mod tcp;
+pub mod topology;
+
+pub use config::IncastConfig;
+pub use control::{DataPlane, RpPlace};
+pub use endpoint::QueuePair;
+pub use incast::{incast, run_incast};
+pub use record::{ControlSample, RunRecord, Thresholds};
+pub use report::{IncastReport, RunReport};
+pub use topology::{SwitchKind, Topology};
+
+/// The data plane, as the lab sees it: something to attach to the network.
+pub trait Control {
+    /// Attaches to the switch's egress port (CP), the senders' interfaces (RP) and the receiver's (NP). Traffic starts
+    /// when this returns.
+    ///
+    /// # Errors
+    /// The kernel refuses a step. What was attached before it is detached again.
+    fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> anyhow::Result<Box<dyn Attached>>;
+}
+
+/// An attached data plane.
+pub trait Attached: Send {
+    /// The marking thresholds in force.
+    fn thresholds(&self) -> Thresholds;
+
+    /// Reads the state of the moment from the maps. Called about every millisecond while traffic runs.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    fn sample(&mut self) -> anyhow::Result<ControlSample>;
+
+    /// Detaches from everything. Called once traffic has ended and before the network is removed.
+    ///
+    /// # Errors
+    /// The kernel refuses a step.
+    fn detach(self: Box<Self>) -> anyhow::Result<()>;
+}

@@ -1,0 +1,406 @@
+//! Figures of a run, and the table that sets runs side by side.
+
+use std::fmt;
+
+use dcqcn_model::histogram::{Histogram, rank};
+use dcqcn_model::jain_index;
+use dcqcn_support::render;
+use serde::Serialize;
+
+use super::config::IncastConfig;
+use super::record::{ControlSample, RunRecord, Sample, Window};
+
+/// More flows than this are summed up in the table by the slowest and the fastest.
+const MAX_FLOW_ROWS: usize = 16;
+
+/// An incast, run in one or several ways.
+#[derive(Clone, Debug, Serialize)]
+pub struct IncastReport {
+    /// What was run.
+    pub config: IncastConfig,
+    /// The runs, in order.
+    pub runs: Vec<RunReport>,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunReport {
+    /// Whether the data plane was attached.
+    pub control: bool,
+    /// Figures without the warm-up.
+    pub steady: Figures,
+    /// Figures from start to end.
+    pub whole: Figures,
+    /// Share of the machine's CPU time that was busy, 0 to 1. Near 1 the figures say more about the machine than
+    /// about the network.
+    pub cpu_share: f64,
+}
+
+/// The figures of a stretch of time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Its length, s.
+    pub seconds: f64,
+    /// Each RoCE flow.
+    pub flows: Vec<FlowFigures>,
+    /// Payload delivered by all RoCE flows, bit/s.
+    pub goodput_bps: f64,
+    /// That goodput as a share of the bottleneck's rate, 0 to 1. Headers take 1 to 2 % at an MTU of 4096.
+    pub link_share: f64,
+    /// Jain's fairness index of the flows' goodput: 1 if all are equal, 1/n if one has everything.
+    pub jain_index: f64,
+    /// Packets the bottleneck's RoCE queue dropped.
+    pub drops: u64,
+    /// Data packets sent, retransmissions included.
+    pub packets_sent: u64,
+    /// Data packets sent again.
+    pub retransmissions: u64,
+    /// Retransmit timer expiries.
+    pub timeouts: u64,
+    /// NAKs (PSN sequence error).
+    pub naks: u64,
+    /// Data packets that reached the receiver with a CE mark.
+    pub ce_received: u64,
+    /// What the data plane counted; `None` without it.
+    pub control: Option<ControlFigures>,
+    /// Depth of the bottleneck's RoCE queue, bytes.
+    pub queue_bytes: Quantiles,
+    /// One-way delay of RoCE data packets, ns.
+    pub delay_ns: Quantiles,
+    /// Goodput of each TCP flow, bit/s.
+    pub tcp_goodput_bps: Vec<f64>,
+}
+
+/// Figures of one RoCE flow.
+#[derive(Clone, Debug, Serialize)]
+pub struct FlowFigures {
+    /// Its name.
+    pub name: String,
+    /// Payload delivered, bit/s.
+    pub goodput_bps: f64,
+    /// Data packets sent again.
+    pub retransmissions: u64,
+    /// Retransmit timer expiries.
+    pub timeouts: u64,
+}
+
+/// What the data plane counted.
+#[derive(Clone, Debug, Serialize)]
+pub struct ControlFigures {
+    /// Packets the switch marked CE.
+    pub ce_marks: u64,
+    /// CNPs the receiver sent.
+    pub cnps_sent: u64,
+    /// CNPs the senders acted upon.
+    pub cnps_handled: u64,
+    /// CNPs the senders ignored.
+    pub cnps_ignored: u64,
+    /// Depth of the switch's virtual queue for RoCE, bytes; `None` where it marks by the real one.
+    pub virtual_queue_bytes: Option<Quantiles>,
+}
+
+/// How a quantity was distributed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Quantiles {
+    /// Half of the values are not above this.
+    pub p50: u64,
+    /// 99 % of the values are not above this.
+    pub p99: u64,
+    /// The largest value.
+    pub max: u64,
+}
+
+impl Quantiles {
+    /// Of a list of values; zeros if it is empty.
+    #[must_use]
+    pub fn of(mut values: Vec<u64>) -> Self {
+        values.sort_unstable();
+        let at = |percent| {
+            let rank = rank(values.len() as u64, percent);
+            usize::try_from(rank - 1).ok().and_then(|index| values.get(index)).copied().unwrap_or(0)
+        };
+        Self { p50: at(50.0), p99: at(99.0), max: at(100.0) }
+    }
+}
+
+impl From<&Histogram> for Quantiles {
+    fn from(histogram: &Histogram) -> Self {
+        Self { p50: histogram.percentile(50.0), p99: histogram.percentile(99.0), max: histogram.max() }
+    }
+}
+
+impl From<&RunRecord> for RunReport {
+    fn from(record: &RunRecord) -> Self {
+        Self {
+            control: record.control.is_some(),
+            steady: Figures::of(record, record.steady()),
+            whole: Figures::of(record, record.whole()),
+            cpu_share: record.cpu_share,
+        }
+    }
+}
+
+impl Figures {
+    /// Figures of the part of a run inside `window`, which is all of it or all after the warm-up.
+    fn of(record: &RunRecord, window: Window) -> Self {
+        let per_second = |bytes: u64| bytes as f64 * 8.0 / window.seconds();
+        let flows: Vec<_> = record
+            .flows
+            .iter()
+            .map(|flow| FlowFigures {
+                name: flow.name.clone(),
+                goodput_bps: per_second(flow.received.goodput_bytes.sum(window)),
+                retransmissions: flow.sent.retransmissions.sum(window),
+                timeouts: flow.sent.timeouts.sum(window),
+            })
+            .collect();
+        let mut delays = Histogram::default();
+        for flow in &record.flows {
+            delays.merge(&flow.received.delay_after_ns);
+            if window.contains(0) {
+                delays.merge(&flow.received.delay_warm_up_ns);
+            }
+        }
+        let goodputs: Vec<_> = flows.iter().map(|flow| flow.goodput_bps).collect();
+        let goodput_bps = goodputs.iter().sum();
+        let samples: Vec<_> = record.samples.iter().filter(|sample| window.contains(sample.at_ns)).collect();
+        let sent = |count: fn(&super::record::SentRecord) -> &super::record::Binned| {
+            record.flows.iter().map(|flow| count(&flow.sent).sum(window)).sum()
+        };
+        Self {
+            seconds: window.seconds(),
+            goodput_bps,
+            link_share: goodput_bps / record.link_bps as f64,
+            jain_index: jain_index(&goodputs),
+            drops: increase(record, &samples, |sample| sample.drops),
+            packets_sent: sent(|sent| &sent.packets),
+            retransmissions: sent(|sent| &sent.retransmissions),
+            timeouts: sent(|sent| &sent.timeouts),
+            naks: sent(|sent| &sent.naks),
+            ce_received: record.flows.iter().map(|flow| flow.received.ce_packets.sum(window)).sum(),
+            control: ControlFigures::of(record, &samples),
+            queue_bytes: Quantiles::of(samples.iter().map(|sample| sample.backlog_bytes).collect()),
+            delay_ns: Quantiles::from(&delays),
+            tcp_goodput_bps: record.tcp_bytes.iter().map(|bytes| per_second(bytes.sum(window))).collect(),
+            flows,
+        }
+    }
+}
+
+impl ControlFigures {
+    fn of(record: &RunRecord, samples: &[&Sample]) -> Option<Self> {
+        record.control?;
+        let increase = |count: fn(&ControlSample) -> u64| {
+            increase(record, samples, |sample| sample.control.as_ref().map_or(0, count))
+        };
+        let depths = samples.iter().filter_map(|sample| sample.control.as_ref()?.virtual_queue_bytes);
+        let depths: Vec<u64> = depths.collect();
+        Some(Self {
+            ce_marks: increase(|control| control.ce_marks),
+            cnps_sent: increase(|control| control.cnps_sent),
+            cnps_handled: increase(|control| control.cnps_handled),
+            cnps_ignored: increase(|control| control.cnps_ignored),
+            virtual_queue_bytes: (!depths.is_empty()).then(|| Quantiles::of(depths)),
+        })
+    }
+}
+
+/// By how much a counter rose over `samples`, which end with the last of the run. It counts from the last sample before
+/// them, or from zero if they start with the run.
+fn increase(record: &RunRecord, samples: &[&Sample], count: impl Fn(&Sample) -> u64) -> u64 {
+    let Some((first, last)) = samples.first().zip(samples.last()) else { return 0 };
+    let before = record.samples.iter().take_while(|sample| sample.at_ns < first.at_ns).last();
+    count(last).saturating_sub(before.map_or(0, count))
+}
+
+impl fmt::Display for IncastReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { config, runs } = self;
+        writeln!(f, "{config}\n")?;
+        let steady = format!("after the first {}", render::seconds(config.warm_up_ns));
+        let steady_columns = runs.iter().map(|run| &run.steady);
+        let columns: Vec<_> = steady_columns.chain(runs.iter().map(|run| &run.whole)).collect();
+        let rows = rows(&columns);
+
+        let label_width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0);
+        // Wide enough for any figure, and for the headings over all runs together.
+        let width = 11.max(steady.len().div_ceil(runs.len().max(1)));
+        write!(f, "{:label_width$}", "")?;
+        let part_width = ((width + 2) * runs.len()).saturating_sub(2);
+        for title in [&steady, "whole run"] {
+            write!(f, "  {title:>part_width$}")?;
+        }
+        write!(f, "\n{:label_width$}", "")?;
+        for run in runs.iter().chain(runs) {
+            write!(f, "  {:>width$}", if run.control { "DCQCN" } else { "off" })?;
+        }
+        writeln!(f)?;
+        for Row { label, cells } in rows {
+            write!(f, "{label:label_width$}")?;
+            for cell in cells {
+                write!(f, "  {cell:>width$}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// A line of the table.
+struct Row {
+    label: String,
+    cells: Vec<String>,
+}
+
+/// The table, a cell per column.
+fn rows(columns: &[&Figures]) -> Vec<Row> {
+    let row = |label: &str, cell: &dyn Fn(&Figures) -> String| Row {
+        label: label.to_owned(),
+        cells: columns.iter().map(|figures| cell(figures)).collect(),
+    };
+    let controlled = |label: &str, cell: fn(&ControlFigures) -> String| {
+        row(label, &|figures| figures.control.as_ref().map_or_else(|| "-".to_owned(), cell))
+    };
+    let virtual_queue = |label: &str, of: fn(&Quantiles) -> u64| {
+        row(label, &|figures| {
+            let quantiles = figures.control.as_ref().and_then(|control| control.virtual_queue_bytes.as_ref());
+            quantiles.map_or_else(|| "-".to_owned(), |quantiles| render::bytes(of(quantiles)))
+        })
+    };
+    let mut rows = flow_rows(columns);
+    rows.extend([
+        row("RoCE goodput, total", &|figures| render::bps(figures.goodput_bps)),
+        row("  share of the link", &|figures| format!("{:.1} %", figures.link_share * 100.0)),
+        row("Jain's fairness index", &|figures| format!("{:.3}", figures.jain_index)),
+    ]);
+    let tcp_flows = columns.iter().map(|figures| figures.tcp_goodput_bps.len()).max().unwrap_or(0);
+    for flow in 0..tcp_flows {
+        rows.push(row(&format!("TCP goodput, flow {flow}"), &|figures| {
+            render::bps(figures.tcp_goodput_bps.get(flow).copied().unwrap_or(0.0))
+        }));
+    }
+    rows.extend([
+        row("bottleneck drops, packets", &|figures| figures.drops.to_string()),
+        row("retransmissions, packets", &|figures| figures.retransmissions.to_string()),
+        row("  by timeout, times", &|figures| figures.timeouts.to_string()),
+        row("  by NAK, times", &|figures| figures.naks.to_string()),
+        controlled("CE marks", |control| control.ce_marks.to_string()),
+        controlled("CNPs sent", |control| control.cnps_sent.to_string()),
+        controlled("CNPs handled", |control| control.cnps_handled.to_string()),
+        row("queue, p50", &|figures| render::bytes(figures.queue_bytes.p50)),
+        row("queue, p99", &|figures| render::bytes(figures.queue_bytes.p99)),
+        row("queue, max", &|figures| render::bytes(figures.queue_bytes.max)),
+        virtual_queue("virtual queue, p50", |quantiles| quantiles.p50),
+        virtual_queue("virtual queue, p99", |quantiles| quantiles.p99),
+        virtual_queue("virtual queue, max", |quantiles| quantiles.max),
+        row("one-way delay, p50", &|figures| render::ns(figures.delay_ns.p50)),
+        row("one-way delay, p99", &|figures| render::ns(figures.delay_ns.p99)),
+    ]);
+    rows
+}
+
+/// The goodput of each flow, or of the slowest and the fastest of many.
+fn flow_rows(columns: &[&Figures]) -> Vec<Row> {
+    let goodputs = |figures: &Figures| figures.flows.iter().map(|flow| flow.goodput_bps).collect::<Vec<_>>();
+    let row = |label: String, cell: &dyn Fn(&[f64]) -> f64| Row {
+        label,
+        cells: columns.iter().map(|figures| render::bps(cell(&goodputs(figures)))).collect(),
+    };
+    let flows = columns.first().map_or(&[][..], |figures| &figures.flows);
+    if flows.len() > MAX_FLOW_ROWS {
+        return vec![
+            row("RoCE goodput, slowest flow".to_owned(), &|all| all.iter().copied().fold(f64::MAX, f64::min)),
+            row("RoCE goodput, fastest flow".to_owned(), &|all| all.iter().copied().fold(0.0, f64::max)),
+        ];
+    }
+    let one = |(index, flow): (usize, &FlowFigures)| {
+        row(format!("RoCE goodput, {}", flow.name), &|all| all.get(index).copied().unwrap_or(0.0))
+    };
+    flows.iter().enumerate().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{FlowRecord, ReceivedRecord, SentRecord, Thresholds};
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// Two flows of 1 and 3 Mb/s over 4 s, the first of which is warm-up; every counter rises by one per ms.
+    fn record(control: bool) -> RunRecord {
+        let duration_ns = 4 * SECOND_NS;
+        let flow = |name: &str, bytes_per_ms: u64| {
+            let mut received = ReceivedRecord::new(duration_ns);
+            let mut sent = SentRecord::new(duration_ns);
+            for ms in 0..4000 {
+                received.goodput_bytes.add(ms * 1_000_000, bytes_per_ms);
+                sent.retransmissions.add(ms * 1_000_000, 1);
+                let delays =
+                    if ms < 1000 { &mut received.delay_warm_up_ns } else { &mut received.delay_after_ns };
+                delays.record(ms);
+            }
+            FlowRecord { name: name.to_owned(), received, sent }
+        };
+        let sample = |ms: u64| Sample {
+            at_ns: ms * 1_000_000,
+            backlog_bytes: ms,
+            drops: ms,
+            control: control.then(|| ControlSample { ce_marks: 2 * ms, ..ControlSample::default() }),
+        };
+        RunRecord {
+            control: control.then_some(Thresholds { kmin_bytes: 1, kmax_bytes: 2 }),
+            link_bps: 8_000_000,
+            roce_bps: 8_000_000,
+            buffer_bytes: 4000,
+            duration_ns,
+            warm_up_ns: SECOND_NS,
+            flows: vec![flow("s0", 125), flow("s1", 375)],
+            tcp_bytes: Vec::new(),
+            samples: (0..4000).map(sample).collect(),
+            cpu_share: 0.5,
+        }
+    }
+
+    #[test]
+    fn figures_of_a_known_run() {
+        let report = RunReport::from(&record(true));
+        let steady = &report.steady;
+        assert_eq!(steady.seconds, 3.0);
+        assert_eq!(steady.flows.iter().map(|flow| flow.goodput_bps).collect::<Vec<_>>(), [1e6, 3e6]);
+        assert_eq!((steady.goodput_bps, steady.link_share), (4e6, 0.5));
+        assert_eq!(steady.jain_index, 0.8);
+        assert_eq!((steady.drops, steady.retransmissions), (3000, 6000));
+        assert_eq!(steady.control.as_ref().unwrap().ce_marks, 6000);
+        assert_eq!(steady.queue_bytes, Quantiles { p50: 2499, p99: 3969, max: 3999 });
+        let whole = &report.whole;
+        assert_eq!((whole.drops, whole.retransmissions, whole.delay_ns.max), (3999, 8000, 3999));
+        assert!(whole.delay_ns.p50 < steady.delay_ns.p50);
+    }
+
+    #[test]
+    fn jain_index_has_its_known_values() {
+        assert_eq!(jain_index(&[5.0, 5.0, 5.0]), 1.0);
+        assert_eq!(jain_index(&[1.0, 0.0, 0.0, 0.0]), 0.25);
+        assert_eq!((jain_index(&[]), jain_index(&[0.0, 0.0])), (1.0, 1.0));
+    }
+
+    #[test]
+    fn the_table_sets_runs_side_by_side() {
+        let runs = vec![RunReport::from(&record(false)), RunReport::from(&record(true))];
+        let table = IncastReport { config: IncastConfig::default(), runs }.to_string();
+        let line = |label: &str| {
+            let line =
+                table.lines().find(|line| line.starts_with(label)).unwrap_or_else(|| panic!("{table}"));
+            line[label.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("RoCE goodput, s1"), "3.00 Mb/s 3.00 Mb/s 3.00 Mb/s 3.00 Mb/s");
+        assert_eq!(line("CE marks"), "- 6000 - 7998");
+        assert_eq!(line("bottleneck drops, packets"), "3000 3000 3999 3999");
+        assert!(table.lines().all(|line| line.len() <= 100), "{table}");
+    }
+
+    #[test]
+    fn quantiles_of_nothing_are_zero() {
+        assert_eq!(Quantiles::of(Vec::new()), Quantiles::default());
+    }
+}
