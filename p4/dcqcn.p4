@@ -23,7 +23,7 @@ control NoVerification(inout headers_t hdr, inout metadata_t meta) {
     apply {}
 }
 
-// Checksums are mended where something changes: what came in wrong goes out wrong.
+// Checksums are updated where something changes: what came in wrong goes out wrong.
 control NoUpdate(inout headers_t hdr, inout metadata_t meta) {
     apply {}
 }

@@ -1,5 +1,5 @@
 // The flow tables of NP and RP: 1024 sets of two places. A flow is called by the QP that receives its data
-// (docs/architecture.md).
+// (docs/explanation/architecture.md).
 //
 // The key is stored and compared, so two flows are never mistaken for one; of three that share a set the one used longest ago
 // goes.

@@ -11,7 +11,7 @@
 use crate::layout::{CmFlow, NpFlow, RpFlow, Set, WAYS};
 use crate::pacing::{Departure, Pacer};
 use crate::params::{PACER_FQ, Params};
-use crate::rate::{RateMachine, RpParams};
+use crate::rate::{Debt, RateMachine, RpParams, forget};
 use crate::wire::bth::Stream;
 
 /// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number.
@@ -385,20 +385,21 @@ impl RpFlow {
         }
     }
 
-    /// A CNP for this flow at `now_ns`; false = it came too soon after the last and changes nothing.
+    /// A CNP for this flow at `now_ns`; `debt` is a place to reckon in, as in [`RpFlow::advance`]; false = it came too soon after the last and changes nothing.
     #[inline(always)]
-    pub fn on_cnp(&mut self, rp: &RpParams, now_ns: u64) -> bool {
+    pub fn on_cnp(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
         if self.last_cnp_ns != 0 && now_ns.saturating_sub(self.last_cnp_ns) < rp.guard_ns {
             self.cnp_ignored = self.cnp_ignored.wrapping_add(1);
             return false;
         }
         self.last_cnp_ns = now_ns;
         self.cnp_handled = self.cnp_handled.wrapping_add(1);
-        let mut debt = self.pacer.debt();
-        self.machine.advance_paying(rp, now_ns, &mut debt);
+        *debt = self.pacer.debt();
+        self.machine.advance_paying(rp, now_ns, debt);
         debt.pay(self.machine.rate_bps, now_ns);
+        forget(debt);
         self.machine.on_cnp(rp, now_ns);
-        self.pacer.follow(self.machine.rate_bps, &debt);
+        self.pacer.follow(self.machine.rate_bps, debt);
         true
     }
 
@@ -413,21 +414,22 @@ impl RpFlow {
         unsafe { [(&raw const *rate_bps).read_volatile(), (&raw const *target_bps).read_volatile()] }
     }
 
-    /// Catches up with the clock: its rate, and the gap behind its last packet.
+    /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in: its set's, in a
+    /// program.
     #[inline(always)]
-    pub fn advance(&mut self, rp: &RpParams, now_ns: u64) {
-        let mut debt = self.pacer.debt();
-        self.machine.advance_paying(rp, now_ns, &mut debt);
-        self.pacer.follow(self.machine.rate_bps, &debt);
+    pub fn advance(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) {
+        *debt = self.pacer.debt();
+        self.machine.advance_paying(rp, now_ns, debt);
+        self.pacer.follow(self.machine.rate_bps, debt);
     }
 
-    /// A packet of `stream` with `frame_bytes` (layer 2, below 2^20) of data that is to leave at `now_ns`, or as soon as the
+    /// A packet with `frame_bytes` (layer 2, below 2^20) of data that is to leave at `now_ns`, or as soon as the
     /// flow's rate allows where the pacer keeps departure times.
     #[inline(always)]
-    pub fn on_send(&mut self, p: &Params, now_ns: u64, stream: Stream, frame_bytes: u64) -> Departure {
+    pub fn on_send(&mut self, p: &Params, now_ns: u64, frame_bytes: u64, debt: &mut Debt) -> Departure {
         let scalars = &p.config.scalars;
         self.last_seen_ns = now_ns;
-        self.advance(&p.rp, now_ns);
+        self.advance(&p.rp, now_ns, debt);
         let departure = if scalars.pacer == PACER_FQ {
             self.pacer.schedule(
                 now_ns,
@@ -438,20 +440,22 @@ impl RpFlow {
         } else {
             Departure::At(now_ns)
         };
-        let leaves_ns = match departure {
-            Departure::At(departure_ns) => departure_ns,
-            Departure::BeyondHorizon if scalars.pacing_horizon_drop != 0 => return departure,
-            Departure::BeyondHorizon => {
-                let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
-                self.pacer.skip_to(horizon_ns);
-                horizon_ns
+        if departure == Departure::BeyondHorizon {
+            if scalars.pacing_horizon_drop != 0 {
+                return departure;
             }
-        };
-        self.last_ns[stream as usize] = leaves_ns;
+            self.pacer.skip_to(now_ns.wrapping_add(scalars.pacing_horizon_ns));
+        }
         self.machine.on_send(&p.rp, frame_bytes);
         self.packets += 1;
         self.bytes += frame_bytes;
         departure
+    }
+
+    /// A packet of `stream` leaves at this time.
+    #[inline(always)]
+    pub fn leaves(&mut self, stream: Stream, departure_ns: u64) {
+        self.last_ns[stream as usize] = departure_ns;
     }
 
     /// When a packet of `stream` without data may leave that is to do so at `now_ns`: not before those ahead of it.
@@ -466,7 +470,7 @@ impl NpFlow {
     /// A place without a flow.
     pub const EMPTY: Self = Self {
         id: FlowId::NONE,
-        _pad: 0,
+        pending: 0,
         last_seen_ns: 0,
         last_cnp_ns: 0,
         ecn_marked_packets: 0,
@@ -480,7 +484,7 @@ impl NpFlow {
         let zero = zero();
         Self {
             id,
-            _pad: zero as u32,
+            pending: zero as u32,
             last_seen_ns: zero,
             last_cnp_ns: zero,
             ecn_marked_packets: zero,
@@ -489,17 +493,40 @@ impl NpFlow {
     }
 
     /// Counts a CE-marked packet at `now_ns` and says whether it is answered: no CNP within the last `interval_ns`
-    /// (DCQCN §3.1).
+    /// (DCQCN §3.1). If not, it is pending.
     #[inline(always)]
     pub fn on_ecn_marked(&mut self, now_ns: u64, interval_ns: u64) -> bool {
         self.last_seen_ns = now_ns;
         self.ecn_marked_packets += 1;
-        if self.cnp_sent != 0 && now_ns.saturating_sub(self.last_cnp_ns) < interval_ns {
-            return false;
+        let is_answered = self.cnp_sent == 0 || self.is_window_over(now_ns, interval_ns);
+        if is_answered {
+            self.answer(now_ns);
+        } else {
+            self.pending = 1;
         }
+        is_answered
+    }
+
+    /// Whether a mark that is pending is answered at `now_ns`, because the window it came in is over. Nothing else is.
+    #[inline(always)]
+    pub fn on_window_end(&mut self, now_ns: u64, interval_ns: u64) -> bool {
+        let is_answered = self.pending != 0 && self.is_window_over(now_ns, interval_ns);
+        if is_answered {
+            self.answer(now_ns);
+        }
+        is_answered
+    }
+
+    #[inline(always)]
+    const fn is_window_over(&self, now_ns: u64, interval_ns: u64) -> bool {
+        now_ns.saturating_sub(self.last_cnp_ns) >= interval_ns
+    }
+
+    #[inline(always)]
+    const fn answer(&mut self, now_ns: u64) {
         self.last_cnp_ns = now_ns;
         self.cnp_sent += 1;
-        true
+        self.pending = 0;
     }
 }
 
@@ -518,7 +545,7 @@ mod tests {
     use std::vec::Vec;
 
     const EMPTY: NpSet =
-        Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
+        Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [NpFlow::EMPTY; WAYS] };
 
     const SETS: u32 = DEFAULT_FLOWS / WAYS as u32;
 

@@ -12,7 +12,9 @@ use crate::layout::{
 };
 use crate::pacing::Departure;
 use crate::pairing;
-use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, PACER_FQ, PACER_HTB, Params, QUEUE_SOURCE_BACKLOG};
+use crate::params::{
+    CNP_LIMIT_PEER, CNP_LIMIT_QP, NP_WINDOW_START, PACER_FQ, PACER_HTB, Params, QUEUE_SOURCE_BACKLOG,
+};
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::cnp::{self, Cnp, CnpRepr};
@@ -47,6 +49,10 @@ pub trait Env<'p> {
     fn rp_glance(&self, index: u32, hash: u32) -> Option<Glance>;
     /// Runs `f` on a set of the NP table under its lock.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
+    /// When a mark last became pending at the NP; 0 = none is, for all that is known.
+    fn np_pending_ns(&self) -> u64;
+    /// A mark became pending at this time; 0 = it is long over.
+    fn set_np_pending_ns(&mut self, at_ns: u64);
     /// Runs `f` on a set of connections in the making under its lock.
     fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R>;
     /// Who is at the other end of `id`, where it is known.
@@ -165,19 +171,42 @@ fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
     (h.ingress_ifindex() == p.port.ifindex[0]) as usize
 }
 
-/// TC, ingress: the notification point. A CE-marked data packet makes the hook send a marked copy to the own egress,
-/// where it becomes the CNP; the packet itself always passes.
+/// TC, ingress: the notification point. A CE-marked data packet, or the first one after a window with marks, makes the hook
+/// send a marked copy to the own egress, where it becomes the CNP; the packet itself always passes.
 #[inline(always)]
 pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let Some((p, roce)) = look(s) else {
         return TcVerdict::Pass;
     };
     count_kind(s, &roce);
-    if p.config.scalars.np_enable != 0 && roce.congests() && roce.ecn().is_ce() {
-        s.env().count(Stat::NpEcnMarked);
-        notify(s, p, &roce, 0);
+    if p.config.scalars.np_enable != 0 && roce.congests() {
+        let is_marked = roce.ecn().is_ce();
+        if is_marked {
+            s.env().count(Stat::NpEcnMarked);
+        }
+        if is_marked || may_be_pending(s, p) {
+            notify(s, p, &roce, is_marked, 0);
+        }
     }
     TcVerdict::Pass
+}
+
+/// How long a mark that is pending waits for a packet of its flow. What comes later finds another congestion.
+const PENDING_NS: u64 = 1_000_000_000;
+
+/// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, lately.
+#[inline(always)]
+fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
+    let pending_ns = s.env().np_pending_ns();
+    if pending_ns == 0 || p.config.scalars.np_window == NP_WINDOW_START {
+        return false;
+    }
+    let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS;
+    if !is_recent {
+        // So that the clock is not read for every packet from now on.
+        s.env().set_np_pending_ns(0);
+    }
+    is_recent
 }
 
 /// TC, egress: a marked clone becomes the CNP; other RoCE is classified, marked (CP) and paced (RP).
@@ -186,7 +215,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let Some((p, roce)) = look(s) else {
         return TcVerdict::Pass;
     };
-    if s.mark() | FAST == p.port.cnp_mark | FAST && roce.congests() && roce.ecn().is_ce() {
+    if s.mark() | FAST == p.port.cnp_mark | FAST && roce.congests() {
         return become_cnp(s, p, &roce);
     }
     count_kind(s, &roce);
@@ -197,7 +226,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             // A packet this host made itself has no port to go back to: its sender is told by its own stack.
             Marking::Marked if p.config.scalars.fast_cnp != 0 && s.ingress_ifindex() != 0 => {
                 if roce.congests() {
-                    notify(s, p, &roce, FAST);
+                    notify(s, p, &roce, true, FAST);
                 }
             }
             Marking::Marked | Marking::Unmarked => {}
@@ -316,7 +345,7 @@ fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u
     Marking::Unmarked
 }
 
-/// Sets CE; IPv4 needs its checksum mended. The ICRC covers neither.
+/// Sets CE; IPv4 needs its checksum updated. The ICRC covers neither.
 #[inline(always)]
 fn mark_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
     let Some(&[first, second]) = h.header(roce.l3) else {
@@ -337,9 +366,10 @@ fn mark_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
     h.write(roce.l3 + 1, &[marked]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
 }
 
-/// NP: asks the CNP limiter and, if it agrees, sends the clone that will become the CNP.
+/// NP: asks the CNP limiter and, if it agrees, sends the clone that will become the CNP. An unmarked packet only stands for
+/// marks before it.
 #[inline(always)]
-fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
+fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool, kind: u32) {
     let now_ns = s.env().now_ns();
     let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
         return;
@@ -352,10 +382,19 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
         |set| {
             let mut silent_since_ns = 0;
             if set.find(&id, hash).missing {
+                if !is_marked {
+                    return (false, 0);
+                }
                 silent_since_ns = set.victim_last_seen_ns();
                 set.insert(hash, NpFlow::new(id));
             }
-            (set.ways[set.place().way].on_ecn_marked(now_ns, interval_ns), silent_since_ns)
+            let flow = &mut set.ways[set.place().way];
+            let answered = if is_marked {
+                flow.on_ecn_marked(now_ns, interval_ns)
+            } else {
+                flow.on_window_end(now_ns, interval_ns)
+            };
+            (answered, silent_since_ns)
         },
     );
     let (answered, silent_since_ns) = answer.unwrap_or((false, 0));
@@ -364,10 +403,16 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, kind: u32) {
         let silent_ns = now_ns.saturating_sub(silent_since_ns);
         record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Np as u64]);
     }
-    if !answered {
+    if answered {
+        if !is_marked {
+            s.env().count(Stat::NpCnpWindowEnd);
+        }
+        if !s.clone_out(p.port.cnp_mark | kind) {
+            s.env().count(Stat::NpCnpFailed);
+        }
+    } else if is_marked {
         s.env().count(Stat::NpCnpSuppressed);
-    } else if !s.clone_out(p.port.cnp_mark | kind) {
-        s.env().count(Stat::NpCnpFailed);
+        s.env().set_np_pending_ns(now_ns.max(1));
     }
 }
 
@@ -520,7 +565,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
             }
             let way = set.place().way;
             let flow = &mut set.ways[way];
-            if flow.on_cnp(rp, now_ns) {
+            if flow.on_cnp(rp, now_ns, &mut set.debt) {
                 (Stat::RpCnpHandled, way, flow.rates())
             } else {
                 (Stat::RpCnpTooSoon, way, [0; 2])
@@ -606,40 +651,46 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     let hash = id.hash(p.port.hash_seed);
     let index = set_index(hash, p.port.rp_set_mask);
     let frame_bytes = s.frame_len() as u64;
-    let (stream, congests) = (roce.class.stream(), roce.congests());
+    let congests = roce.congests();
     let turn = s.env().rp_set(
         index,
         #[inline(always)]
         |set| {
             let found = set.find(&id, hash);
-            let (mut standing, mut silent_since_ns) = (0, 0);
+            let mut silent_since_ns = 0;
             if found.missing {
                 // Whoever has packets waiting, or a rate to remember, keeps its place.
                 if !congests || set.victim_in_use_until_ns() > now_ns {
                     return Turn { departure_ns: now_ns, standing: ABSENT, silent_since_ns };
                 }
-                standing = if found.evicts { NEW | EVICTS } else { NEW };
                 silent_since_ns = set.victim_last_seen_ns();
                 set.insert(hash, RpFlow::new(id, rp));
             }
             let way = set.place().way;
             let flow = &mut set.ways[way];
-            standing |= way as u32;
-            let departure_ns = if congests {
-                match flow.on_send(p, now_ns, stream, frame_bytes) {
-                    Departure::At(departure_ns) => departure_ns,
+            let (departure_ns, beyond) = if congests {
+                // The stream last: the verifier would follow the machine once for each.
+                match flow.on_send(p, now_ns, frame_bytes, &mut set.debt) {
+                    Departure::At(departure_ns) => {
+                        flow.leaves(roce.class.stream(), departure_ns);
+                        (departure_ns, 0)
+                    }
                     Departure::BeyondHorizon => {
-                        standing |= BEYOND;
-                        now_ns.wrapping_add(scalars.pacing_horizon_ns)
+                        let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
+                        if scalars.pacing_horizon_drop == 0 {
+                            flow.leaves(roce.class.stream(), horizon_ns);
+                        }
+                        (horizon_ns, BEYOND)
                     }
                 }
             } else {
-                flow.in_order(now_ns, stream)
+                (flow.in_order(now_ns, roce.class.stream()), 0)
             };
-            if flow.machine.active != 0 {
-                standing |= CUT;
-            }
-            Turn { departure_ns, standing, silent_since_ns }
+            let cut = if flow.machine.active != 0 { CUT } else { 0 };
+            // Only now, and read from the map: the verifier would follow the machine once for each way a flow can stand.
+            let place = set.place();
+            let new = if place.missing { NEW } else { 0 } | if place.evicts { EVICTS } else { 0 };
+            Turn { departure_ns, standing: way as u32 | beyond | cut | new, silent_since_ns }
         },
     );
     let turn = match turn {
@@ -648,7 +699,7 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
         // flow that wait, and be asked for again with all that follow.
         None => match s.env().rp_glance(index, hash) {
             Some(Glance { way, last_ns, next_ns, active }) => {
-                let turn_ns = if congests { next_ns } else { last_ns[stream as usize] };
+                let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
                 let cut = if active { CUT } else { 0 };
                 Turn { departure_ns: turn_ns.max(now_ns), standing: way as u32 | cut, silent_since_ns: 0 }
             }

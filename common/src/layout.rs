@@ -5,7 +5,7 @@
 use crate::events::{EventLog, Slot};
 use crate::flow::{Entry, FlowId, QpId};
 use crate::pacing::Pacer;
-use crate::rate::RateMachine;
+use crate::rate::{Debt, RateMachine};
 use crate::stats::Stat;
 
 /// Version of everything in this file and of `Params`.
@@ -36,8 +36,8 @@ pub struct Set<T: Entry> {
     pub selected: u32,
     /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
     pub tags: [u32; WAYS],
-    /// Explicit padding to the end of the cache line.
-    pub _line: [u32; 6],
+    /// For what is known of a flow only while it catches up; see [`Debt`].
+    pub debt: Debt,
     /// The flows.
     pub ways: [T; WAYS],
 }
@@ -76,8 +76,8 @@ pub struct RpFlow {
 pub struct NpFlow {
     /// Whom it belongs to, or what `cnp_limit` keeps an interval for.
     pub id: FlowId,
-    /// Explicit padding.
-    pub _pad: u32,
+    /// 1 = it was marked since its last CNP, and is to be answered when the interval is over.
+    pub pending: u32,
     /// When it was last marked; 0 = empty place.
     pub last_seen_ns: u64,
     /// When it was last answered.

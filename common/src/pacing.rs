@@ -50,6 +50,7 @@ impl Pacer {
         Debt {
             from_ns: self.next_ns.wrapping_sub(self.owed_q27() >> 27),
             nanobits: (self.owed_bits as u64).wrapping_mul(NANO),
+            is_due: 0,
         }
     }
 

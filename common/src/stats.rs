@@ -57,7 +57,7 @@ stats! {
     CmMessages = "cm_messages",
     /// Connections whose QPs became known by their connection management messages.
     PairCm = "pairs_from_cm",
-    /// QPs said to have another one at their other end than a source at least as sure says.
+    /// Pairs refused: a source at least as sure names another QP at the other end.
     PairConflict = "pair_conflicts",
     /// CE-marked data packets that arrived.
     NpEcnMarked = "np_ecn_marked_roce_packets",
@@ -109,7 +109,7 @@ stats! {
     NpFlowEvicted = "np_flow_evicted",
     /// Cuts whose message to the HTB pacer found no room: `dcqcn run` is slow, or does not run.
     CutLost = "cuts_lost",
-    /// Packets that found their part of a flow table held by another CPU for microseconds: they passed as if it were not there.
+    /// Packets whose set of a flow table another CPU held for microseconds: data leaves in its flow's order, a CNP cuts nothing.
     TableBusy = "table_busy",
     /// Flows removed from the RP table after `[age] idle` without a packet.
     RpFlowExpired = "rp_flow_expired",
@@ -117,6 +117,8 @@ stats! {
     NpFlowExpired = "np_flow_expired",
     /// Packets without data (READ requests, atomics, ACKs) that wait for those of their queue pair ahead of them.
     RpInOrder = "rp_in_order_packets",
+    /// CNPs sent for marks that came within the interval of the CNP before, when that was over (`np_window` both).
+    NpCnpWindowEnd = "np_cnp_window_end",
     /// Data packets that pass unpaced because every place their flow could have in the RP table is in use.
     RpTableFull = "rp_table_full",
 }

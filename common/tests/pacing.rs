@@ -4,7 +4,7 @@ use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::RpFlow;
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port, RP_VARIANT_FIRMWARE};
-use dcqcn_common::rate::RateMachine;
+use dcqcn_common::rate::{Debt, RateMachine};
 use dcqcn_common::wire::bth::Stream;
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn params(config: &Config) -> Params {
 }
 
 fn sends(flow: &mut RpFlow, p: &Params, now_ns: u64, bytes: u64) -> u64 {
-    match flow.on_send(p, now_ns, Stream::Requests, bytes) {
+    match flow.on_send(p, now_ns, bytes, &mut { Debt::NONE }) {
         Departure::At(departure_ns) => departure_ns,
         Departure::BeyondHorizon => panic!("beyond the horizon at {now_ns}"),
     }
@@ -37,7 +37,7 @@ fn a_flow_does_not_wait_at_a_rate_it_has_left() {
     let p = params(&config(100_000_000_000));
     let mut flow = RpFlow::new(ID, &p.rp);
     for n in 0..16 {
-        flow.on_cnp(&p.rp, 1_000 + n * 50_000);
+        flow.on_cnp(&p.rp, 1_000 + n * 50_000, &mut { Debt::NONE });
     }
     assert_eq!(flow.machine.rate_bps, 10_000_000);
     assert_eq!(sends(&mut flow, &p, 760_000, 4_096), 760_000);
@@ -90,7 +90,7 @@ proptest! {
         let mut flow = RpFlow::new(ID, &p.rp);
         let mut now_ns = 1_000;
         for _ in 0..cnps {
-            flow.on_cnp(&p.rp, now_ns);
+            flow.on_cnp(&p.rp, now_ns, &mut { Debt::NONE });
             now_ns += cnp_gap_ns;
         }
         now_ns += wait_ns;
@@ -102,7 +102,7 @@ proptest! {
         let sent = flow;
 
         let look_at_ns = now_ns + look_ns;
-        flow.advance(&p.rp, look_at_ns);
+        flow.advance(&p.rp, look_at_ns, &mut { Debt::NONE });
         let left = unpaid(sent.machine, &p, from_ns, bytes * 8, look_at_ns);
         let rate_bps = flow.machine.rate_bps;
         if left <= 0 {
@@ -120,7 +120,7 @@ proptest! {
         // Looked at on the way, the same: but for a bit each time.
         let mut looked_at = sent;
         for n in 1..=8 {
-            looked_at.advance(&p.rp, now_ns + look_ns * n / 8);
+            looked_at.advance(&p.rp, now_ns + look_ns * n / 8, &mut { Debt::NONE });
         }
         prop_assert_eq!(looked_at.machine, flow.machine);
         if left > 0 {
@@ -146,7 +146,7 @@ proptest! {
             let leaves_ns = match what {
                 0 => {
                     now_ns += gap_ns;
-                    flow.on_cnp(&p.rp, now_ns);
+                    flow.on_cnp(&p.rp, now_ns, &mut { Debt::NONE });
                     continue;
                 }
                 1 => {
@@ -159,12 +159,15 @@ proptest! {
                 2 | 3 => flow.in_order(now_ns, stream),
                 _ => {
                     now_ns += gap_ns / 100;
-                    match flow.on_send(&p, now_ns, stream, bytes) {
+                    match flow.on_send(&p, now_ns, bytes, &mut { Debt::NONE }) {
                         Departure::At(departure_ns) => departure_ns,
                         Departure::BeyondHorizon => now_ns + horizon_ns,
                     }
                 }
             };
+            if what > 3 {
+                flow.leaves(stream, leaves_ns);
+            }
             let last_ns = &mut last_ns[stream as usize];
             prop_assert!(leaves_ns >= *last_ns && leaves_ns >= now_ns, "{leaves_ns} after {last_ns}");
             *last_ns = leaves_ns;

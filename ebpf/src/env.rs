@@ -14,7 +14,7 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, PAIRS, PARAMS, QUEUE, RP, SHARES, mode, test,
+    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, NP_PENDING, PAIRS, PARAMS, QUEUE, RP, SHARES, mode, test,
 };
 
 /// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many, and counts
@@ -161,6 +161,20 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn backlog(&self, index: u32) -> Option<Backlog> {
         BACKLOG.get(index).copied()
+    }
+
+    #[inline(always)]
+    fn np_pending_ns(&self) -> u64 {
+        // SAFETY: a map value. Other CPUs write to it: what is read is one of the times they wrote.
+        NP_PENDING.get_ptr(0).map_or(0, |at_ns| unsafe { at_ns.read_volatile() })
+    }
+
+    #[inline(always)]
+    fn set_np_pending_ns(&mut self, at_ns: u64) {
+        if let Some(pending) = NP_PENDING.get_ptr_mut(0) {
+            // SAFETY: as above. Of two CPUs' times either will do.
+            unsafe { pending.write_volatile(at_ns) };
+        }
     }
 
     #[inline(always)]

@@ -52,6 +52,10 @@ pub static RP: Array<RpSet> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u3
 #[map]
 pub static NP: Array<NpSet> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u32, ALIGNED);
 
+/// When a mark last became pending at the notification point.
+#[map]
+pub static NP_PENDING: Array<u64> = Array::with_max_entries(1, 0);
+
 /// Connections in the making.
 #[map]
 pub static CM: Array<CmSet> = Array::with_max_entries(CM_SETS, ALIGNED);

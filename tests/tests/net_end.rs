@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_params::Role;
-use dcqcn_tests::command::{Running, dcqcn};
+use dcqcn_tests::command::{Running, dcqcn, dcqcn_lab};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
@@ -53,7 +53,10 @@ impl Site {
     /// The command, with `{dir}` for this site's directory.
     fn command(&self, line: &str) -> Result<Command> {
         let dir = self.dir.path().display().to_string();
-        let mut command = dcqcn(&line.replace("{dir}", &dir))?;
+        let mut command = match line.strip_prefix("dcqcn-lab ") {
+            Some(line) => dcqcn_lab(line)?,
+            None => dcqcn(&line.replace("{dir}", &dir))?,
+        };
         command.env("DCQCN_AUDIT", self.dir.path()).env("TERM", "xterm-256color");
         command.env_remove("DCQCN_LOG").env_remove("NOTIFY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -117,7 +120,7 @@ fn wait_full(reader: &PipeReader) -> Result<()> {
 /// Starts `line`, lets `end` come, and returns how the command ended.
 fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<()> {
     let mut command = site.command(line)?;
-    let log_is_read = line.starts_with("run");
+    let log_is_read = line.starts_with("run") && !line.contains("--metrics-only");
     let status = match end {
         End::Signal(signal) => {
             // On a terminal, which some of them need.
@@ -167,7 +170,7 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<()> {
         }
     };
     // One that was called off before it had its result says so by its exit code.
-    let called_off = line.starts_with("lab") || line.starts_with("sim");
+    let called_off = line.starts_with("dcqcn-lab");
     let codes: &[Option<i32>] = if called_off { &[Some(0), Some(1)] } else { &[Some(0)] };
     ensure!(codes.contains(&status.code()), "{line}, {end:?}: {status} {:?}", status.signal());
     Ok(())
@@ -238,7 +241,7 @@ fn a_simulation_ends() -> Result<()> {
         return Ok(());
     }
     let site = Site::new("endsim")?;
-    let line = "sim incast --duration 1000s";
+    let line = "dcqcn-lab sim incast --duration 1000s";
     each(&site, line, &SIGNALS)?;
     each(&site, line, &[End::Terminal, End::Reader])
 }
@@ -249,7 +252,7 @@ fn a_lab_ends_and_removes_its_network() -> Result<()> {
         return Ok(());
     }
     let site = Site::new("endlab")?;
-    let line = "lab incast --control off --senders 2 --seconds 600";
+    let line = "dcqcn-lab incast --control off --senders 2 --duration 600s";
     for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
         each(&site, line, &[end])?;
         let left: Vec<_> = fs::read_dir("/run/netns")?

@@ -1,4 +1,4 @@
-//! The measurement of docs/performance.md.
+//! The measurement of docs/measured/performance.md.
 
 use std::{fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{
     workspace::Workspace,
 };
 
-const PAGE: &str = "docs/performance.md";
+const PAGE: &str = "docs/measured/performance.md";
 
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Compare with the JSON of an earlier run; what got slower is flagged, and fails.
     #[arg(long, value_name = "OLD.json")]
     compare: Option<PathBuf>,
-    /// Write tables and plot into docs/performance.md.
+    /// Write tables and plot into docs/measured/performance.md.
     #[arg(long, conflicts_with = "quick")]
     report: bool,
     /// More options for the program that measures, after `--`; `-- --help` shows them.
@@ -72,17 +72,20 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         let table = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         text = page::replace(PAGE, &text, name, &table)?;
     }
+    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask bench --report")?)?;
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    let (from, to) = (pages.join(PLOT), workspace.root().join("docs").join(PLOT));
+    let (from, to) = (pages.join(PLOT), path.with_file_name(PLOT));
     fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
     header(format_args!("{PAGE} and its plot are new"));
     Ok(())
 }
 
+/// The place of the line that says from what the tables are.
+const MADE: &str = "made";
 /// Places of tables in the page.
 const SECTIONS: [&str; 8] =
     ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "control"];
-/// The plot of the page, in docs/.
+/// The plot of the page, beside it.
 const PLOT: &str = "performance-qps.svg";
 
 #[cfg(test)]
@@ -93,7 +96,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let text = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for name in SECTIONS {
+        for name in SECTIONS.into_iter().chain([MADE]) {
             page::replace(PAGE, &text, name, "").unwrap();
         }
         assert!(text.contains(PLOT));

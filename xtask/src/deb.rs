@@ -12,12 +12,18 @@ use crate::run::{capture, find_program, header, stream};
 use crate::workspace::Workspace;
 
 /// Files of the repository: where they are, where they go.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 10] = [
     ("dist/dcqcn.toml", "etc/dcqcn/dcqcn.toml"),
     ("dist/systemd/dcqcn.service", "usr/lib/systemd/system/dcqcn.service"),
     ("dist/systemd/run-dcqcn-bpf.mount", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+    ("dist/systemd/dcqcn-soft-roce@.service", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
     ("README.md", "usr/share/doc/dcqcn/README.md"),
     ("docs", "usr/share/doc/dcqcn/docs"),
+    ("CHANGELOG.md", "usr/share/doc/dcqcn/CHANGELOG.md"),
+    ("CONTRIBUTING.md", "usr/share/doc/dcqcn/CONTRIBUTING.md"),
+    ("SECURITY.md", "usr/share/doc/dcqcn/SECURITY.md"),
+    // Where Debian looks for it.
+    ("LICENSE", "usr/share/doc/dcqcn/copyright"),
 ];
 /// Completion scripts: the shell, where its script goes.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -180,12 +186,14 @@ mod tests {
             ("-rw-r--r-- root/root", "etc/dcqcn/dcqcn.toml"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn.service"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+            ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
             ("-rw-r--r-- root/root", "usr/share/man/man1/dcqcn.1.gz"),
             ("-rw-r--r-- root/root", "usr/share/bash-completion/completions/dcqcn"),
             ("-rw-r--r-- root/root", "usr/share/zsh/vendor-completions/_dcqcn"),
             ("-rw-r--r-- root/root", "usr/share/fish/vendor_completions.d/dcqcn.fish"),
             ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/README.md"),
-            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/docs/architecture.md"),
+            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/copyright"),
+            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/docs/explanation/architecture.md"),
         ] {
             assert!(has(mode, path), "{path}: {contents}");
         }
@@ -199,9 +207,9 @@ mod tests {
         }
         let units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/systemd");
         let mut command = Command::new("systemd-analyze");
-        command
-            .args(["verify", "--man=no"])
-            .args(["dcqcn.service", "run-dcqcn-bpf.mount"].map(|unit| units.join(unit)));
+        command.args(["verify", "--man=no"]).args(
+            ["dcqcn.service", "dcqcn-soft-roce@.service", "run-dcqcn-bpf.mount"].map(|unit| units.join(unit)),
+        );
         let output = command.output().unwrap();
         let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
         // The command need not be installed where this is tested.

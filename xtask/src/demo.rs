@@ -1,12 +1,12 @@
 //! The demonstration: DCQCN off and on, side by side.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    build,
-    run::{self, header, stream},
+    build, page,
+    run::{self, capture, header, stream},
     toolchain,
     workspace::Workspace,
 };
@@ -14,6 +14,9 @@ use crate::{
 /// Options of `cargo xtask demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Write table and picture into docs/measured/demo.md.
+    #[arg(long)]
+    report: bool,
     /// More options for `dcqcn-lab incast`, after `--`.
     #[arg(last = true)]
     lab: Vec<String>,
@@ -31,13 +34,49 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let plots = workspace.host_target().join("demo");
     fs::create_dir_all(&plots).with_context(|| format!("cannot create {}", plots.display()))?;
     header("dcqcn-lab incast: 4 senders into 200 Mb/s, without and with DCQCN");
-    stream(
-        Command::new(workspace.lab())
-            .args(["incast", "--senders", "4", "--link", "200mbit", "--duration", "10s"])
-            .args(["--control", "both", "--plot"])
-            .arg(&plots)
-            .args(&args.lab),
-    )?;
+    let mut command = Command::new(workspace.lab());
+    command
+        .args(["incast", "--senders", "4", "--link", "200mbit", "--duration", "10s"])
+        .args(["--control", "both", "--plot"])
+        .arg(&plots)
+        .args(&args.lab);
+    if args.report {
+        report(workspace, &capture(&mut command)?, &plots)?;
+    } else {
+        stream(&mut command)?;
+    }
     header(format_args!("plots in {}", workspace.shown(&plots)));
     Ok(())
+}
+
+const PAGE: &str = "docs/measured/demo.md";
+const PICTURE: &str = "incast.png";
+/// The table's place in the page.
+const TABLE: &str = "demo";
+
+fn report(workspace: &Workspace, printed: &str, plots: &Path) -> Result<()> {
+    print!("{printed}");
+    let (table, _) = printed.split_once("\nplots are in ").context("the lab printed no table")?;
+    let made = page::made(workspace, "cargo xtask demo --report")?;
+    let path = workspace.root().join(PAGE);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = page::replace(PAGE, &text, TABLE, &format!("{made}\n```text\n{}\n```\n", table.trim_end()))?;
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let (from, to) = (plots.join(PICTURE), path.with_file_name(PICTURE));
+    fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+    header(format_args!("{PAGE} and its picture are new"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_a_place_for_table_and_picture() {
+        let workspace = Workspace::locate().unwrap();
+        let text = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
+        page::replace(PAGE, &text, TABLE, "").unwrap();
+        assert!(text.contains(PICTURE));
+    }
 }

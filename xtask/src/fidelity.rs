@@ -1,4 +1,4 @@
-//! The figures of docs/fidelity.md: runs `dcqcn-lab sim`, and writes what comes out beside what was published.
+//! The figures of docs/measured/fidelity.md: runs `dcqcn-lab sim`, and writes what comes out beside what was published.
 //!
 //! The page holds a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is made here.
 //! Everything else on the page is written by people.
@@ -14,7 +14,7 @@ use crate::{
     workspace::Workspace,
 };
 
-const PAGE: &str = "docs/fidelity.md";
+const PAGE: &str = "docs/measured/fidelity.md";
 /// Packets as the fluid model has them: 1000 bytes, nothing besides.
 const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 
@@ -48,10 +48,11 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         eprintln!("{table}");
         text = page::replace(PAGE, &text, name, &table)?;
     }
+    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
     if !args.dry_run {
         for (picture, options) in PICTURES {
             header(picture);
-            let picture = workspace.root().join("docs").join(picture);
+            let picture = page.with_file_name(picture);
             lab.draw(options, &picture)?;
         }
         fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
@@ -59,6 +60,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));
     Ok(())
 }
+
+/// The place of the line that says from what the tables are.
+const MADE: &str = "made";
 
 /// A table of the page.
 type Experiment = fn(&Lab<'_>) -> Result<String>;
@@ -74,7 +78,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("speed", speed),
 ];
 
-/// Pictures in docs/, and what draws them.
+/// Pictures beside the page, and what draws them.
 const PICTURES: &[(&str, &str)] = &[
     ("staircase.png", "staircase --mtu 1000B --header 0 --sample 2ms"),
     (
@@ -481,7 +485,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for (name, _) in EXPERIMENTS {
+        for name in EXPERIMENTS.iter().map(|(name, _)| *name).chain([MADE]) {
             page::replace(PAGE, &page, name, "").unwrap();
         }
         for (picture, _) in PICTURES {

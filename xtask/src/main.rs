@@ -1,5 +1,5 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `fidelity`, `p4` and
-//! `vm`.
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `fidelity`, `docs`,
+//! `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
@@ -7,8 +7,10 @@ mod apt;
 mod bench;
 mod build;
 mod check;
+mod crates;
 mod deb;
 mod demo;
+mod docs;
 mod fidelity;
 mod linker;
 mod llvm;
@@ -53,8 +55,10 @@ enum Verb {
     Demo(demo::Args),
     /// Measure nanoseconds per packet, packets per second and the control plane. Needs root.
     Bench(bench::Args),
-    /// Run the simulations that docs/fidelity.md shows and write their tables and pictures into it.
+    /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
+    /// Write the reference pages and pictures that come from the code.
+    Docs,
     /// Write the constants of the P4 program and compile it, where p4c is installed.
     P4(p4::Args),
     /// Real soft-RoCE traffic on stock Debian kernels in a virtual machine. Needs root.
@@ -86,6 +90,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Demo(args) => demo::run(&workspace, &args),
         Verb::Bench(args) => bench::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
+        Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),
         Verb::Vm(args) => vm::run(&workspace, &args),
     }

@@ -3,7 +3,20 @@
 //! Such a page holds a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is
 //! made, everything else is written by people.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result};
+
+use crate::run::capture;
+use crate::workspace::Workspace;
+
+/// From what, by what and when a table was made: a line for its page.
+pub(crate) fn made(workspace: &Workspace, command: &str) -> Result<String> {
+    let describe = ["describe", "--always", "--dirty", "--abbrev=7"];
+    let commit = capture(Command::new("git").args(describe).current_dir(workspace.root()))?;
+    let date = capture(Command::new("date").args(["--utc", "+%F"]))?;
+    Ok(format!("Made by `{command}` at commit {}, {}.\n", commit.trim(), date.trim()))
+}
 
 /// `text` of `page` with what stands between the comments of `name` replaced by `table`.
 pub(crate) fn replace(page: &str, text: &str, name: &str, table: &str) -> Result<String> {
@@ -25,6 +38,15 @@ pub(crate) fn table(heading: &[String], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_tells_where_it_is_from() {
+        let line = made(&Workspace::locate().unwrap(), "cargo xtask bench").unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(words[..5], ["Made", "by", "`cargo", "xtask", "bench`"]);
+        let date = words.last().unwrap();
+        assert!(date.len() == "2026-01-01.\n".len() && date.starts_with("20"), "{line}");
+    }
 
     #[test]
     fn a_table_goes_between_its_comments() {

@@ -23,6 +23,13 @@ pub const CNP_LIMIT_PEER: u64 = 1;
 /// `cnp_limit`: one interval for the whole interface.
 pub const CNP_LIMIT_PORT: u64 = 2;
 
+/// Words of `np_window`: when marks are answered that come within `min_time_between_cnps` of a CNP.
+pub const NP_WINDOWS: &[&str] = &["start", "both"];
+/// `np_window`: never; a CNP goes out at once for the first mark after that time, and so at the start of each window.
+pub const NP_WINDOW_START: u64 = 0;
+/// `np_window`: by a CNP at the end of that time (DCQCN, SIGCOMM'15, §3.1), which begins the next window.
+pub const NP_WINDOW_BOTH: u64 = 1;
+
 /// Words of `pacer`.
 pub const PACERS: &[&str] = &["none", "fq", "htb"];
 /// `pacer`: flows are not held to their rate.
@@ -66,7 +73,7 @@ parameters! {
         link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
         /// Bytes the wire adds to every frame; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
         wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
-        /// Whose depth counts: a virtual queue's, or the real qdisc's as `dcqcn run` reads it (not for 100 ms: the virtual one's).
+        /// Which depth decides on marks: a virtual queue's, or the real qdisc's (not read by `dcqcn run` for 100 ms: the virtual one's).
         queue_source = QUEUE_SOURCE_VIRTUAL, "queue_source", Unit::Choice(QUEUE_SOURCES), 0, 1, "";
         /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (RFC 3168 has a router drop it).
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
@@ -75,6 +82,8 @@ parameters! {
 
         /// Shortest time between two CNPs for one `cnp_limit` (paper: tau, 50 us).
         min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
+        /// Whether marks within that time of a CNP are answered when it is over (`both`, as in the paper), or not (`start`).
+        np_window = NP_WINDOW_BOTH, "np_window", Unit::Choice(NP_WINDOWS), 0, 1, "";
         /// What one CNP interval is kept for.
         cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
         /// DSCP of CNPs.

@@ -5,6 +5,9 @@
 //! each change of rate. While the rate is constant the gap is b / rate, and nobody has to look here.
 
 /// Bits that are to be paid, and the time up to which that is settled.
+///
+/// A program keeps it in a map, because the verifier would follow all that it knows of these numbers through every step.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debt {
     /// Everything up to here is paid; once nothing is owed any more, when the last of it was.
@@ -12,6 +15,8 @@ pub struct Debt {
     /// What is owed, in 10^-9 bit: rate times time, in bit/s and ns. A packet has less than 2^20 bytes, so this is below
     /// 2^53.
     pub nanobits: u64,
+    /// 1 = the run of increases that is being taken lies after `from_ns`.
+    pub is_due: u64,
 }
 
 /// The rates after each of some increase events in a row: the target climbs, by more and more perhaps, and the rate halves
@@ -30,7 +35,7 @@ pub(super) struct Climb {
 
 impl Debt {
     /// Nothing is owed.
-    pub const NONE: Self = Self { from_ns: 0, nanobits: 0 };
+    pub const NONE: Self = Self { from_ns: 0, nanobits: 0, is_due: 0 };
 
     /// Pays at `rate_bps` until `until_ns`.
     #[inline(always)]
@@ -53,6 +58,14 @@ impl Debt {
         }
     }
 
+    /// Pays at `rate_bps` until a run of increases begins at `first_ns`. Events up to where a debt is paid from come in a run of
+    /// their own, which pays nothing.
+    #[inline(always)]
+    pub(super) const fn pay_until_run(&mut self, rate_bps: u64, first_ns: u64) {
+        self.is_due = (first_ns > self.from_ns) as u64;
+        self.pay(rate_bps, first_ns);
+    }
+
     /// Pays at each of the rates after the first `events` of `climb`, every one for `period_ns`; `highest_bps` is a target
     /// at least as high as all of theirs, but at most three times the last one's.
     ///
@@ -60,7 +73,7 @@ impl Debt {
     /// has been paid by then, so this only ever costs credit for time a flow was late.
     #[inline(always)]
     pub(super) const fn pay_climb(&mut self, climb: &Climb, events: u64, period_ns: u64, highest_bps: u64) {
-        if self.nanobits == 0 || events == 0 {
+        if self.nanobits == 0 || self.is_due == 0 || events == 0 {
             return;
         }
         self.from_ns = self.from_ns.wrapping_add(events.wrapping_mul(period_ns));
@@ -135,7 +148,7 @@ mod tests {
         fn a_constant_rate_pays_to_the_nanosecond(
             rate_bps in 100_000u64..=800_000_000_000, bits in 1u64..1 << 23, times in proptest::collection::vec(1u64..1_000_000, 1..20),
         ) {
-            let mut debt = Debt { from_ns: 1_000, nanobits: bits * 1_000_000_000 };
+            let mut debt = Debt { from_ns: 1_000, nanobits: bits * 1_000_000_000, is_due: 0 };
             let mut now_ns = 1_000;
             for time_ns in times {
                 now_ns += time_ns;

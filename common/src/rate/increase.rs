@@ -4,7 +4,7 @@
 //! event.
 
 use super::debt::{Climb, Debt};
-use super::{RateMachine, RpParams};
+use super::{RateMachine, RpParams, forget};
 
 /// Most steps one run of increase events takes, however long it is.
 ///
@@ -98,9 +98,8 @@ impl RateMachine {
         if is_at_cap && lag_bps == 0 {
             return left;
         }
-        // Events up to where a debt is paid from come in a run of their own.
-        let pays = self.next_increase_ns > debt.from_ns;
-        debt.pay(self.rate_bps, self.next_increase_ns);
+        debt.pay_until_run(self.rate_bps, self.next_increase_ns);
+        forget(debt);
         let below_cap = match (2 * room_bps).checked_div(growth_bps) {
             Some(twice_room) => growing_events(twice_room, factor),
             // In fast recovery the target stays, and so below the cap.
@@ -131,9 +130,7 @@ impl RateMachine {
         self.target_bps += climb_bps;
         self.rate_bps = self.target_bps.wrapping_sub(lag_bps as u64);
         // The last of these rates is in force for longer than a period, perhaps.
-        if pays {
-            debt.pay_climb(&climb, taken.wrapping_sub(1), p.time_reset_ns, self.target_bps);
-        }
+        debt.pay_climb(&climb, taken.wrapping_sub(1), p.time_reset_ns, self.target_bps);
         taken
     }
 }

@@ -128,6 +128,7 @@ impl RateMachine {
                 return;
             }
             debt.pay(self.rate_bps, self.cut_check_ns);
+            forget(debt);
             // The compiler would have the address of each table of alpha ready for both rounds, on a stack of 512 bytes.
             let p = core::hint::black_box(p);
             self.cut(p, self.cut_check_ns, self.alpha_q31(p, self.cut_check_ns));
@@ -151,6 +152,7 @@ impl RateMachine {
             let taken = self.increase(p, Source::Timer, periods + 1, debt);
             self.next_increase_ns = self.next_increase_ns.wrapping_add(taken.wrapping_mul(p.time_reset_ns));
             forget(self);
+            forget(debt);
         }
     }
 
@@ -287,13 +289,13 @@ const fn timer_from(p: &RpParams, start_ns: u64) -> u64 {
     if p.time_reset_ns == 0 { u64::MAX } else { start_ns.wrapping_add(p.time_reset_ns) }
 }
 
-/// Has everything that is known of the machine forgotten.
+/// Has everything that is known of a value in a map forgotten.
 ///
-/// The verifier follows what it knows of these numbers, bounds included, along every path of every step; read back from the
+/// The verifier follows what it knows of its numbers, bounds included, along every path of every step; read back from the
 /// map they are all alike to it.
 #[inline(always)]
-fn forget(machine: &mut RateMachine) {
-    core::hint::black_box(machine);
+pub(crate) fn forget<T>(value: &mut T) {
+    core::hint::black_box(value);
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub use self::scenarios::SCENARIOS;
 /// Something to prove on real traffic.
 #[derive(Serialize)]
 pub struct Scenario {
-    /// Its name on the command line and in docs/soft-roce.md.
+    /// Its name on the command line and in docs/measured/soft-roce.md.
     pub name: &'static str,
     /// One line about it.
     pub about: &'static str,

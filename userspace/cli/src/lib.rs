@@ -2,12 +2,16 @@
 //! completions.
 
 mod complete;
+#[cfg(any(test, feature = "testing"))]
+mod documented;
 mod output;
 mod package;
 mod settings;
 mod start;
 
 pub use complete::{iface, iface_or_key, iface_or_key_value, key_value};
+#[cfg(any(test, feature = "testing"))]
+pub use documented::documented;
 pub use output::{Output, explain};
 pub use package::{GenerateCommand, Page};
 pub use settings::{SettingsArgs, read_file};

@@ -17,7 +17,7 @@ pub struct SettingsArgs {
     /// The parameters to start from.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
-    /// Set a parameter; counts over profile and file. May be repeated.
+    /// Set a parameter; overrides profile and file. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", add = ArgValueCompleter::new(crate::key_value))]
     changes: Vec<Assignment>,
 }

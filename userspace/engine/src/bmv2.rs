@@ -21,6 +21,7 @@ use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::flow::{Entry as FlowEntry, FlowId, QpId, set_index, tag};
 use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::rate::Debt;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Share;
 use dcqcn_common::wire::eth::Ethernet;
@@ -425,7 +426,7 @@ impl Bmv2 {
     }
 
     fn set<T: FlowEntry<Id = FlowId>>(&self, empty: T, flows: &[T]) -> Set<T> {
-        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [empty; WAYS] };
+        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [empty; WAYS] };
         for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
             (*way, *place) = (*flow, tag(flow.id().hash(self.params.port.hash_seed)));
         }

@@ -4,7 +4,7 @@
 //! [`Kernel`] the real eBPF object through `BPF_PROG_TEST_RUN`, [`Bmv2`] the P4 program in `simple_switch`.
 //!
 //! Time, randomness and packets are handed in; packets, verdicts and the whole state of the maps come out, the same
-//! from the first two to the last byte. What is different in P4 is in `docs/p4.md`.
+//! from the first two to the last byte. What is different in P4 is in `docs/explanation/p4.md`.
 
 mod bmv2;
 pub mod frames;

@@ -12,7 +12,7 @@ use dcqcn_common::layout::{
 };
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
-use dcqcn_common::rate::RateMachine;
+use dcqcn_common::rate::{Debt, RateMachine};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
@@ -49,7 +49,7 @@ pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
 };
 
 const fn empty_set<T: dcqcn_common::flow::Entry>(flow: T) -> Set<T> {
-    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
+    Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [flow; WAYS] }
 }
 
 /// The hooks over plain memory.
@@ -67,6 +67,7 @@ struct Tables {
     pairs_max: usize,
     rp: Vec<RpSet>,
     np: Vec<NpSet>,
+    np_pending_ns: u64,
     cm: Vec<CmSet>,
     events: Log,
     random: u64,
@@ -84,6 +85,7 @@ impl Reference {
             pairs_max: sizes.pairs() as usize,
             rp: vec![empty_set(EMPTY_RP_FLOW); sizes.rp_sets() as usize],
             np: vec![empty_set(NpFlow::EMPTY); sizes.np_sets() as usize],
+            np_pending_ns: 0,
             cm: vec![empty_set(CmFlow::EMPTY); CM_SETS as usize],
             events: Log::in_memory(),
             random: seed,
@@ -243,6 +245,14 @@ impl<'a> Env<'a> for View<'a> {
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
         self.tables.np.get_mut(index as usize).map(f)
+    }
+
+    fn np_pending_ns(&self) -> u64 {
+        self.tables.np_pending_ns
+    }
+
+    fn set_np_pending_ns(&mut self, at_ns: u64) {
+        self.tables.np_pending_ns = at_ns;
     }
 
     fn backlog(&self, index: u32) -> Option<Backlog> {

@@ -95,6 +95,15 @@ mod tests {
     }
 
     #[test]
+    fn every_command_of_the_documentation_is_one() {
+        for words in dcqcn_cli::documented("dcqcn-lab") {
+            // `--help` and `--version` are errors of code 0.
+            let code = Cli::try_parse_from(&words).err().map_or(0, |error| error.exit_code());
+            assert_eq!(code, 0, "{words:?}");
+        }
+    }
+
+    #[test]
     fn every_command_shows_examples_that_are_right() {
         let mut cli = Cli::command();
         cli.build();

@@ -143,7 +143,7 @@ struct FileArgs {
     /// The parameters to start from.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
-    /// Set a parameter; counts over profile and file. May be repeated.
+    /// Set a parameter; overrides profile and file. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<Assignment>,
 }

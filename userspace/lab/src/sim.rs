@@ -139,7 +139,7 @@ struct RunArgs<const PRESET: usize> {
     /// The DCQCN parameters to start from [default: paper].
     #[arg(long, value_enum, help_heading = "DCQCN")]
     profile: Option<Profile>,
-    /// Set a parameter of DCQCN; counts over the profile. May be repeated.
+    /// Set a parameter of DCQCN; overrides the profile. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "DCQCN")]
     changes: Vec<Assignment>,
     /// Run with each value of a flag or parameter, on all cores. May be repeated: all combinations.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Where people get the tools from: no distribution carries them.
 pub const TOOLS: &str =
-    "the p4lang packages `p4lang-p4c` and `p4lang-bmv2` for Debian and Ubuntu have it (docs/bmv2.md)";
+    "the p4lang packages `p4lang-p4c` and `p4lang-bmv2` for Debian and Ubuntu have it (docs/how-to/bmv2.md)";
 
 /// Result of this module.
 pub type Result<T> = std::result::Result<T, Error>;

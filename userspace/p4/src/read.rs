@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
         let (ecn_marked_packets, cnp_sent) = (of("np_ecn_marked_packets")?, of("np_cnp_sent")?);
         let flow = |(at, (id, last_seen_ns)): (usize, (FlowId, u64))| NpFlow {
             id,
-            _pad: 0,
+            pending: 0,
             last_seen_ns,
             last_cnp_ns: get(&last_cnp_ns, at),
             ecn_marked_packets: get(&ecn_marked_packets, at),

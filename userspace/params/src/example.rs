@@ -16,8 +16,8 @@ const HEADER: &str = "\
 # dcqcn configuration. `dcqcn attach IFACE --config FILE` reads it, `dcqcn config check FILE` checks it.
 #
 # A file says what differs from the defaults. Every setting is below with its default, as a line that starts with `#`
-# and no space: take the `#` away and change the value. What is said here counts over the profile and the role; what is
-# said on the command line counts over the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
+# and no space: take the `#` away and change the value. What is said here overrides the profile and the role; what is
+# said on the command line overrides the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
 ";
 
 /// An entry at the top of the file.

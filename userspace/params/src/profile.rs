@@ -2,7 +2,8 @@
 
 use clap::ValueEnum;
 use dcqcn_common::params::{
-    COARSE_ALPHA_BITS, Config, MIN_RATE_BPS, Quantity, RP_VARIANT_FIRMWARE, Scalars, Spec, Unit, WredConfig,
+    COARSE_ALPHA_BITS, Config, MIN_RATE_BPS, NP_WINDOW_START, Quantity, RP_VARIANT_FIRMWARE, Scalars, Spec,
+    Unit, WredConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +101,7 @@ impl Profile {
 /// | rpg_ai_rate, rpg_hai_rate, rpg_min_rate | 5, 50, 1 Mb/s |
 /// | clamp_tgt_rate, clamp_tgt_rate_after_time_inc | 0, 1 |
 /// | rate_to_set_on_first_cnp | 0 |
-/// | min_time_between_cnps, cnp_dscp, cnp_802p_prio | 4 us, 48, 6 |
+/// | min_time_between_cnps, np_window, cnp_dscp, cnp_802p_prio | 4 us, start, 48, 6 |
 ///
 /// That `rpg_byte_reset` counts in 64 bytes is isekai's reading; the field has 15 bits. Marking is the switch's and stays
 /// `paper`'s.
@@ -125,6 +126,7 @@ fn nvidia() -> Config {
     s.clamp_tgt_rate_after_time_inc = 1;
     s.rate_to_set_on_first_cnp_bps = 0;
     s.min_time_between_cnps_ns = 4 * US;
+    s.np_window = NP_WINDOW_START;
     s.cnp_dscp = 48;
     s.cnp_802p_prio = 6;
     config

@@ -9,5 +9,5 @@ pub mod render;
 pub mod time;
 
 /// Version of the JSON forms, in every object that `--json` prints. It grows when a field goes away or gets another meaning;
-/// a new field does not change it. The forms are in docs/json.md.
+/// a new field does not change it. The forms are in docs/reference/json.md.
 pub const JSON_VERSION: u32 = 1;

@@ -1,4 +1,4 @@
-//! docs/json.md names every field of what is printed as JSON.
+//! docs/reference/json.md names every field of what is printed as JSON.
 
 use std::path::Path;
 
@@ -54,7 +54,7 @@ fn every_field_is_in_the_page() {
         let entry = Entry::Event { event, left_out: 3 };
         printed.push(serde_json::to_value(EventRow::new("eth0", &entry, std::time::SystemTime::now(), 1)));
     }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/json.md");
     let page = std::fs::read_to_string(page).expect("the page");
     for value in printed {
         let mut all = Vec::new();

@@ -25,6 +25,7 @@ use self::kernel::{Kernel, Series};
 use self::machine::{Accelerator, Machine};
 use self::scenario::{Driver, Outcome, Scenario};
 use self::tree::Tree;
+use crate::page;
 use crate::run::{self, header};
 use crate::tally::Tally;
 use crate::workspace::Workspace;
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     /// Kernels to run them on; those beside 6.1 are left out, loudly, when the archive has none.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "6.1")]
     kernel: Vec<Series>,
-    /// Write what was measured, now and before, into docs/soft-roce.md.
+    /// Write what was measured, now and before, into docs/measured/soft-roce.md.
     #[arg(long)]
     report: bool,
 }
@@ -50,7 +51,7 @@ pub(crate) struct Args {
 enum Verb {
     /// Say which scenarios there are.
     List,
-    /// Write what was measured before into docs/soft-roce.md, without running anything.
+    /// Write what was measured before into docs/measured/soft-roce.md, without running anything.
     Report,
     /// A shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
     Shell {
@@ -71,6 +72,9 @@ struct Finished {
     seconds: f64,
     outcome: Option<Outcome>,
     verdict: Result<(), String>,
+    /// From what, by what and when; empty in what was kept before this was.
+    #[serde(default)]
+    made: String,
 }
 
 impl Finished {
@@ -254,6 +258,8 @@ const RESULTS: &str = "results";
 
 /// What guests of any kernel need.
 struct Guest {
+    /// From what, by what and when.
+    made: String,
     /// Held as long as this is: the cache and the shared directory are for one at a time.
     _lock: File,
     cache: PathBuf,
@@ -312,7 +318,8 @@ impl Guest {
             fs::copy(binary, share.join(name))
                 .with_context(|| format!("cannot copy {}", binary.display()))?;
         }
-        Ok((Self { _lock: lock, cache, share, tree }, made))
+        let from = page::made(workspace, "cargo xtask vm")?;
+        Ok((Self { made: from, _lock: lock, cache, share, tree }, made))
     }
 
     fn boot(&self, series: Series) -> Result<Booted<'_>> {
@@ -361,7 +368,9 @@ impl Booted<'_> {
         if let Err(error) = &verdict {
             println!("FAILED {name} on Linux {}: {error}", self.kernel.release());
         }
-        let finished = Finished { scenario: name.clone(), series: self.series, seconds, outcome, verdict };
+        let made = self.guest.made.clone();
+        let finished =
+            Finished { scenario: name.clone(), series: self.series, seconds, outcome, verdict, made };
         self.keep(&finished)?;
         Ok(finished)
     }

@@ -1,4 +1,4 @@
-//! docs/soft-roce.md: the tables of what was measured in the guest.
+//! docs/measured/soft-roce.md: the tables of what was measured in the guest.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::page;
 use crate::run::header;
 use crate::workspace::Workspace;
 
-const PAGE: &str = "docs/soft-roce.md";
+const PAGE: &str = "docs/measured/soft-roce.md";
 /// The table of what ran where.
 const KERNELS: &str = "kernels";
 
@@ -33,7 +33,7 @@ pub(super) fn write(workspace: &Workspace, finished: &[Finished]) -> Result<()> 
 /// What a scenario measured and what it was held to.
 fn measurements(run: &Finished) -> Option<String> {
     let outcome = run.outcome.as_ref()?;
-    let mut text = format!("Linux {}.\n\n", outcome.kernel);
+    let mut text = format!("Linux {}. {}\n\n", outcome.kernel, run.made.trim_end());
     if !outcome.rows.is_empty() {
         text += &page::table(&outcome.columns, &outcome.rows);
         text += "\n";
@@ -85,7 +85,8 @@ mod tests {
             checks: vec![check],
         };
         let verdict = if ok { Ok(()) } else { Err("a check failed".into()) };
-        Finished { scenario: scenario.into(), series, seconds: 33.3, outcome: Some(outcome), verdict }
+        let (scenario, made) = (scenario.into(), "Made by `x` at commit 1, 2026-01-01.\n".into());
+        Finished { scenario, series, seconds: 33.3, outcome: Some(outcome), verdict, made }
     }
 
     #[test]

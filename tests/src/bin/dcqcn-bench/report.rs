@@ -147,7 +147,7 @@ pub(crate) struct Report {
     pub(crate) figures: Vec<Figure>,
     /// What was not.
     pub(crate) skipped: Vec<Skipped>,
-    /// The targets of docs/performance.md.
+    /// The targets of docs/measured/performance.md.
     pub(crate) targets: Vec<Target>,
 }
 

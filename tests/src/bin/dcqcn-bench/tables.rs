@@ -1,4 +1,4 @@
-//! The report for people: on the terminal, and as the tables and the plot of docs/performance.md.
+//! The report for people: on the terminal, and as the tables and the plot of docs/measured/performance.md.
 
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn cells(report: &Report, figure: &Figure) -> [String; 7] {
     ]
 }
 
-/// Writes the tables of docs/performance.md, a file for each section, and the plot.
+/// Writes the tables of docs/measured/performance.md, a file for each section, and the plot.
 pub(crate) fn pages(report: &Report, directory: &Path) -> Result<()> {
     let write_page = |name: &str, text: String| {
         let path = directory.join(format!("{name}.md"));

@@ -11,12 +11,19 @@ use super::super::lab::{Lab, Options, count, rxe};
 use super::super::report::Report;
 
 const HOSTS: u8 = 3;
-const FIVE_MINUTES: &str = include_str!("../../../../docs/soft-roce.md");
-const FIVE_MINUTES_SECTION: &str = "## DCQCN for soft-RoCE in five minutes";
-const COLLAPSE: &str = include_str!("../../../../docs/guide.md");
-/// The rest of that page installs a package and starts a service.
-const COLLAPSE_SECTIONS: [&str; 4] =
-    ["## 1. Is it congestion?", "## 3. Attach", "## 4. See it work", "## 5. Tune, if need be"];
+const FIVE_MINUTES: &str = include_str!("../../../../docs/first-steps/soft-roce.md");
+const FIVE_MINUTES_SECTION: &str = "## Steps";
+const COLLAPSE: &str = include_str!("../../../../docs/how-to/fix-incast.md");
+/// Step 2 is a table. Of step 6 what installs a package and starts a service is left out ([`is_for_the_package`]).
+const COLLAPSE_SECTIONS: [&str; 5] = [
+    "## 1. Is it congestion?",
+    "## 3. Attach",
+    "## 4. See it work",
+    "## 5. Tune, if need be",
+    "## 6. Keep it",
+];
+/// What step 6 has make the RDMA device and the mark of its connections at every boot.
+const SOFT_ROCE_UNIT: &str = include_str!("../../../../dist/systemd/dcqcn-soft-roce@.service");
 /// `dcqcn doctor` found warnings.
 const WARNINGS: i32 = 4;
 /// Four attachments take a minute, emulated on a busy machine.
@@ -85,7 +92,10 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     let lab = Lab::new(HOSTS, &Options::default())?;
     lab.shape(HOSTS, "20mbit")?;
     let mut script = PREAMBLE.to_owned();
-    for line in blocks(COLLAPSE, &COLLAPSE_SECTIONS).iter().flatten() {
+    let blocks = blocks(COLLAPSE, &COLLAPSE_SECTIONS);
+    // The package has it.
+    script += "mkdir -p /etc/dcqcn\n";
+    for line in blocks.iter().filter(|block| !is_for_the_package(block)).flatten() {
         if line.starts_with("dcqcn doctor") {
             // The complaint: it begins when all is attached, which takes long under emulation.
             script += "FLAGS='-u 18 -s 8192 -t 8 -D 40 --tclass=106 -F'\n\
@@ -98,6 +108,11 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
         }
     }
     script += END_TRAFFIC;
+    // What systemd would run, on a host whose device is in its way no more.
+    script += &format!("rdma link del {}\n", rxe(2));
+    unit_commands(SOFT_ROCE_UNIT, &lab.iface(2)).iter().for_each(|line| script += &typed(line));
+    let entry = format!("/sys/kernel/config/rdma_cm/rxe_{}/ports/1/default_roce_tos", lab.iface(2));
+    script += &typed(&format!("grep -qx 106 {entry}"));
     let transcript = run(report, &script)?;
     let handled = count(&lab.on_host(1, "counters {}")?, "rp_cnp_handled")?;
     report.at_least("CNPs the sender handled", handled as f64, 1.0);
@@ -159,19 +174,36 @@ fn localised(line: &str) -> String {
     if line.contains("attach") { format!("{line} --set link_rate=40mbit") } else { line }
 }
 
-/// The lines of each block of commands in sections of a page, without comments.
+/// Whether a block installs a package or starts a service: there is neither package nor systemd here.
+fn is_for_the_package(block: &[String]) -> bool {
+    block.iter().any(|line| line.starts_with("systemctl") || line.starts_with("cargo"))
+}
+
+/// What a unit for `instance` starts, with its environment.
+fn unit_commands(unit: &str, instance: &str) -> Vec<String> {
+    let unit = unit.replace("%i", instance);
+    let of = |key: &str| unit.lines().filter_map(|line| line.strip_prefix(key)).collect::<Vec<_>>();
+    let set: Vec<&str> = of("Environment=");
+    of("ExecStart=").into_iter().map(|line| format!("{} {line}", set.join(" "))).collect()
+}
+
+/// The lines of each block of commands in sections of a page, without comments. A block whose fence names a language other than
+/// the shell's is no block of commands.
 fn blocks(page: &str, sections: &[&str]) -> Vec<Vec<String>> {
     let mut blocks = Vec::new();
-    let (mut wanted, mut block) = (false, None::<Vec<String>>);
+    let (mut wanted, mut commands, mut block) = (false, false, None::<Vec<String>>);
     for line in page.lines() {
         let text = line.trim();
-        if text.starts_with("```") {
+        if let Some(language) = text.strip_prefix("```") {
             block = match block.take() {
                 Some(lines) => {
-                    blocks.extend(wanted.then_some(lines));
+                    blocks.extend((wanted && commands).then_some(lines));
                     None
                 }
-                None => Some(Vec::new()),
+                None => {
+                    commands = matches!(language, "" | "sh");
+                    Some(Vec::new())
+                }
             };
         } else if let Some(lines) = &mut block {
             let command = text.split(" #").next().unwrap_or_default().trim_end();
@@ -203,8 +235,15 @@ mod tests {
         assert_eq!(five.len(), 4, "{five:?}");
         assert!(five.iter().flatten().any(|line| line.starts_with("dcqcn top h1")));
         let collapse = blocks(COLLAPSE, &COLLAPSE_SECTIONS);
-        assert_eq!(collapse.len(), COLLAPSE_SECTIONS.len() + 1, "{collapse:?}");
-        assert!(!collapse.iter().flatten().any(|line| line.contains("systemctl")));
+        let typed: Vec<_> = collapse.iter().filter(|block| !is_for_the_package(block)).collect();
+        // Step 3 has two.
+        assert_eq!((typed.len(), collapse.len()), (COLLAPSE_SECTIONS.len() + 1, COLLAPSE_SECTIONS.len() + 3));
+        assert!(
+            typed.iter().any(|block| block.iter().any(|line| line.contains("config check"))),
+            "{typed:?}"
+        );
+        let unit = unit_commands(SOFT_ROCE_UNIT, "h2");
+        assert!(unit.iter().any(|line| line.starts_with("TOS=106 /bin/sh -c 'echo ${TOS} >")), "{unit:?}");
     }
 
     #[test]

@@ -96,14 +96,14 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "five-minutes",
-        about: "what docs/soft-roce.md says to type, typed, from `rdma link add` to `dcqcn top`",
+        about: "what docs/first-steps/soft-roce.md says to type, typed, from `rdma link add` to `dcqcn top`",
         limit_s: 180,
         is_ci: false,
         run: guide::five_minutes,
     },
     Scenario {
         name: "guide",
-        about: "what docs/guide.md says to type, typed",
+        about: "what docs/how-to/fix-incast.md says to type, typed",
         limit_s: 180,
         is_ci: false,
         run: guide::collapse,

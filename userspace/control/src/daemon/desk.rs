@@ -76,6 +76,21 @@ impl Desk {
         tasks.stuck(late).map(|(iface, task)| format!("task {task} at {iface}"))
     }
 
+    /// One with a word of everything.
+    #[cfg(test)]
+    pub(crate) fn sample() -> Self {
+        let desk = Self::default();
+        desk.set_tasks(TaskWatch::sample());
+        desk.publish(Snapshot {
+            is_ready: true,
+            served: vec!["eth0".into()],
+            failing: vec![Failing { interface: "eth1".into(), error: "it is gone".into() }],
+            waiting: 0,
+            reload: Some(Reloaded { at: SystemTime::UNIX_EPOCH, refused: String::new() }),
+        });
+        desk
+    }
+
     /// Tells what the daemon is at.
     pub(super) fn publish(&self, snapshot: Snapshot) {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);

@@ -11,7 +11,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
 use super::config::LogFormat;
 
-/// Environment variable that says what is logged; it counts over the file.
+/// Environment variable that says what is logged; it overrides the file.
 const VARIABLE: &str = "DCQCN_LOG";
 /// What is logged unless something is said.
 const DEFAULT: &str = "info";

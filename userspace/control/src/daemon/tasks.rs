@@ -249,6 +249,12 @@ impl Drop for Tasks {
 pub(super) struct TaskWatch(Vec<(&'static str, Arc<Health>)>);
 
 impl TaskWatch {
+    /// Of tasks that rest.
+    #[cfg(test)]
+    pub(super) fn sample() -> Self {
+        Self(KINDS.iter().map(|(name, _)| (*name, Arc::default())).collect())
+    }
+
     /// Each kind.
     pub(super) fn health(&self) -> Vec<TaskHealth> {
         let health = |(task, health): &(&'static str, Arc<Health>)| TaskHealth {

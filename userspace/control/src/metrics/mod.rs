@@ -5,6 +5,8 @@
 //! [`Stat`]: dcqcn_common::stats::Stat
 
 mod exposition;
+#[cfg(test)]
+mod page;
 mod process;
 mod readiness;
 mod render;

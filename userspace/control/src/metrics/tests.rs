@@ -68,7 +68,7 @@ fn every_counter_has_its_name_and_its_meaning() {
         "dcqcn_flow_places{interface=\"eth0\",point=\"rp\"} 65536",
         "dcqcn_up{interface=\"eth9\"} 0",
         concat!("dcqcn_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
-        "dcqcn_qp_bytes_total{interface=\"eth0\",receiver=\"10.0.0.1\",qpn=\"0x000101\"} 200000",
+        "dcqcn_qp_bytes_total{interface=\"eth0\",sender=\"10.255.0.1\",receiver=\"10.0.0.1\",qpn=\"0x000101\"} 200000",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

@@ -153,6 +153,9 @@ impl fmt::Display for DaemonReport {
     }
 }
 
+/// A file that both could read would be taken for the other's: `run` refuses what stands here at the top.
+const OF_ATTACH: &str = ", a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]])";
+
 #[derive(Serialize)]
 struct CheckReport {
     file: String,
@@ -194,9 +197,9 @@ impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, settings } = self;
         if settings.is_empty() {
-            writeln!(f, "{file} is valid and leaves everything at its default")?;
+            writeln!(f, "{file} is valid{OF_ATTACH}; it leaves everything at its default")?;
         } else {
-            writeln!(f, "{file} is valid and sets:")?;
+            writeln!(f, "{file} is valid{OF_ATTACH}; it sets:")?;
             let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
             for Said { key, value, default } in settings {
                 table.row([key.clone(), value.clone(), default.clone()]);
@@ -232,13 +235,17 @@ metrics on 127.0.0.1:9310
     fn check_prints_what_it_found() {
         let settings = params::parse("x", "role = 'switch'\n[wred.3]\nkmin = '100KB'\n").unwrap();
         let text = "\
-x is valid and sets:
+x is valid, a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]]); it sets:
 SETTING       VALUE  DEFAULT
 role         switch     host
 wred.3.kmin   100KB      5KB
 ";
         assert_eq!(CheckReport::new("x".into(), &settings).to_string(), text);
         let nothing = CheckReport::new("x".into(), &Settings::default());
-        assert_eq!(nothing.to_string(), "x is valid and leaves everything at its default\n");
+        let says = nothing.to_string();
+        assert!(
+            says.starts_with("x is valid, ") && says.ends_with("; it leaves everything at its default\n"),
+            "{says}"
+        );
     }
 }

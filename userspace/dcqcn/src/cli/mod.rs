@@ -50,7 +50,8 @@ Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
 
 Exit codes:
   0  done
-  1  failed or refused; nothing was changed
+  1  failed or refused; a refused change leaves what is attached as it was (`detach --all` and `upgrade --all` may have
+     done some interfaces: the output names them)
   2  wrong usage
   3  the interface is not attached
   4  `config diff`: what was compared is different; `doctor`: warnings, nothing worse
@@ -224,6 +225,15 @@ mod tests {
                 let words = command.split(['|', '>']).next().unwrap_or_default().split_whitespace();
                 assert!(Cli::try_parse_from(words).is_ok(), "{command}");
             }
+        }
+    }
+
+    #[test]
+    fn every_command_of_the_documentation_is_one() {
+        for words in dcqcn_cli::documented("dcqcn") {
+            // `--help` and `--version` are errors of code 0.
+            let code = Cli::try_parse_from(&words).err().map_or(0, |error| error.exit_code());
+            assert_eq!(code, 0, "{words:?}");
         }
     }
 

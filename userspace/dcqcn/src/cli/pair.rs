@@ -46,7 +46,7 @@ impl PairCommand {
     }
 }
 
-/// Enter a pair; it counts over what other sources say.
+/// Enter a pair; it overrides what other sources say.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

@@ -43,7 +43,7 @@ impl Severity {
 /// One thing found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What kind of finding it is; stable, `docs/doctor.md` lists all.
+    /// What kind of finding it is; stable, `docs/reference/doctor.md` lists all.
     pub id: &'static str,
     /// How bad it is.
     pub severity: Severity,
@@ -53,7 +53,7 @@ pub struct Finding {
     pub what: String,
     /// What was read that says so.
     pub evidence: String,
-    /// The command that mends it, or what else to do; `null` where nothing is to be done.
+    /// The command that fixes it, or what else to do; `null` where nothing is to be done.
     pub fix: Option<String>,
 }
 

@@ -1,6 +1,8 @@
 //! The dashboard of `dcqcn top`: a reading now and then, a screen made from it, and keys.
 
 mod column;
+#[cfg(test)]
+mod picture;
 mod state;
 #[cfg(test)]
 mod tests;

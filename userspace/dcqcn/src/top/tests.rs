@@ -76,13 +76,6 @@ fn a_small_screen_has_what_tells_most() {
 }
 
 #[test]
-fn the_picture_in_the_documentation_is_a_screen() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/observe.md");
-    let picture = screen(&state(4), 110, 14);
-    assert!(fs::read_to_string(docs).unwrap().contains(&picture), "{picture}");
-}
-
-#[test]
 fn no_flows_and_no_sample_say_so() {
     assert!(screen(&state(0), 80, 12).contains("\n no flow has left eth0 yet\n"));
     let mut lost = state(3);

@@ -5,8 +5,8 @@ use dcqcn_common::flow::{FlowId, QpId, set_index};
 use dcqcn_common::layout::RpFlow;
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::{PACER_NONE, Params, Port};
-use dcqcn_common::rate::RateMachine;
-use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode, Stream};
+use dcqcn_common::rate::{Debt, RateMachine};
+use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
 use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Addr, Ipv4Repr};
@@ -63,11 +63,12 @@ pub(super) fn port() -> Port {
 pub(super) struct Reference {
     params: Params,
     flow: RpFlow,
+    debt: Debt,
 }
 
 impl Reference {
     pub(super) fn new(params: &Params) -> Self {
-        Self { params: *params, flow: RpFlow::new(ID, &params.rp) }
+        Self { params: *params, flow: RpFlow::new(ID, &params.rp), debt: Debt::NONE }
     }
 }
 
@@ -76,12 +77,12 @@ impl Flow for Reference {
 
     fn cnp(&mut self, now_ns: u64) -> Result<(), Error> {
         // Whether it came within the guard time shows in the state.
-        let _ = self.flow.on_cnp(&self.params.rp, now_ns);
+        let _ = self.flow.on_cnp(&self.params.rp, now_ns, &mut self.debt);
         Ok(())
     }
 
     fn send(&mut self, now_ns: u64, frame_bytes: u64) -> Result<Departure, Error> {
-        Ok(self.flow.on_send(&self.params, now_ns, Stream::Requests, frame_bytes))
+        Ok(self.flow.on_send(&self.params, now_ns, frame_bytes, &mut self.debt))
     }
 
     fn machine(&self) -> Result<RateMachine, Error> {

@@ -151,7 +151,7 @@ fn a_byte_counter_that_expires_is_an_increase_at_its_send() {
 
 #[test]
 fn the_documentations_example_is_true() {
-    let text = include_str!("../../../../docs/trace.md");
+    let text = include_str!("../../../../docs/reference/trace.md");
     let (_, example) = text.split_once("$ cat events.csv\n").unwrap();
     let (events, example) = example.split_once("$ dcqcn-lab trace ").unwrap();
     let (arguments, example) = example.split_once('\n').unwrap();

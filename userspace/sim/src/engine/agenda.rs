@@ -12,6 +12,8 @@ pub(super) enum Event {
     Post(u32),
     /// A RoCE flow's next packet may leave.
     Due(u32),
+    /// The window of a flow's CNP is over, in which it was marked.
+    Window(u32),
     /// A sender's link has sent its packet.
     LinkFree(u32),
     /// A flow's retransmission timer, set too early rather than anew at every packet.

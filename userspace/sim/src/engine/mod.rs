@@ -17,13 +17,26 @@ mod random;
 mod sender;
 mod setup;
 mod tcp;
+/// Who limits a flow's CNPs.
+fn limiter<'a>(nps: &'a mut [NpFlow], qp: &'a mut Qp, cnp_limit: u64) -> &'a mut NpFlow {
+    let index = match cnp_limit {
+        CNP_LIMIT_PEER => Some(qp.sender as usize),
+        CNP_LIMIT_PORT => Some(0),
+        _ => None,
+    };
+    match index.and_then(|index| nps.get_mut(index)) {
+        Some(np) => np,
+        None => &mut qp.np,
+    }
+}
+
 #[cfg(test)]
 mod tests;
 
 use std::ops::ControlFlow;
 
 use dcqcn_common::layout::NpFlow;
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, Params};
+use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_BOTH, Params};
 
 use self::agenda::{Agenda, Event, PfcFrame};
 use self::collect::Collector;
@@ -161,12 +174,10 @@ impl Simulation<'_> {
         let now_ns = self.now_ns;
         match event {
             Event::Due(flow) => {
-                let qp = &mut self.qps[flow as usize];
-                qp.turn = Turn::Ready;
-                let sender = qp.sender;
-                self.senders[sender as usize].ready.push_back(flow);
-                self.pump(sender);
+                self.qps[flow as usize].turn = Turn::Idle;
+                self.wake(flow);
             }
+            Event::Window(flow) => self.on_window(flow),
             Event::LinkFree(sender) => self.on_link_free(sender),
             Event::Timer(flow) => {
                 let again_ns = match self.tcp_index(flow) {
@@ -275,9 +286,10 @@ impl Simulation<'_> {
                 if qp.turn != Turn::Idle || !qp.has_data() {
                     return;
                 }
-                if qp.rp.pacer.next_ns > self.now_ns {
+                let rp = &self.params[qp.group as usize].rp;
+                if let Some(due_ns) = qp.not_before(rp, self.now_ns) {
                     qp.turn = Turn::Waiting;
-                    self.agenda.at(qp.rp.pacer.next_ns, Event::Due(flow));
+                    self.agenda.at(due_ns, Event::Due(flow));
                     return;
                 }
                 qp.turn = Turn::Ready;
@@ -421,13 +433,14 @@ impl Simulation<'_> {
                     qp.counters.marked_packets += 1;
                     let scalars = &self.params[qp.group as usize].config.scalars;
                     if self.scenario.control && scalars.np_enable != 0 {
-                        let np = match scalars.cnp_limit {
-                            CNP_LIMIT_PEER => &mut self.nps[sender],
-                            CNP_LIMIT_PORT => &mut self.nps[0],
-                            _ => &mut qp.np,
-                        };
-                        if np.on_ecn_marked(self.now_ns, scalars.min_time_between_cnps_ns) {
+                        let interval_ns = scalars.min_time_between_cnps_ns;
+                        let at_window_end = scalars.np_window == NP_WINDOW_BOTH;
+                        let np = limiter(&mut self.nps, qp, scalars.cnp_limit);
+                        let was_pending = np.pending != 0;
+                        if np.on_ecn_marked(self.now_ns, interval_ns) {
                             self.reply(sender, Reply { sequence: 0, flow, kind: ReplyKind::Cnp });
+                        } else if at_window_end && !was_pending {
+                            self.agenda.at(np.last_cnp_ns + interval_ns, Event::Window(flow));
                         }
                     }
                 }
@@ -442,6 +455,17 @@ impl Simulation<'_> {
                 let sender = tcp.sender as usize;
                 self.reply(sender, Reply { sequence: packet.sequence, flow, kind });
             }
+        }
+    }
+
+    /// The window of a CNP is over: marks within it are answered, unless a later one was since.
+    fn on_window(&mut self, flow: u32) {
+        let qp = &mut self.qps[flow as usize];
+        let (sender, group) = (qp.sender as usize, qp.group as usize);
+        let scalars = &self.params[group].config.scalars;
+        let np = limiter(&mut self.nps, qp, scalars.cnp_limit);
+        if np.on_window_end(self.now_ns, scalars.min_time_between_cnps_ns) {
+            self.reply(sender, Reply { sequence: 0, flow, kind: ReplyKind::Cnp });
         }
     }
 
@@ -467,7 +491,7 @@ impl Simulation<'_> {
                 let params = &self.params[group as usize];
                 qp.counters.cnps += 1;
                 if params.config.scalars.rp_enable != 0 {
-                    qp.rp.on_cnp(&params.rp, now_ns);
+                    qp.rp.on_cnp(&params.rp, now_ns, &mut qp.debt);
                 }
                 return;
             }

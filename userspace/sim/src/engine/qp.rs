@@ -1,7 +1,7 @@
 //! A RoCE flow: both ends of a reliable connection's queue pair.
 //!
 //! The sender is a NIC with hardware pacing: it asks the flow's rate machine and pacer at the moment a packet leaves, and
-//! the gap after that packet has the rate of that moment. Lost packets are recovered by going back to the first one
+//! times the gap after that packet anew whenever the rate changes. Lost packets are recovered by going back to the first one
 //! missing, as the InfiniBand Architecture Specification has it (vol. 1, §9.7, reliable service): the receiver says NAK once
 //! per gap and is silent then until the missing packet arrives, so the loss of a retransmission costs a timeout.
 
@@ -11,8 +11,7 @@ use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{NpFlow, RpFlow};
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
-use dcqcn_common::rate::RpParams;
-use dcqcn_common::wire::bth::Stream;
+use dcqcn_common::rate::{Debt, RpParams};
 
 use super::packet::{Packet, Reply, ReplyKind};
 use crate::{FlowCounters, RoceGroup, Work};
@@ -67,6 +66,8 @@ pub(super) struct Qp {
     timer_is_set: bool,
     /// Reaction point.
     pub(super) rp: RpFlow,
+    /// Where it reckons.
+    pub(super) debt: Debt,
 
     next_psn: u64,
     unacknowledged_psn: u64,
@@ -116,6 +117,7 @@ impl Qp {
             started: false,
             timer_is_set: false,
             rp: RpFlow::new(id, rp),
+            debt: Debt::NONE,
             next_psn: 0,
             unacknowledged_psn: 0,
             end_psn: 0,
@@ -160,6 +162,23 @@ impl Qp {
         self.next_psn < self.end_psn
     }
 
+    /// When to ask again whether the next packet may leave: when its gap is over, or the rate changes, which moves that.
+    /// `None`: it may.
+    #[inline]
+    pub(super) fn not_before(&mut self, rp: &RpParams, now_ns: u64) -> Option<u64> {
+        self.rp.advance(rp, now_ns, &mut self.debt);
+        if self.rp.pacer.next_ns <= now_ns {
+            return None;
+        }
+        let due = self.rp.machine.due(rp, now_ns);
+        [due.cut_ns, due.increase_ns]
+            .into_iter()
+            .flatten()
+            .fold(Some(self.rp.pacer.next_ns), |next_ns, at_ns| {
+                next_ns.map(|next_ns| next_ns.min(at_ns.max(now_ns + 1)))
+            })
+    }
+
     /// The next packet, which leaves now; `None`: there is none.
     #[inline]
     pub(super) fn next_packet(&mut self, number: u32, params: &Params, now_ns: u64) -> Option<Packet> {
@@ -170,7 +189,7 @@ impl Qp {
         let (payload_bytes, ends_message) = self.payload(psn);
         let frame_bytes = payload_bytes + self.header_bytes;
         if let Departure::BeyondHorizon =
-            self.rp.on_send(params, now_ns, Stream::Requests, u64::from(frame_bytes))
+            self.rp.on_send(params, now_ns, u64::from(frame_bytes), &mut self.debt)
         {
             return None;
         }

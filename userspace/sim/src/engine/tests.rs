@@ -257,8 +257,8 @@ fn flows_converge_to_half_each() {
     let mut s = scenario(2);
     (s.port_rate_bps, s.sender_rate_bps) = (40 * GBIT, 40 * GBIT);
     s.roce[0].payload_bytes = 4_000;
-    s.duration_ns = 50 * MS;
-    s.stats_from_ns = 20 * MS;
+    s.duration_ns = 150 * MS;
+    s.stats_from_ns = 50 * MS;
     s.roce[0].flows = 1;
     s.roce.push(RoceGroup { start_ns: 2 * MS, ..s.roce[0].clone() });
     let out = outcome(&s);

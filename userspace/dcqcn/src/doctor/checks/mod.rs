@@ -140,15 +140,15 @@ impl Known<'_> {
 
 /// How to have RoCE sent with the traffic class `tos`, by the devices on `iface` if they are known.
 fn set_tos(snapshot: &Snapshot, iface: &str, tos: u8) -> String {
-    let devices: Vec<String> =
-        snapshot.rdma_on(iface).map(|device| format!("`cma_roce_tos -d {} -t {tos}`", device.name)).collect();
-    let cm = if devices.is_empty() {
-        format!("on the sender `cma_roce_tos -d DEVICE -t {tos}`")
-    } else {
-        devices.join(", ")
+    let entry = |device: &str| {
+        let dir = format!("/sys/kernel/config/rdma_cm/{device}");
+        format!("`mkdir -p {dir} && echo {tos} > {dir}/ports/1/default_roce_tos`")
     };
+    let devices: Vec<String> = snapshot.rdma_on(iface).map(|device| entry(&device.name)).collect();
+    let cm =
+        if devices.is_empty() { format!("on the sender {}", entry("DEVICE")) } else { devices.join(", ") };
     format!(
-        "{cm} for users of rdma_cm; others set traffic class {tos} themselves (perftest: `--tclass={tos}`)"
+        "{cm} for new connections of rdma_cm; others set traffic class {tos} themselves (perftest: `--tclass={tos}`)"
     )
 }
 

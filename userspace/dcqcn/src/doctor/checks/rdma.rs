@@ -30,7 +30,7 @@ pub(super) fn without_role(snapshot: &Snapshot) -> Vec<Finding> {
                 role.map_or("no".to_owned(), |role| format!("as {}", dcqcn_params::word(&role)))
             );
             let what = format!(
-                "{} has no congestion control: soft-RoCE answers no mark and heeds no CNP",
+                "{} has no congestion control: soft-RoCE answers no mark and ignores CNPs",
                 device.name
             );
             let detach =

@@ -7,6 +7,9 @@ use super::*;
 use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Shaper, Unread};
 use crate::doctor::{examine, record};
 
+/// The page that lists every finding.
+const PAGE: &str = include_str!("../../../../../docs/reference/doctor.md");
+
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor").join(name)
 }
@@ -28,6 +31,7 @@ fn found(snapshot: &Snapshot) -> BTreeSet<(&'static str, Severity)> {
 
 /// The one finding with this name that a change makes on a healthy host, which has none.
 fn planted(id: &str, severity: Severity, plant: impl FnOnce(&mut Snapshot)) -> Finding {
+    assert!(PAGE.contains(&format!("`{id}`")), "docs/reference/doctor.md has no row for {id}");
     let before = examine(&healthy());
     assert!(before.iter().all(|finding| finding.id != id), "{id} on a healthy host: {before:?}");
     let mut snapshot = healthy();
@@ -457,7 +461,9 @@ fn rdma_devices() {
     });
     let tos = |tos: u8| move |s: &mut Snapshot| s.rdma = vec![Rdma { default_roce_tos: Some(tos), ..rxe0() }];
     let finding = planted("rdma-not-ect", Severity::Warning, tos(0));
-    assert!(finding.fix.unwrap().contains("cma_roce_tos -d rxe0 -t 106"));
+    assert!(
+        finding.fix.unwrap().contains("echo 106 > /sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos")
+    );
     planted("rdma-dscp", Severity::Warning, tos(40 << 2 | 2));
     let mut right = healthy();
     tos(106)(&mut right);

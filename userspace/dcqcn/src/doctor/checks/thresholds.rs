@@ -232,7 +232,7 @@ fn most_flows(config: &Config, tc: usize, drain_bps: u64, frame_bytes: u64) -> O
     Some(fits)
 }
 
-/// `pmax-small`: the fixed point is beyond the ramp, so that the queue saws about Kmax (`docs/fidelity.md`).
+/// `pmax-small`: the fixed point is beyond the ramp, so that the queue saws about Kmax (`docs/measured/fidelity.md`).
 pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {

@@ -97,7 +97,7 @@ pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `dscp-no-class`: RoCE in the class that has all the DSCPs nobody chose a class for.
+/// `dscp-no-class`: RoCE with a DSCP that has no class of its own.
 pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {

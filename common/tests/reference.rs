@@ -1,0 +1,111 @@
+//! The reference pages of parameters and counters, written from the tables that everything else reads.
+//! `cargo xtask docs` writes them anew.
+
+use std::path::Path;
+use std::{env, fs};
+
+use dcqcn_common::params::{Quantity, Scalars, Spec, Unit, WredConfig};
+use dcqcn_common::stats::Stat;
+
+/// Compares a page with its file, or writes it.
+fn page(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
+    let failed = |error| panic!("{}: {error}", path.display());
+    if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
+        fs::write(&path, text).unwrap_or_else(failed);
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(kept == text, "{} differs from the code: `cargo xtask docs` writes it anew", path.display());
+}
+
+/// The parameter that each section begins with, and its title.
+const SECTIONS: [(&str, &str); 5] = [
+    ("cp_enable", "Points of DCQCN, the link, and the congestion point"),
+    ("min_time_between_cnps", "Notification point"),
+    ("rp_variant", "Reaction point"),
+    ("pacer", "Pacing"),
+    ("event_rate", "Event log"),
+];
+
+/// A cell of a table: a bar would end it.
+fn cell(text: &str) -> String {
+    text.trim().replace('|', "\\|")
+}
+
+fn row<T>(prefix: &str, spec: &Spec<T>) -> String {
+    let quantity = |value| Quantity(value, spec.unit).to_string();
+    let allowed = match spec.unit {
+        Unit::Switch => "true, false".to_owned(),
+        Unit::Choice(words) => words.join(", "),
+        _ => format!("{} to {}", quantity(spec.min), quantity(spec.max)),
+    };
+    format!(
+        "| `{prefix}{}` | {allowed} | {} | {} | {} |\n",
+        spec.key,
+        quantity(spec.default),
+        cell(spec.doc),
+        cell(spec.larger)
+    )
+}
+
+const HEADING: &str = "| parameter | allowed | default | what it is | larger |\n|---|---|---|---|---|\n";
+
+#[test]
+fn the_reference_of_parameters_is_what_the_code_says() {
+    let mut text = "\
+# Parameters
+*For operators who set one, and for anyone who compares with a NIC's or a switch's; written by `cargo xtask docs` from the code.*
+
+Names are those of NVIDIA's NICs and of SONiC where they have one. `dcqcn set IFACE KEY=VALUE` changes any of them under traffic,
+`dcqcn get` shows them; a file has them in `[parameters]` and `[wred.TC]` ([configuration files](configuration.md)). Quantities are
+written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gbit`, `55us`, `2ms`, `1%`. The defaults are profile
+`paper`'s; [profiles](../how-to/choose-a-profile.md) have others.
+"
+    .to_owned();
+    for spec in Scalars::SPECS {
+        if let Some((_, title)) = SECTIONS.iter().find(|(first, _)| *first == spec.key) {
+            text += &format!("\n## {title}\n\n{HEADING}");
+        }
+        text += &row("", spec);
+    }
+    for (first, _) in SECTIONS {
+        assert!(Scalars::SPECS.iter().any(|spec| spec.key == first), "{first}");
+    }
+    text += &format!("\n## WRED of a traffic class\n\nTC is 0 to 7.\n\n{HEADING}");
+    for spec in WredConfig::SPECS {
+        text += &row("wred.TC.", spec);
+    }
+    text += "
+## Tables
+
+| parameter | allowed | default | what it is |
+|---|---|---|---|
+| `dscp_to_tc.DSCP` | 0 to 7 | 26: 3, 48: 6, others: 0 | traffic class of a DSCP, 0 to 63 |
+| `tc_to_queue.TC` | 0 to 7 | 3: 3, 6: 6, others: 0 | queue of a traffic class |
+";
+    page("parameters.md", &text);
+}
+
+#[test]
+fn the_reference_of_counters_is_what_the_code_says() {
+    let mut text = "\
+# Counters
+*For operators who read `dcqcn counters`, the metrics or `dcqcn top`; written by `cargo xtask docs` from the code.*
+
+Each is counted by hook (XDP, TC ingress, TC egress), from the attachment on. `np_ecn_marked_roce_packets`, `np_cnp_sent`,
+`rp_cnp_handled` and `rp_cnp_ignored` are what mlx5 counts under these names. In the metrics each is `dcqcn_COUNTER_total`
+([metrics](metrics.md)).
+
+| counter | what it counts |
+|---|---|
+"
+    .to_owned();
+    for stat in Stat::ALL {
+        text += &format!("| `{}` | {} |\n", stat.label(), cell(stat.doc()));
+    }
+    text += "
+For each traffic class a congestion point counts `packets`, `bytes`, `ect_packets` (ECT or CE as they came) and
+`ecn_marked_packets` (marked here): `dcqcn queues`.
+";
+    page("counters.md", &text);
+}

@@ -1,0 +1,59 @@
+//! The commands that the documentation shows, for tests that hold it to the command line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every line of a block of commands that begins with `command`, in the README and below `docs/`: its words, as a shell would
+/// split them, up to a pipe or a redirection.
+#[must_use]
+pub fn documented(command: &str) -> Vec<Vec<String>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages = vec![root.join("README.md")];
+    find(&root.join("docs"), &mut pages);
+    let texts = pages.iter().filter_map(|page| fs::read_to_string(page).ok());
+    texts.flat_map(|text| commands(&text, command)).collect()
+}
+
+fn find(dir: &Path, pages: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            find(&path, pages);
+        } else if path.extension().is_some_and(|ext| ext == "md") {
+            pages.push(path);
+        }
+    }
+}
+
+fn commands(text: &str, command: &str) -> Vec<Vec<String>> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    // A line that ends with a backslash goes on in the next.
+    for line in text.replace("\\\n", " ").lines().map(str::trim) {
+        if let Some(language) = line.strip_prefix("```") {
+            inside = !inside && matches!(language, "" | "sh" | "console");
+            continue;
+        }
+        let line = line.strip_prefix("$ ").unwrap_or(line);
+        let words: Vec<String> = line
+            .split_whitespace()
+            .take_while(|word| !matches!(*word, "|" | ">" | ">>" | "#" | "&&"))
+            .map(|word| word.trim_matches('\'').to_owned())
+            .collect();
+        if inside && words.len() > 1 && words.first().is_some_and(|word| word == command) {
+            found.push(words);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_commands_are_read() {
+        let text = "dcqcn no\n```sh\ndcqcn set eth0 \\\n   a=1  # why\nother x\n```\n```toml\ndcqcn x\n```\n$ dcqcn y\n";
+        assert_eq!(commands(text, "dcqcn"), [["dcqcn", "set", "eth0", "a=1"]]);
+        assert!(documented("dcqcn").len() > 20 && documented("dcqcn-lab").len() > 5);
+    }
+}

@@ -1,0 +1,141 @@
+//! The crates and the arrows between them, as the architecture page has them: from what Cargo knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use crate::{page, run::capture, workspace::Workspace};
+
+/// The page, and the places of its table and its picture.
+pub(crate) const PAGE: &str = "docs/explanation/architecture.md";
+const TABLE: &str = "crates";
+const PICTURE: &str = "arrows";
+
+/// They may use everything: no arrow of theirs says anything.
+const BESIDE: [&str; 2] = ["xtask", "dcqcn-tests"];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    description: Option<String>,
+    manifest_path: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// None for what it is built with, else `dev` or `build`.
+    kind: Option<String>,
+}
+
+/// The text of the page with table and picture as the crates are now.
+pub(crate) fn written(workspace: &Workspace, text: &str) -> Result<String> {
+    let json =
+        capture(workspace.cargo("metadata").args(["--no-deps", "--offline", "--format-version", "1"]))?;
+    let metadata: Metadata = serde_json::from_str(&json).context("`cargo metadata` is not understood")?;
+    let root = format!("{}/", workspace.root().display());
+    let text = page::replace(PAGE, text, TABLE, &table(&metadata.packages, &root))?;
+    page::replace(PAGE, &text, PICTURE, &picture(&arrows(&metadata.packages)))
+}
+
+fn table(packages: &[Package], root: &str) -> String {
+    let heading = ["directory", "crate", "in one sentence"].map(str::to_owned);
+    let mut rows: Vec<Vec<String>> = packages
+        .iter()
+        .map(|package| {
+            let path = package.manifest_path.trim_start_matches(root).trim_end_matches("/Cargo.toml");
+            let description = package.description.clone().unwrap_or_default();
+            vec![format!("`{path}`"), format!("`{}`", package.name), description]
+        })
+        .collect();
+    rows.sort();
+    page::table(&heading, &rows)
+}
+
+type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+/// Which crate of this workspace is built with which.
+fn arrows(packages: &[Package]) -> Arrows {
+    let ours: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let uses = |package: &Package| {
+        let built_with = package.dependencies.iter().filter(|dependency| dependency.kind.is_none());
+        built_with
+            .map(|dependency| dependency.name.clone())
+            .filter(|name| ours.contains(name.as_str()))
+            .collect()
+    };
+    let shown = packages.iter().filter(|package| !BESIDE.contains(&package.name.as_str()));
+    shown.map(|package| (package.name.clone(), uses(package))).collect()
+}
+
+/// All that a crate is built with, directly or not.
+fn below(arrows: &Arrows, name: &str) -> BTreeSet<String> {
+    let direct = arrows.get(name).into_iter().flatten();
+    direct.flat_map(|used| below(arrows, used).into_iter().chain([used.clone()])).collect()
+}
+
+/// The arrows as Mermaid draws them, without those that others imply.
+fn picture(arrows: &Arrows) -> String {
+    let mut text = "```mermaid\nflowchart TD\n".to_owned();
+    for (name, uses) in arrows {
+        let implied: BTreeSet<String> = uses.iter().flat_map(|used| below(arrows, used)).collect();
+        for used in uses.difference(&implied) {
+            // Writing into a `String` cannot fail.
+            let _ = writeln!(text, "  {} --> {}", short(name), short(used));
+        }
+    }
+    text + "  plane -. embeds .-> ebpf --> common\n```\n"
+}
+
+fn short(name: &str) -> &str {
+    name.strip_prefix("dcqcn-").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_crates_as_they_are() {
+        let workspace = Workspace::locate().unwrap();
+        let text = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
+        let written = written(&workspace, &text).unwrap();
+        assert!(written == text, "{PAGE} differs from the crates: `cargo xtask docs` writes it anew");
+    }
+
+    #[test]
+    fn what_runs_as_root_stands_alone() {
+        let workspace = Workspace::locate().unwrap();
+        let json =
+            capture(workspace.cargo("metadata").args(["--no-deps", "--offline", "--format-version", "1"]))
+                .unwrap();
+        let metadata: Metadata = serde_json::from_str(&json).unwrap();
+        let below = below(&arrows(&metadata.packages), "dcqcn-control");
+        assert!(below.contains("dcqcn-plane") && below.contains("dcqcn-common"), "{below:?}");
+        for experiment in
+            ["dcqcn-model", "dcqcn-plot", "dcqcn-sim", "dcqcn-p4", "dcqcn-engine", "dcqcn-testbed"]
+        {
+            assert!(!below.contains(experiment), "{experiment} is below dcqcn-control: {below:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_imply_is_not_drawn() {
+        let arrows: Arrows = [("c", vec!["b", "a"]), ("b", vec!["a"]), ("a", vec![])]
+            .into_iter()
+            .map(|(name, uses)| (name.to_owned(), uses.into_iter().map(str::to_owned).collect()))
+            .collect();
+        let drawn = picture(&arrows);
+        assert!(drawn.contains("  b --> a\n  c --> b\n") && !drawn.contains("c --> a"), "{drawn}");
+    }
+}
