@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
@@ -18,8 +20,11 @@ use super::{chain, change};
 /// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// How many interfaces are attached before the signals are looked at again, and others may change something.
-const AT_ONCE: usize = 4;
+/// How many interfaces are attached before the signals are looked at again, and others may change something: one for each
+/// CPU, which the verifier keeps busy for seconds.
+fn at_once() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
 
 /// An attachment that is served. Its tasks end before another process can claim it.
 struct Served {
@@ -147,7 +152,7 @@ impl Fleet {
             left -= 1;
             tell(self, left);
         }
-        for some in plan.attach.chunks(AT_ONCE) {
+        for some in plan.attach.chunks(at_once()) {
             if self.desk.is_ending() {
                 return Ok(());
             }
@@ -325,7 +330,7 @@ impl Fleet {
             self.detach(first.iter().map(|drop| drop.id).collect(), "makes way for what the file names");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut refused) = (Vec::new(), Vec::new());
-        for some in requests.chunks(AT_ONCE) {
+        for some in requests.chunks(at_once()) {
             self.desk.step();
             for (request, result) in some.iter().zip(attach_all(some)) {
                 match result {
