@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;

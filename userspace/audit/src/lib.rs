@@ -443,7 +443,7 @@ mod tests {
         let intended = What::Intended { key: "rpg_gd".into(), old: "11".into(), intended: "12".into() };
         let whats =
             || -> Vec<What> { log.read().unwrap().entries.into_iter().map(|entry| entry.what).collect() };
-        assert_eq!(whats(), [intended.clone()], "killed in between");
+        assert_eq!(whats(), std::slice::from_ref(&intended), "killed in between");
         log.append(&[change("eth1", &["rpg_gd=12"])]).unwrap();
         assert_eq!(whats().first(), Some(&intended), "another interface says nothing of it");
         log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();

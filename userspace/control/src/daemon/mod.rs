@@ -16,6 +16,7 @@ mod events;
 mod fleet;
 mod links;
 pub mod log;
+mod manager;
 mod pacer;
 mod pairs;
 mod plan;
@@ -40,6 +41,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use config::Config;
 pub use desk::{Desk, Failing, Reloaded, Snapshot};
 use log::Log;
+use manager::notify;
 pub use serving::Metrics;
 pub use tasks::TaskHealth;
 pub use watch::FileWatch;
@@ -223,6 +225,7 @@ impl Answering {
             return;
         }
         *complained = false;
+        manager::catch_up();
         notify(&[NotifyState::Watchdog]);
         if !self.desk.snapshot().is_ready {
             let usec = u32::try_from(PATIENCE.as_micros()).unwrap_or(u32::MAX);
@@ -237,11 +240,4 @@ type Changed = Arc<Notify>;
 /// An error and its causes on one line.
 fn chain(error: &anyhow::Error) -> String {
     one_line(error.as_ref())
-}
-
-/// Tells systemd, if it is there.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "cannot notify systemd");
-    }
 }

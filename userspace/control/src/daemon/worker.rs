@@ -14,10 +14,11 @@ use super::config::Config;
 use super::desk::{Desk, Reloaded, Snapshot};
 use super::fleet::{Fleet, Refused};
 use super::log::Log;
+use super::manager::notify;
 use super::plan::{Asked, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
-use super::{Source, chain, notify};
+use super::{Source, chain};
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);

@@ -90,10 +90,9 @@ impl Exporter {
     }
 
     /// The metrics, no older than a second. Who asks meanwhile waits for the same.
-    async fn metrics(self: &Arc<Self>) -> Result<Bytes, Response> {
+    async fn metrics(self: &Arc<Self>) -> Result<Bytes, Failed> {
         let mut kept = self.metrics.lock().await;
-        if let Some((at, text)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            let _ = at;
+        if let Some((_, text)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Ok(text.clone());
         }
         let exporter = Arc::clone(self);
@@ -110,7 +109,7 @@ impl Exporter {
     }
 
     /// Whether what is attached is whole, no older than a second.
-    async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Response> {
+    async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
         let mut kept = self.readiness.lock().await;
         if let Some((_, status, text)) = kept.as_ref().filter(|(at, ..)| at.elapsed() < FRESH) {
             return Ok((*status, text.clone()));
@@ -140,7 +139,7 @@ async fn index() -> &'static str {
 async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
     match exporter.metrics().await {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        Err(response) => response,
+        Err(failed) => failed.into_response(),
     }
 }
 
@@ -148,11 +147,12 @@ async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
 async fn health(State(exporter): State<Arc<Exporter>>) -> Response {
     let stuck = exporter.daemon.as_ref().and_then(|(desk, late)| desk.stuck(*late));
     let health = Health { status: if stuck.is_none() { "ok" } else { "stuck" }, stuck };
-    json(&health).map_or_else(|response| response, |text| answer(status(health.stuck.is_none()), text))
+    json(&health)
+        .map_or_else(IntoResponse::into_response, |text| answer(status(health.stuck.is_none()), text))
 }
 
 async fn ready(State(exporter): State<Arc<Exporter>>) -> Response {
-    exporter.readiness().await.map_or_else(|response| response, |(status, text)| answer(status, text))
+    exporter.readiness().await.map_or_else(IntoResponse::into_response, |(status, text)| answer(status, text))
 }
 
 fn status(is_good: bool) -> StatusCode {
@@ -163,13 +163,16 @@ fn answer(status: StatusCode, text: Bytes) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-fn json(value: &impl Serialize) -> Result<Bytes, Response> {
+fn json(value: &impl Serialize) -> Result<Bytes, Failed> {
     let text = serde_json::to_string(value).map_err(|error| failed(&error))?;
     Ok(Bytes::from(text + "\n"))
 }
 
-fn failed(error: &dyn std::error::Error) -> Response {
-    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+/// What went wrong here, and not with what is asked for.
+type Failed = (StatusCode, String);
+
+fn failed(error: &dyn std::error::Error) -> Failed {
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
 }
 
 /// A connection.

@@ -77,7 +77,7 @@ impl Classes {
     pub fn take_over(netlink: &Netlink, ifindex: u32) -> Result<Self> {
         let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
         let handles = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
-        let found = handles.filter_map(|handle| flow_minor(handle)).collect();
+        let found = handles.filter_map(flow_minor).collect();
         Ok(Self { ifindex, mtu_bytes, found, ..Self::default() })
     }
 
