@@ -3,6 +3,7 @@
 pub mod both;
 pub mod bpf;
 pub mod command;
+pub mod daemon;
 pub mod host;
 pub mod lab;
 pub mod packets;

@@ -1,15 +1,12 @@
 //! `dcqcn run` as an operator has it: a file, interfaces that come and go, reloads, and a process that may die at any time.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::fs;
+use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use dcqcn_common::events::Table;
@@ -25,14 +22,13 @@ use dcqcn_netlink::link::VethEnd;
 use dcqcn_params::Role;
 use dcqcn_plane::attach;
 use dcqcn_tests::bpf::Held;
-use dcqcn_tests::command::{cpu_time, dcqcn};
+use dcqcn_tests::command::cpu_time;
+use dcqcn_tests::daemon::{Daemon, field_of, get, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::{PATIENCE, RawSocket};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tempfile::TempDir;
+use nix::sys::signal::Signal;
 
 /// Everything of one host, at a link rate that stays what a cut makes of it.
 const HOST: &str = "\
@@ -46,98 +42,6 @@ link_rate = '1gbit'
 rpg_time_reset = '0ns'
 rpg_byte_reset = '0B'
 ";
-
-/// A daemon with its file and log; killed when its test ends.
-struct Daemon {
-    child: Child,
-    dir: TempDir,
-}
-
-impl Daemon {
-    fn start(host: &Host, file: &str) -> Result<Self> {
-        Self::start_with(host, file, &["--log-format", "json"])
-    }
-
-    fn start_with(host: &Host, file: &str, options: &[&str]) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        fs::write(dir.path().join("dcqcn.toml"), file)?;
-        let child = spawn(host, dir.path(), options, &[])?;
-        Ok(Self { child, dir })
-    }
-
-    /// Another daemon with the same file, after this one has ended.
-    fn again(&mut self, host: &Host) -> Result<()> {
-        fs::write(self.log(), "")?;
-        self.child = spawn(host, self.dir.path(), &["--log-format", "json"], &[])?;
-        Ok(())
-    }
-
-    fn log(&self) -> PathBuf {
-        self.dir.path().join("log")
-    }
-
-    /// Replaces the file as an editor does.
-    fn write(&self, file: &str) -> Result<()> {
-        let new = self.dir.path().join("new");
-        fs::write(&new, file)?;
-        Ok(fs::rename(new, self.dir.path().join("dcqcn.toml"))?)
-    }
-
-    /// Waits until the log has a line with all of `words`.
-    fn says(&mut self, words: &[&str]) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let log = fs::read_to_string(self.log())?;
-            if log.lines().any(|line| words.iter().all(|word| line.contains(word))) {
-                return Ok(());
-            }
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the daemon ended ({status}): {log}");
-            }
-            ensure!(Instant::now() < until, "no {words:?} in the log: {log}");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
-    }
-
-    /// Ends it in good order.
-    fn end(&mut self) -> Result<()> {
-        self.signal(Signal::SIGTERM)?;
-        let status = self.child.wait()?;
-        ensure!(status.success(), "{status}: {}", fs::read_to_string(self.log())?);
-        Ok(())
-    }
-
-    fn status(&self, field: &str) -> Result<String> {
-        field_of(Path::new(&format!("/proc/{}/status", self.child.id())), field)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Fails if it has ended, which is as good.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> Result<Child> {
-    let log = File::options().create(true).append(true).open(dir.join("log"))?;
-    let mut command = dcqcn("run")?;
-    command.args(options).arg("--config").arg(dir.join("dcqcn.toml"));
-    command.env("DCQCN_AUDIT", dir).env_remove("DCQCN_LOG").envs(environment.iter().copied());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    Ok(host.run(|| command.spawn())??)
-}
-
-fn field_of(path: &Path, field: &str) -> Result<String> {
-    let status = fs::read_to_string(path)?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field));
-    Ok(line.with_context(|| format!("no {field} in {}", path.display()))?.trim().to_owned())
-}
 
 /// Another pair of interfaces between the two hosts.
 fn join(pair: &Pair, near: &str, far: &str) -> Result<()> {
@@ -269,19 +173,6 @@ fn the_htb_pacer_follows_the_rate_of_the_line() -> Result<()> {
     daemon.end()
 }
 
-/// What a request is answered with, in the host's namespace.
-fn get(host: &Host, address: &str, path: &str) -> Result<String> {
-    host.run(|| {
-        let mut stream =
-            TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: dcqcn\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    })?
-}
-
 #[test]
 fn metrics_are_served_where_the_file_says() -> Result<()> {
     if !runnable("metrics_are_served_where_the_file_says", &[])? {
@@ -317,7 +208,7 @@ fn a_reload_changes_the_form_of_the_log_and_what_is_in_it() -> Result<()> {
     let pair = Pair::new("log")?;
     let file =
         |format: &str, filter: &str| format!("{HOST}[log]\nformat = '{format}'\nfilter = '{filter}'\n");
-    let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[])?;
+    let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
     // Each program as it was loaded, in text.
     for program in ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
         daemon.says(&["DEBUG dcqcn_plane::dataplane: loaded", &format!("program=\"{program}\"")])?;
@@ -406,18 +297,6 @@ fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
     eprintln!("{sent} frames sent, {arrived} arrived");
     ensure!(arrived == sent as usize, "{sent} frames sent, {arrived} arrived");
     Ok(())
-}
-
-/// Waits until `look` finds what it looks for, and returns that; an error that passes says what it found instead.
-fn wait<T>(mut look: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match look()? {
-            Ok(found) => return Ok(found),
-            Err(what) => ensure!(Instant::now() < until, "waited in vain: {what}"),
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The flow, once this many CNPs for it have been handled.
@@ -554,14 +433,12 @@ fn systemd_is_told_of_every_state() -> Result<()> {
     }
     let pair = Pair::new("notify")?;
     let dir = tempfile::tempdir()?;
-    fs::write(dir.path().join("dcqcn.toml"), HOST)?;
     let address = dir.path().join("notify");
     let socket = UnixDatagram::bind(&address)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let path = address.to_str().context("a path that is no text")?;
     let environment = [("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", "1000000")];
-    let child = spawn(&pair.a, dir.path(), &[], &environment)?;
-    let mut daemon = Daemon { child, dir };
+    let mut daemon = Daemon::start_with(&pair.a, HOST, &[], &environment)?;
     let expect = |word: &str| -> Result<String> {
         for _ in 0..50 {
             let mut datagram = [0; 512];

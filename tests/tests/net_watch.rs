@@ -13,6 +13,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_engine::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
+use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
@@ -194,18 +195,27 @@ fn metrics_are_the_counters() -> Result<()> {
         assert!(line.rsplit(' ').next().is_some_and(|value| value.parse::<f64>().is_ok()), "{line}");
     }
 
-    let health = get(&pair, address, "/healthz")?;
+    let health = get(&pair, address, "/readyz")?;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains(r#""interfaces":["a0"]"#), "{health}");
-    // An attachment that has lost a map.
+    // An attachment that has lost a map. What is told is a second old at most.
     let pin = pair.a.pins("a0")?.join("NP");
     std::fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
-    let health = get(&pair, address, "/healthz")?;
-    assert!(health.starts_with("HTTP/1.1 503") && health.contains("map NP"), "{health}");
-    let metrics = get(&pair, address, "/metrics")?;
-    assert_eq!(value(&metrics, "dcqcn_up", &["a0"]), Some(0.0));
+    let told = |path: &str, status: &str| -> Result<String> {
+        wait(|| {
+            let answer = get(&pair, address, path)?;
+            Ok(if answer.starts_with(status) { Ok(answer) } else { Err(answer) })
+        })
+    };
+    let ready = told("/readyz", "HTTP/1.1 503")?;
+    assert!(ready.contains("\"interface\":\"a0\"") && ready.contains("maps: "), "{ready}");
+    assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"), "the process itself is well");
+    wait(|| {
+        let up = value(&get(&pair, address, "/metrics")?, "dcqcn_up", &["a0"]);
+        Ok(if up == Some(0.0) { Ok(()) } else { Err(format!("{up:?}")) })
+    })?;
     // What is detached is missed by nobody.
     pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
-    assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"));
+    told("/readyz", "HTTP/1.1 200")?;
 
     server.signal(Signal::SIGTERM)?;
     assert_eq!(server.wait()?.code(), Some(0));

@@ -12,14 +12,15 @@ use crate::run::{capture, find_program, header, stream};
 use crate::workspace::Workspace;
 
 /// Files of the repository: where they are, where they go.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 11] = [
     ("dist/dcqcn.toml", "etc/dcqcn/dcqcn.toml"),
+    ("dist/logrotate.d/dcqcn", "etc/logrotate.d/dcqcn"),
     ("dist/systemd/dcqcn.service", "usr/lib/systemd/system/dcqcn.service"),
     ("dist/systemd/run-dcqcn-bpf.mount", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
     ("dist/systemd/dcqcn-soft-roce@.service", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
     ("README.md", "usr/share/doc/dcqcn/README.md"),
     ("docs", "usr/share/doc/dcqcn/docs"),
-    ("CHANGELOG.md", "usr/share/doc/dcqcn/CHANGELOG.md"),
+    ("CHANGELOG.md", "usr/share/doc/dcqcn/changelog"),
     ("CONTRIBUTING.md", "usr/share/doc/dcqcn/CONTRIBUTING.md"),
     ("SECURITY.md", "usr/share/doc/dcqcn/SECURITY.md"),
     // Where Debian looks for it.
@@ -44,6 +45,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         &workspace.host_target().join("deb"),
     )?;
     stream(Command::new("dpkg-deb").arg("--info").arg(&package))?;
+    match lintian(&package)? {
+        None => eprintln!("   lintian      not installed: nothing was checked"),
+        Some(errors) => ensure!(errors.is_empty(), "lintian finds errors:\n{errors}"),
+    }
     eprintln!("   package      {}", workspace.shown(&package));
     Ok(())
 }
@@ -63,10 +68,10 @@ fn package(repository: &Path, binary: &Path, out: &Path) -> Result<PathBuf> {
         install(&repository.join(from), &root.join(to), 0o644)?;
     }
     capture(Command::new(binary).args(["generate", "man"]).arg(root.join(MAN)))?;
+    compress(&root.join("usr/share/doc/dcqcn/changelog"))?;
     for section in fs::read_dir(root.join(MAN)).context("no manual pages")? {
         for page in fs::read_dir(section?.path()).context("no manual pages")? {
-            // Without name and time, so that the same page is the same file.
-            capture(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
+            compress(&page?.path())?;
         }
     }
     for (shell, to) in COMPLETIONS {
@@ -79,7 +84,7 @@ fn package(repository: &Path, binary: &Path, out: &Path) -> Result<PathBuf> {
     for script in SCRIPTS {
         install(&repository.join("dist/debian").join(script), &root.join("DEBIAN").join(script), 0o755)?;
     }
-    write(&root.join("DEBIAN/conffiles"), "/etc/dcqcn/dcqcn.toml\n", 0o644)?;
+    write(&root.join("DEBIAN/conffiles"), "/etc/dcqcn/dcqcn.toml\n/etc/logrotate.d/dcqcn\n", 0o644)?;
     let architecture = capture(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
     let (version, installed_kb) = (env!("CARGO_PKG_VERSION"), size_bytes(&root)?.div_ceil(1_024));
@@ -89,13 +94,33 @@ fn package(repository: &Path, binary: &Path, out: &Path) -> Result<PathBuf> {
     Ok(package)
 }
 
+/// Compresses a file, without its name and time, so that the same text is the same file.
+fn compress(path: &Path) -> Result<()> {
+    capture(Command::new("gzip").args(["-9", "-n"]).arg(path)).map(drop)
+}
+
+/// What Debian's own judge calls an error in the package; `None` where it is not installed.
+fn lintian(package: &Path) -> Result<Option<String>> {
+    if find_program("lintian").is_none() {
+        return Ok(None);
+    }
+    // Its exit code is 2 for errors, which are what is asked for.
+    let output = Command::new("lintian")
+        .args(["--allow-root", "--fail-on", "error", "--tag-display-limit", "0"])
+        .arg(package)
+        .output()
+        .context("cannot start lintian")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(Some(said.lines().filter(|line| line.starts_with("E: ")).collect::<Vec<_>>().join("\n")))
+}
+
 fn control(version: &str, architecture: &str, c_library: &str, installed_kb: u64) -> String {
     format!(
         "\
 Package: dcqcn
 Version: {version}
 Architecture: {architecture}
-Maintainer: The dcqcn project <dcqcn@localhost>
+Maintainer: The dcqcn project <maintainers@dcqcn.invalid>
 Installed-Size: {installed_kb}
 Depends: libc6 (>= {c_library}), libgcc-s1
 Suggests: iproute2
@@ -176,6 +201,12 @@ mod tests {
         let package = package(repository, &binary, &out).unwrap();
         let info = capture(Command::new("dpkg-deb").arg("-I").arg(&package)).unwrap();
         let contents = capture(Command::new("dpkg-deb").arg("-c").arg(&package)).unwrap();
+        match lintian(&package).unwrap() {
+            None => eprintln!(
+                "SKIPPED the_package_has_what_it_should_and_dpkg_reads_it, in part: there is no lintian"
+            ),
+            Some(errors) => assert_eq!(errors, ""),
+        }
         fs::remove_dir_all(&out).unwrap();
         assert!(info.contains("Package: dcqcn\n") && info.contains("conffiles"), "{info}");
         let has = |mode: &str, path: &str| {
@@ -184,6 +215,7 @@ mod tests {
         for (mode, path) in [
             ("-rwxr-xr-x root/root", "usr/bin/dcqcn"),
             ("-rw-r--r-- root/root", "etc/dcqcn/dcqcn.toml"),
+            ("-rw-r--r-- root/root", "etc/logrotate.d/dcqcn"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn.service"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
             ("-rw-r--r-- root/root", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
@@ -192,6 +224,7 @@ mod tests {
             ("-rw-r--r-- root/root", "usr/share/zsh/vendor-completions/_dcqcn"),
             ("-rw-r--r-- root/root", "usr/share/fish/vendor_completions.d/dcqcn.fish"),
             ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/README.md"),
+            ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/changelog.gz"),
             ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/copyright"),
             ("-rw-r--r-- root/root", "usr/share/doc/dcqcn/docs/explanation/architecture.md"),
         ] {

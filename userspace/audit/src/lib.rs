@@ -4,10 +4,11 @@
 
 mod follow;
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{env, process};
@@ -64,6 +65,16 @@ pub enum What {
         old: String,
         /// Its value since.
         new: String,
+    },
+    /// A parameter that was about to be changed. It stays in the log of a process that was killed before it could enter that
+    /// it was, or was not: the parameters in force tell which.
+    Intended {
+        /// The parameter.
+        key: String,
+        /// Its value before, as people write it.
+        old: String,
+        /// Its value afterwards.
+        intended: String,
     },
     /// A change that was refused; all stayed as it was.
     Refused {
@@ -123,10 +134,16 @@ impl Author {
         }
     }
 
-    fn entries(&self, change: &Change) -> Vec<Entry> {
+    fn entries(&self, change: &Change, is_done: bool) -> Vec<Entry> {
         let Change { iface, old, new } = change;
         let entry = |key: dcqcn_params::Key| {
-            self.entry(iface, What::Changed { key: key.to_string(), old: key.text(old), new: key.text(new) })
+            let (name, old, new) = (key.to_string(), key.text(old), key.text(new));
+            let what = if is_done {
+                What::Changed { key: name, old, new }
+            } else {
+                What::Intended { key: name, old, intended: new }
+            };
+            self.entry(iface, what)
         };
         differing(old, new).map(entry).collect()
     }
@@ -196,8 +213,20 @@ impl Log {
     /// # Errors
     /// The file cannot be made or written.
     pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
+        self.append_all(changes, true)
+    }
+
+    /// Appends what this process is about to change. What it has changed, or was refused, is to follow.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn append_intent(&self, changes: &[Change]) -> Result<(), Error> {
+        self.append_all(changes, false)
+    }
+
+    fn append_all(&self, changes: &[Change], is_done: bool) -> Result<(), Error> {
         let author = Author::this_process();
-        let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change)).collect();
+        let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change, is_done)).collect();
         self.write(&entries).map_err(|source| Error { path: self.path(), source })
     }
 
@@ -222,13 +251,28 @@ impl Log {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.directory)?;
         let mut file = File::options()
             .create(true)
+            .read(true)
             .append(true)
             .mode(0o640)
             .custom_flags(libc::O_NOFOLLOW)
             .open(self.path())?;
-        // One call, so that the lines stay together.
-        let written = file.write(&lines)?;
-        if written == lines.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+        // Only root can open it, and nobody keeps it for long.
+        file.lock()?;
+        let len = file.metadata()?.len();
+        if !ends_a_line(&file, len)? {
+            // Cut off by a full disk, or by something else: this entry must not be lost with that one.
+            lines.insert(0, b'\n');
+        }
+        // One call, so that the lines stay together for those who read meanwhile.
+        let written = file.write(&lines);
+        match written {
+            Ok(written) if written == lines.len() => Ok(()),
+            written => {
+                // Half an entry is none. What cannot be taken back is passed over by whoever reads.
+                let _ = file.set_len(len);
+                Err(written.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into()))
+            }
+        }
     }
 
     /// Reads the log; one that does not exist is empty.
@@ -248,8 +292,39 @@ impl Log {
                 Err(_) => contents.unreadable.push(number),
             }
         }
+        contents.settle();
         Ok(contents)
     }
+}
+
+impl Contents {
+    /// Leaves out what was intended and has an entry that says how it went.
+    fn settle(&mut self) {
+        // From the newest on: what each process has told of each interface since.
+        let mut told = BTreeSet::new();
+        let mut settled: Vec<Entry> = Vec::with_capacity(self.entries.len());
+        for entry in self.entries.drain(..).rev() {
+            let who = (entry.pid, entry.iface.clone());
+            match &entry.what {
+                What::Intended { .. } if told.contains(&who) => continue,
+                What::Intended { .. } => {}
+                What::Changed { .. } | What::Refused { .. } => _ = told.insert(who),
+            }
+            settled.push(entry);
+        }
+        settled.reverse();
+        self.entries = settled;
+    }
+}
+
+/// Whether the last of a file's `len` bytes ends a line.
+fn ends_a_line(file: &File, len: u64) -> io::Result<bool> {
+    let Some(last) = len.checked_sub(1) else {
+        return Ok(true);
+    };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, last)?;
+    Ok(byte == *b"\n")
 }
 
 /// Changes parameters of one or several interfaces, whole or not at all, and enters it in the log. With `dry_run` all
@@ -275,8 +350,18 @@ pub fn change<E: From<attach::Error> + Display>(
     if dry_run {
         return Ok(transaction.changes().to_vec());
     }
-    let changes =
-        transaction.commit().map_err(|Refused { iface, error }| Refused { iface, error: error.into() })?;
+    // Before it is done: a process that is killed in between leaves word.
+    let intended = Log::here().append_intent(transaction.changes());
+    let changes = match transaction.commit() {
+        Ok(changes) => changes,
+        Err(Refused { iface, error }) => {
+            enter_refusal(&iface, &error.to_string());
+            return Err(Refused { iface, error: error.into() });
+        }
+    };
+    if let Err(error) = intended {
+        tracing::debug!(%error, "what was intended is not in the audit log");
+    }
     if let Err(error) = Log::here().append(&changes) {
         tracing::warn!(%error, "the change is in force but not in the audit log");
     }
@@ -308,6 +393,7 @@ mod tests {
     fn changed(entry: &Entry) -> [&str; 4] {
         match &entry.what {
             What::Changed { key, old, new } => [&entry.iface, key, old, new],
+            What::Intended { .. } => panic!("{entry:?}"),
             What::Refused { refused } => panic!("{refused}"),
         }
     }
@@ -347,6 +433,35 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert!(entries.iter().all(|e| e.pid == process::id() && e.time.ends_with('Z')));
+    }
+
+    #[test]
+    fn what_was_intended_is_told_until_it_is_known_how_it_went() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        log.append_intent(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+        let intended = What::Intended { key: "rpg_gd".into(), old: "11".into(), intended: "12".into() };
+        let whats =
+            || -> Vec<What> { log.read().unwrap().entries.into_iter().map(|entry| entry.what).collect() };
+        assert_eq!(whats(), std::slice::from_ref(&intended), "killed in between");
+        log.append(&[change("eth1", &["rpg_gd=12"])]).unwrap();
+        assert_eq!(whats().first(), Some(&intended), "another interface says nothing of it");
+        log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+        assert!(!whats().contains(&intended), "{:?}", whats());
+        log.append_intent(&[change("eth0", &["rpg_gd=13"])]).unwrap();
+        log.append_refusal("eth0", "the map is gone").unwrap();
+        assert_eq!(whats().len(), 3);
+    }
+
+    #[test]
+    fn half_an_entry_does_not_take_the_next_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+        File::options().append(true).open(log.path()).unwrap().write_all(b"{\"time\":").unwrap();
+        log.append(&[change("eth0", &["rpg_gd=13"])]).unwrap();
+        let Contents { entries, unreadable } = log.read().unwrap();
+        assert_eq!((entries.len(), unreadable), (2, vec![2]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How a command begins and ends.
 
-use std::io;
+use std::env;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
@@ -12,8 +13,19 @@ pub const FAILED: u8 = 1;
 
 /// Logs to standard error what `DCQCN_LOG` asks for; warnings if it does not say.
 pub fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("DCQCN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let said = env::var("DCQCN_LOG").ok().filter(|text| !text.is_empty());
+    let parsed = said.as_deref().map(EnvFilter::try_new);
+    let (filter, ignored) = match parsed {
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(error)) => (EnvFilter::new("warn"), Some(error)),
+        None => (EnvFilter::new("warn"), None),
+    };
+    // A line that nobody takes any more is lost, and so is word of it.
+    let lines = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
+    lines.with_ansi(io::stderr().is_terminal()).with_env_filter(filter).init();
+    if let (Some(said), Some(error)) = (said, ignored) {
+        tracing::warn!("DCQCN_LOG={said} is ignored: {error}; write, for example, `debug`");
+    }
 }
 
 /// Runs `command` with standard output, and explains on standard error what goes wrong. `exit_code` knows the errors that
@@ -23,24 +35,29 @@ pub fn run(
     command: impl FnOnce(&mut Output<'_>) -> anyhow::Result<()>,
     exit_code: impl FnOnce(&anyhow::Error) -> Option<(u8, bool)>,
 ) -> ExitCode {
+    let on_terminal = io::stdout().is_terminal();
     // Not by the line, as standard output would be: a full table has a million.
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let mut out = Output::new(&mut stdout, json);
     match command(&mut out).and_then(|()| out.finish()) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read has read enough, as in `dcqcn flows eth0 | head`.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if is_unheard(&error, on_terminal) => ExitCode::SUCCESS,
         Err(error) => {
             let (code, is_told) = exit_code(&error).unwrap_or((FAILED, false));
             if !is_told {
-                eprint!("{}", explain(&error));
+                // Nobody may be there to read it any more.
+                let _ = io::stderr().write_all(explain(&error).as_bytes());
             }
             ExitCode::from(code)
         }
     }
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
+/// Whether what failed is writing to a reader that is gone, or to a terminal that is (`EIO`).
+fn is_unheard(error: &anyhow::Error, on_terminal: bool) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    causes.any(|cause| {
+        cause.kind() == io::ErrorKind::BrokenPipe || on_terminal && cause.raw_os_error() == Some(libc::EIO)
+    })
 }

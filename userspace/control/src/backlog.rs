@@ -11,6 +11,7 @@ use dcqcn_netlink::tc::{Class, Handle, Qdisc};
 use dcqcn_netlink::{self as net, Netlink};
 use dcqcn_plane::dataplane::{self, Maps};
 use dcqcn_support::clock::monotonic_ns;
+use nix::errno::Errno;
 
 /// How often the backlog is to be read.
 pub const PERIOD: Duration = Duration::from_millis(1);
@@ -26,24 +27,41 @@ pub enum Error {
     Dataplane(#[from] dataplane::Error),
 }
 
+/// Reads the backlog of the interface, for each traffic class, if the parameters want it.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Option<[Backlog; CLASSES]>> {
+    if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
+        return Ok(None);
+    }
+    let depths = if config.scalars.priority_major == 0 {
+        // One short exchange. The kernel lists qdiscs only of the whole namespace.
+        let whole = match netlink.qdisc_stats(ifindex, Handle::ROOT) {
+            Ok(stats) => u64::from(stats.backlog_bytes),
+            // Nothing waits where there is no qdisc.
+            Err(net::Error::Refused { refusal, .. }) if refusal.errno == Errno::ENOENT => 0,
+            Err(error) => return Err(error),
+        };
+        [whole; CLASSES]
+    } else {
+        depths(config, &netlink.qdiscs(ifindex)?, &netlink.classes(ifindex)?)
+    };
+    // Read last: it is no older than this.
+    let read_at_ns = monotonic_ns();
+    Ok(Some(depths.map(|bytes| Backlog { bytes, read_at_ns })))
+}
+
 /// Reads the backlog of the interface and tells it, if the parameters in force want it; false if they do not.
 ///
 /// # Errors
 /// The kernel refuses; the next call tries again.
 pub fn feed(netlink: &Netlink, ifindex: u32, maps: &mut Maps) -> Result<bool, Error> {
-    let config = maps.params()?.config;
-    if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
-        return Ok(false);
+    let backlogs = read(netlink, ifindex, &maps.params()?.config)?;
+    for (index, backlog) in (0..).zip(backlogs.iter().flatten()) {
+        maps.set_backlog(index, backlog)?;
     }
-    let qdiscs = netlink.qdiscs(ifindex)?;
-    // Classes are looked at only where classes are used.
-    let classes = if config.scalars.priority_major == 0 { Vec::new() } else { netlink.classes(ifindex)? };
-    // Read last: it is no older than this.
-    let read_at_ns = monotonic_ns();
-    for (index, bytes) in (0..).zip(depths(&config, &qdiscs, &classes)) {
-        maps.set_backlog(index, &Backlog { bytes, read_at_ns })?;
-    }
-    Ok(true)
+    Ok(backlogs.is_some())
 }
 
 /// The depth of each traffic class: that of the qdisc class its queue has, where `priority_major` says so and there is one,

@@ -3,5 +3,6 @@
 
 pub mod backlog;
 pub mod daemon;
+pub mod hangup;
 pub mod metrics;
 pub mod pairing;

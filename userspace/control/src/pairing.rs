@@ -79,17 +79,20 @@ impl RdmaPairs {
         self.has_device
     }
 
+    /// What the kernel says is connected on an interface.
+    ///
+    /// # Errors
+    /// The kernel's queue pairs cannot be read.
+    pub fn present(netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
+        present(netlink, ifindex)
+    }
+
     /// Enters the queue pairs that are new, removes those that are gone, and returns what changed.
     ///
     /// # Errors
-    /// The kernel's queue pairs cannot be read, or a pair cannot be written; the next call tries again.
-    pub fn refresh(
-        &mut self,
-        netlink: &Netlink,
-        ifindex: u32,
-        maps: &mut Maps,
-    ) -> Result<Vec<Change>, Error> {
-        let (has_device, present) = present(netlink, ifindex)?;
+    /// A pair cannot be read or written; the next call tries again.
+    pub fn refresh(&mut self, present: Present, maps: &mut Maps) -> Result<Vec<Change>, Error> {
+        let Present { has_device, pairs: present } = present;
         self.has_device = has_device;
         let mut changes = Vec::new();
         for (&id, &qpn) in &present {
@@ -115,10 +118,17 @@ impl RdmaPairs {
     }
 }
 
-/// Whether an interface has an RDMA device, and what the kernel says is connected there: each of its addresses may be a
-/// queue pair's.
-fn present(netlink: &Netlink, ifindex: u32) -> Result<(bool, HashMap<QpId, u32>), Error> {
-    let mut present = HashMap::new();
+/// What the kernel says is connected on an interface.
+#[derive(Clone, Debug, Default)]
+pub struct Present {
+    /// The interface has an RDMA device.
+    has_device: bool,
+    /// The QPN at the other end of each. Each address of the interface may be a queue pair's.
+    pairs: HashMap<QpId, u32>,
+}
+
+fn present(netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
+    let mut pairs = HashMap::new();
     let mut addresses = None;
     for device in netlink.rdma_devices()?.iter().filter(|device| device.ifindexes.contains(&ifindex)) {
         let addresses = match &addresses {
@@ -126,10 +136,10 @@ fn present(netlink: &Netlink, ifindex: u32) -> Result<(bool, HashMap<QpId, u32>)
             None => addresses.insert(netlink.addresses(ifindex)?),
         };
         for qp in netlink.rdma_connected_qps(device.index)? {
-            present.extend(addresses.iter().map(|address| (qp_id(*address, qp.local_qpn), qp.remote_qpn)));
+            pairs.extend(addresses.iter().map(|address| (qp_id(*address, qp.local_qpn), qp.remote_qpn)));
         }
     }
-    Ok((addresses.is_some(), present))
+    Ok(Present { has_device: addresses.is_some(), pairs })
 }
 
 /// What a connected queue pair makes of the pair in force; `entered` is what was entered for it the last time.

@@ -19,8 +19,10 @@ pub struct Reading {
     pub counters: [Counters; 3],
     /// Bytes in each queue, those of the second port of an inline attachment behind those of the first.
     pub depth_bytes: [u64; QUEUES as usize],
-    /// Flows of the reaction point.
+    /// Flows of the reaction point; none if only their number was read.
     pub rp: Vec<RpFlow>,
+    /// How many flows the reaction point knows.
+    pub rp_flows: usize,
     /// How many flows the notification point knows.
     pub np_flows: usize,
 }
@@ -31,10 +33,27 @@ impl Reading {
     /// # Errors
     /// It is not attached, its maps are another version's, or what the kernel says.
     pub fn take(iface: &str) -> Result<Self, attach::Error> {
+        Self::read(iface, true)
+    }
+
+    /// As [`Self::take`], but of the reaction point's flows only how many there are, which the counters tell.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn without_flows(iface: &str) -> Result<Self, attach::Error> {
+        Self::read(iface, false)
+    }
+
+    fn read(iface: &str, with_flows: bool) -> Result<Self, attach::Error> {
         let Attachment { info, maps } = attach::open(iface)?;
         let params = maps.params()?;
         let counters = maps.counters()?;
-        let rp = maps.rp_flows().map(|flow| flow.map(|(_, _, flow)| flow)).collect::<Result<Vec<_>, _>>()?;
+        let rp = if with_flows {
+            maps.rp_flows().map(|flow| flow.map(|(_, _, flow)| flow)).collect::<Result<Vec<_>, _>>()?
+        } else {
+            Vec::new()
+        };
+        let rp_flows = if with_flows { rp.len() } else { flows_counted(&counters) };
         let mut np_flows = 0;
         for flow in maps.np_flows() {
             flow?;
@@ -43,7 +62,7 @@ impl Reading {
         let (empty_at, backlogs) = (maps.queues()?, maps.backlogs()?);
         let at_ns = monotonic_ns();
         let depth_bytes = depths(&params, &empty_at, &backlogs, at_ns);
-        Ok(Self { info, params, at_ns, counters, depth_bytes, rp, np_flows })
+        Ok(Self { info, params, at_ns, counters, depth_bytes, rp, rp_flows, np_flows })
     }
 
     /// A counter, summed over the hooks.
@@ -75,6 +94,13 @@ impl Reading {
     pub fn in_use(&self, tc: usize) -> bool {
         self.params.config.dscp_to_tc.iter().any(|class| usize::from(*class) == tc)
     }
+}
+
+/// Flows of the reaction point that came and have not gone.
+fn flows_counted(counters: &[Counters; 3]) -> usize {
+    let sum = |stat: Stat| -> u64 { counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
+    let gone = sum(Stat::RpFlowEvicted) + sum(Stat::RpFlowExpired);
+    usize::try_from(sum(Stat::RpFlowNew).saturating_sub(gone)).unwrap_or(usize::MAX)
 }
 
 /// The counters of a traffic class, summed over the hooks.
@@ -172,6 +198,7 @@ pub(crate) mod testing {
             info: serde_json::from_value(info).expect("a description as it is written"),
             depth_bytes: depths(&params, &empty_at, &[Backlog::default(); 16], at_ns),
             rp: (1..=flows).map(flow).collect(),
+            rp_flows: flows as usize,
             np_flows: 3,
             params,
             at_ns,

@@ -89,6 +89,16 @@ impl Config {
         Some(Request { iface: iface.to_owned(), inline_peer, settings })
     }
 
+    /// Whether `other` says the same of the interface of this name.
+    #[must_use]
+    pub fn agrees_on(&self, other: &Self, iface: &str) -> bool {
+        let said = |config: &Self| {
+            let found = config.interfaces.iter().find(|interface| interface.name.matches(iface))?;
+            Some((found.inline_peer.clone(), found.settings.clone()))
+        };
+        said(self) == said(other)
+    }
+
     /// Whether the interface is named as the other end of an inline attachment: it has no state of its own.
     #[must_use]
     pub fn is_inline_peer(&self, iface: &str) -> bool {

@@ -1,15 +1,16 @@
 //! Carrying the data plane's events into the log.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use dcqcn_netlink::Netlink;
 use dcqcn_params::word;
-use dcqcn_plane::attach::Attachment;
 use dcqcn_plane::events::Reader;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_view::event::{EventRow, Kind};
 
-use super::tasks::{Subject, Work};
+use super::tasks::{Port, Settings, Work};
 
 /// How often it is looked for new ones.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -20,13 +21,13 @@ struct Events {
 }
 
 /// Begins following the event log, from now on.
-pub(super) fn begin(subject: &Subject) -> Result<Option<Box<dyn Work>>> {
-    let Attachment { info, maps } = subject.open()?;
-    Ok(Some(Box::new(Events { iface: info.iface, reader: Reader::new(maps.event_log()?, 0) })))
+pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
+    let reader = Reader::new(port.maps().event_log()?, 0);
+    Ok(Some(Box::new(Events { iface: port.info.iface.clone(), reader })))
 }
 
 impl Work for Events {
-    fn turn(&mut self) -> Result<Duration> {
+    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
         let (clock, now_ns, iface) = (SystemTime::now(), monotonic_ns(), &self.iface);
         let entries = self.reader.read();
         let rows = entries.iter().filter_map(|entry| EventRow::new(iface, entry, clock, now_ns));

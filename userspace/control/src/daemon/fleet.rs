@@ -1,48 +1,42 @@
 //! The interfaces of the daemon: attaching, taking over, changing and letting go.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use dcqcn_netlink::{Link, Netlink};
-use dcqcn_plane::attach::{self, Claim, Info, Request};
+use anyhow::{Result, anyhow};
+use dcqcn_netlink::Netlink;
+use dcqcn_plane::attach::{self, Claim, Id, Info, Options, Request};
 
-use super::chain;
 use super::config::Config;
-use super::tasks::{Subject, Tasks};
-use dcqcn_audit as audit;
+use super::desk::{Desk, Failing};
+use super::plan::{self, Asked, Attached, Follow, Interface, Reload, Scope, World};
+use super::tasks::{Port, Tasks};
+use super::{chain, change};
 
 /// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Which interfaces the daemon is for.
-#[derive(Debug)]
-pub(super) enum Scope {
-    /// Those a file names: they are attached, and have the file's parameters.
-    File(Config),
-    /// These, as they are attached.
-    Named(Vec<String>),
-}
-
-/// One attachment, told from an earlier or later one of the same interface.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Id {
-    iface: String,
-    ifindex: u32,
-    attached_at_ns: u64,
-}
-
-impl Id {
-    fn of(info: &Info) -> Self {
-        Self { iface: info.iface.clone(), ifindex: info.ifindex, attached_at_ns: info.attached_at_ns }
-    }
+/// How many interfaces are attached before the signals are looked at again, and others may change something: one for each
+/// CPU, which the verifier keeps busy for seconds.
+fn at_once() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// An attachment that is served. Its tasks end before another process can claim it.
 struct Served {
-    tasks: Tasks,
+    info: Info,
     _claim: Claim,
+}
+
+/// An interface that cannot be served.
+struct Trouble {
+    iface: String,
+    told: String,
+    tried: Instant,
 }
 
 /// What is served.
@@ -50,12 +44,14 @@ pub(super) struct Fleet {
     netlink: Netlink,
     scope: Scope,
     served: BTreeMap<Id, Served>,
+    tasks: Tasks,
     /// Detached by somebody else while served: left alone until a reload.
-    released: BTreeSet<(String, u32)>,
-    /// Interfaces that cannot be served: why, told once, and when that was tried.
-    failing: HashMap<String, (String, Instant)>,
+    released: BTreeSet<u32>,
+    /// By interface index.
+    failing: BTreeMap<u32, Trouble>,
     /// What was attached at the last look.
     seen: BTreeSet<Id>,
+    desk: Arc<Desk>,
 }
 
 /// Everything a reload is refused for.
@@ -75,236 +71,323 @@ impl From<anyhow::Error> for Refused {
 }
 
 impl Fleet {
-    pub(super) fn new(scope: Scope) -> Result<Self> {
+    pub(super) fn new(scope: Scope, desk: Arc<Desk>) -> Result<Self> {
+        for freed in attach::gc()? {
+            tracing::info!(iface = freed.iface, why = freed.why, done = freed.done.join("; "), "freed");
+        }
+        let tasks = Tasks::start()?;
+        desk.set_tasks(tasks.watch());
+        if let Scope::File(config) = &scope {
+            tasks.set_age_idle(config.age_idle);
+        }
         Ok(Self {
             netlink: Netlink::connect()?,
             scope,
             served: BTreeMap::new(),
+            tasks,
             released: BTreeSet::new(),
-            failing: HashMap::new(),
+            failing: BTreeMap::new(),
             seen: BTreeSet::new(),
+            desk,
         })
     }
 
     /// The interfaces served.
     pub(super) fn ifaces(&self) -> Vec<String> {
-        self.served.keys().map(|id| id.iface.clone()).collect()
+        self.served.values().map(|served| served.info.iface.clone()).collect()
     }
 
-    /// A task that should have been at work for `late` but is not: the interface and its name.
-    pub(super) fn stuck(&self, late: Duration) -> Option<(&str, &'static str)> {
-        self.served.iter().find_map(|(id, served)| Some((id.iface.as_str(), served.tasks.stuck(late)?)))
+    /// Those that cannot be.
+    pub(super) fn failing(&self) -> Vec<Failing> {
+        let failing =
+            |trouble: &Trouble| Failing { interface: trouble.iface.clone(), error: trouble.told.clone() };
+        self.failing.values().map(failing).collect()
+    }
+
+    /// The file in force, if there is one.
+    pub(super) fn config(&self) -> Option<&Config> {
+        match &self.scope {
+            Scope::File(config) => Some(config),
+            Scope::Named(_) => None,
+        }
     }
 
     /// Whether there is a reason to look: something was attached or detached, by whomever, or is to be tried again.
     pub(super) fn has_changed(&self) -> Result<bool> {
-        let retry = self.failing.values().any(|(_, tried)| tried.elapsed() >= RETRY);
-        Ok(retry || attached()?.into_keys().collect::<BTreeSet<_>>() != self.seen)
+        let retry = self.failing.values().any(|trouble| trouble.tried.elapsed() >= RETRY);
+        Ok(retry || ids(&attach::list()?) != self.seen)
     }
 
-    /// Brings what is served up to date with the interfaces there are.
-    pub(super) fn follow(&mut self) -> Result<()> {
-        let links = self.netlink.links()?;
-        self.failing.retain(|iface, _| links.iter().any(|link| link.name == *iface));
-        let is_there = |id: &Id| links.iter().any(|link| link.index == id.ifindex && link.name == id.iface);
-        let attachments = attached()?;
-        let ended: Vec<Id> =
-            self.served.keys().filter(|id| !attachments.contains_key(id) || !is_there(id)).cloned().collect();
-        for id in ended {
-            // The tasks end before what they work on does.
-            self.served.remove(&id);
-            if is_there(&id) {
-                tracing::info!(iface = id.iface, "detached by somebody else: left alone until a reload");
-                self.released.insert((id.iface, id.ifindex));
-            } else {
-                tracing::info!(iface = id.iface, "gone");
+    /// Brings what is served up to date with the interfaces there are; `tell` is called after each step.
+    pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
+        let (world, infos) = self.look()?;
+        let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
+        self.failing.retain(|index, _| is_there(index));
+        self.released.retain(is_there);
+        let resting =
+            self.failing.iter().filter(|(_, t)| t.tried.elapsed() < RETRY).map(|(index, _)| *index).collect();
+        let served = self.served.keys().copied().collect();
+        let plan = plan::follow(&self.scope, &world, &served, &self.released, &resting);
+        self.let_go(&plan);
+        for id in &plan.leftover {
+            self.desk.step();
+            if let Err(error) = attach::detach_id(*id) {
+                tracing::warn!(ifindex = id.ifindex, %error, "cannot remove what an interface left behind");
             }
         }
-        for (id, _) in attachments.iter().filter(|(id, _)| !is_there(id) && self.names(&id.iface)) {
-            if let Err(error) = attach::detach(&id.iface) {
-                tracing::warn!(iface = id.iface, %error, "cannot remove what an interface left behind");
-            }
+        for iface in &plan.missing {
+            let error = attach::Error::NotAttached { iface: iface.clone() }.into();
+            let interface = world.interfaces.iter().find(|interface| interface.name == *iface);
+            self.complain(interface.map_or(0, |interface| interface.index), iface, &error);
         }
-        for link in &links {
-            let attached =
-                attachments.iter().find(|(id, _)| id.ifindex == link.index && id.iface == link.name);
-            if attached.is_some_and(|(id, _)| self.served.contains_key(id)) || !self.names(&link.name) {
-                continue;
+        let mut left = plan.take_over.len() + plan.attach.len();
+        for id in &plan.take_over {
+            if self.desk.is_ending() {
+                return Ok(());
             }
-            if attached.is_none() && self.released.contains(&(link.name.clone(), link.index)) {
-                continue;
+            if let Some(info) = infos.iter().find(|info| info.id() == *id) {
+                let done = self.take_over(info);
+                self.note(id.ifindex, &info.iface, done);
             }
-            if self.failing.get(&link.name).is_some_and(|(_, tried)| tried.elapsed() < RETRY) {
-                continue;
-            }
-            match self.take_up(link, attached.map(|(_, info)| info)) {
-                Ok(()) => _ = self.failing.remove(&link.name),
-                Err(error) => self.complain(link, &error),
-            }
+            left -= 1;
+            tell(self, left);
         }
-        self.seen = attached()?.into_keys().collect();
+        for some in plan.attach.chunks(at_once()) {
+            if self.desk.is_ending() {
+                return Ok(());
+            }
+            self.attach(some);
+            left -= some.len();
+            tell(self, left);
+        }
+        self.seen = ids(&attach::list()?);
         Ok(())
     }
 
-    /// Whether the daemon is for the interface of this name.
-    fn names(&self, iface: &str) -> bool {
-        match &self.scope {
-            Scope::File(config) => config.request(iface).is_some() && !config.is_inline_peer(iface),
-            Scope::Named(ifaces) => ifaces.iter().any(|name| name == iface),
+    /// What there is.
+    fn look(&self) -> Result<(World, Vec<Info>)> {
+        let links = self.netlink.links()?;
+        let interfaces = links.into_iter().map(|link| Interface {
+            index: link.index,
+            is_ethernet: link.mac.is_some_and(|mac| mac != [0; 6]),
+            name: link.name,
+        });
+        let infos = attach::list()?;
+        let attached = infos.iter().map(|info| {
+            let id = info.id();
+            let is_served = self.served.contains_key(&id);
+            Attached {
+                id,
+                name: info.iface.clone(),
+                inline_peer: info.inline_peer.clone(),
+                is_served,
+                is_foreign: !is_served && attach::claim(&info.iface).is_err(),
+            }
+        });
+        let world = World { interfaces: interfaces.collect(), attached: attached.collect() };
+        Ok((world, infos))
+    }
+
+    /// Ends the tasks of what is gone or was detached.
+    fn let_go(&mut self, plan: &Follow) {
+        // The tasks end before what they work on does.
+        self.tasks.remove(&[plan.gone.as_slice(), plan.released.as_slice()].concat());
+        for id in &plan.released {
+            if let Some(served) = self.served.remove(id) {
+                let iface = served.info.iface;
+                tracing::info!(iface, "detached by somebody else: left alone until a reload");
+                self.released.insert(id.ifindex);
+            }
+        }
+        for id in &plan.gone {
+            if let Some(served) = self.served.remove(id) {
+                tracing::info!(iface = served.info.iface, "gone");
+            }
         }
     }
 
-    fn complain(&mut self, link: &Link, error: &anyhow::Error) {
-        let text = chain(error);
-        let old = self.failing.insert(link.name.clone(), (text.clone(), Instant::now()));
-        if old.is_some_and(|(told, _)| told == text) {
+    fn note(&mut self, index: u32, iface: &str, done: Result<()>) {
+        match done {
+            Ok(()) => _ = self.failing.remove(&index),
+            Err(error) => self.complain(index, iface, &error),
+        }
+    }
+
+    fn complain(&mut self, index: u32, iface: &str, error: &anyhow::Error) {
+        let told = chain(error);
+        let trouble = Trouble { iface: iface.to_owned(), told: told.clone(), tried: Instant::now() };
+        if self.failing.insert(index, trouble).is_some_and(|old| old.told == told) {
             return;
         }
-        // A pattern may be wider than what can be attached.
-        if matches!(error.downcast_ref(), Some(attach::Error::NotEthernet { .. })) {
-            tracing::debug!(iface = link.name, error = text, "passed over");
-        } else {
-            tracing::error!(iface = link.name, error = text, "not served; tried again every 10 s");
+        tracing::error!(iface, error = told, "not served; tried again every 10 s");
+    }
+
+    /// Attaches interfaces, several at a time, and begins their tasks.
+    fn attach(&mut self, some: &[(u32, String)]) {
+        let Scope::File(config) = &self.scope else {
+            return;
+        };
+        let requests: Vec<Request> = some.iter().filter_map(|(_, iface)| config.request(iface)).collect();
+        let attached = attach_all(&requests);
+        for (request, result) in requests.iter().zip(attached) {
+            let done = result.and_then(|info| {
+                tell_attached(&info);
+                self.serve(info)
+            });
+            let index = some.iter().find(|(_, name)| *name == request.iface).map_or(0, |(index, _)| *index);
+            self.note(index, &request.iface, done);
         }
     }
 
-    /// Attaches an interface or takes over what is attached to it, and begins its tasks.
-    fn take_up(&mut self, link: &Link, attached: Option<&Info>) -> Result<()> {
-        let iface = &link.name;
-        let (info, claim) = match (attached, &self.scope) {
-            (None, Scope::Named(_)) => return Err(attach::Error::NotAttached { iface: iface.clone() }.into()),
-            (None, Scope::File(config)) => {
-                let Some(request) = config.request(iface) else {
-                    return Ok(());
-                };
-                let info = attach::attach(&request)?;
-                tell_attached(&info);
-                (info, attach::claim(iface)?)
-            }
-            (Some(info), scope) => {
-                // Before anything is changed that another daemon looks after.
-                let claim = attach::claim(iface)?;
-                let replaced = attach::upgrade(iface)?;
-                if !replaced.is_empty() {
-                    let programs = replaced.join(", ");
-                    tracing::info!(iface, from = info.version, programs, "programs replaced in place");
-                }
-                if let Scope::File(config) = scope
-                    && let Some(request) = config.request(iface)
-                {
-                    let running = attach::open(iface)?.maps.params()?.config;
-                    let wanted = attach::revise(&request, info, &running)?;
-                    if wanted != running {
-                        set(&[(iface.clone(), wanted)])?;
-                    }
-                }
-                tracing::info!(iface, pacer = info.pacer, "taken over");
-                (info.clone(), claim)
-            }
-        };
+    /// Claims an attachment and begins its tasks.
+    fn serve(&mut self, info: Info) -> Result<()> {
+        let claim = attach::claim(&info.iface)?;
+        self.begin(info, claim)
+    }
 
-        let age_idle = match &self.scope {
-            Scope::File(config) => config.age_idle,
-            Scope::Named(_) => None,
-        };
-        let id = Id::of(&info);
-        self.served.insert(id, Served { tasks: Tasks::begin(&Subject { info, age_idle })?, _claim: claim });
+    fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
+        let id = info.id();
+        self.tasks.add(id, Port::open(&info.iface)?);
+        self.served.insert(id, Served { info, _claim });
         Ok(())
     }
 
-    /// Goes over to another configuration: on every interface, or on none.
+    /// Takes over what is attached already.
+    fn take_over(&mut self, info: &Info) -> Result<()> {
+        let iface = &info.iface;
+        // Before anything is changed that another daemon looks after.
+        let claim = attach::claim(iface)?;
+        let replaced = attach::upgrade(iface)?;
+        if !replaced.is_empty() {
+            let programs = replaced.join(", ");
+            tracing::info!(iface, from = info.version, programs, "programs replaced in place");
+        }
+        if let Scope::File(config) = &self.scope
+            && let Some(request) = config.request(iface)
+        {
+            change::set(&change::revised(&request, info)?.into_iter().collect::<Vec<_>>())?;
+        }
+        tracing::info!(iface, pacer = info.pacer, "taken over");
+        self.begin(info.clone(), claim)
+    }
+
+    /// Goes over to another configuration: on every interface, or on none. Whether metrics are to be served elsewhere is the
+    /// answer.
     ///
     /// # Errors
     /// Everything it is refused for; all stays as it was.
-    pub(super) fn reload(&mut self, new: Config) -> std::result::Result<(), Refused> {
-        let links = self.netlink.links().map_err(anyhow::Error::from)?;
-        let attachments = attached()?;
-        let (mut changes, mut requests, mut refused) = (Vec::new(), Vec::new(), Vec::new());
-        for link in links.iter().filter(|link| !new.is_inline_peer(&link.name)) {
-            let Some(request) = new.request(&link.name) else {
-                continue;
-            };
-            let attached =
-                attachments.iter().find(|(id, _)| id.ifindex == link.index && id.iface == link.name);
-            // What another daemon looks after is told of when it is tried to be served.
-            if attached
-                .is_some_and(|(id, _)| !self.served.contains_key(id) && attach::claim(&id.iface).is_err())
-            {
-                continue;
-            }
-            match attached.map(|(_, info)| revised(&request, info)) {
-                None => requests.push(request),
-                Some(Ok(change)) => changes.extend(change),
-                Some(Err(error)) => refused.push(chain(&error)),
-            }
-        }
-        if !refused.is_empty() {
-            return Err(Refused(refused));
-        }
-        let mut fresh = Vec::new();
-        for request in &requests {
-            match attach::attach(request) {
-                Ok(info) => {
-                    tell_attached(&info);
-                    fresh.push(info);
-                }
-                // What could not be attached before the reload need not be now.
-                Err(error) if self.failing.contains_key(&request.iface) || is_unfit(&error) => {}
-                Err(error) => refused.push(format!("{}: {error}", request.iface)),
-            }
-        }
-        if refused.is_empty()
-            && let Err(error) = set(&changes)
+    pub(super) fn reload(
+        &mut self,
+        new: Config,
+        asked: Asked,
+        may_listen: impl FnOnce() -> Result<()>,
+        tell: &mut dyn FnMut(&Self, usize),
+    ) -> std::result::Result<bool, Refused> {
+        let Scope::File(old) = &self.scope else {
+            return Ok(false);
+        };
+        let (world, infos) = self.look()?;
+        let plan = plan::reload(old, &new, asked, &world).map_err(|error| Refused(vec![error]))?;
+        // All that can be told beforehand.
+        let mut refused = Vec::new();
+        if plan.listen
+            && let Err(error) = may_listen()
         {
             refused.push(chain(&error));
         }
-        if !refused.is_empty() {
-            for info in fresh {
-                let undone = attach::detach(&info.iface);
-                tracing::info!(
-                    iface = info.iface,
-                    ok = undone.is_ok(),
-                    "attached by the refused file: detached"
-                );
+        let mut changes = Vec::new();
+        for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
+            match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
+                Ok(change) => changes.extend(change.flatten()),
+                Err(error) => refused.push(chain(&error)),
             }
+        }
+        if !refused.is_empty() {
             return Err(Refused(refused));
         }
-        self.go_over(new);
-        Ok(())
-    }
-
-    /// Lets go what the new configuration does not name, and serves the rest. Nothing here can be refused.
-    fn go_over(&mut self, new: Config) {
-        let age_changed = matches!(&self.scope, Scope::File(old) if old.age_idle != new.age_idle);
+        self.carry_out(&plan, &new, &changes)?;
         self.scope = Scope::File(new);
         self.released.clear();
         self.failing.clear();
-        let dropped: Vec<Id> = self.served.keys().filter(|id| !self.names(&id.iface)).cloned().collect();
-        for id in dropped {
-            self.served.remove(&id);
-            match attach::detach(&id.iface) {
-                Ok(_) => tracing::info!(iface = id.iface, "no longer in the file: detached"),
-                Err(error) => tracing::error!(iface = id.iface, %error, "cannot detach"),
-            }
+        if let Scope::File(config) = &self.scope {
+            self.tasks.set_age_idle(config.age_idle);
         }
-        if age_changed {
-            // They are begun anew below, and take over from themselves.
-            self.served.clear();
-        }
-        if let Err(error) = self.follow() {
+        if let Err(error) = self.follow(tell) {
             tracing::error!(error = chain(&error), "cannot look at the interfaces");
         }
+        Ok(plan.listen)
+    }
+
+    /// Does what was planned; if a step is refused, what was done is undone.
+    fn carry_out(
+        &mut self,
+        plan: &Reload,
+        new: &Config,
+        changes: &[change::Wanted],
+    ) -> std::result::Result<(), Refused> {
+        let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
+        let gone =
+            self.detach(first.iter().map(|drop| drop.id).collect(), "makes way for what the file names");
+        let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
+        let (mut fresh, mut refused) = (Vec::new(), Vec::new());
+        for some in requests.chunks(at_once()) {
+            self.desk.step();
+            for (request, result) in some.iter().zip(attach_all(some)) {
+                match result {
+                    Ok(info) => {
+                        tell_attached(&info);
+                        fresh.push(info);
+                    }
+                    // What could not be attached before the reload need not be now.
+                    Err(_) if self.failing.values().any(|trouble| trouble.iface == request.iface) => {}
+                    Err(error) => refused.push(format!("{}: {error}", request.iface)),
+                }
+            }
+        }
+        if refused.is_empty()
+            && let Err(error) = change::set(changes)
+        {
+            refused.push(chain(&error));
+        }
+        if refused.is_empty() {
+            self.detach(last.iter().map(|drop| drop.id).collect(), "no longer in the file: detached");
+            return Ok(());
+        }
+        for info in fresh {
+            let undone = attach::detach_id(info.id());
+            tracing::info!(iface = info.iface, ok = undone.is_ok(), "attached by the refused file: detached");
+        }
+        // What had made way comes back, as the file in force says; its flows begin anew.
+        if !gone.is_empty()
+            && let Err(error) = self.follow(&mut |_, _| {})
+        {
+            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+        }
+        Err(Refused(refused))
+    }
+
+    /// Ends tasks and detaches what they worked on.
+    fn detach(&mut self, ids: Vec<Id>, why: &str) -> Vec<Info> {
+        self.tasks.remove(&ids);
+        let mut gone = Vec::new();
+        for id in ids {
+            let Some(Served { info, _claim }) = self.served.remove(&id) else {
+                continue;
+            };
+            drop(_claim);
+            match attach::detach_id(info.id()) {
+                Ok(done) => tracing::info!(iface = info.iface, done = done.join("; "), "{why}"),
+                Err(error) => tracing::error!(iface = info.iface, %error, "cannot detach"),
+            }
+            gone.push(info);
+        }
+        gone
     }
 
     /// Ends all tasks, and detaches what they worked on if asked to.
     pub(super) fn end(mut self, detach: bool) {
-        let ifaces = self.ifaces();
-        self.served.clear();
-        for iface in ifaces.into_iter().filter(|_| detach) {
-            match attach::detach(&iface) {
-                Ok(done) => tracing::info!(iface, done = done.join("; "), "detached"),
-                Err(error) => tracing::error!(iface, %error, "cannot detach"),
-            }
+        if detach {
+            self.detach(self.served.keys().copied().collect(), "detached");
         }
     }
 }
@@ -314,46 +397,15 @@ fn tell_attached(info: &Info) {
     tracing::info!(iface, pacer, notes = notes.join("; "), "attached");
 }
 
-/// What is attached in this network namespace.
-fn attached() -> Result<BTreeMap<Id, Info>> {
-    Ok(attach::list()?.into_iter().map(|info| (Id::of(&info), info)).collect())
+fn ids(infos: &[Info]) -> BTreeSet<Id> {
+    infos.iter().map(Info::id).collect()
 }
 
-/// An interface no attachment is possible at: the pattern that names it is wider than what can be attached.
-const fn is_unfit(error: &attach::Error) -> bool {
-    matches!(error, attach::Error::NotEthernet { .. })
-}
-
-type Wanted = (String, dcqcn_common::params::Config);
-
-/// The change that `request` means for an attachment that is there, if any.
-fn revised(request: &Request, info: &Info) -> Result<Option<Wanted>> {
-    let running = attach::open(&info.iface)?.maps.params()?.config;
-    let wanted = attach::revise(request, info, &running)?;
-    Ok((wanted != running).then(|| (info.iface.clone(), wanted)))
-}
-
-/// Puts parameters in force, on all interfaces or none, and enters them in the audit log.
-fn set(changes: &[Wanted]) -> Result<()> {
-    if changes.is_empty() {
-        return Ok(());
+/// Attaches interfaces, several at a time; each has its own result.
+fn attach_all(requests: &[Request]) -> Vec<Result<Info>> {
+    match attach::attach_all(requests, Options::default()) {
+        Ok(results) => results.into_iter().map(|result| Ok(result?)).collect(),
+        // Nothing was tried: each is told why.
+        Err(error) => requests.iter().map(|_| Err(anyhow!("{error}"))).collect(),
     }
-    let ifaces: Vec<&str> = changes.iter().map(|(iface, _)| iface.as_str()).collect();
-    let edit =
-        |info: &Info, config: &mut dcqcn_common::params::Config| -> std::result::Result<(), attach::Error> {
-            if let Some((_, wanted)) = changes.iter().find(|(iface, _)| *iface == info.iface) {
-                *config = *wanted;
-            }
-            Ok(())
-        };
-    let done = audit::change(&ifaces, false, edit).map_err(|refused| {
-        anyhow::Error::from(refused.error).context(format!("{} is refused", refused.iface))
-    })?;
-    for change in done {
-        let keys: Vec<String> = dcqcn_params::differing(&change.old, &change.new)
-            .map(|key| format!("{key}: {} -> {}", key.text(&change.old), key.text(&change.new)))
-            .collect();
-        tracing::info!(iface = change.iface, changes = keys.join(", "), "parameters changed");
-    }
-    Ok(())
 }

@@ -6,9 +6,11 @@ use anyhow::{Context as _, Result};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::sync::Notify;
 
+use super::Changed;
+
 /// Notice of a change. What it says is not looked into: what there is now is listed anew, so that a lost message does no
 /// harm, and many are one.
-pub(super) fn watch() -> Result<Arc<Notify>> {
+pub(super) fn watch() -> Result<Changed> {
     let (connection, _, mut messages) =
         new_multicast_connection(&[MulticastGroup::Link]).context("cannot watch the network interfaces")?;
     let changed = Arc::new(Notify::new());

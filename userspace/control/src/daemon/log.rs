@@ -34,16 +34,20 @@ impl Log {
     /// # Errors
     /// Something in this process logs already.
     pub fn begin(asked: Option<LogFormat>, said: Option<LogFormat>, filter: Option<&str>) -> Result<Self> {
-        let (filter_layer, filter) = reload::Layer::new(filter_of(filter));
+        let (said_filter, ignored) = filter_of(filter);
+        let (filter_layer, filter) = reload::Layer::new(said_filter);
         let (lines_layer, lines) = reload::Layer::new(lines_of(asked.or(said)));
         let registry = tracing_subscriber::registry().with(filter_layer).with(lines_layer);
         registry.try_init().map_err(|error| anyhow!("cannot begin to log: {error}"))?;
+        tell(ignored);
         Ok(Self { filter, lines, asked })
     }
 
     /// Changes to what the file says now.
     pub(super) fn set(&self, said: Option<LogFormat>, filter: Option<&str>) {
-        let set = self.filter.reload(filter_of(filter));
+        let (filter, ignored) = filter_of(filter);
+        let set = self.filter.reload(filter);
+        tell(ignored);
         if let Err(error) = set.and_then(|()| self.lines.reload(lines_of(self.asked.or(said)))) {
             tracing::warn!(%error, "the log stays as it was");
         }
@@ -51,15 +55,31 @@ impl Log {
 }
 
 fn lines_of(format: Option<LogFormat>) -> Lines {
-    let text = fmt::layer().with_writer(io::stderr);
+    // A line that nobody takes any more is lost, and so is word of it.
+    let text = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     match format.unwrap_or_default() {
         LogFormat::Text => text.with_ansi(io::stderr().is_terminal()).boxed(),
         LogFormat::Json => text.json().flatten_event(true).boxed(),
     }
 }
 
-/// The variable's filter, else the file's, else the default.
-fn filter_of(said: Option<&str>) -> EnvFilter {
-    let said = env::var(VARIABLE).ok().or_else(|| said.map(str::to_owned));
-    said.and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(|| EnvFilter::new(DEFAULT))
+/// The variable's filter, else the file's, else the default; and why the variable's does not count, if it is none.
+fn filter_of(said: Option<&str>) -> (EnvFilter, Option<String>) {
+    let parsed = env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| {
+        let filter = EnvFilter::try_new(&text);
+        filter.map_err(|error| format!("{VARIABLE}={text} is ignored: {error}; write, for example, `debug`"))
+    });
+    let otherwise =
+        || said.and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(|| EnvFilter::new(DEFAULT));
+    match parsed {
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(ignored)) => (otherwise(), Some(ignored)),
+        None => (otherwise(), None),
+    }
+}
+
+fn tell(ignored: Option<String>) {
+    if let Some(ignored) = ignored {
+        tracing::warn!("{ignored}");
+    }
 }

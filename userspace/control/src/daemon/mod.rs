@@ -2,40 +2,61 @@
 //!
 //! It holds no state of its own. Programs, maps and links are pinned; killed, it leaves the data plane at work, and started
 //! again it takes that over.
+//!
+//! One thread answers: signals, systemd, changes of interfaces, HTTP. It never waits for anything else. Another works
+//! ([`worker`]): it attaches, reads the file, changes and detaches, and may wait for as long as that takes. Each kind of task
+//! ([`tasks`]) has a thread that goes from interface to interface.
 
 mod age;
 mod backlog;
+mod change;
 pub mod config;
+mod desk;
 mod events;
 mod fleet;
 mod links;
 pub mod log;
+mod manager;
+mod pacer;
 mod pairs;
+mod plan;
 mod privileges;
-pub mod serving;
-pub(crate) mod tasks;
+mod serving;
+mod tasks;
 mod watch;
+mod worker;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+use std::{env, future, io, thread};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
+use dcqcn_support::causes::one_line;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use config::Config;
-use fleet::{Fleet, Refused, Scope};
+pub use desk::{Desk, Failing, Reloaded, Snapshot};
 use log::Log;
-use serving::MetricsServer;
-use watch::FileWatch;
+use manager::notify;
+pub use serving::Metrics;
+pub use tasks::TaskHealth;
+pub use watch::FileWatch;
+use worker::{Command, Worker};
 
-use dcqcn_audit as audit;
+use crate::hangup::hangup_of;
+use crate::metrics::Exporter;
 
-/// How often the file and the attachments are looked at.
+/// How often systemd is told of life, unless it wants to hear of it more often.
 const TICK: Duration = Duration::from_secs(1);
+/// Longest time that one step of the work may take, unless systemd says another: attaching one interface takes a second, and
+/// waiting for another command that does ten.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the work under way has to end. What it leaves half done is finished, or undone, by whoever comes next.
+const GRACE: Duration = Duration::from_millis(1_500);
 
 /// What the daemon is to do.
 #[derive(Debug)]
@@ -44,33 +65,78 @@ pub struct Options {
     pub source: Source,
     /// Detach at the end what was served.
     pub detach_on_exit: bool,
+    /// Take a changed file that leaves nothing of what is served.
+    pub allow_empty: bool,
 }
 
 /// Where it is said which interfaces the daemon is for.
 #[derive(Debug)]
 pub enum Source {
-    /// A configuration file.
-    File(PathBuf),
+    /// A configuration file; it is watched since before it was read.
+    File(FileWatch),
     /// These interfaces, which are attached already and stay as they are.
     Ifaces(Vec<String>),
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT; started by hand, also until its terminal or the reader of its log is gone.
 ///
 /// # Errors
-/// The file is bad, an interface named on the command line is not attached, or the kernel refuses what the daemon
-/// cannot be without. Once it runs, what fails is told in the log and tried again.
-pub fn run(options: Options, config: Config, log: &Log) -> Result<()> {
+/// An interface named on the command line is not attached, or the kernel refuses what the daemon cannot be without. Once it
+/// runs, what fails is told in the log and tried again.
+pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     privileges::give_up()?;
+    let Options { source, detach_on_exit, allow_empty } = options;
+    match &source {
+        Source::File(file) if config.interfaces.is_empty() => {
+            let file = file.path().display();
+            tracing::warn!(%file, "names no interface: write an [[interface]] with a name");
+        }
+        Source::File(_) => {}
+        Source::Ifaces(ifaces) => {
+            for iface in ifaces {
+                dcqcn_plane::attach::open(iface)?;
+            }
+        }
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the event loop")?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         // Before anything is attached: a signal that comes meanwhile is answered, not deadly.
         let signals = Signals::watch()?;
-        Daemon::start(options, config, log)?.serve(signals).await
-    })
+        let desk = Arc::<Desk>::default();
+        let (metrics, wanted) = tokio::sync::watch::channel(config.metrics);
+        let exporter = Exporter::of_daemon(Arc::clone(&desk), PATIENCE);
+        let serving = tokio::spawn(serving::serve(wanted, exporter));
+        let (tell, ended) = oneshot::channel();
+        let (commands, received) = mpsc::channel();
+        let follow = commands.clone();
+        // Before the first look, so that nothing is missed between the two.
+        let links = links::watch()?;
+        let has_file = matches!(source, Source::File(_));
+        let worker = Worker { desk: Arc::clone(&desk), log, metrics, allow_empty };
+        let work = move || {
+            // Nobody waits for it any more.
+            let _ = tell.send(worker.run(source, config, &received));
+        };
+        thread::Builder::new().name("work".into()).spawn(work).context("cannot start a thread")?;
+        tokio::spawn(async move {
+            loop {
+                links.notified().await;
+                if follow.send(Command::Follow).is_err() {
+                    return;
+                }
+            }
+        });
+        let desk = Answering { desk, commands, has_file, detach_on_exit };
+        let result = desk.serve(signals, ended).await;
+        serving.abort();
+        result
+    });
+    // What reads maps for a request that nobody waits for any more must not hold the end up.
+    runtime.shutdown_background();
+    ended
 }
 
 /// What others tell the process.
@@ -91,149 +157,87 @@ impl Signals {
     }
 }
 
-struct Daemon<'a> {
-    fleet: Fleet,
-    file: Option<FileWatch>,
-    links: Arc<Notify>,
-    log: &'a Log,
-    metrics: MetricsServer,
+/// The thread that answers.
+struct Answering {
+    desk: Arc<Desk>,
+    commands: Sender<Command>,
+    has_file: bool,
     detach_on_exit: bool,
-    /// How long systemd waits for a sign of life.
-    watchdog: Option<Duration>,
 }
 
-impl<'a> Daemon<'a> {
-    fn start(options: Options, config: Config, log: &'a Log) -> Result<Self> {
-        let Options { source, detach_on_exit } = options;
-        // Before the first look, so that nothing is missed between the two.
-        let links = links::watch()?;
-        let mut metrics = MetricsServer::default();
-        let listener = metrics.prepare(config.metrics)?;
-        metrics.switch(config.metrics, listener)?;
-        let (scope, file) = match source {
-            Source::File(path) => {
-                if config.interfaces.is_empty() {
-                    let file = path.display();
-                    tracing::warn!(%file, "names no interface: write an [[interface]] with a name");
-                }
-                (Scope::File(config), Some(FileWatch::new(path)))
-            }
-            Source::Ifaces(ifaces) => {
-                for iface in &ifaces {
-                    dcqcn_plane::attach::open(iface)?;
-                }
-                (Scope::Named(ifaces), None)
-            }
-        };
-        let mut fleet = Fleet::new(scope)?;
-        fleet.follow()?;
+impl Answering {
+    /// Answers until the end. The work has ended then, or is left as it is.
+    async fn serve(self, mut signals: Signals, mut ended: oneshot::Receiver<Result<()>>) -> Result<()> {
+        // How long systemd waits for a sign of life.
         let watchdog = sd_notify::watchdog_enabled();
-        Ok(Self { fleet, file, links, log, metrics, detach_on_exit, watchdog })
-    }
-
-    async fn serve(mut self, signals: Signals) -> Result<()> {
-        let Signals { mut hangup, mut terminate, mut interrupt } = signals;
-        let mut tick = interval(self.watchdog.map_or(TICK, |watchdog| TICK.min(watchdog / 2)));
+        let mut tick = interval(watchdog.map_or(TICK, |watchdog| TICK.min(watchdog / 2)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
+        // Of a daemon that somebody started by hand: a service manager ends it when it wants to.
+        let mut reader = Box::pin(async {
+            match env::var_os("NOTIFY_SOCKET").is_none().then(|| hangup_of(io::stderr())) {
+                Some(Ok(reader)) => reader.await,
+                _ => future::pending().await,
+            }
+        });
+        let mut complained = false;
         loop {
             tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hangup.recv() => self.reload(),
-                () = self.links.notified() => self.follow(),
-                _ = tick.tick() => self.tick(),
+                _ = signals.terminate.recv() => break,
+                _ = signals.interrupt.recv() => break,
+                () = &mut reader => break,
+                result = &mut ended => return result.unwrap_or_else(|_| Err(anyhow!("the working thread panicked"))),
+                _ = signals.hangup.recv() => {
+                    if !self.has_file {
+                        break;
+                    }
+                    self.ask(Command::Reload);
+                }
+                _ = tick.tick() => self.tell_of_life(watchdog.unwrap_or(PATIENCE), &mut complained),
             }
         }
         notify(&[NotifyState::Stopping]);
         tracing::info!(detach = self.detach_on_exit, "ending");
-        self.fleet.end(self.detach_on_exit);
-        Ok(())
-    }
-
-    fn tick(&mut self) {
-        if self.file.as_mut().is_some_and(FileWatch::has_changed) {
-            self.reload();
-        }
-        match self.fleet.has_changed() {
-            Ok(true) => self.follow(),
-            Ok(false) => {}
-            Err(error) => tracing::error!(error = chain(&error), "cannot look at what is attached"),
-        }
-        if let Some(watchdog) = self.watchdog {
-            match self.fleet.stuck(watchdog) {
-                None => notify(&[NotifyState::Watchdog]),
-                Some((iface, task)) => tracing::error!(iface, task, "stuck: systemd is not told of life"),
+        self.desk.end();
+        self.ask(Command::End { detach: self.detach_on_exit });
+        if self.detach_on_exit {
+            tokio::select! {
+                result = ended => result.unwrap_or(Ok(())),
+                // Asked twice.
+                _ = signals.terminate.recv() => Ok(()),
+                _ = signals.interrupt.recv() => Ok(()),
             }
+        } else {
+            timeout(GRACE, ended).await.unwrap_or(Ok(Ok(()))).unwrap_or(Ok(()))
         }
     }
 
-    fn follow(&mut self) {
-        if let Err(error) = self.fleet.follow() {
-            tracing::error!(error = chain(&error), "cannot look at the interfaces");
-        }
-        notify(&[NotifyState::Status(&self.status())]);
+    fn ask(&self, command: Command) {
+        // One that has ended needs no command.
+        let _ = self.commands.send(command);
     }
 
-    /// Reads the file again; a bad one changes nothing.
-    fn reload(&mut self) {
-        let Some(file) = &mut self.file else {
-            return tracing::warn!("there is no file to reload: interfaces were named on the command line");
-        };
-        let began = Instant::now();
-        match NotifyState::monotonic_usec_now() {
-            Ok(now) => notify(&[NotifyState::Reloading, now]),
-            Err(error) => tracing::debug!(%error, "no clock"),
-        }
-        let path = file.mark().to_owned();
-        let name = path.display().to_string();
-        let reloaded = Config::load(&path).map_err(Refused::from).and_then(|config| self.apply(config));
-        match reloaded {
-            Ok(()) => {
-                let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                tracing::info!(file = name, took_ms, "reloaded");
+    /// Tells systemd of life, if there is some. Before all is attached that takes longer than systemd waits otherwise.
+    fn tell_of_life(&self, late: Duration, complained: &mut bool) {
+        if let Some(what) = self.desk.stuck(late) {
+            if !std::mem::replace(complained, true) {
+                tracing::error!(what, "stuck: systemd is not told of life");
             }
-            Err(refused) => {
-                for line in refused.0.iter().flat_map(|text| text.lines()) {
-                    tracing::error!(file = name, error = line, "refused: all stays as it was");
-                }
-                audit::enter_refusal("", &format!("{name}: {}", refused.0.join("; ")));
-            }
+            return;
         }
-        notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
-    }
-
-    fn apply(&mut self, config: Config) -> Result<(), Refused> {
-        let (metrics, format, filter) = (config.metrics, config.log_format, config.log_filter.clone());
-        let listener = self.metrics.prepare(metrics)?;
-        self.fleet.reload(config)?;
-        self.log.set(format, filter.as_deref());
-        Ok(self.metrics.switch(metrics, listener)?)
-    }
-
-    fn status(&self) -> String {
-        match self.fleet.ifaces() {
-            none if none.is_empty() => "no interface to serve yet".into(),
-            ifaces => format!("serving {}", ifaces.join(", ")),
+        *complained = false;
+        manager::catch_up();
+        notify(&[NotifyState::Watchdog]);
+        if !self.desk.snapshot().is_ready {
+            let usec = u32::try_from(PATIENCE.as_micros()).unwrap_or(u32::MAX);
+            notify(&[NotifyState::ExtendTimeoutUsec(usec)]);
         }
     }
 }
 
-/// An error and its causes on one line; a cause that is told already is left out.
+/// Notice of a change of interfaces.
+type Changed = Arc<Notify>;
+
+/// An error and its causes on one line.
 fn chain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(&cause) {
-            let separator = if text.is_empty() { "" } else { ": " };
-            text = format!("{text}{separator}{cause}");
-        }
-    }
-    text
-}
-
-/// Tells systemd, if it is there.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "cannot notify systemd");
-    }
+    one_line(error.as_ref())
 }

@@ -1,14 +1,13 @@
 //! Following the kernel's own RDMA queue pairs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
-use dcqcn_plane::attach::Attachment;
-use dcqcn_plane::dataplane::Maps;
 
-use super::tasks::{Subject, Work};
+use super::tasks::{Port, Settings, Work};
 use crate::pairing::{Change, RdmaPairs};
 
 /// How often the queue pairs are looked at: a new one is to be known within 100 ms.
@@ -17,28 +16,25 @@ const PERIOD: Duration = Duration::from_millis(50);
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct Pairs {
-    iface: String,
-    ifindex: u32,
-    maps: Maps,
-    netlink: Netlink,
+    port: Arc<Port>,
     entered: RdmaPairs,
 }
 
 /// Begins following, where the kernel has RDMA.
-pub(super) fn begin(subject: &Subject) -> Result<Option<Box<dyn Work>>> {
-    let netlink = Netlink::connect()?;
+pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> Result<Option<Box<dyn Work>>> {
     if !netlink.has_rdma() {
         return Ok(None);
     }
-    let Attachment { info, maps } = subject.open()?;
-    let entered = RdmaPairs::take_over(&maps)?;
-    Ok(Some(Box::new(Pairs { iface: info.iface, ifindex: info.ifindex, maps, netlink, entered })))
+    let entered = RdmaPairs::take_over(&port.maps())?;
+    Ok(Some(Box::new(Pairs { port: Arc::clone(port), entered })))
 }
 
 impl Work for Pairs {
-    fn turn(&mut self) -> Result<Duration> {
-        let changes = self.entered.refresh(&self.netlink, self.ifindex, &mut self.maps)?;
-        let iface = &self.iface;
+    fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
+        let Self { port, entered } = self;
+        let present = RdmaPairs::present(netlink, port.info.ifindex)?;
+        let changes = entered.refresh(present, &mut port.maps_mut())?;
+        let iface = &port.info.iface;
         for change in changes {
             match change {
                 // It is in the event log, which another task follows.

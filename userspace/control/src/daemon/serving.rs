@@ -1,14 +1,20 @@
-//! The metrics server beside the daemon's other work.
+//! The metrics server beside the daemon's other work. An address that is not this host's yet is tried again until it is: the
+//! data plane does not wait for it.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, anyhow};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::watch::Receiver;
+use tokio::time::timeout;
 
-use crate::metrics;
+use crate::metrics::{self, Exporter};
+
+/// How often an address is tried again.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// What is to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,65 +25,77 @@ pub struct Metrics {
     pub top_qps: usize,
 }
 
-/// The server, while one is asked for.
-#[derive(Default)]
-pub(super) struct MetricsServer {
-    serving: Option<Serving>,
-}
-
-struct Serving {
-    metrics: Metrics,
-    listener: StdListener,
-    end: Arc<Notify>,
-}
-
-impl MetricsServer {
-    /// Takes the address of `wanted`, if it is not this server's already.
-    ///
-    /// # Errors
-    /// It is in use, or not this host's.
-    pub(super) fn prepare(&self, wanted: Option<Metrics>) -> Result<Option<StdListener>> {
-        let Some(Metrics { listen, .. }) = wanted else {
-            return Ok(None);
-        };
-        let bind = || {
-            let ours = self.serving.as_ref().filter(|serving| serving.metrics.listen == listen);
-            let listener = match ours {
-                Some(serving) => serving.listener.try_clone()?,
-                None => StdListener::bind(listen)?,
-            };
-            listener.set_nonblocking(true)?;
-            Ok::<_, io::Error>(listener)
-        };
-        bind().map(Some).with_context(|| format!("cannot serve metrics on {listen}"))
+/// Whether `wanted` can be served, or may be later; `served` is what this process serves already.
+///
+/// # Errors
+/// The address is in use by somebody else, or may not be used.
+pub(super) fn check(wanted: Option<Metrics>, served: Option<Metrics>) -> Result<()> {
+    let Some(Metrics { listen, .. }) = wanted else {
+        return Ok(());
+    };
+    match StdListener::bind(listen) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Ok(()),
+        // In the way of itself: of the same port one address may stand for all.
+        Err(_) if served.is_some_and(|served| overlap(served.listen, listen)) => Ok(()),
+        Err(error) => Err(anyhow!("cannot serve metrics on {listen}: {error}")),
     }
+}
 
-    /// Serves `wanted` on the listener that was prepared for it, and nothing else any more.
-    ///
-    /// # Errors
-    /// The process has no file descriptor left.
-    pub(super) fn switch(&mut self, wanted: Option<Metrics>, listener: Option<StdListener>) -> Result<()> {
-        if wanted == self.serving.as_ref().map(|serving| serving.metrics) {
-            return Ok(());
-        }
-        if let Some(serving) = self.serving.take() {
-            serving.end.notify_one();
-        }
-        let (Some(metrics), Some(listener)) = (wanted, listener) else {
-            return Ok(());
-        };
-        let accepting =
-            listener.try_clone().and_then(TcpListener::from_std).context("cannot serve metrics")?;
-        let end = Arc::new(Notify::new());
-        let ended = Arc::clone(&end);
-        tokio::spawn(async move {
-            let end = async move { ended.notified().await };
-            if let Err(error) = metrics::serve(accepting, metrics.top_qps, end).await {
-                tracing::error!(%error, "metrics are no longer served");
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let either_is_all = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && (one.ip() == other.ip() || either_is_all)
+}
+
+/// Serves what is wanted, wherever that is, for as long as somebody may want something.
+pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<Exporter>) {
+    let mut told = String::new();
+    loop {
+        let Some(Metrics { listen, top_qps }) = *wanted.borrow_and_update() else {
+            if wanted.changed().await.is_err() {
+                return;
             }
-        });
-        tracing::info!(listen = %metrics.listen, "serving metrics");
-        self.serving = Some(Serving { metrics, listener, end });
-        Ok(())
+            continue;
+        };
+        exporter.set_top_qps(top_qps);
+        match bind(listen) {
+            Ok(listener) => {
+                tracing::info!(%listen, "serving metrics");
+                told.clear();
+                tokio::select! {
+                    () = metrics::accept(listener, Arc::clone(&exporter)) => {}
+                    () = other(&mut wanted, listen, &exporter) => {}
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if text != told {
+                    tracing::error!(%listen, error = text, "metrics cannot be served there; tried again every 2 s");
+                    told = text;
+                }
+                // Whichever comes first.
+                let _ = timeout(RETRY, wanted.changed()).await;
+            }
+        }
+    }
+}
+
+fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
+    let listener = StdListener::bind(listen)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Waits until another address is wanted, or none.
+async fn other(wanted: &mut Receiver<Option<Metrics>>, listen: SocketAddr, exporter: &Exporter) {
+    while wanted.changed().await.is_ok() {
+        let now = *wanted.borrow();
+        match now {
+            Some(metrics) if metrics.listen == listen => exporter.set_top_qps(metrics.top_qps),
+            _ => {
+                wanted.mark_changed();
+                return;
+            }
+        }
     }
 }

@@ -4,32 +4,60 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a file must look the same before it counts as written: who truncates one and writes it anew is not done at once.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// What tells one content of a file from the next: which file it is, when it was written, how long it is.
 type Stamp = (u64, i64, i64, u64);
 
 /// A file that is watched.
-pub(super) struct FileWatch {
+#[derive(Debug)]
+pub struct FileWatch {
     path: PathBuf,
-    /// `None` while there is no file.
-    stamp: Option<Stamp>,
+    /// What was taken last; `None` if there was no file.
+    taken: Option<Stamp>,
+    /// What it looks like since, if it is another.
+    seen: Option<(Stamp, Instant)>,
 }
 
 impl FileWatch {
-    pub(super) fn new(path: PathBuf) -> Self {
-        let stamp = stamp(&path);
-        Self { path, stamp }
+    /// Watches a file from now on; it is to be read after this.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        let taken = stamp(&path);
+        Self { path, taken, seen: None }
     }
 
-    /// Whether the file is another than when it was read. One that is gone is not: whoever replaces it is not done.
-    pub(super) fn has_changed(&mut self) -> bool {
-        stamp(&self.path).is_some_and(|now| Some(now) != self.stamp)
-    }
-
-    /// Notes that the file is going to be read, and says where it is.
-    pub(super) fn mark(&mut self) -> &Path {
-        self.stamp = stamp(&self.path);
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the file is another than when it was read, and has been the same for a second. One that is gone is not: whoever
+    /// replaces it is not done.
+    pub(super) fn has_changed(&mut self, now: Instant) -> bool {
+        let found = stamp(&self.path).filter(|stamp| Some(*stamp) != self.taken);
+        let since = match (found, self.seen) {
+            (Some(found), Some((seen, since))) if found == seen => since,
+            (Some(found), _) => {
+                self.seen = Some((found, now));
+                return false;
+            }
+            (None, _) => {
+                self.seen = None;
+                return false;
+            }
+        };
+        now.saturating_duration_since(since) >= SETTLED
+    }
+
+    /// Notes that the file is going to be read.
+    pub(super) fn mark(&mut self) {
+        self.taken = stamp(&self.path);
+        self.seen = None;
     }
 }
 
@@ -42,22 +70,53 @@ fn stamp(path: &Path) -> Option<Stamp> {
 mod tests {
     use super::*;
 
+    /// A file, and a clock that only the test moves.
+    struct Watched {
+        _dir: tempfile::TempDir,
+        path: PathBuf,
+        watch: FileWatch,
+        now: Instant,
+    }
+
+    impl Watched {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("file");
+            fs::write(&path, "one").unwrap();
+            let watch = FileWatch::new(path.clone());
+            Self { _dir: dir, path, watch, now: Instant::now() }
+        }
+
+        fn changed_after(&mut self, ms: u64) -> bool {
+            self.now += Duration::from_millis(ms);
+            self.watch.has_changed(self.now)
+        }
+    }
+
     #[test]
     fn a_file_replaced_or_written_is_noticed_once_and_one_that_is_gone_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("file");
-        fs::write(&path, "one").unwrap();
-        let mut watch = FileWatch::new(path.clone());
-        assert!(!watch.has_changed());
-        fs::write(&path, "three").unwrap();
-        assert!(watch.has_changed());
-        watch.mark();
-        assert!(!watch.has_changed());
-        fs::write(dir.path().join("new"), "three").unwrap();
-        fs::rename(dir.path().join("new"), &path).unwrap();
-        assert!(watch.has_changed());
-        watch.mark();
-        fs::remove_file(&path).unwrap();
-        assert!(!watch.has_changed());
+        let mut file = Watched::new();
+        assert!(!file.changed_after(0) && !file.changed_after(2_000));
+        fs::write(&file.path, "three").unwrap();
+        assert!(!file.changed_after(0) && file.changed_after(1_000));
+        file.watch.mark();
+        assert!(!file.changed_after(0) && !file.changed_after(2_000));
+        let new = file.path.with_extension("new");
+        fs::write(&new, "three").unwrap();
+        fs::rename(new, &file.path).unwrap();
+        assert!(!file.changed_after(0) && file.changed_after(1_000));
+        file.watch.mark();
+        fs::remove_file(&file.path).unwrap();
+        assert!(!file.changed_after(0) && !file.changed_after(2_000));
+    }
+
+    #[test]
+    fn one_that_is_being_written_is_waited_for() {
+        let mut file = Watched::new();
+        for text in ["", "t", "th", "thr"] {
+            fs::write(&file.path, text).unwrap();
+            assert!(!file.changed_after(900), "{text:?}");
+        }
+        assert!(!file.changed_after(900) && file.changed_after(900));
     }
 }

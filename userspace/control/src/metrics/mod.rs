@@ -1,18 +1,22 @@
-//! Metrics in Prometheus' text format, over HTTP: `/metrics`, and `/healthz` for a load balancer or a kubelet.
+//! Metrics in Prometheus' text format, over HTTP: `/metrics`, `/healthz` to restart by, and `/readyz` to send work by.
 //!
-//! Each request reads the pinned maps. Counters keep their [`Stat`] names, which are mlx5's where mlx5 has them.
+//! Counters keep their [`Stat`] names, which are mlx5's where mlx5 has them.
 //!
 //! [`Stat`]: dcqcn_common::stats::Stat
 
 mod exposition;
 #[cfg(test)]
 mod page;
+mod process;
+mod readiness;
 mod render;
 mod scrape;
 mod serve;
 
-pub use scrape::{Health, Scrape, Unreadable};
-pub use serve::serve;
+pub use readiness::Readiness;
+pub use scrape::{Scrape, Unreadable};
+pub(crate) use serve::accept;
+pub use serve::{Exporter, serve};
 
 #[cfg(test)]
 mod tests;

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Instant;
 use std::{env, fs};
 
 use dcqcn_common::stats::Stat;
 use dcqcn_view::reading;
 
-use super::Scrape;
+use super::{Scrape, render};
+use crate::daemon::Desk;
 
 const HEAD: &str = "\
 # Metrics
@@ -16,7 +18,8 @@ const HEAD: &str = "\
 Where they come from, alerts and a dashboard: [monitor](../how-to/monitor.md#in-prometheus-and-grafana). Each
 [counter](counters.md) is `dcqcn_COUNTER_total` with the labels `interface` and `hook` (xdp, ingress, egress). The hooks of one
 interface see the same packet one after the other: add up across `hook` only counters of one hook, as those of NP, RP and CP are.
-`dcqcn_qp_*` are served for the flows that have sent most, if asked for (`top_qps`, `--top-qps`).
+Those of the controller (`dcqcn_interface_served`, `dcqcn_config_*`, `dcqcn_task_*`) are served by `dcqcn run` with a file or
+interfaces, not by `--metrics-only`. `dcqcn_qp_*` are served for the flows that have sent most, if asked for (`top_qps`, `--top-qps`).
 
 | metric | kind | labels | what it is |
 |---|---|---|---|
@@ -33,7 +36,7 @@ fn labels(series: &str) -> String {
 #[test]
 fn the_documentation_of_metrics_is_what_is_served() {
     let scrape = Scrape { readings: vec![reading("eth0", 10, 5)], unreadable: Vec::new() };
-    let text = scrape.metrics(1);
+    let text = render::whole(&scrape, 1, Some(&Desk::sample()), Instant::now());
     let counters: BTreeSet<String> =
         Stat::ALL.iter().map(|stat| format!("dcqcn_{}_total", stat.label())).collect();
     let mut page = HEAD.to_owned();

@@ -1,5 +1,7 @@
 //! Readings as metrics.
 
+use std::time::Instant;
+
 use dcqcn_common::layout::{CLASSES, RpFlow, WAYS};
 use dcqcn_common::stats::Stat;
 use dcqcn_params::qp::{address, hex};
@@ -7,26 +9,39 @@ use dcqcn_params::word;
 use dcqcn_view::{FlowRow, HOOKS, Reading};
 
 use super::exposition::{Exposition, Kind};
+use super::process;
+use super::scrape::Scrape;
+use crate::daemon::Desk;
+
+/// Everything: of what was read, of this process, and of the controller if it is one. Reading began at `began`.
+pub(super) fn whole(scrape: &Scrape, top_qps: usize, desk: Option<&Desk>, began: Instant) -> String {
+    let mut text = Exposition::default();
+    data_plane(&mut text, &scrape.readings, &scrape.failed(), top_qps);
+    if let Some(desk) = desk {
+        process::controller(&mut text, desk);
+    }
+    process::process(&mut text);
+    process::duration(&mut text, began);
+    text.finish()
+}
 
 /// The metrics of what was read, and of the `top_qps` flows of each interface that sent most. `failed` are the interfaces
 /// that could not be read.
-pub(super) fn render(readings: &[Reading], failed: &[String], top_qps: usize) -> String {
-    let mut text = Exposition::default();
+fn data_plane(text: &mut Exposition, readings: &[Reading], failed: &[String], top_qps: usize) {
     let mut build =
         text.family("dcqcn_build_info", Kind::Gauge, "Version of the dcqcn that reads; always 1.");
     build.series(&[("version", &env!("CARGO_PKG_VERSION"))], 1);
     let mut up = text.family("dcqcn_up", Kind::Gauge, "1 if the interface's maps could be read, 0 if not.");
     readings.iter().for_each(|reading| up.series(&[("interface", &reading.info.iface)], 1));
     failed.iter().for_each(|iface| up.series(&[("interface", iface)], 0));
-    interfaces(&mut text, readings);
+    interfaces(text, readings);
     for stat in Stat::ALL {
-        counter(&mut text, readings, *stat);
+        counter(text, readings, *stat);
     }
-    classes(&mut text, readings);
+    classes(text, readings);
     if top_qps != 0 {
-        flows(&mut text, readings, top_qps);
+        flows(text, readings, top_qps);
     }
-    text.finish()
 }
 
 /// A counter of the hooks, for each interface and hook.
@@ -69,8 +84,8 @@ fn interfaces(text: &mut Exposition, readings: &[Reading]) {
         family.series(&[("interface", &info.iface)], bytes_per_s(params.rp.line_rate_bps));
     }
     let mut family = text.family("dcqcn_flows", Kind::Gauge, "Flows in the table of a point: np or rp.");
-    for Reading { info, np_flows, rp, .. } in readings {
-        for (point, flows) in [("np", *np_flows), ("rp", rp.len())] {
+    for Reading { info, np_flows, rp_flows, .. } in readings {
+        for (point, flows) in [("np", *np_flows), ("rp", *rp_flows)] {
             family.series(&[("interface", &info.iface), ("point", &point)], flows);
         }
     }

@@ -1,10 +1,11 @@
 //! What one request reads.
 
+use std::panic;
+use std::thread::{self, ScopedJoinHandle};
+
 use dcqcn_plane::attach;
 use dcqcn_view::{Reading, attached};
 use serde::Serialize;
-
-use super::render::render;
 
 /// A reading of every interface attached in this network namespace.
 #[derive(Debug, Default)]
@@ -22,21 +23,14 @@ pub struct Unreadable {
     pub error: String,
 }
 
-/// What `/healthz` says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Health {
-    /// `ok` or `failing`.
-    pub status: &'static str,
-    /// The interfaces that can be read.
-    pub interfaces: Vec<String>,
-    /// Those that cannot.
-    pub unreadable: Vec<Unreadable>,
+fn take(name: &str, with_flows: bool) -> Result<Reading, attach::Error> {
+    if with_flows { Reading::take(name) } else { Reading::without_flows(name) }
 }
 
 impl Scrape {
-    /// Reads them all. What cannot be read is part of the answer.
+    /// Reads them all, with each flow or only how many there are. What cannot be read is part of the answer.
     #[must_use]
-    pub fn take() -> Self {
+    pub fn take(with_flows: bool) -> Self {
         let mut scrape = Self::default();
         let names = match attached() {
             Ok(names) => names,
@@ -45,8 +39,20 @@ impl Scrape {
                 return scrape;
             }
         };
-        for name in names {
-            match Reading::take(&name) {
+        // Tables are large: each core reads some.
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let share = names.len().div_ceil(threads).max(1);
+        let read =
+            |names: &[String]| names.iter().map(|name| (name.clone(), take(name, with_flows))).collect();
+        let taken: Vec<(String, Result<Reading, attach::Error>)> = thread::scope(|scope| {
+            let threads: Vec<_> = names.chunks(share).map(|some| scope.spawn(move || read(some))).collect();
+            let join = |thread: ScopedJoinHandle<'_, Vec<_>>| {
+                thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+            };
+            threads.into_iter().flat_map(join).collect()
+        });
+        for (name, result) in taken {
+            match result {
                 Ok(reading) => scrape.readings.push(reading),
                 // Detached since it was listed.
                 Err(attach::Error::NotAttached { .. }) => {}
@@ -58,21 +64,8 @@ impl Scrape {
         scrape
     }
 
-    /// As metrics, with the `top_qps` flows of each interface that sent most.
-    #[must_use]
-    pub fn metrics(&self, top_qps: usize) -> String {
-        let failed: Vec<String> =
-            self.unreadable.iter().filter_map(|unreadable| unreadable.interface.clone()).collect();
-        render(&self.readings, &failed, top_qps)
-    }
-
-    /// As a state of health.
-    #[must_use]
-    pub fn health(&self) -> Health {
-        Health {
-            status: if self.unreadable.is_empty() { "ok" } else { "failing" },
-            interfaces: self.readings.iter().map(|reading| reading.info.iface.clone()).collect(),
-            unreadable: self.unreadable.clone(),
-        }
+    /// The interfaces that cannot be read.
+    pub(super) fn failed(&self) -> Vec<String> {
+        self.unreadable.iter().filter_map(|unreadable| unreadable.interface.clone()).collect()
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
 use dcqcn_common::stats::Stat;
 use dcqcn_view::reading;
@@ -20,6 +21,11 @@ fn scrape() -> Scrape {
         readings: vec![reading("eth0", 10, 5), inline],
         unreadable: vec![Unreadable { interface: Some("eth9".into()), error: "map RP: gone".into() }],
     }
+}
+
+/// Everything, as a process without a controller tells it.
+fn text_of(scrape: &Scrape, top_qps: usize) -> String {
+    render::whole(scrape, top_qps, None, Instant::now())
 }
 
 /// The names of the families, and a check of what the format demands: HELP, TYPE, then all series of the name.
@@ -44,7 +50,7 @@ fn families(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_counter_has_its_name_and_its_meaning() {
-    let text = scrape().metrics(2);
+    let text = text_of(&scrape(), 2);
     let families = families(&text);
     for stat in Stat::ALL {
         assert!(families.contains(&format!("dcqcn_{}_total", stat.label())), "{}", stat.label());
@@ -71,11 +77,11 @@ fn every_counter_has_its_name_and_its_meaning() {
 #[test]
 fn flows_are_series_only_if_asked_for() {
     let series = |top_qps| {
-        let text = scrape().metrics(top_qps);
+        let text = text_of(&scrape(), top_qps);
         text.lines().filter(|line| line.starts_with("dcqcn_qp_alpha_ratio{")).count()
     };
     assert_eq!([series(0), series(2), series(100)], [0, 2, 5]);
-    assert!(!scrape().metrics(0).contains("dcqcn_qp_"));
+    assert!(!text_of(&scrape(), 0).contains("dcqcn_qp_"));
 }
 
 /// A file of the repository.
@@ -85,7 +91,7 @@ fn dist(path: &str) -> PathBuf {
 
 #[test]
 fn dashboard_and_alerts_use_metrics_that_exist() {
-    let families = families(&scrape().metrics(1));
+    let families = families(&text_of(&scrape(), 1));
     for path in ["grafana/dcqcn.json", "prometheus/dcqcn.rules.yml", "prometheus/dcqcn.rules.test.yml"] {
         let text = fs::read_to_string(dist(path)).unwrap();
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -131,7 +137,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     let said = promtool(
         "promtool_finds_nothing_wrong_with_the_metrics",
         &["check", "metrics"],
-        &scrape().metrics(3),
+        &text_of(&scrape(), 3),
     );
     assert_eq!(said.unwrap_or_default(), "");
 }
@@ -146,16 +152,6 @@ fn promtool_finds_nothing_wrong_with_the_alerts() {
         };
         assert_eq!(said, "", "{file}");
     }
-}
-
-#[test]
-fn health_names_what_cannot_be_read() {
-    let health = scrape().health();
-    assert_eq!((health.status, health.interfaces.len()), ("failing", 2));
-    let json = serde_json::to_value(&health).unwrap();
-    assert_eq!(json["unreadable"][0]["interface"], "eth9");
-    assert_eq!(json["unreadable"][0]["error"], "map RP: gone");
-    assert_eq!(Scrape::default().health().status, "ok");
 }
 
 /// Sends bytes, and returns all that comes back until the server closes.
@@ -176,7 +172,7 @@ fn the_server_answers_refuses_and_ends() {
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             tell.send(listener.local_addr().unwrap()).unwrap();
-            serve(listener, 1, async move { ended.await.unwrap() }).await.unwrap();
+            serve(listener, Exporter::alone(1), async move { ended.await.unwrap() }).await.unwrap();
         });
     });
     let address = told.recv().unwrap();
@@ -193,7 +189,7 @@ fn the_server_answers_refuses_and_ends() {
     // A client that never finishes its request holds nothing up, not even the end.
     let mut idle = TcpStream::connect(address).unwrap();
     idle.write_all(b"GET /met").unwrap();
-    assert!(exchange(address, &get("/")).ends_with("can be read\n"));
+    assert!(exchange(address, &get("/")).contains("/readyz"));
     end.send(()).unwrap();
     server.join().unwrap();
 }

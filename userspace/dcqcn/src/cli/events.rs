@@ -63,7 +63,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let interrupt = Interrupt::catch()?;
+        let interrupt = Interrupt::catch_or(|| {})?;
         let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
         let mut refusals = Follow::new(Log::here())?;
         let netns = netns::current_inode()?;

@@ -72,6 +72,9 @@ impl fmt::Display for LogReport {
             for entry in entries {
                 let [key, old, new] = match &entry.what {
                     What::Changed { key, old, new } => [key.clone(), old.clone(), new.clone()],
+                    What::Intended { key, old, intended } => {
+                        [format!("{key} (intended)"), old.clone(), intended.clone()]
+                    }
                     What::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
                 };
                 let iface = if entry.iface.is_empty() { "-".into() } else { entry.iface.clone() };

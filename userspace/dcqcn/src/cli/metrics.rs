@@ -1,19 +1,25 @@
 //! `run --metrics-only`: a Prometheus endpoint that keeps nothing.
 
+use std::io;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use dcqcn_cli::Output;
-use dcqcn_control::metrics;
+use dcqcn_control::hangup::hangup_of;
+use dcqcn_control::metrics::{self, Exporter};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Serves metrics of what is attached until Ctrl-C or SIGTERM, with the `top_qps` flows of each interface that sent most.
+/// Serves metrics of what is attached until a signal or the end of the terminal, with the `top_qps` flows of each interface that sent most.
 pub(super) fn serve(listen: SocketAddr, top_qps: usize, out: &mut Output<'_>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (mut interrupt, mut terminate) =
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let (mut interrupt, mut terminate, mut hangup) = (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        );
+        let reader = hangup_of(io::stdout())?;
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen at {listen}; --listen names another address"))?;
@@ -27,8 +33,10 @@ pub(super) fn serve(listen: SocketAddr, top_qps: usize, out: &mut Output<'_>) ->
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+                () = reader => {}
             }
         };
-        Ok(metrics::serve(listener, top_qps, shutdown).await?)
+        Ok(metrics::serve(listener, Exporter::alone(top_qps), shutdown).await?)
     })
 }

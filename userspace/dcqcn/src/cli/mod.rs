@@ -153,12 +153,12 @@ pub fn main() -> ExitCode {
     }
     CompleteEnv::with_factory(help::command).complete();
     let cli = Cli::read();
+    let (json, netns) = (cli.json, cli.netns.clone());
     if !matches!(&cli.command, Command::Run(args) if args.keeps_its_own_log()) {
         log_to_stderr();
     }
-    let json = cli.json;
     let work = |out: &mut Output<'_>| {
-        let _inside = enter(cli.netns.as_deref())?;
+        let _inside = enter(netns.as_deref())?;
         cli.run(out)
     };
     dcqcn_cli::run(json, work, exit_code)

@@ -8,7 +8,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_control::daemon::config::{Config, DEFAULT_PATH, LogFormat};
 use dcqcn_control::daemon::log::Log;
-use dcqcn_control::daemon::{self, Options, Source};
+use dcqcn_control::daemon::{self, FileWatch, Options, Source};
 
 use dcqcn_cli::Output;
 
@@ -19,9 +19,10 @@ use dcqcn_cli::Output;
 /// backlog for `queue_source = backlog`. Started again it takes over what is attached.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The file is read again when it changes and on SIGHUP: on all interfaces or, if anything in it is
-refused, on none. `dcqcn config check FILE` checks it beforehand. With interfaces instead of a
-file, these are served as they are attached.
+The file is read again on SIGHUP, and when it has changed and stayed the same for a second: on all interfaces or, if
+anything in it is refused, on none. One that names none of the interfaces that are served is refused. Parameters that were
+set since stay where the file says nothing else than before; SIGHUP puts them back to the file's. `dcqcn config check FILE`
+checks it beforehand. With interfaces instead of a file, these are served as they are attached.
 
 Metrics for Prometheus are served where the file's [metrics] says, or by `run --metrics-only` without a controller:
 `/metrics` has every counter, queue and threshold of every interface attached in this network namespace, under the names
@@ -46,6 +47,9 @@ pub(super) struct RunArgs {
     /// Detach at the end everything that was served.
     #[arg(long)]
     detach_on_exit: bool,
+    /// Take a changed file even if it names none of the interfaces that are served, and detach them all.
+    #[arg(long, conflicts_with = "ifaces")]
+    allow_empty: bool,
     /// How log lines look [default: text, or as the file says].
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
@@ -67,17 +71,28 @@ impl RunArgs {
     }
 
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { ifaces, config: path, detach_on_exit, log_format, metrics_only, listen, top_qps } = self;
+        let Self {
+            ifaces,
+            config: path,
+            detach_on_exit,
+            allow_empty,
+            log_format,
+            metrics_only,
+            listen,
+            top_qps,
+        } = self;
         if metrics_only {
             return metrics::serve(listen, top_qps, out);
         }
         let (source, config) = if ifaces.is_empty() {
-            let config = Config::load(&path)?;
-            (Source::File(path), config)
+            // Watched before it is read: what is written meanwhile is not missed.
+            let file = FileWatch::new(path);
+            let config = Config::load(file.path())?;
+            (Source::File(file), config)
         } else {
             (Source::Ifaces(ifaces), Config::default())
         };
         let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
-        daemon::run(Options { source, detach_on_exit }, config, &log)
+        daemon::run(Options { source, detach_on_exit, allow_empty }, config, log)
     }
 }

@@ -8,6 +8,7 @@ mod state;
 mod tests;
 mod view;
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -18,6 +19,7 @@ use dcqcn_support::interrupt::Interrupt;
 use dcqcn_view::{Reading, Sample, attached};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::terminal::disable_raw_mode;
 use ratatui::layout::{Position, Rect};
 
 use state::{Action, State};
@@ -31,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// # Errors
 /// The interface is not attached, nothing is, or the terminal refuses.
 pub fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
-    let interrupt = Interrupt::catch()?;
+    let interrupt = Interrupt::of_terminal(give_up)?;
     let mut ifaces = attached()?;
     if let Some(iface) = &iface {
         // Told before the screen changes, as every command tells it.
@@ -49,7 +51,15 @@ pub fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
         .context("cannot take over the terminal")
         .and_then(|mut terminal| top.run(&mut terminal, &interrupt));
     let restored = ratatui::try_restore().context("cannot put the terminal back");
-    result.and(restored)
+    let result = result.and(restored);
+    // What a terminal that is gone refuses is no failure of the command's.
+    if result.is_err() && interrupt.sleep(PATIENCE)? { Ok(()) } else { result }
+}
+
+/// Puts back as much of the terminal as can be had when it takes no more output: its mode.
+fn give_up() {
+    // There is nobody left to tell.
+    let _ = disable_raw_mode();
 }
 
 struct Top {
@@ -75,31 +85,31 @@ impl Top {
                 terminal.draw(|frame| view::draw(frame, &self.state))?;
                 stale = false;
             }
-            if event::poll(due.saturating_duration_since(Instant::now()).min(PATIENCE))? {
-                stale = true;
-                match event::read()? {
-                    Event::Key(key) if key.kind == KeyEventKind::Press => {
-                        let screen = Rect::from((Position::ORIGIN, terminal.size()?));
-                        let page = view::page(screen, &self.state);
-                        match self.state.press(key, page) {
-                            Action::None => {}
-                            Action::Quit => return Ok(()),
-                            Action::Switch(steps) => {
-                                self.switch(steps);
-                                due = Instant::now();
-                            }
-                            Action::Set(assignment) => {
-                                self.set(assignment);
-                                // A warning about the audit log has gone to the same terminal: all is drawn again.
-                                terminal.resize(screen)?;
-                            }
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            if interrupt.sleep(Duration::ZERO)? {
+            let rest = due.saturating_duration_since(Instant::now()).min(PATIENCE);
+            if interrupt.sleep_unless_read(&io::stdin(), rest)? {
                 return Ok(());
+            }
+            // Keys are looked for only after the terminal: of one that is gone they are read for ever.
+            while event::poll(Duration::ZERO)? {
+                stale = true;
+                let Event::Key(key) = event::read()? else { continue };
+                if key.kind != KeyEventKind::Press {
+                    continue;
+                }
+                let screen = Rect::from((Position::ORIGIN, terminal.size()?));
+                match self.state.press(key, view::page(screen, &self.state)) {
+                    Action::None => {}
+                    Action::Quit => return Ok(()),
+                    Action::Switch(steps) => {
+                        self.switch(steps);
+                        due = Instant::now();
+                    }
+                    Action::Set(assignment) => {
+                        self.set(assignment);
+                        // A warning about the audit log has gone to the same terminal: all is drawn again.
+                        terminal.resize(screen)?;
+                    }
+                }
             }
         }
     }

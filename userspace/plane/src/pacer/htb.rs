@@ -8,14 +8,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use dcqcn_common::flow::FlowId;
-use dcqcn_common::hooks::htb_minor;
+use dcqcn_common::hooks::{HTB_FIRST_FLOW, htb_minor, htb_place};
 use dcqcn_common::layout::{Cut, RpFlow};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::{Due, RateMachine, RpParams};
-use dcqcn_netlink::Netlink;
-use dcqcn_netlink::tc::{Batch, Handle};
+use dcqcn_netlink::tc::{self, Batch, Handle};
+use dcqcn_netlink::{self as net, Netlink};
 use dcqcn_support::clock::monotonic_ns;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -34,6 +34,8 @@ const PRUNE_NS: u64 = 1_000_000_000;
 /// How often the whole table is searched for flows that have no class: those cut while no loop ran, and those whose event
 /// found its ring full.
 const SWEEP_NS: u64 = 10_000_000_000;
+/// How many classes are given back at once.
+const PRUNED_AT_ONCE: usize = 64;
 /// A flow that has been silent for so long gives its class back.
 const IDLE_NS: u64 = 30_000_000_000;
 
@@ -46,10 +48,9 @@ struct Class {
     due_ns: u64,
 }
 
-/// Keeps the classes of one interface.
-pub struct HtbPacer {
-    netlink: Netlink,
-    maps: Maps,
+/// The classes of one interface, and what is known of their flows.
+#[derive(Default)]
+pub struct Classes {
     ifindex: u32,
     mtu_bytes: u32,
     /// What the port's own classes were last set to; 0 before that.
@@ -62,78 +63,89 @@ pub struct HtbPacer {
     ticked_ns: u64,
     /// Flows that gave their class back when they fell silent: they get it again when they send.
     silent: HashMap<u32, Class>,
+    /// Classes that an earlier loop made, until a flow is found for them or they are removed.
+    found: BTreeSet<u32>,
     swept_ns: u64,
     pruned_ns: u64,
 }
 
-impl HtbPacer {
+impl Classes {
     /// Takes over the classes of an interface that is attached with the HTB pacer.
     ///
     /// # Errors
     /// The interface is gone.
-    pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
+    pub fn take_over(netlink: &Netlink, ifindex: u32) -> Result<Self> {
         let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
-        Ok(Self {
-            netlink,
-            maps,
-            ifindex,
-            mtu_bytes,
-            line_bps: 0,
-            classes: HashMap::new(),
-            due: BTreeSet::new(),
-            rp: None,
-            ticked_ns: 0,
-            silent: HashMap::new(),
-            swept_ns: 0,
-            pruned_ns: 0,
-        })
+        let handles = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
+        let found = handles.filter_map(flow_minor).collect();
+        Ok(Self { ifindex, mtu_bytes, found, ..Self::default() })
     }
 
-    /// Waits for a cut, for half a second at most, and brings the classes up to date.
+    /// Brings the classes up to date; `cuts` are the flows that the data plane has told of since the last call.
     ///
     /// # Errors
     /// The interface or the maps are gone.
-    pub fn turn(&mut self) -> Result<()> {
-        self.wait()?;
-        let params = self.maps.params()?;
+    pub fn turn(&mut self, netlink: &Netlink, maps: &Maps, cuts: &[Cut]) -> Result<()> {
+        let params = maps.params()?;
         let now_ns = monotonic_ns();
         let mut batch = Batch::new(self.ifindex);
         self.follow_line(&mut batch, &params);
-        for Cut { set, way } in self.maps.cuts() {
-            if let Some(flow) = self.maps.rp_flow(set, way as usize)? {
-                self.follow(&mut batch, &params, now_ns, (set, way as usize), flow);
+        for Cut { set, way } in cuts {
+            if let Some(flow) = maps.rp_flow(*set, *way as usize)? {
+                self.follow(&mut batch, &params, now_ns, (*set, *way as usize), flow);
             }
         }
         if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
             self.swept_ns = now_ns;
-            self.sweep(&mut batch, &params, now_ns)?;
+            self.sweep(&mut batch, maps, &params, now_ns)?;
         } else if now_ns.saturating_sub(self.ticked_ns) >= TICK_NS {
-            self.tick(&mut batch, &params, now_ns)?;
+            self.tick(&mut batch, maps, &params, now_ns)?;
         }
         if now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS {
             self.pruned_ns = now_ns;
-            self.prune(&mut batch, &params, now_ns)?;
+            self.wake(&mut batch, maps, &params, now_ns)?;
+            self.commit(netlink, batch)?;
+            return self.prune(netlink, maps, now_ns);
         }
-        if !batch.is_empty() {
-            self.netlink.commit(batch).context("cannot set the rates of the HTB classes")?;
-        }
-        Ok(())
+        self.commit(netlink, batch)
     }
 
-    fn wait(&self) -> Result<()> {
-        let mut fds = [PollFd::new(self.maps.cuts_fd(), PollFlags::POLLIN)];
-        // The first look finds what was cut while nobody looked.
-        let time = match (self.swept_ns, self.due.first()) {
+    /// How long there is nothing to do but for a cut.
+    #[must_use]
+    pub fn rest(&self) -> Duration {
+        match (self.swept_ns, self.due.first()) {
+            // The first look finds what was cut while nobody looked.
             (0, _) => Duration::ZERO,
             (_, None) => REST,
             (_, Some((due_ns, _))) => {
                 Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, REST)
             }
-        };
-        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-            Err(error) => Err(error).context("cannot wait for the data plane"),
+        }
+    }
+
+    /// Makes the changes. What is refused of a class, because somebody else has removed it for example, is forgotten: its
+    /// flow gets a new one at its next change.
+    fn commit(&mut self, netlink: &Netlink, batch: Batch) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        match netlink.commit(batch) {
+            Err(net::Error::Batch { interface, failed, .. }) => {
+                for (handle, refusal) in failed {
+                    let Some(minor) = flow_minor(handle) else {
+                        // One of the port's own: without them there is no pacer.
+                        let error = anyhow!("{refusal}");
+                        return Err(error.context(format!("cannot set HTB class {handle} of {interface}")));
+                    };
+                    tracing::debug!(iface = interface, %handle, error = %refusal, "HTB class refused");
+                    self.found.remove(&minor);
+                    if let Some(class) = self.classes.remove(&minor) {
+                        self.due.remove(&(class.due_ns, minor));
+                    }
+                }
+                Ok(())
+            }
+            done => done.context("cannot set the rates of the HTB classes"),
         }
     }
 
@@ -178,11 +190,12 @@ impl HtbPacer {
         if due_ns != u64::MAX {
             self.due.insert((due_ns, minor));
         }
+        self.found.remove(&minor);
         self.classes.insert(minor, Class { id: flow.id, place, rate_bps, due_ns });
     }
 
     /// Looks at the flows whose rate can have changed, as many as a tick has time for.
-    fn tick(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+    fn tick(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         self.ticked_ns = now_ns;
         if self.rp != Some(params.rp) {
             // Other periods: nothing that was told from the old ones holds.
@@ -205,7 +218,7 @@ impl HtbPacer {
             // Unless it is found to have another: a flow that is gone is left to the next pruning.
             class.due_ns = u64::MAX;
             self.due.remove(&(due_ns, minor));
-            if let Some(flow) = self.maps.rp_flow(place.0, place.1)? {
+            if let Some(flow) = maps.rp_flow(place.0, place.1)? {
                 self.follow(batch, params, now_ns, place, flow);
             }
         }
@@ -213,9 +226,9 @@ impl HtbPacer {
     }
 
     /// Looks at the whole table.
-    fn sweep(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+    fn sweep(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         for index in 0..=params.port.rp_set_mask {
-            for (way, flow) in self.maps.rp_set(index)?.ways.into_iter().enumerate() {
+            for (way, flow) in maps.rp_set(index)?.ways.into_iter().enumerate() {
                 if flow.last_seen_ns != 0 && !is_idle(&flow, now_ns) {
                     self.follow(batch, params, now_ns, (index, way), flow);
                 }
@@ -224,34 +237,112 @@ impl HtbPacer {
         Ok(())
     }
 
-    /// Gives back the classes of flows that are silent, or gone, and gives those that speak again theirs.
-    fn prune(&mut self, batch: &mut Batch, params: &Params, now_ns: u64) -> Result<()> {
+    /// Gives flows that speak again their class.
+    fn wake(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         for (minor, class) in mem::take(&mut self.silent) {
-            match self.flow_of(&class)? {
+            match flow_of(maps, &class)? {
                 Some(flow) if is_idle(&flow, now_ns) => _ = self.silent.insert(minor, class),
                 Some(flow) => self.follow(batch, params, now_ns, class.place, flow),
                 None => {}
             }
         }
-        for (minor, class) in mem::take(&mut self.classes) {
-            let flow = self.flow_of(&class)?;
-            if flow.is_some_and(|flow| !is_idle(&flow, now_ns)) {
-                self.classes.insert(minor, class);
-                continue;
-            }
-            batch.delete_class(handle(minor));
-            self.due.remove(&(class.due_ns, minor));
-            if flow.is_some() {
-                self.silent.insert(minor, class);
-            }
-        }
         Ok(())
     }
 
-    /// The flow a class was made for, if it is still there.
-    fn flow_of(&self, class: &Class) -> Result<Option<RpFlow>> {
-        let flow = self.maps.rp_flow(class.place.0, class.place.1)?;
-        Ok(flow.filter(|flow| flow.id == class.id && flow.machine.active != 0))
+    /// Gives back the classes of flows that are silent, or gone.
+    ///
+    /// What waits in a class that is removed is dropped. So it is removed only if nothing waits in it, and if no flow whose
+    /// packets name it has sent for long, of which it is made sure again for a few at a time and right before.
+    fn prune(&mut self, netlink: &Netlink, maps: &Maps, now_ns: u64) -> Result<()> {
+        let mut unused: Vec<u32> = self.found.iter().copied().collect();
+        for (minor, class) in &self.classes {
+            if flow_of(maps, class)?.is_none_or(|flow| is_idle(&flow, now_ns)) {
+                unused.push(*minor);
+            }
+        }
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let waits = |class: &tc::Class| class.stats.backlog_bytes != 0 || class.stats.backlog_packets != 0;
+        let listed = netlink.classes(self.ifindex)?;
+        let empty: BTreeSet<u32> = listed
+            .iter()
+            .filter(|class| !waits(class))
+            .filter_map(|class| flow_minor(class.handle))
+            .collect();
+        unused.retain(|minor| empty.contains(minor));
+        for some in unused.chunks(PRUNED_AT_ONCE) {
+            let mut batch = Batch::new(self.ifindex);
+            for minor in some {
+                if is_used(maps, *minor)? {
+                    continue;
+                }
+                batch.delete_class(handle(*minor));
+                self.found.remove(minor);
+                if let Some(class) = self.classes.remove(minor) {
+                    self.due.remove(&(class.due_ns, *minor));
+                    if flow_of(maps, &class)?.is_some() {
+                        self.silent.insert(*minor, class);
+                    }
+                }
+            }
+            self.commit(netlink, batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// The flow a class was made for, if it is still there.
+fn flow_of(maps: &Maps, class: &Class) -> Result<Option<RpFlow>> {
+    let flow = maps.rp_flow(class.place.0, class.place.1)?;
+    Ok(flow.filter(|flow| flow.id == class.id && flow.machine.active != 0))
+}
+
+/// Whether a flow's packets name the class: the one in the place that it stands for, whichever flow that is.
+fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
+    let Some((set, way)) = htb_place(minor) else {
+        return Ok(true);
+    };
+    let flow = maps.rp_flow(set, way)?;
+    Ok(flow.is_some_and(|flow| flow.machine.active != 0 && !is_idle(&flow, monotonic_ns())))
+}
+
+/// The minor number of a class of a flow.
+fn flow_minor(handle: Handle) -> Option<u32> {
+    let minor = u32::from(handle.minor());
+    (handle.major() == HTB_MAJOR && (HTB_FIRST_FLOW..0xffff).contains(&minor)).then_some(minor)
+}
+
+/// Keeps the classes of one interface by itself: a process that does nothing else has one.
+pub struct HtbPacer {
+    netlink: Netlink,
+    maps: Maps,
+    classes: Classes,
+}
+
+impl HtbPacer {
+    /// Takes over the classes of an interface that is attached with the HTB pacer.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
+        let classes = Classes::take_over(&netlink, ifindex)?;
+        Ok(Self { netlink, maps, classes })
+    }
+
+    /// Waits for a cut, for half a second at most, and brings the classes up to date.
+    ///
+    /// # Errors
+    /// The interface or the maps are gone.
+    pub fn turn(&mut self) -> Result<()> {
+        let mut fds = [PollFd::new(self.maps.cuts_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(self.classes.rest()).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error).context("cannot wait for the data plane"),
+        }
+        let cuts = self.maps.cuts();
+        self.classes.turn(&self.netlink, &self.maps, &cuts)
     }
 }
 

@@ -1,0 +1,188 @@
+//! `dcqcn run` with a file of its own, for tests.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::command::dcqcn;
+use crate::host::Host;
+use crate::socket::PATIENCE;
+
+/// A daemon with its file and log; killed when its test ends.
+pub struct Daemon {
+    /// The process.
+    pub child: Child,
+    /// Where its file, its log and its audit log are.
+    pub dir: TempDir,
+}
+
+impl Daemon {
+    /// Starts it with a log of JSON lines.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(host: &Host, file: &str) -> Result<Self> {
+        Self::start_with(host, file, &["--log-format", "json"], &[])
+    }
+
+    /// Starts it with options and variables.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start_with(
+        host: &Host,
+        file: &str,
+        options: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        fs::write(dir.path().join("dcqcn.toml"), file)?;
+        let child = spawn(host, dir.path(), options, environment)?;
+        Ok(Self { child, dir })
+    }
+
+    /// Starts another with the same file, after this one has ended.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn again(&mut self, host: &Host) -> Result<()> {
+        fs::write(self.log(), "")?;
+        self.child = spawn(host, self.dir.path(), &["--log-format", "json"], &[])?;
+        Ok(())
+    }
+
+    /// Its file.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.dir.path().join("dcqcn.toml")
+    }
+
+    /// Its log.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// Replaces the file as an editor does.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, file: &str) -> Result<()> {
+        let new = self.dir.path().join("new");
+        fs::write(&new, file)?;
+        Ok(fs::rename(new, self.file())?)
+    }
+
+    /// Waits until the log has a line with all of `words`.
+    ///
+    /// # Errors
+    /// It does not come, or the daemon ends.
+    pub fn says(&mut self, words: &[&str]) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let log = fs::read_to_string(self.log())?;
+            if log.lines().any(|line| words.iter().all(|word| line.contains(word))) {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the daemon ended ({status}): {log}");
+            }
+            ensure!(Instant::now() < until, "no {words:?} in the log: {log}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
+    }
+
+    /// Ends it in good order.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn end(&mut self) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "{status}: {}", fs::read_to_string(self.log())?);
+        Ok(())
+    }
+
+    /// A field of `/proc/PID/status`.
+    ///
+    /// # Errors
+    /// It has ended, or there is no such field.
+    pub fn status(&self, field: &str) -> Result<String> {
+        field_of(Path::new(&format!("/proc/{}/status", self.child.id())), field)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Fails if it has ended, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> Result<Child> {
+    let log = File::options().create(true).append(true).open(dir.join("log"))?;
+    let mut command = dcqcn("run")?;
+    command.args(options).arg("--config").arg(dir.join("dcqcn.toml"));
+    command.env("DCQCN_AUDIT", dir).env_remove("DCQCN_LOG").envs(environment.iter().copied());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Ok(host.run(|| command.spawn())??)
+}
+
+/// A field of a file as `/proc/PID/status` is.
+///
+/// # Errors
+/// It has no such field.
+pub fn field_of(path: &Path, field: &str) -> Result<String> {
+    let status = fs::read_to_string(path)?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    Ok(line.with_context(|| format!("no {field} in {}", path.display()))?.trim().to_owned())
+}
+
+/// What a request is answered with, in the host's namespace.
+///
+/// # Errors
+/// Nobody listens, or nothing comes.
+pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
+    host.run(|| {
+        let mut stream =
+            TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: dcqcn\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    })?
+}
+
+/// Waits until `look` finds what it looks for, and returns that; an error that passes says what it found instead.
+///
+/// # Errors
+/// It does not come, or `look` fails.
+pub fn wait<T>(mut look: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match look()? {
+            Ok(found) => return Ok(found),
+            Err(what) => ensure!(Instant::now() < until, "waited in vain: {what}"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,361 @@
+//! `dcqcn run` when things go wrong around it: files that are half written, addresses that are not there yet, clients that
+//! never ask, many interfaces at once.
+
+use std::fs::{self, File, FileTimes};
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_common::stats::Stat;
+use dcqcn_engine::Hook;
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_plane::attach;
+use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::daemon::{Daemon, get, wait};
+use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+
+/// Everything of one host.
+const HOST: &str = "\
+[[interface]]
+name = 'a*'
+role = 'host'
+pacer = 'none'
+flows = 1024
+[interface.parameters]
+link_rate = '1gbit'
+";
+
+/// When it was attached: another attachment has another.
+fn attached_at(host: &Host, iface: &str) -> Result<u64> {
+    Ok(host.attachment(iface)?.info.attached_at_ns)
+}
+
+fn link_rate_bps(host: &Host, iface: &str) -> Result<u64> {
+    Ok(host.attachment(iface)?.maps.params()?.config.scalars.link_rate_bps)
+}
+
+#[test]
+fn a_file_that_is_empty_for_a_while_detaches_nothing() -> Result<()> {
+    if !runnable("a_file_that_is_empty_for_a_while_detaches_nothing", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("empty")?;
+    let mut daemon = Daemon::start(&pair.a, HOST)?;
+    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    let before = attached_at(&pair.a, "a0")?;
+    pair.a.socket("a0")?.send(&Roce::default().frame())?;
+    // As `: > file`, and a tool that writes it slowly, table by table.
+    fs::write(daemon.file(), "")?;
+    daemon.says(&["refused", "names none of the interfaces that are served", "--allow-empty"])?;
+    let mut file = File::options().write(true).truncate(true).open(daemon.file())?;
+    for line in HOST.replace("1gbit", "2gbit").split_inclusive('\n') {
+        file.write_all(line.as_bytes())?;
+        thread::sleep(Duration::from_millis(300));
+    }
+    daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit"])?;
+    assert_eq!(attached_at(&pair.a, "a0")?, before);
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1);
+    // On SIGHUP no more than by itself.
+    fs::write(daemon.log(), "")?;
+    daemon.write("[log]\nformat = 'json'\n")?;
+    daemon.signal(Signal::SIGHUP)?;
+    daemon.says(&["refused", "--allow-empty"])?;
+    assert_eq!(attached_at(&pair.a, "a0")?, before);
+    daemon.end()?;
+
+    // Unless told.
+    let options = ["--log-format", "json", "--allow-empty"];
+    let mut daemon = Daemon::start_with(&pair.a, HOST, &options, &[])?;
+    daemon.says(&["taken over", "\"iface\":\"a0\""])?;
+    daemon.write("")?;
+    daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;
+    assert!(pair.a.run(attach::list)??.is_empty());
+    daemon.end()
+}
+
+#[test]
+fn what_was_set_stays_until_somebody_asks_for_the_file() -> Result<()> {
+    if !runnable("what_was_set_stays_until_somebody_asks_for_the_file", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("touch")?;
+    let mut daemon = Daemon::start(&pair.a, HOST)?;
+    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    pair.a.set("a0", &["link_rate=3gbit"])?;
+    let touched = FileTimes::new().set_modified(SystemTime::now() + Duration::from_secs(5));
+    File::options().write(true).open(daemon.file())?.set_times(touched)?;
+    daemon.says(&["written again, and says what it said"])?;
+    assert_eq!(link_rate_bps(&pair.a, "a0")?, 3_000_000_000);
+    // Another interface's settings are no reason either.
+    daemon.write(&format!("{HOST}[[interface]]\nname = 'zz'\n"))?;
+    daemon.says(&["\"reloaded\""])?;
+    assert_eq!(link_rate_bps(&pair.a, "a0")?, 3_000_000_000);
+    daemon.signal(Signal::SIGHUP)?;
+    daemon.says(&["parameters changed", "link_rate: 3gbit -> 1gbit"])?;
+    daemon.end()
+}
+
+#[test]
+fn an_address_that_is_not_there_yet_is_waited_for() -> Result<()> {
+    if !runnable("an_address_that_is_not_there_yet_is_waited_for", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("address")?;
+    // A namespace that never had an address takes any for its own.
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
+    let mut daemon = Daemon::start(&pair.a, &file)?;
+    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    daemon.says(&["metrics cannot be served there; tried again"])?;
+    pair.a.add_v4("a0", 1, 24)?;
+    daemon.says(&["serving metrics", "10.0.0.1:9310"])?;
+    assert!(get(&pair.a, "10.0.0.1:9310", "/readyz")?.starts_with("HTTP/1.1 200"));
+    let metrics = get(&pair.a, "10.0.0.1:9310", "/metrics")?;
+    for line in [
+        "dcqcn_interface_served{interface=\"a0\"} 1\n",
+        "dcqcn_task_interfaces{task=\"events\"} 1\n",
+        "process_max_fds ",
+        "dcqcn_scrape_duration_seconds ",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    // From one address to all, of the same port: in nobody's way but its own.
+    daemon.write(&file.replace("10.0.0.1", "0.0.0.0"))?;
+    daemon.says(&["serving metrics", "0.0.0.0:9310"])?;
+    assert!(get(&pair.a, "127.0.0.1:9310", "/healthz")?.starts_with("HTTP/1.1 200"));
+    daemon
+        .write(&format!("{file}[[interface]]\nname = 'nosuch'\n").replace("flows = 1024", "flows = 2048"))?;
+    daemon.says(&["refused", "flows = 1024, which cannot become 2048"])?;
+    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
+    assert!(metrics.contains("dcqcn_config_last_reload_successful 0\n"), "{metrics}");
+    daemon.end()
+}
+
+#[test]
+fn clients_that_never_ask_hold_nothing_up() -> Result<()> {
+    if !runnable("clients_that_never_ask_hold_nothing_up", &[])? {
+        return Ok(());
+    }
+    const CLIENTS: usize = 1_100;
+    let pair = Pair::new("idle")?;
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    setrlimit(Resource::RLIMIT_NOFILE, 4_096, 4_096).context("cannot have 4,096 file descriptors")?;
+    let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n"))?;
+    daemon.says(&["serving metrics"])?;
+    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    let idle = pair.a.run(|| -> Result<Vec<TcpStream>> {
+        let connect = |_| -> Result<TcpStream> {
+            let mut stream = TcpStream::connect("127.0.0.1:9310")?;
+            // One that was ended already, to make room, cannot be written to.
+            let _ = stream.write_all(b"G");
+            Ok(stream)
+        };
+        (0..CLIENTS).map(connect).collect()
+    })??;
+    assert!(get(&pair.a, "127.0.0.1:9310", "/metrics")?.contains("interface=\"a0\""));
+    let open = fs::read_dir(format!("/proc/{}/fd", daemon.child.id()))?.count();
+    ensure!(open < 300, "{open} file descriptors");
+    let near = VethEnd { name: "a1", netns: None, mac: None };
+    let far = VethEnd { name: "b1", netns: Some(&pair.b.netns), mac: None };
+    pair.a.netlink()?.add_veth(&near, &far)?;
+    daemon.says(&["\"attached\"", "\"iface\":\"a1\""])?;
+    drop(idle);
+    daemon.end()
+}
+
+#[test]
+fn what_goes_makes_way_for_what_comes_and_the_loopback_is_left_alone() -> Result<()> {
+    if !runnable("what_goes_makes_way_for_what_comes_and_the_loopback_is_left_alone", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("way")?;
+    let near = VethEnd { name: "a1", netns: None, mac: None };
+    let far = VethEnd { name: "b1", netns: Some(&pair.b.netns), mac: None };
+    pair.a.netlink()?.add_veth(&near, &far)?;
+    let any = HOST.replace("'a*'", "'*'");
+    let mut daemon = Daemon::start(&pair.a, &any)?;
+    daemon.says(&["\"attached\"", "\"iface\":\"a1\""])?;
+    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    // a1 is served, and is to be the other end of a0, which is served too.
+    let inline = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 1024\n[interface.parameters]\nlink_rate = '1gbit'\n";
+    daemon.write(inline)?;
+    daemon.says(&["refused", "a0 is attached with inline = none"])?;
+    assert_eq!(pair.a.run(attach::list)??.len(), 2);
+    daemon.write("[[interface]]\nname = 'a1'\nflows = 1024\npacer = 'none'\n")?;
+    daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;
+    daemon.write(inline)?;
+    daemon.says(&["makes way", "\"iface\":\"a1\""])?;
+    wait(|| {
+        let listed = pair.a.run(attach::list)??;
+        let peers: Vec<_> =
+            listed.iter().map(|info| (info.iface.as_str(), info.inline_peer.as_deref())).collect();
+        Ok(if peers == [("a0", Some("a1"))] { Ok(()) } else { Err(format!("{peers:?}")) })
+    })?;
+    let log = fs::read_to_string(daemon.log())?;
+    ensure!(!log.contains("\"iface\":\"lo\""), "{log}");
+    daemon.end()
+}
+
+/// How many interfaces a host with many has: 128 by hand (`DCQCN_TEST_PORTS=128`), fewer where the tests are run on every
+/// change, for each takes the verifier a second.
+fn ports() -> Result<usize> {
+    Ok(std::env::var("DCQCN_TEST_PORTS").map_or(Ok(24), |ports| ports.parse())?)
+}
+
+/// What came to `socket` since the last look: times between two signs of life, and whether READY was among them.
+struct Life {
+    socket: UnixDatagram,
+    last: Instant,
+    longest: Duration,
+}
+
+impl Life {
+    /// Reads until `word` has come.
+    fn until(&mut self, word: &str, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
+        while Instant::now() < end {
+            let mut datagram = [0; 8_192];
+            let Ok(len) = self.socket.recv(&mut datagram) else { continue };
+            let text = String::from_utf8_lossy(&datagram[..len]).into_owned();
+            if text.lines().any(|line| line == "WATCHDOG=1") {
+                self.longest = self.longest.max(self.last.elapsed());
+                self.last = Instant::now();
+            }
+            if text.lines().any(|line| line.starts_with(word)) {
+                return Ok(());
+            }
+        }
+        bail!("no {word}")
+    }
+}
+
+#[test]
+fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
+    if !runnable("many_interfaces_at_once_are_served_and_told_of", &[])? {
+        return Ok(());
+    }
+    let ports = ports()?;
+    let pair = Pair::new("many")?;
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    for port in 1..ports {
+        let (near, far) = (format!("a{port}"), format!("b{port}"));
+        let near = VethEnd { name: &near, netns: None, mac: None };
+        pair.a.netlink()?.add_veth(&near, &VethEnd { name: &far, netns: Some(&pair.b.netns), mac: None })?;
+    }
+    let dir = tempfile::tempdir()?;
+    let address = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&address)?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let path = address.to_str().context("a path that is no text")?;
+    // As the unit has it, but for the watchdog's 30 s.
+    let environment = [("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", "10000000")];
+    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
+    let began = Instant::now();
+    let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;
+    let mut life = Life { socket, last: began, longest: Duration::ZERO };
+    life.until("READY=1", PATIENCE * 20)?;
+    let attached = began.elapsed();
+    assert_eq!(pair.a.run(attach::list)??.len(), ports);
+    wait(|| {
+        let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
+        let served = metrics.matches("dcqcn_interface_served{").count();
+        Ok(if served == ports { Ok(()) } else { Err(format!("{served} served")) })
+    })?;
+    thread::sleep(Duration::from_secs(1));
+    let began = Instant::now();
+    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
+    let scrape = began.elapsed();
+    let began = Instant::now();
+    ensure!(get(&pair.a, "127.0.0.1:9310", "/readyz")?.starts_with("HTTP/1.1 200"));
+    let ready = began.elapsed();
+    let fds = fs::read_dir(format!("/proc/{}/fd", daemon.child.id()))?.count();
+    let threads = fs::read_dir(format!("/proc/{}/task", daemon.child.id()))?.count();
+    ensure!(fds < ports * 18 + 64 && threads < 16, "{fds} file descriptors, {threads} threads");
+    // All go at once.
+    let netlink = pair.b.netlink()?;
+    for link in netlink.links()?.into_iter().filter(|link| link.name != "lo") {
+        netlink.delete_link(link.index)?;
+    }
+    wait(|| {
+        let left = pair.a.run(attach::list)??.len();
+        Ok(if left == 0 { Ok(()) } else { Err(format!("{left} left")) })
+    })?;
+    let began = Instant::now();
+    daemon.end()?;
+    eprintln!(
+        "{ports} interfaces: all attached after {:.1} s, {fds} file descriptors, {threads} threads; a scrape of {} KB \
+         {:.0} ms, /readyz {:.0} ms; longest time without a sign of life {:.1} s; ended after {:.2} s",
+        attached.as_secs_f64(),
+        metrics.len() / 1_000,
+        scrape.as_secs_f64() * 1e3,
+        ready.as_secs_f64() * 1e3,
+        life.longest.as_secs_f64(),
+        began.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+#[test]
+fn it_ends_in_the_middle_of_attaching_and_the_next_goes_on() -> Result<()> {
+    if !runnable("it_ends_in_the_middle_of_attaching_and_the_next_goes_on", &[])? {
+        return Ok(());
+    }
+    const PORTS: usize = 12;
+    let pair = Pair::new("middle")?;
+    for port in 1..PORTS {
+        let (near, far) = (format!("a{port}"), format!("b{port}"));
+        let near = VethEnd { name: &near, netns: None, mac: None };
+        pair.a.netlink()?.add_veth(&near, &VethEnd { name: &far, netns: Some(&pair.b.netns), mac: None })?;
+    }
+    let mut daemon = Daemon::start(&pair.a, HOST)?;
+    daemon.says(&["\"attached\""])?;
+    let began = Instant::now();
+    daemon.end()?;
+    eprintln!("ended after {:.2} s", began.elapsed().as_secs_f64());
+    ensure!(pair.a.run(attach::list)??.len() < PORTS, "it was to end before all were attached");
+    daemon.again(&pair.a)?;
+    wait(|| {
+        let log = fs::read_to_string(daemon.log())?;
+        let served = (0..PORTS).filter(|port| {
+            let iface = format!("\"iface\":\"a{port}\"");
+            log.lines().any(|line| line.contains(&iface) && line.contains("\"task\":\"events\""))
+        });
+        let served = served.count();
+        Ok(if served == PORTS { Ok(()) } else { Err(format!("{served} served")) })
+    })?;
+    daemon.end()
+}
+
+#[test]
+fn a_log_that_nobody_reads_is_no_reason_to_end_under_a_service_manager() -> Result<()> {
+    if !runnable("a_log_that_nobody_reads_is_no_reason_to_end_under_a_service_manager", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("unread")?;
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("dcqcn.toml"), HOST)?;
+    let address = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&address)?;
+    let (reader, writer) = std::io::pipe()?;
+    let mut command = dcqcn("run")?;
+    command.arg("--config").arg(dir.path().join("dcqcn.toml"));
+    command.env("DCQCN_AUDIT", dir.path()).env("NOTIFY_SOCKET", &address).env_remove("DCQCN_LOG");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    drop(reader);
+    let mut daemon = dcqcn_tests::command::Running::spawn(&pair.a, command)?;
+    let mut life = Life { socket, last: Instant::now(), longest: Duration::ZERO };
+    life.until("READY=1", PATIENCE)?;
+    assert_eq!(pair.a.run(attach::list)??.len(), 1);
+    daemon.signal(Signal::SIGTERM)?;
+    assert_eq!(daemon.wait()?.code(), Some(0));
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! Commands that run on end: at a signal, with their terminal, with their reader, and when they are stuck in a write.
+
+use std::fs;
+use std::io::{PipeReader, Read as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_params::Role;
+use dcqcn_tests::command::{Running, dcqcn, dcqcn_lab};
+use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+/// What ends a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Signal(Signal),
+    /// ssh ends, a window is closed.
+    Terminal,
+    /// As in `dcqcn monitor | head -1`.
+    Reader,
+    /// Nobody reads, so that a write waits; then a signal.
+    Stuck,
+}
+
+const SIGNALS: [End; 3] =
+    [End::Signal(Signal::SIGTERM), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGHUP)];
+
+/// A host with `a0` attached, and a configuration file that names it.
+struct Site {
+    pair: Pair,
+    dir: TempDir,
+}
+
+impl Site {
+    fn new(test: &str) -> Result<Self> {
+        let site = Self { pair: Pair::new(test)?, dir: tempfile::tempdir()? };
+        site.pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
+        site.pair.a.netlink()?.set_up(site.pair.a.index("lo")?, true)?;
+        fs::write(site.dir.path().join("dcqcn.toml"), "[[interface]]\nname = 'c*'\n")?;
+        Ok(site)
+    }
+
+    /// The command, with `{dir}` for this site's directory.
+    fn command(&self, line: &str) -> Result<Command> {
+        let dir = self.dir.path().display().to_string();
+        let mut command = match line.strip_prefix("dcqcn-lab ") {
+            Some(line) => dcqcn_lab(line)?,
+            None => dcqcn(&line.replace("{dir}", &dir))?,
+        };
+        command.env("DCQCN_AUDIT", self.dir.path()).env("TERM", "xterm-256color");
+        command.env_remove("DCQCN_LOG").env_remove("NOTIFY_SOCKET");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(command)
+    }
+}
+
+/// Two file descriptors of a new terminal: ours, and the process's.
+fn terminal() -> Result<(OwnedFd, OwnedFd)> {
+    let size = Winsize { ws_row: 30, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    let OpenptyResult { master, slave } = openpty(Some(&size), None)?;
+    // A process that had it too would keep its own terminal.
+    fcntl(&master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok((master, slave))
+}
+
+/// Waits until the process has its own way with SIGTERM.
+fn wait_ready(running: &mut Running) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
+    loop {
+        if let Some(status) = running.0.try_wait()? {
+            bail!("it ended ({status})");
+        }
+        let status = fs::read_to_string(format!("/proc/{}/status", running.0.id()))?;
+        let mask = |field: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(field)).context("no mask")?;
+            Ok(u64::from_str_radix(line.trim(), 16)?)
+        };
+        if (mask("SigBlk:")? | mask("SigCgt:")?) & bit != 0 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "it does not look for signals");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn wait_readable(fd: &impl AsFd) -> Result<()> {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    ensure!(poll(&mut fds, PollTimeout::try_from(PATIENCE)?)? == 1, "it writes nothing");
+    Ok(())
+}
+
+/// Waits until a pipe takes no more of what is written every 10 ms.
+fn wait_full(reader: &PipeReader) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let (mut last, mut times) = (0, 0);
+    while times < 20 {
+        let mut waiting: libc::c_int = 0;
+        // SAFETY: FIONREAD writes one `int`, which lives longer than the call.
+        let result = unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &mut waiting) };
+        ensure!(result == 0, "FIONREAD: {}", std::io::Error::last_os_error());
+        times = if waiting == last && waiting != 0 { times + 1 } else { 0 };
+        last = waiting;
+        ensure!(Instant::now() < until, "{waiting} bytes wait");
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Starts `line`, lets `end` come, and returns how the command ended.
+fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<()> {
+    let mut command = site.command(line)?;
+    let log_is_read = line.starts_with("run") && !line.contains("--metrics-only");
+    let status = match end {
+        End::Signal(signal) => {
+            // On a terminal, which some of them need.
+            let (ours, theirs) = terminal()?;
+            command.stdin(theirs.try_clone()?).stdout(theirs);
+            let mut running = Running::spawn(host, command)?;
+            wait_ready(&mut running)?;
+            if line.starts_with("top") {
+                wait_readable(&ours)?;
+            }
+            let drained = thread::spawn(move || drain(ours));
+            running.signal(signal)?;
+            let status = running.wait()?;
+            // It reads until the end of the terminal.
+            drop(running);
+            drained.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
+            status
+        }
+        End::Terminal => {
+            let (ours, theirs) = terminal()?;
+            command.stdin(theirs.try_clone()?).stdout(theirs.try_clone()?).stderr(theirs);
+            let mut running = Running::spawn(host, command)?;
+            wait_ready(&mut running)?;
+            drop(ours);
+            running.wait()?
+        }
+        End::Reader => {
+            let (reader, writer) = std::io::pipe()?;
+            if log_is_read {
+                command.stderr(writer);
+            } else {
+                command.stdout(writer);
+            }
+            let mut running = Running::spawn(host, command)?;
+            wait_ready(&mut running)?;
+            drop(reader);
+            running.wait()?
+        }
+        End::Stuck => {
+            let (reader, writer) = std::io::pipe()?;
+            fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4_096))?;
+            command.stdout(writer);
+            let mut running = Running::spawn(host, command)?;
+            wait_full(&reader)?;
+            running.signal(Signal::SIGTERM)?;
+            running.wait()?
+        }
+    };
+    // One that was called off before it had its result says so by its exit code.
+    let called_off = line.starts_with("dcqcn-lab");
+    let codes: &[Option<i32>] = if called_off { &[Some(0), Some(1)] } else { &[Some(0)] };
+    ensure!(codes.contains(&status.code()), "{line}, {end:?}: {status} {:?}", status.signal());
+    Ok(())
+}
+
+/// Reads until nobody is at the other end any more.
+fn drain(terminal: OwnedFd) {
+    let mut terminal = fs::File::from(terminal);
+    let mut buffer = [0; 4_096];
+    while terminal.read(&mut buffer).is_ok_and(|read| read != 0) {}
+}
+
+/// Does each of `ends` to the command.
+fn each(site: &Site, line: &str, ends: &[End]) -> Result<()> {
+    for end in ends {
+        let began = Instant::now();
+        ended(site, &site.pair.a, line, *end).with_context(|| format!("{line}: {end:?}"))?;
+        eprintln!("{line}: {end:?}: started and ended within {} ms", began.elapsed().as_millis());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dashboard_ends_with_its_terminal() -> Result<()> {
+    if !runnable("a_dashboard_ends_with_its_terminal", &[])? {
+        return Ok(());
+    }
+    let site = Site::new("endtop")?;
+    each(&site, "top a0 --interval 10ms", &SIGNALS)?;
+    each(&site, "top a0 --interval 3600s", &[End::Terminal])?;
+    each(&site, "top a0 --interval 10ms", &[End::Terminal])
+}
+
+#[test]
+fn what_prints_ends_at_signals_with_its_terminal_and_its_reader() -> Result<()> {
+    if !runnable("what_prints_ends_at_signals_with_its_terminal_and_its_reader", &[])? {
+        return Ok(());
+    }
+    let site = Site::new("endlines")?;
+    for line in [
+        "monitor a0 --interval 3600s",
+        "monitor a0 --interval 10ms",
+        "events a0",
+        "run --metrics-only --listen 127.0.0.1:0",
+    ] {
+        each(&site, line, &SIGNALS)?;
+        each(&site, line, &[End::Terminal, End::Reader])?;
+    }
+    each(&site, "monitor a0 --interval 10ms", &[End::Stuck])
+}
+
+#[test]
+fn the_controller_started_by_hand_ends_with_its_terminal() -> Result<()> {
+    if !runnable("the_controller_started_by_hand_ends_with_its_terminal", &[])? {
+        return Ok(());
+    }
+    let site = Site::new("endrun")?;
+    // With a file SIGHUP means to read it again.
+    for line in ["run --config {dir}/dcqcn.toml", "run a0"] {
+        each(&site, line, &[SIGNALS[0], SIGNALS[1], End::Terminal, End::Reader])?;
+    }
+    each(&site, "run a0", &[SIGNALS[2]])
+}
+
+#[test]
+fn a_simulation_ends() -> Result<()> {
+    if !runnable("a_simulation_ends", &[])? {
+        return Ok(());
+    }
+    let site = Site::new("endsim")?;
+    let line = "dcqcn-lab sim incast --duration 1000s";
+    each(&site, line, &SIGNALS)?;
+    each(&site, line, &[End::Terminal, End::Reader])
+}
+
+#[test]
+fn a_lab_ends_and_removes_its_network() -> Result<()> {
+    if !runnable("a_lab_ends_and_removes_its_network", &["htb"])? {
+        return Ok(());
+    }
+    let site = Site::new("endlab")?;
+    let line = "dcqcn-lab incast --control off --senders 2 --duration 600s";
+    for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
+        each(&site, line, &[end])?;
+        let left: Vec<_> = fs::read_dir("/run/netns")?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.starts_with("dcqcn-lab"))
+            .collect();
+        ensure!(left.is_empty(), "{end:?}: {left:?} are left");
+    }
+    Ok(())
+}

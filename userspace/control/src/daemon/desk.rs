@@ -1,0 +1,118 @@
+//! What the two threads of the daemon know of each other: the one that works tells, the one that answers reads.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use dcqcn_support::clock::monotonic_ns;
+use serde::Serialize;
+
+use super::tasks::{TaskHealth, TaskWatch};
+
+/// What the daemon is at, at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// All that the file names has been looked at once.
+    pub is_ready: bool,
+    /// Interfaces served.
+    pub served: Vec<String>,
+    /// Interfaces that are to be served and cannot be, and why.
+    pub failing: Vec<Failing>,
+    /// Interfaces that are still to be attached.
+    pub waiting: usize,
+    /// How the last reload went.
+    pub reload: Option<Reloaded>,
+}
+
+/// An interface that cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failing {
+    /// Its name.
+    pub interface: String,
+    /// Why.
+    pub error: String,
+}
+
+/// How a reload went.
+#[derive(Clone, Debug)]
+pub struct Reloaded {
+    /// When.
+    pub at: SystemTime,
+    /// Why it was refused; empty if it was not.
+    pub refused: String,
+}
+
+/// Where the thread that works leaves word.
+#[derive(Default)]
+pub struct Desk {
+    snapshot: Mutex<Arc<Snapshot>>,
+    tasks: Mutex<TaskWatch>,
+    /// CLOCK_MONOTONIC of its last step.
+    step_ns: AtomicU64,
+    is_ending: AtomicBool,
+}
+
+impl Desk {
+    /// What the daemon is at.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How its tasks do.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<TaskHealth> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).health()
+    }
+
+    /// What has not moved for `late`, in words; `None` if all does.
+    #[must_use]
+    pub fn stuck(&self, late: Duration) -> Option<String> {
+        let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+        if monotonic_ns().saturating_sub(self.step_ns.load(Ordering::Relaxed)) > late_ns {
+            return Some("attaching and reloading".into());
+        }
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.stuck(late).map(|(iface, task)| format!("task {task} at {iface}"))
+    }
+
+    /// One with a word of everything.
+    #[cfg(test)]
+    pub(crate) fn sample() -> Self {
+        let desk = Self::default();
+        desk.set_tasks(TaskWatch::sample());
+        desk.publish(Snapshot {
+            is_ready: true,
+            served: vec!["eth0".into()],
+            failing: vec![Failing { interface: "eth1".into(), error: "it is gone".into() }],
+            waiting: 0,
+            reload: Some(Reloaded { at: SystemTime::UNIX_EPOCH, refused: String::new() }),
+        });
+        desk
+    }
+
+    /// Tells what the daemon is at.
+    pub(super) fn publish(&self, snapshot: Snapshot) {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+    }
+
+    /// Tells where to look at tasks.
+    pub(super) fn set_tasks(&self, watch: TaskWatch) {
+        *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = watch;
+    }
+
+    /// Tells that it goes on.
+    pub(super) fn step(&self) {
+        self.step_ns.store(monotonic_ns(), Ordering::Relaxed);
+    }
+
+    /// Asks the thread that works to begin nothing more.
+    pub(super) fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is to begin nothing more.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+}

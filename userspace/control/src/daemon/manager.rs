@@ -1,0 +1,76 @@
+//! What systemd is told, if it is there.
+//!
+//! Its socket takes ten messages; who sends one more waits until it has read one, and it may be busy with itself for long. The
+//! threads of the daemon must not be, so a message waits for a moment only.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+/// How long a message waits.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// `READY=1` did not get through: systemd waits for it.
+static OWED: AtomicBool = AtomicBool::new(false);
+
+/// Tells systemd, if it is there.
+pub(super) fn notify(state: &[NotifyState<'_>]) {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let lines: Vec<String> = state.iter().map(ToString::to_string).collect();
+    match send(path, &lines.join("\n")) {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            if state.iter().any(|state| matches!(state, NotifyState::Ready)) {
+                OWED.store(true, Ordering::Relaxed);
+            }
+            tracing::debug!(message = lines.join(" "), "systemd is busy: it is not told");
+        }
+        Err(error) => tracing::warn!(%error, "cannot notify systemd"),
+    }
+}
+
+/// Tells what did not get through and is waited for.
+pub(super) fn catch_up() {
+    if OWED.swap(false, Ordering::Relaxed) {
+        notify(&[NotifyState::Ready]);
+    }
+}
+
+fn send(path: OsString, message: &str) -> io::Result<()> {
+    let path = path.into_vec();
+    let address = match path.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(&path))?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_write_timeout(Some(MOMENT))?;
+    socket.send_to_addr(message.as_bytes(), &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_does_not_read_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let sent =
+            (0..1_000).take_while(|_| send(path.clone().into_os_string(), "WATCHDOG=1").is_ok()).count();
+        assert!((1..1_000).contains(&sent), "{sent}");
+        let mut text = [0; 64];
+        let len = socket.recv(&mut text).unwrap();
+        assert_eq!(&text[..len], b"WATCHDOG=1");
+        assert!(send(path.into_os_string(), "READY=1").is_ok(), "there is room again");
+    }
+}

@@ -1,0 +1,217 @@
+//! The thread that works: whatever may wait, for a lock, the verifier or a list of the kernel's, happens here, and one thing
+//! after the other. What it is at is on the [`Desk`].
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Result;
+use dcqcn_audit as audit;
+use sd_notify::NotifyState;
+use tokio::sync::watch::Sender;
+
+use super::config::Config;
+use super::desk::{Desk, Reloaded, Snapshot};
+use super::fleet::{Fleet, Refused};
+use super::log::Log;
+use super::manager::notify;
+use super::plan::{Asked, Scope};
+use super::serving::{self, Metrics};
+use super::watch::FileWatch;
+use super::{Source, chain};
+
+/// How often the file and the attachments are looked at.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    /// Interfaces have changed.
+    Follow,
+    /// The file is to be read again.
+    Reload,
+    /// The end; with what was served to be detached, or left as it is.
+    End {
+        /// Detached.
+        detach: bool,
+    },
+}
+
+/// What it works with.
+pub(super) struct Worker {
+    pub(super) desk: Arc<Desk>,
+    pub(super) log: Log,
+    /// Tells which metrics are to be served.
+    pub(super) metrics: Sender<Option<Metrics>>,
+    /// A file that leaves nothing of what is served is taken.
+    pub(super) allow_empty: bool,
+}
+
+impl Worker {
+    /// Attaches what is to be attached, and works until it is told to end.
+    ///
+    /// # Errors
+    /// The kernel refuses what the daemon cannot be without.
+    pub(super) fn run(self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
+        self.desk.step();
+        let (scope, file) = match source {
+            Source::File(file) => (Scope::File(config), Some(file)),
+            Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
+        };
+        let fleet = Fleet::new(scope, Arc::clone(&self.desk))?;
+        let mut shift = Shift { worker: self, fleet, file, reloaded: None, is_ready: false };
+        shift.follow();
+        shift.is_ready = true;
+        shift.publish();
+        notify(&[NotifyState::Ready, NotifyState::Status(&shift.status())]);
+        let detach = shift.serve(commands);
+        shift.fleet.end(detach);
+        Ok(())
+    }
+}
+
+/// The work under way.
+struct Shift {
+    worker: Worker,
+    fleet: Fleet,
+    file: Option<FileWatch>,
+    reloaded: Option<Reloaded>,
+    is_ready: bool,
+}
+
+impl Shift {
+    /// Does what it is asked for until the end, and returns whether to detach.
+    fn serve(&mut self, commands: &Receiver<Command>) -> bool {
+        let mut tick = Instant::now() + TICK;
+        loop {
+            self.worker.desk.step();
+            let first = commands.recv_timeout(tick.saturating_duration_since(Instant::now()));
+            self.worker.desk.step();
+            match first {
+                Ok(first) => {
+                    // Many changes are one look.
+                    let all: Vec<Command> = std::iter::once(first).chain(commands.try_iter()).collect();
+                    for command in &all {
+                        if let Command::End { detach } = command {
+                            return *detach;
+                        }
+                    }
+                    if all.contains(&Command::Reload) {
+                        self.reload(true);
+                    } else {
+                        self.follow();
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // Whoever asks is gone.
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+            if Instant::now() >= tick {
+                self.tick();
+                tick = Instant::now() + TICK;
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        if self.file.as_mut().is_some_and(|file| file.has_changed(Instant::now())) {
+            self.reload(false);
+        }
+        match self.fleet.has_changed() {
+            Ok(true) => self.follow(),
+            Ok(false) => {}
+            Err(error) => tracing::error!(error = chain(&error), "cannot look at what is attached"),
+        }
+    }
+
+    fn follow(&mut self) {
+        let Self { worker, fleet, reloaded, is_ready, .. } = self;
+        let mut tell = |fleet: &Fleet, waiting: usize| {
+            worker.desk.step();
+            publish(&worker.desk, fleet, reloaded.as_ref(), *is_ready, waiting);
+            notify(&[NotifyState::Status(&status(fleet, waiting))]);
+        };
+        if let Err(error) = fleet.follow(&mut tell) {
+            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+        }
+        self.publish();
+        notify(&[NotifyState::Status(&self.status())]);
+    }
+
+    /// Reads the file again; a bad one changes nothing.
+    fn reload(&mut self, explicitly: bool) {
+        let Some(file) = &mut self.file else {
+            return;
+        };
+        let began = Instant::now();
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => notify(&[NotifyState::Reloading, now]),
+            Err(error) => tracing::debug!(%error, "no clock"),
+        }
+        // Before it is read: what is written meanwhile is read the next time.
+        file.mark();
+        let name = file.path().display().to_string();
+        let asked = Asked { explicitly, allow_empty: self.worker.allow_empty };
+        let loaded = Config::load(file.path()).map_err(Refused::from);
+        let refused = match loaded.and_then(|config| self.go_over(config, asked)) {
+            Ok(()) => {
+                let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                tracing::info!(file = name, took_ms, "reloaded");
+                String::new()
+            }
+            Err(refused) => {
+                for line in refused.0.iter().flat_map(|text| text.lines()) {
+                    tracing::error!(file = name, error = line, "refused: all stays as it was");
+                }
+                audit::enter_refusal("", &format!("{name}: {}", refused.0.join("; ")));
+                refused.0.join("; ")
+            }
+        };
+        self.reloaded = Some(Reloaded { at: SystemTime::now(), refused });
+        self.publish();
+        notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
+    }
+
+    fn go_over(&mut self, config: Config, asked: Asked) -> Result<(), Refused> {
+        if !asked.explicitly && self.fleet.config() == Some(&config) {
+            // Touched. What was set since stays.
+            tracing::info!("the file was written again, and says what it said");
+            return Ok(());
+        }
+        let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
+        let served = self.fleet.config().and_then(|config| config.metrics);
+        let Self { worker, fleet, reloaded, is_ready, .. } = self;
+        let mut tell = |fleet: &Fleet, waiting: usize| {
+            worker.desk.step();
+            publish(&worker.desk, fleet, reloaded.as_ref(), *is_ready, waiting);
+        };
+        let listen = fleet.reload(config, asked, || serving::check(wanted, served), &mut tell)?;
+        if listen {
+            worker.metrics.send_replace(wanted);
+        }
+        worker.log.set(format, filter.as_deref());
+        Ok(())
+    }
+
+    fn publish(&self) {
+        publish(&self.worker.desk, &self.fleet, self.reloaded.as_ref(), self.is_ready, 0);
+    }
+
+    fn status(&self) -> String {
+        status(&self.fleet, 0)
+    }
+}
+
+fn publish(desk: &Desk, fleet: &Fleet, reload: Option<&Reloaded>, is_ready: bool, waiting: usize) {
+    let (served, failing) = (fleet.ifaces(), fleet.failing());
+    desk.publish(Snapshot { is_ready, served, failing, waiting, reload: reload.cloned() });
+}
+
+fn status(fleet: &Fleet, waiting: usize) -> String {
+    let served = match fleet.ifaces() {
+        none if none.is_empty() => "no interface to serve yet".into(),
+        ifaces if ifaces.len() > 16 => format!("serving {} interfaces", ifaces.len()),
+        ifaces => format!("serving {}", ifaces.join(", ")),
+    };
+    if waiting == 0 { served } else { format!("{served}; {waiting} more to attach") }
+}

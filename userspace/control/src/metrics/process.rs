@@ -1,0 +1,81 @@
+//! Metrics of the process and of the controller in it.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use procfs::WithCurrentSystemInfo as _;
+use procfs::process::{LimitValue, Process};
+
+use super::exposition::{Exposition, Kind};
+use crate::daemon::Desk;
+
+/// The process; what `/proc` does not tell is left out.
+pub(super) fn process(text: &mut Exposition) {
+    let Ok(me) = Process::myself() else {
+        return;
+    };
+    let mut gauge = |name, help, value: Option<f64>| {
+        if let Some(value) = value {
+            text.family(name, Kind::Gauge, help).series(&[], value);
+        }
+    };
+    let fds = me.fd_count().ok().map(|count| count as f64);
+    gauge("process_open_fds", "Open file descriptors.", fds);
+    let limit = me.limits().ok().and_then(|limits| match limits.max_open_files.soft_limit {
+        LimitValue::Value(limit) => Some(limit as f64),
+        LimitValue::Unlimited => None,
+    });
+    gauge("process_max_fds", "File descriptors the process may open.", limit);
+    let Ok(stat) = me.stat() else {
+        return;
+    };
+    gauge("process_threads", "Threads.", Some(stat.num_threads as f64));
+    gauge("process_resident_memory_bytes", "Memory in use.", Some(stat.rss_bytes().get() as f64));
+    gauge("process_virtual_memory_bytes", "Addresses in use.", Some(stat.vsize as f64));
+    let ticks_per_s = procfs::ticks_per_second() as f64;
+    let started_s =
+        procfs::boot_time_secs().ok().map(|boot_s| boot_s as f64 + stat.starttime as f64 / ticks_per_s);
+    gauge("process_start_time_seconds", "When it was started, since 1970 (UTC).", started_s);
+    let cpu_s = (stat.utime + stat.stime) as f64 / ticks_per_s;
+    text.family("process_cpu_seconds_total", Kind::Counter, "CPU time used.").series(&[], cpu_s);
+}
+
+/// The controller.
+pub(super) fn controller(text: &mut Exposition, desk: &Desk) {
+    let snapshot = desk.snapshot();
+    let mut family = text.family(
+        "dcqcn_interface_served",
+        Kind::Gauge,
+        "1 if the controller serves an interface, 0 if it is to and cannot.",
+    );
+    snapshot.served.iter().for_each(|iface| family.series(&[("interface", iface)], 1));
+    let fails = snapshot.failing.iter().filter(|failing| !snapshot.served.contains(&failing.interface));
+    fails.for_each(|failing| family.series(&[("interface", &failing.interface)], 0));
+    if let Some(reload) = &snapshot.reload {
+        let help = "1 if the configuration file was taken when it was read last, 0 if it was refused.";
+        let taken = u8::from(reload.refused.is_empty());
+        text.family("dcqcn_config_last_reload_successful", Kind::Gauge, help).series(&[], taken);
+        let help = "When that was, since 1970 (UTC).";
+        text.family("dcqcn_config_last_reload_timestamp_seconds", Kind::Gauge, help)
+            .series(&[], seconds(reload.at));
+    }
+    let tasks = desk.tasks();
+    let mut family = text.family("dcqcn_task_interfaces", Kind::Gauge, "Interfaces a task is at work for.");
+    tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.interfaces));
+    let help = "How long a task has been at one interface; 0 while it rests.";
+    let mut family = text.family("dcqcn_task_busy_seconds", Kind::Gauge, help);
+    tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.busy_ns as f64 / 1e9));
+    let help = "Times a task failed and was begun anew.";
+    let mut family = text.family("dcqcn_task_failures_total", Kind::Counter, help);
+    tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.failures));
+}
+
+/// How long all of this took to read.
+pub(super) fn duration(text: &mut Exposition, began: Instant) {
+    let help = "Time it took to read what stands here.";
+    let took_s = began.elapsed().as_secs_f64();
+    text.family("dcqcn_scrape_duration_seconds", Kind::Gauge, help).series(&[], took_s);
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

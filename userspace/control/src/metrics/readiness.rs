@@ -1,0 +1,54 @@
+//! Whether everything is attached that should be, and whole.
+
+use dcqcn_plane::attach::{self, Info};
+use serde::Serialize;
+
+use crate::daemon::{Desk, Failing};
+
+/// What `/readyz` says.
+#[derive(Debug, Serialize)]
+pub struct Readiness {
+    /// All is attached that should be, and whole.
+    pub is_ready: bool,
+    /// What is attached and whole.
+    pub interfaces: Vec<String>,
+    /// What is attached and not whole, or should be attached and is not.
+    pub failing: Vec<Failing>,
+    /// Interfaces that are still to be attached.
+    pub waiting: usize,
+}
+
+/// Looks; `desk` is the controller's, if this is one.
+pub(super) fn look(desk: Option<&Desk>) -> Readiness {
+    let mut readiness = Readiness { is_ready: true, interfaces: Vec::new(), failing: Vec::new(), waiting: 0 };
+    match attach::list_alive() {
+        Ok(infos) => {
+            for info in infos {
+                match problem(&info) {
+                    None => readiness.interfaces.push(info.iface),
+                    Some(error) => readiness.failing.push(Failing { interface: info.iface, error }),
+                }
+            }
+        }
+        Err(error) => readiness.failing.push(Failing { interface: String::new(), error: error.to_string() }),
+    }
+    if let Some(snapshot) = desk.map(Desk::snapshot) {
+        readiness.failing.extend(snapshot.failing.iter().cloned());
+        readiness.waiting = snapshot.waiting;
+        readiness.is_ready = snapshot.is_ready;
+        for interface in snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name)) {
+            let error = "it is served, and nothing is attached to it".into();
+            readiness.failing.push(Failing { interface: interface.clone(), error });
+        }
+    }
+    readiness.is_ready &= readiness.failing.is_empty() && readiness.waiting == 0;
+    readiness
+}
+
+/// What is wrong with an attachment, asked of the kernel.
+fn problem(info: &Info) -> Option<String> {
+    match attach::verify(info) {
+        Ok(parts) => parts.into_iter().find_map(|part| Some(format!("{}: {}", part.name, part.problem?))),
+        Err(error) => Some(error.to_string()),
+    }
+}
