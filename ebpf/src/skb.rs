@@ -236,7 +236,11 @@ impl Skb<'static> for SkbHost<'_> {
     }
 
     #[inline(always)]
-    fn rebuild<const N: usize>(&mut self, at: usize, build: impl FnOnce(&Self, &mut [u8; N]) -> bool) -> bool {
+    fn rebuild<const N: usize>(
+        &mut self,
+        at: usize,
+        build: impl FnOnce(&Self, &mut [u8; N]) -> bool,
+    ) -> bool {
         const { assert!(N <= MAX_REBUILT) };
         let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
             return false;
