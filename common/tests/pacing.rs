@@ -21,7 +21,7 @@ fn config(link_rate_bps: u64) -> Config {
 }
 
 fn params(config: &Config) -> Params {
-    Params::new(config, Port::new(1, 1, 1)).unwrap()
+    Params::new(config, Port::new(1, 1, 1)).expect("valid parameters")
 }
 
 fn sends(flow: &mut RpFlow, p: &Params, now_ns: u64, bytes: u64) -> u64 {

@@ -13,10 +13,10 @@ macro_rules! subprogram {
         #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
         #[inline(never)]
         extern "C" fn $symbol(flow: *mut RpFlow, rp: *const RpParams, $arg: u64, debt: *mut Debt) -> u64 {
-            // SAFETY: called below with references only. The verifier wants to see each compared with null.
-            let (Some($flow), Some($rp), Some($debt)) =
-                (unsafe { (flow.as_mut(), rp.as_ref(), debt.as_mut()) })
-            else {
+            // SAFETY: called below with references only.
+            let all = unsafe { (flow.as_mut(), rp.as_ref(), debt.as_mut()) };
+            // The verifier wants to see each compared with null.
+            let (Some($flow), Some($rp), Some($debt)) = all else {
                 return 0;
             };
             $body;

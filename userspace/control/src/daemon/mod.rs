@@ -4,8 +4,8 @@
 //! again it takes that over.
 //!
 //! One thread answers: signals, systemd, changes of interfaces, HTTP. It never waits for anything else. Another works
-//! ([`worker`]): it attaches, reads the file, changes and detaches, and may wait for as long as that takes. Each kind of task
-//! ([`tasks`]) has a thread that goes from interface to interface.
+//! (`worker`): it attaches, reads the file, changes and detaches, and may wait for as long as that takes. Each kind of task
+//! (`tasks`) has a thread that goes from interface to interface.
 
 mod age;
 mod backlog;
