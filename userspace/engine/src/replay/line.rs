@@ -43,7 +43,7 @@ impl Bytes<'_> {
 /// One packet of the capture.
 #[derive(Debug, Serialize)]
 pub(super) struct Line<'a> {
-    /// [`JSON_VERSION`].
+    /// `JSON_VERSION`.
     pub(super) json_version: u32,
     /// Its number, from 0.
     pub(super) index: u64,

@@ -44,7 +44,7 @@ struct Class {
     id: FlowId,
     place: (u32, usize),
     rate_bps: u64,
-    /// Its entry in [`HtbPacer::due`]; `u64::MAX` = it has none.
+    /// Its entry in the pacer's `due`; `u64::MAX` = it has none.
     due_ns: u64,
 }
 
