@@ -474,7 +474,7 @@ fn speed(lab: &Lab<'_>) -> Result<String> {
         ]);
     }
     let heading = ["flows", "packet hops, millions", "time on one core, s", "million hops/s"];
-    Ok(table(&[&command("N", "120g/N")], &heading, &rows))
+    Ok(table(&[&command("100", "1.2g")], &heading, &rows))
 }
 
 #[cfg(test)]
