@@ -1,6 +1,7 @@
 //! What is left of an attachment by whatever may happen to it: processes killed, disks full, interfaces and namespaces that come,
 //! go and change their names.
 
+mod confirm;
 mod identity;
 mod kill;
 mod qdiscs;
