@@ -16,7 +16,6 @@ use clap_complete::ArgValueCompleter;
 use dcqcn_audit::{self as audit, Manner};
 use dcqcn_cli::Output;
 use dcqcn_common::params::Quantity;
-use dcqcn_params::quantity::parse_duration_ns;
 use dcqcn_params::{Key, differing};
 use dcqcn_plane::attach::{self, Change, Info, Pending, Refused, TakenBack, Which};
 use dcqcn_support::clock::boottime_ns;
@@ -188,7 +187,8 @@ impl fmt::Display for Changed {
 
 /// Reads the time there is to confirm a change.
 pub(super) fn within(text: &str) -> Result<Duration, String> {
-    let within = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    let within = humantime::parse_duration(text)
+        .map_err(|error| format!("{error}: write a time, as in `60s`, `5m` or `1h`"))?;
     if (SHORTEST..=LONGEST).contains(&within) {
         Ok(within)
     } else {
