@@ -6,6 +6,7 @@ use crate::layout::{CmFlow, NpFlow, RpFlow};
 use crate::pacing::{Departure, Pacer};
 use crate::params::{PACER_FQ, Params};
 use crate::rate::{Debt, RateMachine, RpParams};
+use crate::verifier::{reread, zero};
 use crate::wire::bth::Stream;
 
 entries!(CmFlow: QpId, NpFlow: FlowId);
@@ -39,12 +40,6 @@ impl Entry for RpFlow {
     fn clear(&mut self) {
         self.last_seen_ns = 0;
     }
-}
-
-/// Zero, without the compiler's knowing it: zeros in a row it would clear by a call of memset, byte by byte.
-#[inline(always)]
-fn zero() -> u64 {
-    core::hint::black_box(0)
 }
 
 impl RpFlow {
@@ -107,9 +102,7 @@ impl RpFlow {
     #[inline(always)]
     #[must_use]
     pub fn rates(&self) -> [u64; 2] {
-        let RateMachine { rate_bps, target_bps, .. } = &self.machine;
-        // SAFETY: plain fields of `self`.
-        unsafe { [(&raw const *rate_bps).read_volatile(), (&raw const *target_bps).read_volatile()] }
+        [reread(&self.machine.rate_bps), reread(&self.machine.target_bps)]
     }
 
     /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in: its set's, in a

@@ -1,6 +1,7 @@
 //! A set of a flow table: who is in which of its eight places.
 
 use crate::layout::{RpFlow, Set, WAYS};
+use crate::verifier::{opaque, reread};
 
 /// A flow's entry in a set.
 pub trait Entry: Copy {
@@ -111,7 +112,7 @@ impl<T: Entry> Set<T> {
             // Of empty ways, the one at home is the first.
             oldest = oldest.min(entry.in_use_until_ns() << WAY_BITS | (way ^ home) as u64);
             // One after the other: side by side they would fill the stack.
-            oldest = core::hint::black_box(oldest);
+            oldest = opaque(oldest);
         }
         let evicts = if oldest >> WAY_BITS == 0 { MISSING } else { MISSING | EVICTS };
         ((oldest % WAYS as u64) as usize ^ home) as u32 | evicts
@@ -124,8 +125,7 @@ impl<T: Entry> Set<T> {
     #[inline(always)]
     #[must_use]
     pub fn place(&self) -> Place {
-        // SAFETY: a plain field of `self`; volatile only keeps the compiler from taking the short cut.
-        let selected = unsafe { (&raw const self.selected).read_volatile() };
+        let selected = reread(&self.selected);
         Place {
             way: selected as usize % WAYS,
             missing: selected & MISSING != 0,
