@@ -19,6 +19,7 @@ pub mod params;
 pub mod rate;
 pub mod rng;
 pub mod stats;
+mod verifier;
 pub mod vqueue;
 pub mod wire;
 pub mod wred;
