@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
+use dcqcn_common::wire::cm::{CmMessage, GSI_QPN, Mad};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr};
 use dcqcn_common::wire::ext::{Deth, DethRepr};
@@ -222,4 +223,26 @@ pub fn capture(name: &str) -> Vec<(u64, Vec<u8>)> {
         frames.push((packet.time_ns - first_ns, packet.data));
     }
     frames
+}
+
+/// A connection management message from host `src` to host `dst`, between their general services interfaces.
+#[must_use]
+pub fn cm(src: u8, dst: u8, message: &CmMessage) -> Vec<u8> {
+    let datagram = Roce {
+        src,
+        dst,
+        opcode: Opcode::UD_SEND_ONLY,
+        dest_qpn: GSI_QPN,
+        payload: Mad::LEN,
+        ..Roce::default()
+    };
+    let mut frame = datagram.frame();
+    let at = datagram.bth() + Bth::LEN + Deth::LEN;
+    let mad = frame
+        .get_mut(at..)
+        .and_then(<[u8]>::first_chunk_mut)
+        .unwrap_or_else(|| unreachable!("a payload of that length"));
+    message.emit(7, mad);
+    seal(&mut frame, datagram.l3());
+    frame
 }

@@ -5,12 +5,11 @@ use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_common::params::{Config, Scalars};
 use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, GSI_QPN, Mad, Rej, Rep, Req};
-use dcqcn_common::wire::ext::Deth;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep, Req};
 use dcqcn_engine::{Hook, Meta, State};
 use dcqcn_tests::both::{Both, LO, count};
-use dcqcn_tests::packets::{self, Roce};
+use dcqcn_tests::packets::{self, Roce, cm};
 
 /// The requester, host 1, and the responder, host 2.
 const A: (u8, u32, u32) = (1, 0x0a0a_0001, 0x11);
@@ -18,23 +17,6 @@ const B: (u8, u32, u32) = (2, 0x0b0b_0002, 0x23);
 
 fn qp((host, _, qpn): (u8, u32, u32)) -> QpId {
     QpId { addr: mapped(packets::v4(host)), qpn }
-}
-
-fn cm(src: u8, dst: u8, message: &CmMessage) -> Vec<u8> {
-    let datagram = Roce {
-        src,
-        dst,
-        opcode: Opcode::UD_SEND_ONLY,
-        dest_qpn: GSI_QPN,
-        payload: Mad::LEN,
-        ..Roce::default()
-    };
-    let mut frame = datagram.frame();
-    let at = datagram.bth() + Bth::LEN + Deth::LEN;
-    let mad = frame.get_mut(at..).and_then(<[u8]>::first_chunk_mut).expect("a payload of that length");
-    message.emit(7, mad);
-    packets::seal(&mut frame, datagram.l3());
-    frame
 }
 
 fn request() -> Vec<u8> {

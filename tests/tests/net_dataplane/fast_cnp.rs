@@ -5,12 +5,15 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use anyhow::Result;
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::QpId;
 use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep, Req};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_engine::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, join};
-use dcqcn_tests::packets::{Roce, mac, v6};
+use dcqcn_tests::packets::{Roce, cm, mac, v4, v6};
 use dcqcn_tests::socket::{PATIENCE, SILENCE};
 
 use crate::{CNP_TOS, MARKING, fill, runnable};
@@ -190,4 +193,42 @@ fn an_ipv6_router_answers_too() -> Result<()> {
     };
     path.answers(&Roce { v6: true, ..Roce::default() }, macs(R0, 1), hop, macs(1, R0))?;
     path.counted(2, 1, 1)
+}
+
+/// REQ leaves by one port and REP by the other: neither port sees both, and both know the pair.
+#[test]
+fn the_ports_of_a_switch_learn_a_connection_together() -> Result<()> {
+    if !runnable("the_ports_of_a_switch_learn_a_connection_together", &[])? {
+        return Ok(());
+    }
+    let path = Path::new("fast-pairs")?;
+    for port in ["r0", "r1"] {
+        path.switch.attach(port, Role::Switch, &CHANGES)?;
+    }
+    let request = CmMessage::Req(Req {
+        local_comm_id: 0x0a0a_0001,
+        service_id: 0x0106_1b58,
+        local_qpn: 0x11,
+        starting_psn: 1,
+        p_key: 0xffff,
+        path_mtu: 3,
+        local_gid: [0; 16],
+        remote_gid: [0; 16],
+        traffic_class: 0,
+    });
+    let comm_ids = CommIds { local: 0x0b0b_0002, remote: 0x0a0a_0001 };
+    let reply = CmMessage::Rep(Rep { comm_ids, local_qpn: 0x23, starting_psn: 1 });
+    path.switch.socket("r1")?.send(&cm(1, 2, &request))?;
+    path.switch.socket("r0")?.send(&cm(2, 1, &reply))?;
+    let known = |port| -> Result<Option<u32>> {
+        let receiver = QpId { addr: mapped(v4(2)), qpn: 0x23 };
+        Ok(path.switch.attachment(port)?.maps.pair(&receiver)?.map(|pair| pair.qpn))
+    };
+    assert_eq!((known("r0")?, known("r1")?), (Some(0x11), Some(0x11)));
+    // Who goes takes nothing from who stays.
+    path.switch.run(|| dcqcn_plane::attach::detach("r1"))??;
+    assert_eq!(known("r0")?, Some(0x11));
+    path.switch.attach("r1", Role::Switch, &CHANGES)?;
+    assert_eq!(known("r1")?, Some(0x11));
+    Ok(())
 }

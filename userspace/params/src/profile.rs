@@ -54,7 +54,7 @@ const HPCC_RATE_BPS: u64 = 25_000_000_000;
 const LAB_PMAX_PPM: u64 = 100_000;
 /// Highest Pmax of `lab`, from 40 Mb/s down: what comes late in a machine comes in bursts, and a steeper curve takes them for
 /// congestion. soft-RoCE in a virtual machine had 93 to 95 % of 20 Mb/s with 50 %, 88 to 93 % with 71 % (a busier machine).
-const LAB_MAX_PMAX_PPM: u64 = 500_000;
+const LAB_MAX_PMAX_PPM: u64 = 350_000;
 /// s on the fastest link of `lab`.
 const LAB_DILATION: u64 = 40;
 /// Times: T, tau, tau' and the shortest time between cuts grow as the link shrinks.

@@ -8,6 +8,7 @@ mod sizes;
 use std::path::{Path, PathBuf};
 use std::{panic, thread};
 
+use aya::maps::{MapData, MapError};
 use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::Mode;
@@ -27,6 +28,29 @@ pub const MAPS: [&str; 15] = [
     "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "LEARNED", "RP", "NP", "CM",
     "TIMES_NS", "CUTS", "EVENTS", "TEST",
 ];
+/// Those of them that all attachments of a network namespace have in common: who is connected with whom.
+const SHARED: [&str; 2] = ["LEARNED", "CM"];
+
+/// Pins what is shared from one directory of pins in another, for [`load`] to take; false if it is not there.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn share(from: &Path, to: &Path) -> Result<bool, Error> {
+    for name in SHARED {
+        let failed = |source| Error::Map { name, source };
+        let (from, to) = (from.join(name), to.join(name));
+        if to.exists() {
+            continue;
+        }
+        if !from.exists() {
+            return Ok(false);
+        }
+        let map = MapData::from_pin(from).map_err(failed)?;
+        map.pin(to).map_err(|error| failed(MapError::PinError { name: Some(name.to_owned()), error }))?;
+    }
+    Ok(true)
+}
+
 /// Loads the object; of its programs those in `wanted` (names of [`PROGRAMS`]) and [`EXPIRE`], the others stay where they are.
 /// With `pins`, maps are pinned there, or taken from there if they exist.
 ///
@@ -41,8 +65,7 @@ pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>, wanted: &[&str]) -> R
         .override_global("MODE", &mode, true)
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
-        .map_max_entries("PAIRS", sizes.pairs())
-        .map_max_entries("LEARNED", sizes.learned());
+        .map_max_entries("PAIRS", sizes.pairs());
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
     }

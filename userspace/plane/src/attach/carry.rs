@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use aya::Ebpf;
+use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::Params;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::netns;
@@ -107,11 +108,26 @@ impl Carrier<'_> {
         Ok(())
     }
 
+    /// Pins the maps that the attachments of a namespace share, where another one has them: a switch hears the two halves of a
+    /// conversation on two ports. Whoever is the last to go takes them along.
+    fn share(&self) -> Result<(), Error> {
+        let is_like_ours = |record: &Record| record.info.layout_version == LAYOUT_VERSION;
+        for ifindex in self.place.pinned()?.into_iter().filter(|other| *other != self.plan.link.index) {
+            if self.place.read(ifindex)?.as_ref().is_some_and(is_like_ours)
+                && dataplane::share(&self.place.pins(ifindex), &self.pins)?
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Loads the object; after this it is on no hook yet.
     fn load(&mut self, info: &mut Info) -> Result<(), Error> {
         let Plan { link, peer, config, sizes, placement, .. } = self.plan;
         let params = Params::new(config, port(link, peer.as_ref(), sizes)?)?;
         self.place.make_pins(link.index)?;
+        self.share()?;
         let mut ebpf = dataplane::load(*sizes, info.mode(), Some(&self.pins), &info.program_names())?;
         failpoint::step("the maps are pinned");
         Maps::take(&mut ebpf)?.set_params(&params)?;
