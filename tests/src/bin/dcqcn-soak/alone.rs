@@ -1,6 +1,7 @@
 //! Faults of attaching and detaching, on hosts of their own: nothing may be left of them. The served host goes on meanwhile.
 
 use std::fs;
+use std::process::Stdio;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ fn attach_killed_by_the_clock(_: &mut Site, random: &mut fastrand::Rng) -> Resul
     in_lab(|lab| {
         let way = Way::any(random);
         let mut command = dcqcn_tests::kill::command(lab, way.tc, &way.line)?;
-        let mut child = lab.host.run(|| command.spawn())??;
+        let mut child = lab.host.run(|| command.stdout(Stdio::null()).spawn())??;
         std::thread::sleep(Duration::from_millis(random.u64(0..1_500)));
         child.kill()?;
         child.wait()?;
