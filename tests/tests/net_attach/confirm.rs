@@ -85,7 +85,7 @@ fn what_nobody_confirms_is_taken_back() -> Result<()> {
         return Ok(());
     }
     let lab = lab("cback")?;
-    let said = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=200mbit")?;
+    let said = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=150mbit")?;
     says(&said, "rpg_ai_rate: 10mbit -> 20mbit");
     says(&said, "taken back in 1 s, unless `dcqcn confirm a0` follows");
     is(&lab, 10)?;

@@ -55,7 +55,13 @@ pub enum Change {
 pub struct RdmaPairs {
     entered: HashMap<QpId, u32>,
     has_device: bool,
+    /// CLOCK_MONOTONIC when each of them was last looked up among the pairs in force.
+    looked_up_ns: u64,
 }
+
+/// How often what was entered is compared with what is in force: somebody else may have changed that. What the kernel says is
+/// new is entered at once.
+const LOOK_UP_NS: u64 = 1_000_000_000;
 
 impl RdmaPairs {
     /// Takes over what an earlier controller entered.
@@ -70,7 +76,7 @@ impl RdmaPairs {
                 entered.insert(id, pair.qpn);
             }
         }
-        Ok(Self { entered, has_device: false })
+        Ok(Self { entered, has_device: false, looked_up_ns: 0 })
     }
 
     /// Whether the interface had an RDMA device at the last look.
@@ -95,7 +101,12 @@ impl RdmaPairs {
         let Present { has_device, pairs: present } = present;
         self.has_device = has_device;
         let mut changes = Vec::new();
-        for (&id, &qpn) in &present {
+        let now_ns = monotonic_ns();
+        let looks_up_all = now_ns.saturating_sub(self.looked_up_ns) >= LOOK_UP_NS;
+        if looks_up_all {
+            self.looked_up_ns = now_ns;
+        }
+        for (id, qpn) in to_look_up(&present, &self.entered, looks_up_all) {
             let in_force = maps.pair(&id)?;
             changes.extend(change(id, qpn, in_force, self.entered.get(&id)));
         }
@@ -142,6 +153,16 @@ fn present(netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
     Ok(Present { has_device: addresses.is_some(), pairs })
 }
 
+/// The queue pairs to be compared with what is in force: each takes a system call, and a host may have thousands.
+fn to_look_up<'a>(
+    present: &'a HashMap<QpId, u32>,
+    entered: &'a HashMap<QpId, u32>,
+    all: bool,
+) -> impl Iterator<Item = (QpId, u32)> + 'a {
+    let is_news = move |id: &QpId, qpn: &u32| all || entered.get(id) != Some(qpn);
+    present.iter().filter(move |(id, qpn)| is_news(id, qpn)).map(|(id, qpn)| (*id, *qpn))
+}
+
 /// What a connected queue pair makes of the pair in force; `entered` is what was entered for it the last time.
 fn change(id: QpId, qpn: u32, in_force: Option<Pair>, entered: Option<&u32>) -> Option<Change> {
     let set = Some(Change::Set(id, qpn));
@@ -177,6 +198,20 @@ mod tests {
         let conflict = operator.map(|pair| Change::Conflict(id, pair, 0x17));
         assert_eq!(change(id, 0x17, operator, None), conflict);
         assert_eq!(change(id, 0x17, operator, Some(&0x17)), None, "told once");
+    }
+
+    #[test]
+    fn only_news_are_looked_up_between_two_looks_at_all() {
+        let qp = |qpn| qp_id([10, 0, 0, 1].into(), qpn);
+        let entered = HashMap::from([(qp(1), 11), (qp(2), 12)]);
+        let present = HashMap::from([(qp(1), 11), (qp(2), 99), (qp(3), 13)]);
+        let found = |all| {
+            let mut found: Vec<u32> = to_look_up(&present, &entered, all).map(|(_, qpn)| qpn).collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(false), [13, 99]);
+        assert_eq!(found(true), [11, 13, 99]);
     }
 
     #[test]

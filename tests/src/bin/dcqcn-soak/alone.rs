@@ -1,10 +1,13 @@
 //! Faults of attaching and detaching, on hosts of their own: nothing may be left of them. The served host goes on meanwhile.
 
 use std::fs;
+use std::process::Stdio;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dcqcn_netlink::Netns;
+use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_tests::kill::{Tc, killed, ok};
 use dcqcn_tests::lab::Lab;
 use dcqcn_tests::leftover::{problems, state};
@@ -25,6 +28,12 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "qdisc replaced by somebody", make: qdisc_replaced },
 ];
 
+/// The pacers that this kernel has.
+static PACERS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let has = |pacer: &&str| *pacer == "none" || kernel_has_qdisc(pacer).unwrap_or(false);
+    ["none", "fq", "htb"].into_iter().filter(has).collect()
+});
+
 /// A way to attach.
 struct Way {
     tc: Tc,
@@ -33,7 +42,7 @@ struct Way {
 
 impl Way {
     fn any(random: &mut fastrand::Rng) -> Self {
-        let pacer = ["none", "fq", "htb"].get(random.usize(..3)).copied().unwrap_or("none");
+        let pacer = PACERS.get(random.usize(..PACERS.len())).copied().unwrap_or("none");
         let tc = if random.bool() { Tc::Tcx } else { Tc::Clsact };
         let line = format!("attach a0 --pacer {pacer} --flows {OTHER_FLOWS} --set link_rate=1gbit");
         Self { tc, line }
@@ -86,7 +95,7 @@ fn attach_killed_by_the_clock(_: &mut Site, random: &mut fastrand::Rng) -> Resul
     in_lab(|lab| {
         let way = Way::any(random);
         let mut command = dcqcn_tests::kill::command(lab, way.tc, &way.line)?;
-        let mut child = lab.host.run(|| command.spawn())??;
+        let mut child = lab.host.run(|| command.stdout(Stdio::null()).spawn())??;
         std::thread::sleep(Duration::from_millis(random.u64(0..1_500)));
         child.kill()?;
         child.wait()?;

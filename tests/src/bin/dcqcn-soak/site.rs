@@ -152,13 +152,24 @@ impl Site {
             Ok(if found == 1 { Ok(0) } else { Err(format!("{found} attachments in the kernel")) })
         });
         let served = served.unwrap_or_else(|_| tables(FLOWS).abs_diff(1));
-        let pending = self.pair.a.run(attach::pending)??.len();
-        let journals: Vec<String> = std::fs::read_dir(self.pair.a.journals()?)?
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| name != "lock")
-            .collect();
-        ensure!(!journals.is_empty(), "the journal is gone");
-        Ok((others + served + pending + journals.len() - 1) as u64)
+        // What the daemon is still clearing away is not left.
+        let mut found = 0;
+        let cleared = wait(|| {
+            let pending = self.pair.a.run(attach::pending)??.len();
+            let journals = std::fs::read_dir(self.pair.a.journals()?)?
+                .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+                .filter(|name| name != "lock")
+                .count();
+            ensure!(journals != 0, "the journal is gone");
+            found = pending + journals - 1;
+            Ok(if found == 0 { Ok(()) } else { Err(format!("{pending} changes wait, {journals} journals")) })
+        });
+        if let Err(error) = cleared
+            && found == 0
+        {
+            return Err(error);
+        }
+        Ok((others + served + found) as u64)
     }
 
     /// Ends all of it, and returns how much is left.

@@ -139,7 +139,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "systemd",
         about: "the package under Debian's systemd: boot, reload, bad file, kill -9, watchdog, upgrade, remove, purge",
-        limit_s: 600,
+        limit_s: 900,
         is_ci: false,
         with_systemd: true,
         run: systemd::run,

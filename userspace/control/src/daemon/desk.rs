@@ -9,6 +9,10 @@ use serde::Serialize;
 
 use super::tasks::{TaskHealth, TaskWatch};
 
+/// How much longer than a task the thread that works may take for a step: one may be the verifier's, which takes a second on
+/// most machines and a minute on one that is emulated. Ended there, the next daemon would only begin the same anew.
+const WORK: u64 = 10;
+
 /// What the daemon is at, at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -65,11 +69,12 @@ impl Desk {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).health()
     }
 
-    /// What has not moved for `late`, in words; `None` if all does.
+    /// What has not moved for `late`, in words; `None` if all does. The thread that works has [`WORK`] times as long.
     #[must_use]
     pub fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
-        if monotonic_ns().saturating_sub(self.step_ns.load(Ordering::Relaxed)) > late_ns {
+        let idle_ns = monotonic_ns().saturating_sub(self.step_ns.load(Ordering::Relaxed));
+        if idle_ns > late_ns.saturating_mul(WORK) {
             return Some("attaching and reloading".into());
         }
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -33,6 +33,7 @@ use std::{env, future, io, thread};
 
 use anyhow::{Context as _, Result, anyhow};
 use dcqcn_support::causes::one_line;
+use nix::sys::signal::{self as sys, SigSet};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
@@ -148,6 +149,10 @@ struct Signals {
 
 impl Signals {
     fn watch() -> Result<Self> {
+        // Whoever started this may have blocked them for itself, which is inherited; then only -9 would end it.
+        let all: SigSet =
+            [sys::Signal::SIGHUP, sys::Signal::SIGTERM, sys::Signal::SIGINT].into_iter().collect();
+        all.thread_unblock().context("cannot let signals in")?;
         let on = |kind: SignalKind| -> Result<Signal> { signal(kind).context("cannot watch for signals") };
         Ok(Self {
             hangup: on(SignalKind::hangup())?,

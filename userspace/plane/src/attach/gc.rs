@@ -33,7 +33,8 @@ pub struct Freed {
 pub fn gc() -> Result<Vec<Freed>, Error> {
     let place = Place::here()?;
     let mut freed = elsewhere(&place);
-    if place.ifindexes()?.is_empty() && place.pinned()?.is_empty() {
+    // Killed at its very end, a detach leaves a lock and nothing that it is for.
+    if !place.is_there() && place.pinned()?.is_empty() {
         return Ok(freed);
     }
     let _lock = place.lock()?;

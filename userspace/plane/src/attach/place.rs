@@ -124,6 +124,11 @@ impl Place {
         make_dir(&self.pins(ifindex), 0o700)
     }
 
+    /// Whether there is anything of the namespace: a journal, or a lock.
+    pub(super) fn is_there(&self) -> bool {
+        self.files.exists()
+    }
+
     /// Removes what is empty, with the lock held, and the lock with it.
     pub(super) fn tidy(&self) {
         // Refused while there is something in it, which is right.
