@@ -3,7 +3,7 @@
 //! The programs in the kernel and the reference engine both run these functions; they differ only in how they implement
 //! [`Env`], [`Host`] and [`Skb`], that is in where packets, maps, time and randomness come from.
 
-use crate::classify::{Frame, Roce, classify};
+use crate::classify::{Frame, Roce, classify, dscp};
 use crate::events::{Event, EventKind, Table};
 use crate::flow::{FlowId, Glance, QpId, set_index};
 use crate::layout::{
@@ -14,6 +14,7 @@ use crate::pacing::Departure;
 use crate::pairing;
 use crate::params::{
     CNP_LIMIT_PEER, CNP_LIMIT_QP, NP_WINDOW_START, PACER_FQ, PACER_HTB, Params, QUEUE_SOURCE_BACKLOG,
+    QUEUES_NONE,
 };
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
@@ -217,6 +218,7 @@ fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
 #[inline(always)]
 pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let Some((p, roce)) = look(s) else {
+        set_class_of_other(s);
         return TcVerdict::Pass;
     };
     if s.mark() | FAST == p.port.cnp_mark | FAST && roce.congests() {
@@ -276,10 +278,20 @@ fn class_of(p: &Params, dscp: usize) -> usize {
 
 #[inline(always)]
 fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, dscp: usize) {
-    let major = p.config.scalars.priority_major as u32;
-    if major != 0 {
-        let queue = p.config.tc_to_queue[class_of(p, dscp)] as u32;
-        s.set_priority((major << 16) | (queue + 1));
+    let priority = p.priority[class_of(p, dscp)];
+    if priority != 0 {
+        s.set_priority(priority);
+    }
+}
+
+/// Puts a packet that is not RoCE, or not looked into, where its DSCP belongs, if the port has queues.
+#[inline(always)]
+fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S) {
+    let Some(p) = s.env().params() else {
+        return;
+    };
+    if p.config.scalars.queues != QUEUES_NONE {
+        set_class(s, p, dscp(s).unwrap_or(0));
     }
 }
 

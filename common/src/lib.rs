@@ -15,6 +15,7 @@ pub mod layout;
 pub mod pacing;
 pub mod pairing;
 pub mod params;
+pub mod pfc;
 pub mod rate;
 pub mod rng;
 pub mod stats;

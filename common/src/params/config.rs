@@ -1,7 +1,7 @@
 //! The parameters an operator sets.
 
 use super::spec::parameters;
-use super::{Invalid, Spec, Unit};
+use super::{Invalid, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit};
 use crate::layout::{CLASSES, DSCPS};
 
 /// Highest rate the integer arithmetic is proved for: 800 Gb/s, below 2^40 bit/s.
@@ -79,6 +79,8 @@ parameters! {
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
         /// qdisc major number into whose class `queue + 1` the traffic class is put by skb->priority; 0 leaves it alone.
         priority_major = 0, "priority_major", Unit::Count, 0, 0xffff, "";
+        /// The qdisc whose eight queues every packet is put into by its DSCP; a packet without one goes where DSCP 0 does.
+        queues = QUEUES_NONE, "queues", Unit::Choice(QUEUES_KINDS), 0, 2, "";
 
         /// Shortest time between two CNPs for one `cnp_limit` (paper: tau, 50 us).
         min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
@@ -175,6 +177,8 @@ pub struct Config {
     pub dscp_to_tc: [u8; DSCPS],
     /// Queue of each traffic class.
     pub tc_to_queue: [u8; CLASSES],
+    /// How each queue is served.
+    pub queue: [QueueConfig; CLASSES],
 }
 
 impl Config {
@@ -188,6 +192,7 @@ impl Config {
             wred: [WredConfig::DEFAULT; CLASSES],
             dscp_to_tc,
             tc_to_queue: [0, 0, 0, 3, 0, 0, 6, 0],
+            queue: Self::DEFAULT_QUEUES,
         }
     };
 
@@ -226,6 +231,9 @@ impl Config {
                 return Err(Invalid::range(WredConfig::SPECS, "drain_rate", wred.drain_rate_bps, Some(tc)));
             }
         }
+        for (queue, values) in self.queue.iter().enumerate() {
+            check(QueueConfig::SPECS, values, None).map_err(|invalid| invalid.of_queue(queue))?;
+        }
         for (table, values, len) in
             [("dscp_to_tc", &self.dscp_to_tc[..], CLASSES), ("tc_to_queue", &self.tc_to_queue[..], CLASSES)]
         {
@@ -234,6 +242,9 @@ impl Config {
             }
         }
         let s = &self.scalars;
+        if s.queues != QUEUES_NONE && s.priority_major != 0 {
+            return Err(Invalid::TwoQdiscs { priority_major: s.priority_major });
+        }
         for (key, value) in [("link_rate", s.link_rate_bps), ("rpg_max_rate", s.rpg_max_rate_bps)] {
             if value != 0 && value < MIN_RATE_BPS {
                 return Err(Invalid::range(Scalars::SPECS, key, value, None));
@@ -359,11 +370,14 @@ mod tests {
     fn specs_are_complete_and_name_one_parameter_each() {
         check_specs(Scalars::SPECS, &Scalars::DEFAULT);
         check_specs(WredConfig::SPECS, &WredConfig::DEFAULT);
+        check_specs(QueueConfig::SPECS, &QueueConfig::DEFAULT);
         let keys = Scalars::SPECS.iter().map(|s| s.key).chain(WredConfig::SPECS.iter().map(|s| s.key));
+        let keys = keys.chain(QueueConfig::SPECS.iter().map(|s| s.key));
         assert_eq!(keys.clone().collect::<BTreeSet<_>>().len(), keys.count());
         // A field without a spec would be a field nobody can set.
         assert_eq!(size_of::<Scalars>(), 8 * Scalars::SPECS.len());
         assert_eq!(size_of::<WredConfig>(), 8 * WredConfig::SPECS.len());
+        assert_eq!(size_of::<QueueConfig>(), 8 * QueueConfig::SPECS.len());
     }
 
     /// One beyond either end of its range a parameter is refused by name; at its ends it is not.
@@ -390,6 +404,16 @@ mod tests {
                 with(|c| (spec.set)(&mut c.wred[tc], value))
             });
         }
+    }
+
+    #[test]
+    fn a_queue_s_parameters_are_refused_by_name() {
+        let refused = with(|c| c.queue[5].weight = 101).validate().unwrap_err().to_string();
+        assert_eq!(refused, "queue.5.weight = 101 is out of range: allowed is 1 to 100");
+        let refused = with(|c| c.queue[7].scheduler = 2).validate().unwrap_err().to_string();
+        assert_eq!(refused, "queue.7.scheduler = 2 is out of range: allowed is strict to dwrr");
+        let both = scalars(|s| (s.queues, s.priority_major) = (1, 1)).validate().unwrap_err().to_string();
+        assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
     }
 
     /// Where 0 means off or unknown, the range begins anew above it.

@@ -61,6 +61,8 @@ pub struct Params {
     pub port: Port,
     /// Least time between two entries of a kind in the event log, in the long run; 0 = there are none.
     pub event_interval_ns: u64,
+    /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
+    pub priority: [u32; CLASSES],
     /// The rate machine's parameters.
     pub rp: RpParams,
     /// Marking per class.
@@ -85,7 +87,8 @@ impl Params {
                 .shared_by(port.cpus, config.wred[tc].kmin_bytes);
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
-        Ok(Self { config: *config, port, event_interval_ns, rp: RpParams::new(config), wred, drain })
+        let (priority, rp) = (config.priorities(), RpParams::new(config));
+        Ok(Self { config: *config, port, event_interval_ns, priority, rp, wred, drain })
     }
 }
 

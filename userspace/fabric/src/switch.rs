@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
+use dcqcn_common::pfc::watchdog::{Found, Guard, Look, StormAction};
 use dcqcn_common::wred::Wred;
 
 use crate::agenda::{Agenda, Event};
@@ -11,10 +12,9 @@ use crate::change::{Change, What};
 use crate::packet::{Kind, Packet};
 use crate::pool::{List, Pool};
 use crate::random::Random;
-use crate::scenario::{Balance, Marking, StormAction, Switching};
+use crate::scenario::{Balance, Marking, Switching};
 use crate::scheduler::Scheduler;
 use crate::topology::{NO_PORT, PortSpec, Routes};
-use crate::watchdog::{Guard, Look};
 use crate::wire::{Inbound, Outbox, Wire};
 
 /// What is left of a packet whose payload is cut off, besides its headers.
@@ -423,9 +423,11 @@ impl Switch {
                 let look = Look {
                     backlog: port.waiting >> class & 1 == 1,
                     paused_ns: port.wire.paused_ns(class, now_ns),
+                    since_ns: poll_ns,
                 };
                 let Some(guard) = &mut port.guard else { return };
-                if self.rules.lossless >> class & 1 == 1 && guard.look(&watchdog, class, look) {
+                if self.rules.lossless >> class & 1 == 1 && guard.look(&watchdog, class, look) == Found::Storm
+                {
                     self.storms += 1;
                     match watchdog.action {
                         StormAction::Drop => {

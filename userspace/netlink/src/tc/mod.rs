@@ -12,4 +12,4 @@ pub use filter::Filter;
 pub use handle::Handle;
 pub use qdisc::{Class, Qdisc, Shaper, Shaping, Stats, kernel_has_qdisc};
 pub use save::{Restored, SavedQdisc};
-pub use spec::{HtbClass, QdiscSpec};
+pub use spec::{Ets, HtbClass, QdiscSpec};

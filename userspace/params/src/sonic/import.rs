@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, MAX_RATE_BPS, WredConfig};
+use dcqcn_common::params::{Config, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT, WredConfig};
 use serde::Serialize;
 
 use super::db::{Database, Error, Row};
@@ -239,9 +239,10 @@ impl<'a> Reader<'a> {
             let profile = row.reference("wred_profile", "WRED_PROFILE")?;
             let wred = profile.as_ref().map(marking).transpose()?;
             match (profile, wred) {
-                (Some(profile), Some(Marking { curve, ecn })) => {
+                (Some(profile), Some(Marking { curve, limit_bytes, ecn })) => {
                     let from = format!("WRED_PROFILE|{}", profile.key());
-                    for (name, value) in curve.into_iter().flatten() {
+                    let limit = limit_bytes.map(|bytes| ("queue_limit", bytes));
+                    for (name, value) in curve.into_iter().flatten().chain(limit) {
                         self.set(from.clone(), &profile, &format!("wred.{tc}.{name}"), value)?;
                     }
                     self.set(from, &profile, &format!("wred.{tc}.ecn"), ecn.into())?;
@@ -254,7 +255,9 @@ impl<'a> Reader<'a> {
                     self.set(from, row, &format!("wred.{tc}.ecn"), 0)?;
                 }
             }
-            self.scheduler(row, tc)?;
+            // Of the classes that share a queue the first speaks for it.
+            let is_first = tc_to_queue.iter().position(|of_tc| usize::from(*of_tc) == queue) == Some(tc);
+            self.scheduler(row, tc, is_first.then_some(queue))?;
             if self.is_first("QUEUE", row.key()) {
                 let others: Vec<_> =
                     row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
@@ -293,8 +296,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Enters the rate a queue is shaped to, and lists what else its scheduler says.
-    fn scheduler(&mut self, queue: &Row<'a>, tc: usize) -> Result<(), Error> {
+    /// Enters how `number` is served and the rate it is shaped to, and lists what else its scheduler says.
+    fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<(), Error> {
         let Some(scheduler) = queue.reference("scheduler", "SCHEDULER")? else {
             return Ok(());
         };
@@ -304,12 +307,33 @@ impl<'a> Reader<'a> {
             let from = format!("SCHEDULER|{} pir", scheduler.key());
             self.set(from, &scheduler, &format!("wred.{tc}.drain_rate"), bytes_per_s * 8)?;
         }
-        scheduler.number("weight", 1..=100, "a weight")?;
-        let carried = |field: &&str| in_bytes && ["pir", "meter_type"].contains(field);
+        let weight = scheduler.number("weight", 1..=100, "a weight")?;
+        let kind = match scheduler.text("type")?.as_deref() {
+            None => None,
+            Some("STRICT") => Some(SCHEDULER_STRICT),
+            Some("DWRR" | "WRR") => Some(SCHEDULER_DWRR),
+            Some(other) => {
+                let expected = format_args!("`{other}`: expected one of DWRR, WRR, STRICT");
+                return Err(scheduler.field_error("type", expected));
+            }
+        };
+        if let Some(number) = number {
+            let from = format!("SCHEDULER|{}", scheduler.key());
+            let said = [("scheduler", kind), ("weight", weight.filter(|_| kind != Some(SCHEDULER_STRICT)))];
+            for (name, value) in said.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+                self.set(from.clone(), &scheduler, &format!("queue.{number}.{name}"), value)?;
+            }
+        }
+        if scheduler.text("type")?.as_deref() == Some("WRR") && self.is_first("WRR", scheduler.key()) {
+            let reason = "taken as DWRR: weights count bytes here, not packets";
+            self.unmapped("SCHEDULER", scheduler.key(), ["type"], reason);
+        }
+        let carried = |field: &&str| {
+            ["type", "weight"].contains(field) || in_bytes && ["pir", "meter_type"].contains(field)
+        };
         let others: Vec<_> = scheduler.fields().filter(|field| !carried(field)).collect();
         if !others.is_empty() && self.is_first("SCHEDULER", scheduler.key()) {
-            let reason =
-                "the data plane has no scheduler: shares and priorities are the qdisc's (priority_major)";
+            let reason = "of a scheduler's rates there is pir alone, in bytes: it is the drain_rate";
             self.unmapped("SCHEDULER", scheduler.key(), others, reason);
         }
         Ok(())
@@ -323,6 +347,12 @@ impl<'a> Reader<'a> {
                 ["yellow_", "red_", "wred_yellow_", "wred_red_"].iter().any(|of| field.starts_with(of))
             })
             .collect();
+        let drops = ["green_min_threshold", "green_drop_probability"];
+        let is_early = ecn && ect(profile) && !drops_at_once(profile)?;
+        if is_early {
+            let reason = "nothing is dropped early here: the queue takes packets up to green_max_threshold";
+            self.unmapped("WRED_PROFILE", profile.key(), drops, reason);
+        }
         if !colours.is_empty() {
             self.unmapped(
                 "WRED_PROFILE",
@@ -347,7 +377,25 @@ impl<'a> Reader<'a> {
 struct Marking {
     /// `kmin`, `kmax`, `pmax`, if the profile has thresholds.
     curve: Option<[(&'static str, u64); 3]>,
+    /// Depth at which all is dropped, if the profile tells it apart from marking.
+    limit_bytes: Option<u64>,
     ecn: bool,
+}
+
+/// Names of the thresholds that marking goes by, and of the probability: SONiC's own, and those apart from dropping.
+const THRESHOLDS: [&str; 3] = ["green_min_threshold", "green_max_threshold", "green_drop_probability"];
+const ECT_THRESHOLDS: [&str; 3] =
+    ["green_ect_min_threshold", "green_ect_max_threshold", "green_ect_mark_probability"];
+
+/// Whether a profile has thresholds of marking apart from those of dropping.
+fn ect(profile: &Row<'_>) -> bool {
+    profile.fields().any(|field| ECT_THRESHOLDS.contains(&field))
+}
+
+/// Whether a profile drops nothing below green_max_threshold.
+fn drops_at_once(profile: &Row<'_>) -> Result<bool, Error> {
+    let (min, max) = (profile.text("green_min_threshold")?, profile.text("green_max_threshold")?);
+    Ok(min == max || profile.text("green_drop_probability")?.as_deref() == Some("0"))
 }
 
 fn marking(profile: &Row<'_>) -> Result<Marking, Error> {
@@ -369,24 +417,27 @@ fn marking(profile: &Row<'_>) -> Result<Marking, Error> {
     })?;
     let ecn = marks_green && profile.switch("wred_green_enable")? != Some(false);
     let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
-    let min = profile.number("green_min_threshold", 0..=max_bytes, "bytes")?;
-    let max = profile.number("green_max_threshold", 0..=max_bytes, "bytes")?;
-    let percent = profile.number("green_drop_probability", 0..=100, "a percentage")?;
+    let [min_field, max_field, percent_field] = if ect(profile) { ECT_THRESHOLDS } else { THRESHOLDS };
+    let min = profile.number(min_field, 0..=max_bytes, "bytes")?;
+    let max = profile.number(max_field, 0..=max_bytes, "bytes")?;
+    let percent = profile.number(percent_field, 0..=100, "a percentage")?;
+    let limit = profile.number("green_max_threshold", 0..=max_bytes, "bytes")?;
+    let limit_bytes = limit.filter(|_| ect(profile));
     let missing =
         |field| profile.error(format_args!("{field} is missing: expected it, as ecn marks green packets"));
     match (min, max, percent) {
-        (Some(min), Some(max), _) if min > max => Err(profile.field_error(
-            "green_min_threshold",
-            format_args!("`{min}`: expected at most green_max_threshold, {max}"),
-        )),
+        (Some(min), Some(max), _) if min > max => {
+            Err(profile.field_error(min_field, format_args!("`{min}`: expected at most {max_field}, {max}")))
+        }
         // 100 % where nothing is said, as in SAI.
         (Some(min), Some(max), percent) => Ok(Marking {
             curve: Some([("kmin", min), ("kmax", max), ("pmax", percent.unwrap_or(100) * 10_000)]),
+            limit_bytes,
             ecn,
         }),
-        (None, _, _) if ecn => Err(missing("green_min_threshold")),
-        (_, None, _) if ecn => Err(missing("green_max_threshold")),
-        _ => Ok(Marking { curve: None, ecn }),
+        (None, _, _) if ecn => Err(missing(min_field)),
+        (_, None, _) if ecn => Err(missing(max_field)),
+        _ => Ok(Marking { curve: None, limit_bytes, ecn }),
     }
 }
 
