@@ -21,9 +21,9 @@ pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
 const PORT: Handle = Handle::new(QUEUES_MAJOR, 0xffff);
 /// htb: guaranteed to every class, so small that all of them share what the port has: bit/s.
 const GUARANTEED_BPS: u64 = 8_000;
-/// htb: what a weighted class sends in its turn at least. A turn is one packet at least, and one that the kernel has not cut up
-/// yet (GSO) has up to 64 KiB: with less, weights would count packets.
-const HTB_TURN_BYTES: u64 = 65_536;
+/// htb: a turn is one packet at least, and one that the kernel has not cut up yet (GSO) has up to 64 KiB, or what its sender
+/// sends in a millisecond. With turns shorter than that weights would count packets.
+const GSO_BYTES: u64 = 65_536;
 /// htb: a rate that no token bucket above it has, so that the port's class never waits there.
 const UNLIMITED_BPS: u64 = 800_000_000_000;
 
@@ -34,8 +34,8 @@ const UNLIMITED_BPS: u64 = 800_000_000_000;
 pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>), Error> {
     let htb = |why: &str| {
         format!(
-            "queues htb{why}: weighted queues send {} KiB or more in a turn, so others wait longer for theirs than with ets",
-            HTB_TURN_BYTES >> 10
+            "queues htb{why}: a weighted queue's turn lasts a millisecond or 64 KiB and more, so others wait longer for \
+             theirs than with ets, where it is a frame or more"
         )
     };
     match choice {
@@ -270,7 +270,9 @@ fn put_htb_classes(
     frame_bytes: u64,
 ) -> net::Result<()> {
     let strict = config.strict_queues();
-    for (band, quantum_bytes) in config.bands().into_iter().zip(quanta_bytes(config, HTB_TURN_BYTES)) {
+    // A millisecond of the link's rate.
+    let turn_bytes = (config.scalars.link_rate_bps / 8_000).clamp(frame_bytes, GSO_BYTES.max(frame_bytes));
+    for (band, quantum_bytes) in config.bands().into_iter().zip(quanta_bytes(config, turn_bytes)) {
         // Strict bands one after the other, all weighted ones behind them. htb has eight priorities, and there are never
         // more: eight strict queues leave no weighted one.
         let priority = u32::from(band.min(strict));
