@@ -7,9 +7,10 @@ use crate::classify::{Frame, Roce, classify, dscp};
 use crate::events::{Event, EventKind, Table};
 use crate::flow::{FlowId, Glance, QpId, set_index};
 use crate::layout::{
-    BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, CmSet, Cut, NpFlow, NpSet, Pair, PairSource, RpFlow,
-    RpSet, WAYS,
+    BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, Cut, NpFlow, NpSet, Pair, PairSource, RpFlow, RpSet,
+    Time, WAYS,
 };
+use crate::limit::Limit;
 use crate::pacing::Departure;
 use crate::pairing;
 use crate::params::{
@@ -35,6 +36,8 @@ pub trait Env<'p> {
     fn now_ns(&mut self) -> u64;
     /// A uniform random number.
     fn random_u32(&mut self) -> u32;
+    /// The same number, as one that the verifier knows nothing of.
+    fn opaque(&mut self, value: u32) -> u32;
     /// Counts one.
     fn count(&mut self, stat: Stat);
     /// The counters of a traffic class, below [`CLASSES`].
@@ -50,17 +53,20 @@ pub trait Env<'p> {
     fn rp_glance(&self, index: u32, hash: u32) -> Option<Glance>;
     /// Runs `f` on a set of the NP table under its lock.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
-    /// When a mark last became pending at the NP; 0 = none is, for all that is known.
-    fn np_pending_ns(&self) -> u64;
-    /// A mark became pending at this time; 0 = it is long over.
-    fn set_np_pending_ns(&mut self, at_ns: u64);
-    /// Runs `f` on a set of connections in the making under its lock.
-    fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R>;
-    /// Who is at the other end of `id`, where it is known.
+    /// A time that all CPUs share; 0 before it is set.
+    fn time(&self, which: Time) -> u64;
+    /// Sets it; of two CPUs' times either may stay.
+    fn set_time(&mut self, which: Time, at_ns: u64);
+    /// The QPN that the end `id` of a connection in the making named for itself; `id.qpn` is that end's name for the connection
+    /// (communication identifier), all 32 bits of it.
+    fn named(&self, id: &QpId) -> Option<u32>;
+    /// Keeps in mind what QPN an end named.
+    fn set_named(&mut self, id: &QpId, qpn: u32);
+    /// Who is at the other end of `id`, where it is known: by the controller, or else learned.
     fn pair(&self, id: &QpId) -> Option<Pair>;
-    /// Remembers who is at the other end of `id`; false if there is no room.
-    fn set_pair(&mut self, id: &QpId, pair: Pair) -> bool;
-    /// Forgets who is at the other end of `id`.
+    /// Learns who is at the other end of `id`, and forgets somebody not asked for lately if there is no room.
+    fn learn_pair(&mut self, id: &QpId, pair: Pair);
+    /// Forgets what was learned of `id`.
     fn forget_pair(&mut self, id: &QpId);
     /// Tells the HTB pacer, if one listens.
     fn announce(&mut self, cut: Cut);
@@ -92,6 +98,13 @@ pub trait Skb<'p>: Host<'p> {
     fn departure(&self) -> u64;
     /// Sets the earliest departure time.
     fn set_departure(&mut self, departure_ns: u64);
+    /// Sets `skb->hash`, by which fq tells flows of one socket apart.
+    fn set_hash(&mut self, hash: u32);
+    /// Whether a process sent it through a datagram socket of its own. Soft-RoCE's sockets are the kernel's, and are bound to no
+    /// port.
+    fn is_from_process(&self) -> bool;
+    /// Whether its destination MAC address is neither that of the interface it came in on nor a group's.
+    fn is_for_other_host(&self) -> bool;
     /// Sends a copy with this `skb->mark` out of the hook's own interface, through its egress hook.
     fn clone_out(&mut self, mark: u32) -> bool;
     /// Replaces everything from `at` on by `N` bytes, at most [`MAX_REBUILT`]. They are built first, while the packet is as it was,
@@ -141,6 +154,7 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
     match classify(h) {
         Err(stat) => h.env().count(stat),
         Ok(roce) => {
+            let roce = settled(h, roce);
             count_kind(h, &roce);
             let Some(p) = h.env().params() else {
                 return XdpVerdict::Pass;
@@ -190,10 +204,22 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             s.env().count(Stat::NpEcnMarked);
         }
         if is_marked || may_be_pending(s, p) {
-            notify(s, p, &roce, is_marked, 0);
+            if is_answerable(s, p) {
+                notify(s, p, &roce, is_marked, 0);
+            } else if is_marked {
+                s.env().count(Stat::NpNotForHost);
+            }
         }
     }
     TcVerdict::Pass
+}
+
+/// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
+/// group; for another host where that is asked for.
+#[inline(always)]
+fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
+    let is_for_group = s.header::<1>(0).is_none_or(|[first]| first & 1 != 0);
+    !is_for_group && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host())
 }
 
 /// How long a mark that is pending waits for a packet of its flow. What comes later finds another congestion.
@@ -202,14 +228,14 @@ const PENDING_NS: u64 = 1_000_000_000;
 /// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, lately.
 #[inline(always)]
 fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
-    let pending_ns = s.env().np_pending_ns();
+    let pending_ns = s.env().time(Time::NpPending);
     if pending_ns == 0 || p.config.scalars.np_window == NP_WINDOW_START {
         return false;
     }
     let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS;
     if !is_recent {
         // So that the clock is not read for every packet from now on.
-        s.env().set_np_pending_ns(0);
+        s.env().set_time(Time::NpPending, 0);
     }
     is_recent
 }
@@ -251,12 +277,22 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 #[inline(always)]
 fn look<'p, S: Skb<'p>>(s: &mut S) -> Option<(&'p Params, Roce)> {
     match classify(s) {
-        Ok(roce) => Some((s.env().params()?, roce)),
+        Ok(roce) => Some((s.env().params()?, settled(s, roce))),
         Err(stat) => {
             s.env().count(stat);
             None
         }
     }
+}
+
+/// The same packet, without what the verifier knows of the way that led to it: it would follow all that comes once for each
+/// depth of tags and version of IP.
+#[inline(always)]
+fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
+    /// Larger than any offset of an IP header.
+    const V6: u32 = 32;
+    let way = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);
+    Roce { l3: (way % V6) as usize, v6: way & V6 != 0, ..roce }
 }
 
 #[inline(always)]
@@ -420,6 +456,10 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool, k
         record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Np as u64]);
     }
     if answered {
+        if !within(s, Time::Cnps, &p.cnps) {
+            s.env().count(Stat::NpCnpLimited);
+            return;
+        }
         if !is_marked {
             s.env().count(Stat::NpCnpWindowEnd);
         }
@@ -428,7 +468,24 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool, k
         }
     } else if is_marked {
         s.env().count(Stat::NpCnpSuppressed);
-        s.env().set_np_pending_ns(now_ns.max(1));
+        s.env().set_time(Time::NpPending, now_ns.max(1));
+    }
+}
+
+/// Whether one more is within a limit, which then has one less to give.
+#[inline(always)]
+pub(crate) fn within<'p, H: Host<'p>>(h: &mut H, which: Time, limit: &Limit) -> bool {
+    if limit.gap_ns == 0 {
+        return true;
+    }
+    let now_ns = h.env().now_ns();
+    let used_up_to_ns = h.env().time(which);
+    match limit.admit(used_up_to_ns, now_ns) {
+        Some(used_up_to_ns) => {
+            h.env().set_time(which, used_up_to_ns);
+            true
+        }
+        None => false,
     }
 }
 
@@ -660,6 +717,11 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     if rp.line_rate_bps == 0 {
         return TcVerdict::Pass;
     }
+    // Whatever queue pair it names, it is none's.
+    if s.is_from_process() {
+        s.env().count(Stat::RpFromProcess);
+        return TcVerdict::Pass;
+    }
     let now_ns = s.env().now_ns();
     let Some(id) = roce.flow(s) else {
         return TcVerdict::Pass;
@@ -667,10 +729,9 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
     if let Some(qpn) = roce.source_qpn(s) {
         let own = QpId { addr: id.src, qpn };
-        let source = PairSource::Datagram as u32;
-        let qpn = id.receiver.qpn;
-        if s.env().pair(&own).is_none() && s.env().set_pair(&own, Pair { qpn, source }) {
-            record(s, p, EventKind::FlowPaired, own, [qpn.into(), source.into()]);
+        if s.env().pair(&own).is_none() {
+            let QpId { addr, qpn } = id.receiver;
+            pairing::enter(s, p, &own, Pair { qpn, source: PairSource::Datagram as u32, addr });
         }
     }
     let hash = id.hash(p.port.hash_seed);
@@ -752,12 +813,16 @@ fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
             record(s, p, EventKind::HorizonDrop, id.receiver, [frame_bytes, 0]);
             return TcVerdict::Drop;
         }
+        s.set_hash(hash ^ roce.class.stream() as u32);
         s.set_departure(turn.departure_ns);
         s.env().count(Stat::RpHorizonPass);
         return TcVerdict::Pass;
     }
     match scalars.pacer {
         PACER_FQ => {
+            // All of soft-RoCE's packets are one flow to fq, or share a few, and there each waits for the departures of those
+            // before it. The two sequences of a queue pair are independent of each other too.
+            s.set_hash(hash ^ roce.class.stream() as u32);
             let must_wait = turn.departure_ns > now_ns;
             // Soft-RoCE stamps each packet when it makes it (Linux 6.12 on): fq would have it overtake those before it.
             if must_wait || s.departure() != 0 {

@@ -2,6 +2,7 @@
 
 use super::{Config, Invalid};
 use crate::layout::{CLASSES, LAYOUT_VERSION};
+use crate::limit::Limit;
 use crate::rate::RpParams;
 use crate::vqueue::Drain;
 use crate::wred::Wred;
@@ -63,6 +64,8 @@ pub struct Params {
     pub event_interval_ns: u64,
     /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
     pub priority: [u32; CLASSES],
+    /// CNPs of the notification point.
+    pub cnps: Limit,
     /// The rate machine's parameters.
     pub rp: RpParams,
     /// Marking per class.
@@ -88,7 +91,9 @@ impl Params {
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
         let (priority, rp) = (config.priorities(), RpParams::new(config));
-        Ok(Self { config: *config, port, event_interval_ns, priority, rp, wred, drain })
+        let cnp_rate = config.scalars.cnp_rate;
+        let cnps = Limit::new(cnp_rate, cnp_rate.div_ceil(100));
+        Ok(Self { config: *config, port, event_interval_ns, priority, cnps, rp, wred, drain })
     }
 }
 

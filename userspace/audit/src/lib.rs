@@ -352,9 +352,14 @@ pub fn change<E: From<attach::Error> + Display>(
     }
     // Before it is done: a process that is killed in between leaves word.
     let intended = Log::here().append_intent(transaction.changes());
+    let ifaces: Vec<String> = transaction.changes().iter().map(|change| change.iface.clone()).collect();
     let changes = match transaction.commit() {
         Ok(changes) => changes,
         Err(Refused { iface, error }) => {
+            // For each of them word was left.
+            for other in ifaces.iter().filter(|other| **other != iface) {
+                enter_refusal(other, &format!("nothing was changed: refused for {iface}"));
+            }
             enter_refusal(&iface, &error.to_string());
             return Err(Refused { iface, error: error.into() });
         }

@@ -309,7 +309,7 @@ struct Fates {
 impl Engine for Bmv2 {
     /// As [`Engine::process`]: a switch clones on its own.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
-        Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0 })
+        Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0, flow_hash: 0 })
     }
 
     fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Outcome, Error> {
@@ -447,7 +447,7 @@ impl Engine for Bmv2 {
             events: Vec::new(),
             random: 0,
         };
-        state.sort_pairs();
+        state.sort();
         Ok(state)
     }
 }

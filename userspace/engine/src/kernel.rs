@@ -92,6 +92,8 @@ impl Engine for Kernel {
             clone_mark: 0,
             redirect_ifindex: 0,
             redirect_neigh: 0,
+            flow_hash: 0,
+            _pad: 0,
         };
         self.maps.set_test(&test)?;
         let (value, len, ctx) = match hook {
@@ -129,7 +131,7 @@ impl Engine for Kernel {
             departure_ns: ctx.tstamp(),
             emitted: Vec::new(),
         };
-        Ok(Run { outcome, clone_mark: test.clone_mark })
+        Ok(Run { outcome, clone_mark: test.clone_mark, flow_hash: test.flow_hash })
     }
 
     fn set_params(&mut self, params: &Params) -> Result<(), Error> {
@@ -171,11 +173,11 @@ impl Engine for Kernel {
             pairs: self.maps.pairs().collect::<Result<_, _>>()?,
             rp: self.maps.rp_sets().collect::<Result<_, _>>()?,
             np: self.maps.np_sets().collect::<Result<_, _>>()?,
-            cm: self.maps.cm_sets().collect::<Result<_, _>>()?,
+            cm: self.maps.connections().collect::<Result<_, _>>()?,
             events: self.maps.event_log()?.latest(),
             random: self.random,
         };
-        state.sort_pairs();
+        state.sort();
         Ok(state)
     }
 }

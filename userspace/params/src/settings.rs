@@ -53,6 +53,15 @@ impl Settings {
         }
     }
 
+    /// The same, with this `np_other_host` unless another one is said.
+    #[must_use]
+    pub fn or_other_host(mut self, value: u64) -> Self {
+        if let Ok(key) = "np_other_host".parse() {
+            self.changes.insert(0, Assignment { key, value });
+        }
+        self
+    }
+
     /// The rate of the link, if it was said.
     #[must_use]
     pub fn link_rate_bps(&self) -> Option<u64> {

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::{panic, thread};
+use std::{io, panic, thread};
 
 use aya::maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{Program, SchedClassifier, TestRun as _, Xdp};
@@ -10,8 +10,8 @@ use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
 use dcqcn_common::events::{EventLog, Table};
 use dcqcn_common::flow::{Entry, FlowId, QpId, set_index};
 use dcqcn_common::layout::{
-    Active, Backlog, CmSet, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, MAX_FLOWS, Mode, NpFlow, NpSet,
-    PARAMS_SLOTS, Pair, QUEUES, Queue, RpFlow, RpSet, Set, Test, WAYS,
+    Active, Backlog, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, MAX_FLOWS, Mode, NpFlow, NpSet,
+    PARAMS_SLOTS, Pair, PairSource, QUEUES, Queue, RpFlow, RpSet, Set, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
@@ -25,13 +25,15 @@ pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
 /// Name of the program that removes idle flows, and of its pin.
 pub const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 13] = [
-    "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "RP", "NP", "CM", "CUTS",
-    "EVENTS", "TEST",
+pub const MAPS: [&str; 15] = [
+    "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "LEARNED", "RP", "NP", "CM",
+    "TIMES_NS", "CUTS", "EVENTS", "TEST",
 ];
-/// How often a set that programs are changing is read again. At a million packets per second of one set every other
-/// attempt succeeds.
-const SET_READS: u32 = 100;
+/// Least entries of the table of pairs that are learned.
+const LEAST_LEARNED: u32 = 4_096;
+/// How often a set that programs are changing is read again: for some 20 ms. At a million packets per second of one set every
+/// other attempt succeeds; a CPU that does nothing but change it leaves it alone between two batches of packets.
+const SET_READS: u32 = 10_000;
 
 /// What goes wrong with the object or its maps.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +56,7 @@ pub enum Error {
     #[error("no thread to load a program in: {source}")]
     Thread {
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A map cannot be read or written.
     #[error("map {name}: {source}")]
@@ -68,7 +70,7 @@ pub enum Error {
     #[error("map EVENTS cannot be mapped into memory: {source}")]
     EventLog {
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The object lacks something: it is another version's.
     #[error(
@@ -88,8 +90,8 @@ pub enum Error {
 
 fn hint(error: &aya::EbpfError) -> &'static str {
     let denied = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source())
-        .filter_map(|e| e.downcast_ref::<std::io::Error>())
-        .any(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+        .filter_map(|e| e.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::PermissionDenied);
     if denied { "; it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root" } else { "" }
 }
 
@@ -121,10 +123,16 @@ impl Sizes {
         sets(self.np_flows)
     }
 
-    /// Entries of the table of pairs.
+    /// Entries of the table of pairs that the controller enters.
     #[must_use]
     pub fn pairs(&self) -> u32 {
         self.np_flows.clamp(WAYS as u32, MAX_FLOWS)
+    }
+
+    /// Entries of the table of pairs that are learned. The kernel gives them to its CPUs by the hundred.
+    #[must_use]
+    pub fn learned(&self) -> u32 {
+        self.np_flows.clamp(LEAST_LEARNED, MAX_FLOWS)
     }
 }
 
@@ -146,7 +154,8 @@ pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>, wanted: &[&str]) -> R
         .override_global("MODE", &mode, true)
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
-        .map_max_entries("PAIRS", sizes.pairs());
+        .map_max_entries("PAIRS", sizes.pairs())
+        .map_max_entries("LEARNED", sizes.learned());
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
     }
@@ -210,9 +219,10 @@ pub struct Maps {
     queue: Array<MapData, Queue>,
     shares: PerCpuArray<MapData, Share>,
     pairs: HashMap<MapData, QpId, Pair>,
+    learned: HashMap<MapData, QpId, Pair>,
     rp: Array<MapData, RpSet>,
     np: Array<MapData, NpSet>,
-    cm: Array<MapData, CmSet>,
+    cm: HashMap<MapData, QpId, u32>,
     backlog: Array<MapData, Backlog>,
     cuts: RingBuf<MapData>,
     events: Array<MapData, EventLog>,
@@ -253,6 +263,7 @@ impl Maps {
             queue: map("QUEUE")?.try_into().map_err(at("QUEUE"))?,
             shares: map("SHARES")?.try_into().map_err(at("SHARES"))?,
             pairs: map("PAIRS")?.try_into().map_err(at("PAIRS"))?,
+            learned: map("LEARNED")?.try_into().map_err(at("LEARNED"))?,
             rp: map("RP")?.try_into().map_err(at("RP"))?,
             np: map("NP")?.try_into().map_err(at("NP"))?,
             cm: map("CM")?.try_into().map_err(at("CM"))?,
@@ -423,9 +434,9 @@ impl Maps {
         })
     }
 
-    /// Every set of connections in the making, each as between two packets.
-    pub fn cm_sets(&self) -> impl Iterator<Item = Result<CmSet, Error>> {
-        (0..self.cm.len()).map(|index| settled(&self.cm, index).map_err(at("CM")))
+    /// Ends of connections in the making, each with the QPN it named for itself; its name for the connection stands for a QPN.
+    pub fn connections(&self) -> impl Iterator<Item = Result<(QpId, u32), Error>> {
+        self.cm.iter().map(|end| end.map_err(at("CM")))
     }
 
     /// Every flow of the NP table.
@@ -438,9 +449,10 @@ impl Maps {
         })
     }
 
-    /// Every pair that is known.
+    /// Every pair that is known: those that the controller entered, then those that were learned.
     pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
-        self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")))
+        let entered = self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")));
+        entered.chain(self.learned.iter().map(|pair| pair.map_err(at("LEARNED"))))
     }
 
     /// The QPN at the other end of `id`, where it is known.
@@ -448,19 +460,26 @@ impl Maps {
     /// # Errors
     /// What the kernel says.
     pub fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
-        match self.pairs.get(id, 0) {
-            Ok(pair) => Ok(Some(pair)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(at("PAIRS")(error)),
+        for (name, map) in [("PAIRS", &self.pairs), ("LEARNED", &self.learned)] {
+            match map.get(id, 0) {
+                Ok(pair) => return Ok(Some(pair)),
+                Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(at(name)(error)),
+            }
         }
+        Ok(None)
     }
 
-    /// Enters a pair.
+    /// Enters a pair, among those learned if its source is messages or datagrams.
     ///
     /// # Errors
     /// The table is full, or what the kernel says.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
-        self.pairs.insert(id, pair, 0).map_err(at("PAIRS"))
+        if pair.source >= PairSource::Cm as u32 {
+            return self.learned.insert(id, pair, 0).map_err(at("LEARNED"));
+        }
+        self.pairs.insert(id, pair, 0).map_err(at("PAIRS"))?;
+        forget(&mut self.learned, id).map_err(at("LEARNED"))
     }
 
     /// Tells what really waits in the queue `index`.
@@ -488,10 +507,8 @@ impl Maps {
     /// # Errors
     /// What the kernel says; that it was not there is none.
     pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
-        match self.pairs.remove(id) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(error) => Err(at("PAIRS")(error)),
-        }
+        forget(&mut self.pairs, id).map_err(at("PAIRS"))?;
+        forget(&mut self.learned, id).map_err(at("LEARNED"))
     }
 
     /// Clock, random source and outbox of programs under test.
@@ -561,6 +578,14 @@ where
         last = set;
     }
     Ok(last)
+}
+
+/// Removes an entry, if it is there.
+fn forget(map: &mut HashMap<MapData, QpId, Pair>, id: &QpId) -> Result<(), MapError> {
+    match map.remove(id) {
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 fn live<T>(ways: [T; WAYS], last_seen_ns: impl Fn(&T) -> u64) -> impl Iterator<Item = (usize, T)> {

@@ -63,6 +63,15 @@ impl Plan {
         let (link_bps, overhead_bytes, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
         let settings = Settings { role: Some(role), ..settings.clone() };
+        let settings = if is_bridge_port(netlink, &link)? {
+            notes.push(format!(
+                "np_other_host is on, as {} is a bridge's port: what is for the hosts behind it is answered",
+                link.name
+            ));
+            settings.or_other_host(1)
+        } else {
+            settings
+        };
         let mut config = settings.config(link_bps).map_err(|e| Error::Unsupported(e.to_string()))?;
         let s = &mut config.scalars;
         if s.link_rate_bps == 0 {
@@ -166,6 +175,14 @@ impl Plan {
         let xdp_mode = settings.xdp_mode.unwrap_or_default();
         Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, steps })
     }
+}
+
+/// Whether frames for other hosts pass the interface, because it is a bridge's.
+fn is_bridge_port(netlink: &Netlink, link: &Link) -> Result<bool, Error> {
+    let Some(master) = link.master else {
+        return Ok(false);
+    };
+    Ok(netlink.links()?.iter().any(|link| link.index == master && link.kind.as_deref() != Some("bond")))
 }
 
 /// What is owed for each step, in the order in which they are taken.

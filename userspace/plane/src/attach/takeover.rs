@@ -70,6 +70,7 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     }
     let queues = parse_word(&info.queues).ok();
     let settings = Settings { role: Some(info.role), queues, ..settings.clone() };
+    let settings = settings.or_other_host(running.scalars.np_other_host);
     let link_bps = Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0);
     let mut config = settings.config(link_bps).map_err(|error| Error::Unsupported(error.to_string()))?;
     let s = &mut config.scalars;
