@@ -1,7 +1,7 @@
 //! The maps, laid out in `dcqcn_common::layout`. The controller sizes and pins them.
 
 use aya_ebpf::Global;
-use aya_ebpf::bindings::BPF_F_MMAPABLE;
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use dcqcn_common::events::EventLog;
@@ -38,9 +38,9 @@ pub static SHARES: PerCpuArray<Share> = PerCpuArray::with_max_entries(QUEUES, 0)
 #[map]
 pub static BACKLOG: Array<Backlog> = Array::with_max_entries(QUEUES, 0);
 
-/// QP to the QPN at its other end, as the controller says.
+/// QP to the QPN at its other end, as the controller says; most hosts have few, so memory is taken as it is needed.
 #[map]
-pub static PAIRS: HashMap<QpId, Pair> = HashMap::with_max_entries(DEFAULT_FLOWS, 0);
+pub static PAIRS: HashMap<QpId, Pair> = HashMap::with_max_entries(DEFAULT_FLOWS, BPF_F_NO_PREALLOC);
 
 /// The same, as learned: what nobody asked for goes first when it is full.
 #[map]

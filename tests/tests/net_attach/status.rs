@@ -8,9 +8,8 @@ use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
 use dcqcn_plane::dataplane::{self, PROGRAMS, Sizes};
 use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::leftover::problems;
 use dcqcn_tests::skip::runnable;
-
-use crate::problems;
 
 #[test]
 fn every_part_is_asked_of_the_kernel() -> Result<()> {

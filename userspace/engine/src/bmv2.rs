@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::flow::{Entry as FlowEntry, FlowId, QpId, set_index, tag};
-use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, WAYS};
+use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, TIMES, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::rate::Debt;
 use dcqcn_common::stats::Stat;
@@ -444,6 +444,7 @@ impl Engine for Bmv2 {
             rp: rp.chunks(WAYS).map(|flows| self.set(EMPTY_RP_FLOW, flows)).collect(),
             np: np.chunks(WAYS).map(|flows| self.set(NpFlow::EMPTY, flows)).collect(),
             cm: Vec::new(),
+            times_ns: [0; TIMES as usize],
             events: Vec::new(),
             random: 0,
         };

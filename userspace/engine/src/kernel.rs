@@ -174,6 +174,7 @@ impl Engine for Kernel {
             rp: self.maps.rp_sets().collect::<Result<_, _>>()?,
             np: self.maps.np_sets().collect::<Result<_, _>>()?,
             cm: self.maps.connections().collect::<Result<_, _>>()?,
+            times_ns: self.maps.times()?,
             events: self.maps.event_log()?.latest(),
             random: self.random,
         };

@@ -17,7 +17,7 @@ pub mod wire;
 use aya::programs::ProgramError;
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Backlog, Counters, NpSet, Pair, QUEUES, RpSet};
+use dcqcn_common::layout::{Backlog, Counters, NpSet, Pair, QUEUES, RpSet, TIMES};
 use dcqcn_common::params::Params;
 use dcqcn_p4 as p4;
 use dcqcn_plane::dataplane;
@@ -131,6 +131,8 @@ pub struct State {
     pub np: Vec<NpSet>,
     /// Connections in the making: an end, with its own name for the connection as number, and the QPN it named for itself; sorted.
     pub cm: Vec<(QpId, u32)>,
+    /// The times that all CPUs share, by `Time`.
+    pub times_ns: [u64; TIMES as usize],
     /// The event log, oldest first.
     pub events: Vec<Event>,
     /// State of the random sequence.

@@ -153,7 +153,7 @@ impl Engine for Reference {
     }
 
     fn state(&self) -> Result<State, Error> {
-        let Tables { counters, queues, pairs, rp, np, cm, events, random, .. } = &self.tables;
+        let Tables { counters, queues, pairs, rp, np, cm, times_ns, events, random, .. } = &self.tables;
         let mut state = State {
             counters: *counters,
             queues: *queues,
@@ -161,6 +161,7 @@ impl Engine for Reference {
             rp: rp.clone(),
             np: np.clone(),
             cm: cm.iter().map(|(id, qpn)| (*id, *qpn)).collect(),
+            times_ns: *times_ns,
             events: events.latest(),
             random: *random,
         };

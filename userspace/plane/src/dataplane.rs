@@ -11,7 +11,7 @@ use dcqcn_common::events::{EventLog, Table};
 use dcqcn_common::flow::{Entry, FlowId, QpId, set_index};
 use dcqcn_common::layout::{
     Active, Backlog, Counters, Cut, DEFAULT_FLOWS, LAYOUT_VERSION, MAX_FLOWS, Mode, NpFlow, NpSet,
-    PARAMS_SLOTS, Pair, PairSource, QUEUES, Queue, RpFlow, RpSet, Set, Test, WAYS,
+    PARAMS_SLOTS, Pair, PairSource, QUEUES, Queue, RpFlow, RpSet, Set, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
@@ -223,6 +223,7 @@ pub struct Maps {
     rp: Array<MapData, RpSet>,
     np: Array<MapData, NpSet>,
     cm: HashMap<MapData, QpId, u32>,
+    times: Array<MapData, u64>,
     backlog: Array<MapData, Backlog>,
     cuts: RingBuf<MapData>,
     events: Array<MapData, EventLog>,
@@ -267,6 +268,7 @@ impl Maps {
             rp: map("RP")?.try_into().map_err(at("RP"))?,
             np: map("NP")?.try_into().map_err(at("NP"))?,
             cm: map("CM")?.try_into().map_err(at("CM"))?,
+            times: map("TIMES_NS")?.try_into().map_err(at("TIMES_NS"))?,
             backlog: map("BACKLOG")?.try_into().map_err(at("BACKLOG"))?,
             cuts: map("CUTS")?.try_into().map_err(at("CUTS"))?,
             events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
@@ -432,6 +434,18 @@ impl Maps {
                 .collect::<Vec<_>>(),
             Err(error) => vec![Err(error)],
         })
+    }
+
+    /// The times that all CPUs share, by `Time`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn times(&self) -> Result<[u64; TIMES as usize], Error> {
+        let mut times = [0; TIMES as usize];
+        for (index, time) in (0..).zip(&mut times) {
+            *time = self.times.get(&index, 0).map_err(at("TIMES_NS"))?;
+        }
+        Ok(times)
     }
 
     /// Ends of connections in the making, each with the QPN it named for itself; its name for the connection stands for a QPN.

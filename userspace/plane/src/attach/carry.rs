@@ -30,6 +30,7 @@ pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<O
         netns_inode: netns::current_inode()?,
         info: plan.info.clone(),
         owed: inherited,
+        pending: None,
     };
     let mut journal = Journal::begin(record, place.store(ifindex))?;
     let mut carrier = Carrier { plan: &plan, netlink, place, pins: place.pins(ifindex), ebpf: None };

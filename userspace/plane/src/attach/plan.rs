@@ -1,7 +1,6 @@
 //! What attaching is going to do, decided before the first change.
 
 use std::fs;
-use std::time::Duration;
 
 use aya::util::{KernelVersion, online_cpus};
 use dcqcn_common::layout::LAYOUT_VERSION;
@@ -9,8 +8,8 @@ use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quanti
 use dcqcn_netlink::tc::{Handle, Shaping};
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, word};
+use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
-use nix::time::{ClockId, clock_gettime};
 
 use super::hooks::{HOOKS, XDP_PEER, filter_name};
 use super::journal::Owed;
@@ -146,8 +145,7 @@ impl Plan {
             version: env!("CARGO_PKG_VERSION").into(),
             object: takeover::object_id(),
             layout_version: LAYOUT_VERSION,
-            attached_at_ns: clock_gettime(ClockId::CLOCK_BOOTTIME)
-                .map_or(0, |t| Duration::from(t).as_nanos() as u64),
+            attached_at_ns: boottime_ns(),
             notes,
             link_rate_from,
         };
