@@ -20,6 +20,7 @@ pub mod pfc;
 pub mod rate;
 pub mod rng;
 pub mod stats;
+mod verifier;
 pub mod vqueue;
 pub mod wire;
 pub mod wred;

@@ -4,7 +4,8 @@
 //! event.
 
 use super::debt::{Climb, Debt};
-use super::{RateMachine, RpParams, forget};
+use super::{RateMachine, RpParams};
+use crate::verifier::forget;
 
 /// Most steps one run of increase events takes, however long it is.
 ///

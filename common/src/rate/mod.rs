@@ -18,6 +18,7 @@ mod debt;
 mod increase;
 mod params;
 
+use crate::verifier::{forget, opaque};
 pub use alpha::{COARSE_STEPS, CoarseDecay, DECAYS};
 pub use debt::Debt;
 pub use increase::MAX_STEPS;
@@ -130,7 +131,7 @@ impl RateMachine {
             debt.pay(self.rate_bps, self.cut_check_ns);
             forget(debt);
             // The compiler would have the address of each table of alpha ready for both rounds, on a stack of 512 bytes.
-            let p = core::hint::black_box(p);
+            let p = opaque(p);
             self.cut(p, self.cut_check_ns, self.alpha_q31(p, self.cut_check_ns));
             forget(self);
         }
@@ -287,15 +288,6 @@ impl RateMachine {
 #[inline(always)]
 const fn timer_from(p: &RpParams, start_ns: u64) -> u64 {
     if p.time_reset_ns == 0 { u64::MAX } else { start_ns.wrapping_add(p.time_reset_ns) }
-}
-
-/// Has everything that is known of a value in a map forgotten.
-///
-/// The verifier follows what it knows of its numbers, bounds included, along every path of every step; read back from the
-/// map they are all alike to it.
-#[inline(always)]
-pub(crate) fn forget<T>(value: &mut T) {
-    core::hint::black_box(value);
 }
 
 #[cfg(test)]

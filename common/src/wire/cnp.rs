@@ -27,6 +27,7 @@ use super::{
     put24, sub, sub_mut,
     udp::{self, Udp, UdpRepr},
 };
+use crate::verifier::opaque;
 
 /// Length of the reserved bytes after the BTH.
 pub const RESERVED_LEN: usize = 16;
@@ -85,7 +86,7 @@ pub enum Verdict {
 /// with bounds that Linux 6.1's verifier has lost sight of.
 #[inline(always)]
 fn in_memory<const N: usize>(packet: &mut [u8; N]) -> &[u8; N] {
-    core::hint::black_box(packet)
+    opaque(packet)
 }
 
 /// Writes a CNP over IPv4 from `src`, who met congestion, to `dst`, who caused it, with header checksum and ICRC.

@@ -113,6 +113,6 @@ fn forged_marks_have_a_bounded_number_of_cnps_sent() -> Result<()> {
     }
     let sent = pair.b.count("b0", Hook::Egress, Stat::NpCnpSent)?;
     let limited = pair.b.count("b0", Hook::Ingress, Stat::NpCnpLimited)?;
-    assert!(sent >= 1 && sent < 10 && sent + limited == 50, "{sent} sent, {limited} not");
+    assert!((1..10).contains(&sent) && sent + limited == 50, "{sent} sent, {limited} not");
     Ok(())
 }

@@ -10,32 +10,30 @@
 //! the virtual queue's, or the backlog, in packets. A packet that has to wait for its departure is let go by a look ahead
 //! of the clock.
 
+mod engine;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs;
-use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, process};
 
 use dcqcn_common::classify::{Frame, Roce, classify};
-use dcqcn_common::flow::{Entry as FlowEntry, FlowId, QpId, set_index, tag};
-use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, QUEUES, RpSet, Set, TIMES, WAYS};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Backlog, Pair, QUEUES};
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
-use dcqcn_common::rate::Debt;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Share;
 use dcqcn_common::wire::eth::Ethernet;
 use dcqcn_netlink::netns::Temporary;
+use dcqcn_p4 as p4;
 use dcqcn_p4::entry::{Command, Entry, Match};
 use dcqcn_p4::push::push;
 use dcqcn_p4::read::Reader;
-use dcqcn_p4::switch::{Mac, MacRoute, Port, QpPair};
-use dcqcn_p4::{self as p4, Plan, Process, Program, Session, Switch};
-use dcqcn_params::qp::address;
-use dcqcn_plane::dataplane;
+use dcqcn_p4::switch::{Mac, MacRoute, Port};
+use dcqcn_p4::{Plan, Process, Program, Session, Switch};
 
-use super::reference::EMPTY_RP_FLOW;
-use super::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
+use super::{Error, Hook};
 use crate::frames::RawSocket;
 use crate::wire;
 
@@ -304,176 +302,6 @@ struct Fates {
     dropped: u64,
     marked: u64,
     suppressed: u64,
-}
-
-impl Engine for Bmv2 {
-    /// As [`Engine::process`]: a switch clones on its own.
-    fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
-        Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0, flow_hash: 0 })
-    }
-
-    fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Outcome, Error> {
-        let &Meta { mark, priority, .. } = meta;
-        let outcome = |verdict, packet| Outcome {
-            verdict,
-            packet,
-            mark,
-            priority,
-            departure_ns: 0,
-            emitted: Vec::new(),
-        };
-        if !(MIN_PACKET..=MAX_FRAME).contains(&packet.len()) {
-            return Ok(outcome(Verdict::NotRun, packet.to_vec()));
-        }
-        let frame = Packet(packet);
-        let roce = classify(&mut Packet(packet)).ok();
-        let marks = hook == Hook::Egress && self.params.config.scalars.cp_enable != 0;
-        let depth_bytes = match &roce {
-            Some(roce) if marks => self.queue_up(roce, now_ns, packet.len() as u64),
-            _ => 0,
-        };
-        // A packet that its own host made has no port to go back to.
-        let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && meta.ingress_ifindex != 0;
-        self.prepare(hook, is_fast, now_ns, packet, depth_bytes)?;
-        let Passed { out, beside } = self.pass(hook, is_fast, now_ns, packet)?;
-        let mut outcome = match out {
-            Some(out) => outcome(Verdict::Pass, out),
-            None => outcome(Verdict::Drop, packet.to_vec()),
-        };
-        let sent = |packet| Outcome {
-            verdict: Verdict::Pass,
-            packet,
-            mark,
-            priority,
-            departure_ns: 0,
-            emitted: Vec::new(),
-        };
-        outcome.emitted = beside.into_iter().map(sent).collect();
-        let scalars = &self.params.config.scalars;
-        let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
-        let roce = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
-        if let Some((roce, id)) = roce.and_then(|roce| Some((roce, roce.flow(&frame)?))) {
-            let mut reader = Reader::new(self.session.get_mut(), &self.program);
-            let last_ns = match reader.rp_index(&id)? {
-                Some(index) => reader.rp_last_ns(index, roce.class.stream())?,
-                None => 0,
-            };
-            outcome.departure_ns = if last_ns > now_ns { last_ns } else { 0 };
-        }
-        Ok(outcome)
-    }
-
-    fn set_params(&mut self, params: &Params) -> Result<(), Error> {
-        let before = std::mem::replace(&mut self.params, *params);
-        if let Err(error) = self.check() {
-            self.params = before;
-            return Err(error.into());
-        }
-        self.hook = None;
-        Ok(())
-    }
-
-    fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
-        self.pairs.insert(*id, *pair);
-        let entry =
-            |(id, pair): (&QpId, &Pair)| QpPair { address: address(id), qpn: id.qpn, peer_qpn: pair.qpn };
-        self.switch.pair = self.pairs.iter().map(entry).collect();
-        self.hook = None;
-        Ok(())
-    }
-
-    fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
-        *self.backlogs.get_mut(index as usize).ok_or(dataplane::Error::Missing("BACKLOG"))? = *backlog;
-        Ok(())
-    }
-
-    fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
-        Ok(self.all_pairs()?.get(id).copied())
-    }
-
-    fn queue(&self, index: u32) -> Result<u64, Error> {
-        self.queues.get(index as usize).copied().ok_or(dataplane::Error::Missing("QUEUE").into())
-    }
-
-    /// The flows that would be in this set, as many as it holds; a switch has sets of its own.
-    fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
-        let mut session = self.session.borrow_mut();
-        let mut reader = Reader::new(&mut session, &self.program);
-        let mut flows = Vec::new();
-        for (place, id) in reader.rp_places()? {
-            if self.set_of(&id, self.params.port.rp_set_mask) == index {
-                flows.extend(reader.rp_flow(place)?);
-            }
-        }
-        Ok(self.set(EMPTY_RP_FLOW, &flows))
-    }
-
-    /// As [`Self::rp_set`].
-    fn np_set(&self, index: u32) -> Result<NpSet, Error> {
-        let mut session = self.session.borrow_mut();
-        let mut reader = Reader::new(&mut session, &self.program);
-        let mut flows = Vec::new();
-        for (place, id) in reader.np_places()? {
-            if self.set_of(&id, self.params.port.np_set_mask) == index {
-                flows.extend(reader.np_flow(place)?);
-            }
-        }
-        Ok(self.set(NpFlow::EMPTY, &flows))
-    }
-
-    /// All under the hook that ran last: a switch has one pipeline.
-    fn counters(&self) -> Result<[Counters; 3], Error> {
-        let mut session = self.session.borrow_mut();
-        let mut counters = [Counters::ZERO; 3];
-        let slot = self.hook.map_or(0, |(hook, _)| hook.slot());
-        if let Some(of_hook) = counters.get_mut(slot) {
-            *of_hook = Reader::new(&mut session, &self.program).counters([HOST, WORLD].into_iter())?;
-        }
-        Ok(counters)
-    }
-
-    fn state(&self) -> Result<State, Error> {
-        let (counters, pairs) = (self.counters()?, self.all_pairs()?);
-        let mut session = self.session.borrow_mut();
-        let mut reader = Reader::new(&mut session, &self.program);
-        let (rp, np) = (reader.rp_flows()?, reader.np_flows()?);
-        let mut state = State {
-            counters,
-            queues: self.queues,
-            pairs: pairs.into_iter().collect(),
-            rp: rp.chunks(WAYS).map(|flows| self.set(EMPTY_RP_FLOW, flows)).collect(),
-            np: np.chunks(WAYS).map(|flows| self.set(NpFlow::EMPTY, flows)).collect(),
-            cm: Vec::new(),
-            times_ns: [0; TIMES as usize],
-            events: Vec::new(),
-            random: 0,
-        };
-        state.sort();
-        Ok(state)
-    }
-}
-
-impl Bmv2 {
-    /// What was entered goes before what the switch has learned.
-    fn all_pairs(&self) -> Result<HashMap<QpId, Pair>, p4::Error> {
-        let mut session = self.session.borrow_mut();
-        let mut pairs: HashMap<_, _> =
-            Reader::new(&mut session, &self.program).pairs()?.into_iter().collect();
-        pairs.extend(&self.pairs);
-        Ok(pairs)
-    }
-
-    fn set_of(&self, id: &FlowId, mask: u32) -> u32 {
-        set_index(id.hash(self.params.port.hash_seed), mask)
-    }
-
-    fn set<T: FlowEntry<Id = FlowId>>(&self, empty: T, flows: &[T]) -> Set<T> {
-        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [empty; WAYS] };
-        for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
-            (*way, *place) = (*flow, tag(flow.id().hash(self.params.port.hash_seed)));
-        }
-        set
-    }
 }
 
 /// A packet's bytes.

@@ -1,13 +1,16 @@
 //! What is simulated: plain types, which command line and files fill.
 
+mod error;
+
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{Config, Invalid, Quantity, Unit};
+use dcqcn_common::params::{Config, Unit};
 use dcqcn_common::pfc::watchdog::Watchdog;
+pub use error::FabricError;
 
 use crate::agenda::MAX_TIME_NS;
 use crate::scheduler::Schedule;
 use crate::topology::{Topology, TopologyError, range};
-use crate::workload::{Workload, WorkloadError};
+use crate::workload::Workload;
 
 /// Longest simulated time: 274 s.
 pub const MAX_DURATION_NS: u64 = MAX_TIME_NS;
@@ -182,42 +185,6 @@ pub enum FaultKind {
     StormEnds {
         /// The host.
         host: u32,
-    },
-}
-
-/// Why a scenario cannot run or did not finish.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FabricError {
-    /// Topology, or a number that is out of range.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
-    /// The workload.
-    #[error(transparent)]
-    Workload(#[from] WorkloadError),
-    /// The DCQCN parameters contradict each other.
-    #[error(transparent)]
-    Config(#[from] Invalid),
-    /// Reserved bytes and headroom of all ports do not leave a buffer to share.
-    #[error(
-        "the buffer of {} is too small for {switch}: reserved bytes and headroom of its {ports} ports take {}; \
-         give it more, or less headroom",
-        Quantity(*.buffer_bytes, Unit::Bytes), Quantity(*.taken_bytes, Unit::Bytes)
-    )]
-    Buffer {
-        /// Name of the switch.
-        switch: String,
-        /// Its ports.
-        ports: usize,
-        /// The buffer.
-        buffer_bytes: u64,
-        /// What is taken.
-        taken_bytes: u64,
-    },
-    /// The caller asked to stop.
-    #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
-    Stopped {
-        /// Simulated time reached.
-        now_ns: u64,
     },
 }
 

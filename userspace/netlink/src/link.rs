@@ -1,28 +1,25 @@
 //! Interfaces: what exists, and the few kinds the lab builds.
 
+mod message;
+
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 
 use libc::{
     IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TXQLEN,
     IFLA_XDP,
 };
 use libc::{RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
-use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::AddressFamily;
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::link::{InfoData, InfoVeth, LinkFlags, LinkMessage};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
 use nix::errno::Errno;
-use rtnetlink::{AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::error::{Error, Refusal, Result};
 use super::ethtool;
 use super::netlink::{Netlink, Subsystem};
 use super::netns::Netns;
-use super::wire::{Encoder, attribute, string, u32_at};
+use super::wire::{attribute, string, u32_at};
+use message::{address_message, emit, neighbour_message, place};
 
 /// Bytes of `struct ifinfomsg`.
 const IFINFOMSG_LEN: usize = 16;
@@ -294,60 +291,6 @@ impl Netlink {
     pub fn speed_bps(&self, ifindex: u32) -> Result<Option<u64>> {
         ethtool::speed_bps(self, ifindex)
     }
-}
-
-fn place<T>(builder: LinkMessageBuilder<T>, end: &VethEnd<'_>) -> LinkMessageBuilder<T> {
-    let builder = match end.mac {
-        Some(mac) => builder.address(mac.to_vec()),
-        None => builder,
-    };
-    match end.netns {
-        Some(netns) => builder.setns_by_fd(netns.file().as_raw_fd()),
-        None => builder,
-    }
-}
-
-fn address_message(ifindex: u32, address: IpAddr, prefix_len: u8) -> AddressMessage {
-    match address {
-        IpAddr::V4(v4) => {
-            AddressMessageBuilder::<std::net::Ipv4Addr>::new().index(ifindex).address(v4, prefix_len).build()
-        }
-        IpAddr::V6(v6) => {
-            let mut message = AddressMessageBuilder::<std::net::Ipv6Addr>::new()
-                .index(ifindex)
-                .address(v6, prefix_len)
-                .build();
-            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-            message
-        }
-    }
-}
-
-fn neighbour_message(ifindex: u32, address: IpAddr, mac: [u8; 6]) -> NeighbourMessage {
-    let mut message = NeighbourMessage::default();
-    message.header.ifindex = ifindex;
-    message.header.state = NeighbourState::Permanent;
-    let destination = match address {
-        IpAddr::V4(v4) => {
-            message.header.family = AddressFamily::Inet;
-            NeighbourAddress::Inet(v4)
-        }
-        IpAddr::V6(v6) => {
-            message.header.family = AddressFamily::Inet6;
-            NeighbourAddress::Inet6(v6)
-        }
-    };
-    message.attributes = vec![
-        NeighbourAttribute::Destination(destination),
-        NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
-    ];
-    message
-}
-
-fn emit(request: &mut Encoder, message: &impl Emitable) {
-    let mut bytes = vec![0; message.buffer_len()];
-    message.emit(&mut bytes);
-    request.raw(&bytes);
 }
 
 fn refused(operation: impl Into<String>, subject: impl Into<String>, refusal: Refusal) -> Error {

@@ -24,4 +24,4 @@ pub use key::{Assignment, Key, SetError, UnknownKey, get, set};
 pub use profile::{Profile, ProfileError};
 pub use save::{changes_from_default, to_toml};
 pub use schema::schema;
-pub use settings::{Settings, SettingsError};
+pub use settings::{Found, Settings, SettingsError};

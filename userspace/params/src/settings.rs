@@ -25,6 +25,17 @@ pub struct Settings {
     pub changes: Vec<Assignment>,
 }
 
+/// What is known of an interface without its being said: what was found there when attaching, or what is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Rate of the link, in bit/s.
+    pub link_rate_bps: Option<u64>,
+    /// Bytes that the wire adds to a frame.
+    pub wire_overhead_bytes: u64,
+    /// `np_other_host`: frames for other hosts pass it, as on a bridge's port.
+    pub other_host: bool,
+}
+
 /// Why settings make no configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
@@ -53,20 +64,16 @@ impl Settings {
         }
     }
 
-    /// The same, with this `np_other_host` unless another one is said.
-    #[must_use]
-    pub fn or_other_host(mut self, value: u64) -> Self {
-        if let Ok(key) = "np_other_host".parse() {
-            self.changes.insert(0, Assignment { key, value });
-        }
-        self
-    }
-
-    /// The rate of the link, if it was said.
+    /// The rate of the link in bit/s, if it was said; `link_rate=0` says nothing.
     #[must_use]
     pub fn link_rate_bps(&self) -> Option<u64> {
-        let is_link_rate = |key: Key| matches!(key, Key::Scalar(spec) if spec.key == "link_rate");
-        self.changes.iter().rev().find(|change| is_link_rate(change.key)).map(|change| change.value)
+        self.said("link_rate").filter(|bps| *bps != 0)
+    }
+
+    /// The value last said of a parameter that there is once.
+    fn said(&self, name: &str) -> Option<u64> {
+        let is_it = |key: Key| matches!(key, Key::Scalar(spec) if spec.key == name);
+        self.changes.iter().rev().find(|change| is_it(change.key)).map(|change| change.value)
     }
 
     /// The configuration: the profile, then what role and queues say, then the changes. `link_bps` is the link's rate as far
@@ -75,7 +82,7 @@ impl Settings {
     /// # Errors
     /// The profile needs to know more, or the values contradict each other.
     pub fn config(&self, link_bps: Option<u64>) -> Result<Config, SettingsError> {
-        let link_bps = self.link_rate_bps().filter(|bps| *bps != 0).or(link_bps);
+        let link_bps = self.link_rate_bps().or(link_bps);
         let mut config = self.profile.unwrap_or_default().config(link_bps)?;
         self.role.unwrap_or_default().apply(&mut config);
         self.queues.unwrap_or_default().apply(&mut config);
@@ -83,6 +90,19 @@ impl Settings {
             change.apply(&mut config)?;
         }
         config.validate().map_err(SetError::Invalid)?;
+        Ok(config)
+    }
+
+    /// The configuration of an interface: what was said, and what was `found` where nothing was.
+    ///
+    /// # Errors
+    /// As [`Self::config`].
+    pub fn config_on(&self, found: &Found) -> Result<Config, SettingsError> {
+        let mut config = self.config(found.link_rate_bps)?;
+        let s = &mut config.scalars;
+        s.link_rate_bps = self.link_rate_bps().or(found.link_rate_bps).unwrap_or(0);
+        s.wire_overhead_bytes = self.said("wire_overhead").unwrap_or(found.wire_overhead_bytes);
+        s.np_other_host = self.said("np_other_host").unwrap_or(found.other_host.into());
         Ok(config)
     }
 }
@@ -122,6 +142,19 @@ mod tests {
         assert_eq!((config.scalars.rpg_time_reset_ns, config.scalars.cp_enable), (4_400_000, 1));
         let unknown = Settings { profile: Some(Profile::Lab), ..Settings::default() };
         assert!(unknown.config(None).unwrap_err().to_string().contains("link_rate=200mbit"));
+    }
+
+    /// What is said counts, a 0 too; what is not is as it was found.
+    #[test]
+    fn what_was_found_fills_in() {
+        let found = Found { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24, other_host: false };
+        let on = |said: &[&str]| {
+            let s = changes(said).config_on(&found).unwrap().scalars;
+            (s.link_rate_bps, s.wire_overhead_bytes)
+        };
+        assert_eq!(on(&[]), (25_000_000_000, 24));
+        assert_eq!(on(&["wire_overhead=0", "link_rate=10gbit"]), (10_000_000_000, 0));
+        assert_eq!(on(&["link_rate=0", "wire_overhead=4"]), (25_000_000_000, 4));
     }
 
     #[test]

@@ -6,7 +6,6 @@
 mod engine;
 pub mod fabric;
 pub mod file;
-pub mod knobs;
 mod outcome;
 pub mod plot;
 pub mod presets;
@@ -17,4 +16,5 @@ pub mod sweep_report;
 
 pub use engine::run;
 pub use outcome::*;
+pub use presets::knobs;
 pub use scenario::*;

@@ -1,10 +1,12 @@
 //! What a host looked like: plain data, all that [`examine`](super::examine) knows of it.
 
+mod seen;
+
 use std::collections::BTreeMap;
 
 use dcqcn_common::params::Config;
-use dcqcn_common::stats::Stat;
 use dcqcn_params::{Key, Role};
+pub(super) use seen::Seen;
 use serde::{Deserialize, Serialize};
 
 /// Version of [`Snapshot`] as it is written to a directory.
@@ -347,79 +349,6 @@ pub(super) fn parameters(config: &Config) -> BTreeMap<String, String> {
 }
 
 /// What RoCEv2 packets are counted as.
-const ROCE: [Stat; 3] = [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp];
-
-/// What an attachment counted over a time.
-pub(super) struct Seen {
-    pub(super) counts: Counts,
-    /// Over which time, as in `in 2 s`.
-    pub(super) when: String,
-    /// Between the two looks.
-    pub(super) lately: bool,
-}
-
-impl Seen {
-    pub(super) fn xdp(&self, stat: Stat) -> u64 {
-        value(&self.counts.xdp, stat)
-    }
-
-    pub(super) fn ingress(&self, stat: Stat) -> u64 {
-        value(&self.counts.ingress, stat)
-    }
-
-    pub(super) fn egress(&self, stat: Stat) -> u64 {
-        value(&self.counts.egress, stat)
-    }
-
-    /// Of all hooks; packets on their way in may count twice.
-    pub(super) fn all(&self, stat: Stat) -> u64 {
-        self.xdp(stat).saturating_add(self.ingress(stat)).saturating_add(self.egress(stat))
-    }
-
-    /// RoCEv2 packets, each once: what comes in passes XDP and then TC, as far as both are attached.
-    pub(super) fn roce(&self) -> u64 {
-        let of = |hook: &BTreeMap<String, u64>| ROCE.map(|stat| value(hook, stat)).iter().sum::<u64>();
-        of(&self.counts.xdp).max(of(&self.counts.ingress)).saturating_add(of(&self.counts.egress))
-    }
-
-    pub(super) fn class(&self, tc: usize) -> Class {
-        u8::try_from(tc).ok().and_then(|tc| self.counts.classes.get(&tc)).copied().unwrap_or_default()
-    }
-}
-
-fn value(counts: &BTreeMap<String, u64>, stat: Stat) -> u64 {
-    counts.get(stat.label()).copied().unwrap_or(0)
-}
-
-impl Counts {
-    fn since(&self, before: &Self) -> Self {
-        let less = |after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| -> BTreeMap<String, u64> {
-            let before = |name| before.get(name).copied().unwrap_or(0);
-            after.iter().map(|(name, value)| (name.clone(), value.saturating_sub(before(name)))).collect()
-        };
-        let class = |(tc, after): (&u8, &Class)| {
-            let before = before.classes.get(tc).copied().unwrap_or_default();
-            let class = Class {
-                packets: after.packets.saturating_sub(before.packets),
-                ect_packets: after.ect_packets.saturating_sub(before.ect_packets),
-                ecn_marked_packets: after.ecn_marked_packets.saturating_sub(before.ecn_marked_packets),
-            };
-            (*tc, class)
-        };
-        Self {
-            xdp: less(&self.xdp, &before.xdp),
-            ingress: less(&self.ingress, &before.ingress),
-            egress: less(&self.egress, &before.egress),
-            classes: self.classes.iter().map(class).collect(),
-        }
-    }
-
-    fn has_roce(&self) -> bool {
-        let hooks = [&self.xdp, &self.ingress, &self.egress];
-        hooks.iter().any(|hook| ROCE.iter().any(|stat| value(hook, *stat) != 0))
-    }
-}
-
 impl Shaper {
     /// What it let through while packets waited in it nearly all the time; `None` if they did not, or if nobody looked.
     pub(super) fn served_bps(&self) -> Option<u64> {
@@ -461,39 +390,4 @@ fn ethtool_counters(text: &str) -> impl Iterator<Item = (&str, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parameters_are_written_and_read_back() {
-        let mut config = Config::DEFAULT;
-        config.scalars.link_rate_bps = 25_000_000_000;
-        config.scalars.pacer = 1;
-        config.wred[3].pmax_ppm = 200_000;
-        config.dscp_to_tc[24] = 3;
-        let written = parameters(&config);
-        assert_eq!(written.len(), 4, "{written:?}");
-        assert_eq!(super::config(&written), Ok(config));
-    }
-
-    #[test]
-    fn parameters_that_are_none_are_named() {
-        let of = |key: &str, value: &str| config(&[(key.to_owned(), value.to_owned())].into()).unwrap_err();
-        assert!(of("rpg_ai_rat", "1mbit").contains("rpg_ai_rate"));
-        assert!(of("rpg_gd", "99").contains("10 to 15"));
-        assert!(of("wred.3.kmin", "1GB").contains("above"));
-    }
-
-    #[test]
-    fn what_grew_between_two_looks_is_counted() {
-        let texts = [
-            "NIC statistics:\n     rx_prio3_pause: 5\n     other: 1\n",
-            "NIC statistics:\n     rx_prio3_pause: 9\n     tx_prio3_pause: 2\n     other: 7\n     bad: x\n",
-        ];
-        let link = Link { ethtool: Some(texts.map(str::to_owned)), ..Link::default() };
-        let grown = link.grown(|name| name.ends_with("_pause"));
-        let wanted = [("rx_prio3_pause".to_owned(), 4), ("tx_prio3_pause".to_owned(), 2)];
-        assert_eq!(grown, wanted.into());
-        assert_eq!(Link::default().grown(|_| true), BTreeMap::new());
-    }
-}
+mod tests;

@@ -1,6 +1,10 @@
 //! A host: a NIC with one link, the queue pairs it sends on and those it receives on.
 
+mod arrivals;
+mod flows;
 mod receive;
+
+mod rules;
 mod send;
 
 use std::collections::{HashMap, VecDeque};
@@ -8,46 +12,24 @@ use std::sync::Arc;
 
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::{CLASSES, NpFlow};
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_BOTH, Params};
-use dcqcn_common::wire::cnp::RESERVED_LEN;
+use dcqcn_common::params::Params;
+pub(crate) use rules::{HostCounters, HostRules, Record};
 
-use self::receive::{Answer, ReceiveQp};
-use self::send::{Address, SendQp, Turn};
+use self::receive::ReceiveQp;
+use self::send::{SendQp, Turn};
 use crate::agenda::{Agenda, Event};
-use crate::change::{Change, What};
-use crate::packet::{Kind, Packet};
+use crate::change::What;
+use crate::packet::Packet;
 use crate::pool::Pool;
-use crate::scenario::Transport;
 use crate::scheduler::Scheduler;
 use crate::topology::PortSpec;
-use crate::wire::{Delivery, Inbound, Message, Outbox, Wire};
-use crate::workload::{Edge, Pair, Wait, Workload};
+use crate::wire::{Delivery, Inbound, Outbox, Wire};
+use crate::workload::Pair;
 
 /// AETH, which an ACK or NAK has in place of a payload.
 const AETH_BYTES: u16 = 4;
 /// [`Place::slot`]: the QP has no state yet, or none any more.
 const NO_SLOT: u32 = u32::MAX;
-
-/// What all hosts have in common.
-#[derive(Debug)]
-pub(crate) struct HostRules {
-    pub(crate) transport: Transport,
-    pub(crate) control: bool,
-    pub(crate) scheduler: Scheduler,
-    pub(crate) cnp_class: u8,
-    pub(crate) overhead_bytes: u64,
-    pub(crate) workload: Workload,
-    /// By queue pair: its number at the host that sends, and at the one that receives.
-    pub(crate) locals: Vec<(u32, u32)>,
-    /// By flow: its number at the host that sends it.
-    pub(crate) local_flows: Vec<u32>,
-    /// Who waits for whom, ordered by the flow waited for.
-    pub(crate) edges: Vec<Edge>,
-    /// Time until another host learns that a flow of its own need not wait any longer.
-    pub(crate) notice_ns: u64,
-    pub(crate) changes: Arc<[Change]>,
-    pub(crate) hash_seed: u32,
-}
 
 /// A queue pair of this host.
 #[derive(Clone, Copy, Debug)]
@@ -73,29 +55,6 @@ struct Line {
     answers: VecDeque<Packet>,
     /// QPs that have something to send.
     ready: VecDeque<u32>,
-}
-
-/// A completed flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) flow: u32,
-    /// When it could start.
-    pub(crate) posted_ns: u64,
-    /// When its last byte was acknowledged.
-    pub(crate) done_ns: u64,
-}
-
-/// What a host did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HostCounters {
-    pub(crate) data_packets: u64,
-    pub(crate) delivered_packets: u64,
-    pub(crate) marked: u64,
-    pub(crate) cnps_sent: u64,
-    pub(crate) cnps_handled: u64,
-    pub(crate) naks: u64,
-    pub(crate) retransmitted: u64,
-    pub(crate) timeouts: u64,
 }
 
 /// A host.
@@ -260,83 +219,6 @@ impl Host {
         self.pump(now_ns, out);
     }
 
-    /// The flows of the list that start now, and the event of the next.
-    fn on_start(&mut self, now_ns: u64, out: &mut Outbox) {
-        while let Some(&index) = self.starts.get(self.started) {
-            let flow = &self.rules.workload.flows()[self.own[index as usize].flow as usize];
-            let start_ns = flow.start_ns.saturating_add(flow.delay_ns);
-            if start_ns > now_ns {
-                self.agenda.at(start_ns, Event::Start, 0);
-                return;
-            }
-            self.started += 1;
-            self.post(now_ns, index, out);
-        }
-    }
-
-    /// One of the flows that an own flow waits for is over.
-    fn on_notice(&mut self, now_ns: u64, index: u32) {
-        let own = &mut self.own[index as usize];
-        own.waiting = own.waiting.saturating_sub(1);
-        if own.waiting == 0 {
-            let flow = &self.rules.workload.flows()[own.flow as usize];
-            self.agenda.at(now_ns.max(flow.start_ns).saturating_add(flow.delay_ns), Event::Post, index);
-        }
-    }
-
-    /// An own flow starts.
-    fn post(&mut self, now_ns: u64, index: u32, out: &mut Outbox) {
-        let number = self.own[index as usize].flow;
-        let rules = Arc::clone(&self.rules);
-        let flow = &rules.workload.flows()[number as usize];
-        let pair = rules.workload.pairs()[flow.qp as usize];
-        if pair.src == pair.dst {
-            // A computation, which has had its time.
-            self.complete(now_ns, number, Wait::Delivered, out);
-            self.complete(now_ns, number, Wait::Acknowledged, out);
-            self.records.push(Record { flow: number, posted_ns: now_ns, done_ns: now_ns });
-            return;
-        }
-        let slot = self.sender(flow.qp, pair);
-        self.senders[slot as usize].post(now_ns, number, flow, &rules.transport);
-        self.wake(now_ns, slot, out);
-    }
-
-    /// The place of the sending end of a pair.
-    fn sender(&mut self, number: u32, pair: Pair) -> u32 {
-        let (local, at_dst) = self.rules.locals[number as usize];
-        let slot = self.sends[local as usize].slot;
-        if slot != NO_SLOT {
-            return slot;
-        }
-        let id = flow_id(pair, number);
-        let entropy = id.hash(self.rules.hash_seed);
-        let address = Address { dst: pair.dst, at_dst, class: pair.class, entropy };
-        let qp = SendQp::new(address, id, &self.params);
-        let slot = place(&mut self.senders, &mut self.free_senders, qp);
-        self.sends[local as usize].slot = slot;
-        slot
-    }
-
-    /// A flow is delivered here or acknowledged to this host: those that wait for it may go on.
-    fn complete(&mut self, now_ns: u64, flow: u32, wait: Wait, out: &mut Outbox) {
-        let rules = Arc::clone(&self.rules);
-        let first = rules.edges.partition_point(|edge| edge.from < flow);
-        for edge in rules.edges[first..].iter().take_while(|edge| edge.from == flow) {
-            if edge.wait != wait {
-                continue;
-            }
-            let index = rules.local_flows[edge.to as usize];
-            let pair = rules.workload.pairs()[rules.workload.flows()[edge.to as usize].qp as usize];
-            if pair.src == self.number {
-                self.on_notice(now_ns, index);
-            } else {
-                let at_ns = now_ns + rules.notice_ns;
-                out.push(Message { at_ns, node: pair.src, what: Delivery::Notice(index) });
-            }
-        }
-    }
-
     /// Puts a QP that has something to send in line, if it is not there.
     #[inline]
     fn wake(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
@@ -444,200 +326,6 @@ impl Host {
         }
     }
 
-    #[inline]
-    fn on_arrival(&mut self, now_ns: u64, packet: Packet, out: &mut Outbox) {
-        if !self.wire.up {
-            return;
-        }
-        match packet.kind {
-            Kind::Pfc => {
-                self.wire.on_pfc(now_ns, packet);
-                self.pump(now_ns, out);
-            }
-            Kind::Data => {
-                self.hops += 1;
-                self.on_data(now_ns, &packet, out);
-            }
-            Kind::Ack | Kind::Nak | Kind::Cnp => {
-                self.hops += 1;
-                self.on_answer(now_ns, &packet, out);
-            }
-        }
-    }
-
-    /// A packet that this host receives.
-    #[inline]
-    fn on_data(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
-        let Place { pair: number, slot, left } = self.receives[packet.qp as usize];
-        let pair = self.rules.workload.pairs()[number as usize];
-        if left == 0 {
-            // Every flow of this QP is here: the last acknowledgement was lost.
-            let at_src = self.rules.locals[number as usize].0;
-            let ack = Answer { kind: Kind::Ack, psn: u32::MAX, named_psn: 0, trimmed: false };
-            self.answer(pair.src, at_src, pair.class, packet.entropy, ack);
-            self.pump(now_ns, out);
-            return;
-        }
-        let slot = if slot == NO_SLOT { self.receiver(packet, number, pair) } else { slot };
-        let qp = &mut self.receivers[slot as usize];
-        let (src, at_src, class, entropy) = (qp.src, qp.at_src, qp.class, qp.entropy);
-        let mut delivered = [0_u32; 1];
-        let mut more = Vec::new();
-        let mut count = 0;
-        let answer = qp.on_data(packet, self.rules.transport.recovery, |flow| {
-            if count == 0 {
-                delivered[0] = flow;
-            } else {
-                more.push(flow);
-            }
-            count += 1;
-        });
-        self.counters.delivered_packets += 1;
-        if packet.is(Packet::CE) {
-            self.counters.marked += 1;
-            self.on_ce(now_ns, slot);
-        }
-        if let Some(answer) = answer {
-            self.answer(src, at_src, class, entropy, answer);
-        }
-        if count != 0 {
-            for flow in delivered.into_iter().chain(more) {
-                self.complete(now_ns, flow, Wait::Delivered, out);
-            }
-            let place = &mut self.receives[packet.qp as usize];
-            place.left -= count;
-            if place.left == 0 {
-                place.slot = NO_SLOT;
-                self.free_receivers.push(slot);
-            }
-        }
-        self.pump(now_ns, out);
-    }
-
-    /// The place of the receiving end of a pair.
-    fn receiver(&mut self, packet: &Packet, number: u32, pair: Pair) -> u32 {
-        let (at_src, local) = self.rules.locals[number as usize];
-        let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
-        let slot = place(&mut self.receivers, &mut self.free_receivers, qp);
-        self.receives[local as usize].slot = slot;
-        slot
-    }
-
-    /// The notification point: a marked packet came.
-    fn on_ce(&mut self, now_ns: u64, slot: u32) {
-        let scalars = &self.params.config.scalars;
-        if !self.rules.control || scalars.np_enable == 0 {
-            return;
-        }
-        let interval_ns = scalars.min_time_between_cnps_ns;
-        let at_window_end = scalars.np_window == NP_WINDOW_BOTH;
-        let np = limiter(&mut self.nps, &mut self.receivers[slot as usize], scalars.cnp_limit);
-        let was_pending = np.pending != 0;
-        if np.on_ecn_marked(now_ns, interval_ns) {
-            self.send_cnp(slot);
-        } else if at_window_end && !was_pending {
-            self.agenda.at(np.last_cnp_ns + interval_ns, Event::Window, slot);
-        }
-    }
-
-    /// The window of a CNP is over: marks within it are answered, unless a later one was since.
-    fn on_window(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
-        let scalars = &self.params.config.scalars;
-        let Some(qp) = self.receivers.get_mut(slot as usize) else { return };
-        let np = limiter(&mut self.nps, qp, scalars.cnp_limit);
-        if np.on_window_end(now_ns, scalars.min_time_between_cnps_ns) {
-            self.send_cnp(slot);
-            self.pump(now_ns, out);
-        }
-    }
-
-    fn send_cnp(&mut self, slot: u32) {
-        let qp = &self.receivers[slot as usize];
-        let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
-        self.counters.cnps_sent += 1;
-        let cnp = Answer { kind: Kind::Cnp, psn: 0, named_psn: 0, trimmed: false };
-        self.answer(src, at_src, self.rules.cnp_class, entropy, cnp);
-    }
-
-    /// Puts an answer in line. Those to data of `class` are in that class unless they have one of their own.
-    fn answer(&mut self, dst: u32, qp: u32, class: u8, entropy: u32, answer: Answer) {
-        let transport = &self.rules.transport;
-        let header_bytes = transport.header_bytes as u16;
-        let (class, bytes) = match answer.kind {
-            Kind::Cnp => (class, header_bytes + RESERVED_LEN as u16),
-            _ => (transport.ack_class.unwrap_or(class), header_bytes + AETH_BYTES),
-        };
-        let packet = Packet {
-            dst,
-            qp,
-            psn: answer.psn,
-            extra: answer.named_psn,
-            entropy,
-            frame_bytes: bytes,
-            ingress: 0,
-            class,
-            kind: answer.kind,
-            flags: if answer.trimmed { Packet::TRIMMED } else { 0 },
-        };
-        self.lines[usize::from(class)].answers.push_back(packet);
-        self.waiting |= 1 << class;
-    }
-
-    /// An answer to what this host sends.
-    #[inline]
-    fn on_answer(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
-        let slot = self.sends[packet.qp as usize].slot;
-        if slot == NO_SLOT {
-            return;
-        }
-        let recovery = self.rules.transport.recovery;
-        let qp = &mut self.senders[slot as usize];
-        match packet.kind {
-            Kind::Cnp => {
-                self.counters.cnps_handled += 1;
-                if self.params.config.scalars.rp_enable != 0 {
-                    qp.rp.on_cnp(&self.params.rp, now_ns, &mut qp.debt);
-                }
-                return;
-            }
-            Kind::Nak => {
-                self.counters.naks += 1;
-                let trimmed = packet.is(Packet::TRIMMED);
-                qp.on_nak(now_ns, packet.psn, packet.extra, trimmed, recovery);
-            }
-            Kind::Ack | Kind::Data | Kind::Pfc => {}
-        }
-        let first = self.records.len();
-        let records = &mut self.records;
-        qp.on_ack(now_ns, packet.psn, |done| {
-            records.push(Record { flow: done.flow, posted_ns: done.posted_ns, done_ns: now_ns });
-        });
-        if self.records.len() > first {
-            self.on_acknowledged(now_ns, packet.qp, slot, first, out);
-        }
-        if self.sends[packet.qp as usize].slot == slot {
-            self.wake(now_ns, slot, out);
-        }
-    }
-
-    /// The flows of the records from `first` on are acknowledged.
-    fn on_acknowledged(&mut self, now_ns: u64, qp: u32, slot: u32, first: usize, out: &mut Outbox) {
-        let count = (self.records.len() - first) as u32;
-        for index in first..first + count as usize {
-            let flow = self.records[index].flow;
-            self.complete(now_ns, flow, Wait::Acknowledged, out);
-        }
-        let place = &mut self.sends[qp as usize];
-        place.left -= count.min(place.left);
-        let sender = &mut self.senders[slot as usize];
-        if place.left == 0 && sender.is_done() && sender.turn == Turn::Idle {
-            place.slot = NO_SLOT;
-            self.counters.retransmitted += sender.retransmitted;
-            sender.timeouts = 0;
-            self.free_senders.push(slot);
-        }
-    }
-
     /// What QPs that are not complete have sent again.
     pub(crate) fn retransmitted(&self) -> u64 {
         let live = self.sends.iter().filter(|place| place.slot != NO_SLOT);
@@ -648,15 +336,6 @@ impl Host {
     /// How long its link was paused, by class.
     pub(crate) fn paused_ns(&self, now_ns: u64) -> [u64; CLASSES] {
         std::array::from_fn(|class| self.wire.paused_ns(class, now_ns))
-    }
-}
-
-/// Who limits the CNPs of a QP.
-fn limiter<'a>(nps: &'a mut HashMap<u32, NpFlow>, qp: &'a mut ReceiveQp, cnp_limit: u64) -> &'a mut NpFlow {
-    match cnp_limit {
-        CNP_LIMIT_PEER => nps.entry(qp.src).or_insert(NpFlow::new(FlowId::NONE)),
-        CNP_LIMIT_PORT => nps.entry(u32::MAX).or_insert(NpFlow::new(FlowId::NONE)),
-        _ => &mut qp.np,
     }
 }
 

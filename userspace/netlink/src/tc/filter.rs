@@ -3,7 +3,8 @@
 use libc::RTM_GETTFILTER;
 
 use super::Handle;
-use super::qdisc::{TCA_KIND, TCA_OPTIONS, TCMSG_LEN, tcmsg};
+use super::qdisc::tcmsg;
+use super::read::{TCA_KIND, TCA_OPTIONS, TCMSG_LEN};
 use crate::error::Result;
 use crate::netlink::{Netlink, Subsystem};
 use crate::wire::{attribute, string, u32_at};

@@ -4,12 +4,14 @@ mod batch;
 mod filter;
 mod handle;
 mod qdisc;
+mod read;
 mod save;
 mod spec;
 
 pub use batch::Batch;
 pub use filter::Filter;
 pub use handle::Handle;
-pub use qdisc::{Class, Qdisc, Shaper, Shaping, Stats, kernel_has_qdisc};
+pub use qdisc::kernel_has_qdisc;
+pub use read::{Class, Qdisc, Shaper, Shaping, Stats};
 pub use save::{Restored, SavedQdisc};
 pub use spec::{Ets, HtbClass, QdiscSpec};

@@ -6,6 +6,7 @@
 
 mod carry;
 mod change;
+mod detach;
 mod earlier;
 mod find;
 mod gc;
@@ -39,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, classifier};
 pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
+pub use detach::{detach, detach_all, detach_id, detach_with};
 pub use find::{Broken, Survey, is_alive, labels, list, list_alive, open, open_expire, survey};
 pub use gc::{Freed, gc};
 pub use identity::Id;
@@ -255,102 +257,6 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     let plan = Plan::make(&place, &netlink, request, options.interrupt)?;
     let steps = plan.steps.iter().map(Owed::intention).collect();
     Ok((plan.info, steps))
-}
-
-/// Detaches, puts back what was there before, and says what it did.
-///
-/// # Errors
-/// It is not attached, or the kernel refuses a step; then the rest is still done, and what is left stays in the journal.
-pub fn detach(iface: &str) -> Result<Vec<String>, Error> {
-    detach_with(iface, Options::default())
-}
-
-/// As [`detach`], with what may be done.
-///
-/// # Errors
-/// As [`detach`].
-pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> {
-    let place = Place::here()?;
-    let _lock = place.lock()?;
-    let netlink = Netlink::connect()?;
-    let done = find::index_of(&place, &netlink, iface)
-        .and_then(|found| detach_found(&place, &netlink, iface, found, options));
-    place.tidy();
-    done
-}
-
-/// Detaches this very attachment, and not a later one of the same interface.
-///
-/// # Errors
-/// As [`detach`].
-pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
-    let place = Place::here()?;
-    let _lock = place.lock()?;
-    let netlink = Netlink::connect()?;
-    let done = match place.read(id.ifindex) {
-        Ok(Some(record)) if record.info.id() == id => {
-            let found = find::Found::Journal(id.ifindex);
-            detach_found(&place, &netlink, &record.info.iface, found, Options::default())
-        }
-        Ok(_) => Err(Error::NotAttached { iface: format!("interface {}", id.ifindex) }),
-        Err(error) => Err(error),
-    };
-    place.tidy();
-    done
-}
-
-fn detach_found(
-    place: &Place,
-    netlink: &Netlink,
-    iface: &str,
-    found: find::Found,
-    options: Options,
-) -> Result<Vec<String>, Error> {
-    let ifindex = match found {
-        find::Found::Earlier(path) => return earlier::detach(netlink, &path),
-        find::Found::Journal(ifindex) => ifindex,
-    };
-    let record = match place.read(ifindex) {
-        Ok(Some(record)) => record,
-        Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
-        Err(_) if options.force => {
-            pay::give_up(place, ifindex)?;
-            return Ok(vec!["programs and maps removed; its journal cannot be read and is given up".into()]);
-        }
-        Err(error) => return Err(error),
-    };
-    let touches_qdisc = record.owed.iter().any(|owed| matches!(owed, Owed::Qdisc { .. }));
-    if touches_qdisc
-        && !options.interrupt
-        && let Ok(link) = netlink.link_by_index(ifindex)
-    {
-        interrupt::check(netlink, &link, "putting its qdisc back", None)?;
-    }
-    let settled = pay::settle(place, netlink, record)?;
-    if options.force && !settled.left.is_empty() {
-        let given_up: Vec<_> = settled.left.iter().map(|owed| format!("given up: {owed}")).collect();
-        pay::give_up(place, ifindex)?;
-        return Ok([settled.done, given_up].concat());
-    }
-    settled.result(iface)
-}
-
-/// Detaches everything in this network namespace, whatever state it is in. It goes on past what fails.
-///
-/// # Errors
-/// The first, of the attachments that could not be undone.
-pub fn detach_all() -> Result<(), Error> {
-    let mut failed = None;
-    for iface in labels()? {
-        failed =
-            detach_with(&iface, Options { interrupt: true, force: false }).err().filter(is_due).or(failed);
-    }
-    failed.map_or(Ok(()), Err)
-}
-
-/// Whether an error is one to tell of: another process may have detached it meanwhile.
-const fn is_due(error: &Error) -> bool {
-    !matches!(error, Error::NotAttached { .. })
 }
 
 impl Info {

@@ -7,7 +7,7 @@ use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, word};
+use dcqcn_params::{Found, PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, word};
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
@@ -59,26 +59,15 @@ impl Plan {
             return Err(Error::Unsupported(format!("--inline needs two interfaces, not {iface} twice")));
         }
         let mut notes = Vec::new();
-        let (link_bps, overhead_bytes, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
+        let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
+        found.other_host = is_bridge_port(netlink, &link)?;
+        if found.other_host {
+            notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
+        }
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
         let settings = Settings { role: Some(role), ..settings.clone() };
-        let settings = if is_bridge_port(netlink, &link)? {
-            notes.push(format!(
-                "np_other_host is on, as {} is a bridge's port: what is for the hosts behind it is answered",
-                link.name
-            ));
-            settings.or_other_host(1)
-        } else {
-            settings
-        };
-        let mut config = settings.config(link_bps).map_err(|e| Error::Unsupported(e.to_string()))?;
+        let mut config = settings.config_on(&found).map_err(|e| Error::Unsupported(e.to_string()))?;
         let s = &mut config.scalars;
-        if s.link_rate_bps == 0 {
-            s.link_rate_bps = link_bps.unwrap_or(0);
-        }
-        if s.wire_overhead_bytes == 0 {
-            s.wire_overhead_bytes = overhead_bytes;
-        }
         let ends = s.np_enable | s.rp_enable;
         if peer.is_some() && (ends | s.fast_cnp) != 0 {
             return Err(Error::Unsupported(
@@ -217,21 +206,20 @@ fn has_tcx() -> bool {
     is_new_enough && !failpoint::is_without_tcx()
 }
 
-/// A link's rate, the bytes its wire adds to a frame, and where the rate is from.
-type LinkRate = (Option<u64>, u64, LinkRateFrom);
-
-/// The rate that queues drain at and flows start at, and the bytes the wire adds to a frame.
+/// The rate that queues drain at and flows start at, the bytes the wire adds to a frame, and where the rate is from.
 fn link_rate(
     netlink: &Netlink,
     link: &Link,
     settings: &Settings,
     notes: &mut Vec<String>,
-) -> Result<LinkRate, Error> {
+) -> Result<(Found, LinkRateFrom), Error> {
     /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
     const ETHERNET_OVERHEAD_BYTES: u64 = 24;
     let show = |bps| Quantity(bps, Unit::BitsPerSecond);
+    let found =
+        |link_rate_bps, wire_overhead_bytes| Found { link_rate_bps, wire_overhead_bytes, other_host: false };
     if let Some(Shaping { shaper, rate_bps, burst_ns }) = netlink.shaping(link.index)? {
-        let said = settings.link_rate_bps().filter(|bps| *bps != 0);
+        let said = settings.link_rate_bps();
         notes.push(match said {
             Some(bps) if bps > rate_bps => format!(
                 "link rate {} as given, above the {} of the {shaper} shaper on {}, which holds all the same: rates start \
@@ -251,9 +239,9 @@ fn link_rate(
             ));
         }
         let from = if said.is_some() { LinkRateFrom::Given } else { LinkRateFrom::Shaper };
-        return Ok((Some(rate_bps), 0, from));
+        return Ok((found(Some(rate_bps), 0), from));
     }
-    let said = settings.link_rate_bps().filter(|bps| *bps != 0);
+    let said = settings.link_rate_bps();
     let speed = link.speed_bps.filter(|_| !link.is_virtual());
     match (said, speed) {
         (Some(asked_bps), Some(link_bps)) if asked_bps > link_bps => {
@@ -261,11 +249,12 @@ fn link_rate(
         }
         (Some(bps), _) => {
             notes.push(format!("link rate {} as given", show(bps)));
-            Ok((Some(bps), if speed.is_some() { ETHERNET_OVERHEAD_BYTES } else { 0 }, LinkRateFrom::Given))
+            let overhead_bytes = if speed.is_some() { ETHERNET_OVERHEAD_BYTES } else { 0 };
+            Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Given))
         }
         (None, Some(bps)) => {
             notes.push(format!("link rate {} from the speed of {}", show(bps), link.name));
-            Ok((Some(bps), ETHERNET_OVERHEAD_BYTES, LinkRateFrom::Speed))
+            Ok((found(Some(bps), ETHERNET_OVERHEAD_BYTES), LinkRateFrom::Speed))
         }
         (None, None) => {
             if let Some(bps) = link.speed_bps {
@@ -275,7 +264,7 @@ fn link_rate(
                     link.name
                 ));
             }
-            Ok((link.speed_bps, 0, LinkRateFrom::Virtual))
+            Ok((found(link.speed_bps, 0), LinkRateFrom::Virtual))
         }
     }
 }

@@ -8,7 +8,7 @@ use aya::programs::tc::SchedClassifierLink;
 use aya::programs::xdp::XdpLink;
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
-use dcqcn_params::{PacerChoice, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
+use dcqcn_params::{Found, PacerChoice, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
 
 use super::find::find;
 use super::hooks::{XDP_PEER, replace_filter};
@@ -70,18 +70,14 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     }
     let queues = parse_word(&info.queues).ok();
     let settings = Settings { role: Some(info.role), queues, ..settings.clone() };
-    let settings = settings.or_other_host(running.scalars.np_other_host);
-    let link_bps = Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0);
-    let mut config = settings.config(link_bps).map_err(|error| Error::Unsupported(error.to_string()))?;
-    let s = &mut config.scalars;
-    s.pacer = running.scalars.pacer;
-    s.queues = running.scalars.queues;
-    if s.link_rate_bps == 0 {
-        s.link_rate_bps = running.scalars.link_rate_bps;
-    }
-    if s.wire_overhead_bytes == 0 {
-        s.wire_overhead_bytes = running.scalars.wire_overhead_bytes;
-    }
+    let found = Found {
+        link_rate_bps: Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0),
+        wire_overhead_bytes: running.scalars.wire_overhead_bytes,
+        other_host: running.scalars.np_other_host != 0,
+    };
+    let mut config = settings.config_on(&found).map_err(|error| Error::Unsupported(error.to_string()))?;
+    config.scalars.pacer = running.scalars.pacer;
+    config.scalars.queues = running.scalars.queues;
     config.validate()?;
     info.check(&config)?;
     Ok(config)

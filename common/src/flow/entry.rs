@@ -1,0 +1,221 @@
+//! What the tables keep of a flow, and what a packet or a CNP does to it.
+
+use super::{Entry, FlowId, subprogram};
+use crate::entries;
+use crate::layout::{NpFlow, RpFlow};
+use crate::pacing::{Departure, Pacer};
+use crate::params::{PACER_FQ, Params};
+use crate::rate::{Debt, RateMachine, RpParams};
+use crate::verifier::{reread, zero};
+use crate::wire::bth::Stream;
+
+entries!(NpFlow: FlowId);
+
+/// How long a flow that was cut keeps its place after its last packet, whoever else asks for one: an empty table is filled
+/// by a million packets, and a rate that is forgotten starts at the line's again.
+pub const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
+
+impl Entry for RpFlow {
+    type Id = FlowId;
+
+    #[inline(always)]
+    fn id(&self) -> FlowId {
+        self.id
+    }
+
+    #[inline(always)]
+    fn last_seen_ns(&self) -> u64 {
+        self.last_seen_ns
+    }
+
+    /// While packets of it wait; and some time more once it was cut.
+    #[inline(always)]
+    fn in_use_until_ns(&self) -> u64 {
+        let is_used = (self.last_seen_ns != 0) as u64;
+        let grace_ns = (self.machine.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
+        self.last_seen_ns.max(self.pacer.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
+    }
+
+    #[inline(always)]
+    fn clear(&mut self) {
+        self.last_seen_ns = 0;
+    }
+}
+
+impl RpFlow {
+    /// A flow whose first packet leaves.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(id: FlowId, p: &RpParams) -> Self {
+        let zero = zero();
+        let none = zero as u32;
+        let machine = RateMachine {
+            alpha_epoch_ns: zero,
+            next_increase_ns: zero,
+            cut_check_ns: zero,
+            bytes: zero,
+            time_stage: none,
+            byte_stage: none,
+            active: none as u16,
+            pending: none as u16,
+            ..RateMachine::new(p)
+        };
+        Self {
+            id,
+            _pad: none,
+            last_seen_ns: zero,
+            machine,
+            pacer: Pacer {
+                next_ns: zero,
+                rate_bps: zero,
+                ns_per_byte_q24: zero,
+                next_frac_q27: none,
+                owed_bits: none,
+            },
+            last_ns: [zero, zero],
+            packets: zero,
+            bytes: zero,
+            last_cnp_ns: zero,
+            cnp_handled: none,
+            cnp_ignored: none,
+        }
+    }
+
+    /// A CNP for this flow at `now_ns`; `debt` is a place to reckon in, as in [`RpFlow::advance`]. False = it came too soon
+    /// after the last and changes nothing.
+    #[inline(always)]
+    pub fn on_cnp(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
+        if self.last_cnp_ns != 0 && now_ns.saturating_sub(self.last_cnp_ns) < rp.guard_ns {
+            self.cnp_ignored = self.cnp_ignored.wrapping_add(1);
+            return false;
+        }
+        self.last_cnp_ns = now_ns;
+        self.cnp_handled = self.cnp_handled.wrapping_add(1);
+        subprogram::advance_to_cnp(self, rp, now_ns, debt);
+        self.machine.on_cnp(rp, now_ns);
+        self.pacer.follow(self.machine.rate_bps, debt);
+        true
+    }
+
+    /// Its rate and its target rate, in bit/s.
+    ///
+    /// Read from the map, as in [`Set::place`]: the verifier would follow each way they can have come about.
+    #[inline(always)]
+    #[must_use]
+    pub fn rates(&self) -> [u64; 2] {
+        [reread(&self.machine.rate_bps), reread(&self.machine.target_bps)]
+    }
+
+    /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in: its set's, in a
+    /// program.
+    #[inline(always)]
+    pub fn advance(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) {
+        subprogram::advance(self, rp, now_ns, debt);
+    }
+
+    /// A packet with `frame_bytes` (layer 2, below 2^20) of data that is to leave at `now_ns`, or as soon as the
+    /// flow's rate allows where the pacer keeps departure times.
+    #[inline(always)]
+    pub fn on_send(&mut self, p: &Params, now_ns: u64, frame_bytes: u64, debt: &mut Debt) -> Departure {
+        let scalars = &p.config.scalars;
+        self.last_seen_ns = now_ns;
+        self.advance(&p.rp, now_ns, debt);
+        let departure = if scalars.pacer == PACER_FQ {
+            self.pacer.schedule(
+                now_ns,
+                frame_bytes + scalars.wire_overhead_bytes,
+                scalars.pacing_credit_ns,
+                scalars.pacing_horizon_ns,
+            )
+        } else {
+            Departure::At(now_ns)
+        };
+        if departure == Departure::BeyondHorizon {
+            if scalars.pacing_horizon_drop != 0 {
+                return departure;
+            }
+            self.pacer.skip_to(now_ns.wrapping_add(scalars.pacing_horizon_ns));
+        }
+        subprogram::count(self, &p.rp, frame_bytes, debt);
+        self.packets += 1;
+        self.bytes += frame_bytes;
+        departure
+    }
+
+    /// A packet of `stream` leaves at this time.
+    #[inline(always)]
+    pub fn leaves(&mut self, stream: Stream, departure_ns: u64) {
+        self.last_ns[stream as usize] = departure_ns;
+    }
+
+    /// When a packet of `stream` without data may leave that is to do so at `now_ns`: not before those ahead of it.
+    #[inline(always)]
+    #[must_use]
+    pub fn in_order(&self, now_ns: u64, stream: Stream) -> u64 {
+        self.last_ns[stream as usize].max(now_ns)
+    }
+}
+
+impl NpFlow {
+    /// A place without a flow.
+    pub const EMPTY: Self = Self {
+        id: FlowId::NONE,
+        pending: 0,
+        last_seen_ns: 0,
+        last_cnp_ns: 0,
+        ecn_marked_packets: 0,
+        cnp_sent: 0,
+    };
+
+    /// A flow whose first CE mark arrives.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(id: FlowId) -> Self {
+        let zero = zero();
+        Self {
+            id,
+            pending: zero as u32,
+            last_seen_ns: zero,
+            last_cnp_ns: zero,
+            ecn_marked_packets: zero,
+            cnp_sent: zero,
+        }
+    }
+
+    /// Counts a CE-marked packet at `now_ns` and says whether it is answered: no CNP within the last `interval_ns`
+    /// (DCQCN §3.1). If not, it is pending.
+    #[inline(always)]
+    pub fn on_ecn_marked(&mut self, now_ns: u64, interval_ns: u64) -> bool {
+        self.last_seen_ns = now_ns;
+        self.ecn_marked_packets += 1;
+        let is_answered = self.cnp_sent == 0 || self.is_window_over(now_ns, interval_ns);
+        if is_answered {
+            self.answer(now_ns);
+        } else {
+            self.pending = 1;
+        }
+        is_answered
+    }
+
+    /// Whether a mark that is pending is answered at `now_ns`, because the window it came in is over. Nothing else is.
+    #[inline(always)]
+    pub fn on_window_end(&mut self, now_ns: u64, interval_ns: u64) -> bool {
+        let is_answered = self.pending != 0 && self.is_window_over(now_ns, interval_ns);
+        if is_answered {
+            self.answer(now_ns);
+        }
+        is_answered
+    }
+
+    #[inline(always)]
+    const fn is_window_over(&self, now_ns: u64, interval_ns: u64) -> bool {
+        now_ns.saturating_sub(self.last_cnp_ns) >= interval_ns
+    }
+
+    #[inline(always)]
+    const fn answer(&mut self, now_ns: u64) {
+        self.last_cnp_ns = now_ns;
+        self.cnp_sent += 1;
+        self.pending = 0;
+    }
+}

@@ -1,0 +1,198 @@
+extern crate std;
+use super::*;
+use crate::layout::{DEFAULT_FLOWS, NpFlow, NpSet, Set, WAYS};
+use crate::rate::Debt;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::vec::Vec;
+
+const EMPTY: NpSet =
+    Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [NpFlow::EMPTY; WAYS] };
+
+const SETS: u32 = DEFAULT_FLOWS / WAYS as u32;
+
+fn mapped(addr: u32) -> [u32; 4] {
+    crate::classify::mapped(addr.to_be_bytes())
+}
+
+/// A flow of 10.0.0.254's.
+fn ipv4(addr: u32, qpn: u32) -> FlowId {
+    FlowId { src: mapped(0x0a00_00fe), receiver: QpId { addr: mapped(addr), qpn } }
+}
+
+/// A packet of `id`, as the hooks treat it. `cnp_sent` is the flow's mark of identity here.
+fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Place {
+    let place = set.find(&id, hash);
+    if place.missing {
+        set.insert(hash, NpFlow { cnp_sent: u64::from(id.receiver.qpn), ..NpFlow::new(id) });
+    }
+    set.ways[place.way].last_seen_ns = now_ns;
+    place
+}
+
+proptest! {
+    /// Eight flows at most, the least recently used goes first; flows of equal hash are still told apart.
+    #[test]
+    fn a_set_is_a_list_in_order_of_use(
+        uses in proptest::collection::vec((0u32..20, 1u64..1_000), 1..300), hashes in 1u32..6, seed: u32,
+    ) {
+        let mut set = EMPTY;
+        let mut now_ns = 0;
+        let mut model: Vec<FlowId> = Vec::new();
+        for (qpn, gap_ns) in uses {
+            now_ns += gap_ns;
+            let id = ipv4(0x0a00_0001, qpn);
+            let hash = ipv4(0x0a00_0001, qpn % hashes).hash(seed);
+            let place = touch(&mut set, id, hash, now_ns);
+
+            let known = model.iter().position(|&other| other == id);
+            prop_assert_eq!(place.missing, known.is_none());
+            prop_assert_eq!(place.evicts, known.is_none() && model.len() == WAYS);
+            if let Some(at) = known {
+                model.remove(at);
+            } else if model.len() == WAYS {
+                model.remove(0);
+            }
+            model.push(id);
+
+            let used = set.ways.iter().filter(|flow| flow.last_seen_ns != 0);
+            let mut inside: Vec<_> = used.map(|flow| (flow.last_seen_ns, flow.id)).collect();
+            inside.sort_by_key(|&(seen_ns, _)| seen_ns);
+            prop_assert!(inside.iter().map(|&(_, id)| id).eq(model.iter().copied()));
+            prop_assert!(set.ways.iter().all(|flow| flow.cnp_sent == u64::from(flow.id.receiver.qpn)));
+        }
+    }
+
+    /// A flow whose way is empty is put there, and found there.
+    #[test]
+    fn flows_live_at_home_while_there_is_room(hashes in proptest::collection::vec(any::<u32>(), 1..=WAYS)) {
+        let mut set = EMPTY;
+        let mut taken = BTreeSet::new();
+        for (n, &hash) in (1..).zip(&hashes) {
+            let place = touch(&mut set, ipv4(0x0a00_0001, n), hash, u64::from(n));
+            prop_assert!(place.missing && !place.evicts);
+            if !taken.contains(&home_way(hash)) {
+                prop_assert_eq!(place.way, home_way(hash));
+            }
+            prop_assert!(taken.insert(place.way));
+        }
+        for (n, &hash) in (1..).zip(&hashes) {
+            prop_assert!(!set.find(&ipv4(0x0a00_0001, n), hash).missing);
+        }
+    }
+
+    /// At most one CNP per interval, and none held back longer than that.
+    #[test]
+    fn cnps_keep_their_distance(
+        gaps_ns in proptest::collection::vec(0u64..150_000, 1..200), interval_ns in 0u64..100_000, start_ns: u32,
+    ) {
+        let mut flow = NpFlow::new(ipv4(0x0a00_0001, 17));
+        let mut now_ns = u64::from(start_ns);
+        let mut last_ns = None;
+        let (mut marked, mut sent) = (0, 0);
+        for gap_ns in gaps_ns {
+            now_ns += gap_ns;
+            let due = last_ns.is_none_or(|last_ns| now_ns - last_ns >= interval_ns);
+            prop_assert_eq!(flow.on_ecn_marked(now_ns, interval_ns), due);
+            if due {
+                last_ns = Some(now_ns);
+                sent += 1;
+            }
+            marked += 1;
+            prop_assert_eq!((flow.ecn_marked_packets, flow.cnp_sent), (marked, sent));
+            prop_assert_eq!(flow.last_seen_ns, now_ns);
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_answers_nothing() {
+    let mut flow = NpFlow::new(ipv4(0x0a00_0001, 17));
+    assert!(flow.on_ecn_marked(1_000_000, 50_000));
+    // Another CPU's clock, read a little earlier.
+    assert!(!flow.on_ecn_marked(999_000, 50_000));
+    assert!(flow.on_ecn_marked(1_050_000, 50_000));
+}
+
+/// The place that belongs to nobody is not the flow of queue pair 0 at the address 0.
+#[test]
+fn an_empty_set_holds_nobody() {
+    for seed in [0, 1, 0x9e37_79b9, u32::MAX] {
+        let place = { EMPTY }.find(&FlowId::NONE, FlowId::NONE.hash(seed));
+        assert!(place.missing && !place.evicts);
+    }
+}
+
+/// Flows as they occur: their numbers have patterns, their sets must not.
+#[test]
+fn flows_spread_over_the_sets_as_if_drawn() {
+    type Flow = fn(u32) -> FlowId;
+    const fn ipv6(addr: [u32; 4]) -> FlowId {
+        FlowId { src: [0xfd00_u32.to_be(), 0, 0, 1], receiver: QpId { addr, qpn: 0x11 } }
+    }
+    let patterns: [(&str, Flow); 9] = [
+        ("one peer, QPNs in sequence", |i| ipv4(0x0a00_0002, 0x11 + i)),
+        ("one peer, every other QPN", |i| ipv4(0x0a00_0002, 2 * i)),
+        ("one peer, QPNs 256 apart", |i| ipv4(0x0a00_0002, (i << 8 | i >> 16) & 0x00ff_ffff)),
+        ("peers in sequence, one QPN", |i| ipv4(0x0a00_0000 + i, 0x11)),
+        ("a /16 network per QPN", |i| ipv4(0x0a00_0000 | (i & 0xff), 0x100 + (i >> 8))),
+        ("senders in sequence, one receiver", |i| FlowId {
+            src: mapped(0x0a01_0000 + i),
+            ..ipv4(0x0a00_0002, 0x11)
+        }),
+        ("either way between 256 hosts", |i| FlowId {
+            src: mapped(0x0a00_0000 | (i & 0xff)),
+            ..ipv4(0x0a00_0000 | (i >> 8), 0x11)
+        }),
+        ("IPv6 peers in sequence", |i| ipv6([0xfd00_u32.to_be(), 0, 0, i.to_be()])),
+        ("IPv6 networks in sequence", |i| ipv6([0xfd00_u32.to_be(), i.to_be(), 0, 1])),
+    ];
+    for (name, flow) in patterns {
+        for seed in [0, 1, 0xdead_beef] {
+            let mut load = [0u32; SETS as usize];
+            let mut tags = BTreeSet::new();
+            for i in 0..DEFAULT_FLOWS {
+                let hash = flow(i).hash(seed);
+                load[set_index(hash, SETS - 1) as usize] += 1;
+                tags.insert(tag(hash));
+            }
+            let mean = f64::from(DEFAULT_FLOWS) / f64::from(SETS);
+            let chi_square: f64 = load.iter().map(|&n| (f64::from(n) - mean).powi(2) / mean).sum();
+            // Mean SETS - 1, standard deviation sqrt(2 (SETS - 1)); six of them are one chance in 10^9.
+            let degrees = f64::from(SETS - 1);
+            assert!(chi_square < degrees + 6.0 * (2.0 * degrees).sqrt(), "{name}, seed {seed}: {chi_square}");
+            // One pair in 2^31 shares a tag by chance: 1 of these 2^31 pairs.
+            assert!(DEFAULT_FLOWS - tags.len() as u32 <= 8, "{name}, seed {seed}: {} tags", tags.len());
+        }
+    }
+}
+
+#[test]
+fn what_is_idle_goes_and_leaves_room() {
+    let mut set = EMPTY;
+    let ids: Vec<_> = (0..WAYS as u32).map(|qpn| ipv4(0x0a00_0002, qpn)).collect();
+    for (now_ns, id) in (100..).zip(&ids) {
+        touch(&mut set, *id, id.hash(1), now_ns);
+    }
+    // The first comes back to life.
+    touch(&mut set, ids[0], ids[0].hash(1), 200);
+    assert_eq!(set.expire(104), 3);
+    assert_eq!(set.expire(104), 0);
+    for (index, id) in ids.iter().enumerate() {
+        assert_eq!(set.find(id, id.hash(1)).missing, (1..4).contains(&index), "{index}");
+    }
+    // A newcomer pushes nobody out.
+    let newcomer = ipv4(0x0a00_0002, 99);
+    let place = touch(&mut set, newcomer, newcomer.hash(1), 300);
+    assert!(place.missing && !place.evicts);
+}
+
+/// Who does not know the seed cannot tell which flows share a set.
+#[test]
+fn the_seed_decides_who_shares_a_set() {
+    let set = |qpn, seed| set_index(ipv4(0x0a00_0002, qpn).hash(seed), SETS - 1);
+    let together: Vec<_> = (0..1 << 20).filter(|&qpn| set(qpn, 1) == set(0, 1)).collect();
+    assert!(together.len() > 64, "{}", together.len());
+    let apart: BTreeSet<_> = together.iter().map(|&qpn| set(qpn, 2)).collect();
+    assert!(apart.len() * 10 > together.len() * 9, "{} of {}", apart.len(), together.len());
+}

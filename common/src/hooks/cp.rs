@@ -1,0 +1,96 @@
+//! CP, the congestion point: the virtual queue of a class, and the mark that its depth calls for.
+
+use super::{Env, Host, class_of};
+use crate::classify::Roce;
+use crate::layout::{BACKLOG_AGE_NS, CLASSES};
+use crate::params::{Params, QUEUE_SOURCE_BACKLOG};
+use crate::stats::Stat;
+use crate::wire::ecn::Ecn;
+use crate::wire::{ipv4, ipv6};
+
+/// What the congestion point did.
+#[derive(PartialEq, Eq)]
+pub(super) enum Marking {
+    Unmarked,
+    Marked,
+    Drop,
+}
+
+/// CP: puts the packet into its class's virtual queue and marks it by the depth it met.
+#[inline(always)]
+pub(super) fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u32) -> Marking {
+    // First of all, because reading the clock waits for all before it, and nothing for it.
+    let now_ns = h.env().now_ns();
+    let tc = class_of(p, roce.dscp());
+    let ecn = roce.ecn();
+    let frame_bytes = h.frame_len() as u64;
+    if let Some(class) = h.env().class(tc) {
+        class.packets += 1;
+        class.bytes += frame_bytes;
+        class.ect_packets += (ecn != Ecn::NOT_ECT) as u64;
+    }
+    let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes;
+    let drain = &p.drain[tc];
+    let enqueue = |shared, share| drain.enqueue(shared, share, now_ns, wire_bytes);
+    let queue = port * CLASSES as u32 + tc as u32;
+    let Some(mut depth_bytes) = h.env().queue(queue, enqueue) else {
+        return Marking::Unmarked;
+    };
+    if p.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
+        match h.env().backlog(queue) {
+            Some(backlog) if now_ns.saturating_sub(backlog.read_at_ns) < BACKLOG_AGE_NS => {
+                depth_bytes = backlog.bytes;
+            }
+            _ => h.env().count(Stat::CpBacklogStale),
+        }
+    }
+    if roce.is_cnp() {
+        return Marking::Unmarked;
+    }
+    let wred = &p.wred[tc];
+    let chosen = match wred.certain(depth_bytes) {
+        Some(chosen) => chosen,
+        None => wred.draw(depth_bytes, h.env().random_u32()),
+    };
+    if !chosen || ecn.is_ce() {
+        return Marking::Unmarked;
+    }
+    if ecn.is_ect() {
+        if !mark_ce(h, roce) {
+            h.env().count(Stat::WriteFailed);
+            return Marking::Unmarked;
+        }
+        h.env().count(Stat::CpEcnMarked);
+        if let Some(class) = h.env().class(tc) {
+            class.ecn_marked_packets += 1;
+        }
+        return Marking::Marked;
+    }
+    h.env().count(Stat::CpNotEct);
+    if p.config.scalars.drop_not_ect != 0 && depth_bytes > wred.kmax_bytes {
+        h.env().count(Stat::CpNotEctDropped);
+        return Marking::Drop;
+    }
+    Marking::Unmarked
+}
+
+/// Sets CE; IPv4 needs its checksum updated. The ICRC covers neither.
+#[inline(always)]
+fn mark_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
+    let Some(&[first, second]) = h.header(roce.l3) else {
+        return false;
+    };
+    if roce.v6 {
+        return h.write(roce.l3 + 1, &[ipv6::set_ecn_octet(second, Ecn::CE)]);
+    }
+    let Some(&checksum) = h.header(roce.l3 + ipv4::CHECKSUM_AT) else {
+        return false;
+    };
+    let marked = Ecn::CE.apply(second);
+    let checksum = ipv4::checksum_update16(
+        u16::from_be_bytes(checksum),
+        u16::from_be_bytes([first, second]),
+        u16::from_be_bytes([first, marked]),
+    );
+    h.write(roce.l3 + 1, &[marked]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
+}

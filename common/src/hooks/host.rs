@@ -1,0 +1,126 @@
+//! What a hook needs from where it runs: packet, maps, clock, random source.
+
+use crate::classify::Frame;
+use crate::events::Event;
+use crate::flow::{Glance, QpId};
+use crate::layout::{Backlog, ClassCounters, Cut, NpSet, Pair, RpSet, Time};
+use crate::params::Params;
+use crate::stats::Stat;
+use crate::vqueue::{Enqueued, Share};
+use crate::wire::cnp;
+
+/// Most bytes [`Skb::rebuild`] is asked for.
+pub const MAX_REBUILT: usize = cnp::V6_LEN;
+
+/// Maps, clock and random source of a hook. `'p` is how long parameters live.
+pub trait Env<'p> {
+    /// The parameters in force; `None` before the first were written. Asked once for each packet, so that it sees no two.
+    fn params(&self) -> Option<&'p Params>;
+    /// The same, where the port is one of two in line; `None` elsewhere. For XDP.
+    fn inline(&self) -> Option<&'p Params>;
+    /// Monotonic time, the same for the whole packet; first read before any lock is taken.
+    fn now_ns(&mut self) -> u64;
+    /// A uniform random number.
+    fn random_u32(&mut self) -> u32;
+    /// The same number, as one that the verifier knows nothing of.
+    fn opaque(&mut self, value: u32) -> u32;
+    /// Counts one.
+    fn count(&mut self, stat: Stat);
+    /// The counters of a traffic class, below [`CLASSES`].
+    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters>;
+    /// Updates a virtual queue, its "empty at" atomically, and this CPU's share of it, and returns the depth `update` saw.
+    /// `None`: no such queue.
+    fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64>;
+    /// What really waits in the queue `index`, if the controller ever read it.
+    fn backlog(&self, index: u32) -> Option<Backlog>;
+    /// Runs `f` on a set of the RP table under its lock; `None` if it is not to be had.
+    fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R>;
+    /// The flow of this hash in a set of the RP table, as it is seen without the lock.
+    fn rp_glance(&self, index: u32, hash: u32) -> Option<Glance>;
+    /// Runs `f` on a set of the NP table under its lock.
+    fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
+    /// A time that all CPUs share; 0 before it is set.
+    fn time(&self, which: Time) -> u64;
+    /// Sets it; of two CPUs' times either may stay.
+    fn set_time(&mut self, which: Time, at_ns: u64);
+    /// The QPN that the end `id` of a connection in the making named for itself; `id.qpn` is that end's name for the connection
+    /// (communication identifier), all 32 bits of it.
+    fn named(&self, id: &QpId) -> Option<u32>;
+    /// Keeps in mind what QPN an end named.
+    fn set_named(&mut self, id: &QpId, qpn: u32);
+    /// Who is at the other end of `id`, where it is known: by the controller, or else learned.
+    fn pair(&self, id: &QpId) -> Option<Pair>;
+    /// Learns who is at the other end of `id`, and forgets somebody not asked for lately if there is no room.
+    fn learn_pair(&mut self, id: &QpId, pair: Pair);
+    /// Forgets what was learned of `id`.
+    fn forget_pair(&mut self, id: &QpId);
+    /// Tells the HTB pacer, if one listens.
+    fn announce(&mut self, cut: Cut);
+    /// Enters an event in the log, at most one per `interval_ns` (not 0) of its kind; otherwise counts it as lost.
+    fn record(&mut self, interval_ns: u64, event: Event);
+}
+
+/// Where a hook runs: its packet and its [`Env`].
+pub trait Host<'p>: Frame {
+    /// What it has beside the packet.
+    type Env: Env<'p>;
+    /// What it has beside the packet.
+    fn env(&mut self) -> &mut Self::Env;
+    /// The interface the packet came in on; 0 = this host made it.
+    fn ingress_ifindex(&self) -> u32;
+    /// Overwrites `N` bytes at `at`; false if the kernel refuses.
+    fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool;
+}
+
+/// What a TC hook has beyond that: the socket buffer.
+pub trait Skb<'p>: Host<'p> {
+    /// `skb->mark`.
+    fn mark(&self) -> u32;
+    /// Sets `skb->mark`.
+    fn set_mark(&mut self, mark: u32);
+    /// Sets `skb->priority`.
+    fn set_priority(&mut self, priority: u32);
+    /// The earliest departure time it has, of whatever clock; 0 = none.
+    fn departure(&self) -> u64;
+    /// Sets the earliest departure time.
+    fn set_departure(&mut self, departure_ns: u64);
+    /// Sets `skb->hash`, by which fq tells flows of one socket apart.
+    fn set_hash(&mut self, hash: u32);
+    /// Whether a process sent it through a datagram socket of its own. Soft-RoCE's sockets are the kernel's, and are bound to no
+    /// port.
+    fn is_from_process(&self) -> bool;
+    /// Whether its destination MAC address is neither that of the interface it came in on nor a group's.
+    fn is_for_other_host(&self) -> bool;
+    /// Sends a copy with this `skb->mark` out of the hook's own interface, through its egress hook.
+    fn clone_out(&mut self, mark: u32) -> bool;
+    /// Replaces everything from `at` on by `N` bytes, at most [`MAX_REBUILT`]. They are built first, while the packet is as it was,
+    /// and not in the program's own 512 bytes; false if that or the kernel refuses.
+    fn rebuild<const N: usize>(&mut self, at: usize, build: impl FnOnce(&Self, &mut [u8; N]) -> bool)
+    -> bool;
+    /// Sets the priority of the VLAN tag that the kernel keeps beside the packet, if there is one.
+    fn set_tag_priority(&mut self, pcp: u8);
+}
+
+/// What the XDP hook decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpVerdict {
+    /// On to the host.
+    Pass,
+    /// Gone.
+    Drop,
+    /// Out of this interface.
+    Redirect(u32),
+}
+
+/// What the TC hooks decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcVerdict {
+    /// On its way.
+    Pass,
+    /// Gone.
+    Drop,
+    /// Out of this interface, layer 2 as it stands.
+    Redirect(u32),
+    /// Out of this interface, to the neighbour the routes say.
+    RedirectNeigh(u32),
+}

@@ -1,0 +1,21 @@
+//! The classes of the HTB pacer, by the place of a flow in its table.
+
+use crate::layout::WAYS;
+
+/// First class of the HTB pacer that belongs to a QP; those below are fixed.
+pub const HTB_FIRST_FLOW: u32 = 0x100;
+
+/// Minor number of the HTB class of the flow in `way` of set `index`; `None` beyond the 16 bits a class has.
+#[inline(always)]
+#[must_use]
+pub fn htb_minor(index: u32, way: usize) -> Option<u32> {
+    let minor = index.wrapping_mul(WAYS as u32).wrapping_add(way as u32).wrapping_add(HTB_FIRST_FLOW);
+    if minor < 0xffff { Some(minor) } else { None }
+}
+
+/// Set and way of the flow whose HTB class has this minor number: the inverse of [`htb_minor`]; `None` for a class of no flow.
+#[must_use]
+pub fn htb_place(minor: u32) -> Option<(u32, usize)> {
+    let flow = minor.checked_sub(HTB_FIRST_FLOW).filter(|_| minor < 0xffff)?;
+    Some((flow / WAYS as u32, (flow % WAYS as u32) as usize))
+}

@@ -1,0 +1,218 @@
+//! NP, the notification point: which marks are answered, and how a clone becomes the CNP.
+
+use super::{Env, Skb, TcVerdict, record, set_class, within};
+use crate::classify::{Frame, Roce};
+use crate::events::{EventKind, Table};
+use crate::flow::{FlowId, QpId, set_index};
+use crate::layout::{NpFlow, Time};
+use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, NP_WINDOW_START, Params};
+use crate::stats::Stat;
+use crate::wire::cnp::{self, CnpRepr};
+use crate::wire::ecn::{self, Ecn};
+use crate::wire::eth::Ethernet;
+use crate::wire::ipv4::Ipv4;
+use crate::wire::ipv6::Ipv6;
+use crate::wire::udp::Udp;
+
+/// Lowest bit of the private mark: the clone was made by a congestion point (fast CNP), not by the receiver's NP.
+pub(super) const FAST: u32 = 1;
+
+/// TTL and hop limit of CNPs.
+pub const CNP_TTL: u8 = 64;
+
+/// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
+/// group; for another host where that is asked for.
+#[inline(always)]
+pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
+    let is_for_group = s.header::<1>(0).is_none_or(|[first]| first & 1 != 0);
+    !is_for_group && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host())
+}
+
+/// How long a mark that is pending waits for a packet of its flow. What comes later finds another congestion.
+const PENDING_NS: u64 = 1_000_000_000;
+
+/// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, lately.
+#[inline(always)]
+pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
+    let pending_ns = s.env().time(Time::NpPending);
+    if pending_ns == 0 || p.config.scalars.np_window == NP_WINDOW_START {
+        return false;
+    }
+    let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS;
+    if !is_recent {
+        // So that the clock is not read for every packet from now on.
+        s.env().set_time(Time::NpPending, 0);
+    }
+    is_recent
+}
+
+/// NP: asks the CNP limiter and, if it agrees, sends the clone that will become the CNP. An unmarked packet only stands for
+/// marks before it.
+#[inline(always)]
+pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool, kind: u32) {
+    let now_ns = s.env().now_ns();
+    let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
+        return;
+    };
+    let hash = id.hash(p.port.hash_seed);
+    let interval_ns = p.config.scalars.min_time_between_cnps_ns;
+    let answer = s.env().np_set(
+        set_index(hash, p.port.np_set_mask),
+        #[inline(always)]
+        |set| {
+            let mut silent_since_ns = 0;
+            if set.find(&id, hash).missing {
+                if !is_marked {
+                    return (false, 0);
+                }
+                silent_since_ns = set.victim_last_seen_ns();
+                set.insert(hash, NpFlow::new(id));
+            }
+            let flow = &mut set.ways[set.place().way];
+            let answered = if is_marked {
+                flow.on_ecn_marked(now_ns, interval_ns)
+            } else {
+                flow.on_window_end(now_ns, interval_ns)
+            };
+            (answered, silent_since_ns)
+        },
+    );
+    let (answered, silent_since_ns) = answer.unwrap_or((false, 0));
+    if silent_since_ns != 0 {
+        s.env().count(Stat::NpFlowEvicted);
+        let silent_ns = now_ns.saturating_sub(silent_since_ns);
+        record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Np as u64]);
+    }
+    if answered {
+        if !within(s, Time::Cnps, &p.cnps) {
+            s.env().count(Stat::NpCnpLimited);
+            return;
+        }
+        if !is_marked {
+            s.env().count(Stat::NpCnpWindowEnd);
+        }
+        if !s.clone_out(p.port.cnp_mark | kind) {
+            s.env().count(Stat::NpCnpFailed);
+        }
+    } else if is_marked {
+        s.env().count(Stat::NpCnpSuppressed);
+        s.env().set_time(Time::NpPending, now_ns.max(1));
+    }
+}
+
+/// Whom the NP keeps a data packet's CNP interval for, under a `cnp_limit`.
+#[inline(always)]
+#[must_use]
+pub fn np_flow_id<F: Frame>(frame: &F, cnp_limit: u64, roce: &Roce) -> Option<FlowId> {
+    let id = roce.flow(frame)?;
+    Some(match cnp_limit {
+        // A datagram QP hears many senders: there the QP is the sender's.
+        CNP_LIMIT_QP => match roce.source_qpn(frame) {
+            Some(qpn) => FlowId { src: id.receiver.addr, receiver: QpId { addr: id.src, qpn } },
+            None => id,
+        },
+        CNP_LIMIT_PEER => FlowId { src: id.src, receiver: QpId::NONE },
+        _ => FlowId::NONE,
+    })
+}
+
+/// Turns a clone of a CE-marked data packet into the CNP that answers it.
+#[inline(always)]
+pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
+    let fast = s.mark() & FAST != 0;
+    s.set_mark(0);
+    // The clone is the project's own: if it cannot become a CNP it must not travel as a second data packet.
+    if !rewrite_as_cnp(s, p, roce) {
+        s.env().count(Stat::NpCnpFailed);
+        return TcVerdict::Drop;
+    }
+    s.env().count(Stat::NpCnpSent);
+    set_class(s, p, p.config.scalars.cnp_dscp as usize);
+    if !fast {
+        return TcVerdict::Pass;
+    }
+    // Back to where the data came from. A routed packet carries the port's own MAC address by now, so that its sender's
+    // is no longer known; a bridged one still carries both.
+    let Some(mac) = s.header::<6>(0) else {
+        return TcVerdict::Drop;
+    };
+    if *mac == p.port.mac {
+        TcVerdict::RedirectNeigh(s.ingress_ifindex())
+    } else {
+        TcVerdict::Redirect(s.ingress_ifindex())
+    }
+}
+
+#[inline(always)]
+fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
+    let Some(receiver) = roce.receiver(s) else {
+        return false;
+    };
+    let known = match roce.source_qpn(s) {
+        Some(qpn) => Some(qpn),
+        None => s.env().pair(&receiver).map(|pair| pair.qpn),
+    };
+    let (dest_qpn, hint) = match known {
+        Some(qpn) => (qpn, cnp::NO_HINT),
+        None => (0, roce.dest_qpn),
+    };
+    if known.is_none() {
+        s.env().count(Stat::NpCnpHinted);
+    }
+    let Some(udp) = s.header(roce.udp()) else {
+        return false;
+    };
+    let udp_sport = Udp::new(udp).src_port();
+    let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else {
+        return false;
+    };
+    let repr = CnpRepr {
+        udp_sport,
+        dest_qpn,
+        hint,
+        tos: ecn::tos(p.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
+        ttl: CNP_TTL,
+    };
+    let pcp = p.config.scalars.cnp_802p_prio as u8;
+    s.set_tag_priority(pcp);
+    if roce.l3 > Ethernet::LEN {
+        let Some(&[tci]) = s.header(Ethernet::LEN) else {
+            return false;
+        };
+        if !s.write(Ethernet::LEN, &[(tci & 0x1f) | (pcp << 5)]) {
+            return false;
+        }
+    }
+    let l3 = roce.l3;
+    let is_rebuilt = if roce.v6 {
+        s.rebuild(
+            l3,
+            #[inline(always)]
+            |s, packet: &mut [u8; cnp::V6_LEN]| {
+                let Some(ip) = s.header(l3) else {
+                    return false;
+                };
+                let ip = Ipv6::new(ip);
+                cnp::emit_v6(packet, ip.dst(), ip.src(), &repr);
+                true
+            },
+        )
+    } else {
+        s.rebuild(
+            l3,
+            #[inline(always)]
+            |s, packet: &mut [u8; cnp::V4_LEN]| {
+                let Some(ip) = s.header(l3) else {
+                    return false;
+                };
+                let ip = Ipv4::new(ip);
+                cnp::emit_v4(packet, ip.dst(), ip.src(), &repr);
+                true
+            },
+        )
+    };
+    if !is_rebuilt {
+        return false;
+    }
+    s.write(0, &[s0, s1, s2, s3, s4, s5, d0, d1, d2, d3, d4, d5])
+}

@@ -1,0 +1,193 @@
+extern crate std;
+use super::*;
+use std::collections::BTreeSet;
+use std::string::ToString;
+
+const GBIT: u64 = 1_000 * MBIT;
+
+/// The defaults but for what `set` changes.
+fn with(set: impl FnOnce(&mut Config)) -> Config {
+    let mut config = Config::DEFAULT;
+    set(&mut config);
+    config
+}
+
+fn scalars(set: impl FnOnce(&mut Scalars)) -> Config {
+    with(|config| set(&mut config.scalars))
+}
+
+#[test]
+fn defaults_are_valid_at_any_link_rate() {
+    for link_rate_bps in [0, 10 * MBIT, GBIT, 40 * GBIT, MAX_RATE_BPS] {
+        assert_eq!(scalars(|s| s.link_rate_bps = link_rate_bps).validate(), Ok(()), "{link_rate_bps}");
+    }
+}
+
+/// What must hold of every entry of a table of parameters.
+fn check_specs<T: Copy>(specs: &'static [Spec<T>], default: &T) {
+    for spec in specs {
+        let key = spec.key;
+        assert!(key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{key}");
+        assert!(spec.doc.trim().ends_with('.') && !spec.doc.contains("  "), "{key}: {}", spec.doc);
+        assert!(spec.larger.is_empty() || spec.larger.ends_with('.'), "{key}: {}", spec.larger);
+        assert!(spec.min < spec.max && (spec.min..=spec.max).contains(&spec.default), "{key}");
+        assert_eq!((spec.get)(default), spec.default, "{key}");
+        match spec.unit {
+            Unit::Switch => assert_eq!((spec.min, spec.max), (0, 1), "{key}"),
+            Unit::Choice(words) => assert_eq!((spec.min, spec.max), (0, words.len() as u64 - 1), "{key}"),
+            Unit::PartsPerMillion => assert_eq!(spec.max, 1_000_000, "{key}"),
+            Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds | Unit::Count => {}
+        }
+        // Each writes what it reads, and nothing else.
+        let mut changed = *default;
+        (spec.set)(&mut changed, u64::MAX);
+        for other in specs {
+            let expected = if other.key == key { u64::MAX } else { other.default };
+            assert_eq!((other.get)(&changed), expected, "{key} sets {}", other.key);
+        }
+    }
+}
+
+#[test]
+fn specs_are_complete_and_name_one_parameter_each() {
+    check_specs(Scalars::SPECS, &Scalars::DEFAULT);
+    check_specs(WredConfig::SPECS, &WredConfig::DEFAULT);
+    check_specs(QueueConfig::SPECS, &QueueConfig::DEFAULT);
+    let keys = Scalars::SPECS.iter().map(|s| s.key).chain(WredConfig::SPECS.iter().map(|s| s.key));
+    let keys = keys.chain(QueueConfig::SPECS.iter().map(|s| s.key));
+    assert_eq!(keys.clone().collect::<BTreeSet<_>>().len(), keys.count());
+    // A field without a spec would be a field nobody can set.
+    assert_eq!(size_of::<Scalars>(), 8 * Scalars::SPECS.len());
+    assert_eq!(size_of::<WredConfig>(), 8 * WredConfig::SPECS.len());
+    assert_eq!(size_of::<QueueConfig>(), 8 * QueueConfig::SPECS.len());
+}
+
+/// One beyond either end of its range a parameter is refused by name; at its ends it is not.
+fn check_ranges<T>(specs: &'static [Spec<T>], tc: Option<usize>, put: impl Fn(&Spec<T>, u64) -> Config) {
+    for spec in specs {
+        let Spec { key, min, max, unit, .. } = *spec;
+        for value in [min.checked_sub(1), max.checked_add(1), Some(u64::MAX)].into_iter().flatten() {
+            let refused = put(spec, value).validate();
+            assert_eq!(refused, Err(Invalid::Range { key, tc, value, min, max, unit }));
+            assert!(refused.is_err_and(|invalid| invalid.to_string().contains(key)));
+        }
+        for value in [min, max] {
+            let result = put(spec, value).validate();
+            assert!(!matches!(result, Err(Invalid::Range { .. })), "{key} = {value}: {result:?}");
+        }
+    }
+}
+
+#[test]
+fn every_parameter_has_a_range() {
+    check_ranges(Scalars::SPECS, None, |spec, value| scalars(|s| (spec.set)(s, value)));
+    for tc in 0..CLASSES {
+        check_ranges(WredConfig::SPECS, Some(tc), |spec, value| with(|c| (spec.set)(&mut c.wred[tc], value)));
+    }
+}
+
+#[test]
+fn a_queue_s_parameters_are_refused_by_name() {
+    let refused = with(|c| c.queue[5].weight = 101).validate().unwrap_err().to_string();
+    assert_eq!(refused, "queue.5.weight = 101 is out of range: allowed is 1 to 100");
+    let refused = with(|c| c.queue[7].scheduler = 2).validate().unwrap_err().to_string();
+    assert_eq!(refused, "queue.7.scheduler = 2 is out of range: allowed is strict to dwrr");
+    let both = scalars(|s| (s.queues, s.priority_major) = (1, 1)).validate().unwrap_err().to_string();
+    assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
+}
+
+/// Where 0 means off or unknown, the range begins anew above it.
+#[test]
+fn next_to_0_is_too_small() {
+    let refused = |config: Config, wanted: &str, min: u64| match config.validate() {
+        Err(Invalid::Range { key, min: allowed, .. }) => assert_eq!((key, allowed), (wanted, min)),
+        other => panic!("{wanted}: {other:?}"),
+    };
+    for value in [1, MIN_RATE_BPS - 1] {
+        refused(scalars(|s| s.link_rate_bps = value), "link_rate", MIN_RATE_BPS);
+        refused(scalars(|s| s.rpg_max_rate_bps = value), "rpg_max_rate", MIN_RATE_BPS);
+        refused(with(|c| c.wred[7].drain_rate_bps = value), "drain_rate", MIN_RATE_BPS);
+    }
+    for value in [1, US - 1] {
+        refused(scalars(|s| s.rpg_time_reset_ns = value), "rpg_time_reset", US);
+    }
+    for bytes in [1, MIN_BYTE_RESET - 1] {
+        let refused = Err(Invalid::ByteResetTooSmall { bytes, min: MIN_BYTE_RESET });
+        assert_eq!(scalars(|s| s.rpg_byte_reset_bytes = bytes).validate(), refused);
+    }
+    let smallest = with(|c| {
+        c.scalars.rpg_min_rate_bps = MIN_RATE_BPS;
+        c.scalars.link_rate_bps = MIN_RATE_BPS;
+        c.scalars.rpg_max_rate_bps = MIN_RATE_BPS;
+        c.scalars.rpg_time_reset_ns = US;
+        c.scalars.rpg_byte_reset_bytes = MIN_BYTE_RESET;
+        c.wred[7].drain_rate_bps = MIN_RATE_BPS;
+    });
+    assert_eq!(smallest.validate(), Ok(()));
+    let off = scalars(|s| (s.rpg_time_reset_ns, s.rpg_byte_reset_bytes) = (0, 0));
+    assert_eq!(off.validate(), Ok(()));
+}
+
+#[test]
+fn thresholds_are_in_order() {
+    let thresholds =
+        |kmin, kmax| with(|c| (c.wred[3].kmin_bytes, c.wred[3].kmax_bytes) = (kmin, kmax)).validate();
+    assert_eq!(thresholds(9_000, 9_000), Ok(()));
+    assert_eq!(thresholds(0, 0), Ok(()));
+    let refused = Err(Invalid::KminAboveKmax { tc: 3, kmin_bytes: 9_001, kmax_bytes: 9_000 });
+    assert_eq!(thresholds(9_001, 9_000), refused);
+}
+
+#[test]
+fn tables_name_classes_and_queues_that_exist() {
+    for index in 0..DSCPS {
+        assert_eq!(with(|c| c.dscp_to_tc[index] = 7).validate(), Ok(()));
+        let refused = Err(Invalid::Table { table: "dscp_to_tc", index, value: 8, max: 7 });
+        assert_eq!(with(|c| c.dscp_to_tc[index] = 8).validate(), refused);
+    }
+    for index in 0..CLASSES {
+        assert_eq!(with(|c| c.tc_to_queue[index] = 7).validate(), Ok(()));
+        let refused = Err(Invalid::Table { table: "tc_to_queue", index, value: 255, max: 7 });
+        assert_eq!(with(|c| c.tc_to_queue[index] = 255).validate(), refused);
+    }
+}
+
+#[test]
+fn rates_are_in_order() {
+    let rates = |link, max, min| {
+        scalars(|s| (s.link_rate_bps, s.rpg_max_rate_bps, s.rpg_min_rate_bps) = (link, max, min)).validate()
+    };
+    let above = |key, rate_bps, link_rate_bps| Err(Invalid::AboveLink { key, rate_bps, link_rate_bps });
+    assert_eq!(rates(GBIT, GBIT, GBIT), Ok(()));
+    assert_eq!(rates(GBIT, GBIT + 1, GBIT), above("rpg_max_rate", GBIT + 1, GBIT));
+    assert_eq!(rates(GBIT, 0, GBIT + 1), above("rpg_min_rate", GBIT + 1, GBIT));
+    let refused = Err(Invalid::MinAboveMax { min_rate_bps: 501 * MBIT, max_rate_bps: 500 * MBIT });
+    assert_eq!(rates(GBIT, 500 * MBIT, 501 * MBIT), refused);
+    assert_eq!(rates(0, 500 * MBIT, 501 * MBIT), refused);
+    assert_eq!(rates(0, 0, MAX_RATE_BPS), Ok(()));
+}
+
+#[test]
+fn line_and_drain_rate_default_to_the_link() {
+    let line = |link, max| scalars(|s| (s.link_rate_bps, s.rpg_max_rate_bps) = (link, max)).line_rate_bps();
+    assert_eq!([line(0, 0), line(GBIT, 0), line(0, GBIT), line(GBIT, 40 * GBIT)], [0, GBIT, GBIT, GBIT]);
+    assert_eq!(line(40 * GBIT, GBIT), GBIT);
+    let drain = |link, own, tc| {
+        with(|c| (c.scalars.link_rate_bps, c.wred[3].drain_rate_bps) = (link, own)).drain_rate_bps(tc)
+    };
+    assert_eq!([drain(GBIT, 7, 3), drain(GBIT, 7, 2), drain(GBIT, 0, 3), drain(0, 7, 2)], [7, GBIT, GBIT, 0]);
+}
+
+#[test]
+fn dscp_26_and_48_have_classes_of_their_own() {
+    let Config { dscp_to_tc, tc_to_queue, .. } = Config::DEFAULT;
+    for (dscp, &tc) in dscp_to_tc.iter().enumerate() {
+        let expected = match dscp {
+            26 => 3,
+            48 => 6,
+            _ => 0,
+        };
+        assert_eq!((tc, tc_to_queue[usize::from(tc)]), (expected, expected), "{dscp}");
+    }
+    assert_eq!(dscp_to_tc[Scalars::DEFAULT.cnp_dscp as usize], 6);
+}

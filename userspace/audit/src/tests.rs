@@ -1,0 +1,124 @@
+use dcqcn_common::params::Config;
+
+use super::*;
+
+fn change(iface: &str, changes: &[&str]) -> Change {
+    let mut new = Config::DEFAULT;
+    for change in changes {
+        change.parse::<dcqcn_params::Assignment>().unwrap().apply(&mut new).unwrap();
+    }
+    Change { iface: iface.into(), old: Config::DEFAULT, new }
+}
+
+/// Interface, parameter, old and new value.
+fn changed(entry: &Entry) -> [&str; 4] {
+    match &entry.what {
+        What::Changed { key, old, new } => [&entry.iface, key, old, new],
+        What::Refused { refused } => panic!("{refused}"),
+        _ => panic!("{entry:?}"),
+    }
+}
+
+#[test]
+fn a_refusal_is_a_line_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = Log::within(directory.path());
+    log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+    log.append_refusal("eth0", "rpg_gd = 99: allowed is 10 to 15").unwrap();
+    let Contents { entries, unreadable } = log.read().unwrap();
+    assert!(unreadable.is_empty());
+    let [made, refused] = entries.as_slice() else { panic!("{entries:?}") };
+    assert_eq!(changed(made), ["eth0", "rpg_gd", "11", "12"]);
+    assert_eq!(refused.what, What::Refused { refused: "rpg_gd = 99: allowed is 10 to 15".into() });
+    assert_eq!((&*refused.iface, refused.pid), ("eth0", process::id()));
+}
+
+#[test]
+fn each_parameter_that_changed_is_a_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = Log::within(&directory.path().join("made/on/demand"));
+    assert!(log.read().unwrap().entries.is_empty());
+    let changes =
+        [change("eth0", &["rpg_ai_rate=20mbit", "wred.3.pmax=0.5%"]), change("eth1", &["np_enable=off"])];
+    log.append(&changes).unwrap();
+    log.append(&[change("eth2", &[])]).unwrap();
+    log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+    let Contents { entries, unreadable } = log.read().unwrap();
+    assert!(unreadable.is_empty(), "{unreadable:?}");
+    let told: Vec<_> = entries.iter().map(changed).collect();
+    let expected = [
+        ["eth0", "rpg_ai_rate", "40mbit", "20mbit"],
+        ["eth0", "wred.3.pmax", "1%", "0.5%"],
+        ["eth1", "np_enable", "true", "false"],
+        ["eth0", "rpg_gd", "11", "12"],
+    ];
+    assert_eq!(told, expected);
+    assert!(entries.iter().all(|e| e.pid == process::id() && e.time.ends_with('Z')));
+}
+
+#[test]
+fn what_was_intended_is_told_until_it_is_known_how_it_went() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = Log::within(directory.path());
+    log.append_intent(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+    let intended = What::Intended { key: "rpg_gd".into(), old: "11".into(), intended: "12".into() };
+    let whats = || -> Vec<What> { log.read().unwrap().entries.into_iter().map(|entry| entry.what).collect() };
+    assert_eq!(whats(), std::slice::from_ref(&intended), "killed in between");
+    log.append(&[change("eth1", &["rpg_gd=12"])]).unwrap();
+    assert_eq!(whats().first(), Some(&intended), "another interface says nothing of it");
+    log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+    assert!(!whats().contains(&intended), "{:?}", whats());
+    log.append_intent(&[change("eth0", &["rpg_gd=13"])]).unwrap();
+    log.append_refusal("eth0", "the map is gone").unwrap();
+    assert_eq!(whats().len(), 3);
+}
+
+#[test]
+fn half_an_entry_does_not_take_the_next_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = Log::within(directory.path());
+    log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+    File::options().append(true).open(log.path()).unwrap().write_all(b"{\"time\":").unwrap();
+    log.append(&[change("eth0", &["rpg_gd=13"])]).unwrap();
+    let Contents { entries, unreadable } = log.read().unwrap();
+    assert_eq!((entries.len(), unreadable), (2, vec![2]));
+}
+
+#[test]
+fn a_damaged_line_hides_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = Log::within(directory.path());
+    log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+    File::options().append(true).open(log.path()).unwrap().write_all(b"{\"time\": \xff\n\n").unwrap();
+    log.append(&[change("eth0", &["rpg_gd=13"])]).unwrap();
+    let Contents { entries, unreadable } = log.read().unwrap();
+    assert_eq!((entries.len(), unreadable), (2, vec![2, 3]));
+}
+
+#[test]
+fn appends_of_many_threads_stay_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = Log::within(directory.path());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    log.append(&[change("eth0", &["rpg_gd=12", "rpg_threshold=3"])]).unwrap();
+                }
+            });
+        }
+    });
+    let Contents { entries, unreadable } = log.read().unwrap();
+    assert_eq!((entries.len(), unreadable), (800, vec![]));
+    let keys: Vec<_> = entries.iter().map(|entry| changed(entry)[1]).collect();
+    assert!(keys.chunks(2).all(|pair| pair == ["rpg_threshold", "rpg_gd"]));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_names_its_file_and_the_remedy() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let refused = Log::within(file.path()).append(&[change("eth0", &["rpg_gd=12"])]).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("audit.jsonl") && text.contains("DCQCN_AUDIT"), "{text}");
+    assert!(Log::within(file.path()).read().is_err());
+}

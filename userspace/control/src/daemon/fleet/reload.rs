@@ -1,0 +1,124 @@
+//! Going over to another configuration: on every interface, or on none.
+
+use std::fmt;
+
+use anyhow::Result;
+use dcqcn_plane::attach::{self, Request};
+
+use super::{Fleet, at_once, attach_all, tell_attached};
+use crate::daemon::config::Config;
+use crate::daemon::plan::{self, Asked, Reload, Scope};
+use crate::daemon::{chain, change};
+
+/// Everything a reload is refused for.
+#[derive(Debug)]
+pub(in crate::daemon) struct Refused(pub(in crate::daemon) Vec<String>);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl From<anyhow::Error> for Refused {
+    fn from(error: anyhow::Error) -> Self {
+        Self(vec![chain(&error)])
+    }
+}
+
+impl Fleet {
+    /// Goes over to another configuration: on every interface, or on none. Whether metrics are to be served elsewhere is the
+    /// answer.
+    ///
+    /// # Errors
+    /// Everything it is refused for; all stays as it was.
+    pub(in crate::daemon) fn reload(
+        &mut self,
+        new: Config,
+        asked: Asked,
+        may_listen: impl FnOnce() -> Result<()>,
+        tell: &mut dyn FnMut(&Self, usize),
+    ) -> std::result::Result<bool, Refused> {
+        let Scope::File(old) = &self.scope else {
+            return Ok(false);
+        };
+        let (world, infos) = self.look()?;
+        let plan = plan::reload(old, &new, asked, &world).map_err(|error| Refused(vec![error]))?;
+        // All that can be told beforehand.
+        let mut refused = Vec::new();
+        if plan.listen
+            && let Err(error) = may_listen()
+        {
+            refused.push(chain(&error));
+        }
+        let mut changes = Vec::new();
+        for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
+            match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
+                Ok(change) => changes.extend(change.flatten()),
+                Err(error) => refused.push(chain(&error)),
+            }
+        }
+        if !refused.is_empty() {
+            return Err(Refused(refused));
+        }
+        self.carry_out(&plan, &new, &changes)?;
+        self.scope = Scope::File(new);
+        self.released.clear();
+        self.failing.clear();
+        if let Scope::File(config) = &self.scope {
+            self.tasks.set_age_idle(config.age_idle);
+        }
+        if let Err(error) = self.follow(tell) {
+            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+        }
+        Ok(plan.listen)
+    }
+
+    /// Does what was planned; if a step is refused, what was done is undone.
+    fn carry_out(
+        &mut self,
+        plan: &Reload,
+        new: &Config,
+        changes: &[change::Wanted],
+    ) -> std::result::Result<(), Refused> {
+        let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
+        let gone =
+            self.detach(first.iter().map(|drop| drop.id).collect(), "makes way for what the file names");
+        let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
+        let (mut fresh, mut refused) = (Vec::new(), Vec::new());
+        for some in requests.chunks(at_once()) {
+            self.desk.step();
+            for (request, result) in some.iter().zip(attach_all(some)) {
+                match result {
+                    Ok(info) => {
+                        tell_attached(&info);
+                        fresh.push(info);
+                    }
+                    // What could not be attached before the reload need not be now.
+                    Err(_) if self.failing.values().any(|trouble| trouble.iface == request.iface) => {}
+                    Err(error) => refused.push(format!("{}: {error}", request.iface)),
+                }
+            }
+        }
+        if refused.is_empty()
+            && let Err(error) = change::set(changes)
+        {
+            refused.push(chain(&error));
+        }
+        if refused.is_empty() {
+            self.detach(last.iter().map(|drop| drop.id).collect(), "no longer in the file: detached");
+            return Ok(());
+        }
+        for info in fresh {
+            let undone = attach::detach_id(info.id());
+            tracing::info!(iface = info.iface, ok = undone.is_ok(), "attached by the refused file: detached");
+        }
+        // What had made way comes back, as the file in force says; its flows begin anew.
+        if !gone.is_empty()
+            && let Err(error) = self.follow(&mut |_, _| {})
+        {
+            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+        }
+        Err(Refused(refused))
+    }
+}

@@ -1,0 +1,272 @@
+//! Planted faults of senders: pacing, thresholds, links, devices, the host.
+
+use super::*;
+
+#[test]
+fn pacing() {
+    planted("pacer-none", Severity::Warning, |s| s.attachments[0].pacer = "none".into());
+    planted("pacer-gone", Severity::Error, |s| {
+        link(s).qdiscs = vec![Qdisc { kind: "pfifo".into(), parent: "root".into(), ..Qdisc::default() }];
+    });
+    let root = |s: &mut Snapshot, change: &dyn Fn(&mut Qdisc)| {
+        let root = link(s).qdiscs.iter_mut().find(|qdisc| qdisc.parent == "root").unwrap();
+        change(root);
+    };
+    let fq = |s: &mut Snapshot, change: &dyn Fn(&mut crate::doctor::snapshot::Fq)| {
+        root(s, &|root| change(root.fq.as_mut().unwrap()));
+    };
+    let finding = planted("fq-limits", Severity::Warning, |s| fq(s, &|fq| fq.flow_limit = 100));
+    assert!(finding.fix.unwrap().contains("tc qdisc replace dev eth0 root fq"));
+    planted("fq-limits", Severity::Warning, |s| fq(s, &|fq| fq.limit = 500));
+    planted("fq-horizon", Severity::Warning, |s| fq(s, &|fq| fq.horizon_ns = Some(2_000_000_000)));
+    planted("pacer-drops", Severity::Warning, |s| root(s, &|root| root.drops_after = root.drops_before + 1));
+    planted("controller-missing", Severity::Error, |s| {
+        s.host.controller = Some(false);
+        s.attachments[0].pacer = "htb".into();
+    });
+    planted("controller-missing", Severity::Error, |s| {
+        s.host.controller = Some(false);
+        set(s, "queue_source", "backlog");
+    });
+    planted("horizon-drop", Severity::Warning, |s| count(s, "egress", "rp_horizon_drop", 1));
+    planted("table-full", Severity::Warning, |s| {
+        count(s, "egress", "rp_flow_evicted", 9);
+        let tables = s.attachments[0].tables.as_mut().unwrap();
+        tables.rp_active = tables.capacity;
+    });
+    planted("cuts-lost", Severity::Warning, |s| {
+        s.attachments[0].pacer = "htb".into();
+        count(s, "xdp", "cuts_lost", 1);
+    });
+    planted("write-failed", Severity::Warning, |s| count(s, "egress", "write_failed", 1));
+    let mut running = healthy();
+    running.host.controller = Some(true);
+    set(&mut running, "queue_source", "backlog");
+    assert!(found(&running).iter().all(|(id, _)| *id != "controller-missing"));
+}
+
+#[test]
+fn thresholds() {
+    let wred = |key: &'static str, value: &'static str| {
+        move |s: &mut Snapshot| {
+            marking(s);
+            set(s, key, value);
+        }
+    };
+    planted("rate-unknown", Severity::Error, |s| {
+        marking(s);
+        s.attachments[0].parameters.as_mut().unwrap().remove("link_rate");
+    });
+    let finding = planted("rate-above-link", Severity::Error, |s| {
+        let link = link(s);
+        (link.kind, link.speed_bps) = (None, Some(25_000_000_000));
+    });
+    assert!(finding.fix.unwrap().contains("link_rate=25gbit"));
+    planted("kmax-below-frames", Severity::Warning, |s| {
+        marking(s);
+        set(s, "wred.3.kmin", "1KB");
+        set(s, "wred.3.kmax", "5KB");
+    });
+    planted("kmax-below-bdp", Severity::Warning, |s| {
+        marking(s);
+        s.rtt_ns = 1_000_000;
+    });
+    planted("kmax-too-deep", Severity::Warning, wred("wred.3.kmax", "100MB"));
+    let flows = |n: u64| {
+        move |s: &mut Snapshot| {
+            marking(s);
+            set(s, "wred.3.pmax", "0.1%");
+            let tables = s.attachments[0].tables.as_mut().unwrap();
+            (tables.rp_active, tables.np_flows) = (n, 0);
+        }
+    };
+    planted("pmax-small", Severity::Warning, flows(64));
+    planted("pmax-small", Severity::Info, |s| {
+        flows(0)(s);
+        set(s, "wred.3.pmax", "0.01%");
+    });
+    // 200 KB behind two flows with 8 Gb/s: 200 us, of a timer of 10 us and then of one of 55 us.
+    let waiting = |period: &'static str| {
+        move |s: &mut Snapshot| {
+            set(s, "rpg_time_reset", period);
+            let tables = s.attachments[0].tables.as_mut().unwrap();
+            (tables.rp_active, tables.rp_rate_bps) = (2, 8_000_000_000);
+            let fq = link(s).qdiscs.iter_mut().find(|qdisc| qdisc.kind == "fq").unwrap();
+            fq.backlog_bytes = 200_000;
+        }
+    };
+    let finding = planted("paced-late", Severity::Warning, waiting("10us"));
+    assert!(finding.evidence.contains("200KB wait in fq, the 2 active flows have 8gbit"), "{finding:?}");
+    let mut snapshot = healthy();
+    waiting("55us")(&mut snapshot);
+    assert!(!found(&snapshot).iter().any(|(id, _)| *id == "paced-late"));
+    // 20 Mb/s with a bucket of 3.2 ms, watched a hundred times in 2 s.
+    let shaped = |burst_ns, waiting, sent_bytes| {
+        move |s: &mut Snapshot| {
+            marking(s);
+            let shaper = Shaper {
+                name: "tbf".into(),
+                rate_bps: 20_000_000,
+                burst_ns,
+                looks: 100,
+                waiting,
+                observed_ns: 2_000_000_000,
+                sent_bytes,
+            };
+            link(s).shaper = Some(shaper);
+        }
+    };
+    let finding = planted("shaper-burst", Severity::Info, shaped(3_200_000, 50, 100_000));
+    assert!(finding.evidence.contains("rate 20mbit, burst 8000 bytes, 3.2ms at that rate"), "{finding:?}");
+    let fix = finding.fix.unwrap();
+    assert!(fix.contains("25000 bytes (10ms)") && fix.contains("wred.3.drain_rate=19mbit"), "{fix}");
+    // 18 Mb/s while packets waited: whatever its burst.
+    for (burst_ns, wanted) in [(3_200_000, "32000 bytes (12.8ms)"), (25_600_000, "256000 bytes (102.4ms)")] {
+        let finding = planted("shaper-burst", Severity::Warning, shaped(burst_ns, 95, 4_500_000));
+        assert!(finding.evidence.contains("95 of 100 looks, and it let through 18mbit"), "{finding:?}");
+        let fix = finding.fix.unwrap();
+        assert!(fix.contains(wanted) && fix.contains("wred.3.drain_rate=17.1mbit"), "{fix}");
+    }
+    // It keeps its rate; or nothing waited, so that nobody can tell.
+    for fine in [shaped(25_600_000, 95, 4_900_000), shaped(25_600_000, 50, 100_000)] {
+        let mut snapshot = healthy();
+        fine(&mut snapshot);
+        assert!(!found(&snapshot).iter().any(|(id, _)| *id == "shaper-burst"));
+    }
+    planted("alpha-timer", Severity::Warning, |s| set(s, "min_time_between_cnps", "60us"));
+    planted("min-rate", Severity::Warning, |s| {
+        set(s, "rpg_min_rate", "1gbit");
+        s.attachments[0].tables.as_mut().unwrap().rp_active = 200;
+    });
+}
+
+/// The paper's example: with a loop of 85 us at 40 Gb/s 10 flows oscillate, 2 do not, and with 4 us neither do.
+#[test]
+fn the_region_of_oscillation_is_found() {
+    let oscillates = |flows: u64, rtt_ns: u64| {
+        let mut snapshot = healthy();
+        marking(&mut snapshot);
+        for (key, value) in
+            [("link_rate", "40gbit"), ("wred.3.kmin", "5KB"), ("wred.3.kmax", "200KB"), ("wred.3.pmax", "1%")]
+        {
+            set(&mut snapshot, key, value);
+        }
+        // Its packets have 1 KB.
+        link(&mut snapshot).mtu = 1_500;
+        snapshot.rtt_ns = rtt_ns;
+        let tables = snapshot.attachments[0].tables.as_mut().unwrap();
+        (tables.rp_active, tables.np_flows) = (flows, 0);
+        found(&snapshot).contains(&("oscillates", Severity::Warning))
+    };
+    assert!(oscillates(10, 85_000));
+    assert!(!oscillates(2, 85_000));
+    assert!(!oscillates(10, 4_000));
+}
+
+#[test]
+fn links() {
+    planted("link-down", Severity::Error, |s| link(s).up = false);
+    planted("mtu-small", Severity::Info, |s| link(s).mtu = 1_500);
+    let finding = planted("mtu-differs", Severity::Warning, |s| {
+        let index = link(s).index;
+        let mut other = link(s).clone();
+        (other.name, other.index, other.mtu, other.peer) = ("eth1".into(), index + 1, 9_000, Some(index));
+        link(s).peer = Some(index + 1);
+        s.links.push(other);
+    });
+    assert!(finding.fix.unwrap().contains("ip link set eth0 mtu 9000"));
+    let statistics = |s: &mut Snapshot, name: &str, grown: u64| {
+        let text = |value: u64| format!("NIC statistics:\n     {name}: {value}\n     tx_packets: {value}\n");
+        link(s).ethtool = Some([text(7), text(7 + grown)]);
+    };
+    let finding =
+        planted("pause-before-marks", Severity::Warning, |s| statistics(s, "rx_prio3_pause", 1_000_000));
+    assert!(finding.evidence.contains("rx_prio3_pause +1000000"));
+    planted("priority-discards", Severity::Error, |s| statistics(s, "rx_prio3_discards", 1));
+    let mut fewer = healthy();
+    count(&mut fewer, "ingress", "np_ecn_marked_roce_packets", 100);
+    statistics(&mut fewer, "tx_prio3_pause", 90);
+    assert!(found(&fewer).iter().all(|(id, _)| *id != "pause-before-marks"), "ECN acts first");
+    let mut long = healthy();
+    statistics(&mut long, "rx_prio3_pause_duration", 1_000_000);
+    assert!(found(&long).iter().all(|(id, _)| *id != "pause-before-marks"), "a time is no count");
+}
+
+#[test]
+fn rdma_devices() {
+    let hardware = || Rdma { name: "mlx5_0".into(), hardware: Some(true), ..rxe0() };
+    let finding = planted("rdma-no-role", Severity::Warning, |s| {
+        s.rdma = vec![rxe0()];
+        s.attachments[0].role = dcqcn_params::Role::Switch;
+    });
+    assert!(finding.fix.unwrap().contains("dcqcn detach eth0"));
+    let mut attached = healthy();
+    attached.rdma = vec![rxe0()];
+    assert!(found(&attached).iter().all(|(id, _)| !id.starts_with("rdma")));
+    planted("rdma-bypass", Severity::Warning, |s| s.rdma = vec![hardware()]);
+    planted("rdma-bypass", Severity::Info, |s| {
+        s.rdma = vec![hardware()];
+        s.attachments.clear();
+    });
+    let tos = |tos: u8| move |s: &mut Snapshot| s.rdma = vec![Rdma { default_roce_tos: Some(tos), ..rxe0() }];
+    let finding = planted("rdma-not-ect", Severity::Warning, tos(0));
+    assert!(
+        finding.fix.unwrap().contains("echo 106 > /sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos")
+    );
+    planted("rdma-dscp", Severity::Warning, tos(40 << 2 | 2));
+    let mut right = healthy();
+    tos(106)(&mut right);
+    assert!(found(&right).iter().all(|(id, _)| !id.starts_with("rdma")));
+    let counters = |name: &str, other: &str, grown: u64| {
+        let (name, other) = (name.to_owned(), other.to_owned());
+        move |s: &mut Snapshot| {
+            let mut device = hardware();
+            device.before = [(name.clone(), 10), (other.clone(), 10)].into();
+            device.after = [(name, 10 + grown), (other, 10)].into();
+            s.rdma = vec![device];
+        }
+    };
+    planted("adapter-np-off", Severity::Error, counters("np_ecn_marked_roce_packets", "np_cnp_sent", 5));
+    planted("adapter-rp-off", Severity::Error, counters("rp_cnp_ignored", "rp_cnp_handled", 5));
+    let mut works = healthy();
+    counters("np_cnp_sent", "np_ecn_marked_roce_packets", 5)(&mut works);
+    assert!(found(&works).iter().all(|(id, _)| !id.starts_with("adapter")));
+}
+
+#[test]
+fn the_host() {
+    planted("kernel-old", Severity::Error, |s| s.host.kernel = "5.10.0-28-amd64".into());
+    planted("no-tcx", Severity::Info, |s| s.host.kernel = "6.1.0".into());
+    planted("no-xdp", Severity::Error, |s| s.host.xdp = Some(false));
+    planted("no-tc", Severity::Error, |s| s.host.tc = Some(false));
+    planted("no-pacer", Severity::Warning, |s| (s.host.fq, s.host.htb) = (Some(false), Some(false)));
+    planted("no-fq", Severity::Info, |s| (s.host.fq, s.host.htb) = (Some(false), Some(true)));
+    planted("jit-off", Severity::Warning, |s| s.host.bpf_jit = Some(0));
+    let state = |latency_us, disabled| IdleState { name: "C6".into(), latency_us, disabled };
+    planted("idle-states", Severity::Info, |s| s.host.idle_states = vec![state(133, false)]);
+    let mut awake = healthy();
+    awake.host.idle_states = vec![state(133, true), state(2, false)];
+    assert!(found(&awake).iter().all(|(id, _)| *id != "idle-states"));
+    let nodes = [(0, vec![0, 1]), (1, vec![2, 3])];
+    let finding = planted("irq-numa", Severity::Warning, |s| {
+        s.host.numa_nodes = nodes.clone().into();
+        link(s).numa_node = Some(1);
+        link(s).irqs = [(41, vec![2]), (42, vec![0])].into();
+    });
+    assert!(finding.fix.unwrap().contains("/proc/irq/42/"));
+    planted("irq-one-cpu", Severity::Info, |s| {
+        s.host.numa_nodes = nodes.clone().into();
+        link(s).irqs = (41..45).map(|irq| (irq, vec![2])).collect();
+    });
+    let unread = |essential| Unread {
+        what: "what is attached".into(),
+        why: "permission denied".into(),
+        next: "run doctor as root".into(),
+        essential,
+    };
+    planted("unread", Severity::Warning, |s| {
+        s.attachments.clear();
+        s.unread = vec![unread(true)];
+    });
+    planted("unread", Severity::Info, |s| s.unread = vec![unread(false)]);
+}

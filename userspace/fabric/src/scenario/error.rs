@@ -1,0 +1,42 @@
+//! Why a scenario is refused.
+
+use dcqcn_common::params::{Invalid, Quantity, Unit};
+
+use crate::topology::TopologyError;
+use crate::workload::WorkloadError;
+
+/// Why a scenario cannot run or did not finish.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FabricError {
+    /// Topology, or a number that is out of range.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The workload.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The DCQCN parameters contradict each other.
+    #[error(transparent)]
+    Config(#[from] Invalid),
+    /// Reserved bytes and headroom of all ports do not leave a buffer to share.
+    #[error(
+        "the buffer of {} is too small for {switch}: reserved bytes and headroom of its {ports} ports take {}; \
+         give it more, or less headroom",
+        Quantity(*.buffer_bytes, Unit::Bytes), Quantity(*.taken_bytes, Unit::Bytes)
+    )]
+    Buffer {
+        /// Name of the switch.
+        switch: String,
+        /// Its ports.
+        ports: usize,
+        /// The buffer.
+        buffer_bytes: u64,
+        /// What is taken.
+        taken_bytes: u64,
+    },
+    /// The caller asked to stop.
+    #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
+    Stopped {
+        /// Simulated time reached.
+        now_ns: u64,
+    },
+}

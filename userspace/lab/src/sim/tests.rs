@@ -1,0 +1,92 @@
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    sim: SimArgs,
+}
+
+fn parse(options: &str) -> Result<SimArgs, clap::Error> {
+    Line::try_parse_from(["sim"].into_iter().chain(options.split_whitespace())).map(|line| line.sim)
+}
+
+fn setup(options: &str) -> Setup {
+    match parse(options).unwrap().command {
+        Some(SimCommand::Incast(args)) => args.setup(None),
+        Some(SimCommand::Staircase(args)) => args.setup(None),
+        Some(SimCommand::Stability(args)) => args.setup(None),
+        Some(SimCommand::Coexist(args)) => args.setup(None),
+        _ => panic!("{options}"),
+    }
+    .unwrap()
+}
+
+#[test]
+fn presets_stand_where_their_number_says() {
+    for (name, preset) in [
+        ("incast", Preset::Incast),
+        ("staircase", Preset::Staircase),
+        ("stability", Preset::Stability),
+        ("coexist", Preset::Coexist),
+    ] {
+        assert_eq!(setup(name), Setup::new(preset));
+        assert_eq!(preset.name(), name);
+    }
+}
+
+#[test]
+fn flags_and_parameters_are_read() {
+    let setup = setup(
+        "incast --link 100g --flows 4 --size 1MB --loop-delay 8us --kmax 1MB --set rpg_ai_rate=10mbit \
+             --profile hpcc --marking ingress --pfc on --seed 7",
+    );
+    let scenario = setup.scenario(false).unwrap();
+    assert_eq!((scenario.port_rate_bps, scenario.sender_delay_ns), (100_000_000_000, 2_000));
+    assert_eq!((setup.roce.group.flows, setup.roce.size_bytes), (4, 1_000_000));
+    assert_eq!(scenario.config.wred[3].kmax_bytes, 1_000_000);
+    assert_eq!(scenario.config.scalars.rpg_ai_rate_bps, 10_000_000);
+    assert_eq!((setup.profile, scenario.seed), (Profile::Hpcc, 7));
+    assert!(scenario.classes[3].pfc.is_some());
+}
+
+#[test]
+fn stability_compares_unless_told_what_to_look_at() {
+    let runs = |options: &str| {
+        let Some(SimCommand::Stability(args)) = parse(options).unwrap().command else { panic!("{options}") };
+        combinations(&args.axes().unwrap()).unwrap().len()
+    };
+    assert_eq!(runs("stability"), 6);
+    assert_eq!(runs("stability --flows 10"), 2);
+    assert_eq!(runs("stability --flows 10 --delay 1us"), 1);
+    assert_eq!(runs("stability --sweep flows=2,3 --loop-delay 85us"), 2);
+}
+
+#[test]
+fn wrong_usage_says_what_is_right() {
+    for (options, says) in [
+        ("incast --flows 0", "flows = 0 is out of range: allowed is 1 to 100000"),
+        ("incast --delay 1us --loop-delay 4us", "cannot be used with"),
+        ("incast --sweep kmx=1", "did you mean `kmax`?"),
+        ("incast --set rpg_ai_rat=1", "did you mean `rpg_ai_rate`?"),
+        ("incast --classes on", "unexpected argument '--classes'"),
+        ("", "Usage:"),
+    ] {
+        let error = parse(options).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{options}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn flags_count_over_a_file_or_are_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "link = '10g'\nmtu = 512\n[[roce]]\nflows = 3\n").unwrap();
+    let args = parse(&format!("{} --link 20g --mtu 1KB", file.path().display())).unwrap();
+    let scenario = args.run.setup(args.file.as_deref()).unwrap().scenario(false).unwrap();
+    assert_eq!((scenario.port_rate_bps, scenario.roce[0].payload_bytes), (20_000_000_000, 1_000));
+    let args = parse(&format!("{} --flows 4", file.path().display())).unwrap();
+    let refused = args.run.setup(args.file.as_deref()).unwrap_err().to_string();
+    assert!(refused.contains("flows = 4 changes nothing"), "{refused}");
+}

@@ -1,0 +1,175 @@
+//! Qdiscs, classes and their statistics, as the kernel describes them.
+
+use super::Handle;
+use super::spec::{TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64, TICK_NS};
+use crate::wire::{attribute, string, u32_at, u64_at};
+
+/// Bytes of `struct tcmsg`.
+pub(super) const TCMSG_LEN: usize = 20;
+pub(super) const TCA_KIND: u16 = 1;
+pub(super) const TCA_OPTIONS: u16 = 2;
+pub(super) const TCA_STAB: u16 = 8;
+const TCA_STATS2: u16 = 7;
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_STATS_QUEUE: u16 = 3;
+const TCA_STATS_PKT64: u16 = 8;
+
+/// A qdisc of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qdisc {
+    /// Kind: `noqueue`, `fq_codel`, `htb`, ...
+    pub kind: String,
+    /// Its handle; [`Handle::UNSPEC`] for a default the kernel put there by itself.
+    pub handle: Handle,
+    /// [`Handle::ROOT`], the class it queues for, or `ffff:fff1` for ingress.
+    pub parent: Handle,
+    /// The value of `TCA_OPTIONS`: what the kernel would take to make another one like it.
+    pub options: Vec<u8>,
+    /// It adjusts packet sizes by a size table (`TCA_STAB`).
+    pub has_size_table: bool,
+    /// What went through it and what waits in it.
+    pub stats: Stats,
+}
+
+/// A class of a classful qdisc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Class {
+    /// Kind of its qdisc.
+    pub kind: String,
+    /// Its handle.
+    pub handle: Handle,
+    /// The class above it, or [`Handle::ROOT`].
+    pub parent: Handle,
+    /// Guaranteed rate in bits per second, of an HTB class.
+    pub rate_bps: Option<u64>,
+    /// Highest rate in bits per second, of an HTB class.
+    pub ceil_bps: Option<u64>,
+    /// What its bucket holds, as time at its rate, in nanoseconds, of an HTB class.
+    pub burst_ns: Option<u64>,
+    /// What went through it and what waits in it.
+    pub stats: Stats,
+}
+
+/// Counters of a qdisc or class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes sent, link-layer headers included.
+    pub bytes: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets dropped.
+    pub drops: u32,
+    /// Times a packet had to wait for tokens.
+    pub overlimits: u32,
+    /// Bytes waiting now.
+    pub backlog_bytes: u32,
+    /// Packets waiting now.
+    pub backlog_packets: u32,
+}
+
+/// What limits an interface's rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shaper {
+    /// A token bucket at the root.
+    Tbf,
+    /// The only top class of an HTB at the root.
+    Htb {
+        /// That class.
+        class: Handle,
+    },
+}
+
+/// How a token bucket limits an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shaping {
+    /// What does it.
+    pub shaper: Shaper,
+    /// Its rate in bits per second.
+    pub rate_bps: u64,
+    /// What the bucket holds, as time at that rate, in nanoseconds. If nobody serves the queue for longer than this, the
+    /// rest of that time's rate is lost.
+    pub burst_ns: u64,
+}
+
+impl Shaping {
+    /// What a bucket should cover, a tick of the scheduler at `CONFIG_HZ=250`: a busy CPU's softirqs are late by as much.
+    /// (tc-tbf(8) asks for a tick's worth of the rate.)
+    pub const SAFE_BURST_NS: u64 = 4_000_000;
+}
+
+impl std::fmt::Display for Shaper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tbf => f.write_str("tbf"),
+            Self::Htb { class } => write!(f, "htb class {class}"),
+        }
+    }
+}
+
+pub(super) fn qdisc(body: &[u8]) -> Option<Qdisc> {
+    let attributes = body.get(TCMSG_LEN..)?;
+    Some(Qdisc {
+        kind: string(attribute(attributes, TCA_KIND)?),
+        handle: Handle(u32_at(body, 8)?),
+        parent: Handle(u32_at(body, 12)?),
+        options: attribute(attributes, TCA_OPTIONS).unwrap_or_default().to_vec(),
+        has_size_table: attribute(attributes, TCA_STAB).is_some(),
+        stats: stats(attributes),
+    })
+}
+
+pub(super) fn class(body: &[u8]) -> Option<Class> {
+    let attributes = body.get(TCMSG_LEN..)?;
+    let kind = string(attribute(attributes, TCA_KIND)?);
+    let options = attribute(attributes, TCA_OPTIONS).filter(|_| kind == "htb").unwrap_or_default();
+    Some(Class {
+        handle: Handle(u32_at(body, 8)?),
+        parent: Handle(u32_at(body, 12)?),
+        rate_bps: rate_bps(options, TCA_HTB_PARMS, 0, TCA_HTB_RATE64),
+        ceil_bps: rate_bps(options, TCA_HTB_PARMS, 12, TCA_HTB_CEIL64),
+        burst_ns: burst_ns(options, TCA_HTB_PARMS, HTB_BUFFER),
+        stats: stats(attributes),
+        kind,
+    })
+}
+
+/// The rate, in bits per second, of the ratespec at byte `at` of the attribute `parameters`, or of the
+/// attribute `wide` if that is there.
+pub(super) fn rate_bps(options: &[u8], parameters: u16, at: usize, wide: u16) -> Option<u64> {
+    let rate = || u32_at(attribute(options, parameters)?, at + 8).map(u64::from);
+    attribute(options, wide)
+        .and_then(|value| u64_at(value, 0))
+        .or_else(rate)
+        .map(|bytes| bytes.saturating_mul(8))
+}
+
+/// Where `buffer` is in `struct tc_tbf_qopt` (behind two ratespecs and the limit) and in `struct tc_htb_opt` (behind two
+/// ratespecs), include/uapi/linux/pkt_sched.h.
+pub(super) const TBF_BUFFER: usize = 28;
+const HTB_BUFFER: usize = 24;
+
+/// The size of a bucket, which the kernel tells as the time it takes at the bucket's rate, in ticks.
+pub(super) fn burst_ns(options: &[u8], parameters: u16, at: usize) -> Option<u64> {
+    let ticks = u32_at(attribute(options, parameters)?, at)?;
+    Some(u64::from(ticks) * TICK_NS)
+}
+
+pub(super) fn stats(attributes: &[u8]) -> Stats {
+    let nested = attribute(attributes, TCA_STATS2).unwrap_or_default();
+    let basic = attribute(nested, TCA_STATS_BASIC).unwrap_or_default();
+    let queue = attribute(nested, TCA_STATS_QUEUE).unwrap_or_default();
+    // struct gnet_stats_queue: qlen, backlog, drops, requeues, overlimits
+    let queue = |at| u32_at(queue, at).unwrap_or(0);
+    // The 32-bit count of struct gnet_stats_basic wraps; a kernel since 5.5 adds all 64 bits once it has.
+    let packets = attribute(nested, TCA_STATS_PKT64)
+        .and_then(|value| u64_at(value, 0))
+        .or_else(|| u32_at(basic, 8).map(u64::from));
+    Stats {
+        bytes: u64_at(basic, 0).unwrap_or(0),
+        packets: packets.unwrap_or(0),
+        backlog_packets: queue(0),
+        backlog_bytes: queue(4),
+        drops: queue(8),
+        overlimits: queue(16),
+    }
+}

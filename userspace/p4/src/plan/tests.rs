@@ -1,0 +1,117 @@
+use dcqcn_params::{Role, Settings};
+
+use super::super::switch;
+use super::*;
+
+const FILE: &str = include_str!("../sample.toml");
+
+fn plan(file: &str) -> Result<Plan> {
+    let (settings, switch) = switch::parse("a.toml", file).unwrap();
+    let settings = Settings { role: Some(Role::Switch), ..Settings::default() }.then(settings);
+    Plan::new(&Program::embedded().unwrap(), &settings.config(None).unwrap(), &switch)
+}
+
+fn lines(plan: &Plan, table: &str) -> Vec<String> {
+    let of_table = |entry: &&Entry| entry.table.rsplit('.').next() == Some(table);
+    let short = |entry: &Entry| {
+        let line = Command::Write(entry.clone()).to_string();
+        line.split(' ')
+            .skip(2)
+            .map(|word| word.rsplit(if word.contains(['/', ':']) { '|' } else { '.' }).next().unwrap_or(word))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    plan.entries.iter().filter(of_table).map(short).collect()
+}
+
+#[test]
+fn a_table_that_is_too_small_is_named_before_anything_is_written() {
+    let ports = |ports: u16| {
+        let list: String = (0..ports).map(|n| format!("[[bmv2.port]]\nnumber = {n}\n")).collect();
+        format!("[parameters]\ncp_enable = true\n[bmv2]\n{list}")
+    };
+    assert_eq!(lines(&plan(&ports(64)).unwrap(), "wred").len(), 512);
+    let refused = plan(&ports(65)).unwrap_err().to_string();
+    assert!(refused.contains(".wred` has 512 places and this configuration needs 520"), "{refused}");
+    assert!(refused.contains("at most 64 [[bmv2.port]] with `cp_enable`"), "{refused}");
+    let route = |n: usize| format!("[[bmv2.route]]\nto = '10.{}.{}.0/24'\nport = 1\n", n / 256, n % 256);
+    let macs = "src_mac = '02:00:00:00:00:01'\ndst_mac = '02:00:00:00:00:02'\n";
+    let list: String = (0..1_025).map(|n| route(n) + macs).collect();
+    let refused = plan(&format!("[bmv2]\n[[bmv2.port]]\nnumber = 1\n{list}")).unwrap_err().to_string();
+    assert!(refused.contains("needs 1025: at most 1024 [[bmv2.route]] of a family"), "{refused}");
+}
+
+#[test]
+fn a_configuration_becomes_entries() {
+    let plan = plan(FILE).unwrap();
+    // DSCP 26 in class 3 and queue 3, 48 in 6 and 6.
+    assert_eq!(lines(&plan, "dscp_class"), ["set_class 26 => 3 3", "set_class 48 => 6 6"]);
+    // 10 and 40 packets; Pmax / 30 packets in 2^-48.
+    let slope = (1_u64 << 40) / 10 * 256 / 30;
+    let wred = lines(&plan, "wred");
+    assert_eq!(wred.len(), 16);
+    assert!(wred.contains(&format!("set_wred 1 3 => 1 10 40 {slope} 0")), "{wred:?}");
+    assert_eq!(lines(&plan, "np"), ["set_np 1 => 50000 0 48 6 1 1 1", "set_np 2 => 50000 0 48 6 0 1 1"]);
+    let rate = lines(&plan, "rp_rate");
+    let expected =
+        "set_rate 1 => 10000000 40000000 200000000 55000 10000000 5 2147483648 0 0 100000 5000000000 0";
+    assert_eq!(rate, [expected]);
+    let cut = lines(&plan, "rp_cut");
+    assert!(
+        cut.len() == 1 && cut[0].starts_with("set_cut 1 => 10000000 40000 55000 8388608 32 1 0 2139095040 ")
+    );
+    assert_eq!(lines(&plan, "ipv4_route"), ["route 10.0.1.0/24 => 1 02:00:00:00:00:01 02:00:00:00:00:02"]);
+    assert_eq!((lines(&plan, "np_pair").len(), lines(&plan, "rp_pair").len()), (1, 1));
+    assert_eq!(plan.not_in_p4, []);
+    let others = self::plan(&FILE.replace("fast_cnp = true", "queue_source = 'backlog'")).unwrap();
+    let ignored: Vec<String> = others.not_in_p4.iter().map(Key::to_string).collect();
+    assert_eq!(ignored, ["queue_source"]);
+}
+
+#[test]
+fn rates_and_buffers_become_those_of_queues() {
+    let commands: Vec<String> = plan(FILE).unwrap().blind.iter().map(Command::to_string).collect();
+    for expected in [
+        "mirroring_add 1 509",
+        "set_queue_depth 1024 509",
+        "set_queue_depth 1024 510",
+        "set_queue_rate 5000 510",
+        // 10 Mb/s and 5 Mb/s in packets of 1082 bytes.
+        "set_queue_rate 1155 1 3",
+        "set_queue_rate 578 2 0",
+        "set_queue_depth 64 1 3",
+        "set_queue_depth 64 2 3",
+    ] {
+        assert!(commands.iter().any(|command| command == expected), "{expected}: {commands:#?}");
+    }
+    assert!(!commands.iter().any(|command| command.starts_with("set_queue_depth 64 1 0")));
+}
+
+#[test]
+fn points_that_are_off_have_no_entries() {
+    let off = FILE.replace("_enable = true", "_enable = false");
+    let off = plan(&off).unwrap();
+    for table in ["wred", "np", "rp_rate", "rp_cut"] {
+        assert!(lines(&off, table).is_empty(), "{table}");
+        assert!(off.tables.iter().any(|name| name.ends_with(table)), "what is there goes: {table}");
+    }
+    let forwarding = |plan: &Plan| plan.tables.iter().any(|name| name.ends_with("ipv4_route"));
+    assert!(forwarding(&off));
+    let (head, _) = FILE.split_once("[[bmv2.route]]").unwrap();
+    assert!(!forwarding(&plan(head).unwrap()), "routes of others are left alone");
+}
+
+#[test]
+fn what_the_program_has_not_is_refused() {
+    for (from, to, says) in [
+        ("fast_cnp = true", "rp_variant = 'firmware'", "rp_variant = firmware is not in P4"),
+        ("fast_cnp = true", "alpha_bits = 10", "alpha_bits = 10 is not in P4"),
+        ("link_rate = '10mbit'\n", "", "link_rate=10mbit"),
+    ] {
+        let refused = plan(&FILE.replace(from, to)).unwrap_err().to_string();
+        assert!(refused.contains(says), "{refused}");
+    }
+    let firmware = FILE.replace("fast_cnp = true", "rp_variant = 'firmware'").replace("rp_enable = true", "");
+    let named = plan(&firmware).unwrap().not_in_p4;
+    assert_eq!(named.iter().map(Key::to_string).collect::<Vec<_>>(), ["rp_variant"]);
+}

@@ -1,0 +1,87 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn every_key_and_every_default_reads_back() {
+    let mut count = 0;
+    for key in Key::all() {
+        assert_eq!(key.to_string().parse(), Ok(key));
+        assert_eq!(key.parse_value(&key.text(&Config::DEFAULT)), Ok(key.default()), "{key}");
+        let mut config = Config::DEFAULT;
+        for value in [*key.range().start(), *key.range().end()] {
+            key.set(&mut config, value).unwrap();
+            assert_eq!(key.get(&config), value);
+            assert_eq!(key.parse_value(&key.text(&config)), Ok(value), "{key}");
+        }
+        assert!(!key.doc().is_empty());
+        count += 1;
+    }
+    let of_class = WredConfig::SPECS.len() + QueueConfig::SPECS.len() + 1;
+    assert_eq!(count, Scalars::SPECS.len() + CLASSES * of_class + DSCPS);
+}
+
+#[test]
+fn assignments_are_key_and_value() {
+    let assignment: Assignment = "wred.3.pmax=0.5%".parse().unwrap();
+    assert_eq!((assignment.key.to_string().as_str(), assignment.value), ("wred.3.pmax", 5_000));
+    let refused = "rpg_ai_rate 40mbit".parse::<Assignment>().unwrap_err();
+    assert_eq!(refused.to_string(), "`rpg_ai_rate 40mbit` is not KEY=VALUE, as in `rpg_ai_rate=40mbit`");
+}
+
+#[test]
+fn set_validates_the_whole_and_leaves_a_refused_config_alone() {
+    let mut config = Config::DEFAULT;
+    set(&mut config, "wred.3.kmax", "1.5MB").unwrap();
+    set(&mut config, "link_rate", "1gbit").unwrap();
+    set(&mut config, "dscp_to_tc.10", "3").unwrap();
+    assert_eq!(get(&config, "wred.3.kmax").unwrap(), "1.5MB");
+    assert_eq!((config.wred[3].kmax_bytes, config.dscp_to_tc[10]), (1_500_000, 3));
+    let before = config;
+    for (key, text, says) in [
+        ("rpg_ai_rat", "1", "unknown parameter `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
+        ("rpg_ai", "1", "did you mean `rpg_ai_rate`?"),
+        ("kmin", "1", "unknown parameter `kmin`"),
+        ("wred.3.kmn", "1", "did you mean `wred.3.kmin`?"),
+        ("wred.9.kmin", "1", "`wred.9.kmin`: wred is numbered 0 to 7"),
+        ("dscp_to_tc.64", "1", "numbered 0 to 63"),
+        ("tc_to_queue.+1", "1", "numbered 0 to 7"),
+        ("zzzzzzzzzzzzzzzzzz", "1", "unknown parameter `zzzzzzzzzzzzzzzzzz`; `dcqcn config example`"),
+        ("rpg_time_reset", "55", "rpg_time_reset = `55` has no unit"),
+        ("rpg_ai_rate", "10bit", "rpg_ai_rate = 10bit is out of range: allowed is 1kbit to 800gbit"),
+        ("dscp_to_tc.10", "8", "dscp_to_tc.10 = 8 is out of range: allowed is 0 to 7"),
+        ("wred.3.kmin", "2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
+        ("rpg_max_rate", "2gbit", "rpg_max_rate = 2gbit is above the link's 1gbit"),
+        ("pacer", "fq", "pacer cannot be set: it follows from `attach --pacer`"),
+        ("queues", "ets", "queues cannot be set: it follows from `attach --queues`"),
+        ("queue.3.weight", "0", "queue.3.weight = 0 is out of range: allowed is 1 to 100"),
+        ("queue.8.weight", "1", "`queue.8.weight`: queue is numbered 0 to 7"),
+        ("queue.3.scheduler", "wfq", "queue.3.scheduler = "),
+        ("rpg_min_rate", "2gbit", "rpg_min_rate = 2gbit is above the link's 1gbit"),
+    ] {
+        let message = set(&mut config, key, text).unwrap_err().to_string();
+        assert!(message.contains(says), "{message}");
+        assert_eq!(config, before, "{key} = {text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_name_and_any_value_is_taken_or_refused(name in "[a-z0-9_.]{0,20}", text in "\\PC{0,10}") {
+        let mut config = Config::DEFAULT;
+        let _ = set(&mut config, &name, &text);
+        let _ = set(&mut config, &text, &name);
+        prop_assert!(config.validate().is_ok());
+    }
+
+    #[test]
+    fn every_key_round_trips(at in 0usize..150, seed: u64) {
+        let keys: Vec<Key> = Key::all().collect();
+        let key = keys[at % keys.len()];
+        let (low, high) = key.range().into_inner();
+        let value = low + seed % (high - low + 1);
+        let mut config = Config::DEFAULT;
+        key.set(&mut config, value).unwrap();
+        prop_assert_eq!(key.parse_value(&key.text(&config)), Ok(value));
+    }
+}

@@ -1,0 +1,61 @@
+//! How large the flow tables are.
+
+use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS, WAYS};
+
+/// Least entries of the table of pairs that are learned.
+const LEAST_LEARNED: u32 = 4_096;
+
+/// How many flows the tables hold; rounded up to a power of two times eight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Flows of the reaction point.
+    pub rp_flows: u32,
+    /// Flows of the notification point, and pairs.
+    pub np_flows: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { rp_flows: DEFAULT_FLOWS, np_flows: DEFAULT_FLOWS }
+    }
+}
+
+impl Sizes {
+    /// Sets of the RP table.
+    #[must_use]
+    pub fn rp_sets(&self) -> u32 {
+        sets(self.rp_flows)
+    }
+
+    /// Sets of the NP table.
+    #[must_use]
+    pub fn np_sets(&self) -> u32 {
+        sets(self.np_flows)
+    }
+
+    /// Entries of the table of pairs that the controller enters.
+    #[must_use]
+    pub fn pairs(&self) -> u32 {
+        self.np_flows.clamp(WAYS as u32, MAX_FLOWS)
+    }
+
+    /// Entries of the table of pairs that are learned. The kernel gives them to its CPUs by the hundred.
+    #[must_use]
+    pub fn learned(&self) -> u32 {
+        self.np_flows.clamp(LEAST_LEARNED, MAX_FLOWS)
+    }
+}
+
+fn sets(flows: u32) -> u32 {
+    flows.clamp(WAYS as u32, MAX_FLOWS).div_ceil(WAYS as u32).next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_powers_of_two_of_sets() {
+        assert_eq!([1, 8, 9, 65_536, u32::MAX].map(sets), [1, 1, 2, 8_192, 131_072]);
+    }
+}

@@ -1,0 +1,146 @@
+//! The senders: who is in line, and what leaves next.
+
+use dcqcn_fabric::pace::look_again_ns;
+
+use super::Simulation;
+use super::agenda::Event;
+use super::qp::Turn;
+use crate::Work;
+
+impl Simulation<'_> {
+    pub(super) fn on_start(&mut self, flow: u32) {
+        let now_ns = self.now_ns;
+        match self.tcp_index(flow) {
+            Some(i) => self.tcps[i].set_active(true),
+            None => {
+                let qp = &mut self.qps[flow as usize];
+                qp.started = true;
+                match self.scenario.roce[qp.group as usize].work {
+                    Work::Bulk => qp.post_bulk(),
+                    Work::Once { bytes } => qp.post(now_ns, bytes, 0),
+                    Work::Blocks { bytes, outstanding } => {
+                        for _ in 0..outstanding {
+                            qp.post(now_ns, bytes, 0);
+                        }
+                    }
+                    Work::Messages { mean_gap_ns, .. } => {
+                        let at_ns = now_ns + self.random.exponential(mean_gap_ns);
+                        self.agenda.at(at_ns, Event::Post(flow));
+                    }
+                }
+            }
+        }
+        self.wake(flow);
+    }
+
+    /// A message of an open-loop flow, and the time of its next.
+    pub(super) fn on_post(&mut self, flow: u32) {
+        let now_ns = self.now_ns;
+        let qp = &mut self.qps[flow as usize];
+        let spec = &self.scenario.roce[qp.group as usize];
+        if spec.stop_ns.is_some_and(|stop_ns| now_ns >= stop_ns) {
+            return;
+        }
+        let Work::Messages { sizes, mean_gap_ns } = &spec.work else { return };
+        let weights: u64 = sizes.iter().map(|size| size.weight).sum();
+        let mut drawn = self.random.up_to(weights.saturating_sub(1));
+        for (i, size) in (0..).zip(sizes) {
+            if drawn < size.weight {
+                qp.post(now_ns, size.bytes, i);
+                break;
+            }
+            drawn -= size.weight;
+        }
+        let at_ns = now_ns + self.random.exponential(*mean_gap_ns);
+        self.agenda.at(at_ns, Event::Post(flow));
+        self.wake(flow);
+    }
+
+    /// Puts a flow that has something to send in line, if it is not there.
+    #[inline]
+    pub(super) fn wake(&mut self, flow: u32) {
+        let sender = match self.tcp_index(flow) {
+            None => {
+                let qp = &mut self.qps[flow as usize];
+                if qp.turn != Turn::Idle || !qp.has_data() {
+                    return;
+                }
+                let rp = &self.params[qp.group as usize].rp;
+                if let Some(due_ns) = look_again_ns(&mut qp.rp, rp, self.now_ns, &mut qp.debt) {
+                    qp.turn = Turn::Waiting;
+                    self.agenda.at(due_ns, Event::Due(flow));
+                    return;
+                }
+                qp.turn = Turn::Ready;
+                qp.sender
+            }
+            Some(i) => {
+                let tcp = &mut self.tcps[i];
+                if tcp.queued || !tcp.can_send() {
+                    return;
+                }
+                tcp.queued = true;
+                tcp.sender
+            }
+        };
+        self.senders[sender as usize].ready.push_back(flow);
+        self.pump(sender);
+    }
+
+    /// Begins a sender's next packet if its link is free.
+    #[inline]
+    pub(super) fn pump(&mut self, sender: u32) {
+        let now_ns = self.now_ns;
+        let number = sender as usize;
+        if self.senders[number].sending.is_some() {
+            return;
+        }
+        while let Some(flow) = self.senders[number].ready.pop_front() {
+            let tcp_index = self.tcp_index(flow);
+            let class = tcp_index.map_or_else(|| self.qps[flow as usize].class, |i| self.tcps[i].class);
+            if self.senders[number].park(flow, class) {
+                continue;
+            }
+            let (packet, timer_ns) = match tcp_index {
+                None => {
+                    let qp = &mut self.qps[flow as usize];
+                    let packet = qp.next_packet(flow, &self.params[qp.group as usize], now_ns);
+                    qp.turn = if packet.is_some() { Turn::Sending } else { Turn::Idle };
+                    (packet, packet.and_then(|_| qp.set_timer(now_ns)))
+                }
+                Some(i) => {
+                    let tcp = &mut self.tcps[i];
+                    let packet = tcp.next_packet(flow, now_ns);
+                    tcp.queued = packet.is_some();
+                    (packet, packet.and_then(|_| tcp.set_timer(now_ns)))
+                }
+            };
+            if let Some(timer_ns) = timer_ns {
+                self.agenda.at(timer_ns, Event::Timer(flow));
+            }
+            if let Some(packet) = packet {
+                let nic = &mut self.senders[number];
+                let wire_bytes = u64::from(packet.frame_bytes) + self.overhead_bytes;
+                let free_ns = nic.link.send(now_ns, wire_bytes);
+                nic.sending = Some(packet);
+                self.agenda.at(free_ns, Event::LinkFree(sender));
+                return;
+            }
+        }
+    }
+
+    /// A packet has left its sender.
+    #[inline]
+    pub(super) fn on_link_free(&mut self, sender: u32) {
+        let nic = &mut self.senders[sender as usize];
+        let Some(packet) = nic.sending.take() else { return };
+        self.up[usize::from(nic.delay)].enter(self.now_ns, packet);
+        self.counters.sent_packets += 1;
+        match self.tcp_index(packet.flow) {
+            None => self.qps[packet.flow as usize].turn = Turn::Idle,
+            Some(i) => self.tcps[i].queued = false,
+        }
+        self.wake(packet.flow);
+        self.pump(sender);
+    }
+}

@@ -1,0 +1,67 @@
+use super::*;
+
+fn setup(flags: &str) -> FabricSetup {
+    OneFlag::try_parse_from(["fabric"].into_iter().chain(flags.split_whitespace())).unwrap().setup
+}
+
+#[test]
+fn flags_make_a_scenario() {
+    let scenario = setup(
+            "--topology fat-tree:4x2x2 --host-link 25g --switch-link 50g --delay 2us --workload permutation --size 3MB \
+             --recovery selective --balance spray --threshold 100KB --buffer 4MB --set rpg_ai_rate=7mbit --mtu 1KB \
+             --fault 1ms,down,tor0,agg1 --fault 2ms,storm,host3 --watchdog 2ms,3ms,drop --control off --seed 9",
+        )
+        .scenario()
+        .unwrap();
+    assert_eq!((scenario.topology.hosts, scenario.workload.flows().len(), scenario.seed), (16, 16, 9));
+    assert_eq!(scenario.transport.recovery, Recovery::Selective { reordering: 64 });
+    assert_eq!(
+        (scenario.config.scalars.rpg_ai_rate_bps, scenario.transport.payload_bytes),
+        (7_000_000, 1_000)
+    );
+    assert!(matches!(
+        scenario.switch.classes[3].loss,
+        Loss::Lossless(Pfc { xoff: Threshold::Bytes(100_000), .. })
+    ));
+    assert!(matches!(scenario.switch.classes[4].loss, Loss::Lossy(_)));
+    assert_eq!((scenario.faults.len(), scenario.control), (2, false));
+    let lossy = setup("--pfc off --alpha 50% --trim 5").scenario().unwrap();
+    assert_eq!(lossy.switch.classes[3].loss, Loss::Lossy(Threshold::Alpha(0.5)));
+    assert_eq!(lossy.switch.trim_to, Some(5));
+}
+
+#[test]
+fn settings_of_a_sweep_are_flags_or_parameters() {
+    let mut setup = setup("--seed 4 --size 2MB");
+    setup.set("buffer", "8MB").unwrap();
+    setup.set("kmax", "900KB").unwrap();
+    setup.set("rpg_hai_rate", "1gbit").unwrap();
+    assert_eq!((setup.seed, setup.size, setup.buffer), (Some(4), Some(2_000_000), Some(8_000_000)));
+    assert_eq!(setup.scenario().unwrap().config.wred[3].kmax_bytes, 900_000);
+    assert!(setup.set("bufer", "1").is_err() && setup.set("buffer", "much").is_err());
+    let axis: FabricAxis = "topology=leaf-spine:2x2x2,fat-tree:4x2x2".parse().unwrap();
+    assert_eq!(axis.values.len(), 2);
+    assert!("nothing=1".parse::<FabricAxis>().is_err());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (flags, says) in [
+        (
+            "--workload incast:32",
+            "incast:32 is out of range: allowed is 1 to 31, as one of the 32 hosts receives",
+        ),
+        ("--fault 1ms,down,leaf0,leaf1", "--fault 1ms,down,leaf0,leaf1: no link joins leaf0 and leaf1"),
+        (
+            "--fault 1ms,down,leaf0,core",
+            "--fault 1ms,down,leaf0,core: there is no node `core`; they are called `host0` to `spine3`",
+        ),
+        ("--fault soon", "--fault soon: write TIME,down,NODE,NODE"),
+        ("--class 9", "class = 9 is out of range"),
+        ("--until 1us --size 1GB", "no flow starts in that time"),
+        ("--workload hpcc:/none", "/none: cannot be read"),
+    ] {
+        let refused = format!("{:#}", setup(flags).scenario().unwrap_err());
+        assert!(refused.starts_with(says), "{refused}");
+    }
+}

@@ -1,0 +1,98 @@
+use std::fs;
+
+use proptest::prelude::*;
+
+use super::super::scenario::{Schedule, TcpLaw, Work};
+use super::*;
+
+fn parse_here(text: &str) -> Result<Setup, FileErrors> {
+    parse("a.toml", text, Path::new(""))
+}
+
+#[test]
+fn the_example_is_read_in_full() {
+    let scenario = parse_here(EXAMPLE).unwrap().scenario(true).unwrap();
+    assert_eq!((scenario.port_rate_bps, scenario.receiver_delay_ns), (25_000_000_000, 5_000));
+    assert_eq!((scenario.buffer_bytes, scenario.stats_from_ns), (4_000_000, 100_000_000));
+    assert_eq!(scenario.config.wred[3].pmax_ppm, 200_000);
+    assert_eq!(scenario.classes[3].schedule, Schedule::Dwrr(60));
+    assert_eq!(scenario.classes[3].pfc.unwrap().xoff_bytes, 1_000_000);
+    let [bulk, reads] = scenario.roce.as_slice() else { panic!("{:?}", scenario.roce) };
+    assert_eq!((bulk.name.as_str(), bulk.flows, &bulk.work), ("bulk", 4, &Work::Bulk));
+    assert_eq!(reads.work, Work::Blocks { bytes: 16_384, outstanding: 8 });
+    assert_eq!((reads.sender_delay_ns, reads.payload_bytes), (Some(10_000), 4_000));
+    assert_eq!((scenario.tcp[0].flows, scenario.tcp[0].law), (2, TcpLaw::Cubic));
+    assert_eq!(scenario.series.unwrap().interval_ns, 100_000);
+}
+
+#[test]
+fn what_the_example_has_as_a_comment_is_right_too() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("sizes.csv"), "# bytes,weight\n1000, 9\n\n1000000,1\n").unwrap();
+    let text: Vec<_> = EXAMPLE
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if !rest.starts_with(' ') => rest,
+            _ => line,
+        })
+        .collect();
+    let setup = parse("a.toml", &text.join("\n"), directory.path()).unwrap();
+    let scenario = setup.scenario(false).unwrap();
+    let Work::Messages { sizes, .. } = &scenario.roce[2].work else { panic!("{:?}", scenario.roce) };
+    assert_eq!(sizes[1], SizeWeight { bytes: 1_000_000, weight: 1 });
+}
+
+#[test]
+fn an_empty_file_is_the_incast() {
+    assert_eq!(parse_here(""), Ok(Setup::new(Preset::Incast)));
+    assert_eq!(parse_here("tcp = 3\nflows = 5").unwrap().tcp.flows, 3);
+}
+
+#[test]
+fn every_error_has_its_line_and_what_was_expected() {
+    let text = "lnk = 1\nflows = 0\n[params]\nrpg_ai_rat = '1mbit'\nwred.9.kmin = 1\n[class.9]\n[class.1]\nwait = 1\n\
+                    [[roce]]\nsize = '5 apples'\nstep = '1ms'\n[[tcp]]\nlaw = 'reno'\nflows = []\n";
+    let refused = parse_here(text).unwrap_err().to_string();
+    let lines: Vec<&str> = refused.lines().collect();
+    for (line, says) in lines.iter().zip([
+        "a.toml:1: unknown setting `lnk`: did you mean `link`?",
+        "a.toml:2: flows = 0 is out of range: allowed is 1 to 100000",
+        "a.toml:4: unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?",
+        "a.toml:5: unknown setting `wred.9.kmin`",
+        "a.toml:6: class.9: classes are [class.0] to [class.7]",
+        "a.toml:8: unknown setting `wait`",
+        "a.toml:10: size = `5 apples`",
+        "a.toml:11: unknown setting `step`",
+        "a.toml:13: law = `reno` is none of the words allowed: write one of `cubic`, `dctcp`",
+        "a.toml:14: flows is array, not a string, number or boolean",
+    ]) {
+        assert!(line.starts_with(says), "{line}\n{says}");
+    }
+    assert_eq!(lines.len(), 10, "{refused}");
+}
+
+#[test]
+fn a_flow_size_file_names_the_bad_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for (text, says) in [
+        ("1000,1\n1KB,2\n", ":2: `1KB,2` is no flow size"),
+        ("", "has no flow size"),
+        ("5\n", ":1: `5` is no flow size: write BYTES,WEIGHT"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let refused = flow_sizes(file.path()).unwrap_err().to_string();
+        assert!(refused.contains(says), "{refused}");
+    }
+    let refused = parse_here("flow-sizes = 'nowhere.csv'").unwrap_err().to_string();
+    assert!(refused.starts_with("a.toml:1: cannot read nowhere.csv"), "{refused}");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(
+        text in "\\PC{0,40}", key in "[a-z_.0-9]{1,12}", value in "[0-9a-z\"'\\[\\]{}.,=]{0,12}",
+    ) {
+        let _ = parse_here(&text);
+        let _ = parse_here(&format!("[{key}]\n{key} = {value}\n[[roce]]\n{key} = {value}"));
+    }
+}

@@ -1,0 +1,374 @@
+//! The numbers a simulation is told, with name, unit, range and meaning: what flags, files, sweeps and help are made from.
+
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
+use dcqcn_params::quantity;
+
+use super::{RoceSetup, Setup};
+use crate::scenario::{
+    Class, MAX_BUFFER_BYTES, MAX_DELAY_NS, MAX_DURATION_NS, MAX_FLOWS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES,
+    Marking, Pfc, Schedule, TcpGroup, TcpLaw,
+};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const MARKINGS: &[&str] = &["ingress", "egress"];
+const LAWS: &[&str] = &["cubic", "dctcp"];
+
+/// A named number of a `T`, with all that the command line, the file and the help need.
+#[derive(Debug)]
+pub struct Knob<T: 'static> {
+    /// Its name, with dashes.
+    pub key: &'static str,
+    /// What its value is called in a usage line.
+    pub value: &'static str,
+    /// How its value is written.
+    pub unit: Unit,
+    /// Smallest value.
+    pub min: u64,
+    /// Largest value.
+    pub max: u64,
+    /// What it is.
+    pub doc: &'static str,
+    /// Reads it.
+    pub get: fn(&T) -> u64,
+    /// Writes it.
+    pub set: fn(&mut T, u64),
+}
+
+impl<T> Knob<T> {
+    /// Reads `text` into `target`.
+    pub(in crate::presets) fn read(&self, target: &mut T, text: &str) -> Result<(), SetupError> {
+        let key = self.key;
+        let text = if text == "bulk" && key == "size" { "0" } else { text };
+        let parsed = if self.unit == Unit::Nanoseconds {
+            quantity::parse_duration_ns(text)
+        } else {
+            quantity::parse(text, self.unit)
+        };
+        let value = parsed.map_err(|source| SetupError(format!("{key} = {source}")))?;
+        if !(self.min..=self.max).contains(&value) {
+            let [value, min, max] = [value, self.min, self.max].map(|value| Quantity(value, self.unit));
+            return Err(SetupError(format!("{key} = {value} is out of range: allowed is {min} to {max}")));
+        }
+        (self.set)(target, value);
+        Ok(())
+    }
+
+    /// Its value in `target`, as people write it.
+    pub fn text(&self, target: &T) -> String {
+        match (self.get)(target) {
+            0 if self.key == "size" => "bulk".to_owned(),
+            value => Quantity(value, self.unit).to_string(),
+        }
+    }
+
+    /// Its name with its unit, for JSON.
+    #[must_use]
+    pub fn json_key(&self) -> String {
+        let unit = match self.unit {
+            Unit::Bytes => "_bytes",
+            Unit::BitsPerSecond => "_bps",
+            Unit::Nanoseconds => "_ns",
+            Unit::PartsPerMillion => "_ppm",
+            Unit::Count | Unit::Switch | Unit::Choice(_) => "",
+        };
+        format!("{}{unit}", self.key.replace('-', "_"))
+    }
+}
+
+/// Why a setting is refused: the setting, its value and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SetupError(pub String);
+
+/// How a value is written, and its range.
+struct Form {
+    value: &'static str,
+    unit: Unit,
+    min: u64,
+    max: u64,
+}
+
+const fn rate(min: u64, max: u64) -> Form {
+    Form { value: "RATE", unit: Unit::BitsPerSecond, min, max }
+}
+
+const fn time(min: u64, max: u64) -> Form {
+    Form { value: "TIME", unit: Unit::Nanoseconds, min, max }
+}
+
+const fn size(min: u64, max: u64) -> Form {
+    Form { value: "SIZE", unit: Unit::Bytes, min, max }
+}
+
+const fn count(min: u64, max: u64) -> Form {
+    Form { value: "N", unit: Unit::Count, min, max }
+}
+
+const fn percent(min: u64, max: u64) -> Form {
+    Form { value: "PERCENT", unit: Unit::PartsPerMillion, min, max }
+}
+
+const fn switch() -> Form {
+    Form { value: "ON|OFF", unit: Unit::Switch, min: 0, max: 1 }
+}
+
+const fn choice(value: &'static str, words: &'static [&'static str]) -> Form {
+    Form { value, unit: Unit::Choice(words), min: 0, max: words.len() as u64 - 1 }
+}
+
+/// A table of knobs, or `one`: a row is the name, how the value is written and its range, what it is, and how it is read and
+/// written.
+macro_rules! knobs {
+    ($(#[$doc:meta])* $vis:vis one $name:ident: $of:ty; $($row:tt)*) => {
+        $(#[$doc])*
+        $vis const $name: Knob<$of> = knobs!(@row $($row)*);
+    };
+    ($(#[$doc:meta])* $vis:vis $name:ident: $of:ty; $($key:literal: $form:expr, $what:literal, $get:expr, $set:expr;)+) => {
+        $(#[$doc])*
+        $vis const $name: &[Knob<$of>] = &[$(knobs!(@row $key: $form, $what, $get, $set;)),+];
+    };
+    (@row $key:literal: $form:expr, $what:literal, $get:expr, $set:expr;) => {{
+        const FORM: Form = $form;
+        let Form { value, unit, min, max } = FORM;
+        Knob { key: $key, value, unit, min, max, doc: $what, get: $get, set: $set }
+    }};
+}
+
+knobs! {
+    /// Network, time and seed.
+    pub KNOBS: Setup;
+
+    "link": rate(MIN_RATE_BPS, MAX_RATE_BPS),
+        "Rate of the bottleneck port",
+        |s| s.scenario.port_rate_bps, |s, value| s.scenario.port_rate_bps = value;
+
+    "sender-link": rate(MIN_RATE_BPS, MAX_RATE_BPS),
+        "Rate of each sender's link, which is its flows' line rate; as the bottleneck unless set",
+        |s| s.sender_link_bps.unwrap_or(s.scenario.port_rate_bps), |s, value| s.sender_link_bps = Some(value);
+
+    "delay": time(0, MAX_DELAY_NS),
+        "One-way propagation delay of each link",
+        |s| s.scenario.receiver_delay_ns,
+        |s, value| set_delays(s, value, 0);
+
+    "loop-delay": time(0, MAX_DELAY_NS),
+        "Instead of `delay`: delay of the whole control loop, from a mark until its effect reaches the \
+         port: four times that of a link",
+        |s| 2 * (s.scenario.sender_delay_ns + s.scenario.receiver_delay_ns) + s.scenario.reply_delay_ns,
+        |s, value| set_delays(s, value / 4, value % 4);
+
+    "buffer": size(MAX_FRAME_BYTES as u64, MAX_BUFFER_BYTES),
+        "Buffer of the bottleneck port",
+        |s| s.scenario.buffer_bytes, |s, value| s.scenario.buffer_bytes = value;
+
+    "duration": time(10 * US, MAX_DURATION_NS),
+        "Time to simulate; with `size` the most, as it ends when all messages are complete",
+        Setup::duration_ns, |s, value| s.duration_ns = Some(value);
+
+    "warm-up": time(0, MAX_DURATION_NS),
+        "Start that the figures leave out; a third of the time unless set, nothing with `size`",
+        Setup::warm_up_ns, |s, value| s.warm_up_ns = Some(value);
+
+    "sample": time(US, MAX_DURATION_NS),
+        "Time between two samples of a time series; a 2000th of the time unless set, with `size` of \
+         twice the time the port needs for all",
+        Setup::sample_ns, |s, value| s.sample_ns = Some(value);
+
+    "seed": count(0, u64::MAX),
+        "Where random numbers begin: the same seed, the same result to the last bit",
+        |s| s.scenario.seed, |s, value| s.scenario.seed = value;
+
+    "marking": choice("WHERE", MARKINGS),
+        "Which queue depth decides over a mark: that on arrival (ingress) or on leaving (egress)",
+        |s| u64::from(s.scenario.marking == Marking::Dequeue),
+        |s, value| s.scenario.marking = if value == 0 { Marking::Enqueue } else { Marking::Dequeue };
+
+    "control": switch(),
+        "Whether there are CNPs and flows slow down; off: RoCE sends at line rate",
+        |s| u64::from(s.scenario.control), |s, value| s.scenario.control = value != 0;
+
+    "pfc": switch(),
+        "Whether the port pauses senders of RoCE's class instead of dropping",
+        |s| u64::from(s.pfc), |s, value| s.pfc = value != 0;
+
+    "xoff": size(0, MAX_BUFFER_BYTES),
+        "With PFC: depth above which senders pause",
+        |s| s.xoff_bytes, |s, value| s.xoff_bytes = value;
+
+    "xon": size(0, MAX_BUFFER_BYTES),
+        "With PFC: depth at which they go on",
+        |s| s.xon_bytes, |s, value| s.xon_bytes = value;
+
+    "tcp": count(0, MAX_FLOWS as u64),
+        "TCP flows beside",
+        |s| s.tcp.flows.into(), |s, value| s.tcp.flows = value as u32;
+
+    "tcp-law": choice("LAW", LAWS),
+        "How TCP's window grows: cubic or dctcp",
+        |s| (s.tcp.law == TcpLaw::Dctcp).into(), |s, value| set_law(&mut s.tcp, value);
+}
+
+knobs! {
+    /// For `staircase` alone.
+    pub one STEP: Setup;
+
+    "step": time(US, MAX_DURATION_NS),
+        "Time from the start until the third flow joins, and between later joins",
+        |s| s.step_ns, |s, value| s.step_ns = value;
+}
+
+knobs! {
+    /// For `coexist` alone.
+    pub one CLASSES_KNOB: Setup;
+
+    "classes": switch(),
+        "on: RoCE in class 3 and TCP in class 0, equal DWRR weights, half of the buffer each, ECN and \
+         DCQCN; off: all in one queue, without either",
+        |s| s.classes.into(), |s, value| s.classes = value != 0;
+}
+
+knobs! {
+    /// A group of RoCE flows.
+    pub ROCE_KNOBS: RoceSetup;
+
+    "flows": count(1, MAX_FLOWS as u64),
+        "RoCE flows (queue pairs)",
+        |r| r.group.flows.into(), |r, value| r.group.flows = value as u32;
+
+    "flows-per-sender": count(1, MAX_FLOWS as u64),
+        "How many of them share a sender and its link",
+        |r| r.group.flows_per_sender.into(), |r, value| r.group.flows_per_sender = value as u32;
+
+    "size": size(0, MAX_MESSAGE_BYTES),
+        "What each flow sends: one message of this length, or `bulk`, data without an end",
+        |r| r.size_bytes, |r, value| r.size_bytes = value;
+
+    "block": size(0, MAX_MESSAGE_BYTES),
+        "Instead: blocks of this length in a closed loop, the next asked for when one is complete; 0: no",
+        |r| r.block_bytes, |r, value| r.block_bytes = value;
+
+    "outstanding": count(1, 65_536),
+        "Blocks of each flow under way at a time",
+        |r| r.outstanding.into(), |r, value| r.outstanding = value as u32;
+
+    "load": percent(1_000, 2_000_000),
+        "With `flow-sizes`: payload that all flows offer together, as a share of the link",
+        |r| r.load_ppm, |r, value| r.load_ppm = value;
+
+    "start": time(0, MAX_DURATION_NS),
+        "When they start",
+        |r| r.group.start_ns, |r, value| r.group.start_ns = value;
+
+    "jitter": time(0, MAX_DURATION_NS),
+        "Each starts up to this much later, at random",
+        |r| r.group.start_jitter_ns, |r, value| r.group.start_jitter_ns = value;
+
+    "stop": time(0, MAX_DURATION_NS),
+        "When they stop; 0: never",
+        |r| r.group.stop_ns.unwrap_or(0), |r, value| r.group.stop_ns = (value != 0).then_some(value);
+
+    "mtu": size(64, 9_000),
+        "Payload of a full RoCE packet",
+        |r| r.group.payload_bytes.into(), |r, value| r.group.payload_bytes = value as u32;
+
+    "header": size(0, 256),
+        "What a RoCE frame has besides, from Ethernet to FCS; 0: packets as the fluid model has them",
+        |r| r.group.header_bytes.into(), |r, value| r.group.header_bytes = value as u32;
+
+    "ack-every": count(1, 1_000_000),
+        "Packets of a flow per acknowledgement",
+        |r| r.group.ack_every.into(), |r, value| r.group.ack_every = value as u32;
+
+    "timeout": time(US, MAX_DURATION_NS),
+        "Retransmission timeout of a RoCE flow",
+        |r| r.group.retransmit_timeout_ns, |r, value| r.group.retransmit_timeout_ns = value;
+}
+
+knobs! {
+    /// A class, in the groups of a file only.
+    pub(in crate::presets) one ROCE_CLASS_KNOB: RoceSetup;
+
+    "class": count(0, CLASSES as u64 - 1),
+        "Class (queue), 0 to 7; `wred.CLASS` marks it",
+        |r| r.group.class.into(), |r, value| r.group.class = value as u8;
+}
+
+knobs! {
+    /// A group of TCP flows of a file.
+    pub TCP_KNOBS: TcpGroup;
+
+    "flows": count(1, MAX_FLOWS as u64),
+        "TCP flows, each with a sender of its own",
+        |t| t.flows.into(), |t, value| t.flows = value as u32;
+
+    "class": count(0, CLASSES as u64 - 1),
+        "Class (queue), 0 to 7",
+        |t| t.class.into(), |t, value| t.class = value as u8;
+
+    "law": choice("LAW", LAWS),
+        "How the window grows: cubic or dctcp",
+        |t| (t.law == TcpLaw::Dctcp).into(), set_law;
+
+    "ecn": switch(),
+        "Whether cubic sends packets that may be marked",
+        |t| t.ecn.into(), |t, value| t.ecn = value != 0;
+
+    "start": time(0, MAX_DURATION_NS),
+        "When they start",
+        |t| t.start_ns, |t, value| t.start_ns = value;
+
+    "stop": time(0, MAX_DURATION_NS),
+        "When they stop; 0: never",
+        |t| t.stop_ns.unwrap_or(0), |t, value| t.stop_ns = (value != 0).then_some(value);
+
+    "mss": size(64, 9_000),
+        "Payload of a segment",
+        |t| t.payload_bytes.into(), |t, value| t.payload_bytes = value as u32;
+
+    "window": size(10_000, MAX_BUFFER_BYTES),
+        "The receiver's window",
+        |t| t.max_window_bytes, |t, value| t.max_window_bytes = value;
+
+    "min-rto": time(10 * US, 60_000 * MS),
+        "Shortest retransmission timeout",
+        |t| t.min_rto_ns, |t, value| t.min_rto_ns = value;
+}
+
+/// Short names of parameters of RoCE's class.
+pub const SHORTHANDS: [(&str, &str, &str, &str); 3] = [
+    ("kmin", "wred.3.kmin", "SIZE", "Queue depth above which RoCE packets are marked"),
+    ("kmax", "wred.3.kmax", "SIZE", "Queue depth above which all are"),
+    ("pmax", "wred.3.pmax", "PERCENT", "Probability of a mark at kmax"),
+];
+
+fn set_delays(setup: &mut Setup, link_ns: u64, reply_ns: u64) {
+    (setup.scenario.sender_delay_ns, setup.scenario.receiver_delay_ns) = (link_ns, link_ns);
+    setup.scenario.reply_delay_ns = reply_ns;
+}
+
+fn set_law(group: &mut TcpGroup, value: u64) {
+    group.law = if value == 0 { TcpLaw::Cubic } else { TcpLaw::Dctcp };
+    group.ecn = value != 0;
+}
+
+knobs! {
+    /// A queue of the port as a file says it: `weight` 0 is strict.
+    pub(in crate::presets) CLASS_KNOBS: Class;
+
+    "weight": count(0, 1_000),
+        "DWRR weight; 0: strict priority",
+        |class| if let Schedule::Dwrr(weight) = class.schedule { weight.into() } else { 0 },
+        |class, value| class.schedule = if value == 0 { Schedule::Strict } else { Schedule::Dwrr(value as u32) };
+
+    "limit": size(0, MAX_BUFFER_BYTES),
+        "Longest queue; 0: the buffer",
+        |class| class.limit_bytes.unwrap_or(0),
+        |class, value| class.limit_bytes = (value != 0).then_some(value);
+
+    "xoff": size(0, MAX_BUFFER_BYTES),
+        "PFC: depth above which senders pause, and below 4/5 of which they go on; 0: no PFC",
+        |class| class.pfc.map_or(0, |pfc| pfc.xoff_bytes),
+        |class, value| class.pfc = (value != 0).then_some(Pfc { xoff_bytes: value, xon_bytes: value / 5 * 4 });
+}

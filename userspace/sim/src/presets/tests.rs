@@ -1,0 +1,139 @@
+use super::knobs::{CLASSES_KNOB, ROCE_KNOBS};
+use super::set::setting_names;
+use super::*;
+
+fn setup(preset: Preset, settings: &[&str]) -> Setup {
+    let mut setup = Setup::new(preset);
+    for setting in settings {
+        let (key, text) = setting.split_once('=').unwrap();
+        setup.set(key, text).unwrap();
+    }
+    setup
+}
+
+#[test]
+fn every_preset_is_a_scenario() {
+    for preset in Preset::value_variants() {
+        let scenario = Setup::new(*preset).scenario(true).unwrap();
+        assert_eq!(scenario.config.scalars.rate_reduce_monitor_period_ns, 0, "{}", preset.name());
+        let samples = scenario.duration_ns / scenario.series.unwrap().interval_ns;
+        assert_eq!(samples, SAMPLES, "{}", preset.name());
+    }
+}
+
+#[test]
+fn every_setting_reads_back() {
+    let setup = Setup::new(Preset::Incast);
+    for knob in Setup::knobs(Preset::Staircase).chain([&CLASSES_KNOB]) {
+        let mut changed = setup.clone();
+        for value in [knob.min, knob.max] {
+            (knob.set)(&mut changed, value);
+            assert_eq!((knob.get)(&changed), value, "{}", knob.key);
+            let text = knob.text(&changed);
+            changed.set(knob.key, &text).unwrap();
+            assert_eq!((knob.get)(&changed), value, "{} = {text}", knob.key);
+        }
+    }
+    for knob in ROCE_KNOBS {
+        let mut changed = setup.clone();
+        for value in [knob.min, knob.max] {
+            (knob.set)(&mut changed.roce, value);
+            let text = knob.text(&changed.roce);
+            changed.set(knob.key, &text).unwrap();
+            assert_eq!((knob.get)(&changed.roce), value, "{} = {text}", knob.key);
+        }
+    }
+}
+
+#[test]
+fn names_are_given_once() {
+    let mut names: Vec<_> = setting_names().collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn loop_delay_is_four_links_to_the_nanosecond() {
+    for (text, ns) in [("85us", 85_000), ("4us", 4_000), ("4001ns", 4_001)] {
+        let scenario = setup(Preset::Incast, &[&format!("loop-delay={text}")]).scenario(false).unwrap();
+        let Scenario { sender_delay_ns, receiver_delay_ns, reply_delay_ns, .. } = scenario;
+        assert_eq!(2 * (sender_delay_ns + receiver_delay_ns) + reply_delay_ns, ns);
+    }
+}
+
+#[test]
+fn parameters_and_their_short_names_reach_the_config() {
+    let setup = setup(
+        Preset::Incast,
+        &["kmax=1MB", "pmax=10%", "rpg_ai_rate=10mbit", "profile=hpcc", "link=100g", "sender-link=25g"],
+    );
+    let scenario = setup.scenario(false).unwrap();
+    let config = scenario.config;
+    assert_eq!((config.wred[3].kmax_bytes, config.wred[3].pmax_ppm), (1_000_000, 100_000));
+    assert_eq!(config.scalars.rpg_ai_rate_bps, 10_000_000);
+    assert_ne!(config.scalars.rp_variant, RP_VARIANT_PAPER);
+    assert_eq!((scenario.port_rate_bps, scenario.sender_rate_bps), (100 * GBIT, 25 * GBIT));
+}
+
+#[test]
+fn the_guard_stays_if_it_is_set() {
+    let scenario = setup(Preset::Incast, &["rate_reduce_monitor_period=40us"]).scenario(false).unwrap();
+    assert_eq!(scenario.config.scalars.rate_reduce_monitor_period_ns, 40_000);
+}
+
+#[test]
+fn a_staircase_has_a_stair_per_flow() {
+    let scenario = setup(Preset::Staircase, &["flows=4", "step=50ms"]).scenario(false).unwrap();
+    let stairs: Vec<_> = scenario.roce.iter().map(|group| (group.flows, group.start_ns / MS)).collect();
+    assert_eq!(stairs, [(2, 0), (1, 50), (1, 100)]);
+}
+
+#[test]
+fn without_classes_all_share_one_queue_and_nothing_is_marked() {
+    let on = setup(Preset::Coexist, &[]).scenario(false).unwrap();
+    assert_eq!((on.roce[0].class, on.tcp[0].class, on.control), (3, 0, true));
+    assert_eq!([3, 0].map(|class| on.classes[class].limit_bytes), [Some(6_000_000); 2]);
+    let off = setup(Preset::Coexist, &["classes=off"]).scenario(false).unwrap();
+    assert_eq!((off.roce[0].class, off.tcp[0].class, off.control), (0, 0, false));
+    assert!(off.config.wred.iter().all(|wred| wred.ecn == 0));
+}
+
+#[test]
+fn message_sizes_offer_their_load() {
+    let mut setup = setup(Preset::Incast, &["flows=10", "load=50%", "link=10g"]);
+    setup.roce.sizes = vec![SizeWeight { bytes: 1_000, weight: 3 }, SizeWeight { bytes: 9_000, weight: 1 }];
+    let scenario = setup.scenario(false).unwrap();
+    // 3000 bytes on average, 0.5 Gb/s for each flow.
+    let Work::Messages { mean_gap_ns, .. } = scenario.roce[0].work else { panic!("{scenario:?}") };
+    assert_eq!(mean_gap_ns, 48_000);
+    setup.set("size", "1MB").unwrap();
+    assert!(setup.scenario(false).unwrap_err().to_string().contains("more than one of"));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_what_is_allowed() {
+    for (key, text, says) in [
+        ("flows", "0", "flows = 0 is out of range: allowed is 1 to 100000"),
+        ("link", "1", "link = 1bit is out of range: allowed is 100kbit to 800gbit"),
+        ("delay", "5", "delay = 5s is out of range: allowed is 0ns to 1s"),
+        (
+            "marking",
+            "middle",
+            "marking = `middle` is none of the words allowed: write one of `ingress`, `egress`",
+        ),
+        ("flws", "2", "unknown setting `flws`: did you mean `flows`?"),
+        ("rpg_ai_rat", "2", "unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
+        ("kmax", "1", "wred.3.kmax"),
+        ("profile", "papr", "profile = `papr` is none of paper"),
+    ] {
+        match Setting::new(key, text) {
+            Err(refused) => assert!(refused.to_string().starts_with(says), "{refused}"),
+            // 1 byte is a valid Kmax.
+            Ok(setting) => assert_eq!(setting.to_string(), "kmax=1"),
+        }
+    }
+    let late = setup(Preset::Incast, &["warm-up=1s"]).scenario(false).unwrap_err();
+    assert!(format!("{late:#}").contains("stats_from"), "{late:#}");
+}

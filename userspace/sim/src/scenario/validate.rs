@@ -1,0 +1,179 @@
+//! What a scenario may say.
+
+use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
+
+use super::*;
+
+impl Scenario {
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// The first thing wrong: what, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), SimError> {
+        let rates = MIN_RATE_BPS..=MAX_RATE_BPS;
+        range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        range("stats_from", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
+        range("port rate", self.port_rate_bps, rates.clone(), Unit::BitsPerSecond)?;
+        range("sender rate", self.sender_rate_bps, rates, Unit::BitsPerSecond)?;
+        for (what, delay_ns) in [
+            ("sender delay", self.sender_delay_ns),
+            ("receiver delay", self.receiver_delay_ns),
+            ("reply delay", self.reply_delay_ns),
+        ] {
+            range(what, delay_ns, 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
+        }
+        range("buffer", self.buffer_bytes, u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        for (tc, class) in self.classes.iter().enumerate() {
+            class.validate(tc)?;
+        }
+        for group in &self.roce {
+            group.validate()?;
+        }
+        for group in &self.tcp {
+            group.validate()?;
+        }
+        let counts = self.roce.iter().map(|g| g.flows).chain(self.tcp.iter().map(|g| g.flows));
+        let flows: u64 = counts.map(u64::from).sum();
+        if flows == 0 {
+            return Err(SimError::NoFlows);
+        }
+        range("number of flows", flows, 1..=u64::from(MAX_FLOWS), Unit::Count)?;
+        let delays = self.sender_delays_ns().len();
+        range("number of different sender delays", delays as u64, 1..=MAX_DELAYS as u64, Unit::Count)?;
+        if let Some(series) = self.series {
+            let intervals = 1_000..=self.duration_ns;
+            range("series interval", series.interval_ns, intervals, Unit::Nanoseconds)?;
+        }
+        self.validate_order()?;
+        self.link_config().validate()?;
+        Ok(())
+    }
+
+    /// Groups wait for groups that are there and have an end, and not in a circle.
+    fn validate_order(&self) -> Result<(), SimError> {
+        for group in self.roce.iter().filter(|group| group.after.is_some()) {
+            let wrong = |why| SimError::After {
+                group: group.name.clone(),
+                after: group.after.clone().unwrap_or_default(),
+                why,
+            };
+            let mut next =
+                self.waits_for(group).ok_or_else(|| wrong("there is no such group of RoCE flows"))?;
+            if !matches!(self.roce[next].work, Work::Once { .. }) {
+                return Err(wrong("that group has no end: give its `size`"));
+            }
+            for _ in 0..self.roce.len() {
+                match self.waits_for(&self.roce[next]) {
+                    Some(before) => next = before,
+                    None => break,
+                }
+            }
+            if self.waits_for(&self.roce[next]).is_some() {
+                return Err(wrong("that group waits for this one"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Class {
+    fn validate(&self, tc: usize) -> Result<(), SimError> {
+        let buffers = u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES;
+        if let Some(limit_bytes) = self.limit_bytes {
+            range(format!("limit of class {tc}"), limit_bytes, buffers, Unit::Bytes)?;
+        }
+        if let Schedule::Dwrr(weight) = self.schedule {
+            range(format!("DWRR weight of class {tc}"), u64::from(weight), 1..=1_000, Unit::Count)?;
+        }
+        if let Some(Pfc { xoff_bytes, xon_bytes }) = self.pfc {
+            range(format!("XOFF of class {tc}"), xoff_bytes, 0..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+            range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl RoceGroup {
+    fn validate(&self) -> Result<(), SimError> {
+        let Self { name, flows_per_sender, ack_every, .. } = self;
+        let of = |what: &str| format!("{what} of group `{name}`");
+        range(of("flows per sender"), u64::from(*flows_per_sender), 1..=u64::from(MAX_FLOWS), Unit::Count)?;
+        range(of("ack_every"), u64::from(*ack_every), 1..=1_000_000, Unit::Count)?;
+        range(
+            of("retransmission timeout"),
+            self.retransmit_timeout_ns,
+            1_000..=MAX_DURATION_NS,
+            Unit::Nanoseconds,
+        )?;
+        validate_common(&of, self.class, self.sender_delay_ns, self.payload_bytes, self.header_bytes)?;
+        validate_times(&of, self.start_ns, self.start_jitter_ns, self.stop_ns)?;
+        let length = |what: &str, bytes: u64| range(of(what), bytes, 1..=MAX_MESSAGE_BYTES, Unit::Bytes);
+        match &self.work {
+            Work::Bulk => Ok(()),
+            Work::Once { bytes } => length("size", *bytes),
+            Work::Blocks { bytes, outstanding } => {
+                length("block", *bytes)?;
+                range(of("outstanding blocks"), u64::from(*outstanding), 1..=65_536, Unit::Count)
+            }
+            Work::Messages { sizes, mean_gap_ns } => {
+                range(of("number of message sizes"), sizes.len() as u64, 1..=1_000, Unit::Count)?;
+                for size in sizes {
+                    length("message size", size.bytes)?;
+                    range(of("weight of a message size"), size.weight, 1..=1_000_000_000_000, Unit::Count)?;
+                }
+                range(of("mean gap"), *mean_gap_ns, 100..=MAX_DURATION_NS, Unit::Nanoseconds)
+            }
+        }
+    }
+}
+
+impl TcpGroup {
+    fn validate(&self) -> Result<(), SimError> {
+        let of = |what: &str| format!("{what} of group `{}`", self.name);
+        validate_common(&of, self.class, self.sender_delay_ns, self.payload_bytes, self.header_bytes)?;
+        validate_times(&of, self.start_ns, self.start_jitter_ns, self.stop_ns)?;
+        let windows = u64::from(self.payload_bytes)..=MAX_BUFFER_BYTES;
+        range(of("window"), self.max_window_bytes, windows, Unit::Bytes)?;
+        range(of("shortest timeout"), self.min_rto_ns, 10_000..=60_000_000_000, Unit::Nanoseconds)
+    }
+}
+
+fn validate_common(
+    of: &impl Fn(&str) -> String,
+    class: u8,
+    sender_delay_ns: Option<u64>,
+    payload_bytes: u32,
+    header_bytes: u32,
+) -> Result<(), SimError> {
+    range(of("class"), u64::from(class), 0..=CLASSES as u64 - 1, Unit::Count)?;
+    range(of("sender delay"), sender_delay_ns.unwrap_or(0), 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
+    range(of("header"), u64::from(header_bytes), 0..=256, Unit::Bytes)?;
+    let most = u64::from(MAX_FRAME_BYTES) - u64::from(header_bytes);
+    range(of("payload"), u64::from(payload_bytes), 64..=most, Unit::Bytes)
+}
+
+fn validate_times(
+    of: &impl Fn(&str) -> String,
+    start_ns: u64,
+    jitter_ns: u64,
+    stop_ns: Option<u64>,
+) -> Result<(), SimError> {
+    let times = 0..=MAX_DURATION_NS;
+    range(of("start"), start_ns, times.clone(), Unit::Nanoseconds)?;
+    range(of("start jitter"), jitter_ns, times, Unit::Nanoseconds)?;
+    let stops = start_ns..=MAX_DURATION_NS;
+    range(of("stop"), stop_ns.unwrap_or(MAX_DURATION_NS), stops, Unit::Nanoseconds)
+}
+
+fn range(
+    what: impl Into<String>,
+    value: u64,
+    allowed: std::ops::RangeInclusive<u64>,
+    unit: Unit,
+) -> Result<(), SimError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let (min, max) = allowed.into_inner();
+    Err(SimError::Range { what: what.into(), value, min, max, unit })
+}
