@@ -1,121 +1,29 @@
 //! Queues on a port: shares, depths, drops, live changes, and what was there before comes back.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{Config, QUEUES_MAJOR};
+use dcqcn_common::params::QUEUES_MAJOR;
 use dcqcn_control::backlog;
-use dcqcn_netlink::tc::{Handle, Stats, kernel_has_qdisc};
-use dcqcn_params::{QueuesChoice, Role};
-use dcqcn_plane::queues;
-use dcqcn_tests::host::{Pair, request};
+use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
+use dcqcn_params::QueuesChoice;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::queues::{CASES, are_near, other, port, shares, stats};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
-
-/// DSCP 26 goes to queue 3 and DSCP 0 to queue 0 as they always do; here DSCP 10 goes to queue 1.
-const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
-/// The port, and so many bytes that all queues together are to have sent before shares are reckoned.
-const RATE: &str = "20mbit";
-const ENOUGH_BYTES: u64 = 4_000_000;
-/// Senders to each queue: what they have in it together lasts while a busy machine lets none of them run.
-const SENDERS: usize = 6;
-
-/// A frame that is not RoCE, of a DSCP.
-fn other(dscp: u8) -> Vec<u8> {
-    let roce = Roce { dscp, ..Roce::default() };
-    let (mut frame, port) = (roce.frame(), roce.l3() + 22);
-    frame[port..port + 2].copy_from_slice(&5_001_u16.to_be_bytes());
-    frame
-}
-
-fn stats(pair: &Pair, config: &Config) -> Result<[Stats; CLASSES]> {
-    let index = pair.a.index("a0")?;
-    Ok(queues::stats(&pair.a.netlink()?, index, config)?.map(Option::unwrap_or_default))
-}
-
-/// Host 1 behind a token bucket, with queues; `None` if the kernel lacks what that takes.
-fn port(test: &str, choice: QueuesChoice) -> Result<Option<Pair>> {
-    let kind = if choice == QueuesChoice::Ets { "ets" } else { "htb" };
-    if !runnable(test, &["tbf", kind])? {
-        return Ok(None);
-    }
-    let pair = Pair::with_mtu(test, 1_500)?;
-    pair.a.command(&format!("tc qdisc add dev a0 root handle 7: tbf rate {RATE} burst 64k limit 1m"))?;
-    let mut request = request("a0", Role::Switch, &MAPS)?;
-    request.settings.queues = Some(choice);
-    let info = pair.a.attach_as(&request)?;
-    assert_eq!(info.queues, kind);
-    Ok(Some(pair))
-}
-
-/// What part of the port each of the queues 0, 1 and 3 gets while all of them always have something to send.
-fn shares(pair: &Pair, kind: &str) -> Result<[f64; 3]> {
-    let config = pair.a.attachment("a0")?.maps.params()?.config;
-    let stop = AtomicBool::new(false);
-    let frames = [other(0), other(10), Roce::default().frame()];
-    let mut senders = Vec::new();
-    for frame in frames.iter().cycle().take(SENDERS * frames.len()) {
-        senders.push((pair.a.socket("a0")?, frame));
-    }
-    let counted = thread::scope(|scope| {
-        for (socket, frame) in &senders {
-            let stop = &stop;
-            // The send buffer is full before the queue is, and the sender waits: nothing is dropped.
-            scope.spawn(move || while !stop.load(Ordering::Relaxed) && socket.send(frame).is_ok() {});
-        }
-        let counted = count(pair, &config);
-        stop.store(true, Ordering::Relaxed);
-        counted
-    })?;
-    let all: u64 = counted.iter().sum();
-    let shares = counted.map(|bytes| bytes as f64 / all as f64);
-    eprintln!("{kind}: queues 0, 1 and 3 share {shares:.3?} of {all} bytes");
-    Ok(shares)
-}
-
-/// Bytes that queues 0, 1 and 3 send from the time on at which something waits in each of them.
-fn count(pair: &Pair, config: &Config) -> Result<[u64; 3]> {
-    let until = Instant::now() + PATIENCE;
-    let of = |stats: &[Stats; CLASSES]| [stats[0], stats[1], stats[3]];
-    let begun = loop {
-        let now = of(&stats(pair, config)?);
-        if now.iter().all(|queue| queue.backlog_packets > 20) {
-            break now;
-        }
-        ensure!(Instant::now() < until, "the queues do not fill: {now:?}");
-    };
-    loop {
-        thread::sleep(Duration::from_millis(20));
-        let now = of(&stats(pair, config)?);
-        ensure!(now.iter().all(|queue| queue.drops == 0), "{now:?}");
-        let sent = [0, 1, 2].map(|queue| now[queue].bytes - begun[queue].bytes);
-        if sent.iter().sum::<u64>() >= ENOUGH_BYTES {
-            return Ok(sent);
-        }
-        ensure!(Instant::now() < until, "the port does not send: {sent:?}");
-    }
-}
 
 /// The cases of the kernel's own tests of ets, one after the other on a port that is up.
 fn the_shares_are_the_weights(test: &str, choice: QueuesChoice) -> Result<()> {
     let Some(pair) = port(test, choice)? else {
         return Ok(());
     };
-    let near = |found: [f64; 3], wanted: [f64; 3]| {
-        let within = |(found, wanted): (f64, f64)| (found / wanted - 1.0).abs() < 0.05;
-        assert!(found.into_iter().zip(wanted).all(within), "{found:?} and not {wanted:?}");
-    };
-    near(shares(&pair, "3300/3300/3300")?, [1.0 / 3.0; 3]);
-    pair.a.set("a0", &["queue.3.weight=50", "queue.1.weight=35", "queue.0.weight=15"])?;
-    near(shares(&pair, "5000/3500/1500")?, [0.15, 0.35, 0.50]);
-    pair.a.set("a0", &["queue.3.scheduler=strict"])?;
-    let [.., strict] = shares(&pair, "queue 3 strict")?;
-    assert!(strict > 0.95, "{strict}");
+    for (name, changes, wanted) in CASES {
+        pair.a.set("a0", changes)?;
+        let found = shares(&pair)?;
+        eprintln!("{name}: queues 0, 1 and 3 have {found:.3?}");
+        assert!(are_near(found, wanted), "{name}: {found:?} and not {wanted:?}");
+    }
     Ok(())
 }
 
