@@ -195,6 +195,34 @@ fn tagged<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     network::<F, { INNER + VlanTag::LEN }>(frame, VlanTag::new(inner).ethertype())
 }
 
+/// The DSCP of any IP packet behind at most two tags, fragments and such with options included; below 64.
+#[inline(always)]
+#[must_use]
+pub fn dscp<F: Frame>(frame: &F) -> Option<usize> {
+    const OUTER: usize = Ethernet::LEN;
+    const INNER: usize = OUTER + VlanTag::LEN;
+    let ethertype = Ethernet::new(frame.header(0)?).ethertype();
+    if !ethertype.is_tag() {
+        return dscp_at::<F, OUTER>(frame, ethertype);
+    }
+    let ethertype = VlanTag::new(frame.header(OUTER)?).ethertype();
+    if !ethertype.is_tag() {
+        return dscp_at::<F, INNER>(frame, ethertype);
+    }
+    let ethertype = VlanTag::new(frame.header(INNER)?).ethertype();
+    dscp_at::<F, { INNER + VlanTag::LEN }>(frame, ethertype)
+}
+
+#[inline(always)]
+fn dscp_at<F: Frame, const L3: usize>(frame: &F, ethertype: EtherType) -> Option<usize> {
+    let &[first, second] = frame.header(L3)?;
+    match ethertype {
+        EtherType::IPV4 => Some(ecn::dscp(second) as usize),
+        EtherType::IPV6 => Some(ecn::dscp((first << 4) | (second >> 4)) as usize),
+        _ => None,
+    }
+}
+
 /// The offset is a constant of each call: the verifier follows it without arithmetic on packet pointers.
 #[inline(always)]
 fn network<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Result<Roce, Stat> {

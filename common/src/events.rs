@@ -27,11 +27,14 @@ pub enum EventKind {
     /// The flow `id` found its set full and took another's place. Values: how long that one had been silent, in ns, and the
     /// [`Table`].
     TableFull = 3,
+    /// A queue of the port's own was full. Values: its number, and the packets dropped since it was looked at last.
+    QueueDrop = 4,
 }
 
 impl EventKind {
     /// Every one, by number.
-    pub const ALL: [Self; 4] = [Self::FlowPaired, Self::RateCut, Self::HorizonDrop, Self::TableFull];
+    pub const ALL: [Self; 5] =
+        [Self::FlowPaired, Self::RateCut, Self::HorizonDrop, Self::TableFull, Self::QueueDrop];
 }
 
 /// Which table was full.
@@ -80,6 +83,10 @@ pub struct Tally {
     pub arrival_ns: u64,
 }
 
+/// Kinds there is room for: two whole cache lines, so that the entries begin on one.
+const TALLIES: usize = 8;
+const _: () = assert!(EventKind::ALL.len() <= TALLIES);
+
 /// A log.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +96,7 @@ pub struct EventLog {
     /// A cache line to itself: it is what readers look at.
     pub _line: [u64; 7],
     /// By [`EventKind`].
-    pub tallies: [Tally; EventKind::ALL.len()],
+    pub tallies: [Tally; TALLIES],
     /// Entry `n` is in place `n` modulo [`SLOTS`].
     pub slots: [Slot; SLOTS],
 }
@@ -99,7 +106,7 @@ impl EventLog {
     pub const EMPTY: Self = Self {
         newest: 0,
         _line: [0; 7],
-        tallies: [Tally { left_out: 0, arrival_ns: 0 }; EventKind::ALL.len()],
+        tallies: [Tally { left_out: 0, arrival_ns: 0 }; TALLIES],
         slots: [Slot {
             number: 0,
             event: Event { at_ns: 0, left_out: 0, id: QpId::NONE, kind: 0, values: [0; 2] },
@@ -275,7 +282,7 @@ mod tests {
             (0..10_000).filter(|n| enter(&mut log, 10_000_000, event(EventKind::RateCut, 5, *n))).count();
         assert_eq!(flood, 100);
         assert!(enter(&mut log, 10_000_000, event(EventKind::TableFull, 6, 7)));
-        assert_eq!(log.tallies.map(|tally| tally.left_out), [0, 9_900, 0, 0]);
+        assert_eq!(log.tallies.map(|tally| tally.left_out), [0, 9_900, 0, 0, 0, 0, 0, 0]);
         assert_eq!(find(&mut log, 101), Found::Event(event(EventKind::TableFull, 6, 7)));
         assert!(enter(&mut log, 10_000_000, event(EventKind::RateCut, SECOND_NS, 8)));
         let Found::Event(next) = find(&mut log, 102) else { panic!("no entry") };

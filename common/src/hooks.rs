@@ -9,13 +9,13 @@ mod htb;
 mod np;
 mod rp;
 
-use crate::classify::{Roce, classify};
+use crate::classify::{Roce, classify, dscp};
 use crate::events::{Event, EventKind};
 use crate::flow::QpId;
 use crate::layout::{CLASSES, Time};
 use crate::limit::Limit;
 use crate::pairing;
-use crate::params::Params;
+use crate::params::{Params, QUEUES_NONE};
 use crate::stats::Stat;
 use cp::Marking;
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict};
@@ -92,6 +92,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 #[inline(always)]
 pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let Some((p, roce)) = look(s) else {
+        set_class_of_other(s);
         return TcVerdict::Pass;
     };
     if s.mark() | np::FAST == p.port.cnp_mark | np::FAST && roce.congests() {
@@ -161,10 +162,20 @@ fn class_of(p: &Params, dscp: usize) -> usize {
 
 #[inline(always)]
 fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, dscp: usize) {
-    let major = p.config.scalars.priority_major as u32;
-    if major != 0 {
-        let queue = p.config.tc_to_queue[class_of(p, dscp)] as u32;
-        s.set_priority((major << 16) | (queue + 1));
+    let priority = p.priority[class_of(p, dscp)];
+    if priority != 0 {
+        s.set_priority(priority);
+    }
+}
+
+/// Puts a packet that is not RoCE, or not looked into, where its DSCP belongs, if the port has queues.
+#[inline(always)]
+fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S) {
+    let Some(p) = s.env().params() else {
+        return;
+    };
+    if p.config.scalars.queues != QUEUES_NONE {
+        set_class(s, p, dscp(s).unwrap_or(0));
     }
 }
 

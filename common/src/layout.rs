@@ -9,7 +9,7 @@ use crate::rate::{Debt, RateMachine};
 use crate::stats::Stat;
 
 /// Version of everything in this file and of `Params`.
-pub const LAYOUT_VERSION: u32 = 8;
+pub const LAYOUT_VERSION: u32 = 9;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -280,7 +280,7 @@ pub struct Test {
 }
 
 const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Slot>() == 64);
-const _: () = assert!(core::mem::offset_of!(EventLog, slots) == 128);
+const _: () = assert!(core::mem::offset_of!(EventLog, slots) == 192);
 const _: () = assert!(core::mem::offset_of!(RpSet, ways) == 64);
 const _: () = assert!(size_of::<NpFlow>() == 72 && size_of::<RpFlow>() == 192 && size_of::<Pair>() == 24);
 

@@ -16,6 +16,7 @@ pub mod limit;
 pub mod pacing;
 pub mod pairing;
 pub mod params;
+pub mod pfc;
 pub mod rate;
 pub mod rng;
 pub mod stats;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use dcqcn_common::params::{Quantity, Scalars, Spec, Unit, WredConfig};
+use dcqcn_common::params::{Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig};
 use dcqcn_common::stats::Stat;
 
 /// Compares a page with its file, or writes it.
@@ -57,7 +57,7 @@ fn the_reference_of_parameters_is_what_the_code_says() {
 *For operators who set one, and for anyone who compares with a NIC's or a switch's; written by `cargo xtask docs` from the code.*
 
 Names are those of NVIDIA's NICs and of SONiC where they have one. `dcqcn set IFACE KEY=VALUE` changes any of them under traffic,
-`dcqcn get` shows them; a file has them in `[parameters]` and `[wred.TC]` ([configuration files](configuration.md)). Quantities are
+`dcqcn get` shows them; a file has them in `[parameters]`, `[wred.TC]` and `[queue.N]` ([configuration files](configuration.md)). Quantities are
 written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gbit`, `55us`, `2ms`, `1%`. The defaults are profile
 `paper`'s; [profiles](../how-to/choose-a-profile.md) have others.
 "
@@ -74,6 +74,13 @@ written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gb
     text += &format!("\n## WRED of a traffic class\n\nTC is 0 to 7.\n\n{HEADING}");
     for spec in WredConfig::SPECS {
         text += &row("wred.TC.", spec);
+    }
+    text += &format!(
+        "\n## Queue of a port\n\nN is 0 to 7. They act where the interface was attached with `--queues` ([queues](../how-to/queues.md)); \
+         queue 6 is `strict` by default.\n\n{HEADING}"
+    );
+    for spec in QueueConfig::SPECS {
+        text += &row("queue.N.", spec);
     }
     text += "
 ## Tables

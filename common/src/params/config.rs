@@ -1,7 +1,7 @@
 //! The parameters an operator sets.
 
 use super::spec::parameters;
-use super::{Invalid, Spec, Unit};
+use super::{Invalid, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit};
 use crate::layout::{CLASSES, DSCPS};
 
 /// Highest rate the integer arithmetic is proved for: 800 Gb/s, below 2^40 bit/s.
@@ -79,6 +79,8 @@ parameters! {
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
         /// qdisc major number into whose class `queue + 1` the traffic class is put by skb->priority; 0 leaves it alone.
         priority_major = 0, "priority_major", Unit::Count, 0, 0xffff, "";
+        /// The qdisc whose eight queues every packet is put into by its DSCP; a packet without one goes where DSCP 0 does.
+        queues = QUEUES_NONE, "queues", Unit::Choice(QUEUES_KINDS), 0, 2, "";
 
         /// Shortest time between two CNPs for one `cnp_limit` (paper: tau, 50 us).
         min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
@@ -179,6 +181,8 @@ pub struct Config {
     pub dscp_to_tc: [u8; DSCPS],
     /// Queue of each traffic class.
     pub tc_to_queue: [u8; CLASSES],
+    /// How each queue is served.
+    pub queue: [QueueConfig; CLASSES],
 }
 
 impl Config {
@@ -192,6 +196,7 @@ impl Config {
             wred: [WredConfig::DEFAULT; CLASSES],
             dscp_to_tc,
             tc_to_queue: [0, 0, 0, 3, 0, 0, 6, 0],
+            queue: Self::DEFAULT_QUEUES,
         }
     };
 
@@ -230,6 +235,9 @@ impl Config {
                 return Err(Invalid::range(WredConfig::SPECS, "drain_rate", wred.drain_rate_bps, Some(tc)));
             }
         }
+        for (queue, values) in self.queue.iter().enumerate() {
+            check(QueueConfig::SPECS, values, None).map_err(|invalid| invalid.of_queue(queue))?;
+        }
         for (table, values, len) in
             [("dscp_to_tc", &self.dscp_to_tc[..], CLASSES), ("tc_to_queue", &self.tc_to_queue[..], CLASSES)]
         {
@@ -238,6 +246,9 @@ impl Config {
             }
         }
         let s = &self.scalars;
+        if s.queues != QUEUES_NONE && s.priority_major != 0 {
+            return Err(Invalid::TwoQdiscs { priority_major: s.priority_major });
+        }
         for (key, value) in [("link_rate", s.link_rate_bps), ("rpg_max_rate", s.rpg_max_rate_bps)] {
             if value != 0 && value < MIN_RATE_BPS {
                 return Err(Invalid::range(Scalars::SPECS, key, value, None));

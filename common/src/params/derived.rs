@@ -62,6 +62,8 @@ pub struct Params {
     pub port: Port,
     /// Least time between two entries of a kind in the event log, in the long run; 0 = there are none.
     pub event_interval_ns: u64,
+    /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
+    pub priority: [u32; CLASSES],
     /// CNPs of the notification point.
     pub cnps: Limit,
     /// The rate machine's parameters.
@@ -88,9 +90,10 @@ impl Params {
                 .shared_by(port.cpus, config.wred[tc].kmin_bytes);
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
+        let (priority, rp) = (config.priorities(), RpParams::new(config));
         let cnp_rate = config.scalars.cnp_rate;
         let cnps = Limit::new(cnp_rate, cnp_rate.div_ceil(100));
-        Ok(Self { config: *config, port, event_interval_ns, cnps, rp: RpParams::new(config), wred, drain })
+        Ok(Self { config: *config, port, event_interval_ns, priority, cnps, rp, wred, drain })
     }
 }
 

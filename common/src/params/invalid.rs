@@ -10,6 +10,12 @@ pub enum Invalid {
     /// A value outside its range; `tc` names the class of a per-class parameter.
     #[expect(missing_docs, reason = "the fields are the parameter's own")]
     Range { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
+    /// A parameter of a queue outside its range.
+    #[expect(missing_docs, reason = "the fields are the parameter's own")]
+    QueueRange { key: &'static str, queue: usize, value: u64, min: u64, max: u64, unit: Unit },
+    /// Queues of the port's own, and classes of another qdisc.
+    #[expect(missing_docs, reason = "the field is the parameter's own")]
+    TwoQdiscs { priority_major: u64 },
     /// Thresholds in the wrong order.
     #[expect(missing_docs, reason = "the fields are the parameters' own")]
     KminAboveKmax { tc: usize, kmin_bytes: u64, kmax_bytes: u64 },
@@ -50,6 +56,16 @@ impl Invalid {
             _ => 1_000,
         };
         Self::Range { key, tc, value, min, max, unit }
+    }
+
+    /// The same, of a parameter of `queue`.
+    pub(super) fn of_queue(self, queue: usize) -> Self {
+        match self {
+            Self::Range { key, tc: _, value, min, max, unit } => {
+                Self::QueueRange { key, queue, value, min, max, unit }
+            }
+            other => other,
+        }
     }
 }
 
@@ -117,6 +133,15 @@ impl fmt::Display for Invalid {
                 let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
                 write!(f, "{key} = {value} is out of range: allowed is {min} to {max}")
             }
+            Self::QueueRange { key, queue, value, min, max, unit } => {
+                let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
+                write!(f, "queue.{queue}.{key} = {value} is out of range: allowed is {min} to {max}")
+            }
+            Self::TwoQdiscs { priority_major } => write!(
+                f,
+                "priority_major = {priority_major} names the classes of another qdisc than the port's queues: set it to 0, or \
+                 attach without --queues"
+            ),
             Self::KminAboveKmax { tc, kmin_bytes, kmax_bytes } => {
                 let (kmin, kmax) = (Quantity(kmin_bytes, Unit::Bytes), Quantity(kmax_bytes, Unit::Bytes));
                 write!(

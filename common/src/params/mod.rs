@@ -4,9 +4,11 @@
 mod config;
 mod derived;
 mod invalid;
+mod queue;
 mod spec;
 
 pub use config::*;
 pub use derived::*;
 pub use invalid::{Invalid, Quantity};
+pub use queue::*;
 pub use spec::{Spec, Unit};

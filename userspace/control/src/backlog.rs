@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use dcqcn_common::layout::{Backlog, CLASSES};
-use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG, QUEUES_NONE};
 use dcqcn_netlink::tc::{Class, Handle, Qdisc};
 use dcqcn_netlink::{self as net, Netlink};
 use dcqcn_plane::dataplane::{self, Maps};
+use dcqcn_plane::queues;
 use dcqcn_support::clock::monotonic_ns;
 use nix::errno::Errno;
 
@@ -35,7 +36,11 @@ pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Opt
     if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
         return Ok(None);
     }
-    let depths = if config.scalars.priority_major == 0 {
+    let depths = if config.scalars.queues != QUEUES_NONE {
+        let by_queue = queues::stats(netlink, ifindex, config)?;
+        let of_queue = |queue: u8| by_queue.get(usize::from(queue)).copied().flatten().unwrap_or_default();
+        config.tc_to_queue.map(|queue| u64::from(of_queue(queue).backlog_bytes))
+    } else if config.scalars.priority_major == 0 {
         // One short exchange. The kernel lists qdiscs only of the whole namespace.
         let whole = match netlink.qdisc_stats(ifindex, Handle::ROOT) {
             Ok(stats) => u64::from(stats.backlog_bytes),

@@ -27,10 +27,10 @@ mod switch;
 mod tests;
 mod topology;
 mod transmitter;
-mod watchdog;
 mod wire;
 pub mod workload;
 
+pub use dcqcn_common::pfc::watchdog::{StormAction, Watchdog};
 pub use engine::{Progress, run};
 pub use outcome::*;
 pub use random::Random;

@@ -4,6 +4,7 @@ mod error;
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, Unit};
+use dcqcn_common::pfc::watchdog::Watchdog;
 pub use error::FabricError;
 
 use crate::agenda::MAX_TIME_NS;
@@ -155,29 +156,6 @@ pub enum Balance {
     Ecmp,
     /// Each packet of data by chance.
     Spray,
-}
-
-/// PFC watchdog, with SONiC's names.
-///
-/// A queue is in a storm when it had a backlog, sent nothing and was paused for over 99 % of `detection_ns`; it is over when
-/// there was no pause for `restoration_ns`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watchdog {
-    /// How long a storm lasts before something is done.
-    pub detection_ns: u64,
-    /// How long there must be none.
-    pub restoration_ns: u64,
-    /// What is done.
-    pub action: StormAction,
-}
-
-/// What the watchdog does with a queue in a storm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StormAction {
-    /// Drops what is in it and what is to go into it.
-    Drop,
-    /// Sends on, whatever the pauses say.
-    Forward,
 }
 
 /// Something breaks, or works again.

@@ -6,6 +6,7 @@ mod trouble;
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
+use dcqcn_common::pfc::watchdog::Guard;
 use dcqcn_common::wred::Wred;
 
 use crate::agenda::{Agenda, Event};
@@ -17,7 +18,6 @@ use crate::random::Random;
 use crate::scenario::{Balance, Marking, Switching};
 use crate::scheduler::Scheduler;
 use crate::topology::{NO_PORT, PortSpec, Routes};
-use crate::watchdog::Guard;
 use crate::wire::{Inbound, Outbox, Wire};
 
 /// What is left of a packet whose payload is cut off, besides its headers.

@@ -54,7 +54,11 @@ impl Encoder {
         self.with_length(kind | NLA_F_NESTED, body);
     }
 
-    /// What was written so far.
+    /// Appends an attribute whose value is written already, as nested attributes or as it is.
+    pub(super) fn options(&mut self, kind: u16, value: &[u8], are_nested: bool) {
+        self.attribute(if are_nested { kind | NLA_F_NESTED } else { kind }, value);
+    }
+
     /// What was written.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes

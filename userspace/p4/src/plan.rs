@@ -126,7 +126,11 @@ impl Plan {
         let own = OWN.iter().chain(FORWARDING.iter().filter(|_| forwards));
         let tables = own.map(|name| Ok(program.table(name)?.to_owned())).collect::<Result<_>>()?;
         let not_in_p4 = Key::all().filter(|key| {
-            let not_there = matches!(key, Key::Scalar(spec) if NOT_IN_P4.contains(&spec.key));
+            let not_there = match key {
+                Key::Scalar(spec) => NOT_IN_P4.contains(&spec.key),
+                Key::Queue(..) => true,
+                Key::Wred(..) | Key::DscpToTc(_) | Key::TcToQueue(_) => false,
+            };
             not_there && key.get(config) != key.default()
         });
         Ok(Self { entries, tables, blind: blind(config, switch), not_in_p4: not_in_p4.collect() })

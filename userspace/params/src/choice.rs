@@ -1,7 +1,7 @@
 //! What is chosen by a word when attaching.
 
 use clap::ValueEnum;
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG};
 use serde::{Deserialize, Serialize};
 
 use super::key::nearest;
@@ -43,6 +43,30 @@ pub enum PacerChoice {
     Htb,
     /// Nobody: rates are computed but not enforced.
     None,
+}
+
+/// Which qdisc has the port's queues, strict and weighted ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueuesChoice {
+    /// The port's qdisc is left as it is.
+    #[default]
+    None,
+    /// `ets` where the kernel has it, else `htb`.
+    Auto,
+    /// Eight bands of the ets qdisc (Linux 5.6).
+    Ets,
+    /// Eight classes of the htb qdisc, which also holds the port to link_rate.
+    Htb,
+}
+
+impl QueuesChoice {
+    /// Has marking go by what really waits, where there are queues.
+    pub const fn apply(self, config: &mut Config) {
+        if !matches!(self, Self::None) {
+            config.scalars.queue_source = QUEUE_SOURCE_BACKLOG;
+        }
+    }
 }
 
 /// Where the XDP program runs.

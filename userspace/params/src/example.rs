@@ -5,10 +5,10 @@ use std::fmt::Write;
 use clap::ValueEnum;
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, DSCPS, WAYS};
-use dcqcn_common::params::{Config, Quantity, Unit};
+use dcqcn_common::params::{Config, Quantity, QueueConfig, Unit};
 use serde_json::{Value, json};
 
-use super::choice::{PacerChoice, Role, XdpModeChoice, word, words};
+use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice, word, words};
 use super::key::Key;
 use super::profile::Profile;
 
@@ -34,7 +34,7 @@ pub struct Entry {
 }
 
 /// What may stand at the top of the file, before the tables of parameters.
-pub const ENTRIES: [Entry; 5] = [
+pub const ENTRIES: [Entry; 6] = [
     Entry {
         key: "role",
         doc: "host: notification and reaction point (np_enable, rp_enable). switch: congestion point (cp_enable).",
@@ -52,6 +52,12 @@ pub const ENTRIES: [Entry; 5] = [
         doc: "What holds flows to their rate. auto: fq where the kernel has it, else htb.",
         words: words::<PacerChoice>,
         default: quoted::<PacerChoice>,
+    },
+    Entry {
+        key: "queues",
+        doc: "Strict and weighted queues for all traffic, by DSCP. auto: qdisc ets where the kernel has it, else htb.",
+        words: words::<QueuesChoice>,
+        default: quoted::<QueuesChoice>,
     },
     Entry {
         key: "xdp_mode",
@@ -123,7 +129,23 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
     }
     writeln!(text, "\n# Queue of each traffic class, 0 to {}.", CLASSES - 1)?;
     writeln!(text, "[tc_to_queue]")?;
-    (0..CLASSES).try_for_each(|tc| assign(text, &tc.to_string(), Key::TcToQueue(tc), config))
+    (0..CLASSES).try_for_each(|tc| assign(text, &tc.to_string(), Key::TcToQueue(tc), config))?;
+    writeln!(
+        text,
+        "\n# Queues, where `queues` is not none: [queue.0] to [queue.{}] have the same parameters.",
+        CLASSES - 1
+    )?;
+    for queue in 0..CLASSES {
+        writeln!(text, "\n[queue.{queue}]")?;
+        for spec in QueueConfig::SPECS {
+            let key = Key::Queue(queue, spec);
+            if queue == 0 {
+                describe(text, key)?;
+            }
+            assign(text, spec.key, key, config)?;
+        }
+    }
+    Ok(())
 }
 
 /// The same as data: every parameter with its value in `config`, its range in the base unit, and its meaning.
@@ -202,8 +224,8 @@ mod tests {
         assert_eq!((settings.role, settings.profile), (Some(Role::Host), Some(Profile::Paper)));
         assert_eq!((settings.pacer, settings.xdp_mode), (Some(PacerChoice::Auto), Some(XdpModeChoice::Auto)));
         assert_eq!(settings.flows, Some(DEFAULT_FLOWS));
-        // Every parameter but `pacer`; of the DSCPs those two that are not in class 0.
-        assert_eq!(settings.changes.len(), Key::all().count() - 1 - (DSCPS - 2));
+        // Every parameter but `pacer` and `queues`; of the DSCPs those two that are not in class 0.
+        assert_eq!(settings.changes.len(), Key::all().count() - 2 - (DSCPS - 2));
     }
 
     #[test]

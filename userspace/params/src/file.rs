@@ -58,10 +58,10 @@ impl fmt::Display for FileErrors {
 impl std::error::Error for FileErrors {}
 
 /// What may stand at the top of a file, besides the tables.
-const TOP: [&str; 5] = ["role", "profile", "pacer", "xdp_mode", "flows"];
+const TOP: [&str; 6] = ["role", "profile", "pacer", "queues", "xdp_mode", "flows"];
 const PARAMETERS: &str = "parameters";
 /// Tables of parameters whose names start with the table's.
-const TABLES: [&str; 3] = ["wred", "dscp_to_tc", "tc_to_queue"];
+const TABLES: [&str; 4] = ["wred", "dscp_to_tc", "tc_to_queue", "queue"];
 
 /// Reads the text of a file called `name`.
 ///
@@ -122,6 +122,7 @@ impl Reader<'_> {
             "role" => self.settings.role = self.choice(value).or(self.settings.role),
             "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
             "pacer" => self.settings.pacer = self.choice(value).or(self.settings.pacer),
+            "queues" => self.settings.queues = self.choice(value).or(self.settings.queues),
             "xdp_mode" => self.settings.xdp_mode = self.choice(value).or(self.settings.xdp_mode),
             "flows" => self.settings.flows = self.flows(value),
             PARAMETERS => self.parameters("", value),
@@ -150,8 +151,8 @@ impl Reader<'_> {
         };
         for (key, value) in table {
             let name = format!("{prefix}{}", key.get_ref());
-            // `wred.3` is the one table below a table.
-            if value.get_ref().is_table() && prefix == "wred." {
+            // `wred.3` and `queue.3` are the tables below a table.
+            if value.get_ref().is_table() && ["wred.", "queue."].contains(&prefix) {
                 self.parameters(&format!("{name}."), value);
                 continue;
             }

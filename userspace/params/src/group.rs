@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
-use dcqcn_common::params::{Config, Quantity, Unit};
+use dcqcn_common::params::{Config, Quantity, QueueConfig, Spec, Unit};
 
 use super::key::Key;
 use super::profile::{Profile, ProfileError};
@@ -23,7 +23,7 @@ pub enum Group {
 }
 
 /// Parameters of [`Group::Wred`] beside the tables.
-const WRED: [&str; 5] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queue_source"];
+const WRED: [&str; 6] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queues", "queue_source"];
 const NP: [&str; 6] =
     ["np_enable", "min_time_between_cnps", "np_window", "cnp_limit", "cnp_dscp", "cnp_802p_prio"];
 const LINK: [&str; 3] = ["link_rate", "wire_overhead", "event_rate"];
@@ -44,7 +44,7 @@ impl Key {
     #[must_use]
     pub fn group(self) -> Group {
         match self {
-            Self::Wred(..) | Self::DscpToTc(_) | Self::TcToQueue(_) => Group::Wred,
+            Self::Wred(..) | Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => Group::Wred,
             Self::Scalar(spec) if WRED.contains(&spec.key) => Group::Wred,
             Self::Scalar(spec) if NP.contains(&spec.key) => Group::Np,
             Self::Scalar(spec) if LINK.contains(&spec.key) => Group::Link,
@@ -60,7 +60,7 @@ impl Key {
             Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
             Self::Scalar(spec) if ["min_time_between_cnps", "np_window"].contains(&spec.key) => true,
             Self::Scalar(spec) => self.group() == Group::Rp && !RP_OF_THE_SITE.contains(&spec.key),
-            Self::DscpToTc(_) | Self::TcToQueue(_) => false,
+            Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => false,
         }
     }
 
@@ -106,12 +106,24 @@ impl Profile {
     }
 }
 
+/// The defaults of a parameter of queues, in words.
+#[must_use]
+pub fn default_of_queues(spec: &Spec<QueueConfig>) -> String {
+    let of = |queue: &QueueConfig| Quantity((spec.get)(queue), spec.unit).to_string();
+    let usual = of(&QueueConfig::DEFAULT);
+    let others = (0..).zip(&Config::DEFAULT.queue).filter(|(_, queue)| of(queue) != usual);
+    let others: String = others
+        .map(|(number, queue): (usize, _)| format!("{} for queue {number}, else ", of(queue)))
+        .collect();
+    others + &usual
+}
+
 /// The parameters of a group with unit, range, default and what a larger value does, for a help text.
 #[must_use]
 pub fn help(group: Group) -> String {
     let mut text = "Parameters:\n".to_owned();
     let shown = |key: &Key| match key {
-        Key::Wred(tc, _) | Key::DscpToTc(tc) | Key::TcToQueue(tc) => *tc == 0,
+        Key::Wred(row, _) | Key::DscpToTc(row) | Key::TcToQueue(row) | Key::Queue(row, _) => *row == 0,
         Key::Scalar(_) => !key.follows_from_attach(),
     };
     for key in Key::all().filter(|key| key.group() == group).filter(shown) {
@@ -120,6 +132,7 @@ pub fn help(group: Group) -> String {
             Key::Wred(_, spec) => (format!("wred.TC.{}", spec.key), key.text(&Config::DEFAULT)),
             Key::DscpToTc(_) => ("dscp_to_tc.DSCP".into(), "3 for DSCP 26, 6 for 48, else 0".into()),
             Key::TcToQueue(_) => ("tc_to_queue.TC".into(), "3 for TC 3, 6 for TC 6, else 0".into()),
+            Key::Queue(_, spec) => (format!("queue.QUEUE.{}", spec.key), default_of_queues(spec)),
         };
         // Writing into a `String` cannot fail.
         let _ = writeln!(text, "  {name}");

@@ -1,11 +1,11 @@
-//! The names of the parameters: `rpg_ai_rate`, `wred.3.kmin`, `dscp_to_tc.26`, `tc_to_queue.3`.
+//! The names of the parameters: `rpg_ai_rate`, `wred.3.kmin`, `dscp_to_tc.26`, `tc_to_queue.3`, `queue.3.weight`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, Invalid, Quantity, Scalars, Spec, Unit, WredConfig};
+use dcqcn_common::params::{Config, Invalid, Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig};
 
 use super::quantity::{self, QuantityError};
 
@@ -20,6 +20,8 @@ pub enum Key {
     DscpToTc(usize),
     /// The queue of a traffic class, below [`CLASSES`].
     TcToQueue(usize),
+    /// A parameter of a queue, below [`CLASSES`].
+    Queue(usize, &'static Spec<QueueConfig>),
 }
 
 /// A name that no parameter has.
@@ -108,19 +110,23 @@ pub(super) fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item =
 const WRED: &str = "wred";
 const DSCP_TO_TC: &str = "dscp_to_tc";
 const TC_TO_QUEUE: &str = "tc_to_queue";
+const QUEUE: &str = "queue";
 
 impl Key {
     /// Every parameter, in the order of the file.
     pub fn all() -> impl Iterator<Item = Self> {
         let scalars = Scalars::SPECS.iter().map(Self::Scalar);
         let wred = (0..CLASSES).flat_map(|tc| WredConfig::SPECS.iter().map(move |spec| Self::Wred(tc, spec)));
-        scalars.chain(wred).chain((0..DSCPS).map(Self::DscpToTc)).chain((0..CLASSES).map(Self::TcToQueue))
+        let maps = (0..DSCPS).map(Self::DscpToTc).chain((0..CLASSES).map(Self::TcToQueue));
+        let queues =
+            (0..CLASSES).flat_map(|n| QueueConfig::SPECS.iter().map(move |spec| Self::Queue(n, spec)));
+        scalars.chain(wred).chain(maps).chain(queues)
     }
 
     /// It tells the data plane what `attach` installed beside it, so it cannot be changed on its own.
     #[must_use]
     pub fn follows_from_attach(self) -> bool {
-        matches!(self, Self::Scalar(spec) if spec.key == "pacer")
+        matches!(self, Self::Scalar(spec) if ["pacer", "queues"].contains(&spec.key))
     }
 
     /// How its values are written.
@@ -129,6 +135,7 @@ impl Key {
         match self {
             Self::Scalar(spec) => spec.unit,
             Self::Wred(_, spec) => spec.unit,
+            Self::Queue(_, spec) => spec.unit,
             Self::DscpToTc(_) | Self::TcToQueue(_) => Unit::Count,
         }
     }
@@ -153,6 +160,7 @@ impl Key {
         match self {
             Self::Scalar(spec) => spec.min..=spec.max,
             Self::Wred(_, spec) => spec.min..=spec.max,
+            Self::Queue(_, spec) => spec.min..=spec.max,
             Self::DscpToTc(_) | Self::TcToQueue(_) => 0..=CLASSES as u64 - 1,
         }
     }
@@ -163,6 +171,7 @@ impl Key {
         match self {
             Self::Scalar(spec) => spec.doc,
             Self::Wred(_, spec) => spec.doc,
+            Self::Queue(_, spec) => spec.doc,
             Self::DscpToTc(_) => "Traffic class of this DSCP.",
             Self::TcToQueue(_) => "Queue of this traffic class.",
         }
@@ -175,6 +184,7 @@ impl Key {
         match self {
             Self::Scalar(spec) => spec.larger,
             Self::Wred(_, spec) => spec.larger,
+            Self::Queue(_, spec) => spec.larger,
             Self::DscpToTc(_) | Self::TcToQueue(_) => "",
         }
     }
@@ -193,6 +203,7 @@ impl Key {
             Self::Wred(tc, spec) => config.wred.get(tc).map_or(0, |wred| (spec.get)(wred)),
             Self::DscpToTc(dscp) => config.dscp_to_tc.get(dscp).copied().unwrap_or(0).into(),
             Self::TcToQueue(tc) => config.tc_to_queue.get(tc).copied().unwrap_or(0).into(),
+            Self::Queue(queue, spec) => config.queue.get(queue).map_or(0, |queue| (spec.get)(queue)),
         }
     }
 
@@ -217,6 +228,7 @@ impl Key {
             Self::Wred(tc, spec) => (spec.set)(config.wred.get_mut(tc).ok_or(refused)?, value),
             Self::DscpToTc(dscp) => *config.dscp_to_tc.get_mut(dscp).ok_or(refused)? = value as u8,
             Self::TcToQueue(tc) => *config.tc_to_queue.get_mut(tc).ok_or(refused)? = value as u8,
+            Self::Queue(queue, spec) => (spec.set)(config.queue.get_mut(queue).ok_or(refused)?, value),
         }
         Ok(())
     }
@@ -239,6 +251,7 @@ impl fmt::Display for Key {
             Self::Wred(tc, spec) => write!(f, "{WRED}.{tc}.{}", spec.key),
             Self::DscpToTc(dscp) => write!(f, "{DSCP_TO_TC}.{dscp}"),
             Self::TcToQueue(tc) => write!(f, "{TC_TO_QUEUE}.{tc}"),
+            Self::Queue(queue, spec) => write!(f, "{QUEUE}.{queue}.{}", spec.key),
         }
     }
 }
@@ -248,6 +261,7 @@ impl PartialEq for Key {
         match (self, other) {
             (Self::Scalar(a), Self::Scalar(b)) => a.key == b.key,
             (Self::Wred(tc, a), Self::Wred(other, b)) => tc == other && a.key == b.key,
+            (Self::Queue(queue, a), Self::Queue(other, b)) => queue == other && a.key == b.key,
             (Self::DscpToTc(a), Self::DscpToTc(b)) | (Self::TcToQueue(a), Self::TcToQueue(b)) => a == b,
             _ => false,
         }
@@ -276,6 +290,10 @@ impl FromStr for Key {
             }
             (Some(DSCP_TO_TC), Some(dscp), None, None) => Ok(Self::DscpToTc(row(DSCP_TO_TC, dscp, DSCPS)?)),
             (Some(TC_TO_QUEUE), Some(tc), None, None) => Ok(Self::TcToQueue(row(TC_TO_QUEUE, tc, CLASSES)?)),
+            (Some(QUEUE), Some(queue), Some(key), None) => {
+                let spec = Spec::find(QueueConfig::SPECS, key).ok_or_else(unknown)?;
+                Ok(Self::Queue(row(QUEUE, queue, CLASSES)?, spec))
+            }
             (Some(key), None, None, None) => {
                 Spec::find(Scalars::SPECS, key).map(Self::Scalar).ok_or_else(unknown)
             }

@@ -4,16 +4,17 @@ use std::fmt::Write;
 
 use dcqcn_common::params::{Config, Quantity, Unit};
 
-use super::choice::{Role, word};
+use super::choice::{QueuesChoice, Role, word};
 use super::group::differing;
 use super::key::{Assignment, Key};
 use super::settings::Settings;
 
 /// What has to be set for an attachment of this role, made without a profile, to have `config`.
 #[must_use]
-pub fn changes_from_default(role: Role, config: &Config) -> Vec<Assignment> {
+pub fn changes_from_default(role: Role, queues: QueuesChoice, config: &Config) -> Vec<Assignment> {
     let mut default = Config::DEFAULT;
     role.apply(&mut default);
+    queues.apply(&mut default);
     let keys = differing(&default, config).filter(|key| !key.follows_from_attach());
     keys.map(|key| Assignment { key, value: key.get(config) }).collect()
 }
@@ -28,11 +29,12 @@ pub fn to_toml(settings: &Settings) -> String {
 }
 
 fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
-    let Settings { role, profile, pacer, xdp_mode, flows, changes } = settings;
+    let Settings { role, profile, pacer, queues, xdp_mode, flows, changes } = settings;
     let tops = [
         ("role", role.map(|role| word(&role))),
         ("profile", profile.map(|profile| word(&profile))),
         ("pacer", pacer.map(|pacer| word(&pacer))),
+        ("queues", queues.map(|queues| word(&queues))),
         ("xdp_mode", xdp_mode.map(|mode| word(&mode))),
     ];
     for (key, value) in tops {
@@ -50,6 +52,7 @@ fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
             Key::Wred(tc, spec) => (format!("wred.{tc}"), spec.key.to_owned()),
             Key::DscpToTc(dscp) => ("dscp_to_tc".to_owned(), dscp.to_string()),
             Key::TcToQueue(tc) => ("tc_to_queue".to_owned(), tc.to_string()),
+            Key::Queue(queue, spec) => (format!("queue.{queue}"), spec.key.to_owned()),
         };
         if of != table {
             writeln!(text, "\n[{of}]")?;
@@ -110,7 +113,8 @@ mod tests {
                 pacer: Some(PacerChoice::Htb),
                 xdp_mode: Some(XdpModeChoice::Skb),
                 flows: Some(64),
-                changes: changes_from_default(role, &config),
+                queues: None,
+                changes: changes_from_default(role, QueuesChoice::None, &config),
                 profile: None,
             };
             // Tables of TOML come back in its own order.

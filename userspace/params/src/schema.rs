@@ -2,7 +2,7 @@
 
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, WAYS};
-use dcqcn_common::params::{Config, Scalars, Unit, WredConfig};
+use dcqcn_common::params::{Config, QueueConfig, Scalars, Unit, WredConfig};
 use serde_json::{Map, Value, json};
 
 use super::example::ENTRIES;
@@ -36,6 +36,8 @@ pub fn schema() -> Value {
         "tc_to_queue".to_owned(),
         rows("Queue of each traffic class.", &classes, parameter(Key::TcToQueue(0))),
     );
+    let queue = QueueConfig::SPECS.iter().map(|spec| (spec.key.to_owned(), parameter(Key::Queue(0, spec))));
+    top.insert("queue".to_owned(), rows("How each queue is served.", &classes, table(queue)));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dcqcn configuration",
@@ -103,7 +105,7 @@ mod tests {
     fn every_parameter_is_in_the_schema_with_its_default() {
         let schema = schema();
         let properties = &schema["properties"];
-        for spec in Scalars::SPECS.iter().filter(|spec| spec.key != "pacer") {
+        for spec in Scalars::SPECS.iter().filter(|spec| !["pacer", "queues"].contains(&spec.key)) {
             let parameter = &properties["parameters"]["properties"][spec.key];
             assert!(parameter["description"].as_str().unwrap().starts_with(spec.doc.trim()), "{}", spec.key);
             assert!(!parameter["default"].is_null(), "{}", spec.key);

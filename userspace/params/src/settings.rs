@@ -2,7 +2,7 @@
 
 use dcqcn_common::params::Config;
 
-use super::choice::{PacerChoice, Role, XdpModeChoice};
+use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice};
 use super::key::{Assignment, Key, SetError};
 use super::profile::{Profile, ProfileError};
 
@@ -15,6 +15,8 @@ pub struct Settings {
     pub profile: Option<Profile>,
     /// Who keeps packets until their departure time.
     pub pacer: Option<PacerChoice>,
+    /// Which qdisc has the port's queues.
+    pub queues: Option<QueuesChoice>,
     /// Where the XDP program runs.
     pub xdp_mode: Option<XdpModeChoice>,
     /// Flows the tables hold, each.
@@ -49,12 +51,13 @@ impl Settings {
     /// These settings with `later` on top: what it says counts.
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
-        let Self { role, profile, pacer, xdp_mode, flows, changes } = later;
+        let Self { role, profile, pacer, queues, xdp_mode, flows, changes } = later;
         self.changes.extend(changes);
         Self {
             role: role.or(self.role),
             profile: profile.or(self.profile),
             pacer: pacer.or(self.pacer),
+            queues: queues.or(self.queues),
             xdp_mode: xdp_mode.or(self.xdp_mode),
             flows: flows.or(self.flows),
             changes: self.changes,
@@ -73,7 +76,7 @@ impl Settings {
         self.changes.iter().rev().find(|change| is_it(change.key)).map(|change| change.value)
     }
 
-    /// The configuration: the profile, then the role's switches, then the changes. `link_bps` is the link's rate as far
+    /// The configuration: the profile, then what role and queues say, then the changes. `link_bps` is the link's rate as far
     /// as it is known from elsewhere; what was said comes first.
     ///
     /// # Errors
@@ -82,6 +85,7 @@ impl Settings {
         let link_bps = self.link_rate_bps().or(link_bps);
         let mut config = self.profile.unwrap_or_default().config(link_bps)?;
         self.role.unwrap_or_default().apply(&mut config);
+        self.queues.unwrap_or_default().apply(&mut config);
         for change in &self.changes {
             change.apply(&mut config)?;
         }

@@ -202,6 +202,12 @@ pub enum Error {
         /// The qdisc.
         qdisc: &'static str,
     },
+    /// The kernel lacks the qdisc of the queues.
+    #[error("this kernel has no {qdisc} qdisc (CONFIG_NET_SCH_{}); use `--queues auto`", qdisc.to_uppercase())]
+    Queues {
+        /// The qdisc.
+        qdisc: &'static str,
+    },
     /// A switch needs a program that this attachment has not.
     #[error(
         "{key} = true needs the {program} program, which role {role} does not attach; detach and attach again with {remedy}"

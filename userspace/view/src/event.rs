@@ -25,6 +25,8 @@ pub enum Kind {
     HorizonDrop,
     /// A flow found its set of a table full and pushed out another.
     TableFull,
+    /// A queue of the port's own was full, and packets were dropped.
+    QueueDrop,
     /// A change of parameters was refused.
     ConfigRefused,
     /// Entries of the log were written over before they were read.
@@ -99,6 +101,13 @@ pub enum Detail {
         /// Since when nothing was heard of the flow that was pushed out.
         silent_ns: u64,
     },
+    /// [`Kind::QueueDrop`].
+    QueueDropped {
+        /// Number of the queue.
+        queue: u64,
+        /// Packets that found it full since it was looked at last.
+        drops: u64,
+    },
     /// [`Kind::ConfigRefused`].
     Refused {
         /// Who asked for it.
@@ -146,6 +155,7 @@ fn describe(event: &Event) -> Option<(Kind, Detail)> {
             let table = if second == Table::Rp as u64 { "rp" } else { "np" };
             (Kind::TableFull, Detail::Full { address, qpn, table, silent_ns: first })
         }
+        EventKind::QueueDrop => (Kind::QueueDrop, Detail::QueueDropped { queue: first, drops: second }),
     })
 }
 
@@ -176,6 +186,9 @@ impl fmt::Display for Detail {
             Self::Full { address, qpn, table, silent_ns } => {
                 let silent = Quantity(*silent_ns, Unit::Nanoseconds);
                 write!(f, "{table}: {address} {} for a flow silent for {silent}", hex(*qpn))
+            }
+            Self::QueueDropped { queue, drops } => {
+                write!(f, "queue {queue} was full: {drops} packets dropped")
             }
             Self::Refused { user, command, error } => {
                 write!(f, "{user}, `{}`: {}", printable(command), printable(error))
@@ -209,6 +222,7 @@ mod tests {
             row(EventKind::RateCut, [500_000_000, 1_000_000_000], 7),
             row(EventKind::HorizonDrop, [4_158, 0], 0),
             row(EventKind::TableFull, [2_000_000, Table::Np as u64], 0),
+            row(EventKind::QueueDrop, [3, 17], 0),
         ];
         let text: Vec<String> = lines.iter().map(ToString::to_string).collect();
         let expected = [
@@ -216,6 +230,7 @@ mod tests {
             "rate-cut        10.0.0.2 0x000011 to 500mbit, target 1gbit; 7 more since the one before\n",
             "horizon-drop    10.0.0.2 0x000011, 4158 bytes\n",
             "table-full      np: 10.0.0.2 0x000011 for a flow silent for 2ms\n",
+            "queue-drop      queue 3 was full: 17 packets dropped\n",
         ];
         for (text, expected) in text.iter().zip(expected) {
             assert_eq!(*text, format!("2024-02-28T23:59:58.500Z  eth0             {expected}"));

@@ -145,6 +145,7 @@ impl Parameter {
                 Key::Wred(_, spec) => Some(spec.key),
                 Key::DscpToTc(_) => Some("dscp"),
                 Key::TcToQueue(_) => Some("queue"),
+                Key::Queue(_, spec) => Some(spec.key),
             },
         }
     }
@@ -180,7 +181,7 @@ impl Parameter {
             writeln!(f, "  {doc}")?;
             // The tables' defaults are not the same in each row.
             let default = match name_in_table {
-                Some("dscp" | "queue") => String::new(),
+                Some("dscp" | "queue" | "scheduler") => String::new(),
                 _ => format!(" Default: {default_text}."),
             };
             writeln!(f, "  Allowed: {allowed}.{default}{written}")?;

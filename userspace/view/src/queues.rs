@@ -3,14 +3,15 @@
 use std::fmt;
 
 use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, DSCPS};
-use dcqcn_common::params::{Config, Quantity, Unit};
-use dcqcn_plane::attach::Attachment;
-use dcqcn_plane::dataplane;
+use dcqcn_common::params::{Config, Quantity, SCHEDULERS, Unit};
+use dcqcn_netlink::tc::Stats;
+use dcqcn_plane::attach::{self, Attachment};
+use dcqcn_plane::queues::QueueStats;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
-use crate::reading::{class_sum, depths};
+use crate::reading::{class_sum, depths, queue_stats};
 
 /// The classes of one or two ports.
 #[derive(Serialize)]
@@ -19,6 +20,8 @@ pub struct QueuesReport {
     ports: Vec<String>,
     cp_enable: bool,
     classes: Vec<ClassRow>,
+    /// The port's own queues; none unless it was attached with `--queues`.
+    queues: Vec<QueueRow>,
     #[serde(skip)]
     all: bool,
 }
@@ -42,17 +45,56 @@ struct ClassRow {
     ecn_marked_packets: u64,
 }
 
+/// One of the port's own queues, and all that goes through it, RoCE or not.
+#[derive(Serialize)]
+struct QueueRow {
+    queue: usize,
+    scheduler: &'static str,
+    weight: u64,
+    /// What waits.
+    depth_bytes: u32,
+    depth_packets: u32,
+    /// What was sent.
+    packets: u64,
+    bytes: u64,
+    /// What found it full.
+    drops: u32,
+}
+
+impl QueueRow {
+    fn new(queue: usize, config: &Config, stats: &Stats) -> Option<Self> {
+        let of = config.queue.get(queue)?;
+        Some(Self {
+            queue,
+            scheduler: usize::try_from(of.scheduler).ok().and_then(|word| SCHEDULERS.get(word).copied())?,
+            weight: of.weight,
+            depth_bytes: stats.backlog_bytes,
+            depth_packets: stats.backlog_packets,
+            packets: stats.packets,
+            bytes: stats.bytes,
+            drops: stats.drops,
+        })
+    }
+}
+
 impl QueuesReport {
     /// Reads what is attached; classes that no DSCP belongs to are shown too if `all`.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn read(attachment: &Attachment, all: bool) -> Result<Self, dataplane::Error> {
+    pub fn read(attachment: &Attachment, all: bool) -> Result<Self, attach::Error> {
         let Attachment { info, maps } = attachment;
         let (params, counters) = (maps.params()?, maps.counters()?);
         let depths = depths(&params, &maps.queues()?, &maps.backlogs()?, monotonic_ns());
         let ports = [Some(info.iface.clone()), info.inline_peer.clone()].into_iter().flatten().collect();
-        Ok(Self::new(ports, &params.config, &counters, &depths, all))
+        let queues = queue_stats(info, &params)?;
+        Ok(Self::new(ports, &params.config, &counters, &depths, all).with_queues(&params.config, &queues))
+    }
+
+    fn with_queues(mut self, config: &Config, stats: &QueueStats) -> Self {
+        let there = stats.iter().enumerate().filter_map(|(queue, stats)| Some((queue, stats.as_ref()?)));
+        self.queues = there.filter_map(|(queue, stats)| QueueRow::new(queue, config, stats)).collect();
+        self
     }
 
     /// With depths by class, those of the second port behind those of the first.
@@ -94,7 +136,8 @@ impl QueuesReport {
                 ecn_marked_packets,
             }
         });
-        Self { classes: classes.collect(), cp_enable: config.scalars.cp_enable != 0, ports, all }
+        let (cp_enable, queues) = (config.scalars.cp_enable != 0, Vec::new());
+        Self { classes: classes.collect(), cp_enable, ports, queues, all }
     }
 }
 
@@ -149,7 +192,34 @@ impl fmt::Display for QueuesReport {
                 row.ecn_marked_packets.to_string(),
             ]);
         }
-        write!(f, "{table}")
+        write!(f, "{table}")?;
+        if self.queues.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new(&[
+            ">QUEUE",
+            "SCHEDULER",
+            ">WEIGHT",
+            ">WAITING",
+            ">PACKETS",
+            ">SENT",
+            ">PACKETS",
+            ">DROPS",
+        ]);
+        for row in &self.queues {
+            let weight = if row.scheduler == SCHEDULERS[0] { "-".to_owned() } else { row.weight.to_string() };
+            table.row([
+                row.queue.to_string(),
+                row.scheduler.to_owned(),
+                weight,
+                render::bytes(row.depth_bytes.into()),
+                row.depth_packets.to_string(),
+                render::bytes(row.bytes),
+                row.packets.to_string(),
+                row.drops.to_string(),
+            ]);
+        }
+        write!(f, "\n{table}")
     }
 }
 
@@ -191,6 +261,26 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
 ";
         let squeeze = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(squeeze(&report(&["eth1"]).to_string()), squeeze(text));
+    }
+
+    #[test]
+    fn the_port_s_own_queues_are_told_below() {
+        let mut stats = QueueStats::default();
+        stats[3] = Some(Stats {
+            bytes: 2_000_000,
+            packets: 2_000,
+            drops: 7,
+            backlog_bytes: 4_500,
+            ..Stats::default()
+        });
+        stats[6] = Some(Stats::default());
+        let report = report(&["eth1"]).with_queues(&Config::DEFAULT, &stats);
+        let text = report.to_string();
+        let below = text.split_once("\n\n").unwrap().1;
+        let lines: Vec<Vec<&str>> = below.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["3", "dwrr", "1", "4.50", "kB", "0", "2.00", "MB", "2000", "7"]);
+        assert_eq!(lines[2][..3], ["6", "strict", "-"]);
+        assert_eq!(serde_json::to_value(&report).unwrap()["queues"][0]["drops"], 7);
     }
 
     #[test]

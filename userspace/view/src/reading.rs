@@ -1,9 +1,12 @@
 //! Everything the maps of one interface say at one time.
 
 use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, Counters, QUEUES, RpFlow};
-use dcqcn_common::params::{Params, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::params::{Params, QUEUE_SOURCE_BACKLOG, QUEUES_NONE};
 use dcqcn_common::stats::Stat;
+use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::Stats;
 use dcqcn_plane::attach::{self, Attachment, Info};
+use dcqcn_plane::queues::{self, QueueStats};
 use dcqcn_support::clock::monotonic_ns;
 
 /// The maps of one interface at one time.
@@ -19,6 +22,8 @@ pub struct Reading {
     pub counters: [Counters; 3],
     /// Bytes in each queue, those of the second port of an inline attachment behind those of the first.
     pub depth_bytes: [u64; QUEUES as usize],
+    /// What waits in the port's own queues, by their number.
+    pub queues: QueueStats,
     /// Flows of the reaction point; none if only their number was read.
     pub rp: Vec<RpFlow>,
     /// How many flows the reaction point knows.
@@ -59,10 +64,11 @@ impl Reading {
             flow?;
             np_flows += 1;
         }
+        let queues = queue_stats(&info, &params)?;
         let (empty_at, backlogs) = (maps.queues()?, maps.backlogs()?);
         let at_ns = monotonic_ns();
         let depth_bytes = depths(&params, &empty_at, &backlogs, at_ns);
-        Ok(Self { info, params, at_ns, counters, depth_bytes, rp, rp_flows, np_flows })
+        Ok(Self { info, params, at_ns, counters, depth_bytes, queues, rp, rp_flows, np_flows })
     }
 
     /// A counter, summed over the hooks.
@@ -89,11 +95,24 @@ impl Reading {
         of_class.take(self.ports().count()).copied().collect()
     }
 
+    /// The port's own queues that there are, with their numbers.
+    pub fn queues(&self) -> impl Iterator<Item = (usize, &Stats)> {
+        self.queues.iter().enumerate().filter_map(|(queue, stats)| Some((queue, stats.as_ref()?)))
+    }
+
     /// Whether any DSCP belongs to a traffic class.
     #[must_use]
     pub fn in_use(&self, tc: usize) -> bool {
         self.params.config.dscp_to_tc.iter().any(|class| usize::from(*class) == tc)
     }
+}
+
+/// Reads what waits in the port's own queues, if it has any.
+pub(crate) fn queue_stats(info: &Info, params: &Params) -> Result<QueueStats, attach::Error> {
+    if params.config.scalars.queues == QUEUES_NONE {
+        return Ok(QueueStats::default());
+    }
+    Ok(queues::stats(&Netlink::connect()?, info.ifindex, &params.config)?)
 }
 
 /// Flows of the reaction point that came and have not gone.
@@ -197,6 +216,7 @@ pub(crate) mod testing {
         Reading {
             info: serde_json::from_value(info).expect("a description as it is written"),
             depth_bytes: depths(&params, &empty_at, &[Backlog::default(); 16], at_ns),
+            queues: QueueStats::default(),
             rp: (1..=flows).map(flow).collect(),
             rp_flows: flows as usize,
             np_flows: 3,

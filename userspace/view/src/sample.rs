@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use dcqcn_common::flow::FlowId;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
+use dcqcn_netlink::tc::Stats;
 use dcqcn_params::qp::hex;
 use dcqcn_params::{Role, word};
 use dcqcn_support::time::rfc3339;
@@ -39,6 +40,8 @@ pub struct Sample {
     pub line_rate_bps: u64,
     /// The traffic classes that any DSCP belongs to, or any packet did.
     pub classes: Vec<ClassSample>,
+    /// The port's own queues; none unless it was attached with `--queues`.
+    pub queues: Vec<QueueSample>,
     /// Counters since the start, summed over the hooks.
     pub counters: PerStat<u64>,
     /// Their rates.
@@ -76,6 +79,21 @@ pub struct ClassSample {
     pub ecn_marked_packets_per_s: f64,
     /// Marked part of the packets in the interval, 0 to 1.
     pub ecn_marked_ratio: f64,
+}
+
+/// What one of the port's own queues did, with all its traffic.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QueueSample {
+    /// Its number.
+    pub queue: usize,
+    /// Bytes that waited at the later reading.
+    pub depth_bytes: u32,
+    /// Packets that found it full, since the start.
+    pub drops: u32,
+    /// Packets that found it full, per second.
+    pub drops_per_s: f64,
+    /// Bits per second that it sent, layer 2.
+    pub throughput_bps: f64,
 }
 
 /// What a flow of the reaction point did.
@@ -164,6 +182,7 @@ impl Sample {
             ports: now.ports().map(ToOwned::to_owned).collect(),
             line_rate_bps: now.params.rp.line_rate_bps,
             classes: (0..CLASSES).filter_map(|tc| ClassSample::new(before, now, interval, tc)).collect(),
+            queues: queues(before, now, interval),
             counters: PerStat::new(total),
             counters_per_s: PerStat::new(|stat| interval.per_s(earlier(stat), total(stat))),
             qp_count: qps.len(),
@@ -184,6 +203,21 @@ impl Sample {
         self.qps.truncate(most);
         self
     }
+}
+
+fn queues(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<QueueSample> {
+    let sample = |(queue, stats): (usize, &Stats)| {
+        let earlier =
+            before.and_then(|before| before.queues.get(queue).copied().flatten()).unwrap_or_default();
+        QueueSample {
+            queue,
+            depth_bytes: stats.backlog_bytes,
+            drops: stats.drops,
+            drops_per_s: interval.per_s(earlier.drops.into(), stats.drops.into()),
+            throughput_bps: interval.per_s(earlier.bytes, stats.bytes) * 8.0,
+        }
+    };
+    now.queues().map(sample).collect()
 }
 
 fn qps(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<QpSample> {
@@ -246,6 +280,13 @@ impl fmt::Display for Sample {
                 class.throughput_bps,
                 class.ecn_marked_packets_per_s,
                 class.ecn_marked_ratio,
+            )?;
+        }
+        for QueueSample { queue, depth_bytes, drops, drops_per_s, throughput_bps } in &self.queues {
+            writeln!(
+                f,
+                "{time} {iface} queue queue={queue} depth_bytes={depth_bytes} drops={drops} drops_per_s={drops_per_s:.1} \
+                 throughput_bps={throughput_bps:.0}"
             )?;
         }
         write!(f, "{time} {iface} counters role={} qp_count={}", word(&self.role), self.qp_count)?;

@@ -52,11 +52,14 @@ fn check_specs<T: Copy>(specs: &'static [Spec<T>], default: &T) {
 fn specs_are_complete_and_name_one_parameter_each() {
     check_specs(Scalars::SPECS, &Scalars::DEFAULT);
     check_specs(WredConfig::SPECS, &WredConfig::DEFAULT);
+    check_specs(QueueConfig::SPECS, &QueueConfig::DEFAULT);
     let keys = Scalars::SPECS.iter().map(|s| s.key).chain(WredConfig::SPECS.iter().map(|s| s.key));
+    let keys = keys.chain(QueueConfig::SPECS.iter().map(|s| s.key));
     assert_eq!(keys.clone().collect::<BTreeSet<_>>().len(), keys.count());
     // A field without a spec would be a field nobody can set.
     assert_eq!(size_of::<Scalars>(), 8 * Scalars::SPECS.len());
     assert_eq!(size_of::<WredConfig>(), 8 * WredConfig::SPECS.len());
+    assert_eq!(size_of::<QueueConfig>(), 8 * QueueConfig::SPECS.len());
 }
 
 /// One beyond either end of its range a parameter is refused by name; at its ends it is not.
@@ -81,6 +84,16 @@ fn every_parameter_has_a_range() {
     for tc in 0..CLASSES {
         check_ranges(WredConfig::SPECS, Some(tc), |spec, value| with(|c| (spec.set)(&mut c.wred[tc], value)));
     }
+}
+
+#[test]
+fn a_queue_s_parameters_are_refused_by_name() {
+    let refused = with(|c| c.queue[5].weight = 101).validate().unwrap_err().to_string();
+    assert_eq!(refused, "queue.5.weight = 101 is out of range: allowed is 1 to 100");
+    let refused = with(|c| c.queue[7].scheduler = 2).validate().unwrap_err().to_string();
+    assert_eq!(refused, "queue.7.scheduler = 2 is out of range: allowed is strict to dwrr");
+    let both = scalars(|s| (s.queues, s.priority_major) = (1, 1)).validate().unwrap_err().to_string();
+    assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
 }
 
 /// Where 0 means off or unknown, the range begins anew above it.

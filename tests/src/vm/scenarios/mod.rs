@@ -8,6 +8,7 @@ mod live;
 mod markers;
 mod pacing;
 mod pairing;
+mod queues;
 mod read;
 mod systemd;
 mod verifier;
@@ -79,6 +80,14 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: markers::run,
+    },
+    Scenario {
+        name: "queues",
+        about: "shares of strict and weighted queues on a port, by ets and by htb",
+        limit_s: 150,
+        is_ci: false,
+        with_systemd: false,
+        run: queues::run,
     },
     Scenario {
         name: "ipv6",

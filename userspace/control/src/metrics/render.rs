@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use dcqcn_common::layout::{CLASSES, RpFlow, WAYS};
 use dcqcn_common::stats::Stat;
+use dcqcn_netlink::tc::Stats;
 use dcqcn_params::qp::{address, hex};
 use dcqcn_params::word;
 use dcqcn_view::{FlowRow, HOOKS, Reading};
@@ -142,6 +143,7 @@ fn classes(text: &mut Exposition, readings: &[Reading]) {
             family.series(&labels, depth_bytes);
         }
     }
+    own_queues(text, readings);
     let gauges: [(_, _, OfClass); 5] = [
         ("dcqcn_queue_kmin_bytes", "Depth at which marking begins.", |r, tc| wred(r, tc).0),
         ("dcqcn_queue_kmax_bytes", "Depth from which on all is marked.", |r, tc| wred(r, tc).1),
@@ -175,6 +177,42 @@ fn wred(reading: &Reading, tc: usize) -> (f64, f64, f64, f64) {
 
 /// A metric of a flow; a flow may have none.
 type OfFlow = fn(&FlowRow) -> Option<f64>;
+
+/// What is told of one of a port's own queues.
+type OfQueue = fn(&Stats) -> u64;
+
+/// The port's own queues, where it has any.
+fn own_queues(text: &mut Exposition, readings: &[Reading]) {
+    let metrics: [(_, _, _, OfQueue); 5] = [
+        (
+            "dcqcn_port_queue_backlog_bytes",
+            Kind::Gauge,
+            "Bytes that wait in a queue of the port's own.",
+            |stats| stats.backlog_bytes.into(),
+        ),
+        ("dcqcn_port_queue_backlog_packets", Kind::Gauge, "Packets that wait in it.", |stats| {
+            stats.backlog_packets.into()
+        }),
+        ("dcqcn_port_queue_sent_bytes_total", Kind::Counter, "Bytes it has sent, of all traffic.", |stats| {
+            stats.bytes
+        }),
+        ("dcqcn_port_queue_sent_packets_total", Kind::Counter, "Packets it has sent.", |stats| stats.packets),
+        (
+            "dcqcn_port_queue_dropped_packets_total",
+            Kind::Counter,
+            "Packets dropped because it was full.",
+            |stats| stats.drops.into(),
+        ),
+    ];
+    for (name, kind, help, value) in metrics {
+        let mut family = text.family(name, kind, help);
+        for (reading, (queue, stats)) in
+            readings.iter().flat_map(|reading| reading.queues().map(move |queue| (reading, queue)))
+        {
+            family.series(&[("interface", &reading.info.iface), ("queue", &queue)], value(stats));
+        }
+    }
+}
 
 /// The flows that sent most.
 fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {

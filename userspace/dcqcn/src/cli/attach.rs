@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice, parse_flows, word};
+use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use dcqcn_plane::attach::{self, Info, Options, Request};
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ Examples:
   dcqcn attach eth0
   # a router's port towards the receivers, RoCE shaped to 10 Gb/s there
   dcqcn attach eth1 --role switch --set wred.3.drain_rate=10gbit
+  # strict and weighted queues for all traffic: storage (DSCP 26) two thirds, everything else one
+  dcqcn attach eth1 --role switch --queues --set queue.3.weight=20 --set queue.0.weight=10
   # a bump in the wire that marks both ways
   dcqcn attach eth0 --inline eth1 --set link_rate=25gbit
   # a slow link with the paper's dynamics
@@ -44,6 +46,9 @@ pub(super) struct AttachArgs {
     /// What holds flows to their rate [default: auto].
     #[arg(long, value_enum)]
     pacer: Option<PacerChoice>,
+    /// Give the port strict and weighted queues for all its traffic, by DSCP [default: none; without a word: auto].
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    queues: Option<QueuesChoice>,
     /// Where the XDP program runs [default: auto].
     #[arg(long, value_enum)]
     xdp_mode: Option<XdpModeChoice>,
@@ -53,16 +58,16 @@ pub(super) struct AttachArgs {
     /// Say what would be done, and do nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Put a pacer in the place of a qdisc though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
+    /// Put a pacer or queues in the place of a qdisc though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
     #[arg(long)]
     interrupt: bool,
 }
 
 impl AttachArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { iface, role, inline, settings, pacer, xdp_mode, flows, dry_run, interrupt } = self;
+        let Self { iface, role, inline, settings, pacer, queues, xdp_mode, flows, dry_run, interrupt } = self;
         let may = Options { interrupt, force: false };
-        let options = Settings { role, pacer, xdp_mode, flows, ..Settings::default() };
+        let options = Settings { role, pacer, queues, xdp_mode, flows, ..Settings::default() };
         let settings = settings.read()?.then(options);
         let request = Request { iface, inline_peer: inline, settings };
         if dry_run {
@@ -86,7 +91,14 @@ impl fmt::Display for Rehearsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { info, steps } = self;
         let role = word(&info.role);
-        writeln!(f, "would attach to {}{} as {role}, pacer {}:", info.iface, inline(info), info.pacer)?;
+        writeln!(
+            f,
+            "would attach to {}{} as {role}, pacer {}, queues {}:",
+            info.iface,
+            inline(info),
+            info.pacer,
+            info.queues
+        )?;
         steps.iter().try_for_each(|step| writeln!(f, "  {step}"))?;
         info.notes.iter().try_for_each(|note| writeln!(f, "  {note}"))
     }
@@ -103,11 +115,12 @@ impl fmt::Display for Attached {
         writeln!(f, "attached to {}{} as {}", info.iface, inline(info), word(&info.role))?;
         writeln!(
             f,
-            "  programs {} (xdp: {}, tc: {}), pacer {}, {} flows",
+            "  programs {} (xdp: {}, tc: {}), pacer {}, queues {}, {} flows",
             info.programs.join(", "),
             info.xdp_mode,
             info.tc_mode,
             info.pacer,
+            info.queues,
             info.rp_flows
         )?;
         info.notes.iter().try_for_each(|note| writeln!(f, "  {note}"))

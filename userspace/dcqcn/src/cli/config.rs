@@ -181,11 +181,12 @@ struct Said {
 
 impl CheckReport {
     fn new(file: String, settings: &Settings) -> Self {
-        let Settings { role, profile, pacer, xdp_mode, flows, changes } = settings;
+        let Settings { role, profile, pacer, queues, xdp_mode, flows, changes } = settings;
         let tops = [
             role.map(|role| word(&role)),
             profile.map(|profile| word(&profile)),
             pacer.map(|pacer| word(&pacer)),
+            queues.map(|queues| word(&queues)),
             xdp_mode.map(|mode| word(&mode)),
             flows.map(|flows| flows.to_string()),
         ];

@@ -8,7 +8,8 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Config;
 use dcqcn_params::{
-    PacerChoice, Profile, Settings, XdpModeChoice, changes_from_default, differing, parse_word, to_toml, word,
+    PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, changes_from_default, differing, parse_word,
+    to_toml, word,
 };
 use dcqcn_plane::attach::{self, Info};
 use dcqcn_support::file::replace;
@@ -138,6 +139,9 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     top("role", word(&info.role), Some(word(&role)));
     let chosen = |pacer: &PacerChoice| *pacer != PacerChoice::Auto;
     top("pacer", info.pacer.clone(), settings.pacer.filter(chosen).map(|pacer| word(&pacer)));
+    // As with the role: where nothing is said there are none.
+    let queues = settings.queues.unwrap_or_default();
+    top("queues", info.queues.clone(), Some(word(&queues)).filter(|_| queues != QueuesChoice::Auto));
     let chosen = |mode: &XdpModeChoice| *mode != XdpModeChoice::Auto && info.xdp_mode != "none";
     top("xdp_mode", info.xdp_mode.clone(), settings.xdp_mode.filter(chosen).map(|mode| word(&mode)));
     top("flows", info.rp_flows.to_string(), settings.flows.map(|flows| flows.to_string()));
@@ -197,13 +201,15 @@ impl ShowArgs {
 }
 
 fn saved(info: &Info, config: &Config) -> String {
+    let queues = parse_word(&info.queues).unwrap_or_default();
     let settings = Settings {
         role: Some(info.role),
         profile: None,
         pacer: parse_word(&info.pacer).ok(),
+        queues: Some(queues).filter(|queues| *queues != QueuesChoice::None),
         xdp_mode: parse_word(&info.xdp_mode).ok(),
         flows: Some(info.rp_flows),
-        changes: changes_from_default(info.role, config),
+        changes: changes_from_default(info.role, queues, config),
     };
     let mut header =
         format!("# {} as of `dcqcn config show`, dcqcn {}.\n", info.iface, env!("CARGO_PKG_VERSION"));

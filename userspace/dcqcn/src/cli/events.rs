@@ -16,7 +16,7 @@ use dcqcn_view::event::{EventRow, Kind};
 use super::targets;
 use dcqcn_cli::Output;
 
-/// Show what happens: flows paired, rates cut, packets dropped, tables full, changes refused.
+/// Show what happens: flows paired, rates cut, packets dropped, tables and queues full, changes refused.
 ///
 /// The data plane keeps the latest 1,024 events of each interface, whether anybody reads them or not. Any number of
 /// readers see them all, beside `dcqcn run` or without it.
@@ -28,6 +28,7 @@ The kinds, and what is told of them:
                   cuts at the next end of its period; the rate told is the one before)
   horizon-drop    a packet that would have waited longer than pacing_horizon was dropped: the flow, its bytes
   table-full      the RP or NP table: the flow that came, and how long the one it pushed out was silent
+  queue-drop      a queue of the port's own (attach --queues) was full: its number, how many packets; from dcqcn run
   config-refused  who was refused which command, and why (from the audit log)
   missed          entries that were written over before they were read here
 

@@ -7,7 +7,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
 use dcqcn_cli::Output;
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{Config, WredConfig};
+use dcqcn_common::params::{Config, QUEUES_NONE, QueueConfig, WredConfig};
 use dcqcn_params::{Group, Key, UnknownKey};
 use dcqcn_view::{Parameter, each};
 use serde::Serialize;
@@ -146,11 +146,18 @@ struct GetReport {
 
 /// The parameters to show: those named, or all that say something.
 fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config) -> Vec<Key> {
-    let says_something = |key: &Key| !matches!(key, Key::DscpToTc(_)) || key.get(config) != 0;
+    let says_something = |key: &Key| match key {
+        Key::DscpToTc(_) => key.get(config) != 0,
+        Key::Queue(..) => config.scalars.queues != QUEUES_NONE || key.get(config) != key.default(),
+        Key::Scalar(_) | Key::Wred(..) | Key::TcToQueue(_) => true,
+    };
     let of_class = |key: &Key| match (key, tc) {
         (_, None) => true,
         (Key::Wred(of, _) | Key::TcToQueue(of), Some(tc)) => *of == tc,
         (Key::DscpToTc(_), Some(tc)) => key.get(config) == tc as u64,
+        (Key::Queue(of, _), Some(tc)) => {
+            config.tc_to_queue.get(tc).is_some_and(|queue| usize::from(*queue) == *of)
+        }
         (Key::Scalar(_), Some(_)) => false,
     };
     let mut shown: Vec<Key> = if keys.is_empty() {
@@ -166,6 +173,10 @@ fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config)
             Key::Wred(_, spec) => {
                 let mut specs = WredConfig::SPECS.iter();
                 1 + specs.position(|other| other.key == spec.key).unwrap_or(WredConfig::SPECS.len())
+            }
+            Key::Queue(_, spec) => {
+                let mut specs = QueueConfig::SPECS.iter();
+                1 + WredConfig::SPECS.len() + specs.position(|other| other.key == spec.key).unwrap_or(0)
             }
             Key::DscpToTc(_) => usize::MAX - 1,
             Key::TcToQueue(_) => usize::MAX,

@@ -86,7 +86,7 @@ fn parameters() -> String {
         bold("dcqcn get"),
         roman(" shows and "),
         bold("dcqcn set"),
-        roman(" changes them under running traffic. The N of a table is a traffic class or a DSCP."),
+        roman(" changes them under running traffic. The N of a table is a traffic class, a DSCP or a queue."),
     ]);
     for (group, heading) in [
         (Group::Link, "LINK"),
@@ -100,6 +100,7 @@ fn parameters() -> String {
             roff.text([bold(name(key))]);
             let default = match key {
                 Key::DscpToTc(_) | Key::TcToQueue(_) => String::new(),
+                Key::Queue(_, spec) => format!(" Default: {}.", params::default_of_queues(spec)),
                 _ => format!(" Default: {}.", key.text(&Config::DEFAULT)),
             };
             roff.text([roman(format!(
@@ -126,14 +127,16 @@ fn see_also(roff: &mut Roff, pages: &[&str]) {
 fn is_first_of_its_table(key: Key) -> bool {
     match key {
         Key::Scalar(_) => true,
-        Key::Wred(row, _) | Key::DscpToTc(row) | Key::TcToQueue(row) => row == 0,
+        Key::Wred(row, _) | Key::DscpToTc(row) | Key::TcToQueue(row) | Key::Queue(row, _) => row == 0,
     }
 }
 
 fn name(key: Key) -> String {
     match key {
         Key::Scalar(_) => key.to_string(),
-        Key::Wred(..) | Key::DscpToTc(_) | Key::TcToQueue(_) => key.to_string().replacen('0', "N", 1),
+        Key::Wred(..) | Key::DscpToTc(_) | Key::TcToQueue(_) | Key::Queue(..) => {
+            key.to_string().replacen('0', "N", 1)
+        }
     }
 }
 

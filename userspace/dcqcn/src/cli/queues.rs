@@ -12,8 +12,12 @@ use dcqcn_view::QueuesReport;
 DEPTH is what decides on marking: that of the virtual queue, which drains at DRAIN, or the qdisc's backlog where
 queue_source says so. Inline there is one for each interface.
 
+Attached with --queues, a second table has the port's own queues, with all their traffic and not RoCE's alone: what
+WAITING there is now (bytes, packets), what was SENT, and the packets DROPPED because the queue was full.
+
 Examples:
   dcqcn queues eth1
+  dcqcn queues eth1 --json | jq '.queues[] | {queue, depth_bytes, drops}'
   dcqcn queues eth1 --json | jq '.classes[] | select(.packets > 0) | {tc, depth_bytes}'")]
 pub(super) struct QueuesArgs {
     /// The interface.

@@ -5,7 +5,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_params::quantity::expected;
 use dcqcn_params::{Key, word};
 use dcqcn_support::render;
-use dcqcn_view::{ClassSample, QpSample, Sample};
+use dcqcn_view::{ClassSample, QpSample, QueueSample, Sample};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -55,7 +55,8 @@ struct Areas {
 }
 
 fn areas(area: Rect, state: &State) -> Areas {
-    let bars = state.sample.as_ref().map_or(0, |sample| bars(sample).count()) + 1;
+    let of_queues = |sample: &Sample| usize::from(!sample.queues.is_empty());
+    let bars = state.sample.as_ref().map_or(0, |sample| bars(sample).count() + of_queues(sample)) + 1;
     // Flows have half of a small screen.
     let bars = u16::try_from(bars).unwrap_or(u16::MAX).min(area.height / 2);
     let status = match &state.status {
@@ -171,7 +172,20 @@ fn classes(sample: &Sample, width: usize) -> Vec<Line<'static>> {
             Span::raw(beside),
         ]));
     }
+    lines.extend(own_queues(sample));
     lines
+}
+
+/// The port's own queues on a line, if it has any.
+fn own_queues(sample: &Sample) -> Option<Line<'static>> {
+    let mut spans = vec![Span::raw(" queues".to_owned())];
+    for QueueSample { queue, depth_bytes, drops_per_s, .. } in &sample.queues {
+        spans.push(Span::raw(format!("  {queue}: {}", render::bytes((*depth_bytes).into()))));
+        if *drops_per_s > 0.0 {
+            spans.push(Span::styled(format!(" {drops_per_s:.0} drops/s"), Style::new().fg(Color::Red)));
+        }
+    }
+    (spans.len() > 1).then(|| Line::from(spans))
 }
 
 /// Depth against Kmin and Kmax.

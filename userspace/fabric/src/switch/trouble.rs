@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
+use dcqcn_common::pfc::watchdog::{Found, Look, StormAction};
 
 use super::Switch;
 use crate::agenda::Event;
 use crate::change::What;
-use crate::scenario::StormAction;
-use crate::watchdog::Look;
 use crate::wire::Outbox;
 
 impl Switch {
@@ -52,9 +51,11 @@ impl Switch {
                 let look = Look {
                     backlog: port.waiting >> class & 1 == 1,
                     paused_ns: port.wire.paused_ns(class, now_ns),
+                    since_ns: poll_ns,
                 };
                 let Some(guard) = &mut port.guard else { return };
-                if self.rules.lossless >> class & 1 == 1 && guard.look(&watchdog, class, look) {
+                if self.rules.lossless >> class & 1 == 1 && guard.look(&watchdog, class, look) == Found::Storm
+                {
                     self.storms += 1;
                     match watchdog.action {
                         StormAction::Drop => {

@@ -14,4 +14,4 @@ pub use handle::Handle;
 pub use qdisc::kernel_has_qdisc;
 pub use read::{Class, Qdisc, Shaper, Shaping, Stats};
 pub use save::{Restored, SavedQdisc};
-pub use spec::{HtbClass, QdiscSpec};
+pub use spec::{Ets, HtbClass, QdiscSpec};

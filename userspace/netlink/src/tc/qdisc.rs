@@ -193,7 +193,8 @@ impl Netlink {
             tcmsg(request, ifindex, handle, parent);
             request.attribute(TCA_KIND, &c_string(kind));
             if !options.is_empty() {
-                request.attribute(TCA_OPTIONS, options);
+                // ets insists on the flag of nested attributes (Linux 5.6); a fifo's options are none.
+                request.options(TCA_OPTIONS, options, kind == "ets");
             }
         })
     }

@@ -30,6 +30,14 @@ const TCA_FQ_BUCKETS_LOG: u16 = 8;
 const TCA_FQ_ORPHAN_MASK: u16 = 10;
 const TCA_FQ_HORIZON: u16 = 14;
 const TCA_FQ_HORIZON_DROP: u16 = 15;
+const TCA_ETS_NBANDS: u16 = 1;
+const TCA_ETS_NSTRICT: u16 = 2;
+const TCA_ETS_QUANTA: u16 = 3;
+const TCA_ETS_QUANTA_BAND: u16 = 4;
+const TCA_ETS_PRIOMAP: u16 = 5;
+const TCA_ETS_PRIOMAP_BAND: u16 = 6;
+/// Priorities that a packet can have without naming a class (`TC_PRIO_MAX` and 0).
+const PRIORITIES: usize = 16;
 
 /// A qdisc to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +76,8 @@ pub enum QdiscSpec {
         /// Buffer size in bytes.
         limit_bytes: u32,
     },
+    /// Enhanced transmission selection (802.1Qaz): eight bands, strict ones and then weighted ones (Linux 5.6).
+    Ets(Ets),
     /// A qdisc for each transmit queue of the interface, its classes numbered from 1.
     Mq,
     /// First in, first out, bounded in bytes.
@@ -82,6 +92,35 @@ pub enum QdiscSpec {
     },
 }
 
+/// Bands of an [`QdiscSpec::Ets`]. Band `n` is class `n + 1`, which a packet names in `skb->priority`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ets {
+    /// How many of the bands are strict; they come first.
+    pub strict: u8,
+    /// Bytes that each band sends in its turn; without meaning for a strict one.
+    pub quanta_bytes: [u32; Self::BANDS],
+    /// The band of packets that name none.
+    pub default_band: u8,
+}
+
+impl Ets {
+    /// How many bands there are.
+    pub const BANDS: usize = 8;
+
+    fn encode(&self, options: &mut Encoder) {
+        options.attribute(TCA_ETS_NBANDS, &[Self::BANDS as u8]);
+        options.attribute(TCA_ETS_NSTRICT, &[self.strict]);
+        options.nested(TCA_ETS_QUANTA, |quanta| {
+            for bytes in self.quanta_bytes.iter().skip(self.strict.into()) {
+                quanta.attribute(TCA_ETS_QUANTA_BAND, &bytes.to_ne_bytes());
+            }
+        });
+        options.nested(TCA_ETS_PRIOMAP, |map| {
+            (0..PRIORITIES).for_each(|_| map.attribute(TCA_ETS_PRIOMAP_BAND, &[self.default_band]));
+        });
+    }
+}
+
 impl QdiscSpec {
     /// The kernel's name for this kind of qdisc.
     #[must_use]
@@ -89,6 +128,7 @@ impl QdiscSpec {
         match self {
             Self::Htb { .. } => "htb",
             Self::Fq { .. } => "fq",
+            Self::Ets(_) => "ets",
             Self::Tbf { .. } => "tbf",
             Self::Mq => "mq",
             Self::Bfifo { .. } => "bfifo",
@@ -124,6 +164,7 @@ impl QdiscSpec {
                 rate.encode_wide(options, TCA_TBF_RATE64);
                 options.attribute(TCA_TBF_BURST, &burst_bytes.to_ne_bytes());
             }
+            Self::Ets(ets) => ets.encode(options),
             Self::Mq => {}
             // struct tc_fifo_qopt, without an attribute of its own
             Self::Bfifo { limit_bytes: limit } | Self::Pfifo { limit } => options.raw(&limit.to_ne_bytes()),
@@ -318,6 +359,24 @@ mod tests {
             0x05, 0, 15, 0, 1, 0, 0, 0, // TCA_FQ_HORIZON_DROP
         ];
         assert_eq!(encoded(|options| fq.encode(options)), expected);
+    }
+
+    #[test]
+    fn ets_has_quanta_of_its_weighted_bands_only() {
+        let mut quanta_bytes = [0; 8];
+        (quanta_bytes[6], quanta_bytes[7]) = (5_000, 1_514);
+        let ets = QdiscSpec::Ets(Ets { strict: 6, quanta_bytes, default_band: 7 });
+        let bytes = encoded(|options| ets.encode(options));
+        let expected = [
+            0x05, 0, 1, 0, 8, 0, 0, 0, // TCA_ETS_NBANDS
+            0x05, 0, 2, 0, 6, 0, 0, 0, // TCA_ETS_NSTRICT
+            0x14, 0, 3, 0x80, // TCA_ETS_QUANTA, nested
+            0x08, 0, 4, 0, 0x88, 0x13, 0, 0, // 5000
+            0x08, 0, 4, 0, 0xea, 0x05, 0, 0, // 1514
+            0x84, 0, 5, 0x80, // TCA_ETS_PRIOMAP, nested: 16 of 8 bytes
+        ];
+        assert_eq!(bytes[..expected.len()], expected);
+        assert_eq!(bytes[expected.len()..], [0x05, 0, 6, 0, 7, 0, 0, 0].repeat(16));
     }
 
     #[test]

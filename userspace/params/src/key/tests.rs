@@ -17,7 +17,8 @@ fn every_key_and_every_default_reads_back() {
         assert!(!key.doc().is_empty());
         count += 1;
     }
-    assert_eq!(count, Scalars::SPECS.len() + CLASSES * WredConfig::SPECS.len() + DSCPS + CLASSES);
+    let of_class = WredConfig::SPECS.len() + QueueConfig::SPECS.len() + 1;
+    assert_eq!(count, Scalars::SPECS.len() + CLASSES * of_class + DSCPS);
 }
 
 #[test]
@@ -52,6 +53,10 @@ fn set_validates_the_whole_and_leaves_a_refused_config_alone() {
         ("wred.3.kmin", "2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
         ("rpg_max_rate", "2gbit", "rpg_max_rate = 2gbit is above the link's 1gbit"),
         ("pacer", "fq", "pacer cannot be set: it follows from `attach --pacer`"),
+        ("queues", "ets", "queues cannot be set: it follows from `attach --queues`"),
+        ("queue.3.weight", "0", "queue.3.weight = 0 is out of range: allowed is 1 to 100"),
+        ("queue.8.weight", "1", "`queue.8.weight`: queue is numbered 0 to 7"),
+        ("queue.3.scheduler", "wfq", "queue.3.scheduler = "),
         ("rpg_min_rate", "2gbit", "rpg_min_rate = 2gbit is above the link's 1gbit"),
     ] {
         let message = set(&mut config, key, text).unwrap_err().to_string();

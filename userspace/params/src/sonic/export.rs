@@ -1,7 +1,7 @@
 //! From parameters to a switch's configuration.
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, WredConfig};
+use dcqcn_common::params::{Config, SCHEDULER_STRICT, WredConfig};
 use serde_json::{Map, Value, json};
 
 use super::db::Error;
@@ -44,15 +44,17 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
             let name = format!("DCQCN_QUEUE{queue}");
             profiles.insert(name.clone(), profile(wred, &format!("wred.{tc}.pmax"), &mut notes));
             row.insert("wred_profile".into(), name.into());
+            let mut scheduler = scheduler(config, queue);
             if wred.drain_rate_bps != 0 {
-                let name = format!("dcqcn.{queue}");
                 if !wred.drain_rate_bps.is_multiple_of(8) {
                     notes.push(format!("wred.{tc}.drain_rate is rounded down to whole bytes per second"));
                 }
-                let pir = (wred.drain_rate_bps / 8).to_string();
-                schedulers.insert(name.clone(), json!({ "meter_type": "bytes", "pir": pir }));
-                row.insert("scheduler".into(), name.into());
+                scheduler.insert("meter_type".into(), "bytes".into());
+                scheduler.insert("pir".into(), (wred.drain_rate_bps / 8).to_string().into());
             }
+            let name = format!("dcqcn.{queue}");
+            schedulers.insert(name.clone(), scheduler.into());
+            row.insert("scheduler".into(), name.into());
             if wred.queue_limit_bytes != 0 {
                 notes.push(format!("wred.{tc}.queue_limit is left out: buffers are the switch's"));
             }
@@ -61,10 +63,22 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     }
     tables.insert("WRED_PROFILE".into(), profiles.into());
     tables.insert("QUEUE".into(), queues.into());
-    if !schedulers.is_empty() {
-        tables.insert("SCHEDULER".into(), schedulers.into());
-    }
+    tables.insert("SCHEDULER".into(), schedulers.into());
     Ok(Export { tables: tables.into(), notes })
+}
+
+/// How a queue is served.
+fn scheduler(config: &Config, queue: usize) -> Map<String, Value> {
+    let mut row = Map::new();
+    match config.queue.get(queue) {
+        Some(of) if of.scheduler == SCHEDULER_STRICT => _ = row.insert("type".into(), "STRICT".into()),
+        Some(of) => {
+            row.insert("type".into(), "DWRR".into());
+            row.insert("weight".into(), of.weight.to_string().into());
+        }
+        None => {}
+    }
+    row
 }
 
 fn speed(config: &Config, notes: &mut Vec<String>) -> Option<Value> {

@@ -5,12 +5,12 @@ mod values;
 use std::collections::BTreeMap;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, MAX_RATE_BPS};
+use dcqcn_common::params::{Config, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use serde::Serialize;
 
 use super::db::{Database, Error, Row};
 use crate::{Assignment, Key};
-use values::{Marking, map_entries, marking, numbers_of};
+use values::{Marking, drops_at_once, ect, map_entries, marking, numbers_of};
 
 /// What a file says for a port.
 #[derive(Clone, Debug, Default)]
@@ -242,9 +242,10 @@ impl<'a> Reader<'a> {
             let profile = row.reference("wred_profile", "WRED_PROFILE")?;
             let wred = profile.as_ref().map(marking).transpose()?;
             match (profile, wred) {
-                (Some(profile), Some(Marking { curve, ecn })) => {
+                (Some(profile), Some(Marking { curve, limit_bytes, ecn })) => {
                     let from = format!("WRED_PROFILE|{}", profile.key());
-                    for (name, value) in curve.into_iter().flatten() {
+                    let limit = limit_bytes.map(|bytes| ("queue_limit", bytes));
+                    for (name, value) in curve.into_iter().flatten().chain(limit) {
                         self.set(from.clone(), &profile, &format!("wred.{tc}.{name}"), value)?;
                     }
                     self.set(from, &profile, &format!("wred.{tc}.ecn"), ecn.into())?;
@@ -257,7 +258,9 @@ impl<'a> Reader<'a> {
                     self.set(from, row, &format!("wred.{tc}.ecn"), 0)?;
                 }
             }
-            self.scheduler(row, tc)?;
+            // Of the classes that share a queue the first speaks for it.
+            let is_first = tc_to_queue.iter().position(|of_tc| usize::from(*of_tc) == queue) == Some(tc);
+            self.scheduler(row, tc, is_first.then_some(queue))?;
             if self.is_first("QUEUE", row.key()) {
                 let others: Vec<_> =
                     row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
@@ -296,8 +299,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Enters the rate a queue is shaped to, and lists what else its scheduler says.
-    fn scheduler(&mut self, queue: &Row<'a>, tc: usize) -> Result<(), Error> {
+    /// Enters how `number` is served and the rate it is shaped to, and lists what else its scheduler says.
+    fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<(), Error> {
         let Some(scheduler) = queue.reference("scheduler", "SCHEDULER")? else {
             return Ok(());
         };
@@ -307,12 +310,33 @@ impl<'a> Reader<'a> {
             let from = format!("SCHEDULER|{} pir", scheduler.key());
             self.set(from, &scheduler, &format!("wred.{tc}.drain_rate"), bytes_per_s * 8)?;
         }
-        scheduler.number("weight", 1..=100, "a weight")?;
-        let carried = |field: &&str| in_bytes && ["pir", "meter_type"].contains(field);
+        let weight = scheduler.number("weight", 1..=100, "a weight")?;
+        let kind = match scheduler.text("type")?.as_deref() {
+            None => None,
+            Some("STRICT") => Some(SCHEDULER_STRICT),
+            Some("DWRR" | "WRR") => Some(SCHEDULER_DWRR),
+            Some(other) => {
+                let expected = format_args!("`{other}`: expected one of DWRR, WRR, STRICT");
+                return Err(scheduler.field_error("type", expected));
+            }
+        };
+        if let Some(number) = number {
+            let from = format!("SCHEDULER|{}", scheduler.key());
+            let said = [("scheduler", kind), ("weight", weight.filter(|_| kind != Some(SCHEDULER_STRICT)))];
+            for (name, value) in said.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+                self.set(from.clone(), &scheduler, &format!("queue.{number}.{name}"), value)?;
+            }
+        }
+        if scheduler.text("type")?.as_deref() == Some("WRR") && self.is_first("WRR", scheduler.key()) {
+            let reason = "taken as DWRR: weights count bytes here, not packets";
+            self.unmapped("SCHEDULER", scheduler.key(), ["type"], reason);
+        }
+        let carried = |field: &&str| {
+            ["type", "weight"].contains(field) || in_bytes && ["pir", "meter_type"].contains(field)
+        };
         let others: Vec<_> = scheduler.fields().filter(|field| !carried(field)).collect();
         if !others.is_empty() && self.is_first("SCHEDULER", scheduler.key()) {
-            let reason =
-                "the data plane has no scheduler: shares and priorities are the qdisc's (priority_major)";
+            let reason = "of a scheduler's rates there is pir alone, in bytes: it is the drain_rate";
             self.unmapped("SCHEDULER", scheduler.key(), others, reason);
         }
         Ok(())
@@ -326,6 +350,12 @@ impl<'a> Reader<'a> {
                 ["yellow_", "red_", "wred_yellow_", "wred_red_"].iter().any(|of| field.starts_with(of))
             })
             .collect();
+        let drops = ["green_min_threshold", "green_drop_probability"];
+        let is_early = ecn && ect(profile) && !drops_at_once(profile)?;
+        if is_early {
+            let reason = "nothing is dropped early here: the queue takes packets up to green_max_threshold";
+            self.unmapped("WRED_PROFILE", profile.key(), drops, reason);
+        }
         if !colours.is_empty() {
             self.unmapped(
                 "WRED_PROFILE",

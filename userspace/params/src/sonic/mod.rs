@@ -7,10 +7,14 @@
 //! | `DSCP_TO_TC_MAP`, `TC_TO_QUEUE_MAP` | `dscp_to_tc`, `tc_to_queue`; what a map leaves out is 0, as in SAI |
 //! | `QUEUE` `PORT\|N` wred_profile | WRED of the traffic classes that go to queue N |
 //! | `WRED_PROFILE` green_{min,max}_threshold, green_drop_probability | `kmin`, `kmax`, `pmax` |
+//! | `WRED_PROFILE` green_ect_{min,max}_threshold, green_ect_mark_probability | the same, where marking has thresholds apart from dropping |
+//! | then green_max_threshold, at which all is dropped | `queue_limit` |
 //! | `WRED_PROFILE` ecn, wred_green_enable; a queue without a profile | `ecn` |
+//! | `SCHEDULER` type, weight of a queue | `queue.N.scheduler`, `queue.N.weight` |
 //! | `SCHEDULER` pir (bytes/s) of a queue | `drain_rate` |
 //!
-//! Field names and meanings are SONiC's Configuration wiki and sonic-swss `qosorch.cpp`. The old way of writing a
+//! Field names and meanings are SONiC's Configuration wiki and sonic-swss `qosorch.cpp`; the `ect` thresholds are those of its
+//! pull request 4719, which is under discussion: they are read and not written. The old way of writing a
 //! reference, `[WRED_PROFILE|NAME]`, and the old separator `:` are read too.
 
 mod db;

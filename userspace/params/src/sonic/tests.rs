@@ -1,6 +1,6 @@
 //! A switch's file onto parameters and back.
 
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -37,13 +37,17 @@ fn a_switch_s_port_is_carried_over() {
     // A queue without a profile, and one that is not in the file, are not marked.
     assert_eq!((config.wred[0].ecn, config.wred[7].ecn), (0, 0));
     assert_eq!(config.wred[1].drain_rate_bps, 10_000_000_000);
+    let served = config.queue.map(|queue| (queue.scheduler, queue.weight));
+    let (strict, dwrr) = (SCHEDULER_STRICT, SCHEDULER_DWRR);
+    assert_eq!(served[..4], [(dwrr, 20), (dwrr, 20), (dwrr, 20), (dwrr, 60)]);
+    // What no row speaks of stays.
+    assert_eq!((served[6], served[7]), ((strict, 1), (dwrr, 1)));
     assert_eq!(config.validate(), Ok(()));
 
     let told: Vec<String> =
         import.unmapped.iter().map(|u| format!("{}|{} {}", u.table, u.key, u.fields.join(","))).collect();
     for what in [
         "PORT_QOS_MAP|Ethernet4 pfc_enable,pfcwd_sw_enable,tc_to_pg_map",
-        "SCHEDULER|dwrr.roce type,weight",
         "WRED_PROFILE|ROCE red_drop_probability,red_max_threshold,red_min_threshold,wred_red_enable,wred_yellow_enable,\
          yellow_drop_probability,yellow_max_threshold,yellow_min_threshold",
         "TC_TO_PRIORITY_GROUP_MAP|* ",
@@ -54,7 +58,7 @@ fn a_switch_s_port_is_carried_over() {
     }
     assert!(import.unmapped.iter().all(|u| !u.reason.is_empty()));
     // What several queues use is told once.
-    assert_eq!(told.iter().filter(|line| line.starts_with("SCHEDULER|")).count(), 3);
+    assert!(!told.iter().any(|line| line.starts_with("SCHEDULER|")), "{told:#?}");
     assert_eq!(told.iter().filter(|line| line.starts_with("WRED_PROFILE|")).count(), 1);
 }
 
@@ -100,6 +104,11 @@ fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
             "/PORT/Ethernet4/speed",
             json!("fast"),
             "PORT|Ethernet4 speed: `fast`: expected a speed in Mb/s, 1 to 800000",
+        ),
+        (
+            "/SCHEDULER/dwrr.roce/type",
+            json!("WFQ"),
+            "SCHEDULER|dwrr.roce type: `WFQ`: expected one of DWRR, WRR, STRICT",
         ),
         (
             "/WRED_PROFILE/ROCE/green_min_threshold",
@@ -179,6 +188,39 @@ fn profiles_that_mark_nothing_are_not_marked_and_say_why() {
 }
 
 #[test]
+fn marking_may_have_thresholds_apart_from_dropping() {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    let profile = &mut db["WRED_PROFILE"]["ROCE"];
+    profile["green_ect_min_threshold"] = "100000".into();
+    profile["green_ect_max_threshold"] = "300000".into();
+    profile["green_ect_mark_probability"] = "10".into();
+    let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
+    let wred = config.wred[3];
+    assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (100_000, 300_000, 100_000));
+    assert_eq!(wred.queue_limit_bytes, 1_600_000, "where a switch drops everything");
+    assert!(import.unmapped.iter().any(|u| u.reason.starts_with("nothing is dropped early here")));
+    db["WRED_PROFILE"]["ROCE"]["green_ect_min_threshold"] = "300001".into();
+    let refused = import_of(&db).unwrap_err().to_string();
+    assert!(
+        refused
+            .contains("green_ect_min_threshold: `300001`: expected at most green_ect_max_threshold, 300000"),
+        "{refused}"
+    );
+}
+
+fn import_of(db: &Value) -> Result<Import, Error> {
+    import(&read(&db.to_string()), "Ethernet4", &Config::DEFAULT)
+}
+
+#[test]
+fn weights_of_packets_are_taken_as_of_bytes_and_told() {
+    let text = sample_with("/SCHEDULER/dwrr.roce/type", json!("WRR"));
+    let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
+    assert_eq!((config.queue[3].scheduler, config.queue[3].weight), (SCHEDULER_DWRR, 60));
+    assert!(import.unmapped.iter().any(|u| u.key == "dwrr.roce" && u.reason.starts_with("taken as DWRR")));
+}
+
+#[test]
 fn what_is_exported_is_imported_as_it_was() {
     let (config, _) = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
     let Export { tables, notes } = export(&config, "Ethernet12").unwrap();
@@ -215,6 +257,7 @@ proptest! {
         classes in prop::array::uniform8((0u64..1_000_000, 0u64..1_000_000, 0u64..=100, 0u64..=1, 0u64..100_000)),
         dscp_to_tc in prop::collection::vec(0u8..8, 64), speed in 1u64..=800_000,
         queues in Just([0u8, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
+        schedulers in prop::array::uniform8((0u64..=1, 1u64..=100)),
     ) {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = speed * 1_000_000;
@@ -225,11 +268,18 @@ proptest! {
             (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin, kmin + more, percent * 10_000);
             (wred.ecn, wred.drain_rate_bps) = (ecn, if pir < 12_500 { 0 } else { pir * 8 });
         }
+        for (queue, (scheduler, weight)) in config.queue.iter_mut().zip(schedulers) {
+            // The weight of a strict queue says nothing, here or there.
+            (queue.scheduler, queue.weight) = (scheduler, if scheduler == SCHEDULER_STRICT { 1 } else { weight });
+        }
         prop_assert_eq!(config.validate(), Ok(()));
         let tables = export(&config, "Ethernet0").unwrap().tables.to_string();
         let mut base = Config::DEFAULT;
         base.scalars.rpg_min_rate_bps = 1_000_000;
         prop_assert_eq!(imported(&read(&tables), "Ethernet0", base).0, config);
+        // Byte for byte.
+        let again = imported(&read(&tables), "Ethernet0", base).0;
+        prop_assert_eq!(export(&again, "Ethernet0").unwrap().tables.to_string(), tables);
     }
 
     #[test]

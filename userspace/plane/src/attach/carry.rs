@@ -16,7 +16,7 @@ use super::place::Place;
 use super::plan::{Plan, port};
 use super::{Error, Info, pin_expire};
 use crate::dataplane::{self, Maps};
-use crate::{failpoint, pacer};
+use crate::{failpoint, pacer, queues};
 
 /// Attaches; `inherited` is what an earlier attachment of the interface still owes. After a failure everything is undone.
 ///
@@ -65,7 +65,7 @@ struct Carrier<'a> {
 impl Carrier<'_> {
     /// Takes one step.
     fn take(&mut self, step: &Owed, info: &mut Info) -> Result<(), Error> {
-        let Plan { link, peer, config, sizes, xdp_mode, placement, .. } = self.plan;
+        let Plan { link, peer, config, sizes, xdp_mode, placement, queues_at, .. } = self.plan;
         match step {
             Owed::Pins => return self.load(info),
             Owed::Qdisc { .. } => {}
@@ -104,6 +104,9 @@ impl Carrier<'_> {
         }
         if let Some(placement) = placement {
             pacer::install(self.netlink, link.index, placement, config, sizes.rp_flows, &mut info.notes)?;
+        }
+        if let Some(parent) = queues_at {
+            queues::install(self.netlink, link.index, *parent, config)?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use super::pending::Pending;
 use super::place::Place;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
+use crate::queues::{self, Revised};
 
 /// A change of one or several interfaces that is validated for all of them and not yet in force. Nobody else changes
 /// anything while it is open; dropped, it changes nothing.
@@ -159,8 +160,16 @@ fn prepare_one<E: From<Error>>(
 
 /// Puts parameters in force.
 pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
-    let port = attachment.maps.params()?.port;
-    attachment.maps.set_params(&Params::new(config, port)?)?;
+    let Params { port, config: running, .. } = attachment.maps.params()?;
+    let params = Params::new(config, port)?;
+    // The queues first: what they refuse changes nothing.
+    let queues = queues::revise(attachment.info.ifindex, &running, config)?;
+    if let Err(error) = attachment.maps.set_params(&params) {
+        if queues == Revised::Yes {
+            queues::revise(attachment.info.ifindex, config, &running)?;
+        }
+        return Err(error.into());
+    }
     failpoint::step("parameters are in force");
     Ok(())
 }

@@ -34,7 +34,7 @@ use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::{Role, Settings, word};
+use dcqcn_params::{QueuesChoice, Role, Settings, word};
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, classifier};
@@ -93,6 +93,9 @@ pub struct Info {
     pub role: Role,
     /// `none`, `fq` or `htb`.
     pub pacer: String,
+    /// The qdisc of the port's queues: `none`, `ets` or `htb`.
+    #[serde(default = "no_queues")]
+    pub queues: String,
     /// `driver` or `skb`; `none` where the role needs no XDP.
     pub xdp_mode: String,
     /// `tcx` (Linux 6.6) or `clsact`; `none` where the role needs no TC.
@@ -118,6 +121,11 @@ pub struct Info {
     /// Where `link_rate` is from.
     #[serde(default)]
     pub link_rate_from: LinkRateFrom,
+}
+
+/// What versions without queues have.
+fn no_queues() -> String {
+    word(&QueuesChoice::None)
 }
 
 /// Where the rate of a link is from.

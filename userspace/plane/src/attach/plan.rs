@@ -7,7 +7,7 @@ use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::{Found, PacerChoice, Role, Settings, XdpModeChoice, word};
+use dcqcn_params::{Found, PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, word};
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
@@ -18,6 +18,7 @@ use super::{Error, Info, LinkRateFrom, Request, interrupt, takeover};
 use crate::dataplane::Sizes;
 use crate::failpoint;
 use crate::pacer::{self, Placement};
+use crate::queues;
 
 /// Everything decided before the first change.
 pub(super) struct Plan {
@@ -28,6 +29,8 @@ pub(super) struct Plan {
     pub(super) xdp_mode: XdpModeChoice,
     /// Where the pacer goes, if there is one.
     pub(super) placement: Option<Placement>,
+    /// Where the queues go, if there are any.
+    pub(super) queues_at: Option<Handle>,
     pub(super) info: Info,
     /// What is done, in this order, as what it will owe.
     pub(super) steps: Vec<Owed>,
@@ -85,6 +88,28 @@ impl Plan {
             PacerChoice::Htb => PACER_HTB,
             PacerChoice::Auto | PacerChoice::None => PACER_NONE,
         };
+        let queues = settings.queues.unwrap_or_default();
+        let queues = if queues == QueuesChoice::None {
+            queues
+        } else {
+            if peer.is_some() {
+                return Err(Error::Unsupported(
+                    "an inline attachment forwards before any qdisc: attach each port by itself for --queues"
+                        .into(),
+                ));
+            }
+            if pacer != PacerChoice::None {
+                return Err(Error::Unsupported(format!(
+                    "--queues and the pacer {} want the same place: attach with --role switch, or with --pacer none",
+                    word(&pacer)
+                )));
+            }
+            let (queues, notes_of_queues) = queues::choose(queues)?;
+            notes.extend(notes_of_queues);
+            s.queues = queues::number(queues);
+            queues
+        };
+        config.validate()?;
         let has_tc = programs.iter().any(|name| *name != "xdp");
         let tc_mode = match (has_tc, has_tcx()) {
             (false, _) => "none",
@@ -92,7 +117,7 @@ impl Plan {
             (true, false) => "clsact",
         };
         let flows = settings.flows.unwrap_or(Sizes::default().rp_flows);
-        let info = Info {
+        let mut info = Info {
             iface: iface.clone(),
             ifindex: link.index,
             netns_cookie: place.cookie,
@@ -100,6 +125,7 @@ impl Plan {
             peer_ifindex: peer.as_ref().map(|peer| peer.index),
             role,
             pacer: word(&pacer),
+            queues: word(&queues),
             xdp_mode: "none".into(),
             tc_mode: tc_mode.into(),
             programs: programs.iter().map(|&name| name.to_owned()).collect(),
@@ -117,14 +143,24 @@ impl Plan {
             PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
             PacerChoice::Auto | PacerChoice::None => None,
         };
-        let steps = steps(netlink, &info, placement.as_ref(), pacer)?;
+        let queues_at = match queues {
+            QueuesChoice::None => None,
+            _ => Some(queues::place(netlink, &link, &config, &mut info.notes)?),
+        };
+        let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
+        let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
+        let steps = steps(netlink, &info, replaced)?;
         let interrupts = steps.iter().any(|owed| matches!(owed, Owed::Qdisc { .. }));
         if interrupts && !may_interrupt {
-            interrupt::check(netlink, &link, "attaching a pacer", Some(flows))?;
+            let (what, kept) = match queues_at {
+                Some(_) => ("attaching queues", None),
+                None => ("attaching a pacer", Some(flows)),
+            };
+            interrupt::check(netlink, &link, what, kept)?;
         }
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
         let xdp_mode = settings.xdp_mode.unwrap_or_default();
-        Ok(Self { link, peer, config, sizes, xdp_mode, placement, info, steps })
+        Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, steps })
     }
 }
 
@@ -140,11 +176,10 @@ fn is_bridge_port(netlink: &Netlink, link: &Link) -> Result<bool, Error> {
 fn steps(
     netlink: &Netlink,
     info: &Info,
-    placement: Option<&Placement>,
-    pacer: PacerChoice,
+    replaced: Option<(Handle, &'static str, Handle)>,
 ) -> Result<Vec<Owed>, Error> {
     let mut steps = vec![Owed::Pins];
-    if let Some((parent, kind, handle)) = placement.and_then(|placement| placement.replaces(pacer)) {
+    if let Some((parent, kind, handle)) = replaced {
         let saved = netlink.save_qdisc(info.ifindex, parent)?;
         steps.push(Owed::Qdisc { parent, ours: (kind.to_owned(), handle), saved });
     }

@@ -8,7 +8,7 @@ use aya::programs::tc::SchedClassifierLink;
 use aya::programs::xdp::XdpLink;
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
-use dcqcn_params::{Found, PacerChoice, Settings, XdpModeChoice, word};
+use dcqcn_params::{Found, PacerChoice, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
 
 use super::find::find;
 use super::hooks::{XDP_PEER, replace_filter};
@@ -42,7 +42,7 @@ impl Info {
 /// The request asks for what only attaching anew can give, or its parameters are refused.
 pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
     let Request { inline_peer, settings, .. } = request;
-    let Settings { role, pacer, xdp_mode, flows, .. } = settings;
+    let Settings { role, pacer, queues, xdp_mode, flows, .. } = settings;
     let refused = |what: &'static str, asked: String, found: &str| {
         Err(Error::Anew { iface: info.iface.clone(), what, asked, found: found.to_owned() })
     };
@@ -59,12 +59,17 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     if let Some(pacer) = pacer.filter(|pacer| *pacer != PacerChoice::Auto && word(pacer) != info.pacer) {
         return refused("pacer", word(&pacer), &info.pacer);
     }
+    if let Some(queues) = queues.filter(|queues| *queues != QueuesChoice::Auto && word(queues) != info.queues)
+    {
+        return refused("queues", word(&queues), &info.queues);
+    }
     if let Some(mode) = xdp_mode.filter(|mode| {
         *mode != XdpModeChoice::Auto && info.xdp_mode != "none" && !info.xdp_mode.starts_with(&word(mode))
     }) {
         return refused("xdp_mode", word(&mode), &info.xdp_mode);
     }
-    let settings = Settings { role: Some(info.role), ..settings.clone() };
+    let queues = parse_word(&info.queues).ok();
+    let settings = Settings { role: Some(info.role), queues, ..settings.clone() };
     let found = Found {
         link_rate_bps: Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0),
         wire_overhead_bytes: running.scalars.wire_overhead_bytes,
@@ -72,6 +77,8 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     };
     let mut config = settings.config_on(&found).map_err(|error| Error::Unsupported(error.to_string()))?;
     config.scalars.pacer = running.scalars.pacer;
+    config.scalars.queues = running.scalars.queues;
+    config.validate()?;
     info.check(&config)?;
     Ok(config)
 }

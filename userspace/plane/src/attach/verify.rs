@@ -16,11 +16,12 @@ use super::journal::{Owed, Record};
 use super::place::Place;
 use super::{Error, Info};
 use crate::dataplane::MAPS;
+use crate::queues;
 
 /// A part of an attachment, as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`.
+    /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`; `queues`.
     pub name: String,
     /// The interface.
     pub iface: String,
@@ -44,10 +45,17 @@ pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
     }
 }
 
-/// Whether every program of an attachment is on its hook. A pacer that is not there is no reason to begin anew: it may be an
+/// What a qdisc of ours is called.
+fn qdisc_name(handle: Handle) -> &'static str {
+    if handle == queues::HANDLE { "queues" } else { "pacer" }
+}
+
+/// Whether every program of an attachment is on its hook. A qdisc that is not there is no reason to begin anew: it may be an
 /// operator's doing.
 pub(super) fn is_running(place: &Place, netlink: &Netlink, record: &Record) -> Result<bool, Error> {
-    Ok(parts(place, netlink, record)?.iter().all(|part| part.name == "pacer" || part.problem.is_none()))
+    Ok(parts(place, netlink, record)?
+        .iter()
+        .all(|part| ["pacer", "queues"].contains(&part.name.as_str()) || part.problem.is_none()))
 }
 
 fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>, Error> {
@@ -87,7 +95,7 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
                 let problem = ours.is_none().then(|| "expected, not found".to_owned());
                 Part { program_id: ours.and_then(|filter| filter.program_id), problem, ..part(hook) }
             }
-            Owed::Qdisc { .. } if gone.is_some() => part("pacer"),
+            Owed::Qdisc { ours, .. } if gone.is_some() => part(qdisc_name(ours.1)),
             Owed::Qdisc { parent, ours: (kind, handle), .. } => {
                 let qdiscs = netlink.qdiscs(ifindex)?;
                 let there = qdiscs.iter().find(|qdisc| qdisc.parent == *parent);
@@ -95,7 +103,7 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
                 let found = there.map_or("nothing", |there| there.kind.as_str());
                 let problem =
                     (!is_ours).then(|| format!("expected {kind} {handle} at {parent}, found {found}"));
-                Part { problem, ..part("pacer") }
+                Part { problem, ..part(qdisc_name(*handle)) }
             }
         });
     }

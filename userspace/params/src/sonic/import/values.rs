@@ -9,7 +9,25 @@ use crate::sonic::db::{Error, Row};
 pub(super) struct Marking {
     /// `kmin`, `kmax`, `pmax`, if the profile has thresholds.
     pub(super) curve: Option<[(&'static str, u64); 3]>,
+    /// Depth at which all is dropped, if the profile tells it apart from marking.
+    pub(super) limit_bytes: Option<u64>,
     pub(super) ecn: bool,
+}
+
+/// Names of the thresholds that marking goes by, and of the probability: SONiC's own, and those apart from dropping.
+const THRESHOLDS: [&str; 3] = ["green_min_threshold", "green_max_threshold", "green_drop_probability"];
+const ECT_THRESHOLDS: [&str; 3] =
+    ["green_ect_min_threshold", "green_ect_max_threshold", "green_ect_mark_probability"];
+
+/// Whether a profile has thresholds of marking apart from those of dropping.
+pub(super) fn ect(profile: &Row<'_>) -> bool {
+    profile.fields().any(|field| ECT_THRESHOLDS.contains(&field))
+}
+
+/// Whether a profile drops nothing below green_max_threshold.
+pub(super) fn drops_at_once(profile: &Row<'_>) -> Result<bool, Error> {
+    let (min, max) = (profile.text("green_min_threshold")?, profile.text("green_max_threshold")?);
+    Ok(min == max || profile.text("green_drop_probability")?.as_deref() == Some("0"))
 }
 
 pub(super) fn marking(profile: &Row<'_>) -> Result<Marking, Error> {
@@ -31,24 +49,27 @@ pub(super) fn marking(profile: &Row<'_>) -> Result<Marking, Error> {
     })?;
     let ecn = marks_green && profile.switch("wred_green_enable")? != Some(false);
     let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
-    let min = profile.number("green_min_threshold", 0..=max_bytes, "bytes")?;
-    let max = profile.number("green_max_threshold", 0..=max_bytes, "bytes")?;
-    let percent = profile.number("green_drop_probability", 0..=100, "a percentage")?;
+    let [min_field, max_field, percent_field] = if ect(profile) { ECT_THRESHOLDS } else { THRESHOLDS };
+    let min = profile.number(min_field, 0..=max_bytes, "bytes")?;
+    let max = profile.number(max_field, 0..=max_bytes, "bytes")?;
+    let percent = profile.number(percent_field, 0..=100, "a percentage")?;
+    let limit = profile.number("green_max_threshold", 0..=max_bytes, "bytes")?;
+    let limit_bytes = limit.filter(|_| ect(profile));
     let missing =
         |field| profile.error(format_args!("{field} is missing: expected it, as ecn marks green packets"));
     match (min, max, percent) {
-        (Some(min), Some(max), _) if min > max => Err(profile.field_error(
-            "green_min_threshold",
-            format_args!("`{min}`: expected at most green_max_threshold, {max}"),
-        )),
+        (Some(min), Some(max), _) if min > max => {
+            Err(profile.field_error(min_field, format_args!("`{min}`: expected at most {max_field}, {max}")))
+        }
         // 100 % where nothing is said, as in SAI.
         (Some(min), Some(max), percent) => Ok(Marking {
             curve: Some([("kmin", min), ("kmax", max), ("pmax", percent.unwrap_or(100) * 10_000)]),
+            limit_bytes,
             ecn,
         }),
-        (None, _, _) if ecn => Err(missing("green_min_threshold")),
-        (_, None, _) if ecn => Err(missing("green_max_threshold")),
-        _ => Ok(Marking { curve: None, ecn }),
+        (None, _, _) if ecn => Err(missing(min_field)),
+        (_, None, _) if ecn => Err(missing(max_field)),
+        _ => Ok(Marking { curve: None, limit_bytes, ecn }),
     }
 }
 

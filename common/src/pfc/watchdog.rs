@@ -1,0 +1,210 @@
+//! The watchdog of one port against PFC storms: a neighbour that pauses and pauses.
+//!
+//! The rule is the one that came out of false alarms in SONiC (sonic-swss, pull request 3036): a queue is in a storm when
+//! something waits in it, nothing leaves it, and it is paused for over 99 % of the time between two looks.
+
+use core::mem;
+
+use crate::layout::CLASSES;
+
+/// What is to be done about storms, with the names of SONiC's `PFC_WD`.
+///
+/// A queue is in a storm when it had a backlog, sent nothing and was paused for over 99 % of `detection_ns`; it is over when
+/// there was no pause for `restoration_ns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watchdog {
+    /// How long a storm lasts before something is done.
+    pub detection_ns: u64,
+    /// How long there must be none.
+    pub restoration_ns: u64,
+    /// What is done.
+    pub action: StormAction,
+}
+
+/// What is done with a queue in a storm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StormAction {
+    /// What is in it and what is to go into it is dropped.
+    Drop,
+    /// It sends on, whatever the pauses say.
+    Forward,
+}
+
+/// Looks per detection time.
+const LOOKS: u64 = 4;
+
+impl Watchdog {
+    /// Time between two looks.
+    #[must_use]
+    pub const fn poll_ns(&self) -> u64 {
+        let poll_ns = self.detection_ns / LOOKS;
+        if poll_ns == 0 { 1 } else { poll_ns }
+    }
+}
+
+/// What is seen of a queue at one look.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Something waits.
+    pub backlog: bool,
+    /// How long it has been paused, since the beginning of time.
+    pub paused_ns: u64,
+    /// How long ago the look before was; about [`Watchdog::poll_ns`].
+    pub since_ns: u64,
+}
+
+/// What a look finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing new.
+    Same,
+    /// A storm begins.
+    Storm,
+    /// A storm is over.
+    Calm,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Watch {
+    sent: bool,
+    paused_ns: u64,
+    /// Looks in a row with a backlog, nothing sent, and a pause for over 99 % of the time.
+    stuck: u64,
+    /// How long there has been no pause, since the storm.
+    free_ns: u64,
+}
+
+/// The state of a port's queues.
+#[derive(Debug, Default)]
+pub struct Guard {
+    storm: u8,
+    drops: u8,
+    forwards: u8,
+    watches: [Watch; CLASSES],
+}
+
+impl Guard {
+    /// Whether what is to go into this queue is dropped.
+    #[inline]
+    #[must_use]
+    pub const fn drops(&self, class: usize) -> bool {
+        self.drops >> class & 1 == 1
+    }
+
+    /// Bits of classes that send in spite of a pause.
+    #[inline]
+    #[must_use]
+    pub const fn forwards(&self) -> u8 {
+        self.forwards
+    }
+
+    /// Class `class`, below [`CLASSES`], has sent a packet.
+    #[inline]
+    pub fn sent(&mut self, class: usize) {
+        if let Some(watch) = self.watches.get_mut(class) {
+            watch.sent = true;
+        }
+    }
+
+    /// Looks at the queue of class `class`, below [`CLASSES`].
+    pub fn look(&mut self, watchdog: &Watchdog, class: usize, look: Look) -> Found {
+        let Some(watch) = self.watches.get_mut(class) else {
+            return Found::Same;
+        };
+        let bit = 1 << class;
+        let paused_ns = look.paused_ns.wrapping_sub(mem::replace(&mut watch.paused_ns, look.paused_ns));
+        let sent = mem::take(&mut watch.sent);
+        if self.storm & bit != 0 {
+            watch.free_ns = if paused_ns == 0 { watch.free_ns.saturating_add(look.since_ns) } else { 0 };
+            if watch.free_ns >= watchdog.restoration_ns {
+                self.storm &= !bit;
+                self.drops &= !bit;
+                self.forwards &= !bit;
+                watch.stuck = 0;
+                return Found::Calm;
+            }
+            return Found::Same;
+        }
+        let is_paused = paused_ns.saturating_mul(100) > look.since_ns.saturating_mul(99);
+        watch.stuck = if look.backlog && !sent && is_paused { watch.stuck + 1 } else { 0 };
+        if watch.stuck < LOOKS {
+            return Found::Same;
+        }
+        watch.free_ns = 0;
+        self.storm |= bit;
+        match watchdog.action {
+            StormAction::Drop => self.drops |= bit,
+            StormAction::Forward => self.forwards |= bit,
+        }
+        Found::Storm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WATCHDOG: Watchdog = Watchdog { detection_ns: 400, restoration_ns: 300, action: StormAction::Drop };
+
+    #[test]
+    fn a_storm_is_found_after_the_detection_time_and_over_after_the_restoration_time() {
+        let mut guard = Guard::default();
+        let mut paused_ns = 0;
+        let mut look = |guard: &mut Guard, pause_ns: u64, sends: bool| {
+            paused_ns += pause_ns;
+            if sends {
+                guard.sent(3);
+            }
+            guard.look(&WATCHDOG, 3, Look { backlog: true, paused_ns, since_ns: 100 })
+        };
+        // One packet in between, or a pause that is not the whole time: no storm.
+        let told = [(100, false), (100, false), (100, false), (100, true), (98, false), (100, false)]
+            .map(|(pause_ns, sends)| look(&mut guard, pause_ns, sends));
+        assert_eq!(told, [Found::Same; 6]);
+        let told = [(); 3].map(|()| look(&mut guard, 100, false));
+        assert_eq!(told, [Found::Same, Found::Same, Found::Storm]);
+        assert!(guard.drops(3) && !guard.drops(4));
+        // A pause in between puts the end off.
+        for (pause_ns, drops) in [(0, true), (0, true), (50, true), (0, true), (0, true), (0, false)] {
+            let found = look(&mut guard, pause_ns, false);
+            assert_eq!((guard.drops(3), found == Found::Calm), (drops, !drops));
+        }
+    }
+
+    /// A storm on all priorities for twenty minutes is one storm of each, and not a hundred (sonic-buildimage, issue 29203:
+    /// 170 storms and ends of storms in that time).
+    #[test]
+    fn a_storm_on_all_priorities_does_not_flap() {
+        const MS: u64 = 1_000_000;
+        let watchdog =
+            Watchdog { detection_ns: 400 * MS, restoration_ns: 2_000 * MS, action: StormAction::Drop };
+        let poll_ns = watchdog.poll_ns();
+        let mut guard = Guard::default();
+        let (mut storms, mut calms) = (0, 0);
+        let mut paused_ns = 0;
+        for poll in 0..20 * 60 * 1_000 * MS / poll_ns {
+            // A storm's own rhythm: each pause runs out for an instant before the next frame, and a look may come late.
+            let since_ns = poll_ns + if poll % 7 == 0 { 3 * MS } else { 0 };
+            paused_ns += since_ns - since_ns / 500;
+            for class in 0..CLASSES {
+                // What is dropped does not wait.
+                let backlog = !guard.drops(class);
+                match guard.look(&watchdog, class, Look { backlog, paused_ns, since_ns }) {
+                    Found::Storm => storms += 1,
+                    Found::Calm => calms += 1,
+                    Found::Same => {}
+                }
+            }
+        }
+        assert_eq!((storms, calms), (CLASSES, 0));
+    }
+
+    #[test]
+    fn a_queue_that_is_paused_and_empty_is_in_no_storm() {
+        let mut guard = Guard::default();
+        for look in 1..100 {
+            let seen = Look { backlog: false, paused_ns: 100 * look, since_ns: 100 };
+            assert_eq!(guard.look(&WATCHDOG, 3, seen), Found::Same);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A port with queues, and who always has something to send through each.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::Config;
+use dcqcn_netlink::tc::Stats;
+use dcqcn_params::{QueuesChoice, Role};
+use dcqcn_plane::queues;
+
+use crate::host::{Pair, request};
+use crate::packets::Roce;
+use crate::skip::runnable;
+use crate::socket::PATIENCE;
+
+/// DSCP 26 goes to queue 3 and DSCP 0 to queue 0 as they always do; here DSCP 10 goes to queue 1.
+const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
+/// The port, and so many bytes that all queues together are to have sent before shares are reckoned.
+const RATE: &str = "20mbit";
+const ENOUGH_BYTES: u64 = 4_000_000;
+/// Senders to each queue: what they have in it together lasts while a busy machine lets none of them run.
+const SENDERS: usize = 6;
+
+/// A frame that is not RoCE, of a DSCP.
+#[must_use]
+pub fn other(dscp: u8) -> Vec<u8> {
+    let roce = Roce { dscp, ..Roce::default() };
+    let (mut frame, port) = (roce.frame(), roce.l3() + 22);
+    frame[port..port + 2].copy_from_slice(&5_001_u16.to_be_bytes());
+    frame
+}
+
+/// What each queue of host 1's port has sent, dropped and holds, by its number.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn stats(pair: &Pair, config: &Config) -> Result<[Stats; CLASSES]> {
+    let index = pair.a.index("a0")?;
+    Ok(queues::stats(&pair.a.netlink()?, index, config)?.map(Option::unwrap_or_default))
+}
+
+/// Host 1 behind a token bucket, with queues; `None` if the kernel lacks what that takes.
+///
+/// # Errors
+/// The kernel refuses something else.
+pub fn port(test: &str, choice: QueuesChoice) -> Result<Option<Pair>> {
+    let kind = if choice == QueuesChoice::Ets { "ets" } else { "htb" };
+    if !runnable(test, &["tbf", kind])? {
+        return Ok(None);
+    }
+    let pair = Pair::with_mtu(test, 1_500)?;
+    pair.a.command(&format!("tc qdisc add dev a0 root handle 7: tbf rate {RATE} burst 64k limit 1m"))?;
+    let mut request = request("a0", Role::Switch, &MAPS)?;
+    request.settings.queues = Some(choice);
+    let info = pair.a.attach_as(&request)?;
+    ensure!(choice == QueuesChoice::Auto || info.queues == kind, "queues {}", info.queues);
+    Ok(Some(pair))
+}
+
+/// What is set for each case of the kernel's own tests of ets, and the shares of queues 0, 1 and 3 that are to come of it, one
+/// after the other; the last one's is strict.
+pub const CASES: [(&str, &[&str], [f64; 3]); 3] = [
+    ("3300/3300/3300", &[], [1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0]),
+    ("5000/3500/1500", &["queue.3.weight=50", "queue.1.weight=35", "queue.0.weight=15"], [0.15, 0.35, 0.50]),
+    ("queue 3 strict", &["queue.3.scheduler=strict"], [0.0, 0.0, 1.0]),
+];
+
+/// Whether shares are as near to those of the case as the kernel's own tests want them: 5 %, and of a strict queue over 95 %.
+#[must_use]
+pub fn are_near(found: [f64; 3], wanted: [f64; 3]) -> bool {
+    let is_near = |(found, wanted): (f64, f64)| match wanted {
+        0.0 => found < 0.05,
+        wanted => (found / wanted - 1.0).abs() < 0.05,
+    };
+    found.into_iter().zip(wanted).all(is_near)
+}
+
+/// What part of the port each of the queues 0, 1 and 3 gets while all of them always have something to send.
+///
+/// # Errors
+/// The queues do not fill or drain, or the kernel refuses something.
+pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
+    let config = pair.a.attachment("a0")?.maps.params()?.config;
+    let stop = AtomicBool::new(false);
+    let frames = [other(0), other(10), Roce::default().frame()];
+    let mut senders = Vec::new();
+    for frame in frames.iter().cycle().take(SENDERS * frames.len()) {
+        senders.push((pair.a.socket("a0")?, frame));
+    }
+    let counted = thread::scope(|scope| {
+        for (socket, frame) in &senders {
+            let stop = &stop;
+            // The send buffer is full before the queue is, and the sender waits: nothing is dropped.
+            scope.spawn(move || while !stop.load(Ordering::Relaxed) && socket.send(frame).is_ok() {});
+        }
+        let counted = count(pair, &config);
+        stop.store(true, Ordering::Relaxed);
+        counted
+    })?;
+    let all: u64 = counted.iter().sum();
+    Ok(counted.map(|bytes| bytes as f64 / all as f64))
+}
+
+/// Bytes that queues 0, 1 and 3 send from the time on at which something waits in each of them.
+fn count(pair: &Pair, config: &Config) -> Result<[u64; 3]> {
+    let until = Instant::now() + PATIENCE;
+    let of = |stats: &[Stats; CLASSES]| [stats[0], stats[1], stats[3]];
+    let begun = loop {
+        let now = of(&stats(pair, config)?);
+        if now.iter().all(|queue| queue.backlog_packets > 20) {
+            break now;
+        }
+        ensure!(Instant::now() < until, "the queues do not fill: {now:?}");
+    };
+    loop {
+        thread::sleep(Duration::from_millis(20));
+        let now = of(&stats(pair, config)?);
+        ensure!(now.iter().all(|queue| queue.drops == 0), "{now:?}");
+        let sent = [0, 1, 2].map(|queue| now[queue].bytes - begun[queue].bytes);
+        if sent.iter().sum::<u64>() >= ENOUGH_BYTES {
+            return Ok(sent);
+        }
+        ensure!(Instant::now() < until, "the port does not send: {sent:?}");
+    }
+}

@@ -1,0 +1,32 @@
+//! Queues of a port: what each gets of it, as in the kernel's own tests of ets (tools/testing/selftests/net/forwarding).
+
+use anyhow::{Context as _, Result};
+use dcqcn_params::QueuesChoice;
+
+use super::super::command::sh;
+use super::super::report::Report;
+use crate::queues::{CASES, are_near, port, shares};
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    for module in ["sch_ets", "sch_htb", "sch_tbf"] {
+        sh(&format!("modprobe {module}"))?;
+    }
+    report.columns(&["qdisc", "case", "queue 0", "queue 1", "queue 3"]);
+    for (kind, choice) in [("ets", QueuesChoice::Ets), ("htb", QueuesChoice::Htb)] {
+        let pair = port(kind, choice)?.context("the guest has both")?;
+        for (name, changes, wanted) in CASES {
+            pair.a.set("a0", changes)?;
+            let found = shares(&pair)?;
+            let cells = found.map(|share| format!("{:.1} %", 100.0 * share));
+            report.row([kind, name].map(str::to_owned).into_iter().chain(cells));
+            let show = |shares: [f64; 3]| shares.map(|share| format!("{share:.3}")).join(" ");
+            report.check(
+                &format!("{kind}, {name}: shares"),
+                show(found),
+                show(wanted),
+                are_near(found, wanted),
+            );
+        }
+    }
+    Ok(())
+}

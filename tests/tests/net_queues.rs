@@ -1,0 +1,171 @@
+//! Queues on a port: shares, depths, drops, live changes, and what was there before comes back.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_common::params::QUEUES_MAJOR;
+use dcqcn_control::backlog;
+use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
+use dcqcn_params::QueuesChoice;
+use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::queues::{CASES, are_near, other, port, shares, stats};
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
+
+/// The cases of the kernel's own tests of ets, one after the other on a port that is up.
+fn the_shares_are_the_weights(test: &str, choice: QueuesChoice) -> Result<()> {
+    let Some(pair) = port(test, choice)? else {
+        return Ok(());
+    };
+    for (name, changes, wanted) in CASES {
+        pair.a.set("a0", changes)?;
+        let found = shares(&pair)?;
+        eprintln!("{name}: queues 0, 1 and 3 have {found:.3?}");
+        assert!(are_near(found, wanted), "{name}: {found:?} and not {wanted:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_shares_are_the_weights_on_ets() -> Result<()> {
+    the_shares_are_the_weights("the_shares_are_the_weights_on_ets", QueuesChoice::Ets)
+}
+
+#[test]
+fn the_shares_are_the_weights_on_htb() -> Result<()> {
+    the_shares_are_the_weights("the_shares_are_the_weights_on_htb", QueuesChoice::Htb)
+}
+
+/// A frame of any kind goes to the queue of its DSCP, and one without to that of DSCP 0.
+#[test]
+fn every_packet_has_a_queue() -> Result<()> {
+    let Some(pair) = port("every_packet_has_a_queue", QueuesChoice::Auto)? else {
+        return Ok(());
+    };
+    let config = pair.a.attachment("a0")?.maps.params()?.config;
+    let tag = |roce: Roce| Roce { tags: vec![(dcqcn_common::wire::eth::EtherType::VLAN, 5)], ..roce };
+    let mut arp = other(10);
+    arp[12..14].copy_from_slice(&0x0806_u16.to_be_bytes());
+    let v6 = Roce { v6: true, dscp: 10, ..Roce::default() };
+    let mut v6_other = v6.frame();
+    v6_other[v6.l3() + 42..v6.l3() + 44].copy_from_slice(&5_001_u16.to_be_bytes());
+    for (what, frame, queue) in [
+        ("RoCE", Roce::default().frame(), 3),
+        ("RoCE behind a tag", tag(Roce::default()).frame(), 3),
+        ("a CNP", Roce::default().cnp(None, CNP_TOS), 6),
+        ("UDP", other(10), 1),
+        ("UDP over IPv6", v6_other, 1),
+        ("UDP of a DSCP of no class", other(33), 0),
+        ("ARP", arp, 0),
+    ] {
+        let before = stats(&pair, &config)?;
+        pair.a.socket("a0")?.send(&frame)?;
+        let until = Instant::now() + PATIENCE;
+        while stats(&pair, &config)?[queue].packets == before[queue].packets {
+            ensure!(Instant::now() < until, "{what} does not leave by queue {queue}");
+        }
+    }
+    Ok(())
+}
+
+/// The depth that marking goes by is the queue's own, and a full queue drops and counts.
+#[test]
+fn depth_and_drops_are_the_queue_s_own() -> Result<()> {
+    let Some(pair) = port("depth_and_drops_are_the_queue_s_own", QueuesChoice::Auto)? else {
+        return Ok(());
+    };
+    pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 200kbit burst 2k limit 1m")?;
+    pair.a.set("a0", &["wred.3.queue_limit=20KB", "wred.3.kmin=5KB", "wred.3.kmax=5KB"])?;
+    let (socket, index) = (pair.a.socket("a0")?, pair.a.index("a0")?);
+    socket.limit_send_buffer(1 << 20)?;
+    let mut maps = pair.a.attachment("a0")?.maps;
+    let config = maps.params()?.config;
+    let frame = Roce::default().frame();
+    for _ in 0..60 {
+        // The socket is told of a drop at its own interface.
+        let _ = socket.send(&frame);
+    }
+    let waiting = stats(&pair, &config)?;
+    assert!((15_000..=20_000).contains(&waiting[3].backlog_bytes), "{waiting:?}");
+    assert!(waiting[3].drops >= 30 && waiting[0].drops == 0, "{waiting:?}");
+    assert!(backlog::feed(&pair.a.netlink()?, index, &mut maps)?, "queues go by their backlog");
+    let told = maps.backlogs()?;
+    assert!((10_000..=20_000).contains(&told[3].bytes) && told[0].bytes == 0, "{told:?}");
+    // Room again: the limit is one that can be changed while packets wait.
+    pair.a.set("a0", &["wred.3.queue_limit=200KB"])?;
+    let drops = stats(&pair, &config)?[3].drops;
+    socket.send(&frame)?;
+    assert_eq!(stats(&pair, &config)?[3].drops, drops);
+    Ok(())
+}
+
+#[test]
+fn what_was_there_comes_back_and_what_is_chosen_is_told() -> Result<()> {
+    if !runnable("what_was_there_comes_back_and_what_is_chosen_is_told", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("queues")?;
+    let shown = || lab.host.command("tc -d qdisc show dev a0");
+    for root in [None, Some("tc qdisc add dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m")] {
+        root.map_or(Ok(String::new()), |line| lab.host.command(line))?;
+        let before = shown()?;
+        let attach =
+            "attach a0 --role switch --queues --flows 64 --set link_rate=20mbit --set queue.3.weight=7";
+        says(&lab.ok(&format!("{attach} --dry-run"))?, "dc03: at");
+        assert_eq!(shown()?, before, "a rehearsal changes nothing");
+        let told = lab.ok(attach)?;
+        let kind = if kernel_has_qdisc("ets")? { "ets" } else { "htb" };
+        says(&told, &format!("queues {kind}"));
+        assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
+        let status = lab.json("status a0")?;
+        let attachment = &status["attachments"][0];
+        assert_eq!((&attachment["queues"], &attachment["problems"]), (&kind.into(), &serde_json::json!([])));
+        let report = lab.json("queues a0")?;
+        let row = report["queues"].as_array().and_then(|rows| rows.iter().find(|row| row["queue"] == 3));
+        let row = row.with_context(|| report.to_string())?;
+        assert_eq!((&row["scheduler"], &row["weight"]), (&"dwrr".into(), &7.into()));
+        says(&lab.ok("get a0 queue.3.weight queue_source queues")?, kind);
+        says(&lab.refused(2, "set a0 queues=none")?, "queues cannot be set");
+        says(&lab.refused(1, "set a0 priority_major=1")?, "names the classes of another qdisc");
+        // The file it is saved to says all of it.
+        let file = lab.path("saved.toml");
+        lab.ok(&format!("config show a0 --out {}", file.display()))?;
+        says(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "agrees");
+        says(&lab.ok("detach a0")?, "of a0 is again");
+        assert_eq!(shown()?, before);
+        lab.ok(&format!("attach a0 --config {}", file.display()))?;
+        assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
+        lab.ok("detach a0")?;
+        assert_eq!(shown()?, before);
+    }
+    lab.host.command("tc qdisc replace dev a0 root handle 9: htb")?;
+    says(
+        &lab.refused(1, "attach a0 --role switch --queues --flows 64")?,
+        "has the classes of htb 9: already",
+    );
+    lab.host.command("tc qdisc del dev a0 root")?;
+    let host = "attach a0 --queues --pacer htb --flows 64 --set link_rate=1gbit";
+    says(&lab.refused(1, host)?, "want the same place");
+    Ok(())
+}
+
+#[test]
+fn queues_that_somebody_took_away_are_missed() -> Result<()> {
+    if !runnable("queues_that_somebody_took_away_are_missed", &["htb"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("taken")?;
+    lab.ok("attach a0 --role switch --queues=htb --flows 64 --set link_rate=20mbit")?;
+    lab.host.command("tc qdisc del dev a0 root")?;
+    let status = lab.ok("status a0")?;
+    says(&status, "queues: expected htb dc03: at root");
+    // What there is no queue for changes all the same.
+    lab.ok("set a0 queue.3.weight=9")?;
+    assert_eq!(lab.json("queues a0")?["queues"], serde_json::json!([]));
+    lab.ok("detach a0")?;
+    let index = lab.host.index("a0")?;
+    let is_ours = |qdisc: &dcqcn_netlink::tc::Qdisc| qdisc.handle == Handle::new(QUEUES_MAJOR, 0);
+    assert!(!lab.host.netlink()?.qdiscs(index)?.iter().any(is_ours));
+    Ok(())
+}
