@@ -12,7 +12,8 @@ mod rp;
 use crate::classify::{Roce, classify};
 use crate::events::{Event, EventKind};
 use crate::flow::QpId;
-use crate::layout::CLASSES;
+use crate::layout::{CLASSES, Time};
+use crate::limit::Limit;
 use crate::pairing;
 use crate::params::Params;
 use crate::stats::Stat;
@@ -27,6 +28,7 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
     match classify(h) {
         Err(stat) => h.env().count(stat),
         Ok(roce) => {
+            let roce = settled(h, roce);
             count_kind(h, &roce);
             let Some(p) = h.env().params() else {
                 return XdpVerdict::Pass;
@@ -76,10 +78,22 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             s.env().count(Stat::NpEcnMarked);
         }
         if is_marked || np::may_be_pending(s, p) {
-            np::notify(s, p, &roce, is_marked, 0);
+            if is_answerable(s, p) {
+                np::notify(s, p, &roce, is_marked, 0);
+            } else if is_marked {
+                s.env().count(Stat::NpNotForHost);
+            }
         }
     }
     TcVerdict::Pass
+}
+
+/// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
+/// group; for another host where that is asked for.
+#[inline(always)]
+fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
+    let is_for_group = s.header::<1>(0).is_none_or(|[first]| first & 1 != 0);
+    !is_for_group && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host())
 }
 
 /// TC, egress: a marked clone becomes the CNP; other RoCE is classified, marked (CP) and paced (RP).
@@ -118,12 +132,22 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 #[inline(always)]
 fn look<'p, S: Skb<'p>>(s: &mut S) -> Option<(&'p Params, Roce)> {
     match classify(s) {
-        Ok(roce) => Some((s.env().params()?, roce)),
+        Ok(roce) => Some((s.env().params()?, settled(s, roce))),
         Err(stat) => {
             s.env().count(stat);
             None
         }
     }
+}
+
+/// The same packet, without what the verifier knows of the way that led to it: it would follow all that comes once for each
+/// depth of tags and version of IP.
+#[inline(always)]
+fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
+    /// Larger than any offset of an IP header.
+    const V6: u32 = 32;
+    let way = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);
+    Roce { l3: (way % V6) as usize, v6: way & V6 != 0, ..roce }
 }
 
 #[inline(always)]
@@ -158,5 +182,22 @@ pub(crate) fn record<'p, H: Host<'p>>(h: &mut H, p: &Params, kind: EventKind, id
     if p.event_interval_ns != 0 {
         let at_ns = h.env().now_ns();
         h.env().record(p.event_interval_ns, Event { at_ns, left_out: 0, id, kind: kind as u32, values });
+    }
+}
+
+/// Whether one more is within a limit, which then has one less to give.
+#[inline(always)]
+pub(crate) fn within<'p, H: Host<'p>>(h: &mut H, which: Time, limit: &Limit) -> bool {
+    if limit.gap_ns == 0 {
+        return true;
+    }
+    let now_ns = h.env().now_ns();
+    let used_up_to_ns = h.env().time(which);
+    match limit.admit(used_up_to_ns, now_ns) {
+        Some(used_up_to_ns) => {
+            h.env().set_time(which, used_up_to_ns);
+            true
+        }
+        None => false,
     }
 }

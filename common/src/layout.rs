@@ -3,13 +3,13 @@
 //! Plain C structures without implicit padding. A change here is a new [`LAYOUT_VERSION`].
 
 use crate::events::{EventLog, Slot};
-use crate::flow::{Entry, FlowId, QpId};
+use crate::flow::{Entry, FlowId};
 use crate::pacing::Pacer;
 use crate::rate::{Debt, RateMachine};
 use crate::stats::Stat;
 
 /// Version of everything in this file and of `Params`.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -93,23 +93,8 @@ pub type RpSet = Set<RpFlow>;
 /// A set of the NP table.
 pub type NpSet = Set<NpFlow>;
 
-/// A connection in the making: the QP that one of its ends named.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CmFlow {
-    /// Who named it; `qpn` is that end's name for the connection (communication identifier), all 32 bits of it.
-    pub id: QpId,
-    /// The QPN.
-    pub qpn: u32,
-    /// When it was named; 0 = empty place.
-    pub last_seen_ns: u64,
-}
-
-/// A set of the table of connections in the making.
-pub type CmSet = Set<CmFlow>;
-
-/// Sets of that table: 1,024 connections' ends between REQ and RTU.
-pub const CM_SETS: u32 = 128;
+/// Ends of connections between REQ and RTU that are kept in mind; the least recently used go first.
+pub const CONNECTIONS: u32 = 4_096;
 
 /// Who is at the other end of a QP, and how that is known.
 #[repr(C)]
@@ -119,7 +104,32 @@ pub struct Pair {
     pub qpn: u32,
     /// A [`PairSource`].
     pub source: u32,
+    /// The other end's address; zeros where nobody said.
+    pub addr: [u32; 4],
 }
+
+impl Pair {
+    /// A pair whose other end's address nobody said.
+    #[must_use]
+    pub const fn new(qpn: u32, source: PairSource) -> Self {
+        Self { qpn, source: source as u32, addr: [0; 4] }
+    }
+}
+
+/// A time that all CPUs share.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// When a mark last became pending at the notification point; 0 = none is, for all that is known.
+    NpPending = 0,
+    /// Up to when CNPs are used up, as [`Limit`](crate::limit::Limit) has it.
+    Cnps = 1,
+    /// Up to when pairs to learn are used up, as [`Limit`](crate::limit::Limit) has it.
+    Pairs = 2,
+}
+
+/// How many of them there are.
+pub const TIMES: u32 = 3;
 
 /// How a pair came to be known, the surest first: of two that contradict each other it counts.
 #[repr(u32)]
@@ -204,6 +214,8 @@ pub struct ClassCounters {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
+    /// A hook's own, while it looks at a packet.
+    pub detour: u64,
     /// By [`Stat`].
     pub stat: [u64; Stat::COUNT],
     /// By traffic class.
@@ -213,6 +225,7 @@ pub struct Counters {
 impl Counters {
     /// All zero.
     pub const ZERO: Self = Self {
+        detour: 0,
         stat: [0; Stat::COUNT],
         class: [ClassCounters { packets: 0, bytes: 0, ect_packets: 0, ecn_marked_packets: 0 }; CLASSES],
     };
@@ -260,12 +273,16 @@ pub struct Test {
     pub redirect_ifindex: u32,
     /// 1 = the packet would have been sent there to the neighbour the routes say.
     pub redirect_neigh: u32,
+    /// What `skb->hash` would have become; 0 = it was left alone.
+    pub flow_hash: u32,
+    /// Explicit padding.
+    pub _pad: u32,
 }
 
 const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Slot>() == 64);
 const _: () = assert!(core::mem::offset_of!(EventLog, slots) == 128);
 const _: () = assert!(core::mem::offset_of!(RpSet, ways) == 64);
-const _: () = assert!(size_of::<NpFlow>() == 72 && size_of::<RpFlow>() == 192 && size_of::<CmFlow>() == 32);
+const _: () = assert!(size_of::<NpFlow>() == 72 && size_of::<RpFlow>() == 192 && size_of::<Pair>() == 24);
 
 /// What user space may read and write as bytes.
 ///
@@ -273,7 +290,7 @@ const _: () = assert!(size_of::<NpFlow>() == 72 && size_of::<RpFlow>() == 192 &&
 /// valid.
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Active, Backlog, CmSet, Counters, Cut, NpSet, Pair, Queue, RpSet, Test};
+    use super::{Active, Backlog, Counters, Cut, NpSet, Pair, Queue, RpSet, Test};
     use crate::events::EventLog;
     use crate::flow::QpId;
     use crate::params::Params;
@@ -285,7 +302,5 @@ mod pod {
             unsafe impl aya::Pod for $ty {}
         )+ };
     }
-    pod!(
-        Active, Backlog, CmSet, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Share, Test
-    );
+    pod!(Active, Backlog, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Share, Test);
 }

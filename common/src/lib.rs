@@ -12,6 +12,7 @@ pub mod events;
 pub mod flow;
 pub mod hooks;
 pub mod layout;
+pub mod limit;
 pub mod pacing;
 pub mod pairing;
 pub mod params;

@@ -5,14 +5,18 @@
 
 use crate::classify::{QP_GSI, Roce};
 use crate::events::EventKind;
-use crate::flow::{QpId, set_index};
-use crate::hooks::{Env, Host, record};
-use crate::layout::{CM_SETS, CmFlow, Pair, PairSource};
+use crate::flow::QpId;
+use crate::hooks::{Env, Host, record, within};
+use crate::layout::{Pair, PairSource, Time};
+use crate::limit::Limit;
 use crate::params::Params;
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
 use crate::wire::ext::Deth;
+
+/// How many pairs are learned: 1,000 a second, and 8,192 at once, as when a large job starts.
+const LEARNING: Limit = Limit::new(1_000, 8_192);
 
 /// Whether a packet carries a management datagram of the general services interface.
 #[inline(always)]
@@ -50,19 +54,20 @@ pub fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     let (sender, receiver) =
         (QpId { addr: src, qpn: comm_ids.local }, QpId { addr: dst, qpn: comm_ids.remote });
     match attribute {
-        Attribute::REQ => note(h, p, sender, qpn),
+        Attribute::REQ => h.env().set_named(&sender, qpn),
         Attribute::REP => {
-            note(h, p, sender, qpn);
-            if let Some(asked_qpn) = noted(h, p, &receiver) {
+            h.env().set_named(&sender, qpn);
+            if let Some(asked_qpn) = h.env().named(&receiver) {
                 h.env().count(Stat::PairCm);
-                learn(h, p, &QpId { addr: src, qpn }, asked_qpn);
-                learn(h, p, &QpId { addr: dst, qpn: asked_qpn }, qpn);
+                let source = PairSource::Cm as u32;
+                learn(h, p, &QpId { addr: src, qpn }, Pair { qpn: asked_qpn, source, addr: dst });
+                learn(h, p, &QpId { addr: dst, qpn: asked_qpn }, Pair { qpn, source, addr: src });
             }
         }
         Attribute::DREQ => forget(h, &QpId { addr: dst, qpn }, src),
         // These name no QP, only the connection, and an end that sent a REJ may not have named itself.
         Attribute::DREP | Attribute::REJ => {
-            if let Some(qpn) = noted(h, p, &receiver) {
+            if let Some(qpn) = h.env().named(&receiver) {
                 forget(h, &QpId { addr: dst, qpn }, src);
             }
         }
@@ -70,55 +75,37 @@ pub fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     }
 }
 
-/// Keeps in mind which QP an end has named for a connection.
-#[inline(always)]
-fn note<'p, H: Host<'p>>(h: &mut H, p: &Params, id: QpId, qpn: u32) {
-    let hash = id.hash(p.port.hash_seed);
-    let last_seen_ns = h.env().now_ns().max(1);
-    h.env().cm_set(
-        set_index(hash, CM_SETS - 1),
-        #[inline(always)]
-        |set| {
-            set.find(&id, hash);
-            set.insert(hash, CmFlow { id, qpn, last_seen_ns });
-        },
-    );
-}
-
-/// Which QP an end has named for a connection.
-#[inline(always)]
-fn noted<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId) -> Option<u32> {
-    let hash = id.hash(p.port.hash_seed);
-    let qpn = h.env().cm_set(
-        set_index(hash, CM_SETS - 1),
-        #[inline(always)]
-        |set| if set.find_known(id, hash) { set.ways[set.place().way].qpn } else { u32::MAX },
-    )?;
-    (qpn != u32::MAX).then_some(qpn)
-}
-
 /// Enters what the messages say is at the other end of `id`, unless a surer source says something else.
 #[inline(always)]
-fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, qpn: u32) {
-    let source = PairSource::Cm as u32;
+fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
     if let Some(known) = h.env().pair(id) {
-        if known.qpn != qpn && known.source != source {
+        if known.qpn != pair.qpn && known.source != pair.source {
             h.env().count(Stat::PairConflict);
         }
-        if known.source < source || known == (Pair { qpn, source }) {
+        if known.source < pair.source || known == pair {
             return;
         }
     }
-    if h.env().set_pair(id, Pair { qpn, source }) {
-        record(h, p, EventKind::FlowPaired, *id, [qpn.into(), source.into()]);
+    enter(h, p, id, pair);
+}
+
+/// Enters a pair, if not too many were lately: whoever makes them up is to push out the true ones slowly at most.
+#[inline(always)]
+pub(crate) fn enter<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
+    if within(h, Time::Pairs, &LEARNING) {
+        h.env().learn_pair(id, pair);
+        record(h, p, EventKind::FlowPaired, *id, [pair.qpn.into(), pair.source.into()]);
+    } else {
+        h.env().count(Stat::PairLimited);
     }
 }
 
-/// Removes the pair of `id` and the QP at `other_addr`, as far as messages made it known.
+/// Removes the pair of `id` and the QP at `other_addr`, as far as messages made it known, and only if it is theirs: nobody else
+/// ends a connection.
 #[inline(always)]
 fn forget<'p, H: Host<'p>>(h: &mut H, id: &QpId, other_addr: [u32; 4]) {
     let source = PairSource::Cm as u32;
-    let Some(pair) = h.env().pair(id).filter(|pair| pair.source == source) else {
+    let Some(pair) = h.env().pair(id).filter(|pair| pair.source == source && pair.addr == other_addr) else {
         return;
     };
     h.env().forget_pair(id);

@@ -6,7 +6,7 @@ use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
 use dcqcn_common::flow::{Glance, QpId};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{Backlog, ClassCounters, CmSet, Counters, Cut, Mode, NpSet, Pair, RpSet};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, NpSet, Pair, RpSet, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
@@ -14,7 +14,8 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, EVENTS, NP, NP_PENDING, PAIRS, PARAMS, QUEUE, RP, SHARES, mode, test,
+    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP, SHARES,
+    TIMES_NS, mode, test,
 };
 use crate::tell::Telling;
 
@@ -119,6 +120,20 @@ impl hooks::Env<'static> for Env {
         }
     }
 
+    /// By way of a map: of what it reads there the verifier believes anything.
+    #[inline(always)]
+    fn opaque(&mut self, value: u32) -> u32 {
+        let Some(counters) = self.counters else {
+            return value;
+        };
+        // SAFETY: as in `count`.
+        unsafe {
+            let detour = &raw mut (*counters).detour;
+            detour.write_volatile(value.into());
+            detour.read_volatile() as u32
+        }
+    }
+
     #[inline(always)]
     fn count(&mut self, stat: Stat) {
         self.telling.counted(stat);
@@ -167,41 +182,59 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn np_pending_ns(&self) -> u64 {
+    fn time(&self, which: Time) -> u64 {
         // SAFETY: a map value. Other CPUs write to it: what is read is one of the times they wrote.
-        NP_PENDING.get_ptr(0).map_or(0, |at_ns| unsafe { at_ns.read_volatile() })
+        TIMES_NS.get_ptr(which as u32).map_or(0, |at_ns| unsafe { at_ns.read_volatile() })
     }
 
     #[inline(always)]
-    fn set_np_pending_ns(&mut self, at_ns: u64) {
-        if let Some(pending) = NP_PENDING.get_ptr_mut(0) {
-            // SAFETY: as above. Of two CPUs' times either will do.
-            unsafe { pending.write_volatile(at_ns) };
+    fn set_time(&mut self, which: Time, at_ns: u64) {
+        if let Some(time) = TIMES_NS.get_ptr_mut(which as u32) {
+            // SAFETY: as above.
+            unsafe { time.write_volatile(at_ns) };
         }
     }
 
     #[inline(always)]
-    fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R> {
-        let result = locked(CM.get_ptr_mut(index), f);
-        self.had(result)
+    fn named(&self, id: &QpId) -> Option<u32> {
+        // SAFETY: only a number is copied out.
+        unsafe { CM.get(id) }.copied()
+    }
+
+    #[inline(always)]
+    fn set_named(&mut self, id: &QpId, qpn: u32) {
+        // Without memory the connection stays unknown, as one not seen.
+        let _ = CM.insert(id, qpn, 0);
     }
 
     #[inline(always)]
     fn pair(&self, id: &QpId) -> Option<Pair> {
-        // SAFETY: only numbers are copied out; were the entry replaced meanwhile, they would be another valid pair's, or one
-        // of each, which is put right by the next packet.
-        unsafe { PAIRS.get(id) }.copied()
+        let entry = ENTRY.get_ptr_mut(0)?;
+        // SAFETY: this CPU's value of a per-CPU map, which is not in use while another program runs on it. Of the tables only
+        // numbers are copied out; were the entry replaced meanwhile, they would be another valid pair's, or one of each, which
+        // is put right by the next packet.
+        unsafe {
+            (*entry).0 = *id;
+            PAIRS.get(&(*entry).0).or_else(|| LEARNED.get(&(*entry).0)).copied()
+        }
     }
 
     #[inline(always)]
-    fn set_pair(&mut self, id: &QpId, pair: Pair) -> bool {
-        PAIRS.insert(id, pair, 0).is_ok()
+    fn learn_pair(&mut self, id: &QpId, pair: Pair) {
+        let Some(entry) = ENTRY.get_ptr_mut(0) else {
+            return;
+        };
+        // SAFETY: as in `pair`. Without memory it stays unknown, and the next packet tries again.
+        unsafe {
+            *entry = (*id, pair);
+            let _ = LEARNED.insert(&(*entry).0, &(*entry).1, 0);
+        }
     }
 
     #[inline(always)]
     fn forget_pair(&mut self, id: &QpId) {
         // An entry that is gone already is as good.
-        let _ = PAIRS.remove(id);
+        let _ = LEARNED.remove(id);
     }
 
     #[inline(always)]

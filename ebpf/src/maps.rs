@@ -1,15 +1,15 @@
 //! The maps, laid out in `dcqcn_common::layout`. The controller sizes and pins them.
 
 use aya_ebpf::Global;
-use aya_ebpf::bindings::BPF_F_MMAPABLE;
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::MAX_REBUILT;
 use dcqcn_common::layout::{
-    Active, Backlog, CM_SETS, CUTS_BYTES, CmSet, Counters, DEFAULT_FLOWS, Mode, NpSet, PARAMS_SLOTS, Pair,
-    QUEUES, Queue, RpSet, Test, WAYS,
+    Active, Backlog, CONNECTIONS, CUTS_BYTES, Counters, DEFAULT_FLOWS, Mode, NpSet, PARAMS_SLOTS, Pair,
+    QUEUES, Queue, RpSet, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
@@ -38,9 +38,13 @@ pub static SHARES: PerCpuArray<Share> = PerCpuArray::with_max_entries(QUEUES, 0)
 #[map]
 pub static BACKLOG: Array<Backlog> = Array::with_max_entries(QUEUES, 0);
 
-/// QP to the QPN at its other end.
+/// QP to the QPN at its other end, as the controller says; most hosts have few, so memory is taken as it is needed.
 #[map]
-pub static PAIRS: HashMap<QpId, Pair> = HashMap::with_max_entries(DEFAULT_FLOWS, 0);
+pub static PAIRS: HashMap<QpId, Pair> = HashMap::with_max_entries(DEFAULT_FLOWS, BPF_F_NO_PREALLOC);
+
+/// The same, as learned: what nobody asked for goes first when it is full.
+#[map]
+pub static LEARNED: LruHashMap<QpId, Pair> = LruHashMap::with_max_entries(DEFAULT_FLOWS, 0);
 
 /// Values of such an array begin at a page: a set's first line is one of the cache's, and so are its flows'.
 const ALIGNED: u32 = BPF_F_MMAPABLE;
@@ -53,13 +57,13 @@ pub static RP: Array<RpSet> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u3
 #[map]
 pub static NP: Array<NpSet> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u32, ALIGNED);
 
-/// When a mark last became pending at the notification point.
+/// Times that all CPUs share, by `Time`.
 #[map]
-pub static NP_PENDING: Array<u64> = Array::with_max_entries(1, 0);
+pub static TIMES_NS: Array<u64> = Array::with_max_entries(TIMES, 0);
 
-/// Connections in the making.
+/// Connections in the making: an end, by its own name for the connection, to the QPN it named for itself.
 #[map]
-pub static CM: Array<CmSet> = Array::with_max_entries(CM_SETS, ALIGNED);
+pub static CM: LruHashMap<QpId, u32> = LruHashMap::with_max_entries(CONNECTIONS, 0);
 
 /// Cuts, for the HTB pacer.
 #[map]
@@ -72,6 +76,10 @@ pub static EVENTS: Array<EventLog> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 /// Where a CNP is built.
 #[map]
 pub static SCRATCH: PerCpuArray<[u8; MAX_REBUILT]> = PerCpuArray::with_max_entries(1, 0);
+
+/// Where an entry of [`LEARNED`] is put together.
+#[map]
+pub static ENTRY: PerCpuArray<(QpId, Pair)> = PerCpuArray::with_max_entries(1, 0);
 
 /// Clock and random source of a program under test.
 #[map]

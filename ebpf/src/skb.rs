@@ -4,9 +4,9 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::bpf_hdr_start_off::BPF_HDR_START_MAC;
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{
-    bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_skb_change_head, bpf_skb_change_tail,
-    bpf_skb_load_bytes_relative, bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes,
-    bpf_skb_vlan_pop, bpf_skb_vlan_push,
+    bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_set_hash, bpf_sk_fullsock, bpf_skb_change_head,
+    bpf_skb_change_tail, bpf_skb_load_bytes_relative, bpf_skb_pull_data, bpf_skb_set_tstamp,
+    bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::Frame;
@@ -48,6 +48,11 @@ pub fn run_expire(ctx: &TcContext) -> i32 {
 
 /// `BPF_SKB_TSTAMP_DELIVERY_MONO` of the kernel's uapi/linux/bpf.h (5.18): the time is CLOCK_MONOTONIC's.
 const DELIVERY_MONO: u32 = 1;
+
+/// `SOCK_DGRAM` of the kernel's include/linux/net.h.
+const SOCK_DGRAM: u32 = 2;
+/// `PACKET_OTHERHOST` of the kernel's uapi/linux/if_packet.h.
+const PACKET_OTHERHOST: u32 = 3;
 
 /// Passing means "go on with the next program", so that others on the same hook still run.
 #[inline(always)]
@@ -228,6 +233,39 @@ impl Skb<'static> for SkbHost<'_> {
                 (*self.raw()).tstamp = departure_ns;
             }
         }
+    }
+
+    #[inline(always)]
+    fn set_hash(&mut self, hash: u32) {
+        if let Some(test) = test() {
+            // SAFETY: a map value; programs under test run one at a time.
+            unsafe { (*test).flow_hash = hash };
+        }
+        // SAFETY: the program's own context; the helper cannot fail.
+        unsafe { bpf_set_hash(self.raw(), hash) };
+    }
+
+    /// Soft-RoCE makes a socket for each queue pair and binds it to nothing, so that its port stays 0. A process cannot send from
+    /// such a one: its socket gets a port with its first datagram. A raw socket has its protocol there, and asks for rights.
+    #[inline(always)]
+    fn is_from_process(&self) -> bool {
+        // SAFETY: the program's own context, and what the kernel says of the socket of its packet.
+        unsafe {
+            let sk = (*self.raw()).__bindgen_anon_2.sk;
+            if sk.is_null() || (*sk).src_port == 0 {
+                return false;
+            }
+            let sk = bpf_sk_fullsock(sk);
+            !sk.is_null() && (*sk).type_ == SOCK_DGRAM
+        }
+    }
+
+    #[inline(always)]
+    fn is_for_other_host(&self) -> bool {
+        // A test run's packets are for nobody it knows.
+        //
+        // SAFETY: the program's own context.
+        test().is_none() && unsafe { (*self.raw()).pkt_type } == PACKET_OTHERHOST
     }
 
     #[inline(always)]

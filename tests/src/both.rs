@@ -1,7 +1,7 @@
 //! The reference engine and the kernel engine side by side, held to the same answers.
 
 use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Backlog, Pair};
+use dcqcn_common::layout::{Backlog, Counters, Pair};
 use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_engine::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
@@ -74,6 +74,14 @@ impl Both {
             reference == kernel,
             "{hook:?} at {now_ns} with {meta:?}\npacket    {packet:02x?}\nreference {reference:02x?}\nkernel    {kernel:02x?}"
         );
+        reference
+    }
+
+    /// The counters; panics unless both have the same.
+    pub fn counters(&self) -> [Counters; 3] {
+        let reference = self.reference.counters().unwrap_or_else(|error| panic!("reference: {error}"));
+        let kernel = self.kernel.counters().unwrap_or_else(|error| panic!("kernel: {error}"));
+        assert_eq!(reference, kernel, "counters");
         reference
     }
 

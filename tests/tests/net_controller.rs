@@ -83,6 +83,27 @@ fn a_file_that_is_empty_for_a_while_detaches_nothing() -> Result<()> {
 }
 
 #[test]
+fn the_daemon_follows_the_rate_of_a_shaper() -> Result<()> {
+    if !runnable("the_daemon_follows_the_rate_of_a_shaper", &["tbf"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("speed")?;
+    pair.a.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
+    let file = "[[interface]]\nname = 'a0'\npacer = 'none'\nflows = 64\n";
+    let mut daemon = Daemon::start(&pair.a, file)?;
+    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    assert_eq!(link_rate_bps(&pair.a, "a0")?, 200_000_000);
+    pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
+    // A change of the interface is a reason to look.
+    pair.a.command("ip link set a0 mtu 1400")?;
+    daemon.says(&["link_rate follows", "200mbit", "300mbit"])?;
+    assert_eq!(link_rate_bps(&pair.a, "a0")?, 300_000_000);
+    let log = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
+    ensure!(log.contains("link_rate"), "{log}");
+    daemon.end()
+}
+
+#[test]
 fn what_was_set_stays_until_somebody_asks_for_the_file() -> Result<()> {
     if !runnable("what_was_set_stays_until_somebody_asks_for_the_file", &[])? {
         return Ok(());

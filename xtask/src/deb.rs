@@ -43,6 +43,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         workspace.root(),
         &workspace.built("dist", build::COMMAND.0),
         &workspace.host_target().join("deb"),
+        env!("CARGO_PKG_VERSION"),
     )?;
     stream(Command::new("dpkg-deb").arg("--info").arg(&package))?;
     match lintian(&package)? {
@@ -54,7 +55,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 }
 
 /// Puts the package of `binary` together below `out`, and returns where it is.
-fn package(repository: &Path, binary: &Path, out: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// `dpkg-deb` is not there, or a file cannot be copied.
+pub(crate) fn package(repository: &Path, binary: &Path, out: &Path, version: &str) -> Result<PathBuf> {
     ensure!(
         find_program("dpkg-deb").is_some(),
         "there is no dpkg-deb: a Debian package is built on Debian, or after installing `dpkg`"
@@ -87,7 +91,7 @@ fn package(repository: &Path, binary: &Path, out: &Path) -> Result<PathBuf> {
     write(&root.join("DEBIAN/conffiles"), "/etc/dcqcn/dcqcn.toml\n/etc/logrotate.d/dcqcn\n", 0o644)?;
     let architecture = capture(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
-    let (version, installed_kb) = (env!("CARGO_PKG_VERSION"), size_bytes(&root)?.div_ceil(1_024));
+    let installed_kb = size_bytes(&root)?.div_ceil(1_024);
     write(&root.join("DEBIAN/control"), &control(version, architecture, &c_library()?, installed_kb), 0o644)?;
     let package = out.join(format!("dcqcn_{version}_{architecture}.deb"));
     capture(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(&package))?;
@@ -198,7 +202,7 @@ mod tests {
             "#!/bin/sh\ncase $2 in man) mkdir -p $3/man1 && echo . > $3/man1/dcqcn.1;; *) echo $3;; esac\n";
         write(&binary, script, 0o755).unwrap();
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let package = package(repository, &binary, &out).unwrap();
+        let package = package(repository, &binary, &out, "1.2.3").unwrap();
         let info = capture(Command::new("dpkg-deb").arg("-I").arg(&package)).unwrap();
         let contents = capture(Command::new("dpkg-deb").arg("-c").arg(&package)).unwrap();
         match lintian(&package).unwrap() {

@@ -1,4 +1,4 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `fidelity`, `docs`,
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fidelity`, `docs`,
 //! `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
@@ -17,6 +17,7 @@ mod llvm;
 mod p4;
 mod page;
 mod run;
+mod soak;
 mod tally;
 mod test;
 mod toolchain;
@@ -55,6 +56,8 @@ enum Verb {
     Demo(demo::Args),
     /// Measure nanoseconds per packet, packets per second and the control plane. Needs root.
     Bench(bench::Args),
+    /// Make every fault that is tested, in a random order, with traffic, for as long as asked. Needs root.
+    Soak(soak::Args),
     /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
     /// Write the reference pages and pictures that come from the code.
@@ -89,6 +92,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Test(args) => test::run(&workspace, &args),
         Verb::Demo(args) => demo::run(&workspace, &args),
         Verb::Bench(args) => bench::run(&workspace, &args),
+        Verb::Soak(args) => soak::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),

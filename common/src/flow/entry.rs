@@ -1,15 +1,15 @@
 //! What the tables keep of a flow, and what a packet or a CNP does to it.
 
-use super::{Entry, FlowId, QpId, subprogram};
+use super::{Entry, FlowId, subprogram};
 use crate::entries;
-use crate::layout::{CmFlow, NpFlow, RpFlow};
+use crate::layout::{NpFlow, RpFlow};
 use crate::pacing::{Departure, Pacer};
 use crate::params::{PACER_FQ, Params};
 use crate::rate::{Debt, RateMachine, RpParams};
 use crate::verifier::{reread, zero};
 use crate::wire::bth::Stream;
 
-entries!(CmFlow: QpId, NpFlow: FlowId);
+entries!(NpFlow: FlowId);
 
 /// How long a flow that was cut keeps its place after its last packet, whoever else asks for one: an empty table is filled
 /// by a million packets, and a rate that is forgotten starts at the line's again.
@@ -81,7 +81,8 @@ impl RpFlow {
         }
     }
 
-    /// A CNP for this flow at `now_ns`; `debt` is a place to reckon in, as in [`RpFlow::advance`]; false = it came too soon after the last and changes nothing.
+    /// A CNP for this flow at `now_ns`; `debt` is a place to reckon in, as in [`RpFlow::advance`]. False = it came too soon
+    /// after the last and changes nothing.
     #[inline(always)]
     pub fn on_cnp(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
         if self.last_cnp_ns != 0 && now_ns.saturating_sub(self.last_cnp_ns) < rp.guard_ns {
@@ -217,9 +218,4 @@ impl NpFlow {
         self.cnp_sent += 1;
         self.pending = 0;
     }
-}
-
-impl CmFlow {
-    /// A place without a connection.
-    pub const EMPTY: Self = Self { id: QpId::NONE, qpn: 0, last_seen_ns: 0 };
 }

@@ -3,7 +3,7 @@
 use crate::classify::Frame;
 use crate::events::Event;
 use crate::flow::{Glance, QpId};
-use crate::layout::{Backlog, ClassCounters, CmSet, Cut, NpSet, Pair, RpSet};
+use crate::layout::{Backlog, ClassCounters, Cut, NpSet, Pair, RpSet, Time};
 use crate::params::Params;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
@@ -22,6 +22,8 @@ pub trait Env<'p> {
     fn now_ns(&mut self) -> u64;
     /// A uniform random number.
     fn random_u32(&mut self) -> u32;
+    /// The same number, as one that the verifier knows nothing of.
+    fn opaque(&mut self, value: u32) -> u32;
     /// Counts one.
     fn count(&mut self, stat: Stat);
     /// The counters of a traffic class, below [`CLASSES`].
@@ -37,17 +39,20 @@ pub trait Env<'p> {
     fn rp_glance(&self, index: u32, hash: u32) -> Option<Glance>;
     /// Runs `f` on a set of the NP table under its lock.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
-    /// When a mark last became pending at the NP; 0 = none is, for all that is known.
-    fn np_pending_ns(&self) -> u64;
-    /// A mark became pending at this time; 0 = it is long over.
-    fn set_np_pending_ns(&mut self, at_ns: u64);
-    /// Runs `f` on a set of connections in the making under its lock.
-    fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R>;
-    /// Who is at the other end of `id`, where it is known.
+    /// A time that all CPUs share; 0 before it is set.
+    fn time(&self, which: Time) -> u64;
+    /// Sets it; of two CPUs' times either may stay.
+    fn set_time(&mut self, which: Time, at_ns: u64);
+    /// The QPN that the end `id` of a connection in the making named for itself; `id.qpn` is that end's name for the connection
+    /// (communication identifier), all 32 bits of it.
+    fn named(&self, id: &QpId) -> Option<u32>;
+    /// Keeps in mind what QPN an end named.
+    fn set_named(&mut self, id: &QpId, qpn: u32);
+    /// Who is at the other end of `id`, where it is known: by the controller, or else learned.
     fn pair(&self, id: &QpId) -> Option<Pair>;
-    /// Remembers who is at the other end of `id`; false if there is no room.
-    fn set_pair(&mut self, id: &QpId, pair: Pair) -> bool;
-    /// Forgets who is at the other end of `id`.
+    /// Learns who is at the other end of `id`, and forgets somebody not asked for lately if there is no room.
+    fn learn_pair(&mut self, id: &QpId, pair: Pair);
+    /// Forgets what was learned of `id`.
     fn forget_pair(&mut self, id: &QpId);
     /// Tells the HTB pacer, if one listens.
     fn announce(&mut self, cut: Cut);
@@ -79,6 +84,13 @@ pub trait Skb<'p>: Host<'p> {
     fn departure(&self) -> u64;
     /// Sets the earliest departure time.
     fn set_departure(&mut self, departure_ns: u64);
+    /// Sets `skb->hash`, by which fq tells flows of one socket apart.
+    fn set_hash(&mut self, hash: u32);
+    /// Whether a process sent it through a datagram socket of its own. Soft-RoCE's sockets are the kernel's, and are bound to no
+    /// port.
+    fn is_from_process(&self) -> bool;
+    /// Whether its destination MAC address is neither that of the interface it came in on nor a group's.
+    fn is_for_other_host(&self) -> bool;
     /// Sends a copy with this `skb->mark` out of the hook's own interface, through its egress hook.
     fn clone_out(&mut self, mark: u32) -> bool;
     /// Replaces everything from `at` on by `N` bytes, at most [`MAX_REBUILT`]. They are built first, while the packet is as it was,

@@ -1,10 +1,10 @@
 //! NP, the notification point: which marks are answered, and how a clone becomes the CNP.
 
-use super::{Env, Skb, TcVerdict, record, set_class};
+use super::{Env, Skb, TcVerdict, record, set_class, within};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, QpId, set_index};
-use crate::layout::NpFlow;
+use crate::layout::{NpFlow, Time};
 use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, NP_WINDOW_START, Params};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, CnpRepr};
@@ -26,14 +26,14 @@ const PENDING_NS: u64 = 1_000_000_000;
 /// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, lately.
 #[inline(always)]
 pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
-    let pending_ns = s.env().np_pending_ns();
+    let pending_ns = s.env().time(Time::NpPending);
     if pending_ns == 0 || p.config.scalars.np_window == NP_WINDOW_START {
         return false;
     }
     let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS;
     if !is_recent {
         // So that the clock is not read for every packet from now on.
-        s.env().set_np_pending_ns(0);
+        s.env().set_time(Time::NpPending, 0);
     }
     is_recent
 }
@@ -76,6 +76,10 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Np as u64]);
     }
     if answered {
+        if !within(s, Time::Cnps, &p.cnps) {
+            s.env().count(Stat::NpCnpLimited);
+            return;
+        }
         if !is_marked {
             s.env().count(Stat::NpCnpWindowEnd);
         }
@@ -84,7 +88,7 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         }
     } else if is_marked {
         s.env().count(Stat::NpCnpSuppressed);
-        s.env().set_np_pending_ns(now_ns.max(1));
+        s.env().set_time(Time::NpPending, now_ns.max(1));
     }
 }
 

@@ -6,6 +6,7 @@ use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, Glance, QpId, set_index};
 use crate::layout::{Cut, Pair, PairSource, RpFlow, WAYS};
 use crate::pacing::Departure;
+use crate::pairing;
 use crate::params::{PACER_FQ, PACER_HTB, Params};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, Cnp};
@@ -112,6 +113,11 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
     if rp.line_rate_bps == 0 {
         return TcVerdict::Pass;
     }
+    // Whatever queue pair it names, it is none's.
+    if s.is_from_process() {
+        s.env().count(Stat::RpFromProcess);
+        return TcVerdict::Pass;
+    }
     let now_ns = s.env().now_ns();
     let Some(id) = roce.flow(s) else {
         return TcVerdict::Pass;
@@ -119,10 +125,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
     if let Some(qpn) = roce.source_qpn(s) {
         let own = QpId { addr: id.src, qpn };
-        let source = PairSource::Datagram as u32;
-        let qpn = id.receiver.qpn;
-        if s.env().pair(&own).is_none() && s.env().set_pair(&own, Pair { qpn, source }) {
-            record(s, p, EventKind::FlowPaired, own, [qpn.into(), source.into()]);
+        if s.env().pair(&own).is_none() {
+            let QpId { addr, qpn } = id.receiver;
+            pairing::enter(s, p, &own, Pair { qpn, source: PairSource::Datagram as u32, addr });
         }
     }
     let hash = id.hash(p.port.hash_seed);
@@ -204,12 +209,16 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             record(s, p, EventKind::HorizonDrop, id.receiver, [frame_bytes, 0]);
             return TcVerdict::Drop;
         }
+        s.set_hash(hash ^ roce.class.stream() as u32);
         s.set_departure(turn.departure_ns);
         s.env().count(Stat::RpHorizonPass);
         return TcVerdict::Pass;
     }
     match scalars.pacer {
         PACER_FQ => {
+            // All of soft-RoCE's packets are one flow to fq, or share a few, and there each waits for the departures of those
+            // before it. The two sequences of a queue pair are independent of each other too.
+            s.set_hash(hash ^ roce.class.stream() as u32);
             let must_wait = turn.departure_ns > now_ns;
             // Soft-RoCE stamps each packet when it makes it (Linux 6.12 on): fq would have it overtake those before it.
             if must_wait || s.departure() != 0 {

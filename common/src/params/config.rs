@@ -86,6 +86,10 @@ parameters! {
         np_window = NP_WINDOW_BOTH, "np_window", Unit::Choice(NP_WINDOWS), 0, 1, "";
         /// What one CNP interval is kept for.
         cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
+        /// Most CNPs per second that leave the interface, a hundredth of a second's worth at once; 0 = no limit.
+        cnp_rate = 1_000_000, "cnp_rate", Unit::Count, 0, 100_000_000, "Forged marked packets can have more CNPs sent.";
+        /// Answer packets for other hosts too, in their name: a box in front of the receivers. On a bridge's port `attach` turns it on.
+        np_other_host = 0, "np_other_host", Unit::Switch, 0, 1, "";
         /// DSCP of CNPs.
         cnp_dscp = 48, "cnp_dscp", Unit::Count, 0, 63, "";
         /// 802.1p priority of CNPs that leave with a VLAN tag.

@@ -2,6 +2,7 @@
 
 use super::{Config, Invalid};
 use crate::layout::{CLASSES, LAYOUT_VERSION};
+use crate::limit::Limit;
 use crate::rate::RpParams;
 use crate::vqueue::Drain;
 use crate::wred::Wred;
@@ -61,6 +62,8 @@ pub struct Params {
     pub port: Port,
     /// Least time between two entries of a kind in the event log, in the long run; 0 = there are none.
     pub event_interval_ns: u64,
+    /// CNPs of the notification point.
+    pub cnps: Limit,
     /// The rate machine's parameters.
     pub rp: RpParams,
     /// Marking per class.
@@ -85,7 +88,9 @@ impl Params {
                 .shared_by(port.cpus, config.wred[tc].kmin_bytes);
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
-        Ok(Self { config: *config, port, event_interval_ns, rp: RpParams::new(config), wred, drain })
+        let cnp_rate = config.scalars.cnp_rate;
+        let cnps = Limit::new(cnp_rate, cnp_rate.div_ceil(100));
+        Ok(Self { config: *config, port, event_interval_ns, cnps, rp: RpParams::new(config), wred, drain })
     }
 }
 

@@ -184,7 +184,7 @@ impl Vector {
     pub fn observe(&self, engine: &mut dyn Engine) -> Result<Self> {
         let mut observed = self.clone();
         for Other { addr, qpn, other_qpn } in &self.pairs {
-            let pair = Pair { qpn: *other_qpn, source: PairSource::Static as u32 };
+            let pair = Pair::new(*other_qpn, PairSource::Static);
             engine.set_pair(&qp_id(*addr, *qpn), &pair)?;
         }
         let reacts = self.config()?.scalars.rp_enable != 0;

@@ -29,6 +29,8 @@ pub struct Scenario {
     pub limit_s: u64,
     /// One of those that every change must pass.
     pub is_ci: bool,
+    /// It is for a guest that boots with systemd, and for the package.
+    pub with_systemd: bool,
     /// Measures, and writes down what it found.
     #[serde(skip)]
     pub run: fn(&mut Report) -> Result<()>,
@@ -39,9 +41,9 @@ pub struct Scenario {
 /// # Errors
 /// This is no guest, there is no such scenario, or `result` cannot be written.
 pub fn run(name: &str, result: &Path) -> Result<()> {
-    let init = fs::read("/proc/1/cmdline").context("/proc/1/cmdline")?;
+    let kernel = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
     ensure!(
-        String::from_utf8_lossy(&init).contains("/share/start"),
+        kernel.split_whitespace().any(|word| word == "dcqcn.guest=1"),
         "scenarios rewire the kernel they run on: run them with `cargo xtask vm {name}`"
     );
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);

@@ -82,12 +82,13 @@ fn a_flow_that_pushes_out_another_is_told_in_either_table() {
     };
     for n in 0..9 {
         let data = Roce { dest_qpn: 0x100 + n, ..Roce::default() };
-        let at_ns = 1_000 + u64::from(n);
+        // So long after each other that no packet waits.
+        let at_ns = 1_000 + u64::from(n) * 1_000_000;
         send(&mut both, Hook::Egress, at_ns, &data.frame());
         send(&mut both, Hook::Ingress, at_ns, &Roce { ecn: Ecn::CE, ..data }.frame());
     }
     let state = both.state();
-    let full = |table| event(EventKind::TableFull, 1_008, qp(2, 0x108), [8, table as u64]);
+    let full = |table| event(EventKind::TableFull, 8_001_000, qp(2, 0x108), [8_000_000, table as u64]);
     assert_eq!(state.events, [full(Table::Rp), full(Table::Np)]);
     assert_eq!(count(&state, Hook::Egress, Stat::RpFlowEvicted), 1);
     assert_eq!(count(&state, Hook::Ingress, Stat::NpFlowEvicted), 1);

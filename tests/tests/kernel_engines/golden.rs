@@ -70,12 +70,13 @@ fn departures_follow_the_rate() {
             // At line rate, all at once: one after the other at 8 ns per byte.
             let stamps = [0; 3].map(|_| send(&mut both, START_NS, &frame).departure_ns);
             assert_eq!(stamps, [0, START_NS + 8 * bytes, START_NS + 16 * bytes]);
-            // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on. What was promised before stays.
+            // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on, behind the last packet too. What was promised
+            // before stays.
             let cnp = data.cnp(None, CNP_TOS);
             let passed = both.process(Hook::Xdp, START_NS, &cnp, &received());
             assert_eq!((passed.verdict, passed.packet), (Verdict::Pass, cnp));
             let stamps = [0; 3].map(|_| send(&mut both, START_NS, &frame).departure_ns);
-            assert_eq!(stamps, [START_NS + 24 * bytes, START_NS + 40 * bytes, START_NS + 56 * bytes]);
+            assert_eq!(stamps, [START_NS + 32 * bytes, START_NS + 48 * bytes, START_NS + 64 * bytes]);
             cut_flows += 1;
             let cut = flows(&both.state());
             assert_eq!(cut.len(), cut_flows);
@@ -96,10 +97,10 @@ fn departures_follow_the_rate() {
 }
 
 #[test]
-fn a_cut_moves_later_departures_and_no_earlier_one() {
+fn a_cut_widens_the_gap_behind_the_last_packet_and_moves_no_earlier_one() {
     /// What soft-RoCE lets a QP have in flight.
     const IN_FLIGHT: usize = 64;
-    let test = "a_cut_moves_later_departures_and_no_earlier_one";
+    let test = "a_cut_widens_the_gap_behind_the_last_packet_and_moves_no_earlier_one";
     let Some(mut both) = Both::load(test, 1_024, &sender()) else {
         return;
     };
@@ -112,7 +113,7 @@ fn a_cut_moves_later_departures_and_no_earlier_one() {
                     if cut && sent == cut_after {
                         both.process(Hook::Xdp, START_NS, &data.cnp(None, CNP_TOS), &received());
                     }
-                    send(&mut both, START_NS, &data.frame()).departure_ns
+                    send(&mut both, START_NS, &data.frame()).departure_ns.max(START_NS)
                 })
                 .collect();
             (stamps, 8 * data.frame().len() as u64)
@@ -120,9 +121,9 @@ fn a_cut_moves_later_departures_and_no_earlier_one() {
         let (uncut, gap_ns) = departures(100 + number, false);
         let (cut, _) = departures(200 + number, true);
         assert!(uncut[1..].windows(2).all(|pair| pair[1] - pair[0] == gap_ns), "{uncut:?}");
-        // The next one's time was fixed by the one before it; the rate says when the one after that may go.
-        assert_eq!(cut[..=cut_after], uncut[..=cut_after]);
-        assert!(cut[cut_after..].windows(2).all(|pair| pair[1] - pair[0] == 2 * gap_ns), "{cut:?}");
+        // What has its time keeps it; the gap behind the last of them follows the rate already.
+        assert_eq!(cut[..cut_after], uncut[..cut_after]);
+        assert!(cut[cut_after - 1..].windows(2).all(|pair| pair[1] - pair[0] == 2 * gap_ns), "{cut:?}");
     }
 }
 
@@ -142,9 +143,12 @@ fn a_stamp_of_the_sender_s_own_is_replaced() {
     let departures = [0, 0, 2 * gap_ns].map(|later_ns| stamped(&mut both, START_NS + later_ns, &frame));
     assert_eq!(departures, [0, gap_ns, 2 * gap_ns].map(|later_ns| START_NS + later_ns));
     assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPaced), 1);
-    // What is not paced keeps its stamp.
-    let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..data }.frame();
-    assert_eq!(stamped(&mut both, START_NS, &ack), made_ns);
+    // So must an ACK of that queue pair.
+    let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..data };
+    assert_eq!(stamped(&mut both, START_NS, &ack.frame()), START_NS);
+    // What belongs to no flow that is known keeps its stamp.
+    let other = Roce { dest_qpn: 0x99, ..ack };
+    assert_eq!(stamped(&mut both, START_NS, &other.frame()), made_ns);
 }
 
 /// A packet that its own host drops ends soft-RoCE's queue pair (Linux 6.12 on), one that overtakes others has them sent again.

@@ -20,7 +20,9 @@ fn config(pacer: u64) -> Config {
     let scalars = &mut config.scalars;
     (scalars.cp_enable, scalars.fast_cnp, scalars.drop_not_ect) = (1, 1, 1);
     scalars.pacer = pacer;
-    scalars.link_rate_bps = 20_000_000;
+    // Who was cut stays slow for long enough to come to the horizon.
+    (scalars.link_rate_bps, scalars.rpg_min_rate_bps) = (20_000_000, 1_000_000);
+    scalars.rpg_time_reset_ns = 10_000_000;
     (scalars.pacing_horizon_ns, scalars.pacing_horizon_drop) = (2_000_000, 1);
     scalars.priority_major = 1;
     for wred in &mut config.wred {

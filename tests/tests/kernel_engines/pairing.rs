@@ -3,7 +3,7 @@
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource};
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, Scalars};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::{Bth, Opcode};
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, GSI_QPN, Mad, Rej, Rep, Req};
@@ -74,7 +74,8 @@ impl Path {
 
 fn pairs_of(first: QpId, second: QpId, source: PairSource) -> Vec<(QpId, Pair)> {
     let source = source as u32;
-    vec![(first, Pair { qpn: second.qpn, source }), (second, Pair { qpn: first.qpn, source })]
+    let pair = |other: QpId| Pair { qpn: other.qpn, source, addr: other.addr };
+    vec![(first, pair(second)), (second, pair(first))]
 }
 
 /// rping over two hosts with soft-RoCE, seen on the way between them.
@@ -162,21 +163,57 @@ fn a_surer_source_counts_and_stays() {
     let Some(mut path) = Path::load("a_surer_source_counts_and_stays") else {
         return;
     };
-    let said = Pair { qpn: 0x77, source: PairSource::Static as u32 };
+    let said = Pair::new(0x77, PairSource::Static);
     path.0.set_pair(&qp(A), &said);
-    let guessed = Pair { qpn: 0x78, source: PairSource::Datagram as u32 };
+    let guessed = Pair::new(0x78, PairSource::Datagram);
     path.0.set_pair(&qp(B), &guessed);
     path.see(Hook::Xdp, &request());
     let state = path.see(Hook::Xdp, &reply(B.2));
     let of = |id: QpId| state.pairs.iter().find(|(known, _)| *known == id).map(|(_, pair)| *pair);
     assert_eq!(of(qp(A)), Some(said), "the operator's word stands");
-    assert_eq!(of(qp(B)), Some(Pair { qpn: A.2, source: PairSource::Cm as u32 }), "a guess does not");
+    assert_eq!(
+        of(qp(B)),
+        Some(Pair { qpn: A.2, source: PairSource::Cm as u32, addr: qp(A).addr }),
+        "a guess does not"
+    );
     assert_eq!(count(&state, Hook::Xdp, Stat::PairConflict), 2);
     // And is not ended by messages.
     let comm_ids = CommIds { local: B.1, remote: A.1 };
     let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
     let state = path.see(Hook::Xdp, &dreq);
     assert!(state.pairs.contains(&(qp(A), said)), "{:?}", state.pairs);
+}
+
+/// A third host says that the connection of two others ends.
+#[test]
+fn nobody_else_ends_a_connection() {
+    let Some(mut path) = Path::load("nobody_else_ends_a_connection") else {
+        return;
+    };
+    path.see(Hook::Xdp, &request());
+    let known = path.see(Hook::Xdp, &reply(B.2)).pairs;
+    let dreq = Dreq { comm_ids: CommIds { local: B.1, remote: A.1 }, remote_qpn: A.2 };
+    assert_eq!(path.see(Hook::Xdp, &cm(3, A.0, &CmMessage::Dreq(dreq))).pairs, known);
+    assert!(path.see(Hook::Xdp, &cm(B.0, A.0, &CmMessage::Dreq(dreq))).pairs.is_empty());
+}
+
+/// Whoever makes connections up pushes the true ones out slowly at most.
+#[test]
+fn pairs_are_learned_no_faster_than_the_limit() {
+    let Some(mut path) = Path::load("pairs_are_learned_no_faster_than_the_limit") else {
+        return;
+    };
+    let datagram = |n: u32| Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x100 + n, ..Roce::default() };
+    path.0.set_config(&Config {
+        scalars: Scalars { link_rate_bps: 1_000_000_000, ..Config::DEFAULT.scalars },
+        ..Config::DEFAULT
+    });
+    for n in 0..9_000 {
+        path.0.process(Hook::Egress, 1_000, &datagram(n).frame(), &Meta::default());
+    }
+    // The tables themselves are the kernel's: which of so many are left is its own affair.
+    let counters = path.0.counters();
+    assert_eq!(counters[Hook::Egress.slot()].stat[Stat::PairLimited as usize], 9_000 - 8_192);
 }
 
 /// Cut short at every length, and of another class: nothing is learned, nothing breaks.

@@ -5,9 +5,8 @@ use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::current_inode;
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
-
-use crate::{freed, problems, state, tables};
 
 const ATTACH: &str = "--pacer none --set link_rate=1gbit";
 

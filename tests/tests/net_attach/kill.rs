@@ -1,60 +1,19 @@
 //! Killed at every step, and out of room.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{Running, dcqcn};
+use dcqcn_tests::command::Running;
+use dcqcn_tests::kill::{Tc, command, killed, ok};
 use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::{freed, problems, state, tables};
-
 /// More steps than anything has.
 const MANY: u32 = 200;
-
-/// How programs hang on the hooks of TC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tc {
-    Tcx,
-    /// As before Linux 6.6.
-    Clsact,
-}
-
-/// A command that attaches this way, if it does.
-fn command(lab: &Lab, tc: Tc, line: &str) -> Result<Command> {
-    let mut command = dcqcn(line)?;
-    command.env("DCQCN_AUDIT", lab.path("audit"));
-    if tc == Tc::Clsact {
-        command.env("DCQCN_TEST_CLSACT", "1");
-    }
-    Ok(command)
-}
-
-/// Runs one that must succeed.
-fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
-    let mut command = command(lab, tc, line)?;
-    let output = lab.host.run(|| command.output())??;
-    ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
-}
-
-/// Runs a command that is killed at its `n`-th step; false if it has fewer, and ends well.
-fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<bool> {
-    let mut command = command(lab, tc, line)?;
-    command.env("DCQCN_TEST_ABORT", n.to_string());
-    let output = lab.host.run(|| command.output())??;
-    let says = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        return Ok(false);
-    }
-    ensure!(output.status.signal() == Some(9), "{line}, step {n}: {}: {says}", output.status);
-    eprintln!("{line}: {}", says.trim());
-    Ok(true)
-}
 
 /// Kills a command at each of its steps, and shows each time what it left to `after`.
 fn at_every_step(
@@ -66,7 +25,9 @@ fn at_every_step(
 ) -> Result<u32> {
     for n in 1..MANY {
         before()?;
-        let was_killed = killed(lab, tc, line, n)?;
+        let says = killed(lab, tc, line, n)?;
+        says.iter().for_each(|says| eprintln!("{line}: {says}"));
+        let was_killed = says.is_some();
         after(n).with_context(|| format!("{line}, killed at step {n}"))?;
         if !was_killed {
             return Ok(n - 1);

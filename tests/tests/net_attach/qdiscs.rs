@@ -7,9 +7,8 @@ use dcqcn_netlink::tc::Handle;
 use dcqcn_plane::attach;
 use dcqcn_tests::host::Host;
 use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::leftover::{problems, state};
 use dcqcn_tests::skip::runnable;
-
-use crate::{problems, state};
 
 fn show(host: &Host) -> Result<String> {
     host.command("tc -d qdisc show dev a0")

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::leftover::state;
 use dcqcn_tests::skip::runnable;
 
 /// Where attachments are written down.
@@ -105,7 +106,7 @@ fn a_dry_run_changes_nothing_and_a_namespace_can_be_named() -> Result<()> {
         return Ok(());
     }
     let lab = Lab::new("dry")?;
-    let before = crate::state(&lab.host, "a0")?;
+    let before = state(&lab.host, "a0")?;
     let says_what = lab.ok("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?;
     for step in
         ["would attach to a0 as host, pacer htb", "put htb dc00: at root", "attach the program of egress"]
@@ -113,7 +114,7 @@ fn a_dry_run_changes_nothing_and_a_namespace_can_be_named() -> Result<()> {
         says(&says_what, step);
     }
     assert!(lab.json("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?["steps"].is_array());
-    assert_eq!(crate::state(&lab.host, "a0")?, before);
+    assert_eq!(state(&lab.host, "a0")?, before);
     assert!(!lab.host.journals()?.exists());
 
     // From outside.

@@ -9,6 +9,7 @@ mod memory;
 mod notification_point;
 mod pacer;
 mod reaction_point;
+mod strangers;
 mod survive;
 
 use anyhow::Result;

@@ -133,7 +133,7 @@ fn ipv6_datagrams_and_known_pairs_are_answered_by_name() -> Result<()> {
     }
     let known = Roce { dest_qpn: 0x41, ..ce() };
     let receiver = QpId { addr: mapped(v4(2)), qpn: 0x41 };
-    let sender = QpPair { qpn: 0x0042_4242, source: PairSource::Static as u32 };
+    let sender = QpPair::new(0x0042_4242, PairSource::Static);
     pair.b.attachment("b0")?.maps.set_pair(&receiver, &sender)?;
     answered(&pair, &known, &known.cnp(Some(0x0042_4242), CNP_TOS))?;
     assert_eq!(pair.b.count("b0", Hook::Egress, Stat::NpCnpHinted)?, 1);

@@ -152,7 +152,7 @@ fn a_nics_cnp_finds_the_flow_by_its_own_qpn() -> Result<()> {
     // A pair that the operator entered: local QP 0x22 sends to 0x11.
     let data = Roce::default();
     let own = QpId { addr: mapped(v4(1)), qpn: 0x22 };
-    let peer = QpPair { qpn: 0x11, source: PairSource::Static as u32 };
+    let peer = QpPair::new(0x11, PairSource::Static);
     pair.a.attachment("a0")?.maps.set_pair(&own, &peer)?;
     a.send(&data.frame())?;
     assert_eq!(outcome(&pair, &data.cnp(Some(0x22), CNP_TOS))?, Stat::RpCnpHandled);

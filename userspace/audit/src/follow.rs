@@ -86,7 +86,11 @@ mod tests {
     fn reasons(follow: &mut Follow) -> Vec<String> {
         let reason = |entry: Entry| match entry.what {
             What::Refused { refused } => refused,
-            What::Changed { key, .. } | What::Intended { key, .. } => key,
+            What::Changed { key, .. }
+            | What::Intended { key, .. }
+            | What::Pending { key, .. }
+            | What::Confirmed { key, .. }
+            | What::TakenBack { key, .. } => key,
         };
         follow.read().unwrap().into_iter().map(reason).collect()
     }

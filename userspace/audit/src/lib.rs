@@ -2,10 +2,11 @@
 //!
 //! Lines of one change are written in one `write` with `O_APPEND`, so that those of two commands never mix.
 
+mod change;
 mod follow;
+mod pending;
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
@@ -15,13 +16,15 @@ use std::{env, process};
 
 use dcqcn_netlink::netns;
 use dcqcn_params::differing;
-use dcqcn_plane::attach::{self, Change, Info, Refused, Transaction};
+use dcqcn_plane::attach::Change;
 use dcqcn_support::time::rfc3339;
 use dcqcn_view::event::{Detail, EventRow, Kind};
 use nix::unistd::{Uid, User};
 use serde::{Deserialize, Serialize};
 
+pub use change::{Manner, change, enter_refusal};
 pub use follow::Follow;
+pub use pending::{confirm, take_back};
 
 /// Environment variable that names another directory for the log.
 pub const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
@@ -75,6 +78,35 @@ pub enum What {
         old: String,
         /// Its value afterwards.
         intended: String,
+    },
+    /// A parameter that was changed, for as long as it takes to confirm it.
+    Pending {
+        /// The parameter.
+        key: String,
+        /// Its value before, as people write it.
+        old: String,
+        /// Its value since.
+        pending: String,
+        /// Time there is to confirm it, in seconds.
+        confirm_within_s: u64,
+    },
+    /// A parameter whose change was confirmed.
+    Confirmed {
+        /// The parameter.
+        key: String,
+        /// The value that does not come back.
+        former: String,
+        /// Its value.
+        confirmed: String,
+    },
+    /// A parameter whose change nobody confirmed.
+    TakenBack {
+        /// The parameter.
+        key: String,
+        /// The value nobody confirmed.
+        unconfirmed: String,
+        /// The value before that, which it has again.
+        restored: String,
     },
     /// A change that was refused; all stayed as it was.
     Refused {
@@ -134,17 +166,11 @@ impl Author {
         }
     }
 
-    fn entries(&self, change: &Change, is_done: bool) -> Vec<Entry> {
+    /// An entry for each parameter that differs; `what` makes one of its name, its old value and its new one.
+    fn entries(&self, change: &Change, what: impl Fn(String, String, String) -> What) -> Vec<Entry> {
         let Change { iface, old, new } = change;
-        let entry = |key: dcqcn_params::Key| {
-            let (name, old, new) = (key.to_string(), key.text(old), key.text(new));
-            let what = if is_done {
-                What::Changed { key: name, old, new }
-            } else {
-                What::Intended { key: name, old, intended: new }
-            };
-            self.entry(iface, what)
-        };
+        let entry =
+            |key: dcqcn_params::Key| self.entry(iface, what(key.to_string(), key.text(old), key.text(new)));
         differing(old, new).map(entry).collect()
     }
 
@@ -213,7 +239,7 @@ impl Log {
     /// # Errors
     /// The file cannot be made or written.
     pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
-        self.append_all(changes, true)
+        self.append_all(changes, |key, old, new| What::Changed { key, old, new })
     }
 
     /// Appends what this process is about to change. What it has changed, or was refused, is to follow.
@@ -221,12 +247,16 @@ impl Log {
     /// # Errors
     /// As [`Self::append`].
     pub fn append_intent(&self, changes: &[Change]) -> Result<(), Error> {
-        self.append_all(changes, false)
+        self.append_all(changes, |key, old, intended| What::Intended { key, old, intended })
     }
 
-    fn append_all(&self, changes: &[Change], is_done: bool) -> Result<(), Error> {
+    fn append_all(
+        &self,
+        changes: &[Change],
+        what: impl Fn(String, String, String) -> What,
+    ) -> Result<(), Error> {
         let author = Author::this_process();
-        let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change, is_done)).collect();
+        let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change, &what)).collect();
         self.write(&entries).map_err(|source| Error { path: self.path(), source })
     }
 
@@ -308,7 +338,8 @@ impl Contents {
             match &entry.what {
                 What::Intended { .. } if told.contains(&who) => continue,
                 What::Intended { .. } => {}
-                What::Changed { .. } | What::Refused { .. } => _ = told.insert(who),
+                What::Changed { .. } | What::Pending { .. } | What::Refused { .. } => _ = told.insert(who),
+                What::Confirmed { .. } | What::TakenBack { .. } => {}
             }
             settled.push(entry);
         }
@@ -325,54 +356,6 @@ fn ends_a_line(file: &File, len: u64) -> io::Result<bool> {
     let mut byte = [0];
     file.read_exact_at(&mut byte, last)?;
     Ok(byte == *b"\n")
-}
-
-/// Changes parameters of one or several interfaces, whole or not at all, and enters it in the log. With `dry_run` all
-/// is validated and nothing changed.
-///
-/// A log that cannot be written is warned of: the change stays. What is refused is entered too, if it is for something that
-/// is attached.
-///
-/// # Errors
-/// As [`Transaction::prepare`] and [`Transaction::commit`].
-pub fn change<E: From<attach::Error> + Display>(
-    ifaces: &[impl AsRef<str>],
-    dry_run: bool,
-    edit: impl FnMut(&Info, &mut dcqcn_common::params::Config) -> Result<(), E>,
-) -> Result<Vec<Change>, Refused<E>> {
-    let transaction = match Transaction::prepare(ifaces, edit) {
-        Err(refused) if !dry_run && attach::open(&refused.iface).is_ok() => {
-            enter_refusal(&refused.iface, &refused.error.to_string());
-            return Err(refused);
-        }
-        transaction => transaction?,
-    };
-    if dry_run {
-        return Ok(transaction.changes().to_vec());
-    }
-    // Before it is done: a process that is killed in between leaves word.
-    let intended = Log::here().append_intent(transaction.changes());
-    let changes = match transaction.commit() {
-        Ok(changes) => changes,
-        Err(Refused { iface, error }) => {
-            enter_refusal(&iface, &error.to_string());
-            return Err(Refused { iface, error: error.into() });
-        }
-    };
-    if let Err(error) = intended {
-        tracing::debug!(%error, "what was intended is not in the audit log");
-    }
-    if let Err(error) = Log::here().append(&changes) {
-        tracing::warn!(%error, "the change is in force but not in the audit log");
-    }
-    Ok(changes)
-}
-
-/// Enters in the log of this machine that a change was refused. A log that cannot be written hides no refusal.
-pub fn enter_refusal(iface: &str, why: &str) {
-    if let Err(error) = Log::here().append_refusal(iface, why) {
-        tracing::warn!(%error, "the refusal is not in the audit log");
-    }
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ fn change(iface: &str, changes: &[&str]) -> Change {
 fn changed(entry: &Entry) -> [&str; 4] {
     match &entry.what {
         What::Changed { key, old, new } => [&entry.iface, key, old, new],
-        What::Intended { .. } => panic!("{entry:?}"),
         What::Refused { refused } => panic!("{refused}"),
+        _ => panic!("{entry:?}"),
     }
 }
 

@@ -107,7 +107,7 @@ impl RdmaPairs {
         for change in &changes {
             match change {
                 Change::Set(id, qpn) => {
-                    enter(maps, id, &Pair { qpn: *qpn, source: PairSource::Rdma as u32 })?;
+                    enter(maps, id, &Pair::new(*qpn, PairSource::Rdma))?;
                 }
                 Change::Remove(id) => maps.remove_pair(id)?,
                 Change::Conflict(..) => {}
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_kernel_counts_over_messages_and_the_operator_over_the_kernel() {
         let id = qp_id([10, 0, 0, 1].into(), 0x11);
-        let pair = |qpn, source: PairSource| Some(Pair { qpn, source: source as u32 });
+        let pair = |qpn, source: PairSource| Some(Pair::new(qpn, source));
         let set = Some(Change::Set(id, 0x17));
         assert_eq!(change(id, 0x17, None, None), set);
         assert_eq!(change(id, 0x17, pair(0x17, PairSource::Cm), None), set);

@@ -8,7 +8,7 @@ use aya::{Ebpf, TestRunOptions};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, Counters, Mode, NpSet, Pair, RpSet, Test};
 use dcqcn_common::params::Params;
-use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Sizes};
+use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 
 use super::{Engine, Error, Hook, MAX_PACKET, Meta, Outcome, Run, State, Verdict};
 
@@ -26,7 +26,7 @@ impl Kernel {
     /// # Errors
     /// What the kernel says; loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn new(sizes: Sizes, params: &Params, seed: u64) -> Result<Self, Error> {
-        let mut ebpf = dataplane::load(sizes, Mode::Test, None, &PROGRAMS)?;
+        let mut ebpf = dataplane::load(Programs::Plain, sizes, Mode::Test, None, &PROGRAMS)?;
         let mut maps = Maps::take(&mut ebpf)?;
         maps.set_params(params)?;
         Ok(Self { ebpf, maps, random: seed, out: vec![0; MAX_PACKET] })
@@ -92,6 +92,8 @@ impl Engine for Kernel {
             clone_mark: 0,
             redirect_ifindex: 0,
             redirect_neigh: 0,
+            flow_hash: 0,
+            _pad: 0,
         };
         self.maps.set_test(&test)?;
         let (value, len, ctx) = match hook {
@@ -129,7 +131,7 @@ impl Engine for Kernel {
             departure_ns: ctx.tstamp(),
             emitted: Vec::new(),
         };
-        Ok(Run { outcome, clone_mark: test.clone_mark })
+        Ok(Run { outcome, clone_mark: test.clone_mark, flow_hash: test.flow_hash })
     }
 
     fn set_params(&mut self, params: &Params) -> Result<(), Error> {
@@ -171,11 +173,12 @@ impl Engine for Kernel {
             pairs: self.maps.pairs().collect::<Result<_, _>>()?,
             rp: self.maps.rp_sets().collect::<Result<_, _>>()?,
             np: self.maps.np_sets().collect::<Result<_, _>>()?,
-            cm: self.maps.cm_sets().collect::<Result<_, _>>()?,
+            cm: self.maps.connections().collect::<Result<_, _>>()?,
+            times_ns: self.maps.times()?,
             events: self.maps.event_log()?.latest(),
             random: self.random,
         };
-        state.sort_pairs();
+        state.sort();
         Ok(state)
     }
 }

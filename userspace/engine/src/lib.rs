@@ -17,7 +17,7 @@ pub mod wire;
 use aya::programs::ProgramError;
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Backlog, CmSet, Counters, NpSet, Pair, QUEUES, RpSet};
+use dcqcn_common::layout::{Backlog, Counters, NpSet, Pair, QUEUES, RpSet, TIMES};
 use dcqcn_common::params::Params;
 use dcqcn_p4 as p4;
 use dcqcn_plane::dataplane;
@@ -112,6 +112,8 @@ pub struct Run {
     pub outcome: Outcome,
     /// The mark of the clone it sent to the own device; 0 = none.
     pub clone_mark: u32,
+    /// `skb->hash` as it set it; 0 = it did not.
+    pub flow_hash: u32,
 }
 
 /// Everything an engine keeps from packet to packet.
@@ -127,8 +129,10 @@ pub struct State {
     pub rp: Vec<RpSet>,
     /// The flow table of the notification point.
     pub np: Vec<NpSet>,
-    /// Connections in the making.
-    pub cm: Vec<CmSet>,
+    /// Connections in the making: an end, with its own name for the connection as number, and the QPN it named for itself; sorted.
+    pub cm: Vec<(QpId, u32)>,
+    /// The times that all CPUs share, by `Time`.
+    pub times_ns: [u64; TIMES as usize],
     /// The event log, oldest first.
     pub events: Vec<Event>,
     /// State of the random sequence.
@@ -251,7 +255,7 @@ pub trait Engine {
             let verdict = Verdict::NotRun;
             return Ok(Outcome { verdict, packet, mark, priority, departure_ns, emitted: Vec::new() });
         }
-        let Run { mut outcome, clone_mark } = self.run(hook, now_ns, packet, meta)?;
+        let Run { mut outcome, clone_mark, .. } = self.run(hook, now_ns, packet, meta)?;
         if clone_mark != 0 {
             let clone = Meta { mark: clone_mark, priority: outcome.priority, ..*meta };
             outcome.emitted.push(self.run(Hook::Egress, now_ns, &outcome.packet, &clone)?.outcome);
@@ -261,7 +265,9 @@ pub trait Engine {
 }
 
 impl State {
-    fn sort_pairs(&mut self) {
+    /// What hash tables give in any order.
+    fn sort(&mut self) {
         self.pairs.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn));
+        self.cm.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn));
     }
 }

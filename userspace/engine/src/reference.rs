@@ -7,8 +7,7 @@ use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, Glance, QpId};
 use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{
-    Backlog, CM_SETS, ClassCounters, CmFlow, CmSet, Counters, Cut, NpFlow, NpSet, Pair, QUEUES, RpFlow,
-    RpSet, Set, WAYS,
+    Backlog, ClassCounters, Counters, Cut, NpFlow, NpSet, Pair, QUEUES, RpFlow, RpSet, Set, TIMES, Time, WAYS,
 };
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
@@ -64,11 +63,10 @@ struct Tables {
     queues: [u64; QUEUES as usize],
     backlogs: [Backlog; QUEUES as usize],
     pairs: HashMap<QpId, Pair>,
-    pairs_max: usize,
     rp: Vec<RpSet>,
     np: Vec<NpSet>,
-    np_pending_ns: u64,
-    cm: Vec<CmSet>,
+    times_ns: [u64; TIMES as usize],
+    cm: HashMap<QpId, u32>,
     events: Log,
     random: u64,
 }
@@ -82,11 +80,10 @@ impl Reference {
             queues: [0; QUEUES as usize],
             backlogs: [Backlog::default(); QUEUES as usize],
             pairs: HashMap::new(),
-            pairs_max: sizes.pairs() as usize,
             rp: vec![empty_set(EMPTY_RP_FLOW); sizes.rp_sets() as usize],
             np: vec![empty_set(NpFlow::EMPTY); sizes.np_sets() as usize],
-            np_pending_ns: 0,
-            cm: vec![empty_set(CmFlow::EMPTY); CM_SETS as usize],
+            times_ns: [0; TIMES as usize],
+            cm: HashMap::new(),
             events: Log::in_memory(),
             random: seed,
         };
@@ -103,6 +100,7 @@ impl Engine for Reference {
             priority: meta.priority,
             departure_ns: meta.departure_ns,
             clone_mark: 0,
+            flow_hash: 0,
             view: View { params: &self.params, tables: &mut self.tables, slot: hook.slot(), now_ns },
         };
         let verdict = match hook {
@@ -113,9 +111,9 @@ impl Engine for Reference {
             Hook::Ingress => hooks::ingress(&mut host).into(),
             Hook::Egress => hooks::egress(&mut host).into(),
         };
-        let Packet { bytes: packet, mark, priority, departure_ns, clone_mark, .. } = host;
+        let Packet { bytes: packet, mark, priority, departure_ns, clone_mark, flow_hash, .. } = host;
         let outcome = Outcome { verdict, packet, mark, priority, departure_ns, emitted: Vec::new() };
-        Ok(Run { outcome, clone_mark })
+        Ok(Run { outcome, clone_mark, flow_hash })
     }
 
     fn set_params(&mut self, params: &Params) -> Result<(), Error> {
@@ -155,18 +153,19 @@ impl Engine for Reference {
     }
 
     fn state(&self) -> Result<State, Error> {
-        let Tables { counters, queues, pairs, rp, np, cm, events, random, .. } = &self.tables;
+        let Tables { counters, queues, pairs, rp, np, cm, times_ns, events, random, .. } = &self.tables;
         let mut state = State {
             counters: *counters,
             queues: *queues,
             pairs: pairs.iter().map(|(id, pair)| (*id, *pair)).collect(),
             rp: rp.clone(),
             np: np.clone(),
-            cm: cm.clone(),
+            cm: cm.iter().map(|(id, qpn)| (*id, *qpn)).collect(),
+            times_ns: *times_ns,
             events: events.latest(),
             random: *random,
         };
-        state.sort_pairs();
+        state.sort();
         Ok(state)
     }
 }
@@ -218,6 +217,10 @@ impl<'a> Env<'a> for View<'a> {
         rng::value(self.tables.random)
     }
 
+    fn opaque(&mut self, value: u32) -> u32 {
+        value
+    }
+
     fn count(&mut self, stat: Stat) {
         self.tables.counters[self.slot].stat[stat as usize] += 1;
     }
@@ -247,33 +250,33 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.np.get_mut(index as usize).map(f)
     }
 
-    fn np_pending_ns(&self) -> u64 {
-        self.tables.np_pending_ns
+    fn time(&self, which: Time) -> u64 {
+        self.tables.times_ns[which as usize]
     }
 
-    fn set_np_pending_ns(&mut self, at_ns: u64) {
-        self.tables.np_pending_ns = at_ns;
+    fn set_time(&mut self, which: Time, at_ns: u64) {
+        self.tables.times_ns[which as usize] = at_ns;
     }
 
     fn backlog(&self, index: u32) -> Option<Backlog> {
         self.tables.backlogs.get(index as usize).copied()
     }
 
-    fn cm_set<R>(&mut self, index: u32, f: impl FnOnce(&mut CmSet) -> R) -> Option<R> {
-        self.tables.cm.get_mut(index as usize).map(f)
+    fn named(&self, id: &QpId) -> Option<u32> {
+        self.tables.cm.get(id).copied()
+    }
+
+    /// Memory is not bounded here, as it is in the kernel.
+    fn set_named(&mut self, id: &QpId, qpn: u32) {
+        self.tables.cm.insert(*id, qpn);
     }
 
     fn pair(&self, id: &QpId) -> Option<Pair> {
         self.tables.pairs.get(id).copied()
     }
 
-    fn set_pair(&mut self, id: &QpId, pair: Pair) -> bool {
-        let Tables { pairs, pairs_max, .. } = &mut *self.tables;
-        let has_room = pairs.len() < *pairs_max || pairs.contains_key(id);
-        if has_room {
-            pairs.insert(*id, pair);
-        }
-        has_room
+    fn learn_pair(&mut self, id: &QpId, pair: Pair) {
+        self.tables.pairs.insert(*id, pair);
     }
 
     fn forget_pair(&mut self, id: &QpId) {
@@ -298,6 +301,7 @@ struct Packet<'a> {
     priority: u32,
     departure_ns: u64,
     clone_mark: u32,
+    flow_hash: u32,
     view: View<'a>,
 }
 
@@ -352,6 +356,20 @@ impl<'a> Skb<'a> for Packet<'a> {
 
     fn set_departure(&mut self, departure_ns: u64) {
         self.departure_ns = departure_ns;
+    }
+
+    fn set_hash(&mut self, hash: u32) {
+        self.flow_hash = hash;
+    }
+
+    /// An engine's packets have no socket.
+    fn is_from_process(&self) -> bool {
+        false
+    }
+
+    /// An engine is every host.
+    fn is_for_other_host(&self) -> bool {
+        false
     }
 
     fn clone_out(&mut self, mark: u32) -> bool {

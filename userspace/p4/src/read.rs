@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         let other_qpns = self.values("pair_other_qpn", Which::All)?;
         let sources = self.values("pair_source", Which::All)?;
         let pair = |(at, (id, _)): (usize, (QpId, u64))| {
-            (id, Pair { qpn: get(&other_qpns, at) as u32, source: get(&sources, at) as u32 })
+            (id, Pair { qpn: get(&other_qpns, at) as u32, source: get(&sources, at) as u32, addr: [0; 4] })
         };
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(pair).collect())
     }

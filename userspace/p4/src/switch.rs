@@ -113,7 +113,7 @@ impl QpPair {
     /// As the rest of the command knows a pair.
     #[must_use]
     pub fn known(&self) -> (QpId, Pair) {
-        (qp_id(self.address, self.qpn), Pair { qpn: self.peer_qpn, source: PairSource::Static as u32 })
+        (qp_id(self.address, self.qpn), Pair::new(self.peer_qpn, PairSource::Static))
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Settings {
     pub xdp_mode: Option<XdpModeChoice>,
     /// Flows the tables hold, each.
     pub flows: Option<u32>,
+    /// One packet in so many is told of; none unless said.
+    pub log_packets: Option<u32>,
     /// Changes of parameters, in order.
     pub changes: Vec<Assignment>,
 }
@@ -47,7 +49,7 @@ impl Settings {
     /// These settings with `later` on top: what it says counts.
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
-        let Self { role, profile, pacer, xdp_mode, flows, changes } = later;
+        let Self { role, profile, pacer, xdp_mode, flows, log_packets, changes } = later;
         self.changes.extend(changes);
         Self {
             role: role.or(self.role),
@@ -55,8 +57,18 @@ impl Settings {
             pacer: pacer.or(self.pacer),
             xdp_mode: xdp_mode.or(self.xdp_mode),
             flows: flows.or(self.flows),
+            log_packets: log_packets.or(self.log_packets),
             changes: self.changes,
         }
+    }
+
+    /// The same, with this `np_other_host` unless another one is said.
+    #[must_use]
+    pub fn or_other_host(mut self, value: u64) -> Self {
+        if let Ok(key) = "np_other_host".parse() {
+            self.changes.insert(0, Assignment { key, value });
+        }
+        self
     }
 
     /// The rate of the link in bit/s, if it was said; `link_rate=0` says nothing.

@@ -50,6 +50,26 @@ pub enum Error {
         /// How far it is.
         state: &'static str,
     },
+    /// A change waits for somebody to confirm it.
+    #[error(
+        "{iface} has a change that is taken back in {} s unless it is confirmed: `dcqcn confirm {iface}` keeps it, \
+         `dcqcn confirm {iface} --revert` takes it back now; or change it further with `--confirm`",
+        left.as_secs()
+    )]
+    Pending {
+        /// The interface.
+        iface: String,
+        /// How long there is.
+        left: Duration,
+    },
+    /// Nothing is there to be confirmed.
+    #[error(
+        "no change waits to be confirmed{iface}; `dcqcn log` tells what was confirmed and what was taken back"
+    )]
+    NothingPending {
+        /// " on " and the interface, if one was named.
+        iface: String,
+    },
     /// Not everything could be put back.
     #[error(
         "{iface}: {first}; still to be put back: {left}. `dcqcn detach {iface}` tries again, with `--force` it is given up"

@@ -9,5 +9,6 @@ pub mod events;
 mod failpoint;
 pub mod object;
 pub mod pacer;
+pub mod packets;
 
 pub use error::Error;

@@ -246,7 +246,7 @@ mod tests {
     fn a_port_wide_interval_has_no_address() {
         let mut port = NpFlow::new(FlowId::NONE);
         port.on_ecn_marked(MS, 50_000);
-        let pair = Pair { qpn: 7, source: PairSource::Datagram as u32 };
+        let pair = Pair::new(7, PairSource::Datagram);
         let pairs = [(QpId { addr: mapped([10, 0, 0, 1]), qpn: 0x11 }, pair)];
         let report = FlowsReport::new("eth0".into(), &params(), 2 * MS, vec![], vec![port], pairs.into());
         let json = serde_json::to_value(&report).unwrap();

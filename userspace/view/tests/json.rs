@@ -33,7 +33,7 @@ fn names(value: &Value, all: &mut Vec<String>) {
 fn every_field_is_in_the_page() {
     let reading = reading("eth0", 10, 2);
     let np = vec![NpFlow::new(FlowId::NONE)];
-    let pairs = vec![(QpId::NONE, Pair { qpn: 7, source: PairSource::Cm as u32 })];
+    let pairs = vec![(QpId::NONE, Pair::new(7, PairSource::Cm))];
     let flows =
         FlowsReport::new("eth0".into(), &reading.params, reading.at_ns, reading.rp.clone(), np, pairs);
     let depths = vec![vec![0]; 8];

@@ -20,8 +20,8 @@ pub(super) const FAIL: &str = "dcqcn-vm: FAIL";
 /// First program after the root file system is there, in the shared directory.
 pub(super) const START: &str = "start";
 /// No address randomisation and no mitigations: both only cost time under emulation.
-const KERNEL_ARGUMENTS: &str =
-    "console=ttyS0 quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0";
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0 \
+     systemd.show_status=false dcqcn.guest=1";
 const CPUS: u32 = 2;
 const MEMORY_MB: u32 = 1_024;
 /// A guest under KVM has said something long before.

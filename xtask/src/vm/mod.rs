@@ -25,6 +25,7 @@ use self::kernel::{Kernel, Series};
 use self::machine::{Accelerator, Machine};
 use self::scenario::{Driver, Outcome, Scenario};
 use self::tree::Tree;
+use crate::deb;
 use crate::page;
 use crate::run::{self, header};
 use crate::tally::Tally;
@@ -234,6 +235,9 @@ const END: &str = "sync\necho b > /proc/sysrq-trigger\nsleep 60\n";
 /// With a terminal of its own, or there is no job control.
 const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\n";
 
+/// What a guest with systemd starts with.
+const SYSTEMD: &str = include_str!("systemd.sh");
+
 /// Where everything is kept.
 fn cache(workspace: &Workspace) -> PathBuf {
     workspace.host_target().join("vm")
@@ -262,6 +266,7 @@ struct Guest {
     made: String,
     /// Held as long as this is: the cache and the shared directory are for one at a time.
     _lock: File,
+    repository: PathBuf,
     cache: PathBuf,
     share: PathBuf,
     tree: Tree,
@@ -319,7 +324,20 @@ impl Guest {
                 .with_context(|| format!("cannot copy {}", binary.display()))?;
         }
         let from = page::made(workspace, "cargo xtask vm")?;
-        Ok((Self { made: from, _lock: lock, cache, share, tree }, made))
+        let repository = workspace.root().to_owned();
+        Ok((Self { made: from, _lock: lock, repository, cache, share, tree }, made))
+    }
+
+    /// Puts the package into the share, as `cargo xtask deb` makes it of the command that is there, and the same as an earlier
+    /// version.
+    fn package(&self) -> Result<()> {
+        let out = self.cache.join("deb");
+        for (name, version) in [("dcqcn-before.deb", "0.0.1"), ("dcqcn.deb", env!("CARGO_PKG_VERSION"))] {
+            let package = deb::package(&self.repository, &self.share.join("dcqcn"), &out, version)?;
+            fs::copy(&package, self.share.join(name))
+                .with_context(|| format!("cannot copy {}", package.display()))?;
+        }
+        Ok(())
     }
 
     fn boot(&self, series: Series) -> Result<Booted<'_>> {
@@ -355,8 +373,13 @@ impl Booted<'_> {
         if result.exists() {
             fs::remove_file(&result).with_context(|| format!("cannot remove {}", result.display()))?;
         }
-        let run = format!("vm-guest run {name} result.json\n");
-        machine::write_start(&self.guest.share, &format!("{PREPARE}{run}{END}"))?;
+        let start = if scenario.with_systemd {
+            self.guest.package()?;
+            SYSTEMD.replace("SCENARIO", name)
+        } else {
+            format!("{PREPARE}vm-guest run {name} result.json\n{END}")
+        };
+        machine::write_start(&self.guest.share, &start)?;
         header(format_args!("{name} on Linux {}", self.kernel.release()));
         let started = Instant::now();
         let end = self.machine().run(BOOT + scenario.limit(), |line| {

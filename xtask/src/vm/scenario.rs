@@ -23,6 +23,8 @@ pub(super) struct Scenario {
     pub(super) limit_s: u64,
     /// One of those that every change must pass.
     pub(super) is_ci: bool,
+    /// It is for a guest that boots with systemd, and for the package.
+    pub(super) with_systemd: bool,
 }
 
 impl Scenario {
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     fn named(name: &str) -> Scenario {
-        Scenario { name: name.into(), about: String::new(), limit_s: 90, is_ci: false }
+        Scenario { name: name.into(), about: String::new(), limit_s: 90, is_ci: false, with_systemd: false }
     }
 
     #[test]

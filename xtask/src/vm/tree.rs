@@ -12,7 +12,7 @@ use crate::apt::Apt;
 use crate::run::{self, header, stream};
 
 /// What the guest and the machine it runs on need.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 16] = [
     "qemu-system-x86",
     "seabios",
     "ipxe-qemu",
@@ -27,6 +27,8 @@ const PACKAGES: [&str; 14] = [
     "ibverbs-providers",
     "rdmacm-utils",
     "perftest",
+    "systemd",
+    "udev",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
 /// In the cache: the tree, and the packages it was made of.

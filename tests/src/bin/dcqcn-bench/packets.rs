@@ -285,7 +285,7 @@ fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
 fn sender(config: &Config, data: &Roce) -> Result<Instance> {
     let mut instance = Instance::of(config)?;
     let id = QpId { addr: mapped(v4(data.src)), qpn: data.source_qpn };
-    instance.maps.set_pair(&id, &Pair { qpn: data.dest_qpn, source: PairSource::Rdma as u32 })?;
+    instance.maps.set_pair(&id, &Pair::new(data.dest_qpn, PairSource::Rdma))?;
     let input = Input { packet: data.frame(), ..Input::default() };
     run(program(&instance.ebpf, program_of(Hook::Egress))?, &input, 1)?;
     Ok(instance)

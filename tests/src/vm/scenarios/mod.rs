@@ -9,6 +9,7 @@ mod markers;
 mod pacing;
 mod pairing;
 mod read;
+mod systemd;
 mod verifier;
 
 use super::Scenario;
@@ -20,6 +21,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "every program loads, attaches in every way there is, detaches and leaves nothing behind",
         limit_s: 120,
         is_ci: true,
+        with_systemd: false,
         run: verifier::run,
     },
     Scenario {
@@ -27,14 +29,23 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "four WRITE QPs of two hosts into a port of 20 Mbit/s, without and with dcqcn",
         limit_s: 120,
         is_ci: true,
+        with_systemd: false,
         run: incast::write,
     },
-    Scenario { name: "send", about: "the same with SEND", limit_s: 120, is_ci: false, run: incast::send },
+    Scenario {
+        name: "send",
+        about: "the same with SEND",
+        limit_s: 120,
+        is_ci: false,
+        with_systemd: false,
+        run: incast::send,
+    },
     Scenario {
         name: "read",
         about: "two READs, whose responders are the senders, into that port",
         limit_s: 90,
         is_ci: false,
+        with_systemd: false,
         run: read::run,
     },
     Scenario {
@@ -42,6 +53,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "of two QPs between the same hosts only the congested one is cut, however the pair is known",
         limit_s: 150,
         is_ci: false,
+        with_systemd: false,
         run: pairing::run,
     },
     Scenario {
@@ -49,6 +61,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "QPs held to 10, 40 and 80 Mbit/s, and two to 20 each",
         limit_s: 90,
         is_ci: true,
+        with_systemd: false,
         run: pacing::run,
     },
     Scenario {
@@ -56,6 +69,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "parameters, controller, interface and programs changed under traffic",
         limit_s: 180,
         is_ci: false,
+        with_systemd: false,
         run: live::run,
     },
     Scenario {
@@ -63,14 +77,23 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "the incast with red and fq_codel as markers, beside dcqcn's own",
         limit_s: 150,
         is_ci: false,
+        with_systemd: false,
         run: markers::run,
     },
-    Scenario { name: "ipv6", about: "the incast over IPv6", limit_s: 90, is_ci: false, run: incast::ipv6 },
+    Scenario {
+        name: "ipv6",
+        about: "the incast over IPv6",
+        limit_s: 90,
+        is_ci: false,
+        with_systemd: false,
+        run: incast::ipv6,
+    },
     Scenario {
         name: "mtu4096",
         about: "the incast with an IB MTU of 4096 bytes",
         limit_s: 90,
         is_ci: false,
+        with_systemd: false,
         run: incast::mtu4096,
     },
     Scenario {
@@ -78,6 +101,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "the incast with tags on the way to the receiver",
         limit_s: 90,
         is_ci: false,
+        with_systemd: false,
         run: incast::vlan,
     },
     Scenario {
@@ -85,6 +109,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "what dcqcn costs attached and idle",
         limit_s: 150,
         is_ci: false,
+        with_systemd: false,
         run: inverse::run,
     },
     Scenario {
@@ -92,6 +117,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "forged CNPs, and more flows than the table has room for",
         limit_s: 150,
         is_ci: false,
+        with_systemd: false,
         run: faults::run,
     },
     Scenario {
@@ -99,6 +125,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "what docs/first-steps/soft-roce.md says to type, typed, from `rdma link add` to `dcqcn top`",
         limit_s: 180,
         is_ci: false,
+        with_systemd: false,
         run: guide::five_minutes,
     },
     Scenario {
@@ -106,6 +133,15 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "what docs/how-to/fix-incast.md says to type, typed",
         limit_s: 180,
         is_ci: false,
+        with_systemd: false,
         run: guide::collapse,
+    },
+    Scenario {
+        name: "systemd",
+        about: "the package under Debian's systemd: boot, reload, bad file, kill -9, watchdog, upgrade, remove, purge",
+        limit_s: 600,
+        is_ci: false,
+        with_systemd: true,
+        run: systemd::run,
     },
 ];

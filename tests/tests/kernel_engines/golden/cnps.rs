@@ -10,9 +10,9 @@ fn cnps_are_the_library_s() {
         return;
     };
     let known = QpId { addr: mapped(v4(2)), qpn: 0x33 };
-    both.set_pair(&known, &Pair { qpn: 0xabcdef, source: PairSource::Static as u32 });
+    both.set_pair(&known, &Pair::new(0xabcdef, PairSource::Static));
     let known = QpId { addr: words(v6(2)), qpn: 0x33 };
-    both.set_pair(&known, &Pair { qpn: 0xabcdef, source: PairSource::Static as u32 });
+    both.set_pair(&known, &Pair::new(0xabcdef, PairSource::Static));
     let mut now_ns = START_NS;
     for v6 in [false, true] {
         for tags in

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use dcqcn_audit as audit;
 use dcqcn_common::params::Config;
-use dcqcn_plane::attach::{self, Info, Request};
+use dcqcn_plane::attach::{self, Change, Info, Refused, Request, TakenBack, Which};
 
 /// An interface, and the parameters it is to have.
 pub(super) type Wanted = (String, Config);
@@ -33,14 +33,33 @@ pub(super) fn set(changes: &[Wanted]) -> Result<()> {
         }
         Ok(())
     };
-    let done = audit::change(&ifaces, false, edit).map_err(|refused| {
+    let done = audit::change(&ifaces, audit::Manner::Lasting, edit).map_err(|refused| {
         anyhow::Error::from(refused.error).context(format!("{} is refused", refused.iface))
     })?;
     for change in done {
-        let keys: Vec<String> = dcqcn_params::differing(&change.old, &change.new)
-            .map(|key| format!("{key}: {} -> {}", key.text(&change.old), key.text(&change.new)))
-            .collect();
-        tracing::info!(iface = change.iface, changes = keys.join(", "), "parameters changed");
+        tracing::info!(iface = change.iface, changes = differences(&change), "parameters changed");
     }
     Ok(())
+}
+
+/// Takes back what nobody confirmed in time.
+pub(super) fn take_back() {
+    match audit::take_back(Which::Overdue) {
+        Ok(TakenBack { changes, failed }) => {
+            for change in changes {
+                let changes = differences(&change);
+                tracing::warn!(iface = change.iface, changes, "nobody confirmed a change: taken back");
+            }
+            for Refused { iface, error } in failed {
+                tracing::error!(iface, %error, "nobody confirmed a change, and it cannot be taken back");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "not looked for changes to take back"),
+    }
+}
+
+fn differences(change: &Change) -> String {
+    let Change { old, new, .. } = change;
+    let text = |key: dcqcn_params::Key| format!("{key}: {} -> {}", key.text(old), key.text(new));
+    dcqcn_params::differing(old, new).map(text).collect::<Vec<_>>().join(", ")
 }

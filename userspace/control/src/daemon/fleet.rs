@@ -9,8 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use dcqcn_audit as audit;
+use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_netlink::Netlink;
-use dcqcn_plane::attach::{self, Claim, Id, Info, Options, Request};
+use dcqcn_plane::attach::{self, Claim, Freed, Id, Info, Options, Request};
 
 use super::config::Config;
 use super::desk::{Desk, Failing};
@@ -32,6 +34,8 @@ fn at_once() -> usize {
 struct Served {
     info: Info,
     _claim: Claim,
+    /// What was last complained of about the speed of its link.
+    told: String,
 }
 
 /// An interface that cannot be served.
@@ -58,9 +62,8 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn new(scope: Scope, desk: Arc<Desk>) -> Result<Self> {
-        for freed in attach::gc()? {
-            tracing::info!(iface = freed.iface, why = freed.why, done = freed.done.join("; "), "freed");
-        }
+        free();
+        change::take_back();
         let tasks = Tasks::start()?;
         desk.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {
@@ -147,6 +150,7 @@ impl Fleet {
             tell(self, left);
         }
         self.seen = ids(&attach::list()?);
+        self.follow_link_rates();
         Ok(())
     }
 
@@ -234,7 +238,7 @@ impl Fleet {
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
         let id = info.id();
         self.tasks.add(id, Port::open(&info.iface)?);
-        self.served.insert(id, Served { info, _claim });
+        self.served.insert(id, Served { info, _claim, told: String::new() });
         Ok(())
     }
 
@@ -248,7 +252,9 @@ impl Fleet {
             let programs = replaced.join(", ");
             tracing::info!(iface, from = info.version, programs, "programs replaced in place");
         }
-        if let Scope::File(config) = &self.scope
+        if attach::pending()?.iter().any(|(other, _)| other.id() == info.id()) {
+            tracing::info!(iface, "a change waits to be confirmed: the parameters stay as they are");
+        } else if let Scope::File(config) = &self.scope
             && let Some(request) = config.request(iface)
         {
             change::set(&change::revised(&request, info)?.into_iter().collect::<Vec<_>>())?;
@@ -257,12 +263,52 @@ impl Fleet {
         self.begin(info.clone(), claim)
     }
 
+    /// Brings the rates of links up to date with their speeds.
+    pub(super) fn follow_link_rates(&mut self) {
+        let infos = match attach::list() {
+            Ok(infos) => infos,
+            Err(error) => {
+                tracing::warn!(%error, "the speeds of links are not looked at");
+                return;
+            }
+        };
+        for info in infos {
+            let Some(served) = self.served.get_mut(&info.id()) else {
+                continue;
+            };
+            let iface = info.iface;
+            match attach::follow_link_rate(&iface) {
+                Ok(None) => served.told.clear(),
+                Ok(Some(change)) => {
+                    served.told.clear();
+                    let text = |config: &dcqcn_common::params::Config| {
+                        Quantity(config.scalars.link_rate_bps, Unit::BitsPerSecond).to_string()
+                    };
+                    let (from, to) = (text(&change.old), text(&change.new));
+                    tracing::info!(iface, from, to, "the speed of the link has changed: link_rate follows");
+                    if let Err(error) = audit::Log::here().append(&[change]) {
+                        tracing::warn!(iface, %error, "the change is in force but not in the audit log");
+                    }
+                }
+                // Gone meanwhile.
+                Err(attach::Error::NotAttached { .. }) => {}
+                Err(error) => {
+                    let error = error.to_string();
+                    if error != served.told {
+                        tracing::warn!(iface, error, "link_rate does not follow the speed of the link");
+                        served.told = error;
+                    }
+                }
+            }
+        }
+    }
+
     /// Ends tasks and detaches what they worked on.
     fn detach(&mut self, ids: Vec<Id>, why: &str) -> Vec<Info> {
         self.tasks.remove(&ids);
         let mut gone = Vec::new();
         for id in ids {
-            let Some(Served { info, _claim }) = self.served.remove(&id) else {
+            let Some(Served { info, _claim, .. }) = self.served.remove(&id) else {
                 continue;
             };
             drop(_claim);
@@ -280,6 +326,19 @@ impl Fleet {
         if detach {
             self.detach(self.served.keys().copied().collect(), "detached");
         }
+    }
+}
+
+/// Frees what belongs to namespaces and interfaces that are gone, and undoes what was left half done.
+pub(super) fn free() {
+    match attach::gc() {
+        Ok(freed) => {
+            for Freed { iface, why, done, problem, .. } in freed {
+                tracing::info!(iface, why, done = done.join("; "), problem, "freed");
+            }
+        }
+        // Somebody keeps the lock: the next time.
+        Err(error) => tracing::warn!(%error, "what is gone is not freed"),
     }
 }
 

@@ -12,16 +12,20 @@ use tokio::sync::watch::Sender;
 
 use super::config::Config;
 use super::desk::{Desk, Reloaded, Snapshot};
-use super::fleet::{Fleet, Refused};
+use super::fleet::{self, Fleet, Refused};
 use super::log::Log;
 use super::manager::notify;
 use super::plan::{Asked, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
-use super::{Source, chain};
+use super::{Source, chain, change};
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// How often what belongs to namespaces that are gone is freed.
+const GC: Duration = Duration::from_secs(60);
+/// How often the speeds of links are looked at, beside at each change of an interface.
+const SPEEDS: Duration = Duration::from_secs(10);
 
 /// What it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +63,9 @@ impl Worker {
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
         let fleet = Fleet::new(scope, Arc::clone(&self.desk))?;
-        let mut shift = Shift { worker: self, fleet, file, reloaded: None, is_ready: false };
+        let now = Instant::now();
+        let mut shift =
+            Shift { worker: self, fleet, file, reloaded: None, is_ready: false, freed: now, measured: now };
         shift.follow();
         shift.is_ready = true;
         shift.publish();
@@ -77,6 +83,10 @@ struct Shift {
     file: Option<FileWatch>,
     reloaded: Option<Reloaded>,
     is_ready: bool,
+    /// When what belongs to namespaces that are gone was freed last.
+    freed: Instant,
+    /// When the speeds of links were looked at last.
+    measured: Instant,
 }
 
 impl Shift {
@@ -114,6 +124,17 @@ impl Shift {
     }
 
     fn tick(&mut self) {
+        change::take_back();
+        if self.freed.elapsed() >= GC {
+            self.worker.desk.step();
+            fleet::free();
+            self.freed = Instant::now();
+        }
+        if self.measured.elapsed() >= SPEEDS {
+            self.worker.desk.step();
+            self.fleet.follow_link_rates();
+            self.measured = Instant::now();
+        }
         if self.file.as_mut().is_some_and(|file| file.has_changed(Instant::now())) {
             self.reload(false);
         }
@@ -148,6 +169,8 @@ impl Shift {
             Ok(now) => notify(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!(%error, "no clock"),
         }
+        // Of what nobody confirmed in time nothing is to be in the way.
+        change::take_back();
         // Before it is read: what is written meanwhile is read the next time.
         file.mark();
         let name = file.path().display().to_string();

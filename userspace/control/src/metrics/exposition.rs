@@ -1,9 +1,59 @@
-//! Prometheus' text format, version 0.0.4.
+//! Prometheus' text format, version 0.0.4, and OpenMetrics, version 1.0.0.
 
 use std::fmt::{Display, Write as _};
 
-/// What its content type is.
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// As every Prometheus reads them.
+    Text,
+    /// As those that ask for it read them: it tells an answer that is whole from one that was cut off.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What it is called in HTTP.
+    pub(super) const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The one that an `Accept` header prefers; text if it says nothing of them.
+    pub(super) fn preferred(accept: &str) -> Self {
+        let best = |format| accept.split(',').filter_map(|range| quality(range, format)).max();
+        match (best(Self::OpenMetrics), best(Self::Text)) {
+            (Some(metrics), text) if metrics > 0 && Some(metrics) >= text => Self::OpenMetrics,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// How much a range of an `Accept` header (RFC 9110, 12.5.1) wants a format, in thousandths; `None` if it is of others.
+fn quality(range: &str, format: Format) -> Option<u32> {
+    let mut parts = range.split(';').map(str::trim);
+    let media = parts.next()?.to_ascii_lowercase();
+    let is_it = match format {
+        Format::Text => matches!(media.as_str(), "text/plain" | "text/*" | "*/*"),
+        Format::OpenMetrics => media == "application/openmetrics-text",
+    };
+    if !is_it {
+        return None;
+    }
+    let mut thousandths = 1_000;
+    for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+        match name.trim() {
+            "q" => thousandths = (value.trim().parse::<f32>().ok()?.clamp(0.0, 1.0) * 1_000.0) as u32,
+            // 0.0.1 is what 1.0.0 was called before.
+            "version" if format == Format::OpenMetrics && !matches!(value.trim(), "1.0.0" | "0.0.1") => {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    Some(thousandths)
+}
 
 /// What kind of metric a family is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,10 +65,18 @@ pub(super) enum Kind {
 }
 
 /// Families of metrics one after the other: all series of a name stand together, as the format wants them.
-#[derive(Debug, Default)]
-pub(super) struct Exposition(String);
+#[derive(Debug)]
+pub(super) struct Exposition {
+    format: Format,
+    text: String,
+}
 
 impl Exposition {
+    /// Begins with nothing.
+    pub(super) const fn new(format: Format) -> Self {
+        Self { format, text: String::new() }
+    }
+
     /// Begins a family; its series follow by [`Family::series`].
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
         self.named(name.to_owned(), kind, help)
@@ -32,13 +90,25 @@ impl Exposition {
             Kind::Gauge => "gauge",
         };
         // Writing into a `String` cannot fail; neither below.
-        let _ = writeln!(self.0, "# HELP {name} {}\n# TYPE {name} {kind}", escape(help, false));
-        Family { text: &mut self.0, name }
+        let _ = match self.format {
+            Format::Text => {
+                writeln!(self.text, "# HELP {name} {}\n# TYPE {name} {kind}", escape(help, false))
+            }
+            Format::OpenMetrics => {
+                // Its families are called without what the names of their series end in.
+                let family = name.strip_suffix("_total").unwrap_or(&name);
+                writeln!(self.text, "# HELP {family} {}\n# TYPE {family} {kind}", escape(help, true))
+            }
+        };
+        Family { text: &mut self.text, name }
     }
 
     /// The whole.
-    pub(super) fn finish(self) -> String {
-        self.0
+    pub(super) fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
     }
 }
 
@@ -79,14 +149,47 @@ fn escape(text: &str, quotes: bool) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_family_is_help_type_and_series() {
-        let mut text = Exposition::default();
+    fn written(format: Format) -> String {
+        let mut text = Exposition::new(format);
         let mut family = text.family("a_total", Kind::Counter, "Counts \"a\" \\ b.\nc");
         family.series(&[], 1);
         family.series(&[("x", &"q\"uo\\te\n\u{e9}"), ("y", &3)], 0.5);
+        text.finish()
+    }
+
+    #[test]
+    fn a_family_is_help_type_and_series() {
         let expected = "# HELP a_total Counts \"a\" \\\\ b.\\nc\n# TYPE a_total counter\na_total 1\n\
                         a_total{x=\"q\\\"uo\\\\te\\n\u{e9}\",y=\"3\"} 0.5\n";
-        assert_eq!(text.finish(), expected);
+        assert_eq!(written(Format::Text), expected);
+        let expected = "# HELP a Counts \\\"a\\\" \\\\ b.\\nc\n# TYPE a counter\na_total 1\n\
+                        a_total{x=\"q\\\"uo\\\\te\\n\u{e9}\",y=\"3\"} 0.5\n# EOF\n";
+        assert_eq!(written(Format::OpenMetrics), expected);
+    }
+
+    #[test]
+    fn the_format_is_the_one_preferred() {
+        for (accept, format) in [
+            ("", Format::Text),
+            ("*/*", Format::Text),
+            ("text/plain", Format::Text),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            // Prometheus 2.
+            (
+                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                 text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+                Format::OpenMetrics,
+            ),
+            // One that has text preferred.
+            (
+                "text/plain;version=0.0.4;q=0.6, application/openmetrics-text;version=1.0.0;q=0.5",
+                Format::Text,
+            ),
+            ("application/openmetrics-text; version=2.0.0, */*;q=0.1", Format::Text),
+            ("application/openmetrics-text;q=0", Format::Text),
+            ("application/openmetrics-text;q=x", Format::Text),
+        ] {
+            assert_eq!(Format::preferred(accept), format, "{accept}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format, over HTTP: `/metrics`, `/healthz` to restart by, and `/readyz` to send work by.
+//! Metrics in Prometheus' text format or OpenMetrics, as the client prefers, over HTTP: `/metrics`, `/healthz` to restart by, and `/readyz` to send work by.
 //!
 //! Counters keep their [`Stat`] names, which are mlx5's where mlx5 has them.
 //!

@@ -8,6 +8,7 @@ use std::{env, fs};
 use dcqcn_common::stats::Stat;
 use dcqcn_view::reading;
 
+use super::exposition::Format;
 use super::{Scrape, render};
 use crate::daemon::Desk;
 
@@ -36,7 +37,7 @@ fn labels(series: &str) -> String {
 #[test]
 fn the_documentation_of_metrics_is_what_is_served() {
     let scrape = Scrape { readings: vec![reading("eth0", 10, 5)], unreadable: Vec::new() };
-    let text = render::whole(&scrape, 1, Some(&Desk::sample()), Instant::now());
+    let text = render::whole(&scrape, 1, Some(&Desk::sample()), Instant::now(), Format::Text);
     let counters: BTreeSet<String> =
         Stat::ALL.iter().map(|stat| format!("dcqcn_{}_total", stat.label())).collect();
     let mut page = HEAD.to_owned();

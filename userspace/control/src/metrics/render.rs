@@ -8,14 +8,20 @@ use dcqcn_params::qp::{address, hex};
 use dcqcn_params::word;
 use dcqcn_view::{FlowRow, HOOKS, Reading};
 
-use super::exposition::{Exposition, Kind};
+use super::exposition::{Exposition, Format, Kind};
 use super::process;
 use super::scrape::Scrape;
 use crate::daemon::Desk;
 
 /// Everything: of what was read, of this process, and of the controller if it is one. Reading began at `began`.
-pub(super) fn whole(scrape: &Scrape, top_qps: usize, desk: Option<&Desk>, began: Instant) -> String {
-    let mut text = Exposition::default();
+pub(super) fn whole(
+    scrape: &Scrape,
+    top_qps: usize,
+    desk: Option<&Desk>,
+    began: Instant,
+    format: Format,
+) -> String {
+    let mut text = Exposition::new(format);
     data_plane(&mut text, &scrape.readings, &scrape.failed(), top_qps);
     if let Some(desk) = desk {
         process::controller(&mut text, desk);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -26,7 +26,7 @@ use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::exposition::CONTENT_TYPE;
+use super::exposition::Format;
 use super::{Scrape, readiness, render};
 use crate::daemon::Desk;
 
@@ -52,12 +52,16 @@ dcqcn
 /readyz   whether everything that is attached is whole, and all that is to be attached is
 ";
 
+/// An answer, and when it was made.
+type Kept = Mutex<Option<(Instant, Bytes)>>;
+
 /// What answers requests.
 pub struct Exporter {
     top_qps: AtomicUsize,
     /// The controller it is part of, and how long a step of that may take.
     daemon: Option<(Arc<Desk>, Duration)>,
-    metrics: Mutex<Option<(Instant, Bytes)>>,
+    metrics: Kept,
+    open_metrics: Kept,
     readiness: Mutex<Option<(Instant, StatusCode, Bytes)>>,
 }
 
@@ -69,6 +73,7 @@ impl Exporter {
             top_qps: AtomicUsize::new(top_qps),
             daemon: None,
             metrics: Mutex::default(),
+            open_metrics: Mutex::default(),
             readiness: Mutex::default(),
         })
     }
@@ -80,6 +85,7 @@ impl Exporter {
             top_qps: AtomicUsize::new(0),
             daemon: Some((desk, late)),
             metrics: Mutex::default(),
+            open_metrics: Mutex::default(),
             readiness: Mutex::default(),
         })
     }
@@ -90,8 +96,12 @@ impl Exporter {
     }
 
     /// The metrics, no older than a second. Who asks meanwhile waits for the same.
-    async fn metrics(self: &Arc<Self>) -> Result<Bytes, Failed> {
-        let mut kept = self.metrics.lock().await;
+    async fn metrics(self: &Arc<Self>, format: Format) -> Result<Bytes, Failed> {
+        let kept = match format {
+            Format::Text => &self.metrics,
+            Format::OpenMetrics => &self.open_metrics,
+        };
+        let mut kept = kept.lock().await;
         if let Some((_, text)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Ok(text.clone());
         }
@@ -101,7 +111,7 @@ impl Exporter {
             let top_qps = exporter.top_qps.load(Ordering::Relaxed);
             let scrape = Scrape::take(top_qps != 0);
             let desk = exporter.daemon.as_ref().map(|(desk, _)| &**desk);
-            Bytes::from(render::whole(&scrape, top_qps, desk, began))
+            Bytes::from(render::whole(&scrape, top_qps, desk, began, format))
         };
         let text = tokio::task::spawn_blocking(read).await.map_err(|error| failed(&error))?;
         *kept = Some((Instant::now(), text.clone()));
@@ -136,9 +146,15 @@ async fn index() -> &'static str {
     INDEX
 }
 
-async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
-    match exporter.metrics().await {
-        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
+    let accept: Vec<&str> =
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::preferred(&accept.join(","));
+    match exporter.metrics(format).await {
+        Ok(text) => {
+            let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+            (headers, text).into_response()
+        }
         Err(failed) => failed.into_response(),
     }
 }

@@ -12,7 +12,9 @@ use dcqcn_common::stats::Stat;
 use dcqcn_view::reading;
 use tokio::net::TcpListener;
 
+use super::exposition::Format;
 use super::*;
+use crate::daemon::Desk;
 
 fn scrape() -> Scrape {
     let mut inline = reading("e\"0\\", 20, 0);
@@ -25,7 +27,7 @@ fn scrape() -> Scrape {
 
 /// Everything, as a process without a controller tells it.
 fn text_of(scrape: &Scrape, top_qps: usize) -> String {
-    render::whole(scrape, top_qps, None, Instant::now())
+    render::whole(scrape, top_qps, None, Instant::now(), Format::Text)
 }
 
 /// The names of the families, and a check of what the format demands: HELP, TYPE, then all series of the name.
@@ -72,6 +74,27 @@ fn every_counter_has_its_name_and_its_meaning() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
+}
+
+#[test]
+fn open_metrics_say_the_same_and_where_they_end() {
+    let whole = |format| render::whole(&scrape(), 3, Some(&Desk::sample()), Instant::now(), format);
+    let text = whole(Format::OpenMetrics);
+    assert!(text.ends_with("\n# EOF\n"), "{text}");
+    // A family is named once, without `_total`, and its series follow.
+    let mut families = BTreeSet::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next().filter(|line| *line != "# EOF") {
+        let name = line.strip_prefix("# HELP ").and_then(|line| line.split(' ').next()).unwrap();
+        assert!(families.insert(name) && !name.ends_with("_total"), "{line}");
+        let kind = lines.next().and_then(|line| line.strip_prefix(&format!("# TYPE {name} "))).unwrap();
+        let series = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+        while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
+            assert_eq!(line.split(['{', ' ']).next(), Some(series.as_str()), "{line}");
+        }
+    }
+    let count = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(count(&text), count(&whole(Format::Text)));
 }
 
 #[test]
@@ -186,6 +209,17 @@ fn the_server_answers_refuses_and_ends() {
         let answer = exchange(address, &request);
         assert!(answer.starts_with(status), "{request}: {answer}");
     }
+    let accepting = |accept: &str| {
+        exchange(address, &get("/metrics").replace("\r\n\r\n", &format!("\r\nAccept: {accept}\r\n\r\n")))
+    };
+    let text = accepting("*/*").to_lowercase();
+    assert!(
+        text.contains("\r\ncontent-type: text/plain; version=0.0.4;") && !text.contains("# eof"),
+        "{text}"
+    );
+    let text = accepting("application/openmetrics-text;version=1.0.0, */*;q=0.1").to_lowercase();
+    let kind = "\r\ncontent-type: application/openmetrics-text; version=1.0.0;";
+    assert!(text.contains(kind) && text.ends_with("\n# eof\n"), "{text}");
     // A client that never finishes its request holds nothing up, not even the end.
     let mut idle = TcpStream::connect(address).unwrap();
     idle.write_all(b"GET /met").unwrap();

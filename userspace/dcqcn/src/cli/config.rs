@@ -13,10 +13,12 @@ use dcqcn_params::{self as params, Profile, Settings, word};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
+use super::apply::ApplyArgs;
 use super::diff::{DiffArgs, ShowArgs};
+use super::profile::ProfileCommand;
 use dcqcn_cli::Output;
 
-/// Write what is in force as a configuration file, compare it with one, check and describe the file.
+/// Configuration files and profiles: write what is in force, compare, check, apply and describe them.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
 Examples:
@@ -24,12 +26,17 @@ Examples:
   dcqcn config diff eth0 --config /etc/dcqcn.toml
   dcqcn config example > /etc/dcqcn.toml
   dcqcn config check /etc/dcqcn.toml
+  dcqcn config apply /etc/dcqcn.toml eth0 --confirm 60s
+  dcqcn config profile list
   dcqcn config schema > dcqcn.schema.json")]
 pub(super) enum ConfigCommand {
     Show(ShowArgs),
     Diff(DiffArgs),
     Example(ExampleArgs),
     Check(CheckArgs),
+    Apply(ApplyArgs),
+    #[command(subcommand)]
+    Profile(ProfileCommand),
     /// Print the JSON schema of the file, for editors.
     #[command(after_long_help = "Examples:\n  dcqcn config schema > dcqcn.schema.json")]
     Schema,
@@ -42,6 +49,8 @@ impl ConfigCommand {
             Self::Diff(args) => args.run(out),
             Self::Example(args) => args.run(out),
             Self::Check(args) => args.run(out),
+            Self::Apply(args) => args.run(out),
+            Self::Profile(command) => command.run(out),
             Self::Schema => out.document(&params::schema()),
         }
     }
@@ -172,7 +181,7 @@ struct Said {
 
 impl CheckReport {
     fn new(file: String, settings: &Settings) -> Self {
-        let Settings { role, profile, pacer, xdp_mode, flows, changes } = settings;
+        let Settings { role, profile, pacer, xdp_mode, flows, log_packets: _, changes } = settings;
         let tops = [
             role.map(|role| word(&role)),
             profile.map(|profile| word(&profile)),

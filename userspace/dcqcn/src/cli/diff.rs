@@ -203,6 +203,7 @@ fn saved(info: &Info, config: &Config) -> String {
         pacer: parse_word(&info.pacer).ok(),
         xdp_mode: parse_word(&info.xdp_mode).ok(),
         flows: Some(info.rp_flows),
+        log_packets: None,
         changes: changes_from_default(info.role, config),
     };
     let mut header =

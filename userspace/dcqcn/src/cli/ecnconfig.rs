@@ -8,6 +8,7 @@ use std::fmt;
 
 use anyhow::bail;
 use clap::{Parser, ValueEnum};
+use dcqcn_audit::Manner;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, WredConfig};
 use dcqcn_params::Key;
@@ -193,7 +194,7 @@ impl EcnconfigArgs {
         let verbose = flags.verbose >= 2;
         if let Some(Target { iface, tc }) = flags.profile.clone() {
             let classes = tc.map_or(0..CLASSES, |tc| tc..tc + 1);
-            let changes = targets::change(&[iface], false, |_, config| {
+            let changes = targets::change(&[iface], Manner::Lasting, |_, config| {
                 classes.clone().try_for_each(|tc| flags.apply(tc, config))
             })?;
             let ignored = flags.without_effect().iter().any(Option::is_some);
@@ -201,7 +202,7 @@ impl EcnconfigArgs {
         }
         let ifaces = targets::names(Vec::new(), true)?;
         if let Some(switch) = flags.switch {
-            let changes = targets::change(&ifaces, false, |_, config| {
+            let changes = targets::change(&ifaces, Manner::Lasting, |_, config| {
                 classes_of(config, &flags.queues).try_for_each(|tc| {
                     let spec = WredConfig::SPECS.iter().find(|spec| spec.key == "ecn");
                     let key = spec.map(|spec| Key::Wred(tc, spec));

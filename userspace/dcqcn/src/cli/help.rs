@@ -10,7 +10,7 @@ use super::Cli;
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Attach and keep", &["attach", "detach", "status", "run", "upgrade", "gc"]),
     ("See", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),
-    ("Tune", &["get", "set", "profile", "config"]),
+    ("Tune", &["get", "set", "confirm", "config"]),
     ("Bring along from SONiC and NVIDIA", &["import", "export"]),
 ];
 

@@ -13,8 +13,9 @@ use dcqcn_cli::Output;
 /// Show who changed which parameter when, and what was refused, oldest first.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Changes are entered by set, import and ecnconfig, a JSON line for each parameter, in /var/log/dcqcn/audit.jsonl; so is what they or a file of `dcqcn run` are refused. A log that cannot be
-written is warned of; the change stays.
+Changes are entered by set, config apply, import and ecnconfig, a JSON line for each parameter, in
+/var/log/dcqcn/audit.jsonl; so is what they or a file of `dcqcn run` are refused, what was confirmed and what was taken
+back. A log that cannot be written is warned of; the change stays.
 
 Environment:
   DCQCN_AUDIT  another directory for the log
@@ -74,6 +75,17 @@ impl fmt::Display for LogReport {
                     What::Changed { key, old, new } => [key.clone(), old.clone(), new.clone()],
                     What::Intended { key, old, intended } => {
                         [format!("{key} (intended)"), old.clone(), intended.clone()]
+                    }
+                    What::Pending { key, old, pending, confirm_within_s } => [
+                        format!("{key} (to be confirmed in {confirm_within_s} s)"),
+                        old.clone(),
+                        pending.clone(),
+                    ],
+                    What::Confirmed { key, former, confirmed } => {
+                        [format!("{key} (confirmed)"), former.clone(), confirmed.clone()]
+                    }
+                    What::TakenBack { key, unconfirmed, restored } => {
+                        [format!("{key} (taken back)"), unconfirmed.clone(), restored.clone()]
                     }
                     What::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
                 };

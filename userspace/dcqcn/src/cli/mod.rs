@@ -1,8 +1,10 @@
 //! The `dcqcn` command.
 
+mod apply;
 mod attach;
 mod carry;
 mod config;
+mod confirm;
 mod counters;
 mod diff;
 mod doctor;
@@ -16,6 +18,7 @@ mod log;
 mod metrics;
 mod monitor;
 mod nvidia;
+mod packets;
 mod pages;
 mod pair;
 mod profile;
@@ -99,8 +102,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Get(get::GetArgs),
     Set(set::SetArgs),
-    #[command(subcommand)]
-    Profile(profile::ProfileCommand),
+    Confirm(confirm::ConfirmArgs),
     #[command(subcommand)]
     Config(config::ConfigCommand),
     Import(carry::ImportArgs),
@@ -134,7 +136,7 @@ impl Cli {
             Command::Doctor(args) => args.run(out),
             Command::Get(args) => args.run(out),
             Command::Set(args) => args.run(out),
-            Command::Profile(command) => command.run(out),
+            Command::Confirm(args) => args.run(out),
             Command::Config(command) => command.run(out),
             Command::Import(args) => args.run(out),
             Command::Export(args) => args.run(out),
@@ -159,6 +161,7 @@ pub fn main() -> ExitCode {
     }
     let work = |out: &mut Output<'_>| {
         let _inside = enter(netns.as_deref())?;
+        confirm::take_back_overdue();
         cli.run(out)
     };
     dcqcn_cli::run(json, work, exit_code)

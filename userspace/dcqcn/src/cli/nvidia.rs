@@ -9,7 +9,7 @@ use dcqcn_support::render::Table;
 use dcqcn_view::{ChangeReport, Source};
 use serde::Serialize;
 
-use super::targets;
+use super::{confirm, targets};
 
 /// Gives an interface the parameters a NIC has, read by name.
 pub(super) fn import(
@@ -19,7 +19,7 @@ pub(super) fn import(
     out: &mut Output<'_>,
 ) -> anyhow::Result<()> {
     let import = nvidia::read(directory)?;
-    let changes = targets::change(&[iface], dry_run, |_, config| {
+    let changes = targets::change(&[iface], confirm::manner(dry_run, None)?, |_, config| {
         Ok(import.changes.iter().try_for_each(|(_, change)| change.apply(config))?)
     })?;
     out.show(&ImportReport {

@@ -101,11 +101,10 @@ impl AddArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, address, qpn, peer_qpn, peer } = self;
         let mut maps = attach::open(&iface)?.maps;
-        let source = PairSource::Static as u32;
         let there = Some((qp_id(address, qpn), peer_qpn));
         let back = peer.map(|peer| (qp_id(peer, peer_qpn), qpn));
         for (id, qpn) in there.into_iter().chain(back) {
-            pairing::enter(&mut maps, &id, &Pair { qpn, source })
+            pairing::enter(&mut maps, &id, &Pair::new(qpn, PairSource::Static))
                 .with_context(|| format!("the pair of QP {:#x} cannot be entered on {iface}", id.qpn))?;
         }
         list(iface, out)

@@ -1,4 +1,4 @@
-//! `profile`: named sets of parameters.
+//! `config profile`: named sets of parameters.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ use dcqcn_view::Parameter;
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
 Examples:
-  dcqcn profile list
-  dcqcn profile show lab --link-rate 200mbit
+  dcqcn config profile list
+  dcqcn config profile show lab --link-rate 200mbit
   dcqcn set eth0 --profile nvidia")]
 pub(super) enum ProfileCommand {
     /// List the profiles.
-    #[command(after_long_help = "Examples:\n  dcqcn profile list")]
+    #[command(after_long_help = "Examples:\n  dcqcn config profile list")]
     List,
     Show(ShowArgs),
 }
@@ -76,8 +76,8 @@ impl fmt::Display for ListReport {
 Marking curves are the same in every traffic class and shown for class 0.
 
 Examples:
-  dcqcn profile show nvidia
-  dcqcn profile show lab --link-rate 200mbit")]
+  dcqcn config profile show nvidia
+  dcqcn config profile show lab --link-rate 200mbit")]
 pub(super) struct ShowArgs {
     /// The profile.
     #[arg(value_enum)]

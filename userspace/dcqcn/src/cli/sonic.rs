@@ -11,7 +11,7 @@ use dcqcn_support::file::replace;
 use dcqcn_view::{ChangeReport, Source};
 use serde::Serialize;
 
-use super::targets;
+use super::{confirm, targets};
 
 /// Gives an interface what a switch's config_db.json says for a port.
 pub(super) fn import(
@@ -23,7 +23,7 @@ pub(super) fn import(
 ) -> anyhow::Result<()> {
     let db = Database::read(file)?;
     let mut import = Import::default();
-    let changes = targets::change(&[iface], dry_run, |_, config| {
+    let changes = targets::change(&[iface], confirm::manner(dry_run, None)?, |_, config| {
         import = sonic::import(&db, port, config)?;
         Ok(import.settings.iter().try_for_each(|(_, setting)| setting.apply(config))?)
     })?;

@@ -1,17 +1,18 @@
 //! `status`: what is attached, as the kernel has it.
 
 use std::fmt;
-use std::time::Duration;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_cli::Output;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_params::word;
-use dcqcn_plane::attach::{self, Broken, Info, Part, State, Survey};
+use dcqcn_plane::attach::{self, Broken, Info, Part, Pending, State, Survey};
+use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render::{self, Table};
-use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+
+use super::confirm::Waiting;
 
 /// Show what is attached, and whether the kernel has all of it.
 #[derive(Debug, Args)]
@@ -40,7 +41,9 @@ impl StatusArgs {
                 attach::open(&iface)?;
             }
         }
-        let attachments = attachments.into_iter().map(|(info, state)| Status::of(info, state)).collect();
+        let waiting = attach::pending()?;
+        let attachments =
+            attachments.into_iter().map(|(info, state)| Status::of(info, state, &waiting)).collect();
         let unreadable = broken.into_iter().map(Unreadable::of).collect();
         out.show(&StatusReport { attachments, unreadable, detailed })
     }
@@ -79,15 +82,16 @@ struct Status {
     parts: Vec<Part>,
     /// What is wrong, each in a sentence.
     problems: Vec<String>,
+    /// A change that is taken back unless it is confirmed; `null` if there is none.
+    pending: Option<Waiting>,
     /// `null` if the rate is not known or the maps cannot be read.
     link_rate_bps: Option<u64>,
     attached_for_ns: u64,
 }
 
 impl Status {
-    fn of(info: Info, state: State) -> Self {
-        let now_ns = clock_gettime(ClockId::CLOCK_BOOTTIME)
-            .map_or(0, |time| u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX));
+    fn of(info: Info, state: State, waiting: &[(Info, Pending)]) -> Self {
+        let now_ns = boottime_ns();
         let mut problems = Vec::new();
         let alive = attach::is_alive(&info).unwrap_or_else(|error| {
             problems.push(error.to_string());
@@ -103,7 +107,8 @@ impl Status {
         let params = attach::open(&info.iface).ok().and_then(|attachment| attachment.maps.params().ok());
         let link_rate_bps = params.map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
         let attached_for_ns = now_ns.saturating_sub(info.attached_at_ns);
-        Self { info, state, alive, parts, problems, link_rate_bps, attached_for_ns }
+        let pending = Waiting::of(waiting, &info);
+        Self { info, state, alive, parts, problems, pending, link_rate_bps, attached_for_ns }
     }
 
     /// In one word or two.
@@ -150,6 +155,9 @@ impl fmt::Display for StatusReport {
         write!(f, "{table}")?;
         for status in &self.attachments {
             status.problems.iter().try_for_each(|problem| writeln!(f, "{}: {problem}", status.info.iface))?;
+            if let Some(pending) = &status.pending {
+                writeln!(f, "{}: {pending}", status.info.iface)?;
+            }
             if status.state != State::Attached {
                 let iface = &status.info.iface;
                 writeln!(

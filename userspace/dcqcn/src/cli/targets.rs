@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
-use dcqcn_audit as audit;
+use dcqcn_audit::{self as audit, Manner};
 use dcqcn_common::params::Config;
 use dcqcn_params::{Assignment, Profile, SetError};
 use dcqcn_plane::attach::{self, Change, Info, Refused};
@@ -135,10 +135,10 @@ pub(super) fn missing(what: &str) -> clap::Error {
 /// Changes parameters of all the interfaces or of none, and enters it in the audit log.
 pub(super) fn change(
     ifaces: &[String],
-    dry_run: bool,
+    manner: Manner,
     edit: impl FnMut(&Info, &mut Config) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<Change>> {
-    audit::change(ifaces, dry_run, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {
+    audit::change(ifaces, manner, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {
         let not_there = matches!(error.downcast_ref(), Some(attach::Error::NotAttached { .. }));
         if not_there && ifaces.len() == 1 {
             return error;

@@ -9,6 +9,7 @@ mod tests;
 mod view;
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -47,9 +48,12 @@ pub fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
     }
     let at = ifaces.iter().position(|name| Some(name) == iface.as_ref()).unwrap_or(0);
     let mut top = Top { state: State::new(ifaces, at, interval), last: None };
-    let result = ratatui::try_init()
-        .context("cannot take over the terminal")
-        .and_then(|mut terminal| top.run(&mut terminal, &interrupt));
+    let result = ratatui::try_init().context("cannot take over the terminal").and_then(|terminal| {
+        // Dropped, it would show the cursor, and panic where it cannot tell a terminal that is gone so.
+        let mut terminal = ManuallyDrop::new(terminal);
+        let result = top.run(&mut terminal, &interrupt);
+        result.and(terminal.show_cursor().context("cannot show the cursor"))
+    });
     let restored = ratatui::try_restore().context("cannot put the terminal back");
     let result = result.and(restored);
     // What a terminal that is gone refuses is no failure of the command's.
@@ -150,7 +154,7 @@ impl Top {
     fn set(&mut self, assignment: Assignment) {
         let iface = self.state.iface().to_owned();
         let edit = |_: &_, config: &mut _| -> anyhow::Result<()> { Ok(assignment.apply(config)?) };
-        match audit::change(&[iface], false, edit) {
+        match audit::change(&[iface], audit::Manner::Lasting, edit) {
             Ok(changes) => {
                 for change in &changes {
                     self.state.changed(assignment.key, &change.old, &change.new);

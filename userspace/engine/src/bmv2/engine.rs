@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use dcqcn_common::classify::classify;
 use dcqcn_common::flow::{Entry as FlowEntry, FlowId, QpId, set_index, tag};
-use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, RpSet, Set, WAYS};
+use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, RpSet, Set, TIMES, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params};
 use dcqcn_common::rate::Debt;
 use dcqcn_p4 as p4;
@@ -20,7 +20,7 @@ use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict}
 impl Engine for Bmv2 {
     /// As [`Engine::process`]: a switch clones on its own.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
-        Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0 })
+        Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0, flow_hash: 0 })
     }
 
     fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Outcome, Error> {
@@ -155,10 +155,11 @@ impl Engine for Bmv2 {
             rp: rp.chunks(WAYS).map(|flows| self.set(EMPTY_RP_FLOW, flows)).collect(),
             np: np.chunks(WAYS).map(|flows| self.set(NpFlow::EMPTY, flows)).collect(),
             cm: Vec::new(),
+            times_ns: [0; TIMES as usize],
             events: Vec::new(),
             random: 0,
         };
-        state.sort_pairs();
+        state.sort();
         Ok(state)
     }
 }

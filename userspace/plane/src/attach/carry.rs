@@ -30,6 +30,7 @@ pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<O
         netns_inode: netns::current_inode()?,
         info: plan.info.clone(),
         owed: inherited,
+        pending: None,
     };
     let mut journal = Journal::begin(record, place.store(ifindex))?;
     let mut carrier = Carrier { plan: &plan, netlink, place, pins: place.pins(ifindex), ebpf: None };
@@ -111,7 +112,8 @@ impl Carrier<'_> {
         let Plan { link, peer, config, sizes, placement, .. } = self.plan;
         let params = Params::new(config, port(link, peer.as_ref(), sizes)?)?;
         self.place.make_pins(link.index)?;
-        let mut ebpf = dataplane::load(*sizes, info.mode(), Some(&self.pins), &info.program_names())?;
+        let mut ebpf =
+            dataplane::load(info.which(), *sizes, info.mode(), Some(&self.pins), &info.program_names())?;
         failpoint::step("the maps are pinned");
         Maps::take(&mut ebpf)?.set_params(&params)?;
         pin_expire(&mut ebpf, &self.pins)?;

@@ -1,9 +1,14 @@
 //! Changing the parameters of what is attached: one interface or several, whole or not at all.
 
-use dcqcn_common::params::{Config, Params};
+use std::time::Duration;
 
-use super::find::open_at;
+use dcqcn_common::params::{Config, Params};
+use dcqcn_support::clock::boottime_ns;
+
+use super::find::find;
+use super::journal::{Record, Store as _};
 use super::lock::Lock;
+use super::pending::Pending;
 use super::place::Place;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
@@ -13,8 +18,11 @@ use crate::failpoint;
 pub struct Transaction {
     /// Released when the transaction ends.
     _lock: Lock,
-    attachments: Vec<Attachment>,
+    place: Place,
+    open: Vec<(Attachment, Record)>,
     changes: Vec<Change>,
+    /// How long there is to confirm it, if it is to be confirmed.
+    confirm_within: Option<Duration>,
 }
 
 /// What a transaction does to one interface.
@@ -29,13 +37,15 @@ pub struct Change {
 }
 
 impl Transaction {
-    /// Runs `edit` on a copy of the parameters of each interface, and validates what results.
+    /// Runs `edit` on a copy of the parameters of each interface, and validates what results. With `confirm_within` the former
+    /// values come back after that time unless the change is confirmed.
     ///
     /// # Errors
-    /// An interface is not attached, `edit` fails, or its result is refused. The error is that of the interface named
-    /// beside it.
+    /// An interface is not attached, `edit` fails, or its result is refused; or a change waits to be confirmed, and this one is not
+    /// to be. The error is that of the interface named beside it.
     pub fn prepare<E: From<Error>>(
         ifaces: &[impl AsRef<str>],
+        confirm_within: Option<Duration>,
         mut edit: impl FnMut(&Info, &mut Config) -> Result<(), E>,
     ) -> Result<Self, Refused<E>> {
         let refused = |iface: &str| {
@@ -45,13 +55,24 @@ impl Transaction {
         let first = ifaces.first().map_or("", AsRef::as_ref);
         let place = Place::here().map_err(|error| refused(first)(error.into()))?;
         let _lock = place.lock().map_err(|error| refused(first)(error.into()))?;
-        let (mut attachments, mut changes) = (Vec::new(), Vec::new());
+        let (mut open, mut changes) = (Vec::new(), Vec::new());
         for iface in ifaces.iter().map(AsRef::as_ref) {
-            let (attachment, change) = prepare_one(&place, iface, &mut edit).map_err(refused(iface))?;
-            attachments.push(attachment);
-            changes.push(change);
+            let opened = find(&place, iface).and_then(|record| {
+                match &record.pending {
+                    Some(pending) if confirm_within.is_none() => {
+                        let left = pending.left(boottime_ns());
+                        return Err(Error::Pending { iface: iface.to_owned(), left });
+                    }
+                    _ => {}
+                }
+                let maps = record.info.open_maps(&place.pins(record.info.ifindex))?;
+                Ok((Attachment { info: record.info.clone(), maps }, record))
+            });
+            let (attachment, record) = opened.map_err(|error| refused(iface)(error.into()))?;
+            changes.push(prepare_one(&attachment, iface, &mut edit).map_err(refused(iface))?);
+            open.push((attachment, record));
         }
-        Ok(Self { _lock, attachments, changes })
+        Ok(Self { _lock, place, open, changes, confirm_within })
     }
 
     /// What it is going to do, an entry for each interface in the order they were named.
@@ -65,22 +86,52 @@ impl Transaction {
     /// # Errors
     /// The kernel refuses a write; the interfaces done so far are put back.
     pub fn commit(self) -> Result<Vec<Change>, Refused<Error>> {
-        let Self { _lock, mut attachments, changes } = self;
-        for done in 0..attachments.len() {
-            let (before, rest) = attachments.split_at_mut(done);
-            let Some((attachment, change)) = rest.first_mut().zip(changes.get(done)) else {
-                break;
-            };
-            if let Err(error) = put(attachment, &change.new) {
-                for (attachment, change) in before.iter_mut().zip(&changes) {
-                    if let Err(error) = put(attachment, &change.old) {
-                        tracing::error!(iface = change.iface, %error, "cannot put the old parameters back");
-                    }
-                }
+        let Self { _lock, place, mut open, changes, confirm_within } = self;
+        let deadline_ns = confirm_within
+            .map(|within| boottime_ns().saturating_add(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX)));
+        // Before the first value changes: who is killed from here on leaves word.
+        for (done, change) in changes.iter().enumerate() {
+            let written = open.get(done).zip(deadline_ns).map_or(Ok(()), |((_, record), deadline_ns)| {
+                let pending = Pending::after(record.pending.as_ref(), change, deadline_ns);
+                note(&place, record, pending)
+            });
+            if let Err(error) = written {
+                put_back(&place, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
+                return Err(Refused { iface: change.iface.clone(), error });
+            }
+        }
+        for (done, change) in changes.iter().enumerate() {
+            let written = open.get_mut(done).map_or(Ok(()), |(attachment, _)| put(attachment, &change.new));
+            if let Err(error) = written {
+                put_back(&place, open.iter_mut().zip(&changes), deadline_ns.is_some());
                 return Err(Refused { iface: change.iface.clone(), error });
             }
         }
         Ok(changes)
+    }
+}
+
+/// Writes down what comes back unless it is confirmed.
+fn note(place: &Place, record: &Record, pending: Option<Pending>) -> Result<(), Error> {
+    place.store(record.info.ifindex).write(&Record { pending, ..record.clone() })?;
+    failpoint::step("what comes back is written down");
+    Ok(())
+}
+
+/// Puts old parameters in force again, and old journals if they were written.
+fn put_back<'a>(
+    place: &Place,
+    open: impl Iterator<Item = (&'a mut (Attachment, Record), &'a Change)>,
+    is_noted: bool,
+) {
+    for ((attachment, record), change) in open {
+        let mut undone = put(attachment, &change.old);
+        if is_noted && undone.is_ok() {
+            undone = place.store(record.info.ifindex).write(record);
+        }
+        if let Err(error) = undone {
+            tracing::error!(iface = change.iface, %error, "cannot put the old parameters back");
+        }
     }
 }
 
@@ -94,20 +145,20 @@ pub struct Refused<E> {
 }
 
 fn prepare_one<E: From<Error>>(
-    place: &Place,
+    attachment: &Attachment,
     iface: &str,
     edit: &mut impl FnMut(&Info, &mut Config) -> Result<(), E>,
-) -> Result<(Attachment, Change), E> {
-    let attachment = open_at(place, iface)?;
+) -> Result<Change, E> {
     let params = attachment.maps.params().map_err(Error::from)?;
     let mut new = params.config;
     edit(&attachment.info, &mut new)?;
     attachment.info.check(&new)?;
     Params::new(&new, params.port).map_err(Error::from)?;
-    Ok((attachment, Change { iface: iface.to_owned(), old: params.config, new }))
+    Ok(Change { iface: iface.to_owned(), old: params.config, new })
 }
 
-fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
+/// Puts parameters in force.
+pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
     let port = attachment.maps.params()?.port;
     attachment.maps.set_params(&Params::new(config, port)?)?;
     failpoint::step("parameters are in force");
@@ -124,7 +175,7 @@ pub fn change<E: From<Error>>(
     mut change: impl FnMut(&mut Config) -> Result<(), E>,
 ) -> Result<(Config, Config), E> {
     let transaction =
-        Transaction::prepare(&[iface], |_, config| change(config)).map_err(|refused| refused.error)?;
+        Transaction::prepare(&[iface], None, |_, config| change(config)).map_err(|refused| refused.error)?;
     let changes = transaction.commit().map_err(|refused| refused.error)?;
     let both = changes.first().map(|change| (change.old, change.new));
     both.ok_or_else(|| Error::NotAttached { iface: iface.to_owned() }.into())

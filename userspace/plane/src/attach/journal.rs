@@ -5,7 +5,7 @@
 use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use serde::{Deserialize, Serialize};
 
-use super::Info;
+use super::{Info, Pending};
 use crate::failpoint;
 
 /// The format of the journal that this dcqcn writes.
@@ -69,6 +69,9 @@ pub(super) struct Record {
     pub(super) info: Info,
     /// What is to be put back, in the order in which it was changed.
     pub(super) owed: Vec<Owed>,
+    /// A change of parameters that is taken back unless it is confirmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pending: Option<Pending>,
 }
 
 /// Where a journal is kept.

@@ -1,7 +1,6 @@
 //! What attaching is going to do, decided before the first change.
 
 use std::fs;
-use std::time::Duration;
 
 use aya::util::{KernelVersion, online_cpus};
 use dcqcn_common::layout::LAYOUT_VERSION;
@@ -9,8 +8,8 @@ use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quanti
 use dcqcn_netlink::tc::{Handle, Shaping};
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Found, PacerChoice, Role, Settings, XdpModeChoice, word};
+use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
-use nix::time::{ClockId, clock_gettime};
 
 use super::hooks::{HOOKS, XDP_PEER, filter_name};
 use super::journal::Owed;
@@ -60,6 +59,15 @@ impl Plan {
         let (found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
         let settings = Settings { role: Some(role), ..settings.clone() };
+        let settings = if is_bridge_port(netlink, &link)? {
+            notes.push(format!(
+                "np_other_host is on, as {} is a bridge's port: what is for the hosts behind it is answered",
+                link.name
+            ));
+            settings.or_other_host(1)
+        } else {
+            settings
+        };
         let mut config = settings.config_on(&found).map_err(|e| Error::Unsupported(e.to_string()))?;
         let s = &mut config.scalars;
         let ends = s.np_enable | s.rp_enable;
@@ -103,13 +111,14 @@ impl Plan {
             rp_flows: flows,
             np_flows: flows,
             version: env!("CARGO_PKG_VERSION").into(),
-            object: takeover::object_id(),
+            object: String::new(),
+            log_packets: settings.log_packets,
             layout_version: LAYOUT_VERSION,
-            attached_at_ns: clock_gettime(ClockId::CLOCK_BOOTTIME)
-                .map_or(0, |t| Duration::from(t).as_nanos() as u64),
+            attached_at_ns: boottime_ns(),
             notes,
             link_rate_from,
         };
+        let info = Info { object: takeover::object_id(info.which()), ..info };
         info.check(&config)?;
         let placement = match pacer {
             PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
@@ -124,6 +133,14 @@ impl Plan {
         let xdp_mode = settings.xdp_mode.unwrap_or_default();
         Ok(Self { link, peer, config, sizes, xdp_mode, placement, info, steps })
     }
+}
+
+/// Whether frames for other hosts pass the interface, because it is a bridge's.
+fn is_bridge_port(netlink: &Netlink, link: &Link) -> Result<bool, Error> {
+    let Some(master) = link.master else {
+        return Ok(false);
+    };
+    Ok(netlink.links()?.iter().any(|link| link.index == master && link.kind.as_deref() != Some("bond")))
 }
 
 /// What is owed for each step, in the order in which they are taken.

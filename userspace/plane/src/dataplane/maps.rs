@@ -1,5 +1,6 @@
 //! The maps of the data plane, by type.
 
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use aya::{Ebpf, Pod};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{Entry, FlowId, QpId, set_index};
 use dcqcn_common::layout::{
-    Active, Backlog, CmSet, Counters, Cut, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, QUEUES, Queue,
-    RpFlow, RpSet, Set, Test, WAYS,
+    Active, Backlog, Counters, Cut, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, PairSource, QUEUES,
+    Queue, RpFlow, RpSet, Set, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
@@ -18,9 +19,9 @@ use dcqcn_support::clock::monotonic_ns;
 use super::Error;
 use crate::events::Log;
 
-/// How often a set that programs are changing is read again. At a million packets per second of one set every other
-/// attempt succeeds.
-const SET_READS: u32 = 100;
+/// How often a set that programs are changing is read again: for some 20 ms. At a million packets per second of one set every
+/// other attempt succeeds; a CPU that does nothing but change it leaves it alone between two batches of packets.
+const SET_READS: u32 = 10_000;
 
 /// The maps, by type.
 pub struct Maps {
@@ -30,9 +31,11 @@ pub struct Maps {
     queue: Array<MapData, Queue>,
     shares: PerCpuArray<MapData, Share>,
     pairs: HashMap<MapData, QpId, Pair>,
+    learned: HashMap<MapData, QpId, Pair>,
     rp: Array<MapData, RpSet>,
     np: Array<MapData, NpSet>,
-    cm: Array<MapData, CmSet>,
+    cm: HashMap<MapData, QpId, u32>,
+    times: Array<MapData, u64>,
     backlog: Array<MapData, Backlog>,
     cuts: RingBuf<MapData>,
     events: Array<MapData, EventLog>,
@@ -73,9 +76,11 @@ impl Maps {
             queue: map("QUEUE")?.try_into().map_err(at("QUEUE"))?,
             shares: map("SHARES")?.try_into().map_err(at("SHARES"))?,
             pairs: map("PAIRS")?.try_into().map_err(at("PAIRS"))?,
+            learned: map("LEARNED")?.try_into().map_err(at("LEARNED"))?,
             rp: map("RP")?.try_into().map_err(at("RP"))?,
             np: map("NP")?.try_into().map_err(at("NP"))?,
             cm: map("CM")?.try_into().map_err(at("CM"))?,
+            times: map("TIMES_NS")?.try_into().map_err(at("TIMES_NS"))?,
             backlog: map("BACKLOG")?.try_into().map_err(at("BACKLOG"))?,
             cuts: map("CUTS")?.try_into().map_err(at("CUTS"))?,
             events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
@@ -243,9 +248,21 @@ impl Maps {
         })
     }
 
-    /// Every set of connections in the making, each as between two packets.
-    pub fn cm_sets(&self) -> impl Iterator<Item = Result<CmSet, Error>> {
-        (0..self.cm.len()).map(|index| settled(&self.cm, index).map_err(at("CM")))
+    /// The times that all CPUs share, by `Time`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn times(&self) -> Result<[u64; TIMES as usize], Error> {
+        let mut times = [0; TIMES as usize];
+        for (index, time) in (0..).zip(&mut times) {
+            *time = self.times.get(&index, 0).map_err(at("TIMES_NS"))?;
+        }
+        Ok(times)
+    }
+
+    /// Ends of connections in the making, each with the QPN it named for itself; its name for the connection stands for a QPN.
+    pub fn connections(&self) -> impl Iterator<Item = Result<(QpId, u32), Error>> {
+        self.cm.iter().map(|end| end.map_err(at("CM")))
     }
 
     /// Every flow of the NP table.
@@ -258,9 +275,10 @@ impl Maps {
         })
     }
 
-    /// Every pair that is known.
+    /// Every pair that is known: those that the controller entered, then those that were learned.
     pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
-        self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")))
+        let entered = self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")));
+        entered.chain(self.learned.iter().map(|pair| pair.map_err(at("LEARNED"))))
     }
 
     /// The QPN at the other end of `id`, where it is known.
@@ -268,19 +286,26 @@ impl Maps {
     /// # Errors
     /// What the kernel says.
     pub fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
-        match self.pairs.get(id, 0) {
-            Ok(pair) => Ok(Some(pair)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(at("PAIRS")(error)),
+        for (name, map) in [("PAIRS", &self.pairs), ("LEARNED", &self.learned)] {
+            match map.get(id, 0) {
+                Ok(pair) => return Ok(Some(pair)),
+                Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(at(name)(error)),
+            }
         }
+        Ok(None)
     }
 
-    /// Enters a pair.
+    /// Enters a pair, among those learned if its source is messages or datagrams.
     ///
     /// # Errors
     /// The table is full, or what the kernel says.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
-        self.pairs.insert(id, pair, 0).map_err(at("PAIRS"))
+        if pair.source >= PairSource::Cm as u32 {
+            return self.learned.insert(id, pair, 0).map_err(at("LEARNED"));
+        }
+        self.pairs.insert(id, pair, 0).map_err(at("PAIRS"))?;
+        forget(&mut self.learned, id).map_err(at("LEARNED"))
     }
 
     /// Tells what really waits in the queue `index`.
@@ -308,10 +333,8 @@ impl Maps {
     /// # Errors
     /// What the kernel says; that it was not there is none.
     pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
-        match self.pairs.remove(id) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(error) => Err(at("PAIRS")(error)),
-        }
+        forget(&mut self.pairs, id).map_err(at("PAIRS"))?;
+        forget(&mut self.learned, id).map_err(at("LEARNED"))
     }
 
     /// Clock, random source and outbox of programs under test.
@@ -346,6 +369,14 @@ where
         last = set;
     }
     Ok(last)
+}
+
+/// Removes an entry, if it is there.
+fn forget(map: &mut HashMap<MapData, QpId, Pair>, id: &QpId) -> Result<(), MapError> {
+    match map.remove(id) {
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 fn live<T>(ways: [T; WAYS], last_seen_ns: impl Fn(&T) -> u64) -> impl Iterator<Item = (usize, T)> {

@@ -1,6 +1,9 @@
-//! How large the flow tables are.
+//! How large the tables are.
 
 use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS, WAYS};
+
+/// Least entries of the table of pairs that are learned.
+const LEAST_LEARNED: u32 = 4_096;
 
 /// How many flows the tables hold; rounded up to a power of two times eight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +33,16 @@ impl Sizes {
         sets(self.np_flows)
     }
 
-    /// Entries of the table of pairs.
+    /// Entries of the table of pairs that the controller enters.
     #[must_use]
     pub fn pairs(&self) -> u32 {
         self.np_flows.clamp(WAYS as u32, MAX_FLOWS)
+    }
+
+    /// Entries of the table of pairs that are learned. The kernel gives them to its CPUs by the hundred.
+    #[must_use]
+    pub fn learned(&self) -> u32 {
+        self.np_flows.clamp(LEAST_LEARNED, MAX_FLOWS)
     }
 }
 

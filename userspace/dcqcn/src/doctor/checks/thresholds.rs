@@ -201,7 +201,7 @@ pub(super) fn far_apart(snapshot: &Snapshot) -> Vec<Finding> {
                 time(period_ns)
             );
             let fix = format!(
-                "lower `wred.{tc}.kmax`; on links up to 1 Gb/s slow the machine down with the link: `dcqcn profile apply lab \
+                "lower `wred.{tc}.kmax`; on links up to 1 Gb/s slow the machine down with the link: `dcqcn config profile apply lab \
                  {}`, on the senders as well",
                 known.iface
             );

@@ -1,0 +1,81 @@
+//! A bound on what others can have this host do: so many a second, and a burst.
+
+/// A bound: the generic cell rate algorithm (ITU-T I.371), whose whole state is one time.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Time that one takes; 0 = there is no bound.
+    pub gap_ns: u64,
+    /// How far ahead of the clock they may be.
+    pub burst_ns: u64,
+}
+
+impl Limit {
+    /// `per_second` in the long run, `burst` at once; 0 a second = no bound.
+    #[must_use]
+    pub const fn new(per_second: u64, burst: u64) -> Self {
+        match 1_000_000_000_u64.checked_div(per_second) {
+            Some(gap_ns) => Self { gap_ns, burst_ns: gap_ns.saturating_mul(burst.saturating_sub(1)) },
+            None => Self { gap_ns: 0, burst_ns: 0 },
+        }
+    }
+
+    /// Whether one more is allowed at `now_ns`: the new value of the state, which was `used_up_to_ns`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn admit(&self, used_up_to_ns: u64, now_ns: u64) -> Option<u64> {
+        let from_ns = if used_up_to_ns > now_ns { used_up_to_ns } else { now_ns };
+        if from_ns - now_ns > self.burst_ns { None } else { Some(from_ns.wrapping_add(self.gap_ns)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// In any stretch of time no more than a burst and what the rate gives; and whoever keeps to the rate is let through.
+        #[test]
+        fn a_burst_and_the_rate_are_the_bound(
+            per_second in 1u64..2_000_000, burst in 1u64..100,
+            gaps_ns in proptest::collection::vec(0u64..2_000_000, 1..300),
+        ) {
+            let limit = Limit::new(per_second, burst);
+            let (mut now_ns, mut state) = (1_000u64, 0);
+            let mut admitted = std::vec::Vec::new();
+            for gap_ns in gaps_ns {
+                now_ns += gap_ns;
+                let before = state;
+                if let Some(next) = limit.admit(state, now_ns) {
+                    state = next;
+                    admitted.push(now_ns);
+                }
+                prop_assert!(before > now_ns || admitted.last() == Some(&now_ns), "nothing was used up");
+            }
+            for (at, first_ns) in admitted.iter().enumerate() {
+                let (count, stretch_ns) = ((admitted.len() - at) as u64, now_ns - first_ns);
+                prop_assert!(count <= burst + stretch_ns / limit.gap_ns + 1, "{} in {} ns", count, stretch_ns);
+            }
+        }
+    }
+
+    #[test]
+    fn a_burst_is_let_through_whole_and_no_more() {
+        let limit = Limit::new(1_000, 4);
+        let mut state = 0;
+        let mut admitted = 0;
+        while let Some(next) = limit.admit(state, 5) {
+            (state, admitted) = (next, admitted + 1);
+        }
+        assert_eq!(admitted, 4);
+        assert!(limit.admit(state, 5 + 1_000_000).is_some());
+    }
+
+    #[test]
+    fn without_a_bound_all_pass() {
+        let limit = Limit::new(0, 0);
+        assert_eq!(limit.admit(limit.admit(0, 7).unwrap(), 7), Some(7));
+    }
+}

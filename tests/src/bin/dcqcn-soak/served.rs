@@ -1,0 +1,267 @@
+//! Faults of what serves an interface, and of commands that change it. Nothing of them may reach a packet.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_tests::command::binary;
+use dcqcn_tests::daemon::{get, wait};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::Signal;
+
+use crate::Fault;
+use crate::site::{METRICS, Site, file};
+
+pub(crate) const FAULTS: &[Fault] = &[
+    Fault { name: "daemon killed", make: daemon_killed },
+    Fault { name: "daemon ended", make: daemon_ended },
+    Fault { name: "daemon killed while it starts", make: daemon_killed_at_start },
+    Fault { name: "daemon stopped for a while", make: daemon_stopped },
+    Fault { name: "file emptied", make: file_emptied },
+    Fault { name: "file gone", make: file_gone },
+    Fault { name: "bad file, SIGHUP", make: bad_file },
+    Fault { name: "file changed and changed back", make: file_changed },
+    Fault { name: "set killed", make: set_killed },
+    Fault { name: "change that nobody confirms, waiter killed", make: unconfirmed },
+    Fault { name: "change that nobody confirms, all killed", make: unconfirmed_all_killed },
+    Fault { name: "upgrade killed", make: upgrade_killed },
+    Fault { name: "200 clients that never ask", make: idle_clients },
+    Fault { name: "lock kept for a while", make: lock_kept },
+    Fault { name: "no room for the audit log", make: audit_full },
+    Fault { name: "broken journal of another interface", make: broken_journal },
+    Fault { name: "interfaces come and go", make: come_and_go },
+    Fault { name: "reader of monitor gone", make: reader_gone },
+];
+
+fn daemon_killed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    site.daemon.signal(Signal::SIGKILL)?;
+    site.daemon.child.wait()?;
+    site.daemon.again(&site.pair.a)?;
+    site.daemon.says(&["taken over", "\"iface\":\"a0\""])
+}
+
+fn daemon_ended(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    site.daemon.end()?;
+    site.daemon.again(&site.pair.a)?;
+    site.daemon.says(&["taken over", "\"iface\":\"a0\""])
+}
+
+fn daemon_killed_at_start(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    site.daemon.end()?;
+    site.daemon.again(&site.pair.a)?;
+    thread::sleep(Duration::from_millis(random.u64(0..60)));
+    daemon_killed(site, random)
+}
+
+fn daemon_stopped(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    site.daemon.signal(Signal::SIGSTOP)?;
+    thread::sleep(Duration::from_millis(random.u64(10..500)));
+    site.daemon.signal(Signal::SIGCONT)
+}
+
+fn file_emptied(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    fs::write(site.daemon.file(), "")?;
+    // It must look the same for a second to be taken for whole.
+    thread::sleep(Duration::from_millis(2_500));
+    Ok(fs::write(site.daemon.file(), file())?)
+}
+
+fn file_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    fs::remove_file(site.daemon.file())?;
+    site.daemon.signal(Signal::SIGHUP)?;
+    thread::sleep(Duration::from_millis(500));
+    Ok(fs::write(site.daemon.file(), file())?)
+}
+
+/// Reloads, and waits until that is told in the log.
+fn reload(site: &mut Site, says: &str) -> Result<()> {
+    fs::write(site.daemon.log(), "")?;
+    site.daemon.signal(Signal::SIGHUP)?;
+    site.daemon.says(&[says])
+}
+
+fn bad_file(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let text = file();
+    // Cut off anywhere, or with something in it that is none.
+    let cut = random.usize(1..text.len() - 40);
+    let bad = if random.bool() {
+        format!("{}\nx =", text.get(..cut).unwrap_or_default())
+    } else {
+        text + "rpg = 1\n"
+    };
+    fs::write(site.daemon.file(), bad)?;
+    reload(site, "refused: all stays as it was")?;
+    fs::write(site.daemon.file(), file())?;
+    reload(site, "reloaded")
+}
+
+fn file_changed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let mbit = random.u32(11..90);
+    fs::write(site.daemon.file(), file().replace("10mbit", &format!("{mbit}mbit")))?;
+    reload(site, "reloaded")?;
+    ensure!(site.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the file is not in force");
+    fs::write(site.daemon.file(), file())?;
+    reload(site, "reloaded")
+}
+
+/// Runs a command that is killed at its `n`-th step, if it has so many.
+fn killed(site: &Site, line: &str, n: u32) -> Result<()> {
+    let mut command = site.command(line)?;
+    command.env("DCQCN_TEST_ABORT", n.to_string());
+    let output = site.pair.a.run(|| command.output())??;
+    let is_fine = output.status.success() || output.status.signal() == Some(9);
+    ensure!(is_fine, "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+fn set_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    killed(site, "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit", random.u32(1..4))?;
+    reload(site, "reloaded")
+}
+
+/// Waits until the former value is back.
+fn is_back(site: &Site) -> Result<()> {
+    wait(|| {
+        let bps = site.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps;
+        Ok(if bps == 10_000_000 { Ok(()) } else { Err(format!("rpg_ai_rate is {bps} bit/s")) })
+    })
+}
+
+/// Kills the processes that wait to take a change back on this host, as `kill -9` does.
+fn kill_waiters(site: &Site) -> Result<()> {
+    let inode = site.pair.a.run(dcqcn_netlink::netns::current_inode)??;
+    for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
+        let path = entry.path();
+        let is_there = fs::read_link(path.join("ns/net"))
+            .is_ok_and(|link| link.to_string_lossy() == format!("net:[{inode}]"));
+        if is_there && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
+            let pid = entry.file_name().to_string_lossy().parse().context("a process")?;
+            // It may have ended by itself.
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+    Ok(())
+}
+
+fn unconfirmed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    site.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+    if random.bool() {
+        kill_waiters(site)?;
+    }
+    is_back(site)
+}
+
+fn unconfirmed_all_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    site.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+    kill_waiters(site)?;
+    site.daemon.signal(Signal::SIGKILL)?;
+    site.daemon.child.wait()?;
+    thread::sleep(Duration::from_millis(random.u64(0..1_500)));
+    site.daemon.again(&site.pair.a)?;
+    site.daemon.says(&["taken over", "\"iface\":\"a0\""])?;
+    is_back(site)
+}
+
+fn upgrade_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    // As another build would have left it.
+    let path = site.pair.a.journal("a0")?;
+    let object = site.pair.a.attachment("a0")?.info.object;
+    fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?;
+    killed(site, "upgrade a0", random.u32(1..8))?;
+    site.ok("upgrade a0")?;
+    let found = site.pair.a.attachment("a0")?.info.object;
+    ensure!(found == object, "not upgraded");
+    Ok(())
+}
+
+fn idle_clients(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    let connect = || -> Result<Vec<TcpStream>> {
+        (0..200)
+            .map(|_| {
+                let mut stream = TcpStream::connect(METRICS)?;
+                stream.write_all(b"G")?;
+                Ok(stream)
+            })
+            .collect()
+    };
+    let clients = site.pair.a.run(connect)??;
+    ensure!(get(&site.pair.a, METRICS, "/metrics")?.contains("dcqcn_interface_served"), "no metrics");
+    drop(clients);
+    Ok(())
+}
+
+fn lock_kept(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let path = site.pair.a.journals()?.join("lock");
+    let lock = File::options().create(true).append(true).open(path)?;
+    lock.lock()?;
+    let mut command = site.command("set a0 rpg_ai_rate=10mbit")?;
+    let mut child = site.pair.a.run(|| command.stdout(Stdio::null()).spawn())??;
+    thread::sleep(Duration::from_millis(random.u64(50..800)));
+    drop(lock);
+    ensure!(child.wait()?.success(), "set does not wait for the lock");
+    Ok(())
+}
+
+fn audit_full(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    mount(Some("tmpfs"), directory.path(), Some("tmpfs"), MsFlags::empty(), Some("size=4096"))?;
+    // More than there is room for.
+    let _ = fs::write(directory.path().join("junk"), [0; 8_192]);
+    let set = |value: &str| -> Result<()> {
+        let mut command = site.command(&format!("set a0 rpg_ai_rate={value}"))?;
+        command.env("DCQCN_AUDIT", directory.path());
+        let output = site.pair.a.run(|| command.output())??;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    };
+    let done = set("20mbit").and_then(|()| set("10mbit"));
+    umount2(directory.path(), MntFlags::MNT_DETACH)?;
+    done
+}
+
+fn broken_journal(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let path = site.pair.a.journals()?.join("999999.json");
+    let texts = ["", "{", "{}", "{\"format\":7}", "\0\0"];
+    fs::write(&path, texts.get(random.usize(..texts.len())).copied().unwrap_or_default())?;
+    let done = site.ok("status").and_then(|_| site.ok("set a0 rpg_ai_rate=10mbit")).map(drop);
+    fs::remove_file(path)?;
+    done
+}
+
+fn come_and_go(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let netlink = site.pair.a.netlink()?;
+    let names = ["a5", "a6"];
+    for name in names {
+        let far = name.replace('a', "far");
+        let end = |name| VethEnd { name, netns: None, mac: None };
+        netlink.add_veth(&end(name), &end(&far))?;
+    }
+    // In the middle of attaching them, or when they are.
+    if random.bool() {
+        thread::sleep(Duration::from_millis(random.u64(0..800)));
+    } else {
+        let served = |metrics: &str| {
+            names.iter().all(|name| metrics.contains(&format!("served{{interface=\"{name}\"}} 1")))
+        };
+        wait(|| {
+            let metrics = get(&site.pair.a, METRICS, "/metrics")?;
+            Ok(if served(&metrics) { Ok(()) } else { Err("not served".into()) })
+        })?;
+    }
+    names.iter().try_for_each(|name| Ok(netlink.delete_link(netlink.link(name)?.index)?))
+}
+
+fn reader_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    let line = format!("{} monitor --interval 100ms | head -n 1 >/dev/null", binary()?.display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]);
+    let status = site.pair.a.run(|| command.status())??;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}

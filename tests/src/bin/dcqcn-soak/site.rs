@@ -1,0 +1,184 @@
+//! Two hosts, one served by a daemon, with traffic between them, and what must stay as it is.
+
+use std::fmt;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::{FlowId, QpId};
+use dcqcn_common::layout::RpFlow;
+use dcqcn_common::params::Config;
+use dcqcn_plane::attach::{self, Id};
+use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::leftover::{freed, tables};
+use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
+
+use crate::traffic::Traffic;
+
+/// Size of the tables of what the daemon serves, by which its maps are known.
+pub(crate) const FLOWS: u32 = 1_531;
+/// The same of what others attach.
+pub(crate) const OTHER_FLOWS: u32 = 1_533;
+/// Where the daemon serves its metrics.
+pub(crate) const METRICS: &str = "127.0.0.1:9310";
+
+/// What the daemon is for: rates stay what a cut makes of them.
+pub(crate) fn file() -> String {
+    format!(
+        "[[interface]]\nname = 'a*'\nrole = 'host'\npacer = 'htb'\nflows = {FLOWS}\n[interface.parameters]\n\
+         link_rate = '600mbit'\nrpg_time_reset = '0ns'\nrpg_byte_reset = '0B'\nrpg_ai_rate = '10mbit'\n\
+         [metrics]\nlisten = '{METRICS}'\n"
+    )
+}
+
+/// What must not be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Harm {
+    pub(crate) packets_lost: u64,
+    pub(crate) rates_lost: u64,
+    pub(crate) left_behind: u64,
+}
+
+impl Harm {
+    pub(crate) const fn is_none(&self) -> bool {
+        self.packets_lost == 0 && self.rates_lost == 0 && self.left_behind == 0
+    }
+
+    pub(crate) const fn add(&mut self, other: Self) {
+        self.packets_lost += other.packets_lost;
+        self.rates_lost += other.rates_lost;
+        self.left_behind += other.left_behind;
+    }
+}
+
+impl fmt::Display for Harm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { packets_lost, rates_lost, left_behind } = self;
+        write!(f, "{packets_lost} packets lost, {rates_lost} rates lost, {left_behind} things left behind")
+    }
+}
+
+/// The hosts, the daemon of the first and the traffic.
+pub(crate) struct Site {
+    traffic: Traffic,
+    pub(crate) daemon: Daemon,
+    pub(crate) pair: Pair,
+    id: Id,
+    config: Config,
+    rate_bps: u64,
+}
+
+impl Site {
+    /// Builds them, and cuts the flow once.
+    pub(crate) fn new() -> Result<Self> {
+        let pair = Pair::new("soak")?;
+        pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+        let mut daemon = Daemon::start(&pair.a, &file())?;
+        daemon.says(&["begun", "\"task\":\"pacer\""])?;
+        let traffic = Traffic::start(&pair)?;
+        traffic.pass(100)?;
+        pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
+        let rate_bps = wait(|| {
+            let flow = flow(&pair)?;
+            let is_cut = flow.cnp_handled == 1 && flow.machine.rate_bps < 600_000_000;
+            Ok(if is_cut { Ok(flow.machine.rate_bps) } else { Err(format!("{flow:?}")) })
+        })?;
+        let attachment = pair.a.attachment("a0")?;
+        let (id, config) = (attachment.info.id(), attachment.maps.params()?.config);
+        drop(attachment);
+        Ok(Self { traffic, daemon, pair, id, config, rate_bps })
+    }
+
+    /// How many packets were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.traffic.sent()
+    }
+
+    /// The command on the served host, with its audit log beside the daemon's.
+    pub(crate) fn command(&self, line: &str) -> Result<Command> {
+        let mut command = dcqcn(line)?;
+        command.env("DCQCN_AUDIT", self.daemon.dir.path());
+        Ok(command)
+    }
+
+    /// Runs one that must succeed.
+    pub(crate) fn ok(&self, line: &str) -> Result<String> {
+        let mut command = self.command(line)?;
+        let output = self.pair.a.run(|| command.output())??;
+        ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Waits until the daemon is at work and tells of it.
+    pub(crate) fn is_served(&mut self) -> Result<()> {
+        if let Some(status) = self.daemon.child.try_wait()? {
+            anyhow::bail!("the daemon has ended: {status}");
+        }
+        wait(|| {
+            let ready = dcqcn_tests::daemon::get(&self.pair.a, METRICS, "/readyz");
+            Ok(match ready {
+                Ok(answer) if answer.starts_with("HTTP/1.1 200") => Ok(()),
+                Ok(answer) => Err(answer),
+                Err(error) => Err(format!("{error:#}")),
+            })
+        })
+    }
+
+    /// What a fault has done, once all is over that it began.
+    pub(crate) fn harm(&mut self) -> Result<Harm> {
+        self.traffic.pass(20)?;
+        let packets_lost = self.traffic.lost()?;
+        self.is_served()?;
+        let attachment = self.pair.a.attachment("a0")?;
+        ensure!(attachment.info.id() == self.id, "a0 was attached anew");
+        let config = attachment.maps.params()?.config;
+        let others: Vec<String> =
+            dcqcn_params::differing(&self.config, &config).map(|key| key.to_string()).collect();
+        ensure!(others.is_empty(), "parameters are others: {others:?}");
+        drop(attachment);
+        let flow = flow(&self.pair)?;
+        let rates_lost = u64::from(flow.machine.rate_bps != self.rate_bps || flow.cnp_handled != 1);
+        Ok(Harm { packets_lost, rates_lost, left_behind: self.left_behind()? })
+    }
+
+    /// What is there beside what the daemon serves.
+    fn left_behind(&self) -> Result<u64> {
+        // Maps go a moment after their last user.
+        let others = if freed(OTHER_FLOWS).is_ok() { 0 } else { tables(OTHER_FLOWS) };
+        let served = wait(|| {
+            let found = tables(FLOWS);
+            Ok(if found == 1 { Ok(0) } else { Err(format!("{found} attachments in the kernel")) })
+        });
+        let served = served.unwrap_or_else(|_| tables(FLOWS).abs_diff(1));
+        let pending = self.pair.a.run(attach::pending)??.len();
+        let journals: Vec<String> = std::fs::read_dir(self.pair.a.journals()?)?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name != "lock")
+            .collect();
+        ensure!(!journals.is_empty(), "the journal is gone");
+        Ok((others + served + pending + journals.len() - 1) as u64)
+    }
+
+    /// Ends all of it, and returns how much is left.
+    pub(crate) fn end(self) -> Result<usize> {
+        let Self { traffic, mut daemon, pair, .. } = self;
+        traffic.end()?;
+        daemon.end()?;
+        pair.a.run(attach::detach_all)??;
+        let journals = pair.a.journals()?;
+        drop(pair);
+        let _ = freed(FLOWS);
+        let _ = freed(OTHER_FLOWS);
+        Ok(tables(FLOWS) + tables(OTHER_FLOWS) + usize::from(journals.exists()))
+    }
+}
+
+/// The flow of the traffic.
+fn flow(pair: &Pair) -> Result<RpFlow> {
+    let maps = pair.a.attachment("a0")?.maps;
+    let [src, addr] = [1, 2].map(|host| mapped(v4(host)));
+    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn } };
+    maps.rp_find(&maps.params()?, &id)?.context("the flow is gone")
+}

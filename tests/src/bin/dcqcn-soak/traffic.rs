@@ -1,0 +1,139 @@
+//! Packets from one host to the other, counted at both ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use dcqcn_common::wire::bth::Bth;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::Roce;
+
+/// Between two packets.
+const GAP: Duration = Duration::from_micros(500);
+/// How long those under way may take.
+const UNDER_WAY: Duration = Duration::from_secs(3);
+/// PSNs have 24 bits.
+const PSN_MASK: u64 = 0xff_ffff;
+
+#[derive(Default)]
+struct Shared {
+    sent: AtomicU64,
+    received: AtomicU64,
+    is_paused: AtomicBool,
+    /// The sender has seen that.
+    rests: AtomicBool,
+    is_over: AtomicBool,
+}
+
+/// The traffic; it ends when dropped.
+pub(crate) struct Traffic {
+    shared: Arc<Shared>,
+    /// Found to be lost so far.
+    lost: u64,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Traffic {
+    /// Begins it, from `a0` to `b0`.
+    pub(crate) fn start(pair: &Pair) -> Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let (from, to) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+        from.limit_send_buffer(64 << 10)?;
+        let sender = Arc::clone(&shared);
+        let send = move || -> Result<()> {
+            while !sender.is_over.load(Ordering::Relaxed) {
+                let is_paused = sender.is_paused.load(Ordering::Acquire);
+                sender.rests.store(is_paused, Ordering::Release);
+                if !is_paused {
+                    let psn = (sender.sent.load(Ordering::Relaxed) & PSN_MASK) as u32;
+                    from.send(&Roce { psn, ..Roce::default() }.frame())?;
+                    sender.sent.fetch_add(1, Ordering::Relaxed);
+                }
+                thread::sleep(GAP);
+            }
+            Ok(())
+        };
+        let receiver = Arc::clone(&shared);
+        let receive = move || -> Result<()> {
+            let mut last = None;
+            while !receiver.is_over.load(Ordering::Relaxed) {
+                let Some(frame) = to.receive(Duration::from_millis(100))? else {
+                    continue;
+                };
+                let Some((bth, _)) = frame.get(Roce::default().bth()..).and_then(Bth::parse) else {
+                    continue;
+                };
+                // A packet twice is not one that was lost and one that came.
+                if bth.dest_qpn() == Roce::default().dest_qpn && last != Some(bth.psn()) {
+                    last = Some(bth.psn());
+                    receiver.received.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        };
+        let threads = vec![thread::spawn(send), thread::spawn(receive)];
+        Ok(Self { shared, lost: 0, threads })
+    }
+
+    /// How many packets were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.shared.sent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more have been sent.
+    pub(crate) fn pass(&self, more: u64) -> Result<()> {
+        let (goal, until) = (self.sent() + more, Instant::now() + UNDER_WAY);
+        while self.sent() < goal {
+            ensure!(Instant::now() < until && !self.is_broken(), "no packet leaves");
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// How many packets were lost since the last time, with none under way.
+    pub(crate) fn lost(&mut self) -> Result<u64> {
+        self.shared.is_paused.store(true, Ordering::Release);
+        let until = Instant::now() + UNDER_WAY;
+        while !self.shared.rests.load(Ordering::Acquire) {
+            ensure!(
+                Instant::now() < until && !self.is_broken(),
+                "the sender does not rest: a packet does not leave"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+        let missing = || self.sent().saturating_sub(self.shared.received.load(Ordering::Relaxed) + self.lost);
+        let until = Instant::now() + UNDER_WAY;
+        while missing() != 0 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let lost = missing();
+        self.lost += lost;
+        self.shared.is_paused.store(false, Ordering::Release);
+        Ok(lost)
+    }
+
+    /// Whether an end has failed.
+    fn is_broken(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Ends it.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.threads
+            .drain(..)
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("an end of the traffic panicked"))?)
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // What went wrong was told when it was looked at.
+            let _ = thread.join();
+        }
+    }
+}

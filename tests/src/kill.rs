@@ -1,0 +1,58 @@
+//! Commands that are killed at one of their steps.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::command::dcqcn;
+use crate::lab::Lab;
+
+/// How programs hang on the hooks of TC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tc {
+    /// By links (Linux 6.6).
+    Tcx,
+    /// As before Linux 6.6.
+    Clsact,
+}
+
+/// A command that attaches this way, if it does.
+///
+/// # Errors
+/// As [`dcqcn()`].
+pub fn command(lab: &Lab, tc: Tc, line: &str) -> Result<Command> {
+    let mut command = dcqcn(line)?;
+    command.env("DCQCN_AUDIT", lab.path("audit"));
+    if tc == Tc::Clsact {
+        command.env("DCQCN_TEST_CLSACT", "1");
+    }
+    Ok(command)
+}
+
+/// Runs one that must succeed.
+///
+/// # Errors
+/// It fails.
+pub fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
+    let mut command = command(lab, tc, line)?;
+    let output = lab.host.run(|| command.output())??;
+    ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Runs a command that is killed at its `n`-th step; what it said then, or `None` if it has fewer, and ends well.
+///
+/// # Errors
+/// It fails otherwise.
+pub fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<Option<String>> {
+    let mut command = command(lab, tc, line)?;
+    command.env("DCQCN_TEST_ABORT", n.to_string());
+    let output = lab.host.run(|| command.output())??;
+    let says = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Ok(None);
+    }
+    ensure!(output.status.signal() == Some(9), "{line}, step {n}: {}: {says}", output.status);
+    Ok(Some(says.trim().to_owned()))
+}

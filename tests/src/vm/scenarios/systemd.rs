@@ -1,0 +1,275 @@
+//! The package under Debian's systemd, from a boot beside udev to a purge.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::loaded_maps;
+use serde_json::Value;
+
+use super::super::command::{json, sh};
+use super::super::report::Report;
+
+const UNIT: &str = "dcqcn.service";
+const IFACE: &str = "roce0";
+const FILE: &str = "/etc/dcqcn/dcqcn.toml";
+/// Everything takes ten times as long emulated, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF.
+const CAPABILITIES: u64 = 1 << 12 | 1 << 38 | 1 << 39;
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    boot(report)?;
+    sh("dpkg --purge dcqcn")?;
+    gone(report, "purged after the boot")?;
+
+    // What somebody else has put there is his.
+    sh(&format!("ip link set {IFACE} up"))?;
+    sh(&format!("tc qdisc add dev {IFACE} root handle 9: pfifo limit 77"))?;
+    let before = state()?;
+    sh("dpkg --install /share/dcqcn-before.deb")?;
+    report.check("installed: the unit", is_active()?, false, !is_active()?);
+    report.check("installed: the interface", "", "as it was", state()? == before);
+    write("rpg_ai_rate = '5mbit'")?;
+    sh("systemctl enable --now dcqcn.service")?;
+    until("attached", || Ok(serves(1)))?;
+
+    reload(report)?;
+    killed(report)?;
+    watchdog(report)?;
+    upgrade(report)?;
+    removed(report, &before)
+}
+
+/// Started at boot, it serves the interface under the name that udev has given it, within its limits.
+fn boot(report: &mut Report) -> Result<()> {
+    until("active at boot", is_active)?;
+    until("attached at boot", || Ok(serves(1)))?;
+    let renamed = Path::new("/sys/class/net/roce0").exists() && !Path::new("/sys/class/net/first0").exists();
+    report.check("boot: the name by udev", renamed, true, renamed);
+    report.check("boot: attached and whole", serves(1), true, serves(1));
+    let pid = main_pid()?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = |name: &str| -> Result<String> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.with_context(|| name.to_owned())?.trim().to_owned())
+    };
+    for set in ["CapBnd:", "CapEff:", "CapPrm:"] {
+        let found = u64::from_str_radix(&field(set)?, 16)?;
+        report.check(
+            &format!("boot: {set}"),
+            format!("{found:x}"),
+            format!("{CAPABILITIES:x} at most"),
+            found & !CAPABILITIES == 0,
+        );
+    }
+    report.check("boot: NoNewPrivs", field("NoNewPrivs:")?, 1, field("NoNewPrivs:")? == "1");
+    report.check("boot: Seccomp", field("Seccomp:")?, "2 (a filter)", field("Seccomp:")? == "2");
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap_or_default();
+    report.check("boot: open files", files, 65_536, files.contains("65536"));
+    let memory = show("MemoryMax")?;
+    report.check("boot: MemoryMax", &memory, "infinity", memory == "infinity");
+    // In its eyes nothing can be written but what it owns.
+    for (path, may_write) in
+        [("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)]
+    {
+        let touched = Command::new("nsenter")
+            .args([&format!("--target={pid}"), "--mount", "touch", path])
+            .output()
+            .context("nsenter")?;
+        let written = touched.status.success();
+        report.check(&format!("boot: {path} can be written"), written, may_write, written == may_write);
+    }
+    sh("rm -f /run/dcqcn/x").map(drop)
+}
+
+/// A reload is in force, a bad file is refused by `systemctl reload` and changes nothing.
+fn reload(report: &mut Report) -> Result<()> {
+    write("rpg_ai_rate = '7mbit'")?;
+    sh("systemctl reload dcqcn.service")?;
+    until("the file is in force", || Ok(ai_rate()?.contains("7mbit")))?;
+    report.check("reload: rpg_ai_rate", ai_rate()?.trim(), "7mbit", ai_rate()?.contains("7mbit"));
+    write("rpg_ai_rate = '9mbit'\nrpg_ai_rat = '9mbit'")?;
+    let refused = sh("systemctl reload dcqcn.service").is_err();
+    report.check("bad file: systemctl reload", if refused { "fails" } else { "succeeds" }, "fails", refused);
+    let kept = is_active()? && serves(1) && ai_rate()?.contains("7mbit");
+    report.check("bad file: all stays", kept, true, kept);
+    write("rpg_ai_rate = '7mbit'").map(drop)?;
+    sh("systemctl reload dcqcn.service").map(drop)
+}
+
+/// Killed, it is started again and takes over; what is attached is not touched.
+fn killed(report: &mut Report) -> Result<()> {
+    let (pid, since) = (main_pid()?, attached_at()?);
+    sh("systemctl kill --signal=KILL dcqcn.service")?;
+    again(pid)?;
+    report.equals("kill -9: attached since", attached_at()?, since);
+    report.check("kill -9: whole", serves(1), true, serves(1));
+    Ok(())
+}
+
+/// Stopped, it does not tell systemd of life, and is started again.
+fn watchdog(report: &mut Report) -> Result<()> {
+    let dir = Path::new("/etc/systemd/system/dcqcn.service.d");
+    fs::create_dir_all(dir)?;
+    fs::write(dir.join("watchdog.conf"), "[Service]\nWatchdogSec=10s\n")?;
+    sh("systemctl daemon-reload")?;
+    let pid = main_pid()?;
+    sh("systemctl restart dcqcn.service")?;
+    again(pid)?;
+    let (pid, since) = (main_pid()?, attached_at()?);
+    sh(&format!("kill -STOP {pid}"))?;
+    again(pid)?;
+    let log = sh("journalctl --unit dcqcn.service --output cat --no-pager").unwrap_or_default();
+    let timed_out = log.contains("Watchdog timeout");
+    report.check("watchdog: the journal", timed_out, "Watchdog timeout", timed_out);
+    report.equals("watchdog: attached since", attached_at()?, since);
+    report.check("watchdog: whole", serves(1), true, serves(1));
+    fs::remove_dir_all(dir)?;
+    sh("systemctl daemon-reload").map(drop)
+}
+
+/// The next version takes over, with its own programs where they are others.
+fn upgrade(report: &mut Report) -> Result<()> {
+    let (pid, since) = (main_pid()?, attached_at()?);
+    // As if the programs were of another build.
+    let object = attachment()?["object"].as_str().context("no object")?.to_owned();
+    for entry in fs::read_dir("/run/dcqcn")?.filter_map(Result::ok) {
+        let Ok(journals) = fs::read_dir(entry.path()) else {
+            continue;
+        };
+        for journal in journals.filter_map(Result::ok).map(|entry| entry.path()) {
+            if journal.extension().is_some_and(|extension| extension == "json") {
+                let text = fs::read_to_string(&journal)?;
+                fs::write(&journal, text.replace(&object, "0123456789abcdef"))?;
+            }
+        }
+    }
+    sh("dpkg --install /share/dcqcn.deb")?;
+    again(pid)?;
+    until("programs replaced", || Ok(attachment()?["object"].as_str() == Some(object.as_str())))?;
+    let version = sh("dpkg-query --show --showformat=${Version} dcqcn")?;
+    report.check("upgrade: version", &version, "another than 0.0.1", version != "0.0.1");
+    report.equals("upgrade: attached since", attached_at()?, since);
+    report.check("upgrade: whole", serves(1), true, serves(1));
+    report.check("upgrade: parameters", ai_rate()?.trim(), "7mbit", ai_rate()?.contains("7mbit"));
+    Ok(())
+}
+
+/// Removed and purged, it leaves everything as it was, in other namespaces too.
+fn removed(report: &mut Report, before: &str) -> Result<()> {
+    sh("ip netns add pod")?;
+    sh("ip link add pod0 type veth peer name pod1")?;
+    sh("ip link set pod0 netns pod")?;
+    sh("dcqcn --netns pod attach pod0 --pacer none --flows 1024 --set link_rate=1gbit")?;
+    sh("dpkg --remove dcqcn")?;
+    report.check("removed: the unit", is_active()?, false, !is_active()?);
+    report.check("removed: its file", Path::new(FILE).exists(), true, Path::new(FILE).exists());
+    gone(report, "removed")?;
+    report.check("removed: the interface", "", "as it was", state()? == before);
+    sh("dpkg --purge dcqcn")?;
+    for path in [FILE, "/etc/logrotate.d/dcqcn", "/var/log/dcqcn", "/usr/bin/dcqcn"] {
+        report.check(&format!("purged: {path}"), Path::new(path).exists(), false, !Path::new(path).exists());
+    }
+    gone(report, "purged")?;
+    report.check("purged: the interface", "", "as it was", state()? == before);
+    let units = sh("systemctl list-units --all --no-legend --plain").unwrap_or_default();
+    let left: Vec<&str> = units.lines().filter(|line| line.contains("dcqcn")).collect();
+    report.check("purged: units", left.join("; "), "none", left.is_empty());
+    Ok(())
+}
+
+/// Nothing of it is in the kernel any more.
+fn gone(report: &mut Report, when: &str) -> Result<()> {
+    // Maps are freed a moment after their last user.
+    let freed = until("the maps are freed", || Ok(tables() == 0)).is_ok();
+    report.check(&format!("{when}: attachments in the kernel"), tables(), 0, freed);
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    let mounted = mounts.contains("/run/dcqcn/bpf");
+    report.check(&format!("{when}: its file system is mounted"), mounted, false, !mounted);
+    Ok(())
+}
+
+/// How many attachments the kernel has the maps of.
+fn tables() -> usize {
+    loaded_maps().filter_map(Result::ok).filter(|map| map.name() == b"PAIRS").count()
+}
+
+fn write(parameters: &str) -> Result<()> {
+    let text = format!(
+        "[[interface]]\nname = 'roce*'\nflows = 1024\npacer = 'fq'\n[interface.parameters]\nlink_rate = '1gbit'\n{parameters}\n"
+    );
+    fs::write(FILE, text).context(FILE)
+}
+
+fn is_active() -> Result<bool> {
+    Ok(show("ActiveState")? == "active" && show("SubState")? == "running")
+}
+
+fn show(property: &str) -> Result<String> {
+    Ok(sh(&format!("systemctl show --value --property={property} {UNIT}"))?.trim().to_owned())
+}
+
+fn main_pid() -> Result<u32> {
+    let pid = show("MainPID")?.parse().context("a process")?;
+    ensure!(pid != 0, "it does not run");
+    Ok(pid)
+}
+
+/// Waits for another process than `pid` that serves.
+fn again(pid: u32) -> Result<()> {
+    until("started again", || Ok(is_active()? && main_pid().is_ok_and(|other| other != pid) && serves(1)))
+}
+
+fn attachment() -> Result<Value> {
+    Ok(json(&format!("dcqcn --json status {IFACE}"))?["attachments"][0].clone())
+}
+
+fn attached_at() -> Result<u64> {
+    attachment()?["attached_at_ns"].as_u64().context("attached_at_ns")
+}
+
+fn ai_rate() -> Result<String> {
+    sh(&format!("dcqcn get {IFACE} rpg_ai_rate"))
+}
+
+/// Whether so many attachments are there, and whole.
+fn serves(number: usize) -> bool {
+    let whole = |status: Value| {
+        let all = status["attachments"].as_array().cloned().unwrap_or_default();
+        all.len() == number
+            && all.iter().all(|one| {
+                one["state"] == "attached" && one["problems"].as_array().is_some_and(Vec::is_empty)
+            })
+    };
+    json("dcqcn --json status").is_ok_and(whole)
+}
+
+/// Everything of the interface that an attachment could change.
+fn state() -> Result<String> {
+    let lines = [
+        format!("ip -d link show dev {IFACE}"),
+        format!("tc -d qdisc show dev {IFACE}"),
+        format!("tc filter show dev {IFACE} ingress"),
+        format!("tc filter show dev {IFACE} egress"),
+    ];
+    Ok(lines.iter().map(|line| sh(line)).collect::<Result<Vec<_>>>()?.join("\n"))
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while !is_so().unwrap_or(false) {
+        if Instant::now() > until {
+            let status = sh("systemctl --no-pager --full status dcqcn.service")
+                .unwrap_or_else(|error| error.to_string());
+            let log = sh("journalctl --no-pager --lines 30 --unit dcqcn.service").unwrap_or_default();
+            anyhow::bail!("not {what} after {} s: {status}\n{log}", PATIENCE.as_secs());
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! Changes that are taken back unless somebody confirms them, whoever is killed meanwhile.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use dcqcn_netlink::netns;
+use dcqcn_plane::attach;
+use dcqcn_support::clock::boottime_ns;
+use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::skip::runnable;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const ATTACH: &str = "attach a0 --pacer none --flows 64 --set link_rate=1gbit --set rpg_ai_rate=10mbit";
+
+/// A lab with `a0` attached.
+fn lab(test: &str) -> Result<Lab> {
+    let lab = Lab::new(test)?;
+    lab.ok(ATTACH)?;
+    Ok(lab)
+}
+
+/// The parameter as it is in force, without a command, which would take back what is overdue.
+fn ai_rate_mbit(lab: &Lab) -> Result<u64> {
+    Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps / 1_000_000)
+}
+
+/// The processes that wait in the lab's namespace.
+fn waiters(lab: &Lab) -> Result<Vec<Pid>> {
+    let namespace = lab.host.run(netns::current_inode)??;
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
+        let path = entry.path();
+        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) else {
+            continue;
+        };
+        let is_there = fs::read_link(path.join("ns/net"))
+            .is_ok_and(|link| link.to_string_lossy() == format!("net:[{namespace}]"));
+        if is_there && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
+            found.push(Pid::from_raw(pid));
+        }
+    }
+    Ok(found)
+}
+
+/// Waits until nobody waits.
+fn nobody_waits(lab: &Lab) -> Result<()> {
+    wait(|| {
+        let waiters = waiters(lab)?;
+        Ok(if waiters.is_empty() { Ok(()) } else { Err(format!("{waiters:?}")) })
+    })
+}
+
+/// Kills whoever waits, and returns once it is gone.
+fn kill_waiter(lab: &Lab) -> Result<()> {
+    let found = waiters(lab)?;
+    ensure!(found.len() == 1, "{found:?}");
+    found.into_iter().try_for_each(|pid| kill(pid, Signal::SIGKILL))?;
+    nobody_waits(lab)
+}
+
+/// Waits until the time to confirm is over, or nothing waits any more.
+fn overdue(lab: &Lab) -> Result<()> {
+    while lab.host.run(attach::pending)??.iter().any(|(_, pending)| !pending.is_overdue(boottime_ns())) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn is(lab: &Lab, mbit: u64) -> Result<()> {
+    wait(|| {
+        let found = ai_rate_mbit(lab)?;
+        Ok(if found == mbit { Ok(()) } else { Err(format!("{found} Mb/s")) })
+    })
+}
+
+#[test]
+fn what_nobody_confirms_is_taken_back() -> Result<()> {
+    if !runnable("what_nobody_confirms_is_taken_back", &[])? {
+        return Ok(());
+    }
+    let lab = lab("cback")?;
+    let said = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=200mbit")?;
+    says(&said, "rpg_ai_rate: 10mbit -> 20mbit");
+    says(&said, "taken back in 1 s, unless `dcqcn confirm a0` follows");
+    is(&lab, 10)?;
+    nobody_waits(&lab)?;
+    let log = lab.ok("log a0")?;
+    says(&log, "rpg_ai_rate (to be confirmed in 1 s)");
+    says(&log, "rpg_hai_rate (taken back)");
+    says(&lab.refused(1, "confirm a0")?, "no change waits to be confirmed on a0");
+    says(&lab.refused(3, "confirm b0")?, "b0 is not attached");
+    ensure!(lab.json("status a0")?["attachments"][0]["pending"].is_null(), "nothing waits");
+    lab.ok("detach a0").map(drop)
+}
+
+#[test]
+fn what_is_confirmed_stays() -> Result<()> {
+    if !runnable("what_is_confirmed_stays", &[])? {
+        return Ok(());
+    }
+    let lab = lab("cstay")?;
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
+    let status = lab.json("status a0")?;
+    assert_eq!(status["attachments"][0]["pending"]["former"][0]["value"], "10mbit", "{status}");
+    says(&lab.ok("status")?, "unless `dcqcn confirm a0` follows");
+    says(&lab.ok("confirm")?, "a0: confirmed, rpg_ai_rate as it is");
+    nobody_waits(&lab)?;
+    assert_eq!(ai_rate_mbit(&lab)?, 20);
+    says(&lab.ok("log a0")?, "rpg_ai_rate (confirmed)");
+    // A change of nothing waits for nothing.
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
+    nobody_waits(&lab)?;
+    lab.refused(1, "confirm").map(drop)
+}
+
+#[test]
+fn while_a_change_waits_others_are_refused() -> Result<()> {
+    if !runnable("while_a_change_waits_others_are_refused", &[])? {
+        return Ok(());
+    }
+    let lab = lab("cref")?;
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
+    says(&lab.refused(1, "set a0 rpg_ai_rate=30mbit")?, "`dcqcn confirm a0` keeps it");
+    assert_eq!(ai_rate_mbit(&lab)?, 20);
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=40mbit rpg_hai_rate=300mbit")?;
+    assert_eq!(ai_rate_mbit(&lab)?, 40);
+    // What there was before the first.
+    lab.ok("confirm a0 --revert")?;
+    assert_eq!(ai_rate_mbit(&lab)?, 10);
+    nobody_waits(&lab)?;
+    lab.ok("set a0 rpg_ai_rate=30mbit")?;
+    // A change that waits keeps nobody from detaching, and goes with what it changed.
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
+    lab.ok("detach a0")?;
+    nobody_waits(&lab)?;
+    lab.ok(ATTACH)?;
+    assert_eq!(ai_rate_mbit(&lab)?, 10);
+    lab.ok("detach a0").map(drop)
+}
+
+#[test]
+fn whoever_waits_is_killed_and_the_former_values_come_back() -> Result<()> {
+    if !runnable("whoever_waits_is_killed_and_the_former_values_come_back", &[])? {
+        return Ok(());
+    }
+    let lab = lab("ckill")?;
+    // By the next command, whatever it is.
+    for next in ["get a0 rpg_ai_rate", "gc", "status", "confirm a0"] {
+        lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+        kill_waiter(&lab)?;
+        overdue(&lab)?;
+        assert_eq!(ai_rate_mbit(&lab)?, 20, "nobody was there to take it back");
+        let output = lab.run(next)?;
+        says(&String::from_utf8(output.stderr)?, "nobody confirmed a change: taken back");
+        assert_eq!(ai_rate_mbit(&lab)?, 10, "{next}");
+    }
+    // By the daemon.
+    let file = "[[interface]]\nname = 'a0'\nflows = 64\npacer = 'none'\n[interface.parameters]\nlink_rate = '1gbit'\n\
+                rpg_ai_rate = '10mbit'\n";
+    let mut daemon = Daemon::start(&lab.host, file)?;
+    daemon.says(&["taken over"])?;
+    lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+    kill_waiter(&lab)?;
+    daemon.says(&["nobody confirmed a change: taken back", "20mbit -> 10mbit"])?;
+    is(&lab, 10)?;
+    // A file is refused meanwhile, and taken afterwards.
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
+    daemon.write(&file.replace("10mbit", "11mbit"))?;
+    daemon.says(&["refused: all stays as it was", "dcqcn confirm a0"])?;
+    lab.ok("confirm a0 --revert")?;
+    daemon.signal(Signal::SIGHUP)?;
+    is(&lab, 11)?;
+    daemon.end()
+}
+
+#[test]
+fn a_change_to_be_confirmed_killed_at_every_step() -> Result<()> {
+    if !runnable("a_change_to_be_confirmed_killed_at_every_step", &[])? {
+        return Ok(());
+    }
+    let lab = lab("csteps")?;
+    for n in 1..20 {
+        let mut command = dcqcn("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+        command.env("DCQCN_AUDIT", lab.path("audit")).env("DCQCN_TEST_ABORT", n.to_string());
+        let output = lab.host.run(|| command.output())??;
+        let is_killed = output.status.signal() == Some(9);
+        ensure!(is_killed || output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        // The process that waits has the variable too, and kills itself at its own steps: so it is with nobody left.
+        overdue(&lab)?;
+        lab.ok("gc")?;
+        assert_eq!(ai_rate_mbit(&lab)?, 10, "step {n}");
+        ensure!(lab.host.run(attach::pending)??.is_empty(), "step {n}");
+        if !is_killed {
+            ensure!(n > 2, "{n} steps");
+            return lab.ok("detach a0").map(drop);
+        }
+    }
+    bail!("it does not end")
+}
+
+#[test]
+fn a_file_is_applied_whole_or_not_at_all() -> Result<()> {
+    if !runnable("a_file_is_applied_whole_or_not_at_all", &[])? {
+        return Ok(());
+    }
+    let lab = lab("capply")?;
+    let file = lab.path("file.toml");
+    let apply = |options: &str| format!("config apply {} {options}", file.display());
+    fs::write(&file, "[parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '20mbit'\n")?;
+    says(&lab.ok(&apply("a0 --dry-run"))?, "rpg_ai_rate: 10mbit -> 20mbit");
+    assert_eq!(ai_rate_mbit(&lab)?, 10);
+    lab.ok(&apply("a0 --confirm 1s"))?;
+    is(&lab, 10)?;
+    lab.ok(&apply("a0"))?;
+    assert_eq!(ai_rate_mbit(&lab)?, 20);
+    fs::write(&file, "role = 'switch'\n[parameters]\nrpg_ai_rate = '30mbit'\n")?;
+    says(&lab.refused(1, &apply("a0"))?, "cannot become switch in place");
+    // One of `run` names its interfaces.
+    fs::write(
+        &file,
+        "[[interface]]\nname = 'a*'\n[interface.parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '40mbit'\n",
+    )?;
+    lab.ok(&apply("--all"))?;
+    assert_eq!(ai_rate_mbit(&lab)?, 40);
+    fs::write(&file, "[[interface]]\nname = 'c*'\n")?;
+    says(&lab.refused(1, &apply("a0"))?, "does not name a0");
+    says(&lab.refused(1, &apply("--all"))?, "names nothing that is attached");
+    lab.ok("detach a0").map(drop)
+}

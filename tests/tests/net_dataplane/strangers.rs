@@ -1,0 +1,118 @@
+//! Other people's packets: what a process, a forger or a neighbour sends does no harm to a queue pair.
+
+use std::net::{Ipv4Addr, UdpSocket};
+
+use anyhow::Result;
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::{FlowId, QpId};
+use dcqcn_common::layout::RpFlow;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Bth;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::udp;
+use dcqcn_engine::Hook;
+use dcqcn_params::Role;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::{Roce, v4};
+
+use crate::{CNP_TOS, runnable};
+
+const CHANGES: [&str; 3] = ["link_rate=1gbit", "rpg_time_reset=0ns", "min_time_between_cnps=1s"];
+
+fn flow(pair: &Pair, data: &Roce) -> Result<Option<RpFlow>> {
+    let maps = pair.a.attachment("a0")?.maps;
+    let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn };
+    Ok(maps.rp_find(&maps.params()?, &FlowId { src: mapped(v4(data.src)), receiver })?)
+}
+
+/// A process without any rights sends what looks like a queue pair's data. Tried before: 200 packets were charged to it.
+#[test]
+fn what_a_process_sends_is_charged_to_no_queue_pair() -> Result<()> {
+    if !runnable("what_a_process_sends_is_charged_to_no_queue_pair", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("process")?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    pair.a.add_v4("a0", 1, 24)?;
+    pair.b.add_v4("b0", 2, 24)?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let data = Roce::default();
+    a.send(&data.frame())?;
+    b.send(&data.cnp(None, CNP_TOS))?;
+    a.expect()?;
+    b.drain()?;
+    let before = flow(&pair, &data)?;
+    assert!(before.is_some_and(|flow| flow.machine.active != 0), "{before:?}");
+
+    // Everything behind the UDP header is the process's own.
+    let frame = data.frame();
+    let forged = frame[data.bth()..].to_vec();
+    let mut sprayed = forged.clone();
+    let socket = pair.a.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), 0)))??;
+    for qpn in 0..200u32 {
+        socket.send_to(&forged, (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
+        sprayed[5..8].copy_from_slice(&(0x1000 + qpn).to_be_bytes()[1..]);
+        socket.send_to(&sprayed, (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
+    }
+    assert_eq!(Bth::LEN, 12, "the number of the queue pair is at 5");
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFromProcess)?, 400);
+    assert_eq!(flow(&pair, &data)?, before, "nothing moved");
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "and nothing is new");
+    // They arrive, as they did before there was a data plane.
+    assert!(!b.drain()?.is_empty());
+    Ok(())
+}
+
+/// Frames for another host, as a promiscuous interface hears them, and for a group.
+#[test]
+fn what_is_for_others_is_not_answered_in_their_name() -> Result<()> {
+    if !runnable("what_is_for_others_is_not_answered_in_their_name", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("others")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let ce = |psn| Roce { ecn: Ecn::CE, psn, ..Roce::default() };
+    let mut for_another = ce(1).frame();
+    for_another[5] ^= 0x77;
+    let mut for_a_group = ce(2).frame();
+    for_a_group[..6].copy_from_slice(&[0x01, 0x00, 0x5e, 1, 1, 1]);
+    let mut for_all = ce(3).frame();
+    for_all[..6].copy_from_slice(&[0xff; 6]);
+    for frame in [&for_another, &for_a_group, &for_all] {
+        a.send(frame)?;
+        b.expect()?;
+    }
+    assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
+    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, 3);
+    // A box in front of the receivers answers for them; for a group nobody does.
+    pair.b.set("b0", &["np_other_host=on"])?;
+    for frame in [&for_a_group, &for_all, &for_another] {
+        a.send(frame)?;
+        b.expect()?;
+    }
+    assert_eq!(a.drain()?.len(), 1);
+    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, 5);
+    Ok(())
+}
+
+/// Marked packets from any number of made-up senders have no more CNPs sent than `cnp_rate`.
+#[test]
+fn forged_marks_have_a_bounded_number_of_cnps_sent() -> Result<()> {
+    if !runnable("forged_marks_have_a_bounded_number_of_cnps_sent", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("bounded")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    // One at once, and the next after a second.
+    pair.b.set("b0", &["cnp_rate=1"])?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    for qpn in 0..50 {
+        a.send(&Roce { ecn: Ecn::CE, dest_qpn: 0x100 + qpn, ..Roce::default() }.frame())?;
+        b.expect()?;
+    }
+    let sent = pair.b.count("b0", Hook::Egress, Stat::NpCnpSent)?;
+    let limited = pair.b.count("b0", Hook::Ingress, Stat::NpCnpLimited)?;
+    assert!((1..10).contains(&sent) && sent + limited == 50, "{sent} sent, {limited} not");
+    Ok(())
+}
