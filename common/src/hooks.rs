@@ -78,7 +78,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             s.env().count(Stat::NpEcnMarked);
         }
         if is_marked || np::may_be_pending(s, p) {
-            if is_answerable(s, p) {
+            if np::is_answerable(s, p) {
                 np::notify(s, p, &roce, is_marked, 0);
             } else if is_marked {
                 s.env().count(Stat::NpNotForHost);
@@ -86,14 +86,6 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         }
     }
     TcVerdict::Pass
-}
-
-/// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
-/// group; for another host where that is asked for.
-#[inline(always)]
-fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
-    let is_for_group = s.header::<1>(0).is_none_or(|[first]| first & 1 != 0);
-    !is_for_group && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host())
 }
 
 /// TC, egress: a marked clone becomes the CNP; other RoCE is classified, marked (CP) and paced (RP).

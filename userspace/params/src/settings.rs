@@ -32,6 +32,8 @@ pub struct Found {
     pub link_rate_bps: Option<u64>,
     /// Bytes that the wire adds to a frame.
     pub wire_overhead_bytes: u64,
+    /// `np_other_host`: frames for other hosts pass it, as on a bridge's port.
+    pub other_host: bool,
 }
 
 /// Why settings make no configuration.
@@ -60,15 +62,6 @@ impl Settings {
             log_packets: log_packets.or(self.log_packets),
             changes: self.changes,
         }
-    }
-
-    /// The same, with this `np_other_host` unless another one is said.
-    #[must_use]
-    pub fn or_other_host(mut self, value: u64) -> Self {
-        if let Ok(key) = "np_other_host".parse() {
-            self.changes.insert(0, Assignment { key, value });
-        }
-        self
     }
 
     /// The rate of the link in bit/s, if it was said; `link_rate=0` says nothing.
@@ -108,6 +101,7 @@ impl Settings {
         let s = &mut config.scalars;
         s.link_rate_bps = self.link_rate_bps().or(found.link_rate_bps).unwrap_or(0);
         s.wire_overhead_bytes = self.said("wire_overhead").unwrap_or(found.wire_overhead_bytes);
+        s.np_other_host = self.said("np_other_host").unwrap_or(found.other_host.into());
         Ok(config)
     }
 }
@@ -152,7 +146,7 @@ mod tests {
     /// What is said counts, a 0 too; what is not is as it was found.
     #[test]
     fn what_was_found_fills_in() {
-        let found = Found { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24 };
+        let found = Found { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24, other_host: false };
         let on = |said: &[&str]| {
             let s = changes(said).config_on(&found).unwrap().scalars;
             (s.link_rate_bps, s.wire_overhead_bytes)

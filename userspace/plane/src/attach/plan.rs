@@ -56,18 +56,13 @@ impl Plan {
             return Err(Error::Unsupported(format!("--inline needs two interfaces, not {iface} twice")));
         }
         let mut notes = Vec::new();
-        let (found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
+        let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
+        found.other_host = is_bridge_port(netlink, &link)?;
+        if found.other_host {
+            notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
+        }
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
         let settings = Settings { role: Some(role), ..settings.clone() };
-        let settings = if is_bridge_port(netlink, &link)? {
-            notes.push(format!(
-                "np_other_host is on, as {} is a bridge's port: what is for the hosts behind it is answered",
-                link.name
-            ));
-            settings.or_other_host(1)
-        } else {
-            settings
-        };
         let mut config = settings.config_on(&found).map_err(|e| Error::Unsupported(e.to_string()))?;
         let s = &mut config.scalars;
         let ends = s.np_enable | s.rp_enable;
@@ -188,7 +183,8 @@ fn link_rate(
     /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
     const ETHERNET_OVERHEAD_BYTES: u64 = 24;
     let show = |bps| Quantity(bps, Unit::BitsPerSecond);
-    let found = |link_rate_bps, wire_overhead_bytes| Found { link_rate_bps, wire_overhead_bytes };
+    let found =
+        |link_rate_bps, wire_overhead_bytes| Found { link_rate_bps, wire_overhead_bytes, other_host: false };
     if let Some(Shaping { shaper, rate_bps, burst_ns }) = netlink.shaping(link.index)? {
         let said = settings.link_rate_bps();
         notes.push(match said {

@@ -64,10 +64,10 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
         return refused("xdp_mode", word(&mode), &info.xdp_mode);
     }
     let settings = Settings { role: Some(info.role), ..settings.clone() };
-    let settings = settings.or_other_host(running.scalars.np_other_host);
     let found = Found {
         link_rate_bps: Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0),
         wire_overhead_bytes: running.scalars.wire_overhead_bytes,
+        other_host: running.scalars.np_other_host != 0,
     };
     let mut config = settings.config_on(&found).map_err(|error| Error::Unsupported(error.to_string()))?;
     config.scalars.pacer = running.scalars.pacer;
