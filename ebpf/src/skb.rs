@@ -28,14 +28,22 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Ingress) };
     host.resize_under_test();
     host.restore_link_header();
-    host.told(Hook::Ingress, |host| verdict(hooks::ingress(host)))
+    host.told(
+        Hook::Ingress,
+        #[inline(always)]
+        |host| verdict(hooks::ingress(host)),
+    )
 }
 
 #[inline(always)]
 pub fn run_egress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Egress) };
     host.resize_under_test();
-    host.told(Hook::Egress, |host| verdict(hooks::egress(host)))
+    host.told(
+        Hook::Egress,
+        #[inline(always)]
+        |host| verdict(hooks::egress(host)),
+    )
 }
 
 #[inline(always)]
@@ -92,7 +100,11 @@ impl SkbHost<'_> {
     fn told(&mut self, hook: Hook, run: impl FnOnce(&mut Self) -> i32) -> i32 {
         self.env.telling = Telling::of(hook, self);
         let verdict = run(self);
-        self.env.telling.end(|| self.departure(), verdict);
+        self.env.telling.end(
+            #[inline(always)]
+            || self.departure(),
+            verdict,
+        );
         verdict
     }
 
