@@ -17,6 +17,7 @@ use crate::maps::{
     ACTIVE, BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP, SHARES,
     TIMES_NS, mode, test,
 };
+use crate::tell::Telling;
 
 /// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many, and counts
 /// them where the table's new flows are counted.
@@ -57,12 +58,13 @@ pub enum Hook {
 pub struct Env {
     counters: Option<*mut Counters>,
     now_ns: u64,
+    pub telling: Telling,
 }
 
 impl Env {
     #[inline(always)]
     pub fn new(hook: Hook) -> Self {
-        Self { counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0 }
+        Self { counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0, telling: Telling::NONE }
     }
 
     /// Counts that a set was not to be had.
@@ -134,6 +136,7 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn count(&mut self, stat: Stat) {
+        self.telling.counted(stat);
         if let Some(counters) = self.counters {
             // SAFETY: this CPU's slot of a per-CPU map; hooks of one kind do not interrupt each other on a CPU.
             unsafe { (*counters).stat[stat as usize] += 1 };

@@ -16,6 +16,7 @@ use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use crate::env::{Env, Hook, expire};
 use crate::maps::{SCRATCH, test};
 use crate::packet::{header, pointer_field};
+use crate::tell::Telling;
 
 struct SkbHost<'a> {
     ctx: &'a TcContext,
@@ -27,14 +28,22 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Ingress) };
     host.resize_under_test();
     host.restore_link_header();
-    verdict(hooks::ingress(&mut host))
+    host.told(
+        Hook::Ingress,
+        #[inline(always)]
+        |host| verdict(hooks::ingress(host)),
+    )
 }
 
 #[inline(always)]
 pub fn run_egress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env: Env::new(Hook::Egress) };
     host.resize_under_test();
-    verdict(hooks::egress(&mut host))
+    host.told(
+        Hook::Egress,
+        #[inline(always)]
+        |host| verdict(hooks::egress(host)),
+    )
 }
 
 #[inline(always)]
@@ -84,6 +93,19 @@ impl SkbHost<'_> {
     #[inline(always)]
     fn raw(&self) -> *mut __sk_buff {
         self.ctx.as_ptr().cast()
+    }
+
+    /// Runs a hook and tells of its packet, in the object that does so.
+    #[inline(always)]
+    fn told(&mut self, hook: Hook, run: impl FnOnce(&mut Self) -> i32) -> i32 {
+        self.env.telling = Telling::of(hook, self);
+        let verdict = run(self);
+        self.env.telling.end(
+            #[inline(always)]
+            || self.departure(),
+            verdict,
+        );
+        verdict
     }
 
     /// Gives a program under test a packet of the length it is to see.

@@ -9,6 +9,7 @@ use dcqcn_common::hooks::{self, Host, XdpVerdict};
 use crate::env::{Env, Hook};
 use crate::maps::test;
 use crate::packet::{header, pointer_field};
+use crate::tell::Telling;
 
 struct XdpHost<'a> {
     ctx: &'a XdpContext,
@@ -18,7 +19,15 @@ struct XdpHost<'a> {
 #[inline(always)]
 pub fn run(ctx: &XdpContext) -> u32 {
     let mut host = XdpHost { ctx, env: Env::new(Hook::Xdp) };
-    match hooks::xdp(&mut host) {
+    host.env.telling = Telling::of(Hook::Xdp, &mut host);
+    let verdict = verdict(hooks::xdp(&mut host));
+    host.env.telling.end(|| 0, verdict as i32);
+    verdict
+}
+
+#[inline(always)]
+fn verdict(verdict: XdpVerdict) -> u32 {
+    match verdict {
         XdpVerdict::Pass => xdp_action::XDP_PASS,
         XdpVerdict::Drop => xdp_action::XDP_DROP,
         XdpVerdict::Redirect(ifindex) => match test() {

@@ -10,7 +10,7 @@ use dcqcn_common::layout::{Mode, RpSet};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_engine::Hook;
-use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Sizes};
+use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::both::LO;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::skip::runnable;
@@ -22,7 +22,7 @@ const CALLS: u32 = 20;
 /// The egress program, and its maps with room for one set of each table.
 fn load(config: &Config) -> Result<(Ebpf, Maps)> {
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
-    let mut ebpf = dataplane::load(sizes, Mode::Host, None, &PROGRAMS[2..])?;
+    let mut ebpf = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[2..])?;
     let mut maps = Maps::take(&mut ebpf)?;
     maps.set_params(&Params::new(config, Port::new(LO, sizes.rp_sets(), sizes.np_sets()))?)?;
     Ok((ebpf, maps))

@@ -196,3 +196,61 @@ fn events_end_cleanly_and_refuse_what_is_not_there() -> Result<()> {
     assert_eq!(waiting.wait()?.code(), Some(0));
     Ok(())
 }
+
+/// The object that tells of packets says of each what it was taken for and what was done with it; the other one says nothing,
+/// and says how to have it said.
+#[test]
+fn packets_are_told_of_where_that_was_asked_for() -> Result<()> {
+    if !runnable("packets_are_told_of_where_that_was_asked_for", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("packets")?;
+    let audit = tempfile::tempdir()?;
+    let run = |line: &str| -> Result<std::process::Output> {
+        let mut command = dcqcn(line)?;
+        command.env("DCQCN_AUDIT", audit.path());
+        Ok(pair.a.run(move || command.output())??)
+    };
+    let attached = run("attach a0 --log-packets=1 --set link_rate=1gbit --set rpg_time_reset=0ns --json")?;
+    ensure!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&attached.stdout)?["log_packets"], 1);
+
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let data = Roce::default();
+    for _ in 0..3 {
+        a.send(&data.frame())?;
+        b.expect()?;
+    }
+    b.send(&data.cnp(None, CNP_TOS))?;
+    a.expect()?;
+    b.send(&[0xff; 60])?;
+    a.expect()?;
+    let told = run("events a0 --packets --no-follow --json")?;
+    ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let rows = values(&String::from_utf8(told.stdout)?)?;
+    let counted = |hook: &str, name: &str| {
+        let has =
+            |row: &Value| row["counted"].as_array().is_some_and(|names| names.iter().any(|n| n == name));
+        rows.iter().filter(|row| row["hook"] == hook && has(row)).cloned().collect::<Vec<_>>()
+    };
+    let sent = counted("egress", "roce_data_packets");
+    assert_eq!(sent.len(), 3, "{rows:?}");
+    assert_eq!(
+        (&sent[0]["source"], &sent[0]["destination"], &sent[0]["dest_qpn"]),
+        (&"10.0.0.1".into(), &"10.0.0.2".into(), &0x11.into())
+    );
+    // The second and the third wait for those before them.
+    assert!(
+        counted("egress", "rp_paced_packets").iter().any(|row| row["delay_ns"].as_u64() > Some(0)),
+        "{rows:?}"
+    );
+    assert_eq!(counted("xdp", "rp_cnp_handled").len(), 1, "{rows:?}");
+    assert!(!counted("xdp", "not_roce").is_empty(), "{rows:?}");
+
+    ensure!(run("detach a0")?.status.success());
+    ensure!(run("attach a0 --set link_rate=1gbit")?.status.success());
+    let silent = run("events a0 --packets --no-follow")?;
+    let error = String::from_utf8_lossy(&silent.stderr).into_owned();
+    assert!(!silent.status.success() && error.contains("--log-packets"), "{error}");
+    Ok(())
+}

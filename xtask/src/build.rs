@@ -52,13 +52,13 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
     Ok(())
 }
 
-/// Builds the eBPF object and puts it where `userspace/plane/build.rs` looks for it.
+/// Builds the eBPF objects and puts them where `userspace/plane/build.rs` looks for it.
 pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
     header(format_args!("eBPF object: {}", toolchain.summary()));
     stream(&mut toolchain.cargo(workspace, "build")?)?;
 
     let built = workspace.ebpf_target().join(TARGET).join("release");
-    for object in [workspace.ebpf_object(), workspace.baselines()] {
+    for object in [workspace.ebpf_object(), workspace.telling_object(), workspace.baselines()] {
         let built = built.join(object.file_name().context("an object without a name")?);
         let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
         // An object rewritten with the same content would make Cargo build user space again.

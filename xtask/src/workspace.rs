@@ -68,6 +68,11 @@ impl Workspace {
     }
 
     /// The object with the programs that `cargo xtask bench` compares with.
+    pub(crate) fn telling_object(&self) -> PathBuf {
+        self.ebpf_target().join("dcqcn-telling")
+    }
+
+    /// The baselines of the measurements.
     pub(crate) fn baselines(&self) -> PathBuf {
         self.ebpf_target().join("dcqcn-baselines")
     }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use aya::programs::SchedClassifier;
 use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
-use dcqcn_plane::dataplane::{self, PROGRAMS, Sizes};
+use dcqcn_plane::dataplane::{self, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::problems;
 use dcqcn_tests::skip::runnable;
@@ -58,7 +58,7 @@ fn ours_run_before_others_and_say_so() -> Result<()> {
     let lab = Lab::new("others")?;
     // Somebody else's, at both hooks.
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
-    let mut theirs = dataplane::load(sizes, Mode::Host, None, &PROGRAMS[1..])?;
+    let mut theirs = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[1..])?;
     for (name, hook) in [(PROGRAMS[1], TcAttachType::Ingress), (PROGRAMS[2], TcAttachType::Egress)] {
         let program = dataplane::classifier(&mut theirs, name)?;
         lab.host.run(|| program.attach("a0", hook))??;

@@ -15,7 +15,7 @@ use dcqcn_netlink::netns::current_cookie;
 use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice};
 use dcqcn_plane::attach::{self, Error, Request};
-use dcqcn_plane::dataplane::{self, MAPS, PROGRAMS, Sizes};
+use dcqcn_plane::dataplane::{self, MAPS, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::command::binary;
 use dcqcn_tests::host::{Host, Pair, request};
@@ -264,8 +264,13 @@ struct OtherXdp {
 
 impl OtherXdp {
     fn attach(host: &Host) -> Result<Self> {
-        let mut object =
-            dataplane::load(Sizes { rp_flows: 8, np_flows: 8 }, Mode::Host, None, &PROGRAMS[..1])?;
+        let mut object = dataplane::load(
+            Programs::Plain,
+            Sizes { rp_flows: 8, np_flows: 8 },
+            Mode::Host,
+            None,
+            &PROGRAMS[..1],
+        )?;
         let index = host.index("a0")?;
         let program = dataplane::xdp(&mut object)?;
         host.run(|| program.attach_to_if_index(index, XdpMode::Driver))??;

@@ -2,26 +2,27 @@
 //!
 //! Lines of one change are written in one `write` with `O_APPEND`, so that those of two commands never mix.
 
+mod change;
 mod follow;
 mod pending;
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use std::{env, process};
 
 use dcqcn_netlink::netns;
 use dcqcn_params::differing;
-use dcqcn_plane::attach::{self, Change, Info, Refused, Transaction};
+use dcqcn_plane::attach::Change;
 use dcqcn_support::time::rfc3339;
 use dcqcn_view::event::{Detail, EventRow, Kind};
 use nix::unistd::{Uid, User};
 use serde::{Deserialize, Serialize};
 
+pub use change::{Manner, change, enter_refusal};
 pub use follow::Follow;
 pub use pending::{confirm, take_back};
 
@@ -355,78 +356,6 @@ fn ends_a_line(file: &File, len: u64) -> io::Result<bool> {
     let mut byte = [0];
     file.read_exact_at(&mut byte, last)?;
     Ok(byte == *b"\n")
-}
-
-/// How a change is made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Manner {
-    /// To stay.
-    #[default]
-    Lasting,
-    /// To be taken back after this time unless it is confirmed.
-    Confirm(Duration),
-    /// Not at all: it is validated.
-    DryRun,
-}
-
-/// Changes parameters of one or several interfaces, whole or not at all, and enters it in the log.
-///
-/// A log that cannot be written is warned of: the change stays. What is refused is entered too, if it is for something that
-/// is attached.
-///
-/// # Errors
-/// As [`Transaction::prepare`] and [`Transaction::commit`].
-pub fn change<E: From<attach::Error> + Display>(
-    ifaces: &[impl AsRef<str>],
-    manner: Manner,
-    edit: impl FnMut(&Info, &mut dcqcn_common::params::Config) -> Result<(), E>,
-) -> Result<Vec<Change>, Refused<E>> {
-    let confirm_within = match manner {
-        Manner::Confirm(within) => Some(within),
-        Manner::Lasting | Manner::DryRun => None,
-    };
-    let transaction = match Transaction::prepare(ifaces, confirm_within, edit) {
-        Err(refused) if manner != Manner::DryRun && attach::open(&refused.iface).is_ok() => {
-            enter_refusal(&refused.iface, &refused.error.to_string());
-            return Err(refused);
-        }
-        transaction => transaction?,
-    };
-    if manner == Manner::DryRun {
-        return Ok(transaction.changes().to_vec());
-    }
-    // Before it is done: a process that is killed in between leaves word.
-    let intended = Log::here().append_intent(transaction.changes());
-    let ifaces: Vec<String> = transaction.changes().iter().map(|change| change.iface.clone()).collect();
-    let changes = match transaction.commit() {
-        Ok(changes) => changes,
-        Err(Refused { iface, error }) => {
-            // For each of them word was left.
-            for other in ifaces.iter().filter(|other| **other != iface) {
-                enter_refusal(other, &format!("nothing was changed: refused for {iface}"));
-            }
-            enter_refusal(&iface, &error.to_string());
-            return Err(Refused { iface, error: error.into() });
-        }
-    };
-    if let Err(error) = intended {
-        tracing::debug!(%error, "what was intended is not in the audit log");
-    }
-    let entered = match confirm_within {
-        Some(within) => Log::here().append_pending(&changes, within),
-        None => Log::here().append(&changes),
-    };
-    if let Err(error) = entered {
-        tracing::warn!(%error, "the change is in force but not in the audit log");
-    }
-    Ok(changes)
-}
-
-/// Enters in the log of this machine that a change was refused. A log that cannot be written hides no refusal.
-pub fn enter_refusal(iface: &str, why: &str) {
-    if let Err(error) = Log::here().append_refusal(iface, why) {
-        tracing::warn!(%error, "the refusal is not in the audit log");
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use aya::{Ebpf, TestRunOptions};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, Counters, Mode, NpSet, Pair, RpSet, Test};
 use dcqcn_common::params::Params;
-use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Sizes};
+use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 
 use super::{Engine, Error, Hook, MAX_PACKET, Meta, Outcome, Run, State, Verdict};
 
@@ -26,7 +26,7 @@ impl Kernel {
     /// # Errors
     /// What the kernel says; loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn new(sizes: Sizes, params: &Params, seed: u64) -> Result<Self, Error> {
-        let mut ebpf = dataplane::load(sizes, Mode::Test, None, &PROGRAMS)?;
+        let mut ebpf = dataplane::load(Programs::Plain, sizes, Mode::Test, None, &PROGRAMS)?;
         let mut maps = Maps::take(&mut ebpf)?;
         maps.set_params(params)?;
         Ok(Self { ebpf, maps, random: seed, out: vec![0; MAX_PACKET] })

@@ -24,8 +24,16 @@ pub enum Group {
 
 /// Parameters of [`Group::Wred`] beside the tables.
 const WRED: [&str; 6] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queues", "queue_source"];
-const NP: [&str; 6] =
-    ["np_enable", "min_time_between_cnps", "np_window", "cnp_limit", "cnp_dscp", "cnp_802p_prio"];
+const NP: [&str; 8] = [
+    "np_enable",
+    "min_time_between_cnps",
+    "np_window",
+    "cnp_limit",
+    "cnp_rate",
+    "np_other_host",
+    "cnp_dscp",
+    "cnp_802p_prio",
+];
 const LINK: [&str; 3] = ["link_rate", "wire_overhead", "event_rate"];
 
 /// Parameters of [`Group::Rp`] that describe the interface and not the algorithm.

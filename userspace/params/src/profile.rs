@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn lab_marks_more_of_the_packets_of_slower_links() {
         for (link_bps, pmax_ppm) in
-            [(1_000_000_000, 100_000), (250_000_000, 200_000), (40_000_000, 500_000), (10_000_000, 500_000)]
+            [(1_000_000_000, 100_000), (250_000_000, 200_000), (40_000_000, 350_000), (10_000_000, 350_000)]
         {
             let wred = Profile::Lab.config(Some(link_bps)).unwrap().wred[3];
             assert_eq!(wred.pmax_ppm, pmax_ppm, "{link_bps}");

@@ -29,7 +29,8 @@ pub fn to_toml(settings: &Settings) -> String {
 }
 
 fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
-    let Settings { role, profile, pacer, queues, xdp_mode, flows, changes } = settings;
+    // Telling of packets is for looking into something, not for keeps.
+    let Settings { role, profile, pacer, queues, xdp_mode, flows, log_packets: _, changes } = settings;
     let tops = [
         ("role", role.map(|role| word(&role))),
         ("profile", profile.map(|profile| word(&profile))),
@@ -116,6 +117,7 @@ mod tests {
                 queues: None,
                 changes: changes_from_default(role, QueuesChoice::None, &config),
                 profile: None,
+                log_packets: None,
             };
             // Tables of TOML come back in its own order.
             let read = parse("saved", &to_toml(&settings)).unwrap();

@@ -21,6 +21,8 @@ pub struct Settings {
     pub xdp_mode: Option<XdpModeChoice>,
     /// Flows the tables hold, each.
     pub flows: Option<u32>,
+    /// One packet in so many is told of; none unless said.
+    pub log_packets: Option<u32>,
     /// Changes of parameters, in order.
     pub changes: Vec<Assignment>,
 }
@@ -51,7 +53,7 @@ impl Settings {
     /// These settings with `later` on top: what it says counts.
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
-        let Self { role, profile, pacer, queues, xdp_mode, flows, changes } = later;
+        let Self { role, profile, pacer, queues, xdp_mode, flows, log_packets, changes } = later;
         self.changes.extend(changes);
         Self {
             role: role.or(self.role),
@@ -60,6 +62,7 @@ impl Settings {
             queues: queues.or(self.queues),
             xdp_mode: xdp_mode.or(self.xdp_mode),
             flows: flows.or(self.flows),
+            log_packets: log_packets.or(self.log_packets),
             changes: self.changes,
         }
     }

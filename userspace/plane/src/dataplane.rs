@@ -13,7 +13,7 @@ use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::Mode;
 
-use crate::object::OBJECT;
+use crate::object::{OBJECT, TELLING};
 pub use error::Error;
 pub use expire::Expire;
 pub use maps::Maps;
@@ -51,12 +51,43 @@ pub(crate) fn share(from: &Path, to: &Path) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Loads the object; of its programs those in `wanted` (names of [`PROGRAMS`]) and [`EXPIRE`], the others stay where they are.
+/// Global of the object that tells of packets: one in so many is told of.
+const ONE_IN: &str = "ONE_IN";
+
+/// Which object is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// The programs for work.
+    Plain,
+    /// Those that tell, through aya-log, of one packet in so many.
+    Telling {
+        /// In how many, at least 1.
+        one_in: u32,
+    },
+}
+
+impl Programs {
+    /// The object they are in.
+    pub(crate) const fn object(self) -> &'static [u8] {
+        match self {
+            Self::Plain => OBJECT,
+            Self::Telling { .. } => TELLING,
+        }
+    }
+}
+
+/// Loads an object; of its programs those in `wanted` (names of [`PROGRAMS`]) and [`EXPIRE`], the others stay where they are.
 /// With `pins`, maps are pinned there, or taken from there if they exist.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>, wanted: &[&str]) -> Result<Ebpf, Error> {
+pub fn load(
+    programs: Programs,
+    sizes: Sizes,
+    mode: Mode,
+    pins: Option<&Path>,
+    wanted: &[&str],
+) -> Result<Ebpf, Error> {
     let mode = mode as u32;
     let paths: Vec<(&str, PathBuf)> =
         pins.map(|pins| MAPS.iter().map(|name| (*name, pins.join(name))).collect()).unwrap_or_default();
@@ -66,11 +97,18 @@ pub fn load(sizes: Sizes, mode: Mode, pins: Option<&Path>, wanted: &[&str]) -> R
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
         .map_max_entries("PAIRS", sizes.pairs());
+    if let Programs::Telling { one_in } = &programs {
+        loader.override_global(ONE_IN, one_in, true);
+    }
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
     }
-    let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load { source: Box::new(source) })?;
-    verify(&mut ebpf, wanted)?;
+    let mut ebpf =
+        loader.load(programs.object()).map_err(|source| Error::Load { source: Box::new(source) })?;
+    verify(&mut ebpf, wanted).map_err(|error| match (programs, error) {
+        (Programs::Telling { .. }, Error::Program { name, source }) => Error::Telling { name, source },
+        (_, error) => error,
+    })?;
     for (program, info) in ebpf.programs().filter_map(|(name, program)| Some((name, program.info().ok()?))) {
         // Counted since Linux 5.16.
         let instructions = info.verified_instruction_count();

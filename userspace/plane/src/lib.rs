@@ -9,6 +9,7 @@ pub mod events;
 mod failpoint;
 pub mod object;
 pub mod pacer;
+pub mod packets;
 pub mod queues;
 
 pub use error::Error;

@@ -5,6 +5,7 @@
 mod counters;
 pub mod event;
 mod flows;
+mod packet;
 mod parameters;
 mod qp;
 mod queues;
@@ -14,6 +15,7 @@ mod sampler;
 
 pub use counters::{CountersReport, HOOKS};
 pub use flows::{FlowsReport, NpFlowRow, PairRow};
+pub use packet::{PacketRow, RoceRow};
 pub use parameters::{ChangeReport, Parameter, Source, each};
 pub use qp::{FlowRow, RateRow, age};
 pub use queues::QueuesReport;

@@ -14,7 +14,7 @@ use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
 use dcqcn_engine::Hook;
-use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Sizes};
+use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 use nix::time::{ClockId, clock_gettime};
 
 /// The loopback interface's index in every network namespace.
@@ -105,7 +105,7 @@ impl Instance {
         let cpus = available_parallelism()?.get() as u32;
         let port = port(Port { cpus, ..Port::new(LO, sizes.rp_sets(), sizes.np_sets()) });
         let mode = if port.ifindex[1] == 0 { Mode::Host } else { Mode::Inline };
-        let mut ebpf = dataplane::load(sizes, mode, None, &PROGRAMS)?;
+        let mut ebpf = dataplane::load(Programs::Plain, sizes, mode, None, &PROGRAMS)?;
         let id = match ebpf.map("RP").context("no map RP")? {
             aya::maps::Map::Array(data) => data.info()?.id(),
             _ => anyhow::bail!("RP is no array"),

@@ -55,6 +55,11 @@ pub(super) struct AttachArgs {
     /// Flows each table holds; the least recently used goes first [default: 65536].
     #[arg(long, value_name = "N", value_parser = parse_flows)]
     flows: Option<u32>,
+    /// Tell of packets, one in N [default: 100]: what each was taken for, and why it was left alone, marked or delayed. For
+    /// looking into something: it slows every packet. `dcqcn events --packets` shows them.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    log_packets: Option<u32>,
     /// Say what would be done, and do nothing.
     #[arg(long)]
     dry_run: bool,
@@ -65,9 +70,21 @@ pub(super) struct AttachArgs {
 
 impl AttachArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { iface, role, inline, settings, pacer, queues, xdp_mode, flows, dry_run, interrupt } = self;
+        let Self {
+            iface,
+            role,
+            inline,
+            settings,
+            pacer,
+            queues,
+            xdp_mode,
+            flows,
+            log_packets,
+            dry_run,
+            interrupt,
+        } = self;
         let may = Options { interrupt, force: false };
-        let options = Settings { role, pacer, queues, xdp_mode, flows, ..Settings::default() };
+        let options = Settings { role, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
         let settings = settings.read()?.then(options);
         let request = Request { iface, inline_peer: inline, settings };
         if dry_run {

@@ -181,7 +181,7 @@ struct Said {
 
 impl CheckReport {
     fn new(file: String, settings: &Settings) -> Self {
-        let Settings { role, profile, pacer, queues, xdp_mode, flows, changes } = settings;
+        let Settings { role, profile, pacer, queues, xdp_mode, flows, log_packets: _, changes } = settings;
         let tops = [
             role.map(|role| word(&role)),
             profile.map(|profile| word(&profile)),

@@ -209,6 +209,7 @@ fn saved(info: &Info, config: &Config) -> String {
         queues: Some(queues).filter(|queues| *queues != QueuesChoice::None),
         xdp_mode: parse_word(&info.xdp_mode).ok(),
         flows: Some(info.rp_flows),
+        log_packets: None,
         changes: changes_from_default(info.role, queues, config),
     };
     let mut header =

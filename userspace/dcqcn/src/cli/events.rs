@@ -13,7 +13,7 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_view::event::{EventRow, Kind};
 
-use super::targets;
+use super::{packets, targets};
 use dcqcn_cli::Output;
 
 /// Show what happens: flows paired, rates cut, packets dropped, tables and queues full, changes refused.
@@ -38,6 +38,7 @@ the next of its kind, and counted under events_lost (`dcqcn counters`).
 Examples:
   dcqcn events
   dcqcn events eth0 --kind table-full,horizon-drop
+  dcqcn events eth0 --packets --count 20
   dcqcn events --no-follow --last 1000 --json | jq 'select(.event == \"rate-cut\") | .rate_bps'")]
 pub(super) struct EventsArgs {
     /// The interfaces, separated by commas or spaces; all that is attached, whenever it is, if none is named.
@@ -52,6 +53,10 @@ pub(super) struct EventsArgs {
     /// Begin with the N newest that each interface has already.
     #[arg(long, value_name = "N", default_value_t = 10)]
     last: u64,
+    /// Show packets instead, of interfaces attached with --log-packets: what each was taken for, and why it was left alone,
+    /// marked or delayed. What one reader has shown no other sees.
+    #[arg(long, conflicts_with_all = ["kind", "last"])]
+    packets: bool,
     /// End when these are shown.
     #[arg(long)]
     no_follow: bool,
@@ -66,6 +71,10 @@ impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let interrupt = Interrupt::catch_or(|| {})?;
         let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
+        if self.packets {
+            let left = self.count.unwrap_or(u64::MAX);
+            return packets::run(out, &ifaces, left, !self.no_follow, &interrupt);
+        }
         let mut refusals = Follow::new(Log::here())?;
         let netns = netns::current_inode()?;
         let mut sources =

@@ -18,6 +18,7 @@ mod log;
 mod metrics;
 mod monitor;
 mod nvidia;
+mod packets;
 mod pages;
 mod pair;
 mod profile;

@@ -131,7 +131,8 @@ impl Carrier<'_> {
         let params = Params::new(config, port(link, peer.as_ref(), sizes)?)?;
         self.place.make_pins(link.index)?;
         self.share()?;
-        let mut ebpf = dataplane::load(*sizes, info.mode(), Some(&self.pins), &info.program_names())?;
+        let mut ebpf =
+            dataplane::load(info.which(), *sizes, info.mode(), Some(&self.pins), &info.program_names())?;
         failpoint::step("the maps are pinned");
         Maps::take(&mut ebpf)?.set_params(&params)?;
         pin_expire(&mut ebpf, &self.pins)?;

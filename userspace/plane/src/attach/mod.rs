@@ -37,7 +37,7 @@ use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{QueuesChoice, Role, Settings, word};
 use serde::{Deserialize, Serialize};
 
-use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, classifier};
+use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, Programs, classifier};
 pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
 pub use detach::{detach, detach_all, detach_id, detach_with};
@@ -111,6 +111,9 @@ pub struct Info {
     /// Which object the programs come from; empty from versions that did not say.
     #[serde(default)]
     pub object: String,
+    /// One packet in so many is told of (`dcqcn events --packets`); none if it is not set.
+    #[serde(default)]
+    pub log_packets: Option<u32>,
     /// Version of the layout of its maps; 0 from versions that did not say.
     #[serde(default)]
     pub layout_version: u32,
@@ -263,6 +266,11 @@ impl Info {
     /// What its programs are loaded for.
     fn mode(&self) -> Mode {
         if self.inline_peer.is_some() { Mode::Inline } else { Mode::Host }
+    }
+
+    /// Which programs it has.
+    fn which(&self) -> Programs {
+        self.log_packets.map_or(Programs::Plain, |one_in| Programs::Telling { one_in })
     }
 
     /// The names its programs have in the object.

@@ -132,12 +132,14 @@ impl Plan {
             rp_flows: flows,
             np_flows: flows,
             version: env!("CARGO_PKG_VERSION").into(),
-            object: takeover::object_id(),
+            object: String::new(),
+            log_packets: settings.log_packets,
             layout_version: LAYOUT_VERSION,
             attached_at_ns: boottime_ns(),
             notes,
             link_rate_from,
         };
+        let info = Info { object: takeover::object_id(info.which()), ..info };
         info.check(&config)?;
         let placement = match pacer {
             PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),

@@ -15,13 +15,12 @@ use super::hooks::{XDP_PEER, replace_filter};
 use super::journal::Journal;
 use super::place::Place;
 use super::{Error, Info, Request, pin_expire, probe};
-use crate::dataplane::{self, PROGRAMS, Sizes, classifier, xdp};
+use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
-use crate::object::OBJECT;
 
 /// What tells the programs of two builds apart: FNV-1a (64 bits) of the object they come from.
-pub(super) fn object_id() -> String {
-    let hash = OBJECT.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+pub(super) fn object_id(programs: Programs) -> String {
+    let hash = programs.object().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     });
     format!("{hash:016x}")
@@ -31,7 +30,7 @@ impl Info {
     /// Whether the programs attached are those this dcqcn has.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.object == object_id()
+        self.object == object_id(self.which())
     }
 }
 
@@ -103,7 +102,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
     drop(info.open_maps(&pins)?);
     let is_clsact = info.tc_mode == "clsact";
     let sizes = Sizes { rp_flows: info.rp_flows, np_flows: info.np_flows };
-    let mut ebpf = dataplane::load(sizes, info.mode(), Some(&pins), &info.program_names())?;
+    let mut ebpf = dataplane::load(info.which(), sizes, info.mode(), Some(&pins), &info.program_names())?;
     let failed = |program: &'static str| {
         let iface = info.iface.clone();
         move |source: Box<dyn std::error::Error + Send + Sync>| Error::Attach {
@@ -148,7 +147,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
         }
     }
     let mut journal = Journal::resume(record, place.store(info.ifindex));
-    journal.record.info.object = object_id();
+    journal.record.info.object = object_id(info.which());
     journal.record.info.version = env!("CARGO_PKG_VERSION").into();
     journal.note()?;
     Ok(replaced)

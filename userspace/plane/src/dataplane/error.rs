@@ -1,5 +1,7 @@
 //! What goes wrong with the object or its maps.
 
+use std::io;
+
 use aya::maps::MapError;
 use dcqcn_common::layout::LAYOUT_VERSION;
 
@@ -20,11 +22,22 @@ pub enum Error {
         /// Why.
         source: Box<aya::programs::ProgramError>,
     },
+    /// The verifier refused a program that tells of packets.
+    #[error(
+        "this kernel's verifier refuses {name} with --log-packets, which makes it longer: nothing is attached; attach without \
+         --log-packets ({source})"
+    )]
+    Telling {
+        /// Which.
+        name: String,
+        /// Why.
+        source: Box<aya::programs::ProgramError>,
+    },
     /// The system gives no thread to load a program in.
     #[error("no thread to load a program in: {source}")]
     Thread {
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A map cannot be read or written.
     #[error("map {name}: {source}")]
@@ -38,7 +51,7 @@ pub enum Error {
     #[error("map EVENTS cannot be mapped into memory: {source}")]
     EventLog {
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The object lacks something: it is another version's.
     #[error(
@@ -58,7 +71,7 @@ pub enum Error {
 
 fn hint(error: &aya::EbpfError) -> &'static str {
     let denied = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source())
-        .filter_map(|e| e.downcast_ref::<std::io::Error>())
-        .any(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+        .filter_map(|e| e.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::PermissionDenied);
     if denied { "; it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root" } else { "" }
 }

@@ -1,4 +1,4 @@
-//! How large the flow tables are.
+//! How large the tables are.
 
 use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS, WAYS};
 

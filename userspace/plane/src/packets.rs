@@ -1,0 +1,65 @@
+//! What the programs tell of packets, where they were attached with `--log-packets`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aya_log::EbpfLogger;
+use log::{Log, Metadata, Record};
+
+use crate::Error;
+use crate::attach::{self, Info};
+
+/// Lines that were told and not yet taken.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    fn with<R>(&self, f: impl FnOnce(&mut Vec<String>) -> R) -> R {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        self.with(|lines| lines.push(record.args().to_string()));
+    }
+
+    fn flush(&self) {}
+}
+
+/// The packets that an attachment tells of. What one reader has taken no other sees.
+pub struct Packets {
+    lines: Lines,
+    logger: EbpfLogger<Lines>,
+}
+
+impl Packets {
+    /// Begins to read.
+    ///
+    /// # Errors
+    /// The attachment tells of none, or the kernel does not let this process read.
+    pub fn open(info: &Info) -> Result<Self, Error> {
+        let unsupported = |why: String| Error::Unsupported(format!("{}: {why}", info.iface));
+        if info.log_packets.is_none() {
+            return Err(unsupported(
+                "nothing is told of packets; `dcqcn detach` it and `dcqcn attach` it with --log-packets"
+                    .into(),
+            ));
+        }
+        let program = attach::verify(info)?.into_iter().find_map(|part| part.program_id);
+        let program = program.ok_or_else(|| unsupported("none of its programs is attached".into()))?;
+        let lines = Lines::default();
+        let logger = EbpfLogger::init_from_id_with_logger(program, lines.clone())
+            .map_err(|error| unsupported(format!("what it tells of packets cannot be read: {error}")))?;
+        Ok(Self { lines, logger })
+    }
+
+    /// What was told since the last call, oldest first: `name=value` pairs, as `ebpf/src/tell/packets.rs` writes them.
+    pub fn read(&mut self) -> Vec<String> {
+        self.logger.flush();
+        self.lines.with(std::mem::take)
+    }
+}
