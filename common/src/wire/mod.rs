@@ -23,7 +23,6 @@ pub mod ext;
 pub mod icrc;
 pub mod ipv4;
 pub mod ipv6;
-pub mod mac_control;
 pub mod udp;
 
 #[cfg(test)]

@@ -273,9 +273,9 @@ fn put_htb_classes(
     // A millisecond of the link's rate.
     let turn_bytes = (config.scalars.link_rate_bps / 8_000).clamp(frame_bytes, GSO_BYTES.max(frame_bytes));
     for (band, quantum_bytes) in config.bands().into_iter().zip(quanta_bytes(config, turn_bytes)) {
-        // Strict bands one after the other, all weighted ones behind them. htb has eight priorities, and there are never
-        // more: eight strict queues leave no weighted one.
-        let priority = u32::from(band.min(strict));
+        // Strict bands one after the other, weighted ones in the last of htb's eight priorities, whatever their number: htb gives
+        // a class that has packets waiting another priority only once it is empty.
+        let priority = if band < strict { u32::from(band) } else { 7 };
         let class = HtbClass { quantum_bytes, priority, ..htb_class(class_of(band), rate_bps, frame_bytes) };
         netlink.replace_htb_class(ifindex, &class)?;
     }
