@@ -8,6 +8,7 @@ use aya::programs::links::PinnedLink;
 use aya::programs::tc;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
+use nix::errno::Errno;
 
 use super::hooks::{XDP_PEER, tc_hook};
 use super::journal::{Journal, Owed, Record, Settled, State, Store};
@@ -40,7 +41,11 @@ pub(super) fn settle_in<S: Store<Error = Error>>(
     pins: &Path,
     reach: Reach<'_>,
 ) -> Settled<Error> {
-    journal.settle(|info, owed| pay(pins, reach, info, owed))
+    journal.settle(|info, owed| match pay(pins, reach, info, owed) {
+        // It went since it was looked for, and its qdiscs and filters with it.
+        Err(Error::Net(error)) if error.errno() == Some(Errno::ENODEV) => Ok(None),
+        paid => paid,
+    })
 }
 
 /// Pays one debt; it may be paid already.

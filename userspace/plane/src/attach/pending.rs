@@ -221,10 +221,10 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_what_there_was_before_the_first_change() {
-        let first = change(&Config::DEFAULT, &["rpg_gd=10", "rpg_ai_rate=7mbit"]);
+        let first = change(&Config::DEFAULT, &["rpg_gd=13", "rpg_ai_rate=7mbit"]);
         let pending = Pending::after(None, &first, 10).expect("it changes something");
         assert_eq!(pending.put_into(&first.new).expect("it fits"), Config::DEFAULT);
-        let second = change(&first.new, &["rpg_gd=9", "rpg_hai_rate=70mbit"]);
+        let second = change(&first.new, &["rpg_gd=12", "rpg_hai_rate=70mbit"]);
         let pending = Pending::after(Some(&pending), &second, 20).expect("it changes something");
         assert_eq!((pending.deadline_ns, pending.former.len()), (20, 3));
         assert_eq!(pending.put_into(&second.new).expect("it fits"), Config::DEFAULT);
