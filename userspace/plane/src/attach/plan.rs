@@ -117,7 +117,7 @@ impl Plan {
             (true, false) => "clsact",
         };
         let flows = settings.flows.unwrap_or(Sizes::default().rp_flows);
-        let mut info = Info {
+        let info = Info {
             iface: iface.clone(),
             ifindex: link.index,
             netns_cookie: place.cookie,
@@ -139,7 +139,7 @@ impl Plan {
             notes,
             link_rate_from,
         };
-        let info = Info { object: takeover::object_id(info.which()), ..info };
+        let mut info = Info { object: takeover::object_id(info.which()), ..info };
         info.check(&config)?;
         let placement = match pacer {
             PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
