@@ -215,7 +215,8 @@ impl hooks::Env<'static> for Env {
         // is put right by the next packet.
         unsafe {
             (*entry).0 = *id;
-            PAIRS.get(&(*entry).0).or_else(|| LEARNED.get(&(*entry).0)).copied()
+            let key = &(*entry).0;
+            PAIRS.get(key).or_else(|| LEARNED.get(key)).copied()
         }
     }
 
@@ -227,7 +228,8 @@ impl hooks::Env<'static> for Env {
         // SAFETY: as in `pair`. Without memory it stays unknown, and the next packet tries again.
         unsafe {
             *entry = (*id, pair);
-            let _ = LEARNED.insert(&(*entry).0, &(*entry).1, 0);
+            let (key, value) = &*entry;
+            let _ = LEARNED.insert(key, value, 0);
         }
     }
 

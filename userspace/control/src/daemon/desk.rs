@@ -69,7 +69,7 @@ impl Desk {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).health()
     }
 
-    /// What has not moved for `late`, in words; `None` if all does. The thread that works has [`WORK`] times as long.
+    /// What has not moved for `late`, in words; `None` if all does. The thread that works has `WORK` times as long.
     #[must_use]
     pub fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
