@@ -99,7 +99,7 @@ impl RpFlow {
 
     /// Its rate and its target rate, in bit/s.
     ///
-    /// Read from the map, as in [`Set::place`]: the verifier would follow each way they can have come about.
+    /// Read from the map, as in [`Set::place`](crate::layout::Set::place): the verifier would follow each way they can have come about.
     #[inline(always)]
     #[must_use]
     pub fn rates(&self) -> [u64; 2] {

@@ -175,7 +175,7 @@ impl<T: Entry> Set<T> {
 pub struct Glance {
     /// Its place, below [`WAYS`].
     pub way: usize,
-    /// When the last packet of each [`Stream`] leaves.
+    /// When the last packet of each [`Stream`](crate::wire::bth::Stream) leaves.
     pub last_ns: [u64; 2],
     /// When its last packet will have left.
     pub next_ns: u64,

@@ -26,7 +26,7 @@ pub trait Env<'p> {
     fn opaque(&mut self, value: u32) -> u32;
     /// Counts one.
     fn count(&mut self, stat: Stat);
-    /// The counters of a traffic class, below [`CLASSES`].
+    /// The counters of a traffic class, below [`CLASSES`](crate::layout::CLASSES).
     fn class(&mut self, tc: usize) -> Option<&mut ClassCounters>;
     /// Updates a virtual queue, its "empty at" atomically, and this CPU's share of it, and returns the depth `update` saw.
     /// `None`: no such queue.
