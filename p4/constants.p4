@@ -1,7 +1,7 @@
 // Written by `cargo xtask p4` from dcqcn-common: change it there.
 
 // Indices of `stats`, the order of `Stat`.
-const bit<32> STATS = 45;
+const bit<32> STATS = 49;
 const bit<32> STAT_NOT_ROCE = 0;
 const bit<32> STAT_ROCE_V1 = 1;
 const bit<32> STAT_IPV4_OPTIONS = 2;
@@ -47,6 +47,10 @@ const bit<32> STAT_NP_FLOW_EXPIRED = 41;
 const bit<32> STAT_RP_IN_ORDER_PACKETS = 42;
 const bit<32> STAT_NP_CNP_WINDOW_END = 43;
 const bit<32> STAT_RP_TABLE_FULL = 44;
+const bit<32> STAT_RP_FROM_PROCESS_PACKETS = 45;
+const bit<32> STAT_NP_NOT_FOR_HOST = 46;
+const bit<32> STAT_NP_CNP_LIMITED = 47;
+const bit<32> STAT_PAIRS_LIMITED = 48;
 
 // Headers.
 const bit<16> ETHERTYPE_IPV4 = 0x800;

@@ -6,8 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use aya::maps::loaded_maps;
+use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::loaded_programs;
+use dcqcn_plane::dataplane::SHARED;
 
 use crate::host::Host;
 
@@ -24,14 +25,19 @@ pub struct Held {
 }
 
 impl Held {
-    /// What the kernel holds for the attachment at `iface`. Nothing else may be open in this process.
+    /// What the kernel holds for the attachment at `iface`, beside what it shares with others of its namespace. Nothing else may
+    /// be open in this process.
     ///
     /// # Errors
     /// It is not attached, or the kernel does not tell.
     pub fn by(host: &Host, iface: &str) -> Result<Self> {
         let attachment = host.attachment(iface)?;
-        let maps = open_maps()?;
+        let mut maps = open_maps()?;
         drop(attachment);
+        let is_shared = |id: u32| {
+            MapInfo::from_id(id).is_ok_and(|map| map.name_as_str().is_some_and(|name| SHARED.contains(&name)))
+        };
+        maps.retain(|id, _| !is_shared(*id));
         let uses_them =
             |ids: Option<Vec<u32>>| ids.unwrap_or_default().iter().any(|id| maps.contains_key(id));
         // A program may go while the list is read.

@@ -15,7 +15,7 @@ use dcqcn_netlink::netns::current_cookie;
 use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice};
 use dcqcn_plane::attach::{self, Error, Request};
-use dcqcn_plane::dataplane::{self, MAPS, PROGRAMS, Programs, Sizes};
+use dcqcn_plane::dataplane::{self, MAPS, PROGRAMS, Programs, SHARED, Sizes};
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::command::binary;
 use dcqcn_tests::host::{Host, Pair, request};
@@ -123,7 +123,7 @@ fn the_data_plane_stays_when_its_process_ends() -> Result<()> {
     assert!(matches!(refused.downcast_ref(), Some(Error::AlreadyAttached { .. })), "{refused}");
     marks(&pair)?;
     let held = Held::by(&pair.a, "a0")?;
-    assert_eq!((held.maps.len(), held.programs.len()), (MAPS.len(), 2), "{held:?}");
+    assert_eq!((held.maps.len(), held.programs.len()), (MAPS.len() - SHARED.len(), 2), "{held:?}");
     dcqcn(&pair.a, "detach a0")?;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, before);

@@ -29,7 +29,7 @@ pub const MAPS: [&str; 15] = [
     "TIMES_NS", "CUTS", "EVENTS", "TEST",
 ];
 /// Those of them that all attachments of a network namespace have in common: who is connected with whom.
-const SHARED: [&str; 2] = ["LEARNED", "CM"];
+pub const SHARED: [&str; 2] = ["LEARNED", "CM"];
 
 /// Pins what is shared from one directory of pins in another, for [`load`] to take; false if it is not there.
 ///

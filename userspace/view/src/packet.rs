@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             row.to_string(),
             "eth0 egress: RC_RDMA_WRITE_MIDDLE from 10.0.0.1 to 10.0.0.2 QP 0x11, PSN 5, 1082 bytes: \
-             roce_data_packets, rp_paced_packets, passed, leaves in 12 us\n"
+             roce_data_packets, rp_paced_packets, passed, leaves in 12.0 us\n"
         );
         let other = PacketRow::read("eth0", "hook=0 verdict=2 counted=1 bytes=60").unwrap();
         assert_eq!((other.hook, other.roce, other.verdict), ("xdp", None, "passed"));

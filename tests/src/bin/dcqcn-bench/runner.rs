@@ -153,6 +153,8 @@ pub(crate) fn host(link_rate_bps: u64) -> Config {
     config.scalars.link_rate_bps = link_rate_bps;
     config.scalars.wire_overhead_bytes = 24;
     config.scalars.pacer = PACER_FQ;
+    // The packets of a test run are for no interface of this machine.
+    config.scalars.np_other_host = 1;
     config
 }
 
