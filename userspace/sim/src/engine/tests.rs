@@ -281,7 +281,7 @@ fn flows_converge_to_half_each() {
 #[test]
 fn slow_links_are_full_and_fair_with_a_short_queue() {
     const KB: u64 = 1_000;
-    for (link_bps, pmax_ppm) in [(10_000_000, 350_000), (40_000_000, 350_000), (100_000_000, 316_228)] {
+    for (link_bps, pmax_ppm) in [(10_000_000, 500_000), (40_000_000, 500_000), (100_000_000, 316_228)] {
         let config = Profile::Lab.config(Some(link_bps)).unwrap();
         assert_eq!(config.wred[3].pmax_ppm, pmax_ppm);
         let mut lab = Scenario::new(link_bps, config);
