@@ -93,6 +93,65 @@ fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
     })
 }
 
+/// Interfaces of a VLAN at both ends of the bump hear one another.
+fn vlan_passes(bump: &Bump, id: u16, net: u8) -> Result<()> {
+    for (host, iface, last) in [(&bump.a, "a0", 1), (&bump.b, "b0", 2)] {
+        host.command(&format!("ip link add link {iface} name {iface}.{id} type vlan id {id}"))?;
+        host.command(&format!("ip address add 10.7.{net}.{last}/24 dev {iface}.{id}"))?;
+        host.command(&format!("ip link set {iface}.{id} up"))?;
+    }
+    let error = bump.a.run(|| -> std::io::Result<_> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.connect((Ipv4Addr::new(10, 7, net, 2), 9))?;
+        socket.send(b"?")?;
+        Ok(socket.recv(&mut [0]).err().map(|error| error.kind()))
+    })??;
+    assert_eq!(error, Some(ErrorKind::ConnectionRefused), "VLAN {id}");
+    Ok(())
+}
+
+/// A veth hands a tag over beside the packet. By itself attach chooses the mode in which it is kept; in the driver it turns off what
+/// it can, says what it cannot, and puts it back.
+#[test]
+fn vlan_tags_beside_the_packet_survive() -> Result<()> {
+    if !runnable("vlan_tags_beside_the_packet_survive", &[])? {
+        return Ok(());
+    }
+    let bump = Bump::new("in-vlan", 1_500)?;
+    let request = request("x0", Role::Switch, &[&["link_rate=1gbit"][..], &MARKING].concat())?;
+    let request = Request { inline_peer: Some("x1".into()), ..request };
+    let info = bump.between.attach_as(&request)?;
+    assert_eq!(info.xdp_mode, "skb", "{:?}", info.notes);
+    assert!(info.notes.iter().any(|note| note.contains("x0 is a veth")), "{:?}", info.notes);
+    vlan_passes(&bump, 5, 5)?;
+    assert!(bump.counted(Stat::InlineForwarded)? > 1);
+    bump.between.run(|| dcqcn_plane::attach::detach("x0"))??;
+
+    let stripping = |iface: &str| -> Result<bool> {
+        Ok(bump.between.command(&format!("ethtool -k {iface}"))?.contains("rx-vlan-offload: on"))
+    };
+    assert!(stripping("x0")? && stripping("x1")?);
+    let driver = Settings { xdp_mode: Some(XdpModeChoice::Driver), ..request.settings.clone() };
+    let info = bump.between.attach_as(&Request { settings: driver, ..request })?;
+    assert_eq!(info.xdp_mode, "driver");
+    assert!(info.notes.iter().any(|note| note.contains("tx-vlan-offload off")), "{:?}", info.notes);
+    assert!(!stripping("x0")? && !stripping("x1")?);
+    for (host, iface) in [(&bump.a, "a0"), (&bump.b, "b0")] {
+        host.command(&format!("ethtool -K {iface} tx-vlan-offload off"))?;
+    }
+    vlan_passes(&bump, 6, 6)?;
+    let parts = bump.between.run(|| dcqcn_plane::attach::verify(&info))??;
+    let vlan: Vec<_> = parts.iter().filter(|part| part.name == "vlan").collect();
+    assert!(vlan.len() == 2 && vlan.iter().all(|part| part.problem.is_none()), "{parts:?}");
+    bump.between.command("ethtool -K x1 rx-vlan-offload on")?;
+    let parts = bump.between.run(|| dcqcn_plane::attach::verify(&info))??;
+    assert!(parts.iter().any(|part| part.iface == "x1" && part.problem.is_some()), "{parts:?}");
+    bump.between.run(|| dcqcn_plane::attach::detach("x0"))??;
+    assert!(stripping("x0")? && stripping("x1")?);
+    Ok(())
+}
+
 fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
     let bump = Bump::new(test, 1_500)?;
     bump.attach(mode)?;

@@ -140,6 +140,11 @@ impl Plan {
             link_rate_from,
         };
         let mut info = Info { object: takeover::object_id(info.which()), ..info };
+        let xdp_mode = settings.xdp_mode.unwrap_or_default();
+        let xdp_mode = match &peer {
+            Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes),
+            None => xdp_mode,
+        };
         info.check(&config)?;
         let placement = match pacer {
             PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
@@ -151,7 +156,7 @@ impl Plan {
         };
         let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
         let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
-        let steps = steps(netlink, &info, replaced)?;
+        let steps = steps(netlink, &info, replaced, xdp_mode)?;
         let interrupts = steps.iter().any(|owed| matches!(owed, Owed::Qdisc { .. }));
         if interrupts && !may_interrupt {
             let (what, kept) = match queues_at {
@@ -161,7 +166,6 @@ impl Plan {
             interrupt::check(netlink, &link, what, kept)?;
         }
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
-        let xdp_mode = settings.xdp_mode.unwrap_or_default();
         Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, steps })
     }
 }
@@ -174,11 +178,39 @@ fn is_bridge_port(netlink: &Netlink, link: &Link) -> Result<bool, Error> {
     Ok(netlink.links()?.iter().any(|link| link.index == master && link.kind.as_deref() != Some("bond")))
 }
 
+/// Where XDP of an inline attachment runs. In the driver a redirected packet is its bytes alone; some software interfaces hand over
+/// a tag beside them whatever their own features are, because the sender's decide.
+fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>) -> XdpModeChoice {
+    const TAG_BESIDE: [&str; 4] = ["veth", "netkit", "bond", "team"];
+    let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_BESIDE.contains(&kind.as_str()));
+    let Some((name, kind)) = ports.iter().find_map(|link| Some((&link.name, kind_of(link)?))) else {
+        return asked;
+    };
+    match asked {
+        XdpModeChoice::Skb => asked,
+        XdpModeChoice::Auto => {
+            notes.push(format!(
+                "XDP on socket buffers: {name} is a {kind}, whose VLAN tags XDP in the driver would lose (`--xdp-mode driver` \
+                 where no tags pass)"
+            ));
+            XdpModeChoice::Skb
+        }
+        XdpModeChoice::Driver => {
+            notes.push(format!(
+                "VLAN tags that {name} ({kind}) hands over beside packets are lost: where tags pass, `ethtool -K IFACE tx-vlan-offload off` \
+                 at its senders, or `--xdp-mode skb`"
+            ));
+            asked
+        }
+    }
+}
+
 /// What is owed for each step, in the order in which they are taken.
 fn steps(
     netlink: &Netlink,
     info: &Info,
     replaced: Option<(Handle, &'static str, Handle)>,
+    xdp_mode: XdpModeChoice,
 ) -> Result<Vec<Owed>, Error> {
     let mut steps = vec![Owed::Pins];
     if let Some((parent, kind, handle)) = replaced {
@@ -188,6 +220,13 @@ fn steps(
     let is_clsact = info.tc_mode == "clsact";
     if is_clsact && !netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.parent == Handle::CLSACT) {
         steps.push(Owed::Clsact);
+    }
+    let ports = [Some(info.ifindex), info.peer_ifindex].into_iter().flatten();
+    for ifindex in ports.filter(|_| info.inline_peer.is_some() && xdp_mode != XdpModeChoice::Skb) {
+        let features = netlink.vlan_stripping(ifindex)?;
+        if !features.is_empty() {
+            steps.push(Owed::Stripping { ifindex, features });
+        }
     }
     // Egress first: a clone that ingress makes must find it.
     for hook in HOOKS.iter().rev().filter(|hook| info.programs.iter().any(|program| program == *hook)) {
