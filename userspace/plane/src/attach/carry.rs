@@ -158,8 +158,8 @@ impl Carrier<'_> {
 
     /// Loads the object; after this it is on no hook yet.
     fn load(&mut self, info: &mut Info) -> Result<(), Error> {
-        let Plan { link, peer, config, sizes, placement, .. } = self.plan;
-        let params = Params::new(config, port(link, peer.as_ref(), sizes)?)?;
+        let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
+        let params = Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes)?)?;
         self.place.make_pins(link.index)?;
         self.share()?;
         let mut ebpf =

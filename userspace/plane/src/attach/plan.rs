@@ -24,6 +24,8 @@ use crate::queues;
 pub(super) struct Plan {
     pub(super) link: Link,
     pub(super) peer: Option<Link>,
+    /// The bridge or bond that the interface belongs to.
+    pub(super) master: Option<Link>,
     pub(super) config: Config,
     pub(super) sizes: Sizes,
     pub(super) xdp_mode: XdpModeChoice,
@@ -60,7 +62,9 @@ impl Plan {
         }
         let mut notes = Vec::new();
         let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
-        found.other_host = is_bridge_port(netlink, &link)?;
+        let master = master(netlink, &link)?;
+        // Frames for other hosts pass an interface that is a bridge's.
+        found.other_host = master.as_ref().is_some_and(|master| master.kind.as_deref() != Some("bond"));
         if found.other_host {
             notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
         }
@@ -166,16 +170,16 @@ impl Plan {
             interrupt::check(netlink, &link, what, kept)?;
         }
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
-        Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, steps })
+        Ok(Self { link, peer, master, config, sizes, xdp_mode, placement, queues_at, info, steps })
     }
 }
 
-/// Whether frames for other hosts pass the interface, because it is a bridge's.
-fn is_bridge_port(netlink: &Netlink, link: &Link) -> Result<bool, Error> {
-    let Some(master) = link.master else {
-        return Ok(false);
-    };
-    Ok(netlink.links()?.iter().any(|link| link.index == master && link.kind.as_deref() != Some("bond")))
+/// The bridge or bond that an interface belongs to.
+fn master(netlink: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
+    match link.master {
+        Some(master) => Ok(netlink.links()?.into_iter().find(|link| link.index == master)),
+        None => Ok(None),
+    }
 }
 
 /// Where XDP of an inline attachment runs. In the driver a redirected packet is its bytes alone; some software interfaces hand over
@@ -314,7 +318,12 @@ fn link_rate(
 ///
 /// # Errors
 /// The system has no random numbers, or does not tell its CPUs.
-pub(super) fn port(link: &Link, peer: Option<&Link>, sizes: &Sizes) -> Result<Port, Error> {
+pub(super) fn port(
+    link: &Link,
+    peer: Option<&Link>,
+    master: Option<&Link>,
+    sizes: &Sizes,
+) -> Result<Port, Error> {
     let mut random = [0; 8];
     fs::File::open("/dev/urandom")
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut random))
@@ -327,7 +336,7 @@ pub(super) fn port(link: &Link, peer: Option<&Link>, sizes: &Sizes) -> Result<Po
         // Its lowest bit tells the two kinds of clones apart; 0 and 1 are marks others use.
         cnp_mark: (u32::from_ne_bytes([a, b, c, d]) | 0x8000_0000) & !1,
         hash_seed: u32::from_ne_bytes([e, f, g, h]),
-        mac: link.mac.unwrap_or_default(),
+        macs: [link, master.unwrap_or(link)].map(|link| link.mac.unwrap_or_default()),
         htb_major: pacer::HTB_MAJOR.into(),
         cpus: cpus.len() as u32,
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
