@@ -16,7 +16,7 @@ pub(crate) enum Step {
     /// A packet meets a hook.
     Packet { hook: Hook, frame: Vec<u8>, meta: Meta },
     /// Other parameters.
-    Params(Config),
+    Params(Box<Config>),
 }
 
 /// Reads steps.
@@ -117,7 +117,7 @@ impl<'a> Course<'a> {
         let (what, frame, time) = (self.byte()?, self.byte()?, self.byte()?);
         self.now_ns = self.now_ns.saturating_add(1 << (time % 32));
         if what >= 0xf8 {
-            return Some(Step::Params(config(frame)));
+            return Some(Step::Params(Box::new(config(frame))));
         }
         let hook = [Hook::Egress, Hook::Egress, Hook::Ingress, Hook::Xdp][usize::from(what % 4)];
         let is_forwarded = what >> 2 & 1 == 1;

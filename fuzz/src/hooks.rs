@@ -43,7 +43,7 @@ pub(crate) fn run(bytes: &[u8]) {
     while let Some(step) = course.next() {
         match step {
             Step::Params(config) => {
-                in_force = config;
+                in_force = *config;
                 engine.set_params(&params(&in_force)).expect("the reference engine never fails");
                 last.clear();
             }
