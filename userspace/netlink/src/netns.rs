@@ -216,21 +216,48 @@ fn cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether a namespace with this inode number is to be seen: a process is in it, or it is mounted somewhere. `None` where
-/// this process may not look into the others. One that only an open file keeps is not seen.
+/// Whether the namespace with this inode number and this cookie is still there: a process is in it, or it is mounted somewhere.
+/// Another may have its inode number by now. `None` where this process may not look into the others. One that only an open file
+/// keeps is not seen.
 #[must_use]
-pub fn is_visible(inode: u64) -> Option<bool> {
-    let name = format!("net:[{inode}]");
-    let is_it = |link: &Path| fs::read_link(link).is_ok_and(|target| target.as_os_str() == name.as_str());
+pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
     // Without the rights to look at other processes' namespaces, not seeing one says nothing.
     fs::read_link("/proc/1/ns/net").ok()?;
-    let processes = fs::read_dir("/proc").ok()?.filter_map(io::Result::ok).map(|entry| entry.path());
-    if processes.map(|process| process.join("ns/net")).any(|link| is_it(&link)) {
-        return Some(true);
+    match with_inode(inode)? {
+        None => Some(false),
+        // One that has ended since, or that this process may not enter, is told from nothing.
+        Some(file) => Some(cookie_in(&file).ok()? == cookie),
     }
-    let is_mounted = |file: &str| fs::read_to_string(file).ok().map(|mounts| mounts.contains(&name));
-    // The root of such a mount is written like the link: proc_pid_mountinfo(5).
-    Some(is_mounted("/proc/1/mountinfo")? || is_mounted("/proc/self/mountinfo")?)
+}
+
+/// A file that stands for the namespace with this inode number; `None` inside if none is to be seen.
+fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
+    let name = format!("net:[{inode}]");
+    let is_it = |link: &PathBuf| fs::read_link(link).is_ok_and(|target| target.as_os_str() == name.as_str());
+    let processes = fs::read_dir("/proc").ok()?.filter_map(io::Result::ok);
+    let of_process = processes.map(|entry| entry.path().join("ns/net")).find(is_it);
+    if of_process.is_some() {
+        return Some(of_process);
+    }
+    for process in ["/proc/1", "/proc/self"] {
+        let mounts = fs::read_to_string(Path::new(process).join("mountinfo")).ok()?;
+        // The root of such a mount is written like the link: proc_pid_mountinfo(5).
+        let mut fields = mounts.lines().map(|line| line.split(' ').skip(3));
+        let mounted = fields.find_map(|mut line| (line.next()? == name).then(|| line.next()).flatten());
+        if let Some(at) = mounted {
+            return Some(Some(Path::new(process).join("root").join(at.trim_start_matches('/'))));
+        }
+    }
+    Some(None)
+}
+
+/// The cookie of the namespace that a file stands for.
+fn cookie_in(path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    on_new_thread(|| {
+        setns(&file, CloneFlags::CLONE_NEWNET)?;
+        cookie()
+    })?
 }
 
 /// Runs `work` on a new thread in a new namespace without a name; the namespace ends with the thread.

@@ -152,7 +152,7 @@ fn is_gone(place: &Place, record: &Record, my_inode: u64) -> bool {
         return true;
     }
     // An inode number is given out again only when its namespace is gone.
-    record.netns_inode == my_inode || netns::is_visible(record.netns_inode) == Some(false)
+    record.netns_inode == my_inode || netns::exists(record.netns_inode, place.cookie) == Some(false)
 }
 
 /// Undoes what others left on an interface or of it, with the lock held: a killed attach, an earlier interface of the same index, one
