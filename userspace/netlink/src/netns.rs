@@ -221,8 +221,6 @@ fn cookie() -> io::Result<u64> {
 /// keeps is not seen.
 #[must_use]
 pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
-    // Without the rights to look at other processes' namespaces, not seeing one says nothing.
-    fs::read_link("/proc/1/ns/net").ok()?;
     match with_inode(inode)? {
         None => Some(false),
         // One that has ended since, or that this process may not enter, is told from nothing.
@@ -230,16 +228,23 @@ pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
     }
 }
 
-/// A file that stands for the namespace with this inode number; `None` inside if none is to be seen.
+/// A file that stands for the namespace with this inode number; `None` inside if there is none.
 fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
     let name = format!("net:[{inode}]");
-    let is_it = |link: &PathBuf| fs::read_link(link).is_ok_and(|target| target.as_os_str() == name.as_str());
-    let processes = fs::read_dir("/proc").ok()?.filter_map(io::Result::ok);
-    let of_process = processes.map(|entry| entry.path().join("ns/net")).find(is_it);
-    if of_process.is_some() {
-        return Some(of_process);
+    // A file of a namespace by which two processes are seen to be in the same one, without the right to know which that is.
+    let device_list = |process: &Path| fs::metadata(process.join("net/dev")).map(|file| file.ino());
+    let (mut others, mut hidden) = (Vec::new(), Vec::new());
+    for process in fs::read_dir("/proc").ok()?.filter_map(|entry| Some(entry.ok()?.path())) {
+        let link = process.join("ns/net");
+        match fs::read_link(&link) {
+            Ok(target) if target.as_os_str() == name.as_str() => return Some(Some(link)),
+            Ok(_) => others.extend(device_list(&process)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => hidden.push(process),
+            // It has ended, or is no process.
+            Err(_) => {}
+        }
     }
-    for process in ["/proc/1", "/proc/self"] {
+    for process in ["/proc/self", "/proc/1"] {
         let mounts = fs::read_to_string(Path::new(process).join("mountinfo")).ok()?;
         // The root of such a mount is written like the link: proc_pid_mountinfo(5).
         let mut fields = mounts.lines().map(|line| line.split(' ').skip(3));
@@ -248,7 +253,11 @@ fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
             return Some(Some(Path::new(process).join("root").join(at.trim_start_matches('/'))));
         }
     }
-    Some(None)
+    let is_elsewhere = |process: &PathBuf| match device_list(process) {
+        Ok(file) => others.contains(&file),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    hidden.iter().all(is_elsewhere).then_some(None)
 }
 
 /// The cookie of the namespace that a file stands for.
