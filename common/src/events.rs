@@ -232,6 +232,8 @@ pub unsafe fn look(log: *mut EventLog, number: u64) -> Found {
     if there > number || is_over() { Found::Gone } else { Found::Event(event) }
 }
 
+const _: () = assert!(size_of::<Slot>() == 64 && core::mem::offset_of!(EventLog, slots) == 192);
+
 #[cfg(test)]
 mod tests {
     use std::boxed::Box;

@@ -7,6 +7,7 @@ mod cp;
 mod host;
 mod htb;
 mod np;
+mod pairing;
 mod rp;
 
 use crate::classify::{Roce, classify, dscp};
@@ -14,7 +15,6 @@ use crate::events::{Event, EventKind};
 use crate::flow::QpId;
 use crate::layout::{CLASSES, Time};
 use crate::limit::Limit;
-use crate::pairing;
 use crate::params::{Params, QUEUES_NONE};
 use crate::stats::Stat;
 use cp::Marking;

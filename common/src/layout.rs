@@ -1,14 +1,12 @@
-//! Map layouts, shared by the programs, the controller and the reference engine.
+//! Sizes of the maps, and the entries of those that need nothing else; shared by the programs, the controller and the
+//! reference engine.
 //!
-//! Plain C structures without implicit padding. A change here is a new [`LAYOUT_VERSION`].
+//! Plain C structures without implicit padding, here and in [`crate::flow`], [`crate::events`] and [`crate::params`]. A change of
+//! one is a new [`LAYOUT_VERSION`].
 
-use crate::events::{EventLog, Slot};
-use crate::flow::{Entry, FlowId};
-use crate::pacing::Pacer;
-use crate::rate::{Debt, RateMachine};
 use crate::stats::Stat;
 
-/// Version of everything in this file and of `Params`.
+/// Version of all structures in the maps.
 pub const LAYOUT_VERSION: u32 = 9;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
@@ -25,73 +23,6 @@ pub const MAX_FLOWS: u32 = 1 << 20;
 pub const PARAMS_SLOTS: u32 = 16;
 /// Virtual queues: [`CLASSES`] for each of the two ports of an inline attachment.
 pub const QUEUES: u32 = 16;
-
-/// One set of a flow table: eight flows under one lock.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Set<T: Entry> {
-    /// Guards everything below: 1 while a program holds it.
-    pub lock: u32,
-    /// The place used last; see [`Set::place`].
-    pub selected: u32,
-    /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
-    pub tags: [u32; WAYS],
-    /// For what is known of a flow only while it catches up; see [`Debt`].
-    pub debt: Debt,
-    /// The flows.
-    pub ways: [T; WAYS],
-}
-
-/// A flow at the reaction point.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RpFlow {
-    /// Whom it belongs to.
-    pub id: FlowId,
-    /// Explicit padding.
-    pub _pad: u32,
-    /// When it sent last; 0 = empty place.
-    pub last_seen_ns: u64,
-    /// Its rate.
-    pub machine: RateMachine,
-    /// Its departure times.
-    pub pacer: Pacer,
-    /// When the last packet of each [`Stream`](crate::wire::bth::Stream) leaves.
-    pub last_ns: [u64; 2],
-    /// Data packets sent.
-    pub packets: u64,
-    /// Bytes of them, layer 2.
-    pub bytes: u64,
-    /// When a CNP last cut it.
-    pub last_cnp_ns: u64,
-    /// CNPs that cut it.
-    pub cnp_handled: u32,
-    /// CNPs that came too soon.
-    pub cnp_ignored: u32,
-}
-
-/// A flow at the notification point.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NpFlow {
-    /// Whom it belongs to, or what `cnp_limit` keeps an interval for.
-    pub id: FlowId,
-    /// 1 = it was marked since its last CNP, and is to be answered when the interval is over.
-    pub pending: u32,
-    /// When it was last marked; 0 = empty place.
-    pub last_seen_ns: u64,
-    /// When it was last answered.
-    pub last_cnp_ns: u64,
-    /// CE-marked data packets.
-    pub ecn_marked_packets: u64,
-    /// CNPs made.
-    pub cnp_sent: u64,
-}
-
-/// A set of the RP table.
-pub type RpSet = Set<RpFlow>;
-/// A set of the NP table.
-pub type NpSet = Set<NpFlow>;
 
 /// Ends of connections between REQ and RTU that are kept in mind; the least recently used go first.
 pub const CONNECTIONS: u32 = 4_096;
@@ -279,28 +210,4 @@ pub struct Test {
     pub _pad: u32,
 }
 
-const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Slot>() == 64);
-const _: () = assert!(core::mem::offset_of!(EventLog, slots) == 192);
-const _: () = assert!(core::mem::offset_of!(RpSet, ways) == 64);
-const _: () = assert!(size_of::<NpFlow>() == 72 && size_of::<RpFlow>() == 192 && size_of::<Pair>() == 24);
-
-/// What user space may read and write as bytes.
-///
-/// SAFETY of all: `repr(C)`, no padding that is not a field (asserted by the sizes above and below), every bit pattern
-/// valid.
-#[cfg(feature = "user")]
-mod pod {
-    use super::{Active, Backlog, Counters, Cut, NpSet, Pair, Queue, RpSet, Test};
-    use crate::events::EventLog;
-    use crate::flow::QpId;
-    use crate::params::Params;
-    use crate::vqueue::Share;
-
-    macro_rules! pod {
-        ($($ty:ty),+) => { $(
-            // SAFETY: see the module.
-            unsafe impl aya::Pod for $ty {}
-        )+ };
-    }
-    pod!(Active, Backlog, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Share, Test);
-}
+const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Pair>() == 24);

@@ -14,9 +14,10 @@ pub mod hooks;
 pub mod layout;
 pub mod limit;
 pub mod pacing;
-pub mod pairing;
 pub mod params;
 pub mod pfc;
+#[cfg(feature = "user")]
+mod pod;
 pub mod rate;
 pub mod rng;
 pub mod stats;

@@ -2,8 +2,6 @@
 //!
 //! DCQCN (SIGCOMM'15) §3.1: p = 0 for q ≤ Kmin, rising linearly to Pmax at Kmax, 1 for q > Kmax.
 
-use crate::params::WredConfig;
-
 /// WRED thresholds of one class with the slope worked out.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,20 +19,6 @@ pub struct Wred {
 impl Wred {
     /// Marks nothing.
     pub const OFF: Self = Self { kmin_bytes: 0, kmax_bytes: 0, slope_q48: 0, enabled: 0 };
-
-    /// Works out the slope; `config` is valid.
-    #[must_use]
-    pub const fn new(config: &WredConfig) -> Self {
-        let span_bytes = config.kmax_bytes.saturating_sub(config.kmin_bytes);
-        // pmax_ppm ≤ 10^6 < 2^20, so the product stays below 2^60 with 40 fractional bits; 8 more follow by the shift
-        // of a quotient. A span below 2^8 bytes is finer than any packet: the lost bits do not matter.
-        let p_q40 = config.pmax_ppm * (1 << 40) / 1_000_000;
-        let slope_q48 = match (p_q40 << 8).checked_div(span_bytes) {
-            Some(slope_q48) => slope_q48,
-            None => 0,
-        };
-        Self { kmin_bytes: config.kmin_bytes, kmax_bytes: config.kmax_bytes, slope_q48, enabled: config.ecn }
-    }
 
     /// Whether the depth alone decides; then no random number is needed.
     #[inline(always)]
@@ -62,6 +46,7 @@ impl Wred {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::WredConfig;
     use proptest::prelude::*;
 
     fn wred(kmin_bytes: u64, kmax_bytes: u64, pmax_ppm: u64) -> Wred {

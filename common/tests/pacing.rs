@@ -1,7 +1,6 @@
 //! The gap behind a packet follows the flow's rate: against an integral taken event by event, in exact arithmetic.
 
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::RpFlow;
+use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port, RP_VARIANT_FIRMWARE};
 use dcqcn_common::rate::{Debt, RateMachine};

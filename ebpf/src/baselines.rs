@@ -20,8 +20,8 @@ use aya_ebpf::macros::{classifier, map, xdp};
 use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use dcqcn_common::classify::{Frame, classify, mapped};
-use dcqcn_common::flow::{QpId, set_index};
-use dcqcn_common::layout::{DEFAULT_FLOWS, Set, WAYS};
+use dcqcn_common::flow::{QpId, Set, set_index};
+use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_common::wire::udp;
 
 use crate::lock::locked;

@@ -4,9 +4,9 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
-use dcqcn_common::flow::{Glance, QpId};
+use dcqcn_common::flow::{Glance, NpSet, QpId, RpSet};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, NpSet, Pair, RpSet, Time};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, Pair, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;

@@ -7,8 +7,7 @@
 use core::hint::black_box;
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
-use dcqcn_common::flow::Entry;
-use dcqcn_common::layout::Set;
+use dcqcn_common::flow::{Entry, Set};
 
 /// How often a set that another CPU holds is asked for: that is some microseconds, and it is held for some tens of
 /// nanoseconds.

@@ -5,11 +5,11 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use dcqcn_common::events::EventLog;
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{NpSet, QpId, RpSet};
 use dcqcn_common::hooks::MAX_REBUILT;
 use dcqcn_common::layout::{
-    Active, Backlog, CONNECTIONS, CUTS_BYTES, Counters, DEFAULT_FLOWS, Mode, NpSet, PARAMS_SLOTS, Pair,
-    QUEUES, Queue, RpSet, TIMES, Test, WAYS,
+    Active, Backlog, CONNECTIONS, CUTS_BYTES, Counters, DEFAULT_FLOWS, Mode, PARAMS_SLOTS, Pair, QUEUES,
+    Queue, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use dcqcn_common::events::Table;
-use dcqcn_common::flow::{FlowId, QpId};
+use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
-use dcqcn_common::layout::{DEFAULT_FLOWS, LAYOUT_VERSION, RpFlow};
+use dcqcn_common::layout::{DEFAULT_FLOWS, LAYOUT_VERSION};
 use dcqcn_common::params::Params;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::{
-    build,
+    build, circles,
     run::{capture, header, stream},
     toolchain,
     workspace::Workspace,
@@ -22,6 +22,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let ebpf_manifest = workspace.ebpf_crate().join("Cargo.toml");
     stream(workspace.cargo("fmt").args(["--check", "--manifest-path"]).arg(&ebpf_manifest))
         .context("formatting differs; run `cargo fmt` in ebpf/")?;
+
+    circles::check(workspace)?;
 
     // The library embeds the object: without one, clippy has nothing to compile it with.
     build::object(workspace, &toolchain)?;

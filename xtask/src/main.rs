@@ -7,6 +7,7 @@ mod apt;
 mod bench;
 mod build;
 mod check;
+mod circles;
 mod crates;
 mod deb;
 mod demo;

@@ -1,8 +1,7 @@
 //! What the tables keep of a flow, and what a packet or a CNP does to it.
 
-use super::{Entry, FlowId, subprogram};
+use super::{FlowId, NpFlow, RpFlow, set::Entry, subprogram};
 use crate::entries;
-use crate::layout::{NpFlow, RpFlow};
 use crate::pacing::{Departure, Pacer};
 use crate::params::{PACER_FQ, Params};
 use crate::rate::{Debt, RateMachine, RpParams};
@@ -99,7 +98,7 @@ impl RpFlow {
 
     /// Its rate and its target rate, in bit/s.
     ///
-    /// Read from the map, as in [`Set::place`](crate::layout::Set::place): the verifier would follow each way they can have come about.
+    /// Read from the map, as in [`Set::place`](super::Set::place): the verifier would follow each way they can have come about.
     #[inline(always)]
     #[must_use]
     pub fn rates(&self) -> [u64; 2] {

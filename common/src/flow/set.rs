@@ -1,6 +1,7 @@
 //! A set of a flow table: who is in which of its eight places.
 
-use crate::layout::{RpFlow, Set, WAYS};
+use crate::layout::WAYS;
+use crate::rate::Debt;
 use crate::verifier::{opaque, reread};
 
 /// A flow's entry in a set.
@@ -53,6 +54,22 @@ pub struct Place {
     pub missing: bool,
     /// It was not there and another flow is in its place.
     pub evicts: bool,
+}
+
+/// One set of a flow table: eight flows under one lock.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Set<T: Entry> {
+    /// Guards everything below: 1 while a program holds it.
+    pub lock: u32,
+    /// The place used last; see [`Set::place`].
+    pub selected: u32,
+    /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
+    pub tags: [u32; WAYS],
+    /// For what is known of a flow only while it catches up; see [`Debt`].
+    pub debt: Debt,
+    /// The flows.
+    pub ways: [T; WAYS],
 }
 
 /// Bits of the number of a way.
@@ -167,47 +184,6 @@ impl<T: Entry> Set<T> {
         let way = self.place().way;
         self.tags[way] = tag(hash);
         self.ways[way] = entry;
-    }
-}
-
-/// What is seen of a flow without the lock of its set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Glance {
-    /// Its place, below [`WAYS`].
-    pub way: usize,
-    /// When the last packet of each [`Stream`](crate::wire::bth::Stream) leaves.
-    pub last_ns: [u64; 2],
-    /// When its last packet will have left.
-    pub next_ns: u64,
-    /// Whether it was ever cut.
-    pub active: bool,
-}
-
-impl Set<RpFlow> {
-    /// Looks for a flow without the lock of its set, so by its tag alone.
-    ///
-    /// # Safety
-    /// `set` points to a set, to which others may be writing.
-    #[inline(always)]
-    #[must_use]
-    pub unsafe fn glance(set: *const Self, hash: u32) -> Option<Glance> {
-        for way in 0..WAYS {
-            // SAFETY: as promised above; `way` is one of the set's.
-            let (seen, flow) =
-                unsafe { ((&raw const (*set).tags[way]).read_volatile(), &raw const (*set).ways[way]) };
-            if seen == tag(hash) {
-                // SAFETY: as above. Each field is read at once; what they are together does not matter.
-                let (last_ns, next_ns, active) = unsafe {
-                    (
-                        (&raw const (*flow).last_ns).read_volatile(),
-                        (&raw const (*flow).pacer.next_ns).read_volatile(),
-                        (&raw const (*flow).machine.active).read_volatile(),
-                    )
-                };
-                return Some(Glance { way, last_ns, next_ns, active: active != 0 });
-            }
-        }
-        None
     }
 }
 

@@ -4,7 +4,7 @@
 //! it does with a function which is global, takes numbers and pointers to structures, and returns a number (Linux 5.12 on,
 //! commit e5069b9c23b3). In line, it would follow every step of the machine anew for each way a packet can have come there.
 
-use crate::layout::RpFlow;
+use super::RpFlow;
 use crate::rate::{Debt, RpParams};
 
 /// Makes such a function, and a safe one that calls it.

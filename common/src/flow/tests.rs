@@ -1,6 +1,7 @@
 extern crate std;
 use super::*;
-use crate::layout::{DEFAULT_FLOWS, NpFlow, NpSet, Set, WAYS};
+use crate::flow::{NpFlow, NpSet, Set};
+use crate::layout::{DEFAULT_FLOWS, WAYS};
 use crate::rate::Debt;
 use proptest::prelude::*;
 use std::collections::BTreeSet;

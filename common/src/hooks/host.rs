@@ -2,8 +2,8 @@
 
 use crate::classify::Frame;
 use crate::events::Event;
-use crate::flow::{Glance, QpId};
-use crate::layout::{Backlog, ClassCounters, Cut, NpSet, Pair, RpSet, Time};
+use crate::flow::{Glance, NpSet, QpId, RpSet};
+use crate::layout::{Backlog, ClassCounters, Cut, Pair, Time};
 use crate::params::Params;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};

@@ -3,8 +3,8 @@
 use super::{Env, Skb, TcVerdict, record, set_class, within};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
-use crate::flow::{FlowId, QpId, set_index};
-use crate::layout::{NpFlow, Time};
+use crate::flow::{FlowId, NpFlow, QpId, set_index};
+use crate::layout::Time;
 use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, NP_WINDOW_START, Params};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, CnpRepr};

@@ -1,12 +1,11 @@
 //! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
 
-use super::{Env, Host, Skb, TcVerdict, htb_minor, record};
+use super::{Env, Host, Skb, TcVerdict, htb_minor, pairing, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
-use crate::flow::{FlowId, Glance, QpId, set_index};
-use crate::layout::{Cut, Pair, PairSource, RpFlow, WAYS};
+use crate::flow::{FlowId, Glance, QpId, RpFlow, set_index};
+use crate::layout::{Cut, Pair, PairSource, WAYS};
 use crate::pacing::Departure;
-use crate::pairing;
 use crate::params::{PACER_FQ, PACER_HTB, Params};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, Cnp};

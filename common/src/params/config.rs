@@ -1,13 +1,8 @@
 //! The parameters an operator sets.
 
 use super::spec::parameters;
-use super::{Invalid, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit};
+use super::{Invalid, MAX_RATE_BPS, MIN_RATE_BPS, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit};
 use crate::layout::{CLASSES, DSCPS};
-
-/// Highest rate the integer arithmetic is proved for: 800 Gb/s, below 2^40 bit/s.
-pub const MAX_RATE_BPS: u64 = 800_000_000_000;
-/// Lowest rate a flow or a queue can be given: 100 kb/s.
-pub const MIN_RATE_BPS: u64 = 100_000;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -196,7 +191,7 @@ impl Config {
             wred: [WredConfig::DEFAULT; CLASSES],
             dscp_to_tc,
             tc_to_queue: [0, 0, 0, 3, 0, 0, 6, 0],
-            queue: Self::DEFAULT_QUEUES,
+            queue: QueueConfig::DEFAULT_ALL,
         }
     };
 

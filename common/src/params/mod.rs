@@ -1,14 +1,17 @@
 //! Parameters: what an operator sets ([`Config`]), the one place that decides whether it is valid
 //! ([`Config::validate`]), and the form the data plane reads ([`Params`]).
 
+mod bands;
 mod config;
 mod derived;
 mod invalid;
+mod parts;
 mod queue;
 mod spec;
 
+pub use bands::Band;
 pub use config::*;
 pub use derived::*;
 pub use invalid::{Invalid, Quantity};
 pub use queue::*;
-pub use spec::{Spec, Unit};
+pub use spec::{MAX_RATE_BPS, MIN_RATE_BPS, Spec, Unit};

@@ -1,7 +1,7 @@
-//! Queues of a port: which of them is served when, and how much each may hold.
+//! Queues of a port: how each is served.
 
+use super::Unit;
 use super::spec::parameters;
-use super::{Config, Unit};
 use crate::layout::CLASSES;
 
 /// Words of `queues`.
@@ -22,9 +22,6 @@ pub const SCHEDULER_STRICT: u64 = 0;
 /// `scheduler`: has its share of what the strict queues leave, by weight and counted in bytes.
 pub const SCHEDULER_DWRR: u64 = 1;
 
-/// A queue holds this many frames of the largest size where nothing else is said, as Linux's own queues do.
-const DEFAULT_LIMIT_FRAMES: u64 = 1_000;
-
 parameters! {
     /// How one queue of a port is served (SONiC: the `SCHEDULER` of a `QUEUE`).
     QueueConfig {
@@ -35,130 +32,11 @@ parameters! {
     }
 }
 
-/// The place of a queue in its qdisc: 0 is served first.
-pub type Band = u8;
-
-impl Config {
+impl QueueConfig {
     /// Weights 1 for all but queue 6, which has the CNPs and is strict.
-    pub(super) const DEFAULT_QUEUES: [QueueConfig; CLASSES] = {
-        let mut queues = [QueueConfig::DEFAULT; CLASSES];
+    pub(super) const DEFAULT_ALL: [Self; CLASSES] = {
+        let mut queues = [Self::DEFAULT; CLASSES];
         queues[6].scheduler = SCHEDULER_STRICT;
         queues
     };
-
-    /// The band of each queue. A scheduler serves its strict bands first, so they come first, the highest queue number
-    /// before the others; then the weighted ones.
-    #[must_use]
-    pub const fn bands(&self) -> [Band; CLASSES] {
-        let mut bands = [0; CLASSES];
-        let mut next = 0;
-        let mut kind = SCHEDULER_STRICT;
-        while kind <= SCHEDULER_DWRR {
-            let mut queue = CLASSES;
-            while queue > 0 {
-                queue -= 1;
-                if self.queue[queue].scheduler == kind {
-                    bands[queue] = next;
-                    next += 1;
-                }
-            }
-            kind += 1;
-        }
-        bands
-    }
-
-    /// How many queues are strict.
-    #[must_use]
-    pub const fn strict_queues(&self) -> u8 {
-        let (mut strict, mut queue) = (0, 0);
-        while queue < CLASSES {
-            strict += (self.queue[queue].scheduler == SCHEDULER_STRICT) as u8;
-            queue += 1;
-        }
-        strict
-    }
-
-    /// Bytes that a queue holds at most: the largest `queue_limit` of its traffic classes. Where none is set, a thousand
-    /// frames of `frame_bytes`, and twice the highest Kmax.
-    #[must_use]
-    pub fn buffer_bytes(&self, queue: usize, frame_bytes: u64) -> u64 {
-        let classes =
-            || self.wred.iter().zip(self.tc_to_queue).filter(move |(_, of)| usize::from(*of) == queue);
-        let said = classes().map(|(wred, _)| wred.queue_limit_bytes).max().unwrap_or(0);
-        if said != 0 {
-            return said;
-        }
-        let kmax_bytes = classes().map(|(wred, _)| wred.kmax_bytes).max().unwrap_or(0);
-        (DEFAULT_LIMIT_FRAMES * frame_bytes).max(2 * kmax_bytes)
-    }
-
-    /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
-    #[must_use]
-    pub(super) const fn priorities(&self) -> [u32; CLASSES] {
-        let mut priorities = [0; CLASSES];
-        let bands = self.bands();
-        let mut tc = 0;
-        while tc < CLASSES {
-            let queue = self.tc_to_queue[tc] as usize % CLASSES;
-            priorities[tc] = match (self.scalars.queues, self.scalars.priority_major as u32) {
-                (QUEUES_NONE, 0) => 0,
-                (QUEUES_NONE, major) => (major << 16) | (queue as u32 + 1),
-                _ => ((QUEUES_MAJOR as u32) << 16) | (bands[queue] as u32 + 1),
-            };
-            tc += 1;
-        }
-        priorities
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn with(set: impl FnOnce(&mut Config)) -> Config {
-        let mut config = Config::DEFAULT;
-        set(&mut config);
-        config
-    }
-
-    #[test]
-    fn strict_queues_come_first_and_the_highest_of_them_before_the_others() {
-        assert_eq!(Config::DEFAULT.bands(), [7, 6, 5, 4, 3, 2, 0, 1]);
-        assert_eq!(Config::DEFAULT.strict_queues(), 1);
-        let config =
-            with(|c| (c.queue[2].scheduler, c.queue[7].scheduler) = (SCHEDULER_STRICT, SCHEDULER_STRICT));
-        assert_eq!((config.bands(), config.strict_queues()), ([7, 6, 2, 5, 4, 3, 1, 0], 3));
-    }
-
-    #[test]
-    fn a_class_has_the_priority_of_its_queue() {
-        assert_eq!(Config::DEFAULT.priorities(), [0; CLASSES]);
-        let of_operator = with(|c| c.scalars.priority_major = 1);
-        assert_eq!(of_operator.priorities()[3], 0x0001_0004);
-        let queues = with(|c| c.scalars.queues = QUEUES_ETS);
-        assert_eq!((queues.priorities()[6], queues.priorities()[3]), (0xdc03_0001, 0xdc03_0005));
-    }
-
-    #[test]
-    fn a_buffer_is_what_its_classes_say_or_large() {
-        assert_eq!(Config::DEFAULT.buffer_bytes(3, 1_514), 1_514_000);
-        assert_eq!(with(|c| c.wred[3].kmax_bytes = 1_000_000).buffer_bytes(3, 1_514), 2_000_000);
-        let said = with(|c| (c.wred[0].queue_limit_bytes, c.wred[5].queue_limit_bytes) = (30_000, 50_000));
-        assert_eq!(said.buffer_bytes(0, 1_514), 50_000, "classes 0 and 5 share queue 0");
-    }
-
-    proptest! {
-        #[test]
-        fn bands_are_a_permutation_with_the_strict_ones_first(kinds in prop::array::uniform8(0u64..=1)) {
-            let config = with(|c| c.queue.iter_mut().zip(kinds).for_each(|(q, kind)| q.scheduler = kind));
-            let bands = config.bands();
-            let mut sorted = bands;
-            sorted.sort_unstable();
-            prop_assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6, 7]);
-            for (kind, band) in kinds.into_iter().zip(bands) {
-                prop_assert_eq!(band < config.strict_queues(), kind == SCHEDULER_STRICT);
-            }
-        }
-    }
 }

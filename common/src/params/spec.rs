@@ -2,6 +2,11 @@
 //!
 //! The command line, the TOML file, the JSON schema, the help texts and the validation all read these tables.
 
+/// Highest rate the integer arithmetic is proved for: 800 Gb/s, below 2^40 bit/s.
+pub const MAX_RATE_BPS: u64 = 800_000_000_000;
+/// Lowest rate a flow or a queue can be given: 100 kb/s.
+pub const MIN_RATE_BPS: u64 = 100_000;
+
 /// How a parameter's number is written and read by people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

@@ -1,31 +1,14 @@
 //! Alpha, the estimate of congestion: what any number of its periods does to it, without a loop over them.
 
-use core::fmt;
+use super::params::{COARSE_STEPS, CoarseDecay, DECAYS, RpParams};
 
-use super::RpParams;
-
-/// Powers of the decay kept: after 2^16 periods alpha is 0 for every gain (1023/1024 ^ 65536 = e^-64).
-pub const DECAYS: usize = 16;
-/// Tables of a coarse alpha: every step takes at least 1 from it, so 1023 steps leave nothing.
-pub const COARSE_STEPS: usize = 10;
 /// Bits between a coarse alpha and 2^-31.
 const COARSE_SHIFT: u32 = 21;
 /// Largest coarse alpha, 1023/1024, in 2^-31.
-pub(super) const COARSE_MAX_Q31: u32 = 1023 << COARSE_SHIFT;
-
-/// 2^k steps of decay, by alpha in 1/1024; zeros where alpha is not coarse.
-#[repr(transparent)]
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct CoarseDecay(pub [[u16; 1024]; COARSE_STEPS]);
-
-impl fmt::Debug for CoarseDecay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CoarseDecay(..)")
-    }
-}
+pub(crate) const COARSE_MAX_Q31: u32 = 1023 << COARSE_SHIFT;
 
 /// (`g_1024ths` / 1024)^(2^k) in 2^-31.
-pub(super) fn decay_powers(g_1024ths: u32) -> [u32; DECAYS] {
+pub(crate) fn decay_powers(g_1024ths: u32) -> [u32; DECAYS] {
     let mut power = g_1024ths << COARSE_SHIFT;
     let mut powers = [0; DECAYS];
     for slot in &mut powers {
@@ -36,7 +19,7 @@ pub(super) fn decay_powers(g_1024ths: u32) -> [u32; DECAYS] {
 }
 
 /// alpha ← `g_1024ths` · alpha / 1024, rounded down, applied 2^k times to every alpha of 0 to 1023.
-pub(super) fn coarse_steps(g_1024ths: u32) -> CoarseDecay {
+pub(crate) fn coarse_steps(g_1024ths: u32) -> CoarseDecay {
     let mut steps = [[0; 1024]; COARSE_STEPS];
     let mut step = [0; 1024];
     for (alpha, next) in (0..).zip(&mut step) {

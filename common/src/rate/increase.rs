@@ -137,7 +137,7 @@ impl RateMachine {
 }
 
 /// Largest factor of R_HAI: 2^23 steps of even 1 kb/s are far beyond any line rate, and 2^40 · 2^23 fits.
-pub(super) const MAX_HYPER: u32 = 1 << 23;
+pub(crate) const MAX_HYPER: u32 = 1 << 23;
 
 /// `value` halved `times` times, rounded down each time.
 #[inline(always)]

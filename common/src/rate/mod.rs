@@ -19,12 +19,13 @@ mod increase;
 mod params;
 
 use crate::verifier::{forget, opaque};
-pub use alpha::{COARSE_STEPS, CoarseDecay, DECAYS};
+pub(crate) use alpha::{COARSE_MAX_Q31, coarse_steps, decay_powers};
 pub use debt::Debt;
+pub(crate) use increase::MAX_HYPER;
 pub use increase::MAX_STEPS;
 use increase::Source;
-pub use params::RpParams;
-use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS};
+pub(crate) use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS};
+pub use params::{COARSE_STEPS, CoarseDecay, DECAYS, RpParams};
 
 /// Alpha = 1.
 pub const ALPHA_ONE: u32 = 1 << 31;

@@ -108,7 +108,7 @@ pub fn emit_v4(out: &mut [u8; V4_LEN], src: Ipv4Addr, dst: Ipv4Addr, cnp: &CnpRe
     };
     ip.emit(sub_mut::<0, { Ipv4::LEN }, _>(out));
     emit_udp(sub_mut::<{ Ipv4::LEN }, UDP_LEN, _>(out), cnp);
-    let crc = icrc::icrc_cnp_v4(in_memory(out));
+    let crc = icrc_v4(in_memory(out));
     *sub_mut::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
 }
 
@@ -129,8 +129,20 @@ pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRe
     };
     ip.emit(sub_mut::<0, { Ipv6::LEN }, _>(out));
     emit_udp(sub_mut::<{ Ipv6::LEN }, UDP_LEN, _>(out), cnp);
-    let crc = icrc::icrc_cnp_v6(in_memory(out));
+    let crc = icrc_v6(in_memory(out));
     *sub_mut::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
+}
+
+/// Its ICRC over IPv4.
+#[inline(always)]
+pub(super) fn icrc_v4(packet: &[u8; V4_LEN]) -> u32 {
+    icrc::of_array::<_, RESERVED_LEN, _>(packet, &icrc::V4_MASK)
+}
+
+/// Its ICRC over IPv6.
+#[inline(always)]
+pub(super) fn icrc_v6(packet: &[u8; V6_LEN]) -> u32 {
+    icrc::of_array::<_, RESERVED_LEN, _>(packet, &icrc::V6_MASK)
 }
 
 /// Checks lengths, fields, the IPv4 checksum and the ICRC of a would-be CNP over IPv4.
@@ -147,7 +159,7 @@ pub fn verify_v4(packet: &[u8; V4_LEN]) -> Verdict {
         return Verdict::Malformed;
     }
     let stored = u32::from_le_bytes(*sub::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(packet));
-    if icrc::icrc_cnp_v4(packet) == stored { Verdict::Valid } else { Verdict::BadIcrc }
+    if icrc_v4(packet) == stored { Verdict::Valid } else { Verdict::BadIcrc }
 }
 
 /// Checks lengths, fields and the ICRC of a would-be CNP over IPv6.
@@ -162,7 +174,7 @@ pub fn verify_v6(packet: &[u8; V6_LEN]) -> Verdict {
         return Verdict::Malformed;
     }
     let stored = u32::from_le_bytes(*sub::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(packet));
-    if icrc::icrc_cnp_v6(packet) == stored { Verdict::Valid } else { Verdict::BadIcrc }
+    if icrc_v6(packet) == stored { Verdict::Valid } else { Verdict::BadIcrc }
 }
 
 /// Reads a CNP over IPv4; `None` unless [`verify_v4`] finds it valid.

@@ -14,7 +14,7 @@
 //! So marking CE needs no new ICRC, while a change of address (NAT), opcode, QPN or PSN does. The result is stored
 //! little-endian.
 
-use super::{bth::Bth, cnp, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
+use super::{bth::Bth, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
 
 /// Length of the trailer, bytes.
 pub const LEN: usize = 4;
@@ -23,7 +23,7 @@ const V4_HEAD_LEN: usize = Ipv4::LEN + Udp::LEN + Bth::LEN;
 const V6_HEAD_LEN: usize = Ipv6::LEN + Udp::LEN + Bth::LEN;
 
 /// Ones where the ICRC of a packet over IPv4 is blind.
-const V4_MASK: [u8; V4_HEAD_LEN] = {
+pub(super) const V4_MASK: [u8; V4_HEAD_LEN] = {
     let mut mask = [0; V4_HEAD_LEN];
     mask[1] = 0xff;
     mask[8] = 0xff;
@@ -33,7 +33,7 @@ const V4_MASK: [u8; V4_HEAD_LEN] = {
 };
 
 /// Ones where the ICRC of a packet over IPv6 is blind.
-const V6_MASK: [u8; V6_HEAD_LEN] = {
+pub(super) const V6_MASK: [u8; V6_HEAD_LEN] = {
     let mut mask = [0; V6_HEAD_LEN];
     mask[0] = 0x0f;
     mask[1] = 0xff;
@@ -136,22 +136,14 @@ pub fn seal(l3: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// ICRC of a CNP over IPv4, for programs that have the whole packet as an array.
+/// ICRC of a packet of known length, for programs that have all of it as an array: `mask` over its headers, then `REST` bytes.
 #[inline(always)]
-pub fn icrc_cnp_v4(packet: &[u8; cnp::V4_LEN]) -> u32 {
-    Crc::START
-        .masked(sub::<0, V4_HEAD_LEN, _>(packet), &V4_MASK)
-        .bytes(sub::<V4_HEAD_LEN, { cnp::RESERVED_LEN }, _>(packet))
-        .finish()
-}
-
-/// ICRC of a CNP over IPv6, for programs that have the whole packet as an array.
-#[inline(always)]
-pub fn icrc_cnp_v6(packet: &[u8; cnp::V6_LEN]) -> u32 {
-    Crc::START
-        .masked(sub::<0, V6_HEAD_LEN, _>(packet), &V6_MASK)
-        .bytes(sub::<V6_HEAD_LEN, { cnp::RESERVED_LEN }, _>(packet))
-        .finish()
+pub(super) fn of_array<const HEAD: usize, const REST: usize, const LEN: usize>(
+    packet: &[u8; LEN],
+    mask: &[u8; HEAD],
+) -> u32 {
+    let (head, rest) = (sub::<0, HEAD, _>(packet), sub::<HEAD, REST, _>(packet));
+    Crc::START.masked(head, mask).bytes(rest).finish()
 }
 
 /// IP version and length of the packet without what may follow it, bytes.
@@ -190,6 +182,7 @@ mod tests {
     use super::*;
     use crate::wire::{
         bth::{BthRepr, Opcode},
+        cnp,
         ipv4::Ipv4Repr,
         sub_mut,
         udp::{self, UdpRepr},
@@ -250,8 +243,8 @@ mod tests {
 
     #[test]
     fn array_and_slice_versions_agree() {
-        assert_eq!(icrc_v4(&CONNECTX4_CNP), Some(icrc_cnp_v4(&CONNECTX4_CNP)));
-        assert_eq!(icrc_v6(&V6_CNP), Some(icrc_cnp_v6(&V6_CNP)));
+        assert_eq!(icrc_v4(&CONNECTX4_CNP), Some(cnp::icrc_v4(&CONNECTX4_CNP)));
+        assert_eq!(icrc_v6(&V6_CNP), Some(cnp::icrc_v6(&V6_CNP)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::bth::Opcode;
 
-use super::scenarios::{CNP_TOS, START_US, named, short, step, vector, with};
+use super::parts::{CNP_TOS, START_US, named, short, step, vector, with};
 use super::{Step, Vector};
 use crate::packets::Roce;
 

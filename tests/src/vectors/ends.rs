@@ -9,7 +9,7 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::ext::Deth;
 
-use super::scenarios::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
+use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
 use super::{Other, Step, Vector};
 use crate::packets::{Roce, seal, v4};
 

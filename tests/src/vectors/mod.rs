@@ -6,6 +6,7 @@
 
 mod courses;
 mod ends;
+mod parts;
 mod scenarios;
 
 use std::collections::BTreeMap;

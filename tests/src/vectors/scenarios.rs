@@ -1,6 +1,5 @@
 //! What is tried. Only packets, times and configurations are written here; the answers are in the files.
 
-use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use dcqcn_common::classify::QP_GSI;
@@ -11,14 +10,9 @@ use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
 use super::courses::REACTS;
-use super::{Other, Output, Step, Vector, courses, ends, hex};
+use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
+use super::{Other, Step, Vector, courses, ends};
 use crate::packets::{OPCODES, Roce, seal, v4};
-
-/// Long after the clock's zero, at which tables are empty.
-pub(super) const START_US: u64 = 1_000_000;
-/// A size that divides every threshold used here.
-const PACKET_BYTES: u64 = 1_024;
-pub(super) const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 
 /// Every vector without its answers, under the name of its file.
 #[must_use]
@@ -48,45 +42,8 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
     ]
 }
 
-pub(super) fn vector(about: &str, settings: &[&str], steps: Vec<Step>) -> Vector {
-    Vector {
-        about: about.to_owned(),
-        settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
-        paces: false,
-        packet_bytes: PACKET_BYTES,
-        pairs: Vec::new(),
-        steps,
-        classes: BTreeMap::new(),
-    }
-}
-
-pub(super) fn step(hook: &str, now_us: u64, packet: &[u8]) -> Step {
-    Step {
-        about: String::new(),
-        hook: hook.to_owned(),
-        now_us,
-        is_forwarded: false,
-        departure_ns: 0,
-        depth_packets: 0,
-        packet: hex(packet),
-        out: Output::Same,
-        cnp: None,
-        counters: BTreeMap::new(),
-        flow: None,
-    }
-}
-
-/// The same with what is particular about it.
-pub(super) fn named(about: impl Into<String>, step: Step) -> Step {
-    Step { about: about.into(), ..step }
-}
-
 /// Only looks at packets.
 const ONLY_LOOKS: &[&str] = &["np_enable=off", "rp_enable=off"];
-
-pub(super) fn short() -> Roce {
-    Roce { payload: 16, ..Roce::default() }
-}
 
 fn opcodes() -> Vector {
     let steps = OPCODES.map(Opcode).flat_map(|opcode| {
@@ -195,14 +152,6 @@ fn mend(frame: &mut [u8]) {
     (header[10], header[11]) = (sum[0], sum[1]);
 }
 
-/// A congestion point that looks at the depth it is told.
-pub(super) const MARKS: &[&str] =
-    &["cp_enable=on", "np_enable=off", "rp_enable=off", "queue_source=backlog", "link_rate=1gbit"];
-
-pub(super) fn with(settings: &[&'static str], more: &[&'static str]) -> Vec<&'static str> {
-    [settings, more].concat()
-}
-
 fn classes() -> Vector {
     let steps = (0..64).flat_map(|dscp| {
         [false, true].map(|v6| step("egress", START_US, &Roce { v6, dscp, ..short() }.frame()))
@@ -211,8 +160,6 @@ fn classes() -> Vector {
     vector("Every DSCP, and the class it is counted in.", &with(MARKS, &more), steps.collect())
 }
 
-/// Thresholds of 8 and 72 packets.
-pub(super) const THRESHOLDS: &[&str] = &["wred.3.kmin=8192B", "wred.3.kmax=73728B"];
 const DEPTHS: [u64; 6] = [0, 7, 8, 9, 72, 73];
 
 fn at_depths(depths: &[u64], packets: &[(String, Vec<u8>)]) -> Vec<Step> {
@@ -326,10 +273,6 @@ fn cnp() -> Vector {
         pairs,
         ..vector("CNPs, byte by byte.", &with(ANSWERS, &["cnp_dscp=46", "cnp_802p_prio=5"]), steps)
     }
-}
-
-pub(super) fn mapped(addr: [u8; 4]) -> [u8; 16] {
-    std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
 }
 
 /// Marked packets of several flows and senders in the course of time.

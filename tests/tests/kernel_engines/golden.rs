@@ -3,8 +3,8 @@
 mod cnps;
 
 use dcqcn_common::classify::{mapped, words};
-use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Pair, PairSource, RpFlow};
+use dcqcn_common::flow::{QpId, RpFlow};
+use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;

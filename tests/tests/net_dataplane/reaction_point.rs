@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::classify::{mapped, words};
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::{Pair as QpPair, PairSource, RpFlow};
+use dcqcn_common::flow::{FlowId, QpId, RpFlow};
+use dcqcn_common::layout::{Pair as QpPair, PairSource};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::eth::EtherType;

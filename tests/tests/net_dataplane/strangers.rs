@@ -4,8 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::Result;
 use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::RpFlow;
+use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;

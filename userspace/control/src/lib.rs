@@ -3,6 +3,7 @@
 
 pub mod backlog;
 pub mod daemon;
+mod desk;
 pub mod hangup;
 pub mod metrics;
 pub mod pairing;

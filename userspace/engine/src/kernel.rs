@@ -5,8 +5,8 @@
 
 use aya::programs::{ProgramError, TestRun as _};
 use aya::{Ebpf, TestRunOptions};
-use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Backlog, Counters, Mode, NpSet, Pair, RpSet, Test};
+use dcqcn_common::flow::{NpSet, QpId, RpSet};
+use dcqcn_common::layout::{Backlog, Counters, Mode, Pair, Test};
 use dcqcn_common::params::Params;
 use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 

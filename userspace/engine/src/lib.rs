@@ -16,8 +16,8 @@ pub mod wire;
 
 use aya::programs::ProgramError;
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Backlog, Counters, NpSet, Pair, QUEUES, RpSet, TIMES};
+use dcqcn_common::flow::{NpSet, QpId, RpSet};
+use dcqcn_common::layout::{Backlog, Counters, Pair, QUEUES, TIMES};
 use dcqcn_common::params::Params;
 use dcqcn_p4 as p4;
 use dcqcn_plane::dataplane;

@@ -4,11 +4,9 @@ use std::collections::HashMap;
 
 use dcqcn_common::classify::Frame;
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::{FlowId, Glance, QpId};
+use dcqcn_common::flow::{FlowId, Glance, NpFlow, NpSet, QpId, RpFlow, RpSet, Set};
 use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
-use dcqcn_common::layout::{
-    Backlog, ClassCounters, Counters, Cut, NpFlow, NpSet, Pair, QUEUES, RpFlow, RpSet, Set, TIMES, Time, WAYS,
-};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, QUEUES, TIMES, Time, WAYS};
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::{Debt, RateMachine};

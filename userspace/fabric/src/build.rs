@@ -9,8 +9,8 @@ use dcqcn_common::wred::Wred;
 
 use crate::agenda::Event;
 use crate::change::{self, What};
-use crate::engine::{Built, Node};
 use crate::host::{Host, HostRules};
+use crate::node::{Built, Node};
 use crate::random::Random;
 use crate::scenario::{FabricError, Loss, Scenario};
 use crate::scheduler::Scheduler;

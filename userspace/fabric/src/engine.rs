@@ -7,15 +7,14 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 
 use crate::build::build;
-use crate::host::Host;
+use crate::node::Node;
 use crate::outcome::{self, Outcome};
 use crate::scenario::{FabricError, Scenario};
-use crate::switch::Switch;
-use crate::wire::{Delivery, Message, Outbox};
+use crate::wire::{Message, Outbox};
 
 /// Windows between two reports of progress.
 const REPORT_EVERY: u64 = 256;
@@ -29,46 +28,6 @@ pub struct Progress {
     pub done: u64,
     /// All flows.
     pub flows: u64,
-}
-
-/// A node.
-#[derive(Debug)]
-pub(crate) enum Node {
-    Host(Box<Host>),
-    Switch(Box<Switch>),
-}
-
-impl Node {
-    fn run(&mut self, end_ns: u64, out: &mut Outbox) {
-        match self {
-            Self::Host(host) => host.run(end_ns, out),
-            Self::Switch(switch) => switch.run(end_ns, out),
-        }
-    }
-
-    #[inline]
-    fn enter(&mut self, at_ns: u64, what: Delivery) {
-        match (self, what) {
-            (Self::Host(host), what) => host.enter(at_ns, what),
-            (Self::Switch(switch), Delivery::Packet(port, packet)) => switch.enter(port, at_ns, packet),
-            // Only hosts have flows.
-            (Self::Switch(_), Delivery::Notice(_)) => {}
-        }
-    }
-
-    fn next_ns(&self) -> u64 {
-        match self {
-            Self::Host(host) => host.agenda.next_ns(),
-            Self::Switch(switch) => switch.agenda.next_ns(),
-        }
-    }
-
-    fn done(&self) -> u64 {
-        match self {
-            Self::Host(host) => host.records.len() as u64,
-            Self::Switch(_) => 0,
-        }
-    }
 }
 
 /// Runs `scenario` on `threads` cores (0 counts as 1). `progress` is told now and then how far it has come, and may stop it.
@@ -275,10 +234,4 @@ impl Team {
             }
         }
     }
-}
-
-/// Everything a simulation consists of.
-pub(crate) struct Built {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) ports: Arc<[Vec<crate::topology::PortSpec>]>,
 }

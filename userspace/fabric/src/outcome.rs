@@ -3,9 +3,9 @@
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
 
-use crate::engine::Node;
 use crate::host::Record;
 use crate::ideal::{Framing, Hop, delivery_ns, frame_ns};
+use crate::node::Node;
 use crate::scenario::Scenario;
 use crate::switch::PortFigures;
 use crate::topology::{PortSpec, Routes};

@@ -1,6 +1,6 @@
 //! When a queue pair's next packet may leave, while its rate changes.
 
-use dcqcn_common::layout::RpFlow;
+use dcqcn_common::flow::RpFlow;
 use dcqcn_common::rate::{Debt, RpParams};
 
 /// When to look whether the next packet of `flow` may leave: now, or at this later time.

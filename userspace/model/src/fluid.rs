@@ -17,7 +17,6 @@ use dcqcn_common::params::{Config, RP_VARIANT_PAPER, WredConfig};
 use serde::Serialize;
 
 use super::bisect;
-use super::trajectory::{self, Settled};
 
 /// The fixed point of one bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -75,7 +74,7 @@ pub(super) struct Terms {
 
 impl Model {
     /// `None` where the model does not apply: see [`fixed_point`].
-    fn new(
+    pub(super) fn new(
         config: &Config,
         tc: usize,
         link_bps: u64,
@@ -162,24 +161,6 @@ pub fn fixed_point(
 ) -> Option<FixedPoint> {
     let (model, wred) = Model::new(config, tc, link_bps, flows, packet_bytes)?;
     Some(FixedPoint::new(wred, model.marking_probability()))
-}
-
-/// What the same bottleneck settles into if what it does takes effect `loop_delay_ns` later: the fixed point, or an
-/// oscillation about it ([`trajectory`]).
-///
-/// `None` as for [`fixed_point`].
-#[must_use]
-pub fn settled(
-    config: &Config,
-    tc: usize,
-    link_bps: u64,
-    flows: u64,
-    packet_bytes: u64,
-    loop_delay_ns: u64,
-) -> Option<Settled> {
-    let (model, wred) = Model::new(config, tc, link_bps, flows, packet_bytes)?;
-    let gain = trajectory::gain(config.scalars.dce_tcp_g);
-    Some(trajectory::settle(&model, gain, wred, packet_bytes, loop_delay_ns))
 }
 
 #[cfg(test)]

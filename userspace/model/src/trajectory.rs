@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_common::params::WredConfig;
+use dcqcn_common::params::{Config, WredConfig};
 use serde::Serialize;
 
 use super::fluid::Model;
@@ -37,13 +37,7 @@ const STEP: f64 = 1e-6;
 const ALL: f64 = 0.999_999;
 
 /// Lets the model run with the marks of `wred` (in packets of `packet_bytes`) and a loop delay of `loop_delay_ns`.
-pub(super) fn settle(
-    model: &Model,
-    gain: f64,
-    wred: &WredConfig,
-    packet_bytes: u64,
-    loop_delay_ns: u64,
-) -> Settled {
+fn settle(model: &Model, gain: f64, wred: &WredConfig, packet_bytes: u64, loop_delay_ns: u64) -> Settled {
     let packet = packet_bytes as f64;
     let (kmin, kmax) = (wred.kmin_bytes as f64 / packet, wred.kmax_bytes as f64 / packet);
     let pmax = wred.pmax_ppm as f64 / 1e6;
@@ -83,15 +77,30 @@ pub(super) fn settle(
 }
 
 /// g, from the parameter in 1/1024.
-pub(super) fn gain(dce_tcp_g: u64) -> f64 {
+fn gain(dce_tcp_g: u64) -> f64 {
     1.0 - dce_tcp_g as f64 / 1_024.0
+}
+
+/// What the same bottleneck settles into if what it does takes effect `loop_delay_ns` later: the fixed point, or an
+/// oscillation about it.
+///
+/// `None` as for [`fixed_point`](super::fluid::fixed_point).
+#[must_use]
+pub fn settled(
+    config: &Config,
+    tc: usize,
+    link_bps: u64,
+    flows: u64,
+    packet_bytes: u64,
+    loop_delay_ns: u64,
+) -> Option<Settled> {
+    let (model, wred) = Model::new(config, tc, link_bps, flows, packet_bytes)?;
+    let gain = gain(config.scalars.dce_tcp_g);
+    Some(settle(&model, gain, wred, packet_bytes, loop_delay_ns))
 }
 
 #[cfg(test)]
 mod tests {
-    use dcqcn_common::params::Config;
-
-    use super::super::fluid::settled;
     use super::*;
 
     /// Deviation over mean.

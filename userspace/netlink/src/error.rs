@@ -5,7 +5,7 @@ use std::io;
 
 use nix::errno::Errno;
 
-use super::tc::Handle;
+use super::handle::Handle;
 
 /// Result of a network configuration request.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -6,6 +6,7 @@
 
 mod error;
 mod ethtool;
+mod handle;
 pub mod link;
 mod netlink;
 pub mod netns;

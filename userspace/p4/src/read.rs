@@ -1,7 +1,7 @@
 //! A switch's registers and counters as the structures the rest of the command shows.
 
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, NpFlow, Pair, RpFlow};
+use dcqcn_common::flow::{FlowId, NpFlow, QpId, RpFlow};
+use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, Pair};
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::rate::RateMachine;
 use dcqcn_common::stats::Stat;

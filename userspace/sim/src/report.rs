@@ -8,7 +8,7 @@ use std::time::Duration;
 use dcqcn_common::params::{Config, Quantity, Unit};
 use dcqcn_model::fluid::FixedPoint;
 use dcqcn_model::trajectory::Settled;
-use dcqcn_model::{cycle, fluid, jain_index};
+use dcqcn_model::{cycle, fluid, jain_index, trajectory};
 use dcqcn_params::{Key, word};
 use dcqcn_support::render;
 use serde::Serialize;
@@ -181,7 +181,7 @@ fn settled(scenario: &Scenario) -> Option<Settled> {
     analysed(scenario, fluid::fixed_point)?;
     let packet_bytes = u64::from(group.payload_bytes + group.header_bytes);
     let (class, flows) = (group.class.into(), group.flows.into());
-    fluid::settled(&scenario.config, class, scenario.port_rate_bps, flows, packet_bytes, loop_delay_ns)
+    trajectory::settled(&scenario.config, class, scenario.port_rate_bps, flows, packet_bytes, loop_delay_ns)
 }
 
 fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {

@@ -9,7 +9,7 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::{Bytes, Mac, Port, Prefix, Route};
 use dcqcn_p4::{self as p4, Plan, Process, Program, Session};
 
-use super::topology::{Host, ROCE_TC};
+use super::host::{Host, ROCE_TC};
 
 /// The receiver's port: the bottleneck.
 const BOTTLENECK: u16 = 0;

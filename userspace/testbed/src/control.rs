@@ -19,7 +19,7 @@ use dcqcn_plane::pacer::htb::HtbPacer;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::bmv2::Probe;
-use super::topology::ROCE_TC;
+use super::host::ROCE_TC;
 use super::{Attached, Control, ControlSample, QueuePair, Thresholds, Topology};
 
 /// Flows each table holds: many times the lab's most.

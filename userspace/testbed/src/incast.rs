@@ -16,10 +16,11 @@ use super::config::IncastConfig;
 use super::cpu::CpuMeter;
 use super::endpoint::{QueuePair, Receiver, Schedule, Sender};
 use super::frame;
+use super::host::Host;
 use super::rc::{Psn, RequesterConfig};
 use super::record::{FlowRecord, RunRecord};
 use super::report::{IncastReport, RunReport};
-use super::topology::{Host, Topology, TopologyConfig};
+use super::topology::{Topology, TopologyConfig};
 use super::{Attached, Control, measure, plot, tcp};
 
 /// Time for all threads to open their sockets before traffic starts, ns.

@@ -11,6 +11,7 @@ mod control;
 mod cpu;
 mod endpoint;
 pub mod frame;
+mod host;
 mod incast;
 mod measure;
 pub mod plot;

@@ -12,7 +12,7 @@ use pnet::datalink::{
     Channel, ChannelType, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface,
 };
 
-use super::topology::Host;
+use super::host::Host;
 
 /// What a socket takes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,6 +26,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::bmv2::Bmv2;
 use super::classify;
+use super::host::Host;
 
 /// What the names of all the lab's namespaces start with.
 pub const NETNS_PREFIX: &str = "dcqcn-lab-";
@@ -37,8 +38,6 @@ const LINK_MTU: u32 = 4200;
 const BMV2_MTU: u32 = 1500;
 /// A frame of the larger MTU.
 const FRAME_BYTES: u32 = LINK_MTU + 14;
-/// Traffic class of the lab's RoCE: DSCP 26.
-pub(super) const ROCE_TC: usize = 3;
 /// What a token bucket may send at once: the time between two looks of the kernel at its queue, no more.
 const BURST_BYTES: u32 = 2 * FRAME_BYTES;
 /// A sender NIC's queue, bytes. Socket buffers fill long before it does.
@@ -90,23 +89,6 @@ pub struct TopologyConfig {
 
 /// Most sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
 pub const MAX_SENDERS: u16 = 250;
-
-/// A host: a namespace with one interface.
-#[derive(Debug)]
-pub struct Host {
-    /// Its namespace.
-    pub netns: Netns,
-    /// Its interface.
-    pub ifname: String,
-    /// Index of that interface in the namespace.
-    pub ifindex: u32,
-    /// Ethernet address of that interface.
-    pub mac: [u8; 6],
-    /// Ethernet address of the switch port it is joined to.
-    pub gateway_mac: [u8; 6],
-    /// IP address.
-    pub address: IpAddr,
-}
 
 /// The switch: a namespace with a port per host.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::{NpFlow, Pair, PairSource, RpFlow};
+use dcqcn_common::flow::{FlowId, NpFlow, QpId, RpFlow};
+use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_common::params::Params;
 use dcqcn_params::qp::{address, hex, ip};
 use dcqcn_plane::attach::Attachment;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dcqcn_common::layout::RpFlow;
+use dcqcn_common::flow::RpFlow;
 use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
 use dcqcn_params::qp::ip;
 use serde::Serialize;

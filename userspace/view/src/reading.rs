@@ -1,6 +1,7 @@
 //! Everything the maps of one interface say at one time.
 
-use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, Counters, QUEUES, RpFlow};
+use dcqcn_common::flow::RpFlow;
+use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, Counters, QUEUES};
 use dcqcn_common::params::{Params, QUEUE_SOURCE_BACKLOG, QUEUES_NONE};
 use dcqcn_common::stats::Stat;
 use dcqcn_netlink::Netlink;

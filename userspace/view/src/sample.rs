@@ -224,7 +224,7 @@ fn qps(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<QpSam
     let before: HashMap<FlowId, (u64, u64)> = before
         .map(|reading| reading.rp.iter().map(|flow| (flow.id, (flow.packets, flow.bytes))).collect())
         .unwrap_or_default();
-    let sample = |flow: &dcqcn_common::layout::RpFlow| {
+    let sample = |flow: &dcqcn_common::flow::RpFlow| {
         let (packets, bytes) = before.get(&flow.id).copied().unwrap_or_default();
         QpSample {
             row: FlowRow::new(flow, &now.params.rp, now.at_ns),

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use dcqcn_common::events::{Event, EventKind};
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::{Counters, NpFlow, Pair, PairSource};
+use dcqcn_common::flow::{FlowId, NpFlow, QpId};
+use dcqcn_common::layout::{Counters, Pair, PairSource};
 use dcqcn_common::params::Config;
 use dcqcn_params::Key;
 use dcqcn_plane::attach::Change;

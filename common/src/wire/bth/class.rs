@@ -42,7 +42,7 @@ pub enum Stream {
 
 impl Class {
     /// By opcode.
-    pub(super) const OF: [Self; 256] = {
+    const OF: [Self; 256] = {
         let mut all = [Self::Unknown; 256];
         let mut code = 0;
         while code < all.len() {
@@ -92,5 +92,13 @@ impl Class {
         } else {
             Stream::Requests
         }
+    }
+}
+
+impl Opcode {
+    /// What the hooks ask.
+    #[inline(always)]
+    pub const fn class(self) -> Class {
+        Class::OF[self.0 as usize]
     }
 }

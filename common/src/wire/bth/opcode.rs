@@ -1,6 +1,5 @@
 //! Opcodes: their names, and what follows the header.
 
-use super::class::Class;
 use crate::wire::ext;
 
 /// The transport service an opcode belongs to: its top three bits.
@@ -176,12 +175,6 @@ mod ops {
 }
 
 impl Opcode {
-    /// What the hooks ask.
-    #[inline(always)]
-    pub const fn class(self) -> Class {
-        Class::OF[self.0 as usize]
-    }
-
     /// Transport service.
     #[inline(always)]
     pub const fn transport(self) -> Transport {
@@ -213,7 +206,7 @@ impl Opcode {
     ///
     /// These are the packets that cause CNPs and whose rate is limited. Requests for atomics are not counted among them:
     /// they are a fixed 28 bytes that never build a queue. Neither are READ requests, whose payload flows the other way.
-    /// (What is not counted keeps its place all the same: [`Class::is_sequenced`].)
+    /// (What is not counted keeps its place all the same: [`Class::is_sequenced`](super::Class::is_sequenced).)
     #[inline(always)]
     pub const fn is_data(self) -> bool {
         self.is_transport_op(ops::DATA)

@@ -93,7 +93,7 @@ pub(crate) struct Instance {
     /// Its maps.
     pub(crate) maps: Maps,
     /// Another handle on the RP table: flows are put into a state there.
-    pub(crate) rp: Array<MapData, dcqcn_common::layout::RpSet>,
+    pub(crate) rp: Array<MapData, dcqcn_common::flow::RpSet>,
     /// The parameters in force.
     pub(crate) params: Params,
 }

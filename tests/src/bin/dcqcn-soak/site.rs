@@ -5,8 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::RpFlow;
+use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::params::Config;
 use dcqcn_plane::attach::{self, Id};
 use dcqcn_tests::command::dcqcn;

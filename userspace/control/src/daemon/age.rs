@@ -14,7 +14,7 @@ use dcqcn_plane::attach;
 use dcqcn_plane::dataplane::Expire;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::tasks::{Port, Settings, Work};
+use super::work::{Port, Settings, Work};
 
 /// Most and least often that is looked at the tables, each a whole one.
 const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));

@@ -11,7 +11,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_plane::queues::{self, QueueStats};
 use dcqcn_support::clock::monotonic_ns;
 
-use super::tasks::{Port, Settings, Work};
+use super::work::{Port, Settings, Work};
 use crate::backlog;
 
 /// How often it is looked whether the parameters want it.

@@ -10,7 +10,7 @@ use dcqcn_plane::events::Reader;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_view::event::{EventRow, Kind};
 
-use super::tasks::{Port, Settings, Work};
+use super::work::{Port, Settings, Work};
 
 /// How often it is looked for new ones.
 const PERIOD: Duration = Duration::from_secs(1);

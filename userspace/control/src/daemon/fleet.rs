@@ -15,10 +15,11 @@ use dcqcn_netlink::Netlink;
 use dcqcn_plane::attach::{self, Claim, Freed, Id, Info, Options, Request};
 
 use super::config::Config;
-use super::desk::{Desk, Failing};
 use super::plan::{self, Attached, Follow, Interface, Scope, World};
-use super::tasks::{Port, Tasks};
+use super::tasks::Tasks;
+use super::work::Port;
 use super::{chain, change};
+use crate::desk::{Desk, Failing};
 pub(super) use reload::Refused;
 
 /// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.

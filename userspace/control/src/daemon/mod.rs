@@ -11,7 +11,6 @@ mod age;
 mod backlog;
 mod change;
 pub mod config;
-mod desk;
 mod events;
 mod fleet;
 mod links;
@@ -24,6 +23,7 @@ mod privileges;
 mod serving;
 mod tasks;
 mod watch;
+mod work;
 mod worker;
 
 use std::sync::Arc;
@@ -40,14 +40,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use config::Config;
-pub use desk::{Desk, Failing, Reloaded, Snapshot};
 use log::Log;
 use manager::notify;
 pub use serving::Metrics;
-pub use tasks::TaskHealth;
 pub use watch::FileWatch;
 use worker::{Command, Worker};
 
+use crate::desk::Desk;
 use crate::hangup::hangup_of;
 use crate::metrics::Exporter;
 

@@ -9,7 +9,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_params::{PacerChoice, word};
 use dcqcn_plane::pacer::htb::Classes;
 
-use super::tasks::{Port, Settings, Work};
+use super::work::{Port, Settings, Work};
 
 struct Pacer {
     port: Arc<Port>,

@@ -7,7 +7,7 @@ use anyhow::Result;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 
-use super::tasks::{Port, Settings, Work};
+use super::work::{Port, Settings, Work};
 use crate::pairing::{Change, RdmaPairs};
 
 /// How often the queue pairs are looked at: a new one is to be known within 100 ms.

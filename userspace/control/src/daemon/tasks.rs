@@ -1,90 +1,25 @@
 //! What the daemon does for interfaces for as long as they are attached: one thread for each kind of task, which goes from
 //! interface to interface, with one netlink socket; one set of maps of each interface, which all of them share.
 
-mod health;
 mod looper;
 
 use std::collections::BTreeMap;
 use std::io::{self, PipeWriter, Write as _};
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use dcqcn_netlink::Netlink;
-use dcqcn_plane::attach::{self, Attachment, Id, Info};
-use dcqcn_plane::dataplane::Maps;
+use dcqcn_plane::attach::Id;
 
+use super::work::{Port, Settings, Work};
 use super::{age, backlog, events, pacer, pairs};
-pub use health::TaskHealth;
-pub(super) use health::TaskWatch;
-use health::{Health, lock};
+use crate::desk::{Health, TaskWatch, lock};
 use looper::Looper;
 
 /// How long it is waited for tasks to let go of an interface. One that is stuck must not hold up the others.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// An attached interface, as tasks share it.
-pub(super) struct Port {
-    /// How it is attached.
-    pub(super) info: Info,
-    maps: RwLock<Maps>,
-}
-
-impl Port {
-    /// Opens its maps.
-    ///
-    /// # Errors
-    /// It is not attached any more.
-    pub(super) fn open(iface: &str) -> Result<Arc<Self>> {
-        let Attachment { info, maps } = attach::open(iface)?;
-        Ok(Arc::new(Self { info, maps: RwLock::new(maps) }))
-    }
-
-    /// Its maps, to read. Not to be kept while waiting for anything.
-    pub(super) fn maps(&self) -> RwLockReadGuard<'_, Maps> {
-        self.maps.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Its maps, to write. Not to be kept while waiting for anything.
-    pub(super) fn maps_mut(&self) -> RwLockWriteGuard<'_, Maps> {
-        self.maps.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What the file says of tasks.
-#[derive(Debug, Default)]
-pub(super) struct Settings {
-    age_idle_ns: AtomicU64,
-}
-
-impl Settings {
-    /// After how long a flow counts as idle, if anybody wants to know.
-    pub(super) fn age_idle(&self) -> Option<Duration> {
-        Some(Duration::from_nanos(self.age_idle_ns.load(Ordering::Relaxed))).filter(|idle| !idle.is_zero())
-    }
-
-    fn set_age_idle(&self, idle: Option<Duration>) {
-        let ns = idle.map_or(0, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
-        self.age_idle_ns.store(ns, Ordering::Relaxed);
-    }
-}
-
-/// A task of one interface.
-pub(super) trait Work {
-    /// Does what is due, and returns how long there is nothing to do.
-    ///
-    /// # Errors
-    /// Told in the log; the task is begun anew.
-    fn turn(&mut self, netlink: &Netlink) -> Result<Duration>;
-
-    /// Something to read here ends the rest.
-    fn wakes(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
 
 /// Begins a task, or says that the interface does not need it.
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;

@@ -11,7 +11,6 @@ use sd_notify::NotifyState;
 use tokio::sync::watch::Sender;
 
 use super::config::Config;
-use super::desk::{Desk, Reloaded, Snapshot};
 use super::fleet::{self, Fleet, Refused};
 use super::log::Log;
 use super::manager::notify;
@@ -19,6 +18,7 @@ use super::plan::{Asked, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
 use super::{Source, chain, change};
+use crate::desk::{Desk, Reloaded, Snapshot};
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);

@@ -13,7 +13,6 @@ mod render;
 mod scrape;
 mod serve;
 
-pub use readiness::Readiness;
 pub use scrape::{Scrape, Unreadable};
 pub(crate) use serve::accept;
 pub use serve::{Exporter, serve};

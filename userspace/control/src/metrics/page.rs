@@ -10,7 +10,7 @@ use dcqcn_view::reading;
 
 use super::exposition::Format;
 use super::{Scrape, render};
-use crate::daemon::Desk;
+use crate::desk::Desk;
 
 const HEAD: &str = "\
 # Metrics

@@ -6,7 +6,7 @@ use procfs::WithCurrentSystemInfo as _;
 use procfs::process::{LimitValue, Process};
 
 use super::exposition::{Exposition, Kind};
-use crate::daemon::Desk;
+use crate::desk::Desk;
 
 /// The process; what `/proc` does not tell is left out.
 pub(super) fn process(text: &mut Exposition) {

@@ -3,19 +3,19 @@
 use dcqcn_plane::attach::{self, Info};
 use serde::Serialize;
 
-use crate::daemon::{Desk, Failing};
+use crate::desk::{Desk, Failing};
 
 /// What `/readyz` says.
 #[derive(Debug, Serialize)]
-pub struct Readiness {
+pub(crate) struct Readiness {
     /// All is attached that should be, and whole.
-    pub is_ready: bool,
+    pub(crate) is_ready: bool,
     /// What is attached and whole.
-    pub interfaces: Vec<String>,
+    pub(crate) interfaces: Vec<String>,
     /// What is attached and not whole, or should be attached and is not.
-    pub failing: Vec<Failing>,
+    pub(crate) failing: Vec<Failing>,
     /// Interfaces that are still to be attached.
-    pub waiting: usize,
+    pub(crate) waiting: usize,
 }
 
 /// Looks; `desk` is the controller's, if this is one.

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use dcqcn_common::layout::{CLASSES, RpFlow, WAYS};
+use dcqcn_common::flow::RpFlow;
+use dcqcn_common::layout::{CLASSES, WAYS};
 use dcqcn_common::stats::Stat;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_params::qp::{address, hex};
@@ -12,7 +13,7 @@ use dcqcn_view::{FlowRow, HOOKS, Reading};
 use super::exposition::{Exposition, Format, Kind};
 use super::process;
 use super::scrape::Scrape;
-use crate::daemon::Desk;
+use crate::desk::Desk;
 
 /// Everything: of what was read, of this process, and of the controller if it is one. Reading began at `began`.
 pub(super) fn whole(

@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 use super::exposition::Format;
 use super::{Scrape, readiness, render};
-use crate::daemon::Desk;
+use crate::desk::Desk;
 
 /// How long a connection has to say what it wants.
 const ASKING: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use super::exposition::Format;
 use super::*;
-use crate::daemon::Desk;
+use crate::desk::Desk;
 
 fn scrape() -> Scrape {
     let mut inline = reading("e\"0\\", 20, 0);

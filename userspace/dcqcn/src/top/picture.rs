@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
 
-use dcqcn_common::layout::{Counters, RpFlow};
+use dcqcn_common::flow::RpFlow;
+use dcqcn_common::layout::Counters;
 use dcqcn_common::params::{Params, Port};
 use dcqcn_common::rate::Debt;
 use dcqcn_common::rng;

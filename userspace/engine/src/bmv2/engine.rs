@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use dcqcn_common::classify::classify;
-use dcqcn_common::flow::{Entry as FlowEntry, FlowId, QpId, set_index, tag};
-use dcqcn_common::layout::{Backlog, Counters, NpFlow, NpSet, Pair, RpSet, Set, TIMES, WAYS};
+use dcqcn_common::flow::{Entry as FlowEntry, FlowId, NpFlow, NpSet, QpId, RpSet, Set, set_index, tag};
+use dcqcn_common::layout::{Backlog, Counters, Pair, TIMES, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params};
 use dcqcn_common::rate::Debt;
 use dcqcn_p4 as p4;

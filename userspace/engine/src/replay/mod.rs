@@ -15,9 +15,8 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use dcqcn_common::classify::Roce;
-use dcqcn_common::flow::{Entry, FlowId, QpId, set_index};
+use dcqcn_common::flow::{Entry, FlowId, QpId, Set, set_index};
 use dcqcn_common::hooks::np_flow_id;
-use dcqcn_common::layout::Set;
 use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, Port};
 use dcqcn_common::wire::cnp;
 use dcqcn_p4::switch::DEFAULT_PACKET_BYTES;

@@ -1,8 +1,7 @@
 //! One flow at the reaction point, in this process or in the kernel.
 
 use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{FlowId, QpId, set_index};
-use dcqcn_common::layout::RpFlow;
+use dcqcn_common::flow::{FlowId, QpId, RpFlow, set_index};
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::{PACER_NONE, Params, Port};
 use dcqcn_common::rate::{Debt, RateMachine};

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use dcqcn_common::flow::FlowId;
-use dcqcn_common::layout::NpFlow;
+use dcqcn_common::flow::{FlowId, NpFlow};
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_BOTH};
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 

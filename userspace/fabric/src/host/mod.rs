@@ -10,8 +10,8 @@ mod send;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::{CLASSES, NpFlow};
+use dcqcn_common::flow::{FlowId, NpFlow, QpId};
+use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Params;
 pub(crate) use rules::{HostCounters, HostRules, Record};
 

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_common::flow::FlowId;
-use dcqcn_common::layout::NpFlow;
+use dcqcn_common::flow::{FlowId, NpFlow};
 
 use crate::packet::{Kind, Packet};
 use crate::scenario::Recovery;

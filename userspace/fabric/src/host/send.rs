@@ -5,8 +5,7 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_common::flow::FlowId;
-use dcqcn_common::layout::RpFlow;
+use dcqcn_common::flow::{FlowId, RpFlow};
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;

@@ -6,7 +6,7 @@ use dcqcn_params::quantity::{parse_duration_ns, parse_rate_bps};
 use serde::Deserialize;
 
 use super::{Link, Topology};
-use crate::workload::FileError;
+use crate::read::FileError;
 
 /// A complete file.
 pub const TOPOLOGY_EXAMPLE: &str = "\

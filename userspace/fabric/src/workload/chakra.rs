@@ -10,8 +10,8 @@ use std::path::Path;
 use prost::Message;
 
 use super::collective::{Collective, Pairs};
-use super::read::FileError;
 use super::{Wait, Workload};
+use crate::read::FileError;
 
 /// The fields of `Node` that matter here.
 #[derive(Clone, PartialEq, Message)]

@@ -4,7 +4,7 @@
 //! the numbers of nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`.
 
 use super::Workload;
-use super::read::{FileError, words};
+use crate::read::{FileError, words};
 use crate::topology::{Link, Topology};
 
 /// Start of time in the flow files of HPCC's traffic generator, where flows begin after 2 s.

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use super::read::{FileError, words};
 use super::{Wait, Workload};
+use crate::read::{FileError, words};
 
 /// A trigger.
 #[derive(Debug, Default)]

@@ -8,12 +8,11 @@ mod chakra;
 mod collective;
 mod hpcc;
 mod htsim;
-mod read;
 mod simai;
 mod sizes;
 
+pub use crate::read::{FileError, text};
 pub use collective::{Collective, Pairs};
-pub use read::{FileError, text};
 pub use sizes::{Poisson, Sizes};
 
 /// Longest flow: 1 TB.

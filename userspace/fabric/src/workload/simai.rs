@@ -6,8 +6,8 @@
 //! of the fabric: NVLink is not modelled.
 
 use super::collective::{Collective, Pairs};
-use super::read::{FileError, words};
 use super::{Wait, Workload};
+use crate::read::{FileError, words};
 
 /// How ranks are put into groups.
 #[derive(Clone, Copy, Debug)]

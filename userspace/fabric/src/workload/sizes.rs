@@ -1,8 +1,8 @@
 //! Distributions of flow sizes, and flows drawn from them.
 
-use super::read::{FileError, words};
 use super::{MAX_FLOW_BYTES, Workload};
 use crate::random::Random;
+use crate::read::{FileError, words};
 
 /// How long flows are: a cumulative distribution, linear between its points.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,15 +2,14 @@
 
 mod batch;
 mod filter;
-mod handle;
 mod qdisc;
 mod read;
 mod save;
 mod spec;
 
+pub use crate::handle::Handle;
 pub use batch::Batch;
 pub use filter::Filter;
-pub use handle::Handle;
 pub use qdisc::kernel_has_qdisc;
 pub use read::{Class, Qdisc, Shaper, Shaping, Stats};
 pub use save::{Restored, SavedQdisc};

@@ -8,9 +8,10 @@ use dcqcn_common::params::Params;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::netns;
 
-use super::hooks::{self, HOOKS, XDP_PEER};
+use super::hooks;
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Owed, Record, State};
+use super::names::{HOOKS, XDP_PEER};
 use super::pay::{Reach, settle_in};
 use super::place::Place;
 use super::plan::{Plan, port};

@@ -6,9 +6,9 @@ use dcqcn_common::params::{Config, Params};
 use dcqcn_support::clock::boottime_ns;
 
 use super::find::find;
+use super::former::Pending;
 use super::journal::{Record, Store as _};
 use super::lock::Lock;
-use super::pending::Pending;
 use super::place::Place;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
@@ -93,7 +93,8 @@ impl Transaction {
         // Before the first value changes: who is killed from here on leaves word.
         for (done, change) in changes.iter().enumerate() {
             let written = open.get(done).zip(deadline_ns).map_or(Ok(()), |((_, record), deadline_ns)| {
-                let pending = Pending::after(record.pending.as_ref(), change, deadline_ns);
+                let pending =
+                    Pending::after(record.pending.as_ref(), (&change.old, &change.new), deadline_ns);
                 note(&place, record, pending)
             });
             if let Err(error) = written {

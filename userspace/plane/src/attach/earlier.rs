@@ -9,9 +9,9 @@ use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use dcqcn_netlink::{Netlink, netns};
 use serde::Deserialize;
 
-use super::hooks::{HOOKS, XDP_PEER, filter_name};
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Owed, Record, State, Store};
+use super::names::{HOOKS, XDP_PEER, filter_name};
 use super::pay::{Reach, settle_in};
 use super::place::{Place, names};
 use super::{Error, Info};

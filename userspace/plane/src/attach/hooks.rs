@@ -5,37 +5,18 @@ use std::path::Path;
 
 use aya::Ebpf;
 use aya::programs::links::{FdLink, LinkOrder};
-use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcAttachType, TcHandle};
+use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{TcError, XdpMode, loaded_programs};
-use dcqcn_netlink::tc::Handle;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
 use dcqcn_support::causes::one_line;
 
+use super::names::tc_hook;
 use super::{Error, Info, others};
-use crate::dataplane::{PROGRAMS, classifier, xdp};
+use crate::dataplane::{classifier, xdp};
 use crate::failpoint;
 
-/// The hooks, which are also the names of pins, in the order of [`PROGRAMS`].
-pub(super) const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
-/// Pin of the XDP link of the other interface of an inline pair.
-pub(super) const XDP_PEER: &str = "xdp_peer";
-
 type Source = Box<dyn std::error::Error + Send + Sync>;
-
-/// The name of the program of a TC hook.
-pub(super) fn filter_name(hook: &str) -> Option<&'static str> {
-    tc_hook(hook).map(|(program, ..)| program)
-}
-
-/// Program, kind of attachment and clsact parent of a TC hook.
-pub(super) fn tc_hook(hook: &str) -> Option<(&'static str, TcAttachType, Handle)> {
-    match hook {
-        "ingress" => Some((PROGRAMS[1], TcAttachType::Ingress, Handle::CLSACT_HOOKS[0])),
-        "egress" => Some((PROGRAMS[2], TcAttachType::Egress, Handle::CLSACT_HOOKS[1])),
-        _ => None,
-    }
-}
 
 /// Adds the clsact qdisc.
 pub(super) fn add_clsact(link: &Link) -> Result<(), Error> {

@@ -1,13 +1,10 @@
 //! Which attachment is which: by boot, network namespace and interface index. Names are labels.
 
 use std::fs;
-use std::path::Path;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::journal::{FORMAT, Record};
-use super::{Error, Info};
+use super::Info;
 
 /// One attachment, told from every other since the boot, whatever its interface is called meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -32,15 +29,4 @@ impl Info {
 /// The number of this boot (random(4)); empty where `/proc` has none.
 pub(super) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
-}
-
-/// Reads a journal. The format is looked at first: a later one need not have the same fields.
-pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Record, Error> {
-    let bad = |source: serde_json::Error| Error::Info { path: path.to_owned(), source: source.into() };
-    let value: Value = serde_json::from_slice(text).map_err(bad)?;
-    match value.get("format").and_then(Value::as_u64) {
-        Some(format) if format == u64::from(FORMAT) => serde_json::from_value(value).map_err(bad),
-        Some(format) => Err(Error::Format { path: path.to_owned(), found: format }),
-        None => Err(Error::Info { path: path.to_owned(), source: "it says no format".into() }),
-    }
 }

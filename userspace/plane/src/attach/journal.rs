@@ -2,10 +2,14 @@
 //!
 //! Nothing here speaks to the kernel. Where the journal is written, and how a debt is paid, are arguments.
 
+use std::path::Path;
+
 use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::{Info, Pending};
+use super::former::Pending;
+use super::{Error, Info};
 use crate::failpoint;
 
 /// The format of the journal that this dcqcn writes.
@@ -72,6 +76,17 @@ pub(super) struct Record {
     /// A change of parameters that is taken back unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pending: Option<Pending>,
+}
+
+/// Reads a journal. The format is looked at first: a later one need not have the same fields.
+pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Record, Error> {
+    let bad = |source: serde_json::Error| Error::Info { path: path.to_owned(), source: source.into() };
+    let value: Value = serde_json::from_slice(text).map_err(bad)?;
+    match value.get("format").and_then(Value::as_u64) {
+        Some(format) if format == u64::from(FORMAT) => serde_json::from_value(value).map_err(bad),
+        Some(format) => Err(Error::Format { path: path.to_owned(), found: format }),
+        None => Err(Error::Info { path: path.to_owned(), source: "it says no format".into() }),
+    }
 }
 
 /// Where a journal is kept.

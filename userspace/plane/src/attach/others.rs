@@ -6,8 +6,8 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Filter, Handle};
 use serde::Serialize;
 
-use super::hooks::tc_hook;
 use super::journal::{Owed, Record};
+use super::names::tc_hook;
 use super::place::Place;
 use super::verify::Bound;
 use super::{Error, Info};

@@ -3,31 +3,17 @@
 //! Deadline and former values are in the journal before the new values are in force. So whoever comes after the deadline finds
 //! them there, however the process ended that was to wait for it.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use dcqcn_common::params::Config;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::{Key, differing};
 use dcqcn_support::clock::boottime_ns;
-use serde::{Deserialize, Serialize};
 
 use super::change::{Change, Refused, put};
 use super::find::{find, labelled};
+use super::former::Pending;
 use super::identity::boot_id;
 use super::journal::{Record, State, Store as _};
 use super::place::Place;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
-
-/// A change that waits to be confirmed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pending {
-    /// CLOCK_BOOTTIME from which on the former values come back.
-    pub deadline_ns: u64,
-    /// The former values by the names of their parameters, in base units.
-    pub former: BTreeMap<String, u64>,
-}
 
 /// What was taken back, and what could not be.
 #[derive(Debug, Default)]
@@ -45,41 +31,6 @@ pub enum Which<'a> {
     Overdue,
     /// Those of these interfaces, whatever their time; of all if none is named.
     Of(&'a [String]),
-}
-
-impl Pending {
-    /// What waits after a change; `earlier` is what waited before, whose values are those that come back. `None` if the change
-    /// changes nothing, and nothing waited.
-    pub(super) fn after(earlier: Option<&Self>, change: &Change, deadline_ns: u64) -> Option<Self> {
-        let mut former = earlier.map(|earlier| earlier.former.clone()).unwrap_or_default();
-        for key in differing(&change.old, &change.new) {
-            former.entry(key.to_string()).or_insert_with(|| key.get(&change.old));
-        }
-        (!former.is_empty()).then_some(Self { deadline_ns, former })
-    }
-
-    /// Whether its time is over.
-    #[must_use]
-    pub const fn is_overdue(&self, now_ns: u64) -> bool {
-        self.deadline_ns <= now_ns
-    }
-
-    /// How long there is to confirm it.
-    #[must_use]
-    pub const fn left(&self, now_ns: u64) -> Duration {
-        Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns))
-    }
-
-    /// `config` with the former values.
-    fn put_into(&self, config: &Config) -> Result<Config, Error> {
-        let mut config = *config;
-        for (name, value) in &self.former {
-            let refused = |error: &dyn std::error::Error| Error::Unsupported(error.to_string());
-            let key: Key = name.parse().map_err(|error| refused(&error))?;
-            key.set(&mut config, *value).map_err(|error| refused(&error))?;
-        }
-        Ok(config)
-    }
 }
 
 /// Every change in this network namespace that waits to be confirmed. What cannot be read is left out.
@@ -204,44 +155,4 @@ fn named(place: &Place, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Err
         }
     }
     Ok(named)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn change(old: &Config, edits: &[&str]) -> Change {
-        let mut new = *old;
-        for edit in edits {
-            let (key, text) = edit.split_once('=').expect("a change");
-            dcqcn_params::set(&mut new, key, text).expect("a value");
-        }
-        Change { iface: "eth0".into(), old: *old, new }
-    }
-
-    #[test]
-    fn what_comes_back_is_what_there_was_before_the_first_change() {
-        let first = change(&Config::DEFAULT, &["rpg_gd=13", "rpg_ai_rate=7mbit"]);
-        let pending = Pending::after(None, &first, 10).expect("it changes something");
-        assert_eq!(pending.put_into(&first.new).expect("it fits"), Config::DEFAULT);
-        let second = change(&first.new, &["rpg_gd=12", "rpg_hai_rate=70mbit"]);
-        let pending = Pending::after(Some(&pending), &second, 20).expect("it changes something");
-        assert_eq!((pending.deadline_ns, pending.former.len()), (20, 3));
-        assert_eq!(pending.put_into(&second.new).expect("it fits"), Config::DEFAULT);
-        assert!(!pending.is_overdue(19) && pending.is_overdue(20));
-        assert_eq!((pending.left(5).as_nanos(), pending.left(25).as_nanos()), (15, 0));
-    }
-
-    #[test]
-    fn a_change_of_nothing_waits_for_nothing() {
-        let none = change(&Config::DEFAULT, &[]);
-        assert_eq!(Pending::after(None, &none, 10), None);
-    }
-
-    #[test]
-    fn what_another_version_calls_otherwise_is_refused_and_named() {
-        let former = BTreeMap::from([("rpg_of_old".to_owned(), 1)]);
-        let refused = Pending { deadline_ns: 0, former }.put_into(&Config::DEFAULT);
-        assert!(refused.is_err_and(|error| error.to_string().contains("rpg_of_old")));
-    }
 }

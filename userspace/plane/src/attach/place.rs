@@ -193,7 +193,7 @@ impl Place {
     pub(super) fn read(&self, ifindex: u32) -> Result<Option<Record>, Error> {
         let path = self.journal(ifindex);
         match fs::read(&path) {
-            Ok(text) => super::identity::parse(&path, &text).map(Some),
+            Ok(text) => super::journal::parse(&path, &text).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Error::File { path, source }),
         }

@@ -11,8 +11,8 @@ use dcqcn_params::{Found, PacerChoice, QueuesChoice, Role, Settings, XdpModeChoi
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
-use super::hooks::{HOOKS, XDP_PEER, filter_name};
 use super::journal::Owed;
+use super::names::{HOOKS, XDP_PEER, filter_name};
 use super::place::Place;
 use super::{Error, Info, LinkRateFrom, Request, interrupt, takeover};
 use crate::dataplane::Sizes;

@@ -11,8 +11,9 @@ use dcqcn_netlink::Netlink;
 use dcqcn_params::{Found, PacerChoice, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
 
 use super::find::find;
-use super::hooks::{XDP_PEER, replace_filter};
+use super::hooks::replace_filter;
 use super::journal::Journal;
+use super::names::XDP_PEER;
 use super::place::Place;
 use super::{Error, Info, Request, pin_expire, probe};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};

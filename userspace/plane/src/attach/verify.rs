@@ -12,8 +12,8 @@ use dcqcn_netlink::tc::Handle;
 use nix::errno::Errno;
 use serde::Serialize;
 
-use super::hooks::{XDP_PEER, tc_hook};
 use super::journal::{Owed, Record};
+use super::names::{XDP_PEER, tc_hook};
 use super::place::Place;
 use super::{Error, Info};
 use crate::dataplane::MAPS;

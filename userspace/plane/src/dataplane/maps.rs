@@ -7,10 +7,10 @@ use std::path::Path;
 use aya::maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 use dcqcn_common::events::EventLog;
-use dcqcn_common::flow::{Entry, FlowId, QpId, set_index};
+use dcqcn_common::flow::{Entry, FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, set_index};
 use dcqcn_common::layout::{
-    Active, Backlog, Counters, Cut, LAYOUT_VERSION, NpFlow, NpSet, PARAMS_SLOTS, Pair, PairSource, QUEUES,
-    Queue, RpFlow, RpSet, Set, TIMES, Test, WAYS,
+    Active, Backlog, Counters, Cut, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES, Queue, TIMES,
+    Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;

@@ -9,9 +9,9 @@ use std::mem;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use dcqcn_common::flow::FlowId;
+use dcqcn_common::flow::{FlowId, RpFlow};
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, htb_minor, htb_place};
-use dcqcn_common::layout::{Cut, RpFlow};
+use dcqcn_common::layout::Cut;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::{Due, RateMachine, RpParams};
 use dcqcn_netlink::tc::{self, Batch, Handle};

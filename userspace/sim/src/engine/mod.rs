@@ -25,7 +25,7 @@ mod tests;
 
 use std::ops::ControlFlow;
 
-use dcqcn_common::layout::NpFlow;
+use dcqcn_common::flow::NpFlow;
 use dcqcn_common::params::Params;
 use dcqcn_fabric::Random;
 

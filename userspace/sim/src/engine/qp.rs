@@ -7,8 +7,7 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::layout::{NpFlow, RpFlow};
+use dcqcn_common::flow::{FlowId, NpFlow, QpId, RpFlow};
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::{Debt, RpParams};

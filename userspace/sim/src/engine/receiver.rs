@@ -1,6 +1,6 @@
 //! The receivers: what arrives is counted, acknowledged, and answered with CNPs.
 
-use dcqcn_common::layout::NpFlow;
+use dcqcn_common::flow::NpFlow;
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_BOTH};
 
 use super::Simulation;

@@ -1,7 +1,6 @@
 //! Builds a simulation from its scenario.
 
-use dcqcn_common::flow::FlowId;
-use dcqcn_common::layout::NpFlow;
+use dcqcn_common::flow::{FlowId, NpFlow};
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, PACER_FQ, Params, Port as Interface};
 use dcqcn_fabric::{Random, Transmitter};
 

@@ -21,8 +21,8 @@ use nix::poll::{PollFd, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::frame::{Addresses, Path};
+use super::host::Host;
 use super::rc::Psn;
-use super::topology::Host;
 pub(super) use receiver::Receiver;
 pub(super) use sender::Sender;
 

@@ -9,10 +9,10 @@ use nix::poll::PollFlags;
 
 use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
 use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
+use crate::host::Host;
 use crate::rc::Responder;
 use crate::record::ReceivedRecord;
 use crate::socket::{RawSocket, Receive};
-use crate::topology::Host;
 
 /// Room for what arrives while the endpoint is not on a CPU: a quarter of a second at 200 Mb/s. What is lost here would be
 /// charged to the network.

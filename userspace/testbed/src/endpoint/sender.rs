@@ -9,10 +9,10 @@ use nix::poll::PollFlags;
 
 use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
 use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
+use crate::host::Host;
 use crate::rc::{Requester, RequesterConfig, RequesterStats};
 use crate::record::SentRecord;
 use crate::socket::{RawSocket, Receive, Sent};
-use crate::topology::Host;
 
 /// What waits of a queue pair in its own host: enough to keep the NIC busy, little enough that the rest waits in the
 /// sender's memory, as it would before a hardware NIC. Bytes, and packets if those are more.

@@ -13,9 +13,10 @@ use dcqcn_netlink::Netlink;
 use dcqcn_plane::attach::Id;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::health::{Health, lock};
-use super::{Begin, Port, Ports, Shared, Work};
+use super::super::work::{Port, Work};
+use super::{Begin, Ports, Shared};
 use crate::daemon::chain;
+use crate::desk::{Health, lock};
 
 /// How long a task that failed rests.
 const REST: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Do the parameters fit the link, and are they stable?
 
 use dcqcn_common::params::{Config, PACER_NONE};
-use dcqcn_model::fluid;
+use dcqcn_model::{fluid, trajectory};
 use dcqcn_netlink::tc::Shaping;
 
 use super::{Finding, Known, Snapshot, known, ppm, rate, size, time, transmission_ns};
@@ -303,7 +303,7 @@ pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
                 continue;
             }
             let rtt_ns = snapshot.rtt_ns;
-            let settled = fluid::settled(&known.config, tc, drain_bps, flows, frame_bytes, rtt_ns);
+            let settled = trajectory::settled(&known.config, tc, drain_bps, flows, frame_bytes, rtt_ns);
             let Some(swing) = settled.map(|s| s.deviation_bytes / s.mean_bytes.max(1.0)) else { continue };
             if swing <= UNSTABLE {
                 continue;

@@ -1,5 +1,7 @@
 //! What the two threads of the daemon know of each other: the one that works tells, the one that answers reads.
 
+mod health;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -7,7 +9,8 @@ use std::time::{Duration, SystemTime};
 use dcqcn_support::clock::monotonic_ns;
 use serde::Serialize;
 
-use super::tasks::{TaskHealth, TaskWatch};
+pub(crate) use health::TaskHealth;
+pub(crate) use health::{Health, TaskWatch, lock};
 
 /// How much longer than a task the thread that works may take for a step: one may be the verifier's, which takes a second on
 /// most machines and a minute on one that is emulated. Ended there, the next daemon would only begin the same anew.
@@ -15,40 +18,40 @@ const WORK: u64 = 10;
 
 /// What the daemon is at, at one time.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// All that the file names has been looked at once.
-    pub is_ready: bool,
+    pub(crate) is_ready: bool,
     /// Interfaces served.
-    pub served: Vec<String>,
+    pub(crate) served: Vec<String>,
     /// Interfaces that are to be served and cannot be, and why.
-    pub failing: Vec<Failing>,
+    pub(crate) failing: Vec<Failing>,
     /// Interfaces that are still to be attached.
-    pub waiting: usize,
+    pub(crate) waiting: usize,
     /// How the last reload went.
-    pub reload: Option<Reloaded>,
+    pub(crate) reload: Option<Reloaded>,
 }
 
 /// An interface that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Failing {
+pub(crate) struct Failing {
     /// Its name.
-    pub interface: String,
+    pub(crate) interface: String,
     /// Why.
-    pub error: String,
+    pub(crate) error: String,
 }
 
 /// How a reload went.
 #[derive(Clone, Debug)]
-pub struct Reloaded {
+pub(crate) struct Reloaded {
     /// When.
-    pub at: SystemTime,
+    pub(crate) at: SystemTime,
     /// Why it was refused; empty if it was not.
-    pub refused: String,
+    pub(crate) refused: String,
 }
 
 /// Where the thread that works leaves word.
 #[derive(Default)]
-pub struct Desk {
+pub(crate) struct Desk {
     snapshot: Mutex<Arc<Snapshot>>,
     tasks: Mutex<TaskWatch>,
     /// CLOCK_MONOTONIC of its last step.
@@ -59,19 +62,19 @@ pub struct Desk {
 impl Desk {
     /// What the daemon is at.
     #[must_use]
-    pub fn snapshot(&self) -> Arc<Snapshot> {
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How its tasks do.
     #[must_use]
-    pub fn tasks(&self) -> Vec<TaskHealth> {
+    pub(crate) fn tasks(&self) -> Vec<TaskHealth> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).health()
     }
 
     /// What has not moved for `late`, in words; `None` if all does. The thread that works has `WORK` times as long.
     #[must_use]
-    pub fn stuck(&self, late: Duration) -> Option<String> {
+    pub(crate) fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         let idle_ns = monotonic_ns().saturating_sub(self.step_ns.load(Ordering::Relaxed));
         if idle_ns > late_ns.saturating_mul(WORK) {
@@ -97,27 +100,27 @@ impl Desk {
     }
 
     /// Tells what the daemon is at.
-    pub(super) fn publish(&self, snapshot: Snapshot) {
+    pub(crate) fn publish(&self, snapshot: Snapshot) {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
     /// Tells where to look at tasks.
-    pub(super) fn set_tasks(&self, watch: TaskWatch) {
+    pub(crate) fn set_tasks(&self, watch: TaskWatch) {
         *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     }
 
     /// Tells that it goes on.
-    pub(super) fn step(&self) {
+    pub(crate) fn step(&self) {
         self.step_ns.store(monotonic_ns(), Ordering::Relaxed);
     }
 
     /// Asks the thread that works to begin nothing more.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is to begin nothing more.
-    pub(super) fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
 }

@@ -7,40 +7,37 @@ use std::time::Duration;
 use dcqcn_support::clock::monotonic_ns;
 use serde::Serialize;
 
-#[cfg(test)]
-use super::KINDS;
-
 /// How one kind of task does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TaskHealth {
+pub(crate) struct TaskHealth {
     /// Its kind.
-    pub task: &'static str,
+    pub(crate) task: &'static str,
     /// Interfaces it is at work for.
-    pub interfaces: usize,
+    pub(crate) interfaces: usize,
     /// Times it failed, for whatever interface, and was begun anew.
-    pub failures: u64,
+    pub(crate) failures: u64,
     /// How long it has been at one interface; 0 while it rests.
-    pub busy_ns: u64,
+    pub(crate) busy_ns: u64,
 }
 
 /// What a thread tells of itself.
 #[derive(Default)]
-pub(super) struct Health {
+pub(crate) struct Health {
     /// CLOCK_MONOTONIC since when it has been at one interface; 0 while it rests.
     busy_since_ns: AtomicU64,
     /// Which.
     at: Mutex<String>,
-    pub(super) interfaces: AtomicU64,
-    pub(super) failures: AtomicU64,
+    pub(crate) interfaces: AtomicU64,
+    pub(crate) failures: AtomicU64,
 }
 
 impl Health {
-    pub(super) fn begin(&self, iface: &str) {
+    pub(crate) fn begin(&self, iface: &str) {
         iface.clone_into(&mut lock(&self.at));
         self.busy_since_ns.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    pub(super) fn rest(&self) {
+    pub(crate) fn rest(&self) {
         self.busy_since_ns.store(0, Ordering::Relaxed);
     }
 
@@ -54,17 +51,17 @@ impl Health {
 
 /// How the tasks do, for other threads.
 #[derive(Clone, Default)]
-pub(in crate::daemon) struct TaskWatch(pub(super) Vec<(&'static str, Arc<Health>)>);
+pub(crate) struct TaskWatch(pub(crate) Vec<(&'static str, Arc<Health>)>);
 
 impl TaskWatch {
     /// Of tasks that rest.
     #[cfg(test)]
-    pub(in crate::daemon) fn sample() -> Self {
-        Self(KINDS.iter().map(|(name, _)| (*name, Arc::default())).collect())
+    pub(crate) fn sample() -> Self {
+        Self(["pacer", "age", "pairs", "backlog", "events"].map(|name| (name, Arc::default())).into())
     }
 
     /// Each kind.
-    pub(in crate::daemon) fn health(&self) -> Vec<TaskHealth> {
+    pub(crate) fn health(&self) -> Vec<TaskHealth> {
         let health = |(task, health): &(&'static str, Arc<Health>)| TaskHealth {
             task,
             interfaces: health.interfaces.load(Ordering::Relaxed) as usize,
@@ -75,13 +72,13 @@ impl TaskWatch {
     }
 
     /// A task that has been at one interface for `late`: the interface and the task's name.
-    pub(in crate::daemon) fn stuck(&self, late: Duration) -> Option<(String, &'static str)> {
+    pub(crate) fn stuck(&self, late: Duration) -> Option<(String, &'static str)> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         let (name, health) = self.0.iter().find(|(_, health)| health.busy_ns() > late_ns)?;
         Some((lock(&health.at).clone(), name))
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

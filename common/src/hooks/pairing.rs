@@ -3,10 +3,10 @@
 //! REQ and REP each name their sender's QP; who sees both, on a host or on the way between two, knows the pair. DREQ,
 //! DREP and REJ end it. (IBTA vol. 1, 12.6; see [`crate::wire::cm`].)
 
+use super::{Env, Host, record, within};
 use crate::classify::{QP_GSI, Roce};
 use crate::events::EventKind;
 use crate::flow::QpId;
-use crate::hooks::{Env, Host, record, within};
 use crate::layout::{Pair, PairSource, Time};
 use crate::limit::Limit;
 use crate::params::Params;
@@ -21,14 +21,14 @@ const LEARNING: Limit = Limit::new(1_000, 8_192);
 /// Whether a packet carries a management datagram of the general services interface.
 #[inline(always)]
 #[must_use]
-pub fn is_management(roce: &Roce) -> bool {
+pub(super) fn is_management(roce: &Roce) -> bool {
     // The class first: it tells the verifier that nothing else gets here.
     roce.class == Class::Datagram && roce.dest_qpn == QP_GSI && roce.opcode == Opcode::UD_SEND_ONLY
 }
 
 /// Learns from a management datagram, if it is one of connection management.
 #[inline(always)]
-pub fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
+pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     let at = roce.bth() + Bth::LEN + Deth::LEN;
     h.pull(at + Mad::LEN);
     let Some(mad) = h.header(at) else {
@@ -91,7 +91,7 @@ fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
 
 /// Enters a pair, if not too many were lately: whoever makes them up is to push out the true ones slowly at most.
 #[inline(always)]
-pub(crate) fn enter<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
+pub(super) fn enter<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
     if within(h, Time::Pairs, &LEARNING) {
         h.env().learn_pair(id, pair);
         record(h, p, EventKind::FlowPaired, *id, [pair.qpn.into(), pair.source.into()]);

@@ -1,0 +1,17 @@
+//! What user space may read and write as bytes.
+//!
+//! SAFETY of all: `repr(C)`, no padding that is not a field (asserted by the sizes beside each), every bit pattern valid.
+
+use crate::events::EventLog;
+use crate::flow::{NpSet, QpId, RpSet};
+use crate::layout::{Active, Backlog, Counters, Cut, Pair, Queue, Test};
+use crate::params::Params;
+use crate::vqueue::Share;
+
+macro_rules! pod {
+    ($($ty:ty),+) => { $(
+        // SAFETY: see the module.
+        unsafe impl aya::Pod for $ty {}
+    )+ };
+}
+pod!(Active, Backlog, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Share, Test);

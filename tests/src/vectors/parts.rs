@@ -1,0 +1,66 @@
+//! What the scenarios are put together from.
+
+use std::collections::BTreeMap;
+
+use dcqcn_common::wire::ecn::{self, Ecn};
+
+use super::{Output, Step, Vector, hex};
+use crate::packets::Roce;
+
+/// Long after the clock's zero, at which tables are empty.
+pub(super) const START_US: u64 = 1_000_000;
+/// A size that divides every threshold used here.
+pub(super) const PACKET_BYTES: u64 = 1_024;
+pub(super) const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
+
+/// A congestion point that looks at the depth it is told.
+pub(super) const MARKS: &[&str] =
+    &["cp_enable=on", "np_enable=off", "rp_enable=off", "queue_source=backlog", "link_rate=1gbit"];
+
+pub(super) fn with(settings: &[&'static str], more: &[&'static str]) -> Vec<&'static str> {
+    [settings, more].concat()
+}
+
+/// Thresholds of 8 and 72 packets.
+pub(super) const THRESHOLDS: &[&str] = &["wred.3.kmin=8192B", "wred.3.kmax=73728B"];
+
+pub(super) fn vector(about: &str, settings: &[&str], steps: Vec<Step>) -> Vector {
+    Vector {
+        about: about.to_owned(),
+        settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+        paces: false,
+        packet_bytes: PACKET_BYTES,
+        pairs: Vec::new(),
+        steps,
+        classes: BTreeMap::new(),
+    }
+}
+
+pub(super) fn step(hook: &str, now_us: u64, packet: &[u8]) -> Step {
+    Step {
+        about: String::new(),
+        hook: hook.to_owned(),
+        now_us,
+        is_forwarded: false,
+        departure_ns: 0,
+        depth_packets: 0,
+        packet: hex(packet),
+        out: Output::Same,
+        cnp: None,
+        counters: BTreeMap::new(),
+        flow: None,
+    }
+}
+
+/// The same with what is particular about it.
+pub(super) fn named(about: impl Into<String>, step: Step) -> Step {
+    Step { about: about.into(), ..step }
+}
+
+pub(super) fn short() -> Roce {
+    Roce { payload: 16, ..Roce::default() }
+}
+
+pub(super) fn mapped(addr: [u8; 4]) -> [u8; 16] {
+    std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
+}

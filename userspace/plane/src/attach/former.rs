@@ -1,0 +1,98 @@
+//! The values from before a change, for as long as they may come back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dcqcn_common::params::Config;
+use dcqcn_params::{Key, differing};
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+
+/// A change that waits to be confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// CLOCK_BOOTTIME from which on the former values come back.
+    pub deadline_ns: u64,
+    /// The former values by the names of their parameters, in base units.
+    pub former: BTreeMap<String, u64>,
+}
+
+impl Pending {
+    /// What waits after a change; `earlier` is what waited before, whose values are those that come back. `None` if the change
+    /// changes nothing, and nothing waited.
+    pub(super) fn after(
+        earlier: Option<&Self>,
+        (old, new): (&Config, &Config),
+        deadline_ns: u64,
+    ) -> Option<Self> {
+        let mut former = earlier.map(|earlier| earlier.former.clone()).unwrap_or_default();
+        for key in differing(old, new) {
+            former.entry(key.to_string()).or_insert_with(|| key.get(old));
+        }
+        (!former.is_empty()).then_some(Self { deadline_ns, former })
+    }
+
+    /// Whether its time is over.
+    #[must_use]
+    pub const fn is_overdue(&self, now_ns: u64) -> bool {
+        self.deadline_ns <= now_ns
+    }
+
+    /// How long there is to confirm it.
+    #[must_use]
+    pub const fn left(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns))
+    }
+
+    /// `config` with the former values.
+    pub(super) fn put_into(&self, config: &Config) -> Result<Config, Error> {
+        let mut config = *config;
+        for (name, value) in &self.former {
+            let refused = |error: &dyn std::error::Error| Error::Unsupported(error.to_string());
+            let key: Key = name.parse().map_err(|error| refused(&error))?;
+            key.set(&mut config, *value).map_err(|error| refused(&error))?;
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(old: &Config, edits: &[&str]) -> Config {
+        let mut new = *old;
+        for edit in edits {
+            let (key, text) = edit.split_once('=').expect("a change");
+            dcqcn_params::set(&mut new, key, text).expect("a value");
+        }
+        new
+    }
+
+    #[test]
+    fn what_comes_back_is_what_there_was_before_the_first_change() {
+        let first = changed(&Config::DEFAULT, &["rpg_gd=13", "rpg_ai_rate=7mbit"]);
+        let pending = Pending::after(None, (&Config::DEFAULT, &first), 10).expect("it changes something");
+        assert_eq!(pending.put_into(&first).expect("it fits"), Config::DEFAULT);
+        let second = changed(&first, &["rpg_gd=12", "rpg_hai_rate=70mbit"]);
+        let pending = Pending::after(Some(&pending), (&first, &second), 20).expect("it changes something");
+        assert_eq!((pending.deadline_ns, pending.former.len()), (20, 3));
+        assert_eq!(pending.put_into(&second).expect("it fits"), Config::DEFAULT);
+        assert!(!pending.is_overdue(19) && pending.is_overdue(20));
+        assert_eq!((pending.left(5).as_nanos(), pending.left(25).as_nanos()), (15, 0));
+    }
+
+    #[test]
+    fn a_change_of_nothing_waits_for_nothing() {
+        let none = changed(&Config::DEFAULT, &[]);
+        assert_eq!(Pending::after(None, (&Config::DEFAULT, &none), 10), None);
+    }
+
+    #[test]
+    fn what_another_version_calls_otherwise_is_refused_and_named() {
+        let former = BTreeMap::from([("rpg_of_old".to_owned(), 1)]);
+        let refused = Pending { deadline_ns: 0, former }.put_into(&Config::DEFAULT);
+        assert!(refused.is_err_and(|error| error.to_string().contains("rpg_of_old")));
+    }
+}

@@ -1,0 +1,348 @@
+//! Circles: modules of a crate that use each other, directly or through others.
+//!
+//! It reads the paths of the sources (`use` trees, and `crate::`, `self::` and `super::` anywhere), follows what a module only hands
+//! on, and draws the arrows between modules that stand side by side, at every level. What a module says itself belongs to the
+//! modules below it too, so an arrow to the module above is none. Tests may look wherever they want.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::run::header;
+use crate::workspace::Workspace;
+
+/// A path, name by name.
+type Names = Vec<String>;
+/// Who uses whom among modules side by side, and a path that says so.
+type Arrows = BTreeMap<(String, String), String>;
+
+/// The modules of a crate, by their paths.
+type Modules = BTreeMap<Names, Module>;
+
+/// What a module says of others.
+#[derive(Default)]
+struct Module {
+    /// By `use`: the name here, and the path.
+    imports: Vec<(String, Names)>,
+    /// Elsewhere.
+    paths: BTreeSet<Names>,
+    /// Names of its own items, for those who take all of them by `*`.
+    items: BTreeSet<String>,
+}
+
+/// Refuses circles in any crate.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    header("circles of modules");
+    let root = workspace.root();
+    let mut crates = vec![root.join("common"), root.join("ebpf"), root.join("tests"), root.join("xtask")];
+    for entry in fs::read_dir(root.join("userspace"))? {
+        crates.push(entry?.path());
+    }
+    let mut found = Vec::new();
+    for path in &crates {
+        let mut modules = Modules::new();
+        read(&path.join("src"), &[], &mut modules)?;
+        let name = workspace.shown(path);
+        found.extend(circles(&modules).into_iter().map(|circle| format!("{name}: {circle}")));
+    }
+    ensure!(
+        found.is_empty(),
+        "modules use each other in a circle; move what both need into a third:\n{}",
+        found.join("\n")
+    );
+    Ok(())
+}
+
+/// Reads the modules in a directory, whose path is `above`.
+fn read(directory: &Path, above: &[String], modules: &mut Modules) -> Result<()> {
+    let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        // `bin` has programs of their own.
+        if matches!(stem.as_str(), "tests" | "proptests" | "bin") {
+            continue;
+        }
+        let mut names = above.to_vec();
+        if !matches!(stem.as_str(), "mod" | "lib" | "main") {
+            names.push(stem);
+        }
+        if path.is_dir() {
+            read(&path, &names, modules)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            modules.entry(names).or_default().read(&text);
+        }
+    }
+    Ok(())
+}
+
+impl Module {
+    fn read(&mut self, text: &str) {
+        let words = words(text);
+        let mut rest = words.as_slice();
+        while let [word, after @ ..] = rest {
+            if word == "use" {
+                rest = tree(after, &[], &mut self.imports);
+            } else if matches!(word.as_str(), "crate" | "self" | "super") {
+                let mut path = vec![word.clone()];
+                rest = after;
+                while let [colons, name, after @ ..] = rest
+                    && colons == "::"
+                    && is_name(name)
+                {
+                    path.push(name.clone());
+                    rest = after;
+                }
+                self.paths.insert(path);
+            } else {
+                if let "const" | "enum" | "fn" | "static" | "struct" | "trait" | "type" = word.as_str() {
+                    self.items.extend(after.first().cloned());
+                }
+                rest = after;
+            }
+        }
+    }
+}
+
+fn is_name(word: &str) -> bool {
+    word.starts_with(|first: char| first.is_alphanumeric() || first == '_')
+}
+
+/// Reads one tree of a `use`, and returns what stands behind it.
+fn tree<'w>(mut rest: &'w [String], above: &[String], imports: &mut Vec<(String, Names)>) -> &'w [String] {
+    let mut path = above.to_vec();
+    while let [word, after @ ..] = rest {
+        rest = after;
+        match word.as_str() {
+            "{" => {
+                while let [next, ..] = rest
+                    && next != "}"
+                {
+                    rest = tree(rest, &path, imports);
+                    if let [comma, after @ ..] = rest
+                        && comma == ","
+                    {
+                        rest = after;
+                    }
+                }
+                return rest.get(1..).unwrap_or_default();
+            }
+            "::" => continue,
+            "self" if !path.is_empty() => {}
+            _ => path.push(word.clone()),
+        }
+        if rest.first().is_some_and(|next| next == "::") {
+            continue;
+        }
+        let mut name = path.last().cloned().unwrap_or_default();
+        if let [by, other, after @ ..] = rest
+            && by == "as"
+        {
+            name.clone_from(other);
+            rest = after;
+        }
+        imports.push((name, path));
+        return rest;
+    }
+    rest
+}
+
+/// The words of a source up to its tests, without comments and texts.
+fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        if words.ends_with(&["mod".into(), "tests".into(), "{".into()]) {
+            break;
+        }
+        let name = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let hashes = rest[name..].len() - rest[name..].trim_start_matches('#').len();
+        let len = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if matches!(&rest[..name], "r" | "br") && rest[name + hashes..].starts_with('"') {
+            let (start, end) = (name + hashes + 1, format!("\"{}", "#".repeat(hashes)));
+            rest[start..].find(&end).map_or(rest.len(), |at| start + at + end.len())
+        } else if first == '"' {
+            quoted(rest, '"')
+        } else if first == '\'' && (rest.starts_with("'\\") || rest.chars().nth(2) == Some('\'')) {
+            quoted(rest, '\'')
+        } else if first == '\'' {
+            // A lifetime.
+            1 + rest[1..].find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(0)
+        } else if name != 0 {
+            name
+        } else if rest.starts_with("::") {
+            2
+        } else {
+            first.len_utf8()
+        };
+        let (word, after) = rest.split_at(len);
+        if is_name(word) && !word.ends_with(['"', '#']) || matches!(word, "::" | "{" | "}" | "," | "*") {
+            words.push(word.to_owned());
+        }
+        rest = after;
+    }
+    words
+}
+
+/// Length of a text in quotes at the start of `text`.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        if c == quote && !escaped {
+            return at + 1;
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    text.len()
+}
+
+/// A path that `module` says, from the root of the crate on; `None` for what is in another crate.
+fn absolute(modules: &Modules, module: &[String], path: &[String]) -> Option<Names> {
+    let (first, rest) = path.split_first()?;
+    match first.as_str() {
+        "crate" => Some(rest.to_vec()),
+        "self" => Some([module, rest].concat()),
+        "super" => {
+            let up = path.iter().take_while(|name| *name == "super").count();
+            Some([module.get(..module.len().checked_sub(up)?)?, path.get(up..)?].concat())
+        }
+        _ => {
+            let inside = [module, path].concat();
+            modules.contains_key(inside.get(..=module.len())?).then_some(inside)
+        }
+    }
+}
+
+/// The module in which what `path` names is said; `left` bounds how often that is looked up elsewhere.
+fn home(modules: &Modules, path: &[String], left: u32) -> Names {
+    let depth = (0..=path.len()).rev().find(|len| modules.contains_key(&path[..*len])).unwrap_or(0);
+    let (module, rest) = path.split_at(depth);
+    if let (Some(name), Some(said), true) = (rest.first(), modules.get(module), left != 0) {
+        for (here, import) in &said.imports {
+            let Some(elsewhere) = absolute(modules, module, import).filter(|other| other != path) else {
+                continue;
+            };
+            let has_all = |from: &[String]| modules.get(from).is_some_and(|other| other.items.contains(name));
+            if here == name && name != "*"
+                || elsewhere.split_last().is_some_and(|(_, from)| here == "*" && has_all(from))
+            {
+                return home(modules, &elsewhere, left - 1);
+            }
+        }
+    }
+    module.to_vec()
+}
+
+/// Each circle, as its arrows.
+fn circles(modules: &Modules) -> Vec<String> {
+    let mut levels: BTreeMap<Names, Arrows> = BTreeMap::new();
+    for (module, said) in modules {
+        for path in said.imports.iter().map(|(_, path)| path).chain(&said.paths) {
+            let Some(to) = absolute(modules, module, path).map(|path| home(modules, &path, 8)) else {
+                continue;
+            };
+            let common = module.iter().zip(&to).take_while(|(from, to)| from == to).count();
+            if let (Some(from), Some(to)) = (module.get(common), to.get(common)) {
+                let arrows = levels.entry(module[..common].to_vec()).or_default();
+                arrows
+                    .entry((from.clone(), to.clone()))
+                    .or_insert_with(|| format!("{} uses {}", module.join("::"), path.join("::")));
+            }
+        }
+    }
+    levels.values().flat_map(circles_at).collect()
+}
+
+/// The circles of one level.
+fn circles_at(arrows: &Arrows) -> Vec<String> {
+    let reached = |start: &str| {
+        let mut seen = BTreeSet::new();
+        let mut next = vec![start.to_owned()];
+        while let Some(from) = next.pop() {
+            for (_, to) in arrows.keys().filter(|(other, _)| *other == from) {
+                if seen.insert(to.clone()) {
+                    next.push(to.clone());
+                }
+            }
+        }
+        seen
+    };
+    let reach: BTreeMap<&str, BTreeSet<String>> =
+        arrows.keys().map(|(from, _)| (from.as_str(), reached(from))).collect();
+    let both = |a: &str, b: &str| {
+        reach.get(a).is_some_and(|of_a| of_a.contains(b)) && reach.get(b).is_some_and(|of_b| of_b.contains(a))
+    };
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    let mut circles = Vec::new();
+    for start in reach.keys().filter(|start| both(start, start)) {
+        if told.contains(start) {
+            continue;
+        }
+        told.extend(reach.keys().filter(|other| both(start, other)));
+        let whys = arrows.iter().filter(|((from, to), _)| both(start, from) && both(start, to));
+        circles.push(whys.map(|(_, why)| why.as_str()).collect::<Vec<_>>().join("; "));
+    }
+    circles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn crate_of(sources: &[(&str, &str)]) -> Modules {
+        let mut modules = Modules::new();
+        for (path, text) in sources {
+            let names = path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            modules.entry(names).or_default().read(text);
+        }
+        modules
+    }
+
+    #[test]
+    fn a_circle_is_found_through_what_is_handed_on() {
+        let found = circles(&crate_of(&[
+            ("", "mod a; mod b; pub use b::{Thing, Other as Another};"),
+            ("a", "use crate::{Another, x};"),
+            ("b", "fn f() { crate::a::g() }"),
+        ]));
+        assert_eq!(found, ["a uses crate::Another; b uses crate::a::g"]);
+        let deep = circles(&crate_of(&[
+            ("m", ""),
+            ("m::a", "use super::b::{self, c::{D}};"),
+            ("m::b", "use super::a;"),
+        ]));
+        assert_eq!(deep.len(), 1, "{deep:?}");
+        let all = circles(&crate_of(&[
+            ("", "pub use a::*; pub use b::Thing;"),
+            ("a", "use super::Thing; pub const LIMIT: u8 = 1;"),
+            ("b", "use super::LIMIT;"),
+        ]));
+        assert_eq!(all.len(), 1, "{all:?}");
+    }
+
+    #[test]
+    fn one_way_is_no_circle() {
+        let found = circles(&crate_of(&[
+            ("", "mod a; mod b; pub struct Mine;"),
+            ("a", "use crate::b::c; use crate::Mine; // crate::d::x\nconst T: &str = \"crate::a::\\\"x\";"),
+            (
+                "b",
+                "const C: char = '\"'; fn f<'a>() {} const R: &str = r#\"crate::a\"#; mod tests { use crate::a; }",
+            ),
+            ("b::c", "use super::super::Mine; use std::a;"),
+        ]));
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn there_is_none() {
+        check(&Workspace::locate().unwrap()).unwrap();
+    }
+}
