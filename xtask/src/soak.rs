@@ -84,7 +84,8 @@ fn report(workspace: &Workspace) -> Result<()> {
     ensure!(!table.is_empty(), "the last run did not come to its end");
     let path = workspace.root().join(PAGE);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let text = page::replace(PAGE, &text, "soak", &format!("{made}\n\n```text\n{}\n```\n", table.join("\n")))?;
+    let text =
+        page::replace(PAGE, &text, "soak", &format!("{made}\n\n```text\n{}\n```\n", table.join("\n")))?;
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     header(format_args!("{PAGE} written"));
     Ok(())
