@@ -4,6 +4,8 @@
 
 pub mod command;
 pub mod lab;
+pub mod load;
+pub mod nvme;
 pub mod perftest;
 pub mod report;
 pub mod scenarios;

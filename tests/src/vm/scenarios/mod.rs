@@ -11,6 +11,7 @@ mod pacing;
 mod pairing;
 mod queues;
 mod read;
+mod storage;
 mod systemd;
 mod verifier;
 
@@ -89,6 +90,14 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: queues::run,
+    },
+    Scenario {
+        name: "storage",
+        about: "two NVMe-oF targets into that port, reads and mixes, over TCP, without and with dcqcn",
+        limit_s: 300,
+        is_ci: false,
+        with_systemd: false,
+        run: storage::run,
     },
     Scenario {
         name: "ipv6",

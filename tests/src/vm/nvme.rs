@@ -1,0 +1,154 @@
+//! NVMe over Fabrics between hosts of the lab, without other programs: targets in configfs, connections through
+//! `/dev/nvme-fabrics`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::command::sh;
+use super::lab::{Lab, rxe};
+use super::sysfs;
+
+/// What carries the commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// RDMA over soft-RoCE.
+    Rdma,
+    /// TCP.
+    Tcp,
+}
+
+impl Transport {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    const fn service(self) -> u16 {
+        match self {
+            Self::Rdma => 4420,
+            Self::Tcp => 4421,
+        }
+    }
+}
+
+/// Size of a target's disk, in memory.
+const DISK_KB: u32 = 32 * 1024;
+/// Commands in flight of a connection.
+const QUEUE_SIZE: u32 = 32;
+/// The tree of the targets.
+const NVMET: &str = "/sys/kernel/config/nvmet";
+/// How long a disk takes to appear, emulated, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Loads what is needed, makes a disk for each target, and has connections of RDMA's manager marked with `tos`.
+///
+/// # Errors
+/// The kernel has no such module, or refuses.
+pub fn prepare(lab: &Lab, targets: &[u8], initiator: u8, tos: u8) -> Result<()> {
+    sh(&format!("modprobe brd rd_nr={} rd_size={DISK_KB}", targets.len()))?;
+    for module in ["nvmet-rdma", "nvmet-tcp", "nvme-rdma", "nvme-tcp"] {
+        sh(&format!("modprobe {module}"))?;
+    }
+    for host in targets.iter().copied().chain([initiator]) {
+        let device = format!("/sys/kernel/config/rdma_cm/{}", rxe(host));
+        fs::create_dir_all(&device).with_context(|| device.clone())?;
+        sysfs::write(&format!("{device}/ports/1/default_roce_tos"), &tos.to_string())?;
+    }
+    for (number, &host) in targets.iter().enumerate() {
+        let subsystem = format!("{NVMET}/subsystems/{}", name(host));
+        let namespace = format!("{subsystem}/namespaces/1");
+        fs::create_dir(&subsystem).and_then(|()| fs::create_dir(&namespace)).context(namespace.clone())?;
+        sysfs::write(&format!("{subsystem}/attr_allow_any_host"), "1")?;
+        sysfs::write(&format!("{namespace}/device_path"), &format!("/dev/ram{number}"))?;
+        sysfs::write(&format!("{namespace}/enable"), "1")?;
+        for transport in [Transport::Rdma, Transport::Tcp] {
+            let port = format!("{NVMET}/ports/{}", usize::from(transport.service()) * 10 + number);
+            fs::create_dir(&port).with_context(|| port.clone())?;
+            for (key, value) in [
+                ("addr_trtype", transport.name().to_owned()),
+                ("addr_adrfam", "ipv4".to_owned()),
+                ("addr_traddr", lab.address(host).to_string()),
+                ("addr_trsvcid", transport.service().to_string()),
+            ] {
+                sysfs::write(&format!("{port}/{key}"), &value)?;
+            }
+            let link = format!("{port}/subsystems/{}", name(host));
+            symlink(&subsystem, &link).with_context(|| link)?;
+        }
+    }
+    Ok(())
+}
+
+/// The name of a host's subsystem.
+fn name(host: u8) -> String {
+    format!("nqn.2014-08.org.nvmexpress:dcqcn:{host}")
+}
+
+/// A connection to a target, and its disk.
+pub struct Disk {
+    /// The block device.
+    pub path: PathBuf,
+    instance: u32,
+}
+
+/// Connects `initiator` to the target at `host`.
+///
+/// # Errors
+/// The kernel refuses, or no disk appears.
+pub fn connect(lab: &Lab, initiator: u8, host: u8, transport: Transport) -> Result<Disk> {
+    let line = format!(
+        "transport={},traddr={},trsvcid={},nqn={},host_traddr={},nr_io_queues=1,queue_size={QUEUE_SIZE}",
+        transport.name(),
+        lab.address(host),
+        transport.service(),
+        name(host),
+        lab.address(initiator)
+    );
+    let mut fabrics = OpenOptions::new().read(true).write(true).open("/dev/nvme-fabrics")?;
+    fabrics.write_all(line.as_bytes()).with_context(|| line.clone())?;
+    let mut answer = String::new();
+    fabrics.read_to_string(&mut answer).with_context(|| line.clone())?;
+    let instance = answer
+        .split(',')
+        .find_map(|field| field.trim().strip_prefix("instance=")?.parse().ok())
+        .with_context(|| format!("{line}: {answer:?}"))?;
+    let disk = Disk { path: block_device(instance)?, instance };
+    println!("{} is host {host}'s disk over {}", disk.path.display(), transport.name());
+    Ok(disk)
+}
+
+/// The first namespace of a controller: its head, where there is multipath.
+fn block_device(instance: u32) -> Result<PathBuf> {
+    let path = PathBuf::from(format!("/dev/nvme{instance}n1"));
+    let started = Instant::now();
+    while !path.exists() {
+        ensure!(started.elapsed() < PATIENCE, "no {} after {PATIENCE:?}", path.display());
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(path)
+}
+
+impl Disk {
+    /// Ends the connection.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn disconnect(self) -> Result<()> {
+        let path = format!("/sys/class/nvme/nvme{}/delete_controller", self.instance);
+        sysfs::write(&path, "1")?;
+        let started = Instant::now();
+        while Path::new(&path).exists() {
+            ensure!(started.elapsed() < PATIENCE, "nvme{} does not go", self.instance);
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+}

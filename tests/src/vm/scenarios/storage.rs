@@ -1,0 +1,169 @@
+//! Storage: two NVMe-oF targets and an initiator whose port is too small, with reads alone and with half reads, half writes.
+//!
+//! A target's queue pair carries WRITEs (data of reads), READ requests (for data of writes) and SENDs (answers) in one sequence:
+//! what overtakes there is sent again.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use dcqcn_netlink::Netlink;
+
+use super::super::lab::{Lab, Options};
+use super::super::load::{self, Done, Mix};
+use super::super::nvme::{self, Disk, Transport};
+use super::super::perftest::ECT;
+use super::super::report::Report;
+use super::incast;
+
+/// Has the port that is too small.
+const INITIATOR: u8 = 3;
+const TARGETS: [u8; 2] = [1, 2];
+/// Reads and writes in flight to each target.
+const DEPTH: u64 = 8;
+const SETTLING: Duration = Duration::from_secs(6);
+const LENGTH: Duration = Duration::from_secs(14);
+/// Least share of what goes through without dcqcn, reads and writes together. What marks hold back is made good by what
+/// is not dropped.
+const LEAST_OF_OFF: f64 = 0.9;
+
+const COLUMNS: &[&str] = &[
+    "",
+    "read, KB/s",
+    "written, KB/s",
+    "p50, ms",
+    "p99, ms",
+    "drops",
+    "out of sequence",
+    "duplicates",
+    "retries",
+    "wrong blocks",
+];
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(INITIATOR, &Options::default())?;
+    incast::shape(&lab)?;
+    nvme::prepare(&lab, &TARGETS, INITIATOR, ECT)?;
+    report.columns(COLUMNS);
+    let tcp = connect(&lab, Transport::Tcp)?;
+    for mix in [Mix::Reads, Mix::Half] {
+        measure(&lab, &tcp, mix)?.row(report, "NVMe/TCP", mix);
+    }
+    disconnect(tcp)?;
+    let disks = connect(&lab, Transport::Rdma)?;
+    let off = [Mix::Reads, Mix::Half].map(|mix| measure(&lab, &disks, mix).map(|measured| (mix, measured)));
+    disconnect(disks)?;
+    incast::attach(&lab)?;
+    let disks = connect(&lab, Transport::Rdma)?;
+    for off in off {
+        let (mix, off) = off?;
+        off.row(report, "off", mix);
+        let on = measure(&lab, &disks, mix)?;
+        on.row(report, "dcqcn", mix);
+        on.check(report, mix, &off);
+    }
+    disconnect(disks)
+}
+
+fn connect(lab: &Lab, transport: Transport) -> Result<Vec<Disk>> {
+    TARGETS.into_iter().map(|target| nvme::connect(lab, INITIATOR, target, transport)).collect()
+}
+
+fn disconnect(disks: Vec<Disk>) -> Result<()> {
+    disks.into_iter().try_for_each(Disk::disconnect)
+}
+
+/// What the port dropped, and what the RDMA devices of all hosts counted.
+#[derive(Clone, Copy)]
+struct Counts {
+    drops: u64,
+    out_of_sequence: u64,
+    duplicates: u64,
+    retries: u64,
+}
+
+impl Counts {
+    fn read(lab: &Lab) -> Result<Self> {
+        let netlink = Netlink::connect_in(&lab.switch)?;
+        let sum = |name: &str| -> Result<u64> {
+            TARGETS.into_iter().chain([INITIATOR]).map(|host| lab.hw_counter(host, name)).sum()
+        };
+        Ok(Self {
+            drops: lab.port_stats(&netlink, INITIATOR)?.drops.into(),
+            out_of_sequence: sum("out_of_seq_request")? + sum("rcvd_seq_err")?,
+            duplicates: sum("duplicate_request")?,
+            retries: sum("completer_retry_err")?,
+        })
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            drops: self.drops - before.drops,
+            out_of_sequence: self.out_of_sequence - before.out_of_sequence,
+            duplicates: self.duplicates - before.duplicates,
+            retries: self.retries - before.retries,
+        }
+    }
+}
+
+struct Measured {
+    done: Done,
+    counts: Counts,
+}
+
+fn measure(lab: &Lab, disks: &[Disk], mix: Mix) -> Result<Measured> {
+    let paths: Vec<&Path> = disks.iter().map(|disk| disk.path.as_path()).collect();
+    let before = Counts::read(lab)?;
+    let done = load::run(&paths, DEPTH, mix, SETTLING, LENGTH).with_context(|| format!("{mix:?}"))?;
+    Ok(Measured { done, counts: Counts::read(lab)?.since(before) })
+}
+
+impl Measured {
+    fn kb_per_s(&self) -> (f64, f64) {
+        let rate = |bytes: u64| bytes as f64 / 1e3 / LENGTH.as_secs_f64();
+        (rate(self.done.read_bytes), rate(self.done.written_bytes))
+    }
+
+    fn p99_ms(&self) -> f64 {
+        self.done.quantile(0.99).as_secs_f64() * 1e3
+    }
+
+    fn row(&self, report: &mut Report, name: &str, mix: Mix) {
+        let (read, written) = self.kb_per_s();
+        let Counts { drops, out_of_sequence, duplicates, retries } = self.counts;
+        report.row([
+            format!("{name}, {}", words(mix)),
+            format!("{read:.0}"),
+            format!("{written:.0}"),
+            format!("{:.0}", self.done.quantile(0.5).as_secs_f64() * 1e3),
+            format!("{:.0}", self.p99_ms()),
+            drops.to_string(),
+            out_of_sequence.to_string(),
+            duplicates.to_string(),
+            retries.to_string(),
+            self.done.wrong_blocks.to_string(),
+        ]);
+    }
+
+    /// Nothing overtakes, nothing is lost, and what DCQCN is for.
+    fn check(&self, report: &mut Report, mix: Mix, off: &Self) {
+        let name = words(mix);
+        report.equals(&format!("{name}: wrong blocks"), self.done.wrong_blocks + off.done.wrong_blocks, 0);
+        report.equals(&format!("{name}: requests out of sequence"), self.counts.out_of_sequence, 0);
+        report.equals(&format!("{name}: duplicate requests"), self.counts.duplicates, 0);
+        let total = |measured: &Self| measured.kb_per_s().0 + measured.kb_per_s().1;
+        report.at_least(
+            &format!("{name}: of what goes through without"),
+            total(self) / total(off),
+            LEAST_OF_OFF,
+        );
+        report.at_most(&format!("{name}: p99, of that without"), self.p99_ms() / off.p99_ms(), 1.0);
+    }
+}
+
+const fn words(mix: Mix) -> &'static str {
+    match mix {
+        Mix::Reads => "reads",
+        Mix::Half => "half reads, half writes",
+    }
+}
