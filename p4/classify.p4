@@ -82,18 +82,24 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
 
     // The length IP says is that of headers and UDP, and the packet has it. In 32 bits nothing here overflows.
     bool is_length_right = false;
+    // Or it is cut behind its headers: trimmed.
+    bool is_cut = false;
 
     action check_lengths() {
+        bit<32> udp_start;
         bit<32> udp_end;
         bit<32> ip_end;
         if (hdr.ipv6.isValid()) {
-            udp_end = IPV6_LEN + (bit<32>)hdr.udp.length;
+            udp_start = IPV6_LEN;
             ip_end = IPV6_LEN + (bit<32>)hdr.ipv6.payload_len;
         } else {
-            udp_end = IPV4_LEN + (bit<32>)hdr.udp.length;
+            udp_start = IPV4_LEN;
             ip_end = (bit<32>)hdr.ipv4.total_len;
         }
+        udp_end = udp_start + (bit<32>)hdr.udp.length;
         is_length_right = hdr.udp.length >= MIN_UDP_LEN && udp_end == ip_end
+            && (bit<32>)meta.l3_bytes + ip_end <= standard_metadata.packet_length;
+        is_cut = hdr.udp.length >= MIN_UDP_LEN && udp_end > ip_end && ip_end >= udp_start + UDP_AND_BTH_LEN
             && (bit<32>)meta.l3_bytes + ip_end <= standard_metadata.packet_length;
     }
 
@@ -107,7 +113,9 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         if (hdr.bth.isValid()) {
             read_lengths();
             check_lengths();
-            if (!is_length_right) {
+            if (is_cut) {
+                meta.stat = STAT_TRIMMED_PACKETS;
+            } else if (!is_length_right) {
                 meta.stat = STAT_MALFORMED;
             } else if (hdr.bth.tver != 0) {
                 meta.stat = STAT_UNKNOWN_BTH;
@@ -127,6 +135,8 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
                         meta.is_sequenced = 0;
                     }
                 }
+            } else if (hdr.bth.opcode >= OPCODE_FIRST_OF_MANUFACTURERS) {
+                meta.stat = STAT_VENDOR_BTH;
             }
         } else if (standard_metadata.parser_error != error.NoError) {
             meta.stat = STAT_MALFORMED;

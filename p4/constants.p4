@@ -1,7 +1,7 @@
 // Written by `cargo xtask p4` from dcqcn-common: change it there.
 
 // Indices of `stats`, the order of `Stat`.
-const bit<32> STATS = 49;
+const bit<32> STATS = 52;
 const bit<32> STAT_NOT_ROCE = 0;
 const bit<32> STAT_ROCE_V1 = 1;
 const bit<32> STAT_IPV4_OPTIONS = 2;
@@ -51,6 +51,9 @@ const bit<32> STAT_RP_FROM_PROCESS_PACKETS = 45;
 const bit<32> STAT_NP_NOT_FOR_HOST = 46;
 const bit<32> STAT_NP_CNP_LIMITED = 47;
 const bit<32> STAT_PAIRS_LIMITED = 48;
+const bit<32> STAT_VENDOR_BTH = 49;
+const bit<32> STAT_TRIMMED_PACKETS = 50;
+const bit<32> STAT_UET_PACKETS = 51;
 
 // Headers.
 const bit<16> ETHERTYPE_IPV4 = 0x800;
@@ -60,10 +63,12 @@ const bit<16> ETHERTYPE_QINQ = 0x88a8;
 const bit<16> ETHERTYPE_ROCE_V1 = 0x8915;
 const bit<8> IP_PROTOCOL_UDP = 17;
 const bit<16> ROCE_V2_PORT = 4791;
+const bit<16> UET_PORT = 4793;
 const bit<16> ETHERNET_LEN = 14;
 const bit<16> VLAN_LEN = 4;
 const bit<32> IPV4_LEN = 20;
 const bit<32> IPV6_LEN = 40;
+const bit<32> UDP_AND_BTH_LEN = 20;
 const bit<16> MIN_UDP_LEN = 24;
 const bit<16> MIN_UD_UDP_LEN = 32;
 const bit<2> ECN_NOT_ECT = 0;
@@ -71,6 +76,7 @@ const bit<2> ECN_CE = 3;
 const bit<24> QP_GSI = 1;
 const bit<16> DEFAULT_P_KEY = 0xffff;
 const bit<8> OPCODE_CNP = 0x81;
+const bit<8> OPCODE_FIRST_OF_MANUFACTURERS = 0xc0;
 const bit<8> OPCODE_UD_SEND_ONLY = 0x64;
 
 // CNPs, and what one interval is kept for.

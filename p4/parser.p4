@@ -66,6 +66,7 @@ parser Headers(packet_in packet, out headers_t hdr, inout metadata_t meta, inout
         packet.extract(hdr.udp);
         transition select(hdr.udp.dst_port) {
             ROCE_V2_PORT: bth;
+            UET_PORT: uet;
             default: accept;
         }
     }
@@ -100,6 +101,11 @@ parser Headers(packet_in packet, out headers_t hdr, inout metadata_t meta, inout
 
     state cnp {
         packet.extract(hdr.cnp);
+        transition accept;
+    }
+
+    state uet {
+        meta.stat = STAT_UET_PACKETS;
         transition accept;
     }
 

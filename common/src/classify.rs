@@ -289,21 +289,27 @@ fn transport<F: Frame>(
     };
     let udp = Udp::new(header);
     if udp.dst_port() != udp::ROCE_V2_PORT {
-        return Err(Stat::NotRoce);
+        return Err(if udp.dst_port() == udp::UET_PORT { Stat::Uet } else { Stat::NotRoce });
     }
     let udp_len = udp.length() as usize;
     let too_short = udp_len < Udp::LEN + Bth::LEN + icrc::LEN;
-    if too_short || l4 - l3 + udp_len != ip_len || l3 + ip_len > frame.frame_len() as usize {
+    if too_short || l4 - l3 + udp_len < ip_len || l3 + ip_len > frame.frame_len() as usize {
         return Err(Stat::Malformed);
     }
     let Some(header) = frame.header(l4 + Udp::LEN) else {
         return Err(Stat::Malformed);
     };
+    // Who trims a packet has to set the length in its IP header, or its host would drop it there; UDP's stays.
+    if l4 - l3 + udp_len != ip_len {
+        let has_headers = ip_len >= l4 - l3 + Udp::LEN + Bth::LEN;
+        return Err(if has_headers { Stat::Trimmed } else { Stat::Malformed });
+    }
     let bth = Bth::new(header);
     let opcode = bth.opcode();
     let class = opcode.class();
     if bth.tver() != 0 || class == Class::Unknown {
-        return Err(Stat::UnknownBth);
+        let is_manufacturers = bth.tver() == 0 && opcode.is_manufacturers();
+        return Err(if is_manufacturers { Stat::VendorBth } else { Stat::UnknownBth });
     }
     // A datagram's sender is read, so it must be there.
     if class == Class::Datagram && udp_len < Udp::LEN + Bth::LEN + Deth::LEN + icrc::LEN {

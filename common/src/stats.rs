@@ -129,6 +129,13 @@ stats! {
     NpCnpLimited = "np_cnp_limited",
     /// Pairs not learned: more than 1,000 a second.
     PairLimited = "pairs_limited",
+    /// RoCEv2 packets whose opcode is a manufacturer's own (0xc0 to 0xff), as those of multipath transports: passed, not looked into.
+    VendorBth = "vendor_bth",
+    /// RoCEv2 packets cut behind their headers: shorter by their IP header than by UDP's, as switches that trim send them. Passed, not
+    /// looked into.
+    Trimmed = "trimmed_packets",
+    /// Ultra Ethernet transport packets (UDP port 4793): passed, not looked into.
+    Uet = "uet_packets",
 }
 
 #[cfg(test)]

@@ -161,6 +161,8 @@ fn expected(opcode: u8, qpn: u32) -> Result<Kind, Stat> {
         }
         // InfiniBand's own CNP.
         0x80 => Kind::Other,
+        // Left to manufacturers.
+        0xc0..=0xff => return Err(Stat::VendorBth),
         _ => return Err(Stat::UnknownBth),
     };
     Ok(if qpn > 1 { kind } else { Kind::Other })
@@ -326,6 +328,8 @@ fn odd_frames_are_counted_under_the_right_name() {
         ("version 4", patched(v6, L3, &[0x40]), Err(Stat::Malformed)),
         ("a jumbogram", patched(v6, L3 + 4, &[0, 0]), Err(Stat::Malformed)),
         // UDP.
+        ("Ultra Ethernet", patched(v4, UDP_V4 + 2, &[0x12, 0xb9]), Err(Stat::Uet)),
+        ("Ultra Ethernet, IPv6", patched(v6, UDP_V6 + 2, &[0x12, 0xb9]), Err(Stat::Uet)),
         ("DNS", patched(v4, UDP_V4 + 2, &[0, 53]), Err(Stat::NotRoce)),
         ("4791 as source only", patched(v4, UDP_V4, &[0x12, 0xb7, 0xc0, 0]), Err(Stat::NotRoce)),
         ("4791 as source only, IPv6", patched(v6, UDP_V6, &[0x12, 0xb7, 0xc0, 0]), Err(Stat::NotRoce)),
@@ -336,22 +340,22 @@ fn odd_frames_are_counted_under_the_right_name() {
         ("Ethernet padding, IPv6", padded(v6), Ok(DATA)),
         ("IP longer than the frame", cut(v4), Err(Stat::Malformed)),
         ("IP longer than the frame, IPv6", cut(v6), Err(Stat::Malformed)),
-        ("UDP longer than IP", udp_len(v4, 1), Err(Stat::Malformed)),
-        ("UDP longer than IP, IPv6", udp_len(v6, 1), Err(Stat::Malformed)),
-        ("UDP longer than IP, in padding", udp_len(&padded(v4), 10), Err(Stat::Malformed)),
+        ("UDP longer than IP", udp_len(v4, 1), Err(Stat::Trimmed)),
+        ("UDP longer than IP, IPv6", udp_len(v6, 1), Err(Stat::Trimmed)),
+        ("UDP longer than IP, in padding", udp_len(&padded(v4), 10), Err(Stat::Trimmed)),
         ("UDP shorter than IP", udp_len(v4, -1), Err(Stat::Malformed)),
         ("UDP shorter than IP, IPv6", udp_len(v6, -1), Err(Stat::Malformed)),
         ("IP longer than UDP", ip_len(&padded(v4), 4), Err(Stat::Malformed)),
-        ("IP shorter than UDP", ip_len(v4, -4), Err(Stat::Malformed)),
+        ("IP shorter than UDP", ip_len(v4, -4), Err(Stat::Trimmed)),
         ("IP shorter than its header", patched(v4, L3 + 2, &[0, 19]), Err(Stat::Malformed)),
         ("both shorter than the frame", udp_len(&ip_len(v4, -8), -8), Ok(DATA)),
         ("UDP of length 0", patched(v4, UDP_V4 + 4, &[0, 0]), Err(Stat::Malformed)),
-        ("a BTH and three bytes", over_v4(no_icrc), Err(Stat::Malformed)),
+        ("a BTH and three bytes, of a longer datagram", over_v4(no_icrc), Err(Stat::Trimmed)),
         // BTH.
         ("header version 1", patched(v4, UDP_V4 + 9, &[0x01]), Err(Stat::UnknownBth)),
         ("header version 15, IPv6", patched(v6, UDP_V6 + 9, &[0x0f]), Err(Stat::UnknownBth)),
         ("every other flag", patched(v4, UDP_V4 + 9, &[0xf0]), Ok(DATA)),
-        ("an opcode of a manufacturer", patched(v4, UDP_V4 + 8, &[0xe0]), Err(Stat::UnknownBth)),
+        ("an opcode of a manufacturer", patched(v4, UDP_V4 + 8, &[0xe0]), Err(Stat::VendorBth)),
         ("an opcode not assigned", patched(v6, UDP_V6 + 8, &[0x15]), Err(Stat::UnknownBth)),
         ("an acknowledgement", patched(v4, UDP_V4 + 8, &[0x11]), Ok(Kind::Small(Stream::Responses))),
         ("a CNP", over_v4(&segment(Opcode::CNP, QPN, &[0; 16])), Ok(Kind::Cnp)),

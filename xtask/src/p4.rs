@@ -138,10 +138,12 @@ fn constants() -> Result<String> {
     text += &hex(16, "ETHERTYPE_ROCE_V1", EtherType::ROCE_V1.0.into());
     text += &bit(8, "IP_PROTOCOL_UDP", udp::IP_PROTOCOL.into());
     text += &bit(16, "ROCE_V2_PORT", udp::ROCE_V2_PORT.into());
+    text += &bit(16, "UET_PORT", udp::UET_PORT.into());
     text += &bit(16, "ETHERNET_LEN", Ethernet::LEN as u64);
     text += &bit(16, "VLAN_LEN", VlanTag::LEN as u64);
     text += &bit(32, "IPV4_LEN", Ipv4::LEN as u64);
     text += &bit(32, "IPV6_LEN", Ipv6::LEN as u64);
+    text += &bit(32, "UDP_AND_BTH_LEN", (Udp::LEN + Bth::LEN) as u64);
     let min_udp = Udp::LEN + Bth::LEN + icrc::LEN;
     text += &bit(16, "MIN_UDP_LEN", min_udp as u64);
     text += &bit(16, "MIN_UD_UDP_LEN", (min_udp + Deth::LEN) as u64);
@@ -150,6 +152,7 @@ fn constants() -> Result<String> {
     text += &bit(24, "QP_GSI", QP_GSI.into());
     text += &hex(16, "DEFAULT_P_KEY", DEFAULT_P_KEY.into());
     text += &hex(8, "OPCODE_CNP", Opcode::CNP.0.into());
+    text += &hex(8, "OPCODE_FIRST_OF_MANUFACTURERS", Opcode::FIRST_OF_MANUFACTURERS.into());
     text += &hex(8, "OPCODE_UD_SEND_ONLY", Opcode::UD_SEND_ONLY.0.into());
 
     text.push_str("\n// CNPs, and what one interval is kept for.\n");

@@ -95,6 +95,13 @@ fn headers() -> Vector {
         let mut port = roce.frame();
         port[roce.bth() - 5] ^= 1;
         add("another UDP port", &port);
+        port[roce.bth() - 5] = 0xb9;
+        add("Ultra Ethernet's port", &port);
+        // The length in its IP header set anew, and its payload gone.
+        let mut trimmed = Roce { payload: 0, ..roce.clone() }.frame();
+        let length = u16::from_be_bytes([trimmed[roce.bth() - 4], trimmed[roce.bth() - 3]]) + 1_024;
+        trimmed[roce.bth() - 4..][..2].copy_from_slice(&length.to_be_bytes());
+        add("trimmed", &trimmed);
         for (udp_len, about) in [(23_u16, "UDP length 23"), (0, "UDP length 0"), (0xffff, "UDP length 65535")]
         {
             let mut lengths = roce.frame();

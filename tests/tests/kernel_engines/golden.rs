@@ -312,12 +312,13 @@ fn what_is_left_alone_passes_and_is_counted_by_name() {
         (Stat::Ipv6Extensions, edit(&six, &|f| f[ip + 6] = 44)),
         (Stat::Ipv6Extensions, edit(&six, &|f| f[ip + 6] = 60)),
         (Stat::Malformed, edit(&plain, &|f| f[ip + 3] ^= 1)),
-        (Stat::Malformed, edit(&plain, &|f| f[ip + 24] ^= 1)),
+        (Stat::Trimmed, edit(&plain, &|f| f[ip + 24] ^= 1)),
         (Stat::Malformed, edit(&plain, &|f| f.truncate(f.len() - 1))),
         (Stat::Malformed, edit(&plain, &|f| f[ip] = 0x55)),
         (Stat::Malformed, edit(&six, &|f| f[ip] = 0x40)),
+        (Stat::Uet, edit(&plain, &|f| f[ip + 23] = 0xb9)),
         (
-            Stat::UnknownBth,
+            Stat::VendorBth,
             edit(&plain, &|f| {
                 f[ip + 28] = 0xc0;
                 seal(f, ip)

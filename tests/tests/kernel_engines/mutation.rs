@@ -198,7 +198,7 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
 }
 
 /// What leaves a packet alone, at any hook.
-const LEFT_ALONE: [Stat; 8] = [
+const LEFT_ALONE: [Stat; 10] = [
     Stat::NotRoce,
     Stat::RoceV1,
     Stat::Ipv4Options,
@@ -207,6 +207,8 @@ const LEFT_ALONE: [Stat; 8] = [
     Stat::VlanTooDeep,
     Stat::Malformed,
     Stat::UnknownBth,
+    Stat::VendorBth,
+    Stat::Trimmed,
 ];
 
 #[test]

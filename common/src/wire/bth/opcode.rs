@@ -175,6 +175,9 @@ mod ops {
 }
 
 impl Opcode {
+    /// The first of those left to manufacturers.
+    pub const FIRST_OF_MANUFACTURERS: u8 = 0xc0;
+
     /// Transport service.
     #[inline(always)]
     pub const fn transport(self) -> Transport {
@@ -194,6 +197,12 @@ impl Opcode {
     #[inline(always)]
     pub const fn is_known(self) -> bool {
         KNOWN[(self.0 >> 5) as usize] & self.op() != 0
+    }
+
+    /// Whether the opcode is left to manufacturers (IBTA vol. 1, 9.2.1: its two highest bits are set).
+    #[inline(always)]
+    pub const fn is_manufacturers(self) -> bool {
+        self.0 >= Self::FIRST_OF_MANUFACTURERS
     }
 
     /// Whether this is a RoCEv2 congestion notification.
