@@ -30,7 +30,6 @@ use dcqcn_params::{FileErrors, Profile, Settings};
 use dcqcn_plane::attach::Request;
 use glob::Pattern;
 use toml::de::{DeTable, DeValue};
-use tracing_subscriber::EnvFilter;
 
 use super::serving::Metrics;
 
@@ -284,7 +283,7 @@ fn idle(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Duration> {
 
 fn filter(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
     let text = scalar(value).unwrap_or_default();
-    match EnvFilter::try_new(&text) {
+    match dcqcn_support::logging::filter(&text) {
         Ok(_) => Some(text),
         Err(error) => {
             reader.refuse(
