@@ -81,7 +81,7 @@ impl RdmaPairs {
 
     /// Whether the interface had an RDMA device at the last look.
     #[must_use]
-    pub const fn has_device(&self) -> bool {
+    pub(crate) const fn has_device(&self) -> bool {
         self.has_device
     }
 

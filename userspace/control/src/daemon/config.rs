@@ -90,7 +90,7 @@ impl Config {
 
     /// Whether `other` says the same of the interface of this name.
     #[must_use]
-    pub fn agrees_on(&self, other: &Self, iface: &str) -> bool {
+    pub(crate) fn agrees_on(&self, other: &Self, iface: &str) -> bool {
         let said = |config: &Self| {
             let found = config.interfaces.iter().find(|interface| interface.name.matches(iface))?;
             Some((found.inline_peer.clone(), found.settings.clone()))
@@ -100,7 +100,7 @@ impl Config {
 
     /// Whether the interface is named as the other end of an inline attachment: it has no state of its own.
     #[must_use]
-    pub fn is_inline_peer(&self, iface: &str) -> bool {
+    pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
         self.interfaces.iter().any(|interface| interface.inline_peer.as_deref() == Some(iface))
     }
 
