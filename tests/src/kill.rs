@@ -3,10 +3,13 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::command::dcqcn;
 use crate::lab::Lab;
+
+/// More steps than anything has.
+const MANY: u32 = 200;
 
 /// How programs hang on the hooks of TC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,4 +58,29 @@ pub fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<Option<String>> {
     }
     ensure!(output.status.signal() == Some(9), "{line}, step {n}: {}: {says}", output.status);
     Ok(Some(says.trim().to_owned()))
+}
+
+/// Kills a command at each of its steps, from the first to the last, and then lets it end; `before` makes ready, and `after` sees
+/// what is left. Returns how many steps there are.
+///
+/// # Errors
+/// Any of the three fails.
+pub fn at_every_step(
+    lab: &Lab,
+    tc: Tc,
+    line: &str,
+    mut before: impl FnMut() -> Result<()>,
+    mut after: impl FnMut(u32) -> Result<()>,
+) -> Result<u32> {
+    for n in 1..MANY {
+        before()?;
+        let says = killed(lab, tc, line, n)?;
+        says.iter().for_each(|says| eprintln!("{line}: {says}"));
+        let was_killed = says.is_some();
+        after(n).with_context(|| format!("{line}, killed at step {n}"))?;
+        if !was_killed {
+            return Ok(n - 1);
+        }
+    }
+    bail!("{line} does not end")
 }

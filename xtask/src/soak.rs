@@ -1,13 +1,15 @@
 //! Faults in a random order, with traffic, for as long as asked.
 
-use anyhow::{Result, ensure};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use crate::{
-    build,
-    run::{self, header, stream},
-    toolchain,
-    workspace::Workspace,
-};
+use anyhow::{Context as _, Result, ensure};
+
+use crate::run::{self, header, not_started};
+use crate::workspace::Workspace;
+use crate::{build, page, toolchain};
 
 /// Options of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -18,26 +20,73 @@ pub(crate) struct Args {
     /// Begin the random order with this number, which an earlier run has printed.
     #[arg(long)]
     seed: Option<u64>,
+    /// Write the table of the last run into docs/measured/reliability.md, without another run.
+    #[arg(long)]
+    report: bool,
     /// More options for the program that does it, after `--`; `-- --help` shows them.
     #[arg(last = true)]
     more: Vec<String>,
 }
 
 const SOAK: build::Binary = ("dcqcn-soak", "dcqcn-tests");
+const PAGE: &str = "docs/measured/reliability.md";
+/// What the table begins with.
+const HEADING: &str = "FAULT ";
 
 /// Builds the command and makes the faults.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if args.report {
+        return report(workspace);
+    }
     ensure!(
         run::is_root(),
         "this makes network namespaces and loads programs, which needs root; run `cargo xtask soak` as root"
     );
     build::release(workspace, &[build::COMMAND, SOAK])?;
     toolchain::require_runtime_tools()?;
-    header("soak");
-    let mut command = std::process::Command::new(workspace.built("release", SOAK.0));
-    command.env("DCQCN_BIN", workspace.binary()).args(["--for", &args.length]);
+    let mut options = format!("--for {}", args.length);
     if let Some(seed) = args.seed {
-        command.args(["--seed", &seed.to_string()]);
+        options += &format!(" --seed {seed}");
     }
-    stream(command.args(&args.more))
+    let made = page::made(workspace, &format!("cargo xtask soak {options}"))?;
+    header("soak");
+    let mut command = Command::new(workspace.built("release", SOAK.0));
+    command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(&command))?;
+    let path = log(workspace);
+    let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    write!(log, "{made}")?;
+    for line in BufReader::new(child.stdout.take().context("no pipe")?).lines() {
+        let line = line?;
+        println!("{line}");
+        writeln!(log, "{line}")?;
+    }
+    // What else ran tells how much the times are worth.
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').nth(2).unwrap_or("?").to_owned();
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    writeln!(log, "load of the last 15 minutes {load}, {cpus} CPUs")?;
+    let status = child.wait()?;
+    ensure!(status.success(), "not all faults were without harm ({status}); the table is above");
+    Ok(())
+}
+
+/// What the last run printed.
+fn log(workspace: &Workspace) -> PathBuf {
+    workspace.host_target().join("soak.log")
+}
+
+fn report(workspace: &Workspace) -> Result<()> {
+    let log = log(workspace);
+    let log = fs::read_to_string(&log).with_context(|| format!("no run is kept in {}", log.display()))?;
+    let made = log.lines().next().unwrap_or_default();
+    let table: Vec<&str> = log.lines().skip_while(|line| !line.starts_with(HEADING)).collect();
+    ensure!(!table.is_empty(), "the last run did not come to its end");
+    let path = workspace.root().join(PAGE);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        page::replace(PAGE, &text, "soak", &format!("{made}\n\n```text\n{}\n```\n", table.join("\n")))?;
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    header(format_args!("{PAGE} written"));
+    Ok(())
 }

@@ -5,36 +5,12 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::Running;
-use dcqcn_tests::kill::{Tc, command, killed, ok};
+use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-
-/// More steps than anything has.
-const MANY: u32 = 200;
-
-/// Kills a command at each of its steps, and shows each time what it left to `after`.
-fn at_every_step(
-    lab: &Lab,
-    tc: Tc,
-    line: &str,
-    mut before: impl FnMut() -> Result<()>,
-    mut after: impl FnMut(u32) -> Result<()>,
-) -> Result<u32> {
-    for n in 1..MANY {
-        before()?;
-        let says = killed(lab, tc, line, n)?;
-        says.iter().for_each(|says| eprintln!("{line}: {says}"));
-        let was_killed = says.is_some();
-        after(n).with_context(|| format!("{line}, killed at step {n}"))?;
-        if !was_killed {
-            return Ok(n - 1);
-        }
-    }
-    anyhow::bail!("{line} does not end")
-}
 
 /// Runs a test with TCX, and with clsact as older kernels have it.
 fn on_both(test: &str, kinds: &[&str], run: fn(Tc) -> Result<()>) -> Result<()> {
@@ -187,6 +163,77 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
     assert!(steps >= 5, "{steps} steps");
     lab.ok("detach a0")?;
     assert_eq!(state(&lab.host, "a0")?, before);
+    freed(FLOWS)
+}
+
+/// The daemon is killed at each of its steps: while it starts, takes over, and while it puts another file in force.
+#[test]
+fn a_reload_killed_at_every_step() -> Result<()> {
+    on_both("a_reload_killed_at_every_step", &["htb"], reload_killed)
+}
+
+fn reload_killed(tc: Tc) -> Result<()> {
+    const FLOWS: u32 = 1_253;
+    let lab = Lab::new("kr")?;
+    let before = [state(&lab.host, "a0")?, state(&lab.host, "b0")?];
+    let file = lab.path("dcqcn.toml");
+    // First both, then one of them, with another rate.
+    let write = |name: &str, mbit: u32| -> Result<()> {
+        let text = format!(
+            "[[interface]]\nname = '{name}'\npacer = 'htb'\nflows = {FLOWS}\n[interface.parameters]\nlink_rate = '1gbit'\n\
+             rpg_ai_rate = '{mbit}mbit'\n"
+        );
+        Ok(fs::write(&file, text)?)
+    };
+    let start = |n: Option<u32>| -> Result<Running> {
+        let mut command = command(&lab, tc, &format!("run --config {}", file.display()))?;
+        command.stderr(Stdio::null()).envs(n.map(|n| ("DCQCN_TEST_ABORT", n.to_string())));
+        Running::spawn(&lab.host, command)
+    };
+    let until = |daemon: &mut Running, is_so: &dyn Fn() -> bool| -> Result<bool> {
+        let until = std::time::Instant::now() + PATIENCE;
+        while !is_so() {
+            if daemon.0.try_wait()?.is_some() {
+                return Ok(false);
+            }
+            ensure!(std::time::Instant::now() < until, "nothing comes of it");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Ok(true)
+    };
+    let is_whole = |iface: &str| problems(&lab, iface).is_ok_and(|problems| problems.is_empty());
+    let has =
+        |mbit: u32| lab.ok("get a0 rpg_ai_rate").is_ok_and(|text| text.contains(&format!("{mbit}mbit")));
+    let first = || is_whole("a0") && is_whole("b0") && has(10);
+    let second = || is_whole("a0") && has(20) && !lab.host.journal("b0").is_ok_and(|path| path.exists());
+    for n in 1.. {
+        write("[ab]0", 10)?;
+        let mut daemon = start(None)?;
+        ensure!(until(&mut daemon, &first)?, "step {n}: it ended by itself");
+        daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
+        daemon.wait()?;
+        // Killed at its n-th step, or not, if it has not so many.
+        let mut daemon = start(Some(n))?;
+        write("a0", 20)?;
+        let is_done = until(&mut daemon, &second)?;
+        if is_done {
+            daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
+        }
+        let killed = std::os::unix::process::ExitStatusExt::signal(&daemon.wait()?) == Some(9);
+        let mut daemon = start(None)?;
+        ensure!(until(&mut daemon, &second)?, "killed at step {n}: the next one does not serve");
+        ensure!(tables(FLOWS) == 1, "killed at step {n}: {} attachments", tables(FLOWS));
+        daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
+        daemon.wait()?;
+        assert_eq!(state(&lab.host, "b0")?, before[1], "killed at step {n}");
+        if !killed {
+            eprintln!("{tc:?}: {} steps", n - 1);
+            ensure!(n > 8, "{n} steps");
+            break;
+        }
+    }
+    lab.ok("detach a0")?;
+    assert_eq!(state(&lab.host, "a0")?, before[0]);
     freed(FLOWS)
 }
 

@@ -216,21 +216,57 @@ fn cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether a namespace with this inode number is to be seen: a process is in it, or it is mounted somewhere. `None` where
-/// this process may not look into the others. One that only an open file keeps is not seen.
+/// Whether the namespace with this inode number and this cookie is still there: a process is in it, or it is mounted somewhere.
+/// Another may have its inode number by now. `None` where this process may not look into the others. One that only an open file
+/// keeps is not seen.
 #[must_use]
-pub fn is_visible(inode: u64) -> Option<bool> {
-    let name = format!("net:[{inode}]");
-    let is_it = |link: &Path| fs::read_link(link).is_ok_and(|target| target.as_os_str() == name.as_str());
-    // Without the rights to look at other processes' namespaces, not seeing one says nothing.
-    fs::read_link("/proc/1/ns/net").ok()?;
-    let processes = fs::read_dir("/proc").ok()?.filter_map(io::Result::ok).map(|entry| entry.path());
-    if processes.map(|process| process.join("ns/net")).any(|link| is_it(&link)) {
-        return Some(true);
+pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
+    match with_inode(inode)? {
+        None => Some(false),
+        // One that has ended since, or that this process may not enter, is told from nothing.
+        Some(file) => Some(cookie_in(&file).ok()? == cookie),
     }
-    let is_mounted = |file: &str| fs::read_to_string(file).ok().map(|mounts| mounts.contains(&name));
-    // The root of such a mount is written like the link: proc_pid_mountinfo(5).
-    Some(is_mounted("/proc/1/mountinfo")? || is_mounted("/proc/self/mountinfo")?)
+}
+
+/// A file that stands for the namespace with this inode number; `None` inside if there is none.
+fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
+    let name = format!("net:[{inode}]");
+    // A file of a namespace by which two processes are seen to be in the same one, without the right to know which that is.
+    let device_list = |process: &Path| fs::metadata(process.join("net/dev")).map(|file| file.ino());
+    let (mut others, mut hidden) = (Vec::new(), Vec::new());
+    for process in fs::read_dir("/proc").ok()?.filter_map(|entry| Some(entry.ok()?.path())) {
+        let link = process.join("ns/net");
+        match fs::read_link(&link) {
+            Ok(target) if target.as_os_str() == name.as_str() => return Some(Some(link)),
+            Ok(_) => others.extend(device_list(&process)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => hidden.push(process),
+            // It has ended, or is no process.
+            Err(_) => {}
+        }
+    }
+    for process in ["/proc/self", "/proc/1"] {
+        let mounts = fs::read_to_string(Path::new(process).join("mountinfo")).ok()?;
+        // The root of such a mount is written like the link: proc_pid_mountinfo(5).
+        let mut fields = mounts.lines().map(|line| line.split(' ').skip(3));
+        let mounted = fields.find_map(|mut line| (line.next()? == name).then(|| line.next()).flatten());
+        if let Some(at) = mounted {
+            return Some(Some(Path::new(process).join("root").join(at.trim_start_matches('/'))));
+        }
+    }
+    let is_elsewhere = |process: &PathBuf| match device_list(process) {
+        Ok(file) => others.contains(&file),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    hidden.iter().all(is_elsewhere).then_some(None)
+}
+
+/// The cookie of the namespace that a file stands for.
+fn cookie_in(path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    on_new_thread(|| {
+        setns(&file, CloneFlags::CLONE_NEWNET)?;
+        cookie()
+    })?
 }
 
 /// Runs `work` on a new thread in a new namespace without a name; the namespace ends with the thread.

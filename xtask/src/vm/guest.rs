@@ -21,6 +21,7 @@ use crate::{deb, page};
 pub(super) const PREPARE: &str = "\
 cp /share/dcqcn /share/vm-guest /usr/local/bin
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
+export DCQCN_BIN=/usr/local/bin/dcqcn
 mkdir -p /dev/pts
 mount -t devpts devpts /dev/pts
 modprobe configfs

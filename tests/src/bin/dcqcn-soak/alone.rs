@@ -1,13 +1,15 @@
 //! Faults of attaching and detaching, on hosts of their own: nothing may be left of them. The served host goes on meanwhile.
 
 use std::fs;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use dcqcn_netlink::Netns;
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::kernel_has_qdisc;
+use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_tests::kill::{Tc, killed, ok};
 use dcqcn_tests::lab::Lab;
 use dcqcn_tests::leftover::{problems, state};
@@ -25,7 +27,13 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "interface renamed", make: interface_renamed },
     Fault { name: "interface moved", make: interface_moved },
     Fault { name: "namespace deleted", make: namespace_deleted },
+    Fault { name: "namespace made again under its name", make: namespace_made_again },
     Fault { name: "qdisc replaced by somebody", make: qdisc_replaced },
+    Fault { name: "qdisc that cannot be made again", make: module_gone },
+    Fault { name: "rate of a shaper changed", make: shaper_changed },
+    Fault { name: "program taken off", make: program_taken_off },
+    Fault { name: "inline peer made anew", make: peer_made_anew },
+    Fault { name: "attached by several at once", make: several_at_once },
 ];
 
 /// The pacers that this kernel has.
@@ -172,13 +180,14 @@ fn namespace_deleted(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> 
     let lab = Lab::new("soak")?;
     Way::any(random).attach(&lab)?;
     let journals = lab.host.journals()?;
+    if random.bool() {
+        // Nothing tells of its interfaces then.
+        let namespace = journals.file_name().context("a directory of its own")?;
+        fs::remove_dir_all(Path::new("/run/dcqcn/bpf").join(namespace))?;
+    }
     Netns::delete(lab.host.netns.name())?;
     drop(lab);
-    // The namespace ends when its last thread has left it.
-    dcqcn_tests::daemon::wait(|| {
-        site.ok("gc")?;
-        Ok(if journals.exists() { Err(format!("{} is left", journals.display())) } else { Ok(()) })
-    })
+    are_freed(site, &[journals])
 }
 
 fn qdisc_replaced(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -190,4 +199,131 @@ fn qdisc_replaced(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let found = lab.host.command("tc qdisc show dev a0")?;
     ensure!(found.contains("pfifo 77: root"), "what somebody put there is gone: {found}");
     Ok(())
+}
+
+fn namespace_made_again(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let name = format!("dcqcn-test-{}-soak-again", std::process::id());
+    let way = Way::any(random);
+    let mut left = Vec::new();
+    for _ in 0..2 {
+        let netns = Netns::create(&name)?;
+        let cookie = netns.run(dcqcn_netlink::netns::current_cookie)??;
+        left.push(Path::new("/run/dcqcn").join(format!("ns-{cookie}")));
+        let end = |name| VethEnd { name, netns: None, mac: None };
+        Netlink::connect_in(&netns)?.add_veth(&end("a0"), &end("b0"))?;
+        site.ok(&format!("-n {name} {}", way.line))?;
+        Netns::delete(&name)?;
+    }
+    are_freed(site, &left)
+}
+
+/// `gc` frees these directories, once their namespaces have ended, which is when their last thread has left them.
+fn are_freed(site: &Site, journals: &[PathBuf]) -> Result<()> {
+    dcqcn_tests::daemon::wait(|| {
+        site.ok("gc")?;
+        let left: Vec<_> = journals.iter().filter(|journals| journals.exists()).collect();
+        Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?} are left")) })
+    })
+}
+
+/// As if the module of the qdisc that was there had gone, and came again.
+fn module_gone(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let lab = Lab::new("soak")?;
+    lab.host.command("tc qdisc replace dev a0 root handle 7: pfifo limit 77")?;
+    let before = state(&lab.host, "a0")?;
+    let way = Way::any(random);
+    way.attach(&lab)?;
+    let path = lab.host.journal("a0")?;
+    let text = fs::read_to_string(&path)?;
+    let without = text.replace("\"pfifo\"", "\"nosuchqdisc\"");
+    if without != text {
+        fs::write(&path, without)?;
+        let says = lab.refused(1, "detach a0")?;
+        ensure!(says.contains("still to be put back: root qdisc"), "{says}");
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
+    }
+    lab.ok("detach a0")?;
+    let after = state(&lab.host, "a0")?;
+    ensure!(after == before, "a0 was {before:?} and is {after:?}");
+    Ok(())
+}
+
+fn shaper_changed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let lab = Lab::new("soak")?;
+    let shaper = |verb: &str, mbit: u32| {
+        lab.host.command(&format!(
+            "tc qdisc {verb} dev a0 root handle 7: tbf rate {mbit}mbit burst 200k limit 1m"
+        ))
+    };
+    let (first, second) = (random.u32(100..200), random.u32(200..300));
+    shaper("replace", second)?;
+    let expected = state(&lab.host, "a0")?;
+    shaper("change", first)?;
+    let way = Way::any(random);
+    way.attach(&lab)?;
+    shaper("change", second)?;
+    lab.ok("detach a0")?;
+    let after = state(&lab.host, "a0")?;
+    ensure!(after == expected, "a0 was to be {expected:?} and is {after:?}");
+    Ok(())
+}
+
+fn program_taken_off(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    in_lab(|lab| {
+        let way = Way { tc: Tc::Tcx, ..Way::any(random) };
+        way.attach(lab)?;
+        let hook = ["xdp", "ingress", "egress"].get(random.usize(..3)).copied().unwrap_or("xdp");
+        fs::remove_file(lab.host.pins("a0")?.join(hook))?;
+        let found = problems(lab, "a0")?;
+        let expected = format!("{hook}: expected, not found");
+        ensure!(found.iter().any(|problem| problem.contains(&expected)), "{found:?}");
+        if random.bool() {
+            way.attach(lab)?;
+        }
+        lab.ok("detach a0").map(drop)
+    })
+}
+
+fn peer_made_anew(_: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    in_lab(|lab| {
+        let netlink = lab.host.netlink()?;
+        let end = |name| VethEnd { name, netns: None, mac: None };
+        let attach =
+            format!("attach a0 --inline p0 --pacer none --flows {OTHER_FLOWS} --set link_rate=1gbit");
+        netlink.add_veth(&end("p0"), &end("q0"))?;
+        lab.ok(&attach)?;
+        netlink.delete_link(netlink.link("p0")?.index)?;
+        netlink.add_veth(&end("p0"), &end("q0"))?;
+        let found = problems(lab, "a0")?;
+        ensure!(found.iter().any(|problem| problem.contains("xdp_peer")), "{found:?}");
+        lab.ok(&attach)?;
+        let found = problems(lab, "a0")?;
+        ensure!(found.is_empty(), "{found:?}");
+        lab.ok("detach a0").map(drop)
+    })
+}
+
+fn several_at_once(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    in_lab(|lab| {
+        let way = Way::any(random);
+        let start = |line: &str| -> Result<Child> {
+            let mut command = dcqcn_tests::kill::command(lab, way.tc, line)?;
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            Ok(lab.host.run(|| command.spawn())??)
+        };
+        let attaching = (0..3).map(|_| start(&way.line)).collect::<Result<Vec<_>>>()?;
+        let codes = attaching.into_iter().map(|mut child| Ok(child.wait()?.code()));
+        let codes = codes.collect::<Result<Vec<_>>>()?;
+        let attached = codes.iter().filter(|code| **code == Some(0)).count();
+        ensure!(attached == 1, "of three that attach, one does: {codes:?}");
+        let found = problems(lab, "a0")?;
+        ensure!(found.is_empty(), "{found:?}");
+        let detaching = (0..3).map(|_| start("detach a0")).collect::<Result<Vec<_>>>()?;
+        let codes = detaching.into_iter().map(|mut child| Ok(child.wait()?.code()));
+        let codes = codes.collect::<Result<Vec<_>>>()?;
+        let detached = codes.iter().filter(|code| **code == Some(0)).count();
+        ensure!(detached == 1, "of three that detach, one does: {codes:?}");
+        Ok(())
+    })
 }

@@ -25,17 +25,20 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "daemon stopped for a while", make: daemon_stopped },
     Fault { name: "file emptied", make: file_emptied },
     Fault { name: "file gone", make: file_gone },
-    Fault { name: "bad file, SIGHUP", make: bad_file },
+    Fault { name: "bad file and SIGHUP", make: bad_file },
     Fault { name: "file changed and changed back", make: file_changed },
     Fault { name: "set killed", make: set_killed },
-    Fault { name: "change that nobody confirms, waiter killed", make: unconfirmed },
-    Fault { name: "change that nobody confirms, all killed", make: unconfirmed_all_killed },
+    Fault { name: "change to be confirmed killed", make: confirm_killed },
+    Fault { name: "waiter of an unconfirmed change killed", make: unconfirmed },
+    Fault { name: "waiter and daemon of an unconfirmed change killed", make: unconfirmed_all_killed },
     Fault { name: "upgrade killed", make: upgrade_killed },
     Fault { name: "200 clients that never ask", make: idle_clients },
     Fault { name: "lock kept for a while", make: lock_kept },
     Fault { name: "no room for the audit log", make: audit_full },
     Fault { name: "broken journal of another interface", make: broken_journal },
     Fault { name: "interfaces come and go", make: come_and_go },
+    Fault { name: "daemon ended while interfaces come", make: ended_while_they_come },
+    Fault { name: "address for metrics gone", make: address_gone },
     Fault { name: "reader of monitor gone", make: reader_gone },
 ];
 
@@ -149,6 +152,16 @@ fn kill_waiters(site: &Site) -> Result<()> {
     Ok(())
 }
 
+/// Killed after the first of its steps it leaves a change whose time comes.
+fn confirm_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    killed(site, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
+    wait(|| {
+        let waiting = site.pair.a.run(dcqcn_plane::attach::pending)??.len();
+        Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes wait")) })
+    })?;
+    is_back(site)
+}
+
 fn unconfirmed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     site.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
     if random.bool() {
@@ -234,14 +247,24 @@ fn broken_journal(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     done
 }
 
-fn come_and_go(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+/// Makes interfaces that the daemon is to serve.
+fn come(site: &Site, names: &[&str]) -> Result<()> {
     let netlink = site.pair.a.netlink()?;
-    let names = ["a5", "a6"];
-    for name in names {
+    names.iter().try_for_each(|name| {
         let far = name.replace('a', "far");
         let end = |name| VethEnd { name, netns: None, mac: None };
-        netlink.add_veth(&end(name), &end(&far))?;
-    }
+        Ok(netlink.add_veth(&end(name), &end(&far))?)
+    })
+}
+
+fn go(site: &Site, names: &[&str]) -> Result<()> {
+    let netlink = site.pair.a.netlink()?;
+    names.iter().try_for_each(|name| Ok(netlink.delete_link(netlink.link(name)?.index)?))
+}
+
+fn come_and_go(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let names = ["a5", "a6"];
+    come(site, &names)?;
     // In the middle of attaching them, or when they are.
     if random.bool() {
         thread::sleep(Duration::from_millis(random.u64(0..800)));
@@ -254,7 +277,31 @@ fn come_and_go(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
             Ok(if served(&metrics) { Ok(()) } else { Err("not served".into()) })
         })?;
     }
-    names.iter().try_for_each(|name| Ok(netlink.delete_link(netlink.link(name)?.index)?))
+    go(site, &names)
+}
+
+fn ended_while_they_come(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+    let names = ["a7", "a8", "a9"];
+    come(site, &names)?;
+    thread::sleep(Duration::from_millis(random.u64(0..1_500)));
+    if random.bool() {
+        daemon_ended(site, random)?;
+    } else {
+        daemon_killed(site, random)?;
+    }
+    go(site, &names)
+}
+
+/// As after a boot at which the address comes later than the daemon.
+fn address_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+    site.daemon.signal(Signal::SIGKILL)?;
+    site.daemon.child.wait()?;
+    site.pair.a.command("ip address delete 127.0.0.1/8 dev lo")?;
+    site.daemon.again(&site.pair.a)?;
+    site.daemon.says(&["taken over", "\"iface\":\"a0\""])?;
+    site.daemon.says(&["metrics cannot be served there; tried again"])?;
+    site.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
+    site.daemon.says(&["serving metrics", METRICS])
 }
 
 fn reader_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {

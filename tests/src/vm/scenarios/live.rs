@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::super::command::{Running, sh};
 use super::super::lab::{self, Lab, Options};
@@ -62,7 +62,18 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         thread::sleep(Duration::from_secs(5));
         Ok(())
     })?;
-    step("programs replaced, where TC has links", held, &mut || replace(&lab))?;
+    let lost = || -> Result<u64> {
+        Ok(lab.hw_counter(RECEIVER, "out_of_seq_request")? + lab.hw_counter(SENDER, "completer_retry_err")?)
+    };
+    let mut lost_by_it = 0;
+    step("programs replaced", held, &mut || {
+        let before = lost()?;
+        replace(&lab)?;
+        // What was lost would be missed by the packets behind it.
+        thread::sleep(Duration::from_secs(1));
+        lost_by_it = lost()? - before;
+        Ok(())
+    })?;
     step("detached and attached again", held, &mut || {
         lab.on_host(SENDER, "detach {}")?;
         attach(&lab)?;
@@ -70,6 +81,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         thread::sleep(Duration::from_secs(4));
         Ok(())
     })?;
+    report.equals("programs replaced: packets out of sequence", lost_by_it, 0);
     let finished = traffic.drain(..).map(perftest::Traffic::finish).collect::<Result<Vec<_>>>()?;
     for outcome in finished {
         let end =
@@ -85,14 +97,24 @@ fn attach(lab: &Lab) -> Result<()> {
     lab.on_host(SENDER, &line).map(drop)
 }
 
-/// `dcqcn upgrade`; without links of TC (before Linux 6.6) it is refused with the next step.
+/// `dcqcn upgrade`, as from programs of another build, and that each program is another then.
 fn replace(lab: &Lab) -> Result<()> {
-    let has_links = lab.on_host(SENDER, "status {}")?.to_string().contains("tcx");
-    match lab.on_host(SENDER, "upgrade {}") {
-        Ok(_) => Ok(()),
-        Err(error) if !has_links && format!("{error:#}").contains("detach") => Ok(()),
-        Err(error) => Err(error),
-    }
+    let status = || lab.on_host(SENDER, "status {}");
+    let programs = || -> Result<Vec<u64>> {
+        let status = status()?;
+        let parts = status["attachments"][0]["parts"].as_array().context("no parts")?;
+        Ok(parts.iter().filter_map(|part| part["program_id"].as_u64()).collect())
+    };
+    let attachment = status()?["attachments"][0].clone();
+    let object = attachment["object"].as_str().context("no object")?;
+    let [cookie, index] = ["netns_cookie", "ifindex"].map(|key| attachment[key].as_u64().unwrap_or(0));
+    let journal = format!("/run/dcqcn/ns-{cookie}/{index}.json");
+    sysfs::write(&journal, &sysfs::read(&journal)?.replace(object, "0123456789abcdef"))?;
+    let before = programs()?;
+    lab.on_host(SENDER, "upgrade {}")?;
+    let after = programs()?;
+    ensure!(after.len() == 3 && after.iter().all(|id| !before.contains(id)), "{before:?}, then {after:?}");
+    Ok(())
 }
 
 /// What leaves the sender's interface, over a second and a half.

@@ -4,6 +4,7 @@ mod faults;
 mod guide;
 mod incast;
 mod inverse;
+mod killed;
 mod live;
 mod markers;
 mod pacing;
@@ -144,6 +145,14 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: guide::collapse,
+    },
+    Scenario {
+        name: "killed",
+        about: "attach, detach, set and upgrade killed at each step, on this kernel's own hooks",
+        limit_s: 1_500,
+        is_ci: false,
+        with_systemd: false,
+        run: killed::run,
     },
     Scenario {
         name: "systemd",

@@ -161,18 +161,21 @@ pub(super) fn find(place: &Place, iface: &str) -> Result<Record, Error> {
     if record.state != State::Attached {
         return Err(Error::Unfinished { iface: iface.to_owned(), state: record.state.words() });
     }
-    Ok(Record { info: labelled(record.info, &netlink.links()?), ..record })
+    let name = |index| netlink.link_by_index(index).ok().map(|link| link.name);
+    Ok(Record { info: named(record.info, name), ..record })
 }
 
 /// Where an interface's attachment is written down.
 pub(super) fn index_of(place: &Place, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
-    let links = netlink.links()?;
-    let link = links.iter().find(|link| link.name == iface);
-    let indexes = place.ifindexes()?;
-    if let Some(link) = link.filter(|link| indexes.contains(&link.index)) {
+    // As a rule one question is enough, however many interfaces there are.
+    if let Ok(link) = netlink.link(iface)
+        && place.journal(link.index).exists()
+    {
         return Ok(Found::Journal(link.index));
     }
-    for ifindex in indexes {
+    let links = netlink.links()?;
+    let link = links.iter().find(|link| link.name == iface);
+    for ifindex in place.ifindexes()? {
         // What cannot be read is of another interface.
         let Ok(Some(Record { info, .. })) = place.read(ifindex) else {
             continue;
@@ -232,7 +235,12 @@ pub(super) fn refuse_taken(place: &Place, netlink: &Netlink, link: &Link) -> Res
 
 /// What was chosen, under the names that the interfaces have now.
 pub(super) fn labelled(info: Info, links: &[Link]) -> Info {
-    let iface = name_of(links, info.ifindex).map_or(info.iface, str::to_owned);
-    let peer = info.peer_ifindex.and_then(|index| name_of(links, index)).map(str::to_owned);
-    Info { iface, inline_peer: peer.or(info.inline_peer), ..info }
+    named(info, |index| name_of(links, index).map(str::to_owned))
+}
+
+/// As [`labelled`], with names asked for one by one.
+fn named(info: Info, name: impl Fn(u32) -> Option<String>) -> Info {
+    let iface = name(info.ifindex).unwrap_or(info.iface);
+    let inline_peer = info.peer_ifindex.and_then(name).or(info.inline_peer);
+    Info { iface, inline_peer, ..info }
 }

@@ -138,13 +138,13 @@ fn elsewhere_in(place: &Place) -> Result<Vec<Freed>, Error> {
 /// Whether the interface of a record of another namespace is gone for certain.
 fn is_gone(place: &Place, record: &Record, my_inode: u64) -> bool {
     let pins = place.pins(record.info.ifindex);
+    // Without its pins its interface may be there all the same, with a qdisc to be put back.
     let bound = record.owed.iter().filter_map(|owed| match owed {
-        Owed::Link { pin } => Some(Bound::look_closely(&pins.join(pin), pin)),
+        Owed::Link { pin } => Bound::look_closely(&pins.join(pin), pin),
         _ => None,
     });
     let bound: Vec<_> = bound.collect();
-    let on_interface = |link: &Option<Bound>| link.as_ref().is_some_and(|link| link.ifindex != Some(0));
-    if bound.iter().any(on_interface) {
+    if bound.iter().any(|link| link.ifindex != Some(0)) {
         return false;
     }
     // Whole once, and every link has lost its interface since.
@@ -152,7 +152,7 @@ fn is_gone(place: &Place, record: &Record, my_inode: u64) -> bool {
         return true;
     }
     // An inode number is given out again only when its namespace is gone.
-    record.netns_inode == my_inode || netns::is_visible(record.netns_inode) == Some(false)
+    record.netns_inode == my_inode || netns::exists(record.netns_inode, place.cookie) == Some(false)
 }
 
 /// Undoes what others left on an interface or of it, with the lock held: a killed attach, an earlier interface of the same index, one

@@ -9,6 +9,7 @@ use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::SchedClassifierLink;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::Handle;
+use nix::errno::Errno;
 use serde::Serialize;
 
 use super::journal::{Owed, Record};
@@ -60,7 +61,15 @@ pub(super) fn is_running(place: &Place, netlink: &Netlink, record: &Record) -> R
 
 fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>, Error> {
     let info = &record.info;
-    let links = netlink.links()?;
+    // Only those that are concerned: there may be hundreds of others.
+    let mut links = Vec::new();
+    for ifindex in [Some(info.ifindex), info.peer_ifindex].into_iter().flatten() {
+        match netlink.link_by_index(ifindex) {
+            Ok(link) => links.push(link),
+            Err(error) if error.errno() == Some(Errno::ENODEV) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     let pins = place.pins(info.ifindex);
     let mut parts = Vec::new();
     for owed in &record.owed {

@@ -1,0 +1,111 @@
+//! Commands killed at each of their steps, on this kernel's own hooks: filters on clsact before Linux 6.6, links from then on.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::super::report::Report;
+use crate::kill::{Tc, at_every_step, ok};
+use crate::lab::Lab;
+use crate::leftover::{freed, problems, state, tables};
+
+const FLOWS: u32 = 1_237;
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let lab = Lab::new("killed")?;
+    let before = state(&lab.host, "a0")?;
+    let attach =
+        format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit --set rpg_ai_rate=10mbit");
+    let is_as_before = || -> Result<()> {
+        // Killed with nothing left to do but to remove the lock.
+        lab.ok("gc")?;
+        ensure!(state(&lab.host, "a0")? == before, "it is not as it was: {:?}", state(&lab.host, "a0")?);
+        let journals = lab.host.journals()?;
+        ensure!(!journals.exists(), "{} is left", journals.display());
+        freed(FLOWS)
+    };
+    let is_whole = || -> Result<()> {
+        let found = problems(&lab, "a0")?;
+        ensure!(found.is_empty(), "{found:?}");
+        ensure!(tables(FLOWS) == 1, "{} attachments", tables(FLOWS));
+        Ok(())
+    };
+    report.columns(&["killed", "steps", "afterwards"]);
+    let mut told = |what: &str, steps: Result<u32>, wanted: u32, afterwards: &str| {
+        match &steps {
+            Ok(steps) => report.row([what.to_owned(), steps.to_string(), afterwards.to_owned()]),
+            Err(error) => report.row([what.to_owned(), String::new(), format!("{error:#}")]),
+        }
+        let found = steps.as_ref().map_or_else(|error| format!("{error:#}"), ToString::to_string);
+        report.check(
+            &format!("{what}: steps"),
+            found,
+            format!("{wanted} at least"),
+            steps.is_ok_and(|steps| steps >= wanted),
+        );
+    };
+
+    let steps = at_every_step(
+        &lab,
+        Tc::Tcx,
+        &attach,
+        || Ok(()),
+        |n| {
+            let is_there = lab.host.journal("a0")?.exists();
+            match n % 3 {
+                0 => {
+                    if problems(&lab, "a0").is_err() || !is_there {
+                        ok(&lab, Tc::Tcx, &attach)?;
+                    }
+                    is_whole()?;
+                    lab.ok("detach a0")?;
+                }
+                1 if is_there => _ = lab.ok("detach a0")?,
+                _ if is_there && problems(&lab, "a0").is_ok_and(|found| found.is_empty()) => {
+                    _ = lab.ok("detach a0")?
+                }
+                _ => {}
+            }
+            is_as_before()
+        },
+    );
+    told("attach", steps, 12, "attached again, detached or left to gc in turn; then as before");
+
+    let steps = at_every_step(
+        &lab,
+        Tc::Tcx,
+        "detach a0",
+        || ok(&lab, Tc::Tcx, &attach),
+        |n| {
+            if n % 2 == 0 && lab.host.journal("a0")?.exists() {
+                lab.ok("detach a0")?;
+            }
+            is_as_before()
+        },
+    );
+    told("detach", steps, 6, "detached again, or left to gc; then as before");
+
+    ok(&lab, Tc::Tcx, &attach)?;
+    let set = "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit";
+    let put_back = || lab.ok("set a0 rpg_ai_rate=10mbit rpg_hai_rate=100mbit").map(drop);
+    let steps = at_every_step(&lab, Tc::Tcx, set, put_back, |_| {
+        let values = [lab.ok("get a0 rpg_ai_rate")?, lab.ok("get a0 rpg_hai_rate")?];
+        let is_old = values[0].contains("10mbit") && values[1].contains("100mbit");
+        let is_new = values[0].contains("20mbit") && values[1].contains("200mbit");
+        ensure!(is_old || is_new, "{values:?}");
+        is_whole()
+    });
+    told("set", steps, 1, "all old values, or all new ones");
+
+    let path = lab.host.journal("a0")?;
+    let object = lab.json("status a0")?["attachments"][0]["object"].as_str().context("no object")?.to_owned();
+    let age = || Ok(fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?);
+    let steps = at_every_step(&lab, Tc::Tcx, "upgrade a0", age, |_| {
+        is_whole()?;
+        lab.ok("upgrade a0")?;
+        is_whole()
+    });
+    told("upgrade", steps, 5, "whole, and upgraded by the next");
+    lab.ok("detach a0")?;
+    is_as_before()
+}
