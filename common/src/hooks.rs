@@ -116,7 +116,12 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return rp::pace(s, p, &roce);
     }
     if pairing::is_management(&roce) {
-        pairing::snoop(s, p, &roce);
+        // What a process writes is no message of this host's connection manager.
+        if s.is_from_process() {
+            s.env().count(Stat::RpFromProcess);
+        } else {
+            pairing::snoop(s, p, &roce);
+        }
     }
     TcVerdict::Pass
 }

@@ -121,7 +121,7 @@ stats! {
     NpCnpWindowEnd = "np_cnp_window_end",
     /// Data packets that pass unpaced because every place their flow could have in the RP table is in use.
     RpTableFull = "rp_table_full",
-    /// Packets that a process sent to port 4791 through a datagram socket of its own: no queue pair's, so no flow is charged.
+    /// Packets that a process sent to port 4791 through a datagram socket of its own: no queue pair's, so no flow is charged and no pair learned.
     RpFromProcess = "rp_from_process_packets",
     /// CE-marked data packets for a group, or for another host without `np_other_host`: not answered.
     NpNotForHost = "np_not_for_host",

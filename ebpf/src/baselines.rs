@@ -1,4 +1,4 @@
-//! What the data plane's cost is compared with: programs that do nothing, only parse, or only pace.
+//! What the data plane's cost is compared with: programs that do nothing, only parse, or only pace. And what tests need beside it.
 //!
 //! An object of its own, which no host ever gets. `feed_tc` and `feed_xdp` stand before a program under measurement and
 //! give each packet the next queue pair of a list: a test run repeats one packet.
@@ -15,7 +15,7 @@ use core::hint::black_box;
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{__sk_buff, BPF_F_MMAPABLE, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action, xdp_md};
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_pull_data, bpf_xdp_get_buff_len};
+use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_pull_data, bpf_skb_vlan_push, bpf_xdp_get_buff_len};
 use aya_ebpf::macros::{classifier, map, xdp};
 use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::programs::{TcContext, XdpContext};
@@ -36,6 +36,15 @@ pub fn empty_xdp(_ctx: XdpContext) -> u32 {
 /// Nothing, in TC.
 #[classifier]
 pub fn empty_tc(_ctx: TcContext) -> i32 {
+    TC_ACT_UNSPEC
+}
+
+/// Puts the tag of VLAN 5 beside each packet, as a VLAN interface does.
+#[classifier]
+pub fn push_tag(ctx: TcContext) -> i32 {
+    const VLAN: u16 = 0x8100;
+    // SAFETY: the program's own context.
+    unsafe { bpf_skb_vlan_push(ctx.skb.skb, VLAN.to_be(), 5) };
     TC_ACT_UNSPEC
 }
 

@@ -1,19 +1,35 @@
 //! What the kernel holds for an attachment: maps and programs, by their ids.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::loaded_programs;
+use aya::{Ebpf, EbpfLoader};
 use dcqcn_plane::dataplane::SHARED;
 
 use crate::host::Host;
 
 /// How long the kernel may take to free what nobody uses: some grace periods of RCU.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Opens the object that `cargo xtask build` leaves beside the data plane's: what speed is compared with, and what tests need.
+///
+/// # Errors
+/// It is not there.
+pub fn baselines() -> Result<Ebpf> {
+    let path = env::var_os("DCQCN_BASELINES").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf/dcqcn-baselines")),
+        PathBuf::from,
+    );
+    let loaded = EbpfLoader::new().load_file(&path);
+    loaded.with_context(|| format!("cannot load {}; `cargo xtask build` makes it", path.display()))
+}
 
 /// Maps and programs of one attachment.
 #[derive(Clone, Debug)]

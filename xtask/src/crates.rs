@@ -14,7 +14,7 @@ const TABLE: &str = "crates";
 const PICTURE: &str = "arrows";
 
 /// They may use everything: no arrow of theirs says anything.
-const BESIDE: [&str; 2] = ["xtask", "dcqcn-tests"];
+const BESIDE: [&str; 3] = ["xtask", "dcqcn-tests", "dcqcn-fuzz"];
 
 #[derive(Deserialize)]
 struct Metadata {

@@ -1,4 +1,4 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fidelity`, `docs`,
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `docs`,
 //! `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
@@ -13,6 +13,7 @@ mod deb;
 mod demo;
 mod docs;
 mod fidelity;
+mod fuzz;
 mod linker;
 mod llvm;
 mod p4;
@@ -59,6 +60,8 @@ enum Verb {
     Bench(bench::Args),
     /// Make every fault that is tested, in a random order, with traffic, for as long as asked. Needs root.
     Soak(soak::Args),
+    /// Fuzz what reads other people's bytes, by coverage, for as long as asked.
+    Fuzz(fuzz::Args),
     /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
     /// Write the reference pages and pictures that come from the code.
@@ -94,6 +97,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Demo(args) => demo::run(&workspace, &args),
         Verb::Bench(args) => bench::run(&workspace, &args),
         Verb::Soak(args) => soak::run(&workspace, &args),
+        Verb::Fuzz(args) => fuzz::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::{
-    build,
+    build, fuzz,
     run::{self, header, line},
     tally::Tally,
     toolchain, vm,
@@ -78,7 +78,12 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         let programs: Vec<_> =
             programs.iter().filter(|name| Ring::of(name) == ring).map(String::as_str).collect();
         match ring {
-            Ring::Unit => unit(workspace, &programs, &args.harness, &mut tally)?,
+            Ring::Unit => {
+                unit(workspace, &programs, &args.harness, &mut tally)?;
+                if args.harness.is_empty() {
+                    fuzz::test(workspace, &mut tally)?;
+                }
+            }
             Ring::Kernel | Ring::Net => privileged(workspace, ring, &programs, &args.harness, &mut tally)?,
             Ring::Vm => {
                 header("ring vm");

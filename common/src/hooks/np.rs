@@ -131,12 +131,12 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     if !fast {
         return TcVerdict::Pass;
     }
-    // Back to where the data came from. A routed packet carries the port's own MAC address by now, so that its sender's
+    // Back to where the data came from. A routed packet carries the router's own MAC address by now, so that its sender's
     // is no longer known; a bridged one still carries both.
     let Some(mac) = s.header::<6>(0) else {
         return TcVerdict::Drop;
     };
-    if *mac == p.port.mac {
+    if *mac == p.port.macs[0] || *mac == p.port.macs[1] {
         TcVerdict::RedirectNeigh(s.ingress_ifindex())
     } else {
         TcVerdict::Redirect(s.ingress_ifindex())

@@ -27,10 +27,9 @@ pub struct Port {
     pub htb_major: u32,
     /// CPUs that may run the programs.
     pub cpus: u32,
-    /// MAC address of `ifindex[0]`: tells a routed from a bridged packet.
-    pub mac: [u8; 6],
-    /// Explicit padding.
-    pub _pad: [u8; 6],
+    /// MAC addresses that a routed packet leaves with: that of `ifindex[0]`, and that of the bridge or bond it belongs to (0 if
+    /// none). A bridged packet leaves with its sender's.
+    pub macs: [[u8; 6]; 2],
 }
 
 impl Port {
@@ -46,8 +45,7 @@ impl Port {
             np_set_mask: np_sets.wrapping_sub(1),
             htb_major: 0xdc00,
             cpus: 1,
-            mac: [0; 6],
-            _pad: [0; 6],
+            macs: [[0; 6]; 2],
         }
     }
 }

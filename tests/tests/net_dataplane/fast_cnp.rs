@@ -107,6 +107,18 @@ fn macs(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
     }
 }
 
+/// Across a router whose interface towards host 2 has the address of `src`.
+fn hop(src: u8) -> impl Fn(&mut Vec<u8>) {
+    move |frame| {
+        macs(2, src)(frame);
+        // One hop less, and the header checksum for that (RFC 1624).
+        frame[22] -= 1;
+        let sum = u16::from_be_bytes([frame[24], frame[25]]);
+        let (sum, carry) = sum.overflowing_add(0x100);
+        frame.splice(24..26, (sum + u16::from(carry)).to_be_bytes());
+    }
+}
+
 #[test]
 fn a_bridge_answers_with_the_hosts_own_addresses() -> Result<()> {
     if !runnable("a_bridge_answers_with_the_hosts_own_addresses", &[])? {
@@ -145,15 +157,7 @@ fn a_router_answers_through_the_port_the_data_came_in_by() -> Result<()> {
     }
     switch.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
     path.attach()?;
-    let hop = |frame: &mut Vec<u8>| {
-        macs(2, R1)(frame);
-        // One hop less, and the header checksum for that (RFC 1624).
-        frame[22] -= 1;
-        let sum = u16::from_be_bytes([frame[24], frame[25]]);
-        let (sum, carry) = sum.overflowing_add(0x100);
-        frame.splice(24..26, (sum + u16::from(carry)).to_be_bytes());
-    };
-    path.answers(&Roce::default(), macs(R0, 1), hop, macs(1, R0))?;
+    path.answers(&Roce::default(), macs(R0, 1), hop(R1), macs(1, R0))?;
     path.counted(2, 1, 1)?;
     // Frames that the router itself sends are its own business.
     let own = Roce { src: 3, dest_qpn: 0x77, ..Roce::default() };
@@ -161,6 +165,30 @@ fn a_router_answers_through_the_port_the_data_came_in_by() -> Result<()> {
     macs(2, R1)(&mut frame);
     switch.socket("r1")?.send(&frame)?;
     path.counted(3, 1, 1)
+}
+
+/// The port has no address of its own: the bridge it belongs to routes, and its MAC address is another.
+#[test]
+fn a_router_answers_through_the_address_of_a_bridge() -> Result<()> {
+    if !runnable("a_router_answers_through_the_address_of_a_bridge", &[])? {
+        return Ok(());
+    }
+    const BR0: u8 = 12;
+    let path = Path::new("fast-rb")?;
+    let switch = &path.switch;
+    switch.command("ip link add br0 type bridge mcast_snooping 0")?;
+    let bridge = switch.index("br0")?;
+    switch.netlink()?.set_mac(bridge, mac(BR0))?;
+    switch.netlink()?.set_up(bridge, true)?;
+    switch.netlink()?.set_master(switch.index("r1")?, Some(bridge))?;
+    for (iface, own, host) in [("r0", 0, 1), ("br0", 3, 2)] {
+        switch.add_v4(iface, own, 31)?;
+        switch.add_neighbour(iface, host, false)?;
+    }
+    switch.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
+    path.attach()?;
+    path.answers(&Roce::default(), macs(R0, 1), hop(BR0), macs(1, R0))?;
+    path.counted(2, 1, 1)
 }
 
 #[test]

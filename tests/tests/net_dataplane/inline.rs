@@ -4,12 +4,15 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
+use aya::programs::{SchedClassifier, TcAttachType};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::EtherType;
 use dcqcn_engine::Hook;
 use dcqcn_params::{Role, Settings, XdpModeChoice};
 use dcqcn_plane::attach::Request;
+use dcqcn_tests::bpf::baselines;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::{Roce, v4};
 use dcqcn_tests::socket::PATIENCE;
@@ -91,6 +94,62 @@ fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
         assert!(received == sent, "TCP data damaged");
         Ok(())
     })
+}
+
+/// What host 1 sends with a tag of VLAN 5 beside it arrives at host 2 with that tag.
+fn tag_passes(bump: &Bump) -> Result<()> {
+    let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);
+    a.send(&Roce::default().frame())?;
+    let tagged = Roce { tags: vec![(EtherType::VLAN, 5)], ..Roce::default() };
+    assert_eq!(b.expect()?, tagged.frame());
+    Ok(())
+}
+
+/// A veth hands a tag over beside the packet. By itself attach chooses the mode in which it is kept; in the driver it turns off what
+/// it can, says what it cannot, and puts it back.
+#[test]
+fn vlan_tags_beside_the_packet_survive() -> Result<()> {
+    if !runnable("vlan_tags_beside_the_packet_survive", &[])? {
+        return Ok(());
+    }
+    let bump = Bump::new("in-vlan", 1_500)?;
+    // Not every kernel that the tests run on has VLAN interfaces.
+    let mut baselines = baselines()?;
+    let push: &mut SchedClassifier =
+        baselines.program_mut("push_tag").context("no program push_tag")?.try_into()?;
+    push.load()?;
+    bump.a.run(|| push.attach("a0", TcAttachType::Egress))??;
+    let request = request("x0", Role::Switch, &[&["link_rate=1gbit"][..], &MARKING].concat())?;
+    let request = Request { inline_peer: Some("x1".into()), ..request };
+    let info = bump.between.attach_as(&request)?;
+    assert_eq!(info.xdp_mode, "skb", "{:?}", info.notes);
+    assert!(info.notes.iter().any(|note| note.contains("x0 is a veth")), "{:?}", info.notes);
+    tag_passes(&bump)?;
+    assert_eq!(bump.counted(Stat::InlineForwarded)?, 1);
+    bump.between.run(|| dcqcn_plane::attach::detach("x0"))??;
+
+    let stripping = |iface: &str| -> Result<bool> {
+        Ok(bump.between.command(&format!("ethtool -k {iface}"))?.contains("rx-vlan-offload: on"))
+    };
+    assert!(stripping("x0")? && stripping("x1")?);
+    let driver = Settings { xdp_mode: Some(XdpModeChoice::Driver), ..request.settings.clone() };
+    let info = bump.between.attach_as(&Request { settings: driver, ..request })?;
+    assert_eq!(info.xdp_mode, "driver");
+    assert!(info.notes.iter().any(|note| note.contains("tx-vlan-offload off")), "{:?}", info.notes);
+    assert!(!stripping("x0")? && !stripping("x1")?);
+    for (host, iface) in [(&bump.a, "a0"), (&bump.b, "b0")] {
+        host.command(&format!("ethtool -K {iface} tx-vlan-offload off"))?;
+    }
+    tag_passes(&bump)?;
+    let parts = bump.between.run(|| dcqcn_plane::attach::verify(&info))??;
+    let vlan: Vec<_> = parts.iter().filter(|part| part.name == "vlan").collect();
+    assert!(vlan.len() == 2 && vlan.iter().all(|part| part.problem.is_none()), "{parts:?}");
+    bump.between.command("ethtool -K x1 rx-vlan-offload on")?;
+    let parts = bump.between.run(|| dcqcn_plane::attach::verify(&info))??;
+    assert!(parts.iter().any(|part| part.iface == "x1" && part.problem.is_some()), "{parts:?}");
+    bump.between.run(|| dcqcn_plane::attach::detach("x0"))??;
+    assert!(stripping("x0")? && stripping("x1")?);
+    Ok(())
 }
 
 fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {

@@ -7,12 +7,13 @@ use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep, Req};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::udp;
 use dcqcn_engine::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::packets::{Roce, cm, v4};
 
 use crate::{CNP_TOS, runnable};
 
@@ -54,7 +55,27 @@ fn what_a_process_sends_is_charged_to_no_queue_pair() -> Result<()> {
         socket.send_to(&sprayed, (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
     }
     assert_eq!(Bth::LEN, 12, "the number of the queue pair is at 5");
-    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFromProcess)?, 400);
+    // Both halves of a conversation that there never was.
+    let request = Req {
+        local_comm_id: 1,
+        service_id: 0x0106_1b58,
+        local_qpn: 0x11,
+        starting_psn: 1,
+        p_key: 0xffff,
+        path_mtu: 3,
+        local_gid: [0; 16],
+        remote_gid: [0; 16],
+        traffic_class: 0,
+    };
+    let comm_ids = CommIds { local: 2, remote: 1 };
+    for made_up in [
+        cm(1, 2, &CmMessage::Req(request)),
+        cm(1, 2, &CmMessage::Rep(Rep { comm_ids, local_qpn: 0x23, starting_psn: 1 })),
+    ] {
+        socket.send_to(&made_up[data.bth()..], (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
+    }
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CmMessages)?, 0, "nothing is learned from them");
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFromProcess)?, 402);
     assert_eq!(flow(&pair, &data)?, before, "nothing moved");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "and nothing is new");
     // They arrive, as they did before there was a data plane.

@@ -1,6 +1,6 @@
 //! Pairs that the controller enters: the operator's, and those of the kernel's own RDMA queue pairs.
 //!
-//! The data plane learns others by itself (`dcqcn_common::pairing`). The surest source counts: see [`PairSource`].
+//! The data plane learns others by itself (`dcqcn_common::hooks`). The surest source counts: see [`PairSource`].
 
 use std::collections::HashMap;
 

@@ -3,13 +3,14 @@
 
 use super::error::{Refusal, Result};
 use super::netlink::{Netlink, Subsystem};
-use super::wire::{attribute, u16_at, u32_at};
+use super::wire::{Encoder, attribute, attributes, string, u16_at, u32_at};
 
 /// `GENL_ID_CTRL`: the family that knows the numbers of the others.
 const CONTROL_FAMILY: u16 = 0x10;
 /// Commands, as `struct genlmsghdr`: command, version, two reserved bytes.
 const CTRL_CMD_GETFAMILY: [u8; 4] = [3, 1, 0, 0];
 const ETHTOOL_MSG_LINKMODES_GET: [u8; 4] = [4, 1, 0, 0];
+const ETHTOOL_MSG_FEATURES_GET: [u8; 4] = [11, 1, 0, 0];
 const ETHTOOL_MSG_FEATURES_SET: [u8; 4] = [12, 1, 0, 0];
 /// Attributes.
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -19,49 +20,81 @@ const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
 const ETHTOOL_A_LINKMODES_SPEED: u16 = 5;
 const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
 const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
+const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 /// Features (net/ethtool/common.c) that join and cut packets.
-const SEGMENTATION: [&[u8]; 7] = [
-    b"tx-tcp-segmentation\0",
-    b"tx-tcp-ecn-segmentation\0",
-    b"tx-tcp-mangleid-segmentation\0",
-    b"tx-tcp6-segmentation\0",
-    b"tx-generic-segmentation\0",
-    b"rx-gro\0",
-    b"rx-lro\0",
+pub(super) const SEGMENTATION: [&str; 7] = [
+    "tx-tcp-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp6-segmentation",
+    "tx-generic-segmentation",
+    "rx-gro",
+    "rx-lro",
 ];
+/// Features that take a packet's VLAN tag out when it is received, to keep it beside the packet.
+pub(super) const VLAN_STRIPPING: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 /// The driver does not know the speed.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const BITS_PER_MEGABIT: u64 = 1_000_000;
 
-/// Turns off what joins and cuts packets on their way through the interface; what it never had stays off. Before Linux 5.6 nothing
-/// changes.
-pub(super) fn turn_segmentation_off(
+/// Turns features on or off; what the driver does not have stays as it is. Before Linux 5.6 nothing changes.
+pub(super) fn set_features(
     netlink: &Netlink,
     ifindex: u32,
+    names: &[&str],
+    are_on: bool,
 ) -> Result<std::result::Result<(), Refusal>> {
     let Some(family) = family(netlink)? else {
         return Ok(Ok(()));
     };
     let answer = netlink.get(Subsystem::Generic, family, 0, |request| {
         request.raw(&ETHTOOL_MSG_FEATURES_SET);
-        request.nested(ETHTOOL_A_FEATURES_HEADER, |header| {
-            header.attribute(ETHTOOL_A_HEADER_DEV_INDEX, &ifindex.to_ne_bytes());
-        });
+        about(request, ETHTOOL_A_FEATURES_HEADER, ifindex);
         // A bit that is named and has no value is to be off.
         request.nested(ETHTOOL_A_FEATURES_WANTED, |bitset| {
             bitset.nested(ETHTOOL_A_BITSET_BITS, |bits| {
-                for name in SEGMENTATION {
+                for name in names {
                     bits.nested(ETHTOOL_A_BITSET_BITS_BIT, |bit| {
-                        bit.attribute(ETHTOOL_A_BITSET_BIT_NAME, name)
+                        bit.attribute(ETHTOOL_A_BITSET_BIT_NAME, &[name.as_bytes(), b"\0"].concat());
+                        if are_on {
+                            bit.attribute(ETHTOOL_A_BITSET_BIT_VALUE, &[]);
+                        }
                     });
                 }
             });
         });
     })?;
     Ok(answer.map(|_| ()))
+}
+
+/// The names of the features that are on; none before Linux 5.6.
+pub(super) fn active_features(netlink: &Netlink, ifindex: u32) -> Result<Vec<String>> {
+    let Some(family) = family(netlink)? else {
+        return Ok(Vec::new());
+    };
+    let answer = netlink.get(Subsystem::Generic, family, 0, |request| {
+        request.raw(&ETHTOOL_MSG_FEATURES_GET);
+        about(request, ETHTOOL_A_FEATURES_HEADER, ifindex);
+    })?;
+    let answer = first(answer).unwrap_or_default();
+    let bits = attribute(&answer, ETHTOOL_A_FEATURES_ACTIVE)
+        .and_then(|bitset| attribute(bitset, ETHTOOL_A_BITSET_BITS))
+        .unwrap_or_default();
+    let names = attributes(bits)
+        .filter(|(kind, _)| *kind == ETHTOOL_A_BITSET_BITS_BIT)
+        .filter_map(|(_, bit)| attribute(bit, ETHTOOL_A_BITSET_BIT_NAME).map(string));
+    Ok(names.collect())
+}
+
+/// Writes which interface a request is about.
+fn about(request: &mut Encoder, header: u16, ifindex: u32) {
+    request.nested(header, |header| {
+        header.attribute(ETHTOOL_A_HEADER_DEV_INDEX, &ifindex.to_ne_bytes());
+    });
 }
 
 /// The number of ethtool's family; `None` before Linux 5.6.
@@ -85,9 +118,7 @@ pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> 
     };
     let modes = netlink.get(Subsystem::Generic, family, 0, |request| {
         request.raw(&ETHTOOL_MSG_LINKMODES_GET);
-        request.nested(ETHTOOL_A_LINKMODES_HEADER, |header| {
-            header.attribute(ETHTOOL_A_HEADER_DEV_INDEX, &ifindex.to_ne_bytes());
-        });
+        about(request, ETHTOOL_A_LINKMODES_HEADER, ifindex);
     })?;
     Ok(first(modes)
         .and_then(|attributes| u32_at(attribute(&attributes, ETHTOOL_A_LINKMODES_SPEED)?, 0))

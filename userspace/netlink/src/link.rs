@@ -193,8 +193,30 @@ impl Netlink {
     /// # Errors
     /// The kernel refuses.
     pub fn turn_segmentation_off(&self, ifindex: u32) -> Result<()> {
-        let answer = ethtool::turn_segmentation_off(self, ifindex)?;
+        let answer = ethtool::set_features(self, ifindex, &ethtool::SEGMENTATION, false)?;
         answer.map_err(|refusal| refused("turn segmentation off", format!("interface {ifindex}"), refusal))
+    }
+
+    /// The features, by ethtool's names, that take a VLAN tag out of each packet received and keep it beside the packet: those of
+    /// the two that are on.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn vlan_stripping(&self, ifindex: u32) -> Result<Vec<String>> {
+        let mut active = ethtool::active_features(self, ifindex)?;
+        active.retain(|name| ethtool::VLAN_STRIPPING.contains(&name.as_str()));
+        Ok(active)
+    }
+
+    /// Turns features of a driver on or off, by ethtool's names.
+    ///
+    /// # Errors
+    /// The kernel refuses. A driver that cannot change one is no error: look again.
+    pub fn set_features(&self, ifindex: u32, names: &[String], are_on: bool) -> Result<()> {
+        let bare: Vec<_> = names.iter().map(String::as_str).collect();
+        let operation = || format!("turn {} {}", names.join(", "), if are_on { "on" } else { "off" });
+        let answer = ethtool::set_features(self, ifindex, &bare, are_on)?;
+        answer.map_err(|refusal| refused(operation(), format!("interface {ifindex}"), refusal))
     }
 
     /// Sets the Ethernet address.

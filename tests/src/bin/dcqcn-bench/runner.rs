@@ -1,14 +1,12 @@
 //! Programs run by `BPF_PROG_TEST_RUN`, and the time they take.
 
-use std::env;
-use std::path::PathBuf;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd, TestRun as _};
-use aya::{Ebpf, EbpfLoader, Pod, TestRunOptions};
+use aya::{Ebpf, Pod, TestRunOptions};
 use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
@@ -191,13 +189,7 @@ pub(crate) const ORDER_LEN: u32 = 1 << 20;
 impl Baselines {
     /// Loads the object that `cargo xtask build` leaves beside the data plane's.
     pub(crate) fn load() -> Result<Self> {
-        let path = env::var_os("DCQCN_BASELINES").map_or_else(
-            || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf/dcqcn-baselines")),
-            PathBuf::from,
-        );
-        let mut ebpf = EbpfLoader::new()
-            .load_file(&path)
-            .with_context(|| format!("cannot load {}; `cargo xtask build` makes it", path.display()))?;
+        let mut ebpf = dcqcn_tests::bpf::baselines()?;
         for (name, program) in ebpf.programs_mut() {
             match program {
                 Program::Xdp(xdp) => xdp.load(),

@@ -57,7 +57,7 @@ fn fast_cnps_go_back_where_the_data_came_from() {
     for routed in [false, true] {
         let mut params = both.params;
         // A routed packet carries the port's own address as its source.
-        params.port.mac = if routed { dcqcn_tests::packets::mac(1) } else { [2, 0, 0, 0, 1, 1] };
+        params.port.macs[0] = if routed { dcqcn_tests::packets::mac(1) } else { [2, 0, 0, 0, 1, 1] };
         both.set_params(&params);
         for v6 in [false, true] {
             let mut answers = 0;

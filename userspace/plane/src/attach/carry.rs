@@ -7,6 +7,7 @@ use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::Params;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::netns;
+use dcqcn_params::XdpModeChoice;
 
 use super::hooks;
 use super::identity::boot_id;
@@ -35,7 +36,14 @@ pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<O
         pending: None,
     };
     let mut journal = Journal::begin(record, place.store(ifindex))?;
-    let mut carrier = Carrier { plan: &plan, netlink, place, pins: place.pins(ifindex), ebpf: None };
+    let mut carrier = Carrier {
+        plan: &plan,
+        netlink,
+        place,
+        pins: place.pins(ifindex),
+        xdp_mode: plan.xdp_mode,
+        ebpf: None,
+    };
     let mut carried =
         plan.steps.iter().try_for_each(|step| journal.owe(step.clone(), |info| carrier.take(step, info)));
     if carried.is_ok() {
@@ -59,6 +67,8 @@ struct Carrier<'a> {
     netlink: &'a Netlink,
     place: &'a Place,
     pins: PathBuf,
+    /// Where XDP is to run.
+    xdp_mode: XdpModeChoice,
     /// The object, once it is loaded.
     ebpf: Option<Ebpf>,
 }
@@ -66,11 +76,14 @@ struct Carrier<'a> {
 impl Carrier<'_> {
     /// Takes one step.
     fn take(&mut self, step: &Owed, info: &mut Info) -> Result<(), Error> {
-        let Plan { link, peer, config, sizes, xdp_mode, placement, queues_at, .. } = self.plan;
+        let Plan { link, peer, config, sizes, placement, queues_at, .. } = self.plan;
         match step {
             Owed::Pins => return self.load(info),
             Owed::Qdisc { .. } => {}
             Owed::Clsact => return hooks::add_clsact(link),
+            Owed::Stripping { ifindex, features } => {
+                return self.keep_tags(*ifindex, features, info);
+            }
             Owed::Filter { hook, .. } | Owed::Link { pin: hook } => {
                 let Some(ebpf) = &mut self.ebpf else {
                     return Ok(());
@@ -93,7 +106,7 @@ impl Carrier<'_> {
                         info,
                     );
                 }
-                let (mode, note) = hooks::attach_xdp(ebpf, self.netlink, to, *xdp_mode, &pin)?;
+                let (mode, note) = hooks::attach_xdp(ebpf, self.netlink, to, self.xdp_mode, &pin)?;
                 if !is_peer {
                     info.xdp_mode = mode.into();
                 } else if mode != info.xdp_mode {
@@ -112,6 +125,24 @@ impl Carrier<'_> {
         Ok(())
     }
 
+    /// Has VLAN tags stay in packets, or XDP run where they are not lost.
+    fn keep_tags(&mut self, ifindex: u32, features: &[String], info: &mut Info) -> Result<(), Error> {
+        self.netlink.set_features(ifindex, features, false)?;
+        let kept = self.netlink.vlan_stripping(ifindex)?.join(", ");
+        let lost = format!(
+            "{kept} of interface {ifindex} cannot be turned off: XDP in the driver would lose VLAN tags"
+        );
+        match self.xdp_mode {
+            _ if kept.is_empty() => Ok(()),
+            XdpModeChoice::Driver => Err(Error::Unsupported(format!("{lost}; try `--xdp-mode skb`"))),
+            XdpModeChoice::Auto | XdpModeChoice::Skb => {
+                info.notes.push(format!("XDP on socket buffers: {lost}"));
+                self.xdp_mode = XdpModeChoice::Skb;
+                Ok(())
+            }
+        }
+    }
+
     /// Pins the maps that the attachments of a namespace share, where another one has them: a switch hears the two halves of a
     /// conversation on two ports. Whoever is the last to go takes them along.
     fn share(&self) -> Result<(), Error> {
@@ -128,8 +159,8 @@ impl Carrier<'_> {
 
     /// Loads the object; after this it is on no hook yet.
     fn load(&mut self, info: &mut Info) -> Result<(), Error> {
-        let Plan { link, peer, config, sizes, placement, .. } = self.plan;
-        let params = Params::new(config, port(link, peer.as_ref(), sizes)?)?;
+        let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
+        let params = Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes)?)?;
         self.place.make_pins(link.index)?;
         self.share()?;
         let mut ebpf =

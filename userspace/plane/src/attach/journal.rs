@@ -51,6 +51,13 @@ pub(super) enum Owed {
         /// Name of the program.
         program: String,
     },
+    /// Features of a driver that were on: they take VLAN tags out of packets, and redirected in the driver a packet loses its tag.
+    Stripping {
+        /// The interface.
+        ifindex: u32,
+        /// Which, by ethtool's names.
+        features: Vec<String>,
+    },
     /// A pinned link.
     Link {
         /// Its pin.

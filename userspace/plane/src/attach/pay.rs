@@ -79,6 +79,14 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
             let is_gone = is_there && netlink.delete_clsact(info.ifindex)?;
             Ok(is_gone.then(|| format!("clsact removed from {iface}")))
         }
+        Owed::Stripping { ifindex, features } => {
+            // The other end of an inline attachment may be gone by itself.
+            let Some(name) = netlink.links()?.into_iter().find(|link| link.index == *ifindex) else {
+                return Ok(None);
+            };
+            netlink.set_features(*ifindex, features, true)?;
+            Ok(Some(format!("{} of {} is on again", features.join(", "), name.name)))
+        }
         Owed::Filter { hook, program } => {
             let Some((_, attach_type, parent)) = tc_hook(hook) else {
                 return Ok(None);
@@ -139,6 +147,9 @@ impl std::fmt::Display for Owed {
             Self::Qdisc { parent, saved, .. } if *parent == Handle::ROOT => write!(f, "root qdisc {saved}"),
             Self::Qdisc { parent, saved, .. } => write!(f, "qdisc {saved} at {parent}"),
             Self::Clsact => f.write_str("clsact"),
+            Self::Stripping { ifindex, features } => {
+                write!(f, "{} of interface {ifindex}", features.join(", "))
+            }
             Self::Filter { hook, program } => write!(f, "filter {program} at {hook}"),
             Self::Link { pin } => write!(f, "link {pin}"),
         }
@@ -172,6 +183,12 @@ impl Owed {
                 format!("put {kind} {handle} at {parent} in the place of {saved}")
             }
             Self::Clsact => "add the clsact qdisc".into(),
+            Self::Stripping { ifindex, features } => {
+                format!(
+                    "turn {} of interface {ifindex} off, so that VLAN tags stay in packets",
+                    features.join(", ")
+                )
+            }
             Self::Filter { hook, program } => format!("add {program} as a filter at {hook}"),
             Self::Link { pin } => format!("attach the program of {pin}"),
         }

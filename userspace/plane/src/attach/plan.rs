@@ -24,6 +24,8 @@ use crate::queues;
 pub(super) struct Plan {
     pub(super) link: Link,
     pub(super) peer: Option<Link>,
+    /// The bridge or bond that the interface belongs to.
+    pub(super) master: Option<Link>,
     pub(super) config: Config,
     pub(super) sizes: Sizes,
     pub(super) xdp_mode: XdpModeChoice,
@@ -60,7 +62,9 @@ impl Plan {
         }
         let mut notes = Vec::new();
         let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
-        found.other_host = is_bridge_port(netlink, &link)?;
+        let master = master(netlink, &link)?;
+        // Frames for other hosts pass an interface that is a bridge's.
+        found.other_host = master.as_ref().is_some_and(|master| master.kind.as_deref() != Some("bond"));
         if found.other_host {
             notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
         }
@@ -140,6 +144,11 @@ impl Plan {
             link_rate_from,
         };
         let mut info = Info { object: takeover::object_id(info.which()), ..info };
+        let xdp_mode = settings.xdp_mode.unwrap_or_default();
+        let xdp_mode = match &peer {
+            Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes),
+            None => xdp_mode,
+        };
         info.check(&config)?;
         let placement = match pacer {
             PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
@@ -151,7 +160,7 @@ impl Plan {
         };
         let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
         let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
-        let steps = steps(netlink, &info, replaced)?;
+        let steps = steps(netlink, &info, replaced, xdp_mode)?;
         let interrupts = steps.iter().any(|owed| matches!(owed, Owed::Qdisc { .. }));
         if interrupts && !may_interrupt {
             let (what, kept) = match queues_at {
@@ -161,17 +170,43 @@ impl Plan {
             interrupt::check(netlink, &link, what, kept)?;
         }
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
-        let xdp_mode = settings.xdp_mode.unwrap_or_default();
-        Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, steps })
+        Ok(Self { link, peer, master, config, sizes, xdp_mode, placement, queues_at, info, steps })
     }
 }
 
-/// Whether frames for other hosts pass the interface, because it is a bridge's.
-fn is_bridge_port(netlink: &Netlink, link: &Link) -> Result<bool, Error> {
-    let Some(master) = link.master else {
-        return Ok(false);
+/// The bridge or bond that an interface belongs to.
+fn master(netlink: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
+    match link.master {
+        Some(master) => Ok(netlink.links()?.into_iter().find(|link| link.index == master)),
+        None => Ok(None),
+    }
+}
+
+/// Where XDP of an inline attachment runs. In the driver a redirected packet is its bytes alone; some software interfaces hand over
+/// a tag beside them whatever their own features are, because the sender's decide.
+fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>) -> XdpModeChoice {
+    const TAG_BESIDE: [&str; 4] = ["veth", "netkit", "bond", "team"];
+    let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_BESIDE.contains(&kind.as_str()));
+    let Some((name, kind)) = ports.iter().find_map(|link| Some((&link.name, kind_of(link)?))) else {
+        return asked;
     };
-    Ok(netlink.links()?.iter().any(|link| link.index == master && link.kind.as_deref() != Some("bond")))
+    match asked {
+        XdpModeChoice::Skb => asked,
+        XdpModeChoice::Auto => {
+            notes.push(format!(
+                "XDP on socket buffers: {name} is a {kind}, whose VLAN tags XDP in the driver would lose (`--xdp-mode driver` \
+                 where no tags pass)"
+            ));
+            XdpModeChoice::Skb
+        }
+        XdpModeChoice::Driver => {
+            notes.push(format!(
+                "VLAN tags that {name} ({kind}) hands over beside packets are lost: where tags pass, `ethtool -K IFACE tx-vlan-offload off` \
+                 at its senders, or `--xdp-mode skb`"
+            ));
+            asked
+        }
+    }
 }
 
 /// What is owed for each step, in the order in which they are taken.
@@ -179,6 +214,7 @@ fn steps(
     netlink: &Netlink,
     info: &Info,
     replaced: Option<(Handle, &'static str, Handle)>,
+    xdp_mode: XdpModeChoice,
 ) -> Result<Vec<Owed>, Error> {
     let mut steps = vec![Owed::Pins];
     if let Some((parent, kind, handle)) = replaced {
@@ -188,6 +224,13 @@ fn steps(
     let is_clsact = info.tc_mode == "clsact";
     if is_clsact && !netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.parent == Handle::CLSACT) {
         steps.push(Owed::Clsact);
+    }
+    let ports = [Some(info.ifindex), info.peer_ifindex].into_iter().flatten();
+    for ifindex in ports.filter(|_| info.inline_peer.is_some() && xdp_mode != XdpModeChoice::Skb) {
+        let features = netlink.vlan_stripping(ifindex)?;
+        if !features.is_empty() {
+            steps.push(Owed::Stripping { ifindex, features });
+        }
     }
     // Egress first: a clone that ingress makes must find it.
     for hook in HOOKS.iter().rev().filter(|hook| info.programs.iter().any(|program| program == *hook)) {
@@ -275,7 +318,12 @@ fn link_rate(
 ///
 /// # Errors
 /// The system has no random numbers, or does not tell its CPUs.
-pub(super) fn port(link: &Link, peer: Option<&Link>, sizes: &Sizes) -> Result<Port, Error> {
+pub(super) fn port(
+    link: &Link,
+    peer: Option<&Link>,
+    master: Option<&Link>,
+    sizes: &Sizes,
+) -> Result<Port, Error> {
     let mut random = [0; 8];
     fs::File::open("/dev/urandom")
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut random))
@@ -288,7 +336,7 @@ pub(super) fn port(link: &Link, peer: Option<&Link>, sizes: &Sizes) -> Result<Po
         // Its lowest bit tells the two kinds of clones apart; 0 and 1 are marks others use.
         cnp_mark: (u32::from_ne_bytes([a, b, c, d]) | 0x8000_0000) & !1,
         hash_seed: u32::from_ne_bytes([e, f, g, h]),
-        mac: link.mac.unwrap_or_default(),
+        macs: [link, master.unwrap_or(link)].map(|link| link.mac.unwrap_or_default()),
         htb_major: pacer::HTB_MAJOR.into(),
         cpus: cpus.len() as u32,
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())

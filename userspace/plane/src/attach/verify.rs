@@ -22,7 +22,7 @@ use crate::queues;
 /// A part of an attachment, as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`; `queues`.
+    /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`; `queues`; `vlan`: tags stay in packets.
     pub name: String,
     /// The interface.
     pub iface: String,
@@ -56,7 +56,7 @@ fn qdisc_name(handle: Handle) -> &'static str {
 pub(super) fn is_running(place: &Place, netlink: &Netlink, record: &Record) -> Result<bool, Error> {
     Ok(parts(place, netlink, record)?
         .iter()
-        .all(|part| ["pacer", "queues"].contains(&part.name.as_str()) || part.problem.is_none()))
+        .all(|part| ["pacer", "queues", "vlan"].contains(&part.name.as_str()) || part.problem.is_none()))
 }
 
 fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>, Error> {
@@ -75,6 +75,7 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
     for owed in &record.owed {
         let ifindex = match owed {
             Owed::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
+            Owed::Stripping { ifindex, .. } => *ifindex,
             _ => info.ifindex,
         };
         let link = links.iter().find(|link| link.index == ifindex);
@@ -89,6 +90,13 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
         };
         parts.push(match owed {
             Owed::Clsact => continue,
+            Owed::Stripping { .. } if gone.is_some() => continue,
+            Owed::Stripping { ifindex, .. } => {
+                let on = netlink.vlan_stripping(*ifindex)?;
+                let problem =
+                    (!on.is_empty()).then(|| format!("{} is on again: VLAN tags are lost", on.join(", ")));
+                Part { problem, ..part("vlan") }
+            }
             Owed::Pins => {
                 let missing: Vec<_> = MAPS.into_iter().filter(|map| !pins.join(map).exists()).collect();
                 let problem =

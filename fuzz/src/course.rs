@@ -1,0 +1,139 @@
+//! A history of packets, times and parameters, read from bytes: whatever they are, they make one.
+
+use std::sync::LazyLock;
+
+use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE};
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rep, Req};
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_engine::{Hook, Meta};
+use dcqcn_tests::both::LO;
+use dcqcn_tests::packets::{Roce, cm};
+
+/// One step.
+pub(crate) enum Step {
+    /// A packet meets a hook.
+    Packet { hook: Hook, frame: Vec<u8>, meta: Meta },
+    /// Other parameters.
+    Params(Box<Config>),
+}
+
+/// Reads steps.
+pub(crate) struct Course<'a> {
+    bytes: &'a [u8],
+    /// The time, which every step moves on.
+    pub(crate) now_ns: u64,
+}
+
+/// One packet of each kind.
+static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    const OPCODES: [Opcode; 8] = [
+        Opcode::RC_RDMA_WRITE_MIDDLE,
+        Opcode::RC_RDMA_READ_REQUEST,
+        Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
+        Opcode::RC_ACKNOWLEDGE,
+        Opcode::RC_FETCH_ADD,
+        Opcode::UD_SEND_ONLY,
+        Opcode::UC_SEND_ONLY,
+        Opcode::RC_SEND_ONLY,
+    ];
+    let mut frames = Vec::new();
+    for (number, opcode) in OPCODES.into_iter().cycle().take(48).enumerate() {
+        let ecn = [Ecn::ECT0, Ecn::ECT0, Ecn::CE, Ecn::NOT_ECT][number / 3 % 4];
+        let roce = Roce {
+            v6: number % 5 == 4,
+            tags: if number % 7 == 6 { vec![(EtherType::VLAN, 5)] } else { vec![] },
+            opcode,
+            ecn,
+            dest_qpn: 0x10 + (number / 16) as u32,
+            payload: [1_024, 64, 0][number % 3],
+            ..Roce::default()
+        };
+        frames.push(roce.frame());
+        if number % 4 == 0 {
+            // From the other end, for the data that this one sends.
+            frames.push(roce.cnp(None, 0xc0));
+            frames.push(roce.cnp(Some(roce.dest_qpn), 0xc0));
+        }
+    }
+    let comm_ids = CommIds { local: 2, remote: 1 };
+    frames.push(cm(1, 2, &CmMessage::Req(request())));
+    frames.push(cm(2, 1, &CmMessage::Rep(Rep { comm_ids, local_qpn: 0x10, starting_psn: 1 })));
+    let comm_ids = CommIds { local: 1, remote: 2 };
+    frames.push(cm(1, 2, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: 0x10 })));
+    frames
+});
+
+fn request() -> Req {
+    Req {
+        local_comm_id: 1,
+        service_id: 0,
+        local_qpn: 0x11,
+        starting_psn: 1,
+        p_key: 0xffff,
+        path_mtu: 3,
+        local_gid: [0; 16],
+        remote_gid: [0; 16],
+        traffic_class: 0,
+    }
+}
+
+/// The parameters that a byte stands for: small queues, low rates and a near horizon, so that little brings much about.
+pub(crate) fn config(choice: u8) -> Config {
+    let mut config = Config::DEFAULT;
+    let scalars = &mut config.scalars;
+    (scalars.cp_enable, scalars.link_rate_bps) = (1, 20_000_000);
+    (scalars.rpg_min_rate_bps, scalars.rpg_time_reset_ns) = (1_000_000, 10_000_000);
+    scalars.pacing_horizon_ns = 20_000_000;
+    scalars.pacer = [PACER_FQ, PACER_FQ, PACER_HTB, PACER_NONE][usize::from(choice % 4)];
+    scalars.fast_cnp = u64::from(choice >> 2 & 1);
+    scalars.drop_not_ect = u64::from(choice >> 3 & 1);
+    scalars.pacing_horizon_drop = u64::from(choice >> 4 & 1);
+    scalars.cnp_consume = u64::from(choice >> 5 & 1);
+    scalars.np_window = u64::from(choice >> 6 & 1);
+    for wred in &mut config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (2_000, 6_000, 300_000);
+    }
+    config
+}
+
+impl<'a> Course<'a> {
+    /// Begins.
+    pub(crate) const fn new(bytes: &'a [u8], now_ns: u64) -> Self {
+        Self { bytes, now_ns }
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(first)
+    }
+
+    /// The next step; `None` at the end.
+    pub(crate) fn next(&mut self) -> Option<Step> {
+        /// Marks worth trying: none, those of clones that become CNPs, another.
+        const MARKS: [u32; 4] = [0, 0x0dcc_0a00, 0x0dcc_0a01, 0x1234];
+        let (what, frame, time) = (self.byte()?, self.byte()?, self.byte()?);
+        self.now_ns = self.now_ns.saturating_add(1 << (time % 32));
+        if what >= 0xf8 {
+            return Some(Step::Params(Box::new(config(frame))));
+        }
+        let hook = [Hook::Egress, Hook::Egress, Hook::Ingress, Hook::Xdp][usize::from(what % 4)];
+        let is_forwarded = what >> 2 & 1 == 1;
+        let mark = if what >> 3 & 3 == 3 { MARKS[usize::from(what >> 5) % MARKS.len()] } else { 0 };
+        let mut frame = FRAMES.get(usize::from(frame) % FRAMES.len())?.clone();
+        // Every fourth is changed, one or two bytes of its headers, or cut.
+        let mutations = if time >> 5 < 6 { 0 } else { usize::from(time >> 5) - 5 };
+        for _ in 0..mutations {
+            let (at, value) = (usize::from(self.byte()?), self.byte()?);
+            match frame.get_mut(at) {
+                Some(byte) if at < 120 => *byte ^= value,
+                _ => frame.truncate(at.max(14)),
+            }
+        }
+        let ingress_ifindex = if is_forwarded || hook != Hook::Egress { LO } else { 0 };
+        let meta = Meta { ingress_ifindex, mark, priority: 0, departure_ns: 0 };
+        Some(Step::Packet { hook, frame, meta })
+    }
+}

@@ -1,0 +1,141 @@
+//! The three hooks, over a history.
+
+use std::collections::HashMap;
+
+use dcqcn_common::classify::{Frame, Roce, classify};
+use dcqcn_common::flow::FlowId;
+use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Stream;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::icrc;
+use dcqcn_common::wire::ipv4::Ipv4;
+use dcqcn_engine::{Engine as _, Hook, Meta, Outcome, Reference, Verdict};
+use dcqcn_plane::dataplane::Sizes;
+use dcqcn_tests::both::LO;
+
+use crate::course::{Course, Step, config};
+
+struct Whole<'a>(&'a [u8]);
+
+impl Frame for Whole<'_> {
+    fn frame_len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.0.get(at..)?.first_chunk()
+    }
+}
+
+/// When the last packet of each sequence leaves.
+type Last = HashMap<(FlowId, bool), u64>;
+
+/// Runs a history through the reference engine and holds it to what must always hold.
+pub(crate) fn run(bytes: &[u8]) {
+    let sizes = Sizes { rp_flows: 16, np_flows: 16 };
+    let port = Port::new(LO, sizes.rp_sets(), sizes.np_sets());
+    let mut in_force = config(bytes.first().copied().unwrap_or(0));
+    let params = |config: &Config| Params::new(config, port).expect("parameters in range");
+    let mut engine = Reference::new(sizes, &params(&in_force), 1);
+    let mut course = Course::new(bytes, 1_000_000_000);
+    let mut last = Last::new();
+    while let Some(step) = course.next() {
+        match step {
+            Step::Params(config) => {
+                in_force = *config;
+                engine.set_params(&params(&in_force)).expect("the reference engine never fails");
+                last.clear();
+            }
+            Step::Packet { hook, frame, meta } => {
+                let lost = lost_flows(&engine);
+                let outcome = engine.process(hook, course.now_ns, &frame, &meta);
+                let outcome = outcome.expect("the reference engine never fails");
+                nothing_is_dropped_unasked(hook, &frame, &meta, &outcome, &in_force);
+                bytes_are_those_that_came(hook, &frame, &meta, &outcome);
+                for cnp in &outcome.emitted {
+                    a_cnp_is_right(cnp);
+                }
+                if lost_flows(&engine) != lost {
+                    last.clear();
+                } else if hook == Hook::Egress && in_force.scalars.pacer == PACER_FQ {
+                    order_is_kept(&mut last, course.now_ns, &outcome);
+                }
+            }
+        }
+    }
+}
+
+/// Whether flows were pushed out or found no place: then nobody remembers when their last packets leave.
+fn lost_flows(engine: &Reference) -> [u64; 3] {
+    let counters = engine.counters().expect("the reference engine never fails");
+    let stat = &counters[Hook::Egress.slot()].stat;
+    [Stat::RpFlowEvicted, Stat::RpTableFull, Stat::TableBusy].map(|which| stat[which as usize])
+}
+
+fn nothing_is_dropped_unasked(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome, config: &Config) {
+    if outcome.verdict != Verdict::Drop {
+        return;
+    }
+    let s = &config.scalars;
+    let roce = classify(&mut Whole(frame)).expect("what is not RoCE passes");
+    let reasons = [
+        s.drop_not_ect != 0 && roce.ecn() == Ecn::NOT_ECT && hook == Hook::Egress,
+        s.pacing_horizon_drop != 0 && roce.congests() && hook == Hook::Egress,
+        s.cnp_consume != 0 && roce.is_cnp() && hook == Hook::Xdp,
+        // A clone of the data plane's own that cannot become a CNP.
+        meta.mark | 1 == 0x0dcc_0a01 && roce.congests() && hook == Hook::Egress,
+    ];
+    assert!(reasons.contains(&true), "dropped at {hook:?}: {frame:02x?}");
+}
+
+/// A packet leaves as it came, but for its ECN field, and IPv4's checksum, which stays right if it was.
+fn bytes_are_those_that_came(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome) {
+    let becomes_a_cnp = meta.mark | 1 == 0x0dcc_0a01 && hook == Hook::Egress;
+    if becomes_a_cnp || outcome.packet == frame {
+        return;
+    }
+    let roce = classify(&mut Whole(frame)).expect("what is not RoCE is not written to");
+    assert!(hook == Hook::Egress && roce.ecn().is_ect(), "only ECT is marked, and only here");
+    assert_eq!(outcome.packet.len(), frame.len());
+    let marked = classify(&mut Whole(&outcome.packet)).expect("still RoCE");
+    assert_eq!(marked, Roce { tos: roce.tos | Ecn::CE.bits(), ..roce });
+    let changed = outcome.packet.iter().zip(frame).enumerate().filter(|(_, (new, old))| new != old);
+    let allowed: &[usize] = if roce.v6 { &[0, 1] } else { &[1, 10, 11] };
+    assert!(changed.into_iter().all(|(at, _)| at >= roce.l3 && allowed.contains(&(at - roce.l3))));
+    let is_right = |bytes: &[u8]| -> Option<bool> {
+        Some(Ipv4::new(bytes.get(roce.l3..)?.first_chunk()?).checksum_ok())
+    };
+    if !roce.v6 && is_right(frame) == Some(true) {
+        assert_eq!(is_right(&outcome.packet), Some(true), "IPv4's checksum");
+    }
+}
+
+fn a_cnp_is_right(cnp: &Outcome) {
+    if cnp.verdict == Verdict::Drop {
+        return;
+    }
+    let roce = classify(&mut Whole(&cnp.packet)).expect("a CNP is RoCE");
+    assert!(roce.is_cnp() && cnp.mark == 0 && roce.ecn() == Ecn::NOT_ECT);
+    assert!(icrc::verify(&cnp.packet[roce.l3..]));
+}
+
+/// No packet of a sequence leaves before one that was sent earlier.
+fn order_is_kept(last: &mut Last, now_ns: u64, outcome: &Outcome) {
+    let frame = Whole(&outcome.packet);
+    let Ok(roce) = classify(&mut Whole(&outcome.packet)) else {
+        return;
+    };
+    if !roce.is_sequenced() || outcome.verdict != Verdict::Pass {
+        return;
+    }
+    let flow = roce.flow(&frame).expect("addresses");
+    let is_response = roce.class.stream() == Stream::Responses;
+    let leaves_ns = outcome.departure_ns.max(now_ns);
+    let before_ns = last.insert((flow, is_response), leaves_ns).unwrap_or(0);
+    assert!(
+        leaves_ns >= before_ns,
+        "{:?} of {flow:?} leaves at {leaves_ns}, the one before at {before_ns}",
+        roce.opcode
+    );
+}

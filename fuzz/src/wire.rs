@@ -1,0 +1,111 @@
+//! Headers and messages.
+
+use std::ops::Range;
+
+use dcqcn_common::classify::{self, Frame, Roce};
+use dcqcn_common::wire::bth::{Bth, Opcode};
+use dcqcn_common::wire::cm::{CmMessage, Mad};
+use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr, Verdict};
+use dcqcn_common::wire::ext::Deth;
+use dcqcn_common::wire::icrc;
+use dcqcn_common::wire::ipv4::Ipv4;
+use dcqcn_common::wire::udp::{self, Udp};
+
+/// A packet that is all there.
+struct Whole<'a>(&'a [u8]);
+
+impl Frame for Whole<'_> {
+    fn frame_len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.0.get(at..)?.first_chunk()
+    }
+}
+
+/// What is called RoCE is RoCE.
+pub(crate) fn classify(bytes: &[u8]) {
+    let mut frame = Whole(bytes);
+    let dscp = classify::dscp(&frame);
+    let Ok(roce) = classify::classify(&mut frame) else {
+        return;
+    };
+    assert_eq!(dscp, Some(roce.dscp()), "one DSCP, however it is looked for");
+    let udp = Udp::new(frame.header(roce.udp()).expect("a UDP header"));
+    assert_eq!(udp.dst_port(), udp::ROCE_V2_PORT);
+    assert!(roce.udp() + usize::from(udp.length()) <= bytes.len(), "the datagram is all there");
+    let bth = Bth::new(frame.header(roce.bth()).expect("a BTH"));
+    assert_eq!((bth.opcode(), bth.dest_qpn(), bth.tver()), (roce.opcode, roce.dest_qpn, 0));
+    assert!(roce.opcode.is_known() && roce.opcode.name() != "UNKNOWN");
+    kinds(&roce, &frame);
+}
+
+/// The kinds a packet can be of exclude one another, and what follows from one is so.
+fn kinds(roce: &Roce, frame: &Whole<'_>) {
+    assert!(!roce.congests() || roce.is_sequenced(), "what congests has a place");
+    assert!(!(roce.is_cnp() && (roce.congests() || roce.is_sequenced())));
+    assert_eq!(roce.is_cnp(), roce.opcode == Opcode::CNP);
+    if roce.congests() {
+        assert!(roce.opcode.is_data());
+    }
+    let flow = roce.flow(frame).expect("addresses");
+    assert_eq!(roce.receiver(frame), Some(flow.receiver));
+    if let Some(sender) = roce.sender(frame) {
+        assert_eq!(sender.addr, flow.src);
+        assert!(roce.opcode.has_deth() && frame.header::<{ Deth::LEN }>(roce.bth() + Bth::LEN).is_some());
+    }
+    if !roce.v6 {
+        let ip = Ipv4::new(frame.header(roce.l3).expect("an IPv4 header"));
+        assert!(ip.is_plain() && !ip.is_fragment());
+    }
+}
+
+/// CNPs and connection management messages.
+pub(crate) fn messages(bytes: &[u8]) {
+    if let Some(mad) = bytes.first_chunk::<{ Mad::LEN }>()
+        && let mad = Mad::new(mad)
+        && let Some(message) = CmMessage::parse(mad)
+    {
+        let mut written = [0; Mad::LEN];
+        message.emit(mad.transaction_id(), &mut written);
+        assert_eq!(CmMessage::parse(Mad::new(&written)), Some(message), "what is written is read back");
+    }
+    if let Some(packet) = bytes.first_chunk::<{ cnp::V4_LEN }>() {
+        assert_eq!(cnp::parse_v4(packet).is_some(), cnp::verify_v4(packet) == Verdict::Valid);
+        assert!(cnp::verify_v4(packet) != Verdict::Valid || icrc::verify(packet), "two ways to one ICRC");
+    }
+    if let Some(packet) = bytes.first_chunk::<{ cnp::V6_LEN }>() {
+        assert_eq!(cnp::parse_v6(packet).is_some(), cnp::verify_v6(packet) == Verdict::Valid);
+        assert!(cnp::verify_v6(packet) != Verdict::Valid || icrc::verify(packet), "two ways to one ICRC");
+    }
+    if let Some(&[a, b, c, d, e, f, g, h, tos, ttl, has_hint, bit]) = bytes.first_chunk() {
+        let qpn = u32::from_be_bytes([0, c, d, e]);
+        let other = u32::from_be_bytes([0, f, g, h]);
+        let hint = if has_hint & 1 == 0 { cnp::NO_HINT } else { other };
+        made(&CnpRepr { udp_sport: u16::from_be_bytes([a, b]), dest_qpn: qpn, hint, tos, ttl }, bit);
+    }
+}
+
+/// A CNP that is made is valid and says what it was made of; with one bit turned over it is refused.
+fn made(repr: &CnpRepr, bit: u8) {
+    let said = Cnp { dest_qpn: repr.dest_qpn, hint: repr.hint };
+    let mut v4 = [0; cnp::V4_LEN];
+    cnp::emit_v4(&mut v4, [10, 0, 0, 1], [10, 0, 0, 2], repr);
+    assert_eq!(cnp::parse_v4(&v4), Some(said));
+    let mut v6 = [0; cnp::V6_LEN];
+    cnp::emit_v6(&mut v6, [1; 16], [2; 16], repr);
+    assert_eq!(cnp::parse_v6(&v6), Some(said));
+    /// What neither covers: the UDP checksum, which is 0 in RoCE and nobody looks at, and FECN with the reserved bits beside it.
+    const UDP_CHECKSUM: Range<usize> = Ipv4::LEN + 6..Ipv4::LEN + Udp::LEN;
+    const FECN: usize = Ipv4::LEN + Udp::LEN + 4;
+    let bit = usize::from(bit) * 2;
+    let at = bit / 8;
+    if let Some(byte) = v4.get_mut(at)
+        && !UDP_CHECKSUM.contains(&at)
+        && at != FECN
+    {
+        *byte ^= 1 << (bit % 8);
+        assert_eq!(cnp::parse_v4(&v4), None, "IPv4's checksum covers what the ICRC does not");
+    }
+}

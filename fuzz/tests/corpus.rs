@@ -1,0 +1,35 @@
+//! What fuzzing found, and an example of each kind, run as ordinary tests.
+
+use std::fs;
+use std::path::Path;
+
+use dcqcn_fuzz::TARGETS;
+
+#[test]
+fn the_corpus_of_every_target_holds() {
+    for target in TARGETS.iter().filter(|target| !target.needs_kernel) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
+        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let mut count = 0;
+        for entry in entries {
+            let path = entry.expect("a folder that can be read").path();
+            let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            (target.run)(&bytes);
+            count += 1;
+        }
+        assert!(count > 0, "{}: no example", folder.display());
+    }
+}
+
+/// A byte of every value in every place of a short history: what coverage has no part in.
+#[test]
+fn every_target_bears_simple_patterns() {
+    for target in TARGETS.iter().filter(|target| !target.needs_kernel) {
+        for fill in 0..=u8::MAX {
+            (target.run)(&[fill; 96]);
+            let ramp: Vec<u8> = (0..96).map(|at: u8| at.wrapping_mul(fill)).collect();
+            (target.run)(&ramp);
+        }
+        (target.run)(&[]);
+    }
+}

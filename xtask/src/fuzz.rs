@@ -1,0 +1,221 @@
+//! Fuzzing by coverage, with libFuzzer: what reads other people's bytes, and the hooks over a random history.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::{
+    apt::Apt,
+    run::{self, header, line, stream},
+    tally::Tally,
+    workspace::Workspace,
+};
+
+/// Options of `cargo xtask fuzz`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  cargo xtask fuzz                          every target for a minute; as root against the kernel too
+  cargo xtask fuzz hooks --for 3600         one of them for an hour
+  cargo xtask fuzz classify --runs 1000000000
+  cargo xtask fuzz hooks -- FILE            once, on an input that was found
+
+What is found is in target/fuzz/found: mend it, and keep the input in fuzz/corpus, which every test run goes through.")]
+pub(crate) struct Args {
+    /// The targets; all of them if none is named.
+    targets: Vec<String>,
+    /// How long each runs, in seconds.
+    #[arg(long = "for", value_name = "SECONDS", default_value_t = 60)]
+    seconds: u64,
+    /// Ends each after so many executions instead.
+    #[arg(long, conflicts_with = "seconds")]
+    runs: Option<u64>,
+    /// More options for libFuzzer, after `--`.
+    #[arg(last = true)]
+    more: Vec<String>,
+}
+
+/// The target that needs the kernel, and the folders of the others.
+const DIFFERENTIAL: &str = "differential";
+/// How long each target runs among the tests: a minute for all.
+const SECONDS_IN_TESTS: u64 = 10;
+
+/// What one target's run came to.
+#[derive(Default)]
+struct Figures {
+    executions: String,
+    per_second: String,
+    edges: String,
+}
+
+/// Builds and runs.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let all = targets(workspace)?;
+    if let Some(unknown) = args.targets.iter().find(|name| !all.contains(name)) {
+        bail!("no target is called {unknown:?}; there are {}", all.join(", "));
+    }
+    let program = build(workspace)?;
+    let limit = match args.runs {
+        Some(runs) => format!("-runs={runs}"),
+        None => format!("-max_total_time={}", args.seconds),
+    };
+    let mut rows = Vec::new();
+    for name in all.iter().filter(|name| args.targets.is_empty() || args.targets.contains(name)) {
+        if name == DIFFERENTIAL && !run::is_root() {
+            println!("{name}: not run, it loads programs into the kernel, which needs root");
+            continue;
+        }
+        header(format_args!("fuzz {name}"));
+        rows.push((name, one(workspace, &program, name, &limit, &args.more)?));
+    }
+    println!("\n{:<14}{:>14}{:>12}{:>8}", "target", "executions", "per second", "edges");
+    for (name, Figures { executions, per_second, edges }) in rows {
+        println!("{name:<14}{executions:>14}{per_second:>12}{edges:>8}");
+    }
+    Ok(())
+}
+
+/// Runs each target that needs no kernel for some seconds, as tests.
+pub(crate) fn test(workspace: &Workspace, tally: &mut Tally) -> Result<()> {
+    header("fuzz");
+    let program = build(workspace)?;
+    let limit = format!("-max_total_time={SECONDS_IN_TESTS}");
+    for name in targets(workspace)?.iter().filter(|name| *name != DIFFERENTIAL) {
+        let passed = one(workspace, &program, name, &limit, &[]);
+        if let Err(error) = &passed {
+            eprintln!("{error:#}");
+        }
+        tally.ran(&format!("fuzz {name}"), passed.is_ok());
+    }
+    Ok(())
+}
+
+/// The names of the targets, as the corpus has them.
+fn targets(workspace: &Workspace) -> Result<Vec<String>> {
+    let corpus = corpus(workspace);
+    let entries = fs::read_dir(&corpus).with_context(|| format!("cannot read {}", corpus.display()))?;
+    let mut names = entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<Vec<_>>>()?;
+    names.push(DIFFERENTIAL.to_owned());
+    names.sort();
+    Ok(names)
+}
+
+fn corpus(workspace: &Workspace) -> PathBuf {
+    workspace.root().join("fuzz/corpus")
+}
+
+/// Builds the program with every branch counted.
+fn build(workspace: &Workspace) -> Result<PathBuf> {
+    ensure_cxx()?;
+    header("the fuzzer");
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let dir = workspace.host_target().join("fuzz");
+    let mut command = workspace.cargo("build");
+    // A target that is named keeps the flags away from build scripts.
+    command
+        .args([
+            "--package",
+            "dcqcn-fuzz",
+            "--features",
+            "libfuzzer",
+            "--profile",
+            "fuzz",
+            "--target",
+            &target,
+        ])
+        .arg("--target-dir")
+        .arg(&dir)
+        .env("RUSTFLAGS", INSTRUMENTED.join(" "));
+    stream(&mut command)?;
+    Ok(dir.join(target).join("fuzz/dcqcn-fuzz"))
+}
+
+/// What libFuzzer wants of the compiler, and stable Rust can do: counters on edges, and the operands of comparisons.
+const INSTRUMENTED: [&str; 6] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "--cfg=fuzzing",
+];
+
+/// libFuzzer is C++.
+fn ensure_cxx() -> Result<()> {
+    if run::find_program("c++").is_some() {
+        return Ok(());
+    }
+    let apt = Apt::detect();
+    let mut apt = apt.context("no C++ compiler, and this is no Debian or Ubuntu: install one as `c++`")?;
+    apt.install(&["g++".to_owned()])
+}
+
+/// Runs one target; what it finds fails it.
+fn one(workspace: &Workspace, program: &Path, name: &str, limit: &str, more: &[String]) -> Result<Figures> {
+    let kept = corpus(workspace).join(name);
+    let grown = workspace.host_target().join("fuzz/corpus").join(name);
+    let found = workspace.host_target().join("fuzz/found");
+    for folder in [&grown, &found] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let mut command = Command::new(program);
+    command.env("DCQCN_FUZZ_TARGET", name).arg(limit).args(["-print_final_stats=1", "-max_len=4096"]);
+    command.arg(format!("-artifact_prefix={}/{name}-", found.display()));
+    if more.iter().all(|argument| argument.starts_with('-')) {
+        command.args([&grown, &kept].iter().filter(|folder| folder.is_dir()));
+    }
+    command.args(more).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| run::not_started(&command))?;
+    let mut figures = Figures::default();
+    let output = BufReader::new(child.stderr.take().context("no standard error")?);
+    for text in output.lines() {
+        let text = text.context("reading what the fuzzer prints")?;
+        figures.take(&text);
+        // Each new input has a line of its own, by the thousand.
+        if !text.contains("\tNEW ") && !text.contains("\tREDUCE ") {
+            eprintln!("{text}");
+        }
+    }
+    let status = child.wait().context("waiting for the fuzzer")?;
+    ensure!(
+        status.success(),
+        "{name}: {status}\n  {}\nthe input is in {}; run it again with `cargo xtask fuzz {name} -- FILE`",
+        line(&command),
+        workspace.shown(&found)
+    );
+    Ok(figures)
+}
+
+impl Figures {
+    /// Takes what a line of libFuzzer's says.
+    fn take(&mut self, text: &str) {
+        if let Some(value) = text.strip_prefix("stat::number_of_executed_units:") {
+            value.trim().clone_into(&mut self.executions);
+        } else if let Some(value) = text.strip_prefix("stat::average_exec_per_sec:") {
+            value.trim().clone_into(&mut self.per_second);
+        } else if let Some((_, rest)) = text.split_once(" cov: ") {
+            rest.split(' ').next().unwrap_or_default().clone_into(&mut self.edges);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Figures;
+
+    #[test]
+    fn figures_are_read_from_what_libfuzzer_prints() {
+        let mut figures = Figures::default();
+        figures.take("#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb");
+        figures.take("stat::number_of_executed_units: 2000000");
+        figures.take("stat::average_exec_per_sec:     333333");
+        let Figures { executions, per_second, edges } = figures;
+        assert_eq!((executions.as_str(), per_second.as_str(), edges.as_str()), ("2000000", "333333", "312"));
+    }
+}
