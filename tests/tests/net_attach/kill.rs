@@ -13,12 +13,17 @@ use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-#[test]
-fn attach_killed_at_every_step() -> Result<()> {
-    if !runnable("attach_killed_at_every_step", &["htb"])? {
+/// Runs a test with TCX, and with clsact as older kernels have it.
+fn on_both(test: &str, kinds: &[&str], run: fn(Tc) -> Result<()>) -> Result<()> {
+    if !runnable(test, kinds)? {
         return Ok(());
     }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(attach_killed)
+    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(run)
+}
+
+#[test]
+fn attach_killed_at_every_step() -> Result<()> {
+    on_both("attach_killed_at_every_step", &["htb"], attach_killed)
 }
 
 fn attach_killed(tc: Tc) -> Result<()> {
@@ -80,10 +85,7 @@ fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
 
 #[test]
 fn detach_killed_at_every_step() -> Result<()> {
-    if !runnable("detach_killed_at_every_step", &["htb"])? {
-        return Ok(());
-    }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(detach_killed)
+    on_both("detach_killed_at_every_step", &["htb"], detach_killed)
 }
 
 fn detach_killed(tc: Tc) -> Result<()> {
@@ -120,10 +122,7 @@ fn detach_killed(tc: Tc) -> Result<()> {
 
 #[test]
 fn set_and_upgrade_killed_at_every_step() -> Result<()> {
-    if !runnable("set_and_upgrade_killed_at_every_step", &[])? {
-        return Ok(());
-    }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(set_and_upgrade_killed)
+    on_both("set_and_upgrade_killed_at_every_step", &[], set_and_upgrade_killed)
 }
 
 fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
@@ -171,10 +170,7 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
 /// The daemon is killed at each of its steps: while it starts, takes over, and while it puts another file in force.
 #[test]
 fn a_reload_killed_at_every_step() -> Result<()> {
-    if !runnable("a_reload_killed_at_every_step", &["htb"])? {
-        return Ok(());
-    }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(reload_killed)
+    on_both("a_reload_killed_at_every_step", &["htb"], reload_killed)
 }
 
 fn reload_killed(tc: Tc) -> Result<()> {
