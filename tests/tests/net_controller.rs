@@ -18,6 +18,7 @@ use dcqcn_tests::command::{cpu_time, dcqcn};
 use dcqcn_tests::daemon::{Daemon, get, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::sys::resource::{Resource, setrlimit};
@@ -348,14 +349,17 @@ fn it_ends_in_the_middle_of_attaching_and_the_next_goes_on() -> Result<()> {
     eprintln!("ended after {:.2} s", began.elapsed().as_secs_f64());
     ensure!(pair.a.run(attach::list)??.len() < ports, "it was to end before all were attached");
     daemon.again(&pair.a)?;
-    wait(|| {
-        let log = fs::read_to_string(daemon.log())?;
-        let served = (0..ports).filter(|port| {
-            let iface = format!("\"iface\":\"a{port}\"");
-            log.lines().any(|line| line.contains(&iface) && line.contains("\"task\":\"events\""))
-        });
-        let served = served.count();
-        Ok(if served == ports { Ok(()) } else { Err(format!("{served} served")) })
+    // Each takes the verifier a second.
+    while_busy(20, || {
+        wait(|| {
+            let log = fs::read_to_string(daemon.log())?;
+            let served = (0..ports).filter(|port| {
+                let iface = format!("\"iface\":\"a{port}\"");
+                log.lines().any(|line| line.contains(&iface) && line.contains("\"task\":\"events\""))
+            });
+            let served = served.count();
+            Ok(if served == ports { Ok(()) } else { Err(format!("{served} served")) })
+        })
     })?;
     daemon.end()
 }

@@ -60,7 +60,10 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<Pat
     let built = workspace.ebpf_target().join(TARGET).join("release");
     for object in [workspace.ebpf_object(), workspace.telling_object(), workspace.baselines()] {
         let built = built.join(object.file_name().context("an object without a name")?);
-        let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+        // DWARF is three quarters of it, and nobody reads that: lines and types for the kernel are in the BTF.
+        let stripped = built.with_extension("stripped");
+        stream(toolchain.objcopy().arg("--strip-debug").args([&built, &stripped]))?;
+        let bytes = fs::read(&stripped).with_context(|| format!("cannot read {}", stripped.display()))?;
         // An object rewritten with the same content would make Cargo build user space again.
         if fs::read(&object).ok().as_ref() != Some(&bytes) {
             fs::write(&object, &bytes).with_context(|| format!("cannot write {}", object.display()))?;

@@ -19,7 +19,7 @@ pub(crate) const VERSION: &str = "0.13.0";
 
 /// A cheaper build of it: it hands bitcode to LLVM's shared library, where all its time goes.
 const CHEAP: [(&str, &str); 4] = [
-    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
     ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
     ("CARGO_PROFILE_RELEASE_DEBUG", "false"),

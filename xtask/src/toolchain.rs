@@ -122,6 +122,11 @@ impl Toolchain {
         }
     }
 
+    /// LLVM's `objcopy`, which knows BPF.
+    pub(crate) fn objcopy(&self) -> Command {
+        Command::new(self.llvm.prefix.join("bin/llvm-objcopy"))
+    }
+
     fn command(&self, workspace: &Workspace, program: &str, verb: &str) -> Result<Command> {
         let bin = &self.compiler.bin;
         let mut command = Command::new(bin.join(program));

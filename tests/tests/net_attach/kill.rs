@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::Running;
+use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
@@ -12,12 +13,17 @@ use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-#[test]
-fn attach_killed_at_every_step() -> Result<()> {
-    if !runnable("attach_killed_at_every_step", &["htb"])? {
+/// Runs a test with TCX, and with clsact as older kernels have it.
+fn on_both(test: &str, kinds: &[&str], run: fn(Tc) -> Result<()>) -> Result<()> {
+    if !runnable(test, kinds)? {
         return Ok(());
     }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(attach_killed)
+    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(run)
+}
+
+#[test]
+fn attach_killed_at_every_step() -> Result<()> {
+    on_both("attach_killed_at_every_step", &["htb"], attach_killed)
 }
 
 fn attach_killed(tc: Tc) -> Result<()> {
@@ -79,10 +85,7 @@ fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
 
 #[test]
 fn detach_killed_at_every_step() -> Result<()> {
-    if !runnable("detach_killed_at_every_step", &["htb"])? {
-        return Ok(());
-    }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(detach_killed)
+    on_both("detach_killed_at_every_step", &["htb"], detach_killed)
 }
 
 fn detach_killed(tc: Tc) -> Result<()> {
@@ -119,10 +122,7 @@ fn detach_killed(tc: Tc) -> Result<()> {
 
 #[test]
 fn set_and_upgrade_killed_at_every_step() -> Result<()> {
-    if !runnable("set_and_upgrade_killed_at_every_step", &[])? {
-        return Ok(());
-    }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(set_and_upgrade_killed)
+    on_both("set_and_upgrade_killed_at_every_step", &[], set_and_upgrade_killed)
 }
 
 fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
@@ -170,67 +170,67 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
 /// The daemon is killed at each of its steps: while it starts, takes over, and while it puts another file in force.
 #[test]
 fn a_reload_killed_at_every_step() -> Result<()> {
-    if !runnable("a_reload_killed_at_every_step", &["htb"])? {
-        return Ok(());
-    }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(reload_killed)
+    on_both("a_reload_killed_at_every_step", &["htb"], reload_killed)
 }
 
 fn reload_killed(tc: Tc) -> Result<()> {
     const FLOWS: u32 = 1_253;
     let lab = Lab::new("kr")?;
     let before = [state(&lab.host, "a0")?, state(&lab.host, "b0")?];
-    let file = lab.path("dcqcn.toml");
     // First both, then one of them, with another rate.
-    let write = |name: &str, mbit: u32| -> Result<()> {
-        let text = format!(
-            "[[interface]]\nname = '{name}'\npacer = 'htb'\nflows = {FLOWS}\n[interface.parameters]\nlink_rate = '1gbit'\n\
+    let one = |mbit: u32| {
+        format!(
+            "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = {FLOWS}\n[interface.parameters]\nlink_rate = '1gbit'\n\
              rpg_ai_rate = '{mbit}mbit'\n"
-        );
-        Ok(fs::write(&file, text)?)
+        )
     };
-    let start = |n: Option<u32>| -> Result<Running> {
-        let mut command = command(&lab, tc, &format!("run --config {}", file.display()))?;
-        command.stderr(Stdio::null()).envs(n.map(|n| ("DCQCN_TEST_ABORT", n.to_string())));
-        Running::spawn(&lab.host, command)
+    let both = format!("{}[[interface]]\nname = 'b0'\nrole = 'switch'\nflows = {FLOWS}\n", one(10));
+    let start = |n: Option<u32>| -> Result<Daemon> {
+        let number = n.map(|n| n.to_string()).unwrap_or_default();
+        let abort = n.map(|_| ("DCQCN_TEST_ABORT", number.as_str()));
+        let clsact = (tc == Tc::Clsact).then_some(("DCQCN_TEST_CLSACT", "1"));
+        let environment: Vec<_> = abort.into_iter().chain(clsact).collect();
+        Daemon::start_with(&lab.host, &both, &["--log-format", "json"], &environment)
     };
-    let until = |daemon: &mut Running, is_so: &dyn Fn() -> bool| -> Result<bool> {
-        let until = std::time::Instant::now() + PATIENCE;
-        while !is_so() {
-            if daemon.0.try_wait()?.is_some() {
-                return Ok(false);
-            }
-            ensure!(std::time::Instant::now() < until, "nothing comes of it");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        Ok(true)
+    let serves_both = |daemon: &mut Daemon| -> Result<()> {
+        ["a0", "b0"].iter().try_for_each(|iface| {
+            daemon.says(&["\"begun\"", &format!("\"iface\":\"{iface}\""), "\"task\":\"events\""])
+        })
     };
-    let is_whole = |iface: &str| problems(&lab, iface).is_ok_and(|problems| problems.is_empty());
     let has =
         |mbit: u32| lab.ok("get a0 rpg_ai_rate").is_ok_and(|text| text.contains(&format!("{mbit}mbit")));
-    let first = || is_whole("a0") && is_whole("b0") && has(10);
-    let second = || is_whole("a0") && has(20) && !lab.host.journal("b0").is_ok_and(|path| path.exists());
     for n in 1.. {
-        write("[ab]0", 10)?;
-        let mut daemon = start(None)?;
-        ensure!(until(&mut daemon, &first)?, "step {n}: it ended by itself");
-        daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
-        daemon.wait()?;
-        // Killed at its n-th step, or not, if it has not so many.
+        // Killed at its n-th step; or not, if it has not so many.
         let mut daemon = start(Some(n))?;
-        write("a0", 20)?;
-        let is_done = until(&mut daemon, &second)?;
-        if is_done {
-            daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
+        let reloaded = serves_both(&mut daemon)
+            .and_then(|()| daemon.write(&one(20)))
+            .and_then(|()| daemon.says(&["\"reloaded\""]));
+        let is_over = reloaded.is_ok() && daemon.child.try_wait()?.is_none();
+        if is_over {
+            daemon.end()?;
+        } else {
+            let status = daemon.child.wait()?;
+            let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
+            ensure!(killed, "step {n}: {status}: {reloaded:?}");
         }
-        let killed = std::os::unix::process::ExitStatusExt::signal(&daemon.wait()?) == Some(9);
+        // Whatever it left, the next one serves both, and reloads.
         let mut daemon = start(None)?;
-        ensure!(until(&mut daemon, &second)?, "killed at step {n}: the next one does not serve");
-        ensure!(tables(FLOWS) == 1, "killed at step {n}: {} attachments", tables(FLOWS));
-        daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
-        daemon.wait()?;
-        assert_eq!(state(&lab.host, "b0")?, before[1], "killed at step {n}");
-        if !killed {
+        serves_both(&mut daemon).with_context(|| format!("killed at step {n}"))?;
+        for iface in ["a0", "b0"] {
+            let found = problems(&lab, iface)?;
+            ensure!(found.is_empty(), "killed at step {n}: {found:?}");
+        }
+        ensure!(has(10) && tables(FLOWS) == 2, "killed at step {n}: {} attachments", tables(FLOWS));
+        daemon.write(&one(20))?;
+        daemon.says(&["\"reloaded\""]).with_context(|| format!("killed at step {n}"))?;
+        daemon.end()?;
+        ensure!(has(20), "killed at step {n}: {}", lab.ok("get a0 rpg_ai_rate")?);
+        // Maps are freed a moment after their last user.
+        wait(|| Ok(if tables(FLOWS) == 1 { Ok(()) } else { Err(format!("{} attachments", tables(FLOWS))) }))
+            .with_context(|| format!("killed at step {n}"))?;
+        // What a veth may carry at most depends on the program of its other end, which a0 still has.
+        assert_eq!(state(&lab.host, "b0")?[1..], before[1][1..], "killed at step {n}");
+        if is_over {
             eprintln!("{tc:?}: {} steps", n - 1);
             ensure!(n > 8, "{n} steps");
             break;

@@ -27,7 +27,7 @@ pub use follow::Follow;
 pub use pending::{confirm, take_back};
 
 /// Environment variable that names another directory for the log.
-pub const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
+pub(crate) const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
 /// Where the log is if the variable is not set.
 const DIRECTORY: &str = "/var/log/dcqcn";
 const FILE: &str = "audit.jsonl";
@@ -246,7 +246,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Self::append`].
-    pub fn append_intent(&self, changes: &[Change]) -> Result<(), Error> {
+    pub(crate) fn append_intent(&self, changes: &[Change]) -> Result<(), Error> {
         self.append_all(changes, |key, old, intended| What::Intended { key, old, intended })
     }
 
@@ -264,7 +264,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Self::append`].
-    pub fn append_refusal(&self, iface: &str, why: &str) -> Result<(), Error> {
+    pub(crate) fn append_refusal(&self, iface: &str, why: &str) -> Result<(), Error> {
         let entry = Author::this_process().entry(iface, What::Refused { refused: why.to_owned() });
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }

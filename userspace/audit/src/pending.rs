@@ -13,7 +13,7 @@ impl Log {
     ///
     /// # Errors
     /// The file cannot be made or written.
-    pub fn append_pending(&self, changes: &[Change], within: Duration) -> Result<(), Error> {
+    pub(crate) fn append_pending(&self, changes: &[Change], within: Duration) -> Result<(), Error> {
         let confirm_within_s = within.as_secs();
         self.append_all(changes, |key, old, pending| What::Pending { key, old, pending, confirm_within_s })
     }

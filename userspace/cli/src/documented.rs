@@ -3,6 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The long help of every command that is shown, and of those below it.
+#[must_use]
+pub fn long_helps(command: &mut clap::Command) -> Vec<String> {
+    let mut helps = vec![command.render_long_help().to_string()];
+    for command in
+        command.get_subcommands_mut().filter(|command| command.get_name() != "help" && !command.is_hide_set())
+    {
+        helps.extend(long_helps(command));
+    }
+    helps
+}
+
 /// Every line of a block of commands that begins with `command`, in the README and below `docs/`: its words, as a shell would
 /// split them, up to a pipe or a redirection.
 #[must_use]

@@ -4,7 +4,10 @@ use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use tracing_subscriber::EnvFilter;
+use dcqcn_support::logging::filter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::output::{Output, explain};
 
@@ -14,15 +17,16 @@ pub const FAILED: u8 = 1;
 /// Logs to standard error what `DCQCN_LOG` asks for; warnings if it does not say.
 pub fn log_to_stderr() {
     let said = env::var("DCQCN_LOG").ok().filter(|text| !text.is_empty());
-    let parsed = said.as_deref().map(EnvFilter::try_new);
-    let (filter, ignored) = match parsed {
+    let parsed = said.as_deref().map(filter);
+    let (filter, ignored): (Targets, _) = match parsed {
         Some(Ok(filter)) => (filter, None),
-        Some(Err(error)) => (EnvFilter::new("warn"), Some(error)),
-        None => (EnvFilter::new("warn"), None),
+        Some(Err(error)) => (Targets::new().with_default(LevelFilter::WARN), Some(error)),
+        None => (Targets::new().with_default(LevelFilter::WARN), None),
     };
     // A line that nobody takes any more is lost, and so is word of it.
-    let lines = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
-    lines.with_ansi(io::stderr().is_terminal()).with_env_filter(filter).init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).log_internal_errors(false);
+    let lines = lines.with_ansi(io::stderr().is_terminal());
+    tracing_subscriber::registry().with(filter).with(lines).init();
     if let (Some(said), Some(error)) = (said, ignored) {
         tracing::warn!("DCQCN_LOG={said} is ignored: {error}; write, for example, `debug`");
     }

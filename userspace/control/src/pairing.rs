@@ -1,6 +1,6 @@
 //! Pairs that the controller enters: the operator's, and those of the kernel's own RDMA queue pairs.
 //!
-//! The data plane learns others by itself (`dcqcn_common::pairing`). The surest source counts: see [`PairSource`].
+//! The data plane learns others by itself (`dcqcn_common::hooks`). The surest source counts: see [`PairSource`].
 
 use std::collections::HashMap;
 
@@ -81,7 +81,7 @@ impl RdmaPairs {
 
     /// Whether the interface had an RDMA device at the last look.
     #[must_use]
-    pub const fn has_device(&self) -> bool {
+    pub(crate) const fn has_device(&self) -> bool {
         self.has_device
     }
 

@@ -47,7 +47,7 @@ pub fn delivery_ns(path: &[Hop], framing: Framing, bytes: u64) -> u64 {
 
 /// Time that one frame of `wire_bytes` takes along `path`.
 #[must_use]
-pub fn frame_ns(path: &[Hop], wire_bytes: u64) -> u64 {
+pub(crate) fn frame_ns(path: &[Hop], wire_bytes: u64) -> u64 {
     path.iter().map(|hop| Transmitter::time_ns(hop.rate_bps, wire_bytes) + hop.delay_ns).sum()
 }
 

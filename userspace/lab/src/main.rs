@@ -83,18 +83,6 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The long help of every command that is shown, and of those below it.
-    fn long_helps(command: &mut clap::Command) -> Vec<String> {
-        let mut helps = vec![command.render_long_help().to_string()];
-        for command in command
-            .get_subcommands_mut()
-            .filter(|command| command.get_name() != "help" && !command.is_hide_set())
-        {
-            helps.extend(long_helps(command));
-        }
-        helps
-    }
-
     #[test]
     fn every_command_of_the_documentation_is_one() {
         for words in dcqcn_cli::documented("dcqcn-lab") {
@@ -108,7 +96,7 @@ mod tests {
     fn every_command_shows_examples_that_are_right() {
         let mut cli = Cli::command();
         cli.build();
-        for help in long_helps(&mut cli).iter().skip(1) {
+        for help in dcqcn_cli::long_helps(&mut cli).iter().skip(1) {
             let (_, examples) =
                 help.split_once("Examples:\n").unwrap_or_else(|| panic!("no examples: {help}"));
             let commands: Vec<&str> =

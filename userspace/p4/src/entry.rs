@@ -129,7 +129,7 @@ impl Entry {
 
     /// Whether both are about the same packets.
     #[must_use]
-    pub fn is_about_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_about_same(&self, other: &Self) -> bool {
         (&self.table, &self.key, self.priority) == (&other.table, &other.key, other.priority)
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// Where people get the tools from: no distribution carries them.
-pub const TOOLS: &str =
+pub(crate) const TOOLS: &str =
     "the p4lang packages `p4lang-p4c` and `p4lang-bmv2` for Debian and Ubuntu have it (docs/how-to/bmv2.md)";
 
 /// Result of this module.

@@ -55,14 +55,6 @@ pub struct Table {
     pub size: u64,
 }
 
-impl Table {
-    /// Whether its entries have a priority.
-    #[must_use]
-    pub fn has_priority(&self) -> bool {
-        self.key.iter().any(|field| matches!(field.kind, MatchKind::Ternary | MatchKind::Range))
-    }
-}
-
 /// A register or a counter array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {

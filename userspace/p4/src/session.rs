@@ -138,7 +138,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Self::table`].
-    pub fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
+    pub(crate) fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
         let command = format!("register_read {name} {index}");
         let answer = self.run(&command)?;
         dump::register(&answer)

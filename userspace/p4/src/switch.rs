@@ -13,7 +13,7 @@ use dcqcn_params::{FileErrors, Settings};
 use serde::{Deserialize, Serialize};
 
 /// Highest number of a real port.
-pub const MAX_PORT: u16 = 508;
+pub(crate) const MAX_PORT: u16 = 508;
 /// Bytes of a packet where nothing is said: an RDMA payload of 1024 bytes and its headers, 58 of them.
 pub const DEFAULT_PACKET_BYTES: u32 = 1_082;
 

@@ -72,7 +72,7 @@ impl Profile {
     /// point on the linear part of the marking curve, at 1 Gb/s no more.
     pub const MAX_LAB_RATE_BPS: u64 = 1_000_000_000;
     /// Slowest link `hpcc` is for: its lowest rate is 1 Gb/s.
-    pub const MIN_HPCC_RATE_BPS: u64 = 10_000_000_000;
+    pub(crate) const MIN_HPCC_RATE_BPS: u64 = 10_000_000_000;
 
     /// Its parameters for a link of `link_bps`; each profile's own function has the table.
     ///

@@ -22,7 +22,7 @@ pub use sizes::Sizes;
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
 /// Name of the program that removes idle flows, and of its pin.
-pub const EXPIRE: &str = "dcqcn_expire";
+pub(crate) const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
 pub const MAPS: [&str; 15] = [
     "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "LEARNED", "RP", "NP", "CM",

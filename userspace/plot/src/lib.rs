@@ -3,7 +3,8 @@
 //! What is drawn is data ([`Chart`], [`Line`]); the drawing code knows no file format: it is generic over plotters'
 //! backend.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -142,11 +143,27 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
         }
         Some("png") => {
             let size = (WIDTH * png_scale, height * png_scale);
-            let area = BitMapBackend::new(file, size).into_drawing_area();
-            Canvas { area: &area, scale: png_scale }.draw(title, charts).map_err(|error| failed(&error))
+            let mut pixels = vec![0; size.0 as usize * size.1 as usize * 3];
+            {
+                let area = BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area();
+                Canvas { area: &area, scale: png_scale }
+                    .draw(title, charts)
+                    .map_err(|error| failed(&error))?;
+            }
+            write_png(file, size, &pixels).map_err(|error| failed(&error))
         }
         _ => bail!("{} is no picture: its name must end in .svg or .png", file.display()),
     }
+}
+
+/// Writes pixels of three bytes each, red, green and blue.
+fn write_png(file: &Path, (width, height): (u32, u32), pixels: &[u8]) -> Result<(), png::EncodingError> {
+    let mut encoder = png::Encoder::new(BufWriter::new(File::create(file)?), width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(pixels)?;
+    writer.finish()
 }
 
 /// Gives plotters a font: it has none, and to look for one on the machine needs C libraries.

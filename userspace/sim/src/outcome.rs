@@ -2,6 +2,7 @@
 //!
 //! Unless a field says otherwise it is of the time from [`stats_from_ns`](super::Scenario::stats_from_ns) to the end.
 
+use dcqcn_fabric::Fct;
 use serde::Serialize;
 
 /// The whole outcome.
@@ -110,39 +111,13 @@ pub struct FlowCounters {
     pub messages: u64,
 }
 
-/// Completion times of messages: from the message's being ready at the sender to its acknowledgement there.
-///
-/// Percentiles are at most 1 in 32 too large.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Fct {
-    /// Messages completed.
-    pub count: u64,
-    /// Mean.
-    pub mean_ns: f64,
-    /// Half of them took no longer.
-    pub p50_ns: u64,
-    /// 95 % of them took no longer.
-    pub p95_ns: u64,
-    /// 99 % of them took no longer.
-    pub p99_ns: u64,
-    /// The longest.
-    pub max_ns: u64,
-    /// How many times as long as in an empty network they took: mean.
-    pub slowdown_mean: f64,
-    /// The same, median.
-    pub slowdown_p50: f64,
-    /// The same, 95th percentile.
-    pub slowdown_p95: f64,
-    /// The same, 99th percentile.
-    pub slowdown_p99: f64,
-}
-
 /// Completion times of messages of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FctOfSize {
     /// Length.
     pub bytes: u64,
-    /// Completion times; `None`: none was completed.
+    /// Completion times, each from the message's being ready at the sender to its acknowledgement there; percentiles are at most
+    /// 1 in 32 too large. `None`: none was completed.
     pub fct: Option<Fct>,
 }
 

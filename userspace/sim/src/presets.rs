@@ -359,7 +359,7 @@ fn staircase(template: &RoceGroup, step_ns: u64) -> Vec<RoceGroup> {
 
 /// The class of the RoCE flows of `scenario`: that of the first group.
 #[must_use]
-pub fn roce_class(scenario: &Scenario) -> u8 {
+pub(crate) fn roce_class(scenario: &Scenario) -> u8 {
     scenario.roce.first().map_or(ROCE_CLASS, |group| group.class)
 }
 

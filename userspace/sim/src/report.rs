@@ -254,7 +254,8 @@ pub(super) fn size(bytes: f64) -> String {
 }
 
 /// Header of the CSV of a single run; see [`write_series`].
-pub const SERIES_HEADER: &str = "t_ns,series,rate_bps,target_bps,goodput_bps,queue_bytes,max_queue_bytes";
+pub(crate) const SERIES_HEADER: &str =
+    "t_ns,series,rate_bps,target_bps,goodput_bps,queue_bytes,max_queue_bytes";
 
 /// Writes time series, a line per sample and series, in the order of time: `flow:NAME` has rate (R_C), target (R_T) and
 /// goodput since the last sample, `group:NAME` goodput, `class:N` the depth of its queue now and the greatest since the

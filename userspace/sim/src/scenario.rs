@@ -29,11 +29,11 @@ pub const MAX_FRAME_BYTES: u32 = 9_216;
 /// Largest buffer of the switch: 1 GB.
 pub const MAX_BUFFER_BYTES: u64 = 1_000_000_000;
 /// Largest message, block or flow: 1 TB.
-pub const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
+pub(crate) const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
 /// Most different delays of the senders' links.
-pub const MAX_DELAYS: usize = 64;
+pub(crate) const MAX_DELAYS: usize = 64;
 /// Most samples of a time series; a shorter interval is lengthened to this many.
-pub const MAX_SAMPLES: u64 = 10_000;
+pub(crate) const MAX_SAMPLES: u64 = 10_000;
 
 /// A simulation: same scenario, same outcome to the last bit.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use dcqcn_fabric::Fct;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::outcome::{Depth, Fct, Kind};
+use super::outcome::{Depth, Kind};
 use super::presets::Setting;
 use super::report::{Report, percent, size};
 

@@ -1,10 +1,11 @@
 //! What every crate above needs and that knows nothing of DCQCN: tables and figures as people read them, times, the kernel's
-//! clock, Ctrl-C as a value.
+//! clock, Ctrl-C as a value, what is logged.
 
 pub mod causes;
 pub mod clock;
 pub mod file;
 pub mod interrupt;
+pub mod logging;
 pub mod render;
 pub mod time;
 

@@ -17,7 +17,7 @@ const TTL: u8 = 64;
 /// Bytes at the start of a payload that hold the time it was sent. Shorter payloads carry none.
 const STAMP_LEN: usize = size_of::<u64>();
 /// Most bytes around the payload of a data packet: Ethernet, IPv6, UDP, BTH, RETH, pad and ICRC.
-pub const MAX_OVERHEAD_BYTES: usize =
+pub(crate) const MAX_OVERHEAD_BYTES: usize =
     Ethernet::LEN + Ipv6::LEN + Udp::LEN + Bth::LEN + Reth::LEN + 3 + icrc::LEN;
 
 /// Source and destination, of one family.
@@ -60,7 +60,7 @@ pub struct Path {
 
 impl Path {
     /// Makes `frame` the frame of a WRITE packet, with `sent_at_ns` at the start of its payload.
-    pub fn write_request(&self, frame: &mut BytesMut, packet: &WritePacket, sent_at_ns: u64) {
+    pub(crate) fn write_request(&self, frame: &mut BytesMut, packet: &WritePacket, sent_at_ns: u64) {
         let opcode = match packet.segment {
             Segment::First => Opcode::RC_RDMA_WRITE_FIRST,
             Segment::Middle => Opcode::RC_RDMA_WRITE_MIDDLE,
@@ -82,7 +82,7 @@ impl Path {
     }
 
     /// Makes `frame` the frame of an ACK or NAK.
-    pub fn write_reply(&self, frame: &mut BytesMut, reply: &Reply) {
+    pub(crate) fn write_reply(&self, frame: &mut BytesMut, reply: &Reply) {
         let syndrome = match reply.kind {
             ReplyKind::Ack => Syndrome::ACK,
             ReplyKind::NakSequence => Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),

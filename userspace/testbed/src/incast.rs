@@ -70,7 +70,7 @@ fn progress_line(run: &'static str) -> Result<ProgressBar> {
 ///
 /// # Errors
 /// The configuration is out of range, another lab runs, the kernel refuses a step, or Ctrl-C came.
-pub fn run_incast(
+pub(crate) fn run_incast(
     config: &IncastConfig,
     control: Option<&dyn Control>,
     interrupt: &Interrupt,

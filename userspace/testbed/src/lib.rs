@@ -25,7 +25,7 @@ pub mod topology;
 pub use config::IncastConfig;
 pub use control::{DataPlane, RpPlace};
 pub use endpoint::QueuePair;
-pub use incast::{incast, run_incast};
+pub use incast::incast;
 pub use record::{ControlSample, RunRecord, Thresholds};
 pub use report::{IncastReport, RunReport};
 pub use topology::{SwitchKind, Topology};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
-use pnet::datalink::{
+use pnet_datalink::{
     Channel, ChannelType, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface,
 };
 
@@ -90,7 +90,7 @@ impl RawSocket {
             socket_fd: Some(fd.try_clone()?.into_raw_fd()),
             ..Config::default()
         };
-        match pnet::datalink::channel(&interface, config)? {
+        match pnet_datalink::channel(&interface, config)? {
             Channel::Ethernet(sender, receiver) => Ok(Self { sender, receiver, fd }),
             _ => bail!("pnet opened a channel that is not Ethernet"),
         }

@@ -29,7 +29,7 @@ use super::classify;
 use super::host::Host;
 
 /// What the names of all the lab's namespaces start with.
-pub const NETNS_PREFIX: &str = "dcqcn-lab-";
+pub(crate) const NETNS_PREFIX: &str = "dcqcn-lab-";
 /// Held by the lab that runs; the kernel lets go of it when the process ends, however it ends.
 const LOCK_FILE: &str = "/run/dcqcn-lab.lock";
 /// MTU of every interface, bytes: what switches are set to for an RDMA MTU of 4096.
@@ -88,7 +88,7 @@ pub struct TopologyConfig {
 }
 
 /// Most sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
-pub const MAX_SENDERS: u16 = 250;
+pub(crate) const MAX_SENDERS: u16 = 250;
 
 /// The switch: a namespace with a port per host.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use serde::{Serialize, Serializer};
 use super::{FlowRow, Reading};
 
 /// The counters that have rates of their own in text: what mlx5 counts, in the order a mark travels.
-pub const SHOWN: [Stat; 5] =
+pub(crate) const SHOWN: [Stat; 5] =
     [Stat::CpEcnMarked, Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
 
 /// What one interface did between two readings.

@@ -10,7 +10,7 @@ use dcqcn_params::Key;
 use dcqcn_plane::attach::Change;
 use dcqcn_plane::events::Entry;
 use dcqcn_view::event::EventRow;
-use dcqcn_view::{ChangeReport, FlowsReport, Parameter, QueuesReport, Sample, reading};
+use dcqcn_view::{ChangeReport, FlowsReport, PacketRow, Parameter, QueuesReport, Sample, reading};
 use serde_json::Value;
 
 /// The names in `value`, but for those of counters, which are listed elsewhere.
@@ -28,6 +28,9 @@ fn names(value: &Value, all: &mut Vec<String>) {
         _ => {}
     }
 }
+
+/// As a program writes it.
+const PACKET: &str = "hook=2 verdict=0 counted=1 bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=9";
 
 #[test]
 fn every_field_is_in_the_page() {
@@ -48,6 +51,7 @@ fn every_field_is_in_the_page() {
         serde_json::to_value(Sample::new(None, &reading)),
         serde_json::to_value(Parameter::new(key, config)),
         serde_json::to_value(ChangeReport::of_differences(&[change])),
+        serde_json::to_value(PacketRow::read("eth0", PACKET)),
     ];
     for kind in EventKind::ALL {
         let event = Event { at_ns: 1, left_out: 0, id: QpId::NONE, kind: kind as u32, values: [1; 2] };

@@ -14,7 +14,7 @@ use super::super::sysfs;
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
 /// Long enough for all of it, emulated.
-const SECONDS: u32 = 72;
+const SECONDS: u32 = 140;
 /// What the QP is held to, Mbit/s.
 const HELD: u32 = 10;
 

@@ -70,7 +70,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "live",
         about: "parameters, controller, interface and programs changed under traffic",
-        limit_s: 180,
+        limit_s: 260,
         is_ci: false,
         with_systemd: false,
         run: live::run,

@@ -30,7 +30,6 @@ use dcqcn_params::{FileErrors, Profile, Settings};
 use dcqcn_plane::attach::Request;
 use glob::Pattern;
 use toml::de::{DeTable, DeValue};
-use tracing_subscriber::EnvFilter;
 
 use super::serving::Metrics;
 
@@ -91,7 +90,7 @@ impl Config {
 
     /// Whether `other` says the same of the interface of this name.
     #[must_use]
-    pub fn agrees_on(&self, other: &Self, iface: &str) -> bool {
+    pub(crate) fn agrees_on(&self, other: &Self, iface: &str) -> bool {
         let said = |config: &Self| {
             let found = config.interfaces.iter().find(|interface| interface.name.matches(iface))?;
             Some((found.inline_peer.clone(), found.settings.clone()))
@@ -101,7 +100,7 @@ impl Config {
 
     /// Whether the interface is named as the other end of an inline attachment: it has no state of its own.
     #[must_use]
-    pub fn is_inline_peer(&self, iface: &str) -> bool {
+    pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
         self.interfaces.iter().any(|interface| interface.inline_peer.as_deref() == Some(iface))
     }
 
@@ -284,7 +283,7 @@ fn idle(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Duration> {
 
 fn filter(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
     let text = scalar(value).unwrap_or_default();
-    match EnvFilter::try_new(&text) {
+    match dcqcn_support::logging::filter(&text) {
         Ok(_) => Some(text),
         Err(error) => {
             reader.refuse(

@@ -4,25 +4,27 @@ use std::env;
 use std::io::{self, IsTerminal as _};
 
 use anyhow::{Result, anyhow};
+use dcqcn_support::logging;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::LogFormat;
 
 /// Environment variable that says what is logged; it overrides the file.
 const VARIABLE: &str = "DCQCN_LOG";
 /// What is logged unless something is said.
-const DEFAULT: &str = "info";
+const DEFAULT: LevelFilter = LevelFilter::INFO;
 
 /// What is let through.
-type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;
+type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
 /// The log, once begun.
 pub struct Log {
-    filter: Handle<EnvFilter, Registry>,
+    filter: Handle<Targets, Registry>,
     lines: Handle<Lines, Filtered>,
     /// The form the command line asks for, whatever the file says.
     asked: Option<LogFormat>,
@@ -64,13 +66,15 @@ fn lines_of(format: Option<LogFormat>) -> Lines {
 }
 
 /// The variable's filter, else the file's, else the default; and why the variable's does not count, if it is none.
-fn filter_of(said: Option<&str>) -> (EnvFilter, Option<String>) {
+fn filter_of(said: Option<&str>) -> (Targets, Option<String>) {
     let parsed = env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| {
-        let filter = EnvFilter::try_new(&text);
-        filter.map_err(|error| format!("{VARIABLE}={text} is ignored: {error}; write, for example, `debug`"))
+        logging::filter(&text)
+            .map_err(|error| format!("{VARIABLE}={text} is ignored: {error}; write, for example, `debug`"))
     });
-    let otherwise =
-        || said.and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(|| EnvFilter::new(DEFAULT));
+    let otherwise = || {
+        said.and_then(|text| logging::filter(text).ok())
+            .unwrap_or_else(|| Targets::new().with_default(DEFAULT))
+    };
     match parsed {
         Some(Ok(filter)) => (filter, None),
         Some(Err(ignored)) => (otherwise(), Some(ignored)),

@@ -201,23 +201,11 @@ mod tests {
         help::command().debug_assert();
     }
 
-    /// The long help of every command that is shown, and of those below it.
-    fn long_helps(command: &mut clap::Command) -> Vec<String> {
-        let mut helps = vec![command.render_long_help().to_string()];
-        for command in command
-            .get_subcommands_mut()
-            .filter(|command| command.get_name() != "help" && !command.is_hide_set())
-        {
-            helps.extend(long_helps(command));
-        }
-        helps
-    }
-
     #[test]
     fn every_command_shows_examples_that_are_right() {
         let mut cli = help::command();
         cli.build();
-        let helps = long_helps(&mut cli);
+        let helps = dcqcn_cli::long_helps(&mut cli);
         for help in helps.iter().skip(1) {
             let (_, examples) =
                 help.split_once("Examples:\n").unwrap_or_else(|| panic!("no examples: {help}"));

@@ -33,7 +33,7 @@ use line::{Bytes, Emitted, Flow, Left, Line};
 pub use summary::Summary;
 
 /// When the first packet comes, in the time of the run, ns: later than every packet that a capture may have out of order.
-pub const BASE_NS: u64 = 1_000_000_000;
+pub(crate) const BASE_NS: u64 = 1_000_000_000;
 /// Rate of the link where the configuration has none: the paper's, 40 Gb/s. A capture does not tell.
 pub const DEFAULT_LINK_RATE_BPS: u64 = 40_000_000_000;
 /// The interface of a replay: the loopback interface has this number in every network namespace.

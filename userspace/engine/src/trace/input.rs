@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read as _};
 /// Latest time an event may have, ns: 146 years. The sums of times that the machine and the pacer make then fit.
 pub const MAX_TIME_NS: u64 = 1 << 62;
 /// Most bytes one `send` may have: a tebibyte.
-pub const MAX_SEND_BYTES: u64 = 1 << 40;
+pub(crate) const MAX_SEND_BYTES: u64 = 1 << 40;
 /// Longest line, bytes; with comments. Something else than a list of events has longer ones.
 const MAX_LINE: usize = 4_096;
 /// The header a file may begin with; the last field may be left out.
@@ -149,7 +149,7 @@ impl<R: BufRead> Events<R> {
     ///
     /// # Errors
     /// A line is wrong, or the file cannot be read.
-    pub fn next_event(&mut self) -> Result<Option<Event>, InputError> {
+    pub(crate) fn next_event(&mut self) -> Result<Option<Event>, InputError> {
         while self.next_line()? {
             let text = String::from_utf8_lossy(&self.text);
             // Some spreadsheets begin with a byte order mark.

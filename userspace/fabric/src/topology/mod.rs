@@ -12,11 +12,11 @@ pub(crate) use routes::{NO_PORT, Routes};
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
 
 /// Most hosts, and most switches.
-pub const MAX_NODES: u32 = 1 << 16;
+pub(crate) const MAX_NODES: u32 = 1 << 16;
 /// Most ports of a switch.
 const MAX_PORTS: u32 = 4_096;
 /// Shortest delay of a link: two metres of fibre. The delays are what lets nodes be simulated apart from each other.
-pub const MIN_DELAY_NS: u64 = 10;
+pub(crate) const MIN_DELAY_NS: u64 = 10;
 /// Longest delay of a link: 1 s.
 pub const MAX_DELAY_NS: u64 = 1_000_000_000;
 
@@ -136,7 +136,7 @@ impl Topology {
 
     /// The shortest delay of a link: nothing that one node does reaches another sooner.
     #[must_use]
-    pub fn lookahead_ns(&self) -> u64 {
+    pub(crate) fn lookahead_ns(&self) -> u64 {
         self.links.iter().map(|link| link.delay_ns).min().unwrap_or(MIN_DELAY_NS)
     }
 

@@ -16,7 +16,7 @@ pub use collective::{Collective, Pairs};
 pub use sizes::{Poisson, Sizes};
 
 /// Longest flow: 1 TB.
-pub const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
+pub(crate) const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
 
 /// A flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Workload {
     }
 
     /// Adds a computation of `delay_ns` at `host` and says its number.
-    pub fn compute(&mut self, host: u32, delay_ns: u64) -> u32 {
+    pub(crate) fn compute(&mut self, host: u32, delay_ns: u64) -> u32 {
         let flow = self.flow(host, host, 0, 1, 0);
         self.delay(flow, delay_ns);
         flow

@@ -208,7 +208,11 @@ fn moved_here(here: &Place, netlink: &Netlink, link: &Link) {
                     .is_some_and(|bound| programs.contains(&bound.program_id)),
                 _ => false,
             });
-            if is_here && let Ok(Some(_lock)) = place.try_lock() {
+            // Who has the lock may only be looking, as everybody does who starts; it is waited for, and may have freed it.
+            if is_here
+                && let Ok(_lock) = place.lock()
+                && let Ok(Some(record)) = place.read(ifindex)
+            {
                 let journal = Journal::resume(record, place.store(ifindex));
                 let problem = settle_in(journal, &pins, Reach::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());

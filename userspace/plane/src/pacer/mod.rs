@@ -15,7 +15,7 @@ use dcqcn_params::PacerChoice;
 use crate::Error;
 
 /// Major number of the HTB pacer's qdisc.
-pub const HTB_MAJOR: u16 = 0xdc00;
+pub(crate) const HTB_MAJOR: u16 = 0xdc00;
 /// The port as a whole: no flow leaves faster than the line.
 const PORT: Handle = Handle::new(HTB_MAJOR, 0xffff);
 /// What has no class of its own: flows never cut, and everything that is not RoCE.

@@ -1,9 +1,10 @@
 //! Completion times of messages, and how they compare with an empty network.
 
+use dcqcn_fabric::Fct;
 use dcqcn_fabric::ideal::{Framing, Hop, delivery_ns};
 use dcqcn_model::histogram::Histogram;
 
-use crate::{Fct, RoceGroup, Scenario};
+use crate::{RoceGroup, Scenario};
 
 /// What slowdowns are counted in: thousandths.
 const SLOWDOWN_UNIT: f64 = 1_000.0;

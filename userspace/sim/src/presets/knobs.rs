@@ -65,7 +65,7 @@ impl<T> Knob<T> {
 
     /// Its name with its unit, for JSON.
     #[must_use]
-    pub fn json_key(&self) -> String {
+    pub(crate) fn json_key(&self) -> String {
         let unit = match self.unit {
             Unit::Bytes => "_bytes",
             Unit::BitsPerSecond => "_bps",

@@ -55,7 +55,7 @@ impl Report {
             ">P99",
         ]);
         for group in &self.outcome.groups {
-            let fct = |text: fn(&crate::outcome::Fct) -> u64| {
+            let fct = |text: fn(&dcqcn_fabric::Fct) -> u64| {
                 or_dash(group.fct.as_ref(), |fct| render::ns(text(fct)))
             };
             table.row([

@@ -32,7 +32,7 @@ pub enum Segment {
 impl Segment {
     /// Starts a message, and therefore carries a RETH.
     #[must_use]
-    pub const fn starts_message(self) -> bool {
+    pub(crate) const fn starts_message(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 

@@ -37,7 +37,7 @@ impl Psn {
 
     /// Signed distance in packets from `other` to this one, the shorter way round: `-2^23..2^23`.
     #[must_use]
-    pub const fn distance_from(self, other: Self) -> i32 {
+    pub(crate) const fn distance_from(self, other: Self) -> i32 {
         let forward = self.0.wrapping_sub(other.0) & (MODULUS - 1);
         if forward < MODULUS / 2 { forward as i32 } else { forward as i32 - MODULUS as i32 }
     }

@@ -162,7 +162,7 @@ impl Requester {
 
     /// The packet of the last [`next_packet`](Self::next_packet) left at `now_ns`. Only what the timer needs of it
     /// is asked for.
-    pub const fn on_sent(&mut self, packet: &WritePacket, now_ns: u64) {
+    pub(crate) const fn on_sent(&mut self, packet: &WritePacket, now_ns: u64) {
         self.stats.packets_sent += 1;
         if packet.retransmission {
             self.stats.packets_retransmitted += 1;
@@ -186,7 +186,7 @@ impl Requester {
     }
 
     /// A NAK (PSN sequence error): everything before `psn` arrived, `psn` is what the responder waits for.
-    pub fn on_nak_sequence(&mut self, psn: Psn, now_ns: u64) {
+    pub(crate) fn on_nak_sequence(&mut self, psn: Psn, now_ns: u64) {
         if let Some(index) = self.index_of(psn)
             && index < self.sent_end
         {

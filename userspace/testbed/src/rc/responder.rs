@@ -92,7 +92,7 @@ impl Responder {
     }
 
     /// Takes one WRITE packet and says what became of it and what to answer.
-    pub fn on_packet(
+    pub(crate) fn on_packet(
         &mut self,
         segment: Segment,
         psn: Psn,

@@ -15,7 +15,7 @@ pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
             (true, false) => {
                 let now = format!("{evidence}; none in {}", snapshot.window());
                 Finding::info("roce-idle", "RoCEv2 has been seen here, but not now", now)
-                    .fix("look again under traffic; `--seconds N` looks longer")
+                    .fix("look again under traffic; `dcqcn doctor --duration 60s` looks longer")
             }
             (false, _) => Finding::warning("no-roce", "no RoCEv2 packet has been seen here", evidence).fix(format!(
                 "send some; then look whether they use {} at all (`tcpdump -ni {} udp port 4791`): what a hardware \

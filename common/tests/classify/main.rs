@@ -1,22 +1,28 @@
 //! The classifier on whole frames: every packet of the captures, one frame of each kind that a network may hold, and
 //! arbitrary bytes.
 
+#[path = "../frames/mod.rs"]
 mod frames;
+mod packets;
 
 use dcqcn_common::{
     classify::{Frame, Roce, classify, mapped, words},
     flow::QpId,
     stats::Stat,
     wire::{
-        bth::{Bth, BthRepr, Opcode, Stream},
+        bth::{Bth, Opcode, Stream},
         ecn::Ecn,
-        eth::{EtherType, Ethernet, EthernetRepr},
+        eth::{EtherType, Ethernet},
         ext::{Deth, DethRepr},
         icrc,
-        ipv4::{Ipv4, Ipv4Repr},
-        ipv6::{Ipv6, Ipv6Repr},
-        udp::{self, Udp, UdpRepr},
+        ipv4::Ipv4,
+        ipv6::Ipv6,
+        udp::{self, Udp},
     },
+};
+use packets::{
+    DST_V4, DST_V6, L3, QPN, SRC_V4, SRC_V6, TOS, UDP_V4, UDP_V6, data, ethernet, over_v4, over_v6, patched,
+    segment, tagged,
 };
 use proptest::prelude::*;
 
@@ -59,91 +65,8 @@ fn kind(frame: &[u8]) -> Result<Kind, Stat> {
     classify(&mut Bytes(frame)).map(|roce| kind_of(&roce))
 }
 
-const QPN: u32 = 0x0012_3456;
 /// The kind of [`data`]'s packets: WRITEs.
 const DATA: Kind = Kind::Data(Stream::Requests);
-const TOS: u8 = 0x6a;
-const SRC_V4: [u8; 4] = [10, 0, 0, 1];
-const DST_V4: [u8; 4] = [10, 0, 0, 2];
-const SRC_V6: [u8; 16] = *b"\xfd\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01";
-const DST_V6: [u8; 16] = *b"\xfd\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x02";
-
-/// UDP to ICRC, with `body` between BTH and ICRC.
-fn segment(opcode: Opcode, qpn: u32, body: &[u8]) -> Vec<u8> {
-    let (mut udp, mut bth) = ([0; Udp::LEN], [0; Bth::LEN]);
-    let length = (Udp::LEN + Bth::LEN + body.len() + icrc::LEN) as u16;
-    UdpRepr { src_port: 0xc000, dst_port: udp::ROCE_V2_PORT, length, checksum: 0 }.emit(&mut udp);
-    BthRepr::new(opcode, qpn, 7).emit(&mut bth);
-    [&udp[..], &bth, body, &[0; icrc::LEN]].concat()
-}
-
-fn ethernet(ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
-    let mut header = [0; Ethernet::LEN];
-    EthernetRepr { dst: [2; 6], src: [4; 6], ethertype }.emit(&mut header);
-    [&header[..], payload].concat()
-}
-
-fn over_v4(segment: &[u8]) -> Vec<u8> {
-    let mut header = [0; Ipv4::LEN];
-    let repr = Ipv4Repr {
-        tos: TOS,
-        total_len: (Ipv4::LEN + segment.len()) as u16,
-        id: 1,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        ttl: 64,
-        protocol: udp::IP_PROTOCOL,
-        src: SRC_V4,
-        dst: DST_V4,
-    };
-    repr.emit(&mut header);
-    ethernet(EtherType::IPV4, &[&header[..], segment].concat())
-}
-
-fn over_v6(segment: &[u8]) -> Vec<u8> {
-    let mut header = [0; Ipv6::LEN];
-    let repr = Ipv6Repr {
-        traffic_class: TOS,
-        flow_label: 0x0001_2345,
-        payload_len: segment.len() as u16,
-        next_header: udp::IP_PROTOCOL,
-        hop_limit: 64,
-        src: SRC_V6,
-        dst: DST_V6,
-    };
-    repr.emit(&mut header);
-    ethernet(EtherType::IPV6, &[&header[..], segment].concat())
-}
-
-/// A data packet over IPv4 and one over IPv6.
-fn data() -> [Vec<u8>; 2] {
-    let segment = segment(Opcode::RC_RDMA_WRITE_MIDDLE, QPN, &[0x55; 64]);
-    [over_v4(&segment), over_v6(&segment)]
-}
-
-/// Puts tags of these TPIDs in, the outermost first.
-fn tagged(frame: &[u8], tpids: &[u16]) -> Vec<u8> {
-    let mut frame = frame.to_vec();
-    for tpid in tpids.iter().rev() {
-        let [high, low] = tpid.to_be_bytes();
-        frame.splice(12..12, [high, low, 0x60, 0x05]);
-    }
-    frame
-}
-
-/// Overwrites bytes.
-fn patched(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
-    let mut frame = frame.to_vec();
-    frame[at..at + bytes.len()].copy_from_slice(bytes);
-    frame
-}
-
-// Where things are in an untagged frame.
-const L3: usize = Ethernet::LEN;
-const UDP_V4: usize = L3 + Ipv4::LEN;
-const UDP_V6: usize = L3 + Ipv6::LEN;
-
 /// What facts of the standard say of an opcode, written down apart from the code under test.
 fn expected(opcode: u8, qpn: u32) -> Result<Kind, Stat> {
     use Stream::{Requests, Responses};

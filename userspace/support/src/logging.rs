@@ -1,0 +1,29 @@
+//! Which lines of the log are let through.
+
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+
+/// Reads a filter: a level (`debug`), or levels of modules (`dcqcn_netlink=trace,info`). Where it says nothing of the others,
+/// their errors are let through.
+///
+/// # Errors
+/// It is none.
+pub fn filter(text: &str) -> Result<Targets, ParseError> {
+    let targets: Targets = text.parse()?;
+    let says_all = targets.default_level().is_some();
+    Ok(if says_all { targets } else { targets.with_default(LevelFilter::ERROR) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::filter::LevelFilter;
+
+    #[test]
+    fn a_filter_is_a_level_or_levels_of_modules() {
+        assert_eq!(filter("debug").unwrap().default_level(), Some(LevelFilter::DEBUG));
+        let one = filter("dcqcn_netlink=trace").unwrap();
+        assert_eq!(one.default_level(), Some(LevelFilter::ERROR));
+        assert!(one.would_enable("dcqcn_netlink::tc", &tracing::Level::TRACE));
+        assert!(filter("dcqcn_netlink=loud").is_err() && filter("a=b=c").is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! A guest: what it is made of, and a scenario in one of its own.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+
+use super::kernel::{self, Kernel, Series};
+use super::machine::{self, Accelerator, Machine};
+use super::scenario::{self, Driver, Scenario};
+use super::tree::{self, Tree};
+use super::{Finished, RESULTS, cache, room};
+use crate::run::header;
+use crate::workspace::Workspace;
+use crate::{deb, page};
+
+/// What every guest does first. The share has our own commands, which a share that is not cached reads anew each time they
+/// are run: half a second. The guest's modules are the running kernel's.
+pub(super) const PREPARE: &str = "\
+cp /share/dcqcn /share/vm-guest /usr/local/bin
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
+export DCQCN_BIN=/usr/local/bin/dcqcn
+mkdir -p /dev/pts
+mount -t devpts devpts /dev/pts
+modprobe configfs
+mount -t configfs configfs /sys/kernel/config
+ip link set lo up
+hostname guest
+cd /share
+";
+/// `b` ends QEMU at once; nothing has to be written back.
+pub(super) const END: &str = "sync\necho b > /proc/sysrq-trigger\nsleep 60\n";
+/// With a terminal of its own, or there is no job control.
+pub(super) const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\n";
+
+/// What a guest with systemd starts with.
+const SYSTEMD: &str = include_str!("systemd.sh");
+
+/// Longest a guest may take from its start to the first line of its driver, emulated, on a busy machine.
+const BOOT: Duration = Duration::from_secs(60);
+
+/// What guests of any kernel need.
+pub(super) struct Guest {
+    /// From what, by what and when.
+    made: String,
+    /// Held as long as this is: the cache and the shared directory are for one at a time.
+    _lock: File,
+    repository: PathBuf,
+    pub(super) cache: PathBuf,
+    pub(super) share: PathBuf,
+    tree: Tree,
+}
+
+impl Guest {
+    /// Makes or finds what the guest needs while `build` builds what runs in it: the one waits for the network, the other
+    /// does not. `series` is the kernel that is booted first; what else `build` makes comes back.
+    pub(super) fn prepare<T>(
+        workspace: &Workspace,
+        series: Option<Series>,
+        build: impl FnOnce() -> Result<(Driver, T)>,
+    ) -> Result<(Self, T)> {
+        ensure!(
+            std::env::consts::ARCH == "x86_64",
+            "the guest runs this machine's own binaries under qemu-system-x86_64, and this is {}",
+            std::env::consts::ARCH
+        );
+        let cache = cache(workspace);
+        let share = cache.join("share");
+        fs::create_dir_all(&share).with_context(|| format!("cannot make {}", share.display()))?;
+        let lock = cache.join("lock");
+        let lock = File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
+        if lock.try_lock().is_err() {
+            header("another `cargo xtask vm` uses the guest's files; waiting for its end");
+            lock.lock().context("cannot lock the guest's files")?;
+        }
+        let needed_mb =
+            Tree::needed_mb(&cache) + series.map_or(0, |series| kernel::needed_mb(&cache, series));
+        room::require(&cache, needed_mb, "the guest")?;
+        let (built, tree, fetched) = thread::scope(|scope| {
+            let tree = scope.spawn(|| Tree::ensure(&cache));
+            let fetched = scope.spawn(|| series.map_or(Ok(()), |series| kernel::fetch(&cache, series)));
+            (build(), joined(tree), joined(fetched))
+        });
+        // A name that was misspelt is told even where nothing can be fetched.
+        let ((driver, made), tree) = (built?, tree?);
+        // One that may be left out is tried again, and left out, when it is to boot.
+        if series.is_some_and(Series::is_required) {
+            fetched?;
+        }
+        let (host, guest) = (tree::host_c_library()?, tree.c_library()?);
+        ensure!(
+            host <= guest,
+            "this machine's C library is {}.{}, the guest's {}.{} (Debian 12): what is built here does not run there; \
+             build on Debian 12",
+            host.0,
+            host.1,
+            guest.0,
+            guest.1
+        );
+        for binary in [workspace.binary().as_path(), driver.path()] {
+            let name = binary.file_name().context("a binary without a name")?;
+            fs::copy(binary, share.join(name))
+                .with_context(|| format!("cannot copy {}", binary.display()))?;
+        }
+        let from = page::made(workspace, "cargo xtask vm")?;
+        let repository = workspace.root().to_owned();
+        Ok((Self { made: from, _lock: lock, repository, cache, share, tree }, made))
+    }
+
+    /// Puts the package into the share, as `cargo xtask deb` makes it of the command that is there, and the same as an earlier
+    /// version.
+    fn package(&self) -> Result<()> {
+        let out = self.cache.join("deb");
+        for (name, version) in [("dcqcn-before.deb", "0.0.1"), ("dcqcn.deb", env!("CARGO_PKG_VERSION"))] {
+            let package = deb::package(&self.repository, &self.share.join("dcqcn"), &out, version)?;
+            fs::copy(&package, self.share.join(name))
+                .with_context(|| format!("cannot copy {}", package.display()))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn boot(&self, series: Series) -> Result<Booted<'_>> {
+        let kernel = Kernel::ensure(&self.cache, series, &self.tree)?;
+        let (accelerator, why) = machine::accelerator(&self.tree, &kernel)?;
+        header(format_args!("Linux {} under QEMU, {accelerator:?}: {why}", kernel.release()));
+        Ok(Booted { guest: self, series, kernel, accelerator })
+    }
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked; its message is above")))
+}
+
+/// A guest with its kernel.
+pub(super) struct Booted<'a> {
+    guest: &'a Guest,
+    series: Series,
+    kernel: Kernel,
+    accelerator: Accelerator,
+}
+
+impl Booted<'_> {
+    pub(super) fn machine(&self) -> Machine<'_> {
+        let Guest { tree, share, .. } = self.guest;
+        Machine { tree, kernel: &self.kernel, accelerator: self.accelerator, share }
+    }
+
+    /// Runs a scenario in a guest of its own.
+    pub(super) fn run(&self, scenario: &Scenario) -> Result<Finished> {
+        let name = &scenario.name;
+        let result = self.guest.share.join("result.json");
+        if result.exists() {
+            fs::remove_file(&result).with_context(|| format!("cannot remove {}", result.display()))?;
+        }
+        let start = if scenario.with_systemd {
+            self.guest.package()?;
+            SYSTEMD.replace("SCENARIO", name)
+        } else {
+            format!("{PREPARE}vm-guest run {name} result.json\n{END}")
+        };
+        machine::write_start(&self.guest.share, &start)?;
+        header(format_args!("{name} on Linux {}", self.kernel.release()));
+        let started = Instant::now();
+        let end = self.machine().run(BOOT + scenario.limit(), |line| {
+            println!("{:6.1} {line}", started.elapsed().as_secs_f64());
+        })?;
+        let seconds = started.elapsed().as_secs_f64();
+        let outcome = scenario::outcome(&result)?;
+        let verdict = end.check().map_err(|error| format!("{error:#}"));
+        if let Err(error) = &verdict {
+            println!("FAILED {name} on Linux {}: {error}", self.kernel.release());
+        }
+        let made = self.guest.made.clone();
+        let finished =
+            Finished { scenario: name.clone(), series: self.series, seconds, outcome, verdict, made };
+        self.keep(&finished)?;
+        Ok(finished)
+    }
+
+    fn keep(&self, finished: &Finished) -> Result<()> {
+        let dir = self.guest.cache.join(RESULTS);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let path = dir.join(format!("{}-{}.json", finished.series, finished.scenario));
+        let bytes = serde_json::to_vec(finished)?;
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
