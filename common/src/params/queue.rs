@@ -12,7 +12,7 @@ pub const QUEUES_NONE: u64 = 0;
 pub const QUEUES_ETS: u64 = 1;
 /// `queues`: eight classes of the htb qdisc.
 pub const QUEUES_HTB: u64 = 2;
-/// Major number of the qdisc with the queues. Its classes are the [`Band`]s, numbered from 1.
+/// Major number of the qdisc with the queues. Its classes are the `Band`s, numbered from 1.
 pub const QUEUES_MAJOR: u16 = 0xdc03;
 
 /// Words of `scheduler`.

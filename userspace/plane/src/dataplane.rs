@@ -76,7 +76,7 @@ impl Programs {
     }
 }
 
-/// Loads an object; of its programs those in `wanted` (names of [`PROGRAMS`]) and [`EXPIRE`], the others stay where they are.
+/// Loads an object; of its programs those in `wanted` (names of [`PROGRAMS`]) and `EXPIRE`, the others stay where they are.
 /// With `pins`, maps are pinned there, or taken from there if they exist.
 ///
 /// # Errors

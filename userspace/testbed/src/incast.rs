@@ -40,7 +40,7 @@ const RKEY: u32 = 0x0000_1234;
 /// line on stderr, ends cleanly on Ctrl-C, and draws the plots if `plots` names a directory for them.
 ///
 /// # Errors
-/// As [`run_incast`], or a plot cannot be written.
+/// As `run_incast`, or a plot cannot be written.
 pub fn incast(
     config: &IncastConfig,
     controls: &[Option<&dyn Control>],

@@ -5,7 +5,7 @@ use dcqcn_model::histogram::Histogram;
 /// Width of the bins that counters are kept in, ns.
 pub(crate) const BIN_NS: u64 = 10_000_000;
 
-/// A counter over time: how much was added in each bin of [`BIN_NS`] since the start of the run.
+/// A counter over time: how much was added in each bin of `BIN_NS` since the start of the run.
 #[derive(Clone, Debug)]
 pub struct Binned {
     bins: Vec<u64>,

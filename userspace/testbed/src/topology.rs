@@ -73,7 +73,7 @@ pub enum SwitchKind {
 /// What the lab's network is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyConfig {
-    /// Sender hosts, 1 to [`MAX_SENDERS`].
+    /// Sender hosts, 1 to `MAX_SENDERS`.
     pub senders: u16,
     /// Rate of every link, bit/s.
     pub link_bps: u64,

@@ -29,7 +29,7 @@ pub enum Kind {
     Cnp,
     /// The flow sends.
     Send {
-        /// How much, layer 2; 1 to [`MAX_SEND_BYTES`].
+        /// How much, layer 2; 1 to `MAX_SEND_BYTES`.
         bytes: u64,
     },
     /// Nothing: only its state is told.

@@ -122,7 +122,7 @@ impl Requester {
     }
 
     /// The packet to send now, if the window and the messages left allow one. The same packet is returned until
-    /// [`on_sent`](Self::on_sent) confirms it, so a full socket costs nothing.
+    /// `on_sent` confirms it, so a full socket costs nothing.
     #[must_use]
     pub fn next_packet(&self) -> Option<WritePacket> {
         let exhausted = self.end().is_some_and(|end| self.next >= end);
