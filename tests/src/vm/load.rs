@@ -54,13 +54,21 @@ impl Done {
     }
 }
 
-/// Has `depth` workers read and write each disk for `length`, after `settling` that does not count.
+/// Has `depth` workers read and write each disk for `length`, after `settling` that does not count; `settled` is what is looked at
+/// in between.
 ///
 /// # Errors
-/// A disk cannot be opened, or a read or write fails.
-pub fn run(disks: &[&Path], depth: u64, mix: Mix, settling: Duration, length: Duration) -> Result<Done> {
+/// A disk cannot be opened, a read or write fails, or `settled` does.
+pub fn run<T>(
+    disks: &[&Path],
+    depth: u64,
+    mix: Mix,
+    settling: Duration,
+    length: Duration,
+    settled: impl FnOnce() -> Result<T>,
+) -> Result<(T, Done)> {
     let stop = AtomicBool::new(false);
-    let results = thread::scope(|scope| {
+    let (settled, results) = thread::scope(|scope| {
         let workers: Vec<_> = disks
             .iter()
             .flat_map(|disk| (0..depth).map(move |number| (*disk, number)))
@@ -69,15 +77,20 @@ pub fn run(disks: &[&Path], depth: u64, mix: Mix, settling: Duration, length: Du
                 scope.spawn(move || Worker::open(disk, number)?.work(mix, settling, stop))
             })
             .collect();
-        thread::sleep(settling + length);
+        thread::sleep(settling);
+        let settled = settled();
+        thread::sleep(length);
         stop.store(true, Ordering::Relaxed);
-        workers.into_iter().map(|worker| worker.join().map_err(|_| anyhow!("a worker panicked"))?).collect()
+        let results: Result<Vec<Done>> = workers
+            .into_iter()
+            .map(|worker| worker.join().map_err(|_| anyhow!("a worker panicked"))?)
+            .collect();
+        (settled, results)
     });
-    let results: Result<Vec<Done>> = results;
     let mut all = Done::default();
     results?.into_iter().for_each(|done| all.add(done));
     all.took.sort_unstable();
-    Ok(all)
+    Ok((settled?, all))
 }
 
 /// One read or write at a time, of blocks of its own.
