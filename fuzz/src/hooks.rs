@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dcqcn_common::classify::{Frame, Roce, classify};
+use dcqcn_common::classify::{Roce, classify};
 use dcqcn_common::flow::FlowId;
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
@@ -15,18 +15,7 @@ use dcqcn_plane::dataplane::Sizes;
 use dcqcn_tests::both::LO;
 
 use crate::course::{Course, Step, config};
-
-struct Whole<'a>(&'a [u8]);
-
-impl Frame for Whole<'_> {
-    fn frame_len(&self) -> u32 {
-        self.0.len() as u32
-    }
-
-    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
-        self.0.get(at..)?.first_chunk()
-    }
-}
+use crate::wire::Whole;
 
 /// When the last packet of each sequence leaves.
 type Last = HashMap<(FlowId, bool), u64>;

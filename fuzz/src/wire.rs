@@ -12,7 +12,7 @@ use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::udp::{self, Udp};
 
 /// A packet that is all there.
-struct Whole<'a>(&'a [u8]);
+pub(crate) struct Whole<'a>(pub(crate) &'a [u8]);
 
 impl Frame for Whole<'_> {
     fn frame_len(&self) -> u32 {
