@@ -4,12 +4,12 @@ use std::sync::LazyLock;
 
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE};
 use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rep, Req};
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_engine::{Hook, Meta};
 use dcqcn_tests::both::LO;
-use dcqcn_tests::packets::{Roce, cm};
+use dcqcn_tests::packets::{Roce, cm, req};
 
 /// One step.
 pub(crate) enum Step {
@@ -58,26 +58,12 @@ static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         }
     }
     let comm_ids = CommIds { local: 2, remote: 1 };
-    frames.push(cm(1, 2, &CmMessage::Req(request())));
+    frames.push(cm(1, 2, &CmMessage::Req(req(1, 0x11))));
     frames.push(cm(2, 1, &CmMessage::Rep(Rep { comm_ids, local_qpn: 0x10, starting_psn: 1 })));
     let comm_ids = CommIds { local: 1, remote: 2 };
     frames.push(cm(1, 2, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: 0x10 })));
     frames
 });
-
-fn request() -> Req {
-    Req {
-        local_comm_id: 1,
-        service_id: 0,
-        local_qpn: 0x11,
-        starting_psn: 1,
-        p_key: 0xffff,
-        path_mtu: 3,
-        local_gid: [0; 16],
-        remote_gid: [0; 16],
-        traffic_class: 0,
-    }
-}
 
 /// The parameters that a byte stands for: small queues, low rates and a near horizon, so that little brings much about.
 pub(crate) fn config(choice: u8) -> Config {

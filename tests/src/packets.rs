@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
-use dcqcn_common::wire::cm::{CmMessage, GSI_QPN, Mad};
+use dcqcn_common::wire::cm::{CmMessage, GSI_QPN, Mad, Req};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr};
 use dcqcn_common::wire::ext::{Deth, DethRepr};
@@ -223,6 +223,22 @@ pub fn capture(name: &str) -> Vec<(u64, Vec<u8>)> {
         frames.push((packet.time_ns - first_ns, packet.data));
     }
     frames
+}
+
+/// A request for a connection, as `rping` makes it, from an end that calls it `local_comm_id` and has the QP `local_qpn` for it.
+#[must_use]
+pub const fn req(local_comm_id: u32, local_qpn: u32) -> Req {
+    Req {
+        local_comm_id,
+        service_id: 0x0106_1b58,
+        local_qpn,
+        starting_psn: 1,
+        p_key: 0xffff,
+        path_mtu: 3,
+        local_gid: [0; 16],
+        remote_gid: [0; 16],
+        traffic_class: 0,
+    }
 }
 
 /// A connection management message from host `src` to host `dst`, between their general services interfaces.

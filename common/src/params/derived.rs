@@ -27,8 +27,8 @@ pub struct Port {
     pub htb_major: u32,
     /// CPUs that may run the programs.
     pub cpus: u32,
-    /// MAC addresses that a routed packet leaves with: that of `ifindex[0]`, and that of the bridge or bond it belongs to (0 if
-    /// none). A bridged packet leaves with its sender's.
+    /// MAC addresses that a routed packet leaves with: that of `ifindex[0]`, and that of the bridge or bond it belongs to (its
+    /// own again if there is none). A bridged packet leaves with its sender's.
     pub macs: [[u8; 6]; 2],
 }
 

@@ -8,12 +8,12 @@ use anyhow::Result;
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep, Req};
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_engine::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, join};
-use dcqcn_tests::packets::{Roce, cm, mac, v4, v6};
+use dcqcn_tests::packets::{Roce, cm, mac, req, v4, v6};
 use dcqcn_tests::socket::{PATIENCE, SILENCE};
 
 use crate::{CNP_TOS, MARKING, fill, runnable};
@@ -233,17 +233,7 @@ fn the_ports_of_a_switch_learn_a_connection_together() -> Result<()> {
     for port in ["r0", "r1"] {
         path.switch.attach(port, Role::Switch, &CHANGES)?;
     }
-    let request = CmMessage::Req(Req {
-        local_comm_id: 0x0a0a_0001,
-        service_id: 0x0106_1b58,
-        local_qpn: 0x11,
-        starting_psn: 1,
-        p_key: 0xffff,
-        path_mtu: 3,
-        local_gid: [0; 16],
-        remote_gid: [0; 16],
-        traffic_class: 0,
-    });
+    let request = CmMessage::Req(req(0x0a0a_0001, 0x11));
     let comm_ids = CommIds { local: 0x0b0b_0002, remote: 0x0a0a_0001 };
     let reply = CmMessage::Rep(Rep { comm_ids, local_qpn: 0x23, starting_psn: 1 });
     path.switch.socket("r1")?.send(&cm(1, 2, &request))?;

@@ -7,13 +7,13 @@ use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep, Req};
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::udp;
 use dcqcn_engine::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{Roce, cm, v4};
+use dcqcn_tests::packets::{Roce, cm, req, v4};
 
 use crate::{CNP_TOS, runnable};
 
@@ -56,17 +56,7 @@ fn what_a_process_sends_is_charged_to_no_queue_pair() -> Result<()> {
     }
     assert_eq!(Bth::LEN, 12, "the number of the queue pair is at 5");
     // Both halves of a conversation that there never was.
-    let request = Req {
-        local_comm_id: 1,
-        service_id: 0x0106_1b58,
-        local_qpn: 0x11,
-        starting_psn: 1,
-        p_key: 0xffff,
-        path_mtu: 3,
-        local_gid: [0; 16],
-        remote_gid: [0; 16],
-        traffic_class: 0,
-    };
+    let request = req(1, 0x11);
     let comm_ids = CommIds { local: 2, remote: 1 };
     for made_up in [
         cm(1, 2, &CmMessage::Req(request)),
