@@ -15,7 +15,7 @@ use super::hooks::replace_filter;
 use super::journal::Journal;
 use super::names::XDP_PEER;
 use super::place::Place;
-use super::{Error, Info, Request, pin_expire, probe};
+use super::{Error, Info, Request, pin_expire, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
@@ -146,6 +146,10 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             failpoint::step("an XDP program is replaced");
             replaced.push(pin.to_owned());
         }
+    }
+    if let Some(place) = siblings::of(&record) {
+        siblings::enter(&mut ebpf, place)?;
+        failpoint::step("other interfaces hand CNPs on to the new program");
     }
     let mut journal = Journal::resume(record, place.store(info.ifindex));
     journal.record.info.object = object_id(info.which());
