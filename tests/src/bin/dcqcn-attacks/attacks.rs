@@ -3,7 +3,6 @@
 use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::Result;
-use dcqcn_common::layout::DEFAULT_FLOWS;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::udp;
@@ -76,7 +75,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
         judge: |before, after, _| {
             let (new, evicted) = (after.new_flows - before.new_flows, after.evicted - before.evicted);
-            let effect = format!("{new} flows entered, {evicted} pushed out, a table of {DEFAULT_FLOWS}");
+            let effect =
+                format!("{new} flows entered, {evicted} pushed out, a table of {}", after.table_flows);
             (effect, "the victim's is there, at its rate".into(), is_unchanged(before, after))
         },
     },
@@ -121,11 +121,10 @@ pub(crate) const ATTACKS: &[Attack] = &[
         at: At::Sender,
         send: |site, packets| as_neighbour(site, packets, |number| handshake(2, 1, number)),
         judge: |before, after, seconds| {
-            // Two entries for each.
-            let learned = after.pairs.saturating_sub(before.pairs) / 2;
+            let learned = after.pairs.saturating_sub(before.pairs);
             let bound = PAIRS_BURST + PAIRS_PER_SECOND * seconds;
             let effect = format!(
-                "{learned} pairs learned, the victim's {}",
+                "{learned} ends of pairs learned, the victim's {}",
                 if after.has_pair { "known" } else { "forgotten" }
             );
             (effect, format!("{bound:.0}: 8,192 at once, then 1,000 a second"), learned as f64 <= bound)

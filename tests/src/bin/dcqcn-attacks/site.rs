@@ -44,6 +44,8 @@ pub(crate) struct Seen {
     pub(crate) rate_bps: u64,
     pub(crate) new_flows: u64,
     pub(crate) evicted: u64,
+    /// Places in the sender's table.
+    pub(crate) table_flows: u32,
     /// Pairs that the sender knows, and whether the victim's is one.
     pub(crate) pairs: usize,
     pub(crate) has_pair: bool,
@@ -82,7 +84,8 @@ impl Site {
     }
 
     pub(crate) fn look(&self) -> Result<Seen> {
-        let maps = self.pair.a.attachment("a0")?.maps;
+        let attachment = self.pair.a.attachment("a0")?;
+        let maps = &attachment.maps;
         let own = QpId { addr: mapped(v4(self.data.src)), qpn: OWN_QPN };
         let receiver = QpId { addr: mapped(v4(self.data.dst)), qpn: self.data.dest_qpn };
         let flow = maps.rp_find(&maps.params()?, &FlowId { src: own.addr, receiver })?;
@@ -93,6 +96,7 @@ impl Site {
             rate_bps: flow.as_ref().map_or(0, |flow| flow.machine.rate_bps),
             new_flows: count(Stat::RpFlowNew)?,
             evicted: count(Stat::RpFlowEvicted)?,
+            table_flows: attachment.info.rp_flows,
             pairs: pairs.len(),
             has_pair: pairs.iter().any(|(id, pair)| *id == own && pair.qpn == self.data.dest_qpn),
             cnps: self.pair.b.count("b0", Hook::Egress, Stat::NpCnpSent)?,
