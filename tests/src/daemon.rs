@@ -56,7 +56,7 @@ impl Daemon {
         host: &Host,
         file: &str,
         options: &[&str],
-        environment: &[(&str, String)],
+        environment: &[(&str, &str)],
     ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         fs::write(dir.path().join("dcqcn.toml"), file)?;
@@ -169,14 +169,14 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, String)]) -> Result<Child> {
+fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> Result<Child> {
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let mut command = dcqcn("run")?;
     command.args(options).arg("--config").arg(dir.join("dcqcn.toml"));
     command
         .env("DCQCN_AUDIT", dir)
         .env_remove("DCQCN_LOG")
-        .envs(environment.iter().map(|(name, value)| (name, value)));
+        .envs(environment.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Ok(host.run(|| command.spawn())??)
 }

@@ -220,7 +220,8 @@ fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
     }
     let mut manager = Manager::listen()?;
     // As the unit has it, but for the watchdog's 30 s.
-    let environment = [("NOTIFY_SOCKET", manager.address()?), ("WATCHDOG_USEC", "10000000".to_owned())];
+    let address = manager.address()?;
+    let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "10000000")];
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
     let began = Instant::now();
     let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;

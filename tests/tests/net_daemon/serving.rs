@@ -178,7 +178,8 @@ fn systemd_is_told_of_every_state() -> Result<()> {
     }
     let pair = Pair::new("notify")?;
     let mut manager = Manager::listen()?;
-    let environment = [("NOTIFY_SOCKET", manager.address()?), ("WATCHDOG_USEC", "1000000".to_owned())];
+    let address = manager.address()?;
+    let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "1000000")];
     let mut daemon = Daemon::start_with(&pair.a, HOST, &[], &environment)?;
     let mut hears = |word| manager.hears(word, PATIENCE);
     assert!(hears("READY=1")?.contains("STATUS=serving a0"));
