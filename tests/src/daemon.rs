@@ -173,10 +173,7 @@ fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let mut command = dcqcn("run")?;
     command.args(options).arg("--config").arg(dir.join("dcqcn.toml"));
-    command
-        .env("DCQCN_AUDIT", dir)
-        .env_remove("DCQCN_LOG")
-        .envs(environment.iter().copied());
+    command.env("DCQCN_AUDIT", dir).env_remove("DCQCN_LOG").envs(environment.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Ok(host.run(|| command.spawn())??)
 }

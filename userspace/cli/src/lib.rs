@@ -15,4 +15,4 @@ pub use documented::{documented, long_helps};
 pub use output::{Output, explain};
 pub use package::{GenerateCommand, Page};
 pub use settings::{SettingsArgs, read_file};
-pub use start::{FAILED, log_to_stderr, run};
+pub use start::{log_to_stderr, run};

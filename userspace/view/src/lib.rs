@@ -17,7 +17,7 @@ pub use counters::{CountersReport, HOOKS};
 pub use flows::{FlowsReport, NpFlowRow, PairRow};
 pub use packet::{PacketRow, RoceRow};
 pub use parameters::{ChangeReport, Parameter, Source, each};
-pub use qp::{FlowRow, RateRow, age};
+pub use qp::{FlowRow, RateRow};
 pub use queues::QueuesReport;
 pub use reading::Reading;
 pub use sample::{ClassSample, PerStat, QpSample, QueueSample, Sample};

@@ -124,7 +124,7 @@ impl Ets {
 impl QdiscSpec {
     /// The kernel's name for this kind of qdisc.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
+    pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::Htb { .. } => "htb",
             Self::Fq { .. } => "fq",
@@ -195,6 +195,27 @@ pub struct HtbClass {
 }
 
 impl HtbClass {
+    /// Guaranteed to every class made by [`HtbClass::sharing`], so small that all of them share what there is: bit/s.
+    const GUARANTEED_BPS: u64 = 8_000;
+
+    /// A class that takes what its parent has to spare, up to `ceil_bps`, a frame at a turn.
+    #[must_use]
+    pub fn sharing(parent: Handle, handle: Handle, ceil_bps: u64, frame_bytes: u32) -> Self {
+        // What passes in the time between two looks of the kernel at its queue, 100 us, and two frames at least.
+        let burst_bytes =
+            u32::try_from(ceil_bps / 80_000).unwrap_or(u32::MAX).max(frame_bytes.saturating_mul(2));
+        Self {
+            parent,
+            handle,
+            rate_bps: Self::GUARANTEED_BPS,
+            ceil_bps,
+            burst_bytes,
+            cburst_bytes: burst_bytes,
+            quantum_bytes: frame_bytes,
+            priority: 0,
+        }
+    }
+
     /// The value of `TCA_OPTIONS`.
     pub(super) fn encode(&self, options: &mut Encoder) {
         let rate = Rate::new(self.rate_bps);
