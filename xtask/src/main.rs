@@ -18,6 +18,7 @@ mod linker;
 mod llvm;
 mod p4;
 mod page;
+mod public;
 mod run;
 mod soak;
 mod tally;

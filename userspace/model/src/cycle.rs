@@ -1,6 +1,6 @@
 //! A second look at the fixed point: one flow from one CNP to the next, without the fluid model's averaging.
 //!
-//! The fluid model multiplies means: the mean cut with the mean rate of increases. In fact they hang together. After a cut
+//! The fluid model multiplies means: the mean cut with the mean rate of increases. In fact they are correlated: after a cut
 //! the first increase comes a fixed time T later and makes up for half of it, the next for half of the rest, and long
 //! gaps between CNPs gain more than short ones lose. Counted event by event, with marks at random:
 //!
