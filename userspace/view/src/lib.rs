@@ -13,7 +13,7 @@ mod reading;
 mod sample;
 mod sampler;
 
-pub use counters::{CountersReport, HOOKS};
+pub use counters::CountersReport;
 pub use flows::{FlowsReport, NpFlowRow, PairRow};
 pub use packet::{PacketRow, RoceRow};
 pub use parameters::{ChangeReport, Parameter, Source, each};
