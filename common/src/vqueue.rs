@@ -79,7 +79,7 @@ pub struct Enqueued {
 
 impl Drain {
     /// Rate not known: the queue is always empty.
-    pub const UNKNOWN: Self =
+    pub(crate) const UNKNOWN: Self =
         Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS, batch_ticks: 0 };
 
     /// The factors of `rate_bps`, 100 kb/s to 800 Gb/s; 0 = not known.
@@ -100,7 +100,7 @@ impl Drain {
 
     /// The same, for a buffer of `limit_bytes` (below 2^30); 0 = no limit.
     #[must_use]
-    pub const fn limited(self, limit_bytes: u64) -> Self {
+    pub(crate) const fn limited(self, limit_bytes: u64) -> Self {
         let ticks = self.service_ticks(limit_bytes);
         if limit_bytes == 0 || ticks > MAX_BACKLOG_TICKS { self } else { Self { limit_ticks: ticks, ..self } }
     }
@@ -108,7 +108,7 @@ impl Drain {
     /// The same, for `cpus` CPUs and marking from `kmin_bytes` (below 2^30) on: batches so small that what a CPU misses is
     /// at most a quarter of that. One CPU has nobody to tell, and keeps nothing to itself.
     #[must_use]
-    pub const fn shared_by(self, cpus: u32, kmin_bytes: u64) -> Self {
+    pub(crate) const fn shared_by(self, cpus: u32, kmin_bytes: u64) -> Self {
         if cpus < 2 {
             return self;
         }

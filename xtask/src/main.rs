@@ -19,6 +19,7 @@ mod linker;
 mod llvm;
 mod p4;
 mod page;
+mod public;
 mod run;
 mod soak;
 mod tally;

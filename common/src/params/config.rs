@@ -19,14 +19,14 @@ pub const CNP_LIMIT_PEER: u64 = 1;
 pub const CNP_LIMIT_PORT: u64 = 2;
 
 /// Words of `np_window`: when marks are answered that come within `min_time_between_cnps` of a CNP.
-pub const NP_WINDOWS: &[&str] = &["start", "both"];
+pub(crate) const NP_WINDOWS: &[&str] = &["start", "both"];
 /// `np_window`: never; a CNP goes out at once for the first mark after that time, and so at the start of each window.
 pub const NP_WINDOW_START: u64 = 0;
 /// `np_window`: by a CNP at the end of that time (DCQCN, SIGCOMM'15, §3.1), which begins the next window.
 pub const NP_WINDOW_BOTH: u64 = 1;
 
 /// Words of `pacer`.
-pub const PACERS: &[&str] = &["none", "fq", "htb"];
+pub(crate) const PACERS: &[&str] = &["none", "fq", "htb"];
 /// `pacer`: flows are not held to their rate.
 pub const PACER_NONE: u64 = 0;
 /// `pacer`: the departure time goes into `skb->tstamp`, the `fq` qdisc keeps it.
@@ -35,14 +35,14 @@ pub const PACER_FQ: u64 = 1;
 pub const PACER_HTB: u64 = 2;
 
 /// Words of `queue_source`.
-pub const QUEUE_SOURCES: &[&str] = &["virtual", "backlog"];
+pub(crate) const QUEUE_SOURCES: &[&str] = &["virtual", "backlog"];
 /// `queue_source`: a virtual queue that drains at the class's rate.
-pub const QUEUE_SOURCE_VIRTUAL: u64 = 0;
+pub(crate) const QUEUE_SOURCE_VIRTUAL: u64 = 0;
 /// `queue_source`: the backlog of the real qdisc, which `dcqcn run` reads.
 pub const QUEUE_SOURCE_BACKLOG: u64 = 1;
 
 /// Words of `rp_variant`.
-pub const RP_VARIANTS: &[&str] = &["paper", "firmware"];
+pub(crate) const RP_VARIANTS: &[&str] = &["paper", "firmware"];
 /// `rp_variant`: the CNP cuts at once (DCQCN, SIGCOMM'15).
 pub const RP_VARIANT_PAPER: u64 = 0;
 /// `rp_variant`: free-running alpha and cut periods, as the parameters of NVIDIA's firmware tell.
@@ -294,7 +294,7 @@ impl Config {
 }
 
 /// Smallest `rpg_byte_reset` other than 0 (off).
-pub const MIN_BYTE_RESET: u64 = 1_000;
+pub(crate) const MIN_BYTE_RESET: u64 = 1_000;
 
 fn check<T>(specs: &'static [Spec<T>], values: &T, tc: Option<usize>) -> Result<(), Invalid> {
     for spec in specs {

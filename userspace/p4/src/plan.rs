@@ -140,12 +140,6 @@ impl Plan {
     pub fn commands(&self) -> impl Iterator<Item = Command> + '_ {
         self.blind.iter().cloned().chain(self.entries.iter().cloned().map(Command::Write))
     }
-
-    /// What it says for a table's default action.
-    #[must_use]
-    pub fn default_action(&self, table: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.table == table && entry.key.is_none())
-    }
 }
 
 /// Puts names in full, and entries through the program's check.

@@ -24,16 +24,8 @@ pub struct Pushed {
     pub unchanged: usize,
 }
 
-impl Pushed {
-    /// How many table commands that took.
-    #[must_use]
-    pub const fn commands(&self) -> usize {
-        self.written + self.modified + self.deleted
-    }
-}
-
 /// The tables a plan is about, as the switch has them.
-pub type Tables = BTreeMap<String, TableDump>;
+pub(crate) type Tables = BTreeMap<String, TableDump>;
 
 /// Makes the switch what the plan says.
 ///
@@ -72,7 +64,7 @@ pub fn verify(session: &mut Session, plan: &Plan) -> Result<()> {
 ///
 /// # Errors
 /// The switch is gone.
-pub fn read(session: &mut Session, plan: &Plan) -> Result<Tables> {
+pub(crate) fn read(session: &mut Session, plan: &Plan) -> Result<Tables> {
     let of_defaults = plan.entries.iter().filter(|entry| entry.key.is_none()).map(|entry| &entry.table);
     let names = plan.tables.iter().chain(of_defaults);
     names.map(|name| Ok((name.clone(), session.table(name)?))).collect()
@@ -168,7 +160,6 @@ mod tests {
         ];
         assert_eq!(commands, expected);
         assert_eq!(pushed, Pushed { written: 2, modified: 1, deleted: 1, unchanged: 1 });
-        assert_eq!(pushed.commands(), expected.len());
         let same =
             plan(vec![entry(1, 10), entry(2, 20), entry(3, 30), Entry::default_action("D", "A", vec![])]);
         assert_eq!(difference(&same, &there).0, []);

@@ -21,6 +21,8 @@ pub use sizes::Sizes;
 
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
+/// The hooks that they are for, as people and programs read them.
+pub const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Name of the program that removes idle flows, and of its pin.
 pub(crate) const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.

@@ -82,7 +82,7 @@ impl Plan {
         let programs: &[&str] = if peer.is_some() {
             &["xdp"]
         } else if ends != 0 || role == Role::Host {
-            &["xdp", "ingress", "egress"]
+            &HOOKS
         } else {
             &["egress"]
         };

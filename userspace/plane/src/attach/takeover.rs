@@ -30,7 +30,7 @@ pub(super) fn object_id(programs: Programs) -> String {
 impl Info {
     /// Whether the programs attached are those this dcqcn has.
     #[must_use]
-    pub fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.object == object_id(self.which())
     }
 }
