@@ -282,8 +282,9 @@ impl Planner<'_> {
 fn reaction_point(config: &Config) -> Result<RpParams> {
     if config.line_rate_bps() == 0 {
         return Err(Error::Config {
-            message: "the reaction point needs the rate of the hosts' links: set it, as in `link_rate=10mbit`"
-                .to_owned(),
+            message:
+                "the reaction point needs the rate of the hosts' links: set it, as in `link_rate=10mbit`"
+                    .to_owned(),
         });
     }
     Ok(RpParams::new(config))
