@@ -194,7 +194,7 @@ fn constants() -> Result<String> {
     text += &bit(3, "CLAMP_AFTER_TIME", rate::CLAMP_AFTER_TIME.into());
     text += &bit(2, "PENDING_RAISE", rate::RAISE.into());
     text += &bit(2, "PENDING_CUT", rate::CUT.into());
-    text += &bit(32, "COARSE_SHIFT", COARSE_SHIFT.into());
+    text += &bit(8, "COARSE_SHIFT", COARSE_SHIFT.into());
     text += &bit(32, "MAX_COARSE_STEPS", (1 << COARSE_STEPS) - 1);
     text += &bit(32, "COARSE_CELLS", COARSE_STEPS as u64 * 1024 / 4);
 
