@@ -21,6 +21,7 @@ use cp::Marking;
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict};
 pub use htb::{HTB_FIRST_FLOW, htb_minor, htb_place};
 pub use np::{CNP_TTL, np_flow_id};
+pub use pairing::LEARNING;
 
 /// XDP, ingress: feeds CNPs to the rate machines of this host; inline, marks and forwards everything.
 #[inline(always)]
