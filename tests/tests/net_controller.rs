@@ -233,6 +233,12 @@ fn ports() -> Result<usize> {
     Ok(std::env::var("DCQCN_TEST_PORTS").map_or(Ok(24), |ports| ports.parse())?)
 }
 
+/// The file of a host with many: by hand with tables of the default size (`DCQCN_TEST_FLOWS=65536`), else with small ones.
+fn many() -> Result<String> {
+    let flows: u32 = std::env::var("DCQCN_TEST_FLOWS").map_or(Ok(1_024), |flows| flows.parse())?;
+    Ok(HOST.replace("flows = 1024", &format!("flows = {flows}")))
+}
+
 /// What came to `socket` since the last look: times between two signs of life, and whether READY was among them.
 struct Life {
     socket: UnixDatagram,
@@ -280,7 +286,7 @@ fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
     let path = address.to_str().context("a path that is no text")?;
     // As the unit has it, but for the watchdog's 30 s.
     let environment = [("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", "10000000")];
-    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
+    let file = format!("{}[metrics]\nlisten = '127.0.0.1:9310'\n", many()?);
     let began = Instant::now();
     let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;
     let mut life = Life { socket, last: began, longest: Duration::ZERO };
@@ -342,7 +348,7 @@ fn it_ends_in_the_middle_of_attaching_and_the_next_goes_on() -> Result<()> {
         let near = VethEnd { name: &near, netns: None, mac: None };
         pair.a.netlink()?.add_veth(&near, &VethEnd { name: &far, netns: Some(&pair.b.netns), mac: None })?;
     }
-    let mut daemon = Daemon::start(&pair.a, HOST)?;
+    let mut daemon = Daemon::start(&pair.a, &many()?)?;
     daemon.says(&["\"attached\""])?;
     let began = Instant::now();
     daemon.end()?;

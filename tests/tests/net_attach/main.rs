@@ -2,6 +2,7 @@
 //! go and change their names.
 
 mod confirm;
+mod held;
 mod identity;
 mod kill;
 mod qdiscs;

@@ -12,7 +12,7 @@ use crate::apt::Apt;
 use crate::run::{self, header, stream};
 
 /// What the guest and the machine it runs on need.
-const PACKAGES: [&str; 16] = [
+const PACKAGES: [&str; 17] = [
     "qemu-system-x86",
     "seabios",
     "ipxe-qemu",
@@ -28,6 +28,7 @@ const PACKAGES: [&str; 16] = [
     "rdmacm-utils",
     "perftest",
     "systemd",
+    "xdp-tools",
     "udev",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
