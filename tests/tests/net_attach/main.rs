@@ -5,6 +5,7 @@ mod confirm;
 mod held;
 mod identity;
 mod kill;
+mod multiqueue;
 mod qdiscs;
 mod rights;
 mod status;
