@@ -20,7 +20,9 @@ fn the_kernels_own_mq_comes_back() -> Result<()> {
     let mut tap = match Tap::new(&lab.host, "q0", QUEUES) {
         Ok(tap) => tap,
         Err(error) => {
-            eprintln!("SKIPPED the_kernels_own_mq_comes_back: this kernel makes no such interface: {error:#}");
+            eprintln!(
+                "SKIPPED the_kernels_own_mq_comes_back: this kernel makes no such interface: {error:#}"
+            );
             return Ok(());
         }
     };

@@ -80,7 +80,12 @@ fn between(
 fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     let mut tap = Tap::new(&lab.host, "q0", QUEUES)?;
     let own = show(lab, "q0")?;
-    report.check("mq: the kernel's own", own.lines().next().unwrap_or(""), "mq 0:", own.contains("mq 0: root"));
+    report.check(
+        "mq: the kernel's own",
+        own.lines().next().unwrap_or(""),
+        "mq 0:",
+        own.contains("mq 0: root"),
+    );
     let fqs = |shown: &str, mq: &str| {
         (1..=QUEUES).filter(|queue| shown.lines().any(|line| is_fq_at(line, &format!("{mq}{queue}")))).count()
     };
@@ -92,7 +97,11 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         report.equals("the kernel's mq: fq below it", fqs(&shown, "dc02:") as u64, QUEUES as u64);
         ensure!(says.contains("an fq for each transmit queue"), "{says}");
         let share = paced(lab, &mut tap)?;
-        report.row(["mq 0:".into(), "mq dc02:, fq in each child".into(), format!("rate {share:.3} of the asked")]);
+        report.row([
+            "mq 0:".into(),
+            "mq dc02:, fq in each child".into(),
+            format!("rate {share:.3} of the asked"),
+        ]);
         report.at_least("the kernel's mq: rate of a flow, of the asked", share, 0.5);
         report.at_most("the kernel's mq: rate of a flow, of the asked", share, 1.1);
         Ok(())
@@ -297,7 +306,12 @@ fn dispatcher(report: &mut Report, lab: &Lab) -> Result<()> {
     theirs("xdp-filter load --mode skb b0")?;
     let says = lab.refused(1, &format!("attach b0 --pacer none {ATTACH}"))?;
     let told = says.contains("xdp_dispatcher") && says.contains("xdp-loader unload b0 --all");
-    report.check("libxdp's dispatcher: named, with the way out", says.trim(), "xdp_dispatcher, xdp-loader", told);
+    report.check(
+        "libxdp's dispatcher: named, with the way out",
+        says.trim(),
+        "xdp_dispatcher, xdp-loader",
+        told,
+    );
     let stays = theirs("ip -d link show dev b0")?.contains("xdp");
     report.check("libxdp's dispatcher: stays", stays, true, stays);
     report.check("libxdp's dispatcher: nothing is left of ours", "", "", !lab.host.journal("b0")?.exists());
@@ -310,7 +324,12 @@ fn dispatcher(report: &mut Report, lab: &Lab) -> Result<()> {
     lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
     let refused = theirs("xdp-filter load --mode skb b0").is_err();
     let found = problems(lab, "b0")?;
-    report.check("libxdp, when ours is there: refused, ours whole", format!("{found:?}"), "[]", found.is_empty());
+    report.check(
+        "libxdp, when ours is there: refused, ours whole",
+        format!("{found:?}"),
+        "[]",
+        found.is_empty(),
+    );
     report.check("libxdp, when ours is there: refused", refused, true, refused);
     report.row(["libxdp's dispatcher".into(), "refused, with the way out".into(), "it stays".into()]);
     lab.ok("detach b0").map(drop)

@@ -47,7 +47,8 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
             let before = shown(lab, host)?;
             let refused = refusal(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
             let way = refused.as_ref().is_some_and(|says| {
-                says.contains("--interrupt") && says.contains(&format!("tc qdisc replace dev {iface} root fq"))
+                says.contains("--interrupt")
+                    && says.contains(&format!("tc qdisc replace dev {iface} root fq"))
             });
             let words = refused.as_deref().map_or("attached", |_| "refused");
             let wanted = if ends { "refused, with the way out" } else { "attached" };
@@ -125,10 +126,25 @@ fn told_to(report: &mut Report, lab: &Lab) -> Result<()> {
     let traffic = flow(lab, 15)?;
     thread::sleep(Duration::from_secs(2));
     let attached = refusal(&format!("dcqcn attach {iface} --pacer fq --interrupt {ATTACH}"))?;
-    report.check("--interrupt: attach", attached.as_deref().unwrap_or("attached"), "attached", attached.is_none());
+    report.check(
+        "--interrupt: attach",
+        attached.as_deref().unwrap_or("attached"),
+        "attached",
+        attached.is_none(),
+    );
     let detached = refusal(&format!("dcqcn detach {iface} --interrupt"))?;
-    report.check("--interrupt: detach", detached.as_deref().unwrap_or("detached"), "detached", detached.is_none());
-    report.row(["no fq".into(), "attached and detached with --interrupt".into(), "-".into(), verdict(traffic)?]);
+    report.check(
+        "--interrupt: detach",
+        detached.as_deref().unwrap_or("detached"),
+        "detached",
+        detached.is_none(),
+    );
+    report.row([
+        "no fq".into(),
+        "attached and detached with --interrupt".into(),
+        "-".into(),
+        verdict(traffic)?,
+    ]);
     Ok(())
 }
 
@@ -149,7 +165,8 @@ fn under_traffic(
         let done = action(report);
         // Whatever was lost has been sent again, and more was written since.
         let (so_far, until) = (written.load(Ordering::Relaxed), Instant::now() + PATIENCE);
-        while written.load(Ordering::Relaxed) < so_far + 2 && !writer.is_finished() && Instant::now() < until {
+        while written.load(Ordering::Relaxed) < so_far + 2 && !writer.is_finished() && Instant::now() < until
+        {
             thread::sleep(Duration::from_millis(50));
         }
         stop.store(true, Ordering::Relaxed);
@@ -193,12 +210,14 @@ fn mount(lab: &Lab) -> Result<Disk> {
 /// Unmounts it, and returns what the kernel has said of errors meanwhile.
 fn unmount(disk: Disk) -> Result<String> {
     let mounts = fs::read_to_string("/proc/mounts")?;
-    let mount = mounts.lines().find(|line| line.contains(&format!(" {MOUNTED} "))).context("it is not mounted")?;
+    let mount =
+        mounts.lines().find(|line| line.contains(&format!(" {MOUNTED} "))).context("it is not mounted")?;
     ensure!(mount.contains(" rw,"), "{mount}");
     sh(&format!("umount {MOUNTED}"))?;
     let said = sh("dmesg")?;
     let errors = ["I/O error", "EXT4-fs error", "EXT2-fs error", "reconnecting", "failed, error"];
-    let told: Vec<&str> = said.lines().filter(|line| errors.iter().any(|error| line.contains(error))).collect();
+    let told: Vec<&str> =
+        said.lines().filter(|line| errors.iter().any(|error| line.contains(error))).collect();
     let told = told.join("; ");
     disk.disconnect()?;
     Ok(told)

@@ -14,6 +14,7 @@ use super::journal::{Journal, Owed, Record, Settled, State, Store};
 use super::names::{XDP_PEER, tc_hook};
 use super::place::{Place, remove_pins};
 use super::{Error, Info};
+use crate::syscall;
 
 /// What can be reached of an attachment's interface.
 #[derive(Clone, Copy)]
@@ -113,6 +114,10 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
 
 /// Takes a program off by its link's pin.
 fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
+    // A link that somebody looks at would stay. One that has lost its interface has nothing to take off.
+    if let Err(error) = syscall::detach_link(path) {
+        tracing::debug!(%error, pin, "not taken off by its link");
+    }
     let removed = match PinnedLink::from_pin(path) {
         // The last reference goes with it, and the program with that.
         Ok(link) => link.unpin().map(drop),

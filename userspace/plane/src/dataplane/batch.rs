@@ -1,6 +1,5 @@
 //! Many elements of an array by one call: a table has thousands of sets, and a call for each takes longer than reading them.
 
-use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use aya::Pod;
@@ -8,23 +7,10 @@ use aya::maps::{Array, IterableMap as _, MapData, MapError};
 use aya::sys::SyscallError;
 
 use super::{Error, Maps};
+use crate::syscall::{Batch, lookup_batch};
 
 /// Elements of one call.
 const AT_ONCE: usize = 256;
-
-/// `batch` in `union bpf_attr` (include/uapi/linux/bpf.h).
-#[repr(C)]
-#[derive(Default)]
-struct Attr {
-    in_batch: u64,
-    out_batch: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map_fd: u32,
-    elem_flags: u64,
-    flags: u64,
-}
 
 impl Maps {
     /// How many flows the NP table has. Each set is looked at once, as it is at that moment.
@@ -54,31 +40,27 @@ fn read<V: Pod>(
     last: Option<u32>,
     values: &mut [V],
 ) -> Result<(usize, Option<u32>), MapError> {
-    const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;
     let mut keys = vec![0_u32; values.len()];
     let mut next = 0_u32;
-    let mut attr = Attr {
+    let mut batch = Batch {
         in_batch: last.as_ref().map_or(0, |last| std::ptr::from_ref(last) as u64),
         out_batch: std::ptr::from_mut(&mut next) as u64,
         keys: keys.as_mut_ptr() as u64,
         values: values.as_mut_ptr() as u64,
         count: u32::try_from(values.len()).unwrap_or(u32::MAX),
         map_fd: array.map().fd().as_fd().as_raw_fd().cast_unsigned(),
-        ..Attr::default()
+        ..Batch::default()
     };
-    // SAFETY: the kernel writes `count` keys and values at most, for which there is room; any bytes are a `V`, which is `Pod` and
-    // of the map's value size, as `Array` has checked; and all of it lives longer than the call.
-    let result = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_BATCH, std::ptr::from_mut(&mut attr), size_of::<Attr>())
-    };
-    let is_end = result != 0 && {
-        let io_error = io::Error::last_os_error();
+    // SAFETY: there is room for `count` keys and values; any bytes are a `V`, which is `Pod` and of the map's value size, as `Array`
+    // has checked; and all of it lives longer than the call.
+    let is_end = match unsafe { lookup_batch(&mut batch) } {
+        Ok(()) => false,
         // Fewer were left than there is room for.
-        if io_error.raw_os_error() != Some(libc::ENOENT) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+        Err(io_error) => {
             return Err(MapError::SyscallError(SyscallError { call: "bpf_map_lookup_batch", io_error }));
         }
-        true
     };
-    let read = values.len().min(attr.count as usize);
+    let read = values.len().min(batch.count as usize);
     Ok((read, (!is_end && read != 0).then_some(next)))
 }
