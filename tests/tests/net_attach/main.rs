@@ -9,3 +9,4 @@ mod multiqueue;
 mod qdiscs;
 mod rights;
 mod status;
+mod upgrade;

@@ -95,6 +95,8 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         let made = shown.contains("mq dc02: root");
         report.check("the kernel's mq: one is made", made, true, made);
         report.equals("the kernel's mq: fq below it", fqs(&shown, "dc02:") as u64, QUEUES as u64);
+        let all = shown.lines().filter(|line| line.starts_with("qdisc fq ")).count();
+        report.equals("the kernel's mq: fq in all", all as u64, QUEUES as u64);
         ensure!(says.contains("an fq for each transmit queue"), "{says}");
         let share = paced(lab, &mut tap)?;
         report.row([
@@ -125,7 +127,11 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     }
     let before = show(lab, "q0")?;
     between(report, lab, ("an mq with an fq in each child", "q0"), "--pacer fq", |report, says| {
-        let kept = show(lab, "q0")? == before && says.contains("the fq of each queue is kept");
+        let shown = show(lab, "q0")?;
+        let kept = shown == before && says.contains("the fq of each queue is kept");
+        if !kept {
+            println!("{before}\n{shown}\n{says}");
+        }
         report.check("an mq with an fq in each child: is kept", kept, true, kept);
         report.row(["mq 1:, fq in each".into(), "kept".into(), "as before".into()]);
         Ok(())
