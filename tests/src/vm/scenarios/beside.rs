@@ -31,6 +31,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     }
     report.columns(&["there before", "attached", "afterwards"]);
     let lab = Lab::new("beside")?;
+    first_at_once(report, &lab)?;
     queues(report, &lab)?;
     classes(report, &lab)?;
     bond(report, &lab)?;
@@ -39,6 +40,21 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         chain(report, &lab)?;
     }
     dispatcher(report, &lab)
+}
+
+/// The first two commands after a boot, at once: one of them mounts the file system that attachments live on.
+fn first_at_once(report: &mut Report, lab: &Lab) -> Result<()> {
+    let attach = |iface: &str| lab.ok(&format!("attach {iface} --pacer none {ATTACH}")).map(drop);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| attach("b0"));
+        attach("a0").and(other.join().map_err(|_| anyhow::anyhow!("a command panicked"))?)
+    })?;
+    let mounts = std::fs::read_to_string("/proc/mounts")?;
+    let mounts = mounts.lines().filter(|line| line.contains(" /run/dcqcn/bpf ")).count();
+    report.equals("the first two commands at once: mounts", mounts as u64, 1);
+    let found = [problems(lab, "a0")?, problems(lab, "b0")?].concat();
+    report.check("the first two commands at once: whole", format!("{found:?}"), "[]", found.is_empty());
+    lab.ok("detach --all").map(drop)
 }
 
 /// The release of this kernel.
