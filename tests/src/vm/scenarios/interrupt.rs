@@ -111,8 +111,9 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         let wanted = if ends { "refused, with the way out" } else { "detached" };
         report.check("attached with an fq: detach", words, wanted, way == ends && refused.is_some() == ends);
         if refused.is_some() {
-            let whole = sh(&format!("dcqcn --json status {iface}"))?.contains("\"problems\":[]");
-            report.check("attached with an fq: whole", whole, true, whole);
+            let problems = lab.on_host(INITIATOR, "status {}")?["attachments"][0]["problems"].clone();
+            let whole = problems.as_array().is_some_and(Vec::is_empty);
+            report.check("attached with an fq: whole", &problems, "[]", whole);
         }
         Ok(if ends { "refused" } else { "detached" })
     })?;
