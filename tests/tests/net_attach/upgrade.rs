@@ -22,12 +22,19 @@ const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[in
 /// Between two packets.
 const GAP: Duration = Duration::from_millis(1);
 
-/// Writes into the journal that the maps are of this layout.
-fn lay_out(host: &Host, version: u32) -> Result<()> {
+/// Writes into the journal what maps and programs are of, and returns what was there.
+fn are_of(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> {
     let path = host.journal("a0")?;
     let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;
-    *journal.pointer_mut("/info/layout_version").context("no version of the layout")? = json!(version);
-    Ok(fs::write(&path, serde_json::to_vec(&journal)?)?)
+    let info = journal.pointer_mut("/info").context("no description")?;
+    let before = (
+        info["layout_version"].as_u64().context("no version of the layout")?,
+        info["object"].as_str().context("no object")?.to_owned(),
+    );
+    info["layout_version"] = json!(version);
+    info["object"] = json!(object);
+    fs::write(&path, serde_json::to_vec(&journal)?)?;
+    Ok(before)
 }
 
 /// Runs a command that is to fail because of the layout.
@@ -58,7 +65,7 @@ fn what_has_another_layout_goes_on_being_served() -> Result<()> {
     let pair = Pair::new("layout")?;
     let mut before = Daemon::start(&pair.a, FILE)?;
     before.says(&["begun", "\"task\":\"pacer\""])?;
-    let held = Held::by(&pair.a, "a0")?;
+    let (held, mut of) = (Held::by(&pair.a, "a0")?, (0, String::new()));
     let (stop, receiver) = (AtomicBool::new(false), pair.b.socket("b0")?);
     let cut = || pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS));
     let sent = thread::scope(|scope| -> Result<usize> {
@@ -76,7 +83,7 @@ fn what_has_another_layout_goes_on_being_served() -> Result<()> {
             cut()?;
             let first = slower(&pair.a, 600_000_000)?;
             // From here on the command is of another version than what is attached.
-            lay_out(&pair.a, LAYOUT_VERSION + 1)?;
+            of = are_of(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
             for line in
                 ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
             {
@@ -99,7 +106,7 @@ fn what_has_another_layout_goes_on_being_served() -> Result<()> {
         worked.and(sent)
     })?;
     receiver.expect_all(sent.saturating_sub(150))?;
-    lay_out(&pair.a, LAYOUT_VERSION)?;
+    are_of(&pair.a, (of.0, &of.1))?;
     let after = Held::by(&pair.a, "a0")?;
     ensure!(
         after.programs == held.programs && after.maps.keys().eq(held.maps.keys()),
