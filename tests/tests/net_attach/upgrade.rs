@@ -47,13 +47,14 @@ fn refused(host: &Host, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a class of the pacer to be slower than it was, and returns its rate.
-fn slower(host: &Host, than_bps: u64) -> Result<u64> {
-    let index = host.index("a0")?;
+/// Has CNPs cut the flow until a class of the pacer is slower by a tenth, and returns its rate.
+fn slower(pair: &Pair, than_bps: u64) -> Result<u64> {
+    let (index, socket) = (pair.a.index("a0")?, pair.b.socket("b0")?);
     wait(|| {
-        let rates = host.netlink()?.classes(index)?.into_iter().filter_map(|class| class.ceil_bps);
+        socket.send(&Roce::default().cnp(None, CNP_TOS))?;
+        let rates = pair.a.netlink()?.classes(index)?.into_iter().filter_map(|class| class.ceil_bps);
         let least = rates.min().unwrap_or(u64::MAX);
-        Ok(if least < than_bps { Ok(least) } else { Err(format!("{least} bit/s")) })
+        Ok(if least < than_bps / 10 * 9 { Ok(least) } else { Err(format!("{least} bit/s")) })
     })
 }
 
@@ -67,7 +68,6 @@ fn what_has_another_layout_goes_on_being_served() -> Result<()> {
     before.says(&["begun", "\"task\":\"pacer\""])?;
     let (held, mut of) = (Held::by(&pair.a, "a0")?, (0, String::new()));
     let (stop, receiver) = (AtomicBool::new(false), pair.b.socket("b0")?);
-    let cut = || pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS));
     let sent = thread::scope(|scope| -> Result<usize> {
         let sender = scope.spawn(|| -> Result<usize> {
             let (socket, mut sent) = (pair.a.socket("a0")?, 0);
@@ -80,8 +80,7 @@ fn what_has_another_layout_goes_on_being_served() -> Result<()> {
         });
         let mut work = || -> Result<()> {
             receiver.expect_all(50)?;
-            cut()?;
-            let first = slower(&pair.a, 600_000_000)?;
+            let first = slower(&pair, 600_000_000)?;
             // From here on the command is of another version than what is attached.
             of = are_of(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
             for line in
@@ -91,8 +90,7 @@ fn what_has_another_layout_goes_on_being_served() -> Result<()> {
             }
             // The daemon goes on: another cut, another rate.
             receiver.expect_all(50)?;
-            cut()?;
-            slower(&pair.a, first)?;
+            slower(&pair, first)?;
             // Without it one of the other version serves nothing, touches nothing, and says why.
             before.signal(Signal::SIGKILL)?;
             before.child.wait()?;

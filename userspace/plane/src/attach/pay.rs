@@ -10,6 +10,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
 use nix::errno::Errno;
 
+use super::find::labelled;
 use super::journal::{Journal, Owed, Record, Settled, State, Store};
 use super::names::{XDP_PEER, tc_hook};
 use super::place::{Place, remove_pins};
@@ -27,8 +28,10 @@ pub(super) enum Reach<'a> {
 
 /// Undoes an attachment as far as it got, with the lock held.
 pub(super) fn settle(place: &Place, netlink: &Netlink, record: Record) -> Result<Settled<Error>, Error> {
-    let info = &record.info;
     let links = netlink.links()?;
+    // What is done is told of interfaces by the names they have now.
+    let record = Record { info: labelled(record.info, &links), ..record };
+    let info = &record.info;
     let is_here = info.netns_cookie == place.cookie && links.iter().any(|link| link.index == info.ifindex);
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
     let pins = place.pins(info.ifindex);
