@@ -1,5 +1,6 @@
 //! The data plane as the controller sees it: the embedded object loaded, and its maps by type.
 
+mod batch;
 mod error;
 mod expire;
 mod maps;

@@ -1,8 +1,10 @@
 //! The scenarios, in the order they run.
 
+mod beside;
 mod faults;
 mod guide;
 mod incast;
+mod interrupt;
 mod inverse;
 mod killed;
 mod live;
@@ -180,6 +182,22 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: killed::run,
+    },
+    Scenario {
+        name: "beside",
+        about: "queues, shapers, bonds and programs of others on an interface stay theirs",
+        limit_s: 400,
+        is_ci: false,
+        with_systemd: false,
+        run: beside::run,
+    },
+    Scenario {
+        name: "interrupt",
+        about: "a mounted NVMe-oF disk and perftest live through each attach and detach that is not refused",
+        limit_s: 700,
+        is_ci: false,
+        with_systemd: false,
+        run: interrupt::run,
     },
     Scenario {
         name: "systemd",

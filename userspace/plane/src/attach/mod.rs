@@ -55,7 +55,7 @@ pub use pending::{TakenBack, Which, confirm, pending, take_back};
 use place::Place;
 use plan::Plan;
 pub use speed::follow_link_rate;
-pub use takeover::{Claim, claim, revise, upgrade};
+pub use takeover::{Claim, claim, is_upgradable, revise, upgrade};
 pub use verify::{Part, verify};
 
 /// What to attach, and how.

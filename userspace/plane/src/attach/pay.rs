@@ -10,10 +10,12 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
 use nix::errno::Errno;
 
+use super::find::labelled;
 use super::journal::{Journal, Owed, Record, Settled, State, Store};
 use super::names::{XDP_PEER, tc_hook};
 use super::place::{Place, remove_pins};
 use super::{Error, Info, siblings};
+use crate::syscall;
 
 /// What can be reached of an attachment's interface.
 #[derive(Clone, Copy)]
@@ -26,8 +28,10 @@ pub(super) enum Reach<'a> {
 
 /// Undoes an attachment as far as it got, with the lock held.
 pub(super) fn settle(place: &Place, netlink: &Netlink, record: Record) -> Result<Settled<Error>, Error> {
-    let info = &record.info;
     let links = netlink.links()?;
+    // What is done is told of interfaces by the names they have now.
+    let record = Record { info: labelled(record.info, &links), ..record };
+    let info = &record.info;
     let is_here = info.netns_cookie == place.cookie && links.iter().any(|link| link.index == info.ifindex);
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
     let pins = place.pins(info.ifindex);
@@ -117,6 +121,10 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
 
 /// Takes a program off by its link's pin.
 fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
+    // A link that somebody looks at would stay. One that has lost its interface has nothing to take off.
+    if let Err(error) = syscall::detach_link(path) {
+        tracing::debug!(%error, pin, "not taken off by its link");
+    }
     let removed = match PinnedLink::from_pin(path) {
         // The last reference goes with it, and the program with that.
         Ok(link) => link.unpin().map(drop),

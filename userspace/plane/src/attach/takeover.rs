@@ -158,6 +158,17 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
     Ok(replaced)
 }
 
+/// Whether [`upgrade`] would replace programs; changes nothing.
+///
+/// # Errors
+/// It is not attached, or its maps have another layout.
+pub fn is_upgradable(iface: &str) -> Result<bool, Error> {
+    let place = Place::here()?;
+    let info = find(&place, iface)?.info;
+    drop(info.open_maps(&place.pins(info.ifindex))?);
+    Ok(!info.is_current())
+}
+
 /// The right to serve an attachment: one process has it at a time, until it ends or lets go.
 #[derive(Debug)]
 pub struct Claim {
