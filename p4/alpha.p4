@@ -31,6 +31,11 @@ register<bit<64>>(COARSE_CELLS) rp_coarse_decay;
     DECAY(0) DECAY(1) DECAY(2) DECAY(3) DECAY(4) DECAY(5) DECAY(6) DECAY(7)                                     \
     DECAY(8) DECAY(9) DECAY(10) DECAY(11) DECAY(12) DECAY(13) DECAY(14) DECAY(15)
 
+// The coarse alpha that `alpha_q31` is: a fine one of 1, from before the parameter was changed, is one more than it can be.
+#define COARSE_OF_ALPHA                                                                                         \
+    steps = alpha_q31 >> COARSE_SHIFT;                                                                          \
+    steps = steps < COARSE_MAX ? steps : COARSE_MAX;
+
 // 2^bit_ steps of a coarse alpha.
 #define COARSE_DECAY(bit_)                                                                                      \
     if (periods[bit_:bit_] == 1) {                                                                              \
@@ -51,7 +56,7 @@ register<bit<64>>(COARSE_CELLS) rp_coarse_decay;
 // `alpha_q31` after a period in which a CNP came.
 #define RAISE_ALPHA                                                                                             \
     if (cut.alpha_is_coarse == 1) {                                                                             \
-        steps = alpha_q31 >> COARSE_SHIFT;                                                                      \
+        COARSE_OF_ALPHA                                                                                         \
         COARSE_STEP(0)                                                                                          \
         alpha_q31 = steps << COARSE_SHIFT;                                                                      \
     } else {                                                                                                    \
@@ -86,7 +91,7 @@ register<bit<64>>(COARSE_CELLS) rp_coarse_decay;
         if (cut.alpha_is_coarse == 0) {                                                                         \
             DECAY_16                                                                                            \
         } else {                                                                                                \
-            steps = alpha_q31 >> COARSE_SHIFT;                                                                  \
+            COARSE_OF_ALPHA                                                                                     \
             if (periods > MAX_COARSE_STEPS) {                                                                   \
                 steps = 0;                                                                                      \
             } else {                                                                                            \

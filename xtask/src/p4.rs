@@ -12,7 +12,7 @@ use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::hooks::{CNP_TTL, LEARNING};
 use dcqcn_common::layout::PairSource;
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START};
-use dcqcn_common::rate::{self, COARSE_SHIFT, COARSE_STEPS};
+use dcqcn_common::rate::{self, COARSE_MAX, COARSE_SHIFT, COARSE_STEPS};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::{Bth, DEFAULT_P_KEY, Opcode, Transport};
 use dcqcn_common::wire::cm::{self, Attribute, Mad};
@@ -195,6 +195,7 @@ fn constants() -> Result<String> {
     text += &bit(2, "PENDING_RAISE", rate::RAISE.into());
     text += &bit(2, "PENDING_CUT", rate::CUT.into());
     text += &bit(8, "COARSE_SHIFT", COARSE_SHIFT.into());
+    text += &bit(32, "COARSE_MAX", COARSE_MAX.into());
     text += &bit(32, "MAX_COARSE_STEPS", (1 << COARSE_STEPS) - 1);
     text += &bit(32, "COARSE_CELLS", COARSE_STEPS as u64 * 1024 / 4);
 

@@ -4,8 +4,10 @@ use super::params::{COARSE_STEPS, CoarseDecay, DECAYS, RpParams};
 
 /// Bits between a coarse alpha and 2^-31.
 pub const COARSE_SHIFT: u32 = 21;
-/// Largest coarse alpha, 1023/1024, in 2^-31.
-pub(crate) const COARSE_MAX_Q31: u32 = 1023 << COARSE_SHIFT;
+/// Largest coarse alpha, in 1/1024.
+pub const COARSE_MAX: u32 = 1023;
+/// The same in 2^-31.
+pub(crate) const COARSE_MAX_Q31: u32 = COARSE_MAX << COARSE_SHIFT;
 
 /// (`g_1024ths` / 1024)^(2^k) in 2^-31.
 pub(crate) fn decay_powers(g_1024ths: u32) -> [u32; DECAYS] {
@@ -55,7 +57,8 @@ fn coarse_decayed(p: &RpParams, alpha_q31: u32, periods: u64) -> u32 {
     if periods >> COARSE_STEPS != 0 {
         return 0;
     }
-    let mut alpha = alpha_q31 >> COARSE_SHIFT;
+    // A fine alpha of 1, from before the parameter was changed, is one more than a coarse one can be.
+    let mut alpha = (alpha_q31 >> COARSE_SHIFT).min(COARSE_MAX);
     for (bit, step) in p.coarse_decay.0.iter().enumerate() {
         if (periods >> bit) & 1 == 1 {
             alpha = step[alpha as usize % 1024] as u32;
@@ -79,6 +82,7 @@ const fn mul_q31(a: u32, b: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ALPHA_ONE;
     use super::*;
     use crate::params::{COARSE_ALPHA_BITS, Config};
 
@@ -106,6 +110,13 @@ mod tests {
                 assert_eq!(alpha, 0);
             }
         }
+    }
+
+    #[test]
+    fn a_fine_alpha_of_one_becomes_the_largest_coarse_one() {
+        let p = coarse(1_020);
+        assert_eq!(decayed(&p, ALPHA_ONE, 1), (1_020 * 1_023 / 1_024) << COARSE_SHIFT);
+        assert_eq!(raised(&p, ALPHA_ONE), COARSE_MAX_Q31);
     }
 
     #[test]

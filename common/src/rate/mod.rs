@@ -19,7 +19,7 @@ mod increase;
 mod params;
 
 use crate::verifier::{forget, opaque};
-pub use alpha::COARSE_SHIFT;
+pub use alpha::{COARSE_MAX, COARSE_SHIFT};
 pub(crate) use alpha::{COARSE_MAX_Q31, coarse_steps, decay_powers};
 pub use debt::Debt;
 pub(crate) use increase::MAX_HYPER;
