@@ -114,6 +114,7 @@ const bit<3> CLAMP_AFTER_TIME = 4;
 const bit<2> PENDING_RAISE = 1;
 const bit<2> PENDING_CUT = 2;
 const bit<8> COARSE_SHIFT = 21;
+const bit<32> COARSE_MAX = 1023;
 const bit<32> MAX_COARSE_STEPS = 1023;
 const bit<32> COARSE_CELLS = 2560;
 
