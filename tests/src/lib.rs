@@ -13,5 +13,6 @@ pub mod queues;
 pub mod retry;
 pub mod skip;
 pub mod socket;
+pub mod tap;
 pub mod vectors;
 pub mod vm;

@@ -207,6 +207,12 @@ fn ports() -> Result<usize> {
     Ok(std::env::var("DCQCN_TEST_PORTS").map_or(Ok(24), |ports| ports.parse())?)
 }
 
+/// The file of a host with many: by hand with tables of the default size (`DCQCN_TEST_FLOWS=65536`), else with small ones.
+fn many() -> Result<String> {
+    let flows: u32 = std::env::var("DCQCN_TEST_FLOWS").map_or(Ok(1_024), |flows| flows.parse())?;
+    Ok(HOST.replace("flows = 1024", &format!("flows = {flows}")))
+}
+
 #[test]
 fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
     if !runnable("many_interfaces_at_once_are_served_and_told_of", &[])? {
@@ -222,7 +228,7 @@ fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
     // As the unit has it, but for the watchdog's 30 s.
     let address = manager.address()?;
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "10000000")];
-    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
+    let file = format!("{}[metrics]\nlisten = '127.0.0.1:9310'\n", many()?);
     let began = Instant::now();
     let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;
     manager.hears("READY=1", PATIENCE * 20)?;
@@ -281,7 +287,7 @@ fn it_ends_in_the_middle_of_attaching_and_the_next_goes_on() -> Result<()> {
     for port in 1..ports {
         pair.also(&format!("a{port}"), &format!("b{port}"))?;
     }
-    let mut daemon = Daemon::start(&pair.a, HOST)?;
+    let mut daemon = Daemon::start(&pair.a, &many()?)?;
     daemon.says(&["\"attached\""])?;
     let began = Instant::now();
     daemon.end()?;

@@ -4,14 +4,18 @@ use std::fs;
 use std::io::{PipeReader, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_netlink::Netns;
 use dcqcn_params::Role;
-use dcqcn_tests::command::{Running, dcqcn, dcqcn_lab};
+use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab};
+use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::leftover::tables;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -58,15 +62,23 @@ impl Site {
     /// The command, with `{dir}` for this site's directory.
     fn command(&self, line: &str) -> Result<Command> {
         let dir = self.dir.path().display().to_string();
-        let mut command = match line.strip_prefix("dcqcn-lab ") {
-            Some(line) => dcqcn_lab(line)?,
-            None => dcqcn(&line.replace("{dir}", &dir))?,
+        let mut command = match line.split_once(' ') {
+            Some(("dcqcn-lab", line)) => dcqcn_lab(line)?,
+            Some(("dcqcn-soak", line)) => soak(line)?,
+            _ => dcqcn(&line.replace("{dir}", &dir))?,
         };
         command.env("DCQCN_AUDIT", self.dir.path()).env("TERM", "xterm-256color");
         command.env_remove("DCQCN_LOG").env_remove("NOTIFY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(command)
     }
+}
+
+/// `cargo xtask soak`, as that starts it.
+fn soak(line: &str) -> Result<Command> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dcqcn-soak"));
+    command.args(line.split_whitespace()).env("DCQCN_BIN", binary()?);
+    Ok(command)
 }
 
 /// Two file descriptors of a new terminal: ours, and the process's.
@@ -105,6 +117,32 @@ fn wait_readable(fd: &impl AsFd) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the process that makes the faults has made its hosts, and a daemon that serves one.
+fn wait_in_the_middle(running: &Running) -> Result<()> {
+    wait(|| {
+        let [worker] = children(running.0.id())?[..] else {
+            return Ok(Err("no worker".into()));
+        };
+        let hosts = Netns::list(&format!("dcqcn-test-{worker}-"))?.len();
+        let commands = children(worker)?.len();
+        Ok(if hosts >= 2 && commands >= 1 {
+            Ok(())
+        } else {
+            Err(format!("{hosts} hosts, {commands} commands"))
+        })
+    })
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        children.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    Ok(children)
+}
+
 /// Waits until a pipe takes no more of what is written every 10 ms.
 fn wait_full(reader: &PipeReader) -> Result<()> {
     let until = Instant::now() + PATIENCE;
@@ -136,6 +174,9 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             if line.starts_with("top") {
                 wait_readable(&ours)?;
             }
+            if line.starts_with("dcqcn-soak") {
+                wait_in_the_middle(&running)?;
+            }
             let drained = thread::spawn(move || drain(ours));
             let came = Instant::now();
             running.signal(signal)?;
@@ -150,6 +191,9 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             command.stdin(theirs.try_clone()?).stdout(theirs.try_clone()?).stderr(theirs);
             let mut running = Running::spawn(host, command)?;
             wait_ready(&mut running)?;
+            if line.starts_with("dcqcn-soak") {
+                wait_in_the_middle(&running)?;
+            }
             let came = Instant::now();
             drop(ours);
             (running.wait()?, came.elapsed())
@@ -163,6 +207,9 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             }
             let mut running = Running::spawn(host, command)?;
             wait_ready(&mut running)?;
+            if line.starts_with("dcqcn-soak") {
+                wait_in_the_middle(&running)?;
+            }
             let came = Instant::now();
             drop(reader);
             (running.wait()?, came.elapsed())
@@ -179,7 +226,7 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
         }
     };
     // One that was called off before it had its result says so by its exit code.
-    let called_off = line.starts_with("dcqcn-lab");
+    let called_off = line.starts_with("dcqcn-lab") || line.starts_with("dcqcn-soak");
     let codes: &[Option<i32>] = if called_off { &[Some(0), Some(1)] } else { &[Some(0)] };
     ensure!(codes.contains(&status.code()), "{line}, {end:?}: {status} {:?}", status.signal());
     Ok(took)
@@ -276,6 +323,36 @@ fn a_lab_ends_and_removes_its_network() -> Result<()> {
             .filter(|name| name.starts_with("dcqcn-lab"))
             .collect();
         ensure!(left.is_empty(), "{end:?}: {left:?} are left");
+    }
+    Ok(())
+}
+
+/// It ends at once in the middle of a fault, and takes back what it has made.
+#[test]
+fn a_soak_ends_and_leaves_nothing() -> Result<()> {
+    if !runnable("a_soak_ends_and_leaves_nothing", &["htb"])? {
+        return Ok(());
+    }
+    /// Sizes of the tables of what it serves and of what it attaches.
+    const SOAKED: [u32; 2] = [1_531, 1_533];
+    let (site, before) = (Site::new("endsoak")?, SOAKED.map(tables));
+    for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
+        each(&site, "dcqcn-soak --for 600s", &[end])?;
+        let is_left = |name: &String| {
+            let pid = name.trim_start_matches("dcqcn-test-").split('-').next().unwrap_or_default();
+            name.contains("-soak") && !Path::new("/proc").join(pid).exists()
+        };
+        let left: Vec<_> = Netns::list("dcqcn-test-")?.into_iter().filter(is_left).collect();
+        ensure!(left.is_empty(), "{end:?}: {left:?} are left");
+        wait(|| {
+            let found = SOAKED.map(tables);
+            let is_freed = found.iter().zip(before).all(|(found, before)| *found <= before);
+            Ok(if is_freed {
+                Ok(())
+            } else {
+                Err(format!("{end:?}: {found:?} attachments' maps, {before:?} before"))
+            })
+        })?;
     }
     Ok(())
 }

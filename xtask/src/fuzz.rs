@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -164,7 +164,7 @@ fn one(workspace: &Workspace, program: &Path, name: &str, limit: &str, more: &[S
     for folder in [&grown, &found] {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    let mut command = Command::new(program);
+    let mut command = run::bound("KILL", program);
     command.env("DCQCN_FUZZ_TARGET", name).arg(limit).args(["-print_final_stats=1", "-max_len=4096"]);
     command.arg(format!("-artifact_prefix={}/{name}-", found.display()));
     if more.iter().all(|argument| argument.starts_with('-')) {

@@ -18,14 +18,26 @@ pub(crate) fn made(workspace: &Workspace, command: &str) -> Result<String> {
     Ok(format!("Made by `{command}` at commit {}, {}.\n", commit.trim(), date.trim()))
 }
 
+/// What stands between the comments of `name` in `text` of `page`.
+pub(crate) fn between<'a>(page: &str, text: &'a str, name: &str) -> Result<&'a str> {
+    parts(page, text, name).map(|[_, between, _]| between)
+}
+
 /// `text` of `page` with what stands between the comments of `name` replaced by `table`.
 pub(crate) fn replace(page: &str, text: &str, name: &str, table: &str) -> Result<String> {
+    let [before, _, after] = parts(page, text, name)?;
+    Ok(format!("{before}{table}{after}"))
+}
+
+/// What stands before, between and behind the comments of `name`, which are with the first and the last.
+fn parts<'a>(page: &str, text: &'a str, name: &str) -> Result<[&'a str; 3]> {
     let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let missing =
         || format!("{page} lacks `{}` or `{close}`: put both where the table is to be", open.trim_end());
-    let (before, rest) = text.split_once(&open).with_context(missing)?;
-    let (_, after) = rest.split_once(&close).with_context(missing)?;
-    Ok(format!("{before}{open}{table}{close}{after}"))
+    let begin = text.find(&open).with_context(missing)? + open.len();
+    let (before, rest) = text.split_at(begin);
+    let (between, after) = rest.split_at(rest.find(&close).with_context(missing)?);
+    Ok([before, between, after])
 }
 
 /// A Markdown table.

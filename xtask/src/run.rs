@@ -90,6 +90,13 @@ pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
+/// A program that gets this signal from the kernel when this one ends, however this one ends: without anybody to end it, it would go on.
+pub(crate) fn bound(signal: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", signal]).arg(program);
+    command
+}
+
 /// Runs `rustup` with `args`; `None` when there is no rustup.
 pub(crate) fn rustup<I: AsRef<OsStr>>(args: impl IntoIterator<Item = I>) -> Result<Option<String>> {
     // A toolchain that is not there must be an answer, not a download.
@@ -118,5 +125,26 @@ mod tests {
     fn programs_are_found() {
         assert!(find_program("sh").is_some());
         assert!(find_program("no-such-program-here").is_none());
+    }
+
+    /// What counts is the thread that started it.
+    #[test]
+    fn what_is_bound_ends_with_who_started_it() {
+        use std::os::unix::process::ExitStatusExt as _;
+        if find_program("setpriv").is_none() {
+            eprintln!("SKIPPED what_is_bound_ends_with_who_started_it: there is no setpriv");
+            return;
+        }
+        let (sender, may_end) = std::sync::mpsc::channel::<()>();
+        let starter = std::thread::spawn(move || {
+            let child = bound("KILL", "sleep").arg("1000").spawn().unwrap();
+            may_end.recv().unwrap();
+            child
+        });
+        // Not before the signal is asked for, which is before it is `sleep`.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        sender.send(()).unwrap();
+        let status = starter.join().unwrap().wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "{status}");
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -50,7 +50,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let made = page::made(workspace, &format!("cargo xtask soak {options}"))?;
     header("soak");
-    let mut command = Command::new(workspace.built("release", SOAK.0));
+    // It ends in order, and takes back what it has made.
+    let mut command = run::bound("TERM", workspace.built("release", SOAK.0));
     command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(&command))?;
     let path = log(workspace);

@@ -3,6 +3,7 @@
 use super::spec::parameters;
 use super::{Invalid, MAX_RATE_BPS, MIN_RATE_BPS, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit};
 use crate::layout::{CLASSES, DSCPS};
+use crate::limit::Limit;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -200,6 +201,13 @@ impl Config {
     pub const fn line_rate_bps(&self) -> u64 {
         let Scalars { rpg_max_rate_bps: max, link_rate_bps: link, .. } = self.scalars;
         if max == 0 || (link != 0 && link < max) { link } else { max }
+    }
+
+    /// The bound on CNPs: `cnp_rate`, and a hundredth of a second's worth at once.
+    #[must_use]
+    pub const fn cnps(&self) -> Limit {
+        let rate = self.scalars.cnp_rate;
+        Limit::new(rate, rate.div_ceil(100))
     }
 
     /// The drain rate of class `tc` (taken modulo 8): its own, or the link's. 0 when neither is known.

@@ -19,21 +19,23 @@ mod increase;
 mod params;
 
 use crate::verifier::{forget, opaque};
+pub use alpha::COARSE_SHIFT;
 pub(crate) use alpha::{COARSE_MAX_Q31, coarse_steps, decay_powers};
 pub use debt::Debt;
 pub(crate) use increase::MAX_HYPER;
-use increase::{MAX_STEPS, Source};
-pub(crate) use params::COARSE_STEPS;
-pub(crate) use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS};
-pub use params::{CoarseDecay, RpParams};
+pub use increase::MAX_STEPS;
+use increase::Source;
+pub use params::{
+    CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS, COARSE_STEPS, CoarseDecay, DECAYS, RpParams,
+};
 
 /// Alpha = 1.
 pub const ALPHA_ONE: u32 = 1 << 31;
 
 /// [`RateMachine::pending`]: a CNP came in this alpha period.
-const RAISE: u16 = 1;
+pub const RAISE: u16 = 1;
 /// [`RateMachine::pending`]: a CNP came since the last cut.
-const CUT: u16 = 2;
+pub const CUT: u16 = 2;
 
 /// The rate machine of one QP.
 #[repr(C)]

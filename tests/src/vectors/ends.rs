@@ -101,7 +101,7 @@ fn management_packet(payload: usize) -> Roce {
 }
 
 /// The packet of a connection management message from host `src` to host `dst`.
-fn management(v6: bool, src: u8, dst: u8, message: CmMessage) -> Vec<u8> {
+pub(super) fn management(v6: bool, src: u8, dst: u8, message: CmMessage) -> Vec<u8> {
     let roce = Roce { v6, src, dst, ..management_packet(Mad::LEN) };
     let mut frame = roce.frame();
     if let Some(mad) = frame[roce.bth() + Bth::LEN + Deth::LEN..].first_chunk_mut() {

@@ -139,7 +139,8 @@ fn a_renamed_interface_keeps_its_attachment() -> Result<()> {
     lab.ok("set lan.0 rpg_ai_rate=20mbit")?;
     says(&lab.refused(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?, "lan.0 is already attached");
     says(&lab.refused(1, "status a0")?, "no interface \"a0\"");
-    lab.ok("detach lan.0")?;
+    let done = lab.ok("detach lan.0")?;
+    says(&done, "xdp detached from lan.0");
     assert_eq!(lab.host.command("tc -d qdisc show dev lan.0")?, before.replace("a0", "lan.0"));
     freed(FLOWS)
 }

@@ -2,8 +2,11 @@
 //! go and change their names.
 
 mod confirm;
+mod held;
 mod identity;
 mod kill;
+mod multiqueue;
 mod qdiscs;
 mod rights;
 mod status;
+mod upgrade;

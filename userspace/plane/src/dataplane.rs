@@ -1,5 +1,6 @@
 //! The data plane as the controller sees it: the embedded object loaded, and its maps by type.
 
+mod batch;
 mod error;
 mod expire;
 mod maps;
@@ -26,12 +27,13 @@ pub const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Name of the program that removes idle flows, and of its pin.
 pub(crate) const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 15] = [
+pub const MAPS: [&str; 17] = [
     "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "LEARNED", "RP", "NP", "CM",
-    "TIMES_NS", "CUTS", "EVENTS", "TEST",
+    "TIMES_NS", "CUTS", "EVENTS", "TEST", "SIBLINGS", "HANDED",
 ];
-/// Those of them that all attachments of a network namespace have in common: who is connected with whom.
-pub const SHARED: [&str; 2] = ["LEARNED", "CM"];
+/// Those of them that all attachments of a network namespace have in common: who is connected with whom, and who else may know the
+/// flow of a CNP.
+pub const SHARED: [&str; 4] = ["LEARNED", "CM", "SIBLINGS", "HANDED"];
 
 /// Pins what is shared from one directory of pins in another, for [`load`] to take; false if it is not there.
 ///

@@ -11,5 +11,6 @@ pub mod object;
 pub mod pacer;
 pub mod packets;
 pub mod queues;
+mod syscall;
 
 pub use error::Error;

@@ -60,11 +60,7 @@ impl Reading {
             Vec::new()
         };
         let rp_flows = if with_flows { rp.len() } else { flows_counted(&counters) };
-        let mut np_flows = 0;
-        for flow in maps.np_flows() {
-            flow?;
-            np_flows += 1;
-        }
+        let np_flows = maps.np_count()?;
         let queues = queue_stats(&info, &params)?;
         let (empty_at, backlogs) = (maps.queues()?, maps.backlogs()?);
         let at_ns = monotonic_ns();

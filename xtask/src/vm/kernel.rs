@@ -38,6 +38,13 @@ impl Series {
         }
     }
 
+    /// The one that a release belongs to, as `uname -r` says it.
+    pub(super) fn of(release: &str) -> Option<Self> {
+        let is_of =
+            |series: &Self| release.strip_prefix(series.name()).is_some_and(|rest| rest.starts_with('.'));
+        Self::value_variants().iter().copied().find(is_of)
+    }
+
     /// Whether everything must run on it. The others move in the archive.
     pub(super) fn is_required(self) -> bool {
         self == Self::V6_1

@@ -1,6 +1,6 @@
 //! docs/measured/soft-roce.md: the tables of what was measured in the guest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context as _, Result};
@@ -24,7 +24,8 @@ pub(super) fn write(workspace: &Workspace, finished: &[Finished]) -> Result<()> 
             text = page::replace(PAGE, &text, &run.scenario, &table)?;
         }
     }
-    text = page::replace(PAGE, &text, KERNELS, &kernels(finished))?;
+    let before = page::between(PAGE, &text, KERNELS)?.to_owned();
+    text = page::replace(PAGE, &text, KERNELS, &kernels(finished, &before))?;
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     header(format_args!("{PAGE} written"));
     Ok(())
@@ -50,25 +51,41 @@ fn measurements(run: &Finished) -> Option<String> {
     Some(text + &page::table(&heading, &rows))
 }
 
-/// A row for every scenario, a column for every kernel.
-fn kernels(finished: &[Finished]) -> String {
-    let mut columns: Vec<(Series, &str)> =
-        finished.iter().filter_map(|run| Some((run.series, run.outcome.as_ref()?.kernel.as_str()))).collect();
-    columns.sort_unstable();
-    columns.dedup();
-    let scenarios: BTreeSet<&str> = finished.iter().map(|run| run.scenario.as_str()).collect();
-    let row = |scenario: &str| {
-        let cell = |series: Series| {
-            let run = finished.iter().find(|run| run.series == series && run.scenario == scenario);
-            run.map_or_else(|| "not run".to_owned(), Finished::verdict)
-        };
-        std::iter::once(scenario.to_owned()).chain(columns.iter().map(|(series, _)| cell(*series))).collect()
+/// A row for every scenario, a column for every kernel. What the table `before` says stays, where nothing else is known of the same
+/// kernel: this machine need not have run everything.
+fn kernels(finished: &[Finished], before: &str) -> String {
+    let known: Vec<Vec<&str>> = before.lines().map(cells).collect();
+    let releases = known.first().map(|heading| heading.get(1..).unwrap_or_default()).unwrap_or_default();
+    let mut columns: BTreeMap<Series, &str> =
+        releases.iter().filter_map(|release| Some((Series::of(release)?, *release))).collect();
+    columns
+        .extend(finished.iter().filter_map(|run| Some((run.series, run.outcome.as_ref()?.kernel.as_str()))));
+    let mut scenarios: Vec<&str> =
+        known.iter().skip(2).filter_map(|row| row.first().copied()).filter(|name| !name.is_empty()).collect();
+    let others: BTreeSet<&str> = finished.iter().map(|run| run.scenario.as_str()).collect();
+    scenarios.extend(others.into_iter().filter(|name| !known.iter().any(|row| row.first() == Some(name))));
+    let said = |scenario: &str, release: &str| -> Option<String> {
+        let column = releases.iter().position(|known| *known == release)? + 1;
+        let row = known.iter().find(|row| row.first() == Some(&scenario))?;
+        row.get(column).map(|cell| (*cell).to_owned())
     };
-    let heading: Vec<String> = std::iter::once("scenario")
-        .chain(columns.iter().map(|(_, release)| *release))
-        .map(str::to_owned)
-        .collect();
+    let row = |scenario: &str| {
+        let cell = |(series, release): (&Series, &&str)| {
+            let run = finished.iter().find(|run| run.series == *series && run.scenario == scenario);
+            run.map(Finished::verdict)
+                .or_else(|| said(scenario, release))
+                .unwrap_or_else(|| "not run".to_owned())
+        };
+        std::iter::once(scenario.to_owned()).chain(columns.iter().map(cell)).collect()
+    };
+    let heading: Vec<String> =
+        std::iter::once("scenario").chain(columns.values().copied()).map(str::to_owned).collect();
     page::table(&heading, &scenarios.into_iter().map(row).collect::<Vec<_>>())
+}
+
+/// The cells of a line of a table.
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('|').split('|').map(str::trim).collect()
 }
 
 #[cfg(test)]
@@ -102,10 +119,27 @@ mod tests {
             finished("incast", Series::V7, false),
             finished("read", Series::V6_1, true),
         ];
-        let text = kernels(&runs);
+        let text = kernels(&runs, "");
         assert!(text.starts_with("| scenario | 6.1.0-test | 7.0-test |\n"), "{text}");
         assert!(text.contains("| incast | 1 of 1, 33 s | **failed**, 0 of 1, 33 s |\n"), "{text}");
         assert!(text.contains("| read | 1 of 1, 33 s | not run |\n"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_run_again_stays() {
+        let before = "| scenario | 6.1.0-test | 6.12.1-other |\n| --- | --- | --- |\n| read | 9 of 9, 9 s | 8 of 8, 8 s |\n\
+                      | incast | 7 of 7, 7 s | not run |\n";
+        let text =
+            kernels(&[finished("incast", Series::V6_1, true), finished("send", Series::V7, true)], before);
+        assert_eq!(
+            text,
+            "| scenario | 6.1.0-test | 6.12.1-other | 7.0-test |\n| --- | --- | --- | --- |\n\
+             | read | 9 of 9, 9 s | 8 of 8, 8 s | not run |\n| incast | 1 of 1, 33 s | not run | not run |\n\
+             | send | not run | not run | 1 of 1, 33 s |\n"
+        );
+        // Of another kernel than before nothing is known.
+        let text = kernels(&[finished("incast", Series::V6_12, true)], before);
+        assert!(text.contains("| read | 9 of 9, 9 s | not run |\n"), "{text}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::apt::Apt;
 use crate::run::{self, header, stream};
 
 /// What the guest and the machine it runs on need.
-const PACKAGES: [&str; 16] = [
+const PACKAGES: [&str; 17] = [
     "qemu-system-x86",
     "seabios",
     "ipxe-qemu",
@@ -27,7 +27,9 @@ const PACKAGES: [&str; 16] = [
     "ibverbs-providers",
     "rdmacm-utils",
     "perftest",
+    "python3-pyverbs",
     "systemd",
+    "xdp-tools",
     "udev",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
@@ -114,7 +116,7 @@ impl Tree {
     /// clock runs on while the guest does not, and its queues overflow for no reason of its own.
     pub(super) fn command(&self, program: &str, argv0: &str) -> Command {
         let libraries = self.join(LIBRARIES);
-        let mut command = bound("nice");
+        let mut command = run::bound("KILL", "nice");
         command.arg(format!("--adjustment={NICENESS}")).arg(libraries.join("ld-linux-x86-64.so.2"));
         command.arg("--argv0").arg(argv0).arg("--library-path").arg(&libraries).arg(self.join(program));
         command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
@@ -125,13 +127,6 @@ impl Tree {
     pub(super) fn c_library(&self) -> Result<(u32, u32)> {
         c_library_version(&run::capture(&mut Command::new(self.join(LIBRARIES).join("libc.so.6")))?)
     }
-}
-
-/// A program that the kernel ends with this one, however this one ends: a guest that goes on alone has nobody to end it.
-fn bound(program: &str) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", program]);
-    command
 }
 
 /// The version of this machine's C library, which what is built here asks for.
@@ -164,27 +159,6 @@ pub(super) fn install_mmdebstrap() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What counts is the thread that started it.
-    #[test]
-    fn what_is_bound_ends_with_who_started_it() {
-        use std::os::unix::process::ExitStatusExt as _;
-        if run::find_program("setpriv").is_none() {
-            eprintln!("SKIPPED what_is_bound_ends_with_who_started_it: there is no setpriv");
-            return;
-        }
-        let (sender, may_end) = std::sync::mpsc::channel::<()>();
-        let starter = std::thread::spawn(move || {
-            let child = bound("sleep").arg("1000").spawn().unwrap();
-            may_end.recv().unwrap();
-            child
-        });
-        // Not before the signal is asked for, which is before it is `sleep`.
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        sender.send(()).unwrap();
-        let status = starter.join().unwrap().wait().unwrap();
-        assert_eq!(status.signal(), Some(9), "{status}");
-    }
 
     #[test]
     fn versions_of_c_libraries_are_read() {

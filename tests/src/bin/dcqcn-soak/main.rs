@@ -3,10 +3,14 @@
 mod alone;
 mod served;
 mod site;
+mod supervise;
 mod traffic;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -57,7 +61,9 @@ impl Tally {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    let args = Args::parse();
+    let ran = if args.list || supervise::is_worker() { run(&args) } else { supervise::run() };
+    match ran {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -82,14 +88,14 @@ fn run(args: &Args) -> Result<bool> {
     let faults: Vec<Fault> = all.iter().filter(wanted).copied().collect();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     println!("seed {seed}, {} s", args.length.as_secs());
-    let interrupt = Interrupt::catch()?;
+    let soak = Arc::new(Mutex::new(Soak { seed, began: Instant::now(), sent: 0, tallies: BTreeMap::new() }));
+    end_at_once(&soak)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
     let began = Instant::now();
     let mut site = Site::new()?;
     let mut sent = 0;
     let mut order: Vec<Fault> = Vec::new();
-    while began.elapsed() < args.length && !interrupt.has_come() {
+    while began.elapsed() < args.length {
         // Each once, before any of them again.
         let Some(fault) = order.pop() else {
             order.clone_from(&faults);
@@ -100,7 +106,9 @@ fn run(args: &Args) -> Result<bool> {
         let began = Instant::now();
         let made = (fault.make)(&mut site, &mut random).with_context(|| fault.name.to_owned());
         let checked = site.harm();
-        let tally = tallies.entry(fault.name).or_default();
+        let mut soak = locked(&soak);
+        soak.sent = sent + site.sent();
+        let tally = soak.tallies.entry(fault.name).or_default();
         tally.times += 1;
         tally.longest = tally.longest.max(began.elapsed());
         let failed = match (&made, &checked) {
@@ -113,6 +121,7 @@ fn run(args: &Args) -> Result<bool> {
                 Some(format!("{error:#}"))
             }
         };
+        drop(soak);
         let result = failed.as_deref().unwrap_or("ok");
         println!("{at:7.1} s {:40} {result}", fault.name);
         if failed.is_some() {
@@ -124,34 +133,72 @@ fn run(args: &Args) -> Result<bool> {
     }
     sent += site.sent();
     let left = site.end()?;
-    print(&tallies, sent, began.elapsed(), seed, left);
-    Ok(left == 0 && tallies.values().all(Tally::is_clean))
+    let mut soak = locked(&soak);
+    soak.sent = sent;
+    soak.print(left as u64, &format!("{left} things left at the end"));
+    Ok(left == 0 && soak.is_clean())
 }
 
-fn print(tallies: &BTreeMap<&str, Tally>, sent: u64, took: Duration, seed: u64, left: usize) {
-    let mut table = Table::new(&[
-        "FAULT",
-        ">TIMES",
-        ">FAILED",
-        ">PACKETS LOST",
-        ">RATES LOST",
-        ">LEFT BEHIND",
-        ">LONGEST",
-    ]);
-    let mut all = Tally::default();
-    for (name, tally) in tallies {
-        table.row(cells(name, tally));
-        all.times += tally.times;
-        all.failed += tally.failed;
-        all.harm.add(tally.harm);
-        all.longest = all.longest.max(tally.longest);
+/// What has come of it so far.
+struct Soak {
+    seed: u64,
+    began: Instant,
+    sent: u64,
+    tallies: BTreeMap<&'static str, Tally>,
+}
+
+/// Prints what has come of it and ends when the end comes, whatever is under way: what that leaves is cleared away by who started
+/// this.
+fn end_at_once(soak: &Arc<Mutex<Soak>>) -> Result<()> {
+    let interrupt = Interrupt::catch()?;
+    let soak = Arc::clone(soak);
+    let watch = move || {
+        while !interrupt.sleep(Duration::from_secs(60)).unwrap_or(true) {}
+        let soak = locked(&soak);
+        soak.print(0, "called off");
+        std::process::exit(i32::from(!soak.is_clean()));
+    };
+    thread::Builder::new().name("end".into()).spawn(watch).context("no thread")?;
+    Ok(())
+}
+
+fn locked(soak: &Mutex<Soak>) -> MutexGuard<'_, Soak> {
+    soak.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Soak {
+    fn is_clean(&self) -> bool {
+        self.tallies.values().all(Tally::is_clean)
     }
-    all.harm.left_behind += left as u64;
-    table.row(cells("all", &all));
-    println!(
-        "\n{table}\nseed {seed}, {:.0} s, {sent} packets sent, {left} things left at the end",
-        took.as_secs_f64()
-    );
+
+    fn print(&self, left: u64, end: &str) {
+        let mut table = Table::new(&[
+            "FAULT",
+            ">TIMES",
+            ">FAILED",
+            ">PACKETS LOST",
+            ">RATES LOST",
+            ">LEFT BEHIND",
+            ">LONGEST",
+        ]);
+        let mut all = Tally::default();
+        for (name, tally) in &self.tallies {
+            table.row(cells(name, tally));
+            all.times += tally.times;
+            all.failed += tally.failed;
+            all.harm.add(tally.harm);
+            all.longest = all.longest.max(tally.longest);
+        }
+        all.harm.left_behind += left;
+        table.row(cells("all", &all));
+        let Self { seed, sent, .. } = self;
+        // Whoever read it may be gone.
+        let _ = writeln!(
+            std::io::stdout(),
+            "\n{table}\nseed {seed}, {:.0} s, {sent} packets sent, {end}",
+            self.began.elapsed().as_secs_f64()
+        );
+    }
 }
 
 fn cells(name: &str, tally: &Tally) -> [String; 7] {

@@ -1,12 +1,16 @@
 //! The scenarios, in the order they run.
 
+mod beside;
 mod faults;
 mod guide;
 mod incast;
+mod interrupt;
 mod inverse;
 mod killed;
 mod live;
+mod many;
 mod markers;
+mod mixed;
 mod pacing;
 mod pairing;
 mod queues;
@@ -100,6 +104,22 @@ pub const SCENARIOS: &[Scenario] = &[
         run: storage::run,
     },
     Scenario {
+        name: "mixed",
+        about: "every operation of a queue pair at random, both ways, into that port: what is out of order, lost or wrong",
+        limit_s: 240,
+        is_ci: false,
+        with_systemd: false,
+        run: mixed::run,
+    },
+    Scenario {
+        name: "many",
+        about: "700 QPs of a host, half of them cut to 100 kbit/s: nobody waits for another, nothing is dropped",
+        limit_s: 300,
+        is_ci: false,
+        with_systemd: false,
+        run: many::run,
+    },
+    Scenario {
         name: "ipv6",
         about: "the incast over IPv6",
         limit_s: 90,
@@ -162,6 +182,22 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: killed::run,
+    },
+    Scenario {
+        name: "beside",
+        about: "queues, shapers, bonds and programs of others on an interface stay theirs",
+        limit_s: 400,
+        is_ci: false,
+        with_systemd: false,
+        run: beside::run,
+    },
+    Scenario {
+        name: "interrupt",
+        about: "a mounted NVMe-oF disk and perftest live through each attach and detach that is not refused",
+        limit_s: 700,
+        is_ci: false,
+        with_systemd: false,
+        run: interrupt::run,
     },
     Scenario {
         name: "systemd",

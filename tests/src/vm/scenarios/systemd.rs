@@ -43,6 +43,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     killed(report)?;
     watchdog(report)?;
     upgrade(report)?;
+    another_layout(report)?;
     removed(report, &before)
 }
 
@@ -159,6 +160,31 @@ fn upgrade(report: &mut Report) -> Result<()> {
     report.equals("upgrade: attached since", attached_at()?, since);
     report.check("upgrade: whole", serves(1), true, serves(1));
     report.check("upgrade: parameters", ai_rate()?.trim(), "7mbit", ai_rate()?.contains("7mbit"));
+    Ok(())
+}
+
+/// A version whose maps are laid out otherwise is installed: what is attached goes on being served by the daemon before.
+fn another_layout(report: &mut Report) -> Result<()> {
+    let (pid, since, attachment) = (main_pid()?, attached_at()?, attachment()?);
+    let number = |key: &str| attachment[key].as_u64().with_context(|| key.to_owned());
+    let version = number("layout_version")?;
+    let path = format!("/run/dcqcn/ns-{}/{}.json", number("netns_cookie")?, number("ifindex")?);
+    let lay_out = |from: u64, to: u64| -> Result<()> {
+        let text = fs::read_to_string(&path)?;
+        let field = |version| format!("\"layout_version\": {version}");
+        ensure!(text.contains(&field(from)), "{text}");
+        Ok(fs::write(&path, text.replace(&field(from), &field(to)))?)
+    };
+    lay_out(version, version + 1)?;
+    sh("dpkg --install /share/dcqcn.deb")?;
+    report.equals("another layout: the daemon", main_pid()?.into(), pid.into());
+    report.check("another layout: it is active", is_active()?, true, is_active()?);
+    lay_out(version + 1, version)?;
+    report.equals("another layout: attached since", attached_at()?, since);
+    report.check("another layout: whole", serves(1), true, serves(1));
+    sh("dpkg --install /share/dcqcn.deb")?;
+    again(pid)?;
+    report.check("the same layout again: another daemon", serves(1), true, serves(1));
     Ok(())
 }
 

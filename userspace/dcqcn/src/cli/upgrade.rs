@@ -12,21 +12,26 @@ use dcqcn_cli::Output;
 /// Replace the programs of what is attached by those of this dcqcn, without losing a packet or a rate.
 ///
 /// Maps stay, and with them parameters, rates, pairs and counters. Refused where another version lays its maps out
-/// differently. `dcqcn run` does this when it starts.
+/// differently: then nothing is touched, and the dcqcn that attached it goes on serving it. `dcqcn run` does this when it
+/// starts.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn upgrade eth0
   # after a new version was installed
-  dcqcn upgrade --all")]
-#[group(required = true, multiple = false)]
+  dcqcn upgrade --all
+  # whether it can
+  dcqcn upgrade --all --dry-run")]
 pub(super) struct UpgradeArgs {
     /// The interface.
-    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
+    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface), required_unless_present = "all")]
     iface: Option<String>,
     /// Every interface of this network namespace.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "iface")]
     all: bool,
+    /// Only say what would be replaced, and fail where nothing can be.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl UpgradeArgs {
@@ -35,12 +40,15 @@ impl UpgradeArgs {
             Some(iface) => vec![iface],
             None => attach::list()?.into_iter().map(|info| info.iface).collect(),
         };
-        let (mut report, mut failed) = (UpgradeReport::default(), None);
+        let mut report = UpgradeReport { dry_run: self.dry_run, upgraded: Vec::new() };
+        let mut failed = None;
         for iface in ifaces {
-            match attach::upgrade(&iface) {
+            let replaced = if self.dry_run { would_replace(&iface) } else { attach::upgrade(&iface) };
+            match replaced {
                 Ok(replaced) => report.upgraded.push(Upgraded { iface, replaced }),
                 Err(error) => {
-                    let error = anyhow::Error::from(error).context(format!("{iface} is not upgraded"));
+                    let not = if self.dry_run { "cannot be" } else { "is not" };
+                    let error = anyhow::Error::from(error).context(format!("{iface} {not} upgraded"));
                     failed = failed.or(Some(error));
                 }
             }
@@ -52,8 +60,18 @@ impl UpgradeArgs {
     }
 }
 
-#[derive(Default, Serialize)]
+/// The programs that would be replaced.
+fn would_replace(iface: &str) -> Result<Vec<String>, attach::Error> {
+    if !attach::is_upgradable(iface)? {
+        return Ok(Vec::new());
+    }
+    Ok(attach::open(iface)?.info.programs)
+}
+
+#[derive(Serialize)]
 struct UpgradeReport {
+    /// Nothing was replaced yet.
+    dry_run: bool,
     upgraded: Vec<Upgraded>,
 }
 
@@ -72,6 +90,7 @@ impl fmt::Display for UpgradeReport {
         for Upgraded { iface, replaced } in &self.upgraded {
             match replaced.join(", ") {
                 none if none.is_empty() => writeln!(f, "{iface} has the programs of this dcqcn already")?,
+                programs if self.dry_run => writeln!(f, "{iface}: {programs} would be replaced in place")?,
                 programs => writeln!(f, "{iface}: {programs} replaced in place")?,
             }
         }

@@ -161,6 +161,7 @@ fn is_gone(place: &Place, record: &Record, my_inode: u64) -> bool {
 /// # Errors
 /// The kernel cannot be asked.
 pub(super) fn clear_way(place: &Place, netlink: &Netlink, link: &Link) -> Result<Vec<Owed>, Error> {
+    moved_here(place, netlink, link)?;
     let mut inherited = Vec::new();
     let links = netlink.links()?;
     for ifindex in place.ifindexes()? {
@@ -182,12 +183,14 @@ pub(super) fn clear_way(place: &Place, netlink: &Netlink, link: &Link) -> Result
         }
     }
     sweep(place)?;
-    moved_here(place, netlink, link);
     Ok(inherited)
 }
 
 /// Frees an interface of what was attached to it in another namespace, before it was moved into this one.
-fn moved_here(here: &Place, netlink: &Netlink, link: &Link) {
+///
+/// # Errors
+/// Somebody keeps the lock of that namespace.
+fn moved_here(here: &Place, netlink: &Netlink, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
         netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
     for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
@@ -195,7 +198,7 @@ fn moved_here(here: &Place, netlink: &Netlink, link: &Link) {
         programs.extend(chain.iter().map(aya::programs::ProgramInfo::id));
     }
     if programs.is_empty() {
-        return;
+        return Ok(());
     }
     for place in Place::all().unwrap_or_default().iter().filter(|place| place.cookie != here.cookie) {
         for ifindex in place.ifindexes().unwrap_or_default() {
@@ -208,11 +211,12 @@ fn moved_here(here: &Place, netlink: &Netlink, link: &Link) {
                     .is_some_and(|bound| programs.contains(&bound.program_id)),
                 _ => false,
             });
+            if !is_here {
+                continue;
+            }
             // Who has the lock may only be looking, as everybody does who starts; it is waited for, and may have freed it.
-            if is_here
-                && let Ok(_lock) = place.lock()
-                && let Ok(Some(record)) = place.read(ifindex)
-            {
+            let _lock = place.lock()?;
+            if let Ok(Some(record)) = place.read(ifindex) {
                 let journal = Journal::resume(record, place.store(ifindex));
                 let problem = settle_in(journal, &pins, Reach::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());
@@ -221,4 +225,5 @@ fn moved_here(here: &Place, netlink: &Netlink, link: &Link) {
             }
         }
     }
+    Ok(())
 }

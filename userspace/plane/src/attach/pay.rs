@@ -10,10 +10,12 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
 use nix::errno::Errno;
 
+use super::find::labelled;
 use super::journal::{Journal, Owed, Record, Settled, State, Store};
 use super::names::{XDP_PEER, tc_hook};
 use super::place::{Place, remove_pins};
-use super::{Error, Info};
+use super::{Error, Info, siblings};
+use crate::syscall;
 
 /// What can be reached of an attachment's interface.
 #[derive(Clone, Copy)]
@@ -26,8 +28,10 @@ pub(super) enum Reach<'a> {
 
 /// Undoes an attachment as far as it got, with the lock held.
 pub(super) fn settle(place: &Place, netlink: &Netlink, record: Record) -> Result<Settled<Error>, Error> {
-    let info = &record.info;
     let links = netlink.links()?;
+    // What is done is told of interfaces by the names they have now.
+    let record = Record { info: labelled(record.info, &links), ..record };
+    let info = &record.info;
     let is_here = info.netns_cookie == place.cookie && links.iter().any(|link| link.index == info.ifindex);
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
     let pins = place.pins(info.ifindex);
@@ -55,6 +59,10 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
             remove_pins(pins)?;
             return Ok(Some("maps removed".into()));
         }
+        (Owed::Sibling { place }, _) => {
+            let left = siblings::leave(pins, *place)?;
+            return Ok(left.then(|| "CNPs from other interfaces no longer handed on".into()));
+        }
         (Owed::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),
         (_, Reach::Gone) => return Ok(None),
         (_, Reach::Here(netlink)) => netlink,
@@ -62,7 +70,7 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
     let link = netlink.link_by_index(info.ifindex)?;
     let iface = &link.name;
     match owed {
-        Owed::Pins | Owed::Link { .. } => Ok(None),
+        Owed::Pins | Owed::Sibling { .. } | Owed::Link { .. } => Ok(None),
         Owed::Qdisc { parent, ours, saved } => {
             let at =
                 if *parent == Handle::ROOT { "root qdisc".to_owned() } else { format!("qdisc at {parent}") };
@@ -113,6 +121,10 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
 
 /// Takes a program off by its link's pin.
 fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
+    // A link that somebody looks at would stay. One that has lost its interface has nothing to take off.
+    if let Err(error) = syscall::detach_link(path) {
+        tracing::debug!(%error, pin, "not taken off by its link");
+    }
     let removed = match PinnedLink::from_pin(path) {
         // The last reference goes with it, and the program with that.
         Ok(link) => link.unpin().map(drop),
@@ -144,6 +156,7 @@ impl std::fmt::Display for Owed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pins => f.write_str("maps"),
+            Self::Sibling { place } => write!(f, "place {place} among those that hand CNPs on"),
             Self::Qdisc { parent, saved, .. } if *parent == Handle::ROOT => write!(f, "root qdisc {saved}"),
             Self::Qdisc { parent, saved, .. } => write!(f, "qdisc {saved} at {parent}"),
             Self::Clsact => f.write_str("clsact"),
@@ -179,6 +192,7 @@ impl Owed {
     pub(super) fn intention(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),
+            Self::Sibling { .. } => "have the other interfaces hand on CNPs for its flows".into(),
             Self::Qdisc { parent, ours: (kind, handle), saved } => {
                 format!("put {kind} {handle} at {parent} in the place of {saved}")
             }

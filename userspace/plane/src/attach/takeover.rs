@@ -15,7 +15,7 @@ use super::hooks::replace_filter;
 use super::journal::Journal;
 use super::names::XDP_PEER;
 use super::place::Place;
-use super::{Error, Info, Request, pin_expire, probe};
+use super::{Error, Info, Request, pin_expire, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
@@ -147,11 +147,26 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             replaced.push(pin.to_owned());
         }
     }
+    if let Some(place) = siblings::of(&record) {
+        siblings::enter(&mut ebpf, place)?;
+        failpoint::step("other interfaces hand CNPs on to the new program");
+    }
     let mut journal = Journal::resume(record, place.store(info.ifindex));
     journal.record.info.object = object_id(info.which());
     journal.record.info.version = env!("CARGO_PKG_VERSION").into();
     journal.note()?;
     Ok(replaced)
+}
+
+/// Whether [`upgrade`] would replace programs; changes nothing.
+///
+/// # Errors
+/// It is not attached, or its maps have another layout.
+pub fn is_upgradable(iface: &str) -> Result<bool, Error> {
+    let place = Place::here()?;
+    let info = find(&place, iface)?.info;
+    drop(info.open_maps(&place.pins(info.ifindex))?);
+    Ok(!info.is_current())
 }
 
 /// The right to serve an attachment: one process has it at a time, until it ends or lets go.

@@ -33,7 +33,7 @@ pub struct Maps {
     pairs: HashMap<MapData, QpId, Pair>,
     learned: HashMap<MapData, QpId, Pair>,
     rp: Array<MapData, RpSet>,
-    np: Array<MapData, NpSet>,
+    pub(super) np: Array<MapData, NpSet>,
     cm: HashMap<MapData, QpId, u32>,
     times: Array<MapData, u64>,
     backlog: Array<MapData, Backlog>,

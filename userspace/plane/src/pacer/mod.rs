@@ -163,8 +163,8 @@ pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Resul
         }
         "fq" if is_fq && configured => kept("the fq that is there"),
         "mq" if is_fq => {
-            let mut queues = netlink.classes(link.index)?.into_iter().map(|class| class.handle);
-            if configured && queues.all(is_fq_at) {
+            let queues = queues(netlink, link.index, &qdiscs)?;
+            if configured && queues.into_iter().all(is_fq_at) {
                 return kept("the fq of each queue");
             }
             Ok(Placement::Queues { mq: if configured { root.handle } else { MQ }, make: !configured })
@@ -212,12 +212,12 @@ pub(crate) fn install(
                 netlink.replace_root(ifindex, *mq, &QdiscSpec::Mq)?;
             }
             let qdiscs = netlink.qdiscs(ifindex)?;
-            for class in netlink.classes(ifindex)? {
+            for queue in queues(netlink, ifindex, &qdiscs)? {
                 let is_ready = |qdisc: &Qdisc| {
-                    qdisc.parent == class.handle && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC
+                    qdisc.parent == queue && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC
                 };
                 if !qdiscs.iter().any(is_ready) {
-                    netlink.replace_qdisc(ifindex, class.handle, Handle::UNSPEC, &fq(flows))?;
+                    netlink.replace_qdisc(ifindex, queue, Handle::UNSPEC, &fq(flows))?;
                 }
             }
             notes.push(format!("an fq for each transmit queue, below mq {mq}"));
@@ -235,6 +235,12 @@ pub(crate) fn install(
         }
     }
     Ok(())
+}
+
+/// The classes of an mq whose queues are in use. A driver may have made thousands more, and the kernel lists no qdisc below those.
+fn queues(netlink: &Netlink, ifindex: u32, qdiscs: &[Qdisc]) -> net::Result<Vec<Handle>> {
+    let classes = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
+    Ok(classes.filter(|class| qdiscs.iter().any(|qdisc| qdisc.parent == *class)).collect())
 }
 
 fn put(netlink: &Netlink, ifindex: u32, parent: Handle, handle: Handle, spec: &QdiscSpec) -> net::Result<()> {

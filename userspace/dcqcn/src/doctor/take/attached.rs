@@ -90,10 +90,7 @@ fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), data
             }
         }
     }
-    for flow in maps.np_flows() {
-        flow?;
-        tables.np_flows += 1;
-    }
+    tables.np_flows = maps.np_count()? as u64;
     for pair in maps.pairs() {
         pair?;
         tables.pairs += 1;

@@ -1,0 +1,82 @@
+//! The process that is seen from outside. Another makes the faults; whatever that is in the middle of when the end comes, it and
+//! what it has made are gone within a second.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use anyhow::{Context as _, Result};
+use dcqcn_netlink::Netns;
+use dcqcn_netlink::netns::current_cookie;
+use dcqcn_support::interrupt::Interrupt;
+use dcqcn_tests::command::dcqcn;
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+/// Set for the process that makes the faults.
+const WORKER: &str = "DCQCN_SOAK_WORKER";
+/// Between two looks whether it has ended.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long it has to print its table.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Whether this is the process that makes the faults.
+pub(crate) fn is_worker() -> bool {
+    env::var_os(WORKER).is_some()
+}
+
+/// Has another process make the faults, and says whether all was well.
+pub(crate) fn run() -> Result<bool> {
+    let interrupt = Interrupt::catch()?;
+    let directory = tempfile::tempdir()?;
+    let mut command = Command::new(env::current_exe()?);
+    command.args(env::args_os().skip(1)).env(WORKER, "1").env("TMPDIR", directory.path());
+    // A group of its own: it, its daemon and its commands end together.
+    let mut worker = command.process_group(0).spawn().context("cannot start another process")?;
+    let pid = Pid::from_raw(worker.id().try_into()?);
+    while worker.try_wait()?.is_none() && !interrupt.sleep(PAUSE)? {}
+    if worker.try_wait()?.is_none() {
+        // Fails if it has just ended.
+        let _ = kill(pid, Signal::SIGTERM);
+        wait(&mut worker)?;
+    }
+    let _ = killpg(pid, Signal::SIGKILL);
+    let status = worker.wait()?;
+    let left = clear(worker.id());
+    Ok(left? == 0 && status.success())
+}
+
+fn wait(worker: &mut Child) -> Result<()> {
+    let until = Instant::now() + GRACE;
+    while worker.try_wait()?.is_none() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Removes what a process that was ended has left: namespaces, file systems, attachments. Says how many namespaces cannot be removed.
+fn clear(pid: u32) -> Result<usize> {
+    let names = Netns::list(&format!("dcqcn-test-{pid}-"))?;
+    if names.is_empty() {
+        return Ok(0);
+    }
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mut left = 0;
+    for name in &names {
+        let cookie = Netns::open(name).and_then(|netns| netns.run(current_cookie)?);
+        let journals = cookie.map(|cookie| Path::new("/run/dcqcn").join(format!("ns-{cookie}")));
+        if let Ok(journals) = journals
+            && mounts.contains(&format!(" {} ", journals.display()))
+        {
+            let _ = umount2(&journals, MntFlags::MNT_DETACH);
+            let _ = fs::remove_dir(&journals);
+        }
+        left += usize::from(Netns::delete(name).is_err());
+    }
+    // Attachments of namespaces that are gone.
+    dcqcn("gc")?.output()?;
+    Ok(left)
+}

@@ -1,0 +1,83 @@
+//! An interface with several transmit queues, as a NIC has, whose wire is this process: it takes the frames of each queue.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::host::Host;
+
+/// `TUNSETIFF` (include/uapi/linux/if_tun.h): makes the interface, or adds a queue to it.
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+/// `struct ifreq`, as that takes it: its length, and that of the name, which the flags follow.
+const REQUEST_BYTES: usize = 40;
+const NAME_BYTES: usize = 16;
+/// Longest frame.
+const FRAME_BYTES: usize = 10_000;
+
+/// The interface; it goes when dropped.
+#[derive(Debug)]
+pub struct Tap {
+    queues: Vec<File>,
+}
+
+impl Tap {
+    /// Makes it in the namespace of a host, with so many queues, and sets it up.
+    ///
+    /// # Errors
+    /// The kernel has no such interfaces, or refuses.
+    pub fn new(host: &Host, name: &str, queues: usize) -> Result<Self> {
+        let open = || (0..queues).map(|_| queue(name)).collect::<Result<Vec<_>>>();
+        let tap = Self { queues: host.run(open)?? };
+        host.command(&format!("ip link set {name} up"))?;
+        Ok(tap)
+    }
+
+    /// Takes `count` frames, and says when each was there and which queue it left by.
+    ///
+    /// # Errors
+    /// Not so many come within `patience`.
+    pub fn take(&mut self, count: usize, patience: Duration) -> Result<Vec<(Instant, usize, Vec<u8>)>> {
+        let until = Instant::now() + patience;
+        let mut frames = Vec::new();
+        while frames.len() < count {
+            let before = frames.len();
+            for (number, queue) in self.queues.iter_mut().enumerate() {
+                let mut frame = vec![0; FRAME_BYTES];
+                match queue.read(&mut frame) {
+                    Ok(len) => {
+                        frame.truncate(len);
+                        frames.push((Instant::now(), number, frame));
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error).context("a queue"),
+                }
+            }
+            if frames.len() == before {
+                ensure!(Instant::now() < until, "{before} of {count} frames have come");
+                thread::sleep(Duration::from_micros(200));
+            }
+        }
+        Ok(frames)
+    }
+}
+
+fn queue(name: &str) -> Result<File> {
+    let path = "/dev/net/tun";
+    let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.context(path)?;
+    ensure!(name.len() < NAME_BYTES, "{name} is too long");
+    let flags = u16::try_from(libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE)?.to_ne_bytes();
+    let mut request = [0_u8; REQUEST_BYTES];
+    let (to_name, behind) = request.split_at_mut(NAME_BYTES);
+    to_name.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+    behind.iter_mut().zip(flags).for_each(|(to, from)| *to = from);
+    // SAFETY: the request is as large as the kernel's, and lives longer than the call.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, request.as_mut_ptr()) };
+    ensure!(result == 0, "TUNSETIFF {name}: {}", std::io::Error::last_os_error());
+    Ok(file)
+}

@@ -1,0 +1,358 @@
+//! What others have put on an interface: queues of the kernel's own, shapers, bonds, programs at the same hooks.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::tc::TcAttachType;
+use dcqcn_common::layout::Mode;
+use dcqcn_common::stats::Stat;
+use dcqcn_engine::Hook;
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_plane::dataplane::{self, PROGRAMS, Programs, Sizes};
+
+use super::super::command::sh;
+use super::super::report::Report;
+use crate::lab::Lab;
+use crate::leftover::{problems, state};
+use crate::packets::Roce;
+use crate::tap::Tap;
+
+const QUEUES: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The QP that is paced, its rate, and how much it sends: 400 ms at that rate.
+const PACED_QPN: u32 = 0x55;
+const PACED_BPS: u64 = 20_000_000;
+const PACED_FRAMES: usize = 920;
+const ATTACH: &str = "--flows 64 --set link_rate=1gbit";
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    for module in ["tun", "sch_fq", "sch_htb", "bonding"] {
+        sh(&format!("modprobe {module}"))?;
+    }
+    report.columns(&["there before", "attached", "afterwards"]);
+    let lab = Lab::new("beside")?;
+    first_at_once(report, &lab)?;
+    queues(report, &lab)?;
+    classes(report, &lab)?;
+    bond(report, &lab)?;
+    filters(report, &lab)?;
+    if release()? >= (6, 6) {
+        chain(report, &lab)?;
+    }
+    dispatcher(report, &lab)
+}
+
+/// The first two commands after a boot, at once: one of them mounts the file system that attachments live on.
+fn first_at_once(report: &mut Report, lab: &Lab) -> Result<()> {
+    let attach = |iface: &str| lab.ok(&format!("attach {iface} --pacer none {ATTACH}")).map(drop);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| attach("b0"));
+        attach("a0").and(other.join().map_err(|_| anyhow::anyhow!("a command panicked"))?)
+    })?;
+    let mounts = std::fs::read_to_string("/proc/mounts")?;
+    let mounts = mounts.lines().filter(|line| line.contains(" /run/dcqcn/bpf ")).count();
+    report.equals("the first two commands at once: mounts", mounts as u64, 1);
+    let found = [problems(lab, "a0")?, problems(lab, "b0")?].concat();
+    report.check("the first two commands at once: whole", format!("{found:?}"), "[]", found.is_empty());
+    lab.ok("detach --all").map(drop)
+}
+
+/// The release of this kernel.
+fn release() -> Result<(u32, u32)> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = text.split(['.', '-']).map(str::parse::<u32>);
+    Ok((numbers.next().context("no release")??, numbers.next().context("no release")??))
+}
+
+fn show(lab: &Lab, iface: &str) -> Result<String> {
+    lab.host.command(&format!("tc -d qdisc show dev {iface}"))
+}
+
+/// Attached and detached, with what is to be seen in between and everything as before afterwards.
+fn between(
+    report: &mut Report,
+    lab: &Lab,
+    (what, iface): (&str, &str),
+    options: &str,
+    look: impl FnOnce(&mut Report, &str) -> Result<()>,
+) -> Result<()> {
+    let before = show(lab, iface)?;
+    let says = lab.ok(&format!("attach {iface} {options} {ATTACH}")).with_context(|| what.to_owned())?;
+    let found = problems(lab, iface)?;
+    report.check(&format!("{what}: whole"), format!("{found:?}"), "[]", found.is_empty());
+    look(report, &says).with_context(|| what.to_owned())?;
+    lab.ok(&format!("detach {iface}"))?;
+    let after = show(lab, iface)?;
+    report.check(
+        &format!("{what}: qdiscs afterwards"),
+        if after == before { "as before" } else { &after },
+        "as before",
+        after == before,
+    );
+    Ok(())
+}
+
+/// A NIC with several transmit queues, under the kernel's own mq and under somebody's.
+fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
+    let mut tap = Tap::new(&lab.host, "q0", QUEUES)?;
+    let own = show(lab, "q0")?;
+    report.check(
+        "mq: the kernel's own",
+        own.lines().next().unwrap_or(""),
+        "mq 0:",
+        own.contains("mq 0: root"),
+    );
+    let fqs = |shown: &str, mq: &str| {
+        (1..=QUEUES).filter(|queue| shown.lines().any(|line| is_fq_at(line, &format!("{mq}{queue}")))).count()
+    };
+    let pace = format!("--pacer fq --set rpg_max_rate={}mbit", PACED_BPS / 1_000_000);
+    between(report, lab, ("the kernel's mq", "q0"), &pace, |report, says| {
+        let shown = show(lab, "q0")?;
+        let made = shown.contains("mq dc02: root");
+        report.check("the kernel's mq: one is made", made, true, made);
+        report.equals("the kernel's mq: fq below it", fqs(&shown, "dc02:") as u64, QUEUES as u64);
+        let all = shown.lines().filter(|line| line.starts_with("qdisc fq ")).count();
+        report.equals("the kernel's mq: fq in all", all as u64, QUEUES as u64);
+        ensure!(says.contains("an fq for each transmit queue"), "{says}");
+        let share = paced(lab, &mut tap)?;
+        report.row([
+            "mq 0:".into(),
+            "mq dc02:, fq in each child".into(),
+            format!("rate {share:.3} of the asked"),
+        ]);
+        report.at_least("the kernel's mq: rate of a flow, of the asked", share, 0.5);
+        report.at_most("the kernel's mq: rate of a flow, of the asked", share, 1.1);
+        Ok(())
+    })?;
+
+    let tc = |line: String| lab.host.command(&format!("tc qdisc replace dev q0 {line}"));
+    tc("root handle 1: mq".into())?;
+    tc("parent 1:1 handle 11: pfifo limit 77".into())?;
+    tc("parent 1:2 handle 12: fq limit 5000 flow_limit 500".into())?;
+    between(report, lab, ("an mq with a pfifo and an fq", "q0"), "--pacer fq", |report, _| {
+        let shown = show(lab, "q0")?;
+        report.equals("an mq with a pfifo and an fq: fq below it", fqs(&shown, "1:") as u64, QUEUES as u64);
+        let kept = shown.contains("fq 12: parent 1:2 limit 5000p");
+        report.check("an mq with a pfifo and an fq: theirs is kept", kept, true, kept);
+        report.row(["mq 1:, pfifo, fq".into(), "fq where none was".into(), "as before".into()]);
+        Ok(())
+    })?;
+
+    for queue in 1..=QUEUES {
+        tc(format!("parent 1:{queue} handle 2{queue}: fq limit {}", 5_000 + queue))?;
+    }
+    let before = show(lab, "q0")?;
+    between(report, lab, ("an mq with an fq in each child", "q0"), "--pacer fq", |report, says| {
+        let shown = show(lab, "q0")?;
+        let kept = shown == before && says.contains("the fq of each queue is kept");
+        if !kept {
+            println!("{before}\n{shown}\n{says}");
+        }
+        report.check("an mq with an fq in each child: is kept", kept, true, kept);
+        report.row(["mq 1:, fq in each".into(), "kept".into(), "as before".into()]);
+        Ok(())
+    })
+}
+
+/// Whether a line of `tc qdisc show` is of an fq below this class.
+fn is_fq_at(line: &str, parent: &str) -> bool {
+    line.starts_with("qdisc fq ") && line.contains(&format!(" parent {parent} "))
+}
+
+/// The rate at which the frames of a flow come out of a paced interface, of that which was asked for.
+fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
+    let frame = Roce { dest_qpn: PACED_QPN, ..Roce::default() }.frame();
+    let socket = lab.host.socket("q0")?;
+    // It waits for its frames to leave, or they would be beyond the horizon.
+    socket.limit_send_buffer(64 << 10)?;
+    let frames = std::thread::scope(|scope| {
+        let taken = scope.spawn(|| tap.take(PACED_FRAMES, PATIENCE));
+        for _ in 0..PACED_FRAMES {
+            socket.send(&frame)?;
+        }
+        taken.join().map_err(|_| anyhow::anyhow!("the other end panicked"))?
+    })?;
+    let first = frames.first().context("no frame")?.0;
+    let took = frames.iter().map(|(at, ..)| at.saturating_duration_since(first)).max().unwrap_or_default();
+    let bits = ((PACED_FRAMES - 1) * frame.len() * 8) as f64;
+    Ok(bits / took.as_secs_f64() / PACED_BPS as f64)
+}
+
+/// Somebody's HTB: refused with what to do, and kept once that is done.
+fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
+    for line in [
+        "tc qdisc replace dev b0 root handle 1: htb default 10",
+        "tc class add dev b0 parent 1: classid 1:10 htb rate 50mbit",
+        "tc class add dev b0 parent 1: classid 1:20 htb rate 30mbit",
+    ] {
+        lab.host.command(line)?;
+    }
+    let before = show(lab, "b0")?;
+    let says = lab.refused(1, &format!("attach b0 --pacer fq {ATTACH}"))?;
+    let way = says.contains("tc qdisc replace dev b0 parent 1:");
+    report.check("an htb: refused with the way out", way, true, way && show(lab, "b0")? == before);
+    for class in ["1:10", "1:20"] {
+        lab.host.command(&format!("tc qdisc replace dev b0 parent {class} fq"))?;
+    }
+    between(report, lab, ("an htb with an fq in each class", "b0"), "--pacer fq", |report, says| {
+        let kept = says.contains("the fq below each class of the htb is kept");
+        report.check("an htb with an fq in each class: is kept", kept, true, kept);
+        report.row(["htb 1:, fq in each class".into(), "kept".into(), "as before".into()]);
+        Ok(())
+    })?;
+    lab.host.command("tc qdisc delete dev b0 root").map(drop)
+}
+
+/// A bond whose members come and go while it is attached.
+fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
+    let netlink = lab.host.netlink()?;
+    for number in 1..=2 {
+        let (near, far) = (format!("m{number}"), format!("w{number}"));
+        let end = |name| VethEnd { name, netns: None, mac: None };
+        netlink.add_veth(&end(&near), &end(&far))?;
+        lab.host.command(&format!("ip link set {far} up"))?;
+    }
+    lab.host.command("ip link add bond0 type bond mode active-backup miimon 100")?;
+    let add = |member: &str| -> Result<()> {
+        lab.host.command(&format!("ip link set {member} down"))?;
+        lab.host.command(&format!("ip link set {member} master bond0"))?;
+        lab.host.command(&format!("ip link set {member} up")).map(drop)
+    };
+    add("m1")?;
+    lab.host.command("ip link set bond0 up")?;
+    let before = state(&lab.host, "bond0")?;
+    lab.ok(&format!("attach bond0 --pacer fq {ATTACH}"))?;
+    let mode = lab.json("status bond0")?["attachments"][0]["xdp_mode"].as_str().unwrap_or("?").to_owned();
+    let passes = |far: &str| -> Result<u64> {
+        let (from, to) = (lab.host.socket("bond0")?, lab.host.socket(far)?);
+        let before = lab.host.count("bond0", Hook::Egress, Stat::RoceData)?;
+        for flow in 0..20 {
+            from.send(&Roce { dest_qpn: 0x200 + flow, ..Roce::default() }.frame())?;
+        }
+        to.expect_all(20)?;
+        Ok(lab.host.count("bond0", Hook::Egress, Stat::RoceData)? - before)
+    };
+    report.equals("a bond: packets counted of 20 sent", passes("w1")?, 20);
+    // A member that comes, and takes over from the one that goes.
+    add("m2")?;
+    lab.host.command("ip link set w1 down")?;
+    let active = || lab.host.command("ip -d link show bond0");
+    crate::daemon::wait(|| {
+        let shown = active()?;
+        Ok(if shown.contains("active_slave m2") { Ok(()) } else { Err(shown) })
+    })?;
+    report.equals("a bond, after it has failed over: packets counted of 20 sent", passes("w2")?, 20);
+    let found = problems(lab, "bond0")?;
+    report.check("a bond: whole", format!("{found:?}"), "[]", found.is_empty());
+    lab.host.command("ip link set m2 nomaster")?;
+    lab.host.command("ip link set w1 up")?;
+    lab.ok("detach bond0")?;
+    let after = state(&lab.host, "bond0")?;
+    report.check("a bond: afterwards", if after == before { "as before" } else { "another" }, "as before", {
+        if after != before {
+            println!("{before:?}\n{after:?}");
+        }
+        after == before
+    });
+    report.row(["a bond of two".into(), format!("XDP {mode}, failed over"), "as before".into()]);
+    // A member of it, by itself.
+    between(report, lab, ("a member of a bond", "m1"), "--pacer none", |report, _| {
+        report.row(["a member of a bond".into(), "as any interface".into(), "as before".into()]);
+        Ok(())
+    })
+}
+
+/// Filters of others on clsact, which end the chain.
+fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
+    lab.host.command("tc qdisc add dev b0 clsact")?;
+    let is_clsact = release()? < (6, 6);
+    for (priority, is_first) in [(5, true), (1, !is_clsact)] {
+        for hook in ["ingress", "egress"] {
+            lab.host.command(&format!("tc filter add dev b0 {hook} pref {priority} matchall action ok"))?;
+        }
+        let theirs = |hook: &str| lab.host.command(&format!("tc filter show dev b0 {hook}"));
+        let before = [theirs("ingress")?, theirs("egress")?];
+        let says = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
+        let name = format!("a filter of priority {priority}");
+        let doctor = String::from_utf8(lab.run("doctor b0")?.stdout)?;
+        // On TCX ours are before all filters, whatever their priorities.
+        let told = match (is_first, is_clsact) {
+            (true, true) => says.contains("egress: runs before matchall") && !doctor.contains("others-first"),
+            (true, false) => !says.contains("runs after") && !doctor.contains("others-first"),
+            (false, _) => says.contains("egress: runs after matchall") && doctor.contains("others-first"),
+        };
+        report.check(&format!("{name}: is told of"), told, true, told);
+        if !told {
+            println!("{says}\n{doctor}");
+        }
+        let (from, to) = (lab.host.socket("b0")?, lab.host.socket("a0")?);
+        let count = || lab.host.count("b0", Hook::Egress, Stat::RoceData);
+        let counted = count()?;
+        from.send(&Roce::default().frame())?;
+        to.expect()?;
+        report.equals(&format!("{name}: ours sees the packet"), count()? - counted, u64::from(is_first));
+        lab.ok("detach b0")?;
+        let stay = [theirs("ingress")?, theirs("egress")?] == before;
+        report.check(&format!("{name}: theirs stay"), stay, true, stay);
+        let place = if is_first { "ours first" } else { "theirs first, and told so" };
+        report.row([name, place.into(), "theirs stay".into()]);
+        for hook in ["ingress", "egress"] {
+            lab.host.command(&format!("tc filter delete dev b0 {hook}"))?;
+        }
+    }
+    lab.host.command("tc qdisc delete dev b0 clsact").map(drop)
+}
+
+/// Programs of others in a chain of TCX, as Cilium's are.
+fn chain(report: &mut Report, lab: &Lab) -> Result<()> {
+    let sizes = Sizes { rp_flows: 8, np_flows: 8 };
+    let mut theirs = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[1..])?;
+    for (name, hook) in [(PROGRAMS[1], TcAttachType::Ingress), (PROGRAMS[2], TcAttachType::Egress)] {
+        let program = dataplane::classifier(&mut theirs, name)?;
+        lab.host.run(|| program.attach("b0", hook))??;
+    }
+    let says = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
+    let told = says.contains("egress: runs before") && says.contains("ingress: runs before");
+    report.check("a chain of TCX: ours first, and theirs are named", told, true, told);
+    lab.ok("detach b0")?;
+    report.row(["programs on TCX".into(), "ours first".into(), "theirs stay".into()]);
+    Ok(())
+}
+
+/// libxdp's dispatcher, which has an interface to itself.
+fn dispatcher(report: &mut Report, lab: &Lab) -> Result<()> {
+    // Where it pins what it loads.
+    sh("mount -t bpf bpf /sys/fs/bpf")?;
+    let theirs = |line: &str| lab.host.command(line);
+    // As an operator has it, for his own filter.
+    theirs("xdp-filter load --mode skb b0")?;
+    let says = lab.refused(1, &format!("attach b0 --pacer none {ATTACH}"))?;
+    let told = says.contains("xdp_dispatcher") && says.contains("xdp-loader unload b0 --all");
+    report.check(
+        "libxdp's dispatcher: named, with the way out",
+        says.trim(),
+        "xdp_dispatcher, xdp-loader",
+        told,
+    );
+    let stays = theirs("ip -d link show dev b0")?.contains("xdp");
+    report.check("libxdp's dispatcher: stays", stays, true, stays);
+    report.check("libxdp's dispatcher: nothing is left of ours", "", "", !lab.host.journal("b0")?.exists());
+    // Without XDP both work.
+    lab.ok(&format!("attach b0 --role switch --pacer none {ATTACH}"))?;
+    let found = problems(lab, "b0")?;
+    report.check("libxdp's dispatcher: a switch beside it", format!("{found:?}"), "[]", found.is_empty());
+    lab.ok("detach b0")?;
+    theirs("xdp-loader unload b0 --all")?;
+    lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
+    let refused = theirs("xdp-filter load --mode skb b0").is_err();
+    let found = problems(lab, "b0")?;
+    report.check(
+        "libxdp, when ours is there: refused, ours whole",
+        format!("{found:?}"),
+        "[]",
+        found.is_empty(),
+    );
+    report.check("libxdp, when ours is there: refused", refused, true, refused);
+    report.row(["libxdp's dispatcher".into(), "refused, with the way out".into(), "it stays".into()]);
+    lab.ok("detach b0").map(drop)
+}

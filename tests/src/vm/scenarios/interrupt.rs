@@ -1,0 +1,271 @@
+//! Attaching and detaching where RDMA queue pairs are: what is not refused does not end one, and no mounted disk notices.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::super::command::sh;
+use super::super::lab::{self, Lab, Options};
+use super::super::nvme::{self, Disk, Transport};
+use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
+use super::super::report::Report;
+
+const INITIATOR: u8 = 1;
+const TARGET: u8 = 2;
+/// Where the disk is mounted.
+const MOUNTED: &str = "/mnt";
+/// Of what is written over and over.
+const FILE_BYTES: usize = 256 << 10;
+/// As `attach` proposes it.
+const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 65535";
+const ATTACH: &str = "--set link_rate=1gbit --set pacing_credit=5ms";
+/// How long a write may take, where another packet of its was lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(TARGET, &Options::default())?;
+    nvme::prepare(&lab, &[TARGET], INITIATOR, ECT)?;
+    let ends = lab::ends_with_a_drop()?;
+    // The first program on a hook and the last have the kernel rewrite its own code, which an emulated CPU that is running it takes
+    // ill: one interface stays attached throughout.
+    sh("ip link add spare0 type veth peer name spare1")?;
+    sh("dcqcn attach spare0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    report.columns(&["under traffic", "attach or detach", "files written meanwhile", "the QP"]);
+    without_fq(report, &lab, ends)?;
+    with_fq(report, &lab)?;
+    detach_is_refused(report, &lab, ends)?;
+    told_to(report, &lab)
+}
+
+/// Nothing has been put there beforehand.
+fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
+    under_traffic(report, lab, "no fq", 30, |report| {
+        for host in [INITIATOR, TARGET] {
+            let iface = lab.iface(host);
+            let before = shown(lab, host)?;
+            let refused = refusal(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
+            let way = refused.as_ref().is_some_and(|says| {
+                says.contains("--interrupt")
+                    && says.contains(&format!("tc qdisc replace dev {iface} root fq"))
+            });
+            let words = refused.as_deref().map_or("attached", |_| "refused");
+            let wanted = if ends { "refused, with the way out" } else { "attached" };
+            report.check(&format!("no fq: {iface}"), words, wanted, way == ends && refused.is_some() == ends);
+            if refused.is_some() {
+                let same = shown(lab, host)? == before;
+                report.check(&format!("no fq: {iface} afterwards"), same, "as it was", same);
+                // That replaces nothing.
+                sh(&format!("dcqcn attach {iface} --pacer none {ATTACH}"))?;
+            }
+            thread::sleep(Duration::from_secs(2));
+            sh(&format!("dcqcn detach {iface}"))?;
+            let same = shown(lab, host)? == before;
+            report.check(&format!("no fq: {iface} when detached"), same, "as it was", same);
+        }
+        Ok(if ends { "refused; without pacer not" } else { "attached and detached" })
+    })
+}
+
+/// The way out: an fq that is there before the queue pairs are.
+fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
+    for host in [INITIATOR, TARGET] {
+        sh(&format!("tc qdisc replace dev {} {FQ}", lab.iface(host)))?;
+    }
+    under_traffic(report, lab, "fq beforehand", 40, |_| {
+        for host in [INITIATOR, TARGET] {
+            let iface = lab.iface(host);
+            let before = shown(lab, host)?;
+            sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
+            thread::sleep(Duration::from_secs(2));
+            sh(&format!("dcqcn set {iface} rpg_ai_rate=7mbit"))?;
+            sh(&format!("dcqcn detach {iface}"))?;
+            ensure!(shown(lab, host)? == before, "{iface} is not as it was");
+            sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
+        }
+        for host in [INITIATOR, TARGET] {
+            sh(&format!("dcqcn detach {}", lab.iface(host)))?;
+        }
+        Ok("twice attached and detached")
+    })?;
+    for host in [INITIATOR, TARGET] {
+        sh(&format!("tc qdisc delete dev {} root", lab.iface(host)))?;
+    }
+    Ok(())
+}
+
+/// Attached while there was no traffic, with a pacer: that takes the pacer away again.
+fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
+    let iface = lab.iface(INITIATOR);
+    let before = shown(lab, INITIATOR)?;
+    when_idle(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
+    under_traffic(report, lab, "attached with an fq", 25, |report| {
+        let refused = refusal(&format!("dcqcn detach {iface}"))?;
+        let way = refused.as_ref().is_some_and(|says| says.contains("--interrupt"));
+        let words = refused.as_deref().map_or("detached", |_| "refused");
+        let wanted = if ends { "refused, with the way out" } else { "detached" };
+        report.check("attached with an fq: detach", words, wanted, way == ends && refused.is_some() == ends);
+        if refused.is_some() {
+            let problems = lab.on_host(INITIATOR, "status {}")?["attachments"][0]["problems"].clone();
+            let whole = problems.as_array().is_some_and(Vec::is_empty);
+            report.check("attached with an fq: whole", &problems, "[]", whole);
+        }
+        Ok(if ends { "refused" } else { "detached" })
+    })?;
+    if ends {
+        when_idle(&format!("dcqcn detach {iface}"))?;
+    }
+    let same = shown(lab, INITIATOR)? == before;
+    report.check("attached with an fq: afterwards", same, "as it was", same);
+    Ok(())
+}
+
+/// Whoever says `--interrupt` is not refused, and may lose queue pairs.
+fn told_to(report: &mut Report, lab: &Lab) -> Result<()> {
+    let iface = lab.iface(INITIATOR);
+    let traffic = flow(lab, 15)?;
+    thread::sleep(Duration::from_secs(2));
+    let attached = refusal(&format!("dcqcn attach {iface} --pacer fq --interrupt {ATTACH}"))?;
+    report.check(
+        "--interrupt: attach",
+        attached.as_deref().unwrap_or("attached"),
+        "attached",
+        attached.is_none(),
+    );
+    let detached = refusal(&format!("dcqcn detach {iface} --interrupt"))?;
+    report.check(
+        "--interrupt: detach",
+        detached.as_deref().unwrap_or("detached"),
+        "detached",
+        detached.is_none(),
+    );
+    report.row([
+        "no fq".into(),
+        "attached and detached with --interrupt".into(),
+        "-".into(),
+        verdict(traffic)?,
+    ]);
+    Ok(())
+}
+
+/// Does something while a queue pair carries data and files are written to a mounted disk, both of which must live through it.
+fn under_traffic(
+    report: &mut Report,
+    lab: &Lab,
+    what: &str,
+    seconds: u32,
+    action: impl FnOnce(&mut Report) -> Result<&'static str>,
+) -> Result<()> {
+    let disk = mount(lab)?;
+    let traffic = flow(lab, seconds)?;
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (done, wrote) = thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&stop, &written));
+        thread::sleep(Duration::from_secs(2));
+        let done = action(report);
+        // Whatever was lost has been sent again, and more was written since.
+        let (so_far, until) = (written.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        while written.load(Ordering::Relaxed) < so_far + 2 && !writer.is_finished() && Instant::now() < until
+        {
+            thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let goes_on = written.load(Ordering::Relaxed) >= so_far + 2;
+        let wrote = writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the writer panicked")));
+        (done, wrote.map(|()| goes_on))
+    });
+    let done = done.with_context(|| what.to_owned())?;
+    let told = wrote.as_ref().map_or_else(|error| format!("{error:#}"), |goes_on| goes_on.to_string());
+    report.check(&format!("{what}: the disk goes on"), &told, true, wrote.is_ok_and(|goes_on| goes_on));
+    let end = verdict(traffic)?;
+    report.check(&format!("{what}: the QP"), &end, "finished", end == "finished");
+    report.row([what.to_owned(), done.to_owned(), written.load(Ordering::Relaxed).to_string(), end]);
+    let told = unmount(disk)?;
+    report.check(&format!("{what}: errors of the disk in the kernel's log"), &told, "none", told.is_empty());
+    Ok(())
+}
+
+fn flow(lab: &Lab, seconds: u32) -> Result<Traffic> {
+    let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, INITIATOR, TARGET, 18_500, seconds) };
+    perftest::start(lab, &[flow])?.pop().context("no traffic")
+}
+
+fn verdict(traffic: Traffic) -> Result<String> {
+    let outcome = traffic.finish()?;
+    Ok(outcome.goodput_bps.map_or_else(|| outcome.printed.trim().to_owned(), |_| "finished".into()))
+}
+
+/// Connects the target's disk and mounts a new file system on it.
+fn mount(lab: &Lab) -> Result<Disk> {
+    let disk = nvme::connect(lab, INITIATOR, TARGET, Transport::Rdma)?;
+    let path = disk.path.display().to_string();
+    sh(&format!("mke2fs -q -t ext2 {path}"))?;
+    // ext4's module has ext2 too.
+    sh("modprobe ext4")?;
+    sh(&format!("mount -t ext2 -o errors=remount-ro {path} {MOUNTED}"))?;
+    sh("dmesg --clear")?;
+    Ok(disk)
+}
+
+/// Unmounts it, and returns what the kernel has said of errors meanwhile.
+fn unmount(disk: Disk) -> Result<String> {
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    let mount =
+        mounts.lines().find(|line| line.contains(&format!(" {MOUNTED} "))).context("it is not mounted")?;
+    ensure!(mount.contains(" rw,"), "{mount}");
+    sh(&format!("umount {MOUNTED}"))?;
+    let said = sh("dmesg")?;
+    let errors = ["I/O error", "EXT4-fs error", "EXT2-fs error", "reconnecting", "failed, error"];
+    let told: Vec<&str> =
+        said.lines().filter(|line| errors.iter().any(|error| line.contains(error))).collect();
+    let told = told.join("; ");
+    disk.disconnect()?;
+    Ok(told)
+}
+
+/// Writes files to the disk, past every cache, and reads each again.
+fn write(stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
+    let mut generation = 0_u8;
+    while !stop.load(Ordering::Relaxed) {
+        generation = generation.wrapping_add(1);
+        let path = Path::new(MOUNTED).join(format!("file{}", generation % 8));
+        let content = vec![generation; FILE_BYTES];
+        let began = Instant::now();
+        let mut file = File::create(&path)?;
+        file.write_all(&content)?;
+        file.sync_all().with_context(|| format!("after {:?}", began.elapsed()))?;
+        fs::write("/proc/sys/vm/drop_caches", "1")?;
+        ensure!(fs::read(&path)? == content, "{} is not what was written", path.display());
+        written.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// What a command says that is refused; `None` if it is not.
+fn refusal(line: &str) -> Result<Option<String>> {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().context("an empty command")?);
+    let output = command.args(words).output().with_context(|| line.to_owned())?;
+    Ok((!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+/// Runs a command that is refused until the queue pairs of what has ended are gone.
+fn when_idle(line: &str) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while let Some(says) = refusal(line)? {
+        ensure!(says.contains("--interrupt") && Instant::now() < until, "{line}: {says}");
+        thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// Everything of a host's interface that an attachment could change.
+fn shown(lab: &Lab, host: u8) -> Result<[String; 2]> {
+    let iface = lab.iface(host);
+    Ok([sh(&format!("ip -d link show dev {iface}"))?, sh(&format!("tc -d qdisc show dev {iface}"))?])
+}

@@ -1,0 +1,104 @@
+//! Locks of namespaces that somebody keeps, and attaching elsewhere meanwhile.
+
+use std::fs::File;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
+use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_tests::daemon::wait;
+use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::leftover::{freed, problems, tables};
+use dcqcn_tests::skip::runnable;
+
+/// How long a command waits for a lock.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn attach(flows: u32) -> String {
+    format!("attach a0 --pacer none --flows {flows} --set link_rate=1gbit")
+}
+
+/// Takes the lock of the namespace whose journals these are.
+fn held(journals: &Path) -> Result<File> {
+    let lock = File::options().append(true).open(journals.join("lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+#[test]
+fn a_kept_lock_of_a_namespace_that_is_gone_keeps_nobody_from_attaching() -> Result<()> {
+    if !runnable("a_kept_lock_of_a_namespace_that_is_gone_keeps_nobody_from_attaching", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_259;
+    let other = Lab::new("heldhere")?;
+    let name = format!("dcqcn-test-{}-heldgone", std::process::id());
+    let gone = Netns::create(&name)?;
+    let [inode, cookie] = [gone.run(current_inode)??, gone.run(current_cookie)??];
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    Netlink::connect_in(&gone)?.add_veth(&end("a0"), &end("b0"))?;
+    other.ok(&format!("-n {name} {}", attach(FLOWS)))?;
+    let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
+    let lock = held(&journals)?;
+    Netns::delete(&name)?;
+    drop(gone);
+    wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} is there")) } else { Ok(()) }))?;
+    let began = Instant::now();
+    other.ok(&attach(64))?;
+    ensure!(began.elapsed() < PATIENCE, "it waited for {:?}", began.elapsed());
+    assert!(problems(&other, "a0")?.is_empty());
+    // What is under a lock is left to whoever comes after that.
+    assert!(journals.exists());
+    assert_eq!(tables(FLOWS), 1);
+    drop(lock);
+    wait(|| {
+        other.ok("gc")?;
+        Ok(if journals.exists() { Err(format!("{} is left", journals.display())) } else { Ok(()) })
+    })?;
+    freed(FLOWS)?;
+    other.ok("detach a0").map(drop)
+}
+
+/// As when another command that has just started looks whether there is anything to be freed.
+#[test]
+fn a_moved_interface_waits_for_who_keeps_the_lock_of_where_it_was() -> Result<()> {
+    if !runnable("a_moved_interface_waits_for_who_keeps_the_lock_of_where_it_was", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_261;
+    let (from, to) = (Lab::new("heldfrom")?, Lab::new("heldto")?);
+    to.host.command("ip link del a0")?;
+    from.ok(&attach(FLOWS))?;
+    let journals = from.host.journals()?;
+    from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
+    to.host.command("ip link set a0 up")?;
+    let lock = held(&journals)?;
+    // For good: the error says who it is.
+    let refused = to.refused(1, &attach(FLOWS))?;
+    says(&refused, &format!("process {}", std::process::id()));
+    assert!(!to.host.journal("a0")?.exists(), "nothing was begun");
+    // For a while: the command is past its first look, and waits, before the lock is let go.
+    thread::scope(|scope| -> Result<()> {
+        let attached = scope.spawn(|| to.ok(&attach(FLOWS)));
+        let cookie = to.host.run(current_cookie)??;
+        let until = Instant::now() + PATIENCE;
+        while File::open(format!("/run/dcqcn/ns-{cookie}/lock")).is_err() {
+            ensure!(Instant::now() < until && !attached.is_finished(), "it does not begin");
+            thread::sleep(Duration::from_millis(5));
+        }
+        thread::sleep(Duration::from_millis(500));
+        ensure!(!attached.is_finished(), "it did not wait");
+        drop(lock);
+        attached.join().ok().context("it panicked")?.map(drop)
+    })?;
+    assert!(problems(&to, "a0")?.is_empty());
+    assert_eq!(tables(FLOWS), 1, "what the namespace before held is freed");
+    assert!(!journals.exists(), "{} is left", journals.display());
+    to.ok("detach a0")?;
+    freed(FLOWS)?;
+    assert!(!to.host.journals()?.exists());
+    Ok(())
+}

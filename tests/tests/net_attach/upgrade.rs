@@ -1,0 +1,115 @@
+//! Maps that another version has laid out otherwise: refused before anything is touched, and served by that version on.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use dcqcn_common::layout::LAYOUT_VERSION;
+use dcqcn_plane::attach;
+use dcqcn_tests::bpf::Held;
+use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::skip::runnable;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[interface.parameters]\nlink_rate = '600mbit'\n\
+                    rpg_time_reset = '0ns'\nrpg_byte_reset = '0B'\n";
+/// Between two packets.
+const GAP: Duration = Duration::from_millis(1);
+
+/// Writes into the journal what maps and programs are of, and returns what was there.
+fn are_of(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> {
+    let path = host.journal("a0")?;
+    let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let info = journal.pointer_mut("/info").context("no description")?;
+    let before = (
+        info["layout_version"].as_u64().context("no version of the layout")?,
+        info["object"].as_str().context("no object")?.to_owned(),
+    );
+    info["layout_version"] = json!(version);
+    info["object"] = json!(object);
+    fs::write(&path, serde_json::to_vec(&journal)?)?;
+    Ok(before)
+}
+
+/// Runs a command that is to fail because of the layout.
+fn refused(host: &Host, line: &str) -> Result<()> {
+    let mut command = dcqcn(line)?;
+    let output = host.run(|| command.output())??;
+    let says = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success() && says.contains("layout version"), "{line}: {says}");
+    ensure!(says.contains("use the dcqcn that attached it"), "{line}: {says}");
+    Ok(())
+}
+
+/// Has CNPs cut the flow until a class of the pacer is slower by a tenth, and returns its rate.
+fn slower(pair: &Pair, than_bps: u64) -> Result<u64> {
+    let (index, socket) = (pair.a.index("a0")?, pair.b.socket("b0")?);
+    wait(|| {
+        socket.send(&Roce::default().cnp(None, CNP_TOS))?;
+        let rates = pair.a.netlink()?.classes(index)?.into_iter().filter_map(|class| class.ceil_bps);
+        let least = rates.min().unwrap_or(u64::MAX);
+        Ok(if least < than_bps / 10 * 9 { Ok(least) } else { Err(format!("{least} bit/s")) })
+    })
+}
+
+#[test]
+fn what_has_another_layout_goes_on_being_served() -> Result<()> {
+    if !runnable("what_has_another_layout_goes_on_being_served", &["htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("layout")?;
+    let mut before = Daemon::start(&pair.a, FILE)?;
+    before.says(&["begun", "\"task\":\"pacer\""])?;
+    let (held, mut of) = (Held::by(&pair.a, "a0")?, (0, String::new()));
+    let (stop, receiver) = (AtomicBool::new(false), pair.b.socket("b0")?);
+    let sent = thread::scope(|scope| -> Result<usize> {
+        let sender = scope.spawn(|| -> Result<usize> {
+            let (socket, mut sent) = (pair.a.socket("a0")?, 0);
+            while !stop.load(Ordering::Relaxed) {
+                socket.send(&Roce::default().frame())?;
+                sent += 1;
+                thread::sleep(GAP);
+            }
+            Ok(sent)
+        });
+        let mut work = || -> Result<()> {
+            receiver.expect_all(50)?;
+            let first = slower(&pair, 600_000_000)?;
+            // From here on the command is of another version than what is attached.
+            of = are_of(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
+            for line in
+                ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
+            {
+                refused(&pair.a, line)?;
+            }
+            // The daemon goes on: another cut, another rate.
+            receiver.expect_all(50)?;
+            slower(&pair, first)?;
+            // Without it one of the other version serves nothing, touches nothing, and says why.
+            before.signal(Signal::SIGKILL)?;
+            before.child.wait()?;
+            before.again(&pair.a)?;
+            before.says(&["not served; tried again", "layout version"])?;
+            receiver.expect_all(50).map(drop)
+        };
+        let worked = work();
+        stop.store(true, Ordering::Relaxed);
+        let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
+        worked.and(sent)
+    })?;
+    receiver.expect_all(sent.saturating_sub(150))?;
+    are_of(&pair.a, (of.0, &of.1))?;
+    let after = Held::by(&pair.a, "a0")?;
+    ensure!(
+        after.programs == held.programs && after.maps.keys().eq(held.maps.keys()),
+        "{held:?}, then {after:?}"
+    );
+    ensure!(!pair.a.run(|| attach::is_upgradable("a0"))??, "it is of this build");
+    before.end()
+}
