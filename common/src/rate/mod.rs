@@ -23,8 +23,7 @@ pub use alpha::COARSE_SHIFT;
 pub(crate) use alpha::{COARSE_MAX_Q31, coarse_steps, decay_powers};
 pub use debt::Debt;
 pub(crate) use increase::MAX_HYPER;
-pub use increase::MAX_STEPS;
-use increase::Source;
+use increase::{MAX_STEPS, Source};
 pub use params::{
     CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS, COARSE_STEPS, CoarseDecay, DECAYS, RpParams,
 };
