@@ -24,9 +24,7 @@ pub(crate) use alpha::{COARSE_MAX_Q31, coarse_steps, decay_powers};
 pub use debt::Debt;
 pub(crate) use increase::MAX_HYPER;
 use increase::{MAX_STEPS, Source};
-pub use params::{
-    CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS, COARSE_STEPS, CoarseDecay, DECAYS, RpParams,
-};
+pub use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS, COARSE_STEPS, CoarseDecay, RpParams};
 
 /// Alpha = 1.
 pub const ALPHA_ONE: u32 = 1 << 31;

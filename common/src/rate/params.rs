@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Powers of the decay kept: after 2^16 periods alpha is 0 for every gain (1023/1024 ^ 65536 = e^-64).
-pub const DECAYS: usize = 16;
+pub(crate) const DECAYS: usize = 16;
 /// Tables of a coarse alpha: every step takes at least 1 from it, so 1023 steps leave nothing.
 pub const COARSE_STEPS: usize = 10;
 /// [`RpParams::clamp`]: every cut.
