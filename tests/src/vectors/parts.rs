@@ -21,6 +21,9 @@ pub(super) fn with(settings: &[&'static str], more: &[&'static str]) -> Vec<&'st
     [settings, more].concat()
 }
 
+/// A notification point alone.
+pub(super) const ANSWERS: &[&str] = &["rp_enable=off", "link_rate=1gbit", "min_time_between_cnps=50us"];
+
 /// Thresholds of 8 and 72 packets.
 pub(super) const THRESHOLDS: &[&str] = &["wred.3.kmin=8192B", "wred.3.kmax=73728B"];
 

@@ -10,7 +10,7 @@ use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
 use super::courses::REACTS;
-use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
+use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
 use super::{Other, Step, Vector, courses, ends, strangers, variants};
 use crate::packets::{OPCODES, Roce, seal, v4};
 
@@ -233,9 +233,6 @@ fn not_ect_dropped() -> Vector {
         at_depths(&[8, 72, 73], &of_every_ecn()),
     )
 }
-
-/// A notification point alone.
-pub(super) const ANSWERS: &[&str] = &["rp_enable=off", "link_rate=1gbit", "min_time_between_cnps=50us"];
 
 /// The CE-marked packet of a flow.
 fn marked(v6: bool, dest_qpn: u32) -> Roce {

@@ -7,8 +7,7 @@ use dcqcn_common::wire::eth::EtherType;
 
 use super::Vector;
 use super::ends::management;
-use super::parts::{START_US, named, short, step, vector, with};
-use super::scenarios::ANSWERS;
+use super::parts::{ANSWERS, START_US, named, short, step, vector, with};
 use crate::packets::Roce;
 
 /// Only the other end of a connection ends it; who replies to a request is its other end.
