@@ -14,8 +14,8 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP, SHARES,
-    TIMES_NS, mode, test,
+    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP,
+    SHARES, TIMES_NS, mode, test,
 };
 use crate::tell::Telling;
 
@@ -66,7 +66,12 @@ pub struct Env {
 impl Env {
     #[inline(always)]
     pub fn new(hook: Hook) -> Self {
-        Self { counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0, next_sibling: 0, telling: Telling::NONE }
+        Self {
+            counters: COUNTERS.get_ptr_mut(hook as u32),
+            now_ns: 0,
+            next_sibling: 0,
+            telling: Telling::NONE,
+        }
     }
 
     /// Counts that a set was not to be had.

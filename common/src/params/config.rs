@@ -52,7 +52,7 @@ pub const RP_VARIANT_FIRMWARE: u64 = 1;
 /// `alpha_bits`: an integer of 0 to 1023, rounded down at every step, as in NVIDIA's firmware.
 pub const COARSE_ALPHA_BITS: u64 = 10;
 /// `alpha_bits`: as exact as the machine can.
-pub const FINE_ALPHA_BITS: u64 = 31;
+pub(crate) const FINE_ALPHA_BITS: u64 = 31;
 
 parameters! {
     /// Everything but the per-class tables.

@@ -119,12 +119,6 @@ const fn put64<const AT: usize, const N: usize>(out: &mut [u8; N], value: u64) {
 }
 
 /// The `LEN` bytes at `AT` of an array, as an array; that they lie inside is checked at compile time.
-///
-/// ```
-/// let frame = [0u8; 74];
-/// let ip: &[u8; 20] = dcqcn_common::wire::sub::<14, 20, 74>(&frame);
-/// # assert_eq!(ip, &[0; 20]);
-/// ```
 #[inline(always)]
 pub(crate) const fn sub<const AT: usize, const LEN: usize, const N: usize>(bytes: &[u8; N]) -> &[u8; LEN] {
     const { assert!(AT + LEN <= N) };

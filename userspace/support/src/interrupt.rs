@@ -92,7 +92,7 @@ impl Interrupt {
 
     /// Whether the end has come.
     #[must_use]
-    pub fn has_come(&self) -> bool {
+    fn has_come(&self) -> bool {
         self.received.load(Ordering::Acquire)
     }
 

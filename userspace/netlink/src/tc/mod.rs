@@ -3,6 +3,7 @@
 mod batch;
 mod filter;
 mod qdisc;
+mod rate;
 mod read;
 mod save;
 mod spec;

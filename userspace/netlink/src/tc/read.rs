@@ -1,8 +1,9 @@
 //! Qdiscs, classes and their statistics, as the kernel describes them.
 
 use super::Handle;
+use super::rate::TICK_NS;
 use super::spec::{
-    TCA_FQ_FLOW_PLIMIT, TCA_FQ_HORIZON, TCA_FQ_PLIMIT, TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64, TICK_NS,
+    TCA_FQ_FLOW_PLIMIT, TCA_FQ_HORIZON, TCA_FQ_PLIMIT, TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64,
 };
 use crate::wire::{attribute, string, u32_at, u64_at};
 

@@ -1,16 +1,11 @@
 //! Options of the qdiscs and classes the project creates, as the kernel takes them.
 
 use super::Handle;
+use super::rate::{RATE_SPEC_LEN, Rate};
 use crate::wire::Encoder;
 
-/// One tick of the packet scheduler's clock, in nanoseconds (`PSCHED_SHIFT` 6). Bucket sizes cross netlink as
-/// the time they take at the bucket's rate, in ticks.
-pub(super) const TICK_NS: u64 = 64;
-/// Nanoseconds of a second, and of a microsecond.
-const SECOND_NS: u128 = 1_000_000_000;
+/// Nanoseconds of a microsecond.
 const MICROSECOND_NS: u64 = 1_000;
-/// `TC_LINKLAYER_ETHERNET`: the kernel computes transmission times itself and needs no rate table.
-const LINKLAYER_ETHERNET: u8 = 1;
 /// Version of the HTB interface, checked by the kernel.
 const HTB_VERSION: u32 = 3;
 /// HTB's default divisor from a class's rate to its quantum; unused, as each class states its quantum.
@@ -234,41 +229,6 @@ impl HtbClass {
     }
 }
 
-/// Bytes of `struct tc_ratespec`.
-const RATE_SPEC_LEN: usize = 12;
-
-/// A rate in bytes per second, not zero.
-#[derive(Clone, Copy)]
-struct Rate(u64);
-
-impl Rate {
-    fn new(bps: u64) -> Self {
-        Self((bps / 8).max(1))
-    }
-
-    /// `struct tc_ratespec`: cell_log, linklayer, overhead (16), cell_align (16), mpu (16), rate (32).
-    fn spec(self) -> [u8; RATE_SPEC_LEN] {
-        let mut spec = [0; RATE_SPEC_LEN];
-        spec[1] = LINKLAYER_ETHERNET;
-        let rate = u32::try_from(self.0).unwrap_or(u32::MAX);
-        spec[8..].copy_from_slice(&rate.to_ne_bytes());
-        spec
-    }
-
-    /// Above 4 GB/s the 32 bits of the ratespec are all ones and an attribute of 64 bits has the rate.
-    fn encode_wide(self, options: &mut Encoder, kind: u16) {
-        if self.0 > u64::from(u32::MAX) {
-            options.attribute(kind, &self.0.to_ne_bytes());
-        }
-    }
-
-    /// Time in scheduler ticks that `bytes` take at this rate.
-    fn ticks(self, bytes: u32) -> u32 {
-        let ticks = u128::from(bytes) * SECOND_NS / u128::from(self.0) / u128::from(TICK_NS);
-        u32::try_from(ticks).unwrap_or(u32::MAX)
-    }
-}
-
 fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -398,12 +358,5 @@ mod tests {
         ];
         assert_eq!(bytes[..expected.len()], expected);
         assert_eq!(bytes[expected.len()..], [0x05, 0, 6, 0, 7, 0, 0, 0].repeat(16));
-    }
-
-    #[test]
-    fn extreme_rates_neither_divide_by_zero_nor_wrap() {
-        assert_eq!(Rate::new(0).ticks(u32::MAX), u32::MAX);
-        assert_eq!(Rate::new(u64::MAX).ticks(u32::MAX), 0);
-        assert_eq!(Rate::new(800_000_000_000).ticks(1_000_000), 156);
     }
 }
