@@ -7,6 +7,7 @@ use dcqcn_params::word;
 
 use super::identity::boot_id;
 use super::journal::{Record, State};
+use super::names::{labelled, named};
 use super::place::Place;
 use super::{Attachment, Error, Info, earlier, name_of, verify};
 use crate::dataplane::Expire;
@@ -231,16 +232,4 @@ pub(super) fn refuse_taken(place: &Place, netlink: &Netlink, link: &Link) -> Res
         Some((iface, path)) => Err(Error::Earlier { iface, path }),
         None => Ok(()),
     }
-}
-
-/// What was chosen, under the names that the interfaces have now.
-pub(super) fn labelled(info: Info, links: &[Link]) -> Info {
-    named(info, |index| name_of(links, index).map(str::to_owned))
-}
-
-/// As [`labelled`], with names asked for one by one.
-fn named(info: Info, name: impl Fn(u32) -> Option<String>) -> Info {
-    let iface = name(info.ifindex).unwrap_or(info.iface);
-    let inline_peer = info.peer_ifindex.and_then(name).or(info.inline_peer);
-    Info { iface, inline_peer, ..info }
 }

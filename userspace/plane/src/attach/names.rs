@@ -1,8 +1,10 @@
-//! What the hooks are called.
+//! What the hooks are called, and what the interfaces are called now.
 
 use aya::programs::tc::TcAttachType;
+use dcqcn_netlink::Link;
 use dcqcn_netlink::tc::Handle;
 
+use super::{Info, name_of};
 use crate::dataplane::PROGRAMS;
 
 /// The hooks, which are also the names of pins, in the order of [`PROGRAMS`].
@@ -22,4 +24,16 @@ pub(super) fn tc_hook(hook: &str) -> Option<(&'static str, TcAttachType, Handle)
         "egress" => Some((PROGRAMS[2], TcAttachType::Egress, Handle::CLSACT_HOOKS[1])),
         _ => None,
     }
+}
+
+/// What was chosen, under the names that the interfaces have now.
+pub(super) fn labelled(info: Info, links: &[Link]) -> Info {
+    named(info, |index| name_of(links, index).map(str::to_owned))
+}
+
+/// As [`labelled`], with names asked for one by one.
+pub(super) fn named(info: Info, name: impl Fn(u32) -> Option<String>) -> Info {
+    let iface = name(info.ifindex).unwrap_or(info.iface);
+    let inline_peer = info.peer_ifindex.and_then(name).or(info.inline_peer);
+    Info { iface, inline_peer, ..info }
 }

@@ -10,9 +10,8 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
 use nix::errno::Errno;
 
-use super::find::labelled;
 use super::journal::{Journal, Owed, Record, Settled, State, Store};
-use super::names::{XDP_PEER, tc_hook};
+use super::names::{XDP_PEER, labelled, tc_hook};
 use super::place::{Place, remove_pins};
 use super::{Error, Info};
 use crate::syscall;

@@ -7,10 +7,11 @@ use dcqcn_netlink::{Link, Netlink};
 use dcqcn_support::clock::boottime_ns;
 
 use super::change::{Change, Refused, put};
-use super::find::{find, labelled};
+use super::find::find;
 use super::former::Pending;
 use super::identity::boot_id;
 use super::journal::{Record, State, Store as _};
+use super::names::labelled;
 use super::place::Place;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
