@@ -45,6 +45,37 @@
 
 #define DIVIDE_41(rest, divisor, quotient) DIVIDE_41_16(rest, divisor, quotient) DIVIDE_16(rest, divisor, quotient)
 
+// One bit of a quotient that only leaves a remainder; and those from the 16th on of quotients below 2^58.
+#define REMAINDER(bit_, rest, divisor)                                                                          \
+    if (rest >= (divisor << bit_)) {                                                                            \
+        rest = rest - (divisor << bit_);                                                                        \
+    }
+
+#define REMAINDER_58_16(rest, divisor)                                                                          \
+    REMAINDER(57, rest, divisor) REMAINDER(56, rest, divisor) REMAINDER(55, rest, divisor)                      \
+    REMAINDER(54, rest, divisor) REMAINDER(53, rest, divisor) REMAINDER(52, rest, divisor)                      \
+    REMAINDER(51, rest, divisor) REMAINDER(50, rest, divisor) REMAINDER(49, rest, divisor)                      \
+    REMAINDER(48, rest, divisor) REMAINDER(47, rest, divisor) REMAINDER(46, rest, divisor)                      \
+    REMAINDER(45, rest, divisor) REMAINDER(44, rest, divisor) REMAINDER(43, rest, divisor)                      \
+    REMAINDER(42, rest, divisor) REMAINDER(41, rest, divisor) REMAINDER(40, rest, divisor)                      \
+    REMAINDER(39, rest, divisor) REMAINDER(38, rest, divisor) REMAINDER(37, rest, divisor)                      \
+    REMAINDER(36, rest, divisor) REMAINDER(35, rest, divisor) REMAINDER(34, rest, divisor)                      \
+    REMAINDER(33, rest, divisor) REMAINDER(32, rest, divisor) REMAINDER(31, rest, divisor)                      \
+    REMAINDER(30, rest, divisor) REMAINDER(29, rest, divisor) REMAINDER(28, rest, divisor)                      \
+    REMAINDER(27, rest, divisor) REMAINDER(26, rest, divisor) REMAINDER(25, rest, divisor)                      \
+    REMAINDER(24, rest, divisor) REMAINDER(23, rest, divisor) REMAINDER(22, rest, divisor)                      \
+    REMAINDER(21, rest, divisor) REMAINDER(20, rest, divisor) REMAINDER(19, rest, divisor)                      \
+    REMAINDER(18, rest, divisor) REMAINDER(17, rest, divisor) REMAINDER(16, rest, divisor)
+
+#define REMAINDER_58(rest, divisor)                                                                             \
+    if (rest >= (divisor << 16)) {                                                                              \
+        REMAINDER_58_16(rest, divisor)                                                                          \
+    }                                                                                                           \
+    REMAINDER(15, rest, divisor) REMAINDER(14, rest, divisor) REMAINDER(13, rest, divisor) REMAINDER(12, rest, divisor)\
+    REMAINDER(11, rest, divisor) REMAINDER(10, rest, divisor) REMAINDER(9, rest, divisor) REMAINDER(8, rest, divisor)\
+    REMAINDER(7, rest, divisor) REMAINDER(6, rest, divisor) REMAINDER(5, rest, divisor) REMAINDER(4, rest, divisor)\
+    REMAINDER(3, rest, divisor) REMAINDER(2, rest, divisor) REMAINDER(1, rest, divisor) REMAINDER(0, rest, divisor)
+
 // Product of two fractions of 2^31, rounded.
 #define MUL_Q31(a, b) ((bit<32>)(((bit<64>)(a) * (bit<64>)(b) + (1 << 30)) >> 31))
 

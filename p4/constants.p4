@@ -104,6 +104,18 @@ const bit<16> CM_DREP = 0x16;
 const bit<32> CM_IP_LEN = 284;
 const bit<8> PAIR_SOURCE_CM = 3;
 const bit<8> PAIR_SOURCE_DATAGRAM = 4;
+const bit<64> PAIRS_GAP_NS = 1000000;
+const bit<64> PAIRS_BURST_NS = 8191000000;
+
+// The rate machine.
+const bit<3> CLAMP_ALWAYS = 1;
+const bit<3> CLAMP_AFTER_BYTES = 2;
+const bit<3> CLAMP_AFTER_TIME = 4;
+const bit<2> PENDING_RAISE = 1;
+const bit<2> PENDING_CUT = 2;
+const bit<8> COARSE_SHIFT = 21;
+const bit<32> MAX_COARSE_STEPS = 1023;
+const bit<32> COARSE_CELLS = 2560;
 
 // Cases of a parser's `select`: headers behind the BTH (reliable datagrams have one more before them).
 #define OPCODES_WITH_DETH(state) \

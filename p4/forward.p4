@@ -8,12 +8,17 @@ counter(2, CounterType.packets) not_forwarded;
 
 // Which way. A packet that waits for its departure comes by here on every round, so that nothing is changed yet.
 control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    bool is_to_port = false;
+    bool is_to_group = false;
+
     action to_port(bit<9> port) {
         standard_metadata.egress_spec = port;
+        is_to_port = true;
     }
 
     action to_group(bit<16> group) {
         standard_metadata.mcast_grp = group;
+        is_to_group = true;
     }
 
     table mac_forward {
@@ -31,6 +36,7 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     action route(bit<9> port, bit<48> src_mac, bit<48> dst_mac) {
         standard_metadata.egress_spec = port;
         meta.is_routed = 1;
+        meta.is_to_station = 1;
         meta.next_src = src_mac;
         meta.next_dst = dst_mac;
     }
@@ -50,15 +56,16 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 
     apply {
-        switch (mac_forward.apply().action_run) {
-            NoAction: {
-                if (hdr.ipv4.isValid()) {
-                    ipv4_route.apply();
-                } else if (hdr.ipv6.isValid()) {
-                    ipv6_route.apply();
-                } else {
-                    no_route();
-                }
+        if (mac_forward.apply().hit && is_to_port) {
+            meta.is_to_station = 1;
+        }
+        if (!is_to_port && !is_to_group) {
+            if (hdr.ipv4.isValid()) {
+                ipv4_route.apply();
+            } else if (hdr.ipv6.isValid()) {
+                ipv6_route.apply();
+            } else {
+                no_route();
             }
         }
     }

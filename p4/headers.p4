@@ -139,7 +139,10 @@ struct rate_params_t {
     bit<64> hai_rate_bps;
     bit<64> time_reset_ns;
     bit<64> byte_reset_bytes;
+    bit<64> cut_period_ns;
     bit<32> threshold;
+    bit<1>  count_first;
+    bit<32> max_hyper;
     bit<32> initial_alpha_q31;
     bit<16> wire_overhead_bytes;
     bit<1>  pace;
@@ -150,12 +153,16 @@ struct rate_params_t {
 
 struct cut_params_t {
     bit<64> min_rate_bps;
+    bit<64> first_cnp_rate_bps;
     bit<64> guard_ns;
     bit<64> alpha_period_ns;
     bit<32> gain_q31;
     bit<8>  cut_shift;
     bit<8>  min_dec_percent;
+    bit<3>  clamp;
     bit<1>  cnp_consume;
+    bit<32> max_alpha_q31;
+    bit<1>  alpha_is_coarse;
     bit<32> decay_q31_0;
     bit<32> decay_q31_1;
     bit<32> decay_q31_2;
@@ -200,7 +207,8 @@ struct metadata_t {
     @field_list(KEEP_RECIRCULATED)
     bit<48>  left_us;
 
-    // Forwarding: addresses to write, and whether to.
+    // Forwarding: whether an entry says that its destination is on the port it goes to; addresses to write, and whether to.
+    bit<1>   is_to_station;
     bit<1>   is_routed;
     bit<48>  next_src;
     bit<48>  next_dst;

@@ -5,6 +5,9 @@
 // The answer is a clone of the packet, rewritten in the egress pipeline and sent round, so that it is forwarded, classed and
 // queued like any other packet.
 
+// The bit of a MAC address that says it is a group's.
+#define GROUP_BIT 40
+
 // Ports inside the switch, and the mirror session that leads to the first.
 const bit<9> CNP_PORT = 509;
 const bit<9> WAIT_PORT = 510;
@@ -63,6 +66,8 @@ register<bit<64>>(FLOWS) np_cnp_sent;
 // When a mark of whatever flow last became pending; and how long one waits for a packet of its flow.
 register<bit<64>>(1) np_pending_ns;
 const bit<64> PENDING_NS = 1000000000;
+// By port: up to when its CNPs are used up, as `Limit` has it.
+register<bit<64>>(512) cnps_used_up_to_ns;
 
 // Whether a packet is answered: because it is marked, or for marks before it.
 control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata,
@@ -72,16 +77,25 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
     bit<1> is_np = 0;
     bit<1> is_fast = 0;
     bit<1> window = NP_WINDOW_START;
+    bit<1> other_host = 0;
+    bit<64> gap_ns = 0;
+    bit<64> burst_ns = 0;
     bool is_marked = false;
     bool may_be_pending = false;
+    bool is_answerable = false;
+    bool is_limited = false;
 
     action set_np(bit<64> min_time_between_cnps_ns_, bit<2> cnp_limit, bit<6> cnp_dscp, bit<3> cnp_802p_prio,
-                  bit<1> np_enable, bit<1> fast_cnp, bit<1> np_window) {
+                  bit<1> np_enable, bit<1> fast_cnp, bit<1> np_window, bit<1> np_other_host, bit<64> cnp_gap_ns,
+                  bit<64> cnp_burst_ns) {
         min_time_between_cnps_ns = min_time_between_cnps_ns_;
         limit = cnp_limit;
         is_np = np_enable;
         is_fast = fast_cnp & meta.is_marked;
         window = np_window;
+        other_host = np_other_host;
+        gap_ns = cnp_gap_ns;
+        burst_ns = cnp_burst_ns;
         meta.cnp_dscp = cnp_dscp;
         meta.cnp_802p_prio = cnp_802p_prio;
     }
@@ -98,6 +112,8 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         bit<64> pending_ns;
         np_pending_ns.read(pending_ns, 0);
         is_marked = ecn == ECN_CE;
+        // The CNP is sent in the name of the one the packet is for: never in a group's, nor in that of a host not known here.
+        is_answerable = hdr.ethernet.dst[GROUP_BIT:GROUP_BIT] == 0 && (other_host == 1 || meta.is_to_station == 1);
         may_be_pending = pending_ns != 0 && window != NP_WINDOW_START && (meta.now_ns |-| pending_ns) < PENDING_NS;
     }
 
@@ -165,6 +181,12 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         if (is_marked && !is_answered) {
             np_pending_ns.write(0, meta.now_ns);
         }
+        if (is_answered) {
+            bit<32> port = (bit<32>)standard_metadata.egress_port;
+            bool is_within;
+            WITHIN(cnps_used_up_to_ns, port, gap_ns, burst_ns, is_within)
+            is_limited = !is_within;
+        }
     }
 
     apply {
@@ -174,13 +196,18 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         if (is_np == 1 && is_marked) {
             stats.count(STAT_NP_ECN_MARKED_ROCE_PACKETS);
         }
-        if (is_fast == 1 || (is_np == 1 && (is_marked || may_be_pending))) {
+        if (is_fast == 1 || (is_np == 1 && is_answerable && (is_marked || may_be_pending))) {
             answer();
-            if (is_answered && !is_marked) {
+            if (is_limited) {
+                is_answered = false;
+                stats.count(STAT_NP_CNP_LIMITED);
+            } else if (is_answered && !is_marked) {
                 stats.count(STAT_NP_CNP_WINDOW_END);
             } else if (!is_answered && is_marked) {
                 stats.count(STAT_NP_CNP_SUPPRESSED);
             }
+        } else if (is_np == 1 && is_marked) {
+            stats.count(STAT_NP_NOT_FOR_HOST);
         }
     }
 }

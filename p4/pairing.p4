@@ -20,26 +20,50 @@ register<bit<32>>(FLOWS) pair_qpn;
 register<bit<64>>(FLOWS) pair_last_seen_ns;
 register<bit<32>>(FLOWS) pair_other_qpn;
 register<bit<8>>(FLOWS)  pair_source;
+register<bit<32>>(FLOWS) pair_other_addr_0;
+register<bit<32>>(FLOWS) pair_other_addr_1;
+register<bit<32>>(FLOWS) pair_other_addr_2;
+register<bit<32>>(FLOWS) pair_other_addr_3;
 
-// A time of 0 is an empty place.
-#define WRITE_PAIR(addr, qpn, other_qpn, source, place)                                                         \
-    WRITE_QP(pair, addr, qpn, place)                                                                            \
-    pair_other_qpn.write(place, other_qpn);                                                                     \
-    pair_source.write(place, source);                                                                           \
-    pair_last_seen_ns.write(place, meta.now_ns |+| 1);
+// Up to when pairs to learn are used up, as `Limit` has it.
+register<bit<64>>(1) pairs_used_up_to_ns;
+
+// Enters a pair, if not too many were lately; a time of 0 is an empty place.
+#define ENTER_PAIR(addr, qpn, other_addr, other_qpn, source, place)                                             \
+    {                                                                                                           \
+        bool is_within;                                                                                         \
+        WITHIN(pairs_used_up_to_ns, 0, PAIRS_GAP_NS, PAIRS_BURST_NS, is_within)                                 \
+        if (is_within) {                                                                                        \
+            WRITE_QP(pair, addr, qpn, place)                                                                    \
+            pair_other_qpn.write(place, other_qpn);                                                             \
+            WRITE_ADDRESS(pair_other_addr, place, other_addr)                                                   \
+            pair_source.write(place, source);                                                                   \
+            pair_last_seen_ns.write(place, meta.now_ns |+| 1);                                                  \
+        } else {                                                                                                \
+            stats.count(STAT_PAIRS_LIMITED);                                                                    \
+        }                                                                                                       \
+    }
 
 // Enters what messages say is at the other end of a QP; of what is known here they are the surest source.
-#define LEARN_PAIR(addr, qpn, other_qpn, place, is_found)                                                       \
-    if (is_found) {                                                                                             \
-        bit<32> known_qpn;                                                                                      \
-        bit<8> source;                                                                                          \
-        pair_other_qpn.read(known_qpn, place);                                                                  \
-        pair_source.read(source, place);                                                                        \
-        if (known_qpn != other_qpn && source != PAIR_SOURCE_CM) {                                               \
-            stats.count(STAT_PAIR_CONFLICTS);                                                                   \
+#define LEARN_PAIR(addr, qpn, other_addr, other_qpn, place, is_found)                                           \
+    {                                                                                                           \
+        bool is_same = false;                                                                                   \
+        if (is_found) {                                                                                         \
+            bit<32> known_qpn;                                                                                  \
+            bit<8> source;                                                                                      \
+            pair_other_qpn.read(known_qpn, place);                                                              \
+            pair_source.read(source, place);                                                                    \
+            if (source == PAIR_SOURCE_CM) {                                                                     \
+                IS_ADDRESS(pair_other_addr, place, other_addr, is_same)                                         \
+                is_same = is_same && known_qpn == other_qpn;                                                    \
+            } else if (known_qpn != other_qpn) {                                                                \
+                stats.count(STAT_PAIR_CONFLICTS);                                                               \
+            }                                                                                                   \
         }                                                                                                       \
-    }                                                                                                           \
-    WRITE_PAIR(addr, qpn, other_qpn, PAIR_SOURCE_CM, place)
+        if (!is_same) {                                                                                         \
+            ENTER_PAIR(addr, qpn, other_addr, other_qpn, PAIR_SOURCE_CM, place)                                 \
+        }                                                                                                       \
+    }
 
 control ConnectionManagement(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     // A management datagram is not followed beyond its packet.
@@ -55,7 +79,7 @@ control ConnectionManagement(inout headers_t hdr, inout metadata_t meta, inout s
             && standard_metadata.packet_length >= (bit<32>)meta.l3_bytes + ip_len + CM_IP_LEN;
     }
 
-    // REQ and REP each name their sender's QP; DREQ, DREP and REJ end what they began.
+    // REQ and REP each name their sender's QP; DREQ, DREP and REJ end what they began, if they come from its other end.
     action learn() {
         bit<16> attribute = hdr.cm.attribute;
         bool is_reply = attribute == CM_REP;
@@ -87,21 +111,23 @@ control ConnectionManagement(inout headers_t hdr, inout metadata_t meta, inout s
             bool is_known;
             FIND_QP(pair, addr, qpn, place, is_known)
             bit<32> other_qpn = named_qpn;
+            bit<128> other_addr = is_reply ? meta.dst_addr : meta.src_addr;
             if (is_reply) {
                 stats.count(STAT_PAIRS_FROM_CM);
-                LEARN_PAIR(addr, qpn, other_qpn, place, is_known)
+                LEARN_PAIR(addr, qpn, other_addr, other_qpn, place, is_known)
             } else {
                 bit<8> source;
+                bool is_from_other_end;
                 pair_source.read(source, place);
                 pair_other_qpn.read(other_qpn, place);
-                is_known = is_known && source == PAIR_SOURCE_CM;
+                IS_ADDRESS(pair_other_addr, place, other_addr, is_from_other_end)
+                is_known = is_known && source == PAIR_SOURCE_CM && is_from_other_end;
             }
-            bit<128> other_addr = is_reply ? meta.dst_addr : meta.src_addr;
             bit<32> other_place;
             bool is_other_known;
             FIND_QP(pair, other_addr, other_qpn, other_place, is_other_known)
             if (is_reply) {
-                LEARN_PAIR(other_addr, other_qpn, qpn, other_place, is_other_known)
+                LEARN_PAIR(other_addr, other_qpn, addr, qpn, other_place, is_other_known)
             } else if (is_known) {
                 bit<32> back_qpn;
                 bit<8> source;

@@ -1,4 +1,4 @@
-// The DCQCN rate machine of one flow, `paper` variant: `RateMachine` of dcqcn-common in P4, equal to it to the last bit.
+// The DCQCN rate machine of one flow, both variants: `RateMachine` of dcqcn-common in P4, equal to it to the last bit.
 //
 // v1model has no timer: the machine catches up when a packet of its flow or a CNP comes. The number of increase events that
 // have one closed form is found bit by bit, up to MAX_EVENTS; of a longer gap each packet makes up that many.
@@ -7,10 +7,6 @@ const bit<32> MAX_EVENTS = 65535;
 // A timer that never expires: the largest number that Thrift passes on.
 const bit<64> NEVER_NS = 0x7fffffffffffffff;
 const bit<32> NO_END = 0xffffffff;
-// Alpha = 1.
-const bit<32> ALPHA_ONE = 0x80000000;
-// Largest factor of R_HAI.
-const bit<32> MAX_HYPER = 1 << 23;
 
 // One bit of the number of events whose steps, `step`, `step + growth` and so on, fit into the room below the line rate.
 #define FIT(bit_)                                                                                               \
@@ -66,7 +62,7 @@ const bit<32> MAX_HYPER = 1 << 23;
 // all events are alike; the one that gets there is cut short.
 #define PHASE(FIT_EVENTS, PAY_FIRST, PAY_REST)                                                                  \
     if (left != 0 && !is_capped) {                                                                              \
-        stage = own |+| 1;                                                                                      \
+        stage = own |+| (bit<32>)p.count_first;                                                                 \
         step_bps = 0;                                                                                           \
         growth_bps = 0;                                                                                         \
         events = NO_END;                                                                                        \
@@ -80,16 +76,18 @@ const bit<32> MAX_HYPER = 1 << 23;
             if (stage <= p.threshold && (!other_is_on || other > p.threshold)) {                                \
                 events = p.threshold - stage + 1;                                                               \
             }                                                                                                   \
+        } else if (p.max_hyper == 1) {                                                                          \
+            step_bps = p.hai_rate_bps;                                                                          \
         } else if (other_is_on && stage > other) {                                                              \
             factor = other - p.threshold;                                                                       \
-            if (factor > MAX_HYPER) {                                                                           \
-                factor = MAX_HYPER;                                                                             \
+            if (factor > p.max_hyper) {                                                                         \
+                factor = p.max_hyper;                                                                           \
             }                                                                                                   \
             step_bps = p.hai_rate_bps * (bit<64>)factor;                                                        \
         } else {                                                                                                \
             factor = stage - p.threshold;                                                                       \
-            if (factor > MAX_HYPER) {                                                                           \
-                factor = MAX_HYPER;                                                                             \
+            if (factor > p.max_hyper) {                                                                         \
+                factor = p.max_hyper;                                                                           \
             }                                                                                                   \
             step_bps = p.hai_rate_bps * (bit<64>)factor;                                                        \
             growth_bps = p.hai_rate_bps;                                                                        \
@@ -179,12 +177,21 @@ const bit<32> MAX_HYPER = 1 << 23;
     PHASE(FIT_NONE, PAY_NOTHING, PAY_NOTHING)                                                                   \
     byte_stage = own;
 
-// One power of the decay of alpha.
-#define DECAY(bit_)                                                                                             \
-    if (periods[bit_:bit_] == 1) {                                                                              \
-        alpha_q31 = MUL_Q31(alpha_q31, cut.decay_q31_##bit_);                                                   \
-    }
+// Cuts the rate at a time when alpha is `alpha_q31`; stages and byte counter start anew, the increase timer restarts.
+#define CUT(at_ns)                                                                                              \
+    if ((cut.clamp & CLAMP_ALWAYS) != 0 || ((cut.clamp & CLAMP_AFTER_BYTES) != 0 && byte_stage != 0)            \
+        || ((cut.clamp & CLAMP_AFTER_TIME) != 0 && time_stage != 0)) {                                          \
+        target_bps = rate_bps;                                                                                  \
+    }                                                                                                           \
+    reduction_bps = (bit<64>)(((bit<96>)rate_bps * (bit<96>)alpha_q31) >> cut.cut_shift);                       \
+    kept_bps = (bit<64>)(((bit<96>)rate_bps * (bit<96>)cut.min_dec_percent * HUNDREDTH_Q54) >> 54);             \
+    rate_bps = rate_bps - reduction_bps;                                                                        \
+    rate_bps = rate_bps > kept_bps ? rate_bps : kept_bps;                                                       \
+    rate_bps = rate_bps > cut.min_rate_bps ? rate_bps : cut.min_rate_bps;                                       \
+    next_increase_ns = TIMER_FROM(at_ns);                                                                       \
+    byte_count = 0;                                                                                             \
+    time_stage = 0;                                                                                             \
+    byte_stage = 0;
 
-#define DECAY_16                                                                                                \
-    DECAY(0) DECAY(1) DECAY(2) DECAY(3) DECAY(4) DECAY(5) DECAY(6) DECAY(7)                                     \
-    DECAY(8) DECAY(9) DECAY(10) DECAY(11) DECAY(12) DECAY(13) DECAY(14) DECAY(15)
+// When an increase timer that starts at a time expires; off, it never does.
+#define TIMER_FROM(at_ns) (p.time_reset_ns == 0 ? NEVER_NS : at_ns + p.time_reset_ns)

@@ -16,6 +16,8 @@ register<bit<64>>(FLOWS) rp_target_bps;
 register<bit<64>>(FLOWS) rp_alpha_epoch_ns;
 register<bit<32>>(FLOWS) rp_alpha_q31;
 register<bit<64>>(FLOWS) rp_next_increase_ns;
+register<bit<64>>(FLOWS) rp_cut_check_ns;
+register<bit<2>>(FLOWS)  rp_pending;
 register<bit<64>>(FLOWS) rp_byte_count;
 register<bit<32>>(FLOWS) rp_time_stage;
 register<bit<32>>(FLOWS) rp_byte_stage;
@@ -118,12 +120,12 @@ control CheckCnp(in headers_t hdr, out bool is_valid) {
 
 control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action set_rate(bit<64> line_rate_bps, bit<64> ai_rate_bps, bit<64> hai_rate_bps, bit<64> time_reset_ns,
-                    bit<64> byte_reset_bytes, bit<32> threshold, bit<32> initial_alpha_q31,
-                    bit<16> wire_overhead_bytes, bit<1> pace, bit<64> pacing_credit_ns, bit<64> pacing_horizon_ns,
+                    bit<64> byte_reset_bytes, bit<64> cut_period_ns, bit<32> threshold, bit<1> count_first,
+                    bit<32> max_hyper, bit<32> initial_alpha_q31, bit<16> wire_overhead_bytes, bit<1> pace, bit<64> pacing_credit_ns, bit<64> pacing_horizon_ns,
                     bit<1> pacing_horizon_drop) {
         meta.rate = {
-            line_rate_bps, ai_rate_bps, hai_rate_bps, time_reset_ns, byte_reset_bytes, threshold, initial_alpha_q31,
-            wire_overhead_bytes, pace, pacing_credit_ns, pacing_horizon_ns, pacing_horizon_drop
+            line_rate_bps, ai_rate_bps, hai_rate_bps, time_reset_ns, byte_reset_bytes, cut_period_ns, threshold,
+            count_first, max_hyper, initial_alpha_q31, wire_overhead_bytes, pace, pacing_credit_ns, pacing_horizon_ns, pacing_horizon_drop
         };
     }
 
@@ -134,14 +136,16 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
         size = 512;
     }
 
-    action set_cut(bit<64> min_rate_bps, bit<64> guard_ns, bit<64> alpha_period_ns, bit<32> gain_q31,
-                   bit<8> cut_shift, bit<8> min_dec_percent, bit<1> cnp_consume,
+    action set_cut(bit<64> min_rate_bps, bit<64> first_cnp_rate_bps, bit<64> guard_ns, bit<64> alpha_period_ns,
+                   bit<32> gain_q31, bit<8> cut_shift, bit<8> min_dec_percent, bit<3> clamp, bit<1> cnp_consume,
+                   bit<32> max_alpha_q31, bit<1> alpha_is_coarse,
                    bit<32> decay_q31_0, bit<32> decay_q31_1, bit<32> decay_q31_2, bit<32> decay_q31_3,
                    bit<32> decay_q31_4, bit<32> decay_q31_5, bit<32> decay_q31_6, bit<32> decay_q31_7,
                    bit<32> decay_q31_8, bit<32> decay_q31_9, bit<32> decay_q31_10, bit<32> decay_q31_11,
                    bit<32> decay_q31_12, bit<32> decay_q31_13, bit<32> decay_q31_14, bit<32> decay_q31_15) {
         meta.cut = {
-            min_rate_bps, guard_ns, alpha_period_ns, gain_q31, cut_shift, min_dec_percent, cnp_consume,
+            min_rate_bps, first_cnp_rate_bps, guard_ns, alpha_period_ns, gain_q31, cut_shift, min_dec_percent, clamp,
+            cnp_consume, max_alpha_q31, alpha_is_coarse,
             decay_q31_0, decay_q31_1, decay_q31_2, decay_q31_3, decay_q31_4, decay_q31_5, decay_q31_6, decay_q31_7,
             decay_q31_8, decay_q31_9, decay_q31_10, decay_q31_11, decay_q31_12, decay_q31_13, decay_q31_14,
             decay_q31_15
@@ -187,7 +191,8 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
         bool is_known;
         FIND_QP(pair, meta.src_addr, qpn, place, is_known)
         if (!is_known) {
-            WRITE_PAIR(meta.src_addr, qpn, (bit<32>)hdr.bth.dest_qpn, PAIR_SOURCE_DATAGRAM, place)
+            bit<32> other_qpn = (bit<32>)hdr.bth.dest_qpn;
+            ENTER_PAIR(meta.src_addr, qpn, meta.dst_addr, other_qpn, PAIR_SOURCE_DATAGRAM, place)
         }
     }
 
@@ -227,6 +232,8 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             bit<64> rate_bps;
             bit<64> target_bps;
             bit<64> next_increase_ns;
+            bit<64> cut_check_ns;
+            bit<2>  pending;
             bit<64> byte_count;
             bit<32> time_stage;
             bit<32> byte_stage;
@@ -240,6 +247,8 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             rp_rate_bps.read(rate_bps, place);
             rp_target_bps.read(target_bps, place);
             rp_next_increase_ns.read(next_increase_ns, place);
+            rp_cut_check_ns.read(cut_check_ns, place);
+            rp_pending.read(pending, place);
             rp_byte_count.read(byte_count, place);
             rp_time_stage.read(time_stage, place);
             rp_byte_stage.read(byte_stage, place);
@@ -253,6 +262,8 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 meta.is_missing = 1;
                 WRITE_FLOW(rp, src, addr, qpn, place)
                 next_increase_ns = 0;
+                cut_check_ns = 0;
+                pending = 0;
                 byte_count = 0;
                 time_stage = 0;
                 byte_stage = 0;
@@ -283,6 +294,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             } else {
                 PHASE_VARIABLES
                 DEBT_VARIABLES
+                ALPHA_VARIABLES
 
                 // What fell due up to now.
                 READ_DEBT
@@ -298,48 +310,64 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                     } else if (next_increase_ns > now_ns + p.time_reset_ns) {
                         next_increase_ns = now_ns + p.time_reset_ns;
                     }
+                    if (cut_check_ns > now_ns + p.cut_period_ns) {
+                        cut_check_ns = now_ns + p.cut_period_ns;
+                    }
+                    if (p.cut_period_ns != 0 && (pending & PENDING_CUT) != 0 && cut_check_ns <= now_ns) {
+                        // A cut restarts the timer, one that expires at the same instant too.
+                        bit<64> before_cut_ns = cut_check_ns |-| 1;
+                        READ_ALPHA
+                        RUN_TIMER(before_cut_ns)
+                        PAY(rate_bps, cut_check_ns)
+                        ALPHA_AT(cut_check_ns)
+                        CUT(cut_check_ns)
+                        pending = pending & ~PENDING_CUT;
+                    }
                     RUN_TIMER(now_ns)
                 }
 
                 if (is_cnp) {
-                    // Cut with the old alpha, then raise alpha; stages, byte counter and timer start anew.
                     turn = TURN_CNP_HANDLED;
                     bit<32> cnp_handled;
-                    bit<32> alpha_q31;
-                    bit<64> alpha_epoch_ns;
                     rp_cnp_handled.read(cnp_handled, place);
-                    rp_alpha_q31.read(alpha_q31, place);
-                    rp_alpha_epoch_ns.read(alpha_epoch_ns, place);
                     rp_last_cnp_ns.write(place, now_ns);
                     rp_cnp_handled.write(place, cnp_handled + 1);
                     PAY(rate_bps, now_ns)
-                    bit<32> periods = 0;
-                    if (active == 1 && now_ns > alpha_epoch_ns) {
-                        bit<96> since_ns = (bit<96>)(now_ns - alpha_epoch_ns);
-                        bit<96> period_ns = (bit<96>)cut.alpha_period_ns;
-                        if (since_ns >= (period_ns << 16)) {
-                            // (1023/1024)^65536 is e^-64.
-                            alpha_q31 = 0;
+                    READ_ALPHA
+                    ALPHA_AT(now_ns)
+                    if (p.cut_period_ns == 0) {
+                        // Cut with the old alpha, then raise alpha; stages, byte counter and timer start anew.
+                        CUT(now_ns)
+                        RAISE_ALPHA
+                        alpha_epoch_ns = now_ns;
+                        pending = 0;
+                    } else if (active == 0) {
+                        // The periods begin.
+                        alpha_q31 = p.initial_alpha_q31;
+                        alpha_epoch_ns = now_ns;
+                        next_increase_ns = TIMER_FROM(now_ns);
+                        cut_check_ns = now_ns + p.cut_period_ns;
+                        if (cut.first_cnp_rate_bps == 0) {
+                            pending = PENDING_CUT;
                         } else {
-                            DIVIDE_16(since_ns, period_ns, periods)
-                            DECAY_16
+                            rate_bps = cut.first_cnp_rate_bps < p.line_rate_bps ? cut.first_cnp_rate_bps : p.line_rate_bps;
+                            target_bps = rate_bps;
                         }
+                    } else {
+                        // The period's end raises alpha, and the next check cuts.
+                        if (now_ns > alpha_epoch_ns) {
+                            alpha_epoch_ns = now_ns - (bit<64>)since_ns;
+                        }
+                        if (now_ns >= cut_check_ns) {
+                            since_ns = (bit<96>)(now_ns - cut_check_ns);
+                            period_ns = (bit<96>)p.cut_period_ns;
+                            REMAINDER_58(since_ns, period_ns)
+                            cut_check_ns = now_ns - (bit<64>)since_ns + p.cut_period_ns;
+                        }
+                        pending = PENDING_RAISE | PENDING_CUT;
                     }
-                    bit<64> reduction_bps = (bit<64>)(((bit<96>)rate_bps * (bit<96>)alpha_q31) >> cut.cut_shift);
-                    bit<64> kept_bps =
-                        (bit<64>)(((bit<96>)rate_bps * (bit<96>)cut.min_dec_percent * HUNDREDTH_Q54) >> 54);
-                    target_bps = rate_bps;
-                    rate_bps = rate_bps - reduction_bps;
-                    rate_bps = rate_bps > kept_bps ? rate_bps : kept_bps;
-                    rate_bps = rate_bps > cut.min_rate_bps ? rate_bps : cut.min_rate_bps;
-                    alpha_q31 = MUL_Q31(alpha_q31, cut.decay_q31_0) |+| cut.gain_q31;
-                    alpha_q31 = alpha_q31 < ALPHA_ONE ? alpha_q31 : ALPHA_ONE;
                     rp_alpha_q31.write(place, alpha_q31);
-                    rp_alpha_epoch_ns.write(place, now_ns);
-                    next_increase_ns = p.time_reset_ns == 0 ? NEVER_NS : now_ns + p.time_reset_ns;
-                    byte_count = 0;
-                    time_stage = 0;
-                    byte_stage = 0;
+                    rp_alpha_epoch_ns.write(place, alpha_epoch_ns);
                     active = 1;
                 }
                 FOLLOW
@@ -385,7 +413,8 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                         rp_bytes.read(bytes, place);
                         rp_packets.write(place, packets + 1);
                         rp_bytes.write(place, bytes + frame_bytes);
-                        if (p.byte_reset_bytes != 0) {
+                        // Idle, `firmware` counts nothing.
+                        if (p.byte_reset_bytes != 0 && (active == 1 || p.cut_period_ns == 0)) {
                             byte_count = byte_count + frame_bytes;
                             RUN_BYTES
                         }
@@ -400,6 +429,8 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             rp_rate_bps.write(place, rate_bps);
             rp_target_bps.write(place, target_bps);
             rp_next_increase_ns.write(place, next_increase_ns);
+            rp_cut_check_ns.write(place, cut_check_ns);
+            rp_pending.write(place, pending);
             rp_byte_count.write(place, byte_count);
             rp_time_stage.write(place, time_stage);
             rp_byte_stage.write(place, byte_stage);
@@ -477,11 +508,14 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 meta.host_port =
                     meta.kind == KIND_CNP ? standard_metadata.egress_spec : standard_metadata.ingress_port;
                 is_turn = rp_rate.apply().hit && meta.rate.line_rate_bps != 0;
+                // What a CNP has yet to do falls due with data too.
+                if (meta.kind == KIND_CNP || (meta.kind == KIND_DATA && meta.rate.cut_period_ns != 0)) {
+                    rp_cut.apply();
+                }
             }
             if (is_turn && meta.kind != KIND_CONTROL) {
                 meta.flow_qpn = hdr.bth.dest_qpn;
                 if (meta.kind == KIND_CNP) {
-                    rp_cut.apply();
                     bool is_valid;
                     check_cnp.apply(hdr, is_valid);
                     if (!is_valid) {

@@ -151,7 +151,7 @@ impl Atomic for Native {
 /// rate algorithm, ITU-T I.371.)
 #[inline(always)]
 #[must_use]
-pub const fn admit(arrival_ns: u64, now_ns: u64, interval_ns: u64) -> Option<u64> {
+pub(crate) const fn admit(arrival_ns: u64, now_ns: u64, interval_ns: u64) -> Option<u64> {
     if arrival_ns.saturating_add(interval_ns) > now_ns.saturating_add(SECOND_NS) {
         return None;
     }

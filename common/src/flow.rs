@@ -13,8 +13,7 @@ mod set;
 mod subprogram;
 mod table;
 
-pub use entry::CUT_FLOW_KEEPS_PLACE_NS;
-pub use set::{Entry, Place, Set, home_way, set_index, tag};
+pub use set::{Entry, Place, Set, set_index, tag};
 pub use table::{Glance, NpFlow, NpSet, RpFlow, RpSet};
 
 /// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number.

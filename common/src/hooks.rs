@@ -21,6 +21,7 @@ use cp::Marking;
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict};
 pub use htb::{HTB_FIRST_FLOW, htb_minor, htb_place};
 pub use np::{CNP_TTL, np_flow_id};
+pub use pairing::LEARNING;
 
 /// XDP, ingress: feeds CNPs to the rate machines of this host; inline, marks and forwards everything.
 #[inline(always)]
@@ -29,9 +30,13 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
         Err(stat) => h.env().count(stat),
         Ok(roce) => {
             let roce = settled(h, roce);
-            count_kind(h, &roce);
+            // What came in elsewhere is counted there.
+            let is_handed_on = roce.is_cnp() && h.env().is_handed_on();
+            if !is_handed_on {
+                count_kind(h, &roce);
+            }
             let Some(p) = h.env().params() else {
-                return XdpVerdict::Pass;
+                return if is_handed_on { XdpVerdict::HandOn } else { XdpVerdict::Pass };
             };
             if h.env().inline().is_some() {
                 let marking = p.config.scalars.cp_enable != 0;
@@ -39,11 +44,8 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
                 if marking && cp::congestion_point(h, p, &roce, port) == Marking::Drop {
                     return XdpVerdict::Drop;
                 }
-            } else if roce.is_cnp() && p.config.scalars.rp_enable != 0 {
-                let handled = rp::on_cnp(h, p, &roce);
-                if handled && p.config.scalars.cnp_consume != 0 {
-                    return XdpVerdict::Drop;
-                }
+            } else if roce.is_cnp() {
+                return rp::on_cnp(h, p, &roce, is_handed_on);
             }
             if pairing::is_management(&roce) {
                 pairing::snoop(h, p, &roce);

@@ -7,7 +7,7 @@
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 10;
+pub const LAYOUT_VERSION: u32 = 11;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -26,6 +26,9 @@ pub const QUEUES: u32 = 16;
 
 /// Ends of connections between REQ and RTU that are kept in mind; the least recently used go first.
 pub const CONNECTIONS: u32 = 4_096;
+/// Interfaces of a namespace whose hooks hand CNPs on to each other. One packet runs 33 programs after the first at most
+/// (`MAX_TAIL_CALL_CNT`, include/linux/bpf.h).
+pub const SIBLINGS: u32 = 32;
 
 /// Who is at the other end of a QP, and how that is known.
 #[repr(C)]

@@ -23,7 +23,7 @@ impl Limit {
     /// Whether one more is allowed at `now_ns`: the new value of the state, which was `used_up_to_ns`.
     #[inline(always)]
     #[must_use]
-    pub const fn admit(&self, used_up_to_ns: u64, now_ns: u64) -> Option<u64> {
+    pub(crate) const fn admit(&self, used_up_to_ns: u64, now_ns: u64) -> Option<u64> {
         let from_ns = if used_up_to_ns > now_ns { used_up_to_ns } else { now_ns };
         if from_ns - now_ns > self.burst_ns { None } else { Some(from_ns.wrapping_add(self.gap_ns)) }
     }

@@ -46,7 +46,7 @@ impl Pacer {
     /// What is owed for the last packet, and from when on it is paid.
     #[inline(always)]
     #[must_use]
-    pub const fn debt(&self) -> Debt {
+    pub(crate) const fn debt(&self) -> Debt {
         Debt {
             from_ns: self.next_ns.wrapping_sub(self.owed_q27() >> 27),
             nanobits: (self.owed_bits as u64).wrapping_mul(NANO),
@@ -63,7 +63,7 @@ impl Pacer {
     /// The flow's rate is `rate_bps` now, and `debt` is what is left of what it owes. Called before each packet and after
     /// each CNP; costs something when the rate has changed.
     #[inline(always)]
-    pub fn follow(&mut self, rate_bps: u64, debt: &Debt) {
+    pub(crate) fn follow(&mut self, rate_bps: u64, debt: &Debt) {
         if rate_bps == self.rate_bps {
             return;
         }
@@ -85,7 +85,7 @@ impl Pacer {
 
     /// Schedules a packet of `bytes` (below 2^20) of a flow at the rate it was told last.
     #[inline(always)]
-    pub fn schedule(&mut self, now_ns: u64, bytes: u64, credit_ns: u64, horizon_ns: u64) -> Departure {
+    pub(crate) fn schedule(&mut self, now_ns: u64, bytes: u64, credit_ns: u64, horizon_ns: u64) -> Departure {
         let earliest_ns = now_ns.saturating_sub(credit_ns);
         let start_ns = self.next_ns.max(earliest_ns);
         let departure_ns = start_ns.max(now_ns);
@@ -102,7 +102,7 @@ impl Pacer {
     /// A packet has been given `departure_ns`, before its turn: what is paid later than that stays owed, and a change of
     /// rate must not bring the next packet before it.
     #[inline(always)]
-    pub fn skip_to(&mut self, departure_ns: u64) {
+    pub(crate) fn skip_to(&mut self, departure_ns: u64) {
         let left_ns = self.next_ns.saturating_sub(departure_ns);
         // At most what was owed, so 84 s and 2^37 ns, where it is not more than one packet's.
         let left_bits = (left_ns << 27).checked_div(self.ns_per_byte_q24).unwrap_or(0);

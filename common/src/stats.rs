@@ -83,7 +83,7 @@ stats! {
     RpCnpIgnored = "rp_cnp_ignored",
     /// CNPs with a wrong ICRC or a field no CNP has.
     RpCnpInvalid = "rp_cnp_invalid",
-    /// CNPs that belong to no known flow.
+    /// CNPs that belong to no known flow of this interface; another interface of the host may have one, and counts it as handled.
     RpCnpUnknownFlow = "rp_cnp_unknown_flow",
     /// CNPs sooner after the last than `rate_reduce_monitor_period`.
     RpCnpTooSoon = "rp_cnp_too_soon",

@@ -79,7 +79,7 @@ pub struct Enqueued {
 
 impl Drain {
     /// Rate not known: the queue is always empty.
-    pub const UNKNOWN: Self =
+    pub(crate) const UNKNOWN: Self =
         Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS, batch_ticks: 0 };
 
     /// The factors of `rate_bps`, 100 kb/s to 800 Gb/s; 0 = not known.
@@ -100,7 +100,7 @@ impl Drain {
 
     /// The same, for a buffer of `limit_bytes` (below 2^30); 0 = no limit.
     #[must_use]
-    pub const fn limited(self, limit_bytes: u64) -> Self {
+    pub(crate) const fn limited(self, limit_bytes: u64) -> Self {
         let ticks = self.service_ticks(limit_bytes);
         if limit_bytes == 0 || ticks > MAX_BACKLOG_TICKS { self } else { Self { limit_ticks: ticks, ..self } }
     }
@@ -108,7 +108,7 @@ impl Drain {
     /// The same, for `cpus` CPUs and marking from `kmin_bytes` (below 2^30) on: batches so small that what a CPU misses is
     /// at most a quarter of that. One CPU has nobody to tell, and keeps nothing to itself.
     #[must_use]
-    pub const fn shared_by(self, cpus: u32, kmin_bytes: u64) -> Self {
+    pub(crate) const fn shared_by(self, cpus: u32, kmin_bytes: u64) -> Self {
         if cpus < 2 {
             return self;
         }
@@ -161,9 +161,8 @@ impl Drain {
         if batch.batch_ticks <= self.batch_ticks {
             return Enqueued { empty_at: shared, share: batch, depth_bytes };
         }
-        let all = ahead_ticks(batch.told(shared), now);
-        let empty_at = now.wrapping_add(if all > ahead { all } else { ahead });
-        Enqueued { empty_at, share: batch, depth_bytes }
+        // What this CPU knew of the others is in it: adding the packet to both leaves none behind the other.
+        Enqueued { empty_at: batch.empty_at, share: batch, depth_bytes }
     }
 }
 
@@ -211,6 +210,44 @@ mod tests {
             (empty_at, deepest) = (e.empty_at, e.depth_bytes.max(deepest));
         }
         assert!(deepest.abs_diff(9_000) <= 1, "{deepest}");
+    }
+
+    /// A byte takes a nanosecond.
+    const EXACT: Drain = Drain::new(8_000_000_000);
+    const TICKS_PER_BYTE: u64 = 1 << TICK_SHIFT;
+
+    #[test]
+    fn a_buffer_is_full_to_the_last_byte() {
+        let drain = EXACT.limited(10_000);
+        let mut empty_at = 0;
+        for depth in [0, 5_000, 10_000, 10_000] {
+            let e = drain.enqueue(empty_at, Share::NONE, 1_000_000, 5_000);
+            assert_eq!(e.depth_bytes, depth);
+            empty_at = e.empty_at;
+        }
+    }
+
+    #[test]
+    fn the_longest_queue_is_one_and_a_longer_one_is_an_old_time() {
+        assert_eq!(EXACT.depth_bytes(MAX_BACKLOG_TICKS, 0), MAX_BACKLOG_TICKS / TICKS_PER_BYTE);
+        assert_eq!(EXACT.depth_bytes(MAX_BACKLOG_TICKS + 1, 0), 0);
+    }
+
+    #[test]
+    fn a_batch_is_a_cpus_part_of_a_quarter_of_kmin() {
+        assert_eq!(EXACT.shared_by(1, 40_000), EXACT);
+        for (cpus, bytes) in [(2, 10_000), (3, 5_000), (5, 2_500)] {
+            assert_eq!(EXACT.shared_by(cpus, 40_000).batch_ticks, bytes * TICKS_PER_BYTE, "{cpus}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_just_full_is_kept() {
+        let drain = EXACT.shared_by(2, 8_000);
+        let kept = drain.enqueue(7, Share::NONE, 1_000_000, 2_000);
+        assert_eq!((kept.empty_at, kept.share.batch_ticks), (7, 2_000 * TICKS_PER_BYTE));
+        let told = drain.enqueue(7, kept.share, 1_000_000, 1);
+        assert_eq!(told.empty_at, (1_000_000 << TICK_SHIFT) + 2_001 * TICKS_PER_BYTE);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct Wred {
 
 impl Wred {
     /// Marks nothing.
-    pub const OFF: Self = Self { kmin_bytes: 0, kmax_bytes: 0, slope_q48: 0, enabled: 0 };
+    pub(crate) const OFF: Self = Self { kmin_bytes: 0, kmax_bytes: 0, slope_q48: 0, enabled: 0 };
 
     /// Whether the depth alone decides; then no random number is needed.
     #[inline(always)]

@@ -8,6 +8,7 @@
 #![expect(internal_features, reason = "the BPF target has atomics only as intrinsics")]
 
 mod lock;
+mod object;
 mod packet;
 
 use core::hint::black_box;
@@ -282,14 +283,3 @@ pub fn feed_xdp(ctx: XdpContext) -> u32 {
     unsafe { NEXT_XDP.tail_call(&frame.0, 0) };
     xdp_action::XDP_PASS
 }
-
-/// Never reached: nothing here can panic, and the verifier would refuse the loop.
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

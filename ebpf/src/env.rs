@@ -14,7 +14,7 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP, SHARES,
+    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP, SHARES,
     TIMES_NS, mode, test,
 };
 use crate::tell::Telling;
@@ -58,13 +58,15 @@ pub enum Hook {
 pub struct Env {
     counters: Option<*mut Counters>,
     now_ns: u64,
+    /// Where in [`SIBLINGS`](crate::maps::SIBLINGS) a CNP goes next.
+    pub next_sibling: u32,
     pub telling: Telling,
 }
 
 impl Env {
     #[inline(always)]
     pub fn new(hook: Hook) -> Self {
-        Self { counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0, telling: Telling::NONE }
+        Self { counters: COUNTERS.get_ptr_mut(hook as u32), now_ns: 0, next_sibling: 0, telling: Telling::NONE }
     }
 
     /// Counts that a set was not to be had.
@@ -199,6 +201,15 @@ impl hooks::Env<'static> for Env {
     fn named(&self, id: &QpId) -> Option<u32> {
         // SAFETY: only a number is copied out.
         unsafe { CM.get(id) }.copied()
+    }
+
+    #[inline(always)]
+    fn is_handed_on(&mut self) -> bool {
+        if let Some(handed) = HANDED.get_ptr_mut(0) {
+            // SAFETY: this CPU's slot, which only the programs of XDP use, one at a time.
+            self.next_sibling = unsafe { core::mem::take(&mut *handed) };
+        }
+        self.next_sibling != 0
     }
 
     #[inline(always)]

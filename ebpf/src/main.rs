@@ -10,6 +10,7 @@
 mod env;
 mod lock;
 mod maps;
+mod object;
 mod packet;
 mod programs;
 mod skb;

@@ -3,13 +3,13 @@
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{NpSet, QpId, RpSet};
 use dcqcn_common::hooks::MAX_REBUILT;
 use dcqcn_common::layout::{
     Active, Backlog, CONNECTIONS, CUTS_BYTES, Counters, DEFAULT_FLOWS, Mode, PARAMS_SLOTS, Pair, QUEUES,
-    Queue, TIMES, Test, WAYS,
+    Queue, SIBLINGS as MOST_SIBLINGS, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
@@ -64,6 +64,15 @@ pub static TIMES_NS: Array<u64> = Array::with_max_entries(TIMES, 0);
 /// Connections in the making: an end, by its own name for the connection, to the QPN it named for itself.
 #[map]
 pub static CM: LruHashMap<QpId, u32> = LruHashMap::with_max_entries(CONNECTIONS, 0);
+
+/// The XDP programs of the interfaces that have reaction points, for CNPs that come in by another one.
+#[map]
+pub static SIBLINGS: ProgramArray = ProgramArray::with_max_entries(MOST_SIBLINGS, 0);
+
+/// The place in [`SIBLINGS`] after that of the program a CNP is handed on to; 0 while none is. A program that is called so has
+/// nothing else from its caller.
+#[map]
+pub static HANDED: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
 
 /// Cuts, for the HTB pacer.
 #[map]

@@ -33,14 +33,3 @@ pub fn dcqcn_egress(ctx: TcContext) -> i32 {
 pub fn dcqcn_expire(ctx: TcContext) -> i32 {
     skb::run_expire(&ctx)
 }
-
-/// Never reached: nothing here can panic, and the verifier would refuse the loop.
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

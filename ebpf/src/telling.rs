@@ -8,6 +8,7 @@
 mod env;
 mod lock;
 mod maps;
+mod object;
 mod packet;
 mod programs;
 mod skb;

@@ -133,6 +133,12 @@ def attach(dcqcn, iface):
 NETWORKS = {"dumbbell": dumbbell, "incast": incast, "leaf-spine": leaf_spine}
 
 
+def seconds(time):
+    """A time as `dcqcn` takes it, in seconds."""
+    number = time.removesuffix("s")
+    return float(number.removesuffix("m")) * (0.001 if number.endswith("m") else 1)
+
+
 def arguments(doc):
     """The command line both builders take."""
     import argparse
@@ -142,5 +148,6 @@ def arguments(doc):
     parser.add_argument("--dcqcn", default="dcqcn", help="the dcqcn command")
     parser.add_argument("--rp", choices=["none", "host", "switch"], default="host",
                         help="who answers marks and paces: nobody, eBPF in the hosts, or P4 in the hosts' switches")
-    parser.add_argument("--seconds", type=float, default=5, help="how long every other host sends to h1")
+    parser.add_argument("--duration", type=seconds, metavar="TIME", default="5s",
+                        help="how long every other host sends to h1, as in 5s or 500ms [default: 5s]")
     return parser

@@ -76,9 +76,9 @@ def main():
                 host.cmd(attach(options.dcqcn, host.defaultIntf()))
         receiver, address = net["h1"], described.hosts["h1"]
         senders = [net[name] for name in described.hosts if name != "h1"]
-        receiver.sendCmd(f"python3 {HERE}/traffic.py take {options.seconds + 1}")
+        receiver.sendCmd(f"python3 {HERE}/traffic.py take {options.duration + 1}")
         for number, host in enumerate(senders):
-            host.sendCmd(f"python3 {HERE}/traffic.py send {address} {0x211 + number} {options.seconds}")
+            host.sendCmd(f"python3 {HERE}/traffic.py send {address} {0x211 + number} {options.duration}")
         for host in [receiver, *senders]:
             print(f"{host.name}: {host.waitOutput().strip()}")
         if options.rp == "host":

@@ -104,7 +104,7 @@ def main():
                 for host, ports in described.ports.items():
                     if host in described.hosts:
                         run(*inside(host, *attach(options.dcqcn, interface(host, ports[0])).split()))
-            send(described, options.seconds)
+            send(described, options.duration)
             if options.rp == "host":
                 for host in described.hosts:
                     print(f"\n{host}:\n{run(*inside(host, options.dcqcn, 'qp', interface(host, described.ports[host][0])))}")

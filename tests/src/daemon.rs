@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
@@ -16,6 +17,19 @@ use tempfile::TempDir;
 use crate::command::dcqcn;
 use crate::host::Host;
 use crate::socket::PATIENCE;
+
+/// Everything of one host, at a link rate that stays what a cut makes of it.
+pub const HOST: &str = "\
+[[interface]]
+name = 'a*'
+role = 'host'
+pacer = 'none'
+flows = 1024
+[interface.parameters]
+link_rate = '1gbit'
+rpg_time_reset = '0ns'
+rpg_byte_reset = '0B'
+";
 
 /// A daemon with its file and log; killed when its test ends.
 pub struct Daemon {
@@ -48,6 +62,24 @@ impl Daemon {
         fs::write(dir.path().join("dcqcn.toml"), file)?;
         let child = spawn(host, dir.path(), options, environment)?;
         Ok(Self { child, dir })
+    }
+
+    /// Starts it with a log of JSON lines, and waits until it has attached to `iface`.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn serving(host: &Host, file: &str, iface: &str) -> Result<Self> {
+        let mut daemon = Self::start(host, file)?;
+        daemon.attaches(iface)?;
+        Ok(daemon)
+    }
+
+    /// Waits until it has attached to `iface`.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn attaches(&mut self, iface: &str) -> Result<()> {
+        self.says(&["\"attached\"", &format!("\"iface\":\"{iface}\"")])
     }
 
     /// Starts another with the same file, after this one has ended.
@@ -184,5 +216,58 @@ pub fn wait<T>(mut look: impl FnMut() -> Result<std::result::Result<T, String>>)
             Err(what) => ensure!(Instant::now() < until, "waited in vain: {what}"),
         }
         thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a service manager hears.
+pub struct Manager {
+    dir: TempDir,
+    socket: UnixDatagram,
+    /// The last sign of life.
+    last: Instant,
+    /// The longest time between two.
+    pub longest: Duration,
+}
+
+impl Manager {
+    /// Listens, from now on.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn listen() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let socket = UnixDatagram::bind(dir.path().join("notify"))?;
+        socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+        Ok(Self { dir, socket, last: Instant::now(), longest: Duration::ZERO })
+    }
+
+    /// What `NOTIFY_SOCKET` is for whom it is to hear.
+    ///
+    /// # Errors
+    /// It is no text.
+    pub fn address(&self) -> Result<String> {
+        let path = self.dir.path().join("notify");
+        Ok(path.to_str().context("a path that is no text")?.to_owned())
+    }
+
+    /// Reads until a message has a line that begins with `word`, and returns that message.
+    ///
+    /// # Errors
+    /// It does not come.
+    pub fn hears(&mut self, word: &str, patience: Duration) -> Result<String> {
+        let end = Instant::now() + patience;
+        while Instant::now() < end {
+            let mut datagram = [0; 8_192];
+            let Ok(len) = self.socket.recv(&mut datagram) else { continue };
+            let text = String::from_utf8_lossy(&datagram[..len]).into_owned();
+            if text.lines().any(|line| line == "WATCHDOG=1") {
+                self.longest = self.longest.max(self.last.elapsed());
+                self.last = Instant::now();
+            }
+            if text.lines().any(|line| line.starts_with(word)) {
+                return Ok(text);
+            }
+        }
+        bail!("no {word}")
     }
 }

@@ -153,6 +153,22 @@ impl Host {
         Ok(self.run(|| attach::open(iface))??)
     }
 
+    /// The interfaces that have something attached.
+    ///
+    /// # Errors
+    /// As [`attach::list`].
+    pub fn attached(&self) -> Result<Vec<String>> {
+        Ok(self.run(attach::list)??.into_iter().map(|info| info.iface).collect())
+    }
+
+    /// The link rate that an interface's programs reckon with.
+    ///
+    /// # Errors
+    /// As [`attach::open`].
+    pub fn link_rate_bps(&self, iface: &str) -> Result<u64> {
+        Ok(self.attachment(iface)?.maps.params()?.config.scalars.link_rate_bps)
+    }
+
     /// Changes parameters, as in `wred.3.kmin=0B`.
     ///
     /// # Errors
@@ -260,5 +276,15 @@ impl Pair {
         let pair = Self { a: Host::new(test, "a")?, b: Host::new(test, "b")? };
         join((&pair.a, "a0", 1), (&pair.b, "b0", 2), mtu)?;
         Ok(pair)
+    }
+
+    /// Another wire between the two, down.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn also(&self, near: &str, far: &str) -> Result<()> {
+        let near = VethEnd { name: near, netns: None, mac: None };
+        let far = VethEnd { name: far, netns: Some(&self.b.netns), mac: None };
+        Ok(self.a.netlink()?.add_veth(&near, &far)?)
     }
 }

@@ -103,29 +103,12 @@ impl Roce {
         let udp_len = Udp::LEN + transport;
         let tos = ecn::tos(self.dscp, self.ecn);
         if self.v6 {
-            let ip = Ipv6Repr {
-                traffic_class: tos,
-                flow_label: 0x1234,
-                payload_len: udp_len as u16,
-                next_header: udp::IP_PROTOCOL,
-                hop_limit: 64,
-                src: v6(self.src),
-                dst: v6(self.dst),
-            };
+            let ip = Ipv6Repr::of_udp(tos, v6(self.src), v6(self.dst), udp_len as u16);
+            let ip = Ipv6Repr { flow_label: 0x1234, ..ip };
             append::<{ Ipv6::LEN }>(&mut out, |header| ip.emit(header));
         } else {
-            let ip = Ipv4Repr {
-                tos,
-                total_len: (Ipv4::LEN + udp_len) as u16,
-                id: 0x77,
-                dont_fragment: true,
-                more_fragments: false,
-                fragment_offset: 0,
-                ttl: 64,
-                protocol: udp::IP_PROTOCOL,
-                src: v4(self.src),
-                dst: v4(self.dst),
-            };
+            let ip = Ipv4Repr::of_udp(tos, v4(self.src), v4(self.dst), udp_len as u16);
+            let ip = Ipv4Repr { id: 0x77, ..ip };
             append::<{ Ipv4::LEN }>(&mut out, |header| ip.emit(header));
         }
         let udp =

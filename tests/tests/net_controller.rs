@@ -4,18 +4,16 @@
 use std::fs::{self, File, FileTimes};
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
 use dcqcn_engine::Hook;
-use dcqcn_netlink::link::VethEnd;
 use dcqcn_plane::attach;
 use dcqcn_tests::command::{cpu_time, dcqcn};
-use dcqcn_tests::daemon::{Daemon, get, wait};
+use dcqcn_tests::daemon::{Daemon, HOST, Manager, get, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::while_busy;
@@ -24,24 +22,9 @@ use dcqcn_tests::socket::PATIENCE;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 
-/// Everything of one host.
-const HOST: &str = "\
-[[interface]]
-name = 'a*'
-role = 'host'
-pacer = 'none'
-flows = 1024
-[interface.parameters]
-link_rate = '1gbit'
-";
-
 /// When it was attached: another attachment has another.
 fn attached_at(host: &Host, iface: &str) -> Result<u64> {
     Ok(host.attachment(iface)?.info.attached_at_ns)
-}
-
-fn link_rate_bps(host: &Host, iface: &str) -> Result<u64> {
-    Ok(host.attachment(iface)?.maps.params()?.config.scalars.link_rate_bps)
 }
 
 #[test]
@@ -50,8 +33,7 @@ fn a_file_that_is_empty_for_a_while_detaches_nothing() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("empty")?;
-    let mut daemon = Daemon::start(&pair.a, HOST)?;
-    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     let before = attached_at(&pair.a, "a0")?;
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
     // As `: > file`, and a tool that writes it slowly, table by table.
@@ -79,7 +61,7 @@ fn a_file_that_is_empty_for_a_while_detaches_nothing() -> Result<()> {
     daemon.says(&["taken over", "\"iface\":\"a0\""])?;
     daemon.write("")?;
     daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;
-    assert!(pair.a.run(attach::list)??.is_empty());
+    assert!(pair.a.attached()?.is_empty());
     daemon.end()
 }
 
@@ -91,14 +73,13 @@ fn the_daemon_follows_the_rate_of_a_shaper() -> Result<()> {
     let pair = Pair::new("speed")?;
     pair.a.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     let file = "[[interface]]\nname = 'a0'\npacer = 'none'\nflows = 64\n";
-    let mut daemon = Daemon::start(&pair.a, file)?;
-    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
-    assert_eq!(link_rate_bps(&pair.a, "a0")?, 200_000_000);
+    let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
+    assert_eq!(pair.a.link_rate_bps("a0")?, 200_000_000);
     pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
     // A change of the interface is a reason to look.
     pair.a.command("ip link set a0 mtu 1400")?;
     daemon.says(&["link_rate follows", "200mbit", "300mbit"])?;
-    assert_eq!(link_rate_bps(&pair.a, "a0")?, 300_000_000);
+    assert_eq!(pair.a.link_rate_bps("a0")?, 300_000_000);
     let log = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
     ensure!(log.contains("link_rate"), "{log}");
     daemon.end()
@@ -110,17 +91,16 @@ fn what_was_set_stays_until_somebody_asks_for_the_file() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("touch")?;
-    let mut daemon = Daemon::start(&pair.a, HOST)?;
-    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     pair.a.set("a0", &["link_rate=3gbit"])?;
     let touched = FileTimes::new().set_modified(SystemTime::now() + Duration::from_secs(5));
     File::options().write(true).open(daemon.file())?.set_times(touched)?;
     daemon.says(&["written again, and says what it said"])?;
-    assert_eq!(link_rate_bps(&pair.a, "a0")?, 3_000_000_000);
+    assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
     // Another interface's settings are no reason either.
     daemon.write(&format!("{HOST}[[interface]]\nname = 'zz'\n"))?;
     daemon.says(&["\"reloaded\""])?;
-    assert_eq!(link_rate_bps(&pair.a, "a0")?, 3_000_000_000);
+    assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["parameters changed", "link_rate: 3gbit -> 1gbit"])?;
     daemon.end()
@@ -135,8 +115,7 @@ fn an_address_that_is_not_there_yet_is_waited_for() -> Result<()> {
     // A namespace that never had an address takes any for its own.
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
-    let mut daemon = Daemon::start(&pair.a, &file)?;
-    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     daemon.says(&["metrics cannot be served there; tried again"])?;
     pair.a.add_v4("a0", 1, 24)?;
     daemon.says(&["serving metrics", "10.0.0.1:9310"])?;
@@ -173,7 +152,7 @@ fn clients_that_never_ask_hold_nothing_up() -> Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, 4_096, 4_096).context("cannot have 4,096 file descriptors")?;
     let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n"))?;
     daemon.says(&["serving metrics"])?;
-    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    daemon.attaches("a0")?;
     let idle = pair.a.run(|| -> Result<Vec<TcpStream>> {
         let connect = |_| -> Result<TcpStream> {
             let mut stream = TcpStream::connect("127.0.0.1:9310")?;
@@ -186,10 +165,8 @@ fn clients_that_never_ask_hold_nothing_up() -> Result<()> {
     assert!(get(&pair.a, "127.0.0.1:9310", "/metrics")?.contains("interface=\"a0\""));
     let open = fs::read_dir(format!("/proc/{}/fd", daemon.child.id()))?.count();
     ensure!(open < 300, "{open} file descriptors");
-    let near = VethEnd { name: "a1", netns: None, mac: None };
-    let far = VethEnd { name: "b1", netns: Some(&pair.b.netns), mac: None };
-    pair.a.netlink()?.add_veth(&near, &far)?;
-    daemon.says(&["\"attached\"", "\"iface\":\"a1\""])?;
+    pair.also("a1", "b1")?;
+    daemon.attaches("a1")?;
     drop(idle);
     daemon.end()
 }
@@ -200,18 +177,15 @@ fn what_goes_makes_way_for_what_comes_and_the_loopback_is_left_alone() -> Result
         return Ok(());
     }
     let pair = Pair::new("way")?;
-    let near = VethEnd { name: "a1", netns: None, mac: None };
-    let far = VethEnd { name: "b1", netns: Some(&pair.b.netns), mac: None };
-    pair.a.netlink()?.add_veth(&near, &far)?;
+    pair.also("a1", "b1")?;
     let any = HOST.replace("'a*'", "'*'");
-    let mut daemon = Daemon::start(&pair.a, &any)?;
-    daemon.says(&["\"attached\"", "\"iface\":\"a1\""])?;
-    daemon.says(&["\"attached\"", "\"iface\":\"a0\""])?;
+    let mut daemon = Daemon::serving(&pair.a, &any, "a1")?;
+    daemon.attaches("a0")?;
     // a1 is served, and is to be the other end of a0, which is served too.
     let inline = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 1024\n[interface.parameters]\nlink_rate = '1gbit'\n";
     daemon.write(inline)?;
     daemon.says(&["refused", "a0 is attached with inline = none"])?;
-    assert_eq!(pair.a.run(attach::list)??.len(), 2);
+    assert_eq!(pair.a.attached()?.len(), 2);
     daemon.write("[[interface]]\nname = 'a1'\nflows = 1024\npacer = 'none'\n")?;
     daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;
     daemon.write(inline)?;
@@ -239,33 +213,6 @@ fn many() -> Result<String> {
     Ok(HOST.replace("flows = 1024", &format!("flows = {flows}")))
 }
 
-/// What came to `socket` since the last look: times between two signs of life, and whether READY was among them.
-struct Life {
-    socket: UnixDatagram,
-    last: Instant,
-    longest: Duration,
-}
-
-impl Life {
-    /// Reads until `word` has come.
-    fn until(&mut self, word: &str, patience: Duration) -> Result<()> {
-        let end = Instant::now() + patience;
-        while Instant::now() < end {
-            let mut datagram = [0; 8_192];
-            let Ok(len) = self.socket.recv(&mut datagram) else { continue };
-            let text = String::from_utf8_lossy(&datagram[..len]).into_owned();
-            if text.lines().any(|line| line == "WATCHDOG=1") {
-                self.longest = self.longest.max(self.last.elapsed());
-                self.last = Instant::now();
-            }
-            if text.lines().any(|line| line.starts_with(word)) {
-                return Ok(());
-            }
-        }
-        bail!("no {word}")
-    }
-}
-
 #[test]
 fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
     if !runnable("many_interfaces_at_once_are_served_and_told_of", &[])? {
@@ -275,25 +222,19 @@ fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
     let pair = Pair::new("many")?;
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     for port in 1..ports {
-        let (near, far) = (format!("a{port}"), format!("b{port}"));
-        let near = VethEnd { name: &near, netns: None, mac: None };
-        pair.a.netlink()?.add_veth(&near, &VethEnd { name: &far, netns: Some(&pair.b.netns), mac: None })?;
+        pair.also(&format!("a{port}"), &format!("b{port}"))?;
     }
-    let dir = tempfile::tempdir()?;
-    let address = dir.path().join("notify");
-    let socket = UnixDatagram::bind(&address)?;
-    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
-    let path = address.to_str().context("a path that is no text")?;
+    let mut manager = Manager::listen()?;
     // As the unit has it, but for the watchdog's 30 s.
-    let environment = [("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", "10000000")];
+    let address = manager.address()?;
+    let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "10000000")];
     let file = format!("{}[metrics]\nlisten = '127.0.0.1:9310'\n", many()?);
     let began = Instant::now();
     let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;
-    let mut life = Life { socket, last: began, longest: Duration::ZERO };
-    life.until("READY=1", PATIENCE * 20)?;
+    manager.hears("READY=1", PATIENCE * 20)?;
     let attached = began.elapsed();
     let attaching = cpu_time(daemon.child.id())?;
-    assert_eq!(pair.a.run(attach::list)??.len(), ports);
+    assert_eq!(pair.a.attached()?.len(), ports);
     wait(|| {
         let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
         let served = metrics.matches("dcqcn_interface_served{").count();
@@ -315,7 +256,7 @@ fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
         netlink.delete_link(link.index)?;
     }
     wait(|| {
-        let left = pair.a.run(attach::list)??.len();
+        let left = pair.a.attached()?.len();
         Ok(if left == 0 { Ok(()) } else { Err(format!("{left} left")) })
     })?;
     let began = Instant::now();
@@ -330,7 +271,7 @@ fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
         scrape.as_secs_f64() * 1e3,
         scraping.as_secs_f64() * 1e3,
         ready.as_secs_f64() * 1e3,
-        life.longest.as_secs_f64(),
+        manager.longest.as_secs_f64(),
         began.elapsed().as_secs_f64()
     );
     Ok(())
@@ -344,16 +285,14 @@ fn it_ends_in_the_middle_of_attaching_and_the_next_goes_on() -> Result<()> {
     let ports = ports()?;
     let pair = Pair::new("middle")?;
     for port in 1..ports {
-        let (near, far) = (format!("a{port}"), format!("b{port}"));
-        let near = VethEnd { name: &near, netns: None, mac: None };
-        pair.a.netlink()?.add_veth(&near, &VethEnd { name: &far, netns: Some(&pair.b.netns), mac: None })?;
+        pair.also(&format!("a{port}"), &format!("b{port}"))?;
     }
     let mut daemon = Daemon::start(&pair.a, &many()?)?;
     daemon.says(&["\"attached\""])?;
     let began = Instant::now();
     daemon.end()?;
     eprintln!("ended after {:.2} s", began.elapsed().as_secs_f64());
-    ensure!(pair.a.run(attach::list)??.len() < ports, "it was to end before all were attached");
+    ensure!(pair.a.attached()?.len() < ports, "it was to end before all were attached");
     daemon.again(&pair.a)?;
     // Each takes the verifier a second.
     while_busy(20, || {
@@ -378,18 +317,16 @@ fn a_log_that_nobody_reads_is_no_reason_to_end_under_a_service_manager() -> Resu
     let pair = Pair::new("unread")?;
     let dir = tempfile::tempdir()?;
     fs::write(dir.path().join("dcqcn.toml"), HOST)?;
-    let address = dir.path().join("notify");
-    let socket = UnixDatagram::bind(&address)?;
+    let mut manager = Manager::listen()?;
     let (reader, writer) = std::io::pipe()?;
     let mut command = dcqcn("run")?;
     command.arg("--config").arg(dir.path().join("dcqcn.toml"));
-    command.env("DCQCN_AUDIT", dir.path()).env("NOTIFY_SOCKET", &address).env_remove("DCQCN_LOG");
+    command.env("DCQCN_AUDIT", dir.path()).env("NOTIFY_SOCKET", manager.address()?).env_remove("DCQCN_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     drop(reader);
     let mut daemon = dcqcn_tests::command::Running::spawn(&pair.a, command)?;
-    let mut life = Life { socket, last: Instant::now(), longest: Duration::ZERO };
-    life.until("READY=1", PATIENCE)?;
-    assert_eq!(pair.a.run(attach::list)??.len(), 1);
+    manager.hears("READY=1", PATIENCE)?;
+    assert_eq!(pair.a.attached()?.len(), 1);
     daemon.signal(Signal::SIGTERM)?;
     assert_eq!(daemon.wait()?.code(), Some(0));
     Ok(())

@@ -66,7 +66,7 @@ fn run(script: &str, arguments: &str) -> Result<()> {
     while_busy(3, || {
         let mut command = Command::new(PYTHON);
         command.arg("-B").arg(scripts().join(script)).args(arguments.split_whitespace());
-        command.args(["--seconds", "3", "--dcqcn"]).arg(binary()?);
+        command.args(["--duration", "3s", "--dcqcn"]).arg(binary()?);
         let output = netns.run(|| command.output())??;
         let said = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr);

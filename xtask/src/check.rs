@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::{
-    build, circles,
+    build, circles, public,
     run::{capture, header, stream},
     toolchain,
     workspace::Workspace,
@@ -24,6 +24,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .context("formatting differs; run `cargo fmt` in ebpf/")?;
 
     circles::check(workspace)?;
+    public::check(workspace)?;
 
     // The library embeds the object: without one, clippy has nothing to compile it with.
     build::object(workspace, &toolchain)?;

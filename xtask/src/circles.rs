@@ -152,7 +152,7 @@ fn tree<'w>(mut rest: &'w [String], above: &[String], imports: &mut Vec<(String,
 }
 
 /// The words of a source up to its tests, without comments and texts.
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {

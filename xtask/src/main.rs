@@ -4,6 +4,7 @@
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
 mod apt;
+mod attacks;
 mod bench;
 mod build;
 mod check;
@@ -18,6 +19,7 @@ mod linker;
 mod llvm;
 mod p4;
 mod page;
+mod public;
 mod run;
 mod soak;
 mod tally;
@@ -60,6 +62,8 @@ enum Verb {
     Bench(bench::Args),
     /// Make every fault that is tested, in a random order, with traffic, for as long as asked. Needs root.
     Soak(soak::Args),
+    /// Send what an attacker would to a host at work, and measure what it costs and does. Needs root.
+    Attacks(attacks::Args),
     /// Fuzz what reads other people's bytes, by coverage, for as long as asked.
     Fuzz(fuzz::Args),
     /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
@@ -97,6 +101,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Demo(args) => demo::run(&workspace, &args),
         Verb::Bench(args) => bench::run(&workspace, &args),
         Verb::Soak(args) => soak::run(&workspace, &args),
+        Verb::Attacks(args) => attacks::run(&workspace, &args),
         Verb::Fuzz(args) => fuzz::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),

@@ -9,9 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use dcqcn_common::classify::QP_GSI;
-use dcqcn_common::hooks::CNP_TTL;
+use dcqcn_common::hooks::{CNP_TTL, LEARNING};
 use dcqcn_common::layout::PairSource;
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START};
+use dcqcn_common::rate::{self, COARSE_SHIFT, COARSE_STEPS};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::{Bth, DEFAULT_P_KEY, Opcode, Transport};
 use dcqcn_common::wire::cm::{self, Attribute, Mad};
@@ -184,6 +185,18 @@ fn constants() -> Result<String> {
     text += &bit(32, "CM_IP_LEN", (Udp::LEN + Bth::LEN + Deth::LEN + Mad::LEN) as u64);
     text += &bit(8, "PAIR_SOURCE_CM", PairSource::Cm as u64);
     text += &bit(8, "PAIR_SOURCE_DATAGRAM", PairSource::Datagram as u64);
+    text += &bit(64, "PAIRS_GAP_NS", LEARNING.gap_ns);
+    text += &bit(64, "PAIRS_BURST_NS", LEARNING.burst_ns);
+
+    text.push_str("\n// The rate machine.\n");
+    text += &bit(3, "CLAMP_ALWAYS", rate::CLAMP_ALWAYS.into());
+    text += &bit(3, "CLAMP_AFTER_BYTES", rate::CLAMP_AFTER_BYTES.into());
+    text += &bit(3, "CLAMP_AFTER_TIME", rate::CLAMP_AFTER_TIME.into());
+    text += &bit(2, "PENDING_RAISE", rate::RAISE.into());
+    text += &bit(2, "PENDING_CUT", rate::CUT.into());
+    text += &bit(8, "COARSE_SHIFT", COARSE_SHIFT.into());
+    text += &bit(32, "MAX_COARSE_STEPS", (1 << COARSE_STEPS) - 1);
+    text += &bit(32, "COARSE_CELLS", COARSE_STEPS as u64 * 1024 / 4);
 
     let opcodes = (0..=u8::MAX).map(Opcode).filter(|opcode| opcode.is_known());
     text.push_str("\n// Cases of a parser's `select`: headers behind the BTH (reliable datagrams have one more before them).\n");

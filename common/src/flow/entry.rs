@@ -12,7 +12,7 @@ entries!(NpFlow: FlowId);
 
 /// How long a flow that was cut keeps its place after its last packet, whoever else asks for one: an empty table is filled
 /// by a million packets, and a rate that is forgotten starts at the line's again.
-pub const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
+pub(crate) const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
 
 impl Entry for RpFlow {
     type Id = FlowId;

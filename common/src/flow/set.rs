@@ -98,7 +98,7 @@ impl<T: Entry> Set<T> {
     /// Selects the place of `id`, whose hash is `hash`, and returns true, if it is there. For what is rare: it looks at home
     /// like everywhere, which has the verifier follow fewer ways.
     #[inline(always)]
-    pub fn find_known(&mut self, id: &T::Id, hash: u32) -> bool {
+    pub(crate) fn find_known(&mut self, id: &T::Id, hash: u32) -> bool {
         match self.way_of(id, hash) {
             Some(way) => {
                 self.selected = way as u32;
@@ -153,14 +153,14 @@ impl<T: Entry> Set<T> {
     /// When the flow in the place selected was used last; 0 = the place is empty.
     #[inline(always)]
     #[must_use]
-    pub fn victim_last_seen_ns(&self) -> u64 {
+    pub(crate) fn victim_last_seen_ns(&self) -> u64 {
         self.ways[self.place().way].last_seen_ns()
     }
 
     /// Until when the flow in the place selected is in use; 0 = the place is empty.
     #[inline(always)]
     #[must_use]
-    pub fn victim_in_use_until_ns(&self) -> u64 {
+    pub(crate) fn victim_in_use_until_ns(&self) -> u64 {
         self.ways[self.place().way].in_use_until_ns()
     }
 
@@ -204,6 +204,6 @@ pub const fn set_index(hash: u32, mask: u32) -> u32 {
 /// The way of its set in which a flow of this hash is put if it is empty: by the highest bits, which choose no set.
 #[inline(always)]
 #[must_use]
-pub const fn home_way(hash: u32) -> usize {
+pub(crate) const fn home_way(hash: u32) -> usize {
     (hash >> (u32::BITS - WAY_BITS)) as usize
 }

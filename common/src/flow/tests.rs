@@ -1,4 +1,5 @@
 extern crate std;
+use super::set::home_way;
 use super::*;
 use crate::flow::{NpFlow, NpSet, Set};
 use crate::layout::{DEFAULT_FLOWS, WAYS};

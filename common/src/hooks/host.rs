@@ -54,6 +54,8 @@ pub trait Env<'p> {
     fn learn_pair(&mut self, id: &QpId, pair: Pair);
     /// Forgets what was learned of `id`.
     fn forget_pair(&mut self, id: &QpId);
+    /// Whether another interface's hook handed this CNP on, after [`XdpVerdict::HandOn`]. Asked once for a CNP, by XDP.
+    fn is_handed_on(&mut self) -> bool;
     /// Tells the HTB pacer, if one listens.
     fn announce(&mut self, cut: Cut);
     /// Enters an event in the log, at most one per `interval_ns` (not 0) of its kind; otherwise counts it as lost.
@@ -110,6 +112,8 @@ pub enum XdpVerdict {
     Drop,
     /// Out of this interface.
     Redirect(u32),
+    /// To the next interface of this host that has reaction points; on to the host where there is none.
+    HandOn,
 }
 
 /// What the TC hooks decide.

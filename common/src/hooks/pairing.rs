@@ -16,7 +16,7 @@ use crate::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
 use crate::wire::ext::Deth;
 
 /// How many pairs are learned: 1,000 a second, and 8,192 at once, as when a large job starts.
-const LEARNING: Limit = Limit::new(1_000, 8_192);
+pub const LEARNING: Limit = Limit::new(1_000, 8_192);
 
 /// Whether a packet carries a management datagram of the general services interface.
 #[inline(always)]

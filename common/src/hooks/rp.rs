@@ -1,6 +1,6 @@
 //! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
 
-use super::{Env, Host, Skb, TcVerdict, htb_minor, pairing, record};
+use super::{Env, Host, Skb, TcVerdict, XdpVerdict, htb_minor, pairing, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, Glance, QpId, RpFlow, set_index};
@@ -10,15 +10,27 @@ use crate::params::{PACER_FQ, PACER_HTB, Params};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, Cnp};
 
-/// RP: what a CNP for one of this host's QPs does to its rate. True if it was a valid CNP for a known flow.
+/// RP: what a CNP for one of this host's QPs does to its rate. A QP's CNPs need not come back by the interface that its data
+/// leaves by: one for a flow that is not known here is handed on. It is counted as unknown where it came in, and as handled where
+/// its flow is.
 #[inline(always)]
-pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> bool {
-    let outcome = cut(h, p, roce);
-    h.env().count(outcome);
-    if outcome != Stat::RpCnpHandled {
-        h.env().count(Stat::RpCnpIgnored);
+pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_handed_on: bool) -> XdpVerdict {
+    if p.config.scalars.rp_enable == 0 {
+        return if is_handed_on { XdpVerdict::HandOn } else { XdpVerdict::Pass };
     }
-    matches!(outcome, Stat::RpCnpHandled | Stat::RpCnpTooSoon)
+    let outcome = cut(h, p, roce);
+    let is_known = outcome != Stat::RpCnpUnknownFlow;
+    if is_known || !is_handed_on {
+        h.env().count(outcome);
+        if outcome != Stat::RpCnpHandled {
+            h.env().count(Stat::RpCnpIgnored);
+        }
+    }
+    match outcome {
+        Stat::RpCnpUnknownFlow => XdpVerdict::HandOn,
+        Stat::RpCnpHandled | Stat::RpCnpTooSoon if p.config.scalars.cnp_consume != 0 => XdpVerdict::Drop,
+        _ => XdpVerdict::Pass,
+    }
 }
 
 #[inline(always)]

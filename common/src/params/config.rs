@@ -3,6 +3,7 @@
 use super::spec::parameters;
 use super::{Invalid, MAX_RATE_BPS, MIN_RATE_BPS, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit};
 use crate::layout::{CLASSES, DSCPS};
+use crate::limit::Limit;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -19,14 +20,14 @@ pub const CNP_LIMIT_PEER: u64 = 1;
 pub const CNP_LIMIT_PORT: u64 = 2;
 
 /// Words of `np_window`: when marks are answered that come within `min_time_between_cnps` of a CNP.
-pub const NP_WINDOWS: &[&str] = &["start", "both"];
+pub(crate) const NP_WINDOWS: &[&str] = &["start", "both"];
 /// `np_window`: never; a CNP goes out at once for the first mark after that time, and so at the start of each window.
 pub const NP_WINDOW_START: u64 = 0;
 /// `np_window`: by a CNP at the end of that time (DCQCN, SIGCOMM'15, §3.1), which begins the next window.
 pub const NP_WINDOW_BOTH: u64 = 1;
 
 /// Words of `pacer`.
-pub const PACERS: &[&str] = &["none", "fq", "htb"];
+pub(crate) const PACERS: &[&str] = &["none", "fq", "htb"];
 /// `pacer`: flows are not held to their rate.
 pub const PACER_NONE: u64 = 0;
 /// `pacer`: the departure time goes into `skb->tstamp`, the `fq` qdisc keeps it.
@@ -35,14 +36,14 @@ pub const PACER_FQ: u64 = 1;
 pub const PACER_HTB: u64 = 2;
 
 /// Words of `queue_source`.
-pub const QUEUE_SOURCES: &[&str] = &["virtual", "backlog"];
+pub(crate) const QUEUE_SOURCES: &[&str] = &["virtual", "backlog"];
 /// `queue_source`: a virtual queue that drains at the class's rate.
-pub const QUEUE_SOURCE_VIRTUAL: u64 = 0;
+pub(crate) const QUEUE_SOURCE_VIRTUAL: u64 = 0;
 /// `queue_source`: the backlog of the real qdisc, which `dcqcn run` reads.
 pub const QUEUE_SOURCE_BACKLOG: u64 = 1;
 
 /// Words of `rp_variant`.
-pub const RP_VARIANTS: &[&str] = &["paper", "firmware"];
+pub(crate) const RP_VARIANTS: &[&str] = &["paper", "firmware"];
 /// `rp_variant`: the CNP cuts at once (DCQCN, SIGCOMM'15).
 pub const RP_VARIANT_PAPER: u64 = 0;
 /// `rp_variant`: free-running alpha and cut periods, as the parameters of NVIDIA's firmware tell.
@@ -202,6 +203,13 @@ impl Config {
         if max == 0 || (link != 0 && link < max) { link } else { max }
     }
 
+    /// The bound on CNPs: `cnp_rate`, and a hundredth of a second's worth at once.
+    #[must_use]
+    pub const fn cnps(&self) -> Limit {
+        let rate = self.scalars.cnp_rate;
+        Limit::new(rate, rate.div_ceil(100))
+    }
+
     /// The drain rate of class `tc` (taken modulo 8): its own, or the link's. 0 when neither is known.
     #[must_use]
     pub const fn drain_rate_bps(&self, tc: usize) -> u64 {
@@ -294,7 +302,7 @@ impl Config {
 }
 
 /// Smallest `rpg_byte_reset` other than 0 (off).
-pub const MIN_BYTE_RESET: u64 = 1_000;
+pub(crate) const MIN_BYTE_RESET: u64 = 1_000;
 
 fn check<T>(specs: &'static [Spec<T>], values: &T, tc: Option<usize>) -> Result<(), Invalid> {
     for spec in specs {

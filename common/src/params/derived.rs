@@ -89,8 +89,7 @@ impl Params {
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
         let (priority, rp) = (config.priorities(), RpParams::new(config));
-        let cnp_rate = config.scalars.cnp_rate;
-        let cnps = Limit::new(cnp_rate, cnp_rate.div_ceil(100));
+        let cnps = config.cnps();
         Ok(Self { config: *config, port, event_interval_ns, priority, cnps, rp, wred, drain })
     }
 }

@@ -5,7 +5,7 @@ use super::spec::parameters;
 use crate::layout::CLASSES;
 
 /// Words of `queues`.
-pub const QUEUES_KINDS: &[&str] = &["none", "ets", "htb"];
+pub(crate) const QUEUES_KINDS: &[&str] = &["none", "ets", "htb"];
 /// `queues`: the port's qdisc is left as it is.
 pub const QUEUES_NONE: u64 = 0;
 /// `queues`: eight bands of the ets qdisc.

@@ -3,7 +3,7 @@
 use super::params::{COARSE_STEPS, CoarseDecay, DECAYS, RpParams};
 
 /// Bits between a coarse alpha and 2^-31.
-const COARSE_SHIFT: u32 = 21;
+pub const COARSE_SHIFT: u32 = 21;
 /// Largest coarse alpha, 1023/1024, in 2^-31.
 pub(crate) const COARSE_MAX_Q31: u32 = 1023 << COARSE_SHIFT;
 

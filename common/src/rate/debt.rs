@@ -39,7 +39,7 @@ impl Debt {
 
     /// Pays at `rate_bps` until `until_ns`.
     #[inline(always)]
-    pub const fn pay(&mut self, rate_bps: u64, until_ns: u64) {
+    pub(crate) const fn pay(&mut self, rate_bps: u64, until_ns: u64) {
         if self.nanobits == 0 || until_ns <= self.from_ns {
             return;
         }

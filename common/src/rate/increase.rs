@@ -12,7 +12,7 @@ use crate::verifier::forget;
 /// A run has at most three phases, each done at once in closed form: fast recovery, additive and growing hyper increase,
 /// or, when the other counter is past F already, additive, growing and constant hyper increase. Reaching the line rate
 /// takes one step more, and what follows it another.
-pub const MAX_STEPS: u32 = 5;
+pub(crate) const MAX_STEPS: u32 = 5;
 
 /// Which counter an increase event counts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

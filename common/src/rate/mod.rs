@@ -19,21 +19,20 @@ mod increase;
 mod params;
 
 use crate::verifier::{forget, opaque};
+pub use alpha::COARSE_SHIFT;
 pub(crate) use alpha::{COARSE_MAX_Q31, coarse_steps, decay_powers};
 pub use debt::Debt;
 pub(crate) use increase::MAX_HYPER;
-pub use increase::MAX_STEPS;
-use increase::Source;
-pub(crate) use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS};
-pub use params::{COARSE_STEPS, CoarseDecay, DECAYS, RpParams};
+use increase::{MAX_STEPS, Source};
+pub use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS, COARSE_STEPS, CoarseDecay, RpParams};
 
 /// Alpha = 1.
 pub const ALPHA_ONE: u32 = 1 << 31;
 
 /// [`RateMachine::pending`]: a CNP came in this alpha period.
-const RAISE: u16 = 1;
+pub const RAISE: u16 = 1;
 /// [`RateMachine::pending`]: a CNP came since the last cut.
-const CUT: u16 = 2;
+pub const CUT: u16 = 2;
 
 /// The rate machine of one QP.
 #[repr(C)]
@@ -107,7 +106,7 @@ impl RateMachine {
     /// As [`RateMachine::advance`], and `debt` is paid at each rate until the last change; at the rate that is then in force
     /// it has still to be paid.
     #[inline(always)]
-    pub fn advance_paying(&mut self, p: &RpParams, now_ns: u64, debt: &mut Debt) {
+    pub(crate) fn advance_paying(&mut self, p: &RpParams, now_ns: u64, debt: &mut Debt) {
         if self.active == 0 {
             self.rate_bps = p.line_rate_bps;
             self.target_bps = p.line_rate_bps;

@@ -3,15 +3,15 @@
 use core::fmt;
 
 /// Powers of the decay kept: after 2^16 periods alpha is 0 for every gain (1023/1024 ^ 65536 = e^-64).
-pub const DECAYS: usize = 16;
+pub(crate) const DECAYS: usize = 16;
 /// Tables of a coarse alpha: every step takes at least 1 from it, so 1023 steps leave nothing.
 pub const COARSE_STEPS: usize = 10;
 /// [`RpParams::clamp`]: every cut.
-pub(crate) const CLAMP_ALWAYS: u32 = 1;
+pub const CLAMP_ALWAYS: u32 = 1;
 /// [`RpParams::clamp`]: a cut after an event of the byte counter.
-pub(crate) const CLAMP_AFTER_BYTES: u32 = 2;
+pub const CLAMP_AFTER_BYTES: u32 = 2;
 /// [`RpParams::clamp`]: a cut after an event of the increase timer.
-pub(crate) const CLAMP_AFTER_TIME: u32 = 4;
+pub const CLAMP_AFTER_TIME: u32 = 4;
 
 /// 2^k steps of decay, by alpha in 1/1024; zeros where alpha is not coarse.
 #[repr(transparent)]

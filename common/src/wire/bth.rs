@@ -10,9 +10,6 @@ pub use opcode::{Opcode, Transport};
 /// The partition key every RoCE packet carries unless partitions are configured: default partition, full member.
 pub const DEFAULT_P_KEY: u16 = 0xffff;
 
-/// Queue pair numbers and packet sequence numbers have 24 bits; this is the mask, and the largest of either.
-pub const MASK_24: u32 = 0x00ff_ffff;
-
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 
@@ -30,13 +27,13 @@ impl Bth<'_> {
 
     /// SE: the receiver wants an event.
     #[inline(always)]
-    pub const fn solicited(&self) -> bool {
+    pub(crate) const fn solicited(&self) -> bool {
         self.0[1] & 0x80 != 0
     }
 
     /// M: path migration state.
     #[inline(always)]
-    pub const fn migrated(&self) -> bool {
+    pub(crate) const fn migrated(&self) -> bool {
         self.0[1] & 0x40 != 0
     }
 
@@ -54,19 +51,19 @@ impl Bth<'_> {
 
     /// Partition key.
     #[inline(always)]
-    pub const fn p_key(&self) -> u16 {
+    pub(crate) const fn p_key(&self) -> u16 {
         be16::<2, _>(self.0)
     }
 
     /// FECN: congestion met on the way (InfiniBand's own mark; RoCEv2 uses ECN of IP instead).
     #[inline(always)]
-    pub const fn fecn(&self) -> bool {
+    pub(crate) const fn fecn(&self) -> bool {
         self.0[4] & FECN != 0
     }
 
     /// BECN: congestion reported back; set in CNPs.
     #[inline(always)]
-    pub const fn becn(&self) -> bool {
+    pub(crate) const fn becn(&self) -> bool {
         self.0[4] & BECN != 0
     }
 

@@ -50,7 +50,7 @@ view! {
 impl Mad<'_> {
     /// Whether the header is that of a connection management message, whichever.
     #[inline(always)]
-    pub const fn is_cm(&self) -> bool {
+    pub(crate) const fn is_cm(&self) -> bool {
         self.0[0] == BASE_VERSION
             && self.0[1] == CLASS_COMMUNICATION_MANAGEMENT
             && self.0[2] == CLASS_VERSION
@@ -65,7 +65,7 @@ impl Mad<'_> {
 
     /// Which message it is, if [`Mad::is_cm`].
     #[inline(always)]
-    pub const fn attribute(&self) -> Attribute {
+    pub(crate) const fn attribute(&self) -> Attribute {
         Attribute(be16::<16, _>(self.0))
     }
 }

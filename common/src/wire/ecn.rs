@@ -1,7 +1,7 @@
 //! The two ECN bits of the IPv4 TOS and IPv6 traffic class octets (RFC 3168, section 5).
 
 /// Mask of the ECN bits in a TOS or traffic class octet.
-pub const ECN_MASK: u8 = 0b11;
+pub(crate) const ECN_MASK: u8 = 0b11;
 
 /// An ECN codepoint. Holds two bits, whatever it was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ impl EtherType {
 
     /// Whether this is the TPID of a tag, so that a [`VlanTag`] follows.
     #[inline(always)]
-    pub const fn is_tag(self) -> bool {
+    pub(crate) const fn is_tag(self) -> bool {
         self.0 == Self::VLAN.0 || self.0 == Self::QINQ.0
     }
 }
@@ -107,7 +107,7 @@ impl VlanTag<'_> {
 
     /// What follows: a protocol, or the TPID of another tag.
     #[inline(always)]
-    pub const fn ethertype(&self) -> EtherType {
+    pub(crate) const fn ethertype(&self) -> EtherType {
         EtherType(be16::<2, _>(self.0))
     }
 }

@@ -5,17 +5,19 @@
 use super::{be24, be32, be64, put24, put32, put64, view};
 
 /// Length of an RDETH, bytes.
-pub const RDETH_LEN: usize = 4;
+pub(crate) const RDETH_LEN: usize = 4;
 /// Length of an XRCETH, bytes.
-pub const XRCETH_LEN: usize = 4;
+pub(crate) const XRCETH_LEN: usize = 4;
 /// Length of an AtomicETH (address, key, two operands), bytes.
-pub const ATOMIC_ETH_LEN: usize = 28;
+pub(crate) const ATOMIC_ETH_LEN: usize = 28;
 /// Length of an AtomicAckETH (the value before the operation), bytes.
-pub const ATOMIC_ACK_ETH_LEN: usize = 8;
+pub(crate) const ATOMIC_ACK_ETH_LEN: usize = 8;
+/// Length of immediate data, bytes.
+pub(crate) const IMMDT_LEN: usize = 4;
 /// Length of an IETH (key to invalidate), bytes.
-pub const IETH_LEN: usize = 4;
+pub(crate) const IETH_LEN: usize = 4;
 /// Length of a FETH (IBTA Annex A19, memory placement extensions), bytes.
-pub const FETH_LEN: usize = 4;
+pub(crate) const FETH_LEN: usize = 4;
 
 /// The Q_Key of QP1, the general services interface; CM datagrams carry it.
 pub const GSI_Q_KEY: u32 = 0x8001_0000;
@@ -73,13 +75,13 @@ view! {
 impl Reth<'_> {
     /// Virtual address at the responder.
     #[inline(always)]
-    pub const fn virtual_addr(&self) -> u64 {
+    pub(crate) const fn virtual_addr(&self) -> u64 {
         be64::<0, _>(self.0)
     }
 
     /// Remote key.
     #[inline(always)]
-    pub const fn r_key(&self) -> u32 {
+    pub(crate) const fn r_key(&self) -> u32 {
         be32::<8, _>(self.0)
     }
 
@@ -146,7 +148,7 @@ impl Syndrome {
 
     /// Decodes the octet; its top bit is reserved and ignored.
     #[inline(always)]
-    pub const fn from_bits(bits: u8) -> Self {
+    pub(crate) const fn from_bits(bits: u8) -> Self {
         let value = bits & 0x1f;
         match (bits >> 5) & 0b11 {
             0b00 => Self::Ack { credits: value },
@@ -176,14 +178,6 @@ pub struct NakCode(pub u8);
 impl NakCode {
     /// A packet is missing: go back to the PSN of the NAK.
     pub const PSN_SEQUENCE_ERROR: Self = Self(0);
-    /// The request is not supported or does not fit the sequence of operations.
-    pub const INVALID_REQUEST: Self = Self(1);
-    /// The key or the address range does not allow it.
-    pub const REMOTE_ACCESS_ERROR: Self = Self(2);
-    /// The responder cannot complete it.
-    pub const REMOTE_OPERATIONAL_ERROR: Self = Self(3);
-    /// Reliable datagram only.
-    pub const INVALID_RD_REQUEST: Self = Self(4);
 }
 
 view! {
@@ -200,7 +194,7 @@ impl Aeth<'_> {
 
     /// Message sequence number, 24 bits: messages completed.
     #[inline(always)]
-    pub const fn msn(&self) -> u32 {
+    pub(crate) const fn msn(&self) -> u32 {
         be24::<1, _>(self.0)
     }
 }
@@ -230,40 +224,6 @@ impl AethRepr {
     }
 }
 
-view! {
-    /// Immediate data.
-    ImmDt, 4
-}
-
-impl ImmDt<'_> {
-    /// The 32 bits handed to the receiver's completion.
-    #[inline(always)]
-    pub const fn value(&self) -> u32 {
-        be32::<0, _>(self.0)
-    }
-}
-
-/// An [`ImmDt`] as a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImmDtRepr {
-    /// The 32 bits handed to the receiver's completion.
-    pub value: u32,
-}
-
-impl ImmDtRepr {
-    /// Reads the header.
-    #[inline(always)]
-    pub const fn parse(immdt: ImmDt<'_>) -> Self {
-        Self { value: immdt.value() }
-    }
-
-    /// Writes the header.
-    #[inline(always)]
-    pub const fn emit(&self, out: &mut [u8; ImmDt::LEN]) {
-        put32::<0, _>(out, self.value);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +236,7 @@ mod tests {
             (0x2e, Syndrome::RnrNak { timer: 14 }),
             (0x45, Syndrome::Reserved { value: 5 }),
             (0x60, Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR)),
-            (0x63, Syndrome::Nak(NakCode::REMOTE_OPERATIONAL_ERROR)),
+            (0x63, Syndrome::Nak(NakCode(3))),
         ] {
             assert_eq!(Syndrome::from_bits(bits), syndrome);
             assert_eq!(Syndrome::from_bits(bits | 0x80), syndrome);

@@ -103,13 +103,13 @@ impl Crc {
 ///
 /// `None` if this is not version 4, has options (whose masking the annex leaves open), or its total length exceeds
 /// `l3` or is too short for UDP, BTH and ICRC.
-pub fn icrc_v4(l3: &[u8]) -> Option<u32> {
+pub(crate) fn icrc_v4(l3: &[u8]) -> Option<u32> {
     let (head, rest) = covered_v4(l3)?;
     Some(Crc::START.masked(head, &V4_MASK).bytes(rest).finish())
 }
 
 /// ICRC of a packet over IPv6, as [`icrc_v4`]; `None` also if an extension header precedes UDP.
-pub fn icrc_v6(l3: &[u8]) -> Option<u32> {
+pub(crate) fn icrc_v6(l3: &[u8]) -> Option<u32> {
     let (head, rest) = covered_v6(l3)?;
     Some(Crc::START.masked(head, &V6_MASK).bytes(rest).finish())
 }

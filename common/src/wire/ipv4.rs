@@ -1,10 +1,6 @@
 //! The IPv4 base header (RFC 791) and its checksum.
 
-use super::{
-    be16,
-    ecn::{self, Ecn},
-    put16, sub, sub_mut, view,
-};
+use super::{be16, put16, sub, sub_mut, view};
 
 /// An IPv4 address in wire order.
 pub type Ipv4Addr = [u8; 4];
@@ -24,13 +20,13 @@ view! {
 impl Ipv4<'_> {
     /// IP version; 4 if this is IPv4 at all.
     #[inline(always)]
-    pub const fn version(&self) -> u8 {
+    pub(crate) const fn version(&self) -> u8 {
         self.0[0] >> 4
     }
 
     /// Header length in 32-bit words; 5 without options, less is malformed.
     #[inline(always)]
-    pub const fn ihl(&self) -> u8 {
+    pub(crate) const fn ihl(&self) -> u8 {
         self.0[0] & 0x0f
     }
 
@@ -44,18 +40,6 @@ impl Ipv4<'_> {
     #[inline(always)]
     pub const fn tos(&self) -> u8 {
         self.0[1]
-    }
-
-    /// Differentiated services codepoint, 0 to 63.
-    #[inline(always)]
-    pub const fn dscp(&self) -> u8 {
-        ecn::dscp(self.tos())
-    }
-
-    /// ECN codepoint.
-    #[inline(always)]
-    pub const fn ecn(&self) -> Ecn {
-        Ecn::from_tos(self.tos())
     }
 
     /// Length of header and payload, bytes.
@@ -78,13 +62,13 @@ impl Ipv4<'_> {
 
     /// MF.
     #[inline(always)]
-    pub const fn more_fragments(&self) -> bool {
+    pub(crate) const fn more_fragments(&self) -> bool {
         be16::<6, _>(self.0) & MORE_FRAGMENTS != 0
     }
 
     /// Fragment offset, in units of 8 bytes.
     #[inline(always)]
-    pub const fn fragment_offset(&self) -> u16 {
+    pub(crate) const fn fragment_offset(&self) -> u16 {
         be16::<6, _>(self.0) & FRAGMENT_OFFSET
     }
 
@@ -96,7 +80,7 @@ impl Ipv4<'_> {
 
     /// Time to live, hops.
     #[inline(always)]
-    pub const fn ttl(&self) -> u8 {
+    pub(crate) const fn ttl(&self) -> u8 {
         self.0[8]
     }
 
@@ -157,6 +141,23 @@ pub struct Ipv4Repr {
 }
 
 impl Ipv4Repr {
+    /// That of a UDP datagram of `udp_len` bytes, which is not to be cut into fragments.
+    #[must_use]
+    pub const fn of_udp(tos: u8, src: Ipv4Addr, dst: Ipv4Addr, udp_len: u16) -> Self {
+        Self {
+            tos,
+            total_len: Ipv4::LEN as u16 + udp_len,
+            id: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+            ttl: 64,
+            protocol: super::udp::IP_PROTOCOL,
+            src,
+            dst,
+        }
+    }
+
     /// Reads the header; `None` unless it is version 4, without options and its checksum is right.
     #[inline(always)]
     pub const fn parse(ip: Ipv4<'_>) -> Option<Self> {

@@ -1,10 +1,6 @@
 //! The IPv6 base header (RFC 8200).
 
-use super::{
-    be16, be32,
-    ecn::{self, Ecn},
-    put16, put32, sub, sub_mut, view,
-};
+use super::{be16, be32, ecn::Ecn, put16, put32, sub, sub_mut, view};
 
 /// An IPv6 address in wire order.
 pub type Ipv6Addr = [u8; 16];
@@ -17,7 +13,7 @@ view! {
 impl Ipv6<'_> {
     /// IP version; 6 if this is IPv6 at all.
     #[inline(always)]
-    pub const fn version(&self) -> u8 {
+    pub(crate) const fn version(&self) -> u8 {
         self.0[0] >> 4
     }
 
@@ -27,21 +23,9 @@ impl Ipv6<'_> {
         (be16::<0, _>(self.0) >> 4) as u8
     }
 
-    /// Differentiated services codepoint, 0 to 63.
-    #[inline(always)]
-    pub const fn dscp(&self) -> u8 {
-        ecn::dscp(self.traffic_class())
-    }
-
-    /// ECN codepoint.
-    #[inline(always)]
-    pub const fn ecn(&self) -> Ecn {
-        Ecn::from_tos(self.traffic_class())
-    }
-
     /// Flow label, 20 bits.
     #[inline(always)]
-    pub const fn flow_label(&self) -> u32 {
+    pub(crate) const fn flow_label(&self) -> u32 {
         be32::<0, _>(self.0) & 0x000f_ffff
     }
 
@@ -59,7 +43,7 @@ impl Ipv6<'_> {
 
     /// Hop limit.
     #[inline(always)]
-    pub const fn hop_limit(&self) -> u8 {
+    pub(crate) const fn hop_limit(&self) -> u8 {
         self.0[7]
     }
 
@@ -96,6 +80,20 @@ pub struct Ipv6Repr {
 }
 
 impl Ipv6Repr {
+    /// That of a UDP datagram of `udp_len` bytes.
+    #[must_use]
+    pub const fn of_udp(traffic_class: u8, src: Ipv6Addr, dst: Ipv6Addr, udp_len: u16) -> Self {
+        Self {
+            traffic_class,
+            flow_label: 0,
+            payload_len: udp_len,
+            next_header: super::udp::IP_PROTOCOL,
+            hop_limit: 64,
+            src,
+            dst,
+        }
+    }
+
     /// Reads the header; `None` unless it is version 6.
     #[inline(always)]
     pub const fn parse(ip: Ipv6<'_>) -> Option<Self> {
@@ -129,7 +127,7 @@ impl Ipv6Repr {
 /// The header's second octet, which holds the ECN bits in its middle, with `ecn` in place. No checksum covers it, nor
 /// does the ICRC.
 #[inline(always)]
-pub const fn set_ecn_octet(octet: u8, ecn: Ecn) -> u8 {
+pub(crate) const fn set_ecn_octet(octet: u8, ecn: Ecn) -> u8 {
     (octet & 0b1100_1111) | (ecn.bits() << 4)
 }
 

@@ -126,7 +126,7 @@ const fn put64<const AT: usize, const N: usize>(out: &mut [u8; N], value: u64) {
 /// # assert_eq!(ip, &[0; 20]);
 /// ```
 #[inline(always)]
-pub const fn sub<const AT: usize, const LEN: usize, const N: usize>(bytes: &[u8; N]) -> &[u8; LEN] {
+pub(crate) const fn sub<const AT: usize, const LEN: usize, const N: usize>(bytes: &[u8; N]) -> &[u8; LEN] {
     const { assert!(AT + LEN <= N) };
     match bytes.split_at(AT).1.first_chunk() {
         Some(chunk) => chunk,
@@ -137,7 +137,7 @@ pub const fn sub<const AT: usize, const LEN: usize, const N: usize>(bytes: &[u8;
 
 /// The mutable counterpart of [`sub`].
 #[inline(always)]
-pub const fn sub_mut<const AT: usize, const LEN: usize, const N: usize>(
+pub(crate) const fn sub_mut<const AT: usize, const LEN: usize, const N: usize>(
     bytes: &mut [u8; N],
 ) -> &mut [u8; LEN] {
     const { assert!(AT + LEN <= N) };

@@ -31,33 +31,15 @@ pub(crate) fn ethernet(ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
 
 pub(crate) fn over_v4(segment: &[u8]) -> Vec<u8> {
     let mut header = [0; Ipv4::LEN];
-    let repr = Ipv4Repr {
-        tos: TOS,
-        total_len: (Ipv4::LEN + segment.len()) as u16,
-        id: 1,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        ttl: 64,
-        protocol: udp::IP_PROTOCOL,
-        src: SRC_V4,
-        dst: DST_V4,
-    };
+    let repr = Ipv4Repr { id: 1, ..Ipv4Repr::of_udp(TOS, SRC_V4, DST_V4, segment.len() as u16) };
     repr.emit(&mut header);
     ethernet(EtherType::IPV4, &[&header[..], segment].concat())
 }
 
 pub(crate) fn over_v6(segment: &[u8]) -> Vec<u8> {
     let mut header = [0; Ipv6::LEN];
-    let repr = Ipv6Repr {
-        traffic_class: TOS,
-        flow_label: 0x0001_2345,
-        payload_len: segment.len() as u16,
-        next_header: udp::IP_PROTOCOL,
-        hop_limit: 64,
-        src: SRC_V6,
-        dst: DST_V6,
-    };
+    let repr =
+        Ipv6Repr { flow_label: 0x0001_2345, ..Ipv6Repr::of_udp(TOS, SRC_V6, DST_V6, segment.len() as u16) };
     repr.emit(&mut header);
     ethernet(EtherType::IPV6, &[&header[..], segment].concat())
 }

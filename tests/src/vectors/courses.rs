@@ -12,24 +12,24 @@ pub(super) const REACTS: &[&str] =
     &["np_enable=off", "rpg_hai_rate=400mbit", "rate_reduce_monitor_period=0", "wire_overhead=0"];
 
 /// Time line of one flow.
-struct Course {
-    roce: Roce,
-    steps: Vec<Step>,
+pub(super) struct Course {
+    pub(super) roce: Roce,
+    pub(super) steps: Vec<Step>,
     now_us: u64,
 }
 
 impl Course {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { roce: short(), steps: Vec::new(), now_us: START_US }
     }
 
-    fn send(&mut self, after_us: u64) -> &mut Self {
+    pub(super) fn send(&mut self, after_us: u64) -> &mut Self {
         self.now_us += after_us;
         self.steps.push(step("egress", self.now_us, &self.roce.frame()));
         self
     }
 
-    fn cnp(&mut self, after_us: u64) -> &mut Self {
+    pub(super) fn cnp(&mut self, after_us: u64) -> &mut Self {
         self.now_us += after_us;
         self.steps.push(named("CNP", step("xdp", self.now_us, &self.roce.cnp(None, CNP_TOS))));
         self
@@ -122,7 +122,7 @@ pub(super) fn rate_line() -> Vector {
 }
 
 /// A reaction point that paces.
-const PACES: &[&str] = &[
+pub(super) const PACES: &[&str] = &[
     "np_enable=off",
     "pacing_credit=0",
     "rpg_hai_rate=200mbit",

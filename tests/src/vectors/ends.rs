@@ -11,7 +11,7 @@ use dcqcn_common::wire::ext::Deth;
 
 use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
 use super::{Other, Step, Vector};
-use crate::packets::{Roce, seal, v4};
+use crate::packets::{Roce, req, seal, v4};
 
 /// What a switch marks it answers itself, unless a host behind the port sent it.
 pub(super) fn cnp_fast() -> Vector {
@@ -101,7 +101,7 @@ fn management_packet(payload: usize) -> Roce {
 }
 
 /// The packet of a connection management message from host `src` to host `dst`.
-fn management(v6: bool, src: u8, dst: u8, message: CmMessage) -> Vec<u8> {
+pub(super) fn management(v6: bool, src: u8, dst: u8, message: CmMessage) -> Vec<u8> {
     let roce = Roce { v6, src, dst, ..management_packet(Mad::LEN) };
     let mut frame = roce.frame();
     if let Some(mad) = frame[roce.bth() + Bth::LEN + Deth::LEN..].first_chunk_mut() {
@@ -128,17 +128,7 @@ pub(super) fn connections() -> Vector {
         let back = Roce { src: server, dst: client, dest_qpn: asking_qpn, ..data.clone() };
         add("data of a flow to come", "egress", &data.frame());
         add("marked before the connection", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
-        let req = Req {
-            local_comm_id: asks,
-            service_id: 0x0000_0001_0106_4853,
-            local_qpn: asking_qpn,
-            starting_psn: 5,
-            p_key: 0xffff,
-            path_mtu: 3,
-            local_gid: [0; 16],
-            remote_gid: [0; 16],
-            traffic_class: 0,
-        };
+        let req = Req { service_id: 0x0000_0001_0106_4853, starting_psn: 5, ..req(asks, asking_qpn) };
         add("REQ", "egress", &management(v6, client, server, CmMessage::Req(req)));
         let mra = Mra { comm_ids: comm_ids(replies, asks), message: 0, service_timeout: 5 };
         add("MRA", "xdp", &management(v6, server, client, CmMessage::Mra(mra)));

@@ -8,6 +8,8 @@ mod courses;
 mod ends;
 mod parts;
 mod scenarios;
+mod strangers;
+mod variants;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -119,7 +121,7 @@ pub struct Flow {
     pub rate_bps: u64,
     /// Target rate.
     pub target_bps: u64,
-    /// Alpha as of the last CNP, in 2^-31.
+    /// Alpha as of the last CNP, or of the period's begin before it, in 2^-31.
     pub alpha_at_epoch_q31: u32,
     /// Events of the increase timer since the last cut.
     pub time_stage: u32,
@@ -127,6 +129,12 @@ pub struct Flow {
     pub byte_stage: u32,
     /// Bytes since the byte counter's last event.
     pub bytes: u64,
+    /// An instant of the decrease check, nanoseconds; `firmware` only.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cut_check_ns: u64,
+    /// What the last CNP has yet to do: bits for alpha (1) and the cut (2); `firmware` only.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub pending: u16,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -135,6 +143,10 @@ fn is_false(value: &bool) -> bool {
 
 fn is_zero(value: &u64) -> bool {
     *value == 0
+}
+
+fn is_none(bits: &u16) -> bool {
+    *bits == 0
 }
 
 impl Output {
@@ -258,6 +270,8 @@ fn flow(state: &State, now_ns: u64) -> Option<Flow> {
         time_stage: flow.machine.time_stage,
         byte_stage: flow.machine.byte_stage,
         bytes: flow.machine.bytes,
+        cut_check_ns: flow.machine.cut_check_ns,
+        pending: flow.machine.pending,
     })
 }
 

@@ -11,7 +11,7 @@ use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
 use super::courses::REACTS;
 use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
-use super::{Other, Step, Vector, courses, ends};
+use super::{Other, Step, Vector, courses, ends, strangers, variants};
 use crate::packets::{OPCODES, Roce, seal, v4};
 
 /// Every vector without its answers, under the name of its file.
@@ -39,6 +39,16 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
         ("connections", ends::connections()),
         ("order", courses::order()),
         ("gap", courses::gap()),
+        ("firmware", variants::firmware()),
+        ("firmware-clamp", variants::firmware_clamp()),
+        ("firmware-first", variants::firmware_first()),
+        ("firmware-gaps", variants::firmware_gaps()),
+        ("firmware-order", variants::firmware_order()),
+        ("coarse", variants::coarse()),
+        ("coarse-firmware", variants::coarse_firmware()),
+        ("strangers", strangers::connections()),
+        ("cnp-rate", strangers::cnp_rate()),
+        ("cnp-group", strangers::cnp_group()),
     ]
 }
 
@@ -225,7 +235,7 @@ fn not_ect_dropped() -> Vector {
 }
 
 /// A notification point alone.
-const ANSWERS: &[&str] = &["rp_enable=off", "link_rate=1gbit", "min_time_between_cnps=50us"];
+pub(super) const ANSWERS: &[&str] = &["rp_enable=off", "link_rate=1gbit", "min_time_between_cnps=50us"];
 
 /// The CE-marked packet of a flow.
 fn marked(v6: bool, dest_qpn: u32) -> Roce {

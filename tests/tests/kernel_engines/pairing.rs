@@ -6,7 +6,7 @@ use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_common::params::{Config, Scalars};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep, Req};
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep};
 use dcqcn_engine::{Hook, Meta, State};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{self, Roce, cm};
@@ -20,18 +20,7 @@ fn qp((host, _, qpn): (u8, u32, u32)) -> QpId {
 }
 
 fn request() -> Vec<u8> {
-    let req = Req {
-        local_comm_id: A.1,
-        service_id: 0x0106_1b58,
-        local_qpn: A.2,
-        starting_psn: 1,
-        p_key: 0xffff,
-        path_mtu: 3,
-        local_gid: [0; 16],
-        remote_gid: [0; 16],
-        traffic_class: 0,
-    };
-    cm(A.0, B.0, &CmMessage::Req(req))
+    cm(A.0, B.0, &CmMessage::Req(packets::req(A.1, A.2)))
 }
 
 /// The reply, for the responder's QP `qpn`.

@@ -21,6 +21,13 @@ fn on_both(test: &str, kinds: &[&str], run: fn(Tc) -> Result<()>) -> Result<()> 
     [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(run)
 }
 
+/// A lab, the state of its interface, and the command that attaches to it with this number of flows.
+fn victim(name: &str, flows: u32) -> Result<(Lab, [String; 5], String)> {
+    let lab = Lab::new(name)?;
+    let before = state(&lab.host, "a0")?;
+    Ok((lab, before, format!("attach a0 --pacer htb --flows {flows} --set link_rate=1gbit")))
+}
+
 #[test]
 fn attach_killed_at_every_step() -> Result<()> {
     on_both("attach_killed_at_every_step", &["htb"], attach_killed)
@@ -28,9 +35,7 @@ fn attach_killed_at_every_step() -> Result<()> {
 
 fn attach_killed(tc: Tc) -> Result<()> {
     const FLOWS: u32 = 1_237;
-    let lab = Lab::new("ka")?;
-    let before = state(&lab.host, "a0")?;
-    let attach = format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit");
+    let (lab, before, attach) = victim("ka", FLOWS)?;
     let dir = lab.host.journals()?;
     let steps = at_every_step(
         &lab,
@@ -90,9 +95,7 @@ fn detach_killed_at_every_step() -> Result<()> {
 
 fn detach_killed(tc: Tc) -> Result<()> {
     const FLOWS: u32 = 1_239;
-    let lab = Lab::new("kd")?;
-    let before = state(&lab.host, "a0")?;
-    let attach = format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit");
+    let (lab, before, attach) = victim("kd", FLOWS)?;
     let dir = lab.host.journals()?;
     let steps = at_every_step(
         &lab,
@@ -272,9 +275,7 @@ fn a_full_disk_leaves_nothing_behind_and_keeps_nobody_from_detaching() -> Result
         return Ok(());
     }
     const FLOWS: u32 = 1_243;
-    let lab = Lab::new("full")?;
-    let before = state(&lab.host, "a0")?;
-    let attach = format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit");
+    let (lab, before, attach) = victim("full", FLOWS)?;
     // Room for one journal, and not for the one that is to replace it.
     let disk = Small::mount(&lab, 4_096)?;
     let refused = lab.refused(1, &attach)?;

@@ -7,6 +7,7 @@ mod inline;
 mod jumbo;
 mod memory;
 mod notification_point;
+mod other_way;
 mod pacer;
 mod reaction_point;
 mod strangers;

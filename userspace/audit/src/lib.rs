@@ -224,7 +224,7 @@ impl Log {
 
     /// The log in `directory`.
     #[must_use]
-    pub fn within(directory: &Path) -> Self {
+    pub(crate) fn within(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
 

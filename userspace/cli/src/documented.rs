@@ -3,9 +3,37 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The long help of every command that is shown, and of those below it.
+use clap::Parser;
+
+/// What the documentation and the examples in the help of `command` and all below it show, and `C` refuses; and the help of
+/// those that show no example.
 #[must_use]
-pub fn long_helps(command: &mut clap::Command) -> Vec<String> {
+pub fn refused<C: Parser>(mut command: clap::Command) -> Vec<String> {
+    command.build();
+    let name = command.get_name().to_owned();
+    let mut shown = documented(&name);
+    let mut refused = Vec::new();
+    for help in long_helps(&mut command).iter().skip(1) {
+        let examples = help.split_once("Examples:\n").map_or("", |(_, examples)| examples).lines();
+        let commands: Vec<&str> = examples
+            .map(str::trim)
+            .filter(|line| line.split_whitespace().next() == Some(&name))
+            .flat_map(|line| line.split(" && "))
+            .collect();
+        if commands.is_empty() {
+            refused.push(format!("no examples: {help}"));
+        }
+        let words = commands.iter().map(|command| command.split(['|', '>']).next().unwrap_or_default());
+        shown.extend(words.map(|words| words.split_whitespace().map(str::to_owned).collect()));
+    }
+    // `--help` and `--version` are errors of code 0.
+    shown.retain(|words| C::try_parse_from(words).is_err_and(|error| error.exit_code() != 0));
+    refused.extend(shown.iter().map(|words| words.join(" ")));
+    refused
+}
+
+/// The long help of every command that is shown, and of those below it.
+fn long_helps(command: &mut clap::Command) -> Vec<String> {
     let mut helps = vec![command.render_long_help().to_string()];
     for command in
         command.get_subcommands_mut().filter(|command| command.get_name() != "help" && !command.is_hide_set())
@@ -17,8 +45,7 @@ pub fn long_helps(command: &mut clap::Command) -> Vec<String> {
 
 /// Every line of a block of commands that begins with `command`, in the README and below `docs/`: its words, as a shell would
 /// split them, up to a pipe or a redirection.
-#[must_use]
-pub fn documented(command: &str) -> Vec<Vec<String>> {
+fn documented(command: &str) -> Vec<Vec<String>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![root.join("README.md")];
     find(&root.join("docs"), &mut pages);

@@ -11,8 +11,8 @@ mod start;
 
 pub use complete::{iface, iface_or_key, iface_or_key_value, key_value};
 #[cfg(any(test, feature = "testing"))]
-pub use documented::{documented, long_helps};
+pub use documented::refused;
 pub use output::{Output, explain};
 pub use package::{GenerateCommand, Page};
 pub use settings::{SettingsArgs, read_file};
-pub use start::{FAILED, log_to_stderr, run};
+pub use start::{log_to_stderr, run};

@@ -12,7 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::output::{Output, explain};
 
 /// Exit code: failed or refused.
-pub const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 
 /// Logs to standard error what `DCQCN_LOG` asks for; warnings if it does not say.
 pub fn log_to_stderr() {

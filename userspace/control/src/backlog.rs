@@ -9,30 +9,25 @@ use dcqcn_common::layout::{Backlog, CLASSES};
 use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG, QUEUES_NONE};
 use dcqcn_netlink::tc::{Class, Handle, Qdisc};
 use dcqcn_netlink::{self as net, Netlink};
-use dcqcn_plane::dataplane::{self, Maps};
+use dcqcn_plane::dataplane::Maps;
 use dcqcn_plane::queues;
 use dcqcn_support::clock::monotonic_ns;
 use nix::errno::Errno;
 
-/// How often the backlog is to be read.
-pub const PERIOD: Duration = Duration::from_millis(1);
+use crate::Error;
 
-/// Why the backlog could not be told.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// It cannot be read.
-    #[error(transparent)]
-    Net(#[from] net::Error),
-    /// It cannot be written, or the parameters cannot be read.
-    #[error(transparent)]
-    Dataplane(#[from] dataplane::Error),
-}
+/// How often the backlog is to be read.
+pub(crate) const PERIOD: Duration = Duration::from_millis(1);
 
 /// Reads the backlog of the interface, for each traffic class, if the parameters want it.
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Option<[Backlog; CLASSES]>> {
+pub(crate) fn read(
+    netlink: &Netlink,
+    ifindex: u32,
+    config: &Config,
+) -> net::Result<Option<[Backlog; CLASSES]>> {
     if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
         return Ok(None);
     }

@@ -4,6 +4,9 @@
 pub mod backlog;
 pub mod daemon;
 mod desk;
+mod error;
 pub mod hangup;
 pub mod metrics;
 pub mod pairing;
+
+pub use error::Error;

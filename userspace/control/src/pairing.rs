@@ -12,16 +12,7 @@ use dcqcn_params::qp::qp_id;
 use dcqcn_plane::dataplane::{self, Maps};
 use dcqcn_support::clock::monotonic_ns;
 
-/// Why pairs could not be brought up to date.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kernel's RDMA devices or addresses cannot be read.
-    #[error(transparent)]
-    Net(#[from] net::Error),
-    /// The pairs in force cannot be read or written.
-    #[error(transparent)]
-    Dataplane(#[from] dataplane::Error),
-}
+use crate::Error;
 
 /// Enters a pair, and in the event log that it was, as the programs do for what they learn.
 ///
@@ -41,7 +32,7 @@ pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::E
 
 /// Something to do, or that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// A queue pair is connected, to this QPN.
     Set(QpId, u32),
     /// A queue pair is gone.
@@ -52,7 +43,7 @@ pub enum Change {
 
 /// The queue pairs of the kernel's RDMA devices on one interface, as entered into its pairs.
 #[derive(Debug, Default)]
-pub struct RdmaPairs {
+pub(crate) struct RdmaPairs {
     entered: HashMap<QpId, u32>,
     has_device: bool,
     /// CLOCK_MONOTONIC when each of them was last looked up among the pairs in force.
@@ -68,7 +59,7 @@ impl RdmaPairs {
     ///
     /// # Errors
     /// The pairs in force cannot be read.
-    pub fn take_over(maps: &Maps) -> Result<Self, Error> {
+    pub(crate) fn take_over(maps: &Maps) -> Result<Self, Error> {
         let mut entered = HashMap::new();
         for pair in maps.pairs() {
             let (id, pair) = pair?;
@@ -89,7 +80,7 @@ impl RdmaPairs {
     ///
     /// # Errors
     /// The kernel's queue pairs cannot be read.
-    pub fn present(netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
+    pub(crate) fn present(netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
         present(netlink, ifindex)
     }
 
@@ -97,7 +88,7 @@ impl RdmaPairs {
     ///
     /// # Errors
     /// A pair cannot be read or written; the next call tries again.
-    pub fn refresh(&mut self, present: Present, maps: &mut Maps) -> Result<Vec<Change>, Error> {
+    pub(crate) fn refresh(&mut self, present: Present, maps: &mut Maps) -> Result<Vec<Change>, Error> {
         let Present { has_device, pairs: present } = present;
         self.has_device = has_device;
         let mut changes = Vec::new();
@@ -131,7 +122,7 @@ impl RdmaPairs {
 
 /// What the kernel says is connected on an interface.
 #[derive(Clone, Debug, Default)]
-pub struct Present {
+pub(crate) struct Present {
     /// The interface has an RDMA device.
     has_device: bool,
     /// The QPN at the other end of each. Each address of the interface may be a queue pair's.

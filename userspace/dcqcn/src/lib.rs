@@ -1,5 +1,7 @@
 //! The `dcqcn` command: what an operator types, `dcqcn doctor` and `dcqcn top`.
 
-pub mod cli;
-pub mod doctor;
-pub mod top;
+mod cli;
+mod doctor;
+mod top;
+
+pub use cli::main;

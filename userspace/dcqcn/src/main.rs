@@ -1,7 +1,7 @@
-//! The `dcqcn` command; see [`dcqcn::cli`].
+//! The `dcqcn` command.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    dcqcn::cli::main()
+    dcqcn::main()
 }

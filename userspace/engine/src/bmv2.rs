@@ -49,6 +49,8 @@ const GLANCE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Counters of packets that do not leave.
 const DROPS: [Stat; 2] = [Stat::CpNotEctDropped, Stat::RpHorizonDrop];
+/// Counters of marked packets that are not answered.
+const UNANSWERED: [Stat; 3] = [Stat::NpCnpSuppressed, Stat::NpCnpLimited, Stat::NpNotForHost];
 /// Namespaces of this process so far.
 static NAMESPACES: AtomicU32 = AtomicU32::new(0);
 
@@ -131,6 +133,8 @@ impl Bmv2 {
     fn plan(&self, hook: Hook, is_fast: bool) -> Result<Plan, p4::Error> {
         let mut config = self.params.config;
         let s = &mut config.scalars;
+        // An engine is every host.
+        s.np_other_host = 1;
         if !is_fast {
             s.fast_cnp = 0;
         }
@@ -255,7 +259,7 @@ impl Bmv2 {
         let marked = after.marked - before.marked + u64::from(is_answered_at_once);
         let back = if hook == Hook::Egress { &self.host } else { &self.world };
         let mut beside = Vec::new();
-        for _ in 0..marked.saturating_sub(after.suppressed - before.suppressed) {
+        for _ in 0..marked.saturating_sub(after.unanswered - before.unanswered) {
             beside.push(back.receive(PATIENCE).map_err(wire::failed)?.ok_or_else(lost)?);
         }
         Ok(Passed { out, beside })
@@ -280,8 +284,11 @@ impl Bmv2 {
             dropped += reader.stat(stat)?;
         }
         let marked = reader.stat(Stat::NpEcnMarked)? + reader.stat(Stat::NpCnpWindowEnd)?;
-        let suppressed = reader.stat(Stat::NpCnpSuppressed)?;
-        Ok(Fates { dropped, marked, suppressed })
+        let mut unanswered = 0;
+        for stat in UNANSWERED {
+            unanswered += reader.stat(stat)?;
+        }
+        Ok(Fates { dropped, marked, unanswered })
     }
 }
 
@@ -301,7 +308,7 @@ struct Passed {
 struct Fates {
     dropped: u64,
     marked: u64,
-    suppressed: u64,
+    unanswered: u64,
 }
 
 /// A packet's bytes.

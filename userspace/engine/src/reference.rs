@@ -171,7 +171,8 @@ impl Engine for Reference {
 impl From<XdpVerdict> for Verdict {
     fn from(verdict: XdpVerdict) -> Self {
         match verdict {
-            XdpVerdict::Pass => Self::Pass,
+            // It has one interface.
+            XdpVerdict::Pass | XdpVerdict::HandOn => Self::Pass,
             XdpVerdict::Drop => Self::Drop,
             XdpVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
         }
@@ -265,6 +266,10 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     /// Memory is not bounded here, as it is in the kernel.
+    fn is_handed_on(&mut self) -> bool {
+        false
+    }
+
     fn set_named(&mut self, id: &QpId, qpn: u32) {
         self.tables.cm.insert(*id, qpn);
     }

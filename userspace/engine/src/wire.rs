@@ -7,7 +7,7 @@ use dcqcn_p4::{Error, Result};
 use crate::frames::RawSocket;
 
 /// Of the wires: any Ethernet frame the raw sockets take.
-pub const MTU: u32 = 9_500;
+pub(crate) const MTU: u32 = 9_500;
 
 /// The switch's end of the wire to `port`.
 #[must_use]

@@ -38,5 +38,5 @@ pub use outcome::*;
 pub use random::Random;
 pub use scenario::*;
 pub use scheduler::Schedule;
-pub use topology::{Cables, Link, MAX_DELAY_NS, TOPOLOGY_EXAMPLE, Topology, TopologyError};
+pub use topology::{Cables, Link, TOPOLOGY_EXAMPLE, Topology, TopologyError};
 pub use transmitter::Transmitter;

@@ -35,7 +35,7 @@ impl Random {
     }
 
     /// Uniform from 0 up to, but without, 1.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         f64::from(self.draw()) / 4_294_967_296.0
     }
 

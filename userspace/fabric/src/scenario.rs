@@ -5,19 +5,20 @@ mod error;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, Unit};
 use dcqcn_common::pfc::watchdog::Watchdog;
+use dcqcn_params::quantity::{OutOfRange, in_range};
 pub use error::FabricError;
 
 use crate::agenda::MAX_TIME_NS;
 use crate::scheduler::Schedule;
-use crate::topology::{Topology, TopologyError, range};
+use crate::topology::Topology;
 use crate::workload::Workload;
 
 /// Longest simulated time: 274 s.
-pub const MAX_DURATION_NS: u64 = MAX_TIME_NS;
+pub(crate) const MAX_DURATION_NS: u64 = MAX_TIME_NS;
 /// Largest frame, payload and headers together: a jumbo frame.
-pub const MAX_FRAME_BYTES: u32 = 9_216;
+pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
 /// Largest buffer of a switch: 4 GB.
-pub const MAX_BUFFER_BYTES: u64 = 4_000_000_000;
+pub(crate) const MAX_BUFFER_BYTES: u64 = 4_000_000_000;
 
 /// A simulation: same scenario, same outcome to the last bit, on however many cores.
 #[derive(Clone, Debug)]
@@ -207,7 +208,7 @@ impl Switching {
     /// A buffer of 32 MB; classes 3 and 4 lossless with dynamic thresholds (alpha 1/8) and this much headroom per port and
     /// class, classes 6 and 7 strict, the rest lossy DWRR queues with alpha 1; ECMP.
     #[must_use]
-    pub fn new(headroom_bytes: u64) -> Self {
+    pub(crate) fn new(headroom_bytes: u64) -> Self {
         let pfc = Pfc {
             reserved_bytes: 0,
             xoff: Threshold::Alpha(0.125),
@@ -262,22 +263,22 @@ impl Scenario {
     pub fn validate(&self) -> Result<(), FabricError> {
         self.topology.validate()?;
         self.workload.validate(self.topology.hosts)?;
-        range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        in_range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         if let Some(sample_ns) = self.sample_ns {
-            range("sample interval", sample_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+            in_range("sample interval", sample_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         }
         self.transport.validate()?;
         self.switch.validate()?;
         for fault in &self.faults {
-            range("time of a fault", fault.at_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+            in_range("time of a fault", fault.at_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
             match fault.kind {
                 FaultKind::LinkDown(link) | FaultKind::LinkUp(link) => {
                     let last = self.topology.links.len().saturating_sub(1) as u64;
-                    range("link of a fault", link.into(), 0..=last, Unit::Count)?;
+                    in_range("link of a fault", link.into(), 0..=last, Unit::Count)?;
                 }
                 FaultKind::StormBegins { host, .. } | FaultKind::StormEnds { host } => {
                     let last = u64::from(self.topology.hosts.saturating_sub(1));
-                    range("host of a pause storm", host.into(), 0..=last, Unit::Count)?;
+                    in_range("host of a pause storm", host.into(), 0..=last, Unit::Count)?;
                 }
             }
         }
@@ -307,26 +308,26 @@ impl Scenario {
 }
 
 impl Transport {
-    fn validate(&self) -> Result<(), TopologyError> {
-        range("header", self.header_bytes.into(), 0..=256, Unit::Bytes)?;
+    fn validate(&self) -> Result<(), OutOfRange> {
+        in_range("header", self.header_bytes.into(), 0..=256, Unit::Bytes)?;
         let most = u64::from(MAX_FRAME_BYTES - self.header_bytes.min(256));
-        range("payload", self.payload_bytes.into(), 64..=most, Unit::Bytes)?;
-        range("packets per acknowledgement", self.ack_every.into(), 1..=1_000_000, Unit::Count)?;
-        range("class of acknowledgements", self.ack_class.unwrap_or(0).into(), 0..=7, Unit::Count)?;
-        range("retransmission timeout", self.timeout_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        in_range("payload", self.payload_bytes.into(), 64..=most, Unit::Bytes)?;
+        in_range("packets per acknowledgement", self.ack_every.into(), 1..=1_000_000, Unit::Count)?;
+        in_range("class of acknowledgements", self.ack_class.unwrap_or(0).into(), 0..=7, Unit::Count)?;
+        in_range("retransmission timeout", self.timeout_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         let least = u64::from(self.payload_bytes);
         let window = if self.window_bytes == 0 { least } else { self.window_bytes };
-        range("window", window, least..=MAX_BUFFER_BYTES, Unit::Bytes)
+        in_range("window", window, least..=MAX_BUFFER_BYTES, Unit::Bytes)
     }
 }
 
 impl Switching {
-    fn validate(&self) -> Result<(), TopologyError> {
+    fn validate(&self) -> Result<(), OutOfRange> {
         let buffers = u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES;
-        range("buffer", self.buffer_bytes, buffers, Unit::Bytes)?;
+        in_range("buffer", self.buffer_bytes, buffers, Unit::Bytes)?;
         for (tc, class) in self.classes.iter().enumerate() {
             if let Schedule::Dwrr(weight) = class.schedule {
-                range(format!("DWRR weight of class {tc}"), weight.into(), 1..=1_000, Unit::Count)?;
+                in_range(format!("DWRR weight of class {tc}"), weight.into(), 1..=1_000, Unit::Count)?;
             }
             let threshold = match class.loss {
                 Loss::Lossy(threshold) => threshold,
@@ -334,20 +335,25 @@ impl Switching {
             };
             if let Threshold::Alpha(alpha) = threshold {
                 let ppm = (alpha * 1e6).clamp(0.0, 1e12) as u64;
-                range(format!("alpha of class {tc}"), ppm, 1_000..=1_000_000_000, Unit::PartsPerMillion)?;
+                in_range(format!("alpha of class {tc}"), ppm, 1_000..=1_000_000_000, Unit::PartsPerMillion)?;
             }
         }
-        range("class of trimmed packets", self.trim_to.unwrap_or(0).into(), 0..=7, Unit::Count)?;
-        range("reroute time", self.reroute_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        in_range("class of trimmed packets", self.trim_to.unwrap_or(0).into(), 0..=7, Unit::Count)?;
+        in_range("reroute time", self.reroute_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         if let Some(watchdog) = self.watchdog {
             let times = 1_000..=MAX_DURATION_NS;
-            range(
+            in_range(
                 "detection time of the PFC watchdog",
                 watchdog.detection_ns,
                 times.clone(),
                 Unit::Nanoseconds,
             )?;
-            range("restoration time of the PFC watchdog", watchdog.restoration_ns, times, Unit::Nanoseconds)?;
+            in_range(
+                "restoration time of the PFC watchdog",
+                watchdog.restoration_ns,
+                times,
+                Unit::Nanoseconds,
+            )?;
         }
         Ok(())
     }

@@ -19,16 +19,10 @@ impl Transmitter {
         Self { rate_bps, free_ns: 0, carry: 0 }
     }
 
-    /// Its rate.
-    #[must_use]
-    pub const fn rate_bps(&self) -> u64 {
-        self.rate_bps
-    }
-
     /// When the last frame ends.
     #[inline]
     #[must_use]
-    pub const fn free_ns(&self) -> u64 {
+    pub(crate) const fn free_ns(&self) -> u64 {
         self.free_ns
     }
 

@@ -1,6 +1,6 @@
 //! A second look at the fixed point: one flow from one CNP to the next, without the fluid model's averaging.
 //!
-//! The fluid model multiplies means: the mean cut with the mean rate of increases. In fact they hang together. After a cut
+//! The fluid model multiplies means: the mean cut with the mean rate of increases. In fact they are correlated: after a cut
 //! the first increase comes a fixed time T later and makes up for half of it, the next for half of the rest, and long
 //! gaps between CNPs gain more than short ones lose. Counted event by event, with marks at random:
 //!
@@ -14,9 +14,10 @@
 //! p is taken to be the same all the time, and the byte counter is left out: at the rates in question it is far slower
 //! than the timer.
 
-use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
+use dcqcn_common::params::Config;
 
 use super::bisect;
+use super::bottleneck::{Bottleneck, seconds};
 use super::fluid::FixedPoint;
 
 /// What one flow is like.
@@ -72,31 +73,16 @@ impl Cycle {
     }
 }
 
-/// The fixed point of `flows` bulk flows as [`fluid::fixed_point`](super::fluid::fixed_point) takes them.
+/// The fixed point, for those that [`fluid::fixed_point`](super::fluid::fixed_point) takes.
 ///
 /// `None` where that is, and without the increase timer.
 #[must_use]
-pub fn fixed_point(
-    config: &Config,
-    tc: usize,
-    link_bps: u64,
-    flows: u64,
-    packet_bytes: u64,
-) -> Option<FixedPoint> {
-    let (scalars, wred) = (&config.scalars, config.wred.get(tc)?);
-    let positive = [
-        wred.pmax_ppm,
-        link_bps,
-        flows,
-        packet_bytes,
-        scalars.min_time_between_cnps_ns,
-        scalars.dce_tcp_rtt_ns,
-        scalars.rpg_time_reset_ns,
-    ];
-    if scalars.rp_variant != RP_VARIANT_PAPER || wred.ecn == 0 || positive.contains(&0) {
+pub fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
+    let wred = bottleneck.marking()?;
+    let &Bottleneck { config: Config { scalars, .. }, link_bps, flows, packet_bytes, .. } = bottleneck;
+    if scalars.rpg_time_reset_ns == 0 {
         return None;
     }
-    let seconds = |ns: u64| ns as f64 / 1e9;
     let rate_bps = link_bps as f64 / flows as f64;
     let cycle = Cycle {
         rate_bps,
@@ -115,6 +101,10 @@ pub fn fixed_point(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn bottleneck(config: &Config, flows: u64) -> Bottleneck<'_> {
+        Bottleneck { config, tc: 3, link_bps: 40_000_000_000, flows, packet_bytes: 1_000 }
+    }
 
     /// Against a cycle drawn at random, millions of times: the same balance, by another way.
     #[test]
@@ -165,8 +155,8 @@ mod tests {
     #[test]
     fn marks_are_a_third_more_likely_than_the_fluid_model_has_it() {
         for flows in [2, 4, 8, 10] {
-            let of = |model: fn(&Config, usize, u64, u64, u64) -> Option<FixedPoint>| {
-                model(&Config::DEFAULT, 3, 40_000_000_000, flows, 1_000).unwrap().marking_probability
+            let of = |model: fn(&Bottleneck<'_>) -> Option<FixedPoint>| {
+                model(&bottleneck(&Config::DEFAULT, flows)).unwrap().marking_probability
             };
             let ratio = of(fixed_point) / of(super::super::fluid::fixed_point);
             assert!((1.30..1.40).contains(&ratio), "{flows}: {ratio}");
@@ -177,6 +167,6 @@ mod tests {
     fn without_a_timer_there_is_no_cycle() {
         let mut config = Config::DEFAULT;
         config.scalars.rpg_time_reset_ns = 0;
-        assert_eq!(fixed_point(&config, 3, 40_000_000_000, 2, 1_000), None);
+        assert_eq!(fixed_point(&bottleneck(&config, 2)), None);
     }
 }

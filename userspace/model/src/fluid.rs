@@ -13,10 +13,11 @@
 //! with rates in packets per second and B in packets. A counter or timer that is off leaves its two terms out. The queue
 //! follows from p by the marking curve. The model knows the `paper` machine only, and flows that never end.
 
-use dcqcn_common::params::{Config, RP_VARIANT_PAPER, WredConfig};
+use dcqcn_common::params::{Config, WredConfig};
 use serde::Serialize;
 
 use super::bisect;
+use super::bottleneck::{Bottleneck, seconds};
 
 /// The fixed point of one bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -74,28 +75,13 @@ pub(super) struct Terms {
 
 impl Model {
     /// `None` where the model does not apply: see [`fixed_point`].
-    pub(super) fn new(
-        config: &Config,
-        tc: usize,
-        link_bps: u64,
-        flows: u64,
-        packet_bytes: u64,
-    ) -> Option<(Self, &WredConfig)> {
-        let (scalars, wred) = (&config.scalars, config.wred.get(tc)?);
-        let increases = scalars.rpg_time_reset_ns != 0 || scalars.rpg_byte_reset_bytes != 0;
-        let positive = [
-            link_bps,
-            flows,
-            packet_bytes,
-            wred.pmax_ppm,
-            scalars.min_time_between_cnps_ns,
-            scalars.dce_tcp_rtt_ns,
-        ];
-        if scalars.rp_variant != RP_VARIANT_PAPER || !increases || wred.ecn == 0 || positive.contains(&0) {
+    pub(super) fn new<'c>(bottleneck: &Bottleneck<'c>) -> Option<(Self, &'c WredConfig)> {
+        let wred = bottleneck.marking()?;
+        let &Bottleneck { config: Config { scalars, .. }, link_bps, flows, packet_bytes, .. } = bottleneck;
+        if scalars.rpg_time_reset_ns == 0 && scalars.rpg_byte_reset_bytes == 0 {
             return None;
         }
         let packets = |bps: u64| bps as f64 / (packet_bytes * 8) as f64;
-        let seconds = |ns: u64| ns as f64 / 1e9;
         let model = Self {
             flows: flows as f64,
             rate: packets(link_bps) / flows as f64,
@@ -146,20 +132,13 @@ impl Model {
     }
 }
 
-/// The fixed point of `flows` bulk flows of packets with `packet_bytes` on the wire, over a link of `link_bps` whose
-/// class `tc` marks as `config` says.
+/// The fixed point of a bottleneck.
 ///
 /// `None` where the model does not apply: not the `paper` machine, no marking, neither increase timer nor byte counter, no
 /// flow, no link.
 #[must_use]
-pub fn fixed_point(
-    config: &Config,
-    tc: usize,
-    link_bps: u64,
-    flows: u64,
-    packet_bytes: u64,
-) -> Option<FixedPoint> {
-    let (model, wred) = Model::new(config, tc, link_bps, flows, packet_bytes)?;
+pub fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
+    let (model, wred) = Model::new(bottleneck)?;
     Some(FixedPoint::new(wred, model.marking_probability()))
 }
 
@@ -179,8 +158,12 @@ mod tests {
         config
     }
 
+    fn of(config: &Config) -> Bottleneck<'_> {
+        Bottleneck { config, tc: 3, link_bps: GBIT, flows: 2, packet_bytes: KB }
+    }
+
     fn at(config: &Config, link_bps: u64, flows: u64) -> FixedPoint {
-        fixed_point(config, 3, link_bps, flows, KB).unwrap()
+        fixed_point(&Bottleneck { link_bps, flows, ..of(config) }).unwrap()
     }
 
     /// `wanted` is rounded to `digits` decimals, some of it from a figure that was rounded before (403.4987, 403.5, 404).
@@ -268,7 +251,8 @@ mod tests {
         let timer = at(&config, 40 * GBIT, 2).marking_probability;
         assert!(timer < both && timer > 0.9 * both, "{timer}, {both}");
         config.scalars.rpg_time_reset_ns = 0;
-        assert_eq!(fixed_point(&config, 3, 40 * GBIT, 2, KB), None);
+        let neither = Bottleneck { link_bps: 40 * GBIT, ..of(&config) };
+        assert_eq!(fixed_point(&neither), None);
         config.scalars.rpg_byte_reset_bytes = 10_000_000;
         let bytes = at(&config, 40 * GBIT, 2).marking_probability;
         assert!(bytes > 0.0 && bytes < timer, "{bytes}");
@@ -277,16 +261,22 @@ mod tests {
     #[test]
     fn where_the_model_does_not_apply_there_is_no_point() {
         let config = paper(5 * KB, 200 * KB, 10_000);
-        for (tc, link, flows, packet) in [(8, GBIT, 2, KB), (3, 0, 2, KB), (3, GBIT, 0, KB), (3, GBIT, 2, 0)]
-        {
-            assert_eq!(fixed_point(&config, tc, link, flows, packet), None);
+        let of = of(&config);
+        assert!(fixed_point(&of).is_some());
+        for without in [
+            Bottleneck { tc: 8, ..of },
+            Bottleneck { link_bps: 0, ..of },
+            Bottleneck { flows: 0, ..of },
+            Bottleneck { packet_bytes: 0, ..of },
+        ] {
+            assert_eq!(fixed_point(&without), None);
         }
         let mut firmware = config;
         firmware.scalars.rp_variant = 1;
         let mut unmarked = config;
         unmarked.wred[3].ecn = 0;
         for config in [firmware, unmarked] {
-            assert_eq!(fixed_point(&config, 3, GBIT, 2, KB), None);
+            assert_eq!(fixed_point(&Bottleneck { config: &config, ..of }), None);
         }
     }
 }

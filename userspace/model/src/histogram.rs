@@ -46,14 +46,8 @@ impl Histogram {
 
     /// How many values were counted.
     #[must_use]
-    pub const fn len(&self) -> u64 {
+    pub const fn count(&self) -> u64 {
         self.total
-    }
-
-    /// Nothing was counted.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.total == 0
     }
 
     /// The largest value, exactly; 0 if there is none.
@@ -110,11 +104,11 @@ mod tests {
     #[test]
     fn percentiles_of_a_ramp() {
         let mut histogram = Histogram::default();
-        assert_eq!((histogram.percentile(50.0), histogram.is_empty()), (0, true));
+        assert_eq!((histogram.percentile(50.0), histogram.count()), (0, 0));
         for value in 1..=1000 {
             histogram.record(value);
         }
-        assert_eq!((histogram.len(), histogram.max(), histogram.percentile(100.0)), (1000, 1000, 1000));
+        assert_eq!((histogram.count(), histogram.max(), histogram.percentile(100.0)), (1000, 1000, 1000));
         assert!((500..=516).contains(&histogram.percentile(50.0)));
         assert!((990..=1000).contains(&histogram.percentile(99.0)));
     }

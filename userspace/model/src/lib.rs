@@ -1,9 +1,12 @@
 //! DCQCN on paper: the fixed points of its models and whether they are stable, and the statistics of what was measured.
 
+mod bottleneck;
 pub mod cycle;
 pub mod fluid;
 pub mod histogram;
 pub mod trajectory;
+
+pub use bottleneck::Bottleneck;
 
 /// Jain's fairness index: (sum x)^2 / (n * sum x^2) (Jain, Chiu, Hawe, DEC TR-301, 1984). 1 for no flows or no traffic,
 /// which nobody has more of than another.

@@ -15,9 +15,10 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_common::params::{Config, WredConfig};
+use dcqcn_common::params::WredConfig;
 use serde::Serialize;
 
+use super::bottleneck::Bottleneck;
 use super::fluid::Model;
 
 /// How deep the model's queue is once it has settled into whatever it settles into.
@@ -86,29 +87,25 @@ fn gain(dce_tcp_g: u64) -> f64 {
 ///
 /// `None` as for [`fixed_point`](super::fluid::fixed_point).
 #[must_use]
-pub fn settled(
-    config: &Config,
-    tc: usize,
-    link_bps: u64,
-    flows: u64,
-    packet_bytes: u64,
-    loop_delay_ns: u64,
-) -> Option<Settled> {
-    let (model, wred) = Model::new(config, tc, link_bps, flows, packet_bytes)?;
-    let gain = gain(config.scalars.dce_tcp_g);
-    Some(settle(&model, gain, wred, packet_bytes, loop_delay_ns))
+pub fn settled(bottleneck: &Bottleneck<'_>, loop_delay_ns: u64) -> Option<Settled> {
+    let (model, wred) = Model::new(bottleneck)?;
+    let gain = gain(bottleneck.config.scalars.dce_tcp_g);
+    Some(settle(&model, gain, wred, bottleneck.packet_bytes, loop_delay_ns))
 }
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_common::params::Config;
+
     use super::*;
 
     /// Deviation over mean.
     fn variation(flows: u64, loop_delay_ns: u64, kmax_bytes: u64, pmax_ppm: u64) -> f64 {
         let mut config = Config::DEFAULT;
         (config.wred[3].kmax_bytes, config.wred[3].pmax_ppm) = (kmax_bytes, pmax_ppm);
-        let Settled { mean_bytes, deviation_bytes } =
-            settled(&config, 3, 40_000_000_000, flows, 1_000, loop_delay_ns).unwrap();
+        let bottleneck =
+            Bottleneck { config: &config, tc: 3, link_bps: 40_000_000_000, flows, packet_bytes: 1_000 };
+        let Settled { mean_bytes, deviation_bytes } = settled(&bottleneck, loop_delay_ns).unwrap();
         deviation_bytes / mean_bytes
     }
 

@@ -114,7 +114,7 @@ impl Netns {
 
     /// The namespace, open.
     #[must_use]
-    pub fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 

@@ -4,7 +4,7 @@ use super::entry::{Entry, Match, Value};
 
 /// What a table holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableDump {
+pub(crate) struct TableDump {
     /// The entries, each with its handle.
     pub entries: Vec<(u64, Entry)>,
     /// The default action, if there is one.

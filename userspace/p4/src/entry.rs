@@ -19,7 +19,7 @@ pub enum Value {
 impl Value {
     /// Its bits.
     #[must_use]
-    pub fn bits(self) -> u128 {
+    pub(crate) fn bits(self) -> u128 {
         match self {
             Self::Number(number) => number,
             Self::V4(address) => u32::from(address).into(),
@@ -116,7 +116,7 @@ pub struct Entry {
 impl Entry {
     /// An entry of a table without priorities.
     #[must_use]
-    pub fn new(table: &str, key: Vec<Match>, action: &str, params: Vec<Value>) -> Self {
+    pub(crate) fn new(table: &str, key: Vec<Match>, action: &str, params: Vec<Value>) -> Self {
         let (table, action) = (table.to_owned(), action.to_owned());
         Self { table, key: Some(key), priority: 0, action, params }
     }

@@ -112,7 +112,7 @@ pub enum Error {
         "{table} of the switch is not what was written: {difference}; does another controller write to it?"
     )]
     NotTaken {
-        /// Which table.
+        /// Which table or register.
         table: String,
         /// What differs.
         difference: String,

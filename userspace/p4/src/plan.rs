@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{
-    COARSE_ALPHA_BITS, Config, FINE_ALPHA_BITS, PACER_NONE, RP_VARIANT_FIRMWARE, WredConfig,
-};
-use dcqcn_common::rate::RpParams;
+use dcqcn_common::params::{Config, PACER_NONE, WredConfig};
+use dcqcn_common::rate::{CoarseDecay, RpParams};
 use dcqcn_common::wred::Wred;
 use dcqcn_params::Key;
 
@@ -37,15 +35,7 @@ const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
 const OWN: [&str; 7] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
-const NOT_IN_P4: [&str; 7] = [
-    "queue_source",
-    "priority_major",
-    "rp_variant",
-    "alpha_bits",
-    "clamp_tgt_rate",
-    "clamp_tgt_rate_after_time_inc",
-    "rate_to_set_on_first_cnp",
-];
+const NOT_IN_P4: [&str; 3] = ["queue_source", "priority_major", "event_rate"];
 
 /// Everything a switch is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +44,8 @@ pub struct Plan {
     pub entries: Vec<Entry>,
     /// The tables whose entries are listed in full.
     pub tables: BTreeSet<String>,
+    /// Registers that are parameters, whole.
+    pub registers: BTreeMap<String, Vec<u64>>,
     /// What the switch does not tell: mirror sessions, rates and depths of queues. Writing it again changes nothing.
     pub blind: Vec<Command>,
     /// Parameters that differ from their defaults and mean nothing here.
@@ -95,6 +87,7 @@ impl Plan {
             let np_enable = u64::from(s.np_enable != 0 && port.host);
             let fast_cnp = u64::from(s.cp_enable != 0 && s.fast_cnp != 0);
             if np_enable + fast_cnp != 0 {
+                let cnps = config.cnps();
                 let params = [
                     s.min_time_between_cnps_ns,
                     s.cnp_limit,
@@ -103,12 +96,19 @@ impl Plan {
                     np_enable,
                     fast_cnp,
                     s.np_window,
+                    s.np_other_host,
+                    cnps.gap_ns,
+                    cnps.burst_ns,
                 ];
                 plan.add("np", vec![Match::exact(port.number)], "set_np", params.map(Value::from).into())?;
             }
         }
+        let mut registers = BTreeMap::new();
         if s.rp_enable != 0 && hosts().next().is_some() {
             let rp = reaction_point(config)?;
+            if rp.alpha_is_coarse != 0 {
+                registers.insert(program.register("rp_coarse_decay")?.to_owned(), cells(&rp.coarse_decay));
+            }
             for port in hosts() {
                 plan.reaction_point(port, config, &rp)?;
             }
@@ -133,18 +133,17 @@ impl Plan {
             };
             not_there && key.get(config) != key.default()
         });
-        Ok(Self { entries, tables, blind: blind(config, switch), not_in_p4: not_in_p4.collect() })
+        let blind = blind(config, switch);
+        Ok(Self { entries, tables, registers, blind, not_in_p4: not_in_p4.collect() })
     }
 
     /// Every command that makes a switch that just started what the plan says.
     pub fn commands(&self) -> impl Iterator<Item = Command> + '_ {
-        self.blind.iter().cloned().chain(self.entries.iter().cloned().map(Command::Write))
-    }
-
-    /// What it says for a table's default action.
-    #[must_use]
-    pub fn default_action(&self, table: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.table == table && entry.key.is_none())
+        let cells = self.registers.iter().flat_map(|(name, values)| {
+            let cell = |(index, &value)| Command::Register { name: name.clone(), index, value };
+            (0..).zip(values).map(cell)
+        });
+        self.blind.iter().cloned().chain(cells).chain(self.entries.iter().cloned().map(Command::Write))
     }
 }
 
@@ -222,7 +221,10 @@ impl Planner<'_> {
             rp.hai_rate_bps,
             rp.time_reset_ns,
             rp.byte_reset_bytes,
+            rp.cut_period_ns,
             rp.threshold.into(),
+            rp.count_first.into(),
+            rp.max_hyper.into(),
             rp.initial_alpha_q31.into(),
             s.wire_overhead_bytes,
             u64::from(s.pacer != PACER_NONE),
@@ -233,12 +235,16 @@ impl Planner<'_> {
         self.add("rp_rate", vec![Match::exact(port)], "set_rate", rate.map(Value::from).into())?;
         let cut = [
             rp.min_rate_bps,
+            rp.first_cnp_rate_bps,
             rp.guard_ns,
             rp.alpha_period_ns,
             rp.gain_q31.into(),
             rp.cut_shift.into(),
             rp.min_dec_percent.into(),
+            rp.clamp.into(),
             s.cnp_consume,
+            rp.max_alpha_q31.into(),
+            rp.alpha_is_coarse.into(),
         ];
         let cut = cut.into_iter().chain(rp.decay_q31.map(u64::from)).map(Value::from);
         self.add("rp_cut", vec![Match::exact(port)], "set_cut", cut.collect())
@@ -266,22 +272,22 @@ impl Planner<'_> {
     }
 }
 
-/// The machine's parameters, if the program has such a machine.
+/// The machine's parameters, if there is enough for it to run.
 fn reaction_point(config: &Config) -> Result<RpParams> {
-    let s = &config.scalars;
-    let refused = |text: &str| Err(Error::Config { message: text.to_owned() });
-    if s.rp_variant == RP_VARIANT_FIRMWARE {
-        return refused("rp_variant = firmware is not in P4, only paper is: choose profile `paper` or `lab`");
-    }
-    if s.alpha_bits == COARSE_ALPHA_BITS {
-        return refused(&format!("alpha_bits = {COARSE_ALPHA_BITS} is not in P4, only {FINE_ALPHA_BITS} is"));
-    }
     if config.line_rate_bps() == 0 {
-        return refused(
-            "the reaction point needs the rate of the hosts' links: set it, as in `link_rate=10mbit`",
-        );
+        return Err(Error::Config {
+            message:
+                "the reaction point needs the rate of the hosts' links: set it, as in `link_rate=10mbit`"
+                    .to_owned(),
+        });
     }
     Ok(RpParams::new(config))
+}
+
+/// The steps of a coarse alpha as the program reads them: four to a cell, the first in its lowest bits.
+fn cells(decay: &CoarseDecay) -> Vec<u64> {
+    let cell = |four: &[u16]| four.iter().rev().fold(0, |cell, steps| cell << 16 | u64::from(*steps));
+    decay.0.iter().flat_map(|table| table.chunks(4).map(cell)).collect()
 }
 
 /// What is written without being read back.

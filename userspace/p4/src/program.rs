@@ -88,7 +88,7 @@ impl Program {
     ///
     /// # Errors
     /// It is not JSON of the form BMv2 reads.
-    pub fn parse(what: &str, json: &str) -> Result<Self> {
+    pub(crate) fn parse(what: &str, json: &str) -> Result<Self> {
         let failed = |reason: String| Error::Json { what: what.to_owned(), reason };
         let raw: raw::Program = serde_json::from_str(json).map_err(|error| failed(error.to_string()))?;
         let mut program = Self::default();
@@ -155,7 +155,7 @@ impl Program {
 
     /// The first thing in which `other` differs from this as far as a controller can tell.
     #[must_use]
-    pub fn difference(&self, other: &Self) -> Option<String> {
+    pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         fn first<T: PartialEq + std::fmt::Debug>(
             what: &str,
             own: &BTreeMap<String, T>,

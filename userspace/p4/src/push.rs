@@ -22,18 +22,24 @@ pub struct Pushed {
     pub deleted: usize,
     /// Entries that were as they are to be.
     pub unchanged: usize,
+    /// Cells of registers that were written.
+    pub cells: usize,
 }
 
 impl Pushed {
-    /// How many table commands that took.
+    /// How many commands that took.
     #[must_use]
     pub const fn commands(&self) -> usize {
-        self.written + self.modified + self.deleted
+        self.written + self.modified + self.deleted + self.cells
     }
 }
 
-/// The tables a plan is about, as the switch has them.
-pub type Tables = BTreeMap<String, TableDump>;
+/// The tables and registers a plan is about, as the switch has them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    tables: BTreeMap<String, TableDump>,
+    registers: BTreeMap<String, Vec<u64>>,
+}
 
 /// Makes the switch what the plan says.
 ///
@@ -63,25 +69,39 @@ pub fn verify(session: &mut Session, plan: &Plan) -> Result<()> {
         Command::Delete(_, entry) => {
             (&entry.table, format!("`{}` is there too", Command::Write(entry.clone())))
         }
+        Command::Register { name, .. } => (name, format!("it needs `{command}`")),
         _ => return Ok(()),
     };
     Err(Error::NotTaken { table: table.clone(), difference })
 }
 
-/// Reads the tables that a plan is about.
+/// Reads the tables and registers that a plan is about.
 ///
 /// # Errors
 /// The switch is gone.
-pub fn read(session: &mut Session, plan: &Plan) -> Result<Tables> {
+pub(crate) fn read(session: &mut Session, plan: &Plan) -> Result<Found> {
     let of_defaults = plan.entries.iter().filter(|entry| entry.key.is_none()).map(|entry| &entry.table);
     let names = plan.tables.iter().chain(of_defaults);
-    names.map(|name| Ok((name.clone(), session.table(name)?))).collect()
+    let tables = names.map(|name| Ok((name.clone(), session.table(name)?))).collect::<Result<_>>()?;
+    let registers = plan.registers.keys().map(|name| Ok((name.clone(), session.register(name)?)));
+    Ok(Found { tables, registers: registers.collect::<Result<_>>()? })
 }
 
-/// What makes `tables` what the plan says: additions and changes first, so that nothing is missing in between.
-fn difference(plan: &Plan, tables: &Tables) -> (Vec<Command>, Pushed) {
+/// What makes a switch what the plan says: registers before what refers to them, additions and changes before removals, so that
+/// nothing is missing in between.
+fn difference(plan: &Plan, found: &Found) -> (Vec<Command>, Pushed) {
+    let Found { tables, registers } = found;
     let mut commands = Vec::new();
     let mut pushed = Pushed::default();
+    for (name, wanted) in &plan.registers {
+        let there = registers.get(name).map_or(&[][..], Vec::as_slice);
+        for (index, &value) in (0..).zip(wanted) {
+            if there.get(index as usize) != Some(&value) {
+                pushed.cells += 1;
+                commands.push(Command::Register { name: name.clone(), index, value });
+            }
+        }
+    }
     for wanted in &plan.entries {
         let Some(table) = tables.get(&wanted.table) else { continue };
         let is_there = |there: &Entry| (&there.action, &there.params) == (&wanted.action, &wanted.params);
@@ -119,12 +139,17 @@ fn difference(plan: &Plan, tables: &Tables) -> (Vec<Command>, Pushed) {
 }
 
 /// Makes the tables what they were before. What the switch refuses now cannot be helped.
-fn take_back(session: &mut Session, plan: &Plan, before: &Tables) {
-    let entries = before.values().flat_map(|table| {
+fn take_back(session: &mut Session, plan: &Plan, before: &Found) {
+    let entries = before.tables.values().flat_map(|table| {
         table.entries.iter().map(|(_, entry)| entry.clone()).chain(table.default_action.clone())
     });
-    let (tables, blind) = (plan.tables.clone(), Vec::new());
-    let before = Plan { entries: entries.collect(), tables, blind, not_in_p4: Vec::new() };
+    let before = Plan {
+        entries: entries.collect(),
+        tables: plan.tables.clone(),
+        registers: before.registers.clone(),
+        blind: Vec::new(),
+        not_in_p4: Vec::new(),
+    };
     let Ok(now) = read(session, &before) else { return };
     let (commands, _) = difference(&before, &now);
     for command in commands {
@@ -145,18 +170,20 @@ mod tests {
 
     fn plan(entries: Vec<Entry>) -> Plan {
         let tables = ["T".to_owned()].into();
-        Plan { entries, tables, blind: Vec::new(), not_in_p4: Vec::new() }
+        Plan { entries, tables, registers: BTreeMap::new(), blind: Vec::new(), not_in_p4: Vec::new() }
     }
 
-    fn tables(entries: Vec<(u64, Entry)>) -> Tables {
+    fn found(entries: Vec<(u64, Entry)>) -> Found {
         let default_action = Some(Entry::default_action("D", "A", vec![]));
         let dump = TableDump { entries, default_action: None };
-        [("T".to_owned(), dump), ("D".to_owned(), TableDump { entries: vec![], default_action })].into()
+        let tables =
+            [("T".to_owned(), dump), ("D".to_owned(), TableDump { entries: vec![], default_action })];
+        Found { tables: tables.into(), registers: BTreeMap::new() }
     }
 
     #[test]
     fn only_what_differs_is_written() {
-        let there = tables(vec![(0, entry(1, 10)), (1, entry(2, 20)), (2, entry(3, 30))]);
+        let there = found(vec![(0, entry(1, 10)), (1, entry(2, 20)), (2, entry(3, 30))]);
         let wanted =
             plan(vec![entry(1, 10), entry(2, 21), entry(4, 40), Entry::default_action("D", "B", vec![])]);
         let (commands, pushed) = difference(&wanted, &there);
@@ -167,10 +194,24 @@ mod tests {
             Command::Delete(2, entry(3, 30)),
         ];
         assert_eq!(commands, expected);
-        assert_eq!(pushed, Pushed { written: 2, modified: 1, deleted: 1, unchanged: 1 });
+        assert_eq!(pushed, Pushed { written: 2, modified: 1, deleted: 1, unchanged: 1, cells: 0 });
         assert_eq!(pushed.commands(), expected.len());
         let same =
             plan(vec![entry(1, 10), entry(2, 20), entry(3, 30), Entry::default_action("D", "A", vec![])]);
         assert_eq!(difference(&same, &there).0, []);
+    }
+
+    #[test]
+    fn registers_get_the_cells_that_differ_and_get_them_first() {
+        let name = || "R".to_owned();
+        let registers = [(name(), vec![5, 6, 7])];
+        let wanted = Plan { registers: registers.clone().into(), ..plan(vec![entry(1, 10)]) };
+        let there = Found { registers: [(name(), vec![5, 0, 7])].into(), ..found(vec![]) };
+        let (commands, pushed) = difference(&wanted, &there);
+        let cell = Command::Register { name: name(), index: 1, value: 6 };
+        assert_eq!(commands, [cell, Command::Write(entry(1, 10))]);
+        assert_eq!(pushed, Pushed { written: 1, cells: 1, ..Pushed::default() });
+        let same = Found { registers: registers.into(), ..found(vec![(0, entry(1, 10))]) };
+        assert_eq!(difference(&wanted, &same).0, []);
     }
 }

@@ -112,8 +112,10 @@ impl<'a> Reader<'a> {
         let ids = self.receivers("pair", Which::All)?;
         let other_qpns = self.values("pair_other_qpn", Which::All)?;
         let sources = self.values("pair_source", Which::All)?;
+        let others = self.addresses("pair_other_addr", Which::All)?;
         let pair = |(at, (id, _)): (usize, (QpId, u64))| {
-            (id, Pair { qpn: get(&other_qpns, at) as u32, source: get(&sources, at) as u32, addr: [0; 4] })
+            let addr = others.get(at).copied().unwrap_or_default();
+            (id, Pair { qpn: get(&other_qpns, at) as u32, source: get(&sources, at) as u32, addr })
         };
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(pair).collect())
     }
@@ -199,6 +201,7 @@ impl<'a> Reader<'a> {
         let (rate_bps, target_bps) = (of("rp_rate_bps")?, of("rp_target_bps")?);
         let (alpha_epoch_ns, alpha_q31) = (of("rp_alpha_epoch_ns")?, of("rp_alpha_q31")?);
         let (next_increase_ns, bytes_counted) = (of("rp_next_increase_ns")?, of("rp_byte_count")?);
+        let (cut_check_ns, pending) = (of("rp_cut_check_ns")?, of("rp_pending")?);
         let (time_stage, byte_stage, active) = (of("rp_time_stage")?, of("rp_byte_stage")?, of("rp_active")?);
         let (next_ns, next_frac_q27) = (of("rp_next_ns")?, of("rp_next_frac_q27")?);
         let owed_bits = of("rp_owed_bits")?;
@@ -224,13 +227,13 @@ impl<'a> Reader<'a> {
                     NEVER => u64::MAX,
                     at_ns => at_ns,
                 },
-                cut_check_ns: 0,
+                cut_check_ns: get(&cut_check_ns, at),
                 bytes: get(&bytes_counted, at),
                 alpha_at_epoch_q31: get(&alpha_q31, at) as u32,
                 time_stage: get(&time_stage, at) as u32,
                 byte_stage: get(&byte_stage, at) as u32,
                 active: get(&active, at) as u16,
-                pending: 0,
+                pending: get(&pending, at) as u16,
             },
             pacer: Pacer {
                 next_ns: get(&next_ns, at),

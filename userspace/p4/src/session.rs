@@ -92,7 +92,7 @@ impl Session {
     ///
     /// # Errors
     /// The switch is gone, or its program is none this can read.
-    pub fn program(&mut self) -> Result<Program> {
+    pub(crate) fn program(&mut self) -> Result<Program> {
         let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
         self.run(&format_args!("write_config_to_file {}", file.path().display()))?;
         let json = std::fs::read_to_string(file.path())
@@ -118,7 +118,7 @@ impl Session {
     ///
     /// # Errors
     /// The switch is gone, or answers what cannot be read.
-    pub fn table(&mut self, name: &str) -> Result<TableDump> {
+    pub(crate) fn table(&mut self, name: &str) -> Result<TableDump> {
         let command = format!("table_dump {name}");
         let answer = self.run(&command)?;
         dump::table(name, &answer).ok_or(Error::Answer { command, answer })

@@ -62,7 +62,7 @@ pub enum QueuesChoice {
 
 impl QueuesChoice {
     /// Has marking go by what really waits, where there are queues.
-    pub const fn apply(self, config: &mut Config) {
+    pub(crate) const fn apply(self, config: &mut Config) {
         if !matches!(self, Self::None) {
             config.scalars.queue_source = QUEUE_SOURCE_BACKLOG;
         }
@@ -104,7 +104,7 @@ pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
 
 /// The words of `T`.
 #[must_use]
-pub fn words<T: ValueEnum>() -> Vec<String> {
+pub(crate) fn words<T: ValueEnum>() -> Vec<String> {
     let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     values.map(|value| value.get_name().to_owned()).collect()
 }

@@ -1,7 +1,5 @@
 //! Which parameters belong together, and which of them a profile is about.
 
-use std::fmt::Write;
-
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, Quantity, QueueConfig, Spec, Unit};
 
@@ -126,33 +124,6 @@ pub fn default_of_queues(spec: &Spec<QueueConfig>) -> String {
     others + &usual
 }
 
-/// The parameters of a group with unit, range, default and what a larger value does, for a help text.
-#[must_use]
-pub fn help(group: Group) -> String {
-    let mut text = "Parameters:\n".to_owned();
-    let shown = |key: &Key| match key {
-        Key::Wred(row, _) | Key::DscpToTc(row) | Key::TcToQueue(row) | Key::Queue(row, _) => *row == 0,
-        Key::Scalar(_) => !key.follows_from_attach(),
-    };
-    for key in Key::all().filter(|key| key.group() == group).filter(shown) {
-        let (name, default) = match key {
-            Key::Scalar(_) => (key.to_string(), key.text(&Config::DEFAULT)),
-            Key::Wred(_, spec) => (format!("wred.TC.{}", spec.key), key.text(&Config::DEFAULT)),
-            Key::DscpToTc(_) => ("dscp_to_tc.DSCP".into(), "3 for DSCP 26, 6 for 48, else 0".into()),
-            Key::TcToQueue(_) => ("tc_to_queue.TC".into(), "3 for TC 3, 6 for TC 6, else 0".into()),
-            Key::Queue(_, spec) => (format!("queue.QUEUE.{}", spec.key), default_of_queues(spec)),
-        };
-        // Writing into a `String` cannot fail.
-        let _ = writeln!(text, "  {name}");
-        let _ = writeln!(text, "      {}", key.doc());
-        let _ = writeln!(text, "      Allowed: {}. Default: {default}.{}", key.allowed(), key.written());
-        if !key.larger().is_empty() {
-            let _ = writeln!(text, "      Larger: {}", key.larger());
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,15 +176,5 @@ mod tests {
             assert!(differing(&changed, &whole).all(|key| !key.in_profiles()), "{profile:?}");
         }
         assert!(Profile::Lab.put_into(&mut config.clone()).is_err());
-    }
-
-    #[test]
-    fn help_has_unit_range_default_and_direction() {
-        let text = help(Group::Rp);
-        let ai = "  rpg_ai_rate\n      Step of additive increase (paper: R_AI, 40 Mb/s).\n      \
-                  Allowed: 1kbit to 800gbit. Default: 40mbit. Unit: a rate, as in `40mbit`, `2.5gbit` or `100g`.\n      Larger: Faster growth";
-        assert!(text.contains(ai), "{text}");
-        assert!(help(Group::Wred).contains("  wred.TC.kmin\n"));
-        assert!(!text.contains("  pacer "));
     }
 }

@@ -342,14 +342,6 @@ impl FromStr for Assignment {
     }
 }
 
-/// The value of the parameter called `key`, as people write it.
-///
-/// # Errors
-/// There is no such parameter.
-pub fn get(config: &Config, key: &str) -> Result<String, UnknownKey> {
-    Ok(key.parse::<Key>()?.text(config))
-}
-
 /// Gives the parameter called `key` the value that `text` says, if the whole stays valid.
 ///
 /// # Errors

@@ -16,11 +16,11 @@ mod schema;
 mod settings;
 pub mod sonic;
 
-pub use choice::{PacerChoice, QueuesChoice, Role, UnknownWord, XdpModeChoice, parse_word, word, words};
+pub use choice::{PacerChoice, QueuesChoice, Role, UnknownWord, XdpModeChoice, parse_word, word};
 pub use example::{ENTRIES, Entry, example, example_json};
 pub use file::{FileError, FileErrors, parse, parse_flows};
-pub use group::{Group, default_of_queues, differing, help};
-pub use key::{Assignment, Key, SetError, UnknownKey, get, set};
+pub use group::{Group, default_of_queues, differing};
+pub use key::{Assignment, Key, SetError, UnknownKey, set};
 pub use profile::{Profile, ProfileError};
 pub use save::{changes_from_default, to_toml};
 pub use schema::schema;

@@ -2,7 +2,9 @@
 //!
 //! The value is exact or refused: a number never passes through a float.
 
-use dcqcn_common::params::Unit;
+use std::ops::RangeInclusive;
+
+use dcqcn_common::params::{Quantity, Unit};
 
 /// A text that is no quantity of its unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -11,6 +13,35 @@ pub struct QuantityError {
     text: String,
     problem: Problem,
     unit: Unit,
+}
+
+/// A quantity outside its range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{what} = {} is out of range: allowed is {} to {}",
+    Quantity(*.value, *.unit), Quantity(*.allowed.start(), *.unit), Quantity(*.allowed.end(), *.unit)
+)]
+pub struct OutOfRange {
+    what: String,
+    value: u64,
+    allowed: RangeInclusive<u64>,
+    unit: Unit,
+}
+
+/// Whether `value`, a number of `what`, is in its range.
+///
+/// # Errors
+/// It is not.
+pub fn in_range(
+    what: impl Into<String>,
+    value: u64,
+    allowed: RangeInclusive<u64>,
+    unit: Unit,
+) -> Result<(), OutOfRange> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    Err(OutOfRange { what: what.into(), value, allowed, unit })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -22,15 +22,18 @@ pub use sizes::Sizes;
 
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
+/// The hooks that they are for, as people and programs read them.
+pub const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Name of the program that removes idle flows, and of its pin.
 pub(crate) const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 15] = [
+pub const MAPS: [&str; 17] = [
     "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "LEARNED", "RP", "NP", "CM",
-    "TIMES_NS", "CUTS", "EVENTS", "TEST",
+    "TIMES_NS", "CUTS", "EVENTS", "TEST", "SIBLINGS", "HANDED",
 ];
-/// Those of them that all attachments of a network namespace have in common: who is connected with whom.
-pub const SHARED: [&str; 2] = ["LEARNED", "CM"];
+/// Those of them that all attachments of a network namespace have in common: who is connected with whom, and who else may know the
+/// flow of a CNP.
+pub const SHARED: [&str; 4] = ["LEARNED", "CM", "SIBLINGS", "HANDED"];
 
 /// Pins what is shared from one directory of pins in another, for [`load`] to take; false if it is not there.
 ///

@@ -19,8 +19,6 @@ use crate::Error;
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
 /// htb: the port as a whole.
 const PORT: Handle = Handle::new(QUEUES_MAJOR, 0xffff);
-/// htb: guaranteed to every class, so small that all of them share what the port has: bit/s.
-const GUARANTEED_BPS: u64 = 8_000;
 /// htb: a turn is one packet at least, and one that the kernel has not cut up yet (GSO) has up to 64 KiB, or what its sender
 /// sends in a millisecond. With turns shorter than that weights would count packets.
 const GSO_BYTES: u64 = 65_536;
@@ -248,18 +246,7 @@ fn port_class(rate_bps: u64, frame_bytes: u64) -> HtbClass {
 
 /// A class below [`PORT`] that takes what there is.
 fn htb_class(handle: Handle, rate_bps: u64, frame_bytes: u64) -> HtbClass {
-    // What passes in the time between two looks of the kernel at its queue, 100 us, and two frames at least.
-    let burst_bytes = u32::try_from((rate_bps / 80_000).max(2 * frame_bytes)).unwrap_or(u32::MAX);
-    HtbClass {
-        parent: PORT,
-        handle,
-        rate_bps: GUARANTEED_BPS,
-        ceil_bps: rate_bps,
-        burst_bytes,
-        cburst_bytes: burst_bytes,
-        quantum_bytes: u32::try_from(frame_bytes).unwrap_or(u32::MAX),
-        priority: 0,
-    }
+    HtbClass::sharing(PORT, handle, rate_bps, u32::try_from(frame_bytes).unwrap_or(u32::MAX))
 }
 
 fn put_htb_classes(

@@ -115,7 +115,7 @@ pub fn read(path: &Path) -> Result<Setup> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn parse(name: &str, text: &str, base: &Path) -> Result<Setup, FileErrors> {
+pub(crate) fn parse(name: &str, text: &str, base: &Path) -> Result<Setup, FileErrors> {
     let mut reader = Reader { text, base, setup: Setup::new(Preset::Incast), errors: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {

@@ -17,7 +17,7 @@ const PNG_SCALE: u32 = 1;
 
 /// The files that `--plot PATH` stands for: `PATH` itself if its name ends in a format, otherwise one of each.
 #[must_use]
-pub fn files(path: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
     if path.extension().is_some_and(|extension| extension == "svg" || extension == "png") {
         return vec![path.to_owned()];
     }

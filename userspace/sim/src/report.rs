@@ -5,10 +5,10 @@ mod text;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use dcqcn_common::params::{Config, Quantity, Unit};
+use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_model::fluid::FixedPoint;
 use dcqcn_model::trajectory::Settled;
-use dcqcn_model::{cycle, fluid, jain_index, trajectory};
+use dcqcn_model::{Bottleneck, cycle, fluid, jain_index, trajectory};
 use dcqcn_params::{Key, word};
 use dcqcn_support::render;
 use serde::Serialize;
@@ -81,8 +81,8 @@ impl Report {
             preset: setup.preset.name(),
             settings: settings(setup),
             parameters: parameters(setup),
-            fixed_point: analysed(scenario, fluid::fixed_point),
-            cycle_fixed_point: analysed(scenario, cycle::fixed_point),
+            fixed_point: bottleneck(scenario).and_then(|asked| fluid::fixed_point(&asked)),
+            cycle_fixed_point: bottleneck(scenario).and_then(|asked| cycle::fixed_point(&asked)),
             fluid_settled: (setup.preset == Preset::Stability).then(|| settled(scenario)).flatten(),
             oscillation: oscillation(scenario, &outcome, series.as_ref()),
             stages: series.as_ref().map_or_else(Vec::new, |series| stages(scenario, series)),
@@ -159,29 +159,26 @@ fn parameters(setup: &Setup) -> Map<String, Value> {
         .collect()
 }
 
-/// What `analysis` says of `scenario`: bulk flows of one group that have the port to themselves, marked on leaving.
-fn analysed(
-    scenario: &Scenario,
-    analysis: fn(&Config, usize, u64, u64, u64) -> Option<FixedPoint>,
-) -> Option<FixedPoint> {
+/// `scenario` as the models take it, if they do: bulk flows of one group that have the port to themselves, marked on leaving.
+fn bottleneck(scenario: &Scenario) -> Option<Bottleneck<'_>> {
     let [group] = scenario.roce.as_slice() else { return None };
     let alone = scenario.tcp.is_empty() && group.flows >= 2 && group.flows_per_sender == 1;
-    if !alone || !scenario.control || group.work != Work::Bulk || scenario.marking != Marking::Dequeue {
-        return None;
-    }
-    let packet_bytes = u64::from(group.payload_bytes + group.header_bytes);
-    analysis(&scenario.config, group.class.into(), scenario.port_rate_bps, group.flows.into(), packet_bytes)
+    let as_modelled =
+        alone && scenario.control && group.work == Work::Bulk && scenario.marking == Marking::Dequeue;
+    as_modelled.then(|| Bottleneck {
+        config: &scenario.config,
+        tc: group.class.into(),
+        link_bps: scenario.port_rate_bps,
+        flows: group.flows.into(),
+        packet_bytes: u64::from(group.payload_bytes + group.header_bytes),
+    })
 }
 
-/// The fluid model over time, under the same conditions.
+/// The fluid model over time.
 fn settled(scenario: &Scenario) -> Option<Settled> {
     let Scenario { sender_delay_ns, receiver_delay_ns, reply_delay_ns, .. } = scenario;
     let loop_delay_ns = 2 * (sender_delay_ns + receiver_delay_ns) + reply_delay_ns;
-    let [group] = scenario.roce.as_slice() else { return None };
-    analysed(scenario, fluid::fixed_point)?;
-    let packet_bytes = u64::from(group.payload_bytes + group.header_bytes);
-    let (class, flows) = (group.class.into(), group.flows.into());
-    trajectory::settled(&scenario.config, class, scenario.port_rate_bps, flows, packet_bytes, loop_delay_ns)
+    trajectory::settled(&bottleneck(scenario)?, loop_delay_ns)
 }
 
 fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {

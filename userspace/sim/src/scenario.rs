@@ -17,17 +17,18 @@ mod validate;
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, Invalid, Quantity, Unit};
+use dcqcn_params::quantity::OutOfRange;
 
 /// Longest simulated time: one hour.
-pub const MAX_DURATION_NS: u64 = 3_600_000_000_000;
+pub(crate) const MAX_DURATION_NS: u64 = 3_600_000_000_000;
 /// Longest delay of one link, or of a reply: 1 s.
-pub const MAX_DELAY_NS: u64 = 1_000_000_000;
+pub(crate) const MAX_DELAY_NS: u64 = 1_000_000_000;
 /// Most flows of a scenario.
-pub const MAX_FLOWS: u32 = 100_000;
+pub(crate) const MAX_FLOWS: u32 = 100_000;
 /// Largest frame, payload and headers together: a jumbo frame.
-pub const MAX_FRAME_BYTES: u32 = 9_216;
+pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
 /// Largest buffer of the switch: 1 GB.
-pub const MAX_BUFFER_BYTES: u64 = 1_000_000_000;
+pub(crate) const MAX_BUFFER_BYTES: u64 = 1_000_000_000;
 /// Largest message, block or flow: 1 TB.
 pub(crate) const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
 /// Most different delays of the senders' links.
@@ -244,19 +245,8 @@ pub struct SeriesRequest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
     /// A value is outside its range.
-    #[error("{what} = {} is out of range: allowed is {} to {}", Quantity(*.value, *.unit), Quantity(*.min, *.unit), Quantity(*.max, *.unit))]
-    Range {
-        /// What it is a value of.
-        what: String,
-        /// The value.
-        value: u64,
-        /// Smallest allowed value.
-        min: u64,
-        /// Largest allowed value.
-        max: u64,
-        /// Their unit.
-        unit: Unit,
-    },
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
     /// There is nothing to simulate.
     #[error("no flow in the scenario: give at least one RoCE or TCP group with `flows` of 1 or more")]
     NoFlows,
@@ -292,7 +282,7 @@ impl Scenario {
     /// A port and senders of `rate_bps` without flows: 100 ms of which the first 20 do not count, 1 us of delay per link,
     /// 12 MB of buffer, every class DWRR with weight 1, DCQCN on.
     #[must_use]
-    pub fn new(rate_bps: u64, config: Config) -> Self {
+    pub(crate) fn new(rate_bps: u64, config: Config) -> Self {
         Self {
             seed: 1,
             duration_ns: 100_000_000,
@@ -315,7 +305,7 @@ impl Scenario {
 
     /// Whether all that RoCE flows are to send has an end.
     #[must_use]
-    pub fn is_finite(&self) -> bool {
+    pub(crate) fn is_finite(&self) -> bool {
         all_finite(&self.roce)
     }
 
@@ -347,7 +337,7 @@ impl RoceGroup {
     /// `flows` bulk flows in class 3 from time 0 on, each with its own sender: packets of 1024 bytes and 66 of headers,
     /// an ACK every 16 packets, a retransmission timeout of 4 ms.
     #[must_use]
-    pub fn bulk(name: impl Into<String>, flows: u32) -> Self {
+    pub(crate) fn bulk(name: impl Into<String>, flows: u32) -> Self {
         Self {
             name: name.into(),
             flows,
@@ -371,7 +361,7 @@ impl TcpGroup {
     /// `flows` flows of `law` in class 0 from time 0 on: segments of 1460 bytes and 58 of headers, 6 MB of window, 200 ms
     /// of shortest timeout; CUBIC without ECN.
     #[must_use]
-    pub fn bulk(name: impl Into<String>, flows: u32, law: TcpLaw) -> Self {
+    pub(crate) fn bulk(name: impl Into<String>, flows: u32, law: TcpLaw) -> Self {
         Self {
             name: name.into(),
             flows,

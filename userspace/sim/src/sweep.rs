@@ -17,7 +17,7 @@ use super::{Outcome, Scenario, SimError, run};
 /// How often the progress line moves and Ctrl-C is looked for.
 const TICK: Duration = Duration::from_millis(20);
 /// Most combinations of one sweep.
-pub const MAX_RUNS: usize = 10_000;
+pub(crate) const MAX_RUNS: usize = 10_000;
 
 /// A setting and the values it takes, as in `kmax=200KB,400KB,1MB`.
 #[derive(Clone, Debug, PartialEq, Eq)]

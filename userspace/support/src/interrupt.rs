@@ -21,7 +21,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 const GRACE: Duration = Duration::from_millis(500);
 
 /// What is done if a command does not end in order: as little as possible, for the rest of the process may be stuck.
-pub type LastResort = fn();
+pub(crate) type LastResort = fn();
 
 /// While this exists, SIGINT, SIGTERM and SIGHUP do not end the process but set a flag, and so does the end of what the
 /// process writes to or reads from. Threads started meanwhile inherit that; those started before do not, so it is made

@@ -88,7 +88,7 @@ impl IncastConfig {
 
     /// What forwards.
     #[must_use]
-    pub const fn switch(&self) -> SwitchKind {
+    pub(crate) const fn switch(&self) -> SwitchKind {
         match self.bmv2 {
             false => SwitchKind::Linux,
             true => SwitchKind::Bmv2 { packet_bytes: self.mtu_bytes + Self::RC_OVERHEAD_BYTES },

@@ -12,8 +12,6 @@ use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
 
 use super::rc::{Psn, RemoteRegion, Reply, ReplyKind, Segment, WritePacket};
 
-/// Hops a packet may take, as RoCE NICs set it.
-const TTL: u8 = 64;
 /// Bytes at the start of a payload that hold the time it was sent. Shorter payloads carry none.
 const STAMP_LEN: usize = size_of::<u64>();
 /// Most bytes around the payload of a data packet: Ethernet, IPv6, UDP, BTH, RETH, pad and ICRC.
@@ -22,7 +20,7 @@ pub(crate) const MAX_OVERHEAD_BYTES: usize =
 
 /// Source and destination, of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addresses {
+pub(crate) enum Addresses {
     /// IPv4.
     V4 {
         /// Source.
@@ -41,7 +39,7 @@ pub enum Addresses {
 
 /// What all packets of a queue pair in one direction have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
+pub(crate) struct Path {
     /// Own Ethernet address.
     pub src_mac: MacAddr,
     /// Ethernet address of the next hop.
@@ -148,33 +146,12 @@ impl Path {
         match self.addresses {
             Addresses::V4 { src, dst } => {
                 let mut header = [0; Ipv4::LEN];
-                Ipv4Repr {
-                    tos,
-                    total_len: Ipv4::LEN as u16 + udp_len,
-                    id: 0,
-                    dont_fragment: true,
-                    more_fragments: false,
-                    fragment_offset: 0,
-                    ttl: TTL,
-                    protocol: udp::IP_PROTOCOL,
-                    src,
-                    dst,
-                }
-                .emit(&mut header);
+                Ipv4Repr::of_udp(tos, src, dst, udp_len).emit(&mut header);
                 frame.put_slice(&header);
             }
             Addresses::V6 { src, dst } => {
                 let mut header = [0; Ipv6::LEN];
-                Ipv6Repr {
-                    traffic_class: tos,
-                    flow_label: 0,
-                    payload_len: udp_len,
-                    next_header: udp::IP_PROTOCOL,
-                    hop_limit: TTL,
-                    src,
-                    dst,
-                }
-                .emit(&mut header);
+                Ipv6Repr::of_udp(tos, src, dst, udp_len).emit(&mut header);
                 frame.put_slice(&header);
             }
         }
@@ -183,7 +160,7 @@ impl Path {
 
 /// A frame that arrived, as far as an endpoint cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub(crate) struct Received {
     /// Ethernet destination.
     pub dst_mac: MacAddr,
     /// The queue pair it is for, 24 bits.
@@ -198,7 +175,7 @@ pub struct Received {
 
 /// The kinds of packet an endpoint tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub(crate) enum Body {
     /// RDMA WRITE.
     Write {
         /// Place in its message.
@@ -224,7 +201,7 @@ pub enum Body {
 
 /// Why a frame is of no use to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unusable {
+pub(crate) enum Unusable {
     /// Not RoCEv2 over plain IPv4 or IPv6, or shorter than it claims.
     NotRoce,
     /// RoCEv2, but damaged: the ICRC does not match.
@@ -236,7 +213,7 @@ impl Received {
     ///
     /// # Errors
     /// Says why the frame cannot be used.
-    pub fn parse(frame: &[u8]) -> Result<Self, Unusable> {
+    pub(crate) fn parse(frame: &[u8]) -> Result<Self, Unusable> {
         let Headers { dst_mac, tos, packet, bth, rest } = headers(frame).ok_or(Unusable::NotRoce)?;
         if !icrc::verify(packet) {
             return Err(Unusable::BadIcrc);
@@ -325,7 +302,7 @@ fn body(bth: Bth<'_>, rest: &[u8]) -> Option<Body> {
 /// A message of `length` bytes to send over and over. Its content is of no importance; it is not all zeros so that
 /// damage shows.
 #[must_use]
-pub fn message(length: usize) -> Bytes {
+pub(crate) fn message(length: usize) -> Bytes {
     (0..length).map(|index| (index % 251) as u8).collect()
 }
 

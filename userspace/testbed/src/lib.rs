@@ -15,7 +15,7 @@ mod host;
 mod incast;
 mod measure;
 pub mod plot;
-pub mod rc;
+mod rc;
 pub mod record;
 pub mod report;
 mod socket;

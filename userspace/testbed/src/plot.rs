@@ -18,7 +18,7 @@ const VIRTUAL_QUEUE: RGBColor = COLOURS[1];
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord]) -> Result<[PathBuf; 2]> {
+pub(crate) fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord]) -> Result<[PathBuf; 2]> {
     let charts: Vec<Chart> = runs.iter().flat_map(|run| [rates(run), queue(run)]).collect();
     write_both(directory, name, title, &charts)
 }

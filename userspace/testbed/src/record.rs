@@ -14,13 +14,13 @@ pub struct Binned {
 impl Binned {
     /// Zero over a run of `duration_ns`.
     #[must_use]
-    pub fn new(duration_ns: u64) -> Self {
+    pub(crate) fn new(duration_ns: u64) -> Self {
         // A run is minutes at most: thousands of bins.
         Self { bins: vec![0; duration_ns.div_ceil(BIN_NS).max(1) as usize] }
     }
 
     /// Adds `amount` at `at_ns` after the start. What comes after the end is not counted.
-    pub fn add(&mut self, at_ns: u64, amount: u64) {
+    pub(crate) fn add(&mut self, at_ns: u64, amount: u64) {
         if let Some(bin) = usize::try_from(at_ns / BIN_NS).ok().and_then(|bin| self.bins.get_mut(bin)) {
             *bin += amount;
         }
@@ -28,19 +28,19 @@ impl Binned {
 
     /// Sum over the bins that start inside `window`.
     #[must_use]
-    pub fn sum(&self, window: Window) -> u64 {
+    pub(crate) fn sum(&self, window: Window) -> u64 {
         self.iter().filter(|(start_ns, _)| window.contains(*start_ns)).map(|(_, amount)| amount).sum()
     }
 
     /// All bins: start in ns, amount.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.bins.iter().enumerate().map(|(bin, amount)| (bin as u64 * BIN_NS, *amount))
     }
 }
 
 /// A part of the run: ns since its start, the end not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     /// First moment.
     pub start_ns: u64,
     /// First moment after it.
@@ -50,13 +50,13 @@ pub struct Window {
 impl Window {
     /// Whether the moment `at_ns` is inside.
     #[must_use]
-    pub const fn contains(self, at_ns: u64) -> bool {
+    pub(crate) const fn contains(self, at_ns: u64) -> bool {
         self.start_ns <= at_ns && at_ns < self.end_ns
     }
 
     /// Length, s.
     #[must_use]
-    pub fn seconds(self) -> f64 {
+    pub(crate) fn seconds(self) -> f64 {
         self.end_ns.saturating_sub(self.start_ns) as f64 / 1e9
     }
 }
@@ -90,7 +90,7 @@ pub struct ReceivedRecord {
 impl ReceivedRecord {
     /// Nothing yet, over a run of `duration_ns`.
     #[must_use]
-    pub fn new(duration_ns: u64) -> Self {
+    pub(crate) fn new(duration_ns: u64) -> Self {
         Self {
             goodput_bytes: Binned::new(duration_ns),
             ce_packets: Binned::new(duration_ns),
@@ -121,7 +121,7 @@ pub struct SentRecord {
 impl SentRecord {
     /// Nothing yet, over a run of `duration_ns`.
     #[must_use]
-    pub fn new(duration_ns: u64) -> Self {
+    pub(crate) fn new(duration_ns: u64) -> Self {
         let zero = Binned::new(duration_ns);
         Self {
             packets: zero.clone(),
@@ -201,13 +201,13 @@ pub struct RunRecord {
 impl RunRecord {
     /// All of the run.
     #[must_use]
-    pub const fn whole(&self) -> Window {
+    pub(crate) const fn whole(&self) -> Window {
         Window { start_ns: 0, end_ns: self.duration_ns }
     }
 
     /// The run without its start-up.
     #[must_use]
-    pub const fn steady(&self) -> Window {
+    pub(crate) const fn steady(&self) -> Window {
         Window { start_ns: self.warm_up_ns, end_ns: self.duration_ns }
     }
 }

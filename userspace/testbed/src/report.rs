@@ -113,7 +113,7 @@ pub struct Quantiles {
 impl Quantiles {
     /// Of a list of values; zeros if it is empty.
     #[must_use]
-    pub fn of(mut values: Vec<u64>) -> Self {
+    pub(crate) fn of(mut values: Vec<u64>) -> Self {
         values.sort_unstable();
         let at = |percent| {
             let rank = rank(values.len() as u64, percent);

@@ -72,7 +72,7 @@ pub enum SwitchKind {
 
 /// What the lab's network is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopologyConfig {
+pub(crate) struct TopologyConfig {
     /// Sender hosts, 1 to `MAX_SENDERS`.
     pub senders: u16,
     /// Rate of every link, bit/s.
@@ -126,7 +126,7 @@ impl Topology {
     ///
     /// # Errors
     /// Another lab runs, the configuration is out of range, or the kernel refuses a step.
-    pub fn build(config: &TopologyConfig) -> Result<Self> {
+    pub(crate) fn build(config: &TopologyConfig) -> Result<Self> {
         if config.senders == 0 || config.senders > MAX_SENDERS {
             bail!("{} senders: the lab has room for 1 to {MAX_SENDERS}", config.senders);
         }

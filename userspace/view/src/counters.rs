@@ -5,12 +5,10 @@ use std::fmt;
 use dcqcn_common::layout::Counters;
 use dcqcn_common::stats::Stat;
 use dcqcn_plane::attach::Attachment;
-use dcqcn_plane::dataplane;
+use dcqcn_plane::dataplane::{self, HOOKS};
 use dcqcn_support::render::Table;
 use serde_json::{Map, Value, json};
 
-/// The hooks, in the order of the map.
-pub const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Counters that mlx5 has too (`/sys/class/infiniband/DEV/ports/N/hw_counters`).
 const MLX5: [Stat; 4] = [Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
 

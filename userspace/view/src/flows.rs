@@ -13,7 +13,8 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
-use crate::{FlowRow, age};
+use crate::FlowRow;
+use crate::qp::age;
 
 /// The flows and pairs of one interface.
 #[derive(Serialize)]

@@ -13,11 +13,11 @@ mod reading;
 mod sample;
 mod sampler;
 
-pub use counters::{CountersReport, HOOKS};
+pub use counters::CountersReport;
 pub use flows::{FlowsReport, NpFlowRow, PairRow};
 pub use packet::{PacketRow, RoceRow};
 pub use parameters::{ChangeReport, Parameter, Source, each};
-pub use qp::{FlowRow, RateRow, age};
+pub use qp::{FlowRow, RateRow};
 pub use queues::QueuesReport;
 pub use reading::Reading;
 pub use sample::{ClassSample, PerStat, QpSample, QueueSample, Sample};

@@ -7,10 +7,9 @@ use std::str::FromStr;
 
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
+use dcqcn_plane::dataplane::HOOKS;
 use dcqcn_support::render;
 use serde::Serialize;
-
-use crate::HOOKS;
 
 /// A packet, what it was taken for and what was done with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

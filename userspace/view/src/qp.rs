@@ -105,7 +105,7 @@ fn state(machine: &RateMachine, p: &RpParams) -> &'static str {
 
 /// Time since `at_ns`; 0 is never.
 #[must_use]
-pub fn age(at_ns: u64, now_ns: u64) -> Option<u64> {
+pub(crate) fn age(at_ns: u64, now_ns: u64) -> Option<u64> {
     (at_ns != 0).then(|| now_ns.saturating_sub(at_ns))
 }
 

@@ -70,7 +70,7 @@ impl Reading {
 
     /// A counter, summed over the hooks.
     #[must_use]
-    pub fn total(&self, stat: Stat) -> u64 {
+    pub(crate) fn total(&self, stat: Stat) -> u64 {
         self.counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum()
     }
 

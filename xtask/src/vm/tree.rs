@@ -12,7 +12,7 @@ use crate::apt::Apt;
 use crate::run::{self, header, stream};
 
 /// What the guest and the machine it runs on need.
-const PACKAGES: [&str; 17] = [
+const PACKAGES: &[&str] = &[
     "qemu-system-x86",
     "seabios",
     "ipxe-qemu",
@@ -27,6 +27,7 @@ const PACKAGES: [&str; 17] = [
     "ibverbs-providers",
     "rdmacm-utils",
     "perftest",
+    "python3-pyverbs",
     "systemd",
     "xdp-tools",
     "udev",

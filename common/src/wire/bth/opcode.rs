@@ -201,7 +201,7 @@ impl Opcode {
 
     /// Whether the opcode is left to manufacturers (IBTA vol. 1, 9.2.1: its two highest bits are set).
     #[inline(always)]
-    pub const fn is_manufacturers(self) -> bool {
+    pub(crate) const fn is_manufacturers(self) -> bool {
         self.0 >= Self::FIRST_OF_MANUFACTURERS
     }
 
@@ -233,12 +233,6 @@ impl Opcode {
         self.is_transport_op(ops::READ_RESPONSE)
     }
 
-    /// Whether the packet is an acknowledgement; its AETH tells ACK from NAK.
-    #[inline(always)]
-    pub const fn is_acknowledge(self) -> bool {
-        self.is_transport_op(ops::ACKNOWLEDGE)
-    }
-
     /// Whether an RDETH follows the BTH: every reliable datagram.
     #[inline(always)]
     pub const fn has_rdeth(self) -> bool {
@@ -253,19 +247,19 @@ impl Opcode {
 
     /// Whether an XRCETH follows: requests over extended reliable connection.
     #[inline(always)]
-    pub const fn has_xrceth(self) -> bool {
+    pub(crate) const fn has_xrceth(self) -> bool {
         self.is_of(Transport::Xrc) && !self.is_response() && self.is_known()
     }
 
     /// Whether a RETH follows: the start of a WRITE, a READ request, FLUSH and ATOMIC WRITE.
     #[inline(always)]
-    pub const fn has_reth(self) -> bool {
+    pub(crate) const fn has_reth(self) -> bool {
         self.is_transport_op(ops::WRITE_START | ops::READ_REQUEST | ops::FLUSH | ops::ATOMIC_WRITE)
     }
 
     /// Whether an AtomicETH follows: CmpSwap and FetchAdd requests.
     #[inline(always)]
-    pub const fn has_atomic_eth(self) -> bool {
+    pub(crate) const fn has_atomic_eth(self) -> bool {
         self.is_transport_op(ops::ATOMIC)
     }
 
@@ -277,25 +271,25 @@ impl Opcode {
 
     /// Whether an AtomicAckETH follows.
     #[inline(always)]
-    pub const fn has_atomic_ack_eth(self) -> bool {
+    pub(crate) const fn has_atomic_ack_eth(self) -> bool {
         self.is_transport_op(ops::ATOMIC_ACKNOWLEDGE)
     }
 
     /// Whether immediate data follows.
     #[inline(always)]
-    pub const fn has_immdt(self) -> bool {
+    pub(crate) const fn has_immdt(self) -> bool {
         self.is_transport_op(ops::WITH_IMMEDIATE)
     }
 
     /// Whether an IETH, a key to invalidate, follows.
     #[inline(always)]
-    pub const fn has_ieth(self) -> bool {
+    pub(crate) const fn has_ieth(self) -> bool {
         self.is_transport_op(ops::WITH_INVALIDATE)
     }
 
     /// Whether a FETH follows: FLUSH.
     #[inline(always)]
-    pub const fn has_feth(self) -> bool {
+    pub(crate) const fn has_feth(self) -> bool {
         self.is_transport_op(ops::FLUSH)
     }
 
@@ -311,7 +305,7 @@ impl Opcode {
             (self.has_atomic_eth(), ext::ATOMIC_ETH_LEN),
             (self.has_aeth(), ext::Aeth::LEN),
             (self.has_atomic_ack_eth(), ext::ATOMIC_ACK_ETH_LEN),
-            (self.has_immdt(), ext::ImmDt::LEN),
+            (self.has_immdt(), ext::IMMDT_LEN),
             (self.has_ieth(), ext::IETH_LEN),
         ];
         let mut total = 0;

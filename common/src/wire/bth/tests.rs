@@ -72,7 +72,6 @@ fn every_opcode_agrees_with_its_name() {
         let data = has("_SEND_") || has("_RDMA_WRITE_") || has("_READ_RESPONSE_");
         assert_eq!(opcode.is_data(), data, "{name}");
         assert_eq!(opcode.is_read_response(), has("_READ_RESPONSE_"), "{name}");
-        assert_eq!(opcode.is_acknowledge(), has("_ACKNOWLEDGE") && !has("_ATOMIC_"), "{name}");
         assert_eq!(opcode.is_response(), has("_READ_RESPONSE_") || has("_ACKNOWLEDGE"), "{name}");
         assert_eq!(opcode.has_immdt(), has("_WITH_IMMEDIATE"), "{name}");
         assert_eq!(opcode.has_ieth(), has("_WITH_INVALIDATE"), "{name}");

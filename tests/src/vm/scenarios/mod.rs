@@ -8,7 +8,9 @@ mod interrupt;
 mod inverse;
 mod killed;
 mod live;
+mod many;
 mod markers;
+mod mixed;
 mod pacing;
 mod pairing;
 mod queues;
@@ -100,6 +102,22 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: storage::run,
+    },
+    Scenario {
+        name: "mixed",
+        about: "every operation of a queue pair at random, both ways, into that port: what is out of order, lost or wrong",
+        limit_s: 240,
+        is_ci: false,
+        with_systemd: false,
+        run: mixed::run,
+    },
+    Scenario {
+        name: "many",
+        about: "700 QPs of a host, half of them cut to 100 kbit/s: nobody waits for another, nothing is dropped",
+        limit_s: 300,
+        is_ci: false,
+        with_systemd: false,
+        run: many::run,
     },
     Scenario {
         name: "ipv6",

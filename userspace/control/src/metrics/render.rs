@@ -8,7 +8,8 @@ use dcqcn_common::stats::Stat;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_params::qp::{address, hex};
 use dcqcn_params::word;
-use dcqcn_view::{FlowRow, HOOKS, Reading};
+use dcqcn_plane::dataplane::HOOKS;
+use dcqcn_view::{FlowRow, Reading};
 
 use super::exposition::{Exposition, Format, Kind};
 use super::process;

@@ -30,7 +30,7 @@ fn take(name: &str, with_flows: bool) -> Result<Reading, attach::Error> {
 impl Scrape {
     /// Reads them all, with each flow or only how many there are. What cannot be read is part of the answer.
     #[must_use]
-    pub fn take(with_flows: bool) -> Self {
+    pub(crate) fn take(with_flows: bool) -> Self {
         let mut scrape = Self::default();
         let names = match attached() {
             Ok(names) => names,

@@ -4,19 +4,19 @@
 //! looks at nothing else. A snapshot can be kept as a directory ([`record`]) and examined elsewhere.
 
 mod checks;
-pub mod record;
-pub mod snapshot;
+pub(crate) mod record;
+pub(crate) mod snapshot;
 mod take;
 
 use serde::{Deserialize, Serialize};
 
-pub use snapshot::Snapshot;
-pub use take::take;
+pub(crate) use snapshot::Snapshot;
+pub(crate) use take::take;
 
 /// How bad a finding is, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
+pub(crate) enum Severity {
     /// It is as it should be.
     Ok,
     /// Worth knowing.
@@ -30,7 +30,7 @@ pub enum Severity {
 impl Severity {
     /// Its word.
     #[must_use]
-    pub const fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Info => "info",
@@ -42,7 +42,7 @@ impl Severity {
 
 /// One thing found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// What kind of finding it is; stable, `docs/reference/doctor.md` lists all.
     pub id: &'static str,
     /// How bad it is.
@@ -95,7 +95,7 @@ impl Finding {
 
 /// Everything found in `snapshot`: by interface, the host last; within each the worst first.
 #[must_use]
-pub fn examine(snapshot: &Snapshot) -> Vec<Finding> {
+pub(crate) fn examine(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(snapshot)).collect();
     // `None` sorts first as it stands; the host belongs behind its interfaces.
     let key = |finding: &Finding| {

@@ -15,7 +15,7 @@ const MAX_BYTES: u64 = 16 << 20;
 
 /// Why a recorded host cannot be written or read.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// A file or directory.
     #[error("{}: {source}{hint}", path.display())]
     File {
@@ -73,7 +73,7 @@ const RECORD_FIRST: &str = "; `dcqcn doctor --record DIR` makes such a directory
 ///
 /// # Errors
 /// A file cannot be written, or a recording is there already.
-pub fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
+pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::File { path, source, hint: "" }
@@ -100,7 +100,7 @@ pub fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
 ///
 /// # Errors
 /// It is not there, another version's, or damaged.
-pub fn read(dir: &Path) -> Result<Snapshot, Error> {
+pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
     let path = dir.join(SNAPSHOT);
     let text = text(&path)?.ok_or_else(|| Error::File {
         path: path.clone(),

@@ -10,14 +10,14 @@ pub(super) use seen::Seen;
 use serde::{Deserialize, Serialize};
 
 /// Version of [`Snapshot`] as it is written to a directory.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Loop delay assumed unless told otherwise: a rack of hardware switches, ns.
-pub const DEFAULT_RTT_NS: u64 = 20_000;
+pub(crate) const DEFAULT_RTT_NS: u64 = 20_000;
 
 /// A host, looked at twice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// [`VERSION`].
     pub version: u32,
     /// Version of the dcqcn that took it.
@@ -41,7 +41,7 @@ pub struct Snapshot {
 /// What concerns no interface in particular. `None` always means: could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Host {
+pub(crate) struct Host {
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
     /// The kernel runs XDP programs.
@@ -65,7 +65,7 @@ pub struct Host {
 /// An idle state (C-state) of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct IdleState {
+pub(crate) struct IdleState {
     /// Its name, as in `C6`.
     pub name: String,
     /// Time to wake up from it, us.
@@ -77,7 +77,7 @@ pub struct IdleState {
 /// An attachment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Attached {
+pub(crate) struct Attached {
     /// The interface.
     pub iface: String,
     /// The other interface of an inline attachment.
@@ -114,7 +114,7 @@ pub struct Attached {
 /// A program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Running {
+pub(crate) struct Running {
     /// `xdp`, `ingress` or `egress`.
     pub hook: String,
     /// The kernel's number for it.
@@ -126,7 +126,7 @@ pub struct Running {
 /// Counters that are not zero, by their names in `dcqcn counters`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Of the XDP program.
     pub xdp: BTreeMap<String, u64>,
     /// Of the TC ingress program.
@@ -140,7 +140,7 @@ pub struct Counts {
 /// Counters of a traffic class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Class {
+pub(crate) struct Class {
     /// RoCEv2 packets.
     pub packets: u64,
     /// Of them, packets able to be marked (ECT or CE).
@@ -152,7 +152,7 @@ pub struct Class {
 /// How full the tables are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tables {
+pub(crate) struct Tables {
     /// Flows the RP table can hold.
     pub capacity: u64,
     /// Flows in it.
@@ -171,7 +171,7 @@ pub struct Tables {
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub(crate) struct Link {
     /// Its name.
     pub name: String,
     /// Its index.
@@ -207,7 +207,7 @@ pub struct Link {
 /// A queueing discipline.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Qdisc {
+pub(crate) struct Qdisc {
     /// Its kind.
     pub kind: String,
     /// Its handle, as in `8001:`.
@@ -228,7 +228,7 @@ pub struct Qdisc {
 /// Limits of an fq qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fq {
+pub(crate) struct Fq {
     /// Packets it holds.
     pub limit: u32,
     /// Packets each flow holds.
@@ -240,7 +240,7 @@ pub struct Fq {
 /// A token bucket that limits an interface, looked at many times between the two looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shaper {
+pub(crate) struct Shaper {
     /// `tbf`, or `htb class 1:10`.
     pub name: String,
     /// Its rate.
@@ -260,7 +260,7 @@ pub struct Shaper {
 /// An RDMA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rdma {
+pub(crate) struct Rdma {
     /// Its name, as in `rdma link`.
     pub name: String,
     /// Interfaces its ports are on.
@@ -280,7 +280,7 @@ pub struct Rdma {
 /// Something that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Unread {
+pub(crate) struct Unread {
     /// What.
     pub what: String,
     /// Why.
@@ -314,7 +314,7 @@ impl Attached {
     /// Its parameters. `None` if they could not be read; [`record::read`](super::record::read) refuses those that are
     /// none.
     #[must_use]
-    pub fn config(&self) -> Option<Config> {
+    pub(crate) fn config(&self) -> Option<Config> {
         config(self.parameters.as_ref()?).ok()
     }
 

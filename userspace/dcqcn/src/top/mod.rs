@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The interface is not attached, nothing is, or the terminal refuses.
-pub fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
+pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
     let interrupt = Interrupt::of_terminal(give_up)?;
     let mut ifaces = attached()?;
     if let Some(iface) = &iface {

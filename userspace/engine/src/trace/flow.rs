@@ -158,22 +158,9 @@ fn ethernet(dst: MacAddr, src: MacAddr) -> Vec<u8> {
 /// at it.
 fn data_packet(len: usize) -> Vec<u8> {
     let mut packet = ethernet(RECEIVER_MAC, SENDER_MAC);
-    let ip_len = len.saturating_sub(Ethernet::LEN);
-    let udp_len = ip_len.saturating_sub(Ipv4::LEN) as u16;
+    let udp_len = len.saturating_sub(Ethernet::LEN + Ipv4::LEN) as u16;
     let mut ip = [0; Ipv4::LEN];
-    Ipv4Repr {
-        tos: ecn::tos(0, Ecn::ECT0),
-        total_len: ip_len as u16,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        ttl: TTL,
-        protocol: udp::IP_PROTOCOL,
-        src: SENDER,
-        dst: RECEIVER,
-    }
-    .emit(&mut ip);
+    Ipv4Repr::of_udp(ecn::tos(0, Ecn::ECT0), SENDER, RECEIVER, udp_len).emit(&mut ip);
     packet.extend(ip);
     let mut udp = [0; Udp::LEN];
     let ports = (UDP_SOURCE_PORT, udp::ROCE_V2_PORT);

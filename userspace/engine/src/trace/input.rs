@@ -5,7 +5,7 @@
 use std::io::{self, BufRead, Read as _};
 
 /// Latest time an event may have, ns: 146 years. The sums of times that the machine and the pacer make then fit.
-pub const MAX_TIME_NS: u64 = 1 << 62;
+pub(crate) const MAX_TIME_NS: u64 = 1 << 62;
 /// Most bytes one `send` may have: a tebibyte.
 pub(crate) const MAX_SEND_BYTES: u64 = 1 << 40;
 /// Longest line, bytes; with comments. Something else than a list of events has longer ones.
@@ -39,7 +39,7 @@ pub enum Kind {
 impl Kind {
     /// What lines call it.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Cnp => "cnp",
             Self::Send { .. } => "send",
@@ -141,7 +141,7 @@ pub struct Events<R> {
 
 impl<R: BufRead> Events<R> {
     /// The events that `reader` has; messages call it `file`.
-    pub fn new(file: &str, reader: R) -> Self {
+    pub(crate) fn new(file: &str, reader: R) -> Self {
         Self { reader, file: file.to_owned(), line: 0, text: Vec::new(), header_may_come: true, last_ns: 0 }
     }
 
@@ -167,7 +167,7 @@ impl<R: BufRead> Events<R> {
     }
 
     /// Says of the line read last what is wrong with it.
-    pub fn wrong(&self, problem: Problem) -> InputError {
+    pub(crate) fn wrong(&self, problem: Problem) -> InputError {
         InputError::Line { file: self.file.clone(), line: self.line, problem }
     }
 

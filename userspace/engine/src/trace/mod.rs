@@ -21,7 +21,7 @@ use dcqcn_common::rate::{RateMachine, RpParams};
 use dcqcn_params::{Settings, SettingsError};
 
 use flow::{Flow, InKernel, Reference};
-pub use input::{Event, Events, InputError, Kind, MAX_TIME_NS, Problem};
+pub use input::{Event, Events, InputError, Kind, Problem};
 pub use plot::Picture;
 pub use row::{Format, HEADER, Row};
 

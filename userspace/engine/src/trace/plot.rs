@@ -95,7 +95,7 @@ impl Unit {
 
 impl Picture {
     /// Adds a row; rows come in the order of time.
-    pub fn push(&mut self, row: &Row) {
+    pub(crate) fn push(&mut self, row: &Row) {
         if self.stretches.is_empty() {
             self.start_ns = row.t_ns;
         }

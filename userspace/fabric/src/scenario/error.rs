@@ -1,6 +1,7 @@
 //! Why a scenario is refused.
 
 use dcqcn_common::params::{Invalid, Quantity, Unit};
+use dcqcn_params::quantity::OutOfRange;
 
 use crate::topology::TopologyError;
 use crate::workload::WorkloadError;
@@ -8,7 +9,10 @@ use crate::workload::WorkloadError;
 /// Why a scenario cannot run or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricError {
-    /// Topology, or a number that is out of range.
+    /// A number is out of its range.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// Topology.
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// The workload.

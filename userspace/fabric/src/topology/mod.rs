@@ -9,7 +9,8 @@ mod shapes;
 pub use file::TOPOLOGY_EXAMPLE;
 pub(crate) use routes::{NO_PORT, Routes};
 
-use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
+use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
+use dcqcn_params::quantity::{OutOfRange, in_range};
 
 /// Most hosts, and most switches.
 pub(crate) const MAX_NODES: u32 = 1 << 16;
@@ -18,7 +19,7 @@ const MAX_PORTS: u32 = 4_096;
 /// Shortest delay of a link: two metres of fibre. The delays are what lets nodes be simulated apart from each other.
 pub(crate) const MIN_DELAY_NS: u64 = 10;
 /// Longest delay of a link: 1 s.
-pub const MAX_DELAY_NS: u64 = 1_000_000_000;
+pub(crate) const MAX_DELAY_NS: u64 = 1_000_000_000;
 
 /// A fabric: who is there and how they are connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,19 +74,8 @@ pub(crate) struct PortSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// A number is outside its range.
-    #[error("{what} = {} is out of range: allowed is {} to {}", Quantity(*.value, *.unit), Quantity(*.min, *.unit), Quantity(*.max, *.unit))]
-    Range {
-        /// What it is a number of.
-        what: String,
-        /// The number.
-        value: u64,
-        /// Smallest allowed.
-        min: u64,
-        /// Largest allowed.
-        max: u64,
-        /// Their unit.
-        unit: Unit,
-    },
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
     /// A host must have one link.
     #[error("host {host} has {links} links: a host has one, to a switch")]
     HostLinks {
@@ -117,7 +107,7 @@ pub enum TopologyError {
 impl Topology {
     /// Number of nodes.
     #[must_use]
-    pub const fn nodes(&self) -> u32 {
+    pub(crate) const fn nodes(&self) -> u32 {
         self.hosts + self.switches
     }
 
@@ -162,9 +152,9 @@ impl Topology {
     ///
     /// # Errors
     /// The first thing wrong: what, its value and what is allowed.
-    pub fn validate(&self) -> Result<(), TopologyError> {
-        range("number of hosts", self.hosts.into(), 1..=MAX_NODES.into(), Unit::Count)?;
-        range("number of switches", self.switches.into(), 1..=MAX_NODES.into(), Unit::Count)?;
+    pub(crate) fn validate(&self) -> Result<(), TopologyError> {
+        in_range("number of hosts", self.hosts.into(), 1..=MAX_NODES.into(), Unit::Count)?;
+        in_range("number of switches", self.switches.into(), 1..=MAX_NODES.into(), Unit::Count)?;
         let is_switch = |node: u32| (self.hosts..self.nodes()).contains(&node);
         for link in &self.links {
             let ends = [link.a, link.b];
@@ -173,13 +163,13 @@ impl Topology {
                 return Err(TopologyError::LinkEnds { a: self.name(link.a), b: self.name(link.b) });
             }
             let of = |what: &str| format!("{what} of the link {} - {}", self.name(link.a), self.name(link.b));
-            range(of("rate"), link.rate_bps, MIN_RATE_BPS..=MAX_RATE_BPS, Unit::BitsPerSecond)?;
-            range(of("delay"), link.delay_ns, MIN_DELAY_NS..=MAX_DELAY_NS, Unit::Nanoseconds)?;
+            in_range(of("rate"), link.rate_bps, MIN_RATE_BPS..=MAX_RATE_BPS, Unit::BitsPerSecond)?;
+            in_range(of("delay"), link.delay_ns, MIN_DELAY_NS..=MAX_DELAY_NS, Unit::Nanoseconds)?;
         }
         for (node, ports) in (0..).zip(self.ports()) {
             if is_switch(node) {
                 let what = format!("ports of {}", self.name(node));
-                range(what, ports.len() as u64, 0..=MAX_PORTS.into(), Unit::Count)?;
+                in_range(what, ports.len() as u64, 0..=MAX_PORTS.into(), Unit::Count)?;
             } else if ports.len() != 1 {
                 return Err(TopologyError::HostLinks { host: self.name(node), links: ports.len() });
             }
@@ -191,19 +181,6 @@ impl Topology {
             None => Ok(()),
         }
     }
-}
-
-pub(crate) fn range(
-    what: impl Into<String>,
-    value: u64,
-    allowed: std::ops::RangeInclusive<u64>,
-    unit: Unit,
-) -> Result<(), TopologyError> {
-    if allowed.contains(&value) {
-        return Ok(());
-    }
-    let (min, max) = allowed.into_inner();
-    Err(TopologyError::Range { what: what.into(), value, min, max, unit })
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Fabrics of a regular shape.
 
-use super::{Cables, Link, MAX_NODES, Topology, TopologyError, range};
 use dcqcn_common::params::Unit;
+use dcqcn_params::quantity::in_range;
+
+use super::{Cables, Link, MAX_NODES, Topology, TopologyError};
 
 impl Topology {
     /// Leaves with hosts, each joined to every spine. One leaf needs no spine: that is a single switch.
@@ -15,11 +17,11 @@ impl Topology {
         cables: Cables,
     ) -> Result<Self, TopologyError> {
         let least_spines = u64::from(leaves > 1);
-        range("leaves", leaves.into(), 1..=MAX_NODES.into(), Unit::Count)?;
-        range("spines", spines.into(), least_spines..=MAX_NODES.into(), Unit::Count)?;
-        range("hosts per leaf", hosts_per_leaf.into(), 1..=MAX_NODES.into(), Unit::Count)?;
+        in_range("leaves", leaves.into(), 1..=MAX_NODES.into(), Unit::Count)?;
+        in_range("spines", spines.into(), least_spines..=MAX_NODES.into(), Unit::Count)?;
+        in_range("hosts per leaf", hosts_per_leaf.into(), 1..=MAX_NODES.into(), Unit::Count)?;
         let hosts = u64::from(leaves) * u64::from(hosts_per_leaf);
-        range("number of hosts", hosts, 1..=MAX_NODES.into(), Unit::Count)?;
+        in_range("number of hosts", hosts, 1..=MAX_NODES.into(), Unit::Count)?;
         let mut plan = Plan::new(hosts as u32, cables);
         let leaf = |number| plan_switch(hosts, number);
         let spine = |number| plan_switch(hosts, leaves + number);
@@ -51,13 +53,13 @@ impl Topology {
         for (what, value) in
             [("pods", pods), ("ToRs per pod", tors_per_pod), ("hosts per ToR", hosts_per_tor)]
         {
-            range(what, value.into(), 1..=4_096, Unit::Count)?;
+            in_range(what, value.into(), 1..=4_096, Unit::Count)?;
         }
         let hosts = u64::from(pods) * u64::from(tors_per_pod) * u64::from(hosts_per_tor);
         let cores = u64::from(tors_per_pod) * u64::from(hosts_per_tor);
         let tors = pods * tors_per_pod;
-        range("number of hosts", hosts, 1..=MAX_NODES.into(), Unit::Count)?;
-        range("number of switches", u64::from(tors) * 2 + cores, 1..=MAX_NODES.into(), Unit::Count)?;
+        in_range("number of hosts", hosts, 1..=MAX_NODES.into(), Unit::Count)?;
+        in_range("number of switches", u64::from(tors) * 2 + cores, 1..=MAX_NODES.into(), Unit::Count)?;
         let mut plan = Plan::new(hosts as u32, cables);
         let tor = |number| plan_switch(hosts, number);
         let aggregation = |number| plan_switch(hosts, tors + number);

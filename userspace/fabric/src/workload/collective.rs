@@ -19,7 +19,7 @@ impl Workload {
     /// `collective` over `bytes`, which all ranks together cut into as many parts as there are ranks. `ready` holds for each
     /// rank the flow (usually a computation there) that it waits for; the result for each the flow whose delivery tells
     /// that it is through. `pairs` keeps the queue pairs between ranks from one collective to the next.
-    pub fn collective(
+    pub(crate) fn collective(
         &mut self,
         collective: Collective,
         bytes: u64,
@@ -99,7 +99,7 @@ pub struct Pairs {
 impl Pairs {
     /// None yet; all are of `class`.
     #[must_use]
-    pub fn new(class: u8) -> Self {
+    pub(crate) fn new(class: u8) -> Self {
         Self { class, known: std::collections::HashMap::new() }
     }
 }

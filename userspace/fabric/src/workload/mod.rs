@@ -33,7 +33,7 @@ pub struct Flow {
 
 /// A queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub(crate) struct Pair {
     /// The host that sends.
     pub src: u32,
     /// The host that receives.
@@ -44,7 +44,7 @@ pub struct Pair {
 
 /// When a flow that waits for another may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wait {
+pub(crate) enum Wait {
     /// The receiver has all of it.
     Delivered,
     /// The sender has the acknowledgement of all of it.
@@ -107,24 +107,24 @@ pub enum WorkloadError {
 impl Workload {
     /// Nothing to send yet.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Adds a queue pair and says its number.
-    pub fn pair(&mut self, src: u32, dst: u32, class: u8) -> u32 {
+    pub(crate) fn pair(&mut self, src: u32, dst: u32, class: u8) -> u32 {
         self.pairs.push(Pair { src, dst, class });
         self.pairs.len() as u32 - 1
     }
 
     /// Adds a flow on a queue pair and says its number.
-    pub fn send(&mut self, qp: u32, bytes: u64, start_ns: u64) -> u32 {
+    pub(crate) fn send(&mut self, qp: u32, bytes: u64, start_ns: u64) -> u32 {
         self.flows.push(Flow { qp, bytes, start_ns, delay_ns: 0 });
         self.flows.len() as u32 - 1
     }
 
     /// Adds a flow on a queue pair of its own and says its number.
-    pub fn flow(&mut self, src: u32, dst: u32, class: u8, bytes: u64, start_ns: u64) -> u32 {
+    pub(crate) fn flow(&mut self, src: u32, dst: u32, class: u8, bytes: u64, start_ns: u64) -> u32 {
         let qp = self.pair(src, dst, class);
         self.send(qp, bytes, start_ns)
     }
@@ -137,14 +137,14 @@ impl Workload {
     }
 
     /// `flow` starts this much later than it could.
-    pub fn delay(&mut self, flow: u32, delay_ns: u64) {
+    pub(crate) fn delay(&mut self, flow: u32, delay_ns: u64) {
         if let Some(flow) = self.flows.get_mut(flow as usize) {
             flow.delay_ns = delay_ns;
         }
     }
 
     /// `flow` waits for `other`.
-    pub fn after(&mut self, flow: u32, other: u32, wait: Wait) {
+    pub(crate) fn after(&mut self, flow: u32, other: u32, wait: Wait) {
         self.edges.push(Edge { from: other, to: flow, wait });
     }
 
@@ -156,13 +156,13 @@ impl Workload {
 
     /// The queue pairs, by number.
     #[must_use]
-    pub fn pairs(&self) -> &[Pair] {
+    pub(crate) fn pairs(&self) -> &[Pair] {
         &self.pairs
     }
 
     /// Who sends a flow to whom; `None`: there is no such flow.
     #[must_use]
-    pub fn ends(&self, flow: &Flow) -> Option<Pair> {
+    pub(crate) fn ends(&self, flow: &Flow) -> Option<Pair> {
         self.pairs.get(flow.qp as usize).copied()
     }
 
@@ -178,7 +178,7 @@ impl Workload {
     ///
     /// # Errors
     /// The first thing wrong.
-    pub fn validate(&self, hosts: u32) -> Result<(), WorkloadError> {
+    pub(crate) fn validate(&self, hosts: u32) -> Result<(), WorkloadError> {
         if self.flows.is_empty() {
             return Err(WorkloadError::Empty);
         }

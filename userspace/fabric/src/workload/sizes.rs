@@ -68,7 +68,7 @@ impl Sizes {
 
     /// Mean length.
     #[must_use]
-    pub fn mean_bytes(&self) -> f64 {
+    pub(crate) fn mean_bytes(&self) -> f64 {
         let first = self.points.first().map_or(0.0, |&(bytes, share)| bytes * share);
         let segment = |pair: &[(f64, f64)]| match pair {
             [(low, from), (high, to)] => f64::midpoint(*low, *high) * (to - from),
@@ -78,7 +78,7 @@ impl Sizes {
     }
 
     /// A length by chance, at least 1.
-    pub fn draw(&self, random: &mut Random) -> u64 {
+    pub(crate) fn draw(&self, random: &mut Random) -> u64 {
         let share = random.unit();
         let above =
             self.points.partition_point(|point| point.1 <= share).min(self.points.len().saturating_sub(1));

@@ -73,11 +73,11 @@ struct PushReport {
 impl fmt::Display for PushReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { thrift_port, pushed, queue_commands, not_in_p4 } = self;
-        let Pushed { written, modified, deleted, unchanged } = pushed;
+        let Pushed { written, modified, deleted, unchanged, cells } = pushed;
         writeln!(
             f,
-            "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged; \
-             read back; {queue_commands} settings of queues"
+            "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged, \
+             {cells} cells of registers; read back; {queue_commands} settings of queues"
         )?;
         write!(f, "{not_in_p4}")
     }

@@ -48,7 +48,7 @@ impl Batch {
 
     /// How many changes it holds.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.classes.len()).sum()
     }
 

@@ -11,6 +11,6 @@ pub use crate::handle::Handle;
 pub use batch::Batch;
 pub use filter::Filter;
 pub use qdisc::kernel_has_qdisc;
-pub use read::{Class, Qdisc, Shaper, Shaping, Stats};
+pub use read::{Class, Fq, Qdisc, Shaper, Shaping, Stats};
 pub use save::{Restored, SavedQdisc};
 pub use spec::{Ets, HtbClass, QdiscSpec};

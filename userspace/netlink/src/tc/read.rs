@@ -1,7 +1,9 @@
 //! Qdiscs, classes and their statistics, as the kernel describes them.
 
 use super::Handle;
-use super::spec::{TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64, TICK_NS};
+use super::spec::{
+    TCA_FQ_FLOW_PLIMIT, TCA_FQ_HORIZON, TCA_FQ_PLIMIT, TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64, TICK_NS,
+};
 use crate::wire::{attribute, string, u32_at, u64_at};
 
 /// Bytes of `struct tcmsg`.
@@ -29,6 +31,33 @@ pub struct Qdisc {
     pub has_size_table: bool,
     /// What went through it and what waits in it.
     pub stats: Stats,
+}
+
+impl Qdisc {
+    /// Its limits, if it is an fq.
+    #[must_use]
+    pub fn fq(&self) -> Option<Fq> {
+        if self.kind != "fq" {
+            return None;
+        }
+        let value = |kind| u32_at(attribute(&self.options, kind)?, 0);
+        Some(Fq {
+            limit: value(TCA_FQ_PLIMIT)?,
+            flow_limit: value(TCA_FQ_FLOW_PLIMIT)?,
+            horizon_ns: value(TCA_FQ_HORIZON).map(|us| u64::from(us) * 1_000),
+        })
+    }
+}
+
+/// Limits of an fq.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fq {
+    /// Packets it holds.
+    pub limit: u32,
+    /// Packets each flow holds.
+    pub flow_limit: u32,
+    /// Latest departure time from now, in nanoseconds; `None` from kernels that have no such limit.
+    pub horizon_ns: Option<u64>,
 }
 
 /// A class of a classful qdisc.
@@ -171,5 +200,32 @@ pub(super) fn stats(attributes: &[u8]) -> Stats {
         backlog_bytes: queue(4),
         drops: queue(8),
         overlimits: queue(16),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_an_fq_are_read() {
+        let mut options = Vec::new();
+        for (kind, value) in [(1_u16, 40_000_u32), (2, 100), (14, 10_000_000)] {
+            options.extend(8_u16.to_ne_bytes());
+            options.extend(kind.to_ne_bytes());
+            options.extend(value.to_ne_bytes());
+        }
+        let (handle, stats) = (Handle::UNSPEC, Stats::default());
+        let of = |kind: &str, options: &[u8]| {
+            let (kind, options) = (kind.to_owned(), options.to_vec());
+            Qdisc { kind, handle, parent: handle, options, has_size_table: false, stats }.fq()
+        };
+        let limits = |horizon_ns| Some(Fq { limit: 40_000, flow_limit: 100, horizon_ns });
+        assert_eq!(of("fq", &options), limits(Some(10_000_000_000)));
+        assert_eq!(of("fq", &options[..16]), limits(None));
+        assert_eq!(of("fq_codel", &options), None);
+        for len in 0..16 {
+            assert_eq!(of("fq", &options[..len]), None, "{len} bytes");
+        }
     }
 }

@@ -24,11 +24,11 @@ pub(super) const TCA_HTB_CEIL64: u16 = 7;
 pub(super) const TCA_TBF_PARMS: u16 = 1;
 pub(super) const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
-const TCA_FQ_PLIMIT: u16 = 1;
-const TCA_FQ_FLOW_PLIMIT: u16 = 2;
+pub(super) const TCA_FQ_PLIMIT: u16 = 1;
+pub(super) const TCA_FQ_FLOW_PLIMIT: u16 = 2;
 const TCA_FQ_BUCKETS_LOG: u16 = 8;
 const TCA_FQ_ORPHAN_MASK: u16 = 10;
-const TCA_FQ_HORIZON: u16 = 14;
+pub(super) const TCA_FQ_HORIZON: u16 = 14;
 const TCA_FQ_HORIZON_DROP: u16 = 15;
 const TCA_ETS_NBANDS: u16 = 1;
 const TCA_ETS_NSTRICT: u16 = 2;
@@ -124,7 +124,7 @@ impl Ets {
 impl QdiscSpec {
     /// The kernel's name for this kind of qdisc.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
+    pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::Htb { .. } => "htb",
             Self::Fq { .. } => "fq",
@@ -195,6 +195,27 @@ pub struct HtbClass {
 }
 
 impl HtbClass {
+    /// Guaranteed to every class made by [`HtbClass::sharing`], so small that all of them share what there is: bit/s.
+    const GUARANTEED_BPS: u64 = 8_000;
+
+    /// A class that takes what its parent has to spare, up to `ceil_bps`, a frame at a turn.
+    #[must_use]
+    pub fn sharing(parent: Handle, handle: Handle, ceil_bps: u64, frame_bytes: u32) -> Self {
+        // What passes in the time between two looks of the kernel at its queue, 100 us, and two frames at least.
+        let burst_bytes =
+            u32::try_from(ceil_bps / 80_000).unwrap_or(u32::MAX).max(frame_bytes.saturating_mul(2));
+        Self {
+            parent,
+            handle,
+            rate_bps: Self::GUARANTEED_BPS,
+            ceil_bps,
+            burst_bytes,
+            cburst_bytes: burst_bytes,
+            quantum_bytes: frame_bytes,
+            priority: 0,
+        }
+    }
+
     /// The value of `TCA_OPTIONS`.
     pub(super) fn encode(&self, options: &mut Encoder) {
         let rate = Rate::new(self.rate_bps);

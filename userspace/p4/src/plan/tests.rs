@@ -51,15 +51,17 @@ fn a_configuration_becomes_entries() {
     let wred = lines(&plan, "wred");
     assert_eq!(wred.len(), 16);
     assert!(wred.contains(&format!("set_wred 1 3 => 1 10 40 {slope} 0")), "{wred:?}");
-    assert_eq!(lines(&plan, "np"), ["set_np 1 => 50000 0 48 6 1 1 1", "set_np 2 => 50000 0 48 6 0 1 1"]);
+    // A million CNPs a second, and a hundredth of them at once.
+    let np =
+        ["set_np 1 => 50000 0 48 6 1 1 1 0 1000 9999000", "set_np 2 => 50000 0 48 6 0 1 1 0 1000 9999000"];
+    assert_eq!(lines(&plan, "np"), np);
     let rate = lines(&plan, "rp_rate");
-    let expected =
-        "set_rate 1 => 10000000 40000000 200000000 55000 10000000 5 2147483648 0 0 100000 5000000000 0";
+    let expected = "set_rate 1 => 10000000 40000000 200000000 55000 10000000 0 5 1 8388608 2147483648 0 0 100000 5000000000 0";
     assert_eq!(rate, [expected]);
     let cut = lines(&plan, "rp_cut");
-    assert!(
-        cut.len() == 1 && cut[0].starts_with("set_cut 1 => 10000000 40000 55000 8388608 32 1 0 2139095040 ")
-    );
+    let expected = "set_cut 1 => 10000000 0 40000 55000 8388608 32 1 1 0 2147483648 0 2139095040 ";
+    assert!(cut.len() == 1 && cut[0].starts_with(expected), "{cut:?}");
+    assert!(plan.registers.is_empty());
     assert_eq!(lines(&plan, "ipv4_route"), ["route 10.0.1.0/24 => 1 02:00:00:00:00:01 02:00:00:00:00:02"]);
     assert_eq!((lines(&plan, "np_pair").len(), lines(&plan, "rp_pair").len()), (1, 1));
     assert_eq!(plan.not_in_p4, []);
@@ -102,16 +104,31 @@ fn points_that_are_off_have_no_entries() {
 }
 
 #[test]
-fn what_the_program_has_not_is_refused() {
-    for (from, to, says) in [
-        ("fast_cnp = true", "rp_variant = 'firmware'", "rp_variant = firmware is not in P4"),
-        ("fast_cnp = true", "alpha_bits = 10", "alpha_bits = 10 is not in P4"),
-        ("link_rate = '10mbit'\n", "", "link_rate=10mbit"),
-    ] {
-        let refused = plan(&FILE.replace(from, to)).unwrap_err().to_string();
-        assert!(refused.contains(says), "{refused}");
-    }
-    let firmware = FILE.replace("fast_cnp = true", "rp_variant = 'firmware'").replace("rp_enable = true", "");
-    let named = plan(&firmware).unwrap().not_in_p4;
-    assert_eq!(named.iter().map(Key::to_string).collect::<Vec<_>>(), ["rp_variant"]);
+fn the_firmwares_machine_becomes_entries_and_cells() {
+    let settings =
+        "rp_variant = 'firmware'\nalpha_bits = 10\nrate_to_set_on_first_cnp = '5mbit'\ndce_tcp_g = 1019";
+    let plan = plan(&FILE.replace("fast_cnp = true", settings)).unwrap();
+    let expected = "set_rate 1 => 10000000 40000000 200000000 55000 10000000 40000 5 0 1 2145386496 0 0 100000 5000000000 0";
+    assert_eq!(lines(&plan, "rp_rate"), [expected]);
+    let cut = lines(&plan, "rp_cut");
+    let expected = "set_cut 1 => 10000000 5000000 0 55000 10485760 32 1 6 0 2145386496 1 ";
+    assert!(cut.len() == 1 && cut[0].starts_with(expected), "{cut:?}");
+    assert_eq!(plan.not_in_p4, []);
+    let (name, cells) = plan.registers.first_key_value().unwrap();
+    assert!(name.ends_with("rp_coarse_decay") && plan.registers.len() == 1, "{name}");
+    // Ten tables of 1024, four to a cell: one step takes 1 from every alpha up to 204, and 3 from 512.
+    assert_eq!(cells.len(), 2_560);
+    assert_eq!(cells[..2], [0x0002_0001_0000_0000, 0x0006_0005_0004_0003]);
+    assert_eq!(cells[128] & 0xffff, 509);
+    // 512 steps leave nothing but of what began above.
+    assert!(cells[9 * 256..].iter().all(|cell| *cell == 0));
+    let commands: Vec<String> = plan.commands().map(|command| command.to_string()).collect();
+    let at = |start: &str| commands.iter().position(|command| command.contains(start)).unwrap();
+    assert!(at("register_write rp_coarse_decay 2559 0") < at("set_cut"));
+}
+
+#[test]
+fn what_it_takes_to_run_is_asked_for() {
+    let refused = plan(&FILE.replace("link_rate = '10mbit'\n", "")).unwrap_err().to_string();
+    assert!(refused.contains("link_rate=10mbit"), "{refused}");
 }

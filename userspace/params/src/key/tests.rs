@@ -35,7 +35,7 @@ fn set_validates_the_whole_and_leaves_a_refused_config_alone() {
     set(&mut config, "wred.3.kmax", "1.5MB").unwrap();
     set(&mut config, "link_rate", "1gbit").unwrap();
     set(&mut config, "dscp_to_tc.10", "3").unwrap();
-    assert_eq!(get(&config, "wred.3.kmax").unwrap(), "1.5MB");
+    assert_eq!("wred.3.kmax".parse::<Key>().unwrap().text(&config), "1.5MB");
     assert_eq!((config.wred[3].kmax_bytes, config.dscp_to_tc[10]), (1_500_000, 3));
     let before = config;
     for (key, text, says) in [

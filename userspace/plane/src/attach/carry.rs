@@ -16,7 +16,7 @@ use super::names::{HOOKS, XDP_PEER};
 use super::pay::{Reach, settle_in};
 use super::place::Place;
 use super::plan::{Plan, port};
-use super::{Error, Info, pin_expire};
+use super::{Error, Info, pin_expire, siblings};
 use crate::dataplane::{self, Maps};
 use crate::{failpoint, pacer, queues};
 
@@ -79,6 +79,14 @@ impl Carrier<'_> {
         let Plan { link, peer, config, sizes, placement, queues_at, .. } = self.plan;
         match step {
             Owed::Pins => return self.load(info),
+            Owed::Sibling { place } => {
+                let entered = self.ebpf.as_mut().map_or(Ok(()), |ebpf| siblings::enter(ebpf, *place));
+                if let Err(error) = entered {
+                    info.notes
+                        .push(format!("CNPs that come in by another interface do nothing here: {error}"));
+                }
+                return Ok(());
+            }
             Owed::Qdisc { .. } => {}
             Owed::Clsact => return hooks::add_clsact(link),
             Owed::Stripping { ifindex, features } => {

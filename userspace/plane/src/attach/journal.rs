@@ -33,6 +33,11 @@ pub enum State {
 pub(super) enum Owed {
     /// The directory of pins and what is in it: maps, and a program that is on no hook.
     Pins,
+    /// A place among the programs that hand CNPs on to each other.
+    Sibling {
+        /// Its number.
+        place: u32,
+    },
     /// What was at `parent` before the pacer.
     Qdisc {
         /// Where: [`Handle::ROOT`] or below a shaper.

@@ -23,6 +23,7 @@ mod pending;
 mod place;
 mod plan;
 mod probe;
+mod siblings;
 mod speed;
 mod takeover;
 mod verify;
@@ -190,11 +191,14 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let mut taken = Vec::new();
     let ways: Vec<_> =
         requests.iter().map(|request| make_way(&place, &netlink, request, &mut taken)).collect();
+    let mut free = siblings::free(&place)?;
+    let ways: Vec<_> = ways.into_iter().map(|way| (way, free.next())).collect();
     let jobs: Mutex<Vec<_>> = Mutex::new(requests.iter().zip(ways).enumerate().rev().collect());
     let results = Mutex::new(Vec::new());
     let work = || {
-        while let Some((number, (request, way))) = locked(&jobs).pop() {
-            let attached = way.and_then(|inherited| attach_locked(&place, request, options, inherited));
+        while let Some((number, (request, (way, sibling)))) = locked(&jobs).pop() {
+            let attached =
+                way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited));
             locked(&results).push((number, attached));
         }
     };
@@ -214,15 +218,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Attaches one interface whose way is clear, with the lock held; `inherited` is what an earlier attachment of it still owes.
+/// Attaches one interface whose way is clear, with the lock held; `sibling` is its place among those that hand CNPs on to each other,
+/// `inherited` what an earlier attachment of it still owes.
 fn attach_locked(
     place: &Place,
     request: &Request,
     options: Options,
+    sibling: Option<u32>,
     inherited: Vec<Owed>,
 ) -> Result<Info, Error> {
     let netlink = Netlink::connect()?;
-    let plan = Plan::make(place, &netlink, request, options.interrupt)?;
+    let plan = Plan::make(place, &netlink, request, options.interrupt, sibling)?;
     carry::out(plan, &netlink, place, inherited)
 }
 
@@ -260,7 +266,8 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     for iface in [Some(&request.iface), request.inline_peer.as_ref()].into_iter().flatten() {
         find::refuse_taken(&place, &netlink, &netlink.link(iface)?)?;
     }
-    let plan = Plan::make(&place, &netlink, request, options.interrupt)?;
+    let sibling = siblings::free(&place)?.next();
+    let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;
     let steps = plan.steps.iter().map(Owed::intention).collect();
     Ok((plan.info, steps))
 }

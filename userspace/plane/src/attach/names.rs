@@ -5,10 +5,10 @@ use dcqcn_netlink::Link;
 use dcqcn_netlink::tc::Handle;
 
 use super::{Info, name_of};
+/// The hooks, which are also the names of pins.
+pub(super) use crate::dataplane::HOOKS;
 use crate::dataplane::PROGRAMS;
 
-/// The hooks, which are also the names of pins, in the order of [`PROGRAMS`].
-pub(super) const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Pin of the XDP link of the other interface of an inline pair.
 pub(super) const XDP_PEER: &str = "xdp_peer";
 

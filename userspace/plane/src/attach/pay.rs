@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use super::journal::{Journal, Owed, Record, Settled, State, Store};
 use super::names::{XDP_PEER, labelled, tc_hook};
 use super::place::{Place, remove_pins};
-use super::{Error, Info};
+use super::{Error, Info, siblings};
 use crate::syscall;
 
 /// What can be reached of an attachment's interface.
@@ -58,6 +58,10 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
             remove_pins(pins)?;
             return Ok(Some("maps removed".into()));
         }
+        (Owed::Sibling { place }, _) => {
+            let left = siblings::leave(pins, *place)?;
+            return Ok(left.then(|| "CNPs from other interfaces no longer handed on".into()));
+        }
         (Owed::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),
         (_, Reach::Gone) => return Ok(None),
         (_, Reach::Here(netlink)) => netlink,
@@ -65,7 +69,7 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
     let link = netlink.link_by_index(info.ifindex)?;
     let iface = &link.name;
     match owed {
-        Owed::Pins | Owed::Link { .. } => Ok(None),
+        Owed::Pins | Owed::Sibling { .. } | Owed::Link { .. } => Ok(None),
         Owed::Qdisc { parent, ours, saved } => {
             let at =
                 if *parent == Handle::ROOT { "root qdisc".to_owned() } else { format!("qdisc at {parent}") };
@@ -151,6 +155,7 @@ impl std::fmt::Display for Owed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pins => f.write_str("maps"),
+            Self::Sibling { place } => write!(f, "place {place} among those that hand CNPs on"),
             Self::Qdisc { parent, saved, .. } if *parent == Handle::ROOT => write!(f, "root qdisc {saved}"),
             Self::Qdisc { parent, saved, .. } => write!(f, "qdisc {saved} at {parent}"),
             Self::Clsact => f.write_str("clsact"),
@@ -186,6 +191,7 @@ impl Owed {
     pub(super) fn intention(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),
+            Self::Sibling { .. } => "have the other interfaces hand on CNPs for its flows".into(),
             Self::Qdisc { parent, ours: (kind, handle), saved } => {
                 format!("put {kind} {handle} at {parent} in the place of {saved}")
             }

@@ -217,6 +217,7 @@ impl Store for FileStore {
         let path = &self.path;
         let text = serde_json::to_vec_pretty(record)
             .map_err(|source| Error::Info { path: path.clone(), source: source.into() })?;
+        // By a name that is known: whoever is killed here leaves one file, which the next one writes over.
         let new = path.with_extension("new");
         let replace = || {
             let mut file = File::options().create(true).truncate(true).write(true).mode(0o644).open(&new)?;

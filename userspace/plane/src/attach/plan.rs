@@ -3,7 +3,7 @@
 use std::fs;
 
 use aya::util::{KernelVersion, online_cpus};
-use dcqcn_common::layout::LAYOUT_VERSION;
+use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
 use dcqcn_netlink::{Link, Netlink};
@@ -48,6 +48,7 @@ impl Plan {
         netlink: &Netlink,
         request: &Request,
         may_interrupt: bool,
+        sibling: Option<u32>,
     ) -> Result<Self, Error> {
         let Request { iface, inline_peer, settings } = request;
         let link = netlink.link(iface)?;
@@ -81,7 +82,7 @@ impl Plan {
         let programs: &[&str] = if peer.is_some() {
             &["xdp"]
         } else if ends != 0 || role == Role::Host {
-            &["xdp", "ingress", "egress"]
+            &HOOKS
         } else {
             &["egress"]
         };
@@ -160,7 +161,13 @@ impl Plan {
         };
         let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
         let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
-        let steps = steps(netlink, &info, replaced, xdp_mode)?;
+        let has_flows = peer.is_none() && programs.contains(&"xdp");
+        if has_flows && sibling.is_none() {
+            info.notes.push(format!(
+                "{SIBLINGS} interfaces hand CNPs on to each other: those for flows of {iface} that come in by another do nothing"
+            ));
+        }
+        let steps = steps(netlink, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
         let interrupts = steps.iter().any(|owed| matches!(owed, Owed::Qdisc { .. }));
         if interrupts && !may_interrupt {
             let (what, kept) = match queues_at {
@@ -215,8 +222,10 @@ fn steps(
     info: &Info,
     replaced: Option<(Handle, &'static str, Handle)>,
     xdp_mode: XdpModeChoice,
+    sibling: Option<u32>,
 ) -> Result<Vec<Owed>, Error> {
     let mut steps = vec![Owed::Pins];
+    steps.extend(sibling.map(|place| Owed::Sibling { place }));
     if let Some((parent, kind, handle)) = replaced {
         let saved = netlink.save_qdisc(info.ifindex, parent)?;
         steps.push(Owed::Qdisc { parent, ours: (kind.to_owned(), handle), saved });

@@ -15,7 +15,7 @@ use super::hooks::replace_filter;
 use super::journal::Journal;
 use super::names::XDP_PEER;
 use super::place::Place;
-use super::{Error, Info, Request, pin_expire, probe};
+use super::{Error, Info, Request, pin_expire, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
@@ -30,7 +30,7 @@ pub(super) fn object_id(programs: Programs) -> String {
 impl Info {
     /// Whether the programs attached are those this dcqcn has.
     #[must_use]
-    pub fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.object == object_id(self.which())
     }
 }
@@ -146,6 +146,10 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             failpoint::step("an XDP program is replaced");
             replaced.push(pin.to_owned());
         }
+    }
+    if let Some(place) = siblings::of(&record) {
+        siblings::enter(&mut ebpf, place)?;
+        failpoint::step("other interfaces hand CNPs on to the new program");
     }
     let mut journal = Journal::resume(record, place.store(info.ifindex));
     journal.record.info.object = object_id(info.which());

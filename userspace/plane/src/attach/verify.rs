@@ -89,7 +89,7 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
             problem: gone.clone(),
         };
         parts.push(match owed {
-            Owed::Clsact => continue,
+            Owed::Clsact | Owed::Sibling { .. } => continue,
             Owed::Stripping { .. } if gone.is_some() => continue,
             Owed::Stripping { ifindex, .. } => {
                 let on = netlink.vlan_stripping(*ifindex)?;

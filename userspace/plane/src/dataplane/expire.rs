@@ -16,7 +16,7 @@ impl Expire {
     ///
     /// # Errors
     /// It is not there.
-    pub fn pinned(pins: &Path) -> Result<Self, Error> {
+    pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
         let program = SchedClassifier::from_pin(pins.join(EXPIRE));
         program
             .map(Self)

@@ -59,7 +59,7 @@ impl Maps {
     ///
     /// # Errors
     /// One is not there, or belongs to another version.
-    pub fn pinned(pins: &Path) -> Result<Self, Error> {
+    pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
         let maps = Self::open(|name| {
             let data = MapData::from_pin(pins.join(name)).map_err(at(name))?;
             Map::from_map_data(data).map_err(at(name))
@@ -159,7 +159,7 @@ impl Maps {
     ///
     /// # Errors
     /// There is no such set, or what the kernel says.
-    pub fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
+    pub(crate) fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
         let set = settled(&self.rp, set).map_err(at("RP"))?;
         Ok(set.ways.get(way).copied().filter(|flow| flow.last_seen_ns != 0))
     }

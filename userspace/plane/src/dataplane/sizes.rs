@@ -32,7 +32,7 @@ impl Sizes {
 
     /// Entries of the table of pairs that the controller enters.
     #[must_use]
-    pub fn pairs(&self) -> u32 {
+    pub(crate) fn pairs(&self) -> u32 {
         self.np_flows.clamp(WAYS as u32, MAX_FLOWS)
     }
 }

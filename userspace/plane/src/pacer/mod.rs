@@ -20,8 +20,6 @@ pub(crate) const HTB_MAJOR: u16 = 0xdc00;
 const PORT: Handle = Handle::new(HTB_MAJOR, 0xffff);
 /// What has no class of its own: flows never cut, and everything that is not RoCE.
 const REST: Handle = Handle::new(HTB_MAJOR, 1);
-/// Guaranteed to every class, so small that all of them share what the port has: bit/s.
-const GUARANTEED_BPS: u64 = 8_000;
 
 /// Where this pacer's own fq and mq are to be told from others'.
 const FQ: Handle = Handle::new(0xdc01, 0);
@@ -33,7 +31,7 @@ const FQ_HORIZON_NS: u64 = 10_000_000_000;
 ///
 /// # Errors
 /// The kernel lacks what was asked for.
-pub fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, String), Error> {
+pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, String), Error> {
     let pacer = |pacer, why: &str| Ok((pacer, why.to_owned()));
     match choice {
         PacerChoice::None => {
@@ -111,7 +109,7 @@ impl fmt::Display for FqLimits {
 
 /// Where the pacer goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub(crate) enum Placement {
     /// There is one, which stays as it is.
     Kept(String),
     /// In the place of what is at the root, or below a shaper, which goes on shaping.
@@ -128,7 +126,7 @@ pub enum Placement {
 impl Placement {
     /// Where something is replaced, and kind and handle of what is put there.
     #[must_use]
-    pub fn replaces(&self, pacer: PacerChoice) -> Option<(Handle, &'static str, Handle)> {
+    pub(crate) fn replaces(&self, pacer: PacerChoice) -> Option<(Handle, &'static str, Handle)> {
         match self {
             Self::Kept(_) => None,
             Self::At(parent) if pacer == PacerChoice::Htb => {
@@ -144,7 +142,7 @@ impl Placement {
 ///
 /// # Errors
 /// It cannot; the error says what can be done.
-pub fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Result<Placement, Error> {
+pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Result<Placement, Error> {
     let qdiscs = netlink.qdiscs(link.index)?;
     let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
         return Ok(Placement::At(Handle::ROOT));
@@ -196,7 +194,7 @@ pub fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Result<Place
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn install(
+pub(crate) fn install(
     netlink: &Netlink,
     ifindex: u32,
     placement: &Placement,
@@ -284,19 +282,7 @@ fn port_classes(line_bps: u64, mtu_bytes: u32) -> [HtbClass; 2] {
 
 /// A class below [`PORT`] that sends at `rate_bps` and no faster.
 fn class(handle: Handle, rate_bps: u64, mtu_bytes: u32) -> HtbClass {
-    let frame_bytes = mtu_bytes.saturating_add(22);
-    // What passes in the time between two looks of the kernel at its queue, 100 us, and two frames at least.
-    let burst_bytes = u32::try_from(rate_bps / 8 / 10_000).unwrap_or(u32::MAX).max(2 * frame_bytes);
-    HtbClass {
-        parent: PORT,
-        handle,
-        rate_bps: GUARANTEED_BPS,
-        ceil_bps: rate_bps,
-        burst_bytes,
-        cburst_bytes: burst_bytes,
-        quantum_bytes: frame_bytes,
-        priority: 1,
-    }
+    HtbClass { priority: 1, ..HtbClass::sharing(PORT, handle, rate_bps, mtu_bytes.saturating_add(22)) }
 }
 
 #[cfg(test)]

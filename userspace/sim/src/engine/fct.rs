@@ -41,7 +41,7 @@ impl FctMeter {
     }
 
     pub(super) fn summary(&self) -> Option<Fct> {
-        let count = self.histogram.len();
+        let count = self.histogram.count();
         let slowdown = |percent| self.slowdowns.percentile(percent) as f64 / SLOWDOWN_UNIT;
         (count != 0).then(|| Fct {
             count,

@@ -16,8 +16,6 @@ const PORT_ROWS: usize = 8;
 /// One simulation: what came out.
 #[derive(Clone, Debug, Serialize)]
 pub struct FabricReport {
-    /// Version of this form.
-    pub version: u32,
     /// Hosts, switches and links.
     pub hosts: u32,
     /// Switches.
@@ -59,7 +57,6 @@ impl FabricReport {
         let mut ports = outcome.ports;
         ports.sort_by_key(|port| std::cmp::Reverse(port.max_queue_bytes));
         Self {
-            version: 1,
             hosts: scenario.topology.hosts,
             switches: scenario.topology.switches,
             links: scenario.topology.links.len(),

@@ -165,7 +165,7 @@ pub struct FabricSetup {
     /// The DCQCN parameters to start from [default: hpcc].
     #[arg(long, value_enum, help_heading = "DCQCN")]
     pub profile: Option<Profile>,
-    /// Set a parameter of DCQCN; counts over the profile. May be repeated.
+    /// Set a parameter of DCQCN; overrides the profile. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "DCQCN")]
     pub changes: Vec<Assignment>,
 

@@ -1,6 +1,7 @@
 //! What a scenario may say.
 
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
+use dcqcn_params::quantity::in_range;
 
 use super::*;
 
@@ -9,20 +10,20 @@ impl Scenario {
     ///
     /// # Errors
     /// The first thing wrong: what, its value and what is allowed.
-    pub fn validate(&self) -> Result<(), SimError> {
+    pub(crate) fn validate(&self) -> Result<(), SimError> {
         let rates = MIN_RATE_BPS..=MAX_RATE_BPS;
-        range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
-        range("stats_from", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
-        range("port rate", self.port_rate_bps, rates.clone(), Unit::BitsPerSecond)?;
-        range("sender rate", self.sender_rate_bps, rates, Unit::BitsPerSecond)?;
+        in_range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        in_range("stats_from", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
+        in_range("port rate", self.port_rate_bps, rates.clone(), Unit::BitsPerSecond)?;
+        in_range("sender rate", self.sender_rate_bps, rates, Unit::BitsPerSecond)?;
         for (what, delay_ns) in [
             ("sender delay", self.sender_delay_ns),
             ("receiver delay", self.receiver_delay_ns),
             ("reply delay", self.reply_delay_ns),
         ] {
-            range(what, delay_ns, 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
+            in_range(what, delay_ns, 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
         }
-        range("buffer", self.buffer_bytes, u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        in_range("buffer", self.buffer_bytes, u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES, Unit::Bytes)?;
         for (tc, class) in self.classes.iter().enumerate() {
             class.validate(tc)?;
         }
@@ -37,12 +38,12 @@ impl Scenario {
         if flows == 0 {
             return Err(SimError::NoFlows);
         }
-        range("number of flows", flows, 1..=u64::from(MAX_FLOWS), Unit::Count)?;
+        in_range("number of flows", flows, 1..=u64::from(MAX_FLOWS), Unit::Count)?;
         let delays = self.sender_delays_ns().len();
-        range("number of different sender delays", delays as u64, 1..=MAX_DELAYS as u64, Unit::Count)?;
+        in_range("number of different sender delays", delays as u64, 1..=MAX_DELAYS as u64, Unit::Count)?;
         if let Some(series) = self.series {
             let intervals = 1_000..=self.duration_ns;
-            range("series interval", series.interval_ns, intervals, Unit::Nanoseconds)?;
+            in_range("series interval", series.interval_ns, intervals, Unit::Nanoseconds)?;
         }
         self.validate_order()?;
         self.link_config().validate()?;
@@ -80,26 +81,31 @@ impl Class {
     fn validate(&self, tc: usize) -> Result<(), SimError> {
         let buffers = u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES;
         if let Some(limit_bytes) = self.limit_bytes {
-            range(format!("limit of class {tc}"), limit_bytes, buffers, Unit::Bytes)?;
+            in_range(format!("limit of class {tc}"), limit_bytes, buffers, Unit::Bytes)?;
         }
         if let Schedule::Dwrr(weight) = self.schedule {
-            range(format!("DWRR weight of class {tc}"), u64::from(weight), 1..=1_000, Unit::Count)?;
+            in_range(format!("DWRR weight of class {tc}"), u64::from(weight), 1..=1_000, Unit::Count)?;
         }
         if let Some(Pfc { xoff_bytes, xon_bytes }) = self.pfc {
-            range(format!("XOFF of class {tc}"), xoff_bytes, 0..=MAX_BUFFER_BYTES, Unit::Bytes)?;
-            range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)?;
+            in_range(format!("XOFF of class {tc}"), xoff_bytes, 0..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+            in_range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)?;
         }
         Ok(())
     }
 }
 
 impl RoceGroup {
-    fn validate(&self) -> Result<(), SimError> {
+    fn validate(&self) -> Result<(), OutOfRange> {
         let Self { name, flows_per_sender, ack_every, .. } = self;
         let of = |what: &str| format!("{what} of group `{name}`");
-        range(of("flows per sender"), u64::from(*flows_per_sender), 1..=u64::from(MAX_FLOWS), Unit::Count)?;
-        range(of("ack_every"), u64::from(*ack_every), 1..=1_000_000, Unit::Count)?;
-        range(
+        in_range(
+            of("flows per sender"),
+            u64::from(*flows_per_sender),
+            1..=u64::from(MAX_FLOWS),
+            Unit::Count,
+        )?;
+        in_range(of("ack_every"), u64::from(*ack_every), 1..=1_000_000, Unit::Count)?;
+        in_range(
             of("retransmission timeout"),
             self.retransmit_timeout_ns,
             1_000..=MAX_DURATION_NS,
@@ -107,34 +113,39 @@ impl RoceGroup {
         )?;
         validate_common(&of, self.class, self.sender_delay_ns, self.payload_bytes, self.header_bytes)?;
         validate_times(&of, self.start_ns, self.start_jitter_ns, self.stop_ns)?;
-        let length = |what: &str, bytes: u64| range(of(what), bytes, 1..=MAX_MESSAGE_BYTES, Unit::Bytes);
+        let length = |what: &str, bytes: u64| in_range(of(what), bytes, 1..=MAX_MESSAGE_BYTES, Unit::Bytes);
         match &self.work {
             Work::Bulk => Ok(()),
             Work::Once { bytes } => length("size", *bytes),
             Work::Blocks { bytes, outstanding } => {
                 length("block", *bytes)?;
-                range(of("outstanding blocks"), u64::from(*outstanding), 1..=65_536, Unit::Count)
+                in_range(of("outstanding blocks"), u64::from(*outstanding), 1..=65_536, Unit::Count)
             }
             Work::Messages { sizes, mean_gap_ns } => {
-                range(of("number of message sizes"), sizes.len() as u64, 1..=1_000, Unit::Count)?;
+                in_range(of("number of message sizes"), sizes.len() as u64, 1..=1_000, Unit::Count)?;
                 for size in sizes {
                     length("message size", size.bytes)?;
-                    range(of("weight of a message size"), size.weight, 1..=1_000_000_000_000, Unit::Count)?;
+                    in_range(
+                        of("weight of a message size"),
+                        size.weight,
+                        1..=1_000_000_000_000,
+                        Unit::Count,
+                    )?;
                 }
-                range(of("mean gap"), *mean_gap_ns, 100..=MAX_DURATION_NS, Unit::Nanoseconds)
+                in_range(of("mean gap"), *mean_gap_ns, 100..=MAX_DURATION_NS, Unit::Nanoseconds)
             }
         }
     }
 }
 
 impl TcpGroup {
-    fn validate(&self) -> Result<(), SimError> {
+    fn validate(&self) -> Result<(), OutOfRange> {
         let of = |what: &str| format!("{what} of group `{}`", self.name);
         validate_common(&of, self.class, self.sender_delay_ns, self.payload_bytes, self.header_bytes)?;
         validate_times(&of, self.start_ns, self.start_jitter_ns, self.stop_ns)?;
         let windows = u64::from(self.payload_bytes)..=MAX_BUFFER_BYTES;
-        range(of("window"), self.max_window_bytes, windows, Unit::Bytes)?;
-        range(of("shortest timeout"), self.min_rto_ns, 10_000..=60_000_000_000, Unit::Nanoseconds)
+        in_range(of("window"), self.max_window_bytes, windows, Unit::Bytes)?;
+        in_range(of("shortest timeout"), self.min_rto_ns, 10_000..=60_000_000_000, Unit::Nanoseconds)
     }
 }
 
@@ -144,12 +155,12 @@ fn validate_common(
     sender_delay_ns: Option<u64>,
     payload_bytes: u32,
     header_bytes: u32,
-) -> Result<(), SimError> {
-    range(of("class"), u64::from(class), 0..=CLASSES as u64 - 1, Unit::Count)?;
-    range(of("sender delay"), sender_delay_ns.unwrap_or(0), 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
-    range(of("header"), u64::from(header_bytes), 0..=256, Unit::Bytes)?;
+) -> Result<(), OutOfRange> {
+    in_range(of("class"), u64::from(class), 0..=CLASSES as u64 - 1, Unit::Count)?;
+    in_range(of("sender delay"), sender_delay_ns.unwrap_or(0), 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
+    in_range(of("header"), u64::from(header_bytes), 0..=256, Unit::Bytes)?;
     let most = u64::from(MAX_FRAME_BYTES) - u64::from(header_bytes);
-    range(of("payload"), u64::from(payload_bytes), 64..=most, Unit::Bytes)
+    in_range(of("payload"), u64::from(payload_bytes), 64..=most, Unit::Bytes)
 }
 
 fn validate_times(
@@ -157,23 +168,10 @@ fn validate_times(
     start_ns: u64,
     jitter_ns: u64,
     stop_ns: Option<u64>,
-) -> Result<(), SimError> {
+) -> Result<(), OutOfRange> {
     let times = 0..=MAX_DURATION_NS;
-    range(of("start"), start_ns, times.clone(), Unit::Nanoseconds)?;
-    range(of("start jitter"), jitter_ns, times, Unit::Nanoseconds)?;
+    in_range(of("start"), start_ns, times.clone(), Unit::Nanoseconds)?;
+    in_range(of("start jitter"), jitter_ns, times, Unit::Nanoseconds)?;
     let stops = start_ns..=MAX_DURATION_NS;
-    range(of("stop"), stop_ns.unwrap_or(MAX_DURATION_NS), stops, Unit::Nanoseconds)
-}
-
-fn range(
-    what: impl Into<String>,
-    value: u64,
-    allowed: std::ops::RangeInclusive<u64>,
-    unit: Unit,
-) -> Result<(), SimError> {
-    if allowed.contains(&value) {
-        return Ok(());
-    }
-    let (min, max) = allowed.into_inner();
-    Err(SimError::Range { what: what.into(), value, min, max, unit })
+    in_range(of("stop"), stop_ns.unwrap_or(MAX_DURATION_NS), stops, Unit::Nanoseconds)
 }

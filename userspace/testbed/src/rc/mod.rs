@@ -12,13 +12,15 @@ mod responder;
 #[cfg(test)]
 mod tests;
 
-pub use psn::Psn;
-pub use requester::{Requester, RequesterConfig, RequesterStats, WritePacket};
-pub use responder::{Reply, ReplyKind, Responder, ResponderStats, Verdict};
+pub(crate) use psn::Psn;
+pub(crate) use requester::{Requester, RequesterConfig, RequesterStats, WritePacket};
+#[cfg(test)]
+use responder::Verdict;
+pub(crate) use responder::{Reply, ReplyKind, Responder};
 
 /// Where a packet stands in its message: the four forms of every RC operation (IBTA vol. 1, 9.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
+pub(crate) enum Segment {
     /// First of several. Carries the RETH.
     First,
     /// Neither first nor last.
@@ -38,14 +40,14 @@ impl Segment {
 
     /// Ends a message.
     #[must_use]
-    pub const fn ends_message(self) -> bool {
+    pub(crate) const fn ends_message(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
 }
 
 /// What a RETH says: where in the peer's memory the message goes, and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteRegion {
+pub(crate) struct RemoteRegion {
     /// Virtual address of the first byte in the peer's memory.
     pub virtual_address: u64,
     /// Key that grants access to it.

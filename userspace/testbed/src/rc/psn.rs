@@ -7,31 +7,31 @@ const MODULUS: u32 = 1 << 24;
 
 /// A 24-bit packet sequence number with the wrap-around arithmetic of the IBTA specification (vol. 1, 9.2.8).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Psn(u32);
+pub(crate) struct Psn(u32);
 
 impl Psn {
     /// The low 24 bits of `value`.
     #[must_use]
-    pub const fn new(value: u32) -> Self {
+    pub(crate) const fn new(value: u32) -> Self {
         Self(value & (MODULUS - 1))
     }
 
     /// The number, `0..2^24`.
     #[must_use]
-    pub const fn get(self) -> u32 {
+    pub(crate) const fn get(self) -> u32 {
         self.0
     }
 
     /// The PSN `packets` after this one.
     #[must_use]
-    pub const fn plus(self, packets: u64) -> Self {
+    pub(crate) const fn plus(self, packets: u64) -> Self {
         // Only the low 24 bits of the count matter, and they survive the cut to 32 bits.
         Self::new(self.0.wrapping_add(packets as u32))
     }
 
     /// The PSN just before this one.
     #[must_use]
-    pub const fn previous(self) -> Self {
+    pub(crate) const fn previous(self) -> Self {
         Self::new(self.0.wrapping_sub(1))
     }
 

@@ -6,7 +6,7 @@ use super::{Psn, RemoteRegion, Segment};
 
 /// Parameters of a [`Requester`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequesterConfig {
+pub(crate) struct RequesterConfig {
     /// Path MTU: payload bytes of a full packet. At least 1; InfiniBand has 256, 512, 1024, 2048 and 4096.
     pub mtu_bytes: u32,
     /// Most packets sent and not acknowledged. 1 to 2^23 - 1: beyond that old and new PSNs look alike.
@@ -28,7 +28,7 @@ pub struct RequesterConfig {
 
 /// One packet of a WRITE, ready to be framed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WritePacket {
+pub(crate) struct WritePacket {
     /// Place in its message.
     pub segment: Segment,
     /// Sequence number.
@@ -45,7 +45,7 @@ pub struct WritePacket {
 
 /// What a [`Requester`] counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequesterStats {
+pub(crate) struct RequesterStats {
     /// Data packets sent, retransmissions included.
     pub packets_sent: u64,
     /// Data packets sent again.
@@ -65,7 +65,7 @@ pub struct RequesterStats {
 /// Packets are counted from 0 in 64 bits. All messages have one length, so the index alone says which part of which
 /// message a packet is: going back is a subtraction and nothing is queued.
 #[derive(Clone, Debug)]
-pub struct Requester {
+pub(crate) struct Requester {
     config: RequesterConfig,
     message: Bytes,
     packets_per_message: u64,
@@ -83,7 +83,7 @@ impl Requester {
     /// A requester that has sent nothing. `message` is what every WRITE carries, at least one byte; shorter than
     /// that, or a zero MTU or window, makes a requester that never sends.
     #[must_use]
-    pub fn new(config: RequesterConfig, message: Bytes) -> Self {
+    pub(crate) fn new(config: RequesterConfig, message: Bytes) -> Self {
         let packets_per_message = (message.len() as u64).div_ceil(u64::from(config.mtu_bytes.max(1)));
         Self {
             config,
@@ -99,32 +99,32 @@ impl Requester {
 
     /// Counters since the start.
     #[must_use]
-    pub const fn stats(&self) -> RequesterStats {
+    pub(crate) const fn stats(&self) -> RequesterStats {
         self.stats
     }
 
     /// Packets sent and not acknowledged.
     #[must_use]
-    pub const fn in_flight_packets(&self) -> u64 {
+    pub(crate) const fn in_flight_packets(&self) -> u64 {
         self.next - self.acknowledged
     }
 
     /// All messages asked for are sent and acknowledged. Never true without an end.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_complete(&self) -> bool {
         self.end() == Some(self.acknowledged)
     }
 
     /// When [`on_timer`](Self::on_timer) must be called next, on the clock of the `now_ns` arguments.
     #[must_use]
-    pub const fn deadline_ns(&self) -> Option<u64> {
+    pub(crate) const fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }
 
     /// The packet to send now, if the window and the messages left allow one. The same packet is returned until
     /// `on_sent` confirms it, so a full socket costs nothing.
     #[must_use]
-    pub fn next_packet(&self) -> Option<WritePacket> {
+    pub(crate) fn next_packet(&self) -> Option<WritePacket> {
         let exhausted = self.end().is_some_and(|end| self.next >= end);
         let window_closed = self.in_flight_packets() >= u64::from(self.config.window_packets);
         if exhausted || window_closed {
@@ -177,7 +177,7 @@ impl Requester {
     }
 
     /// A positive acknowledgement of everything up to and including `psn`.
-    pub fn on_ack(&mut self, psn: Psn, now_ns: u64) {
+    pub(crate) fn on_ack(&mut self, psn: Psn, now_ns: u64) {
         if let Some(index) = self.index_of(psn)
             && index < self.sent_end
         {
@@ -198,7 +198,7 @@ impl Requester {
 
     /// Called at or after [`deadline_ns`](Self::deadline_ns): goes back to the oldest unacknowledged packet. Does
     /// nothing before the deadline.
-    pub fn on_timer(&mut self, now_ns: u64) {
+    pub(crate) fn on_timer(&mut self, now_ns: u64) {
         if self.deadline_ns.is_some_and(|deadline| now_ns >= deadline) {
             self.stats.timeouts += 1;
             self.next = self.acknowledged;

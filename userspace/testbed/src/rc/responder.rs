@@ -4,7 +4,7 @@ use super::{Psn, RemoteRegion, Segment};
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The one expected: its payload belongs at `offset_bytes` of the message in progress.
     Delivered {
         /// Offset of the payload's first byte in its message.
@@ -20,7 +20,7 @@ pub enum Verdict {
 
 /// Which answer to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyKind {
+pub(crate) enum ReplyKind {
     /// Everything up to and including the PSN arrived.
     Ack,
     /// PSN sequence error: the PSN is the one waited for.
@@ -29,7 +29,7 @@ pub enum ReplyKind {
 
 /// An answer: BTH PSN and AETH of an ACK packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// ACK or NAK.
     pub kind: ReplyKind,
     /// PSN of the BTH.
@@ -40,7 +40,7 @@ pub struct Reply {
 
 /// What a [`Responder`] counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResponderStats {
+pub(crate) struct ResponderStats {
     /// Packets delivered in order.
     pub packets_delivered: u64,
     /// Payload bytes delivered in order: the goodput.
@@ -61,7 +61,7 @@ pub struct ResponderStats {
 
 /// Accepts WRITEs in PSN order.
 #[derive(Clone, Debug)]
-pub struct Responder {
+pub(crate) struct Responder {
     mtu_bytes: u32,
     expected: Psn,
     /// Bytes of the message in progress that arrived, and how long it is.
@@ -75,7 +75,7 @@ pub struct Responder {
 impl Responder {
     /// A responder that waits for `first_psn`, in packets of at most `mtu_bytes` payload.
     #[must_use]
-    pub fn new(first_psn: Psn, mtu_bytes: u32) -> Self {
+    pub(crate) fn new(first_psn: Psn, mtu_bytes: u32) -> Self {
         Self {
             mtu_bytes,
             expected: first_psn,
@@ -87,7 +87,7 @@ impl Responder {
 
     /// Counters since the start.
     #[must_use]
-    pub const fn stats(&self) -> ResponderStats {
+    pub(crate) const fn stats(&self) -> ResponderStats {
         self.stats
     }
 

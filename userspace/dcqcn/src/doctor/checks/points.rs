@@ -88,9 +88,13 @@ pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `cnp-unpaired`.
 pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
+    // One that no flow of its interface is known for is handed on, and counted once more where there is one.
+    let sum = |stat| known(snapshot).map(|known| known.seen.xdp(stat)).sum::<u64>();
+    let told = [Stat::RpCnpInvalid, Stat::RpCnpHandled, Stat::RpCnpTooSoon].map(sum).iter().sum();
+    let nobodys = sum(Stat::RoceCnp).saturating_sub(told);
     let check = |known: Known<'_>| {
         let seen = &known.seen;
-        let (cnps, unknown) = (seen.xdp(Stat::RoceCnp), seen.xdp(Stat::RpCnpUnknownFlow));
+        let (cnps, unknown) = (seen.xdp(Stat::RoceCnp), seen.xdp(Stat::RpCnpUnknownFlow).min(nobodys));
         let handled = seen.xdp(Stat::RpCnpHandled);
         // Some belong to flows that have just ended.
         if unknown * 10 <= cnps {

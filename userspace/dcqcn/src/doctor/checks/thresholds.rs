@@ -1,7 +1,7 @@
 //! Do the parameters fit the link, and are they stable?
 
 use dcqcn_common::params::{Config, PACER_NONE};
-use dcqcn_model::{fluid, trajectory};
+use dcqcn_model::{Bottleneck, fluid, trajectory};
 use dcqcn_netlink::tc::Shaping;
 
 use super::{Finding, Known, Snapshot, known, ppm, rate, size, time, transmission_ns};
@@ -217,10 +217,16 @@ fn flows(snapshot: &Snapshot) -> u64 {
     tables.map(|tables| tables.rp_active.max(tables.np_flows)).max().unwrap_or(0)
 }
 
+/// What the models are asked about a class, with `seen` flows, or as many as are expected.
+fn bottleneck(config: &Config, tc: usize, seen: u64, packet_bytes: u64) -> Bottleneck<'_> {
+    let flows = if seen == 0 { EXPECTED_FLOWS } else { seen };
+    Bottleneck { config, tc, link_bps: config.drain_rate_bps(tc), flows, packet_bytes }
+}
+
 /// The most flows whose fixed point is on the ramp; `None` where the model does not apply.
-fn most_flows(config: &Config, tc: usize, drain_bps: u64, frame_bytes: u64) -> Option<u64> {
+fn most_flows(bottleneck: Bottleneck<'_>) -> Option<u64> {
     let on_ramp =
-        |flows| fluid::fixed_point(config, tc, drain_bps, flows, frame_bytes).map(|point| !point.beyond_pmax);
+        |flows| fluid::fixed_point(&Bottleneck { flows, ..bottleneck }).map(|point| !point.beyond_pmax);
     if !on_ramp(1)? {
         return Some(0);
     }
@@ -238,13 +244,10 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
     for (known, link) in marking(snapshot) {
         let frame_bytes = frame_bytes(link.mtu);
         for tc in known.marking_classes() {
-            let (config, drain_bps) = (&known.config, known.config.drain_rate_bps(tc));
             let seen = flows(snapshot);
-            let wanted = if seen == 0 { EXPECTED_FLOWS } else { seen };
-            let (Some(most), Some(point)) = (
-                most_flows(config, tc, drain_bps, frame_bytes),
-                fluid::fixed_point(config, tc, drain_bps, wanted, frame_bytes),
-            ) else {
+            let bottleneck = bottleneck(&known.config, tc, seen, frame_bytes);
+            let Bottleneck { config, flows: wanted, .. } = bottleneck;
+            let (Some(most), Some(point)) = (most_flows(bottleneck), fluid::fixed_point(&bottleneck)) else {
                 continue;
             };
             if !point.beyond_pmax {
@@ -292,18 +295,15 @@ pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
     for (known, link) in marking(snapshot) {
         let frame_bytes = frame_bytes(link.mtu);
         for tc in known.marking_classes() {
-            let drain_bps = known.config.drain_rate_bps(tc);
-            let flows = match flows(snapshot) {
-                0 => EXPECTED_FLOWS,
-                flows => flows,
-            };
+            let bottleneck = bottleneck(&known.config, tc, flows(snapshot), frame_bytes);
+            let flows = bottleneck.flows;
             // Beyond the ramp it oscillates whatever the delay; that is a finding of its own.
-            let point = fluid::fixed_point(&known.config, tc, drain_bps, flows, frame_bytes);
+            let point = fluid::fixed_point(&bottleneck);
             if point.is_none_or(|point| point.beyond_pmax) {
                 continue;
             }
             let rtt_ns = snapshot.rtt_ns;
-            let settled = trajectory::settled(&known.config, tc, drain_bps, flows, frame_bytes, rtt_ns);
+            let settled = trajectory::settled(&bottleneck, rtt_ns);
             let Some(swing) = settled.map(|s| s.deviation_bytes / s.mean_bytes.max(1.0)) else { continue };
             if swing <= UNSTABLE {
                 continue;

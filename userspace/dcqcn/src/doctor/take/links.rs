@@ -7,7 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dcqcn_netlink::{self as net, Netlink, tc};
-use netlink_packet_core::NlasIterator;
 
 use super::super::snapshot::{Fq, Link, Qdisc, Shaper};
 use super::Notes;
@@ -168,50 +167,9 @@ fn qdisc(qdisc: &tc::Qdisc) -> Qdisc {
         kind: qdisc.kind.clone(),
         handle: qdisc.handle.to_string(),
         parent: qdisc.parent.to_string(),
-        fq: (qdisc.kind == "fq").then(|| fq(&qdisc.options)).flatten(),
+        fq: qdisc.fq().map(|tc::Fq { limit, flow_limit, horizon_ns }| Fq { limit, flow_limit, horizon_ns }),
         backlog_bytes: qdisc.stats.backlog_bytes,
         drops_before: qdisc.stats.drops,
         drops_after: qdisc.stats.drops,
-    }
-}
-
-/// Limits of an fq from its `TCA_OPTIONS` (`TCA_FQ_*`, include/uapi/linux/pkt_sched.h).
-fn fq(options: &[u8]) -> Option<Fq> {
-    const LIMIT: u16 = 1;
-    const FLOW_LIMIT: u16 = 2;
-    const HORIZON_US: u16 = 14;
-    let mut attributes = BTreeMap::new();
-    for attribute in NlasIterator::new(options) {
-        let attribute = attribute.ok()?;
-        if let Ok(value) = <[u8; 4]>::try_from(attribute.value()) {
-            attributes.insert(attribute.kind(), u32::from_ne_bytes(value));
-        }
-    }
-    let horizon_us = attributes.get(&HORIZON_US).copied();
-    Some(Fq {
-        limit: attributes.get(&LIMIT).copied()?,
-        flow_limit: attributes.get(&FLOW_LIMIT).copied()?,
-        horizon_ns: horizon_us.map(|us| u64::from(us) * 1_000),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limits_of_an_fq_are_read() {
-        let mut options = Vec::new();
-        for (kind, value) in [(1_u16, 40_000_u32), (2, 100), (14, 10_000_000)] {
-            options.extend(8_u16.to_ne_bytes());
-            options.extend(kind.to_ne_bytes());
-            options.extend(value.to_ne_bytes());
-        }
-        let fq_of = |limit, flow_limit, horizon_ns| Some(Fq { limit, flow_limit, horizon_ns });
-        assert_eq!(fq(&options), fq_of(40_000, 100, Some(10_000_000_000)));
-        assert_eq!(fq(&options[..16]), fq_of(40_000, 100, None));
-        for len in 0..16 {
-            assert_eq!(fq(&options[..len]), None, "{len} bytes");
-        }
     }
 }

@@ -17,7 +17,7 @@ use super::snapshot::{Snapshot, Unread, VERSION};
 
 /// Reads this machine, as the calling thread's network namespace shows it: twice, `observe` apart.
 #[must_use]
-pub fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
+pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
     let mut notes = Notes::default();
     let started_ns = monotonic_ns();
     let mut snapshot = Snapshot {

@@ -1,5 +1,7 @@
 //! The P4 program in `simple_switch`, in its own time: queues that fill, packets that wait, CNPs that go round.
 
+mod strangers;
+
 use std::fs;
 use std::process;
 use std::time::{Duration, Instant};
@@ -51,6 +53,7 @@ port = 2
 /// A switch with a host on port 1 and a host on port 2.
 struct Bench {
     program: Program,
+    config: Config,
     session: Session,
     hosts: [RawSocket; 2],
     _process: Process,
@@ -81,7 +84,7 @@ impl Bench {
         set(&mut config);
         let program = Program::embedded()?;
         push(&mut session, &Plan::new(&program, &config, &switch)?)?;
-        Ok(Some(Self { program, session, hosts, _process: process, _namespace: namespace }))
+        Ok(Some(Self { program, config, session, hosts, _process: process, _namespace: namespace }))
     }
 
     fn stat(&mut self, stat: Stat) -> Result<u64> {

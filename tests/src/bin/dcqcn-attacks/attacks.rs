@@ -1,0 +1,237 @@
+//! The attacks, each with what it may come to.
+
+use std::net::{Ipv4Addr, UdpSocket};
+
+use anyhow::Result;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rep};
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::udp;
+use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
+use dcqcn_tests::socket::RawSocket;
+
+use crate::site::{At, CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Seen, Site};
+
+/// An attack.
+pub(crate) struct Attack {
+    pub(crate) who: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) at: At,
+    /// Sends so many packets.
+    pub(crate) send: fn(&Site, u32) -> Result<()>,
+    /// What it did, what it may do at most, and whether that held, from before, after and the seconds between.
+    pub(crate) judge: fn(&Seen, &Seen, f64) -> (String, String, bool),
+}
+
+const PROCESS: &str = "a process without rights, sender's host";
+const ROOT: &str = "root, sender's host";
+const NEIGHBOUR: &str = "a neighbour";
+/// Pairs learned at once, and a second after that.
+const PAIRS_BURST: f64 = 8_192.0;
+const PAIRS_PER_SECOND: f64 = 1_000.0;
+/// The first queue pair that is made up.
+const MADE_UP: u32 = 0x10_0000;
+
+/// All of them.
+pub(crate) const ATTACKS: &[Attack] = &[
+    Attack {
+        who: PROCESS,
+        what: "datagrams that name the victim's queue pair",
+        at: At::Sender,
+        send: |site, packets| {
+            let frame = site.data.frame();
+            as_process(site, packets, |_| frame.clone())
+        },
+        judge: not_charged,
+    },
+    Attack {
+        who: PROCESS,
+        what: "datagrams, each to another queue pair",
+        at: At::Sender,
+        send: |site, packets| as_process(site, packets, |number| sprayed(number).frame()),
+        judge: not_entered,
+    },
+    Attack {
+        who: PROCESS,
+        what: "both halves of made-up connections",
+        at: At::Sender,
+        send: |site, packets| as_process(site, packets, |number| handshake(1, 2, number)),
+        judge: |before, after, _| {
+            let learned = after.pairs.saturating_sub(before.pairs);
+            (format!("{learned} pairs learned"), "none".into(), learned == 0)
+        },
+    },
+    Attack {
+        who: ROOT,
+        what: "packets, each to another queue pair, while the victim sends",
+        at: At::Sender,
+        send: |site, packets| {
+            let socket = site.pair.a.socket("a0")?;
+            (0..packets).try_for_each(|number| {
+                if number % 500 == 0 {
+                    socket.send(&site.data.frame())?;
+                }
+                socket.send(&sprayed(number).frame())
+            })
+        },
+        judge: |before, after, _| {
+            let (new, evicted) = (after.new_flows - before.new_flows, after.evicted - before.evicted);
+            let effect =
+                format!("{new} flows entered, {evicted} pushed out, a table of {}", after.table_flows);
+            (effect, "the victim's is there, at its rate".into(), is_unchanged(before, after))
+        },
+    },
+    Attack {
+        who: NEIGHBOUR,
+        what: "CNPs for the victim with a wrong ICRC",
+        at: At::Sender,
+        send: |site, packets| {
+            let mut cnp = site.data.cnp(None, CNP_TOS);
+            if let Some(last) = cnp.last_mut() {
+                *last ^= 1;
+            }
+            as_neighbour(site, packets, |_| cnp.clone())
+        },
+        judge: rate_stays,
+    },
+    Attack {
+        who: NEIGHBOUR,
+        what: "CNPs for queue pairs that nobody has",
+        at: At::Sender,
+        send: |site, packets| as_neighbour(site, packets, |number| sprayed(number).cnp(None, CNP_TOS)),
+        judge: rate_stays,
+    },
+    Attack {
+        who: NEIGHBOUR,
+        what: "CNPs for the victim, right in every bit",
+        at: At::Sender,
+        send: |site, packets| {
+            let cnp = site.data.cnp(None, CNP_TOS);
+            as_neighbour(site, packets, |_| cnp.clone())
+        },
+        judge: |before, after, _| {
+            let effect =
+                format!("rate {} to {} Mbit/s", before.rate_bps / 1_000_000, after.rate_bps / 1_000_000);
+            let bound = format!("rpg_min_rate, {} Mbit/s", FLOOR_BPS / 1_000_000);
+            (effect, bound, after.rate_bps >= FLOOR_BPS)
+        },
+    },
+    Attack {
+        who: NEIGHBOUR,
+        what: "REQ and REP of made-up connections",
+        at: At::Sender,
+        send: |site, packets| as_neighbour(site, packets, |number| handshake(2, 1, number)),
+        judge: |before, after, seconds| {
+            let learned = after.pairs.saturating_sub(before.pairs);
+            let bound = PAIRS_BURST + PAIRS_PER_SECOND * seconds;
+            let effect = format!(
+                "{learned} ends of pairs learned, the victim's {}",
+                if after.has_pair { "known" } else { "forgotten" }
+            );
+            (effect, format!("{bound:.0}: 8,192 at once, then 1,000 a second"), learned as f64 <= bound)
+        },
+    },
+    Attack {
+        who: NEIGHBOUR,
+        what: "DREQs for the victim's connection, from a third address",
+        at: At::Sender,
+        send: |site, packets| {
+            let dreq = Dreq { comm_ids: COMM_IDS, remote_qpn: OWN_QPN };
+            let message = cm(3, site.data.src, &CmMessage::Dreq(dreq));
+            as_neighbour(site, packets, |_| message.clone())
+        },
+        judge: |_, after, _| {
+            let effect = if after.has_pair { "the pair is known still" } else { "the pair is forgotten" };
+            (effect.into(), "known".into(), after.has_pair)
+        },
+    },
+    Attack {
+        who: NEIGHBOUR,
+        what: "CE-marked packets to made-up queue pairs",
+        at: At::Receiver,
+        send: |site, packets| {
+            let socket = site.pair.a.socket("a0")?;
+            let marked = |number| Roce { ecn: Ecn::CE, src: 9, ..sprayed(number) }.frame();
+            (0..packets).try_for_each(|number| socket.send(&marked(number)))
+        },
+        judge: |before, after, seconds| {
+            let sent = after.cnps - before.cnps;
+            let bound = CNP_RATE as f64 * (seconds + 1.0);
+            (
+                format!("{sent} CNPs sent"),
+                format!("{bound:.0}: cnp_rate {CNP_RATE} a second"),
+                sent as f64 <= bound,
+            )
+        },
+    },
+    Attack {
+        who: NEIGHBOUR,
+        what: "CE-marked packets for a group, for all, for another host",
+        at: At::Receiver,
+        send: |site, packets| {
+            let socket = site.pair.a.socket("a0")?;
+            let others = [[0x01, 0x00, 0x5e, 1, 1, 1], [0xff; 6], [2, 0, 0, 0, 0, 0x77]];
+            (0..packets).zip(others.into_iter().cycle()).try_for_each(|(number, mac)| {
+                let mut frame = Roce { ecn: Ecn::CE, ..sprayed(number) }.frame();
+                frame.splice(..mac.len(), mac);
+                socket.send(&frame)
+            })
+        },
+        judge: |before, after, _| {
+            let sent = after.cnps - before.cnps;
+            (format!("{sent} CNPs sent"), "none".into(), sent == 0)
+        },
+    },
+];
+
+/// A packet to the queue pair of this number that is made up.
+fn sprayed(number: u32) -> Roce {
+    Roce { dest_qpn: MADE_UP + number % MADE_UP, ..Roce::default() }
+}
+
+/// One half of the handshake of a made-up connection: `from` asks in even numbers, `to` answers in odd ones.
+fn handshake(from: u8, to: u8, number: u32) -> Vec<u8> {
+    let connection = number / 2;
+    if number % 2 == 0 {
+        return cm(from, to, &CmMessage::Req(req(MADE_UP + connection, connection)));
+    }
+    let comm_ids = CommIds { local: connection, remote: MADE_UP + connection };
+    cm(to, from, &CmMessage::Rep(Rep { comm_ids, local_qpn: connection, starting_psn: 1 }))
+}
+
+/// Sends what is behind the UDP header, through a socket of the sender's host.
+fn as_process(site: &Site, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
+    let socket = site.pair.a.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), 0)))??;
+    let payload = site.data.bth();
+    for number in 0..packets {
+        let frame = frame(number);
+        let datagram = frame.get(payload..).unwrap_or_default();
+        socket.send_to(datagram, (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
+    }
+    Ok(())
+}
+
+/// Sends frames to the sender's host.
+fn as_neighbour(site: &Site, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
+    let socket: RawSocket = site.pair.b.socket("b0")?;
+    (0..packets).try_for_each(|number| socket.send(&frame(number)))
+}
+
+fn is_unchanged(before: &Seen, after: &Seen) -> bool {
+    after.charged.is_some() && after.rate_bps == before.rate_bps
+}
+
+fn rate_stays(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
+    let effect = format!("rate {} to {} Mbit/s", before.rate_bps / 1_000_000, after.rate_bps / 1_000_000);
+    (effect, "unchanged".into(), is_unchanged(before, after))
+}
+
+fn not_charged(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
+    let charged = after.charged.zip(before.charged).map(|(after, before)| after - before);
+    let effect = charged.map_or("the flow is gone".into(), |charged| format!("{charged} packets charged"));
+    (effect, "none".into(), charged == Some(0))
+}
+
+fn not_entered(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
+    let new = after.new_flows - before.new_flows;
+    (format!("{new} flows entered"), "none".into(), new == 0 && is_unchanged(before, after))
+}

@@ -1,0 +1,102 @@
+//! What somebody else's packets cost the one who sends them, and what they do; `cargo xtask attacks` builds and runs it.
+
+mod attacks;
+mod site;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use dcqcn_support::render::Table;
+use nix::unistd::Uid;
+use serde::Serialize;
+
+use crate::attacks::{ATTACKS, Attack};
+use crate::site::Site;
+
+/// Send what an attacker would, to a host with a queue pair at work, and measure what it does.
+#[derive(Parser)]
+struct Args {
+    /// Packets of each attack.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
+    packets: u32,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of an attack.
+#[derive(Serialize)]
+struct Row {
+    who: &'static str,
+    what: &'static str,
+    packets: u32,
+    packets_per_second: f64,
+    /// Time of the attacked host's programs for each, ns.
+    ns_each: f64,
+    effect: String,
+    bound: String,
+    is_within: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Attacks, prints the table, and says whether every bound held.
+fn run(args: &Args) -> Result<bool> {
+    ensure!(Uid::effective().is_root(), "this makes network namespaces and loads programs: run it as root");
+    // Held as long as the kernel is to measure.
+    let _statistics = aya::sys::enable_stats(aya::sys::Stats::RunTime)?;
+    let rows = ATTACKS.iter().map(|attack| one(attack, args.packets)).collect::<Result<Vec<_>>>()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        let mut table =
+            Table::new(&["WHO", "WHAT", ">PACKETS", ">PER SECOND", ">ns EACH", "EFFECT", "BOUND", "HELD"]);
+        for row in &rows {
+            table.row([
+                row.who.to_owned(),
+                row.what.to_owned(),
+                row.packets.to_string(),
+                format!("{:.0}", row.packets_per_second),
+                format!("{:.0}", row.ns_each),
+                row.effect.clone(),
+                row.bound.clone(),
+                if row.is_within { "yes" } else { "NO" }.to_owned(),
+            ]);
+        }
+        print!("{table}");
+    }
+    Ok(rows.iter().all(|row| row.is_within))
+}
+
+fn one(attack: &Attack, packets: u32) -> Result<Row> {
+    eprintln!("   {}: {}", attack.who, attack.what);
+    let site = Site::new()?;
+    let before = site.look()?.at_work()?;
+    let (program_ns, started) = (site.program_ns(attack.at)?, Instant::now());
+    (attack.send)(&site, packets)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let ns_each = (site.program_ns(attack.at)? - program_ns) as f64 / f64::from(packets);
+    let after = site.look()?;
+    let (effect, bound, is_within) = (attack.judge)(&before, &after, seconds);
+    Ok(Row {
+        who: attack.who,
+        what: attack.what,
+        packets,
+        packets_per_second: f64::from(packets) / seconds,
+        ns_each,
+        effect,
+        bound,
+        is_within,
+    })
+}

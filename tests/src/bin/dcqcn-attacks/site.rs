@@ -1,0 +1,114 @@
+//! Two hosts, a queue pair at work between them, and what can be seen of it.
+
+use anyhow::{Context as _, Result};
+use aya::programs::loaded_programs;
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::{FlowId, QpId};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
+use dcqcn_engine::Hook;
+use dcqcn_params::Role;
+use dcqcn_tests::bpf::Held;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
+
+/// `rpg_min_rate` of the sender.
+pub(crate) const FLOOR_BPS: u64 = 10_000_000;
+/// `cnp_rate` of the receiver.
+pub(crate) const CNP_RATE: u64 = 1_000;
+/// Nothing raises a rate, and a cut may follow every 40 us.
+const SENDER: [&str; 4] =
+    ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rpg_min_rate=10mbit"];
+const RECEIVER: [&str; 2] = ["link_rate=1gbit", "cnp_rate=1000"];
+
+/// Who is attacked.
+#[derive(Clone, Copy)]
+pub(crate) enum At {
+    /// The host that sends the queue pair's data.
+    Sender,
+    /// The host that receives it.
+    Receiver,
+}
+
+/// Host 1 sends to a queue pair of host 2, was cut once, and knows whose queue pair is at the other end.
+pub(crate) struct Site {
+    pub(crate) pair: Pair,
+    pub(crate) data: Roce,
+    programs: [Vec<u32>; 2],
+}
+
+/// What can be seen.
+pub(crate) struct Seen {
+    /// Packets that the victim's flow was charged with; `None` once it is gone from the table.
+    pub(crate) charged: Option<u64>,
+    pub(crate) rate_bps: u64,
+    pub(crate) new_flows: u64,
+    pub(crate) evicted: u64,
+    /// Places in the sender's table.
+    pub(crate) table_flows: u32,
+    /// Pairs that the sender knows, and whether the victim's is one.
+    pub(crate) pairs: usize,
+    pub(crate) has_pair: bool,
+    /// CNPs that the receiver sent.
+    pub(crate) cnps: u64,
+}
+
+/// Names of the victim's connection at both ends.
+pub(crate) const COMM_IDS: CommIds = CommIds { local: 0x22, remote: 0x11 };
+/// The victim's own queue pair.
+pub(crate) const OWN_QPN: u32 = 0x51;
+
+impl Site {
+    pub(crate) fn new() -> Result<Self> {
+        let pair = Pair::new("attack")?;
+        pair.a.attach("a0", Role::Host, &SENDER)?;
+        pair.b.attach("b0", Role::Host, &RECEIVER)?;
+        pair.a.add_v4("a0", 1, 24)?;
+        pair.b.add_v4("b0", 2, 24)?;
+        let programs = [Held::by(&pair.a, "a0")?.programs, Held::by(&pair.b, "b0")?.programs];
+        let data = Roce::default();
+        let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+        a.send(&cm(data.src, data.dst, &CmMessage::Req(req(COMM_IDS.remote, OWN_QPN))))?;
+        let reply = Rep { comm_ids: COMM_IDS, local_qpn: data.dest_qpn, starting_psn: 1 };
+        b.send(&cm(data.dst, data.src, &CmMessage::Rep(reply)))?;
+        a.send(&data.frame())?;
+        b.send(&data.cnp(None, CNP_TOS))?;
+        Ok(Self { pair, data, programs })
+    }
+
+    /// Time that the programs of a host have taken so far.
+    pub(crate) fn program_ns(&self, at: At) -> Result<u64> {
+        let ids = &self.programs[at as usize];
+        let programs = loaded_programs().filter_map(Result::ok).filter(|program| ids.contains(&program.id()));
+        Ok(programs.map(|program| program.run_time().as_nanos() as u64).sum())
+    }
+
+    pub(crate) fn look(&self) -> Result<Seen> {
+        let attachment = self.pair.a.attachment("a0")?;
+        let maps = &attachment.maps;
+        let own = QpId { addr: mapped(v4(self.data.src)), qpn: OWN_QPN };
+        let receiver = QpId { addr: mapped(v4(self.data.dst)), qpn: self.data.dest_qpn };
+        let flow = maps.rp_find(&maps.params()?, &FlowId { src: own.addr, receiver })?;
+        let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
+        let count = |stat| self.pair.a.count("a0", Hook::Egress, stat);
+        Ok(Seen {
+            charged: flow.as_ref().map(|flow| flow.packets),
+            rate_bps: flow.as_ref().map_or(0, |flow| flow.machine.rate_bps),
+            new_flows: count(Stat::RpFlowNew)?,
+            evicted: count(Stat::RpFlowEvicted)?,
+            table_flows: attachment.info.rp_flows,
+            pairs: pairs.len(),
+            has_pair: pairs.iter().any(|(id, pair)| *id == own && pair.qpn == self.data.dest_qpn),
+            cnps: self.pair.b.count("b0", Hook::Egress, Stat::NpCnpSent)?,
+        })
+    }
+}
+
+impl Seen {
+    /// # Errors
+    /// The victim is not at work, so that nothing could be seen.
+    pub(crate) fn at_work(self) -> Result<Self> {
+        self.charged.filter(|_| self.has_pair).context("the victim is not at work")?;
+        Ok(self)
+    }
+}

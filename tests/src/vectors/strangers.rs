@@ -1,0 +1,123 @@
+//! What somebody else makes a host do: end connections, take them over, have CNPs sent.
+
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep, Req};
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::EtherType;
+
+use super::Vector;
+use super::ends::management;
+use super::parts::{START_US, named, short, step, vector, with};
+use super::scenarios::ANSWERS;
+use crate::packets::Roce;
+
+/// Only the other end of a connection ends it; who replies to a request is its other end.
+pub(super) fn connections() -> Vector {
+    let mut steps = Vec::new();
+    let mut now_us = START_US;
+    let (client, server, stranger) = (1, 2, 3);
+    for v6 in [false, true] {
+        let (asks, replies, forges) = (0x0100_0001, 0x0200_0002, 0x0300_0003);
+        let (asking_qpn, replying_qpn, forged_qpn) = (0x31_u32, 0x71_u32, 0x91_u32);
+        let mut add = |about: &str, hook: &str, packet: &[u8]| {
+            now_us += 100;
+            steps.push(named(about, step(hook, now_us, packet)));
+        };
+        // A packet for the client that is marked: its CNP names whoever is known to have sent it.
+        let marked =
+            Roce { v6, src: server, dst: client, dest_qpn: asking_qpn, ecn: Ecn::CE, ..short() }.frame();
+        let req = Req {
+            local_comm_id: asks,
+            service_id: 0x0000_0001_0106_4853,
+            local_qpn: asking_qpn,
+            starting_psn: 5,
+            p_key: 0xffff,
+            path_mtu: 3,
+            local_gid: [0; 16],
+            remote_gid: [0; 16],
+            traffic_class: 0,
+        };
+        let comm_ids = |local, remote| CommIds { local, remote };
+        let rep = Rep { comm_ids: comm_ids(replies, asks), local_qpn: replying_qpn, starting_psn: 6 };
+        add("REQ", "egress", &management(v6, client, server, CmMessage::Req(req)));
+        add("REP", "xdp", &management(v6, server, client, CmMessage::Rep(rep)));
+        add("known", "ingress", &marked);
+        let dreq = CmMessage::Dreq(Dreq { comm_ids: comm_ids(forges, asks), remote_qpn: asking_qpn });
+        add("a stranger's DREQ", "xdp", &management(v6, stranger, client, dreq));
+        add("still known", "ingress", &marked);
+        let drep = CmMessage::Drep(comm_ids(forges, asks));
+        add("a stranger's DREP", "xdp", &management(v6, stranger, client, drep));
+        let rej = CmMessage::Rej(Rej { comm_ids: comm_ids(forges, asks), message: 1, reason: 28 });
+        add("a stranger's REJ", "xdp", &management(v6, stranger, client, rej));
+        add("still known", "ingress", &marked);
+        let taken_over = Rep { comm_ids: comm_ids(forges, asks), local_qpn: forged_qpn, ..rep };
+        add("a stranger's REP", "xdp", &management(v6, stranger, client, CmMessage::Rep(taken_over)));
+        add("the stranger is known", "ingress", &marked);
+        let dreq = |qpn| CmMessage::Dreq(Dreq { comm_ids: comm_ids(replies, asks), remote_qpn: qpn });
+        add("DREQ of who is no longer known", "xdp", &management(v6, server, client, dreq(asking_qpn)));
+        add("the stranger is still known", "ingress", &marked);
+        add("the stranger ends it", "xdp", &management(v6, stranger, client, dreq(asking_qpn)));
+        add("nobody is known", "ingress", &marked);
+        // The server's QP is still thought to have the client's at its other end.
+        let to_server = Roce { v6, dest_qpn: replying_qpn, ecn: Ecn::CE, ..short() }.frame();
+        add("the other half is known", "ingress", &to_server);
+        add("the client ends that", "egress", &management(v6, client, server, dreq(replying_qpn)));
+        add("nobody is known", "ingress", &to_server);
+        // A datagram names its other end, and no message ends that.
+        let datagram = Roce {
+            v6,
+            opcode: Opcode::UD_SEND_ONLY,
+            source_qpn: asking_qpn,
+            dest_qpn: replying_qpn,
+            ..short()
+        };
+        add("datagram", "egress", &datagram.frame());
+        add("known from it", "ingress", &marked);
+        add("DREQ of a datagram's QP", "xdp", &management(v6, server, client, dreq(asking_qpn)));
+        add("still known", "ingress", &marked);
+        add("datagram to another", "egress", &Roce { dest_qpn: forged_qpn, ..datagram }.frame());
+        add("the first counts", "ingress", &marked);
+    }
+    let settings =
+        ["link_rate=40gbit", "min_time_between_cnps=0", "rate_reduce_monitor_period=0", "wire_overhead=0"];
+    vector("Somebody else's connection management.", &settings, steps)
+}
+
+/// More marks than a port may answer.
+pub(super) fn cnp_rate() -> Vector {
+    let mut steps = Vec::new();
+    let mut now_us = START_US;
+    for (n, gap_us) in
+        [0, 1, 1, 1, 1, 1_900, 90, 3, 1, 2_000, 1, 2_500, 100_000, 0, 0, 1, 2, 4_000].into_iter().enumerate()
+    {
+        now_us += gap_us;
+        for (about, dest_qpn, ecn) in
+            [("one flow", 7, Ecn::CE), ("another", 8 + n as u32 % 3, Ecn::CE), ("not marked", 7, Ecn::ECT0)]
+        {
+            let roce = Roce { v6: n % 2 == 1, dest_qpn, ecn, ..short() };
+            steps.push(named(about, step("ingress", now_us, &roce.frame())));
+        }
+    }
+    // Two at once, and then one every 5 ms.
+    vector("A bound on the CNPs of a port.", &with(ANSWERS, &["cnp_rate=200"]), steps)
+}
+
+/// Nobody answers in the name of a group.
+pub(super) fn cnp_group() -> Vector {
+    let mut steps = Vec::new();
+    for v6 in [false, true] {
+        for tags in [vec![], vec![(EtherType::VLAN, 9)]] {
+            for (about, first, ecn) in [
+                ("to a group, marked", 0x33, Ecn::CE),
+                ("to all, marked", 0xff, Ecn::CE),
+                ("to a group", 0x01, Ecn::ECT0),
+                ("to a host, marked", 0x02, Ecn::CE),
+            ] {
+                let mut frame = Roce { v6, tags: tags.clone(), ecn, ..short() }.frame();
+                frame[0] = first;
+                steps.push(named(about, step("ingress", START_US, &frame)));
+            }
+        }
+    }
+    vector("Marked frames to groups.", ANSWERS, steps)
+}

@@ -1,0 +1,118 @@
+//! Courses of the machine that NVIDIA's parameters describe, and of an alpha of 10 bits.
+
+use super::Vector;
+use super::courses::{Course, PACES, REACTS};
+use super::parts::{vector, with};
+
+/// Free-running periods: of 55 us for alpha, of 40 us for cuts.
+const FIRMWARE: &[&str] = &["rp_variant=firmware", "rate_reduce_monitor_period=40us"];
+
+/// CNPs and packets on both sides of every instant that means something, after gaps of so many microseconds.
+fn around(course: &mut Course, gaps_us: &[u64]) {
+    for &gap_us in gaps_us {
+        course.cnp(gap_us).send(1).cnp(2).send(gap_us).send(gap_us / 2).send(1);
+    }
+}
+
+/// Gaps about both periods, and their multiples.
+const GAPS_US: &[u64] =
+    &[1, 12, 37, 39, 40, 41, 52, 54, 55, 56, 79, 80, 81, 109, 110, 120, 200, 275, 276, 330, 440, 1_000];
+
+pub(super) fn firmware() -> Vector {
+    let mut course = Course::new();
+    course.roce.payload = 240;
+    // Idle, it counts nothing.
+    course.send(0).send(10).send(10).cnp(3).cnp(2).send(20).send(20).send(1);
+    around(&mut course, GAPS_US);
+    let more = ["link_rate=40gbit", "rpg_byte_reset=1000B", "rpg_threshold=3"];
+    vector("Free-running periods of alpha and of cuts.", &with(REACTS, &with(FIRMWARE, &more)), course.steps)
+}
+
+pub(super) fn firmware_clamp() -> Vector {
+    let mut course = Course::new();
+    course.roce.payload = 200;
+    course.send(0);
+    around(&mut course, GAPS_US);
+    let more = [
+        "link_rate=100mbit",
+        "rpg_min_rate=1mbit",
+        "rpg_ai_rate=1mbit",
+        "rpg_hai_rate=5mbit",
+        "rpg_min_dec_fac=60",
+        "rpg_gd=10",
+        "initial_alpha_value=600",
+        "clamp_tgt_rate_after_time_inc=off",
+        "rpg_byte_reset=1000B",
+        "rpg_threshold=1",
+    ];
+    let settings = with(REACTS, &with(FIRMWARE, &more));
+    vector("Cuts that leave the target rate where it is, unless bytes were counted.", &settings, course.steps)
+}
+
+pub(super) fn firmware_first() -> Vector {
+    let mut course = Course::new();
+    course.send(0).cnp(7).send(10).send(100);
+    around(&mut course, &[5, 40, 90, 300, 2_000]);
+    let more =
+        ["link_rate=25gbit", "rate_to_set_on_first_cnp=3gbit", "clamp_tgt_rate=on", "rpg_byte_reset=0"];
+    let settings = with(REACTS, &with(FIRMWARE, &more));
+    vector("A rate set at the first CNP, and cuts that always clamp.", &settings, course.steps)
+}
+
+pub(super) fn firmware_gaps() -> Vector {
+    let mut course = Course::new();
+    course.send(0).cnp(1);
+    around(&mut course, &[3, 55, 700, 65_535, 65_536, 65_537, 70_000, 200_000, 1_000_000, 3_000_000]);
+    let more = [
+        "link_rate=100gbit",
+        "rpg_byte_reset=0",
+        "dce_tcp_rtt=1us",
+        "dce_tcp_g=1023",
+        "rate_reduce_monitor_period=3us",
+    ];
+    let settings = with(REACTS, &with(FIRMWARE, &more));
+    vector("Gaps of up to three million periods.", &settings, course.steps)
+}
+
+pub(super) fn firmware_order() -> Vector {
+    let mut course = Course::new();
+    course.roce.payload = 960;
+    course.send(0);
+    for _ in 0..24 {
+        course.cnp(30);
+    }
+    course.send(10).send(10).send(1_000);
+    for gap_us in [0, 1, 50, 39, 200, 400, 700, 30, 10, 5, 55, 110, 275, 1, 2_000, 20, 3, 300, 5_000, 40] {
+        course.send(gap_us).send(0).cnp(gap_us / 5).send(gap_us / 3).cnp(gap_us / 7).send(1);
+    }
+    let vector = vector(
+        "The gap behind a packet, paid over cuts that fall due between packets.",
+        &with(PACES, FIRMWARE),
+        course.steps,
+    );
+    Vector { paces: true, ..vector }
+}
+
+pub(super) fn coarse() -> Vector {
+    let mut course = Course::new();
+    course.send(0);
+    for periods in
+        [0, 1, 2, 3, 5, 7, 8, 15, 16, 31, 64, 100, 128, 255, 256, 300, 511, 512, 700, 1_023, 1_024, 70_000]
+    {
+        course.cnp(20).cnp(56).send(periods * 50).cnp(5).cnp(periods * 50).send(1);
+    }
+    let settings =
+        with(REACTS, &["link_rate=40gbit", "rpg_byte_reset=0", "alpha_bits=10", "dce_tcp_rtt=50us"]);
+    vector("An alpha of 10 bits, rounded down at every step.", &settings, course.steps)
+}
+
+pub(super) fn coarse_firmware() -> Vector {
+    let mut course = Course::new();
+    course.roce.payload = 240;
+    course.send(0).cnp(3);
+    around(&mut course, GAPS_US);
+    around(&mut course, &[3_000, 20_000, 56_265, 56_320, 100_000]);
+    let more = ["link_rate=40gbit", "alpha_bits=10", "dce_tcp_g=1019", "rpg_byte_reset=1000B"];
+    let settings = with(REACTS, &with(FIRMWARE, &more));
+    vector("Free-running periods with an alpha of 10 bits.", &settings, course.steps)
+}

@@ -1,0 +1,208 @@
+//! Seven hundred QPs of one host through its `fq`, half of them cut to a few packets a second.
+//!
+//! `fq` keeps one queue for each flow that it can tell from others. Soft-RoCE sends all QPs of a device through one socket, which is
+//! one flow; a QP that was cut would then hold up those that were not.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_netlink::Netlink;
+use serde_json::Value;
+
+use super::super::command::{Running, sh};
+use super::super::lab::{Lab, Options, count, rxe};
+use super::super::perftest::{self, ECT};
+use super::super::report::Report;
+use crate::packets::Roce;
+use crate::socket::RawSocket;
+
+const SENDER: u8 = 1;
+const RECEIVER: u8 = 2;
+const QPS: usize = 700;
+const LINK: &str = "1gbit";
+/// A packet of 4 KB each third of a second; that of 1 KB would be more than an emulated guest sends of 700 QPs.
+const FLOOR: &str = "100kbit";
+const FLOOR_BPS: f64 = 100e3;
+const MTU_BYTES: u32 = 4_200;
+/// From the link's rate to the floor, each by half at most.
+const CNPS: usize = 30;
+const PORT: u16 = 18_700;
+const MESSAGE_BYTES: u32 = 4_096;
+/// What a message is on the wire: Ethernet, IPv4, UDP, BTH, RETH, ICRC around it.
+const FRAME_BITS: f64 = 8.0 * (4_096 + 14 + 20 + 8 + 12 + 16 + 4) as f64;
+/// Exponent: 4.096 us << 20 = 4.3 s, longer than any pacing delay here.
+const TIMEOUT: u32 = 20;
+/// Of the traffic; connecting so many takes its time, and ends with the guest.
+const SECONDS: u32 = 300;
+const PATIENCE: Duration = Duration::from_secs(120);
+const COUNTED: Duration = Duration::from_secs(12);
+/// Of the floor: what waits when the count begins, and a guest that is late.
+const TOLERANCE: f64 = 0.15;
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(RECEIVER, &Options { mtu_bytes: MTU_BYTES, ..Options::default() })?;
+    // Nothing raises a rate, and each CNP cuts.
+    let line = format!(
+        "attach {{}} --profile lab --pacer fq --set link_rate={LINK} --set rpg_min_rate={FLOOR} --set rpg_time_reset=0ns --set \
+         rpg_byte_reset=0B --set rate_reduce_monitor_period=0ns --set pacing_credit=5ms"
+    );
+    lab.on_host(SENDER, &line)?;
+    let (mut server, mut client) = traffic(&lab)?;
+    let mut flows = flows(&lab)?;
+    for _ in 0..PATIENCE.as_secs() {
+        if flows.len() >= QPS {
+            break;
+        }
+        thread::sleep(Duration::from_secs(1));
+        flows = self::flows(&lab)?;
+    }
+    ensure!(flows.len() >= QPS, "{} flows after {PATIENCE:?}: {}", flows.len(), client.printed()?.trim());
+    let before = measure(&lab)?;
+    let cut: Vec<u64> = flows.iter().step_by(2).map(|flow| flow.qpn).collect();
+    for qpn in &cut {
+        send_cnps(&lab, *qpn)?;
+    }
+    // What waits in fq has departure times of older rates.
+    thread::sleep(Duration::from_secs(3));
+    let after = measure(&lab)?;
+    println!("{}", sh(&format!("tc -s qdisc show dev {}", lab.iface(SENDER)))?.trim());
+    report.columns(&[
+        "QPs",
+        "packets/s, fewest",
+        "mean",
+        "most",
+        "of all: dropped",
+        "retries",
+        "out of sequence",
+        "duplicates",
+    ]);
+    before.row(report, "none cut", |_| true);
+    after.row(report, "cut", |qpn| cut.contains(&qpn));
+    after.row(report, "not cut", |qpn| !cut.contains(&qpn));
+    let slow = after.spread(|qpn| cut.contains(&qpn));
+    let fast = after.spread(|qpn| !cut.contains(&qpn));
+    let floor_pps = FLOOR_BPS / FRAME_BITS;
+    report.equals("QPs that were cut", cut.len() as u64, (QPS / 2) as u64);
+    report.at_most("packets/s of one that was cut, of its rate", slow.most / floor_pps, 1.0 + TOLERANCE);
+    report.at_least("packets/s of one that was not, of the highest cut one's", fast.fewest / slow.most, 1.2);
+    report.equals("packets dropped by the host", after.dropped, 0);
+    report.at_most("retries, of those while none was cut", after.retries as f64, before.retries as f64);
+    let counters = lab.on_host(SENDER, "counters {}")?;
+    for name in ["rp_horizon_pass", "rp_table_full", "rp_flow_evicted"] {
+        report.equals(name, count(&counters, name)?, 0);
+    }
+    client.kill()?;
+    server.kill()
+}
+
+/// What all QPs did in [`COUNTED`].
+struct Measured {
+    /// QPN and packets a second.
+    rates: Vec<(u64, f64)>,
+    dropped: u64,
+    retries: u64,
+    out_of_sequence: u64,
+    duplicates: u64,
+}
+
+/// Packets a second of some.
+struct Spread {
+    fewest: f64,
+    mean: f64,
+    most: f64,
+}
+
+fn measure(lab: &Lab) -> Result<Measured> {
+    let counts = || -> Result<[u64; 4]> {
+        Ok([
+            lab.host_stats(SENDER)?.drops.into(),
+            lab.hw_counter(SENDER, "completer_retry_err")?,
+            lab.hw_counter(RECEIVER, "out_of_seq_request")?,
+            lab.hw_counter(RECEIVER, "duplicate_request")?,
+        ])
+    };
+    let (flows_before, before) = (flows(lab)?, counts()?);
+    thread::sleep(COUNTED);
+    let (flows_after, after) = (flows(lab)?, counts()?);
+    let rate = |flow: &Flow| {
+        let packets =
+            flows_after.iter().find(|now| now.qpn == flow.qpn).map_or(flow.packets, |now| now.packets);
+        (flow.qpn, (packets - flow.packets) as f64 / COUNTED.as_secs_f64())
+    };
+    let [dropped, retries, out_of_sequence, duplicates] = std::array::from_fn(|at| after[at] - before[at]);
+    Ok(Measured {
+        rates: flows_before.iter().map(rate).collect(),
+        dropped,
+        retries,
+        out_of_sequence,
+        duplicates,
+    })
+}
+
+impl Measured {
+    fn spread(&self, which: impl Fn(u64) -> bool) -> Spread {
+        let rates: Vec<f64> =
+            self.rates.iter().filter(|(qpn, _)| which(*qpn)).map(|(_, rate)| *rate).collect();
+        Spread {
+            fewest: rates.iter().copied().fold(f64::INFINITY, f64::min),
+            mean: rates.iter().sum::<f64>() / rates.len().max(1) as f64,
+            most: rates.iter().copied().fold(0.0, f64::max),
+        }
+    }
+
+    fn row(&self, report: &mut Report, name: &str, which: impl Fn(u64) -> bool) {
+        let number = self.rates.iter().filter(|(qpn, _)| which(*qpn)).count();
+        let Spread { fewest, mean, most } = self.spread(which);
+        report.row([
+            format!("{number} {name}"),
+            format!("{fewest:.1}"),
+            format!("{mean:.1}"),
+            format!("{most:.1}"),
+            self.dropped.to_string(),
+            self.retries.to_string(),
+            self.out_of_sequence.to_string(),
+            self.duplicates.to_string(),
+        ]);
+    }
+}
+
+/// WRITEs of all QPs, of one process each side.
+fn traffic(lab: &Lab) -> Result<(Running, Running)> {
+    let line = |host: u8| -> Result<String> {
+        Ok(format!(
+            "ib_write_bw -d {} -x {} -p {PORT} -q {QPS} -D {SECONDS} -s {MESSAGE_BYTES} -t 1 -Q 1 -u {TIMEOUT} --tclass={ECT} -F",
+            rxe(host),
+            lab.gid_index(host)?
+        ))
+    };
+    let server = Running::start(&line(RECEIVER)?)?;
+    perftest::wait_for_server(&server, PORT)?;
+    let client = Running::start(&format!("{} 127.0.0.1", line(SENDER)?))?;
+    Ok((server, client))
+}
+
+/// A flow of the sender.
+struct Flow {
+    qpn: u64,
+    packets: u64,
+}
+
+fn flows(lab: &Lab) -> Result<Vec<Flow>> {
+    let flows = lab.on_host(SENDER, "flows {}")?;
+    let rows = flows.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;
+    let number = |row: &Value, key: &str| {
+        row.get(key).and_then(Value::as_u64).with_context(|| format!("no {key} in {row}"))
+    };
+    rows.iter().map(|row| Ok(Flow { qpn: number(row, "qpn")?, packets: number(row, "packets")? })).collect()
+}
+
+/// Cuts the flow to a QP to the floor, as its receiver would.
+fn send_cnps(lab: &Lab, qpn: u64) -> Result<()> {
+    let cnp = Roce { src: SENDER, dst: RECEIVER, dest_qpn: qpn as u32, ..Roce::default() }.cnp(None, 0);
+    lab.switch.run(|| -> Result<()> {
+        let port = Netlink::connect()?.link(&format!("p{SENDER}"))?.index;
+        let socket = RawSocket::open(port)?;
+        (0..CNPS).try_for_each(|_| socket.send(&cnp))
+    })?
+}

@@ -1,0 +1,214 @@
+//! Queue pairs that do all there is: SEND, WRITE, both with immediate data, READ and atomics at random, from both ends.
+//!
+//! All that an end sends counts in two sequences, its requests and its responses. What leaves out of order is seen as lost, and sent
+//! again.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_netlink::Netlink;
+use serde_json::Value;
+
+use super::super::command::Running;
+use super::super::lab::{Lab, Options, rxe};
+use super::super::perftest::ECT;
+use super::super::report::Report;
+use super::incast;
+
+/// Runs the queue pairs; the guest's Debian has the bindings for verbs that it wants.
+const PROGRAM: &str = include_str!("../mixed.py");
+const PATH: &str = "/tmp/mixed.py";
+
+/// Has the port that is too small.
+const RECEIVER: u8 = 3;
+const SENDERS: [u8; 2] = [1, 2];
+const QPS_PER_SENDER: u32 = 2;
+/// A flow's alpha starts at 1: see the incast.
+const SETTLING: u32 = 9;
+const COUNTED: u32 = 12;
+/// Beyond the traffic itself: Python, connecting, what is under way at the end.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+const COLUMNS: &[&str] = &[
+    "",
+    "operations",
+    "of them SEND, WRITE, READ, atomic",
+    "payload both ways, Mbit/s",
+    "small port used",
+    "wrong",
+    "drops, settled",
+    "out of sequence, settled",
+    "duplicates, settled",
+    "retries, settled",
+    "drops, out of sequence, duplicates, retries before",
+];
+
+/// What a sender's or receiver's device counts when something was lost or came out of order.
+const OUT_OF_SEQUENCE: [&str; 2] = ["out_of_seq_request", "rcvd_seq_err"];
+const DUPLICATES: &str = "duplicate_request";
+const RETRIES: &str = "completer_retry_err";
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    fs::write(PATH, PROGRAM).context(PATH)?;
+    let lab = Lab::new(RECEIVER, &Options::default())?;
+    report.columns(COLUMNS);
+    let free = measure(&lab)?;
+    free.row(report, "off, no port too small");
+    incast::shape(&lab)?;
+    let off = measure(&lab)?;
+    off.row(report, "off");
+    incast::attach(&lab)?;
+    let on = measure(&lab)?;
+    on.row(report, "dcqcn");
+    on.check(report, &free, &off)
+}
+
+/// What was lost, or came out of order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    /// Through the port that is too small.
+    bytes: u64,
+    drops: u64,
+    out_of_sequence: u64,
+    duplicates: u64,
+    retries: u64,
+}
+
+impl Counts {
+    fn read(lab: &Lab) -> Result<Self> {
+        let netlink = Netlink::connect_in(&lab.switch)?;
+        let sum = |name: &str| -> Result<u64> {
+            SENDERS.into_iter().chain([RECEIVER]).map(|host| lab.hw_counter(host, name)).sum()
+        };
+        let out_of_sequence: Result<u64> = OUT_OF_SEQUENCE.into_iter().map(sum).sum();
+        let port = lab.port_stats(&netlink, RECEIVER)?;
+        Ok(Self {
+            bytes: port.bytes,
+            drops: port.drops.into(),
+            out_of_sequence: out_of_sequence?,
+            duplicates: sum(DUPLICATES)?,
+            retries: sum(RETRIES)?,
+        })
+    }
+
+    const fn since(self, before: Self) -> Self {
+        Self {
+            bytes: self.bytes - before.bytes,
+            drops: self.drops - before.drops,
+            out_of_sequence: self.out_of_sequence - before.out_of_sequence,
+            duplicates: self.duplicates - before.duplicates,
+            retries: self.retries - before.retries,
+        }
+    }
+}
+
+struct Measured {
+    /// What the program printed.
+    figures: Value,
+    before: Counts,
+    settled: Counts,
+}
+
+fn measure(lab: &Lab) -> Result<Measured> {
+    let mut line = format!("python3 {PATH} {SETTLING} {COUNTED} {ECT}");
+    for host in SENDERS.into_iter().cycle().take(SENDERS.len() * QPS_PER_SENDER as usize) {
+        let (near, far) = (lab.gid_index(host)?, lab.gid_index(RECEIVER)?);
+        line += &format!(" {}:{near}:{}:{far}", rxe(host), rxe(RECEIVER));
+    }
+    let start = Counts::read(lab)?;
+    let mut program = Running::start(&line)?;
+    let until = Instant::now() + PATIENCE;
+    while !program.printed()?.contains("settled") {
+        ensure!(Instant::now() < until, "traffic has not settled: {}", program.printed()?.trim());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let settled = Counts::read(lab)?;
+    let (ok, printed) = program.finish(PATIENCE)?;
+    ensure!(ok, "the program failed: {}", printed.trim());
+    let figures = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    let figures = serde_json::from_str(figures).with_context(|| printed.clone())?;
+    Ok(Measured { figures, before: settled.since(start), settled: Counts::read(lab)?.since(settled) })
+}
+
+impl Measured {
+    fn number(&self, name: &str) -> Result<u64> {
+        self.figures[name].as_u64().with_context(|| format!("no `{name}` in {}", self.figures))
+    }
+
+    /// Operations of these kinds.
+    fn operations(&self, kinds: &[&str]) -> u64 {
+        kinds.iter().filter_map(|kind| self.figures["operations"][*kind].as_u64()).sum()
+    }
+
+    /// SEND, WRITE, READ, atomic.
+    fn by_kind(&self) -> [u64; 4] {
+        [
+            self.operations(&["send", "send_imm", "send_solicited"]),
+            self.operations(&["write", "write_imm"]),
+            self.operations(&["read"]),
+            self.operations(&["fetch_add", "compare_swap"]),
+        ]
+    }
+
+    fn mbit_per_s(&self) -> f64 {
+        let bytes = self.figures["bytes"].as_u64().unwrap_or_default();
+        bytes as f64 * 8.0 / 1e6 / f64::from(COUNTED)
+    }
+
+    /// Of what the port that is too small can carry; what is under way at the end counts too.
+    fn port_used(&self) -> f64 {
+        self.settled.bytes as f64 * 8.0 / incast::BOTTLENECK_BPS / f64::from(COUNTED)
+    }
+
+    fn row(&self, report: &mut Report, name: &str) {
+        let kinds = self.by_kind();
+        let before = self.before;
+        report.row([
+            name.to_owned(),
+            kinds.iter().sum::<u64>().to_string(),
+            kinds.map(|kind| kind.to_string()).join(", "),
+            format!("{:.2}", self.mbit_per_s()),
+            format!("{:.0} %", 100.0 * self.port_used()),
+            self.figures["wrong"].to_string(),
+            self.settled.drops.to_string(),
+            self.settled.out_of_sequence.to_string(),
+            self.settled.duplicates.to_string(),
+            self.settled.retries.to_string(),
+            format!(
+                "{}, {}, {}, {}",
+                before.drops, before.out_of_sequence, before.duplicates, before.retries
+            ),
+        ]);
+    }
+
+    /// With dcqcn the small port is like one that is not too small, but for the rate. Without, Linux 6.1 gives wrong answers to
+    /// what it has sent again; that is its own.
+    fn check(&self, report: &mut Report, free: &Self, off: &Self) -> Result<()> {
+        for (name, measured) in [("not too small", free), ("dcqcn", self)] {
+            report.equals(&format!("{name}: wrong answers"), measured.number("wrong")?, 0);
+            report.equals(&format!("{name}: failed operations"), measured.number("failed")?, 0);
+            report.check(
+                &format!("{name}: all ended"),
+                measured.figures["ended"].to_string(),
+                "true",
+                measured.figures["ended"] == true,
+            );
+        }
+        report.at_least(
+            "SEND, WRITE, READ or atomic, the fewest",
+            *self.by_kind().iter().min().context("kinds")? as f64,
+            10.0,
+        );
+        report.equals("drops, once settled", self.settled.drops, free.settled.drops);
+        report.equals(
+            "out of sequence, once settled",
+            self.settled.out_of_sequence,
+            free.settled.out_of_sequence,
+        );
+        report.equals("duplicate requests, once settled", self.settled.duplicates, free.settled.duplicates);
+        report.equals("retries, once settled", self.settled.retries, free.settled.retries);
+        report.at_least("retries without dcqcn", off.settled.retries as f64, 1.0);
+        Ok(())
+    }
+}

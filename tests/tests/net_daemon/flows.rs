@@ -1,0 +1,125 @@
+//! Flow tables: what ages out of them, and what they cost.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use dcqcn_common::events::Table;
+use dcqcn_common::layout::DEFAULT_FLOWS;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_engine::Hook;
+use dcqcn_params::Role;
+use dcqcn_plane::attach;
+use dcqcn_tests::command::cpu_time;
+use dcqcn_tests::daemon::{Daemon, HOST, wait};
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::skip::runnable;
+
+#[test]
+fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
+    if !runnable("idle_flows_are_removed_and_living_ones_stay", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 200;
+    let pair = Pair::new("age")?;
+    let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[age]\nidle = '2s'\n"))?;
+    daemon.says(&["begun", "\"task\":\"age\""])?;
+    let (socket, peer) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let flows = || -> Result<Vec<u32>> {
+        let maps = pair.a.attachment("a0")?.maps;
+        let mut qpns =
+            maps.rp_flows().map(|flow| Ok(flow?.2.id.receiver.qpn)).collect::<Result<Vec<u32>>>()?;
+        qpns.sort_unstable();
+        Ok(qpns)
+    };
+    for dest_qpn in 2..2 + FLOWS {
+        socket.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;
+        peer.send(&Roce { src: 2, dst: 1, ecn: Ecn::CE, dest_qpn, ..Roce::default() }.frame())?;
+    }
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, u64::from(FLOWS));
+    // Two of them go on.
+    wait(|| {
+        for dest_qpn in [7, 9] {
+            socket.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;
+        }
+        let left = flows()?;
+        Ok(if left == [7, 9] { Ok(()) } else { Err(format!("flows {left:?} are left")) })
+    })?;
+    daemon.says(&["idle flows removed"])?;
+    let [new, removed] =
+        [Stat::RpFlowNew, Stat::RpFlowExpired].map(|stat| pair.a.count("a0", Hook::Egress, stat));
+    assert_eq!(new? - removed?, 2, "each that is gone is counted");
+    // A flow that comes back starts anew.
+    socket.send(&Roce { dest_qpn: 50, payload: 0, ..Roce::default() }.frame())?;
+    assert_eq!(flows()?, [7, 9, 50]);
+    wait(|| {
+        let left = pair.a.attachment("a0")?.maps.np_flows().count();
+        Ok(if left == 0 { Ok(()) } else { Err(format!("{left} flows of the notification point stay")) })
+    })?;
+    assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::NpFlowExpired)?, u64::from(FLOWS));
+    daemon.end()
+}
+
+/// What is found idle and sends before it is removed stays: the program looks at the time itself.
+#[test]
+fn a_flow_that_revives_between_look_and_removal_stays() -> Result<()> {
+    if !runnable("a_flow_that_revives_between_look_and_removal_stays", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("revive")?;
+    pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
+    let (socket, data) = (pair.a.socket("a0")?, Roce::default());
+    let maps = pair.a.attachment("a0")?.maps;
+    let expire = pair.a.run(|| attach::open_expire("a0"))??;
+    socket.send(&data.frame())?;
+    let found = maps.rp_flows().next().context("no flow")??;
+    let before_ns = found.2.last_seen_ns + 1;
+    socket.send(&data.frame())?;
+    assert_eq!(expire.run(Table::Rp, found.0, before_ns)?, 0);
+    let revived = maps.rp_flows().next().context("it was removed")??;
+    assert_eq!((revived.2.id, revived.2.packets), (found.2.id, 2));
+    assert_eq!(expire.run(Table::Np, found.0, u64::MAX)?, 0);
+    assert_eq!(expire.run(Table::Rp, u32::MAX, u64::MAX)?, 0);
+    assert_eq!(expire.run(Table::Rp, found.0, revived.2.last_seen_ns + 1)?, 1);
+    assert!(maps.rp_flows().next().is_none());
+    Ok(())
+}
+
+#[test]
+fn it_needs_little_memory_with_two_interfaces_and_all_flows() -> Result<()> {
+    if !runnable("it_needs_little_memory_with_two_interfaces_and_all_flows", &["htb"])? {
+        return Ok(());
+    }
+    const RESIDENT_KB: u64 = 60 << 10;
+    const WINDOW: Duration = Duration::from_secs(3);
+    let pair = Pair::new("rest")?;
+    pair.also("a1", "b1")?;
+    for (host, iface) in [(&pair.a, "a1"), (&pair.b, "b1")] {
+        host.netlink()?.set_up(host.index(iface)?, true)?;
+    }
+    let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("flows = 1024\n", "");
+    let mut daemon = Daemon::start(&pair.a, &format!("{file}[age]\nidle = '10min'\n"))?;
+    for iface in ["a0", "a1"] {
+        daemon.says(&["begun", "\"task\":\"pacer\"", &format!("\"iface\":\"{iface}\"")])?;
+        let socket = pair.a.socket(iface)?;
+        for dest_qpn in 2..DEFAULT_FLOWS * 2 {
+            socket.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;
+        }
+        let evicted = pair.a.count(iface, Hook::Egress, Stat::RpFlowEvicted)?;
+        let flows = pair.a.count(iface, Hook::Egress, Stat::RpFlowNew)? - evicted;
+        assert!(flows > u64::from(DEFAULT_FLOWS) * 9 / 10, "{flows} flows");
+    }
+    thread::sleep(Duration::from_secs(2));
+    let before = cpu_time(daemon.child.id())?;
+    thread::sleep(WINDOW);
+    let busy = (cpu_time(daemon.child.id())? - before).as_secs_f64() / WINDOW.as_secs_f64();
+    let resident_kb: u64 = daemon.status("VmHWM:")?.trim_end_matches(" kB").parse()?;
+    eprintln!(
+        "at rest, two interfaces of {DEFAULT_FLOWS} flows: {resident_kb} KiB, {:.2} % of a core",
+        busy * 100.0
+    );
+    assert!(resident_kb < RESIDENT_KB, "{resident_kb} KiB");
+    Ok(())
+}

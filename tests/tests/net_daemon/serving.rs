@@ -1,0 +1,195 @@
+//! What is served, and what a reload makes of it.
+
+use std::fs;
+use std::net::TcpListener;
+
+use anyhow::Result;
+use dcqcn_plane::attach;
+use dcqcn_tests::bpf::Held;
+use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
+use nix::sys::signal::Signal;
+
+#[test]
+fn interfaces_that_come_are_attached_and_those_that_go_leave_nothing() -> Result<()> {
+    if !runnable("interfaces_that_come_are_attached_and_those_that_go_leave_nothing", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("come")?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
+    // Its rights: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF, on every thread.
+    for task in fs::read_dir(format!("/proc/{}/task", daemon.child.id()))? {
+        let status = task?.path().join("status");
+        for (field, expected) in [("CapEff:", "000000c000001000"), ("CapPrm:", "000000c000001000")] {
+            assert_eq!(field_of(&status, field)?, expected);
+        }
+        assert_eq!(field_of(&status, "CapInh:")?, "0000000000000000");
+        assert_eq!(field_of(&status, "NoNewPrivs:")?, "1");
+    }
+    assert_eq!(daemon.status("CapBnd:")?, "000000c000001000");
+
+    pair.also("a1", "b1")?;
+    daemon.attaches("a1")?;
+    pair.also("c1", "d1")?;
+    let first = Held::by(&pair.a, "a1")?;
+    pair.a.netlink()?.delete_link(pair.a.index("a1")?)?;
+    daemon.says(&["\"gone\"", "\"iface\":\"a1\""])?;
+    assert!(first.is_freed(), "{first:?}");
+    assert_eq!(pair.a.attached()?, ["a0"]);
+
+    pair.a.run(|| attach::detach("a0"))??;
+    daemon.says(&["detached by somebody else", "\"iface\":\"a0\""])?;
+    daemon.signal(Signal::SIGHUP)?;
+    daemon.says(&["\"reloaded\""])?;
+    assert_eq!(pair.a.attached()?, ["a0"]);
+    daemon.end()?;
+    assert_eq!(pair.a.attached()?, ["a0"], "stays attached");
+    Ok(())
+}
+
+#[test]
+fn a_reload_is_in_force_on_all_interfaces_or_on_none() -> Result<()> {
+    if !runnable("a_reload_is_in_force_on_all_interfaces_or_on_none", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("reload")?;
+    pair.also("a1", "b1")?;
+    pair.also("c0", "d0")?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a1")?;
+    let both = |bps| -> Result<()> {
+        assert_eq!([pair.a.link_rate_bps("a0")?, pair.a.link_rate_bps("a1")?], [bps; 2]);
+        Ok(())
+    };
+    // Noticed by itself.
+    daemon.write(&HOST.replace("1gbit", "2gbit"))?;
+    daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
+    both(2_000_000_000)?;
+
+    // Each is refused, with its reason, and changes nothing: what is no file; what one of two interfaces cannot become;
+    // what fails only when a third interface is being attached.
+    let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
+    for (file, reason) in [
+        (HOST.replace("1gbit", "3gbit").replace("flows = 1024", "flows = 1"), "allowed is 8 to 1048576"),
+        (elsewhere.clone(), "a1 is attached with flows = 1024, which cannot become 2048"),
+        (
+            format!(
+                "{}[[interface]]\nname = 'c0'\npacer = 'none'\ninline = 'nosuch'\n",
+                HOST.replace("1gbit", "3gbit")
+            ),
+            "nosuch",
+        ),
+    ] {
+        daemon.write(&file)?;
+        daemon.says(&["refused", reason])?;
+        both(2_000_000_000)?;
+        assert_eq!(pair.a.attached()?, ["a0", "a1"]);
+    }
+    // On SIGHUP: another parameter, one interface more, one less.
+    elsewhere = HOST.replace("1gbit", "4gbit").replace("'a*'", "'[ac]0'");
+    daemon.write(&elsewhere)?;
+    daemon.signal(Signal::SIGHUP)?;
+    daemon.says(&["parameters changed", "link_rate: 2gbit -> 4gbit", "\"iface\":\"a0\""])?;
+    daemon.says(&["no longer in the file", "\"iface\":\"a1\""])?;
+    daemon.says(&["begun", "\"iface\":\"c0\""]).or_else(|_| daemon.says(&["\"iface\":\"c0\""]))?;
+    assert_eq!(pair.a.attached()?, ["a0", "c0"]);
+    assert_eq!(pair.a.link_rate_bps("c0")?, 4_000_000_000);
+    let audit = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
+    assert!(audit.contains("link_rate") && audit.contains("2gbit"), "{audit}");
+    Ok(())
+}
+
+#[test]
+fn metrics_are_served_where_the_file_says() -> Result<()> {
+    if !runnable("metrics_are_served_where_the_file_says", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("metrics")?;
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    let listen =
+        |port: u16, top: u8| format!("{HOST}[metrics]\nlisten = '127.0.0.1:{port}'\ntop_qps = {top}\n");
+    let mut daemon = Daemon::serving(&pair.a, &listen(9310, 0), "a0")?;
+    assert!(get(&pair.a, "127.0.0.1:9310", "/metrics")?.contains("interface=\"a0\""));
+    // The same address with other flows, then another address; one in use is refused.
+    for (file, port) in [(listen(9310, 3), 9310), (listen(9311, 3), 9311)] {
+        fs::write(daemon.log(), "")?;
+        daemon.write(&file)?;
+        daemon.says(&["\"reloaded\""])?;
+        assert!(get(&pair.a, &format!("127.0.0.1:{port}"), "/healthz")?.starts_with("HTTP/1.1 200"));
+    }
+    let _taken = pair.a.run(|| TcpListener::bind("127.0.0.1:9312"))??;
+    daemon.write(&listen(9312, 0).replace("1gbit", "2gbit"))?;
+    daemon.says(&["refused", "cannot serve metrics on 127.0.0.1:9312"])?;
+    assert_eq!(pair.a.link_rate_bps("a0")?, 1_000_000_000);
+    assert!(get(&pair.a, "127.0.0.1:9311", "/healthz")?.starts_with("HTTP/1.1 200"));
+    Ok(())
+}
+
+#[test]
+fn a_reload_changes_the_form_of_the_log_and_what_is_in_it() -> Result<()> {
+    if !runnable("a_reload_changes_the_form_of_the_log_and_what_is_in_it", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("log")?;
+    let file =
+        |format: &str, filter: &str| format!("{HOST}[log]\nformat = '{format}'\nfilter = '{filter}'\n");
+    let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
+    // Each program as it was loaded, in text.
+    for program in ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
+        daemon.says(&["DEBUG dcqcn_plane::dataplane: loaded", &format!("program=\"{program}\"")])?;
+    }
+    daemon.says(&["INFO dcqcn_control::daemon::fleet: attached", "iface=\"a0\""])?;
+    for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {
+        fs::write(daemon.log(), "")?;
+        daemon.write(&file(format, "info"))?;
+        daemon.says(&[reloaded])?;
+    }
+    // Told nothing but errors, it is silent about a reload; the file counts from then on all the same.
+    daemon.write(&file("json", "error").replace("1gbit", "2gbit"))?;
+    wait(|| {
+        let bps = pair.a.link_rate_bps("a0")?;
+        Ok(if bps == 2_000_000_000 { Ok(()) } else { Err(format!("{bps} bit/s")) })
+    })?;
+    fs::write(daemon.log(), "")?;
+    daemon.write(&HOST.replace("link_rate", "lnk_rate"))?;
+    daemon.says(&["\"level\":\"ERROR\"", "did you mean `link_rate`?"])?;
+    daemon.end()
+}
+
+#[test]
+fn a_bad_file_is_refused_at_the_start() -> Result<()> {
+    if !runnable("a_bad_file_is_refused_at_the_start", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("bad")?;
+    let mut daemon = Daemon::start(&pair.a, &HOST.replace("link_rate", "lnk_rate"))?;
+    assert_eq!(daemon.child.wait()?.code(), Some(1));
+    let log = fs::read_to_string(daemon.log())?;
+    assert!(log.contains(":7: ") && log.contains("did you mean `link_rate`?"), "{log}");
+    assert!(pair.a.attached()?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn systemd_is_told_of_every_state() -> Result<()> {
+    if !runnable("systemd_is_told_of_every_state", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("notify")?;
+    let mut manager = Manager::listen()?;
+    let address = manager.address()?;
+    let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "1000000")];
+    let mut daemon = Daemon::start_with(&pair.a, HOST, &[], &environment)?;
+    let mut hears = |word| manager.hears(word, PATIENCE);
+    assert!(hears("READY=1")?.contains("STATUS=serving a0"));
+    hears("WATCHDOG=1")?;
+    daemon.signal(Signal::SIGHUP)?;
+    assert!(hears("RELOADING=1")?.contains("MONOTONIC_USEC="));
+    hears("READY=1")?;
+    hears("WATCHDOG=1")?;
+    daemon.signal(Signal::SIGTERM)?;
+    hears("STOPPING=1")?;
+    assert!(daemon.child.wait()?.success());
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! Under traffic: what the daemon does to rates, and that a frame is lost by nothing that it does or leaves undone.
+
+use std::collections::HashSet;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use dcqcn_common::flow::{FlowId, QpId, RpFlow};
+use dcqcn_common::hooks::HTB_FIRST_FLOW;
+use dcqcn_common::layout::LAYOUT_VERSION;
+use dcqcn_common::params::Params;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Bth;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_engine::Hook;
+use dcqcn_plane::attach;
+use dcqcn_tests::bpf::Held;
+use dcqcn_tests::daemon::{Daemon, HOST, wait};
+use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::{PATIENCE, RawSocket};
+use nix::sys::signal::Signal;
+
+/// Numbered frames from host 1 to host 2, until stopped; returns how many.
+fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
+    let socket = host.socket("a0")?;
+    socket.limit_send_buffer(64 << 10)?;
+    let mut psn = 0;
+    while !stop.load(Ordering::Relaxed) {
+        socket.send(&Roce { psn, ..Roce::default() }.frame())?;
+        psn += 1;
+        thread::sleep(Duration::from_micros(500));
+    }
+    Ok(psn)
+}
+
+/// How many different frames arrive of the `sent` that [`stream`] has sent.
+fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
+    let mut psns = HashSet::new();
+    while psns.len() < sent as usize {
+        let Some(frame) = socket.receive(PATIENCE)? else { break };
+        let bth = frame.get(Roce::default().bth()..).and_then(Bth::parse).context("not RoCE")?.0;
+        if bth.dest_qpn() == Roce::default().dest_qpn {
+            psns.insert(bth.psn());
+        }
+    }
+    Ok(psns.len())
+}
+
+/// Waits until this many more frames of [`stream`] have left.
+fn passed(host: &Host, more: u64) -> Result<()> {
+    // The flow is there when its first frame has left.
+    let packets = || flow(host).map_or(0, |flow| flow.packets);
+    let from = packets();
+    wait(|| {
+        let now = packets();
+        Ok(if now >= from + more { Ok(()) } else { Err(format!("{} frames have left", now - from)) })
+    })
+}
+
+/// Runs `work` while host 1 sends; every frame must arrive.
+fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let receiver = pair.b.socket("b0")?;
+    let stop = AtomicBool::new(false);
+    let sent = thread::scope(|scope| -> Result<u32> {
+        let sender = scope.spawn(|| stream(&pair.a, &stop));
+        let worked = passed(&pair.a, 100).and_then(|()| work()).and_then(|()| passed(&pair.a, 100));
+        stop.store(true, Ordering::Relaxed);
+        let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
+        worked.and(sent)
+    })?;
+    let arrived = arrived(&receiver, sent)?;
+    eprintln!("{sent} frames sent, {arrived} arrived");
+    ensure!(arrived == sent as usize, "{sent} frames sent, {arrived} arrived");
+    Ok(())
+}
+
+/// The flow, once this many CNPs for it have been handled.
+fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
+    wait(|| {
+        let flow = flow(host)?;
+        Ok(if flow.cnp_handled == times { Ok(flow) } else { Err(format!("{flow:?}")) })
+    })
+}
+
+fn flow(host: &Host) -> Result<RpFlow> {
+    let maps = host.attachment("a0")?.maps;
+    let [src, addr] = [1, 2].map(|host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host)));
+    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn } };
+    maps.rp_find(&maps.params()?, &id)?.context("no such flow")
+}
+
+/// Waits for a class of the HTB pacer to have this rate; `minor` 0 stands for a flow's.
+fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
+    let index = host.index("a0")?;
+    let is_asked = |found: u16| match minor {
+        0 => (HTB_FIRST_FLOW..0xffff).contains(&u32::from(found)),
+        minor => found == minor,
+    };
+    wait(|| {
+        let classes = host.netlink()?.classes(index)?;
+        let classes = classes.into_iter().filter(|class| is_asked(class.handle.minor()));
+        let rates: Vec<u64> = classes.filter_map(|class| class.ceil_bps).collect();
+        let is_there = rates.iter().any(|rate| rate.abs_diff(rate_bps) <= rate_bps / 100);
+        Ok(if is_there { Ok(()) } else { Err(format!("no class of {rate_bps} bit/s: {rates:?}")) })
+    })
+}
+
+#[test]
+fn the_htb_pacer_follows_the_rate_of_the_line() -> Result<()> {
+    if !runnable("the_htb_pacer_follows_the_rate_of_the_line", &["htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("line")?;
+    let file = HOST.replace("pacer = 'none'", "pacer = 'htb'");
+    let mut daemon = Daemon::start(&pair.a, &file)?;
+    daemon.says(&["begun", "\"task\":\"pacer\""])?;
+    wait_for_class(&pair.a, 0xffff, 1_000_000_000)?;
+    daemon.write(&file.replace("1gbit", "300mbit"))?;
+    wait_for_class(&pair.a, 0xffff, 300_000_000)?;
+    wait_for_class(&pair.a, 1, 300_000_000)?;
+
+    // Another daemon has nothing to do here.
+    let mut other = Daemon::start(&pair.a, &file)?;
+    other.says(&["a0 is served by another `dcqcn run`"])?;
+    daemon.end()
+}
+
+#[test]
+fn killed_under_traffic_it_leaves_all_at_work_and_takes_it_over() -> Result<()> {
+    if !runnable("killed_under_traffic_it_leaves_all_at_work_and_takes_it_over", &["htb"])? {
+        return Ok(());
+    }
+    let pair = Pair::new("kill")?;
+    // 60 Mb/s are more than the frames sent here need, so that the class does not hold them back for long.
+    let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("1gbit", "600mbit");
+    let mut daemon =
+        Daemon::start(&pair.a, &format!("{file}cp_enable = true\nmin_time_between_cnps = '1us'\n"))?;
+    daemon.says(&["begun", "\"task\":\"pacer\""])?;
+    let cut = || pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS));
+    under_traffic(&pair, || {
+        cut()?;
+        let first = flow_cut(&pair.a, 1)?;
+        ensure!(first.machine.rate_bps == 300_000_000, "{first:?}");
+        wait_for_class(&pair.a, 0, 300_000_000)?;
+
+        daemon.signal(Signal::SIGKILL)?;
+        daemon.child.wait()?;
+        let held = Held::by(&pair.a, "a0")?;
+        ensure!(held.programs.len() == 4, "{held:?}");
+        // RP: a CNP cuts; the class stays at the last rate. NP: marked data are answered.
+        wait_for_class(&pair.a, 0, 300_000_000)?;
+        thread::sleep(Duration::from_millis(60));
+        cut()?;
+        let second = flow_cut(&pair.a, 2)?;
+        ensure!(second.machine.rate_bps < 300_000_000, "{second:?}");
+        let marked = Roce { src: 2, dst: 1, ecn: Ecn::CE, dest_qpn: 0x77, ..Roce::default() };
+        pair.b.socket("b0")?.send(&marked.frame())?;
+        wait(|| {
+            let answers = pair.a.count("a0", Hook::Egress, Stat::NpCnpSent)?;
+            Ok(if answers == 1 { Ok(()) } else { Err(format!("{answers} CNPs")) })
+        })?;
+        // CP: this class of traffic has a queue that marks.
+        ensure!(pair.a.counters("a0", Hook::Egress)?.class[3].packets >= 100);
+
+        daemon.again(&pair.a)?;
+        daemon.says(&["taken over", "\"iface\":\"a0\""])?;
+        wait_for_class(&pair.a, 0, second.machine.rate_bps)?;
+        let third = flow(&pair.a)?;
+        ensure!(third.machine.rate_bps == second.machine.rate_bps && third.cnp_handled == 2, "{third:?}");
+        ensure!(third.packets >= second.packets);
+        ensure!(Held::by(&pair.a, "a0")?.maps.keys().eq(held.maps.keys()), "the maps are others");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_new_version_replaces_programs_in_place() -> Result<()> {
+    if !runnable("a_new_version_replaces_programs_in_place", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("upgrade")?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
+    daemon.end()?;
+    let before = Held::by(&pair.a, "a0")?;
+    let info = pair.a.journal("a0")?;
+    let description = fs::read_to_string(&info)?;
+    // As another build would have left it.
+    let object = pair.a.attachment("a0")?.info.object;
+    let other = description.replace(&object, "0123456789abcdef");
+    assert_ne!(other, description);
+    fs::write(&info, &other)?;
+    under_traffic(&pair, || {
+        pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
+        let cut = flow_cut(&pair.a, 1)?;
+        ensure!(cut.machine.rate_bps == 500_000_000, "{cut:?}");
+        daemon.again(&pair.a)?;
+        daemon.says(&["programs replaced in place", "egress, ingress, xdp"])?;
+        let after = flow(&pair.a)?;
+        ensure!(after.machine.rate_bps == cut.machine.rate_bps && after.cnp_handled == 1, "{after:?}");
+        Ok(())
+    })?;
+    daemon.end()?;
+    let after = Held::by(&pair.a, "a0")?;
+    assert!(after.maps.keys().eq(before.maps.keys()), "the maps stay");
+    assert!(after.programs.iter().all(|id| !before.programs.contains(id)), "{before:?} {after:?}");
+    assert_eq!(after.programs.len(), 4);
+    assert!(pair.a.run(|| attach::upgrade("a0"))??.is_empty(), "current already");
+
+    // Maps that are laid out otherwise.
+    fs::write(&info, &other)?;
+    let mut maps = pair.a.attachment("a0")?.maps;
+    let params = maps.params()?;
+    let port = dcqcn_common::params::Port { layout_version: LAYOUT_VERSION + 1, ..params.port };
+    maps.set_params(&Params { port, ..params })?;
+    let refused = pair.a.run(|| attach::upgrade("a0"))?.expect_err("another layout").to_string();
+    assert!(refused.contains("layout version") && refused.contains("detach"), "{refused}");
+    maps.set_params(&params)?;
+    drop(maps);
+    assert_eq!(Held::by(&pair.a, "a0")?.programs, after.programs);
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! RP: a CNP that comes back by another interface than the one its flow's data leaves by.
+
+use anyhow::{Context as _, Result};
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::{FlowId, QpId};
+use dcqcn_common::stats::Stat;
+use dcqcn_engine::Hook;
+use dcqcn_params::{Role, XdpModeChoice};
+use dcqcn_tests::bpf::Held;
+use dcqcn_tests::host::{Pair, join, request};
+use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
+
+use crate::runnable;
+
+const LINE_BPS: u64 = 1_000_000_000;
+/// Nothing raises a rate, and every CNP may cut.
+const CHANGES: [&str; 4] =
+    ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rate_reduce_monitor_period=0ns"];
+
+/// The rate of the flow of `data`, as `a0` has it.
+fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
+    let maps = pair.a.attachment("a0")?.maps;
+    let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn };
+    let flow = maps.rp_find(&maps.params()?, &FlowId { src: mapped(v4(data.src)), receiver })?;
+    Ok(flow.context("the flow is known")?.machine.rate_bps)
+}
+
+/// CNPs that an interface's XDP program counted: come in, handled, of no known flow.
+fn counted(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
+    let stat = pair.a.counters(iface, Hook::Xdp)?.stat;
+    Ok([Stat::RoceCnp, Stat::RpCnpHandled, Stat::RpCnpUnknownFlow].map(|name| stat[name as usize]))
+}
+
+#[test]
+fn a_cnp_cuts_its_flow_whichever_interface_it_comes_back_by() -> Result<()> {
+    if !runnable("a_cnp_cuts_its_flow_whichever_interface_it_comes_back_by", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("other-way")?;
+    for iface in ["1", "2"] {
+        join((&pair.a, &format!("a{iface}"), 1), (&pair.b, &format!("b{iface}"), 2), 4_200)?;
+    }
+    // What the flow leaves by is neither the first nor the last, and one is served on socket buffers.
+    for (iface, mode) in
+        [("a1", XdpModeChoice::Driver), ("a0", XdpModeChoice::Driver), ("a2", XdpModeChoice::Skb)]
+    {
+        let mut host = request(iface, Role::Host, &CHANGES)?;
+        host.settings.xdp_mode = Some(mode);
+        pair.a.attach_as(&host)?;
+    }
+    let data = Roce::default();
+    pair.a.socket("a0")?.send(&data.frame())?;
+    assert_eq!(rate_bps(&pair, &data)?, LINE_BPS);
+
+    let cnp = data.cnp(None, CNP_TOS);
+    let mut rate = LINE_BPS;
+    for (cuts, number) in (1..).zip(["1", "2"]) {
+        let (a, b) = (pair.a.socket(&format!("a{number}"))?, pair.b.socket(&format!("b{number}"))?);
+        b.send(&cnp)?;
+        assert_eq!(a.expect()?, cnp, "it goes on to the host's own stack where it came in");
+        let now = rate_bps(&pair, &data)?;
+        assert!(now < rate, "{now} after {rate}, by a{number}");
+        rate = now;
+        assert_eq!(counted(&pair, "a0")?, [0, cuts, 0]);
+        assert_eq!(counted(&pair, &format!("a{number}"))?, [1, 0, 1]);
+    }
+
+    let stranger = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
+    let (a1, b1) = (pair.a.socket("a1")?, pair.b.socket("b1")?);
+    b1.send(&stranger)?;
+    assert_eq!(a1.expect()?, stranger);
+    assert_eq!(rate_bps(&pair, &data)?, rate, "another's CNP");
+    assert_eq!((counted(&pair, "a1")?, counted(&pair, "a0")?), ([2, 0, 2], [0, 2, 0]));
+
+    pair.a.set("a0", &["cnp_consume=on"])?;
+    b1.send(&cnp)?;
+    // What comes after it is seen, and it is not.
+    b1.send(&stranger)?;
+    assert_eq!(a1.expect()?, stranger, "the flow's interface decides that its CNPs are consumed");
+    Ok(())
+}
+
+#[test]
+fn who_has_left_gets_no_cnps_and_leaves_nothing_behind() -> Result<()> {
+    if !runnable("who_has_left_gets_no_cnps_and_leaves_nothing_behind", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("other-left")?;
+    join((&pair.a, "a1", 1), (&pair.b, "b1", 2), 4_200)?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    pair.a.attach("a1", Role::Host, &CHANGES)?;
+    let data = Roce::default();
+    let cnp = data.cnp(None, CNP_TOS);
+    let (a1, b1) = (pair.a.socket("a1")?, pair.b.socket("b1")?);
+    for round in 1..=2 {
+        pair.a.socket("a0")?.send(&data.frame())?;
+        b1.send(&cnp)?;
+        assert_eq!(a1.expect()?, cnp);
+        assert_eq!(counted(&pair, "a0")?[1], 1, "round {round}");
+        let held = Held::by(&pair.a, "a0")?;
+        pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
+        assert!(held.is_freed(), "{held:?}");
+        b1.send(&cnp)?;
+        assert_eq!(a1.expect()?, cnp, "with nobody to hand it on to");
+        assert_eq!(counted(&pair, "a1")?, [2 * round, 0, 2 * round]);
+        pair.a.attach("a0", Role::Host, &CHANGES)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! Interfaces of a namespace whose hooks hand CNPs on to each other: a CNP need not come back by the interface that the data left by.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use aya::Ebpf;
+use aya::maps::{Map, MapData, ProgramArray};
+use dcqcn_common::layout::SIBLINGS;
+
+use super::Error;
+use super::journal::{Owed, Record};
+use super::place::Place;
+use crate::dataplane::{Error as Failed, xdp};
+
+/// The name of the map, and of its pin.
+const MAP: &str = "SIBLINGS";
+
+/// The places that no attachment of the namespace has, with the lock held.
+pub(super) fn free(place: &Place) -> Result<impl Iterator<Item = u32> + use<>, Error> {
+    let mut taken = BTreeSet::new();
+    for ifindex in place.pinned()? {
+        // One that cannot be read is told of elsewhere.
+        taken.extend(place.read(ifindex).ok().flatten().and_then(|record| of(&record)));
+    }
+    Ok((0..SIBLINGS).filter(move |place| !taken.contains(place)))
+}
+
+/// The place that an attachment has.
+pub(super) fn of(record: &Record) -> Option<u32> {
+    record.owed.iter().find_map(|owed| match owed {
+        Owed::Sibling { place } => Some(*place),
+        _ => None,
+    })
+}
+
+/// Has CNPs handed on to the XDP program of a loaded object.
+///
+/// # Errors
+/// The kernel refuses: programs of one array must be of one kind.
+pub(super) fn enter(ebpf: &mut Ebpf, place: u32) -> Result<(), Error> {
+    let failed = |source| Failed::Map { name: MAP, source };
+    let program = xdp(ebpf)?.fd().and_then(|fd| Ok(fd.try_clone()?));
+    let program = program.map_err(|source| Failed::Program { name: MAP.into(), source: Box::new(source) })?;
+    let map = ebpf.map_mut(MAP).ok_or(Failed::Missing(MAP))?;
+    let mut siblings = ProgramArray::try_from(map).map_err(failed)?;
+    siblings.set(place, &program, 0).map_err(failed)?;
+    Ok(())
+}
+
+/// Has no CNPs handed on to what is at `place`; false if there is no such map any more.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) fn leave(pins: &Path, place: u32) -> Result<bool, Error> {
+    let failed = |source| Failed::Map { name: MAP, source };
+    let path = pins.join(MAP);
+    if !path.exists() {
+        return Ok(false);
+    }
+    let map = MapData::from_pin(path).and_then(Map::from_map_data).map_err(failed)?;
+    let mut siblings = ProgramArray::try_from(map).map_err(failed)?;
+    match siblings.clear_index(&place) {
+        Ok(()) => Ok(true),
+        // Nothing is there.
+        Err(aya::maps::MapError::SyscallError(error))
+            if error.io_error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(failed(error).into()),
+    }
+}

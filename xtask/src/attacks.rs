@@ -1,0 +1,49 @@
+//! What somebody else's packets cost, and what they do.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::run::{self, capture, header, stream};
+use crate::workspace::Workspace;
+use crate::{build, page, toolchain};
+
+/// Options of `cargo xtask attacks`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Write the table into docs/measured/attacks.md.
+    #[arg(long)]
+    report: bool,
+    /// More options for the program that does it, after `--`; `-- --help` shows them.
+    #[arg(last = true)]
+    more: Vec<String>,
+}
+
+const ATTACKS: build::Binary = ("dcqcn-attacks", "dcqcn-tests");
+const PAGE: &str = "docs/measured/attacks.md";
+
+/// Builds the command and attacks.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    ensure!(
+        run::is_root(),
+        "this makes network namespaces and loads programs, which needs root; run `cargo xtask attacks` as root"
+    );
+    build::release(workspace, &[ATTACKS])?;
+    toolchain::require_runtime_tools()?;
+    header("attacks");
+    let mut command = Command::new(workspace.built("release", ATTACKS.0));
+    command.args(&args.more);
+    if !args.report {
+        return stream(&mut command);
+    }
+    let table = capture(&mut command)?;
+    print!("{table}");
+    let path = workspace.root().join(PAGE);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let made = page::made(workspace, "cargo xtask attacks --report")?;
+    let text = page::replace(PAGE, &text, "attacks", &format!("{made}\n```text\n{table}```\n"))?;
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    header(format_args!("{PAGE} written"));
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! What is public and nobody outside uses: functions, constants and modules of a library that no other crate names.
+//!
+//! By names alone, so it is sure of what it finds and does not find everything: a name that another crate says of something else
+//! counts as used. Types are left out: one that nobody names may be what a public function returns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::circles::words;
+use crate::run::header;
+use crate::workspace::Workspace;
+
+/// Refuses what is public in `common` or a crate of user space, and used in none but that.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    header("nothing public that no one outside uses");
+    let root = workspace.root();
+    let mut libraries = vec![root.join("common")];
+    for entry in fs::read_dir(root.join("userspace"))? {
+        libraries.push(entry?.path());
+    }
+    libraries.retain(|path| path.join("src/lib.rs").exists());
+    let mut sources = BTreeMap::new();
+    for path in ["ebpf", "fuzz", "tests", "xtask"].map(|name| root.join(name)).iter().chain(&libraries) {
+        read(path, &mut sources)?;
+    }
+    let lab = root.join("userspace/lab");
+    read(&lab, &mut sources)?;
+    let mut unused = Vec::new();
+    for library in &libraries {
+        let inside = |path: &Path| {
+            let own = ["src/main.rs", "src/bin", "tests"].iter().any(|of| path.starts_with(library.join(of)));
+            path.starts_with(library) && !own
+        };
+        let (own, others): (Vec<_>, Vec<_>) = sources.iter().partition(|(path, _)| inside(path));
+        let said: BTreeSet<&str> = others.iter().flat_map(|(_, text)| names(text)).collect();
+        for (path, text) in own {
+            let names = public(&words(text)).into_iter().filter(|name| !said.contains(name.as_str()));
+            unused.extend(names.map(|name| format!("{}: {name}", workspace.shown(path))));
+        }
+    }
+    ensure!(
+        unused.is_empty(),
+        "public, and no other crate names it; make it pub(crate), or private:\n{}",
+        unused.join("\n")
+    );
+    Ok(())
+}
+
+/// Reads every source below a directory.
+fn read(directory: &Path, sources: &mut BTreeMap<PathBuf, String>) -> Result<()> {
+    let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            read(&path, sources)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            sources.insert(path, text);
+        }
+    }
+    Ok(())
+}
+
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty())
+}
+
+/// Names of public functions, constants and modules in the words of a source.
+fn public(words: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = words;
+    while let [word, after @ ..] = rest {
+        rest = after;
+        if word != "pub" {
+            continue;
+        }
+        while let [kind, name, after @ ..] = rest {
+            match kind.as_str() {
+                "fn" | "static" | "mod" => found.push(name.clone()),
+                "async" | "unsafe" | "const" if matches!(name.as_str(), "async" | "unsafe" | "fn") => {
+                    rest = &rest[1..];
+                    continue;
+                }
+                "const" => found.push(name.clone()),
+                _ => break,
+            }
+            rest = after;
+            break;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_constants_and_modules_are_found() {
+        let text = "pub fn a() {} pub(crate) fn b() {} pub const unsafe fn c() {} pub const D: u8 = 1; pub struct E { pub f: u8 } \
+                    // pub fn g() {}\npub mod h; pub use i::j; pub async fn k() {} fn l() {} pub static M: u8 = 0;";
+        assert_eq!(public(&words(text)), ["a", "c", "D", "h", "k", "M"]);
+    }
+
+    #[test]
+    fn there_is_nothing_public_that_no_one_uses() {
+        check(&Workspace::locate().unwrap()).unwrap();
+    }
+}
