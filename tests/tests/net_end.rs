@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_netlink::Netns;
 use dcqcn_params::Role;
+use dcqcn_plane::attach;
 use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab};
 use dcqcn_tests::daemon::wait;
-use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::leftover::tables;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
@@ -286,6 +287,20 @@ fn what_prints_ends_at_signals_with_its_terminal_and_its_reader() -> Result<()> 
 }
 
 #[test]
+fn what_is_told_of_packets_ends_too() -> Result<()> {
+    if !runnable("what_is_told_of_packets_ends_too", &[])? {
+        return Ok(());
+    }
+    let site = Site::new("endpackets")?;
+    site.pair.a.run(|| attach::detach("a0"))??;
+    let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
+    request.settings.log_packets = Some(1);
+    site.pair.a.attach_as(&request)?;
+    each(&site, "events a0 --packets", &SIGNALS)?;
+    each(&site, "events a0 --packets", &[End::Terminal, End::Reader])
+}
+
+#[test]
 fn the_controller_started_by_hand_ends_with_its_terminal() -> Result<()> {
     if !runnable("the_controller_started_by_hand_ends_with_its_terminal", &[])? {
         return Ok(());
@@ -304,9 +319,12 @@ fn a_simulation_ends() -> Result<()> {
         return Ok(());
     }
     let site = Site::new("endsim")?;
-    let line = "dcqcn-lab sim incast --duration 1000s";
-    each(&site, line, &SIGNALS)?;
-    each(&site, line, &[End::Terminal, End::Reader])
+    for line in ["sim incast", "sim coexist", "sim stability"] {
+        let line = format!("dcqcn-lab {line} --duration 1000s");
+        each(&site, &line, &SIGNALS)?;
+        each(&site, &line, &[End::Terminal, End::Reader])?;
+    }
+    Ok(())
 }
 
 #[test]

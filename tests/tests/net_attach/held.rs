@@ -6,12 +6,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use aya::programs::SchedClassifier;
+use aya::programs::links::PinnedLink;
+use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::lab::{Lab, says};
-use dcqcn_tests::leftover::{freed, problems, tables};
+use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 
 /// How long a command waits for a lock.
@@ -101,4 +104,29 @@ fn a_moved_interface_waits_for_who_keeps_the_lock_of_where_it_was() -> Result<()
     freed(FLOWS)?;
     assert!(!to.host.journals()?.exists());
     Ok(())
+}
+
+/// As `status`, `gc` and the daemon do, and `bpftool`.
+#[test]
+fn what_somebody_looks_at_is_detached_at_once() -> Result<()> {
+    if !runnable("what_somebody_looks_at_is_detached_at_once", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = 1_263;
+    let lab = Lab::new("looked")?;
+    let before = state(&lab.host, "a0")?;
+    lab.ok(&attach(FLOWS))?;
+    let pins = lab.host.pins("a0")?;
+    let open = |hook: &&str| Ok(PinnedLink::from_pin(pins.join(hook))?);
+    let looked_at: Vec<PinnedLink> = ["xdp", "ingress", "egress"].iter().map(open).collect::<Result<_>>()?;
+    lab.ok("detach a0")?;
+    assert_eq!(state(&lab.host, "a0")?, before);
+    for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
+        let (_, chain) = lab.host.run(|| SchedClassifier::query_tcx("a0", hook))??;
+        assert!(chain.is_empty(), "{hook:?}: {} programs", chain.len());
+    }
+    lab.ok(&attach(FLOWS))?;
+    lab.ok("detach a0")?;
+    drop(looked_at);
+    freed(FLOWS)
 }

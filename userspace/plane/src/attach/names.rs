@@ -1,11 +1,10 @@
-//! What hooks and interfaces are called.
+//! What the hooks are called, and what the interfaces are called now.
 
 use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::Link;
 use dcqcn_netlink::tc::Handle;
 
 use super::{Info, name_of};
-
 /// The hooks, which are also the names of pins.
 pub(super) use crate::dataplane::HOOKS;
 use crate::dataplane::PROGRAMS;
