@@ -105,13 +105,12 @@ fn points_that_are_off_have_no_entries() {
 
 #[test]
 fn the_firmwares_machine_becomes_entries_and_cells() {
-    let settings =
-        "rp_variant = 'firmware'\nalpha_bits = 10\nrate_to_set_on_first_cnp = '5mbit'\ndce_tcp_g = 1019";
+    let settings = "rp_variant = 'firmware'\nalpha_bits = 10\nrpg_min_rate = '1mbit'\nrate_to_set_on_first_cnp = '5mbit'\ndce_tcp_g = 1019";
     let plan = plan(&FILE.replace("fast_cnp = true", settings)).unwrap();
     let expected = "set_rate 1 => 10000000 40000000 200000000 55000 10000000 40000 5 0 1 2145386496 0 0 100000 5000000000 0";
     assert_eq!(lines(&plan, "rp_rate"), [expected]);
     let cut = lines(&plan, "rp_cut");
-    let expected = "set_cut 1 => 10000000 5000000 0 55000 10485760 32 1 6 0 2145386496 1 ";
+    let expected = "set_cut 1 => 1000000 5000000 0 55000 10485760 32 1 6 0 2145386496 1 ";
     assert!(cut.len() == 1 && cut[0].starts_with(expected), "{cut:?}");
     assert_eq!(plan.not_in_p4, []);
     let (name, cells) = plan.registers.first_key_value().unwrap();
@@ -120,7 +119,7 @@ fn the_firmwares_machine_becomes_entries_and_cells() {
     assert_eq!(cells.len(), 2_560);
     assert_eq!(cells[..2], [0x0002_0001_0000_0000, 0x0006_0005_0004_0003]);
     assert_eq!(cells[128] & 0xffff, 509);
-    // 512 steps leave nothing but of what began above.
+    // 512 steps leave nothing of any.
     assert!(cells[9 * 256..].iter().all(|cell| *cell == 0));
     let commands: Vec<String> = plan.commands().map(|command| command.to_string()).collect();
     let at = |start: &str| commands.iter().position(|command| command.contains(start)).unwrap();
