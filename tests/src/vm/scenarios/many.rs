@@ -4,7 +4,7 @@
 //! one flow; a QP that was cut would then hold up those that were not.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_netlink::Netlink;
@@ -31,8 +31,9 @@ const PORT: u16 = 18_700;
 const MESSAGE_BYTES: u32 = 4_096;
 /// What a message is on the wire: Ethernet, IPv4, UDP, BTH, RETH, ICRC around it.
 const FRAME_BITS: f64 = 8.0 * (4_096 + 14 + 20 + 8 + 12 + 16 + 4) as f64;
-/// Exponent: 4.096 us << 20 = 4.3 s, longer than any pacing delay here.
-const TIMEOUT: u32 = 20;
+/// Exponent: 4.096 us << 26 = 275 s. Soft-RoCE's timer is not put back when an ACK comes: what is under way when it runs out is sent
+/// again, however young it is.
+const TIMEOUT: u32 = 26;
 /// Of the traffic; connecting so many takes its time, and ends with the guest.
 const SECONDS: u32 = 300;
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -87,7 +88,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     report.at_most("packets/s of one that was cut, of its rate", slow.most / floor_pps, 1.0 + TOLERANCE);
     report.at_least("packets/s of one that was not, of the highest cut one's", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", after.dropped, 0);
-    report.at_most("retries, of those while none was cut", after.retries as f64, before.retries as f64);
+    report.equals("retries", before.retries + after.retries, 0);
     let counters = lab.on_host(SENDER, "counters {}")?;
     for name in ["rp_horizon_pass", "rp_table_full", "rp_flow_evicted"] {
         report.equals(name, count(&counters, name)?, 0);
@@ -123,12 +124,16 @@ fn measure(lab: &Lab) -> Result<Measured> {
         ])
     };
     let (flows_before, before) = (flows(lab)?, counts()?);
+    let began = Instant::now();
     thread::sleep(COUNTED);
-    let (flows_after, after) = (flows(lab)?, counts()?);
+    let flows_after = flows(lab)?;
+    // Reading seven hundred takes an emulated guest a second or two, both times.
+    let seconds = began.elapsed().as_secs_f64();
+    let after = counts()?;
     let rate = |flow: &Flow| {
         let packets =
             flows_after.iter().find(|now| now.qpn == flow.qpn).map_or(flow.packets, |now| now.packets);
-        (flow.qpn, (packets - flow.packets) as f64 / COUNTED.as_secs_f64())
+        (flow.qpn, (packets - flow.packets) as f64 / seconds)
     };
     let [dropped, retries, out_of_sequence, duplicates] = std::array::from_fn(|at| after[at] - before[at]);
     Ok(Measured {

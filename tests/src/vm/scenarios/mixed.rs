@@ -11,7 +11,7 @@ use dcqcn_netlink::Netlink;
 use serde_json::Value;
 
 use super::super::command::Running;
-use super::super::lab::{Lab, Options, rxe};
+use super::super::lab::{Lab, Options, count, rxe};
 use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast;
@@ -36,6 +36,8 @@ const COLUMNS: &[&str] = &[
     "of them SEND, WRITE, READ, atomic",
     "payload both ways, Mbit/s",
     "small port used",
+    "rates at the end of hosts 1, 2, 3, Mbit/s",
+    "marked",
     "wrong",
     "drops, settled",
     "out of sequence, settled",
@@ -108,6 +110,23 @@ struct Measured {
     figures: Value,
     before: Counts,
     settled: Counts,
+    /// Sum of the rates of a host's flows, and packets that the port marked.
+    rates: Option<(Vec<String>, u64)>,
+}
+
+/// What dcqcn says, where it is attached.
+fn rates(lab: &Lab) -> Result<Option<(Vec<String>, u64)>> {
+    if !lab.is_attached(RECEIVER) {
+        return Ok(None);
+    }
+    let mut rates = Vec::new();
+    for host in SENDERS.into_iter().chain([RECEIVER]) {
+        let flows = lab.on_host(host, "flows {}")?;
+        let rows = flows.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;
+        let bps: f64 = rows.iter().filter_map(|row| row.get("rate_bps")?.as_f64()).sum();
+        rates.push(format!("{:.1}", bps / 1e6));
+    }
+    Ok(Some((rates, count(&lab.on_port(RECEIVER, "counters {}")?, "cp_ecn_marked_packets")?)))
 }
 
 fn measure(lab: &Lab) -> Result<Measured> {
@@ -124,11 +143,13 @@ fn measure(lab: &Lab) -> Result<Measured> {
         std::thread::sleep(Duration::from_millis(20));
     }
     let settled = Counts::read(lab)?;
+    std::thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
+    let rates = rates(lab)?;
     let (ok, printed) = program.finish(PATIENCE)?;
     ensure!(ok, "the program failed: {}", printed.trim());
     let figures = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     let figures = serde_json::from_str(figures).with_context(|| printed.clone())?;
-    Ok(Measured { figures, before: settled.since(start), settled: Counts::read(lab)?.since(settled) })
+    Ok(Measured { figures, before: settled.since(start), settled: Counts::read(lab)?.since(settled), rates })
 }
 
 impl Measured {
@@ -170,6 +191,8 @@ impl Measured {
             kinds.map(|kind| kind.to_string()).join(", "),
             format!("{:.2}", self.mbit_per_s()),
             format!("{:.0} %", 100.0 * self.port_used()),
+            self.rates.as_ref().map_or("-".into(), |(rates, _)| rates.join(", ")),
+            self.rates.as_ref().map_or("-".into(), |(_, marked)| marked.to_string()),
             self.figures["wrong"].to_string(),
             self.settled.drops.to_string(),
             self.settled.out_of_sequence.to_string(),
