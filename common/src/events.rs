@@ -79,7 +79,7 @@ pub struct Slot {
 pub struct Tally {
     /// How many were left out.
     pub left_out: u64,
-    /// The limiter's theoretical arrival time (see [`admit`]).
+    /// The limiter's theoretical arrival time (see `admit`).
     pub arrival_ns: u64,
 }
 

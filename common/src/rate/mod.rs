@@ -95,7 +95,7 @@ impl RateMachine {
 
     /// Catches up on all that fell due up to and including `now_ns`.
     ///
-    /// That is bounded work whatever the gap: a run of increase events of at most [`MAX_STEPS`] steps, a cut, and another
+    /// That is bounded work whatever the gap: a run of increase events of at most `MAX_STEPS` steps, a cut, and another
     /// run. There is at most one cut, as only a CNP, to which the machine is advanced, makes another one due.
     #[inline(always)]
     pub fn advance(&mut self, p: &RpParams, now_ns: u64) {

@@ -73,7 +73,7 @@ impl Mad<'_> {
 /// A connection management message. Fields that no one here needs are not kept.
 ///
 /// For the host. In a BPF program the variants' fields share registers that not every variant fills, which the verifier
-/// refuses; there, match on [`Mad::attribute`] and parse the message it names.
+/// refuses; there, match on `Mad::attribute` and parse the message it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmMessage {
     /// Request for a connection.

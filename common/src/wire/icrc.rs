@@ -114,7 +114,7 @@ pub(crate) fn icrc_v6(l3: &[u8]) -> Option<u32> {
     Some(Crc::START.masked(head, &V6_MASK).bytes(rest).finish())
 }
 
-/// Whether a packet over IPv4 or IPv6 ends with its right ICRC; false for what [`icrc_v4`] and [`icrc_v6`] refuse.
+/// Whether a packet over IPv4 or IPv6 ends with its right ICRC; false for what `icrc_v4` and `icrc_v6` refuse.
 pub fn verify(l3: &[u8]) -> bool {
     let (computed, len) = match ip_len(l3) {
         Some((4, len)) => (icrc_v4(l3), len),
@@ -127,7 +127,7 @@ pub fn verify(l3: &[u8]) -> bool {
 
 /// Computes the ICRC of a packet over IPv4 or IPv6 and writes it into the packet's last four bytes.
 ///
-/// `None`, and nothing written, for what [`icrc_v4`] and [`icrc_v6`] refuse.
+/// `None`, and nothing written, for what `icrc_v4` and `icrc_v6` refuse.
 #[must_use]
 pub fn seal(l3: &mut [u8]) -> Option<()> {
     let (version, len) = ip_len(l3)?;

@@ -127,7 +127,7 @@ impl Session {
     /// All values of a register.
     ///
     /// # Errors
-    /// As [`Self::table`].
+    /// What the switch says.
     pub fn register(&mut self, name: &str) -> Result<Vec<u64>> {
         let command = format!("register_read {name}");
         let answer = self.run(&command)?;
@@ -137,7 +137,7 @@ impl Session {
     /// One value of a register.
     ///
     /// # Errors
-    /// As [`Self::table`].
+    /// As `table`.
     pub(crate) fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
         let command = format!("register_read {name} {index}");
         let answer = self.run(&command)?;
@@ -149,7 +149,7 @@ impl Session {
     /// Packets and bytes of a counter.
     ///
     /// # Errors
-    /// As [`Self::table`].
+    /// What the switch says.
     pub fn counter(&mut self, name: &str, index: u64) -> Result<(u64, u64)> {
         let command = format!("counter_read {name} {index}");
         let answer = self.run(&command)?;
@@ -159,7 +159,7 @@ impl Session {
     /// The switch's clock, ns since it started.
     ///
     /// # Errors
-    /// As [`Self::table`].
+    /// What the switch says.
     pub fn now_ns(&mut self) -> Result<u64> {
         let command = "get_time_elapsed".to_owned();
         let answer = self.run(&command)?;

@@ -41,7 +41,7 @@ pub(crate) const MAX_SAMPLES: u64 = 10_000;
 pub struct Scenario {
     /// Seed of marking, start times and message sizes.
     pub seed: u64,
-    /// Simulated time, at most [`MAX_DURATION_NS`]. Where all RoCE flows send one message, the simulation ends when the last
+    /// Simulated time, at most an hour. Where all RoCE flows send one message, the simulation ends when the last
     /// is complete, if that is sooner.
     pub duration_ns: u64,
     /// Statistics are of what happens from here on; below `duration_ns`.

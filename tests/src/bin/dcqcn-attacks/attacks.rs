@@ -191,7 +191,7 @@ fn sprayed(number: u32) -> Roce {
 /// One half of the handshake of a made-up connection: `from` asks in even numbers, `to` answers in odd ones.
 fn handshake(from: u8, to: u8, number: u32) -> Vec<u8> {
     let connection = number / 2;
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         return cm(from, to, &CmMessage::Req(req(MADE_UP + connection, connection)));
     }
     let comm_ids = CommIds { local: connection, remote: MADE_UP + connection };
