@@ -137,7 +137,7 @@ impl Session {
     /// One value of a register.
     ///
     /// # Errors
-    /// As `table`.
+    /// What the switch says.
     pub(crate) fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
         let command = format!("register_read {name} {index}");
         let answer = self.run(&command)?;
