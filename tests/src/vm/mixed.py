@@ -23,7 +23,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 SLOT_BYTES = 8192
 # Operations under way of a queue pair, and a slot for each; as many receives wait at the other end, and more.
-DEPTH = 16
+DEPTH = 32
 RECEIVES = 4 * DEPTH
 MIN_BYTES = 64
 # Parts of the memory of an end, in slots: messages that come, what the other end writes to and reads from, what is sent from here,
@@ -48,7 +48,8 @@ KINDS = {
 # Exponent: 4.096 us << 18 = 1.07 s, longer than any pacing delay here.
 TIMEOUT = 18
 RETRIES = 7
-READS = 4
+# Soft-RoCE takes up to 128.
+READS = 16
 
 
 def pattern(number, length):

@@ -89,12 +89,24 @@ pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
 /// `cnp-unpaired`.
 pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
     // One that no flow of its interface is known for is handed on, and counted once more where there is one.
-    let sum = |stat| known(snapshot).map(|known| known.seen.xdp(stat)).sum::<u64>();
-    let told = [Stat::RpCnpInvalid, Stat::RpCnpHandled, Stat::RpCnpTooSoon].map(sum).iter().sum();
-    let nobodys = sum(Stat::RoceCnp).saturating_sub(told);
+    let handed_on_to = |known: &Known<'_>| {
+        let [cnps, unknown, invalid, handled, soon] = [
+            Stat::RoceCnp,
+            Stat::RpCnpUnknownFlow,
+            Stat::RpCnpInvalid,
+            Stat::RpCnpHandled,
+            Stat::RpCnpTooSoon,
+        ]
+        .map(|stat| known.seen.xdp(stat));
+        (handled + soon).saturating_sub(cnps.saturating_sub(unknown + invalid))
+    };
+    let elsewhere = |iface: &str| -> u64 {
+        known(snapshot).filter(|other| other.iface != iface).map(|other| handed_on_to(&other)).sum()
+    };
     let check = |known: Known<'_>| {
         let seen = &known.seen;
-        let (cnps, unknown) = (seen.xdp(Stat::RoceCnp), seen.xdp(Stat::RpCnpUnknownFlow).min(nobodys));
+        let cnps = seen.xdp(Stat::RoceCnp);
+        let unknown = seen.xdp(Stat::RpCnpUnknownFlow).saturating_sub(elsewhere(known.iface));
         let handled = seen.xdp(Stat::RpCnpHandled);
         // Some belong to flows that have just ended.
         if unknown * 10 <= cnps {

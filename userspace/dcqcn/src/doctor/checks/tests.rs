@@ -235,6 +235,27 @@ fn notification_and_reaction() {
 }
 
 #[test]
+fn what_another_interface_handles_is_not_unpaired() {
+    let unpaired = |elsewhere: u64| {
+        let mut snapshot = healthy();
+        // The other one has the flows, and no CNP of its own.
+        for (name, value) in [("roce_cnp_packets", 0), ("rp_cnp_handled", elsewhere)] {
+            count(&mut snapshot, "xdp", name, value);
+        }
+        let mut other = snapshot.attachments[0].clone();
+        other.iface = "eth1".into();
+        for (name, value) in [("roce_cnp_packets", 900), ("rp_cnp_handled", 0), ("rp_cnp_unknown_flow", 900)]
+        {
+            count(&mut snapshot, "xdp", name, value);
+        }
+        snapshot.attachments.push(other);
+        found(&snapshot).iter().any(|(id, _)| *id == "cnp-unpaired")
+    };
+    assert!(!unpaired(900));
+    assert!(unpaired(700), "200 are nobody's");
+}
+
+#[test]
 fn a_switch_wants_its_marks_answered() {
     let switch = |cnps: u64, ports: usize| {
         let mut snapshot = healthy();
