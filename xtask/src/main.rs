@@ -25,6 +25,7 @@ mod soak;
 mod tally;
 mod test;
 mod toolchain;
+mod tools;
 mod version;
 mod vm;
 mod workspace;

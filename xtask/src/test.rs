@@ -2,6 +2,7 @@
 //! virtual machine.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{BufRead as _, BufReader, Read, Write},
     path::Path,
@@ -17,7 +18,7 @@ use crate::{
     build, fuzz,
     run::{self, header, line},
     tally::Tally,
-    toolchain, vm,
+    toolchain, tools, vm,
     workspace::Workspace,
 };
 
@@ -71,6 +72,8 @@ impl Ring {
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     build::run(workspace)?;
     let programs = test_programs(&workspace.root().join("tests/tests"))?;
+    let path = run::path_with(&tools::for_tests(workspace))?;
+    let path = path.as_os_str();
     let mut tally = Tally::default();
     for ring in
         Ring::value_variants().iter().copied().filter(|ring| args.ring.is_none_or(|only| only == *ring))
@@ -79,12 +82,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             programs.iter().filter(|name| Ring::of(name) == ring).map(String::as_str).collect();
         match ring {
             Ring::Unit => {
-                unit(workspace, &programs, &args.harness, &mut tally)?;
+                unit(workspace, path, &programs, &args.harness, &mut tally)?;
                 if args.harness.is_empty() {
                     fuzz::test(workspace, &mut tally)?;
                 }
             }
-            Ring::Kernel | Ring::Net => privileged(workspace, ring, &programs, &args.harness, &mut tally)?,
+            Ring::Kernel | Ring::Net => {
+                privileged(workspace, path, ring, &programs, &args.harness, &mut tally)?;
+            }
             Ring::Vm => {
                 header("ring vm");
                 vm::test(workspace, &args.harness, &mut tally)?;
@@ -98,22 +103,29 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn unit(workspace: &Workspace, programs: &[&str], harness: &[String], tally: &mut Tally) -> Result<()> {
+fn unit(
+    workspace: &Workspace,
+    path: &OsStr,
+    programs: &[&str],
+    harness: &[String],
+    tally: &mut Tally,
+) -> Result<()> {
     header("ring unit: libraries");
     let mut command = workspace.cargo("test");
     command.args(["--no-fail-fast", "--workspace", "--exclude", "dcqcn-tests"]);
     // Uncaptured, or the SKIPPED line of a test that counts as passed would be lost.
     command.args(["--", "--nocapture"]).args(harness);
-    counted(command, tally)?;
+    counted(command, path, tally)?;
 
     header("ring unit: across crates");
     let mut command = crate_tests(workspace, programs);
     command.arg("--lib").args(["--", "--nocapture"]).args(harness);
-    counted(command, tally)
+    counted(command, path, tally)
 }
 
 fn privileged(
     workspace: &Workspace,
+    path: &OsStr,
     ring: Ring,
     programs: &[&str],
     harness: &[String],
@@ -137,7 +149,7 @@ fn privileged(
     let mut command = crate_tests(workspace, programs);
     // One at a time: they share the kernel's interfaces, pins and clock. Uncaptured: a hanging test shows where.
     command.args(["--", "--nocapture", "--test-threads=1"]).args(harness);
-    counted(command, tally)
+    counted(command, path, tally)
 }
 
 /// `cargo test` on programs of the `tests` crate, told where the release binaries are.
@@ -172,9 +184,10 @@ fn test_programs(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Runs `command`, passing its output on and counting the results in it.
-fn counted(mut command: Command, tally: &mut Tally) -> Result<()> {
+fn counted(mut command: Command, path: &OsStr, tally: &mut Tally) -> Result<()> {
     let failed_before = tally.failed();
     let mut child = command
+        .env("PATH", path)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -245,7 +258,7 @@ mod tests {
     #[test]
     fn a_program_that_fails_without_a_result_is_a_failure() {
         let mut tally = Tally::default();
-        counted(Command::new("false"), &mut tally).unwrap();
+        counted(Command::new("false"), OsStr::new("/usr/bin:/bin"), &mut tally).unwrap();
         assert_eq!(tally.to_string(), "failed  `false` (exit status: 1)\n0 passed, 1 failed, 0 skipped");
     }
 }

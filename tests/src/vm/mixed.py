@@ -23,7 +23,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 SLOT_BYTES = 8192
 # Operations under way of a queue pair, and a slot for each; as many receives wait at the other end, and more.
-DEPTH = 32
+DEPTH = 16
 RECEIVES = 4 * DEPTH
 MIN_BYTES = 64
 # Parts of the memory of an end, in slots: messages that come, what the other end writes to and reads from, what is sent from here,

@@ -23,7 +23,7 @@ const MOUNTED: &str = "/mnt";
 /// Of what is written over and over.
 const FILE_BYTES: usize = 256 << 10;
 /// As `attach` proposes it.
-const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 65535";
+const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";
 const ATTACH: &str = "--set link_rate=1gbit --set pacing_credit=5ms";
 /// How long a write may take, where another packet of its was lost.
 const PATIENCE: Duration = Duration::from_secs(60);

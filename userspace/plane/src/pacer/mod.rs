@@ -63,7 +63,7 @@ pub struct FqLimits {
     pub limit: u32,
     /// Packets each flow holds.
     pub flow_limit: u32,
-    /// Flows that packets without a TCP socket are spread over, less one.
+    /// Bits of a packet's hash by which those without a TCP socket are told apart.
     pub orphan_mask: u32,
     /// Base-2 logarithm of the hash buckets its flows are found in.
     pub buckets_log: u32,
@@ -81,8 +81,9 @@ impl FqLimits {
     const MOST_BUCKETS_LOG: u32 = 18;
     const MOST_FLOWS_LOG: u32 = 20;
 
-    /// What a table of so many flows needs. Packets of queue pairs that share a flow of fq wait for each other's departures;
-    /// so there are as many flows as the table has, and room for all that those may have under way.
+    /// What a table of so many flows needs. Packets of queue pairs that share a flow of fq wait for each other's departures, so all 32
+    /// bits of their hash count: of 16, seven hundred queue pairs would share three or four. There are buckets for as many flows as the
+    /// table has, and room for all that those may have under way.
     #[must_use]
     pub const fn of(flows: u32) -> Self {
         let most = 1 << Self::MOST_FLOWS_LOG;
@@ -92,7 +93,7 @@ impl FqLimits {
         Self {
             limit: if limit < Self::LEAST { Self::LEAST } else { limit },
             flow_limit: Self::PER_FLOW,
-            orphan_mask: (1 << flows_log) - 1,
+            orphan_mask: u32::MAX,
             buckets_log: if flows_log > Self::MOST_BUCKETS_LOG { Self::MOST_BUCKETS_LOG } else { flows_log },
         }
     }
@@ -300,18 +301,18 @@ mod tests {
 
     #[test]
     fn fq_has_a_flow_for_each_of_the_table_and_room_for_what_each_has_under_way() {
-        for (flows, orphan_mask, buckets_log, limit) in [
-            (8, 1_023, 10, 65_536),
-            (1_024, 1_023, 10, 65_536),
-            (1_025, 2_047, 11, 131_072),
-            (65_536, 65_535, 16, 4_194_304),
-            (1 << 20, (1 << 20) - 1, 18, 1 << 26),
-            (u32::MAX, (1 << 20) - 1, 18, 1 << 26),
+        for (flows, buckets_log, limit) in [
+            (8, 10, 65_536),
+            (1_024, 10, 65_536),
+            (1_025, 11, 131_072),
+            (65_536, 16, 4_194_304),
+            (1 << 20, 18, 1 << 26),
+            (u32::MAX, 18, 1 << 26),
         ] {
-            let expected = FqLimits { limit, flow_limit: 20_000, orphan_mask, buckets_log };
+            let expected = FqLimits { limit, flow_limit: 20_000, orphan_mask: u32::MAX, buckets_log };
             assert_eq!(FqLimits::of(flows), expected, "{flows} flows");
         }
-        let text = "limit 65536 flow_limit 20000 buckets 1024 orphan_mask 1023";
+        let text = "limit 65536 flow_limit 20000 buckets 1024 orphan_mask 4294967295";
         assert_eq!(FqLimits::of(1).to_string(), text);
     }
 }
