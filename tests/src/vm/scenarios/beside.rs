@@ -278,7 +278,7 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
         let before = [theirs("ingress")?, theirs("egress")?];
         let says = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
         let name = format!("a filter of priority {priority}");
-        let doctor = lab.run("doctor b0")?;
+        let doctor = lab.run("doctor")?;
         let doctor = String::from_utf8([doctor.stdout, doctor.stderr].concat())?;
         // On TCX ours are before all filters, whatever their priorities.
         let told = match (is_first, is_clsact) {
