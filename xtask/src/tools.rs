@@ -14,28 +14,18 @@ use crate::workspace::Workspace;
 const PING: (&str, &str) = ("ping", "iputils-ping");
 /// The package has a daemon that would start: only this program of it is unpacked.
 const PROMTOOL: (&str, &str) = ("promtool", "prometheus");
-/// For the networks of `p4/mininet`, which want BMv2: that no package has.
-const MININET: (&str, &str) = ("/usr/lib/python3/dist-packages/mininet", "mininet");
-const BMV2: &str = "simple_switch";
-
 /// Gets what is missing, and returns the directory with what was unpacked.
 pub(crate) fn for_tests(workspace: &Workspace) -> PathBuf {
     let unpacked = workspace.host_target().join("debian").join(PROMTOOL.1);
     let programs = unpacked.join("usr/bin");
     if let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) {
-        let wants_mininet = run::find_program(BMV2).is_some() && !Path::new(MININET.0).exists();
-        let wanted = [(run::find_program(PING.0).is_none(), PING.1), (wants_mininet, MININET.1)];
-        let packages: Vec<String> = wanted
-            .into_iter()
-            .filter(|(is_missing, _)| *is_missing)
-            .map(|(_, name)| name.to_owned())
-            .collect();
+        let has_ping = run::find_program(PING.0).is_some();
         let is_there = run::find_program(PROMTOOL.0).is_some() || programs.join(PROMTOOL.0).exists();
-        if !packages.is_empty() || !is_there {
+        if !has_ping || !is_there {
             if !apt.has_lists() {
                 apt.refresh();
             }
-            let installed = if packages.is_empty() { Ok(()) } else { apt.install(&packages) };
+            let installed = if has_ping { Ok(()) } else { apt.install(&[PING.1.to_owned()]) };
             let unpacked = if is_there { Ok(()) } else { unpack(&unpacked, PROMTOOL.1) };
             for error in [installed, unpacked].into_iter().filter_map(Result::err) {
                 eprintln!("   some tests will be skipped: {error:#}");
