@@ -26,7 +26,7 @@ pub fn run(ctx: &XdpContext) -> u32 {
     let verdict = verdict(decided);
     host.env.telling.end(|| 0, verdict as i32);
     if decided == XdpVerdict::HandOn {
-        hand_on(ctx, next);
+        hand_on(ctx, &mut host.env, next);
     }
     verdict
 }
@@ -34,16 +34,19 @@ pub fn run(ctx: &XdpContext) -> u32 {
 /// Has the programs of the other interfaces look at a CNP, from that at `next` on; returns if there is none. A program's tail calls
 /// are at most 33 (`MAX_TAIL_CALL_CNT`), failed ones too.
 #[inline(always)]
-fn hand_on(ctx: &XdpContext, next: u32) {
+fn hand_on(ctx: &XdpContext, env: &mut Env, next: u32) {
     let Some(handed) = HANDED.get_ptr_mut(0) else {
         return;
     };
     for place in 0..MOST_SIBLINGS {
         if place >= next {
+            // A place that the verifier knows becomes a jump in the program's text, and each change of the array then waits for
+            // RCU once for each such jump in each program (`bpf_arch_poke_desc_update`): seconds where there are many.
+            let index = hooks::Env::opaque(env, place);
             // SAFETY: this CPU's slot; nothing of this program is in use when another takes its place.
             unsafe {
                 *handed = place + 1;
-                SIBLINGS.tail_call(ctx, place);
+                SIBLINGS.tail_call(ctx, index);
             }
         }
     }
