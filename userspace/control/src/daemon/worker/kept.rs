@@ -1,0 +1,59 @@
+//! The file with what others asked for: replaced as a whole, and there after a power cut.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use tempfile::NamedTempFile;
+
+use super::asked::Kept;
+
+/// Written beside the file that it is to replace.
+pub(super) struct Written {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Written {
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(super) fn persist(self) -> Result<()> {
+        let Self { file, path } = self;
+        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let dir = path.parent().unwrap_or(&path);
+        File::open(dir)
+            .and_then(|dir| dir.sync_all())
+            .with_context(|| format!("cannot sync {}", dir.display()))
+    }
+}
+
+/// Writes `kept` beside the file at `path`.
+///
+/// # Errors
+/// It cannot.
+pub(super) fn write(path: &Path, kept: &Kept) -> Result<Written> {
+    let failed = || format!("cannot write {}", path.display());
+    let dir = path.parent().unwrap_or(path);
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(failed)?;
+    let mut file = NamedTempFile::new_in(dir).with_context(failed)?;
+    serde_json::to_writer(&mut file, kept).with_context(failed)?;
+    file.write_all(b"\n").and_then(|()| file.as_file().sync_all()).with_context(failed)?;
+    Ok(Written { file, path: path.to_owned() })
+}
+
+/// What the file at `path` has; `None` if there is none.
+///
+/// # Errors
+/// It cannot be read, or was written by something else.
+pub(super) fn read(path: &Path) -> Result<Option<Kept>> {
+    let failed = || format!("cannot read {}", path.display());
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).with_context(failed),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(failed),
+    }
+}
