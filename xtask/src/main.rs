@@ -49,7 +49,7 @@ struct Cli {
 enum Verb {
     /// Find or install what the eBPF build and the tests need. Run by the other verbs too.
     Setup,
-    /// Build the eBPF object and the two commands, for release.
+    /// Build the eBPF object and the commands, for release.
     Build,
     /// Formatting, clippy with warnings denied (eBPF crate included) and rustdoc.
     Check,
