@@ -8,7 +8,8 @@ use glob::Pattern;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::record::Labels;
+/// Labels of a host.
+pub(crate) type Labels = BTreeMap<String, String>;
 
 /// Most hosts that are changed in one step: etcd takes 128 changes at once.
 pub(crate) const STEP: usize = 100;

@@ -9,14 +9,9 @@
 //! PREFIX/hosts/H/report    what it has, and how it does; written by its agent under a lease
 //! ```
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
-use crate::file::{Group, Policy};
-
-/// Labels of a host.
-pub(crate) type Labels = BTreeMap<String, String>;
+use crate::file::{Group, Labels, Policy};
 
 /// A version of the whole fleet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

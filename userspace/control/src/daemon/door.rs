@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_protocol::{
-    Answer, Applied, Apply, Confirm, Failing, Health, Held, LINE_BYTES, Question, Release, Status, VERSION,
-    Verb, VersionAnswer,
+    Answer, Applied, Failing, Health, Held, LINE_BYTES, Question, Status, VERSION, Verb, VersionAnswer,
 };
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
@@ -24,6 +23,7 @@ use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::config::Control;
+use super::order::{Order, Ordered};
 use super::worker::Command;
 use crate::counts;
 use crate::desk::Desk;
@@ -38,23 +38,6 @@ const CHANGE: Duration = Duration::from_secs(300);
 const FRESH: Duration = Duration::from_secs(1);
 /// How long the system has to recover when it gives no connection.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// A change that others ask for.
-#[derive(Debug)]
-pub(super) enum Order {
-    Apply(Apply),
-    Confirm(Confirm),
-    Release(Release),
-}
-
-/// An order, and where the answer goes.
-#[derive(Debug)]
-pub(super) struct Ordered {
-    pub(super) order: Order,
-    /// Who asks: user and process.
-    pub(super) peer: String,
-    pub(super) reply: oneshot::Sender<Result<Applied, String>>,
-}
 
 /// Opens the socket. A file that nobody listens at any more is replaced.
 ///

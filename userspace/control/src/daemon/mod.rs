@@ -17,6 +17,7 @@ mod fleet;
 mod links;
 pub mod log;
 mod manager;
+mod order;
 mod pacer;
 mod pairs;
 mod plan;

@@ -16,10 +16,10 @@ use sd_notify::NotifyState;
 use tokio::sync::watch::Sender;
 
 use super::config::Config;
-use super::door::Ordered;
 use super::fleet::{self, Fleet, Refused};
 use super::log::Log;
 use super::manager::notify;
+use super::order::Ordered;
 use super::plan::{Asked as Manner, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;

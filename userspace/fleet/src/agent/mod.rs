@@ -15,7 +15,8 @@ use dcqcn_protocol::Status;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::record::{Labels, Member, Report, Tried, Want};
+use crate::file::Labels;
+use crate::record::{Member, Report, Tried, Want};
 use crate::store::Store;
 use controller::{Controller, Obeyed};
 use lease::Lease;

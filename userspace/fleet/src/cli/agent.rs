@@ -12,12 +12,12 @@ use crate::store::Store;
 
 /// Have this host's controller do what etcd says, and say in etcd how the host does.
 ///
-/// Needs no rights but to use the controller's socket ([control] in its file). Without etcd all stays as it is.
+/// Needs no rights but to use the controller's socket (`[control]` in its file). Without etcd all stays as it is.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet agent --label rack=a --label role=storage
-  dcqcn-fleet agent --etcd https://etcd1:2379,https://etcd2:2379 --etcd-ca ca.pem --etcd-cert h1.pem --etcd-key h1.key")]
+  dcqcn-fleet agent --etcd https://etcd1:2379 --etcd-ca ca.pem --etcd-cert h1.pem --etcd-key h1.key")]
 pub(super) struct AgentArgs {
     /// This host's name in the fleet [default: the machine's].
     #[arg(long, value_name = "HOST")]

@@ -50,7 +50,7 @@ The file, with everything that may be left out and its default:
 
 Examples:
   dcqcn-fleet apply fleet.toml --dry-run
-  dcqcn-fleet apply fleet.toml --wait --why \"Kmax for the new switches\"")]
+  dcqcn-fleet apply fleet.toml --wait --why CHG-1234")]
 pub(super) struct ApplyArgs {
     /// The file.
     file: PathBuf,
@@ -62,7 +62,7 @@ pub(super) struct ApplyArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dcqcn-fleet rollback 6 --wait --why \"queues too long\"
+  dcqcn-fleet rollback 6 --wait --why CHG-1234
   dcqcn-fleet rollback 0 --wait")]
 pub(super) struct RollbackArgs {
     /// The version, as `dcqcn-fleet history` lists them.

@@ -55,7 +55,7 @@ pub(super) struct ResumeArgs {}
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dcqcn-fleet abort --why \"wrong Kmax\"")]
+  dcqcn-fleet abort --why CHG-1234")]
 pub(super) struct AbortArgs {
     /// Why, for those who read it later.
     #[arg(long, value_name = "TEXT", default_value = "")]

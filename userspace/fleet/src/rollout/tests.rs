@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::file::{Gate, Group, Wave};
-use crate::record::{Labels, Member, Tried, Version, Want};
+use crate::file::{Gate, Group, Labels, Wave};
+use crate::record::{Member, Tried, Version, Want};
 
 /// A host that does what it is told, as long as it is there.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 
-use dcqcn_protocol::Door;
+use dcqcn_protocol::{Apply, Confirm, Door};
 
 use super::*;
 

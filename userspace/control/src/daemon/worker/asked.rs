@@ -1,43 +1,16 @@
 //! The host's own file, and what others asked for on top of it.
 
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dcqcn_audit as audit;
 use dcqcn_params::Profile;
 use dcqcn_protocol::Held;
-use serde::{Deserialize, Serialize};
 
-use super::{Refused, kept};
+use super::Refused;
+use super::kept::{self, Kept, Trial};
 use crate::daemon::chain;
 use crate::daemon::config::{Config, Interface, parse};
-
-/// What is kept for the next start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
-    /// In force; none if the host's own file alone is.
-    pub(super) held: Option<Held>,
-    /// It waits to be confirmed.
-    pub(super) trial: Option<Trial>,
-}
-
-/// What waits to be confirmed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Trial {
-    /// What comes back.
-    pub(super) former: Option<Held>,
-    /// When, in seconds since 1970: the only clock that goes on while the machine is off.
-    pub(super) until_unix_s: u64,
-    /// How long there was, in seconds: that clock may have been set.
-    pub(super) within_s: u64,
-}
-
-impl Trial {
-    /// How much of it is left at a time in seconds since 1970.
-    fn left(&self, now_s: u64) -> Duration {
-        Duration::from_secs(self.until_unix_s.saturating_sub(now_s).min(self.within_s))
-    }
-}
 
 /// The host's own file, and what others asked for on top of it.
 #[derive(Debug, Default)]
@@ -151,6 +124,8 @@ pub(super) fn unix_s() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const OWN: &str = "\

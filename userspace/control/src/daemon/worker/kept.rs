@@ -4,11 +4,39 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use dcqcn_protocol::Held;
+use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use super::asked::Kept;
+/// What is kept for the next start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// In force; none if the host's own file alone is.
+    pub(super) held: Option<Held>,
+    /// It waits to be confirmed.
+    pub(super) trial: Option<Trial>,
+}
+
+/// What waits to be confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trial {
+    /// What comes back.
+    pub(super) former: Option<Held>,
+    /// When, in seconds since 1970: the only clock that goes on while the machine is off.
+    pub(super) until_unix_s: u64,
+    /// How long there was, in seconds: that clock may have been set.
+    pub(super) within_s: u64,
+}
+
+impl Trial {
+    /// How much of it is left at a time in seconds since 1970.
+    pub(super) fn left(&self, now_s: u64) -> Duration {
+        Duration::from_secs(self.until_unix_s.saturating_sub(now_s).min(self.within_s))
+    }
+}
 
 /// Written beside the file that it is to replace.
 pub(super) struct Written {

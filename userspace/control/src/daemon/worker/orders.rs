@@ -6,11 +6,11 @@ use dcqcn_audit as audit;
 use dcqcn_protocol::{Applied, Apply, CONFIRM_WITHIN_S, Confirm, Held, Release};
 use dcqcn_support::time::rfc3339;
 
-use super::asked::{Kept, Trial, over, unix_s};
-use super::kept::{self, Written};
+use super::asked::{over, unix_s};
+use super::kept::{self, Kept, Trial, Written};
 use super::{Manner, Refused, Shift};
 use crate::daemon::config::{Config, Interface};
-use crate::daemon::door::{Order, Ordered};
+use crate::daemon::order::{Order, Ordered};
 use crate::daemon::{chain, change};
 
 /// Longest name, in characters.
