@@ -28,6 +28,9 @@ pub struct Etcd {
     dir: TempDir,
     members: Vec<Member>,
     options: Vec<String>,
+    /// `https` and what `etcdctl` needs for it, or `http`.
+    scheme: &'static str,
+    ctl: Vec<String>,
 }
 
 fn program(name: &str) -> Option<PathBuf> {
@@ -55,13 +58,26 @@ impl Etcd {
     /// # Errors
     /// They have none in time.
     pub fn start(members: usize, options: &[&str]) -> Result<Self> {
+        Self::start_as("http", members, options, &[])
+    }
+
+    /// Starts members that want certificates of their clients, `ctl` being what `etcdctl` says to show its own.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_secure(members: usize, options: &[&str], ctl: &[&str]) -> Result<Self> {
+        Self::start_as("https", members, options, ctl)
+    }
+
+    fn start_as(scheme: &'static str, members: usize, options: &[&str], ctl: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let member = |index: usize| -> Result<Member> {
             Ok(Member { name: format!("m{index}"), client: free_port()?, peer: free_port()?, child: None })
         };
         let members = (0..members).map(member).collect::<Result<Vec<_>>>()?;
-        let options = options.iter().map(|option| (*option).to_owned()).collect();
-        let mut etcd = Self { dir, members, options };
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let (options, ctl) = (owned(options), owned(ctl));
+        let mut etcd = Self { dir, members, options, scheme, ctl };
         for index in 0..etcd.members.len() {
             etcd.begin(index)?;
         }
@@ -79,15 +95,15 @@ impl Etcd {
             .iter()
             .map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer))
             .collect();
-        let options = self.options.clone();
+        let (options, scheme) = (self.options.clone(), self.scheme);
         let member = self.members.get_mut(index).context("no such member")?;
         let (client, peer) = (member.client, member.peer);
         let child = Command::new(program("etcd").context("no etcd on PATH")?)
             .args(["--name", &member.name])
             .arg("--data-dir")
             .arg(self.dir.path().join(&member.name))
-            .args(["--listen-client-urls", &format!("http://127.0.0.1:{client}")])
-            .args(["--advertise-client-urls", &format!("http://127.0.0.1:{client}")])
+            .args(["--listen-client-urls", &format!("{scheme}://127.0.0.1:{client}")])
+            .args(["--advertise-client-urls", &format!("{scheme}://127.0.0.1:{client}")])
             .args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer}")])
             .args(["--initial-advertise-peer-urls", &format!("http://127.0.0.1:{peer}")])
             .args(["--initial-cluster", &cluster.join(",")])
@@ -126,7 +142,7 @@ impl Etcd {
     /// Addresses of all members, for a client.
     #[must_use]
     pub fn endpoints(&self) -> String {
-        let endpoint = |member: &Member| format!("http://127.0.0.1:{}", member.client);
+        let endpoint = |member: &Member| format!("{}://127.0.0.1:{}", self.scheme, member.client);
         self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
@@ -146,7 +162,7 @@ impl Etcd {
             for (index, member) in
                 self.members.iter().enumerate().filter(|(_, member)| member.child.is_some())
             {
-                let endpoint = format!("127.0.0.1:{}", member.client);
+                let endpoint = format!("{}://127.0.0.1:{}", self.scheme, member.client);
                 let output = self.ctl_at(&endpoint, &["endpoint", "status", "--write-out=fields"])?;
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
                 let field = |name: &str| {
@@ -189,10 +205,8 @@ impl Etcd {
 
     fn ctl_at(&self, endpoints: &str, words: &[&str]) -> Result<Output> {
         let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
-        command
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", endpoints, "--command-timeout", "3s"])
-            .args(words);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", endpoints, "--command-timeout", "3s"]);
+        command.args(&self.ctl).args(words);
         Ok(command.output()?)
     }
 }

@@ -3,6 +3,7 @@
 
 mod controller;
 mod etcd;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 
 pub use controller::{Controller, Nature};
 pub use etcd::Etcd;
+pub use tls::Authority;
 
 /// Longest time a fleet may take to get where it is to be.
 const PATIENCE: Duration = Duration::from_secs(60);

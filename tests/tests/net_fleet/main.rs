@@ -2,4 +2,5 @@
 
 mod faults;
 mod full;
+mod rights;
 mod rollout;

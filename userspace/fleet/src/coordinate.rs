@@ -26,6 +26,7 @@ pub(crate) enum Until {
 }
 
 /// A rollout as this process goes on with it.
+#[derive(Clone)]
 struct Work {
     rollout: Rollout,
     /// etcd's revision of it.
@@ -66,8 +67,6 @@ impl<'a> Coordinator<'a> {
                         tracing::warn!(error, "tried again");
                         told = error;
                     }
-                    // Whether it was written is not known.
-                    self.work = None;
                 }
             }
             sleep(self.tick).await;
@@ -88,11 +87,14 @@ impl<'a> Coordinator<'a> {
             self.welcome(&snapshot, revision).await?;
             return Ok(None);
         }
-        let work = self.work.take().filter(|work| work.revision == revision).unwrap_or_else(|| {
+        // What was not written for want of an answer is done once more, and what was has another revision.
+        let is_known = self.work.as_ref().is_some_and(|work| work.revision == revision);
+        let work = self.work.clone().filter(|_| is_known).unwrap_or_else(|| {
             // No time has gone by that this process knows of.
             let now = Instant::now();
             Work { rollout: kept.clone(), revision, stepped_at: now, kept_at: now }
         });
+        self.work = Some(work.clone());
         self.step(work, &kept, &snapshot).await?;
         Ok(None)
     }

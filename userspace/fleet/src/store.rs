@@ -8,17 +8,22 @@ use std::{fs, io};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue, PutOptions,
-    TlsOptions, Txn, TxnOp, TxnOpResponse,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
+    PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 
 use crate::record::{Member, Outcome, Report, Version, Want};
 use crate::rollout::Rollout;
 
-/// How long etcd may take to answer, and how often a connection is looked at.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a member of etcd may take to answer, and how often a connection is looked at.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often a question is asked again that got no answer: each time another member may get it.
+const TRIES: usize = 4;
+/// How long between two of them.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where etcd is, and who asks.
 #[derive(Clone, Debug, Args)]
@@ -142,7 +147,7 @@ impl Store {
             TxnOp::get(self.rollout_key(), None),
             TxnOp::get(hosts.clone(), Some(GetOptions::new().with_prefix())),
         ];
-        let answer = self.client.txn(Txn::new().and_then(gets)).await.map_err(asked)?;
+        let answer = self.txn(Txn::new().and_then(gets)).await?;
         let mut snapshot = Snapshot::default();
         for response in answer.op_responses() {
             let TxnOpResponse::Get(response) = response else { continue };
@@ -184,7 +189,7 @@ impl Store {
         if version == 0 {
             return Ok(Version::none());
         }
-        let answer = self.client.get(self.version_key(version), None).await.map_err(asked)?;
+        let answer = self.get(self.version_key(version), None).await?;
         let kv = answer.kvs().first().with_context(|| {
             format!("there is no version {version}: `dcqcn-fleet history` lists those there are")
         })?;
@@ -197,8 +202,7 @@ impl Store {
     /// As [`Self::snapshot`].
     pub(crate) async fn outcomes(&mut self) -> Result<BTreeMap<u64, Outcome>> {
         let prefix = format!("{}/outcomes/", self.prefix);
-        let answer =
-            self.client.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await.map_err(asked)?;
+        let answer = self.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await?;
         let entry = |kv: &KeyValue| -> Result<(u64, Outcome)> {
             let key = String::from_utf8_lossy(kv.key()).into_owned();
             Ok((key.trim_start_matches(&prefix).parse()?, read(kv)?))
@@ -226,7 +230,12 @@ impl Store {
         }
         puts.extend(self.outcome(rollout)?);
         let txn = Txn::new().when(compares).and_then(puts);
-        Ok(self.client.txn(txn).await.map_err(asked)?.succeeded())
+        if self.txn(txn).await?.succeeded() {
+            return Ok(true);
+        }
+        // It may be this one's own: an answer was lost, and it was asked again.
+        let is_own = version.is_some_and(|version| version.version != 0);
+        Ok(is_own && self.version(rollout.version).await.is_ok_and(|kept| Some(&kept) == version))
     }
 
     /// Keeps a rollout and tells hosts, all or nothing, if nobody has changed it since `seen`. Returns its revision then.
@@ -245,7 +254,7 @@ impl Store {
         }
         puts.extend(self.outcome(rollout)?);
         let txn = Txn::new().when([self.unchanged(seen)]).and_then(puts);
-        let answer = self.client.txn(txn).await.map_err(asked)?;
+        let answer = self.txn(txn).await?;
         Ok(answer.succeeded().then(|| answer.header().map_or(0, |header| header.revision())))
     }
 
@@ -261,8 +270,12 @@ impl Store {
         lease: Option<i64>,
     ) -> Result<()> {
         let options = lease.map(|lease| PutOptions::new().with_lease(lease));
-        self.client.put(self.host_key(host, what), text(value)?, options).await.map_err(asked)?;
-        Ok(())
+        let (key, value) = (self.host_key(host, what), text(value)?);
+        let ask = |mut client: Client| {
+            let (key, value, options) = (key.clone(), value.clone(), options.clone());
+            async move { client.put(key, value, options).await }
+        };
+        self.tried(ask).await.map(drop)
     }
 
     /// What a host is to have, and etcd's revision at that moment.
@@ -270,9 +283,40 @@ impl Store {
     /// # Errors
     /// As [`Self::snapshot`].
     pub(crate) async fn want(&mut self, host: &str) -> Result<(Option<Want>, i64)> {
-        let answer = self.client.get(self.host_key(host, "want"), None).await.map_err(asked)?;
+        let answer = self.get(self.host_key(host, "want"), None).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         Ok((answer.kvs().first().map(read).transpose()?, revision))
+    }
+
+    async fn get(&self, key: String, options: Option<GetOptions>) -> Result<GetResponse> {
+        let ask = |mut client: Client| {
+            let (key, options) = (key.clone(), options.clone());
+            async move { client.get(key, options).await }
+        };
+        self.tried(ask).await
+    }
+
+    /// One that was done, and whose answer was lost, is asked again: it compares, and finds that it is too late.
+    async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
+        let ask = |mut client: Client| {
+            let txn = txn.clone();
+            async move { client.txn(txn).await }
+        };
+        self.tried(ask).await
+    }
+
+    /// Asks until somebody answers, a few times: a member that is away is asked like the others.
+    async fn tried<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        for _ in 1..TRIES {
+            match ask(self.client.clone()).await {
+                Err(error) if is_passing(&error) => sleep(PAUSE).await,
+                result => return result.map_err(asked),
+            }
+        }
+        ask(self.client.clone()).await.map_err(asked)
     }
 
     /// How a rollout ended; that hosts which came later have a version or not says nothing of the version.
@@ -284,6 +328,14 @@ impl Store {
     fn unchanged(&self, seen: i64) -> Compare {
         Compare::mod_revision(self.rollout_key(), CompareOp::Equal, seen)
     }
+}
+
+/// Whether another member may answer, or the same one later.
+fn is_passing(error: &etcd_client::Error) -> bool {
+    let text = error.to_string();
+    let words =
+        ["Unavailable", "unavailable", "Timeout", "timed out", "transport", "no leader", "leader changed"];
+    matches!(error, etcd_client::Error::TransportError(_)) || words.iter().any(|word| text.contains(word))
 }
 
 /// Says what to look at when etcd does not do what it is asked for.
