@@ -2,5 +2,6 @@
 
 mod faults;
 mod full;
+mod guide;
 mod rights;
 mod rollout;

@@ -14,7 +14,7 @@ use crate::store::{Snapshot, Store};
 
 /// How often time that has gone by is kept when nothing else has changed: what a coordinator that is killed does not tell is
 /// waited once more.
-const KEEP: Duration = Duration::from_secs(5);
+const KEEP: Duration = Duration::from_secs(1);
 
 /// Until when to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

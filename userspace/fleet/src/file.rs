@@ -115,8 +115,8 @@ pub(crate) struct Gate {
     pub(crate) drops: Limit,
     /// Retransmissions and time-outs for a million packets.
     pub(crate) rdma_errors: Limit,
-    /// Queue, in percent of Kmax.
-    pub(crate) queue_p99: Limit,
+    /// Deepest queue on average, in percent of Kmax.
+    pub(crate) queue: Limit,
     /// Fewest data packets that say something.
     pub(crate) min_packets: u64,
 }
@@ -129,7 +129,7 @@ impl Default for Gate {
             cnps: limit(1.5, 1_000),
             drops: limit(1.5, 10),
             rdma_errors: limit(1.5, 10),
-            queue_p99: limit(1.5, 10),
+            queue: limit(1.5, 25),
             min_packets: 1_000,
         }
     }
@@ -199,7 +199,7 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
         (1..=STEP).contains(&max_unavailable),
         "max_unavailable = {max_unavailable}: allowed is 1 to {STEP}"
     );
-    let limits = [gate.marks, gate.cnps, gate.drops, gate.rdma_errors, gate.queue_p99];
+    let limits = [gate.marks, gate.cnps, gate.drops, gate.rdma_errors, gate.queue];
     let is_right = |limit: &Limit| limit.times.is_finite() && limit.times >= 1.0;
     ensure!(
         limits.iter().all(is_right),

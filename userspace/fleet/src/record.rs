@@ -131,8 +131,8 @@ pub(crate) struct Rates {
     pub(crate) drops: u64,
     /// Retransmissions and time-outs of RDMA devices, for a million packets.
     pub(crate) rdma_errors: u64,
-    /// The depth that 99 of 100 looks at the deepest queue found it below, in percent of its Kmax.
-    pub(crate) queue_p99: u64,
+    /// The deepest queue that marks, in percent of its Kmax, on average of a look every second.
+    pub(crate) queue: u64,
 }
 
 /// How a rollout ended.

@@ -68,10 +68,13 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.site.etcd.healthy()
     }),
     fault("the coordinator killed again and again, at every step", |field| {
+        let mut times = 0;
         while !field.is_over()? {
             field.end_coordinators()?;
             field.coordinate()?;
-            Field::rest(Duration::from_millis(1_500));
+            Field::rest(Duration::from_millis(2_000));
+            times += 1;
+            ensure!(times < 60, "killed {times} times, it does not get there");
         }
         Ok(())
     }),
@@ -106,9 +109,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault("a host away for the whole rollout, and back", |field| {
         let host = field.last(1).remove(0);
         field.site.kill_agent(&host)?;
-        while !field.is_over()? {
-            Field::rest(Duration::from_millis(200));
-        }
+        field.end()?;
         ensure!(field.site.controllers[&host].name() != Some(field.name()), "it changed without an agent");
         field.site.begin_agent(&host)
     }),
@@ -141,9 +142,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         make: |field| {
             let host = field.last(1).remove(0);
             field.site.controllers[&host].be(Nature::Refuses);
-            while !field.is_over()? {
-                Field::rest(Duration::from_millis(200));
-            }
+            field.end()?;
             field.site.controllers[&host].be(Nature::Good);
             Ok(())
         },

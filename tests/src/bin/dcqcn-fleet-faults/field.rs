@@ -116,6 +116,11 @@ impl Field {
         Ok(self.site.status()?["rollout"]["is_over"] == true)
     }
 
+    /// Waits until the rollout is over.
+    pub(crate) fn end(&self) -> Result<()> {
+        self.site.wait("it is over", |status| Ok(status["rollout"]["is_over"] == true)).map(drop)
+    }
+
     /// Names of some hosts, the last ones: they are changed last.
     pub(crate) fn last(&self, hosts: usize) -> Vec<String> {
         self.site.controllers.keys().rev().take(hosts).cloned().collect()

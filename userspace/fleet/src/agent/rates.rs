@@ -64,18 +64,17 @@ impl Window {
             cnps: of_a_million(sum.cnps_sent + sum.cnps_handled),
             drops: of_a_million(sum.drops),
             rdma_errors: of_a_million(sum.rdma_errors),
-            queue_p99: self.queue_p99(),
+            queue: self.queue(),
         }
     }
 
-    /// The deepest queue of each look, in percent of its Kmax; 99 of 100 are no deeper.
-    fn queue_p99(&self) -> u64 {
+    /// The deepest queue of each look, in percent of its Kmax, on average: looks are too few for more.
+    fn queue(&self) -> u64 {
         let percent =
             |counts: &Counts| (counts.queue_bytes * 100).checked_div(counts.kmax_bytes).unwrap_or(0);
         let deepest = |health: &Health| health.interfaces.values().map(percent).max().unwrap_or(0);
-        let mut depths: Vec<u64> = self.0.iter().map(deepest).collect();
-        depths.sort_unstable();
-        depths.get((depths.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
+        let sum: u64 = self.0.iter().map(deepest).sum();
+        sum.checked_div(self.0.len() as u64).unwrap_or(0)
     }
 }
 
@@ -120,8 +119,8 @@ mod tests {
         }
         let rates = window.rates();
         assert_eq!(
-            (rates.window_ms, rates.data_packets, rates.marks, rates.queue_p99),
-            (60_000, 60_000, 10_000, 90)
+            (rates.window_ms, rates.data_packets, rates.marks, rates.queue),
+            (60_000, 60_000, 10_000, 69)
         );
         window.clear();
         window.add(health(101, 7, 101_000, 1_010, 0));

@@ -36,7 +36,7 @@ The file, with everything that may be left out and its default:
   cnps = { times = 1.5, plus = 1000 }         # CNPs for a million packets
   drops = { times = 1.5, plus = 10 }          # drops for a million packets
   rdma_errors = { times = 1.5, plus = 10 }    # retransmissions and time-outs for a million packets
-  queue_p99 = { times = 1.5, plus = 10 }      # queue in percent of Kmax
+  queue = { times = 1.5, plus = 25 }          # deepest queue on average, in percent of Kmax
   min_packets = 1000                          # hosts with fewer are not judged
 
   [[group]]                # of several that have a host, the first counts

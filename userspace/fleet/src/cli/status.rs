@@ -128,7 +128,7 @@ impl fmt::Display for Status {
                 figure(|rates| rates.marks),
                 figure(|rates| rates.cnps),
                 figure(|rates| rates.drops),
-                figure(|rates| rates.queue_p99),
+                figure(|rates| rates.queue),
                 printable(&state),
             ]);
         }

@@ -14,7 +14,7 @@ const MEASURES: [Measure; 5] = [
     ("cnps", "CNPs for a million packets", |rates| rates.cnps),
     ("drops", "drops for a million packets", |rates| rates.drops),
     ("rdma_errors", "retransmissions and time-outs for a million packets", |rates| rates.rdma_errors),
-    ("queue_p99", "percent of Kmax in the queue (p99)", |rates| rates.queue_p99),
+    ("queue", "percent of Kmax in its deepest queue", |rates| rates.queue),
 ];
 
 /// How it went.
@@ -75,7 +75,7 @@ fn limit_of(rollout: &Rollout, name: &str) -> Limit {
         "cnps" => gate.cnps,
         "drops" => gate.drops,
         "rdma_errors" => gate.rdma_errors,
-        _ => gate.queue_p99,
+        _ => gate.queue,
     }
 }
 
