@@ -90,6 +90,11 @@ impl Controller {
         self.lock().nature = nature;
     }
 
+    /// Forgets what it was told, as when its host's file allows it no longer.
+    pub fn forget(&self) {
+        self.lock().go_over(None);
+    }
+
     /// The name of what is in force.
     #[must_use]
     pub fn name(&self) -> Option<String> {

@@ -111,7 +111,7 @@ fn typed() -> Vec<(bool, String)> {
 fn file() -> Result<String> {
     let text = PAGE.split("<!-- file -->\n```toml\n").nth(1).and_then(|rest| rest.split("\n```").next());
     let text = text.context("no file in the page")?;
-    Ok(text.replace("\"eth*\"", "\"a*\"").replace("\"60s\"", "\"4s\""))
+    Ok(text.replace("\"eth*\"", "\"a*\"").replace("\"60s\"", "\"3s\"").replace("25%", "100%"))
 }
 
 #[test]

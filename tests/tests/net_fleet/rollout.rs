@@ -79,6 +79,10 @@ fn a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures() -> Resu
     coordinator.wait()?;
     welcomed?;
 
+    // What somebody else does to a host is noticed.
+    site.controllers["h001"].forget();
+    site.settle("it is told again", |_, controller| controller.name().as_deref() == Some("fleet 4"))?;
+
     let history = site.text(&["history"])?;
     for words in ["a first try", "done", "taken back", "h003 refuses version 3"] {
         assert!(history.contains(words), "{words}: {history}");

@@ -25,6 +25,11 @@ pub(super) enum Obeyed {
     Unreachable(String),
 }
 
+/// What a version is called on a host.
+pub(super) fn name(version: u64) -> String {
+    format!("fleet {version}")
+}
+
 /// The controller of this host.
 pub(super) struct Controller {
     soon: Door,
@@ -43,7 +48,7 @@ impl Controller {
         let verb = match text {
             None => Verb::Release(Release { by, why }),
             Some(text) => {
-                let name = format!("fleet {}", target.version);
+                let name = name(target.version);
                 Verb::Apply(Apply { name, text: text.clone(), by, why, confirm_within_s: None })
             }
         };

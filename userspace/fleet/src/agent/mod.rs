@@ -115,6 +115,7 @@ impl Agent {
         }
         let interfaces = match self.controller.look().await {
             Ok((status, health)) => {
+                self.look_at(&status, wanted.as_ref());
                 failing.extend(complaints(&status));
                 failing.extend(health.failing.iter().map(|one| format!("{}: {}", one.interface, one.error)));
                 self.window.add(health);
@@ -134,6 +135,23 @@ impl Agent {
             self.told = told;
         }
         Report { tried: self.tried.clone(), interfaces, failing, rates: self.window.rates() }
+    }
+}
+
+impl Agent {
+    /// Notes whether the controller still has what it was told: its host's file may allow it no longer, or somebody else may have
+    /// asked for something else. It is told again then, once.
+    fn look_at(&mut self, status: &Status, wanted: Option<&Want>) {
+        let Some(want) = wanted else { return };
+        let expected = want.text.as_ref().map(|_| controller::name(want.target.version));
+        let is_done = self
+            .tried
+            .as_ref()
+            .is_some_and(|tried| tried.version == want.target.version && tried.error.is_none());
+        if is_done && status.config != expected {
+            tracing::warn!(found = status.config, expected, "the controller has something else: told again");
+            self.tried = None;
+        }
     }
 }
 
