@@ -1,11 +1,11 @@
 //! What may break in a fleet, in the middle of rollouts.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::run::{self, capture, header, stream};
+use crate::run::{self, header, not_started, stream};
 use crate::workspace::Workspace;
 use crate::{build, page, tools};
 
@@ -38,11 +38,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !args.report {
         return stream(&mut command);
     }
-    let table = capture(&mut command)?;
+    let made = page::made(workspace, &format!("cargo xtask fleet --hosts {hosts} --report"))?;
+    // What it says meanwhile is for whoever waits.
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{table}");
+    ensure!(output.status.success(), "not all faults ended as they should; the page is as it was");
     let path = workspace.root().join(PAGE);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let made = page::made(workspace, &format!("cargo xtask fleet --hosts {hosts} --report"))?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let text = page::replace(
         PAGE,
