@@ -4,10 +4,12 @@
 //! Plain C structures without implicit padding, here and in [`crate::flow`], [`crate::events`] and [`crate::params`]. A change of
 //! one is a new [`LAYOUT_VERSION`].
 
+use crate::id::FlowId;
+use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 11;
+pub const LAYOUT_VERSION: u32 = 12;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -150,6 +152,12 @@ pub struct ClassCounters {
 pub struct Counters {
     /// A hook's own, while it looks at a packet.
     pub detour: u64,
+    /// The same: what is known of a flow only while it catches up.
+    pub debt: Debt,
+    /// The same: whom a place is looked for.
+    pub wanted: FlowId,
+    /// Explicit padding.
+    pub _pad: u32,
     /// By [`Stat`].
     pub stat: [u64; Stat::COUNT],
     /// By traffic class.
@@ -160,6 +168,9 @@ impl Counters {
     /// All zero.
     pub const ZERO: Self = Self {
         detour: 0,
+        debt: Debt::NONE,
+        wanted: FlowId::NONE,
+        _pad: 0,
         stat: [0; Stat::COUNT],
         class: [ClassCounters { packets: 0, bytes: 0, ect_packets: 0, ecn_marked_packets: 0 }; CLASSES],
     };

@@ -44,7 +44,7 @@ fn marker() -> Config {
 }
 
 fn flows(state: &State) -> Vec<RpFlow> {
-    state.rp.iter().flat_map(|set| set.ways).filter(|flow| flow.last_seen_ns != 0).collect()
+    state.rp.iter().flat_map(|set| set.ways).filter(|flow| flow.last_seen_ns() != 0).collect()
 }
 
 fn send(both: &mut Both, now_ns: u64, frame: &[u8]) -> Outcome {

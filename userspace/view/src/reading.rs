@@ -199,7 +199,7 @@ pub(crate) mod testing {
                 },
                 &params.rp,
             );
-            flow.last_seen_ns = at_ns;
+            flow.last_ns = [at_ns, 0];
             let share = u64::from(flows - n + 1);
             (flow.packets, flow.bytes) = (ms * share, 4_000 * ms * share);
             if n % 2 == 1 {

@@ -83,8 +83,8 @@ fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), data
     for set in maps.rp_sets() {
         for flow in set?.ways {
             tables.capacity += 1;
-            tables.rp_flows += u64::from(flow.last_seen_ns != 0);
-            if flow.last_seen_ns >= looked_ns {
+            tables.rp_flows += u64::from(flow.last_seen_ns() != 0);
+            if flow.last_seen_ns() >= looked_ns {
                 tables.rp_active += 1;
                 tables.rp_rate_bps = tables.rp_rate_bps.saturating_add(flow.machine.rate_bps);
             }
