@@ -16,10 +16,12 @@ pub(crate) type Binary = (&'static str, &'static str);
 pub(crate) const COMMAND: Binary = ("dcqcn", "dcqcn");
 /// The experimenter's.
 pub(crate) const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
+/// The one for many hosts.
+pub(crate) const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
 
-/// Sets up, and builds both commands for release.
+/// Sets up, and builds the commands for release.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    release(workspace, &[COMMAND, LAB])
+    release(workspace, &[COMMAND, LAB, FLEET])
 }
 
 /// Sets up, and builds these binaries for release, all in one go.

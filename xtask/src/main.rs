@@ -1,4 +1,4 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `docs`,
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`, `docs`,
 //! `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
@@ -14,6 +14,7 @@ mod deb;
 mod demo;
 mod docs;
 mod fidelity;
+mod fleet;
 mod fuzz;
 mod linker;
 mod llvm;
@@ -49,7 +50,7 @@ struct Cli {
 enum Verb {
     /// Find or install what the eBPF build and the tests need. Run by the other verbs too.
     Setup,
-    /// Build the eBPF object and the two commands, for release.
+    /// Build the eBPF object and the commands, for release.
     Build,
     /// Formatting, clippy with warnings denied (eBPF crate included) and rustdoc.
     Check,
@@ -65,6 +66,8 @@ enum Verb {
     Soak(soak::Args),
     /// Send what an attacker would to a host at work, and measure what it costs and does. Needs root.
     Attacks(attacks::Args),
+    /// Break what may break in a fleet of hosts with etcd, in the middle of rollouts.
+    Fleet(fleet::Args),
     /// Fuzz what reads other people's bytes, by coverage, for as long as asked.
     Fuzz(fuzz::Args),
     /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
@@ -103,6 +106,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Bench(args) => bench::run(&workspace, &args),
         Verb::Soak(args) => soak::run(&workspace, &args),
         Verb::Attacks(args) => attacks::run(&workspace, &args),
+        Verb::Fleet(args) => fleet::run(&workspace, &args),
         Verb::Fuzz(args) => fuzz::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),

@@ -158,7 +158,8 @@ fn crate_tests(workspace: &Workspace, programs: &[&str]) -> Command {
     command
         .args(["--no-fail-fast", "-p", "dcqcn-tests"])
         .env("DCQCN_BIN", workspace.binary())
-        .env("DCQCN_LAB_BIN", workspace.lab());
+        .env("DCQCN_LAB_BIN", workspace.lab())
+        .env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
     for program in programs {
         command.args(["--test", program]);
     }

@@ -24,8 +24,9 @@ use crate::{
 /// Debian's and Ubuntu's current compiler (the one browsers are built with), and what belongs to it.
 const DEBIAN_COMPILER: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", DEBIAN_CLIPPY];
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
-/// Programs the tests and the lab run, and the Debian packages they are in.
-const RUNTIME_TOOLS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("ethtool", "ethtool")];
+/// Programs the tests and the lab run, and what makes code of etcd's messages; the Debian packages they are in.
+const RUNTIME_TOOLS: [(&str, &str); 4] =
+    [("ip", "iproute2"), ("tc", "iproute2"), ("ethtool", "ethtool"), ("protoc", "protobuf-compiler")];
 
 /// A compiler with what it needs to produce eBPF objects.
 pub(crate) struct Toolchain {

@@ -12,25 +12,29 @@ use crate::workspace::Workspace;
 
 /// Has no daemon beside it: installed.
 const PING: (&str, &str) = ("ping", "iputils-ping");
-/// The package has a daemon that would start: only this program of it is unpacked.
-const PROMTOOL: (&str, &str) = ("promtool", "prometheus");
+/// The packages have a daemon beside them that would start: they are only unpacked.
+const UNPACKED: [(&str, &str); 3] =
+    [("promtool", "prometheus"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")];
+
 /// Gets what is missing, and returns the directory with what was unpacked.
 pub(crate) fn for_tests(workspace: &Workspace) -> PathBuf {
-    let unpacked = workspace.host_target().join("debian").join(PROMTOOL.1);
-    let programs = unpacked.join("usr/bin");
-    if let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) {
-        let has_ping = run::find_program(PING.0).is_some();
-        let is_there = run::find_program(PROMTOOL.0).is_some() || programs.join(PROMTOOL.0).exists();
-        if !has_ping || !is_there {
-            if !apt.has_lists() {
-                apt.refresh();
-            }
-            let installed = if has_ping { Ok(()) } else { apt.install(&[PING.1.to_owned()]) };
-            let unpacked = if is_there { Ok(()) } else { unpack(&unpacked, PROMTOOL.1) };
-            for error in [installed, unpacked].into_iter().filter_map(Result::err) {
-                eprintln!("   some tests will be skipped: {error:#}");
-            }
-        }
+    let to = workspace.host_target().join("debian");
+    let programs = to.join("usr/bin");
+    let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
+        return programs;
+    };
+    let has_ping = run::find_program(PING.0).is_some();
+    let is_missing = |(program, _): &&(&str, &str)| {
+        run::find_program(program).is_none() && !programs.join(program).exists()
+    };
+    let missing: Vec<_> = UNPACKED.iter().filter(is_missing).collect();
+    if (!has_ping || !missing.is_empty()) && !apt.has_lists() {
+        apt.refresh();
+    }
+    let installed = if has_ping { Ok(()) } else { apt.install(&[PING.1.to_owned()]) };
+    let unpacked = missing.into_iter().map(|(_, package)| unpack(&to, package));
+    for error in std::iter::once(installed).chain(unpacked).filter_map(Result::err) {
+        eprintln!("   some tests will be skipped: {error:#}");
     }
     programs
 }

@@ -86,6 +86,7 @@ mod tests {
     fn reasons(follow: &mut Follow) -> Vec<String> {
         let reason = |entry: Entry| match entry.what {
             What::Refused { refused } => refused,
+            What::Ordered(order) => order.order,
             What::Changed { key, .. }
             | What::Intended { key, .. }
             | What::Pending { key, .. }

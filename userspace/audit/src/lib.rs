@@ -113,6 +113,23 @@ pub enum What {
         /// Why.
         refused: String,
     },
+    /// What others asked for over the controller's socket. The parameters that it changed have entries of their own.
+    Ordered(Order),
+}
+
+/// What others asked for over the controller's socket, and was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// `applied`, `confirmed`, `taken back` or `released`.
+    pub order: String,
+    /// Name of what is in force since; null if the host's own file alone is.
+    pub name: Option<String>,
+    /// Who wanted it, as they say.
+    pub by: String,
+    /// Why, as they say.
+    pub why: String,
+    /// The process that asked.
+    pub peer: String,
 }
 
 impl Entry {
@@ -269,6 +286,15 @@ impl Log {
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 
+    /// Appends what this process has done because others asked for it.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn append_order(&self, order: Order) -> Result<(), Error> {
+        let entry = Author::this_process().entry("", What::Ordered(order));
+        self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
+    }
+
     fn write(&self, entries: &[Entry]) -> io::Result<()> {
         if entries.is_empty() {
             return Ok(());
@@ -339,7 +365,7 @@ impl Contents {
                 What::Intended { .. } if told.contains(&who) => continue,
                 What::Intended { .. } => {}
                 What::Changed { .. } | What::Pending { .. } | What::Refused { .. } => _ = told.insert(who),
-                What::Confirmed { .. } | What::TakenBack { .. } => {}
+                What::Confirmed { .. } | What::TakenBack { .. } | What::Ordered(_) => {}
             }
             settled.push(entry);
         }

@@ -1,4 +1,4 @@
-//! What the two commands share: output as text or JSON, exit codes, settings on the command line, manual pages and
+//! What the commands share: output as text or JSON, exit codes, settings on the command line, manual pages and
 //! completions.
 
 mod complete;

@@ -4,8 +4,9 @@ mod health;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use dcqcn_protocol::Held;
 use dcqcn_support::clock::monotonic_ns;
 use serde::Serialize;
 
@@ -29,6 +30,10 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     /// How the last reload went.
     pub(crate) reload: Option<Reloaded>,
+    /// What others asked for over the socket, and is in force.
+    pub(crate) held: Option<Held>,
+    /// When that is taken back unless somebody confirms it.
+    pub(crate) confirm_until: Option<Instant>,
 }
 
 /// An interface that cannot be served.
@@ -95,6 +100,7 @@ impl Desk {
             failing: vec![Failing { interface: "eth1".into(), error: "it is gone".into() }],
             waiting: 0,
             reload: Some(Reloaded { at: SystemTime::UNIX_EPOCH, refused: String::new() }),
+            ..Snapshot::default()
         });
         desk
     }

@@ -2,6 +2,7 @@
 //! it tells the data plane.
 
 pub mod backlog;
+mod counts;
 pub mod daemon;
 mod desk;
 mod error;

@@ -17,7 +17,15 @@
 //! [log]
 //! format = "json"
 //! filter = "info"
+//!
+//! [control]
+//! group = "dcqcn-fleet"
+//!
+//! [fleet]
+//! allow = ["wred.*.kmin = 50KB..500KB"]
 //! ```
+
+mod outside;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,12 +39,14 @@ use dcqcn_plane::attach::Request;
 use glob::Pattern;
 use toml::de::{DeTable, DeValue};
 
+pub use outside::{Bounds, Control};
+
 use super::serving::Metrics;
 
 /// Where the file is unless said otherwise.
 pub const DEFAULT_PATH: &str = "/etc/dcqcn/dcqcn.toml";
 /// What may stand at the top of the file; none of it is known to `attach`.
-const TOP: [&str; 4] = ["interface", "metrics", "age", "log"];
+const TOP: [&str; 6] = ["interface", "metrics", "age", "log", "control", "fleet"];
 /// Longest and shortest time after which a flow may count as idle.
 const IDLE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
 
@@ -66,6 +76,12 @@ pub struct Config {
     pub log_format: Option<LogFormat>,
     /// What is logged, in the language of `DCQCN_LOG`.
     pub log_filter: Option<String>,
+    /// Where others may ask for changes; nowhere unless said.
+    pub control: Option<Control>,
+    /// Which changes they may ask for; none unless said.
+    pub fleet: Option<Bounds>,
+    /// What they asked for: it counts over the interfaces' own settings.
+    pub over: Vec<Interface>,
 }
 
 /// One `[[interface]]`.
@@ -83,17 +99,25 @@ impl Config {
     /// What to attach to the interface of this name, if the file names it.
     #[must_use]
     pub fn request(&self, iface: &str) -> Option<Request> {
-        let found = self.interfaces.iter().find(|interface| interface.name.matches(iface))?;
-        let Interface { inline_peer, settings, .. } = found.clone();
-        Some(Request { iface: iface.to_owned(), inline_peer, settings })
+        let (own, over) = (first(&self.interfaces, iface), first(&self.over, iface));
+        let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
+        let both = match (own, over) {
+            (Some(own), Some(over)) => Interface {
+                name: own.name,
+                inline_peer: over.inline_peer.or(own.inline_peer),
+                settings: own.settings.then(over.settings),
+            },
+            (None, Some(over)) if may_name => over,
+            (own, _) => own?,
+        };
+        Some(Request { iface: iface.to_owned(), inline_peer: both.inline_peer, settings: both.settings })
     }
 
     /// Whether `other` says the same of the interface of this name.
     #[must_use]
     pub(crate) fn agrees_on(&self, other: &Self, iface: &str) -> bool {
         let said = |config: &Self| {
-            let found = config.interfaces.iter().find(|interface| interface.name.matches(iface))?;
-            Some((found.inline_peer.clone(), found.settings.clone()))
+            config.request(iface).map(|Request { inline_peer, settings, .. }| (inline_peer, settings))
         };
         said(self) == said(other)
     }
@@ -101,7 +125,8 @@ impl Config {
     /// Whether the interface is named as the other end of an inline attachment: it has no state of its own.
     #[must_use]
     pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
-        self.interfaces.iter().any(|interface| interface.inline_peer.as_deref() == Some(iface))
+        let mut both = self.interfaces.iter().chain(&self.over);
+        both.any(|interface| interface.inline_peer.as_deref() == Some(iface))
     }
 
     /// Reads the file at `path`.
@@ -113,6 +138,10 @@ impl Config {
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(parse(&path.display().to_string(), &text)?)
     }
+}
+
+fn first(interfaces: &[Interface], iface: &str) -> Option<Interface> {
+    interfaces.iter().find(|interface| interface.name.matches(iface)).cloned()
 }
 
 /// Whether the text is meant for the daemon: it has something at the top that only the daemon knows.
@@ -133,6 +162,8 @@ pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
             match key.get_ref().as_ref() {
                 "interface" => config.interfaces = interfaces(reader, value),
                 "metrics" => config.metrics = metrics(reader, value),
+                "control" => config.control = outside::control(reader, value),
+                "fleet" => config.fleet = outside::bounds(reader, value),
                 "age" => section(reader, value, "age", &["idle"], |reader, _, value| {
                     config.age_idle = idle(reader, value);
                 }),
@@ -296,83 +327,4 @@ fn filter(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use dcqcn_params::Role;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const WHOLE: &str = "\
-[[interface]]
-name = 'eth0'
-role = 'switch'
-[interface.parameters]
-link_rate = '25gbit'
-[interface.wred.3]
-kmin = '100KB'
-
-[[interface]]
-name = 'eth*'
-
-[metrics]
-listen = '127.0.0.1:9310'
-[age]
-idle = '10min'
-[log]
-format = 'json'
-filter = 'info,dcqcn::net=debug'
-";
-
-    #[test]
-    fn the_first_interface_that_matches_counts() {
-        let config = parse("x", WHOLE).unwrap();
-        let first = config.request("eth0").unwrap().settings;
-        assert_eq!((first.role, first.changes.len()), (Some(Role::Switch), 2));
-        assert_eq!(config.request("eth7").unwrap().settings, Settings::default());
-        assert!(config.request("lo").is_none());
-        assert_eq!(config.metrics.unwrap().listen.port(), 9310);
-        assert_eq!(config.age_idle, Some(Duration::from_secs(600)));
-        assert_eq!(config.log_format, Some(LogFormat::Json));
-    }
-
-    #[test]
-    fn files_are_told_apart_by_what_stands_at_the_top() {
-        assert!(is_daemon_file(WHOLE) && is_daemon_file("[log]\n"));
-        assert!(!is_daemon_file("role = 'host'\n[parameters]\nrpg_gd = 11\n") && !is_daemon_file("= ["));
-    }
-
-    #[test]
-    fn all_errors_are_told_with_their_lines() {
-        for (text, says) in [
-            ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
-            ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without a name"),
-            ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is none of host, switch"),
-            ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is no pattern"),
-            ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
-            ("[[interface]]\nname = 'a'\n[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
-            ("[[interface]]\nname = 'a'\n[interface.wred.0]\nkmin='1MB'", "c:1: "),
-            ("[[interface]]\nname = 'a'\n[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is no address"),
-            ("[metrics]\ntop_qps = -1", "c:2: top_qps = -1 is out of range: allowed is 0 to 1000"),
-            ("[[interface]]\nname = 'a'\n[age]\nidle = '10'", "c:4: idle = \"10\" is no time"),
-            ("[[interface]]\nname = 'a'\n[log]\nfilter = '=='", "c:4: filter = \"==\""),
-            ("[[interface]]\nname = 'a'\n[log]\nlevel = 'x'", "c:4: unknown key `level` in [log]"),
-            ("role = 'host'\n[[interface]]\nname = 'a'", "c:1: unknown key `role`"),
-            ("[[interface]]\nname = ", "c:2: "),
-        ] {
-            let refused = parse("c", text).unwrap_err().to_string();
-            assert!(refused.contains(says), "{text}: {refused}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_read_or_refused(
-            text in "\\PC{0,40}", table in "(interface|metrics|age|log|x)", key in "[a-z_]{1,8}",
-            value in "[0-9a-z\"'\\[\\]{}.,=:*]{0,12}",
-        ) {
-            let _ = parse("d", &text);
-            let _ = parse("d", &format!("[[interface]]\nname = {value}\n{key} = {value}"));
-            let _ = parse("d", &format!("[{table}]\n{key} = {value}\nlisten = {value}\nidle = {value}"));
-        }
-    }
-}
+mod tests;

@@ -97,7 +97,7 @@ impl Fleet {
     /// The file in force, if there is one.
     pub(super) fn config(&self) -> Option<&Config> {
         match &self.scope {
-            Scope::File(config) => Some(config),
+            Scope::File(config) => Some(config.as_ref()),
             Scope::Named(_) => None,
         }
     }

@@ -11,11 +11,13 @@ mod age;
 mod backlog;
 mod change;
 pub mod config;
+mod door;
 mod events;
 mod fleet;
 mod links;
 pub mod log;
 mod manager;
+mod order;
 mod pacer;
 mod pairs;
 mod plan;
@@ -84,6 +86,8 @@ pub enum Source {
 /// An interface named on the command line is not attached, or the kernel refuses what the daemon cannot be without. Once it
 /// runs, what fails is told in the log and tried again.
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
+    // While it may still give the socket to a group.
+    let door = config.control.as_ref().map(door::open).transpose()?;
     privileges::give_up()?;
     let Options { source, detach_on_exit, allow_empty } = options;
     match &source {
@@ -129,6 +133,9 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
                 }
             }
         });
+        if let Some(door) = door {
+            tokio::spawn(door::serve(door, Arc::clone(&desk), commands.clone(), PATIENCE)?);
+        }
         let desk = Answering { desk, commands, has_file, detach_on_exit };
         let result = desk.serve(signals, ended).await;
         serving.abort();

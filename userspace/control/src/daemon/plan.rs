@@ -11,7 +11,7 @@ use super::config::Config;
 #[derive(Clone, Debug)]
 pub(super) enum Scope {
     /// Those a file names: they are attached, and have the file's parameters.
-    File(Config),
+    File(Box<Config>),
     /// These, as they are attached.
     Named(Vec<String>),
 }
@@ -339,7 +339,7 @@ mod tests {
         ) {
             let served: BTreeSet<Id> =
                 world.attached.iter().filter(|attached| attached.is_served).map(|attached| attached.id).collect();
-            let scope = Scope::File(file.clone());
+            let scope = Scope::File(Box::new(file.clone()));
             let plan = follow(&scope, &world, &served, &released, &BTreeSet::new());
             for (index, name) in &plan.attach {
                 prop_assert!(names(&file, name) && name != "lo" && !released.contains(index));
@@ -368,7 +368,7 @@ mod tests {
         let world = World { interfaces: vec![a0], attached: Vec::new() };
         let id = Id { netns_cookie: 5, ifindex: 1, attached_at_ns: 7 };
         let none = BTreeSet::new();
-        let plan = follow(&Scope::File(file), &world, &[id].into(), &none, &none);
+        let plan = follow(&Scope::File(Box::new(file)), &world, &[id].into(), &none, &none);
         assert_eq!(plan, Follow { released: vec![id], ..Follow::default() });
     }
 }

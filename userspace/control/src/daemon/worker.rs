@@ -1,12 +1,17 @@
 //! The thread that works: whatever may wait, for a lock, the verifier or a list of the kernel's, happens here, and one thing
 //! after the other. What it is at is on the [`Desk`].
 
+mod asked;
+mod kept;
+mod orders;
+
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use dcqcn_audit as audit;
+use dcqcn_protocol::Held;
 use sd_notify::NotifyState;
 use tokio::sync::watch::Sender;
 
@@ -14,11 +19,13 @@ use super::config::Config;
 use super::fleet::{self, Fleet, Refused};
 use super::log::Log;
 use super::manager::notify;
-use super::plan::{Asked, Scope};
+use super::order::Ordered;
+use super::plan::{Asked as Manner, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
 use super::{Source, chain, change};
 use crate::desk::{Desk, Reloaded, Snapshot};
+use asked::Asked;
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -28,12 +35,14 @@ const GC: Duration = Duration::from_secs(60);
 const SPEEDS: Duration = Duration::from_secs(10);
 
 /// What it is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Command {
     /// Interfaces have changed.
     Follow,
     /// The file is to be read again.
     Reload,
+    /// Others ask over the socket.
+    Order(Box<Ordered>),
     /// The end; with what was served to be detached, or left as it is.
     End {
         /// Detached.
@@ -58,16 +67,20 @@ impl Worker {
     /// The kernel refuses what the daemon cannot be without.
     pub(super) fn run(self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
         self.desk.step();
+        let mut asked = Asked::default();
         let (scope, file) = match source {
-            Source::File(file) => (Scope::File(config), Some(file)),
+            Source::File(file) => {
+                asked = Asked::begin(config, file.path());
+                (Scope::File(Box::new(asked.both())), Some(file))
+            }
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
         let fleet = Fleet::new(scope, Arc::clone(&self.desk))?;
         let now = Instant::now();
-        let mut shift =
-            Shift { worker: self, fleet, file, reloaded: None, is_ready: false, freed: now, measured: now };
+        let said = Said { held: asked.held(), confirm_until: asked.confirm_until, ..Said::default() };
+        let mut shift = Shift { worker: self, fleet, file, asked, said, freed: now, measured: now };
         shift.follow();
-        shift.is_ready = true;
+        shift.said.is_ready = true;
         shift.publish();
         notify(&[NotifyState::Ready, NotifyState::Status(&shift.status())]);
         let detach = shift.serve(commands);
@@ -76,13 +89,23 @@ impl Worker {
     }
 }
 
+/// What others are told besides what the interfaces are at.
+#[derive(Debug, Default)]
+struct Said {
+    is_ready: bool,
+    reloaded: Option<Reloaded>,
+    held: Option<Held>,
+    confirm_until: Option<Instant>,
+}
+
 /// The work under way.
 struct Shift {
     worker: Worker,
     fleet: Fleet,
     file: Option<FileWatch>,
-    reloaded: Option<Reloaded>,
-    is_ready: bool,
+    /// What others asked for.
+    asked: Asked,
+    said: Said,
     /// When what belongs to namespaces that are gone was freed last.
     freed: Instant,
     /// When the speeds of links were looked at last.
@@ -99,18 +122,22 @@ impl Shift {
             self.worker.desk.step();
             match first {
                 Ok(first) => {
+                    let (mut reload, mut follow, mut orders) = (false, false, Vec::new());
                     // Many changes are one look.
-                    let all: Vec<Command> = std::iter::once(first).chain(commands.try_iter()).collect();
-                    for command in &all {
-                        if let Command::End { detach } = command {
-                            return *detach;
+                    for command in std::iter::once(first).chain(commands.try_iter()) {
+                        match command {
+                            Command::End { detach } => return detach,
+                            Command::Reload => reload = true,
+                            Command::Follow => follow = true,
+                            Command::Order(order) => orders.push(*order),
                         }
                     }
-                    if all.contains(&Command::Reload) {
+                    if reload {
                         self.reload(true);
-                    } else {
+                    } else if follow {
                         self.follow();
                     }
+                    orders.into_iter().for_each(|order| self.order(order));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 // Whoever asks is gone.
@@ -125,6 +152,7 @@ impl Shift {
 
     fn tick(&mut self) {
         change::take_back();
+        self.take_back_unconfirmed();
         if self.freed.elapsed() >= GC {
             self.worker.desk.step();
             fleet::free();
@@ -146,10 +174,10 @@ impl Shift {
     }
 
     fn follow(&mut self) {
-        let Self { worker, fleet, reloaded, is_ready, .. } = self;
+        let Self { worker, fleet, said, .. } = self;
         let mut tell = |fleet: &Fleet, waiting: usize| {
             worker.desk.step();
-            publish(&worker.desk, fleet, reloaded.as_ref(), *is_ready, waiting);
+            publish(&worker.desk, fleet, said, waiting);
             notify(&[NotifyState::Status(&status(fleet, waiting))]);
         };
         if let Err(error) = fleet.follow(&mut tell) {
@@ -174,9 +202,9 @@ impl Shift {
         // Before it is read: what is written meanwhile is read the next time.
         file.mark();
         let name = file.path().display().to_string();
-        let asked = Asked { explicitly, allow_empty: self.worker.allow_empty };
+        let manner = Manner { explicitly, allow_empty: self.worker.allow_empty };
         let loaded = Config::load(file.path()).map_err(Refused::from);
-        let refused = match loaded.and_then(|config| self.go_over(config, asked)) {
+        let refused = match loaded.and_then(|own| self.take_file(own, manner)) {
             Ok(()) => {
                 let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(file = name, took_ms, "reloaded");
@@ -190,25 +218,25 @@ impl Shift {
                 refused.0.join("; ")
             }
         };
-        self.reloaded = Some(Reloaded { at: SystemTime::now(), refused });
+        self.said.reloaded = Some(Reloaded { at: SystemTime::now(), refused });
         self.publish();
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
     }
 
-    fn go_over(&mut self, config: Config, asked: Asked) -> Result<(), Refused> {
-        if !asked.explicitly && self.fleet.config() == Some(&config) {
+    fn go_over(&mut self, config: Config, manner: Manner) -> Result<(), Refused> {
+        if !manner.explicitly && self.fleet.config() == Some(&config) {
             // Touched. What was set since stays.
             tracing::info!("the file was written again, and says what it said");
             return Ok(());
         }
         let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
         let served = self.fleet.config().and_then(|config| config.metrics);
-        let Self { worker, fleet, reloaded, is_ready, .. } = self;
+        let Self { worker, fleet, said, .. } = self;
         let mut tell = |fleet: &Fleet, waiting: usize| {
             worker.desk.step();
-            publish(&worker.desk, fleet, reloaded.as_ref(), *is_ready, waiting);
+            publish(&worker.desk, fleet, said, waiting);
         };
-        let listen = fleet.reload(config, asked, || serving::check(wanted, served), &mut tell)?;
+        let listen = fleet.reload(config, manner, || serving::check(wanted, served), &mut tell)?;
         if listen {
             worker.metrics.send_replace(wanted);
         }
@@ -217,7 +245,7 @@ impl Shift {
     }
 
     fn publish(&self) {
-        publish(&self.worker.desk, &self.fleet, self.reloaded.as_ref(), self.is_ready, 0);
+        publish(&self.worker.desk, &self.fleet, &self.said, 0);
     }
 
     fn status(&self) -> String {
@@ -225,9 +253,18 @@ impl Shift {
     }
 }
 
-fn publish(desk: &Desk, fleet: &Fleet, reload: Option<&Reloaded>, is_ready: bool, waiting: usize) {
+fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {
     let (served, failing) = (fleet.ifaces(), fleet.failing());
-    desk.publish(Snapshot { is_ready, served, failing, waiting, reload: reload.cloned() });
+    let Said { is_ready, reloaded, held, confirm_until } = said;
+    desk.publish(Snapshot {
+        is_ready: *is_ready,
+        served,
+        failing,
+        waiting,
+        reload: reloaded.clone(),
+        held: held.clone(),
+        confirm_until: *confirm_until,
+    });
 }
 
 fn status(fleet: &Fleet, waiting: usize) -> String {

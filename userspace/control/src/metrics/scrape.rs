@@ -10,8 +10,8 @@ use serde::Serialize;
 /// A reading of every interface attached in this network namespace.
 #[derive(Debug, Default)]
 pub struct Scrape {
-    pub(super) readings: Vec<Reading>,
-    pub(super) unreadable: Vec<Unreadable>,
+    pub(crate) readings: Vec<Reading>,
+    pub(crate) unreadable: Vec<Unreadable>,
 }
 
 /// An interface whose maps cannot be read.

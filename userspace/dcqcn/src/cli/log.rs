@@ -15,7 +15,7 @@ use dcqcn_cli::Output;
 #[command(after_long_help = "\
 Changes are entered by set, config apply, import and ecnconfig, a JSON line for each parameter, in
 /var/log/dcqcn/audit.jsonl; so is what they or a file of `dcqcn run` are refused, what was confirmed and what was taken
-back. A log that cannot be written is warned of; the change stays.
+back, and what others asked `dcqcn run` for over its socket. A log that cannot be written is warned of; the change stays.
 
 Environment:
   DCQCN_AUDIT  another directory for the log
@@ -88,6 +88,11 @@ impl fmt::Display for LogReport {
                         [format!("{key} (taken back)"), unconfirmed.clone(), restored.clone()]
                     }
                     What::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
+                    What::Ordered(order) => [
+                        format!("({} for {})", order.order, printable(&order.by)),
+                        String::new(),
+                        order.name.as_deref().map(printable).unwrap_or_default(),
+                    ],
                 };
                 let iface = if entry.iface.is_empty() { "-".into() } else { entry.iface.clone() };
                 let command = printable(&entry.command);

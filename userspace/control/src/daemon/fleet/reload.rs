@@ -62,7 +62,7 @@ impl Fleet {
             return Err(Refused(refused));
         }
         self.carry_out(&plan, &new, &changes)?;
-        self.scope = Scope::File(new);
+        self.scope = Scope::File(Box::new(new));
         self.released.clear();
         self.failing.clear();
         if let Scope::File(config) = &self.scope {

@@ -1,0 +1,161 @@
+//! What is broken.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use dcqcn_tests::fleet::Nature;
+use nix::sys::signal::Signal;
+
+use crate::field::Field;
+
+/// What is done in the middle of a rollout.
+pub(crate) struct Fault {
+    pub(crate) name: &'static str,
+    /// What is rolled out.
+    pub(crate) parameters: &'static str,
+    /// Whether the version is in force at the end.
+    pub(crate) gets_there: bool,
+    pub(crate) make: fn(&mut Field) -> Result<()>,
+}
+
+const fn fault(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
+    Fault { name, parameters: "rpg_gd = 12", gets_there: true, make }
+}
+
+pub(crate) const FAULTS: &[Fault] = &[
+    fault("none", |_| Ok(())),
+    fault("a member of etcd killed, and started again", |field| {
+        field.until(1)?;
+        let other = (field.site.etcd.leader()? + 1) % field.site.etcd.count();
+        field.site.etcd.kill(other)?;
+        field.until(2)?;
+        field.site.etcd.begin(other)
+    }),
+    fault("the leader of etcd killed, and started again", |field| {
+        field.until(1)?;
+        let leader = field.site.etcd.leader()?;
+        field.site.etcd.kill(leader)?;
+        field.until(2)?;
+        field.site.etcd.begin(leader)
+    }),
+    fault("the leader of etcd silent for 5 s", |field| {
+        field.until(1)?;
+        let leader = field.site.etcd.leader()?;
+        field.site.etcd.signal(leader, Signal::SIGSTOP)?;
+        Field::rest(Duration::from_secs(5));
+        field.site.etcd.signal(leader, Signal::SIGCONT)
+    }),
+    fault("no majority of etcd for 5 s", |field| {
+        field.until(1)?;
+        for member in [0, 1] {
+            field.site.etcd.signal(member, Signal::SIGSTOP)?;
+        }
+        Field::rest(Duration::from_secs(5));
+        for member in [0, 1] {
+            field.site.etcd.signal(member, Signal::SIGCONT)?;
+        }
+        Ok(())
+    }),
+    fault("all of etcd killed, and started again after 5 s", |field| {
+        field.until(1)?;
+        for member in 0..field.site.etcd.count() {
+            field.site.etcd.kill(member)?;
+        }
+        Field::rest(Duration::from_secs(5));
+        for member in 0..field.site.etcd.count() {
+            field.site.etcd.begin(member)?;
+        }
+        field.site.etcd.healthy()
+    }),
+    fault("the coordinator killed again and again, at every step", |field| {
+        let mut times = 0;
+        while !field.is_over()? {
+            field.end_coordinators()?;
+            field.coordinate()?;
+            Field::rest(Duration::from_millis(2_000));
+            times += 1;
+            ensure!(times < 60, "killed {times} times, it does not get there");
+        }
+        Ok(())
+    }),
+    fault("three coordinators at once", |field| {
+        field.coordinate()?;
+        field.coordinate()
+    }),
+    fault("agents killed in the middle of applying, and started again", |field| {
+        let hosts = field.last(3);
+        for host in &hosts {
+            field.site.controllers[host].be(Nature::Slow(Duration::from_secs(1)));
+        }
+        field.until(field.site.controllers.len() - 3)?;
+        for host in &hosts {
+            field.site.kill_agent(host)?;
+            field.site.begin_agent(host)?;
+            field.site.controllers[host].be(Nature::Good);
+        }
+        Ok(())
+    }),
+    fault("agents silent for 8 s", |field| {
+        field.until(1)?;
+        for host in field.last(3) {
+            field.site.signal_agent(&host, Signal::SIGSTOP)?;
+        }
+        Field::rest(Duration::from_secs(8));
+        for host in field.last(3) {
+            field.site.signal_agent(&host, Signal::SIGCONT)?;
+        }
+        Ok(())
+    }),
+    fault("a host away for the whole rollout, and back", |field| {
+        let host = field.last(1).remove(0);
+        field.site.kill_agent(&host)?;
+        field.end()?;
+        ensure!(field.site.controllers[&host].name() != Some(field.name()), "it changed without an agent");
+        field.site.begin_agent(&host)
+    }),
+    fault("history compacted while agents are silent", |field| {
+        let hosts = field.last(2);
+        for host in &hosts {
+            field.site.signal_agent(host, Signal::SIGSTOP)?;
+        }
+        field.until(field.site.controllers.len() - 2)?;
+        let status = field.site.etcd.ctl(&["get", "healthy", "--write-out=fields"])?;
+        let text = String::from_utf8_lossy(&status.stdout).into_owned();
+        let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();
+        let compacted = field.site.etcd.ctl(&["compact", revision])?;
+        ensure!(compacted.status.success(), "{}", String::from_utf8_lossy(&compacted.stderr));
+        for host in &hosts {
+            field.site.signal_agent(host, Signal::SIGCONT)?;
+        }
+        Ok(())
+    }),
+    Fault {
+        name: "worse figures: taken back",
+        parameters: "rpg_gd = 15",
+        gets_there: false,
+        make: |_| Ok(()),
+    },
+    Fault {
+        name: "one host refuses: taken back",
+        parameters: "rpg_gd = 12",
+        gets_there: false,
+        make: |field| {
+            let host = field.last(1).remove(0);
+            field.site.controllers[&host].be(Nature::Refuses);
+            field.end()?;
+            field.site.controllers[&host].be(Nature::Good);
+            Ok(())
+        },
+    },
+    Fault {
+        name: "aborted, and the coordinator killed while it goes back",
+        parameters: "rpg_gd = 12",
+        gets_there: false,
+        make: |field| {
+            field.until(3)?;
+            field.site.text(&["abort", "--why", "a mistake"])?;
+            field.end_coordinators()?;
+            field.coordinate()
+        },
+    },
+];

@@ -1,0 +1,135 @@
+//! A fleet, rollouts in it one after the other, and what came of each.
+
+use std::process::Child;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::fleet::{Site, there};
+
+/// How a rollout is made here: watched for as long as hosts need to have figures.
+const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3s'\npatience = '20s'";
+
+/// How a rollout ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Done,
+    TakenBack,
+}
+
+/// A fleet, and a coordinator.
+pub(crate) struct Field {
+    pub(crate) site: Site,
+    coordinators: Vec<Child>,
+    /// The version that every host has.
+    version: u64,
+    /// The version that was made last.
+    made: u64,
+}
+
+impl Field {
+    /// Three members of etcd, and so many hosts that have a version.
+    pub(crate) fn new(hosts: usize) -> Result<Self> {
+        let site = Site::new(3, hosts)?;
+        let mut field = Self { site, coordinators: Vec::new(), version: 0, made: 0 };
+        let (end, elsewhere) = field.round("rpg_gd = 11", |_| Ok(()))?;
+        ensure!(
+            end == End::Done && elsewhere.is_empty(),
+            "the first version does not get everywhere: {elsewhere:?}"
+        );
+        Ok(field)
+    }
+
+    /// Rolls out `parameters`, with a fault in the middle, waits for the end, and says which hosts are elsewhere then.
+    pub(crate) fn round(
+        &mut self,
+        parameters: &str,
+        fault: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<(End, Vec<String>)> {
+        // Another text each time, or no host would have to change.
+        let parameters = format!("{parameters}\nrpg_ai_rate = '{}mbit'", 5 + self.made % 50);
+        self.site.text(&["apply", &self.site.file(ROLLOUT, &parameters)?])?;
+        self.made += 1;
+        self.coordinate()?;
+        fault(self)?;
+        if self.coordinators.is_empty() {
+            self.coordinate()?;
+        }
+        let hosts = self.site.controllers.len();
+        self.site.wait("it is over and all are there", |status| {
+            Ok(status["rollout"]["is_over"] == true && there(status) == hosts)
+        })?;
+        let status = self.site.status()?;
+        let is_done = status["rollout"]["status"].as_str().context("no status")?.starts_with("done");
+        if is_done {
+            self.version = self.made;
+        }
+        let name = format!("fleet {}", self.version);
+        // A host that was away may have it a moment later.
+        let settled =
+            self.site.settle("every host has it", |_, controller| controller.name() == Some(name.clone()));
+        let mut elsewhere = Vec::new();
+        if settled.is_err() {
+            let others = self.site.controllers.iter().filter(|(_, one)| one.name() != Some(name.clone()));
+            elsewhere.extend(others.map(|(host, one)| format!("{host} has {:?}", one.name())));
+        }
+        self.end_coordinators()?;
+        Ok((if is_done { End::Done } else { End::TakenBack }, elsewhere))
+    }
+
+    /// Starts one more coordinator.
+    pub(crate) fn coordinate(&mut self) -> Result<()> {
+        self.coordinators.push(self.site.command(&["coordinate", "--tick", "200ms"])?.spawn()?);
+        Ok(())
+    }
+
+    /// Kills all coordinators.
+    pub(crate) fn end_coordinators(&mut self) -> Result<()> {
+        for mut coordinator in self.coordinators.drain(..) {
+            coordinator.kill()?;
+            coordinator.wait()?;
+        }
+        Ok(())
+    }
+
+    /// The name of the version that is rolled out.
+    pub(crate) fn name(&self) -> String {
+        format!("fleet {}", self.made)
+    }
+
+    /// Waits until so many hosts have the version that is rolled out.
+    pub(crate) fn until(&self, hosts: usize) -> Result<()> {
+        let name = self.name();
+        let has = |one: &dcqcn_tests::fleet::Controller| one.name() == Some(name.clone());
+        let enough = |_: &str, _: &dcqcn_tests::fleet::Controller| {
+            self.site.controllers.values().filter(|one| has(one)).count() >= hosts
+        };
+        self.site.settle("so many hosts have it", enough).map(drop)
+    }
+
+    /// Waits while it goes on.
+    pub(crate) fn rest(time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    /// Whether the rollout is over.
+    pub(crate) fn is_over(&self) -> Result<bool> {
+        Ok(self.site.status()?["rollout"]["is_over"] == true)
+    }
+
+    /// Waits until the rollout is over.
+    pub(crate) fn end(&self) -> Result<()> {
+        self.site.wait("it is over", |status| Ok(status["rollout"]["is_over"] == true)).map(drop)
+    }
+
+    /// Names of some hosts, the last ones: they are changed last.
+    pub(crate) fn last(&self, hosts: usize) -> Vec<String> {
+        self.site.controllers.keys().rev().take(hosts).cloned().collect()
+    }
+}
+
+impl Drop for Field {
+    fn drop(&mut self) {
+        // Fails for those that have ended, which is as good.
+        let _ = self.end_coordinators();
+    }
+}

@@ -1,0 +1,86 @@
+//! Everything that may break in a fleet, each in the middle of a rollout, and how long it took until all was as somebody had asked for;
+//! `cargo xtask fleet` builds and runs it.
+
+mod faults;
+mod field;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use dcqcn_support::render::Table;
+use dcqcn_tests::fleet::Etcd;
+
+use crate::faults::FAULTS;
+use crate::field::{End, Field};
+
+/// Break what may break in a fleet, in the middle of rollouts.
+#[derive(Parser)]
+struct Args {
+    /// Hosts, each with an agent that is a process.
+    #[arg(long, default_value_t = 20)]
+    hosts: usize,
+    /// Make these faults only.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Say which faults there are.
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<bool> {
+    if args.list {
+        FAULTS.iter().for_each(|fault| println!("{}", fault.name));
+        return Ok(true);
+    }
+    if let Some(unknown) = args.only.iter().find(|name| !FAULTS.iter().any(|fault| fault.name == **name)) {
+        bail!("there is no fault `{unknown}`; --list says which there are");
+    }
+    if !Etcd::is_there("dcqcn-fleet-faults") {
+        bail!("there is no etcd");
+    }
+    let mut table = Table::new(&["FAULT", "ENDED", ">FROM APPLY TO THE LAST HOST", ">HOSTS ELSEWHERE"]);
+    let mut is_clean = true;
+    let mut field = Field::new(args.hosts)?;
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    for fault in FAULTS.iter().filter(|fault| wanted(fault.name)) {
+        let began = Instant::now();
+        let ended = field.round(fault.parameters, fault.make).with_context(|| fault.name.to_owned());
+        match ended {
+            Ok((end, elsewhere)) => {
+                let is_right = elsewhere.is_empty() && (end == End::Done) == fault.gets_there;
+                is_clean &= is_right;
+                let (took, word) =
+                    (seconds(began.elapsed()), if end == End::Done { "done" } else { "taken back" });
+                eprintln!("{}: {word}, {took} {}", fault.name, elsewhere.join(", "));
+                table.row([fault.name.into(), word.into(), took, elsewhere.len().to_string()]);
+            }
+            Err(error) => {
+                is_clean = false;
+                eprintln!("{error:#}");
+                table.row([fault.name.into(), "FAILED".into(), seconds(began.elapsed()), "?".into()]);
+                // What is left of it is not to be the next one's.
+                drop(field);
+                field = Field::new(args.hosts)?;
+            }
+        }
+    }
+    print!("{table}");
+    Ok(is_clean)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

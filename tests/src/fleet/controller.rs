@@ -1,0 +1,156 @@
+//! A controller without a data plane: it answers as `dcqcn run` does, and counts what a test says.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use dcqcn_protocol::{Answer, Applied, Counts, Health, Question, Status, Verb, VersionAnswer};
+use dcqcn_support::clock::monotonic_ns;
+
+/// Packets that a host counts in a second.
+const PACKETS_PER_S: u64 = 10_000;
+/// What it marks of a million of them, when all is well.
+const MARKS: u64 = 500;
+
+/// What a host is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nature {
+    /// It does what it is told, and marks more with `rpg_gd = 15`.
+    #[default]
+    Good,
+    /// It refuses what it is told.
+    Refuses,
+    /// It takes so long to change.
+    Slow(Duration),
+}
+
+#[derive(Default)]
+struct State {
+    nature: Nature,
+    /// Name and text of what is in force.
+    held: Option<(String, String)>,
+    /// Every name that was in force, in order.
+    names: Vec<Option<String>>,
+    packets: f64,
+    marks: f64,
+    counted_at: Option<Instant>,
+}
+
+impl State {
+    /// Counts up to now.
+    fn count(&mut self) {
+        let now = Instant::now();
+        let since = self.counted_at.replace(now).map_or(0.0, |at| now.duration_since(at).as_secs_f64());
+        let is_worse = self.held.as_ref().is_some_and(|(_, text)| text.contains("rpg_gd = 15"));
+        let packets = since * PACKETS_PER_S as f64;
+        self.packets += packets;
+        self.marks += packets * if is_worse { 20 * MARKS } else { MARKS } as f64 / 1e6;
+    }
+
+    fn go_over(&mut self, held: Option<(String, String)>) -> Applied {
+        self.count();
+        let changed = self.held != held;
+        let name = held.as_ref().map(|(name, _)| name.clone());
+        if changed {
+            self.names.push(name.clone());
+        }
+        self.held = held;
+        Applied { name, changed, took_ms: 0, interfaces: vec!["eth0".into()] }
+    }
+}
+
+/// A controller.
+#[derive(Clone)]
+pub struct Controller(Arc<Mutex<State>>);
+
+impl Controller {
+    /// Answers at `path`, until the process ends.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn listen(path: PathBuf) -> Result<Self> {
+        let controller = Self(Arc::default());
+        let listener = UnixListener::bind(path)?;
+        let answering = controller.clone();
+        thread::Builder::new().stack_size(256 << 10).spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // What goes wrong with a connection is its client's.
+                let _ = answering.connection(stream);
+            }
+        })?;
+        Ok(controller)
+    }
+
+    /// Makes it another.
+    pub fn be(&self, nature: Nature) {
+        self.lock().nature = nature;
+    }
+
+    /// The name of what is in force.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        Some(self.lock().held.clone()?.0)
+    }
+
+    /// What is in force.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        Some(self.lock().held.clone()?.1)
+    }
+
+    /// Every name that was in force, in order.
+    #[must_use]
+    pub fn names(&self) -> Vec<Option<String>> {
+        self.lock().names.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connection(&self, mut stream: UnixStream) -> Result<()> {
+        let mut line = String::new();
+        BufReader::new(stream.try_clone()?).read_line(&mut line)?;
+        let Question { verb, .. } = serde_json::from_str(&line)?;
+        let mut answer = serde_json::to_vec(&self.answer(verb))?;
+        answer.push(b'\n');
+        Ok(stream.write_all(&answer)?)
+    }
+
+    fn answer(&self, verb: Verb) -> Answer {
+        let nature = self.lock().nature;
+        match (verb, nature) {
+            (Verb::Apply(_), Nature::Refuses) => Answer::of::<Applied>(Err("this host's own bounds".into())),
+            (Verb::Apply(apply), nature) => {
+                if let Nature::Slow(time) = nature {
+                    thread::sleep(time);
+                }
+                Answer::of(Ok(self.lock().go_over(Some((apply.name, apply.text)))))
+            }
+            (Verb::Release(_), _) => Answer::of(Ok(self.lock().go_over(None))),
+            (Verb::Health, _) => {
+                let mut state = self.lock();
+                state.count();
+                let counts = Counts {
+                    attached_at_ns: 1,
+                    data_packets: state.packets as u64,
+                    marked_packets: state.marks as u64,
+                    kmax_bytes: 200_000,
+                    ..Counts::default()
+                };
+                let interfaces = [("eth0".to_owned(), counts)].into();
+                Answer::of(Ok(Health { at_ns: monotonic_ns(), interfaces, failing: Vec::new() }))
+            }
+            (Verb::Version, _) => Answer::of(Ok(VersionAnswer { dcqcn: "test".into(), protocol: 1 })),
+            _ => {
+                let config = self.lock().held.as_ref().map(|(name, _)| name.clone());
+                let interfaces = vec!["eth0".into()];
+                Answer::of(Ok(Status { is_ready: true, interfaces, config, ..Status::default() }))
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Members of etcd on the loopback.
+
+use std::env;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use super::signal;
+
+/// How long they may take to have a leader.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Member {
+    name: String,
+    client: u16,
+    peer: u16,
+    child: Option<Child>,
+}
+
+/// Members of one cluster; they end with it.
+pub struct Etcd {
+    dir: TempDir,
+    members: Vec<Member>,
+    options: Vec<String>,
+    /// `https` and what `etcdctl` needs for it, or `http`.
+    scheme: &'static str,
+    ctl: Vec<String>,
+}
+
+fn program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+impl Etcd {
+    /// Whether it can be started; says why if not.
+    #[must_use]
+    pub fn is_there(test: &str) -> bool {
+        let is_there = ["etcd", "etcdctl"].into_iter().all(|name| program(name).is_some());
+        if !is_there {
+            eprintln!("SKIPPED {test}: no etcd and etcdctl on PATH (Debian: etcd-server, etcd-client)");
+        }
+        is_there
+    }
+
+    /// Starts so many members, with more options for each, and waits until they have a leader.
+    ///
+    /// # Errors
+    /// They have none in time.
+    pub fn start(members: usize, options: &[&str]) -> Result<Self> {
+        Self::start_as("http", members, options, &[])
+    }
+
+    /// Starts members that want certificates of their clients, `ctl` being what `etcdctl` says to show its own.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_secure(members: usize, options: &[&str], ctl: &[&str]) -> Result<Self> {
+        Self::start_as("https", members, options, ctl)
+    }
+
+    fn start_as(scheme: &'static str, members: usize, options: &[&str], ctl: &[&str]) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let member = |index: usize| -> Result<Member> {
+            Ok(Member { name: format!("m{index}"), client: free_port()?, peer: free_port()?, child: None })
+        };
+        let members = (0..members).map(member).collect::<Result<Vec<_>>>()?;
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let (options, ctl) = (owned(options), owned(ctl));
+        let mut etcd = Self { dir, members, options, scheme, ctl };
+        for index in 0..etcd.members.len() {
+            etcd.begin(index)?;
+        }
+        etcd.healthy()?;
+        Ok(etcd)
+    }
+
+    /// Starts a member, also one that has been killed.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn begin(&mut self, index: usize) -> Result<()> {
+        let cluster: Vec<String> = self
+            .members
+            .iter()
+            .map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer))
+            .collect();
+        let (options, scheme) = (self.options.clone(), self.scheme);
+        let member = self.members.get_mut(index).context("no such member")?;
+        let (client, peer) = (member.client, member.peer);
+        let child = Command::new(program("etcd").context("no etcd on PATH")?)
+            .args(["--name", &member.name])
+            .arg("--data-dir")
+            .arg(self.dir.path().join(&member.name))
+            .args(["--listen-client-urls", &format!("{scheme}://127.0.0.1:{client}")])
+            .args(["--advertise-client-urls", &format!("{scheme}://127.0.0.1:{client}")])
+            .args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer}")])
+            .args(["--initial-advertise-peer-urls", &format!("http://127.0.0.1:{peer}")])
+            .args(["--initial-cluster", &cluster.join(",")])
+            .args(["--log-level", "error"])
+            .args(&options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start etcd")?;
+        member.child = Some(child);
+        Ok(())
+    }
+
+    /// Kills a member.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn kill(&mut self, index: usize) -> Result<()> {
+        let member = self.members.get_mut(index).context("no such member")?;
+        let mut child = member.child.take().context("it does not run")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Stops a member, which then answers nothing and knows nothing, or lets it go on.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn signal(&self, index: usize, what: Signal) -> Result<()> {
+        let member = self.members.get(index).context("no such member")?;
+        signal(member.child.as_ref().context("it does not run")?, what)
+    }
+
+    /// Addresses of all members, for a client.
+    #[must_use]
+    pub fn endpoints(&self) -> String {
+        let endpoint = |member: &Member| format!("{}://127.0.0.1:{}", self.scheme, member.client);
+        self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Which member leads.
+    ///
+    /// # Errors
+    /// None does in time.
+    pub fn leader(&self) -> Result<usize> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            for (index, member) in
+                self.members.iter().enumerate().filter(|(_, member)| member.child.is_some())
+            {
+                let endpoint = format!("{}://127.0.0.1:{}", self.scheme, member.client);
+                let output = self.ctl_at(&endpoint, &["endpoint", "status", "--write-out=fields"])?;
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                let field = |name: &str| {
+                    let line = text.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;
+                    line.split_once(": ").map(|(_, value)| value.to_owned())
+                };
+                if field("MemberID").is_some_and(|id| Some(id) == field("Leader")) {
+                    return Ok(index);
+                }
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        bail!("no leader")
+    }
+
+    /// Waits until it takes a change.
+    ///
+    /// # Errors
+    /// It does not in time.
+    pub fn healthy(&self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let output = self.ctl(&["put", "healthy", "yes"])?;
+            if output.status.success() {
+                return Ok(());
+            }
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(began.elapsed() < PATIENCE, "etcd takes nothing: {said}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `etcdctl` with these words.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn ctl(&self, words: &[&str]) -> Result<Output> {
+        self.ctl_at(&self.endpoints(), words)
+    }
+
+    fn ctl_at(&self, endpoints: &str, words: &[&str]) -> Result<Output> {
+        let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", endpoints, "--command-timeout", "3s"]);
+        command.args(&self.ctl).args(words);
+        Ok(command.output()?)
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for child in self.members.iter_mut().filter_map(|member| member.child.as_mut()) {
+            // Fails if it has ended, which is as good.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

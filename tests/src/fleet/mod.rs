@@ -1,0 +1,237 @@
+//! A fleet on one machine: real members of etcd, real agents and coordinators as processes, and controllers that answer as
+//! `dcqcn run` does without a data plane.
+
+mod controller;
+mod etcd;
+mod tls;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub use controller::{Controller, Nature};
+pub use etcd::Etcd;
+pub use tls::Authority;
+
+/// Longest time a fleet may take to get where it is to be.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where `dcqcn-fleet` is.
+///
+/// # Errors
+/// `DCQCN_FLEET_BIN` does not say so.
+fn binary() -> Result<PathBuf> {
+    Ok(env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?.into())
+}
+
+/// Sends a process a signal.
+///
+/// # Errors
+/// It has ended.
+pub fn signal(child: &Child, signal: Signal) -> Result<()> {
+    Ok(kill(Pid::from_raw(child.id().try_into()?), signal)?)
+}
+
+/// A fleet; all its processes end with it.
+pub struct Site {
+    dir: TempDir,
+    /// The members of etcd.
+    pub etcd: Etcd,
+    /// Each host's controller.
+    pub controllers: BTreeMap<String, Controller>,
+    /// Each host's agent.
+    agents: BTreeMap<String, Child>,
+}
+
+impl Site {
+    /// Members of etcd, and so many hosts called h000 and so on with agents at work.
+    ///
+    /// # Errors
+    /// A process does not start.
+    pub fn new(members: usize, hosts: usize) -> Result<Self> {
+        Self::with(Etcd::start(members, &[])?, hosts)
+    }
+
+    /// Hosts beside these members of etcd.
+    ///
+    /// # Errors
+    /// A process does not start.
+    pub fn with(etcd: Etcd, hosts: usize) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let (controllers, agents) = (BTreeMap::new(), BTreeMap::new());
+        let mut site = Self { dir, etcd, controllers, agents };
+        for host in 0..hosts {
+            site.add(&format!("h{host:03}"))?;
+        }
+        site.wait("every host reports", |status| Ok(there(status) == hosts))?;
+        Ok(site)
+    }
+
+    /// Adds a host, with its controller and agent.
+    ///
+    /// # Errors
+    /// The agent does not start.
+    pub fn add(&mut self, host: &str) -> Result<()> {
+        let controller = Controller::listen(self.dir.path().join(format!("{host}.control")))?;
+        self.controllers.insert(host.to_owned(), controller);
+        self.begin_agent(host)
+    }
+
+    /// Starts the agent of a host.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn begin_agent(&mut self, host: &str) -> Result<()> {
+        let control = self.dir.path().join(format!("{host}.control"));
+        let child = self
+            .command(&["agent", "--every", "1s", "--ttl", "3", "--name", host])?
+            .arg("--control")
+            .arg(control)
+            .args(["--label", &format!("rack={}", &host[..2])])
+            .spawn()?;
+        self.agents.insert(host.to_owned(), child);
+        Ok(())
+    }
+
+    /// Ends the agent of a host at once.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn kill_agent(&mut self, host: &str) -> Result<()> {
+        let mut agent = self.agents.remove(host).with_context(|| format!("no agent on {host}"))?;
+        agent.kill()?;
+        agent.wait()?;
+        Ok(())
+    }
+
+    /// Stops or continues the agent of a host.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn signal_agent(&self, host: &str, what: Signal) -> Result<()> {
+        signal(self.agents.get(host).with_context(|| format!("no agent on {host}"))?, what)
+    }
+
+    /// `dcqcn-fleet` with these words, its log in a file.
+    ///
+    /// # Errors
+    /// The binary is not known.
+    pub fn command(&self, words: &[&str]) -> Result<Command> {
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut command = Command::new(binary()?);
+        command.args(words).arg("--etcd").arg(self.etcd.endpoints()).env("DCQCN_LOG", "info");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Ok(command)
+    }
+
+    /// Where the processes write what they have to say.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// Runs `dcqcn-fleet` with these words to its end.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn run(&self, words: &[&str]) -> Result<Output> {
+        let mut command = self.command(words)?;
+        Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?)
+    }
+
+    /// Runs `dcqcn-fleet` with these words, which must succeed, and returns what it prints.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn text(&self, words: &[&str]) -> Result<String> {
+        let output = self.run(words)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{words:?}: {said}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// A file for `apply` that has every host do `parameters`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn file(&self, rollout: &str, parameters: &str) -> Result<String> {
+        let path = self.dir.path().join("fleet.toml");
+        let group =
+            "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\n";
+        fs::write(&path, format!("[rollout]\n{rollout}\n{group}{parameters}\n"))?;
+        Ok(path.to_str().context("a path that is no text")?.to_owned())
+    }
+
+    /// What `status --json` says.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.text(&["status", "--json"])?)?)
+    }
+
+    /// Waits until `is` says so of the status, and returns how long that took.
+    ///
+    /// # Errors
+    /// It does not come to that.
+    pub fn wait(&self, what: &str, is: impl Fn(&Value) -> Result<bool>) -> Result<Duration> {
+        let began = Instant::now();
+        let mut last = Value::Null;
+        while began.elapsed() < PATIENCE {
+            if let Ok(status) = self.status() {
+                if is(&status)? {
+                    return Ok(began.elapsed());
+                }
+                last = status;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let tail: Vec<&str> = log.lines().rev().take(20).collect();
+        anyhow::bail!("waited in vain until {what}: {last}\n{}", tail.join("\n"))
+    }
+
+    /// Waits until every controller has what `of` says of it, and returns how long that took.
+    ///
+    /// # Errors
+    /// It does not come to that.
+    pub fn settle(&self, what: &str, of: impl Fn(&str, &Controller) -> bool) -> Result<Duration> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if self.controllers.iter().all(|(host, controller)| of(host, controller)) {
+                return Ok(began.elapsed());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let names: BTreeMap<&String, Option<String>> =
+            self.controllers.iter().map(|(host, controller)| (host, controller.name())).collect();
+        anyhow::bail!("waited in vain until {what}: {names:?}")
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for agent in self.agents.values_mut() {
+            // Fails if it has ended, which is as good.
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+/// How many hosts are there.
+#[must_use]
+pub fn there(status: &Value) -> usize {
+    let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    hosts.iter().filter(|host| host["is_there"] == true).count()
+}

@@ -1,0 +1,153 @@
+//! What others may ask the daemon for over its socket.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn_protocol::{Applied, Apply, AskError, Confirm, Door, Health, Held, Release, Status, Verb};
+use dcqcn_tests::daemon::{Daemon, HOST, wait};
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
+use nix::sys::signal::Signal;
+
+/// A file that lets others set `link_rate` within bounds.
+fn file(dir: &Path, allow: &str) -> String {
+    let dir = dir.display();
+    format!(
+        "{HOST}[control]\nsocket = '{dir}/control'\n[fleet]\nstate = '{dir}/state/fleet.json'\nallow = [{allow}]\n"
+    )
+}
+
+fn rate(name: &str, rate: &str) -> Apply {
+    Apply {
+        name: name.into(),
+        text: format!("[[interface]]\nname = 'a*'\n[interface.parameters]\nlink_rate = '{rate}'\n"),
+        by: "ada".into(),
+        why: "to try".into(),
+        confirm_within_s: None,
+    }
+}
+
+#[test]
+fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart() -> Result<()> {
+    if !runnable("what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("control")?;
+    pair.also("a1", "b1")?;
+    let dir = tempfile::tempdir()?;
+    let bounds = "'link_rate = 500mbit..5gbit', 'rpg_*'";
+    let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), bounds), "a1")?;
+    let door = Door::new(&dir.path().join("control"), PATIENCE);
+    let both = |bps| -> Result<()> {
+        assert_eq!([pair.a.link_rate_bps("a0")?, pair.a.link_rate_bps("a1")?], [bps; 2]);
+        Ok(())
+    };
+    let mode = fs::metadata(dir.path().join("control"))?.permissions().mode() & 0o777;
+    assert_eq!(mode, 0o660);
+    wait(|| {
+        let status: Status = door.ask(Verb::Status)?;
+        Ok(if status.is_ready && status.interfaces.len() == 2 { Ok(()) } else { Err(format!("{status:?}")) })
+    })?;
+
+    let applied: Applied = door.ask(Verb::Apply(rate("1", "2gbit")))?;
+    assert_eq!((applied.name.as_deref(), applied.changed), (Some("1"), true));
+    both(2_000_000_000)?;
+    assert!(!door.ask::<Applied>(Verb::Apply(rate("1", "2gbit")))?.changed);
+
+    // Beyond this host's bounds, no configuration, for no interface that is there, not its business: nothing changes.
+    let mut refused = [rate("2", "9gbit"), rate("2", "2gbitt"), rate("2", "3gbit"), rate("2", "3gbit")];
+    refused[2].text = refused[2].text.replace("a*", "c*");
+    refused[3].text += "[metrics]\nlisten = '127.0.0.1:9310'\n";
+    let reasons = ["500mbit to 5gbit", "2gbitt", "names none of the interfaces", "only [[interface]]"];
+    for (apply, reason) in refused.into_iter().zip(reasons) {
+        let error = door.ask::<Applied>(Verb::Apply(apply)).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");
+        both(2_000_000_000)?;
+    }
+    // One of two interfaces cannot become what is asked for: neither does.
+    let mut one = rate("2", "3gbit");
+    one.text = format!(
+        "[[interface]]\nname = 'a1'\n[interface.parameters]\nlink_rate = '4gbit'\nrpg_gd = 99\n{}",
+        one.text
+    );
+    assert!(door.ask::<Applied>(Verb::Apply(one)).is_err());
+    both(2_000_000_000)?;
+
+    let health: Health = door.ask(Verb::Health)?;
+    assert!(health.failing.is_empty() && health.interfaces.len() == 2, "{health:?}");
+    assert!(
+        health.interfaces["a0"].attached_at_ns != 0 && health.interfaces["a0"].kmax_bytes == 200_000,
+        "{health:?}"
+    );
+
+    // The daemon is killed, and there is no agent: what was asked for counts on.
+    daemon.child.kill()?;
+    daemon.child.wait()?;
+    daemon.again(&pair.a)?;
+    daemon.says(&["as asked for before", "\"name\":\"1\""])?;
+    let held = wait(|| Ok(door.ask::<Option<Held>>(Verb::Config).map_err(|error| error.to_string())))?;
+    assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
+    both(2_000_000_000)?;
+    // SIGHUP reads the host's own file again; it is below what was asked for.
+    daemon.signal(Signal::SIGHUP)?;
+    daemon.says(&["\"reloaded\""])?;
+    both(2_000_000_000)?;
+
+    let released: Applied = door.ask(Verb::Release(Release { by: "ada".into(), why: String::new() }))?;
+    assert_eq!((released.name, released.changed), (None, true));
+    both(1_000_000_000)?;
+    let audit = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
+    for word in
+        ["\"order\":\"applied\"", "\"by\":\"ada\"", "\"why\":\"to try\"", "500mbit to 5gbit", "released"]
+    {
+        assert!(audit.contains(word), "{word}: {audit}");
+    }
+    daemon.end()
+}
+
+#[test]
+fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
+    if !runnable("what_nobody_confirms_and_what_the_file_forbids_goes_back", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("confirm-control")?;
+    let dir = tempfile::tempdir()?;
+    let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), "'link_rate'"), "a0")?;
+    let door = Door::new(&dir.path().join("control"), Duration::from_secs(20));
+    wait(|| Ok(door.ask::<Status>(Verb::Status).map_err(|error| error.to_string())))?;
+    let apply = |name: &str, bps: &str, confirm_within_s| {
+        door.ask::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
+    };
+    let has = |bps: u64| {
+        wait(|| {
+            let found = pair.a.link_rate_bps("a0")?;
+            Ok(if found == bps { Ok(()) } else { Err(format!("{found} bit/s")) })
+        })
+    };
+    apply("1", "2gbit", Some(60))?;
+    has(2_000_000_000)?;
+    door.ask::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
+    assert!(
+        door.ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
+            .is_err_and(|error: AskError| error.is_refusal())
+    );
+    apply("2", "3gbit", Some(1))?;
+    has(3_000_000_000)?;
+    has(2_000_000_000)?;
+    daemon.says(&["taken back", "nobody confirmed 2 in time"])?;
+    // The host's own file comes first: what it no longer allows is gone, and stays gone.
+    daemon.write(&file(dir.path(), "'rpg_gd'"))?;
+    has(1_000_000_000)?;
+    daemon.write(&file(dir.path(), "'link_rate'"))?;
+    daemon.says(&["\"reloaded\""])?;
+    wait(|| {
+        let held: Option<Held> = door.ask(Verb::Config)?;
+        Ok(if held.is_none() { Ok(()) } else { Err(format!("{held:?}")) })
+    })?;
+    has(1_000_000_000)?;
+    daemon.end()
+}

@@ -1,0 +1,39 @@
+//! What breaks in the middle of a rollout; `cargo xtask fleet` makes more of it, with more hosts, and measures it.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn_tests::fleet::{Etcd, Nature, Site};
+
+const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npatience = '15s'";
+
+#[test]
+fn coordinators_the_leader_and_agents_are_killed_in_the_middle_and_it_gets_there() -> Result<()> {
+    if !Etcd::is_there("coordinators_the_leader_and_agents_are_killed_in_the_middle_and_it_gets_there") {
+        return Ok(());
+    }
+    let mut site = Site::new(3, 4)?;
+    // In the middle of applying: slow enough to be hit.
+    site.controllers["h002"].be(Nature::Slow(Duration::from_millis(500)));
+    site.text(&["apply", &site.file(FAST, "rpg_gd = 12")?])?;
+    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    site.settle("a canary has it", |host, controller| host != "h000" || controller.name().is_some())?;
+    coordinator.kill()?;
+    coordinator.wait()?;
+    let leader = site.etcd.leader()?;
+    site.etcd.kill(leader)?;
+    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    site.settle("the second wave began", |host, controller| host != "h001" || controller.name().is_some())?;
+    site.kill_agent("h002")?;
+    site.begin_agent("h002")?;
+    site.etcd.begin(leader)?;
+    let done = site.wait("it is done", |status| Ok(status["rollout"]["is_over"] == true));
+    coordinator.kill()?;
+    coordinator.wait()?;
+    done?;
+    site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
+    for controller in site.controllers.values() {
+        assert_eq!(controller.names(), [Some("fleet 1".to_owned())], "once");
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! An etcd that is full.
+
+use anyhow::{Result, ensure};
+use dcqcn_tests::fleet::{Etcd, Site};
+
+const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
+
+#[test]
+fn a_full_etcd_changes_nothing_says_so_and_goes_on_when_there_is_room() -> Result<()> {
+    if !Etcd::is_there("a_full_etcd_changes_nothing_says_so_and_goes_on_when_there_is_room") {
+        return Ok(());
+    }
+    let site = Site::with(Etcd::start(1, &["--quota-backend-bytes", "2097152"])?, 2)?;
+    let apply = |gd: u8| {
+        site.run(&["apply", &site.file(QUICK, &format!("rpg_gd = {gd}"))?, "--wait", "--tick", "100ms"])
+    };
+    ensure!(apply(12)?.status.success(), "not even the first");
+    let much = "x".repeat(100_000);
+    let mut tries = 0;
+    while site.etcd.ctl(&["put", "much", &much])?.status.success() {
+        tries += 1;
+        ensure!(tries < 200, "it is never full");
+    }
+    let full = apply(13)?;
+    let said = String::from_utf8_lossy(&full.stderr).into_owned();
+    assert!(!full.status.success() && said.contains("etcd is full: `etcdctl compact`"), "{said}");
+    assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
+    // What it says to do.
+    let status = site.etcd.ctl(&["get", "much", "--keys-only", "--write-out=fields"])?;
+    let text = String::from_utf8_lossy(&status.stdout).into_owned();
+    let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();
+    for words in [&["del", "much"][..], &["compact", revision], &["defrag"], &["alarm", "disarm"]] {
+        let done = site.etcd.ctl(words)?;
+        assert!(
+            done.status.success() || words[0] == "del",
+            "{words:?}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+    let done = apply(13)?;
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 2"))?;
+    Ok(())
+}

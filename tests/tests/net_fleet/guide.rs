@@ -1,0 +1,186 @@
+//! docs/how-to/fleet.md, typed: real daemons in network namespaces with real packets, real agents, a real etcd.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::fleet::Etcd;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::skip::runnable;
+
+const PAGE: &str = include_str!("../../../docs/how-to/fleet.md");
+/// A port whose queue drains slowly enough for bursts to be seen in it.
+const OWN: &str = "\
+[[interface]]
+name = 'a*'
+role = 'switch'
+pacer = 'none'
+flows = 1024
+[interface.parameters]
+link_rate = '100mbit'
+[interface.wred.3]
+kmin = '300KB'
+kmax = '600KB'
+";
+/// Packets of a burst: 160 KB, between the thresholds of the page's two versions.
+const BURST: usize = 40;
+
+/// A host of the fleet, with traffic.
+struct Host {
+    pair: Pair,
+    daemon: Daemon,
+    agent: Child,
+    is_over: Arc<AtomicBool>,
+    traffic: Option<thread::JoinHandle<Result<()>>>,
+}
+
+impl Host {
+    fn new(name: &str, dir: &Path, etcd: &str) -> Result<Self> {
+        let pair = Pair::new(name)?;
+        let control = dir.join(format!("{name}.control"));
+        let allow =
+            PAGE.lines().find(|line| line.starts_with("allow = [")).context("no bounds in the page")?;
+        let (socket, state) = (control.display(), dir.join(format!("{name}.json")));
+        let file =
+            format!("{OWN}[control]\nsocket = '{socket}'\n[fleet]\nstate = '{}'\n{allow}\n", state.display());
+        let daemon = Daemon::serving(&pair.a, &file, "a0")?;
+        let words =
+            ["agent", "--name", name, "--label", "rack=a", "--every", "1s", "--ttl", "5", "--etcd", etcd];
+        let agent = Command::new(binary()?)
+            .args(words)
+            .arg("--control")
+            .arg(control)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let is_over = Arc::<AtomicBool>::default();
+        let (socket, ended) = (pair.a.socket("a0")?, Arc::clone(&is_over));
+        let frame = Roce { payload: 4_000, ..Roce::default() }.frame();
+        let traffic = thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                for _ in 0..BURST {
+                    socket.send(&frame)?;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            Ok(())
+        });
+        Ok(Self { pair, daemon, agent, is_over, traffic: Some(traffic) })
+    }
+
+    /// Kmin of class 3 in the kernel, in bytes.
+    fn kmin(&self) -> Result<u64> {
+        Ok(self.pair.a.attachment("a0")?.maps.params()?.config.wred[3].kmin_bytes)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.traffic.take().map(thread::JoinHandle::join);
+        let _ = self.agent.kill();
+        let _ = self.agent.wait();
+    }
+}
+
+fn binary() -> Result<PathBuf> {
+    Ok(std::env::var_os("DCQCN_FLEET_BIN")
+        .context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?
+        .into())
+}
+
+/// What the page has its reader type: the commands of each block, and whether the last of them fails.
+fn typed() -> Vec<(bool, String)> {
+    let blocks = PAGE.split("<!-- typed").skip(1);
+    let block = |text: &str| {
+        let (tag, rest) = text.split_once(" -->\n```sh\n")?;
+        Some((tag.contains("fails"), rest.split("\n```").next()?.to_owned()))
+    };
+    blocks.filter_map(block).collect()
+}
+
+/// The page's file, for interfaces and times of this test.
+fn file() -> Result<String> {
+    let text = PAGE.split("<!-- file -->\n```toml\n").nth(1).and_then(|rest| rest.split("\n```").next());
+    let text = text.context("no file in the page")?;
+    Ok(text.replace("\"eth*\"", "\"a*\"").replace("\"60s\"", "\"4s\""))
+}
+
+#[test]
+fn the_guide_is_typed_on_real_hosts() -> Result<()> {
+    let name = "the_guide_is_typed_on_real_hosts";
+    if !runnable(name, &[])? || !Etcd::is_there(name) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let etcd = Etcd::start(1, &[])?;
+    let hosts = ["st1", "st2", "st3"]
+        .map(|name| Host::new(name, dir.path(), &etcd.endpoints()))
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
+    let own = hosts[0].kmin()?;
+    fs::write(dir.path().join("fleet.toml"), file()?)?;
+    let shell = |line: &str| -> Result<(bool, String)> {
+        let path = binary()?;
+        let programs = path.parent().context("a program is in a directory")?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let output = Command::new("sh")
+            .args(["-c", line])
+            .current_dir(dir.path())
+            .env("PATH", format!("{}:{path}", programs.display()))
+            .env("DCQCN_ETCD", etcd.endpoints())
+            .output()?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
+    };
+    wait(|| {
+        let (_, said) = shell("dcqcn-fleet status --json")?;
+        let there = said.matches("\"is_there\": true").count();
+        Ok(if there == 3 { Ok(()) } else { Err(said) })
+    })?;
+    // Figures from before, so that there is something to compare with.
+    thread::sleep(Duration::from_secs(3));
+
+    let mut said = String::new();
+    for (block, (fails, lines)) in typed().into_iter().enumerate() {
+        let count = lines.lines().count();
+        for (index, line) in lines.lines().enumerate() {
+            let (is_right, text) = shell(line)?;
+            let is_last = index + 1 == count;
+            ensure!(is_right != (fails && is_last), "block {block}, {line}: {text}");
+            said = text;
+        }
+        let kmins = hosts.iter().map(Host::kmin).collect::<Result<Vec<_>>>()?;
+        match block {
+            0 => assert_eq!(kmins, [own; 3], "{said}"),
+            1 => assert_eq!(kmins, [250_000; 3], "{said}"),
+            2 => {
+                for words in
+                    ["version 2 is taken back: st1 has ", "marked packets in a million", "allowed are "]
+                {
+                    assert!(said.contains(words), "{words}: {said}");
+                }
+                assert_eq!(kmins, [250_000; 3], "{said}");
+            }
+            3 => {
+                assert!(said.contains("st1 refuses version 3") && said.contains("50KB to 500KB"), "{said}");
+                assert_eq!(kmins, [250_000; 3], "{said}");
+            }
+            _ => assert_eq!(kmins, [own; 3], "{said}"),
+        }
+    }
+    assert!(said.contains("st3") && said.contains("well"), "{said}");
+    let audit = fs::read_to_string(hosts[0].daemon.dir.path().join("audit.jsonl"))?;
+    for words in ["\"why\":\"CHG-1234\"", "taken back: st1 has ", "\"order\":\"released\""] {
+        assert!(audit.contains(words), "{words}: {audit}");
+    }
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! A fleet with a real etcd and real processes: changes that go well, that go wrong and come back, and what breaks meanwhile.
+
+mod faults;
+mod full;
+mod guide;
+mod rights;
+mod rollout;

@@ -1,0 +1,146 @@
+//! Certificates both ways, and what each of etcd's users may do; as docs/how-to/secure-a-fleet.md sets it up.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::fleet::{Authority, Controller, Etcd};
+
+/// What the page has its reader type, without the certificates of this test.
+const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");
+
+struct Secure {
+    authority: Authority,
+    etcd: Etcd,
+}
+
+impl Secure {
+    fn new(dir: &Path) -> Result<Self> {
+        let authority = Authority::new(dir)?;
+        for name in ["etcd", "root", "operator", "h1", "h2"] {
+            authority.sign(name)?;
+        }
+        let file = |name: &str| authority.file(name);
+        let (ca, cert, key) = (file("ca.pem")?, file("etcd.pem")?, file("etcd.key")?);
+        let options =
+            ["--client-cert-auth", "--trusted-ca-file", &ca, "--cert-file", &cert, "--key-file", &key];
+        let (root, root_key) = (file("root.pem")?, file("root.key")?);
+        let etcd = Etcd::start_secure(1, &options, &["--cacert", &ca, "--cert", &root, "--key", &root_key])?;
+        Ok(Self { authority, etcd })
+    }
+
+    /// Types what the page says of etcd's users.
+    fn set_up(&self) -> Result<()> {
+        for line in PAGE.lines().filter_map(|line| line.strip_prefix("etcdctl ")) {
+            // The page says it once for every host.
+            let lines = match line.contains("h1") {
+                true => vec![line.to_owned(), line.replace("h1", "h2")],
+                false => vec![line.to_owned()],
+            };
+            for line in lines {
+                let output = self.etcd.ctl(&line.split_whitespace().collect::<Vec<_>>())?;
+                ensure!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+        Ok(())
+    }
+
+    /// `dcqcn-fleet` with somebody's certificate.
+    fn command(&self, who: &str, words: &[&str]) -> Result<Command> {
+        let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?;
+        let mut command = Command::new(binary);
+        command.args(words).args(["--etcd", &self.etcd.endpoints()]);
+        command.args(["--etcd-ca", &self.authority.file("ca.pem")?]);
+        command.args(["--etcd-cert", &self.authority.file(&format!("{who}.pem"))?]);
+        command.args(["--etcd-key", &self.authority.file(&format!("{who}.key"))?]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(command)
+    }
+
+    fn run(&self, who: &str, words: &[&str]) -> Result<Output> {
+        Ok(self.command(who, words)?.output()?)
+    }
+
+    /// An agent called `name` with the certificate of `who`.
+    fn agent(&self, who: &str, name: &str, control: &Path) -> Result<Agent> {
+        let words = ["agent", "--ttl", "3", "--every", "1s", "--name", name];
+        let mut command = self.command(who, &words)?;
+        command.arg("--control").arg(control).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Agent(command.spawn()?))
+    }
+
+    fn hosts(&self) -> Result<String> {
+        let output = self.run("operator", &["status", "--json"])?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}
+
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
+    let began = Instant::now();
+    while !is()? {
+        ensure!(began.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+#[test]
+fn an_agent_reads_and_writes_what_is_its_own_and_nothing_else() -> Result<()> {
+    if !Etcd::is_there("an_agent_reads_and_writes_what_is_its_own_and_nothing_else") {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let secure = Secure::new(dir.path())?;
+    secure.set_up()?;
+    // A key that everybody may read is none.
+    let key = secure.authority.file("operator.key")?;
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644))?;
+    let open = secure.run("operator", &["status"])?;
+    assert!(String::from_utf8_lossy(&open.stderr).contains("everybody may read this key"), "{open:?}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
+
+    let control = dir.path().join("control");
+    let controller = Controller::listen(control.clone())?;
+    let agent = secure.agent("h1", "h1", &control)?;
+    wait("h1 reports", || Ok(secure.hosts()?.contains("\"host\": \"h1\"")))?;
+    let file = dir.path().join("fleet.toml");
+    let group = "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n";
+    fs::write(&file, format!("[rollout]\nsoak = '0s'\n{group}"))?;
+    let file = file.to_str().context("a path that is no text")?;
+    let applied = secure.run("operator", &["apply", file, "--wait", "--tick", "100ms"])?;
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    assert_eq!(controller.name().as_deref(), Some("fleet 1"));
+
+    // With the certificate of a host nothing can be made a version, and no other host's report is written or read.
+    let refused = secure.run("h1", &["apply", file])?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("this user has no right to that"), "{said}");
+    let _other = secure.agent("h2", "h1x", &control)?;
+    drop(agent);
+    let _false = secure.agent("h2", "h1", &control)?;
+    std::thread::sleep(Duration::from_secs(6));
+    let hosts = secure.hosts()?;
+    assert!(!hosts.contains("h1x") && hosts.contains("\"is_there\": false"), "{hosts}");
+
+    // Without a certificate nobody is heard.
+    let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?;
+    let ca = secure.authority.file("ca.pem")?;
+    let output = Command::new(binary)
+        .args(["status", "--etcd", &secure.etcd.endpoints(), "--etcd-ca", &ca])
+        .output()?;
+    assert!(!output.status.success());
+    Ok(())
+}

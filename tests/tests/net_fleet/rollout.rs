@@ -1,0 +1,128 @@
+//! Versions, rollouts, operators.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn_tests::fleet::{Etcd, Nature, Site};
+
+/// As fast as figures allow: agents look once in a second.
+const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '3s'\npatience = '8s'";
+const WAIT: [&str; 3] = ["--wait", "--tick", "100ms"];
+
+fn apply<'a>(file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["apply", file], &WAIT[..], more].concat()
+}
+
+#[test]
+fn a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures() -> Result<()> {
+    if !Etcd::is_there("a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures") {
+        return Ok(());
+    }
+    let mut site = Site::new(1, 5)?;
+    let good = site.file(FAST, "rpg_gd = 12")?;
+    let plan = site.text(&["apply", &good, "--dry-run"])?;
+    assert!(plan.contains("version 1, first: h000\nversion 1, wave 1: h001, h002, h003\n"), "{plan}");
+    assert!(
+        plan.contains("all: eth* parameters.rpg_gd") && site.text(&["history"])?.contains("no version yet"),
+        "{plan}"
+    );
+    let said = site.text(&apply(&good, &["--why", "a first try"]))?;
+    assert!(said.contains("version 1 is in force: 5 hosts changed, 0 are away"), "{said}");
+    for controller in site.controllers.values() {
+        assert_eq!(controller.names(), [Some("fleet 1".to_owned())]);
+        assert!(controller.text().is_some_and(|text| text.contains("rpg_gd = 12")));
+    }
+
+    // Worse than before, and than on hosts that are not changed: only the canary has seen it.
+    let bad = site.run(&apply(&site.file(FAST, "rpg_gd = 15")?, &[]))?;
+    let said = String::from_utf8_lossy(&bad.stderr);
+    assert_eq!(bad.status.code(), Some(1));
+    for words in [
+        "version 2 is taken back: h000 has ",
+        "marked packets in a million",
+        "on 4 hosts that are not changed",
+        "allowed are ",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!(site.controllers["h000"].names().last(), Some(&Some("fleet 1".to_owned())));
+    assert!(site.controllers.iter().skip(1).all(|(_, controller)| controller.names().len() == 1));
+
+    // Refused by one host, by its own bounds: all go back.
+    site.controllers["h003"].be(Nature::Refuses);
+    let refused = site.run(&apply(&site.file(FAST, "rpg_gd = 13")?, &[]))?;
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("h003 refuses version 3: this host's own bounds")
+    );
+    site.settle("all are back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
+    site.controllers["h003"].be(Nature::Good);
+
+    // A host that is away for the whole rollout and comes back; one that comes for the first time.
+    site.kill_agent("h004")?;
+    site.wait("it is away", |status| Ok(dcqcn_tests::fleet::there(status) == 4))?;
+    let said = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
+    assert!(said.contains("4 hosts changed, 1 are away"), "{said}");
+    assert_eq!(
+        site.controllers["h004"].name().as_deref(),
+        Some("fleet 1"),
+        "all stays as it is without an agent"
+    );
+    site.begin_agent("h004")?;
+    site.add("h005")?;
+    site.settle("it has it", |host, controller| {
+        host == "h005" || controller.name().as_deref() == Some("fleet 4")
+    })?;
+    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let welcomed =
+        site.settle("the newcomer has it", |_, controller| controller.name().as_deref() == Some("fleet 4"));
+    coordinator.kill()?;
+    coordinator.wait()?;
+    welcomed?;
+
+    let history = site.text(&["history"])?;
+    for words in ["a first try", "done", "taken back", "h003 refuses version 3"] {
+        assert!(history.contains(words), "{words}: {history}");
+    }
+    let difference = site.text(&["diff", "1", "4"])?;
+    assert!(difference.contains("all: eth* parameters.rpg_gd  12  14"), "{difference}");
+    assert!(site.text(&["status"])?.contains("well"));
+    Ok(())
+}
+
+#[test]
+fn one_rollout_at_a_time_which_is_paused_aborted_and_rolled_back() -> Result<()> {
+    if !Etcd::is_there("one_rollout_at_a_time_which_is_paused_aborted_and_rolled_back") {
+        return Ok(());
+    }
+    let site = Site::new(1, 3)?;
+    let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
+    site.text(&apply(&site.file(quick, "rpg_gd = 12")?, &[]))?;
+    // Nobody carries it out yet.
+    site.text(&["apply", &site.file(FAST, "rpg_gd = 13")?])?;
+    let second = site.run(&["apply", &site.file(quick, "rpg_gd = 14")?])?;
+    assert!(String::from_utf8_lossy(&second.stderr).contains("the rollout of version 2 by "), "{second:?}");
+    site.text(&["pause"])?;
+    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
+    site.text(&["resume"])?;
+    site.settle("a canary has it", |host, controller| {
+        host != "h000" || controller.name().as_deref() == Some("fleet 2")
+    })?;
+    site.text(&["abort", "--why", "a mistake"])?;
+    let ended = site.wait("it is taken back", |status| Ok(status["rollout"]["is_over"] == true));
+    coordinator.kill()?;
+    coordinator.wait()?;
+    ended?;
+    site.settle("all are back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
+    assert!(site.text(&["history"])?.contains(": a mistake"));
+    assert!(site.run(&["abort"])?.status.code() == Some(1));
+    // Two operators at once: one of them makes a version.
+    let file = site.file(quick, "rpg_gd = 14")?;
+    let mut both = [site.command(&apply(&file, &[]))?.spawn()?, site.command(&apply(&file, &[]))?.spawn()?];
+    let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
+    assert!(codes.contains(&Some(0)), "{codes:?}");
+    site.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
+    site.settle("each has its own file", |_, controller| controller.name().is_none())?;
+    Ok(())
+}

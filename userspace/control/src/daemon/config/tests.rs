@@ -1,0 +1,80 @@
+//! What files say.
+
+use dcqcn_params::Role;
+use proptest::prelude::*;
+
+use super::*;
+
+const WHOLE: &str = "\
+[[interface]]
+name = 'eth0'
+role = 'switch'
+[interface.parameters]
+link_rate = '25gbit'
+[interface.wred.3]
+kmin = '100KB'
+
+[[interface]]
+name = 'eth*'
+
+[metrics]
+listen = '127.0.0.1:9310'
+[age]
+idle = '10min'
+[log]
+format = 'json'
+filter = 'info,dcqcn::net=debug'
+";
+
+#[test]
+fn the_first_interface_that_matches_counts() {
+    let config = parse("x", WHOLE).unwrap();
+    let first = config.request("eth0").unwrap().settings;
+    assert_eq!((first.role, first.changes.len()), (Some(Role::Switch), 2));
+    assert_eq!(config.request("eth7").unwrap().settings, Settings::default());
+    assert!(config.request("lo").is_none());
+    assert_eq!(config.metrics.unwrap().listen.port(), 9310);
+    assert_eq!(config.age_idle, Some(Duration::from_secs(600)));
+    assert_eq!(config.log_format, Some(LogFormat::Json));
+}
+
+#[test]
+fn files_are_told_apart_by_what_stands_at_the_top() {
+    assert!(is_daemon_file(WHOLE) && is_daemon_file("[log]\n"));
+    assert!(!is_daemon_file("role = 'host'\n[parameters]\nrpg_gd = 11\n") && !is_daemon_file("= ["));
+}
+
+#[test]
+fn all_errors_are_told_with_their_lines() {
+    for (text, says) in [
+        ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
+        ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without a name"),
+        ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is none of host, switch"),
+        ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is no pattern"),
+        ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
+        ("[[interface]]\nname = 'a'\n[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
+        ("[[interface]]\nname = 'a'\n[interface.wred.0]\nkmin='1MB'", "c:1: "),
+        ("[[interface]]\nname = 'a'\n[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is no address"),
+        ("[metrics]\ntop_qps = -1", "c:2: top_qps = -1 is out of range: allowed is 0 to 1000"),
+        ("[[interface]]\nname = 'a'\n[age]\nidle = '10'", "c:4: idle = \"10\" is no time"),
+        ("[[interface]]\nname = 'a'\n[log]\nfilter = '=='", "c:4: filter = \"==\""),
+        ("[[interface]]\nname = 'a'\n[log]\nlevel = 'x'", "c:4: unknown key `level` in [log]"),
+        ("role = 'host'\n[[interface]]\nname = 'a'", "c:1: unknown key `role`"),
+        ("[[interface]]\nname = ", "c:2: "),
+    ] {
+        let refused = parse("c", text).unwrap_err().to_string();
+        assert!(refused.contains(says), "{text}: {refused}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(
+        text in "\\PC{0,40}", table in "(interface|metrics|age|log|x)", key in "[a-z_]{1,8}",
+        value in "[0-9a-z\"'\\[\\]{}.,=:*]{0,12}",
+    ) {
+        let _ = parse("d", &text);
+        let _ = parse("d", &format!("[[interface]]\nname = {value}\n{key} = {value}"));
+        let _ = parse("d", &format!("[{table}]\n{key} = {value}\nlisten = {value}\nidle = {value}"));
+    }
+}

@@ -1,0 +1,249 @@
+//! The control socket: what others on this host may ask, within limits.
+//!
+//! Whoever may open the socket may ask, and who may is the file system's to say. Nobody may take more than a little: few
+//! connections, lines of a bounded length, seconds for each. What is to be changed is handed to the thread that works; the
+//! answer is its result.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_protocol::{
+    Answer, Applied, Failing, Health, Held, LINE_BYTES, Question, Status, VERSION, Verb, VersionAnswer,
+};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::Group;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::config::Control;
+use super::order::{Order, Ordered};
+use super::worker::Command;
+use crate::counts;
+use crate::desk::Desk;
+
+/// Connections at a time.
+const CONNECTIONS: usize = 16;
+/// How long a line may take to come, and an answer to go.
+const LINE: Duration = Duration::from_secs(30);
+/// How long a change may take: the verifier looks at every interface that is attached.
+const CHANGE: Duration = Duration::from_secs(300);
+/// How old an answer about the counters may be.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long the system has to recover when it gives no connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Opens the socket. A file that nobody listens at any more is replaced.
+///
+/// # Errors
+/// Another controller has it, there is no such group, or it cannot be made.
+pub(super) fn open(control: &Control) -> Result<StdListener> {
+    let Control { socket, group } = control;
+    let shown = socket.display();
+    if StdStream::connect(socket).is_ok() {
+        bail!("another controller answers at {shown}: write another socket into [control], or end that one");
+    }
+    if let Ok(found) = fs::symlink_metadata(socket) {
+        use std::os::unix::fs::FileTypeExt as _;
+        ensure!(
+            found.file_type().is_socket(),
+            "{shown} is no socket: remove it, or write another into [control]"
+        );
+        fs::remove_file(socket).with_context(|| format!("cannot remove {shown}"))?;
+    }
+    let failed = || format!("cannot make the socket {shown}");
+    if let Some(dir) = socket.parent() {
+        fs::create_dir_all(dir).with_context(failed)?;
+    }
+    // Nobody else's from the first moment on.
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let bound = StdListener::bind(socket);
+    umask(before);
+    let listener = bound.with_context(failed)?;
+    if let Some(name) = group {
+        let group = Group::from_name(name)?.with_context(|| {
+            format!("there is no group `{name}`, which [control] names: make it (`addgroup --system {name}`)")
+        })?;
+        let gid = group.gid.as_raw();
+        if fs::metadata(socket).with_context(failed)?.gid() != gid {
+            chown(socket, None, Some(gid)).with_context(|| {
+                format!(
+                    "cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}"
+                )
+            })?;
+        }
+    }
+    fs::set_permissions(socket, Permissions::from_mode(0o660)).with_context(failed)?;
+    listener.set_nonblocking(true).with_context(failed)?;
+    Ok(listener)
+}
+
+/// What answers.
+struct Room {
+    desk: Arc<Desk>,
+    commands: Sender<Command>,
+    /// How long a step of the controller may take.
+    late: Duration,
+    health: Mutex<Option<(Instant, Health)>>,
+}
+
+/// Answers at the socket for as long as it is waited for.
+///
+/// # Errors
+/// There is no event loop.
+pub(super) fn serve(
+    listener: StdListener,
+    desk: Arc<Desk>,
+    commands: Sender<Command>,
+    late: Duration,
+) -> Result<impl Future<Output = ()> + Send> {
+    let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
+    let room = Arc::new(Room { desk, commands, late, health: Mutex::default() });
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    Ok(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // No file descriptor is left, for example.
+                sleep(PAUSE).await;
+                continue;
+            };
+            let room = Arc::clone(&room);
+            match Arc::clone(&places).try_acquire_owned() {
+                Ok(place) => {
+                    tokio::spawn(async move {
+                        // What goes wrong with a connection is its client's.
+                        let _ = room.connection(stream).await;
+                        drop(place);
+                    });
+                }
+                Err(_) => refuse(stream),
+            }
+        }
+    })
+}
+
+/// One more than there is room for is told so, if its end takes that at once.
+fn refuse(stream: UnixStream) {
+    let why = format!("{CONNECTIONS} others ask already: ask again");
+    if let Ok(line) = serde_json::to_string(&Answer::of::<Status>(Err(why))) {
+        let _ = stream.try_write((line + "\n").as_bytes());
+    }
+}
+
+impl Room {
+    async fn connection(&self, mut stream: UnixStream) -> Result<()> {
+        let peer = stream.peer_cred().map_or_else(
+            |_| "somebody".into(),
+            |peer| format!("user {}, process {}", peer.uid(), peer.pid().unwrap_or_default()),
+        );
+        let (read, mut write) = stream.split();
+        let mut lines = BufReader::new(read);
+        loop {
+            let mut line = Vec::new();
+            let longest = LINE_BYTES as u64 + 1;
+            timeout(LINE, (&mut lines).take(longest).read_until(b'\n', &mut line)).await??;
+            if line.is_empty() {
+                return Ok(());
+            }
+            let is_whole = line.last() == Some(&b'\n') && line.len() <= LINE_BYTES;
+            let answer = if is_whole {
+                self.answer(&line, &peer).await
+            } else {
+                let why = format!("a line of more than {LINE_BYTES} bytes, or without an end");
+                Answer::of::<Status>(Err(why))
+            };
+            let mut answer = serde_json::to_vec(&answer)?;
+            answer.push(b'\n');
+            timeout(LINE, write.write_all(&answer)).await??;
+            if !is_whole {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn answer(&self, line: &[u8], peer: &str) -> Answer {
+        let Question { v, verb } = match serde_json::from_slice(line) {
+            Ok(question) => question,
+            Err(error) => {
+                let verbs = "version, status, health, config, apply, confirm, release";
+                let why = format!(
+                    "not understood: {error}; a question is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
+                );
+                return Answer::of::<Status>(Err(why));
+            }
+        };
+        if v != VERSION {
+            let why = format!("v = {v}: this controller knows version {VERSION}");
+            return Answer::of::<Status>(Err(why));
+        }
+        match verb {
+            Verb::Version => {
+                let dcqcn = env!("CARGO_PKG_VERSION").into();
+                Answer::of(Ok(VersionAnswer { dcqcn, protocol: VERSION }))
+            }
+            Verb::Status => Answer::of(Ok(self.status())),
+            Verb::Config => Answer::of(Ok(self.held())),
+            Verb::Health => Answer::of(self.health().await),
+            Verb::Apply(apply) => Answer::of(self.order(Order::Apply(apply), peer).await),
+            Verb::Confirm(confirm) => Answer::of(self.order(Order::Confirm(confirm), peer).await),
+            Verb::Release(release) => Answer::of(self.order(Order::Release(release), peer).await),
+        }
+    }
+
+    fn status(&self) -> Status {
+        let snapshot = self.desk.snapshot();
+        let failing = snapshot.failing.iter();
+        Status {
+            is_ready: snapshot.is_ready,
+            interfaces: snapshot.served.clone(),
+            failing: failing
+                .map(|one| Failing { interface: one.interface.clone(), error: one.error.clone() })
+                .collect(),
+            waiting: snapshot.waiting,
+            stuck: self.desk.stuck(self.late),
+            config: snapshot.held.as_ref().map(|held| held.name.clone()),
+        }
+    }
+
+    fn held(&self) -> Option<Held> {
+        let snapshot = self.desk.snapshot();
+        let left =
+            snapshot.confirm_until.map(|until| until.saturating_duration_since(Instant::now()).as_secs());
+        snapshot.held.clone().map(|held| Held { confirm_within_s: left, ..held })
+    }
+
+    /// What the interfaces count, no older than a second. Who asks meanwhile waits for the same.
+    async fn health(&self) -> Result<Health, String> {
+        let mut kept = self.health.lock().await;
+        if let Some((_, health)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return Ok(health.clone());
+        }
+        let desk = Arc::clone(&self.desk);
+        let take = move || counts::take(&desk);
+        let health = tokio::task::spawn_blocking(take).await.map_err(|error| error.to_string())?;
+        *kept = Some((Instant::now(), health.clone()));
+        Ok(health)
+    }
+
+    async fn order(&self, order: Order, peer: &str) -> Result<Applied, String> {
+        let (reply, result) = oneshot::channel();
+        let ordered = Ordered { order, peer: peer.to_owned(), reply };
+        let ending = || "the controller is ending".to_owned();
+        self.commands.send(Command::Order(Box::new(ordered))).map_err(|_| ending())?;
+        match timeout(CHANGE, result).await {
+            Ok(result) => result.map_err(|_| ending())?,
+            Err(_) => {
+                Err(format!("not done within {} s; it may be done yet: ask for `config`", CHANGE.as_secs()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

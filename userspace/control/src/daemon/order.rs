@@ -1,0 +1,21 @@
+//! What the thread that answers hands to the thread that works.
+
+use dcqcn_protocol::{Applied, Apply, Confirm, Release};
+use tokio::sync::oneshot;
+
+/// A change that others ask for.
+#[derive(Debug)]
+pub(super) enum Order {
+    Apply(Apply),
+    Confirm(Confirm),
+    Release(Release),
+}
+
+/// An order, and where the answer goes.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    pub(super) order: Order,
+    /// Who asks: user and process.
+    pub(super) peer: String,
+    pub(super) reply: oneshot::Sender<Result<Applied, String>>,
+}

@@ -1,0 +1,72 @@
+//! The controller of this host, asked on a thread of its own.
+
+use std::path::Path;
+use std::time::Duration;
+
+use dcqcn_protocol::{Applied, Apply, AskError, Door, Health, Release, Status, Verb};
+use serde::de::DeserializeOwned;
+use tokio::task::spawn_blocking;
+
+use crate::record::Want;
+
+/// How long an answer may take that waits for nothing.
+const SOON: Duration = Duration::from_secs(10);
+/// How long a change may take: no longer than the controller itself gives it.
+const CHANGE: Duration = Duration::from_secs(310);
+
+/// How it went.
+#[derive(Debug)]
+pub(super) enum Obeyed {
+    /// It is in force, and was not before if `changed`.
+    InForce { changed: bool },
+    /// The controller says no.
+    Refused(String),
+    /// The controller does not answer.
+    Unreachable(String),
+}
+
+/// The controller of this host.
+pub(super) struct Controller {
+    soon: Door,
+    change: Door,
+}
+
+impl Controller {
+    pub(super) fn new(socket: &Path) -> Self {
+        Self { soon: Door::new(socket, SOON), change: Door::new(socket, CHANGE) }
+    }
+
+    /// Has it do what is wanted. What is in force already is left alone.
+    pub(super) async fn obey(&self, want: &Want) -> Obeyed {
+        let Want { target, text, by, why } = want;
+        let (by, why) = (by.clone(), why.clone());
+        let verb = match text {
+            None => Verb::Release(Release { by, why }),
+            Some(text) => {
+                let name = format!("fleet {}", target.version);
+                Verb::Apply(Apply { name, text: text.clone(), by, why, confirm_within_s: None })
+            }
+        };
+        match ask::<Applied>(&self.change, verb).await {
+            Ok(Applied { changed, .. }) => Obeyed::InForce { changed },
+            Err(error) if error.is_refusal() => Obeyed::Refused(error.to_string()),
+            Err(error) => Obeyed::Unreachable(error.to_string()),
+        }
+    }
+
+    /// How it does, and what it counts.
+    ///
+    /// # Errors
+    /// In a sentence.
+    pub(super) async fn look(&self) -> Result<(Status, Health), String> {
+        let status = ask(&self.soon, Verb::Status).await.map_err(|error| error.to_string())?;
+        let health = ask(&self.soon, Verb::Health).await.map_err(|error| error.to_string())?;
+        Ok((status, health))
+    }
+}
+
+async fn ask<T: DeserializeOwned + Send + 'static>(door: &Door, verb: Verb) -> Result<T, AskError> {
+    let door = door.clone();
+    let asked = spawn_blocking(move || door.ask(verb)).await;
+    asked.unwrap_or_else(|error| Err(AskError::Answer(error.to_string())))
+}

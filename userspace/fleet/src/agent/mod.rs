@@ -1,0 +1,144 @@
+//! The agent of a host: has the controller do what etcd says, and says in etcd how that goes.
+//!
+//! It keeps nothing. What is in force is the controller's to keep; what is wanted is in etcd. Without etcd all stays as it is.
+
+mod controller;
+mod lease;
+mod rates;
+mod wanted;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn_protocol::Status;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::file::Labels;
+use crate::record::{Member, Report, Tried, Want};
+use crate::store::Store;
+use controller::{Controller, Obeyed};
+use lease::Lease;
+use rates::Window;
+
+/// How often the controller is asked what it counts, and etcd what is wanted if nothing was heard.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What an agent is for.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// The host.
+    pub(crate) host: String,
+    /// Its labels.
+    pub(crate) labels: Labels,
+    /// Its controller's socket.
+    pub(crate) control: PathBuf,
+    /// How often it reports when nothing has changed.
+    pub(crate) every: Duration,
+    /// How long etcd keeps the report of an agent that is gone.
+    pub(crate) ttl_s: i64,
+}
+
+/// An agent at work.
+struct Agent {
+    options: Options,
+    controller: Controller,
+    window: Window,
+    tried: Option<Tried>,
+    /// What was last complained of.
+    told: String,
+}
+
+/// Works until it is dropped.
+///
+/// # Errors
+/// None: what fails is told in the log and tried again.
+pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
+    let (say, mut want) = watch::channel(None);
+    let watching = wanted::follow(store.clone(), options.host.clone(), say);
+    let (reports, reported) = watch::channel(None);
+    let member = Member { labels: options.labels.clone() };
+    let reporting = lease::report(
+        Lease::new(store, options.host.clone(), options.ttl_s),
+        member,
+        reported,
+        options.every,
+    );
+    let controller = Controller::new(&options.control);
+    let mut agent =
+        Agent { options, controller, window: Window::default(), tried: None, told: String::new() };
+    let working = async {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                changed = want.changed() => if changed.is_err() { return },
+            }
+            let wanted: Option<Want> = want.borrow_and_update().clone();
+            let report = agent.turn(wanted).await;
+            reports.send_replace(Some(report));
+        }
+    };
+    tokio::select! {
+        () = working => {}
+        () = watching => {}
+        () = reporting => {}
+    }
+    Ok(())
+}
+
+impl Agent {
+    /// Has the controller do what is wanted, if it has not, and looks how the host does.
+    async fn turn(&mut self, wanted: Option<Want>) -> Report {
+        let mut failing = Vec::new();
+        let is_new =
+            |want: &&Want| self.tried.as_ref().is_none_or(|tried| tried.version != want.target.version);
+        if let Some(want) = wanted.as_ref().filter(is_new) {
+            match self.controller.obey(want).await {
+                Obeyed::InForce { changed } => {
+                    if changed {
+                        self.window.clear();
+                    }
+                    let Want { target, by, why, .. } = want;
+                    tracing::info!(version = target.version, changed, by, why, "in force");
+                    self.tried = Some(Tried { version: target.version, error: None });
+                }
+                Obeyed::Refused(error) => {
+                    tracing::error!(version = want.target.version, error, "refused: all stays as it was");
+                    self.tried = Some(Tried { version: want.target.version, error: Some(error) });
+                }
+                // It is tried again.
+                Obeyed::Unreachable(error) => failing.push(error),
+            }
+        }
+        let interfaces = match self.controller.look().await {
+            Ok((status, health)) => {
+                failing.extend(complaints(&status));
+                failing.extend(health.failing.iter().map(|one| format!("{}: {}", one.interface, one.error)));
+                self.window.add(health);
+                status.interfaces
+            }
+            Err(error) => {
+                failing.push(error);
+                Vec::new()
+            }
+        };
+        failing.sort_unstable();
+        failing.dedup();
+        let told = failing.join("; ");
+        if told != self.told {
+            let host = &self.options.host;
+            tracing::warn!(host, failing = told, "how this host does has changed");
+            self.told = told;
+        }
+        Report { tried: self.tried.clone(), interfaces, failing, rates: self.window.rates() }
+    }
+}
+
+/// What a controller says of itself that is not well.
+fn complaints(status: &Status) -> Vec<String> {
+    let failing = status.failing.iter().map(|one| format!("{}: {}", one.interface, one.error));
+    failing.chain(status.stuck.iter().map(|what| format!("the controller is stuck: {what}"))).collect()
+}

@@ -1,0 +1,62 @@
+//! `agent`: on each host.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use super::host;
+use crate::agent::{self, Options};
+use crate::store::Store;
+
+/// Have this host's controller do what etcd says, and say in etcd how the host does.
+///
+/// Needs no rights but to use the controller's socket (`[control]` in its file). Without etcd all stays as it is.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn-fleet agent --label rack=a --label role=storage
+  dcqcn-fleet agent --etcd https://etcd1:2379 --etcd-ca ca.pem --etcd-cert h1.pem --etcd-key h1.key")]
+pub(super) struct AgentArgs {
+    /// This host's name in the fleet [default: the machine's].
+    #[arg(long, value_name = "HOST")]
+    name: Option<String>,
+    /// A label of this host. May be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// The controller's socket.
+    #[arg(long, value_name = "PATH", default_value = dcqcn_protocol::PATH)]
+    control: PathBuf,
+    /// How often figures are reported; what is new is at once.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    every: Duration,
+    /// How long etcd keeps the report of an agent that is gone, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(i64).range(3..=600))]
+    ttl: i64,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE, as in rack=a")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Whether a name can be a part of a key in etcd.
+fn is_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= 253 && name.chars().all(is_plain)
+}
+
+impl AgentArgs {
+    pub(super) async fn run(self, store: Store) -> Result<()> {
+        let Self { name, labels, control, every, ttl } = self;
+        let host = name.unwrap_or_else(host);
+        ensure!(
+            is_name(&host),
+            "`{host}` can be no host's name in a fleet: letters, digits, `-`, `_` and `.` can, up to 253; say another with \
+             --name"
+        );
+        agent::run(store, Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl })
+            .await
+    }
+}

@@ -1,0 +1,356 @@
+//! `fleet.toml`: which hosts get which configuration, and how a change of it is rolled out.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_params::Profile;
+use glob::Pattern;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+/// Labels of a host.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// Most hosts that are changed in one step: etcd takes 128 changes at once.
+pub(crate) const STEP: usize = 100;
+/// Longest configuration of a group, in bytes: the controller takes no more.
+const TEXT_BYTES: usize = 200 << 10;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    rollout: Rollout,
+    #[serde(default)]
+    gate: Gate,
+    #[serde(default)]
+    group: Vec<FileGroup>,
+}
+
+/// `[rollout]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Rollout {
+    canary: usize,
+    wave: Value,
+    max_unavailable: usize,
+    soak: String,
+    patience: String,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        let (soak, patience) = ("60s".into(), "60s".into());
+        Self { canary: 1, wave: Value::String("25%".into()), max_unavailable: 1, soak, patience }
+    }
+}
+
+/// `[[group]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileGroup {
+    name: String,
+    #[serde(default)]
+    hosts: Vec<String>,
+    #[serde(default)]
+    labels: Labels,
+    #[serde(default)]
+    interface: Vec<Table>,
+}
+
+/// How a change is rolled out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Policy {
+    /// Hosts of each group that are changed first.
+    pub(crate) canary: usize,
+    /// Hosts that are changed before it is looked at the gate again.
+    pub(crate) wave: Wave,
+    /// Hosts that may be in the middle of a change, or silent since theirs.
+    pub(crate) max_unavailable: usize,
+    /// How long a wave is watched before it is judged, in milliseconds.
+    pub(crate) soak_ms: u64,
+    /// How long a host may take to change, in milliseconds.
+    pub(crate) patience_ms: u64,
+    /// What is too much.
+    pub(crate) gate: Gate,
+}
+
+/// The size of a wave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Wave {
+    /// So many hosts.
+    Hosts(usize),
+    /// So many of a hundred hosts that the rollout changes.
+    Percent(usize),
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let (wave, gate) = (Wave::Percent(25), Gate::default());
+        Self { canary: 1, wave, max_unavailable: 1, soak_ms: 60_000, patience_ms: 60_000, gate }
+    }
+}
+
+/// What is too much: more than `times` what the host itself had before, and hosts that are not changed yet have now, `plus` so much.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Limit {
+    /// Times.
+    pub(crate) times: f64,
+    /// Plus.
+    pub(crate) plus: u64,
+}
+
+/// `[gate]`: what is too much of what. Hosts with fewer packets than `min_packets` are not judged.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Gate {
+    /// Marked packets of a million.
+    pub(crate) marks: Limit,
+    /// CNPs for a million packets.
+    pub(crate) cnps: Limit,
+    /// Drops for a million packets.
+    pub(crate) drops: Limit,
+    /// Retransmissions and time-outs for a million packets.
+    pub(crate) rdma_errors: Limit,
+    /// Deepest queue on average, in percent of Kmax.
+    pub(crate) queue: Limit,
+    /// Fewest data packets that say something.
+    pub(crate) min_packets: u64,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        let limit = |times, plus| Limit { times, plus };
+        Self {
+            marks: limit(1.5, 1_000),
+            cnps: limit(1.5, 1_000),
+            drops: limit(1.5, 10),
+            rdma_errors: limit(1.5, 10),
+            queue: limit(1.5, 25),
+            min_packets: 1_000,
+        }
+    }
+}
+
+/// Hosts, and what they get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Group {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Patterns of names; any host unless said.
+    pub(crate) hosts: Vec<String>,
+    /// Labels that a host must have, all of them.
+    pub(crate) labels: Labels,
+    /// `[[interface]]` tables, as the controller reads them.
+    pub(crate) text: String,
+}
+
+impl Group {
+    /// Whether a host is in it.
+    pub(crate) fn has(&self, host: &str, labels: &Labels) -> bool {
+        let matches = |pattern: &String| Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(host));
+        (self.hosts.is_empty() || self.hosts.iter().any(matches))
+            && self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+    }
+}
+
+/// Reads the text of a file.
+///
+/// # Errors
+/// What is wrong, with its line where TOML knows it.
+pub(crate) fn parse(text: &str) -> Result<(Policy, Vec<Group>)> {
+    let File { rollout, gate, group } = toml::from_str(text)?;
+    let policy = policy(rollout, gate)?;
+    ensure!(
+        !group.is_empty(),
+        "no [[group]]: write which hosts get what; `dcqcn-fleet apply --help` has an example"
+    );
+    let mut groups: Vec<Group> = Vec::new();
+    for group in group {
+        let name = group.name.clone();
+        ensure!(!groups.iter().any(|other| other.name == name), "group `{name}` is there twice");
+        groups.push(read_group(group).with_context(|| format!("group `{name}`"))?);
+    }
+    Ok((policy, groups))
+}
+
+fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
+    let Rollout { canary, wave, max_unavailable, soak, patience } = rollout;
+    let time = |name: &str, text: &str| -> Result<u64> {
+        let time = humantime::parse_duration(text).ok().and_then(|time| u64::try_from(time.as_millis()).ok());
+        time.filter(|ms| *ms <= 86_400_000).with_context(|| {
+            format!("{name} = \"{text}\" is no time of up to 1 day: write, for example, \"60s\"")
+        })
+    };
+    let read = match &wave {
+        Value::Integer(hosts) => usize::try_from(*hosts).ok().filter(|hosts| *hosts > 0).map(Wave::Hosts),
+        Value::String(text) => {
+            let percent = text.strip_suffix('%').and_then(|text| text.parse().ok());
+            percent.filter(|percent| (1..=100).contains(percent)).map(Wave::Percent)
+        }
+        _ => None,
+    };
+    let wave = read
+        .with_context(|| format!("wave = {wave} is no number of hosts: write, for example, 10 or \"25%\""))?;
+    ensure!(
+        (1..=STEP).contains(&max_unavailable),
+        "max_unavailable = {max_unavailable}: allowed is 1 to {STEP}"
+    );
+    let limits = [gate.marks, gate.cnps, gate.drops, gate.rdma_errors, gate.queue];
+    let is_right = |limit: &Limit| limit.times.is_finite() && limit.times >= 1.0;
+    ensure!(
+        limits.iter().all(is_right),
+        "a limit in [gate] has a `times` below 1: everything would be too much"
+    );
+    let (soak_ms, patience_ms) = (time("soak", &soak)?, time("patience", &patience)?);
+    ensure!(patience_ms >= 1_000, "patience = \"{patience}\": allowed is 1s to 1day");
+    Ok(Policy { canary, wave, max_unavailable, soak_ms, patience_ms, gate })
+}
+
+fn read_group(group: FileGroup) -> Result<Group> {
+    let FileGroup { name, hosts, labels, interface } = group;
+    for pattern in &hosts {
+        Pattern::new(pattern).with_context(|| format!("hosts: `{pattern}` is no pattern"))?;
+    }
+    ensure!(!interface.is_empty(), "no [[group.interface]]: write what its hosts get");
+    for table in &interface {
+        check(table)?;
+    }
+    let text = toml::to_string(&BTreeMap::from([("interface", interface)]))?;
+    ensure!(text.len() <= TEXT_BYTES, "{} bytes of configuration: allowed are {TEXT_BYTES}", text.len());
+    Ok(Group { name, hosts, labels, text })
+}
+
+/// What can be said of an interface without a host: the controller of each looks at the whole again.
+fn check(table: &Table) -> Result<()> {
+    let mut settings = table.clone();
+    let Some(Value::String(name)) = settings.remove("name") else {
+        bail!("an interface without a name: write, for example, name = \"eth*\"");
+    };
+    settings.remove("inline");
+    let text = toml::to_string(&settings)?;
+    let settings = dcqcn_params::parse(&format!("interface {name}"), &text)?;
+    settings.config(Some(Profile::MAX_LAB_RATE_BPS)).with_context(|| format!("interface {name}"))?;
+    Ok(())
+}
+
+/// What differs between two versions' groups: the setting, its value before and its value since.
+pub(crate) fn differences(old: &[Group], new: &[Group]) -> Vec<(String, String, String)> {
+    let (old, new) = (flat(old), flat(new));
+    let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let text =
+        |side: &BTreeMap<String, String>, key: &String| side.get(key).cloned().unwrap_or_else(|| "-".into());
+    let both = keys.into_iter().map(|key| (key.clone(), text(&old, key), text(&new, key)));
+    both.filter(|(_, old, new)| old != new).collect()
+}
+
+fn flat(groups: &[Group]) -> BTreeMap<String, String> {
+    let mut flat = BTreeMap::new();
+    for group in groups {
+        let name = &group.name;
+        flat.insert(format!("{name}: hosts"), group.hosts.join(", "));
+        let labels: Vec<String> = group.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        flat.insert(format!("{name}: labels"), labels.join(", "));
+        let table: Table = toml::from_str(&group.text).unwrap_or_default();
+        for interface in table.get("interface").and_then(Value::as_array).into_iter().flatten() {
+            let iface = interface.get("name").and_then(Value::as_str).unwrap_or_default();
+            flatten(&format!("{name}: {iface} "), interface, &mut flat);
+        }
+    }
+    flat
+}
+
+fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+    if let Value::Table(table) = value {
+        for (key, value) in table {
+            let dot = if path.ends_with(' ') { "" } else { "." };
+            flatten(&format!("{path}{dot}{key}"), value, into);
+        }
+    } else {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        into.insert(path.to_owned(), text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "\
+[rollout]
+canary = 2
+wave = 5
+soak = '2m'
+[gate]
+marks = { times = 2.0, plus = 100 }
+[[group]]
+name = 'storage'
+hosts = ['st*']
+[[group.interface]]
+name = 'eth*'
+[group.interface.wred.3]
+kmin = '100KB'
+kmax = '500KB'
+[[group]]
+name = 'rest'
+labels = { rack = 'a' }
+[[group.interface]]
+name = 'eth0'
+role = 'host'
+[group.interface.parameters]
+rpg_gd = 12
+";
+
+    #[test]
+    fn groups_have_hosts_by_name_and_label_and_text_for_the_controller() {
+        let (policy, groups) = parse(FILE).unwrap();
+        assert_eq!(
+            (policy.canary, policy.wave, policy.soak_ms, policy.gate.marks.plus),
+            (2, Wave::Hosts(5), 120_000, 100)
+        );
+        assert_eq!(policy.gate.cnps, Gate::default().cnps);
+        let (rack_a, none) = (Labels::from([("rack".into(), "a".into())]), Labels::new());
+        assert!(groups[0].has("st1", &none) && !groups[0].has("web1", &rack_a));
+        assert!(groups[1].has("web1", &rack_a) && !groups[1].has("web1", &none));
+        assert_eq!(
+            groups[0].text,
+            "[[interface]]\nname = \"eth*\"\n\n[interface.wred.3]\nkmax = \"500KB\"\nkmin = \"100KB\"\n"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let interface = "[[group]]\nname='a'\n[[group.interface]]\nname='e'\n";
+        for (text, says) in [
+            ("", "no [[group]]"),
+            ("[[group]]\nname='a'", "no [[group.interface]]"),
+            ("[[group]]\nname='a'\n[[group.interface]]\nrole='host'", "without a name"),
+            (&format!("{interface}role = 'hst'"), "`hst` is none of host, switch"),
+            (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "rpg_gd = 99"),
+            (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "interface e"),
+            (&format!("[rollout]\nwave = '0%'\n{interface}"), "is no number of hosts"),
+            (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "allowed is 1 to 100"),
+            (&format!("[rollout]\nsoak = '9'\n{interface}"), "is no time"),
+            (&format!("[rollout]\nwaves = 1\n{interface}"), "unknown field `waves`"),
+            (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "below 1"),
+            (&format!("{interface}{interface}"), "is there twice"),
+        ] {
+            let error = format!("{:#}", parse(text).unwrap_err());
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn differences_are_told_by_setting() {
+        let (_, old) = parse(FILE).unwrap();
+        let (_, new) =
+            parse(&FILE.replace("'500KB'", "'700KB'").replace("rack = 'a'", "rack = 'b'")).unwrap();
+        let expected =
+            [("rest: labels", "rack=a", "rack=b"), ("storage: eth* wred.3.kmax", "500KB", "700KB")];
+        assert_eq!(differences(&old, &new), expected.map(|(a, b, c)| (a.into(), b.into(), c.into())));
+        assert!(differences(&old, &old).is_empty() && differences(&[], &new).len() > 6);
+    }
+}

@@ -1,0 +1,14 @@
+//! Many hosts: what they are to have is in etcd, an agent on each has its controller do it, and a change is rolled out in steps
+//! that are taken back when things get worse.
+//!
+//! Nothing here runs as root, and nothing that runs as root depends on it.
+
+mod agent;
+mod cli;
+mod coordinate;
+mod file;
+mod record;
+mod rollout;
+mod store;
+
+pub use cli::main;

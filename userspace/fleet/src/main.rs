@@ -1,0 +1,7 @@
+//! The `dcqcn-fleet` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    dcqcn_fleet::main()
+}

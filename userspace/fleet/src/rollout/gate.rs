@@ -1,0 +1,85 @@
+//! Whether a change made things worse, by what hosts count themselves.
+
+use std::collections::BTreeMap;
+
+use super::{Rollout, State};
+use crate::file::Limit;
+use crate::record::{Rates, Report};
+
+/// What is judged: its name in `[gate]`, what it is, and its value and limit.
+type Measure = (&'static str, &'static str, fn(&Rates) -> u64);
+
+const MEASURES: [Measure; 5] = [
+    ("marks", "marked packets in a million", |rates| rates.marks),
+    ("cnps", "CNPs for a million packets", |rates| rates.cnps),
+    ("drops", "drops for a million packets", |rates| rates.drops),
+    ("rdma_errors", "retransmissions and time-outs for a million packets", |rates| rates.rdma_errors),
+    ("queue", "percent of Kmax in its deepest queue", |rates| rates.queue),
+];
+
+/// How it went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// No worse than allowed; so many hosts had enough packets to say so.
+    Good { judged: usize, changed: usize },
+    /// Why it is too bad, with figures.
+    Bad(String),
+}
+
+/// Judges all hosts that are changed.
+pub(super) fn judge(rollout: &Rollout, reports: &BTreeMap<String, Report>) -> Verdict {
+    let gate = &rollout.policy.gate;
+    let speaks = |rates: &Rates| rates.data_packets >= gate.min_packets;
+    let others: Vec<&Rates> = (rollout.steps.iter())
+        .filter(|step| step.state == State::Waiting)
+        .filter_map(|step| Some(&reports.get(&step.host)?.rates).filter(|rates| speaks(rates)))
+        .collect();
+    let (mut judged, mut changed) = (0, 0);
+    for step in rollout.steps.iter().filter(|step| matches!(step.state, State::Applied { .. })) {
+        changed += 1;
+        let Some(now) = reports.get(&step.host).map(|report| &report.rates).filter(|rates| speaks(rates))
+        else {
+            continue;
+        };
+        judged += 1;
+        for (name, what, of) in MEASURES {
+            let limit = limit_of(rollout, name);
+            let before = step.before.filter(|before| speaks(before)).map(|before| of(&before));
+            let mean = mean(&others, of);
+            // Without a word from before or from others everything is new, and nothing is worse.
+            let Some(known) = before.max(mean) else { continue };
+            let allowed = (known as f64 * limit.times) as u64 + limit.plus;
+            if of(now) > allowed {
+                let host = &step.host;
+                let (value, seconds) = (of(now), now.window_ms / 1_000);
+                let before = before.map_or_else(|| "not known".into(), |before| before.to_string());
+                let beside = match mean {
+                    Some(mean) => format!("{mean} on {} hosts that are not changed", others.len()),
+                    None => "no host to compare with is unchanged".into(),
+                };
+                let Limit { times, plus } = limit;
+                return Verdict::Bad(format!(
+                    "{host} has {value} {what} in the last {seconds} s; before it was {before}, {beside}; allowed are \
+                     {allowed} ([gate] {name} = {{ times = {times}, plus = {plus} }})"
+                ));
+            }
+        }
+    }
+    Verdict::Good { judged, changed }
+}
+
+fn limit_of(rollout: &Rollout, name: &str) -> Limit {
+    let gate = &rollout.policy.gate;
+    match name {
+        "marks" => gate.marks,
+        "cnps" => gate.cnps,
+        "drops" => gate.drops,
+        "rdma_errors" => gate.rdma_errors,
+        _ => gate.queue,
+    }
+}
+
+fn mean(rates: &[&Rates], of: fn(&Rates) -> u64) -> Option<u64> {
+    let sum: u64 = rates.iter().map(|rates| of(rates)).sum();
+    sum.checked_div(rates.len() as u64)
+}

@@ -1,0 +1,56 @@
+//! What may break in a fleet, in the middle of rollouts.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::run::{self, capture, header, stream};
+use crate::workspace::Workspace;
+use crate::{build, page, tools};
+
+/// Options of `cargo xtask fleet`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Hosts, each with an agent that is a process.
+    #[arg(long, default_value_t = 100)]
+    hosts: usize,
+    /// Write the table into docs/measured/fleet.md.
+    #[arg(long)]
+    report: bool,
+    /// More options for the program that does it, after `--`; `-- --help` shows them.
+    #[arg(last = true)]
+    more: Vec<String>,
+}
+
+const FAULTS: build::Binary = ("dcqcn-fleet-faults", "dcqcn-tests");
+const PAGE: &str = "docs/measured/fleet.md";
+
+/// Builds the commands and breaks things.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    build::release(workspace, &[build::FLEET, FAULTS])?;
+    let path = run::path_with(&tools::for_tests(workspace))?;
+    header("faults in a fleet");
+    let hosts = args.hosts.to_string();
+    let mut command = Command::new(workspace.built("release", FAULTS.0));
+    command.env("PATH", path).env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
+    command.args(["--hosts", &hosts]).args(&args.more);
+    if !args.report {
+        return stream(&mut command);
+    }
+    let table = capture(&mut command)?;
+    print!("{table}");
+    let path = workspace.root().join(PAGE);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let made = page::made(workspace, &format!("cargo xtask fleet --hosts {hosts} --report"))?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let text = page::replace(
+        PAGE,
+        &text,
+        "faults",
+        &format!("{made}{hosts} hosts, {cpus} CPUs.\n\n```text\n{table}```\n"),
+    )?;
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    header(format_args!("{PAGE} written"));
+    Ok(())
+}
