@@ -7,7 +7,7 @@
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 11;
+pub const LAYOUT_VERSION: u32 = 12;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -60,10 +60,69 @@ pub enum Time {
     Cnps = 1,
     /// Up to when pairs to learn are used up, as [`Limit`](crate::limit::Limit) has it.
     Pairs = 2,
+    /// Up to when PFC frames are used up, as [`Limit`](crate::limit::Limit) has it.
+    Pauses = 3,
+    /// Up to when the neighbour has paused priority 0.
+    PausedUntil0 = 4,
+    /// The same of priority 1.
+    PausedUntil1 = 5,
+    /// The same of priority 2.
+    PausedUntil2 = 6,
+    /// The same of priority 3.
+    PausedUntil3 = 7,
+    /// The same of priority 4.
+    PausedUntil4 = 8,
+    /// The same of priority 5.
+    PausedUntil5 = 9,
+    /// The same of priority 6.
+    PausedUntil6 = 10,
+    /// The same of priority 7.
+    PausedUntil7 = 11,
+    /// How long priority 0 will have been paused by then.
+    PausedFor0 = 12,
+    /// The same of priority 1.
+    PausedFor1 = 13,
+    /// The same of priority 2.
+    PausedFor2 = 14,
+    /// The same of priority 3.
+    PausedFor3 = 15,
+    /// The same of priority 4.
+    PausedFor4 = 16,
+    /// The same of priority 5.
+    PausedFor5 = 17,
+    /// The same of priority 6.
+    PausedFor6 = 18,
+    /// The same of priority 7.
+    PausedFor7 = 19,
+}
+
+impl Time {
+    /// Up to when the neighbour has paused each priority.
+    pub const PAUSED_UNTIL: [Self; CLASSES] = [
+        Self::PausedUntil0,
+        Self::PausedUntil1,
+        Self::PausedUntil2,
+        Self::PausedUntil3,
+        Self::PausedUntil4,
+        Self::PausedUntil5,
+        Self::PausedUntil6,
+        Self::PausedUntil7,
+    ];
+    /// How long each priority will have been paused by then.
+    pub const PAUSED_FOR: [Self; CLASSES] = [
+        Self::PausedFor0,
+        Self::PausedFor1,
+        Self::PausedFor2,
+        Self::PausedFor3,
+        Self::PausedFor4,
+        Self::PausedFor5,
+        Self::PausedFor6,
+        Self::PausedFor7,
+    ];
 }
 
 /// How many of them there are.
-pub const TIMES: u32 = 3;
+pub const TIMES: u32 = 20;
 
 /// How a pair came to be known, the surest first: of two that contradict each other it counts.
 #[repr(u32)]
@@ -154,6 +213,8 @@ pub struct Counters {
     pub stat: [u64; Stat::COUNT],
     /// By traffic class.
     pub class: [ClassCounters; CLASSES],
+    /// PFC frames by the priorities they name: at XDP those received, at egress those sent.
+    pub pause: [u64; CLASSES],
 }
 
 impl Counters {
@@ -162,6 +223,7 @@ impl Counters {
         detour: 0,
         stat: [0; Stat::COUNT],
         class: [ClassCounters { packets: 0, bytes: 0, ect_packets: 0, ecn_marked_packets: 0 }; CLASSES],
+        pause: [0; CLASSES],
     };
 }
 

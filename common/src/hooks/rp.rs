@@ -1,6 +1,6 @@
 //! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
 
-use super::{Env, Host, Skb, TcVerdict, XdpVerdict, htb_minor, pairing, record};
+use super::{Env, Host, Skb, TcVerdict, XdpVerdict, class_of, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, Glance, QpId, RpFlow, set_index};
@@ -145,6 +145,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
     let index = set_index(hash, p.port.rp_set_mask);
     let frame_bytes = s.frame_len() as u64;
     let congests = roce.congests();
+    let held_ns = pfc::held_until(s, p, class_of(p, roce.dscp()), now_ns);
     let turn = s.env().rp_set(
         index,
         #[inline(always)]
@@ -165,6 +166,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
                 // The stream last: the verifier would follow the machine once for each.
                 match flow.on_send(p, now_ns, frame_bytes, &mut set.debt) {
                     Departure::At(departure_ns) => {
+                        let departure_ns = flow.held(departure_ns, held_ns);
                         flow.leaves(roce.class.stream(), departure_ns);
                         (departure_ns, 0)
                     }
@@ -177,7 +179,11 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
                     }
                 }
             } else {
-                (flow.in_order(now_ns, roce.class.stream()), 0)
+                let departure_ns = flow.in_order(now_ns.max(held_ns), roce.class.stream());
+                if held_ns != 0 {
+                    flow.leaves(roce.class.stream(), departure_ns);
+                }
+                (departure_ns, 0)
             };
             let cut = if flow.machine.active != 0 { CUT } else { 0 };
             // Only now, and read from the map: the verifier would follow the machine once for each way a flow can stand.
@@ -194,7 +200,11 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             Some(Glance { way, last_ns, next_ns, active }) => {
                 let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
                 let cut = if active { CUT } else { 0 };
-                Turn { departure_ns: turn_ns.max(now_ns), standing: way as u32 | cut, silent_since_ns: 0 }
+                Turn {
+                    departure_ns: turn_ns.max(now_ns).max(held_ns),
+                    standing: way as u32 | cut,
+                    silent_since_ns: 0,
+                }
             }
             None => return TcVerdict::Pass,
         },
@@ -204,6 +214,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             s.env().count(Stat::RpTableFull);
         }
         return TcVerdict::Pass;
+    }
+    if held_ns != 0 {
+        s.env().count(Stat::RpPfcHeld);
     }
     if turn.standing & NEW != 0 {
         s.env().count(Stat::RpFlowNew);

@@ -1,7 +1,9 @@
 //! The parameters an operator sets.
 
 use super::spec::parameters;
-use super::{Invalid, MAX_RATE_BPS, MIN_RATE_BPS, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit};
+use super::{
+    Invalid, MAX_RATE_BPS, MIN_RATE_BPS, PfcConfig, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit,
+};
 use crate::layout::{CLASSES, DSCPS};
 use crate::limit::Limit;
 
@@ -179,6 +181,8 @@ pub struct Config {
     pub tc_to_queue: [u8; CLASSES],
     /// How each queue is served.
     pub queue: [QueueConfig; CLASSES],
+    /// What a neighbour's pauses of each priority mean.
+    pub pfc: [PfcConfig; CLASSES],
 }
 
 impl Config {
@@ -193,6 +197,7 @@ impl Config {
             dscp_to_tc,
             tc_to_queue: [0, 0, 0, 3, 0, 0, 6, 0],
             queue: QueueConfig::DEFAULT_ALL,
+            pfc: PfcConfig::DEFAULT_ALL,
         }
     };
 
@@ -239,7 +244,10 @@ impl Config {
             }
         }
         for (queue, values) in self.queue.iter().enumerate() {
-            check(QueueConfig::SPECS, values, None).map_err(|invalid| invalid.of_queue(queue))?;
+            check(QueueConfig::SPECS, values, None).map_err(|invalid| invalid.of_row("queue", queue))?;
+        }
+        for (priority, values) in self.pfc.iter().enumerate() {
+            check(PfcConfig::SPECS, values, None).map_err(|invalid| invalid.of_row("pfc", priority))?;
         }
         for (table, values, len) in
             [("dscp_to_tc", &self.dscp_to_tc[..], CLASSES), ("tc_to_queue", &self.tc_to_queue[..], CLASSES)]

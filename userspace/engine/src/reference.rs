@@ -6,7 +6,7 @@ use dcqcn_common::classify::Frame;
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, Glance, NpFlow, NpSet, QpId, RpFlow, RpSet, Set};
 use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, QUEUES, TIMES, Time, WAYS};
+use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Counters, Cut, Pair, QUEUES, TIMES, Time, WAYS};
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::{Debt, RateMachine};
@@ -226,6 +226,10 @@ impl<'a> Env<'a> for View<'a> {
 
     fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
         self.tables.counters[self.slot].class.get_mut(tc)
+    }
+
+    fn pauses(&mut self) -> Option<&mut [u64; CLASSES]> {
+        Some(&mut self.tables.counters[self.slot].pause)
     }
 
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {

@@ -16,7 +16,7 @@ pub enum Group {
     Np,
     /// The reaction point: the rate machine and the pacer.
     Rp,
-    /// The interface: its link, and its event log.
+    /// The interface: its link and PFC on it, and its event log.
     Link,
 }
 
@@ -51,6 +51,7 @@ impl Key {
     pub fn group(self) -> Group {
         match self {
             Self::Wred(..) | Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => Group::Wred,
+            Self::Pfc(..) => Group::Link,
             Self::Scalar(spec) if WRED.contains(&spec.key) => Group::Wred,
             Self::Scalar(spec) if NP.contains(&spec.key) => Group::Np,
             Self::Scalar(spec) if LINK.contains(&spec.key) => Group::Link,
@@ -66,7 +67,7 @@ impl Key {
             Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
             Self::Scalar(spec) if ["min_time_between_cnps", "np_window"].contains(&spec.key) => true,
             Self::Scalar(spec) => self.group() == Group::Rp && !RP_OF_THE_SITE.contains(&spec.key),
-            Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => false,
+            Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) | Self::Pfc(..) => false,
         }
     }
 

@@ -129,9 +129,8 @@ impl Maps {
         let mut sums = [Counters::ZERO; 3];
         for (hook, sum) in (0..).zip(&mut sums) {
             for cpu in self.counters.get(&hook, 0).map_err(at("COUNTERS"))?.iter() {
-                for (sum, value) in sum.stat.iter_mut().zip(cpu.stat) {
-                    *sum += value;
-                }
+                let counts = sum.stat.iter_mut().zip(cpu.stat).chain(sum.pause.iter_mut().zip(cpu.pause));
+                counts.for_each(|(sum, value)| *sum += value);
                 for (sum, value) in sum.class.iter_mut().zip(cpu.class) {
                     sum.packets += value.packets;
                     sum.bytes += value.bytes;
