@@ -7,7 +7,7 @@
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 12;
+pub const LAYOUT_VERSION: u32 = 13;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -94,6 +94,8 @@ pub enum Time {
     PausedFor6 = 18,
     /// The same of priority 7.
     PausedFor7 = 19,
+    /// Which priorities are in a storm of pauses, and when that was said: a [`Storms`](crate::pfc::Storms).
+    Storms = 20,
 }
 
 impl Time {
@@ -122,7 +124,7 @@ impl Time {
 }
 
 /// How many of them there are.
-pub const TIMES: u32 = 20;
+pub const TIMES: u32 = 21;
 
 /// How a pair came to be known, the surest first: of two that contradict each other it counts.
 #[repr(u32)]
@@ -203,6 +205,16 @@ pub struct ClassCounters {
     pub ecn_marked_packets: u64,
 }
 
+/// Counters of PFC, by priority.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PauseCounters {
+    /// Frames that name it: at XDP those received, at egress those sent.
+    pub frames: [u64; CLASSES],
+    /// Packets that came while it was paused, and are held by that.
+    pub held: [u64; CLASSES],
+}
+
 /// Counters of one hook on one CPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,8 +225,8 @@ pub struct Counters {
     pub stat: [u64; Stat::COUNT],
     /// By traffic class.
     pub class: [ClassCounters; CLASSES],
-    /// PFC frames by the priorities they name: at XDP those received, at egress those sent.
-    pub pause: [u64; CLASSES],
+    /// PFC by priority.
+    pub pause: PauseCounters,
 }
 
 impl Counters {
@@ -223,7 +235,7 @@ impl Counters {
         detour: 0,
         stat: [0; Stat::COUNT],
         class: [ClassCounters { packets: 0, bytes: 0, ect_packets: 0, ecn_marked_packets: 0 }; CLASSES],
-        pause: [0; CLASSES],
+        pause: PauseCounters { frames: [0; CLASSES], held: [0; CLASSES] },
     };
 }
 

@@ -144,6 +144,8 @@ stats! {
     PfcLimited = "pfc_limited_frames",
     /// Packets of flows that wait because the neighbour has paused their queue's priority.
     RpPfcHeld = "rp_pfc_held_packets",
+    /// Packets dropped because a storm of pauses holds their queue (`pfc_wd_action` drop).
+    PfcWatchdogDrop = "pfc_wd_dropped_packets",
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
 use dcqcn_common::flow::{Glance, NpSet, QpId, RpSet};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Counters, Cut, Mode, Pair, Time};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
@@ -158,7 +158,7 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn pauses(&mut self) -> Option<&mut [u64; CLASSES]> {
+    fn pauses(&mut self) -> Option<&mut PauseCounters> {
         // SAFETY: as in `count`.
         self.counters.map(|counters| unsafe { &mut (*counters).pause })
     }

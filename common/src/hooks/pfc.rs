@@ -4,7 +4,7 @@ use super::{Env, Host, within};
 use crate::layout::{CLASSES, Time};
 use crate::limit::Limit;
 use crate::params::Params;
-use crate::pfc::Pause;
+use crate::pfc::{Pause, Storms};
 use crate::stats::Stat;
 use crate::wire::eth::Ethernet;
 use crate::wire::pfc::{GROUP, OPCODE, Pfc};
@@ -71,30 +71,42 @@ fn read<'p, H: Host<'p>>(h: &mut H) -> Option<[u8; Pfc::LEN]> {
 #[inline(always)]
 fn count<'p, H: Host<'p>>(h: &mut H, priorities: u32) {
     if let Some(pauses) = h.env().pauses() {
-        for (priority, frames) in pauses.iter_mut().enumerate() {
+        for (priority, frames) in pauses.frames.iter_mut().enumerate() {
             *frames += u64::from(priorities >> priority & 1);
         }
     }
 }
 
-/// Up to when the neighbour's pauses hold packets of class `tc`, within the pacing horizon; 0 = they do not.
+/// What [`held_until`] says of a packet that is dropped.
+pub(super) const DROPPED: u64 = u64::MAX;
+
+/// Up to when the neighbour's pauses hold packets of class `tc`, within the pacing horizon; 0 = they do not, or no longer because
+/// there is no end to them.
 #[inline(always)]
 pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, tc: usize, now_ns: u64) -> u64 {
     let priorities = u32::from(p.pauses.of_class[tc % CLASSES]);
     if priorities == 0 {
         return 0;
     }
+    let storms = Storms::read(h.env().time(Time::Storms), now_ns);
+    if u32::from(storms.drops) & priorities != 0 {
+        return DROPPED;
+    }
+    let priorities = priorities & !u32::from(storms.forwards);
     let mut until_ns = 0;
     macro_rules! each {
         ($($n:literal)+) => {
             $(if priorities & (1 << $n) != 0 {
-                until_ns = h.env().time(Time::PAUSED_UNTIL[$n]).max(until_ns);
+                let paused_ns = h.env().time(Time::PAUSED_UNTIL[$n]);
+                if paused_ns > now_ns {
+                    until_ns = paused_ns.max(until_ns);
+                    if let Some(pauses) = h.env().pauses() {
+                        pauses.held[$n] += 1;
+                    }
+                }
             })+
         };
     }
     each!(0 1 2 3 4 5 6 7);
-    if until_ns <= now_ns {
-        return 0;
-    }
     until_ns.min(now_ns.wrapping_add(p.config.scalars.pacing_horizon_ns))
 }

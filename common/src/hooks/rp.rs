@@ -146,6 +146,10 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
     let frame_bytes = s.frame_len() as u64;
     let congests = roce.congests();
     let held_ns = pfc::held_until(s, p, class_of(p, roce.dscp()), now_ns);
+    if held_ns == pfc::DROPPED {
+        s.env().count(Stat::PfcWatchdogDrop);
+        return TcVerdict::Drop;
+    }
     let turn = s.env().rp_set(
         index,
         #[inline(always)]

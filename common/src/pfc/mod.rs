@@ -42,11 +42,56 @@ impl Pause {
     }
 }
 
+/// How long it is believed that there is a storm after it was said last: whoever looks may have gone away.
+pub const STORM_AGE_NS: u64 = 5_000_000_000;
+
+/// Priorities in a storm of pauses, as bits, by what is done about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Storms {
+    /// They are sent to, whatever the neighbour says.
+    pub forwards: u8,
+    /// What is for them is dropped.
+    pub drops: u8,
+}
+
+impl Storms {
+    /// As one number, said at `at_ns`, to 66 us.
+    #[must_use]
+    pub const fn word(self, at_ns: u64) -> u64 {
+        if self.forwards | self.drops == 0 {
+            return 0;
+        }
+        (at_ns & !0xffff) | (self.drops as u64) << 8 | self.forwards as u64
+    }
+
+    /// What a number says at `now_ns`; none if that was too long ago.
+    #[inline(always)]
+    #[must_use]
+    pub const fn read(word: u64, now_ns: u64) -> Self {
+        if now_ns.saturating_sub(word & !0xffff) > STORM_AGE_NS {
+            return Self { forwards: 0, drops: 0 };
+        }
+        Self { forwards: word as u8, drops: (word >> 8) as u8 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_storm_is_believed_for_a_while() {
+        let storms = Storms { forwards: 0x81, drops: 0x10 };
+        let at_ns = 77_000_000_123;
+        let word = storms.word(at_ns);
+        assert_eq!(Storms::read(word, at_ns), storms);
+        assert_eq!(Storms::read(word, at_ns + STORM_AGE_NS - 65_536), storms);
+        assert_eq!(Storms::read(word, at_ns + STORM_AGE_NS + 1), Storms::default());
+        assert_eq!(Storms::read(0, 1), Storms::default());
+        assert_eq!(Storms::default().word(at_ns), 0);
+    }
 
     #[test]
     fn a_pause_ends_by_itself_or_by_xon() {

@@ -32,7 +32,14 @@ const NP: [&str; 8] = [
     "cnp_dscp",
     "cnp_802p_prio",
 ];
-const LINK: [&str; 3] = ["link_rate", "wire_overhead", "event_rate"];
+const LINK: [&str; 6] = [
+    "link_rate",
+    "wire_overhead",
+    "event_rate",
+    "pfc_wd_detection_time",
+    "pfc_wd_restoration_time",
+    "pfc_wd_action",
+];
 
 /// Parameters of [`Group::Rp`] that describe the interface and not the algorithm.
 const RP_OF_THE_SITE: [&str; 7] = [

@@ -116,7 +116,7 @@ mod tests {
         hooks[0].stat[Stat::RpCnpHandled as usize] = 5;
         hooks[1].stat[Stat::NpEcnMarked as usize] = 40;
         hooks[2].stat[Stat::NpCnpSent as usize] = 7;
-        hooks[0].pause[3] = 4;
+        hooks[0].pause.frames[3] = 4;
         CountersReport { iface: "eth0".into(), hooks: HOOKS.into_iter().zip(hooks).collect(), all }
     }
 

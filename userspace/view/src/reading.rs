@@ -130,7 +130,8 @@ fn flows_counted(counters: &[Counters; 3]) -> usize {
 
 /// PFC frames that name a priority: those received, which XDP counts, and those sent, which egress counts.
 pub(crate) fn pause_frames(hooks: &[Counters], priority: usize) -> [u64; 2] {
-    let of = |hook: usize| hooks.get(hook).and_then(|hook| hook.pause.get(priority)).copied().unwrap_or(0);
+    let of =
+        |hook: usize| hooks.get(hook).and_then(|hook| hook.pause.frames.get(priority)).copied().unwrap_or(0);
     [of(0), of(2)]
 }
 

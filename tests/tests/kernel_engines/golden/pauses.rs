@@ -2,7 +2,7 @@
 
 use dcqcn_common::hooks::HEARD;
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::pfc::Pause;
+use dcqcn_common::pfc::{Pause, STORM_AGE_NS, Storms};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::pfc::PfcRepr;
@@ -24,7 +24,7 @@ fn pause(priority: usize, quanta: u16) -> [u8; 60] {
 
 /// PFC frames that a hook saw name a priority.
 fn paused(state: &State, hook: Hook, priority: usize) -> u64 {
-    state.counters[hook.slot()].pause[priority]
+    state.counters[hook.slot()].pause.frames[priority]
 }
 
 fn hear(both: &mut Both, now_ns: u64, frame: &[u8]) {
@@ -107,7 +107,7 @@ fn what_a_stranger_can_hold_is_bounded_and_counted() {
     let state = both.state();
     let counted = |stat| count(&state, Hook::Xdp, stat);
     assert_eq!([Stat::PfcMalformed, Stat::MacControl, Stat::PfcLimited].map(counted), [3, 4, 0]);
-    assert_eq!(state.counters[0].pause, [0; CLASSES]);
+    assert_eq!(state.counters[0].pause.frames, [0; CLASSES]);
     assert_eq!(send(&mut both, START_NS, &Roce::default().frame()).departure_ns, 0);
     // The longest pause is 33 ms at this rate.
     hear(&mut both, START_NS, &longest);
@@ -143,4 +143,41 @@ fn frames_that_go_out_are_counted_as_sent() {
         assert_eq!(paused(&state, Hook::Ingress, priority), 0, "XDP has counted it as received");
     }
     assert_eq!(count(&state, Hook::Ingress, Stat::MacControl), 1);
+}
+
+#[test]
+fn a_storm_holds_nothing_or_has_what_it_holds_dropped_as_long_as_it_is_said() {
+    let test = "a_storm_holds_nothing_or_has_what_it_holds_dropped_as_long_as_it_is_said";
+    let mut config = sender();
+    (config.pfc[3].rx, config.scalars.link_rate_bps) = (1, 1_000_000);
+    config.scalars.rpg_min_rate_bps = 100_000;
+    let Some(mut both) = Both::load(test, 64, &config) else {
+        return;
+    };
+    let mut qpn = 100;
+    let mut fresh = |both: &mut Both, now_ns| {
+        qpn += 1;
+        let sent = send(both, now_ns, &Roce { dest_qpn: qpn, ..Roce::default() }.frame());
+        (sent.verdict, sent.departure_ns)
+    };
+    // 33.5 s, of which the pacer keeps five.
+    hear(&mut both, START_NS, &pause(3, u16::MAX));
+    let held = (Verdict::Pass, START_NS + config.scalars.pacing_horizon_ns);
+    assert_eq!(fresh(&mut both, START_NS), held);
+    let of_three = 1 << 3;
+    both.set_storms(Storms { forwards: of_three, drops: 0 }, START_NS);
+    assert_eq!(fresh(&mut both, START_NS), (Verdict::Pass, 0));
+    both.set_storms(Storms { forwards: 0, drops: of_three }, START_NS);
+    assert_eq!(fresh(&mut both, START_NS).0, Verdict::Drop);
+    // A storm of another priority is none of this one.
+    both.set_storms(Storms { forwards: 1 << 4, drops: 1 << 4 }, START_NS);
+    assert_eq!(fresh(&mut both, START_NS), held);
+    // Nobody has said so for a while.
+    both.set_storms(Storms { forwards: of_three, drops: 0 }, START_NS);
+    let later_ns = START_NS + STORM_AGE_NS + 100_000;
+    assert_eq!(fresh(&mut both, later_ns), (Verdict::Pass, later_ns + config.scalars.pacing_horizon_ns));
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Egress, Stat::PfcWatchdogDrop), 1);
+    assert_eq!(count(&state, Hook::Egress, Stat::RpPfcHeld), 3);
+    assert_eq!(state.counters[Hook::Egress.slot()].pause.held[3], 3);
 }
