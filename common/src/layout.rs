@@ -100,7 +100,7 @@ pub enum Time {
 
 impl Time {
     /// Up to when the neighbour has paused each priority.
-    pub const PAUSED_UNTIL: [Self; CLASSES] = [
+    pub(crate) const PAUSED_UNTIL: [Self; CLASSES] = [
         Self::PausedUntil0,
         Self::PausedUntil1,
         Self::PausedUntil2,
@@ -111,7 +111,7 @@ impl Time {
         Self::PausedUntil7,
     ];
     /// How long each priority will have been paused by then.
-    pub const PAUSED_FOR: [Self; CLASSES] = [
+    pub(crate) const PAUSED_FOR: [Self; CLASSES] = [
         Self::PausedFor0,
         Self::PausedFor1,
         Self::PausedFor2,

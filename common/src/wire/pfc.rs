@@ -7,11 +7,11 @@ use crate::layout::CLASSES;
 /// Where MAC control frames go: no bridge passes them on (IEEE 802.3, 31B.1).
 pub const GROUP: MacAddr = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x01];
 /// MAC control opcode of PFC; that of a pause of the whole link is 0x0001.
-pub const OPCODE: u16 = 0x0101;
+pub(crate) const OPCODE: u16 = 0x0101;
 /// Shortest frame of Ethernet without its FCS: what a PFC frame is padded to.
-pub const FRAME_LEN: usize = 60;
+pub(crate) const FRAME_LEN: usize = 60;
 /// Duration of a pause quantum on the wire, in bits.
-pub const QUANTUM_BITS: u64 = 512;
+pub(crate) const QUANTUM_BITS: u64 = 512;
 
 view! {
     /// What follows the Ethernet header: opcode, priority enable vector, and a pause for each priority.
@@ -19,7 +19,7 @@ view! {
 }
 
 impl Pfc<'_> {
-    /// MAC control opcode; the rest means what it does here if it is [`OPCODE`].
+    /// MAC control opcode; the rest means what it does here if it is 0x0101.
     #[inline(always)]
     pub const fn opcode(&self) -> u16 {
         be16::<0, _>(self.0)
@@ -31,7 +31,7 @@ impl Pfc<'_> {
         self.0[3]
     }
 
-    /// Pause of priority `N` from now on, in quanta of [`QUANTUM_BITS`]; 0 = it may send (XON).
+    /// Pause of priority `N` from now on, in quanta of 512 bits; 0 = it may send (XON).
     #[inline(always)]
     pub const fn quanta<const N: usize>(&self) -> u16 {
         const { assert!(N < CLASSES) };
