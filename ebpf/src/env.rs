@@ -6,7 +6,7 @@ use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
 use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, Pair, Time};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
 use dcqcn_common::rng;
@@ -153,6 +153,12 @@ impl hooks::Env<'static> for Env {
     fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
         // SAFETY: as in `count`.
         self.counters.and_then(|counters| unsafe { (*counters).class.get_mut(tc) })
+    }
+
+    #[inline(always)]
+    fn pauses(&mut self) -> Option<&mut PauseCounters> {
+        // SAFETY: as in `count`.
+        self.counters.map(|counters| unsafe { &mut (*counters).pause })
     }
 
     #[inline(always)]

@@ -158,6 +158,14 @@ impl RpFlow {
         departure
     }
 
+    /// A packet that its rate lets leave at `departure_ns` does not before `held_ns`, and those behind it keep their distance.
+    #[inline(always)]
+    pub fn held(&mut self, departure_ns: u64, held_ns: u64) -> u64 {
+        let wait_ns = held_ns.saturating_sub(departure_ns);
+        self.pacer.next_ns = self.pacer.next_ns.wrapping_add(wait_ns);
+        departure_ns.wrapping_add(wait_ns)
+    }
+
     /// A packet of `stream` leaves at this time.
     #[inline(always)]
     pub fn leaves(&mut self, stream: Stream, departure_ns: u64) {

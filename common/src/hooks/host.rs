@@ -3,7 +3,7 @@
 use crate::classify::Frame;
 use crate::events::Event;
 use crate::flow::{FlowId, NpSet, QpId, Shared};
-use crate::layout::{Backlog, ClassCounters, Cut, Pair, Time};
+use crate::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use crate::params::Params;
 use crate::rate::Debt;
 use crate::stats::Stat;
@@ -29,6 +29,8 @@ pub trait Env<'p> {
     fn count(&mut self, stat: Stat);
     /// The counters of a traffic class, below [`CLASSES`](crate::layout::CLASSES).
     fn class(&mut self, tc: usize) -> Option<&mut ClassCounters>;
+    /// The counters of PFC.
+    fn pauses(&mut self) -> Option<&mut PauseCounters>;
     /// Updates a virtual queue, its "empty at" atomically, and this CPU's share of it, and returns the depth `update` saw.
     /// `None`: no such queue.
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64>;

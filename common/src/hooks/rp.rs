@@ -1,6 +1,6 @@
 //! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
 
-use super::{Env, Host, Skb, TcVerdict, XdpVerdict, htb_minor, pairing, record};
+use super::{Env, Host, Skb, TcVerdict, XdpVerdict, class_of, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
 use crate::flow::{self, Entered, FlowId, Glance, Missed, QpId, Shared, home_way, set_index};
@@ -143,6 +143,11 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
         }
     }
     let congests = roce.congests();
+    let held_ns = pfc::held_until(s, p, class_of(p, roce.dscp()), now_ns);
+    if held_ns == pfc::DROPPED {
+        s.env().count(Stat::PfcWatchdogDrop);
+        return TcVerdict::Drop;
+    }
     let way = if set.is_at_home(&id, hash) {
         home_way(hash)
     } else {
@@ -151,7 +156,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             None => return TcVerdict::Pass,
         }
     };
-    let turn = match take_turn(s, p, roce, set, way, &id) {
+    let turn = match take_turn(s, p, roce, set, way, &id, held_ns) {
         Ok(turn) => turn,
         // Between the look and the lock another CPU gave its place away. So it was out of use, and nothing of it waits.
         Err(Missed::Other) => {
@@ -164,9 +169,12 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             s.env().count(Stat::TableBusy);
             let Glance { last_ns, next_ns, active } = set.glance(way);
             let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
-            Turn { departure_ns: turn_ns.max(now_ns), standing: if active { CUT } else { 0 } }
+            Turn { departure_ns: turn_ns.max(now_ns).max(held_ns), standing: if active { CUT } else { 0 } }
         }
     };
+    if held_ns != 0 {
+        s.env().count(Stat::RpPfcHeld);
+    }
     let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
     if turn.standing & BEYOND != 0 {
         if scalars.pacing_horizon_drop != 0 {
@@ -206,7 +214,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
     TcVerdict::Pass
 }
 
-/// A packet's turn in its flow, which is in place `way` of `set`.
+/// A packet's turn in its flow, which is in place `way` of `set`; its queue is held until `held_ns`.
 #[inline(always)]
 fn take_turn<'p, S: Skb<'p>>(
     s: &mut S,
@@ -215,6 +223,7 @@ fn take_turn<'p, S: Skb<'p>>(
     set: Shared,
     way: usize,
     id: &FlowId,
+    held_ns: u64,
 ) -> Result<Turn, Missed> {
     let scalars = &p.config.scalars;
     let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64);
@@ -231,6 +240,7 @@ fn take_turn<'p, S: Skb<'p>>(
                 // The stream last: the verifier would follow the machine once for each.
                 match flow.on_send(p, now_ns, frame_bytes, debt) {
                     Departure::At(departure_ns) => {
+                        let departure_ns = flow.held(departure_ns, held_ns);
                         flow.leaves(stream, departure_ns);
                         (departure_ns, 0)
                     }
@@ -243,7 +253,11 @@ fn take_turn<'p, S: Skb<'p>>(
                     }
                 }
             } else {
-                (flow.in_order(now_ns, stream), 0)
+                let departure_ns = flow.in_order(now_ns.max(held_ns), stream);
+                if held_ns != 0 {
+                    flow.leaves(stream, departure_ns);
+                }
+                (departure_ns, 0)
             };
             let cut = if flow.machine.active != 0 { CUT } else { 0 };
             Turn { departure_ns, standing: beyond | cut }

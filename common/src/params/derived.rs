@@ -1,6 +1,6 @@
 //! The parameters in the form the data plane reads: every division done beforehand.
 
-use super::{Config, Invalid};
+use super::{Config, Invalid, Pauses};
 use crate::id::HashKeys;
 use crate::layout::{CLASSES, LAYOUT_VERSION};
 use crate::limit::Limit;
@@ -68,6 +68,8 @@ pub struct Params {
     pub priority: [u32; CLASSES],
     /// CNPs of the notification point.
     pub cnps: Limit,
+    /// What the neighbour's pauses mean.
+    pub pauses: Pauses,
     /// The rate machine's parameters.
     pub rp: RpParams,
     /// Marking per class.
@@ -93,8 +95,8 @@ impl Params {
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
         let (priority, rp) = (config.priorities(), RpParams::new(config));
-        let cnps = config.cnps();
-        Ok(Self { config: *config, port, event_interval_ns, priority, cnps, rp, wred, drain })
+        let (cnps, pauses) = (config.cnps(), Pauses::new(config));
+        Ok(Self { config: *config, port, event_interval_ns, priority, cnps, pauses, rp, wred, drain })
     }
 }
 

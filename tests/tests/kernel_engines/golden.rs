@@ -1,6 +1,7 @@
 //! What the programs must do, worked out by hand: both engines could be wrong in the same way.
 
 mod cnps;
+mod pauses;
 
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::{QpId, RpFlow};

@@ -5,10 +5,13 @@ use std::collections::HashMap;
 use dcqcn_common::classify::Frame;
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, Shared};
-use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, QUEUES, TIMES, Time, WAYS};
+use dcqcn_common::hooks::{self, Env, Host, Skb};
+use dcqcn_common::layout::{
+    Backlog, ClassCounters, Counters, Cut, Pair, PauseCounters, QUEUES, TIMES, Time, WAYS,
+};
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
+use dcqcn_common::pfc::Storms;
 use dcqcn_common::rate::{Debt, RateMachine};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
@@ -16,7 +19,7 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 use dcqcn_plane::dataplane::{self, Sizes};
 use dcqcn_plane::events::Log;
 
-use super::{Engine, Error, Hook, Meta, Outcome, Run, State, Verdict};
+use super::{Engine, Error, Hook, Meta, Outcome, Run, State};
 
 /// Maps begin as zero bytes; these are what zero bytes mean.
 pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
@@ -134,6 +137,11 @@ impl Engine for Reference {
         Ok(())
     }
 
+    fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error> {
+        self.tables.times_ns[Time::Storms as usize] = storms.word(now_ns);
+        Ok(())
+    }
+
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         Ok(self.tables.pairs.get(id).copied())
     }
@@ -169,28 +177,6 @@ impl Engine for Reference {
         };
         state.sort();
         Ok(state)
-    }
-}
-
-impl From<XdpVerdict> for Verdict {
-    fn from(verdict: XdpVerdict) -> Self {
-        match verdict {
-            // It has one interface.
-            XdpVerdict::Pass | XdpVerdict::HandOn => Self::Pass,
-            XdpVerdict::Drop => Self::Drop,
-            XdpVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
-        }
-    }
-}
-
-impl From<TcVerdict> for Verdict {
-    fn from(verdict: TcVerdict) -> Self {
-        match verdict {
-            TcVerdict::Pass => Self::Pass,
-            TcVerdict::Drop => Self::Drop,
-            TcVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
-            TcVerdict::RedirectNeigh(ifindex) => Self::Redirect { ifindex, neighbour: true },
-        }
     }
 }
 
@@ -230,6 +216,10 @@ impl<'a> Env<'a> for View<'a> {
 
     fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
         self.tables.counters[self.slot].class.get_mut(tc)
+    }
+
+    fn pauses(&mut self) -> Option<&mut PauseCounters> {
+        Some(&mut self.tables.counters[self.slot].pause)
     }
 
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {

@@ -6,6 +6,7 @@ use dcqcn_common::classify::classify;
 use dcqcn_common::flow::{Entry as FlowEntry, FlowId, NpFlow, NpSet, QpId, RpSet, Set, set_index, tag};
 use dcqcn_common::layout::{Backlog, Counters, Pair, TIMES, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params};
+use dcqcn_common::pfc::Storms;
 use dcqcn_p4 as p4;
 use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::QpPair;
@@ -94,6 +95,11 @@ impl Engine for Bmv2 {
 
     fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
         *self.backlogs.get_mut(index as usize).ok_or(dataplane::Error::Missing("BACKLOG"))? = *backlog;
+        Ok(())
+    }
+
+    /// The program in P4 reads no pauses, so it has no storms of them.
+    fn set_storms(&mut self, _: Storms, _: u64) -> Result<(), Error> {
         Ok(())
     }
 

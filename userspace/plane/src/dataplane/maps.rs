@@ -35,14 +35,14 @@ pub struct Maps {
     rp: Array<MapData, RpSet>,
     pub(super) np: Array<MapData, NpSet>,
     cm: HashMap<MapData, QpId, u32>,
-    times: Array<MapData, u64>,
+    pub(super) times: Array<MapData, u64>,
     backlog: Array<MapData, Backlog>,
     cuts: RingBuf<MapData>,
     events: Array<MapData, EventLog>,
     test: Array<MapData, Test>,
 }
 
-fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
+pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
     move |source| Error::Map { name, source }
 }
 
@@ -129,9 +129,11 @@ impl Maps {
         let mut sums = [Counters::ZERO; 3];
         for (hook, sum) in (0..).zip(&mut sums) {
             for cpu in self.counters.get(&hook, 0).map_err(at("COUNTERS"))?.iter() {
-                for (sum, value) in sum.stat.iter_mut().zip(cpu.stat) {
-                    *sum += value;
-                }
+                let (pause, of_cpu) = (&mut sum.pause, cpu.pause);
+                let pauses =
+                    pause.frames.iter_mut().zip(of_cpu.frames).chain(pause.held.iter_mut().zip(of_cpu.held));
+                let counts = sum.stat.iter_mut().zip(cpu.stat).chain(pauses);
+                counts.for_each(|(sum, value)| *sum += value);
                 for (sum, value) in sum.class.iter_mut().zip(cpu.class) {
                     sum.packets += value.packets;
                     sum.bytes += value.bytes;

@@ -114,7 +114,14 @@ fn counts(maps: &Maps) -> Result<Counts, dataplane::Error> {
             sum.ecn_marked_packets += class.ecn_marked_packets;
         }
     }
-    let [xdp, ingress, egress] = hooks.each_ref().map(by_name);
+    let [mut xdp, ingress, mut egress] = hooks.each_ref().map(by_name);
+    for (direction, hook, counts) in [("rx", hooks.first(), &mut xdp), ("tx", hooks.last(), &mut egress)] {
+        let frames =
+            (0..).zip(hook.into_iter().flat_map(|hook| hook.pause.frames)).filter(|(_, frames)| *frames != 0);
+        counts.extend(
+            frames.map(|(priority, frames): (u8, u64)| (format!("{direction}_prio{priority}_pause"), frames)),
+        );
+    }
     Ok(Counts { xdp, ingress, egress, classes })
 }
 
