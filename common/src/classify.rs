@@ -230,6 +230,8 @@ fn network<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Re
         EtherType::IPV4 => v4(frame, L3),
         EtherType::IPV6 => v6(frame, L3),
         EtherType::ROCE_V1 => Err(Stat::RoceV1),
+        // Such frames have no tag (802.1Q, 36.1.1); behind one it is something else.
+        EtherType::MAC_CONTROL if L3 == Ethernet::LEN => Err(Stat::MacControl),
         EtherType::VLAN | EtherType::QINQ => Err(Stat::VlanTooDeep),
         _ => Err(Stat::NotRoce),
     }

@@ -29,12 +29,23 @@ pub enum EventKind {
     TableFull = 3,
     /// A queue of the port's own was full. Values: its number, and the packets dropped since it was looked at last.
     QueueDrop = 4,
+    /// A storm of pauses began. Values: the priority, and 1 if what it holds is dropped.
+    PfcStorm = 5,
+    /// A storm of pauses is over. Values: the priority, 0.
+    PfcRestored = 6,
 }
 
 impl EventKind {
     /// Every one, by number.
-    pub const ALL: [Self; 5] =
-        [Self::FlowPaired, Self::RateCut, Self::HorizonDrop, Self::TableFull, Self::QueueDrop];
+    pub const ALL: [Self; 7] = [
+        Self::FlowPaired,
+        Self::RateCut,
+        Self::HorizonDrop,
+        Self::TableFull,
+        Self::QueueDrop,
+        Self::PfcStorm,
+        Self::PfcRestored,
+    ];
 }
 
 /// Which table was full.

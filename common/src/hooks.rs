@@ -8,6 +8,7 @@ mod host;
 mod htb;
 mod np;
 mod pairing;
+mod pfc;
 mod rp;
 
 use crate::classify::{Roce, classify, dscp};
@@ -22,12 +23,18 @@ pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict};
 pub use htb::{HTB_FIRST_FLOW, htb_minor, htb_place};
 pub use np::{CNP_TTL, np_flow_id};
 pub use pairing::LEARNING;
+pub use pfc::HEARD;
 
 /// XDP, ingress: feeds CNPs to the rate machines of this host; inline, marks and forwards everything.
 #[inline(always)]
 pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
     match classify(h) {
-        Err(stat) => h.env().count(stat),
+        Err(stat) => {
+            h.env().count(stat);
+            if stat == Stat::MacControl {
+                pfc::hear(h);
+            }
+        }
         Ok(roce) => {
             let roce = settled(h, roce);
             // What came in elsewhere is counted there.
@@ -70,7 +77,7 @@ fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
 /// send a marked copy to the own egress, where it becomes the CNP; the packet itself always passes.
 #[inline(always)]
 pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
-    let Some((p, roce)) = look(s) else {
+    let Ok((p, roce)) = look(s) else {
         return TcVerdict::Pass;
     };
     count_kind(s, &roce);
@@ -93,9 +100,15 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 /// TC, egress: a marked clone becomes the CNP; other RoCE is classified, marked (CP) and paced (RP).
 #[inline(always)]
 pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
-    let Some((p, roce)) = look(s) else {
-        set_class_of_other(s);
-        return TcVerdict::Pass;
+    let (p, roce) = match look(s) {
+        Ok(found) => found,
+        Err(stat) => {
+            if stat == Some(Stat::MacControl) {
+                pfc::tell(s);
+            }
+            set_class_of_other(s);
+            return TcVerdict::Pass;
+        }
     };
     if s.mark() | np::FAST == p.port.cnp_mark | np::FAST && roce.congests() {
         return np::become_cnp(s, p, &roce);
@@ -128,14 +141,14 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     TcVerdict::Pass
 }
 
-/// The parameters and the packet, if it is one to do something about; else counts why not.
+/// The parameters and the packet, if it is one to do something about; else why not, which is counted.
 #[inline(always)]
-fn look<'p, S: Skb<'p>>(s: &mut S) -> Option<(&'p Params, Roce)> {
+fn look<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     match classify(s) {
-        Ok(roce) => Some((s.env().params()?, settled(s, roce))),
+        Ok(roce) => Ok((s.env().params().ok_or(None)?, settled(s, roce))),
         Err(stat) => {
             s.env().count(stat);
-            None
+            Err(Some(stat))
         }
     }
 }

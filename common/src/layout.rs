@@ -4,10 +4,12 @@
 //! Plain C structures without implicit padding, here and in [`crate::flow`], [`crate::events`] and [`crate::params`]. A change of
 //! one is a new [`LAYOUT_VERSION`].
 
+use crate::id::FlowId;
+use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 11;
+pub const LAYOUT_VERSION: u32 = 14;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -60,10 +62,71 @@ pub enum Time {
     Cnps = 1,
     /// Up to when pairs to learn are used up, as [`Limit`](crate::limit::Limit) has it.
     Pairs = 2,
+    /// Up to when PFC frames are used up, as [`Limit`](crate::limit::Limit) has it.
+    Pauses = 3,
+    /// Up to when the neighbour has paused priority 0.
+    PausedUntil0 = 4,
+    /// The same of priority 1.
+    PausedUntil1 = 5,
+    /// The same of priority 2.
+    PausedUntil2 = 6,
+    /// The same of priority 3.
+    PausedUntil3 = 7,
+    /// The same of priority 4.
+    PausedUntil4 = 8,
+    /// The same of priority 5.
+    PausedUntil5 = 9,
+    /// The same of priority 6.
+    PausedUntil6 = 10,
+    /// The same of priority 7.
+    PausedUntil7 = 11,
+    /// How long priority 0 will have been paused by then.
+    PausedFor0 = 12,
+    /// The same of priority 1.
+    PausedFor1 = 13,
+    /// The same of priority 2.
+    PausedFor2 = 14,
+    /// The same of priority 3.
+    PausedFor3 = 15,
+    /// The same of priority 4.
+    PausedFor4 = 16,
+    /// The same of priority 5.
+    PausedFor5 = 17,
+    /// The same of priority 6.
+    PausedFor6 = 18,
+    /// The same of priority 7.
+    PausedFor7 = 19,
+    /// Which priorities are in a storm of pauses, and when that was said: a [`Storms`](crate::pfc::Storms).
+    Storms = 20,
+}
+
+impl Time {
+    /// Up to when the neighbour has paused each priority.
+    pub(crate) const PAUSED_UNTIL: [Self; CLASSES] = [
+        Self::PausedUntil0,
+        Self::PausedUntil1,
+        Self::PausedUntil2,
+        Self::PausedUntil3,
+        Self::PausedUntil4,
+        Self::PausedUntil5,
+        Self::PausedUntil6,
+        Self::PausedUntil7,
+    ];
+    /// How long each priority will have been paused by then.
+    pub(crate) const PAUSED_FOR: [Self; CLASSES] = [
+        Self::PausedFor0,
+        Self::PausedFor1,
+        Self::PausedFor2,
+        Self::PausedFor3,
+        Self::PausedFor4,
+        Self::PausedFor5,
+        Self::PausedFor6,
+        Self::PausedFor7,
+    ];
 }
 
 /// How many of them there are.
-pub const TIMES: u32 = 3;
+pub const TIMES: u32 = 21;
 
 /// How a pair came to be known, the surest first: of two that contradict each other it counts.
 #[repr(u32)]
@@ -144,24 +207,46 @@ pub struct ClassCounters {
     pub ecn_marked_packets: u64,
 }
 
+/// Counters of PFC, by priority.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PauseCounters {
+    /// Frames that name it: at XDP those received, at egress those sent.
+    pub frames: [u64; CLASSES],
+    /// Packets that came while it was paused, and are held by that.
+    pub held: [u64; CLASSES],
+}
+
 /// Counters of one hook on one CPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// A hook's own, while it looks at a packet.
     pub detour: u64,
+    /// The same: what is known of a flow only while it catches up.
+    pub debt: Debt,
+    /// The same: whom a place is looked for.
+    pub wanted: FlowId,
+    /// Explicit padding.
+    pub _pad: u32,
     /// By [`Stat`].
     pub stat: [u64; Stat::COUNT],
     /// By traffic class.
     pub class: [ClassCounters; CLASSES],
+    /// PFC by priority.
+    pub pause: PauseCounters,
 }
 
 impl Counters {
     /// All zero.
     pub const ZERO: Self = Self {
         detour: 0,
+        debt: Debt::NONE,
+        wanted: FlowId::NONE,
+        _pad: 0,
         stat: [0; Stat::COUNT],
         class: [ClassCounters { packets: 0, bytes: 0, ect_packets: 0, ecn_marked_packets: 0 }; CLASSES],
+        pause: PauseCounters { frames: [0; CLASSES], held: [0; CLASSES] },
     };
 }
 

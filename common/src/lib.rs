@@ -3,6 +3,11 @@
 //! Nothing here reads a clock, a random source or a queue: they are arguments. The eBPF programs, the reference
 //! engine, the simulator and the tests all call these functions.
 #![no_std]
+#![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(internal_features, reason = "the BPF target has atomics only as intrinsics")
+)]
 
 #[cfg(test)]
 extern crate std;
@@ -11,6 +16,7 @@ pub mod classify;
 pub mod events;
 pub mod flow;
 pub mod hooks;
+mod id;
 pub mod layout;
 pub mod limit;
 pub mod pacing;

@@ -136,6 +136,16 @@ stats! {
     Trimmed = "trimmed_packets",
     /// Ultra Ethernet transport packets (UDP port 4793): passed, not looked into.
     Uet = "uet_packets",
+    /// MAC control frames (ethertype 0x8808): PFC, pauses of the whole link, and others; passed on.
+    MacControl = "mac_control_frames",
+    /// PFC frames that are none: too short, or not sent to 01:80:c2:00:00:01. They hold nothing.
+    PfcMalformed = "pfc_malformed_frames",
+    /// PFC frames received that hold nothing, as more than 200,000 came in a second.
+    PfcLimited = "pfc_limited_frames",
+    /// Packets of flows that wait because the neighbour has paused their queue's priority.
+    RpPfcHeld = "rp_pfc_held_packets",
+    /// Packets dropped because a storm of pauses holds their queue (`pfc_wd_action` drop).
+    PfcWatchdogDrop = "pfc_wd_dropped_packets",
 }
 
 #[cfg(test)]

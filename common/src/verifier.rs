@@ -6,10 +6,8 @@
 //! compiler, which knows ranges that some verifiers lose sight of.
 //!
 //! Two more shapes are where they are used: what is asked of a packet's kind is a comparison of whole numbers
-//! ([`crate::wire::bth::Class`]), and [`crate::flow::Set`] looks for a flow that is rare ([`find_known`]) in another way than
-//! for one that is frequent.
-//!
-//! [`find_known`]: crate::flow::Set::find_known
+//! ([`crate::wire::bth::Class`]), and a flow that is not at home is looked for by a function of its own
+//! ([`crate::flow::enter`]).
 
 use core::hint::black_box;
 

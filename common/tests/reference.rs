@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use dcqcn_common::params::{Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig};
+use dcqcn_common::params::{PfcConfig, Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig};
 use dcqcn_common::stats::Stat;
 
 /// Compares a page with its file, or writes it.
@@ -57,8 +57,8 @@ fn the_reference_of_parameters_is_what_the_code_says() {
 *For operators who set one, and for anyone who compares with a NIC's or a switch's; written by `cargo xtask docs` from the code.*
 
 Names are those of NVIDIA's NICs and of SONiC where they have one. `dcqcn set IFACE KEY=VALUE` changes any of them under traffic,
-`dcqcn get` shows them; a file has them in `[parameters]`, `[wred.TC]` and `[queue.N]` ([configuration files](configuration.md)). Quantities are
-written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gbit`, `55us`, `2ms`, `1%`. The defaults are profile
+`dcqcn get` shows them; a file has them in `[parameters]`, `[wred.TC]`, `[queue.N]` and `[pfc.N]` ([configuration files](configuration.md)). Quantities
+are written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gbit`, `55us`, `2ms`, `1%`. The defaults are profile
 `paper`'s; [profiles](../how-to/choose-a-profile.md) have others.
 "
     .to_owned();
@@ -81,6 +81,12 @@ written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gb
     );
     for spec in QueueConfig::SPECS {
         text += &row("queue.N.", spec);
+    }
+    text += &format!(
+        "\n## PFC of a priority\n\nN is 0 to 7, and the queue's default ([PFC](../how-to/pfc.md)).\n\n{HEADING}"
+    );
+    for spec in PfcConfig::SPECS {
+        text += &row("pfc.N.", spec);
     }
     text += "
 ## Tables

@@ -4,8 +4,7 @@
 //! give each packet the next queue pair of a list: a test run repeats one packet.
 #![no_std]
 #![no_main]
-#![feature(asm_experimental_arch, core_intrinsics)]
-#![expect(internal_features, reason = "the BPF target has atomics only as intrinsics")]
+#![feature(asm_experimental_arch)]
 
 mod lock;
 mod object;
@@ -21,7 +20,7 @@ use aya_ebpf::macros::{classifier, map, xdp};
 use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use dcqcn_common::classify::{Frame, classify, mapped};
-use dcqcn_common::flow::{QpId, Set, set_index};
+use dcqcn_common::flow::{FlowId, HashKeys, QpId, Set, set_index};
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_common::wire::udp;
 
@@ -150,6 +149,8 @@ pub static EDT: Array<Set<EdtFlow>> = Array::with_max_entries(DEFAULT_FLOWS / WA
 
 /// 50 Gb/s: 0.16 ns a byte.
 const NS_PER_BYTE_Q24: u64 = (8 << 24) / 50;
+/// Of the hash.
+const KEYS: HashKeys = HashKeys::new(0);
 /// fq's horizon.
 const HORIZON_NS: u64 = 10_000_000_000;
 /// Headers of RoCEv2 over IPv4 without tags or options: Ethernet, IPv4, UDP and BTH.
@@ -176,7 +177,7 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     // SAFETY: takes no arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     let bytes = frame.frame_len() as u64;
-    let hash = id.hash(0);
+    let hash = FlowId { src: [0; 4], receiver: id }.hash(&KEYS);
     let departure_ns = locked(
         EDT.get_ptr_mut(set_index(hash, DEFAULT_FLOWS / WAYS as u32 - 1)),
         #[inline(always)]

@@ -4,10 +4,11 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
-use dcqcn_common::flow::{Glance, NpSet, QpId, RpSet};
+use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, Pair, Time};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
+use dcqcn_common::rate::Debt;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
@@ -24,11 +25,8 @@ use crate::tell::Telling;
 #[inline(always)]
 pub fn expire(table: u32, index: u32, before_ns: u64) -> u32 {
     let (expired, hook, stat) = if table == Table::Rp as u32 {
-        let expired = locked(
-            RP.get_ptr_mut(index),
-            #[inline(always)]
-            |set| set.expire(before_ns),
-        );
+        // SAFETY: a map value.
+        let expired = RP.get_ptr_mut(index).map(|set| unsafe { Shared::new(set) }.expire(before_ns));
         (expired, Hook::Egress, Stat::RpFlowExpired)
     } else {
         let expired = locked(
@@ -158,6 +156,12 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
+    fn pauses(&mut self) -> Option<&mut PauseCounters> {
+        // SAFETY: as in `count`.
+        self.counters.map(|counters| unsafe { &mut (*counters).pause })
+    }
+
+    #[inline(always)]
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
         let (queue, own) = (QUEUE.get_ptr_mut(index)?, SHARES.get_ptr_mut(index)?);
         // SAFETY: a map value; its first field is the number. Other CPUs change it under us: every access is atomic.
@@ -275,15 +279,21 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R> {
-        let result = locked(RP.get_ptr_mut(index), f);
-        self.had(result)
+    fn rp_set(&mut self, index: u32) -> Option<Shared> {
+        // SAFETY: a map value.
+        RP.get_ptr_mut(index).map(|set| unsafe { Shared::new(set) })
     }
 
     #[inline(always)]
-    fn rp_glance(&self, index: u32, hash: u32) -> Option<Glance> {
-        // SAFETY: a map value.
-        RP.get_ptr(index).and_then(|set| unsafe { RpSet::glance(set, hash) })
+    fn debt(&mut self) -> Option<&mut Debt> {
+        // SAFETY: as in `count`.
+        self.counters.map(|counters| unsafe { &mut (*counters).debt })
+    }
+
+    #[inline(always)]
+    fn wanted(&mut self) -> Option<&mut FlowId> {
+        // SAFETY: as in `count`.
+        self.counters.map(|counters| unsafe { &mut (*counters).wanted })
     }
 
     #[inline(always)]

@@ -3,6 +3,7 @@
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, Counters, Pair};
 use dcqcn_common::params::{Config, Params, Port};
+use dcqcn_common::pfc::Storms;
 use dcqcn_common::stats::Stat;
 use dcqcn_engine::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
 use dcqcn_plane::dataplane::Sizes;
@@ -62,6 +63,12 @@ impl Both {
     pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) {
         self.reference.set_backlog(index, backlog).unwrap_or_else(|error| panic!("{error}"));
         self.kernel.set_backlog(index, backlog).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Tells both which priorities are in a storm of pauses.
+    pub fn set_storms(&mut self, storms: Storms, now_ns: u64) {
+        self.reference.set_storms(storms, now_ns).unwrap_or_else(|error| panic!("{error}"));
+        self.kernel.set_storms(storms, now_ns).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Has both process a packet; panics unless they agree to the last byte.

@@ -10,6 +10,7 @@ pub mod kill;
 pub mod lab;
 pub mod leftover;
 pub mod packets;
+pub mod pauses;
 pub mod queues;
 pub mod retry;
 pub mod skip;

@@ -61,11 +61,12 @@ pub fn port(test: &str, choice: QueuesChoice) -> Result<Option<Pair>> {
 }
 
 /// What is set for each case of the kernel's own tests of ets, and the shares of queues 0, 1 and 3 that are to come of it, one
-/// after the other; the last one's is strict.
-pub const CASES: [(&str, &[&str], [f64; 3]); 3] = [
+/// after the other. Of two strict queues the higher number has all.
+pub const CASES: [(&str, &[&str], [f64; 3]); 4] = [
     ("3300/3300/3300", &[], [1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0]),
     ("5000/3500/1500", &["queue.3.weight=50", "queue.1.weight=35", "queue.0.weight=15"], [0.15, 0.35, 0.50]),
     ("queue 3 strict", &["queue.3.scheduler=strict"], [0.0, 0.0, 1.0]),
+    ("queues 3 and 1 strict", &["queue.1.scheduler=strict"], [0.0, 0.0, 1.0]),
 ];
 
 /// Whether shares are as near to those of the case as the kernel's own tests want them: 5 %, and of a strict queue over 95 %.

@@ -1,13 +1,14 @@
-//! Two CPUs in one set of a flow table: no packet is lost from a flow's state.
+//! Two CPUs in one flow of a flow table: no packet is lost from a flow's state.
 
+use std::mem::offset_of;
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::{SchedClassifier, TestRun as _};
 use aya::{Ebpf, TestRunOptions};
-use dcqcn_common::flow::RpSet;
-use dcqcn_common::layout::Mode;
+use dcqcn_common::flow::{RpFlow, RpSet};
+use dcqcn_common::layout::{Mode, WAYS};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_engine::Hook;
@@ -73,11 +74,53 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
     Ok(())
 }
 
-/// What a CPU does that was taken away while it held a set. Sent at once, a packet would overtake those of its flow that wait in
+/// As many flows as the set has places: each has a lock of its own, and they come in while others are used.
+#[test]
+fn two_cpus_count_every_packet_of_eight_flows_in_one_set() -> Result<()> {
+    if !runnable("two_cpus_count_every_packet_of_eight_flows_in_one_set", &[])? {
+        return Ok(());
+    }
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = 100_000_000_000;
+    let (ebpf, maps) = load(&config)?;
+    let egress = egress(&ebpf)?;
+    let flows = WAYS as u32;
+    let run = |first: u32| -> Result<()> {
+        for call in 0..2 * flows {
+            let packet = Roce { dest_qpn: 0x11 + (first + call) % flows, ..Roce::default() }.frame();
+            let options = TestRunOptions { data_in: Some(&packet), repeat: REPEAT, ..TestRunOptions::new() };
+            egress.test_run(options)?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        // One goes after the other, so that they meet in each flow and beside each other.
+        let threads = [scope.spawn(|| run(0)), scope.spawn(|| run(1))];
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
+    })?;
+
+    let stat = maps.counters()?[Hook::Egress.slot()].stat;
+    let sent = u64::from(2 * 2 * flows * REPEAT);
+    ensure!(stat[Stat::RoceData as usize] == sent, "{sent} packets: {stat:?}");
+    ensure!(
+        stat[Stat::RpFlowNew as usize] == u64::from(flows) && stat[Stat::RpFlowEvicted as usize] == 0,
+        "{stat:?}"
+    );
+    let found: Vec<_> = maps.rp_flows().collect::<Result<_, _>>()?;
+    let counted: u64 = found.iter().map(|(_, _, flow)| flow.packets).sum();
+    let passed_by = stat[Stat::TableBusy as usize];
+    ensure!(
+        found.len() == WAYS && counted + passed_by == sent,
+        "{counted} counted, {passed_by} passed by, {sent} sent"
+    );
+    Ok(())
+}
+
+/// What a CPU does that was taken away while it held a flow. Sent at once, a packet would overtake those of its flow that wait in
 /// fq: seen with soft-RoCE on virtual CPUs, each time two NAKs and a window of packets sent again.
 #[test]
-fn a_packet_that_does_not_get_its_set_leaves_after_those_that_wait() -> Result<()> {
-    if !runnable("a_packet_that_does_not_get_its_set_leaves_after_those_that_wait", &[])? {
+fn a_packet_that_does_not_get_its_flow_leaves_after_those_that_wait() -> Result<()> {
+    if !runnable("a_packet_that_does_not_get_its_flow_leaves_after_those_that_wait", &[])? {
         return Ok(());
     }
     let mut config = Config::DEFAULT;
@@ -118,10 +161,13 @@ fn rp_sets(program: &SchedClassifier) -> Result<RpSets> {
     Err(anyhow!("no RP table"))
 }
 
-/// Writes the lock of the set: 1 = held.
+/// Writes the locks of the set's flows: 1 = held.
 fn hold(sets: &mut RpSets, lock: u32) -> Result<()> {
     let mut set = sets.get(&0, 0)?;
-    set[..4].copy_from_slice(&lock.to_ne_bytes());
+    for way in 0..WAYS {
+        let at = offset_of!(RpSet, ways) + way * size_of::<RpFlow>() + offset_of!(RpFlow, lock);
+        set[at..at + 4].copy_from_slice(&lock.to_ne_bytes());
+    }
     Ok(sets.set(0, set, 0)?)
 }
 

@@ -24,24 +24,39 @@ impl Entry for RpFlow {
 
     #[inline(always)]
     fn last_seen_ns(&self) -> u64 {
-        self.last_seen_ns
+        self.last_seen_ns()
     }
 
     /// While packets of it wait; and some time more once it was cut.
     #[inline(always)]
     fn in_use_until_ns(&self) -> u64 {
-        let is_used = (self.last_seen_ns != 0) as u64;
+        let last_seen_ns = self.last_seen_ns();
+        let is_used = (last_seen_ns != 0) as u64;
         let grace_ns = (self.machine.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
-        self.last_seen_ns.max(self.pacer.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
+        last_seen_ns.max(self.pacer.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
     }
 
+    /// It is found by its name where no tag is looked at, so that goes too.
     #[inline(always)]
     fn clear(&mut self) {
-        self.last_seen_ns = 0;
+        self.id = FlowId::NONE;
+        self.last_ns = [0; 2];
+    }
+
+    fn is_held(&self) -> bool {
+        self.lock != 0
     }
 }
 
 impl RpFlow {
+    /// When its last packet with data leaves, or has left; 0 = there is none, the place is empty.
+    #[inline(always)]
+    #[must_use]
+    pub fn last_seen_ns(&self) -> u64 {
+        let [requests_ns, responses_ns] = self.last_ns;
+        requests_ns.max(responses_ns)
+    }
+
     /// A flow whose first packet leaves.
     #[inline(always)]
     #[must_use]
@@ -61,8 +76,7 @@ impl RpFlow {
         };
         Self {
             id,
-            _pad: none,
-            last_seen_ns: zero,
+            lock: none,
             machine,
             pacer: Pacer {
                 next_ns: zero,
@@ -77,6 +91,7 @@ impl RpFlow {
             last_cnp_ns: zero,
             cnp_handled: none,
             cnp_ignored: none,
+            _pad: zero,
         }
     }
 
@@ -105,11 +120,12 @@ impl RpFlow {
         [reread(&self.machine.rate_bps), reread(&self.machine.target_bps)]
     }
 
-    /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in: its set's, in a
-    /// program.
+    /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in.
     #[inline(always)]
     pub fn advance(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) {
-        subprogram::advance(self, rp, now_ns, debt);
+        if !self.machine.is_up_to(self.pacer.rate_bps, rp, now_ns) {
+            subprogram::advance(self, rp, now_ns, debt);
+        }
     }
 
     /// A packet with `frame_bytes` (layer 2, below 2^20) of data that is to leave at `now_ns`, or as soon as the
@@ -117,7 +133,6 @@ impl RpFlow {
     #[inline(always)]
     pub fn on_send(&mut self, p: &Params, now_ns: u64, frame_bytes: u64, debt: &mut Debt) -> Departure {
         let scalars = &p.config.scalars;
-        self.last_seen_ns = now_ns;
         self.advance(&p.rp, now_ns, debt);
         let departure = if scalars.pacer == PACER_FQ {
             self.pacer.schedule(
@@ -135,10 +150,20 @@ impl RpFlow {
             }
             self.pacer.skip_to(now_ns.wrapping_add(scalars.pacing_horizon_ns));
         }
-        subprogram::count(self, &p.rp, frame_bytes, debt);
+        if !self.machine.on_send_between_events(&p.rp, frame_bytes) {
+            subprogram::count(self, &p.rp, frame_bytes, debt);
+        }
         self.packets += 1;
         self.bytes += frame_bytes;
         departure
+    }
+
+    /// A packet that its rate lets leave at `departure_ns` does not before `held_ns`, and those behind it keep their distance.
+    #[inline(always)]
+    pub fn held(&mut self, departure_ns: u64, held_ns: u64) -> u64 {
+        let wait_ns = held_ns.saturating_sub(departure_ns);
+        self.pacer.next_ns = self.pacer.next_ns.wrapping_add(wait_ns);
+        departure_ns.wrapping_add(wait_ns)
     }
 
     /// A packet of `stream` leaves at this time.

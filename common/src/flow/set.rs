@@ -1,7 +1,6 @@
 //! A set of a flow table: who is in which of its eight places.
 
 use crate::layout::WAYS;
-use crate::rate::Debt;
 use crate::verifier::{opaque, reread};
 
 /// A flow's entry in a set.
@@ -20,6 +19,10 @@ pub trait Entry: Copy {
     }
     /// Leaves its place empty.
     fn clear(&mut self);
+    /// Whether a program has it under a lock of its own.
+    fn is_held(&self) -> bool {
+        false
+    }
 }
 
 /// Makes entries of structures that have `id` and `last_seen_ns` as fields.
@@ -60,20 +63,21 @@ pub struct Place {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set<T: Entry> {
-    /// Guards everything below: 1 while a program holds it.
+    /// 1 while a program holds it. It guards everything below; in the RP table who is in the set, and each flow has a lock of its
+    /// own (see [`Shared`](super::Shared)).
     pub lock: u32,
     /// The place used last; see [`Set::place`].
     pub selected: u32,
     /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
     pub tags: [u32; WAYS],
-    /// For what is known of a flow only while it catches up; see [`Debt`].
-    pub debt: Debt,
+    /// The flows begin at a cache line.
+    pub _line: [u32; 6],
     /// The flows.
     pub ways: [T; WAYS],
 }
 
 /// Bits of the number of a way.
-const WAY_BITS: u32 = WAYS.trailing_zeros();
+pub(super) const WAY_BITS: u32 = WAYS.trailing_zeros();
 /// Bits of [`Set::selected`] above the way.
 const MISSING: u32 = 1 << 8;
 const EVICTS: u32 = 1 << 9;
@@ -93,19 +97,6 @@ impl<T: Entry> Set<T> {
             }
         };
         self.place()
-    }
-
-    /// Selects the place of `id`, whose hash is `hash`, and returns true, if it is there. For what is rare: it looks at home
-    /// like everywhere, which has the verifier follow fewer ways.
-    #[inline(always)]
-    pub(crate) fn find_known(&mut self, id: &T::Id, hash: u32) -> bool {
-        match self.way_of(id, hash) {
-            Some(way) => {
-                self.selected = way as u32;
-                true
-            }
-            None => false,
-        }
     }
 
     #[inline(always)]
@@ -157,13 +148,6 @@ impl<T: Entry> Set<T> {
         self.ways[self.place().way].last_seen_ns()
     }
 
-    /// Until when the flow in the place selected is in use; 0 = the place is empty.
-    #[inline(always)]
-    #[must_use]
-    pub(crate) fn victim_in_use_until_ns(&self) -> u64 {
-        self.ways[self.place().way].in_use_until_ns()
-    }
-
     /// Empties the places of flows that were in use last before `before_ns`, and returns how many.
     #[inline(always)]
     pub fn expire(&mut self, before_ns: u64) -> u32 {
@@ -176,6 +160,12 @@ impl<T: Entry> Set<T> {
             }
         }
         expired
+    }
+
+    /// Whether no program is changing anything in it.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.lock == 0 && !self.ways.iter().any(Entry::is_held)
     }
 
     /// Puts a new flow in the place selected.

@@ -50,6 +50,10 @@ subprogram! {
 }
 
 subprogram! {
-    /// Counts bytes that were sent; `debt` is a place to reckon in, of which it has no need.
-    count as dcqcn_rp_count: bytes, |flow, rp, _debt| flow.machine.on_send(rp, bytes)
+    /// Counts bytes that were sent, and has the gap behind the packet follow the rate; `debt` is a place to reckon in.
+    count as dcqcn_rp_count: bytes, |flow, rp, debt| {
+        flow.machine.on_send(rp, bytes);
+        *debt = flow.pacer.debt();
+        flow.pacer.follow(flow.machine.rate_bps, debt);
+    }
 }

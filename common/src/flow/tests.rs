@@ -1,15 +1,16 @@
 extern crate std;
-use super::set::home_way;
 use super::*;
-use crate::flow::{NpFlow, NpSet, Set};
 use crate::layout::{DEFAULT_FLOWS, WAYS};
-use crate::rate::Debt;
+use crate::pacing::Pacer;
+use crate::params::{COARSE_ALPHA_BITS, Config, PACER_FQ, Params, Port, RP_VARIANT_FIRMWARE};
+use crate::rate::{Debt, RateMachine};
+use crate::wire::bth::Stream;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::vec::Vec;
 
 const EMPTY: NpSet =
-    Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [NpFlow::EMPTY; WAYS] };
+    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
 
 const SETS: u32 = DEFAULT_FLOWS / WAYS as u32;
 
@@ -44,7 +45,7 @@ proptest! {
         for (qpn, gap_ns) in uses {
             now_ns += gap_ns;
             let id = ipv4(0x0a00_0001, qpn);
-            let hash = ipv4(0x0a00_0001, qpn % hashes).hash(seed);
+            let hash = ipv4(0x0a00_0001, qpn % hashes).hash(&HashKeys::new(seed.into()));
             let place = touch(&mut set, id, hash, now_ns);
 
             let known = model.iter().position(|&other| other == id);
@@ -120,7 +121,7 @@ fn a_clock_that_steps_back_answers_nothing() {
 #[test]
 fn an_empty_set_holds_nobody() {
     for seed in [0, 1, 0x9e37_79b9, u32::MAX] {
-        let place = { EMPTY }.find(&FlowId::NONE, FlowId::NONE.hash(seed));
+        let place = { EMPTY }.find(&FlowId::NONE, FlowId::NONE.hash(&HashKeys::new(seed.into())));
         assert!(place.missing && !place.evicts);
     }
 }
@@ -150,11 +151,11 @@ fn flows_spread_over_the_sets_as_if_drawn() {
         ("IPv6 networks in sequence", |i| ipv6([0xfd00_u32.to_be(), i.to_be(), 0, 1])),
     ];
     for (name, flow) in patterns {
-        for seed in [0, 1, 0xdead_beef] {
+        for seed in [0, 1, 0xdead_beef_u64] {
             let mut load = [0u32; SETS as usize];
             let mut tags = BTreeSet::new();
             for i in 0..DEFAULT_FLOWS {
-                let hash = flow(i).hash(seed);
+                let hash = flow(i).hash(&HashKeys::new(seed));
                 load[set_index(hash, SETS - 1) as usize] += 1;
                 tags.insert(tag(hash));
             }
@@ -174,27 +175,172 @@ fn what_is_idle_goes_and_leaves_room() {
     let mut set = EMPTY;
     let ids: Vec<_> = (0..WAYS as u32).map(|qpn| ipv4(0x0a00_0002, qpn)).collect();
     for (now_ns, id) in (100..).zip(&ids) {
-        touch(&mut set, *id, id.hash(1), now_ns);
+        touch(&mut set, *id, id.hash(&HashKeys::new(1)), now_ns);
     }
     // The first comes back to life.
-    touch(&mut set, ids[0], ids[0].hash(1), 200);
+    touch(&mut set, ids[0], ids[0].hash(&HashKeys::new(1)), 200);
     assert_eq!(set.expire(104), 3);
     assert_eq!(set.expire(104), 0);
     for (index, id) in ids.iter().enumerate() {
-        assert_eq!(set.find(id, id.hash(1)).missing, (1..4).contains(&index), "{index}");
+        assert_eq!(set.find(id, id.hash(&HashKeys::new(1))).missing, (1..4).contains(&index), "{index}");
     }
     // A newcomer pushes nobody out.
     let newcomer = ipv4(0x0a00_0002, 99);
-    let place = touch(&mut set, newcomer, newcomer.hash(1), 300);
+    let place = touch(&mut set, newcomer, newcomer.hash(&HashKeys::new(1)), 300);
     assert!(place.missing && !place.evicts);
 }
 
 /// Who does not know the seed cannot tell which flows share a set.
 #[test]
 fn the_seed_decides_who_shares_a_set() {
-    let set = |qpn, seed| set_index(ipv4(0x0a00_0002, qpn).hash(seed), SETS - 1);
+    let set = |qpn, seed| set_index(ipv4(0x0a00_0002, qpn).hash(&HashKeys::new(seed)), SETS - 1);
     let together: Vec<_> = (0..1 << 20).filter(|&qpn| set(qpn, 1) == set(0, 1)).collect();
     assert!(together.len() > 64, "{}", together.len());
     let apart: BTreeSet<_> = together.iter().map(|&qpn| set(qpn, 2)).collect();
     assert!(apart.len() * 10 > together.len() * 9, "{} of {}", apart.len(), together.len());
+}
+
+const EMPTY_RP: RpFlow = RpFlow {
+    id: FlowId::NONE,
+    lock: 0,
+    pacer: Pacer::NEW,
+    last_ns: [0; 2],
+    packets: 0,
+    bytes: 0,
+    machine: RateMachine {
+        bytes: 0,
+        next_increase_ns: 0,
+        active: 0,
+        pending: 0,
+        alpha_at_epoch_q31: 0,
+        rate_bps: 0,
+        target_bps: 0,
+        cut_check_ns: 0,
+        alpha_epoch_ns: 0,
+        time_stage: 0,
+        byte_stage: 0,
+    },
+    last_cnp_ns: 0,
+    cnp_handled: 0,
+    cnp_ignored: 0,
+    _pad: 0,
+};
+
+fn params() -> Params {
+    let mut config = Config::DEFAULT;
+    (config.scalars.link_rate_bps, config.scalars.pacer) = (100_000_000_000, PACER_FQ);
+    Params::new(&config, Port::new(1, 1, 1)).unwrap()
+}
+
+proptest! {
+    /// A set of the RP table holds eight flows; who comes when it is full has the place of the one out of use for the longest, if
+    /// one is; who was cut, or has packets waiting, keeps its own.
+    #[test]
+    fn a_shared_set_gives_away_what_is_out_of_use(
+        uses in proptest::collection::vec((0u32..20, 1u64..2_000_000, 0u32..10), 1..300), hashes in 1u32..6, seed: u64,
+    ) {
+        let p = params();
+        let keys = HashKeys::new(seed);
+        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [EMPTY_RP; WAYS] };
+        // SAFETY: it is there until the end, and is looked at while nothing else is done.
+        let shared = unsafe { Shared::new(&raw mut set) };
+        let mut model: Vec<(FlowId, u64)> = Vec::new();
+        let mut now_ns = 1;
+        for (qpn, gap_ns, cnp) in uses {
+            now_ns += gap_ns;
+            let id = ipv4(0x0a00_0001, qpn);
+            let hash = ipv4(0x0a00_0001, qpn % hashes).hash(&keys);
+            let known = model.iter().position(|(other, _)| *other == id);
+            let entered = enter(shared, &id, hash, &p.rp, now_ns);
+            let silent = entered.map(|entered| entered.silent_since_ns);
+            let free = model.iter().enumerate().min_by_key(|(_, (_, until_ns))| *until_ns);
+            match (known, free) {
+                (Some(_), _) => prop_assert_eq!(silent, Ok(None)),
+                (None, Some((oldest, (_, until_ns)))) if model.len() == WAYS => {
+                    if *until_ns > now_ns {
+                        prop_assert_eq!(entered, Err(Missed::Other));
+                        continue;
+                    }
+                    prop_assert!(matches!(silent, Ok(Some(1..))));
+                    model.remove(oldest);
+                    model.push((id, 0));
+                }
+                (None, _) => {
+                    prop_assert_eq!(silent, Ok(Some(0)));
+                    model.push((id, 0));
+                }
+            }
+            let Ok(Entered { way, .. }) = entered else { continue };
+            prop_assert_eq!(shared.is_at_home(&id, hash), way == home_way(hash));
+            let until_ns = shared.update(way, &id, |flow| {
+                if cnp == 0 {
+                    flow.on_cnp(&p.rp, now_ns, &mut { Debt::NONE });
+                }
+                let _ = flow.on_send(&p, now_ns, 1_000, &mut { Debt::NONE });
+                flow.leaves(Stream::Requests, now_ns);
+                flow.in_use_until_ns()
+            });
+            let Ok(until_ns) = until_ns else { panic!("nobody else is here") };
+            let Some(entry) = model.iter_mut().find(|(other, _)| *other == id) else { panic!("entered above") };
+            entry.1 = until_ns;
+            prop_assert_eq!(shared.update(way, &ipv4(9, 9), |_| ()), Err(Missed::Other));
+        }
+        let is_idle = |(_, until_ns): &&(FlowId, u64)| *until_ns < now_ns;
+        let idle = model.iter().filter(is_idle).count();
+        prop_assert_eq!(shared.expire(now_ns) as usize, idle);
+        prop_assert_eq!(shared.expire(now_ns), 0);
+        prop_assert!(set.is_at_rest());
+        let left: BTreeSet<_> = set.ways.iter().filter(|f| f.last_seen_ns() != 0).map(|f| f.id.receiver.qpn).collect();
+        let expected: BTreeSet<_> =
+            model.iter().filter(|entry| !is_idle(entry)).map(|(id, _)| id.receiver.qpn).collect();
+        prop_assert_eq!(left, expected);
+    }
+
+    /// A packet of which nothing falls due is told by a look. It leaves its flow as if it had caught up in full, whatever came
+    /// before, and whoever changed the parameters.
+    #[test]
+    fn a_look_is_as_good_as_catching_up(
+        steps in proptest::collection::vec((0u64..30_000, 0u32..12, 64u64..9_000), 1..300), firmware: bool, coarse: bool,
+    ) {
+        let mut slow = params();
+        if firmware {
+            slow.config.scalars.rate_reduce_monitor_period_ns = 4_000;
+            slow.config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
+            slow.config.scalars.alpha_bits = if coarse { COARSE_ALPHA_BITS } else { slow.config.scalars.alpha_bits };
+        }
+        slow.config.scalars.rpg_byte_reset_bytes = 40_000;
+        slow = Params::new(&slow.config, slow.port).unwrap();
+        let mut other = slow;
+        (other.config.scalars.rpg_time_reset_ns, other.config.scalars.rpg_max_rate_bps) = (20_000, 40_000_000_000);
+        other = Params::new(&other.config, other.port).unwrap();
+        let mut looks = RpFlow::new(ipv4(0x0a00_0001, 17), &slow.rp);
+        let mut catches_up = looks;
+        let mut debt = Debt::NONE;
+        let (mut p, mut now_ns) = (slow, 1);
+        for (gap_ns, what, bytes) in steps {
+            now_ns += gap_ns;
+            match what {
+                0 => {
+                    for flow in [&mut looks, &mut catches_up] {
+                        flow.on_cnp(&p.rp, now_ns, &mut debt);
+                    }
+                }
+                1 => p = other,
+                _ => {
+                    subprogram::advance(&mut catches_up, &p.rp, now_ns, &mut debt);
+                    prop_assert_eq!(
+                        looks.on_send(&p, now_ns, bytes, &mut debt),
+                        catches_up.on_send(&p, now_ns, bytes, &mut debt)
+                    );
+                }
+            }
+            // A target above a line rate just lowered is put right later. (Were the line rate raised again before, it would stay.)
+            let settled = |flow: &RpFlow| {
+                let mut flow = *flow;
+                subprogram::advance(&mut flow, &p.rp, now_ns, &mut { Debt::NONE });
+                flow
+            };
+            prop_assert_eq!(settled(&looks), settled(&catches_up));
+        }
+    }
 }

@@ -2,9 +2,10 @@
 
 use crate::classify::Frame;
 use crate::events::Event;
-use crate::flow::{Glance, NpSet, QpId, RpSet};
-use crate::layout::{Backlog, ClassCounters, Cut, Pair, Time};
+use crate::flow::{FlowId, NpSet, QpId, Shared};
+use crate::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use crate::params::Params;
+use crate::rate::Debt;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::cnp;
@@ -28,16 +29,20 @@ pub trait Env<'p> {
     fn count(&mut self, stat: Stat);
     /// The counters of a traffic class, below [`CLASSES`](crate::layout::CLASSES).
     fn class(&mut self, tc: usize) -> Option<&mut ClassCounters>;
+    /// The counters of PFC.
+    fn pauses(&mut self) -> Option<&mut PauseCounters>;
     /// Updates a virtual queue, its "empty at" atomically, and this CPU's share of it, and returns the depth `update` saw.
     /// `None`: no such queue.
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64>;
     /// What really waits in the queue `index`, if the controller ever read it.
     fn backlog(&self, index: u32) -> Option<Backlog>;
-    /// Runs `f` on a set of the RP table under its lock; `None` if it is not to be had.
-    fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R>;
-    /// The flow of this hash in a set of the RP table, as it is seen without the lock.
-    fn rp_glance(&self, index: u32, hash: u32) -> Option<Glance>;
-    /// Runs `f` on a set of the NP table under its lock.
+    /// A set of the RP table.
+    fn rp_set(&mut self, index: u32) -> Option<Shared>;
+    /// A place to reckon in.
+    fn debt(&mut self) -> Option<&mut Debt>;
+    /// A place for whom a place in the RP table is looked for.
+    fn wanted(&mut self) -> Option<&mut FlowId>;
+    /// Runs `f` on a set of the NP table under its lock; `None` if it is not to be had.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
     /// A time that all CPUs share; 0 before it is set.
     fn time(&self, which: Time) -> u64;

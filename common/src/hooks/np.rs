@@ -54,7 +54,7 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
     let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
         return;
     };
-    let hash = id.hash(p.port.hash_seed);
+    let hash = id.hash(&p.port.hash_keys);
     let interval_ns = p.config.scalars.min_time_between_cnps_ns;
     let answer = s.env().np_set(
         set_index(hash, p.port.np_set_mask),

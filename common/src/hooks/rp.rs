@@ -1,9 +1,9 @@
 //! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
 
-use super::{Env, Host, Skb, TcVerdict, XdpVerdict, htb_minor, pairing, record};
+use super::{Env, Host, Skb, TcVerdict, XdpVerdict, class_of, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
-use crate::flow::{FlowId, Glance, QpId, RpFlow, set_index};
+use crate::flow::{self, Entered, FlowId, Glance, Missed, QpId, Shared, home_way, set_index};
 use crate::layout::{Cut, Pair, PairSource, WAYS};
 use crate::pacing::Departure;
 use crate::params::{PACER_FQ, PACER_HTB, Params};
@@ -50,28 +50,29 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         return Stat::RpCnpUnknownFlow;
     };
     let id = FlowId { src: own, receiver: QpId { addr: peer, qpn } };
-    let hash = id.hash(p.port.hash_seed);
+    let hash = id.hash(&p.port.hash_keys);
     let now_ns = h.env().now_ns();
     let rp = &p.rp;
     let index = set_index(hash, p.port.rp_set_mask);
-    let outcome = h.env().rp_set(
-        index,
+    let Some(set) = h.env().rp_set(index) else {
+        return Stat::RpCnpUnknownFlow;
+    };
+    let way = set.way_of(&id, hash);
+    if way == WAYS {
+        return Stat::RpCnpUnknownFlow;
+    }
+    let way = h.env().opaque(way as u32) as usize % WAYS;
+    let Some(debt) = h.env().debt() else {
+        return Stat::RpCnpUnknownFlow;
+    };
+    let outcome = set.update(
+        way,
+        &id,
         #[inline(always)]
-        |set| {
-            if !set.find_known(&id, hash) {
-                return (Stat::RpCnpUnknownFlow, 0, [0; 2]);
-            }
-            let way = set.place().way;
-            let flow = &mut set.ways[way];
-            if flow.on_cnp(rp, now_ns, &mut set.debt) {
-                (Stat::RpCnpHandled, way, flow.rates())
-            } else {
-                (Stat::RpCnpTooSoon, way, [0; 2])
-            }
-        },
+        |flow| flow.on_cnp(rp, now_ns, debt).then(|| flow.rates()),
     );
     match outcome {
-        Some((Stat::RpCnpHandled, way, rates)) => {
+        Ok(Some(rates)) => {
             // The controller keeps the classes; fq needs nobody.
             if p.config.scalars.pacer == PACER_HTB {
                 h.env().announce(Cut { set: index, way: way as u32 });
@@ -79,8 +80,13 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
             record(h, p, EventKind::RateCut, id.receiver, rates);
             Stat::RpCnpHandled
         }
-        Some((refusal, ..)) => refusal,
-        None => Stat::RpCnpUnknownFlow,
+        Ok(None) => Stat::RpCnpTooSoon,
+        Err(missed) => {
+            if missed == Missed::Busy {
+                h.env().count(Stat::TableBusy);
+            }
+            Stat::RpCnpUnknownFlow
+        }
     }
 }
 
@@ -91,29 +97,18 @@ fn read_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
 }
 
 /// What the RP table says of a packet.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Turn {
     /// When it leaves.
     departure_ns: u64,
-    /// How its flow stands in the table: bits below, and the number of its way. In one word, as a program has 512 bytes for
-    /// all its variables.
+    /// Bits below.
     standing: u32,
-    /// When the flow that was pushed out had sent last.
-    silent_since_ns: u64,
 }
 
-/// [`Turn::standing`]: the number of the flow's way.
-const WAY: u32 = WAYS as u32 - 1;
 /// [`Turn::standing`]: the flow was cut, and so has a class of its own in HTB.
-const CUT: u32 = 1 << 8;
-/// [`Turn::standing`]: it is new.
-const NEW: u32 = 1 << 9;
-/// [`Turn::standing`]: it has the place of another.
-const EVICTS: u32 = 1 << 10;
-/// [`Turn::standing`]: it is not in the table, and gets no place: it has no data, or others need theirs.
-const ABSENT: u32 = 1 << 11;
+const CUT: u32 = 1;
 /// [`Turn::standing`]: its turn is beyond the pacing horizon.
-const BEYOND: u32 = 1 << 12;
+const BEYOND: u32 = 2;
 
 /// RP: counts a packet with data on its flow's rate machine and has it leave no sooner than the rate allows; has one without
 /// leave no sooner than those ahead of it.
@@ -129,10 +124,16 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
         s.env().count(Stat::RpFromProcess);
         return TcVerdict::Pass;
     }
-    let now_ns = s.env().now_ns();
     let Some(id) = roce.flow(s) else {
         return TcVerdict::Pass;
     };
+    let hash = id.hash(&p.port.hash_keys);
+    let index = set_index(hash, p.port.rp_set_mask);
+    let Some(set) = s.env().rp_set(index) else {
+        return TcVerdict::Pass;
+    };
+    set.fetch_home(hash);
+    let now_ns = s.env().now_ns();
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
     if let Some(qpn) = roce.source_qpn(s) {
         let own = QpId { addr: id.src, qpn };
@@ -141,83 +142,44 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             pairing::enter(s, p, &own, Pair { qpn, source: PairSource::Datagram as u32, addr });
         }
     }
-    let hash = id.hash(p.port.hash_seed);
-    let index = set_index(hash, p.port.rp_set_mask);
-    let frame_bytes = s.frame_len() as u64;
     let congests = roce.congests();
-    let turn = s.env().rp_set(
-        index,
-        #[inline(always)]
-        |set| {
-            let found = set.find(&id, hash);
-            // Means something where a flow is pushed out. Always read: the verifier would follow all that comes for a 0 too.
-            let silent_since_ns = set.victim_last_seen_ns();
-            if found.missing {
-                // Whoever has packets waiting, or a rate to remember, keeps its place.
-                if !congests || set.victim_in_use_until_ns() > now_ns {
-                    return Turn { departure_ns: now_ns, standing: ABSENT, silent_since_ns };
-                }
-                set.insert(hash, RpFlow::new(id, rp));
-            }
-            let way = set.place().way;
-            let flow = &mut set.ways[way];
-            let (departure_ns, beyond) = if congests {
-                // The stream last: the verifier would follow the machine once for each.
-                match flow.on_send(p, now_ns, frame_bytes, &mut set.debt) {
-                    Departure::At(departure_ns) => {
-                        flow.leaves(roce.class.stream(), departure_ns);
-                        (departure_ns, 0)
-                    }
-                    Departure::BeyondHorizon => {
-                        let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
-                        if scalars.pacing_horizon_drop == 0 {
-                            flow.leaves(roce.class.stream(), horizon_ns);
-                        }
-                        (horizon_ns, BEYOND)
-                    }
-                }
-            } else {
-                (flow.in_order(now_ns, roce.class.stream()), 0)
-            };
-            let cut = if flow.machine.active != 0 { CUT } else { 0 };
-            // Only now, and read from the map: the verifier would follow the machine once for each way a flow can stand.
-            let place = set.place();
-            let new = if place.missing { NEW } else { 0 } | if place.evicts { EVICTS } else { 0 };
-            Turn { departure_ns, standing: way as u32 | beyond | cut | new, silent_since_ns }
-        },
-    );
-    let turn = match turn {
-        Some(turn) => turn,
-        // Another CPU, its virtual machine stopped perhaps, has the set. Sent at once, the packet would overtake those of its
-        // flow that wait, and be asked for again with all that follow.
-        None => match s.env().rp_glance(index, hash) {
-            Some(Glance { way, last_ns, next_ns, active }) => {
-                let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
-                let cut = if active { CUT } else { 0 };
-                Turn { departure_ns: turn_ns.max(now_ns), standing: way as u32 | cut, silent_since_ns: 0 }
-            }
+    let held_ns = pfc::held_until(s, p, class_of(p, roce.dscp()), now_ns);
+    if held_ns == pfc::DROPPED {
+        s.env().count(Stat::PfcWatchdogDrop);
+        return TcVerdict::Drop;
+    }
+    let way = if set.is_at_home(&id, hash) {
+        home_way(hash)
+    } else {
+        match enter(s, p, set, &id, hash, congests) {
+            Some(way) => s.env().opaque(way as u32) as usize % WAYS,
             None => return TcVerdict::Pass,
-        },
-    };
-    if turn.standing & ABSENT != 0 {
-        if congests {
-            s.env().count(Stat::RpTableFull);
         }
-        return TcVerdict::Pass;
-    }
-    if turn.standing & NEW != 0 {
-        s.env().count(Stat::RpFlowNew);
-    }
-    if turn.standing & EVICTS != 0 {
-        s.env().count(Stat::RpFlowEvicted);
-        let silent_ns = now_ns.saturating_sub(turn.silent_since_ns);
-        record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Rp as u64]);
+    };
+    let turn = match take_turn(s, p, roce, set, way, &id, held_ns) {
+        Ok(turn) => turn,
+        // Between the look and the lock another CPU gave its place away. So it was out of use, and nothing of it waits.
+        Err(Missed::Other) => {
+            s.env().count(Stat::TableBusy);
+            return TcVerdict::Pass;
+        }
+        Err(Missed::Busy) => {
+            // Another CPU, its virtual machine stopped perhaps, has the flow. Sent at once, the packet would overtake those of
+            // its flow that wait, and be asked for again with all that follow.
+            s.env().count(Stat::TableBusy);
+            let Glance { last_ns, next_ns, active } = set.glance(way);
+            let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
+            Turn { departure_ns: turn_ns.max(now_ns).max(held_ns), standing: if active { CUT } else { 0 } }
+        }
+    };
+    if held_ns != 0 {
+        s.env().count(Stat::RpPfcHeld);
     }
     let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
     if turn.standing & BEYOND != 0 {
         if scalars.pacing_horizon_drop != 0 {
             s.env().count(Stat::RpHorizonDrop);
-            record(s, p, EventKind::HorizonDrop, id.receiver, [frame_bytes, 0]);
+            record(s, p, EventKind::HorizonDrop, id.receiver, [s.frame_len().into(), 0]);
             return TcVerdict::Drop;
         }
         s.set_hash(hash ^ roce.class.stream() as u32);
@@ -240,7 +202,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             }
         }
         // All of the flow goes by its class, which keeps the order by itself.
-        PACER_HTB if turn.standing & CUT != 0 => match htb_minor(index, (turn.standing & WAY) as usize) {
+        PACER_HTB if turn.standing & CUT != 0 => match htb_minor(index, way) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
                 s.env().count(waits);
@@ -250,4 +212,95 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
         _ => {}
     }
     TcVerdict::Pass
+}
+
+/// A packet's turn in its flow, which is in place `way` of `set`; its queue is held until `held_ns`.
+#[inline(always)]
+fn take_turn<'p, S: Skb<'p>>(
+    s: &mut S,
+    p: &Params,
+    roce: &Roce,
+    set: Shared,
+    way: usize,
+    id: &FlowId,
+    held_ns: u64,
+) -> Result<Turn, Missed> {
+    let scalars = &p.config.scalars;
+    let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64);
+    let (congests, stream) = (roce.congests(), roce.class.stream());
+    let Some(debt) = s.env().debt() else {
+        return Err(Missed::Other);
+    };
+    set.update(
+        way,
+        id,
+        #[inline(always)]
+        |flow| {
+            let (departure_ns, beyond) = if congests {
+                // The stream last: the verifier would follow the machine once for each.
+                match flow.on_send(p, now_ns, frame_bytes, debt) {
+                    Departure::At(departure_ns) => {
+                        let departure_ns = flow.held(departure_ns, held_ns);
+                        flow.leaves(stream, departure_ns);
+                        (departure_ns, 0)
+                    }
+                    Departure::BeyondHorizon => {
+                        let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
+                        if scalars.pacing_horizon_drop == 0 {
+                            flow.leaves(stream, horizon_ns);
+                        }
+                        (horizon_ns, BEYOND)
+                    }
+                }
+            } else {
+                let departure_ns = flow.in_order(now_ns.max(held_ns), stream);
+                if held_ns != 0 {
+                    flow.leaves(stream, departure_ns);
+                }
+                (departure_ns, 0)
+            };
+            let cut = if flow.machine.active != 0 { CUT } else { 0 };
+            Turn { departure_ns, standing: beyond | cut }
+        },
+    )
+}
+
+/// The place of a flow that is not at home: its own, or, for a packet with data, one that is out of use. `None`: it gets none.
+#[inline(always)]
+fn enter<'p, S: Skb<'p>>(
+    s: &mut S,
+    p: &Params,
+    set: Shared,
+    id: &FlowId,
+    hash: u32,
+    congests: bool,
+) -> Option<usize> {
+    let now_ns = s.env().now_ns();
+    // By way of a map, as a program's own 512 bytes are few.
+    let wanted = s.env().wanted()?;
+    *wanted = *id;
+    // Whoever has packets waiting, or a rate to remember, keeps its place.
+    match flow::enter(set, wanted, hash, &p.rp, if congests { now_ns } else { 0 }) {
+        Ok(Entered { way, silent_since_ns }) => {
+            if let Some(silent_since_ns) = silent_since_ns {
+                s.env().count(Stat::RpFlowNew);
+                if silent_since_ns != 0 {
+                    s.env().count(Stat::RpFlowEvicted);
+                    let silent_ns = now_ns.saturating_sub(silent_since_ns);
+                    record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Rp as u64]);
+                }
+            }
+            Some(way)
+        }
+        Err(Missed::Busy) => {
+            s.env().count(Stat::TableBusy);
+            None
+        }
+        Err(Missed::Other) => {
+            if congests {
+                s.env().count(Stat::RpTableFull);
+            }
+            None
+        }
+    }
 }

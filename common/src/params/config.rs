@@ -1,14 +1,24 @@
 //! The parameters an operator sets.
 
 use super::spec::parameters;
-use super::{Invalid, MAX_RATE_BPS, MIN_RATE_BPS, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit};
+use super::{
+    Invalid, MAX_RATE_BPS, MIN_RATE_BPS, PfcConfig, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit,
+};
 use crate::layout::{CLASSES, DSCPS};
 use crate::limit::Limit;
+use crate::pfc::watchdog::{StormAction, Watchdog};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 const MBIT: u64 = 1_000_000;
+
+/// Words of `pfc_wd_action`.
+pub(crate) const PFC_WD_ACTIONS: &[&str] = &["forward", "drop"];
+/// `pfc_wd_action`: the pauses of a storm hold nothing.
+pub const PFC_WD_FORWARD: u64 = 0;
+/// `pfc_wd_action`: what they hold is dropped.
+pub const PFC_WD_DROP: u64 = 1;
 
 /// Words of `cnp_limit`: what one CNP interval is kept for. NICs differ (Lumina, SIGCOMM'23, checks all three).
 pub const CNP_LIMITS: &[&str] = &["qp", "peer", "port"];
@@ -77,6 +87,12 @@ parameters! {
         priority_major = 0, "priority_major", Unit::Count, 0, 0xffff, "";
         /// The qdisc whose eight queues every packet is put into by its DSCP; a packet without one goes where DSCP 0 does.
         queues = QUEUES_NONE, "queues", Unit::Choice(QUEUES_KINDS), 0, 2, "";
+        /// How long a storm of pauses lasts before `dcqcn run` does something about it (SONiC: PFC_WD); 0 = nothing is done.
+        pfc_wd_detection_time_ns = 0, "pfc_wd_detection_time", Unit::Nanoseconds, 0, 5 * SECOND, "A false alarm is rarer, a storm holds flows longer.";
+        /// How long there must be no pause for a storm to be over; 0 = twice `pfc_wd_detection_time`.
+        pfc_wd_restoration_time_ns = 0, "pfc_wd_restoration_time", Unit::Nanoseconds, 0, 60 * SECOND, "";
+        /// What is done in a storm: `forward` sends what the pauses hold, `drop` drops it (which ends soft-RoCE's QPs on Linux 6.12).
+        pfc_wd_action = PFC_WD_FORWARD, "pfc_wd_action", Unit::Choice(PFC_WD_ACTIONS), 0, 1, "";
 
         /// Shortest time between two CNPs for one `cnp_limit` (paper: tau, 50 us).
         min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
@@ -179,6 +195,8 @@ pub struct Config {
     pub tc_to_queue: [u8; CLASSES],
     /// How each queue is served.
     pub queue: [QueueConfig; CLASSES],
+    /// What a neighbour's pauses of each priority mean.
+    pub pfc: [PfcConfig; CLASSES],
 }
 
 impl Config {
@@ -193,6 +211,7 @@ impl Config {
             dscp_to_tc,
             tc_to_queue: [0, 0, 0, 3, 0, 0, 6, 0],
             queue: QueueConfig::DEFAULT_ALL,
+            pfc: PfcConfig::DEFAULT_ALL,
         }
     };
 
@@ -219,6 +238,23 @@ impl Config {
         }
     }
 
+    /// What is done about storms of pauses; `None` = nothing.
+    #[must_use]
+    pub const fn watchdog(&self) -> Option<Watchdog> {
+        let Scalars {
+            pfc_wd_detection_time_ns: detection_ns,
+            pfc_wd_restoration_time_ns: restoration_ns,
+            ..
+        } = self.scalars;
+        if detection_ns == 0 {
+            return None;
+        }
+        let restoration_ns = if restoration_ns == 0 { 2 * detection_ns } else { restoration_ns };
+        let action =
+            if self.scalars.pfc_wd_action == PFC_WD_DROP { StormAction::Drop } else { StormAction::Forward };
+        Some(Watchdog { detection_ns, restoration_ns, action })
+    }
+
     /// Checks every value against its range and the values against each other.
     ///
     /// # Errors
@@ -239,7 +275,10 @@ impl Config {
             }
         }
         for (queue, values) in self.queue.iter().enumerate() {
-            check(QueueConfig::SPECS, values, None).map_err(|invalid| invalid.of_queue(queue))?;
+            check(QueueConfig::SPECS, values, None).map_err(|invalid| invalid.of_row("queue", queue))?;
+        }
+        for (priority, values) in self.pfc.iter().enumerate() {
+            check(PfcConfig::SPECS, values, None).map_err(|invalid| invalid.of_row("pfc", priority))?;
         }
         for (table, values, len) in
             [("dscp_to_tc", &self.dscp_to_tc[..], CLASSES), ("tc_to_queue", &self.tc_to_queue[..], CLASSES)]

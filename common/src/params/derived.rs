@@ -1,6 +1,7 @@
 //! The parameters in the form the data plane reads: every division done beforehand.
 
-use super::{Config, Invalid};
+use super::{Config, Invalid, Pauses};
+use crate::id::HashKeys;
 use crate::layout::{CLASSES, LAYOUT_VERSION};
 use crate::limit::Limit;
 use crate::rate::RpParams;
@@ -17,8 +18,8 @@ pub struct Port {
     pub ifindex: [u32; 2],
     /// Private `skb->mark` of a clone that is to become a CNP, random per attachment; its lowest bit is free.
     pub cnp_mark: u32,
-    /// Seed of the flow tables' hash, random per attachment, so that nobody can aim at one set.
-    pub hash_seed: u32,
+    /// Keys of the flow tables' hash, random per attachment, so that nobody can aim at one set.
+    pub hash_keys: HashKeys,
     /// Number of sets of the RP flow table, less one; a power of two less one.
     pub rp_set_mask: u32,
     /// Number of sets of the NP flow table, less one; a power of two less one.
@@ -30,6 +31,8 @@ pub struct Port {
     /// MAC addresses that a routed packet leaves with: that of `ifindex[0]`, and that of the bridge or bond it belongs to (its
     /// own again if there is none). A bridged packet leaves with its sender's.
     pub macs: [[u8; 6]; 2],
+    /// Explicit padding.
+    pub _pad: u32,
 }
 
 impl Port {
@@ -40,12 +43,13 @@ impl Port {
             layout_version: LAYOUT_VERSION,
             ifindex: [ifindex, 0],
             cnp_mark: 0x0dcc_0a00,
-            hash_seed: 0,
+            hash_keys: HashKeys::new(0),
             rp_set_mask: rp_sets.wrapping_sub(1),
             np_set_mask: np_sets.wrapping_sub(1),
             htb_major: 0xdc00,
             cpus: 1,
             macs: [[0; 6]; 2],
+            _pad: 0,
         }
     }
 }
@@ -64,6 +68,8 @@ pub struct Params {
     pub priority: [u32; CLASSES],
     /// CNPs of the notification point.
     pub cnps: Limit,
+    /// What the neighbour's pauses mean.
+    pub pauses: Pauses,
     /// The rate machine's parameters.
     pub rp: RpParams,
     /// Marking per class.
@@ -89,8 +95,8 @@ impl Params {
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
         let (priority, rp) = (config.priorities(), RpParams::new(config));
-        let cnps = config.cnps();
-        Ok(Self { config: *config, port, event_interval_ns, priority, cnps, rp, wred, drain })
+        let (cnps, pauses) = (config.cnps(), Pauses::new(config));
+        Ok(Self { config: *config, port, event_interval_ns, priority, cnps, pauses, rp, wred, drain })
     }
 }
 

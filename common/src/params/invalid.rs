@@ -10,9 +10,17 @@ pub enum Invalid {
     /// A value outside its range; `tc` names the class of a per-class parameter.
     #[expect(missing_docs, reason = "the fields are the parameter's own")]
     Range { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
-    /// A parameter of a queue outside its range.
+    /// A parameter outside its range in a row of the table of queues or PFC priorities.
     #[expect(missing_docs, reason = "the fields are the parameter's own")]
-    QueueRange { key: &'static str, queue: usize, value: u64, min: u64, max: u64, unit: Unit },
+    RowRange {
+        table: &'static str,
+        row: usize,
+        key: &'static str,
+        value: u64,
+        min: u64,
+        max: u64,
+        unit: Unit,
+    },
     /// Queues of the port's own, and classes of another qdisc.
     #[expect(missing_docs, reason = "the field is the parameter's own")]
     TwoQdiscs { priority_major: u64 },
@@ -58,11 +66,11 @@ impl Invalid {
         Self::Range { key, tc, value, min, max, unit }
     }
 
-    /// The same, of a parameter of `queue`.
-    pub(super) fn of_queue(self, queue: usize) -> Self {
+    /// The same, in a row of `table`.
+    pub(super) fn of_row(self, table: &'static str, row: usize) -> Self {
         match self {
             Self::Range { key, tc: _, value, min, max, unit } => {
-                Self::QueueRange { key, queue, value, min, max, unit }
+                Self::RowRange { table, row, key, value, min, max, unit }
             }
             other => other,
         }
@@ -133,9 +141,9 @@ impl fmt::Display for Invalid {
                 let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
                 write!(f, "{key} = {value} is out of range: allowed is {min} to {max}")
             }
-            Self::QueueRange { key, queue, value, min, max, unit } => {
+            Self::RowRange { table, row, key, value, min, max, unit } => {
                 let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
-                write!(f, "queue.{queue}.{key} = {value} is out of range: allowed is {min} to {max}")
+                write!(f, "{table}.{row}.{key} = {value} is out of range: allowed is {min} to {max}")
             }
             Self::TwoQdiscs { priority_major } => write!(
                 f,

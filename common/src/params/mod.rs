@@ -6,6 +6,7 @@ mod config;
 mod derived;
 mod invalid;
 mod parts;
+mod pfc;
 mod queue;
 mod spec;
 
@@ -13,5 +14,6 @@ pub use bands::Band;
 pub use config::*;
 pub use derived::*;
 pub use invalid::{Invalid, Quantity};
+pub use pfc::*;
 pub use queue::*;
 pub use spec::{MAX_RATE_BPS, MIN_RATE_BPS, Spec, Unit};

@@ -5,6 +5,7 @@
 
 use core::mem;
 
+use super::Storms;
 use crate::layout::CLASSES;
 
 /// What is to be done about storms, with the names of SONiC's `PFC_WD`.
@@ -96,6 +97,12 @@ impl Guard {
     #[must_use]
     pub const fn forwards(&self) -> u8 {
         self.forwards
+    }
+
+    /// The classes in a storm, by what is done.
+    #[must_use]
+    pub const fn storms(&self) -> Storms {
+        Storms { forwards: self.forwards, drops: self.drops }
     }
 
     /// Class `class`, below [`CLASSES`], has sent a packet.

@@ -34,32 +34,32 @@ pub const RAISE: u16 = 1;
 /// [`RateMachine::pending`]: a CNP came since the last cut.
 pub const CUT: u16 = 2;
 
-/// The rate machine of one QP.
+/// The rate machine of one QP. What each packet looks at or changes comes first; see [`RpFlow`](crate::flow::RpFlow).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateMachine {
-    /// Current rate R_C.
-    pub rate_bps: u64,
-    /// Target rate R_T.
-    pub target_bps: u64,
-    /// When alpha had the value stored: at the last CNP, or at a tick of its period before it.
-    pub alpha_epoch_ns: u64,
-    /// When the increase timer expires next.
-    pub next_increase_ns: u64,
-    /// An instant of the decrease check: the next one if a cut is pending. `firmware` only.
-    pub cut_check_ns: u64,
     /// Bytes sent since the byte counter's last event.
     pub bytes: u64,
-    /// Alpha at `alpha_epoch_ns`, in 2^-31; [`RateMachine::alpha_q31`] gives the present one.
-    pub alpha_at_epoch_q31: u32,
-    /// Events of the increase timer since the last cut (T); stays at its end.
-    pub time_stage: u32,
-    /// Events of the byte counter since the last cut (BC); stays at its end.
-    pub byte_stage: u32,
+    /// When the increase timer expires next.
+    pub next_increase_ns: u64,
     /// 0 until the first CNP: timers are idle.
     pub active: u16,
     /// What the last CNP has yet to do: bits for alpha (1) and the cut (2). `firmware` only.
     pub pending: u16,
+    /// Alpha at `alpha_epoch_ns`, in 2^-31; [`RateMachine::alpha_q31`] gives the present one.
+    pub alpha_at_epoch_q31: u32,
+    /// Current rate R_C.
+    pub rate_bps: u64,
+    /// Target rate R_T.
+    pub target_bps: u64,
+    /// An instant of the decrease check: the next one if a cut is pending. `firmware` only.
+    pub cut_check_ns: u64,
+    /// When alpha had the value stored: at the last CNP, or at a tick of its period before it.
+    pub alpha_epoch_ns: u64,
+    /// Events of the increase timer since the last cut (T); stays at its end.
+    pub time_stage: u32,
+    /// Events of the byte counter since the last cut (BC); stays at its end.
+    pub byte_stage: u32,
 }
 
 /// When what happens next inside a machine; `None` = nothing of that kind would change anything.
@@ -91,6 +91,29 @@ impl RateMachine {
             active: 0,
             pending: 0,
         }
+    }
+
+    /// Whether nothing fell due up to and including `now_ns`, and no parameter was changed that matters to when something does:
+    /// advancing to it changes no rate, if `rate_bps` is what it was advanced to last. A target that is above a line rate just
+    /// lowered is put right when something falls due.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn is_up_to(&self, rate_bps: u64, p: &RpParams, now_ns: u64) -> bool {
+        if self.active == 0 {
+            return rate_bps == p.line_rate_bps;
+        }
+        let timer_waits = if p.time_reset_ns == 0 {
+            self.next_increase_ns == u64::MAX
+        } else {
+            // At least 1 ns from now, and no later than a period.
+            self.next_increase_ns.wrapping_sub(now_ns).wrapping_sub(1) < p.time_reset_ns
+        };
+        timer_waits && rate_bps <= p.line_rate_bps && (self.pending & CUT == 0 || self.cut_waits(p, now_ns))
+    }
+
+    #[inline(always)]
+    const fn cut_waits(&self, p: &RpParams, now_ns: u64) -> bool {
+        p.cut_period_ns == 0 || self.cut_check_ns.wrapping_sub(now_ns).wrapping_sub(1) < p.cut_period_ns
     }
 
     /// Catches up on all that fell due up to and including `now_ns`.
@@ -157,11 +180,29 @@ impl RateMachine {
         }
     }
 
+    /// Counts a packet of `bytes` (below 2^32), if the byte counter has no event by that; else false, and nothing is counted.
+    #[inline(always)]
+    pub(crate) const fn on_send_between_events(&mut self, p: &RpParams, bytes: u64) -> bool {
+        if !self.counts_bytes(p) {
+            return true;
+        }
+        let bytes = self.bytes + bytes;
+        if bytes >= p.byte_reset_bytes {
+            return false;
+        }
+        self.bytes = bytes;
+        true
+    }
+
+    #[inline(always)]
+    const fn counts_bytes(&self, p: &RpParams) -> bool {
+        p.byte_reset_bytes != 0 && (self.active != 0 || p.cut_period_ns == 0)
+    }
+
     /// Counts a packet of `bytes` (below 2^32); the machine has been advanced to the time of sending.
     #[inline(always)]
     pub fn on_send(&mut self, p: &RpParams, bytes: u64) {
-        let is_idle = self.active == 0 && p.cut_period_ns != 0;
-        if is_idle || p.byte_reset_bytes == 0 {
+        if !self.counts_bytes(p) {
             return;
         }
         self.bytes += bytes;

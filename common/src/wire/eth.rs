@@ -18,6 +18,8 @@ impl EtherType {
     pub const VLAN: Self = Self(0x8100);
     /// 802.1ad service tag (TPID), the outer one of QinQ.
     pub const QINQ: Self = Self(0x88a8);
+    /// MAC control: pauses, and PFC ([`crate::wire::pfc`]).
+    pub const MAC_CONTROL: Self = Self(0x8808);
     /// RoCEv1: an InfiniBand GRH directly over Ethernet. It has no IP header, hence no ECN; it is left alone.
     pub const ROCE_V1: Self = Self(0x8915);
 

@@ -23,6 +23,7 @@ pub mod ext;
 pub mod icrc;
 pub mod ipv4;
 pub mod ipv6;
+pub mod pfc;
 pub mod udp;
 
 #[cfg(test)]

@@ -227,6 +227,12 @@ fn odd_frames_are_counted_under_the_right_name() {
             tagged(&ethernet(EtherType(0x0806), &[0; 46]), &[0x88a8, 0x8100]),
             Err(Stat::NotRoce),
         ),
+        ("MAC control", ethernet(EtherType::MAC_CONTROL, &[0; 46]), Err(Stat::MacControl)),
+        (
+            "MAC control behind a tag",
+            tagged(&ethernet(EtherType::MAC_CONTROL, &[0; 46]), &[0x8100]),
+            Err(Stat::NotRoce),
+        ),
         ("three tags", tagged(v4, &[0x88a8, 0x8100, 0x8100]), Err(Stat::VlanTooDeep)),
         ("three tags, IPv6", tagged(v6, &[0x8100; 3]), Err(Stat::VlanTooDeep)),
         ("another TPID", tagged(v4, &[0x9100]), Err(Stat::NotRoce)),

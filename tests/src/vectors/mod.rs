@@ -11,14 +11,14 @@ mod scenarios;
 mod strangers;
 mod variants;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn_common::flow::QpId;
+use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
@@ -202,10 +202,11 @@ impl Vector {
         }
         let reacts = self.config()?.scalars.rp_enable != 0;
         let mut before = engine.counters()?;
+        let mut sent = HashMap::new();
         for (n, step) in observed.steps.iter_mut().enumerate() {
             step.observe(engine, self.packet_bytes, &mut before).with_context(|| format!("step {n}"))?;
             // Asked only where it matters: of some engines it takes a while.
-            step.flow = if reacts { flow(&engine.state()?, step.now_us * 1_000) } else { None };
+            step.flow = if reacts { flow(&engine.state()?, &mut sent, step.now_us * 1_000) } else { None };
         }
         observed.classes = classes(&before);
         Ok(observed)
@@ -254,10 +255,13 @@ impl Step {
     }
 }
 
-/// The flow that was touched at this time, if there is one.
-fn flow(state: &State, now_ns: u64) -> Option<Flow> {
-    let mut flows = state.rp.iter().flat_map(|set| &set.ways);
-    let flow = flows.find(|flow| flow.last_seen_ns == now_ns || flow.last_cnp_ns == now_ns && now_ns != 0)?;
+/// The flow that has sent more data than in `sent`, which then has what each has sent, or was cut at this time.
+fn flow(state: &State, sent: &mut HashMap<FlowId, u64>, now_ns: u64) -> Option<Flow> {
+    let flows = || state.rp.iter().flat_map(|set| &set.ways).filter(|flow| flow.last_seen_ns() != 0);
+    let has_sent = |flow: &RpFlow| sent.get(&flow.id) != Some(&flow.packets);
+    let touched = flows().find(|flow| has_sent(flow) || flow.last_cnp_ns == now_ns && now_ns != 0);
+    *sent = flows().map(|flow| (flow.id, flow.packets)).collect();
+    let flow = touched?;
     let receiver = flow.id.receiver;
     let words = receiver.addr.map(u32::to_ne_bytes).concat();
     let addr = <[u8; 16]>::try_from(words.as_slice()).ok()?;

@@ -1,6 +1,7 @@
 //! What the programs must do, worked out by hand: both engines could be wrong in the same way.
 
 mod cnps;
+mod pauses;
 
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::{QpId, RpFlow};
@@ -44,7 +45,7 @@ fn marker() -> Config {
 }
 
 fn flows(state: &State) -> Vec<RpFlow> {
-    state.rp.iter().flat_map(|set| set.ways).filter(|flow| flow.last_seen_ns != 0).collect()
+    state.rp.iter().flat_map(|set| set.ways).filter(|flow| flow.last_seen_ns() != 0).collect()
 }
 
 fn send(both: &mut Both, now_ns: u64, frame: &[u8]) -> Outcome {

@@ -75,14 +75,14 @@ fn a_flow_that_revives_between_look_and_removal_stays() -> Result<()> {
     let expire = pair.a.run(|| attach::open_expire("a0"))??;
     socket.send(&data.frame())?;
     let found = maps.rp_flows().next().context("no flow")??;
-    let before_ns = found.2.last_seen_ns + 1;
+    let before_ns = found.2.last_seen_ns() + 1;
     socket.send(&data.frame())?;
     assert_eq!(expire.run(Table::Rp, found.0, before_ns)?, 0);
     let revived = maps.rp_flows().next().context("it was removed")??;
     assert_eq!((revived.2.id, revived.2.packets), (found.2.id, 2));
     assert_eq!(expire.run(Table::Np, found.0, u64::MAX)?, 0);
     assert_eq!(expire.run(Table::Rp, u32::MAX, u64::MAX)?, 0);
-    assert_eq!(expire.run(Table::Rp, found.0, revived.2.last_seen_ns + 1)?, 1);
+    assert_eq!(expire.run(Table::Rp, found.0, revived.2.last_seen_ns() + 1)?, 1);
     assert!(maps.rp_flows().next().is_none());
     Ok(())
 }

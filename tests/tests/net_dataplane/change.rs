@@ -214,6 +214,7 @@ fn put(key: Key, config: &mut Config, value: u64) {
         Key::DscpToTc(dscp) => config.dscp_to_tc[dscp] = byte,
         Key::TcToQueue(tc) => config.tc_to_queue[tc] = byte,
         Key::Queue(queue, spec) => (spec.set)(&mut config.queue[queue], value),
+        Key::Pfc(priority, spec) => (spec.set)(&mut config.pfc[priority], value),
     }
 }
 

@@ -9,6 +9,7 @@ mod memory;
 mod notification_point;
 mod other_way;
 mod pacer;
+mod pauses;
 mod reaction_point;
 mod strangers;
 mod survive;

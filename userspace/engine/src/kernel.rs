@@ -8,6 +8,7 @@ use aya::{Ebpf, TestRunOptions};
 use dcqcn_common::flow::{NpSet, QpId, RpSet};
 use dcqcn_common::layout::{Backlog, Counters, Mode, Pair, Test};
 use dcqcn_common::params::Params;
+use dcqcn_common::pfc::Storms;
 use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 
 use super::{Engine, Error, Hook, MAX_PACKET, Meta, Outcome, Run, State, Verdict};
@@ -144,6 +145,10 @@ impl Engine for Kernel {
 
     fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
         Ok(self.maps.set_backlog(index, backlog)?)
+    }
+
+    fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error> {
+        Ok(self.maps.set_storms(storms, now_ns)?)
     }
 
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {

@@ -17,8 +17,10 @@ pub mod wire;
 use aya::programs::ProgramError;
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{NpSet, QpId, RpSet};
+use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, Counters, Pair, QUEUES, TIMES};
 use dcqcn_common::params::Params;
+use dcqcn_common::pfc::Storms;
 use dcqcn_p4 as p4;
 use dcqcn_plane::dataplane;
 use serde::Serialize;
@@ -181,6 +183,28 @@ fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }
 
+impl From<XdpVerdict> for Verdict {
+    fn from(verdict: XdpVerdict) -> Self {
+        match verdict {
+            // It has one interface.
+            XdpVerdict::Pass | XdpVerdict::HandOn => Self::Pass,
+            XdpVerdict::Drop => Self::Drop,
+            XdpVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
+        }
+    }
+}
+
+impl From<TcVerdict> for Verdict {
+    fn from(verdict: TcVerdict) -> Self {
+        match verdict {
+            TcVerdict::Pass => Self::Pass,
+            TcVerdict::Drop => Self::Drop,
+            TcVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
+            TcVerdict::RedirectNeigh(ifindex) => Self::Redirect { ifindex, neighbour: true },
+        }
+    }
+}
+
 /// Something that runs the hooks.
 pub trait Engine {
     /// Runs one program on one packet of [`MIN_PACKET`] to [`MAX_PACKET`] bytes at `now_ns`.
@@ -206,6 +230,12 @@ pub trait Engine {
     /// # Errors
     /// There is no such queue, or what the kernel says.
     fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error>;
+
+    /// Says at `now_ns` which priorities are in a storm of pauses, as the watchdog does.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error>;
 
     /// The QPN at the other end of `id`, where it is known.
     ///

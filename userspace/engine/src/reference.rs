@@ -4,11 +4,14 @@ use std::collections::HashMap;
 
 use dcqcn_common::classify::Frame;
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::{FlowId, Glance, NpFlow, NpSet, QpId, RpFlow, RpSet, Set};
-use dcqcn_common::hooks::{self, Env, Host, Skb, TcVerdict, XdpVerdict};
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, QUEUES, TIMES, Time, WAYS};
+use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, Shared};
+use dcqcn_common::hooks::{self, Env, Host, Skb};
+use dcqcn_common::layout::{
+    Backlog, ClassCounters, Counters, Cut, Pair, PauseCounters, QUEUES, TIMES, Time, WAYS,
+};
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
+use dcqcn_common::pfc::Storms;
 use dcqcn_common::rate::{Debt, RateMachine};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
@@ -16,13 +19,12 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 use dcqcn_plane::dataplane::{self, Sizes};
 use dcqcn_plane::events::Log;
 
-use super::{Engine, Error, Hook, Meta, Outcome, Run, State, Verdict};
+use super::{Engine, Error, Hook, Meta, Outcome, Run, State};
 
 /// Maps begin as zero bytes; these are what zero bytes mean.
 pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
     id: FlowId::NONE,
-    _pad: 0,
-    last_seen_ns: 0,
+    lock: 0,
     machine: RateMachine {
         rate_bps: 0,
         target_bps: 0,
@@ -43,10 +45,11 @@ pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
     last_cnp_ns: 0,
     cnp_handled: 0,
     cnp_ignored: 0,
+    _pad: 0,
 };
 
 const fn empty_set<T: dcqcn_common::flow::Entry>(flow: T) -> Set<T> {
-    Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [flow; WAYS] }
+    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
 }
 
 /// The hooks over plain memory.
@@ -67,6 +70,8 @@ struct Tables {
     cm: HashMap<QpId, u32>,
     events: Log,
     random: u64,
+    debt: Debt,
+    wanted: FlowId,
 }
 
 impl Reference {
@@ -84,6 +89,8 @@ impl Reference {
             cm: HashMap::new(),
             events: Log::in_memory(),
             random: seed,
+            debt: Debt::NONE,
+            wanted: FlowId::NONE,
         };
         Self { params: Box::new(*params), tables }
     }
@@ -130,6 +137,11 @@ impl Engine for Reference {
         Ok(())
     }
 
+    fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error> {
+        self.tables.times_ns[Time::Storms as usize] = storms.word(now_ns);
+        Ok(())
+    }
+
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         Ok(self.tables.pairs.get(id).copied())
     }
@@ -165,28 +177,6 @@ impl Engine for Reference {
         };
         state.sort();
         Ok(state)
-    }
-}
-
-impl From<XdpVerdict> for Verdict {
-    fn from(verdict: XdpVerdict) -> Self {
-        match verdict {
-            // It has one interface.
-            XdpVerdict::Pass | XdpVerdict::HandOn => Self::Pass,
-            XdpVerdict::Drop => Self::Drop,
-            XdpVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
-        }
-    }
-}
-
-impl From<TcVerdict> for Verdict {
-    fn from(verdict: TcVerdict) -> Self {
-        match verdict {
-            TcVerdict::Pass => Self::Pass,
-            TcVerdict::Drop => Self::Drop,
-            TcVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
-            TcVerdict::RedirectNeigh(ifindex) => Self::Redirect { ifindex, neighbour: true },
-        }
     }
 }
 
@@ -228,6 +218,10 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.counters[self.slot].class.get_mut(tc)
     }
 
+    fn pauses(&mut self) -> Option<&mut PauseCounters> {
+        Some(&mut self.tables.counters[self.slot].pause)
+    }
+
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
         let empty_at = self.tables.queues.get_mut(index as usize)?;
         // One CPU: it shares everything, and needs no more to know it.
@@ -236,13 +230,17 @@ impl<'a> Env<'a> for View<'a> {
         Some(next.depth_bytes)
     }
 
-    fn rp_set<R>(&mut self, index: u32, f: impl FnOnce(&mut RpSet) -> R) -> Option<R> {
-        self.tables.rp.get_mut(index as usize).map(f)
+    fn rp_set(&mut self, index: u32) -> Option<Shared> {
+        // SAFETY: the set is there for longer than this view, and nobody else has it.
+        self.tables.rp.get_mut(index as usize).map(|set| unsafe { Shared::new(set) })
     }
 
-    /// No set is ever held by another CPU here.
-    fn rp_glance(&self, _index: u32, _hash: u32) -> Option<Glance> {
-        None
+    fn debt(&mut self) -> Option<&mut Debt> {
+        Some(&mut self.tables.debt)
+    }
+
+    fn wanted(&mut self) -> Option<&mut FlowId> {
+        Some(&mut self.tables.wanted)
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dcqcn_common::flow::HashKeys;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Params, Port};
 use dcqcn_common::wred::Wred;
@@ -24,7 +25,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
     let (changes, epochs) = change::plan(scenario);
     let changes: Arc<[_]> = changes.into();
     let mut random = Random::new(scenario.seed);
-    let hash_seed = random.draw();
+    let hash_keys = HashKeys::new(random.draw().into());
     let config = scenario.host_config(0);
     let overhead_bytes = config.scalars.wire_overhead_bytes;
 
@@ -45,7 +46,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
         overhead_bytes,
         frame_bytes: scenario.frame_bytes(),
     });
-    let mut hosts = hosts(scenario, &ports, &changes, hash_seed)?;
+    let mut hosts = hosts(scenario, &ports, &changes, hash_keys)?;
     for (index, change) in (0..).zip(changes.iter()) {
         for (number, host) in (0..).zip(&mut hosts) {
             let concerns = match change.what {
@@ -94,7 +95,7 @@ fn hosts(
     scenario: &Scenario,
     ports: &[Vec<crate::topology::PortSpec>],
     changes: &Arc<[change::Change]>,
-    hash_seed: u32,
+    hash_keys: HashKeys,
 ) -> Result<Vec<Host>, FabricError> {
     let Scenario { topology, workload, .. } = scenario;
     let config = scenario.host_config(0);
@@ -134,7 +135,7 @@ fn hosts(
         edges,
         notice_ns: topology.lookahead_ns(),
         changes: Arc::clone(changes),
-        hash_seed,
+        hash_keys,
     });
     let mut params: HashMap<u64, Arc<Params>> = HashMap::new();
     let mut hosts = Vec::with_capacity(topology.hosts as usize);

@@ -128,7 +128,7 @@ impl Plan {
         let not_in_p4 = Key::all().filter(|key| {
             let not_there = match key {
                 Key::Scalar(spec) => NOT_IN_P4.contains(&spec.key),
-                Key::Queue(..) => true,
+                Key::Queue(..) | Key::Pfc(..) => true,
                 Key::Wred(..) | Key::DscpToTc(_) | Key::TcToQueue(_) => false,
             };
             not_there && key.get(config) != key.default()

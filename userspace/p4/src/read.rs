@@ -215,10 +215,9 @@ impl<'a> Reader<'a> {
                 vec![self.rp_last_ns(index, Stream::Requests)?, self.rp_last_ns(index, Stream::Responses)?]
             }
         };
-        let flow = |(at, (id, last_seen_ns)): (usize, (FlowId, u64))| RpFlow {
+        let flow = |(at, (id, _)): (usize, (FlowId, u64))| RpFlow {
             id,
-            _pad: 0,
-            last_seen_ns,
+            lock: 0,
             machine: RateMachine {
                 rate_bps: get(&rate_bps, at),
                 target_bps: get(&target_bps, at),
@@ -248,6 +247,7 @@ impl<'a> Reader<'a> {
             last_cnp_ns: get(&last_cnp_ns, at),
             cnp_handled: get(&cnp_handled, at) as u32,
             cnp_ignored: get(&cnp_ignored, at) as u32,
+            _pad: 0,
         };
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
     }

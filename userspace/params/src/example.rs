@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::ValueEnum;
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, DSCPS, WAYS};
-use dcqcn_common::params::{Config, Quantity, QueueConfig, Unit};
+use dcqcn_common::params::{Config, PfcConfig, Quantity, QueueConfig, Unit};
 use serde_json::{Value, json};
 
 use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice, word, words};
@@ -140,6 +140,21 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
         for spec in QueueConfig::SPECS {
             let key = Key::Queue(queue, spec);
             if queue == 0 {
+                describe(text, key)?;
+            }
+            assign(text, spec.key, key, config)?;
+        }
+    }
+    writeln!(
+        text,
+        "\n# PFC: [pfc.0] to [pfc.{}], one for each priority, have the same parameters.",
+        CLASSES - 1
+    )?;
+    for priority in 0..CLASSES {
+        writeln!(text, "\n[pfc.{priority}]")?;
+        for spec in PfcConfig::SPECS {
+            let key = Key::Pfc(priority, spec);
+            if priority == 0 {
                 describe(text, key)?;
             }
             assign(text, spec.key, key, config)?;

@@ -61,7 +61,7 @@ impl std::error::Error for FileErrors {}
 const TOP: [&str; 6] = ["role", "profile", "pacer", "queues", "xdp_mode", "flows"];
 const PARAMETERS: &str = "parameters";
 /// Tables of parameters whose names start with the table's.
-const TABLES: [&str; 4] = ["wred", "dscp_to_tc", "tc_to_queue", "queue"];
+const TABLES: [&str; 5] = ["wred", "dscp_to_tc", "tc_to_queue", "queue", "pfc"];
 
 /// Reads the text of a file called `name`.
 ///
@@ -151,8 +151,8 @@ impl Reader<'_> {
         };
         for (key, value) in table {
             let name = format!("{prefix}{}", key.get_ref());
-            // `wred.3` and `queue.3` are the tables below a table.
-            if value.get_ref().is_table() && ["wred.", "queue."].contains(&prefix) {
+            // `wred.3`, `queue.3` and `pfc.3` are the tables below a table.
+            if value.get_ref().is_table() && ["wred.", "queue.", "pfc."].contains(&prefix) {
                 self.parameters(&format!("{name}."), value);
                 continue;
             }

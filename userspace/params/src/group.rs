@@ -16,7 +16,7 @@ pub enum Group {
     Np,
     /// The reaction point: the rate machine and the pacer.
     Rp,
-    /// The interface: its link, and its event log.
+    /// The interface: its link and PFC on it, and its event log.
     Link,
 }
 
@@ -32,7 +32,14 @@ const NP: [&str; 8] = [
     "cnp_dscp",
     "cnp_802p_prio",
 ];
-const LINK: [&str; 3] = ["link_rate", "wire_overhead", "event_rate"];
+const LINK: [&str; 6] = [
+    "link_rate",
+    "wire_overhead",
+    "event_rate",
+    "pfc_wd_detection_time",
+    "pfc_wd_restoration_time",
+    "pfc_wd_action",
+];
 
 /// Parameters of [`Group::Rp`] that describe the interface and not the algorithm.
 const RP_OF_THE_SITE: [&str; 7] = [
@@ -51,6 +58,7 @@ impl Key {
     pub fn group(self) -> Group {
         match self {
             Self::Wred(..) | Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => Group::Wred,
+            Self::Pfc(..) => Group::Link,
             Self::Scalar(spec) if WRED.contains(&spec.key) => Group::Wred,
             Self::Scalar(spec) if NP.contains(&spec.key) => Group::Np,
             Self::Scalar(spec) if LINK.contains(&spec.key) => Group::Link,
@@ -66,7 +74,7 @@ impl Key {
             Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
             Self::Scalar(spec) if ["min_time_between_cnps", "np_window"].contains(&spec.key) => true,
             Self::Scalar(spec) => self.group() == Group::Rp && !RP_OF_THE_SITE.contains(&spec.key),
-            Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => false,
+            Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) | Self::Pfc(..) => false,
         }
     }
 

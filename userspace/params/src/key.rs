@@ -1,11 +1,14 @@
-//! The names of the parameters: `rpg_ai_rate`, `wred.3.kmin`, `dscp_to_tc.26`, `tc_to_queue.3`, `queue.3.weight`.
+//! The names of the parameters: `rpg_ai_rate`, `wred.3.kmin`, `dscp_to_tc.26`, `tc_to_queue.3`, `queue.3.weight`,
+//! `pfc.3.rx`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, Invalid, Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig};
+use dcqcn_common::params::{
+    Config, Invalid, PfcConfig, Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig,
+};
 
 use super::quantity::{self, QuantityError};
 
@@ -22,6 +25,8 @@ pub enum Key {
     TcToQueue(usize),
     /// A parameter of a queue, below [`CLASSES`].
     Queue(usize, &'static Spec<QueueConfig>),
+    /// A parameter of a PFC priority, below [`CLASSES`].
+    Pfc(usize, &'static Spec<PfcConfig>),
 }
 
 /// A name that no parameter has.
@@ -111,6 +116,7 @@ const WRED: &str = "wred";
 const DSCP_TO_TC: &str = "dscp_to_tc";
 const TC_TO_QUEUE: &str = "tc_to_queue";
 const QUEUE: &str = "queue";
+const PFC: &str = "pfc";
 
 impl Key {
     /// Every parameter, in the order of the file.
@@ -120,7 +126,8 @@ impl Key {
         let maps = (0..DSCPS).map(Self::DscpToTc).chain((0..CLASSES).map(Self::TcToQueue));
         let queues =
             (0..CLASSES).flat_map(|n| QueueConfig::SPECS.iter().map(move |spec| Self::Queue(n, spec)));
-        scalars.chain(wred).chain(maps).chain(queues)
+        let pfc = (0..CLASSES).flat_map(|n| PfcConfig::SPECS.iter().map(move |spec| Self::Pfc(n, spec)));
+        scalars.chain(wred).chain(maps).chain(queues).chain(pfc)
     }
 
     /// It tells the data plane what `attach` installed beside it, so it cannot be changed on its own.
@@ -136,6 +143,7 @@ impl Key {
             Self::Scalar(spec) => spec.unit,
             Self::Wred(_, spec) => spec.unit,
             Self::Queue(_, spec) => spec.unit,
+            Self::Pfc(_, spec) => spec.unit,
             Self::DscpToTc(_) | Self::TcToQueue(_) => Unit::Count,
         }
     }
@@ -161,6 +169,7 @@ impl Key {
             Self::Scalar(spec) => spec.min..=spec.max,
             Self::Wred(_, spec) => spec.min..=spec.max,
             Self::Queue(_, spec) => spec.min..=spec.max,
+            Self::Pfc(_, spec) => spec.min..=spec.max,
             Self::DscpToTc(_) | Self::TcToQueue(_) => 0..=CLASSES as u64 - 1,
         }
     }
@@ -172,6 +181,7 @@ impl Key {
             Self::Scalar(spec) => spec.doc,
             Self::Wred(_, spec) => spec.doc,
             Self::Queue(_, spec) => spec.doc,
+            Self::Pfc(_, spec) => spec.doc,
             Self::DscpToTc(_) => "Traffic class of this DSCP.",
             Self::TcToQueue(_) => "Queue of this traffic class.",
         }
@@ -185,6 +195,7 @@ impl Key {
             Self::Scalar(spec) => spec.larger,
             Self::Wred(_, spec) => spec.larger,
             Self::Queue(_, spec) => spec.larger,
+            Self::Pfc(_, spec) => spec.larger,
             Self::DscpToTc(_) | Self::TcToQueue(_) => "",
         }
     }
@@ -204,6 +215,7 @@ impl Key {
             Self::DscpToTc(dscp) => config.dscp_to_tc.get(dscp).copied().unwrap_or(0).into(),
             Self::TcToQueue(tc) => config.tc_to_queue.get(tc).copied().unwrap_or(0).into(),
             Self::Queue(queue, spec) => config.queue.get(queue).map_or(0, |queue| (spec.get)(queue)),
+            Self::Pfc(priority, spec) => config.pfc.get(priority).map_or(0, |of| (spec.get)(of)),
         }
     }
 
@@ -229,6 +241,7 @@ impl Key {
             Self::DscpToTc(dscp) => *config.dscp_to_tc.get_mut(dscp).ok_or(refused)? = value as u8,
             Self::TcToQueue(tc) => *config.tc_to_queue.get_mut(tc).ok_or(refused)? = value as u8,
             Self::Queue(queue, spec) => (spec.set)(config.queue.get_mut(queue).ok_or(refused)?, value),
+            Self::Pfc(priority, spec) => (spec.set)(config.pfc.get_mut(priority).ok_or(refused)?, value),
         }
         Ok(())
     }
@@ -252,6 +265,7 @@ impl fmt::Display for Key {
             Self::DscpToTc(dscp) => write!(f, "{DSCP_TO_TC}.{dscp}"),
             Self::TcToQueue(tc) => write!(f, "{TC_TO_QUEUE}.{tc}"),
             Self::Queue(queue, spec) => write!(f, "{QUEUE}.{queue}.{}", spec.key),
+            Self::Pfc(priority, spec) => write!(f, "{PFC}.{priority}.{}", spec.key),
         }
     }
 }
@@ -262,6 +276,7 @@ impl PartialEq for Key {
             (Self::Scalar(a), Self::Scalar(b)) => a.key == b.key,
             (Self::Wred(tc, a), Self::Wred(other, b)) => tc == other && a.key == b.key,
             (Self::Queue(queue, a), Self::Queue(other, b)) => queue == other && a.key == b.key,
+            (Self::Pfc(priority, a), Self::Pfc(other, b)) => priority == other && a.key == b.key,
             (Self::DscpToTc(a), Self::DscpToTc(b)) | (Self::TcToQueue(a), Self::TcToQueue(b)) => a == b,
             _ => false,
         }
@@ -293,6 +308,10 @@ impl FromStr for Key {
             (Some(QUEUE), Some(queue), Some(key), None) => {
                 let spec = Spec::find(QueueConfig::SPECS, key).ok_or_else(unknown)?;
                 Ok(Self::Queue(row(QUEUE, queue, CLASSES)?, spec))
+            }
+            (Some(PFC), Some(priority), Some(key), None) => {
+                let spec = Spec::find(PfcConfig::SPECS, key).ok_or_else(unknown)?;
+                Ok(Self::Pfc(row(PFC, priority, CLASSES)?, spec))
             }
             (Some(key), None, None, None) => {
                 Spec::find(Scalars::SPECS, key).map(Self::Scalar).ok_or_else(unknown)

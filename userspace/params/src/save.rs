@@ -54,6 +54,7 @@ fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
             Key::DscpToTc(dscp) => ("dscp_to_tc".to_owned(), dscp.to_string()),
             Key::TcToQueue(tc) => ("tc_to_queue".to_owned(), tc.to_string()),
             Key::Queue(queue, spec) => (format!("queue.{queue}"), spec.key.to_owned()),
+            Key::Pfc(priority, spec) => (format!("pfc.{priority}"), spec.key.to_owned()),
         };
         if of != table {
             writeln!(text, "\n[{of}]")?;

@@ -2,7 +2,7 @@
 
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, WAYS};
-use dcqcn_common::params::{Config, QueueConfig, Scalars, Unit, WredConfig};
+use dcqcn_common::params::{Config, PfcConfig, QueueConfig, Scalars, Unit, WredConfig};
 use serde_json::{Map, Value, json};
 
 use super::example::ENTRIES;
@@ -38,6 +38,17 @@ pub fn schema() -> Value {
     );
     let queue = QueueConfig::SPECS.iter().map(|spec| (spec.key.to_owned(), parameter(Key::Queue(0, spec))));
     top.insert("queue".to_owned(), rows("How each queue is served.", &classes, table(queue)));
+    let pfc = PfcConfig::SPECS.iter().map(|spec| {
+        let mut parameter = parameter(Key::Pfc(0, spec));
+        if spec.key == "queue"
+            && let Some(object) = parameter.as_object_mut()
+        {
+            // The row's own number.
+            object.remove("default");
+        }
+        (spec.key.to_owned(), parameter)
+    });
+    top.insert("pfc".to_owned(), rows("PFC of each priority.", &classes, table(pfc)));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dcqcn configuration",

@@ -5,6 +5,7 @@ mod error;
 mod expire;
 mod maps;
 mod sizes;
+mod storms;
 
 use std::path::{Path, PathBuf};
 use std::{panic, thread};

@@ -241,7 +241,9 @@ fn ets(config: &Config, frame_bytes: u64) -> Ets {
 }
 
 fn port_class(rate_bps: u64, frame_bytes: u64) -> HtbClass {
-    HtbClass { parent: HANDLE, rate_bps, ..htb_class(PORT, rate_bps, frame_bytes) }
+    let class = htb_class(PORT, rate_bps, frame_bytes);
+    // All of its rate is guaranteed.
+    HtbClass { parent: HANDLE, rate_bps, burst_bytes: class.cburst_bytes, ..class }
 }
 
 /// A class below [`PORT`] that takes what there is.

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use dcqcn_common::layout::Counters;
+use dcqcn_common::layout::{CLASSES, Counters};
 use dcqcn_common::stats::Stat;
 use dcqcn_plane::attach::Attachment;
 use dcqcn_plane::dataplane::{self, HOOKS};
 use dcqcn_support::render::Table;
 use serde_json::{Map, Value, json};
+
+use crate::reading::pause_frames;
 
 /// Counters that mlx5 has too (`/sys/class/infiniband/DEV/ports/N/hw_counters`).
 const MLX5: [Stat; 4] = [Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
@@ -43,6 +45,20 @@ impl CountersReport {
         self.by_hook(stat).iter().sum()
     }
 
+    /// PFC frames by priority, under mlx5's names.
+    fn pauses(&self) -> Vec<(String, u64)> {
+        let hooks: Vec<Counters> = self.hooks.iter().map(|(_, hook)| *hook).collect();
+        let of = |(at, direction): (usize, &str)| {
+            let hooks = &hooks;
+            let direction = direction.to_owned();
+            (0..CLASSES).map(move |priority| {
+                let frames = pause_frames(hooks, priority).get(at).copied().unwrap_or(0);
+                (format!("{direction}_prio{priority}_pause"), frames)
+            })
+        };
+        ["rx", "tx"].into_iter().enumerate().flat_map(of).collect()
+    }
+
     /// As an object: totals, then each hook.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -57,7 +73,9 @@ impl CountersReport {
                 ((*name).to_owned(), object(&value).into())
             })
             .collect();
-        json!({ "iface": self.iface, "total": object(&|stat| self.total(stat)), "hooks": hooks })
+        let mut total = object(&|stat| self.total(stat));
+        total.extend(self.pauses().into_iter().map(|(name, frames)| (name, frames.into())));
+        json!({ "iface": self.iface, "total": total, "hooks": hooks })
     }
 }
 
@@ -66,6 +84,9 @@ impl fmt::Display for CountersReport {
         let mut totals = Table::new(&["COUNTER", ">TOTAL"]);
         for stat in MLX5 {
             totals.row([stat.label().to_owned(), self.total(stat).to_string()]);
+        }
+        for (name, frames) in self.pauses().into_iter().filter(|(_, frames)| self.all || *frames != 0) {
+            totals.row([name, frames.to_string()]);
         }
         write!(f, "{totals}")?;
         let mut columns = vec!["COUNTER".to_owned()];
@@ -95,6 +116,7 @@ mod tests {
         hooks[0].stat[Stat::RpCnpHandled as usize] = 5;
         hooks[1].stat[Stat::NpEcnMarked as usize] = 40;
         hooks[2].stat[Stat::NpCnpSent as usize] = 7;
+        hooks[0].pause.frames[3] = 4;
         CountersReport { iface: "eth0".into(), hooks: HOOKS.into_iter().zip(hooks).collect(), all }
     }
 
@@ -106,6 +128,7 @@ np_ecn_marked_roce_packets     40
 np_cnp_sent                     7
 rp_cnp_handled                  5
 rp_cnp_ignored                  0
+rx_prio3_pause                  4
 
 COUNTER                     XDP  INGRESS  EGRESS
 np_ecn_marked_roce_packets    0       40       0
@@ -121,7 +144,11 @@ rp_cnp_handled                5        0       0
     #[test]
     fn json_has_every_counter() {
         let json = report(false).to_json();
-        assert_eq!(json["total"].as_object().unwrap().len(), Stat::COUNT);
+        assert_eq!(json["total"].as_object().unwrap().len(), Stat::COUNT + 2 * CLASSES);
+        assert_eq!(
+            (&json["total"]["rx_prio3_pause"], &json["total"]["tx_prio7_pause"]),
+            (&4.into(), &0.into())
+        );
         assert_eq!(json["hooks"]["xdp"]["rp_cnp_handled"], 5);
         assert_eq!(json["hooks"]["egress"]["rp_cnp_handled"], 0);
     }

@@ -27,6 +27,10 @@ pub enum Kind {
     TableFull,
     /// A queue of the port's own was full, and packets were dropped.
     QueueDrop,
+    /// A storm of pauses (PFC) began.
+    PfcStorm,
+    /// A storm of pauses is over.
+    PfcRestored,
     /// A change of parameters was refused.
     ConfigRefused,
     /// Entries of the log were written over before they were read.
@@ -108,6 +112,13 @@ pub enum Detail {
         /// Packets that found it full since it was looked at last.
         drops: u64,
     },
+    /// [`Kind::PfcStorm`], [`Kind::PfcRestored`].
+    Paused {
+        /// Its priority.
+        priority: u64,
+        /// What is done with what it holds: `drop` or `forward`; `none` once it is over.
+        action: &'static str,
+    },
     /// [`Kind::ConfigRefused`].
     Refused {
         /// Who asked for it.
@@ -156,6 +167,11 @@ fn describe(event: &Event) -> Option<(Kind, Detail)> {
             (Kind::TableFull, Detail::Full { address, qpn, table, silent_ns: first })
         }
         EventKind::QueueDrop => (Kind::QueueDrop, Detail::QueueDropped { queue: first, drops: second }),
+        EventKind::PfcStorm => {
+            let action = if second == 0 { "forward" } else { "drop" };
+            (Kind::PfcStorm, Detail::Paused { priority: first, action })
+        }
+        EventKind::PfcRestored => (Kind::PfcRestored, Detail::Paused { priority: first, action: "none" }),
     })
 }
 
@@ -189,6 +205,12 @@ impl fmt::Display for Detail {
             }
             Self::QueueDropped { queue, drops } => {
                 write!(f, "queue {queue} was full: {drops} packets dropped")
+            }
+            Self::Paused { priority, action: "none" } => {
+                write!(f, "priority {priority}: the storm of pauses is over")
+            }
+            Self::Paused { priority, action } => {
+                write!(f, "priority {priority}: a storm of pauses; what it holds: {action}")
             }
             Self::Refused { user, command, error } => {
                 write!(f, "{user}, `{}`: {}", printable(command), printable(error))

@@ -215,7 +215,7 @@ mod tests {
             FlowId { src: mapped([10, 0, 0, 1]), receiver: QpId { addr: mapped([10, 0, 0, host]), qpn } },
             &p.rp,
         );
-        flow.last_seen_ns = MS;
+        flow.last_ns = [MS, 0];
         for &at_ns in cnp_at_ns {
             flow.machine.advance(&p.rp, at_ns);
             flow.machine.on_cnp(&p.rp, at_ns);

@@ -146,6 +146,7 @@ impl Parameter {
                 Key::DscpToTc(_) => Some("dscp"),
                 Key::TcToQueue(_) => Some("queue"),
                 Key::Queue(_, spec) => Some(spec.key),
+                Key::Pfc(_, spec) => Some(spec.key),
             },
         }
     }

@@ -79,7 +79,7 @@ impl FlowRow {
             rate: RateRow::new(&machine, p, now_ns),
             packets: flow.packets,
             bytes: flow.bytes,
-            last_seen_age_ns: now_ns.saturating_sub(flow.last_seen_ns),
+            last_seen_age_ns: now_ns.saturating_sub(flow.last_seen_ns()),
             last_cnp_age_ns: age(flow.last_cnp_ns, now_ns),
             cnp_handled: flow.cnp_handled,
             cnp_ignored: flow.cnp_ignored,

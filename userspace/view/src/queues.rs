@@ -4,6 +4,7 @@ use std::fmt;
 
 use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, DSCPS};
 use dcqcn_common::params::{Config, Quantity, SCHEDULERS, Unit};
+use dcqcn_common::pfc::Pause;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_plane::attach::{self, Attachment};
 use dcqcn_plane::queues::QueueStats;
@@ -11,7 +12,7 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
-use crate::reading::{class_sum, depths, queue_stats};
+use crate::reading::{class_sum, depths, pause_frames, queue_stats};
 
 /// The classes of one or two ports.
 #[derive(Serialize)]
@@ -22,6 +23,8 @@ pub struct QueuesReport {
     classes: Vec<ClassRow>,
     /// The port's own queues; none unless it was attached with `--queues`.
     queues: Vec<QueueRow>,
+    /// PFC, by priority.
+    pauses: Vec<PauseRow>,
     #[serde(skip)]
     all: bool,
 }
@@ -77,6 +80,26 @@ impl QueueRow {
     }
 }
 
+/// PFC of one priority.
+#[derive(Serialize)]
+struct PauseRow {
+    priority: usize,
+    queue: u64,
+    /// Whether pauses hold the queue's flows.
+    rx: bool,
+    /// Whether the neighbour has paused it.
+    paused: bool,
+    rx_pause: u64,
+    rx_pause_duration_ns: u64,
+    tx_pause: u64,
+}
+
+impl PauseRow {
+    fn is_idle(&self) -> bool {
+        !self.rx && self.rx_pause == 0 && self.tx_pause == 0
+    }
+}
+
 impl QueuesReport {
     /// Reads what is attached; classes that no DSCP belongs to are shown too if `all`.
     ///
@@ -88,7 +111,28 @@ impl QueuesReport {
         let depths = depths(&params, &maps.queues()?, &maps.backlogs()?, monotonic_ns());
         let ports = [Some(info.iface.clone()), info.inline_peer.clone()].into_iter().flatten().collect();
         let queues = queue_stats(info, &params)?;
-        Ok(Self::new(ports, &params.config, &counters, &depths, all).with_queues(&params.config, &queues))
+        let report = Self::new(ports, &params.config, &counters, &depths, all);
+        let pauses = Pause::all(&maps.times()?);
+        Ok(report.with_queues(&params.config, &queues).with_pauses(&params.config, &counters, &pauses))
+    }
+
+    fn with_pauses(mut self, config: &Config, hooks: &[Counters], pauses: &[Pause; CLASSES]) -> Self {
+        let now_ns = monotonic_ns();
+        let rows = config.pfc.iter().zip(pauses).enumerate();
+        let rows = rows.map(|(priority, (of, pause))| {
+            let [rx_pause, tx_pause] = pause_frames(hooks, priority);
+            PauseRow {
+                priority,
+                queue: of.queue,
+                rx: of.rx != 0,
+                paused: pause.until_ns > now_ns,
+                rx_pause,
+                rx_pause_duration_ns: pause.paused_ns(now_ns),
+                tx_pause,
+            }
+        });
+        self.pauses = rows.collect();
+        self
     }
 
     fn with_queues(mut self, config: &Config, stats: &QueueStats) -> Self {
@@ -136,8 +180,8 @@ impl QueuesReport {
                 ecn_marked_packets,
             }
         });
-        let (cp_enable, queues) = (config.scalars.cp_enable != 0, Vec::new());
-        Self { classes: classes.collect(), cp_enable, ports, queues, all }
+        let (cp_enable, queues, pauses) = (config.scalars.cp_enable != 0, Vec::new(), Vec::new());
+        Self { classes: classes.collect(), cp_enable, ports, queues, pauses, all }
     }
 }
 
@@ -193,6 +237,31 @@ impl fmt::Display for QueuesReport {
             ]);
         }
         write!(f, "{table}")?;
+        self.show_queues(f)?;
+        self.show_pauses(f)
+    }
+}
+
+impl QueuesReport {
+    fn show_pauses(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table =
+            Table::new(&[">PRIORITY", ">QUEUE", "HOLDS", "PAUSED", ">RX PAUSE", ">PAUSED FOR", ">TX PAUSE"]);
+        for row in self.pauses.iter().filter(|row| !row.is_idle()) {
+            let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
+            table.row([
+                row.priority.to_string(),
+                row.queue.to_string(),
+                word(row.rx),
+                word(row.paused),
+                row.rx_pause.to_string(),
+                render::ns(row.rx_pause_duration_ns),
+                row.tx_pause.to_string(),
+            ]);
+        }
+        if table.is_empty() { Ok(()) } else { write!(f, "\n{table}") }
+    }
+
+    fn show_queues(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.queues.is_empty() {
             return Ok(());
         }
@@ -281,6 +350,24 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
         assert_eq!(lines[1], ["3", "dwrr", "1", "4.50", "kB", "0", "2.00", "MB", "2000", "7"]);
         assert_eq!(lines[2][..3], ["6", "strict", "-"]);
         assert_eq!(serde_json::to_value(&report).unwrap()["queues"][0]["drops"], 7);
+    }
+
+    #[test]
+    fn pauses_are_told_where_there_are_any() {
+        let mut config = Config::DEFAULT;
+        config.pfc[3].rx = 1;
+        let mut counters = [Counters::ZERO; 3];
+        counters[0].pause.frames[4] = 9;
+        let pauses = [Pause { until_ns: 0, total_ns: 1_500_000 }; CLASSES];
+        let report = report(&["eth1"]).with_pauses(&config, &counters, &pauses);
+        let text = report.to_string();
+        let below = text.split_once("\n\n").unwrap().1;
+        let lines: Vec<Vec<&str>> = below.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["3", "3", "yes", "no", "0", "1.50", "ms", "0"]);
+        assert_eq!(lines[2], ["4", "4", "no", "no", "9", "1.50", "ms", "0"]);
+        assert_eq!(lines.len(), 3);
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!((&json["pauses"][4]["rx_pause"], &json["pauses"][7]["queue"]), (&9.into(), &7.into()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use dcqcn_common::flow::RpFlow;
 use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, Counters, QUEUES};
 use dcqcn_common::params::{Params, QUEUE_SOURCE_BACKLOG, QUEUES_NONE};
+use dcqcn_common::pfc::Pause;
 use dcqcn_common::stats::Stat;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::Stats;
@@ -25,6 +26,8 @@ pub struct Reading {
     pub depth_bytes: [u64; QUEUES as usize],
     /// What waits in the port's own queues, by their number.
     pub queues: QueueStats,
+    /// How the neighbour has paused each priority.
+    pub pauses: [Pause; CLASSES],
     /// Flows of the reaction point; none if only their number was read.
     pub rp: Vec<RpFlow>,
     /// How many flows the reaction point knows.
@@ -62,10 +65,10 @@ impl Reading {
         let rp_flows = if with_flows { rp.len() } else { flows_counted(&counters) };
         let np_flows = maps.np_count()?;
         let queues = queue_stats(&info, &params)?;
-        let (empty_at, backlogs) = (maps.queues()?, maps.backlogs()?);
+        let (empty_at, backlogs, pauses) = (maps.queues()?, maps.backlogs()?, Pause::all(&maps.times()?));
         let at_ns = monotonic_ns();
         let depth_bytes = depths(&params, &empty_at, &backlogs, at_ns);
-        Ok(Self { info, params, at_ns, counters, depth_bytes, queues, rp, rp_flows, np_flows })
+        Ok(Self { info, params, at_ns, counters, depth_bytes, queues, pauses, rp, rp_flows, np_flows })
     }
 
     /// A counter, summed over the hooks.
@@ -78,6 +81,12 @@ impl Reading {
     #[must_use]
     pub fn class(&self, tc: usize) -> ClassCounters {
         class_sum(&self.counters, tc)
+    }
+
+    /// PFC frames received and sent that name a priority.
+    #[must_use]
+    pub fn pause_frames(&self, priority: usize) -> [u64; 2] {
+        pause_frames(&self.counters, priority)
     }
 
     /// The interfaces packets are queued for: one, or both of an inline attachment.
@@ -117,6 +126,13 @@ fn flows_counted(counters: &[Counters; 3]) -> usize {
     let sum = |stat: Stat| -> u64 { counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
     let gone = sum(Stat::RpFlowEvicted) + sum(Stat::RpFlowExpired);
     usize::try_from(sum(Stat::RpFlowNew).saturating_sub(gone)).unwrap_or(usize::MAX)
+}
+
+/// PFC frames that name a priority: those received, which XDP counts, and those sent, which egress counts.
+pub(crate) fn pause_frames(hooks: &[Counters], priority: usize) -> [u64; 2] {
+    let of =
+        |hook: usize| hooks.get(hook).and_then(|hook| hook.pause.frames.get(priority)).copied().unwrap_or(0);
+    [of(0), of(2)]
 }
 
 /// The counters of a traffic class, summed over the hooks.
@@ -199,7 +215,7 @@ pub(crate) mod testing {
                 },
                 &params.rp,
             );
-            flow.last_seen_ns = at_ns;
+            flow.last_ns = [at_ns, 0];
             let share = u64::from(flows - n + 1);
             (flow.packets, flow.bytes) = (ms * share, 4_000 * ms * share);
             if n % 2 == 1 {
@@ -214,6 +230,7 @@ pub(crate) mod testing {
             info: serde_json::from_value(info).expect("a description as it is written"),
             depth_bytes: depths(&params, &empty_at, &[Backlog::default(); 16], at_ns),
             queues: QueueStats::default(),
+            pauses: [Pause::default(); CLASSES],
             rp: (1..=flows).map(flow).collect(),
             rp_flows: flows as usize,
             np_flows: 3,

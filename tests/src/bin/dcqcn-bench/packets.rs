@@ -342,8 +342,8 @@ fn idle(data: &Roce) -> Result<Case> {
             let cut_ns = now_ns.saturating_sub(SECOND_NS);
             for (index, set) in (0..).zip(&sets) {
                 let mut set = *set;
-                for flow in set.ways.iter_mut().filter(|flow| flow.last_seen_ns != 0) {
-                    flow.last_seen_ns = cut_ns;
+                for flow in set.ways.iter_mut().filter(|flow| flow.last_seen_ns() != 0) {
+                    flow.last_ns = [cut_ns, 0];
                     flow.machine = RateMachine::new(&instance.params.rp);
                     flow.machine.on_cnp(&instance.params.rp, cut_ns);
                 }

@@ -13,6 +13,7 @@ mod markers;
 mod mixed;
 mod pacing;
 mod pairing;
+mod pfc;
 mod queues;
 mod read;
 mod storage;
@@ -94,6 +95,14 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: queues::run,
+    },
+    Scenario {
+        name: "pfc",
+        about: "PFC frames of the neighbour hold the flows of their queue, until they are over or taken back",
+        limit_s: 60,
+        is_ci: false,
+        with_systemd: false,
+        run: pfc::run,
     },
     Scenario {
         name: "storage",

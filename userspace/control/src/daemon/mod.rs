@@ -25,6 +25,7 @@ mod privileges;
 mod serving;
 mod tasks;
 mod watch;
+mod watchdog;
 mod work;
 mod worker;
 

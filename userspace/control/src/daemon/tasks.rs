@@ -14,7 +14,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_plane::attach::Id;
 
 use super::work::{Port, Settings, Work};
-use super::{age, backlog, events, pacer, pairs};
+use super::{age, backlog, events, pacer, pairs, watchdog};
 use crate::desk::{Health, TaskWatch, lock};
 use looper::Looper;
 
@@ -25,12 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
 
 /// Every kind of task.
-const KINDS: [(&str, Begin); 5] = [
+const KINDS: [(&str, Begin); 6] = [
     ("pacer", pacer::begin),
     ("age", age::begin),
     ("pairs", pairs::begin),
     ("backlog", backlog::begin),
     ("events", events::begin),
+    ("watchdog", watchdog::begin),
 ];
 
 /// The interfaces there are tasks for.

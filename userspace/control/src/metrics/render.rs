@@ -146,6 +146,7 @@ fn classes(text: &mut Exposition, readings: &[Reading]) {
         }
     }
     own_queues(text, readings);
+    pauses(text, readings);
     let gauges: [(_, _, OfClass); 5] = [
         ("dcqcn_queue_kmin_bytes", "Depth at which marking begins.", |r, tc| wred(r, tc).0),
         ("dcqcn_queue_kmax_bytes", "Depth from which on all is marked.", |r, tc| wred(r, tc).1),
@@ -212,6 +213,40 @@ fn own_queues(text: &mut Exposition, readings: &[Reading]) {
             readings.iter().flat_map(|reading| reading.queues().map(move |queue| (reading, queue)))
         {
             family.series(&[("interface", &reading.info.iface), ("queue", &queue)], value(stats));
+        }
+    }
+}
+
+/// What is told of a priority of PFC.
+type OfPriority = fn(&Reading, usize) -> f64;
+
+/// PFC.
+fn pauses(text: &mut Exposition, readings: &[Reading]) {
+    let metrics: [(_, _, OfPriority); 3] = [
+        ("dcqcn_rx_pause_frames_total", "PFC frames received that name a priority.", |reading, priority| {
+            let [rx, _] = reading.pause_frames(priority);
+            rx as f64
+        }),
+        ("dcqcn_tx_pause_frames_total", "PFC frames sent that name a priority.", |reading, priority| {
+            let [_, tx] = reading.pause_frames(priority);
+            tx as f64
+        }),
+        (
+            "dcqcn_rx_pause_seconds_total",
+            "Time that the neighbour has paused a priority, by link_rate.",
+            |reading, priority| {
+                reading.pauses.get(priority).map_or(0.0, |pause| pause.paused_ns(reading.at_ns) as f64 / 1e9)
+            },
+        ),
+    ];
+    for (name, help, value) in metrics {
+        let mut family = text.family(name, Kind::Counter, help);
+        for (reading, priority) in
+            readings.iter().flat_map(|reading| (0..CLASSES).map(move |priority| (reading, priority)))
+        {
+            let labels: [(&str, &dyn std::fmt::Display); 2] =
+                [("interface", &reading.info.iface), ("priority", &priority)];
+            family.series(&labels, value(reading, priority));
         }
     }
 }

@@ -28,6 +28,8 @@ The kinds, and what is told of them:
                   cuts at the next end of its period; the rate told is the one before)
   horizon-drop    a packet that would have waited longer than pacing_horizon was dropped: the flow, its bytes
   table-full      the RP or NP table: the flow that came, and how long the one it pushed out was silent
+  pfc-storm       a neighbour pauses and pauses (pfc_wd_detection_time): the priority, what is done; from dcqcn run
+  pfc-restored    such a storm is over: the priority; from dcqcn run
   queue-drop      a queue of the port's own (attach --queues) was full: its number, how many packets; from dcqcn run
   config-refused  who was refused which command, and why (from the audit log)
   missed          entries that were written over before they were read here

@@ -148,6 +148,7 @@ struct GetReport {
 fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config) -> Vec<Key> {
     let says_something = |key: &Key| match key {
         Key::DscpToTc(_) => key.get(config) != 0,
+        Key::Pfc(..) => key.get(config) != key.default(),
         Key::Queue(..) => config.scalars.queues != QUEUES_NONE || key.get(config) != key.default(),
         Key::Scalar(_) | Key::Wred(..) | Key::TcToQueue(_) => true,
     };
@@ -158,6 +159,9 @@ fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config)
         (Key::Queue(of, _), Some(tc)) => {
             config.tc_to_queue.get(tc).is_some_and(|queue| usize::from(*queue) == *of)
         }
+        (Key::Pfc(of, _), Some(tc)) => config.pfc.get(*of).is_some_and(|pfc| {
+            config.tc_to_queue.get(tc).is_some_and(|queue| u64::from(*queue) == pfc.queue)
+        }),
         (Key::Scalar(_), Some(_)) => false,
     };
     let mut shown: Vec<Key> = if keys.is_empty() {
@@ -178,6 +182,7 @@ fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config)
                 let mut specs = QueueConfig::SPECS.iter();
                 1 + WredConfig::SPECS.len() + specs.position(|other| other.key == spec.key).unwrap_or(0)
             }
+            Key::Pfc(..) => usize::MAX - 2,
             Key::DscpToTc(_) => usize::MAX - 1,
             Key::TcToQueue(_) => usize::MAX,
         });

@@ -101,6 +101,7 @@ fn parameters() -> String {
             let default = match key {
                 Key::DscpToTc(_) | Key::TcToQueue(_) => String::new(),
                 Key::Queue(_, spec) => format!(" Default: {}.", params::default_of_queues(spec)),
+                Key::Pfc(_, spec) if spec.key == "queue" => " Default: N.".to_owned(),
                 _ => format!(" Default: {}.", key.text(&Config::DEFAULT)),
             };
             roff.text([roman(format!(
@@ -127,14 +128,18 @@ fn see_also(roff: &mut Roff, pages: &[&str]) {
 fn is_first_of_its_table(key: Key) -> bool {
     match key {
         Key::Scalar(_) => true,
-        Key::Wred(row, _) | Key::DscpToTc(row) | Key::TcToQueue(row) | Key::Queue(row, _) => row == 0,
+        Key::Wred(row, _)
+        | Key::DscpToTc(row)
+        | Key::TcToQueue(row)
+        | Key::Queue(row, _)
+        | Key::Pfc(row, _) => row == 0,
     }
 }
 
 fn name(key: Key) -> String {
     match key {
         Key::Scalar(_) => key.to_string(),
-        Key::Wred(..) | Key::DscpToTc(_) | Key::TcToQueue(_) | Key::Queue(..) => {
+        Key::Wred(..) | Key::DscpToTc(_) | Key::TcToQueue(_) | Key::Queue(..) | Key::Pfc(..) => {
             key.to_string().replacen('0', "N", 1)
         }
     }

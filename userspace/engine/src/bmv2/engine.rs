@@ -6,7 +6,7 @@ use dcqcn_common::classify::classify;
 use dcqcn_common::flow::{Entry as FlowEntry, FlowId, NpFlow, NpSet, QpId, RpSet, Set, set_index, tag};
 use dcqcn_common::layout::{Backlog, Counters, Pair, TIMES, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params};
-use dcqcn_common::rate::Debt;
+use dcqcn_common::pfc::Storms;
 use dcqcn_p4 as p4;
 use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::QpPair;
@@ -98,6 +98,11 @@ impl Engine for Bmv2 {
         Ok(())
     }
 
+    /// The program in P4 reads no pauses, so it has no storms of them.
+    fn set_storms(&mut self, _: Storms, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         Ok(self.all_pairs()?.get(id).copied())
     }
@@ -175,13 +180,13 @@ impl Bmv2 {
     }
 
     fn set_of(&self, id: &FlowId, mask: u32) -> u32 {
-        set_index(id.hash(self.params.port.hash_seed), mask)
+        set_index(id.hash(&self.params.port.hash_keys), mask)
     }
 
     fn set<T: FlowEntry<Id = FlowId>>(&self, empty: T, flows: &[T]) -> Set<T> {
-        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], debt: Debt::NONE, ways: [empty; WAYS] };
+        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [empty; WAYS] };
         for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
-            (*way, *place) = (*flow, tag(flow.id().hash(self.params.port.hash_seed)));
+            (*way, *place) = (*flow, tag(flow.id().hash(&self.params.port.hash_keys)));
         }
         set
     }

@@ -312,7 +312,7 @@ fn flow(
             let Some(id) = np_flow_id(frame, scalars.cnp_limit, roce) else {
                 return Ok(None);
             };
-            let hash = id.hash(params.port.hash_seed);
+            let hash = id.hash(&params.port.hash_keys);
             let set = engine.np_set(set_index(hash, params.port.np_set_mask))?;
             return Ok(found(set, &id, hash).map(|flow| Flow::Np(NpFlowRow::new(&flow, now_ns))));
         }
@@ -321,7 +321,7 @@ fn flow(
     let Some(id) = rp else {
         return Ok(None);
     };
-    let hash = id.hash(params.port.hash_seed);
+    let hash = id.hash(&params.port.hash_keys);
     let set = engine.rp_set(set_index(hash, params.port.rp_set_mask))?;
     Ok(found(set, &id, hash).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
 }

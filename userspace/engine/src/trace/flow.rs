@@ -137,7 +137,7 @@ impl Flow for InKernel {
     }
 
     fn machine(&self) -> Result<RateMachine, Error> {
-        let hash = ID.hash(self.params.port.hash_seed);
+        let hash = ID.hash(&self.params.port.hash_keys);
         let mut set = self.kernel.rp_set(set_index(hash, self.params.port.rp_set_mask))?;
         let place = set.find(&ID, hash);
         let flow = set.ways.get(place.way).filter(|_| !place.missing);

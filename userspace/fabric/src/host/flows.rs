@@ -60,7 +60,7 @@ impl Host {
             return slot;
         }
         let id = flow_id(pair, number);
-        let entropy = id.hash(self.rules.hash_seed);
+        let entropy = id.hash(&self.rules.hash_keys);
         let address = Address { dst: pair.dst, at_dst, class: pair.class, entropy };
         let qp = SendQp::new(address, id, &self.params);
         let slot = place(&mut self.senders, &mut self.free_senders, qp);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use dcqcn_common::flow::HashKeys;
+
 use crate::change::Change;
 use crate::scenario::Transport;
 use crate::scheduler::Scheduler;
@@ -25,7 +27,7 @@ pub(crate) struct HostRules {
     /// Time until another host learns that a flow of its own need not wait any longer.
     pub(crate) notice_ns: u64,
     pub(crate) changes: Arc<[Change]>,
-    pub(crate) hash_seed: u32,
+    pub(crate) hash_keys: HashKeys,
 }
 
 /// A completed flow.

@@ -196,16 +196,18 @@ impl HtbClass {
     /// A class that takes what its parent has to spare, up to `ceil_bps`, a frame at a turn.
     #[must_use]
     pub fn sharing(parent: Handle, handle: Handle, ceil_bps: u64, frame_bytes: u32) -> Self {
+        // Of what is guaranteed no more at once: classes that have some of it left go before all that take what is to spare,
+        // whatever their priorities.
+        let burst_bytes = frame_bytes.saturating_mul(2);
         // What passes in the time between two looks of the kernel at its queue, 100 us, and two frames at least.
-        let burst_bytes =
-            u32::try_from(ceil_bps / 80_000).unwrap_or(u32::MAX).max(frame_bytes.saturating_mul(2));
+        let cburst_bytes = u32::try_from(ceil_bps / 80_000).unwrap_or(u32::MAX).max(burst_bytes);
         Self {
             parent,
             handle,
             rate_bps: Self::GUARANTEED_BPS,
             ceil_bps,
             burst_bytes,
-            cburst_bytes: burst_bytes,
+            cburst_bytes,
             quantum_bytes: frame_bytes,
             priority: 0,
         }

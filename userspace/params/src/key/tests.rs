@@ -17,7 +17,7 @@ fn every_key_and_every_default_reads_back() {
         assert!(!key.doc().is_empty());
         count += 1;
     }
-    let of_class = WredConfig::SPECS.len() + QueueConfig::SPECS.len() + 1;
+    let of_class = WredConfig::SPECS.len() + QueueConfig::SPECS.len() + PfcConfig::SPECS.len() + 1;
     assert_eq!(count, Scalars::SPECS.len() + CLASSES * of_class + DSCPS);
 }
 

@@ -1,5 +1,7 @@
 //! From parameters to a switch's configuration.
 
+mod pfc;
+
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, SCHEDULER_STRICT, WredConfig};
 use serde_json::{Map, Value, json};
@@ -33,7 +35,11 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     };
     tables.insert("DSCP_TO_TC_MAP".into(), json!({ MAP: map(&config.dscp_to_tc[..DSCPS]) }));
     tables.insert("TC_TO_QUEUE_MAP".into(), json!({ MAP: map(&config.tc_to_queue) }));
-    tables.insert("PORT_QOS_MAP".into(), json!({ port: { "dscp_to_tc_map": MAP, "tc_to_queue_map": MAP } }));
+    let mut qos = Map::new();
+    qos.insert("dscp_to_tc_map".into(), MAP.into());
+    qos.insert("tc_to_queue_map".into(), MAP.into());
+    pfc::add(config, port, &mut qos, &mut tables, &mut notes);
+    tables.insert("PORT_QOS_MAP".into(), json!({ port: qos }));
     let (mut profiles, mut queues, mut schedulers) = (Map::new(), Map::new(), Map::new());
     for queue in 0..CLASSES {
         let Some(tc) = class_of_queue(config, queue)? else {

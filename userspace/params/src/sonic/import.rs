@@ -1,5 +1,6 @@
 //! From a switch's configuration to parameters.
 
+mod pfc;
 mod values;
 
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ pub struct Unmapped {
 }
 
 /// Tables about queues that say nothing to this data plane.
-const OTHER_TABLES: [(&str, &str); 13] = [
+const OTHER_TABLES: [(&str, &str); 11] = [
     ("BUFFER_PG", "buffers are the switch's"),
     ("BUFFER_POOL", "buffers are the switch's"),
     ("BUFFER_PORT_INGRESS_PROFILE_LIST", "buffers are the switch's"),
@@ -44,11 +45,9 @@ const OTHER_TABLES: [(&str, &str); 13] = [
     ("BUFFER_QUEUE", "buffers are the switch's; queue_limit bounds the virtual queue"),
     ("CABLE_LENGTH", "headroom of PFC is the switch's"),
     ("DOT1P_TO_TC_MAP", "classes go by DSCP here"),
-    ("MAP_PFC_PRIORITY_TO_QUEUE", "there is no PFC here"),
-    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "there is no PFC here"),
-    ("PFC_WD", "there is no PFC here"),
+    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "priority groups are the switch's: no PFC is sent here"),
     ("TC_TO_DSCP_MAP", "DSCPs are not rewritten here"),
-    ("TC_TO_PRIORITY_GROUP_MAP", "there is no PFC here"),
+    ("TC_TO_PRIORITY_GROUP_MAP", "priority groups are the switch's: no PFC is sent here"),
 ];
 
 /// Reads what `db` says for `port`. `current` has the parameters of the interface, which count where the file says
@@ -63,6 +62,7 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     reader.speed(!queues.is_empty() || maps.is_some())?;
     let tc_to_queue = reader.maps(maps.as_ref(), current)?;
     reader.wred(&queues, &tc_to_queue)?;
+    reader.pfc(maps.as_ref())?;
     for (table, reason) in OTHER_TABLES {
         if db.tables().any(|name| name == table) {
             reader.unmapped(table, "*", [], reason);
@@ -190,9 +190,10 @@ impl<'a> Reader<'a> {
                 self.unmapped("PORT_QOS_MAP", of_port.key(), [QUEUE], "not in the file: tc_to_queue stays");
             }
         }
-        let others: Vec<_> = of_port.fields().filter(|field| ![DSCP, QUEUE].contains(field)).collect();
+        let carried = |field: &&str| [DSCP, QUEUE].contains(field) || pfc::FIELDS.contains(field);
+        let others: Vec<_> = of_port.fields().filter(|field| !carried(field)).collect();
         if !others.is_empty() {
-            let reason = "PFC, port schedulers and other maps have no counterpart here";
+            let reason = "port schedulers and other maps have no counterpart here";
             self.unmapped("PORT_QOS_MAP", of_port.key(), others, reason);
         }
         Ok(queues)

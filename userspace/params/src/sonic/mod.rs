@@ -12,6 +12,9 @@
 //! | `WRED_PROFILE` ecn, wred_green_enable; a queue without a profile | `ecn` |
 //! | `SCHEDULER` type, weight of a queue | `queue.N.scheduler`, `queue.N.weight` |
 //! | `SCHEDULER` pir (bytes/s) of a queue | `drain_rate` |
+//! | `PORT_QOS_MAP` pfc_enable of the port | `pfc.N.rx` |
+//! | `MAP_PFC_PRIORITY_TO_QUEUE` by pfc_to_queue_map | `pfc.N.queue`; what the map leaves out stays |
+//! | `PFC_WD` detection_time, restoration_time (ms), action | `pfc_wd_detection_time`, `pfc_wd_restoration_time`, `pfc_wd_action` |
 //!
 //! Field names and meanings are SONiC's Configuration wiki and sonic-swss `qosorch.cpp`; the `ect` thresholds are those of its
 //! pull request 4719, which is under discussion: they are read and not written. The old way of writing a

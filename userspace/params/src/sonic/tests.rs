@@ -1,6 +1,7 @@
 //! A switch's file onto parameters and back.
 
 use dcqcn_common::params::{Config, SCHEDULER_DWRR, SCHEDULER_STRICT};
+use dcqcn_common::pfc::watchdog::StormAction;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -42,16 +43,19 @@ fn a_switch_s_port_is_carried_over() {
     assert_eq!(served[..4], [(dwrr, 20), (dwrr, 20), (dwrr, 20), (dwrr, 60)]);
     // What no row speaks of stays.
     assert_eq!((served[6], served[7]), ((strict, 1), (dwrr, 1)));
+    assert_eq!(config.pfc.map(|pfc| (pfc.rx, pfc.queue))[2..5], [(0, 2), (1, 3), (1, 4)]);
+    let watchdog = config.watchdog().unwrap();
+    assert_eq!((watchdog.detection_ns, watchdog.restoration_ns), (200_000_000, 200_000_000));
+    assert_eq!(watchdog.action, StormAction::Drop);
     assert_eq!(config.validate(), Ok(()));
 
     let told: Vec<String> =
         import.unmapped.iter().map(|u| format!("{}|{} {}", u.table, u.key, u.fields.join(","))).collect();
     for what in [
-        "PORT_QOS_MAP|Ethernet4 pfc_enable,pfcwd_sw_enable,tc_to_pg_map",
+        "PORT_QOS_MAP|Ethernet4 tc_to_pg_map",
         "WRED_PROFILE|ROCE red_drop_probability,red_max_threshold,red_min_threshold,wred_red_enable,wred_yellow_enable,\
          yellow_drop_probability,yellow_max_threshold,yellow_min_threshold",
         "TC_TO_PRIORITY_GROUP_MAP|* ",
-        "PFC_WD|* ",
         "QUEUE|Ethernet4|8 ",
     ] {
         assert!(told.iter().any(|line| line == what), "{what} is not in {told:#?}");
@@ -140,6 +144,18 @@ fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
         ("/QUEUE/Ethernet4|4-3", json!({}), "`4-3` is no queue"),
         ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64: expected a DSCP, 0 to 63"),
         ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26: `8`: expected a number, 0 to 7"),
+        ("/PORT_QOS_MAP/Ethernet4/pfc_enable", json!("3,8"), "`8`: expected priorities, 0 to 7, as in 3,4"),
+        ("/PFC_WD/Ethernet4/action", json!("stop"), "`stop`: expected one of drop, forward, alert"),
+        (
+            "/PFC_WD/Ethernet4/detection_time",
+            json!("0"),
+            "PFC_WD|Ethernet4 detection_time: `0`: expected milliseconds, 1 to 5000",
+        ),
+        (
+            "/PORT_QOS_MAP/Ethernet4/pfc_to_queue_map",
+            json!("GONE"),
+            "MAP_PFC_PRIORITY_TO_QUEUE has no `GONE`: the file has no such table",
+        ),
         ("/TC_TO_QUEUE_MAP/LEAF/3", json!(["3"]), "TC_TO_QUEUE_MAP|LEAF 3: expected a text"),
         (
             "/PORT_QOS_MAP/Ethernet4/dscp_to_tc_map",
@@ -234,6 +250,29 @@ fn what_is_exported_is_imported_as_it_was() {
 }
 
 #[test]
+fn pfc_is_carried_over_as_far_as_a_port_has_it() {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    db["MAP_PFC_PRIORITY_TO_QUEUE"] = json!({ "P": { "3": "4", "5": "3" } });
+    db["PORT_QOS_MAP"]["Ethernet4"]["pfc_to_queue_map"] = "P".into();
+    db["PORT_QOS_MAP"]["Ethernet4"]["pfcwd_sw_enable"] = "3".into();
+    db["PFC_WD"] = json!({ "GLOBAL": { "POLL_INTERVAL": "200" }, "Ethernet4": { "action": "alert", "detection_time": "400" } });
+    let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
+    assert_eq!(config.pfc.map(|pfc| pfc.queue), [0, 1, 2, 4, 4, 3, 6, 7]);
+    let watchdog = config.watchdog().unwrap();
+    assert_eq!((watchdog.restoration_ns, watchdog.action), (800_000_000, StormAction::Forward));
+    let told: Vec<_> = import.unmapped.iter().map(|u| (u.table.as_str(), u.key.as_str())).collect();
+    for row in [("PORT_QOS_MAP", "Ethernet4"), ("PFC_WD", "GLOBAL"), ("PFC_WD", "Ethernet4")] {
+        assert!(told.contains(&row), "{told:?}");
+    }
+    // Of another port nothing is taken; without PFC nothing is written.
+    let (config, _) = imported(&read(SAMPLE), "Ethernet0", Config::DEFAULT);
+    assert_eq!((config.watchdog(), config.pfc[3].rx), (None, 1));
+    let tables = export(&Config::DEFAULT, "Ethernet0").unwrap().tables;
+    assert!(tables.get("PFC_WD").is_none() && tables.get("MAP_PFC_PRIORITY_TO_QUEUE").is_none());
+    assert_eq!(tables["PORT_QOS_MAP"]["Ethernet0"].as_object().unwrap().len(), 2);
+}
+
+#[test]
 fn export_says_what_it_cannot_say() {
     let mut config = Config::DEFAULT;
     for change in ["wred.3.pmax=0.5%", "wred.3.queue_limit=1MB", "link_rate=500kbit"] {
@@ -258,6 +297,7 @@ proptest! {
         dscp_to_tc in prop::collection::vec(0u8..8, 64), speed in 1u64..=800_000,
         queues in Just([0u8, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
         schedulers in prop::array::uniform8((0u64..=1, 1u64..=100)),
+        pfc in prop::array::uniform8((0u64..=1, 0u64..8)), watchdog in (0u64..=5_000, 1u64..=60_000, 0u64..=1),
     ) {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = speed * 1_000_000;
@@ -272,6 +312,15 @@ proptest! {
             // The weight of a strict queue says nothing, here or there.
             (queue.scheduler, queue.weight) = (scheduler, if scheduler == SCHEDULER_STRICT { 1 } else { weight });
         }
+        for (of, (rx, queue)) in config.pfc.iter_mut().zip(pfc) {
+            (of.rx, of.queue) = (rx, queue);
+        }
+        let (detection_ms, restoration_ms, action) = watchdog;
+        if detection_ms != 0 {
+            let s = &mut config.scalars;
+            (s.pfc_wd_detection_time_ns, s.pfc_wd_restoration_time_ns) = (detection_ms * 1_000_000, restoration_ms * 1_000_000);
+            s.pfc_wd_action = action;
+        }
         prop_assert_eq!(config.validate(), Ok(()));
         let tables = export(&config, "Ethernet0").unwrap().tables.to_string();
         let mut base = Config::DEFAULT;
@@ -284,9 +333,9 @@ proptest! {
 
     #[test]
     fn any_value_is_read_or_refused(
-        table in "(PORT|QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
+        table in "(PORT|QUEUE|PFC_WD|MAP_PFC_PRIORITY_TO_QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
         key in "(Ethernet4|LEAF|ROCE|Ethernet4[|:][0-9,-]{0,5}|\\PC{0,6})",
-        field in "(wred_profile|scheduler|ecn|speed|[0-9]{1,2}|green_min_threshold|dscp_to_tc_map|\\PC{0,6})",
+        field in "(wred_profile|pfc_enable|pfc_to_queue_map|detection_time|scheduler|ecn|speed|[0-9]{1,2}|green_min_threshold|dscp_to_tc_map|\\PC{0,6})",
         value in "(\\[?[A-Z_]{0,12}[|:]?[A-Z]{0,4}\\]?|-?[0-9.e]{0,22}|\\PC{0,8})",
     ) {
         let mut db: Value = serde_json::from_str(SAMPLE).unwrap();

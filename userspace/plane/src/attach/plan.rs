@@ -3,6 +3,7 @@
 use std::fs;
 
 use aya::util::{KernelVersion, online_cpus};
+use dcqcn_common::flow::HashKeys;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
@@ -333,18 +334,18 @@ pub(super) fn port(
     master: Option<&Link>,
     sizes: &Sizes,
 ) -> Result<Port, Error> {
-    let mut random = [0; 8];
+    let mut random = [[0; 8]; 2];
     fs::File::open("/dev/urandom")
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut random))
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, random.as_flattened_mut()))
         .map_err(|source| Error::File { path: "/dev/urandom".into(), source })?;
-    let [a, b, c, d, e, f, g, h] = random;
+    let [mark, keys] = random.map(u64::from_ne_bytes);
     let cpus = online_cpus().map_err(|(path, source)| Error::File { path: path.into(), source })?;
     Ok(Port {
         layout_version: LAYOUT_VERSION,
         ifindex: [link.index, peer.map_or(0, |peer| peer.index)],
         // Its lowest bit tells the two kinds of clones apart; 0 and 1 are marks others use.
-        cnp_mark: (u32::from_ne_bytes([a, b, c, d]) | 0x8000_0000) & !1,
-        hash_seed: u32::from_ne_bytes([e, f, g, h]),
+        cnp_mark: (mark as u32 | 0x8000_0000) & !1,
+        hash_keys: HashKeys::new(keys),
         macs: [link, master.unwrap_or(link)].map(|link| link.mac.unwrap_or_default()),
         htb_major: pacer::HTB_MAJOR.into(),
         cpus: cpus.len() as u32,

@@ -35,14 +35,14 @@ pub struct Maps {
     rp: Array<MapData, RpSet>,
     pub(super) np: Array<MapData, NpSet>,
     cm: HashMap<MapData, QpId, u32>,
-    times: Array<MapData, u64>,
+    pub(super) times: Array<MapData, u64>,
     backlog: Array<MapData, Backlog>,
     cuts: RingBuf<MapData>,
     events: Array<MapData, EventLog>,
     test: Array<MapData, Test>,
 }
 
-fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
+pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
     move |source| Error::Map { name, source }
 }
 
@@ -129,9 +129,11 @@ impl Maps {
         let mut sums = [Counters::ZERO; 3];
         for (hook, sum) in (0..).zip(&mut sums) {
             for cpu in self.counters.get(&hook, 0).map_err(at("COUNTERS"))?.iter() {
-                for (sum, value) in sum.stat.iter_mut().zip(cpu.stat) {
-                    *sum += value;
-                }
+                let (pause, of_cpu) = (&mut sum.pause, cpu.pause);
+                let pauses =
+                    pause.frames.iter_mut().zip(of_cpu.frames).chain(pause.held.iter_mut().zip(of_cpu.held));
+                let counts = sum.stat.iter_mut().zip(cpu.stat).chain(pauses);
+                counts.for_each(|(sum, value)| *sum += value);
                 for (sum, value) in sum.class.iter_mut().zip(cpu.class) {
                     sum.packets += value.packets;
                     sum.bytes += value.bytes;
@@ -161,7 +163,7 @@ impl Maps {
     /// There is no such set, or what the kernel says.
     pub(crate) fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
         let set = settled(&self.rp, set).map_err(at("RP"))?;
-        Ok(set.ways.get(way).copied().filter(|flow| flow.last_seen_ns != 0))
+        Ok(set.ways.get(way).copied().filter(|flow| flow.last_seen_ns() != 0))
     }
 
     /// The flow `id` of the RP table.
@@ -169,9 +171,9 @@ impl Maps {
     /// # Errors
     /// What the kernel says.
     pub fn rp_find(&self, params: &Params, id: &FlowId) -> Result<Option<RpFlow>, Error> {
-        let index = set_index(id.hash(params.port.hash_seed), params.port.rp_set_mask);
+        let index = set_index(id.hash(&params.port.hash_keys), params.port.rp_set_mask);
         let set = settled(&self.rp, index).map_err(at("RP"))?;
-        Ok(set.ways.into_iter().find(|flow| flow.last_seen_ns != 0 && flow.id == *id))
+        Ok(set.ways.into_iter().find(|flow| flow.last_seen_ns() != 0 && flow.id == *id))
     }
 
     /// What the reaction point has told since the last call. There is one ring: two pacers would share it.
@@ -241,7 +243,7 @@ impl Maps {
     /// Every flow of the RP table, with the index of its set and its way.
     pub fn rp_flows(&self) -> impl Iterator<Item = Result<(u32, usize, RpFlow), Error>> {
         (0..).zip(self.rp_sets()).flat_map(|(index, set)| match set {
-            Ok(set) => live(set.ways, |f: &RpFlow| f.last_seen_ns)
+            Ok(set) => live(set.ways, RpFlow::last_seen_ns)
                 .map(|(way, flow)| Ok((index, way, flow)))
                 .collect::<Vec<_>>(),
             Err(error) => vec![Err(error)],
@@ -363,7 +365,7 @@ where
     let mut last = array.get(&index, 0)?;
     for _ in 0..SET_READS {
         let set = array.get(&index, 0)?;
-        if set.lock == 0 && set == last {
+        if set.is_at_rest() && set == last {
             break;
         }
         last = set;

@@ -229,7 +229,7 @@ impl Classes {
     fn sweep(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         for index in 0..=params.port.rp_set_mask {
             for (way, flow) in maps.rp_set(index)?.ways.into_iter().enumerate() {
-                if flow.last_seen_ns != 0 && !is_idle(&flow, now_ns) {
+                if flow.last_seen_ns() != 0 && !is_idle(&flow, now_ns) {
                     self.follow(batch, params, now_ns, (index, way), flow);
                 }
             }
@@ -361,8 +361,8 @@ fn next_change_ns(machine: &RateMachine, rp: &RpParams, now_ns: u64) -> u64 {
 }
 
 /// Silent for so long that its class serves nobody.
-const fn is_idle(flow: &RpFlow, now_ns: u64) -> bool {
-    now_ns.saturating_sub(flow.last_seen_ns) >= IDLE_NS
+fn is_idle(flow: &RpFlow, now_ns: u64) -> bool {
+    now_ns.saturating_sub(flow.last_seen_ns()) >= IDLE_NS
 }
 
 /// The class a flow's packets name in `skb->priority`; `htb_minor` keeps it in 16 bits.

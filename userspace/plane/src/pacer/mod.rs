@@ -275,7 +275,9 @@ fn port_rate_bps(config: &Config) -> u64 {
 /// The classes every port has, for a line of this rate: the port as a whole, and what has no class of its own.
 fn port_classes(line_bps: u64, mtu_bytes: u32) -> [HtbClass; 2] {
     let root = Handle::new(HTB_MAJOR, 0);
-    let port = HtbClass { parent: root, rate_bps: line_bps, ..class(PORT, line_bps, mtu_bytes) };
+    let port = class(PORT, line_bps, mtu_bytes);
+    // All of its rate is guaranteed.
+    let port = HtbClass { parent: root, rate_bps: line_bps, burst_bytes: port.cburst_bytes, ..port };
     // First in line, so that what a flow sent before its first cut leaves before what it sends after.
     let rest = HtbClass { priority: 0, ..class(REST, line_bps, mtu_bytes) };
     [port, rest]

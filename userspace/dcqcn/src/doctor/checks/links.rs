@@ -95,12 +95,25 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
     adapters.fold(ours.unwrap_or(0), u64::saturating_add)
 }
 
+/// PFC frames that the programs on an interface saw between the two looks.
+fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
+    let seen =
+        snapshot.attached(iface).and_then(|attached| attached.seen(snapshot)).filter(|seen| seen.lately);
+    let counted = seen.into_iter().flat_map(|seen| seen.counts.xdp.into_iter().chain(seen.counts.egress));
+    counted.filter(|(name, frames)| is_pause(name) && *frames != 0).collect()
+}
+
 /// `pause-before-marks`: ECN is to act before PFC does.
 pub(super) fn pause_before_marks(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     // Interfaces that RoCE does not use have other reasons to pause.
     for link in used(snapshot) {
-        let pauses = link.grown(is_pause);
+        let mut pauses = link.grown(is_pause);
+        // What the NIC acts on itself never gets to the programs; what it does not, its driver may count too.
+        for (name, frames) in own_pauses(snapshot, &link.name) {
+            let counted = pauses.entry(name).or_default();
+            *counted = frames.max(*counted);
+        }
         let (pause, marks) =
             (pauses.values().copied().fold(0, u64::saturating_add), marks(snapshot, &link.name));
         if pause <= marks {

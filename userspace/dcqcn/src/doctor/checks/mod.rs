@@ -4,6 +4,7 @@ mod attached;
 mod host;
 mod links;
 mod pacer;
+mod pauses;
 mod points;
 mod rdma;
 #[cfg(test)]
@@ -33,10 +34,12 @@ pub(super) const ALL: &[Check] = &[
     traffic::dscp_without_class,
     traffic::dscp_by_direction,
     traffic::cnp_class,
+    traffic::cnp_dscp,
     traffic::class_not_marked,
     points::switched_off,
     points::marks_unanswered,
     points::cnps_failed,
+    points::cnps_lost,
     points::cnps_hinted,
     points::cnps_unpaired,
     points::cnps_invalid,
@@ -65,6 +68,8 @@ pub(super) const ALL: &[Check] = &[
     links::mtu_differs,
     links::pause_before_marks,
     links::priority_discards,
+    pauses::without_watchdog,
+    pauses::without_effect,
     rdma::without_role,
     rdma::bypass,
     rdma::traffic_class,

@@ -66,6 +66,40 @@ pub(super) fn cnps_failed(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).filter_map(check).collect()
 }
 
+/// `cnp-lost`: each mark is answered, or counted by why it is not.
+pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
+    /// Fewer may be on their way from one hook to the other.
+    const MANY: u64 = 10;
+    let check = |known: Known<'_>| {
+        let (seen, iface) = (&known.seen, known.iface);
+        let sent = seen.egress(Stat::NpCnpSent);
+        let [marked, ends, suppressed, limited, failed, others] = [
+            Stat::NpEcnMarked,
+            Stat::NpCnpWindowEnd,
+            Stat::NpCnpSuppressed,
+            Stat::NpCnpLimited,
+            Stat::NpCnpFailed,
+            Stat::NpNotForHost,
+        ]
+        .map(|stat| seen.ingress(stat));
+        let made = (marked + ends).saturating_sub(suppressed + limited + failed + others);
+        // That none is sent is a finding of its own.
+        if sent == 0 || made < MANY || sent * 10 >= made * 9 {
+            return None;
+        }
+        let evidence = format!(
+            "{marked} packets marked CE {}, which call for {made} CNPs; np_cnp_sent {sent}, np_cnp_suppressed {suppressed}",
+            seen.when
+        );
+        let what = "CNPs are made and do not leave: something between the hooks loses them";
+        let fix = format!(
+            "`dcqcn status {iface}` names programs of others on egress; `tc -s qdisc show dev {iface}` what is dropped"
+        );
+        Some(Finding::warning("cnp-lost", what, evidence).on(iface).fix(fix))
+    };
+    known(snapshot).filter_map(check).collect()
+}
+
 /// `cnp-hinted`.
 pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |known: Known<'_>| {

@@ -180,6 +180,16 @@ fn traffic() {
         class(s, 0, 5_000, 5_000);
     });
     assert!(finding.evidence.contains("DSCP 26 in class 3"));
+    let cnps_in_class = |s: &mut Snapshot, cnps: u64| {
+        marking(s);
+        count(s, "egress", "roce_cnp_packets", 100);
+        class(s, 6, cnps, 0);
+    };
+    let finding = planted("cnp-dscp", Severity::Warning, |s| cnps_in_class(s, 40));
+    assert!(finding.evidence.contains("100 CNPs") && finding.evidence.contains("40 packets of class 6"));
+    let mut right = healthy();
+    cnps_in_class(&mut right, 100);
+    assert!(found(&right).iter().all(|(id, _)| *id != "cnp-dscp"));
     planted("cnp-class", Severity::Warning, |s| {
         marking(s);
         set(s, "dscp_to_tc.48", "3");
@@ -232,6 +242,28 @@ fn notification_and_reaction() {
     count(&mut snapshot, "ingress", "np_cnp_suppressed", 2);
     count(&mut snapshot, "egress", "np_cnp_sent", 0);
     assert!(found(&snapshot).iter().all(|(id, _)| *id != "ce-no-cnp"));
+}
+
+/// Marks received, less those that are counted as not answered, are CNPs sent.
+#[test]
+fn every_mark_is_answered_or_accounted_for() {
+    let answered = |s: &mut Snapshot, sent: u64| {
+        for (hook, name, value) in [
+            ("ingress", "np_ecn_marked_roce_packets", 1_000),
+            ("ingress", "np_cnp_suppressed", 800),
+            ("ingress", "np_cnp_window_end", 50),
+            ("ingress", "np_cnp_limited", 100),
+            ("ingress", "np_cnp_failed", 0),
+            ("egress", "np_cnp_sent", sent),
+        ] {
+            count(s, hook, name, value);
+        }
+    };
+    let finding = planted("cnp-lost", Severity::Warning, |s| answered(s, 100));
+    assert!(finding.evidence.contains("call for 150 CNPs; np_cnp_sent 100"), "{}", finding.evidence);
+    let mut right = healthy();
+    answered(&mut right, 150);
+    assert!(found(&right).iter().all(|(id, _)| *id != "cnp-lost"));
 }
 
 #[test]

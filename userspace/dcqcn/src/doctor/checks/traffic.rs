@@ -203,6 +203,46 @@ pub(super) fn cnp_class(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
+/// `cnp-dscp`: CNPs that have lost their DSCP on the way, or never had it.
+pub(super) fn cnp_dscp(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
+        let (tc, dscp) = (known.cnp_class(), known.config.scalars.cnp_dscp);
+        let cnps = if known.attached.inline_peer.is_some() {
+            known.seen.xdp(Stat::RoceCnp)
+        } else {
+            known.seen.egress(Stat::RoceCnp)
+        };
+        let in_class = known.seen.class(tc).packets;
+        // One in twenty, as of data.
+        if cnps == 0 || in_class * 20 >= cnps * 19 {
+            continue;
+        }
+        let rest: Vec<String> = (0..known.config.wred.len())
+            .filter(|other| *other != tc && known.seen.class(*other).packets != 0)
+            .map(|other| format!("{} of class {other}", known.seen.class(other).packets))
+            .collect();
+        findings.push(
+            Finding::warning(
+                "cnp-dscp",
+                format!("CNPs come with another DSCP than {dscp}: they wait with what they are to slow down"),
+                format!(
+                    "{cnps} CNPs {}, {in_class} packets of class {tc}, {}",
+                    known.seen.when,
+                    rest.join(", ")
+                ),
+            )
+            .on(known.iface)
+            .fix(format!(
+                "at the receivers of the data `cnp_dscp={dscp}` (a NIC: `roce_np/cnp_dscp`); if they have it, a device on the \
+                 way rewrites it: `tcpdump -vni {} udp port 4791`",
+                known.iface
+            )),
+        );
+    }
+    findings
+}
+
 /// `class-not-marked`.
 pub(super) fn class_not_marked(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -83,8 +83,8 @@ fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), data
     for set in maps.rp_sets() {
         for flow in set?.ways {
             tables.capacity += 1;
-            tables.rp_flows += u64::from(flow.last_seen_ns != 0);
-            if flow.last_seen_ns >= looked_ns {
+            tables.rp_flows += u64::from(flow.last_seen_ns() != 0);
+            if flow.last_seen_ns() >= looked_ns {
                 tables.rp_active += 1;
                 tables.rp_rate_bps = tables.rp_rate_bps.saturating_add(flow.machine.rate_bps);
             }
@@ -114,7 +114,14 @@ fn counts(maps: &Maps) -> Result<Counts, dataplane::Error> {
             sum.ecn_marked_packets += class.ecn_marked_packets;
         }
     }
-    let [xdp, ingress, egress] = hooks.each_ref().map(by_name);
+    let [mut xdp, ingress, mut egress] = hooks.each_ref().map(by_name);
+    for (direction, hook, counts) in [("rx", hooks.first(), &mut xdp), ("tx", hooks.last(), &mut egress)] {
+        let frames =
+            (0..).zip(hook.into_iter().flat_map(|hook| hook.pause.frames)).filter(|(_, frames)| *frames != 0);
+        counts.extend(
+            frames.map(|(priority, frames): (u8, u64)| (format!("{direction}_prio{priority}_pause"), frames)),
+        );
+    }
     Ok(Counts { xdp, ingress, egress, classes })
 }
 

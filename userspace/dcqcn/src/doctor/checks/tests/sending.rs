@@ -187,9 +187,51 @@ fn links() {
     count(&mut fewer, "ingress", "np_ecn_marked_roce_packets", 100);
     statistics(&mut fewer, "tx_prio3_pause", 90);
     assert!(found(&fewer).iter().all(|(id, _)| *id != "pause-before-marks"), "ECN acts first");
+    // Those that the programs saw, where there is no driver to count them.
+    let seen = |s: &mut Snapshot, frames: u64| {
+        s.attachments[0].after.as_mut().unwrap().xdp.insert("rx_prio4_pause".into(), frames);
+    };
+    let finding = planted("pause-before-marks", Severity::Warning, |s| seen(s, 1_000_000));
+    assert!(finding.evidence.contains("rx_prio4_pause +1000000"), "{}", finding.evidence);
+    let mut few = healthy();
+    count(&mut few, "ingress", "np_ecn_marked_roce_packets", 100);
+    seen(&mut few, 90);
+    assert!(found(&few).iter().all(|(id, _)| *id != "pause-before-marks"), "ECN acts first");
     let mut long = healthy();
     statistics(&mut long, "rx_prio3_pause_duration", 1_000_000);
     assert!(found(&long).iter().all(|(id, _)| *id != "pause-before-marks"), "a time is no count");
+}
+
+#[test]
+fn pauses_that_are_honoured() {
+    let honouring = |s: &mut Snapshot| {
+        set(s, "pfc.3.rx", "on");
+        set(s, "pacer", "fq");
+    };
+    let watched = |s: &mut Snapshot| {
+        honouring(s);
+        set(s, "pfc_wd_detection_time", "200ms");
+        s.host.controller = Some(true);
+    };
+    let finding = planted("pfc-no-watchdog", Severity::Warning, honouring);
+    assert!(finding.fix.unwrap().contains("pfc_wd_detection_time=200ms"));
+    let finding = planted("pfc-no-watchdog", Severity::Warning, |s| {
+        watched(s);
+        s.host.controller = Some(false);
+    });
+    assert_eq!(finding.fix.unwrap(), "`dcqcn run eth0`");
+    let mut snapshot = healthy();
+    watched(&mut snapshot);
+    assert!(found(&snapshot).iter().all(|(id, _)| !id.starts_with("pfc-")), "{:?}", found(&snapshot));
+    for (key, value, why) in
+        [("pacer", "none", "pacer"), ("rp_enable", "off", "rp_enable"), ("link_rate", "0", "link_rate")]
+    {
+        let finding = planted("pfc-no-effect", Severity::Warning, |s| {
+            watched(s);
+            set(s, key, value);
+        });
+        assert!(finding.evidence.contains(why), "{}", finding.evidence);
+    }
 }
 
 #[test]

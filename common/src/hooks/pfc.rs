@@ -1,0 +1,112 @@
+//! PFC: the frames by which a neighbour pauses what is sent to it, and how long they hold a packet.
+
+use super::{Env, Host, within};
+use crate::layout::{CLASSES, Time};
+use crate::limit::Limit;
+use crate::params::Params;
+use crate::pfc::{Pause, Storms};
+use crate::stats::Stat;
+use crate::wire::eth::Ethernet;
+use crate::wire::pfc::{GROUP, OPCODE, Pfc};
+
+/// How many frames count: 200,000 a second, and 2,000 at once. At 800 Gb/s the longest pause lasts 42 us, and is asked for again
+/// some 50,000 times a second.
+pub const HEARD: Limit = Limit::new(200_000, 2_000);
+
+/// A MAC control frame has come in: what it pauses is paused.
+#[inline(always)]
+pub(super) fn hear<'p, H: Host<'p>>(h: &mut H) {
+    let Some(bytes) = read(h) else {
+        return;
+    };
+    let pfc = Pfc::new(&bytes);
+    let priorities = u32::from(pfc.priorities());
+    count(h, priorities);
+    if !within(h, Time::Pauses, &HEARD) {
+        h.env().count(Stat::PfcLimited);
+        return;
+    }
+    let Some(p) = h.env().params() else {
+        return;
+    };
+    let now_ns = h.env().now_ns();
+    macro_rules! each {
+        ($($n:literal)+) => {
+            $(if priorities & (1 << $n) != 0 {
+                let (until, total) = (Time::PAUSED_UNTIL[$n], Time::PAUSED_FOR[$n]);
+                let pause = Pause { until_ns: h.env().time(until), total_ns: h.env().time(total) };
+                let pause = pause.heard(now_ns, p.pauses.duration_ns(pfc.quanta::<$n>()));
+                h.env().set_time(until, pause.until_ns);
+                h.env().set_time(total, pause.total_ns);
+            })+
+        };
+    }
+    each!(0 1 2 3 4 5 6 7);
+}
+
+/// A MAC control frame goes out.
+#[inline(always)]
+pub(super) fn tell<'p, H: Host<'p>>(h: &mut H) {
+    if let Some(bytes) = read(h) {
+        count(h, Pfc::new(&bytes).priorities().into());
+    }
+}
+
+/// The PFC frame, if it is one; counts it if it only seems to be.
+#[inline(always)]
+fn read<'p, H: Host<'p>>(h: &mut H) -> Option<[u8; Pfc::LEN]> {
+    h.pull(Ethernet::LEN + Pfc::LEN);
+    let bytes: Option<[u8; Pfc::LEN]> = h.header(Ethernet::LEN).copied();
+    let is_to_group = h.header(0).is_some_and(|eth| Ethernet::new(eth).dst() == GROUP);
+    match bytes {
+        Some(bytes) if Pfc::new(&bytes).opcode() != OPCODE => None,
+        Some(bytes) if is_to_group => Some(bytes),
+        _ => {
+            h.env().count(Stat::PfcMalformed);
+            None
+        }
+    }
+}
+
+#[inline(always)]
+fn count<'p, H: Host<'p>>(h: &mut H, priorities: u32) {
+    if let Some(pauses) = h.env().pauses() {
+        for (priority, frames) in pauses.frames.iter_mut().enumerate() {
+            *frames += u64::from(priorities >> priority & 1);
+        }
+    }
+}
+
+/// What [`held_until`] says of a packet that is dropped.
+pub(super) const DROPPED: u64 = u64::MAX;
+
+/// Up to when the neighbour's pauses hold packets of class `tc`, within the pacing horizon; 0 = they do not, or no longer because
+/// there is no end to them.
+#[inline(always)]
+pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, tc: usize, now_ns: u64) -> u64 {
+    let priorities = u32::from(p.pauses.of_class[tc % CLASSES]);
+    if priorities == 0 {
+        return 0;
+    }
+    let storms = Storms::read(h.env().time(Time::Storms), now_ns);
+    if u32::from(storms.drops) & priorities != 0 {
+        return DROPPED;
+    }
+    let priorities = priorities & !u32::from(storms.forwards);
+    let mut until_ns = 0;
+    macro_rules! each {
+        ($($n:literal)+) => {
+            $(if priorities & (1 << $n) != 0 {
+                let paused_ns = h.env().time(Time::PAUSED_UNTIL[$n]);
+                if paused_ns > now_ns {
+                    until_ns = paused_ns.max(until_ns);
+                    if let Some(pauses) = h.env().pauses() {
+                        pauses.held[$n] += 1;
+                    }
+                }
+            })+
+        };
+    }
+    each!(0 1 2 3 4 5 6 7);
+    until_ns.min(now_ns.wrapping_add(p.config.scalars.pacing_horizon_ns))
+}

@@ -1,0 +1,116 @@
+//! PFC: which pauses of the neighbour count, and for which queue.
+
+use super::spec::parameters;
+use super::{Config, PACER_FQ, Unit};
+use crate::layout::CLASSES;
+use crate::wire::pfc::QUANTUM_BITS;
+
+parameters! {
+    /// PFC of one priority (SONiC: `pfc_enable` of a port, `MAP_PFC_PRIORITY_TO_QUEUE`).
+    PfcConfig {
+        /// While the neighbour pauses the priority, hold the RoCE flows of its queue; needs `link_rate`, and fq as the pacer.
+        rx = 0, "rx", Unit::Switch, 0, 1, "";
+        /// The queue that a pause of the priority is for.
+        queue = 0, "queue", Unit::Count, 0, CLASSES as u64 - 1, "";
+    }
+}
+
+impl PfcConfig {
+    /// Nothing is held; each priority is that of the queue with its number.
+    pub(super) const DEFAULT_ALL: [Self; CLASSES] = {
+        let mut priorities = [Self::DEFAULT; CLASSES];
+        let mut at = 0;
+        while at < CLASSES {
+            priorities[at].queue = at as u64;
+            at += 1;
+        }
+        priorities
+    };
+}
+
+/// What pauses mean on a port.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pauses {
+    /// How long a quantum lasts, in 2^-24 ns; 0 = the link's rate is not known.
+    pub quantum_q24: u64,
+    /// Bit per priority whose pauses hold a traffic class.
+    pub of_class: [u8; CLASSES],
+}
+
+impl Pauses {
+    /// What `config` (valid) says.
+    #[must_use]
+    pub(super) const fn new(config: &Config) -> Self {
+        let link_bps = config.scalars.link_rate_bps;
+        // Rounded up, so that no pause is cut short. 512 bits · 10^9 · 2^24 = 8.6·10^18 fits; at 100 kb/s the longest pause is
+        // 65535 · 8.6·10^13 = 5.6·10^18.
+        let quantum_q24 =
+            match (((QUANTUM_BITS * 1_000_000_000) << 24) + link_bps).wrapping_sub(1).checked_div(link_bps) {
+                Some(quantum_q24) => quantum_q24,
+                None => 0,
+            };
+        let mut of_class = [0; CLASSES];
+        let mut tc = 0;
+        while tc < CLASSES && quantum_q24 != 0 && config.scalars.pacer == PACER_FQ {
+            let mut priority = 0;
+            while priority < CLASSES {
+                let of = &config.pfc[priority];
+                if of.rx != 0 && of.queue == config.tc_to_queue[tc] as u64 {
+                    of_class[tc] |= 1 << priority;
+                }
+                priority += 1;
+            }
+            tc += 1;
+        }
+        Self { quantum_q24, of_class }
+    }
+
+    /// How long a pause of `quanta` lasts.
+    #[inline(always)]
+    #[must_use]
+    pub const fn duration_ns(&self, quanta: u16) -> u64 {
+        self.quantum_q24.wrapping_mul(quanta as u64) >> 24
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::MIN_RATE_BPS;
+
+    #[test]
+    fn quanta_last_512_bits_at_the_link_s_rate() {
+        let at = |bps| {
+            let mut config = Config::DEFAULT;
+            config.scalars.link_rate_bps = bps;
+            Pauses::new(&config)
+        };
+        // 802.1Q: 51.2 ns at 10 Gb/s, 3.36 ms for the longest; 5.12 ns at 100 Gb/s.
+        assert_eq!(
+            (at(10_000_000_000).duration_ns(1), at(10_000_000_000).duration_ns(u16::MAX)),
+            (51, 3_355_392)
+        );
+        assert_eq!(
+            (at(100_000_000_000).duration_ns(100), at(1_000_000_000).duration_ns(1_000)),
+            (512, 512_000)
+        );
+        assert_eq!(at(MIN_RATE_BPS).duration_ns(u16::MAX), 65_535 * 5_120_000);
+        assert_eq!(at(0).duration_ns(u16::MAX), 0);
+    }
+
+    #[test]
+    fn a_class_is_held_by_the_priorities_of_its_queue() {
+        let mut config = Config::DEFAULT;
+        (config.scalars.pacer, config.scalars.link_rate_bps) = (PACER_FQ, 1_000_000_000);
+        assert_eq!(Pauses::new(&config).of_class, [0; CLASSES], "off unless asked for");
+        config.pfc[3].rx = 1;
+        assert_eq!(Pauses::new(&config).of_class, [0, 0, 0, 8, 0, 0, 0, 0]);
+        // Two priorities of one queue, and a queue of several classes.
+        (config.pfc[4].rx, config.pfc[4].queue) = (1, 3);
+        config.pfc[0].rx = 1;
+        assert_eq!(Pauses::new(&config).of_class, [1, 1, 1, 24, 1, 1, 0, 1]);
+        config.scalars.pacer = 0;
+        assert_eq!(Pauses::new(&config).of_class, [0; CLASSES], "nothing keeps departure times");
+    }
+}

@@ -1,0 +1,204 @@
+//! A neighbour that sends PFC, and what a paced host does then.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use dcqcn_common::layout::{CLASSES, Time};
+use dcqcn_common::pfc::Pause;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::pfc::PfcRepr;
+use dcqcn_engine::Hook;
+use dcqcn_params::{PacerChoice, Role};
+
+use crate::host::{Host, Pair, request};
+use crate::packets::Roce;
+use crate::socket::PATIENCE;
+
+/// 512 us a quantum, so that the longest pause is 33 s.
+const CHANGES: [&str; 4] = ["link_rate=1mbit", "rpg_min_rate=100kbit", "pacing_horizon=9s", "pfc.3.rx=on"];
+const QUANTA: u16 = 2_000;
+/// How long a pause of that lasts.
+pub const PAUSE: Duration = Duration::from_millis(1_024);
+
+/// What was seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// From the pause on until the packet that it holds arrived.
+    pub held: Duration,
+    /// The same, of one in another queue.
+    pub other: Duration,
+    /// From the packet on until it arrived, after XON.
+    pub after_xon: Duration,
+    /// Packets that were counted as held.
+    pub counted: u64,
+    /// PFC frames that were counted, and those that seemed to be none.
+    pub frames: [u64; 2],
+    /// How long the priority was paused, as it was counted.
+    pub paused: Duration,
+}
+
+/// Pauses host 1, which is to have the kernel's fq.
+///
+/// # Errors
+/// Something that is sent does not arrive, or the kernel refuses something.
+pub fn run(test: &str) -> Result<Held> {
+    let pair = Pair::new(test)?;
+    let mut sender = request("a0", Role::Host, &CHANGES)?;
+    sender.settings.pacer = Some(PacerChoice::Fq);
+    pair.a.attach_as(&sender)?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let pause = |quanta: u16| {
+        let mut all = [0; CLASSES];
+        all[3] = quanta;
+        PfcRepr { priorities: 1 << 3, quanta: all }.frame([2, 0, 0, 0, 0, 2])
+    };
+    let frame = |dscp, dest_qpn| Roce { dscp, dest_qpn, ..Roce::default() }.frame();
+    let (three, other, fresh) = (frame(26, 0x20), frame(0, 0x21), frame(26, 0x22));
+    let begun = Instant::now();
+    b.send(&pause(QUANTA))?;
+    a.expect()?;
+    a.send(&three)?;
+    a.send(&other)?;
+    anyhow::ensure!(b.expect()? == other, "the packet of the other queue does not come first");
+    let other = begun.elapsed();
+    anyhow::ensure!(b.expect()? == three, "the held packet does not come next");
+    let held = begun.elapsed();
+    b.send(&pause(QUANTA))?;
+    b.send(&pause(0))?;
+    a.expect()?;
+    a.expect()?;
+    let begun = Instant::now();
+    a.send(&fresh)?;
+    anyhow::ensure!(b.expect()? == fresh, "the packet after XON does not come");
+    let after_xon = begun.elapsed();
+    let counters = pair.a.counters("a0", Hook::Xdp)?;
+    let [_, _, _, of_three, ..] = Pause::all(&pair.a.attachment("a0")?.maps.times()?);
+    Ok(Held {
+        held,
+        other,
+        after_xon,
+        counted: pair.a.count("a0", Hook::Egress, Stat::RpPfcHeld)?,
+        frames: [counters.pause.frames[3], counters.stat[Stat::PfcMalformed as usize]],
+        paused: Duration::from_nanos(of_three.total_ns),
+    })
+}
+
+impl Held {
+    /// What is wrong with it, in words; empty where nothing is.
+    #[must_use]
+    pub fn wrong(&self) -> Vec<&'static str> {
+        let is_right = [
+            (self.held >= PAUSE, "what is paused does not wait for the end of the pause"),
+            (self.other < PAUSE, "another queue waits"),
+            (self.after_xon < PAUSE, "XON does not end the pause"),
+            (self.counted == 1, "one packet is held"),
+            (self.frames == [3, 0], "three PFC frames came"),
+            (self.paused >= PAUSE, "the time paused is too short"),
+        ];
+        is_right.into_iter().filter(|(is_right, _)| !is_right).map(|(_, what)| what).collect()
+    }
+}
+
+/// What was seen of the watchdog.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched {
+    /// From the beginning of the storm on until it was found.
+    pub detection: Duration,
+    /// Packets that were held while it was on, after that.
+    pub held_in_storm: u64,
+    /// From the last pause on until the storm was over.
+    pub restoration: Duration,
+    /// Packets that a pause held afterwards.
+    pub held_afterwards: u64,
+}
+
+/// Times of the watchdog.
+pub const DETECTION: Duration = Duration::from_millis(200);
+/// See [`DETECTION`].
+pub const RESTORATION: Duration = Duration::from_millis(400);
+/// How often the storm's pauses come, and how long each lasts.
+const STORM_PERIOD: Duration = Duration::from_millis(20);
+const STORM_QUANTA: u16 = 200;
+
+/// A storm of pauses that host 1's watchdog finds, and its end. `control` starts what has the watchdog.
+///
+/// # Errors
+/// A storm is not found, or does not end, in time.
+pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<Watched> {
+    let pair = Pair::new(test)?;
+    let times = ["pfc_wd_detection_time=200ms", "pfc_wd_restoration_time=400ms"];
+    let mut sender = request("a0", Role::Host, &[&CHANGES[..], &times].concat())?;
+    sender.settings.pacer = Some(PacerChoice::Fq);
+    pair.a.attach_as(&sender)?;
+    let _control = control(&pair.a)?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let maps = pair.a.attachment("a0")?.maps;
+    let in_storm = || Ok::<_, anyhow::Error>(maps.times()?[Time::Storms as usize] != 0);
+    let held = || pair.a.count("a0", Hook::Egress, Stat::RpPfcHeld);
+    let mut qpn = 0x100;
+    let mut send = || {
+        qpn += 1;
+        a.send(&Roce { dest_qpn: qpn, ..Roce::default() }.frame())
+    };
+    let mut quanta = [0; CLASSES];
+    quanta[3] = STORM_QUANTA;
+    let pause = PfcRepr { priorities: 1 << 3, quanta }.frame([2, 0, 0, 0, 0, 2]);
+    let stop = AtomicBool::new(false);
+    let begun = Instant::now();
+    let (detection, held_in_storm, ended) = thread::scope(|scope| {
+        let pauses = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) && b.send(&pause).is_ok() {
+                thread::sleep(STORM_PERIOD);
+            }
+            Instant::now()
+        });
+        let seen = (|| {
+            while !in_storm()? {
+                anyhow::ensure!(begun.elapsed() < PATIENCE, "the storm is not found");
+                send()?;
+                thread::sleep(STORM_PERIOD);
+            }
+            let detection = begun.elapsed();
+            let before = held()?;
+            for _ in 0..5 {
+                send()?;
+                thread::sleep(STORM_PERIOD);
+            }
+            Ok((detection, held()? - before))
+        })();
+        stop.store(true, Ordering::Relaxed);
+        let ended = pauses.join().map_err(|_| anyhow::anyhow!("the sender of pauses panicked"))?;
+        seen.map(|(detection, held_in_storm)| (detection, held_in_storm, ended))
+    })?;
+    while in_storm()? {
+        anyhow::ensure!(ended.elapsed() < PATIENCE, "the storm does not end");
+        thread::sleep(STORM_PERIOD);
+    }
+    let restoration = ended.elapsed();
+    let before = held()?;
+    b.send(&pause)?;
+    // The frame has been through XDP when the hosts' own socket has it; here it is enough that it came a while ago.
+    thread::sleep(STORM_PERIOD);
+    send()?;
+    Ok(Watched { detection, held_in_storm, restoration, held_afterwards: held()? - before })
+}
+
+impl Watched {
+    /// What is wrong with it, in words; empty where nothing is. A controller may look a second late, once.
+    #[must_use]
+    pub fn wrong(&self) -> Vec<&'static str> {
+        const LATE: Duration = Duration::from_millis(2_000);
+        let is_right = [
+            (self.detection >= DETECTION && self.detection < DETECTION + LATE, "the time of detection"),
+            (self.held_in_storm == 0, "something is held in a storm"),
+            (
+                self.restoration >= RESTORATION && self.restoration < RESTORATION + LATE,
+                "the time of restoration",
+            ),
+            (self.held_afterwards == 1, "a pause after the storm holds nothing"),
+        ];
+        is_right.into_iter().filter(|(is_right, _)| !is_right).map(|(_, what)| what).collect()
+    }
+}

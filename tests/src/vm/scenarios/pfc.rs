@@ -1,0 +1,38 @@
+//! PFC frames of a neighbour, with the kernel's fq.
+
+use anyhow::Result;
+
+use super::super::command::{Running, sh};
+use super::super::report::Report;
+use crate::pauses::{DETECTION, PAUSE, RESTORATION, run as pause, storm};
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    sh("modprobe sch_fq")?;
+    let held = pause("pfc")?;
+    let watched = storm("watchdog", |host| host.run(|| Running::start("dcqcn run a0"))?)?;
+    report.columns(&["what", "after"]);
+    let ms = |time: std::time::Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
+    let paused = format!("a packet in the queue that is paused for {} arrives", ms(PAUSE));
+    report.row([paused, ms(held.held)]);
+    report.row(["a packet in another queue arrives".to_owned(), ms(held.other)]);
+    report.row(["one in that queue after XON arrives".to_owned(), ms(held.after_xon)]);
+    let in_ms = |time: std::time::Duration| format!("{:.0} ms", time.as_secs_f64() * 1e3);
+    report.row([
+        format!("a storm is found, pfc_wd_detection_time {}", in_ms(DETECTION)),
+        ms(watched.detection),
+    ]);
+    report.row([
+        format!("it is over, pfc_wd_restoration_time {}", in_ms(RESTORATION)),
+        ms(watched.restoration),
+    ]);
+    let wrong = watched.wrong();
+    report.check("a storm is found, holds nothing and ends", wrong.join(", "), "", wrong.is_empty());
+    let wrong = held.wrong();
+    report.check(
+        "a pause holds its queue, and only until it is over",
+        wrong.join(", "),
+        "",
+        wrong.is_empty(),
+    );
+    Ok(())
+}

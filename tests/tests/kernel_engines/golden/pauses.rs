@@ -1,0 +1,183 @@
+//! PFC: what is counted, what is held and for how long.
+
+use dcqcn_common::hooks::HEARD;
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::pfc::{Pause, STORM_AGE_NS, Storms};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::pfc::PfcRepr;
+use dcqcn_engine::{Hook, Meta, State, Verdict};
+use dcqcn_tests::both::{Both, count};
+use dcqcn_tests::packets::Roce;
+
+use super::{START_NS, received, send, sender};
+
+const NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 9];
+/// Of a link of 1 Gb/s.
+const QUANTUM_NS: u64 = 512;
+
+fn pause(priority: usize, quanta: u16) -> [u8; 60] {
+    let mut pause = PfcRepr { priorities: 1 << priority, quanta: [0; CLASSES] };
+    pause.quanta[priority] = quanta;
+    pause.frame(NEIGHBOUR)
+}
+
+/// PFC frames that a hook saw name a priority.
+fn paused(state: &State, hook: Hook, priority: usize) -> u64 {
+    state.counters[hook.slot()].pause.frames[priority]
+}
+
+fn hear(both: &mut Both, now_ns: u64, frame: &[u8]) {
+    let passed = both.process(Hook::Xdp, now_ns, frame, &received());
+    assert_eq!((passed.verdict, passed.packet.as_slice()), (Verdict::Pass, frame));
+}
+
+#[test]
+fn a_pause_holds_the_flows_of_its_queue_until_it_is_over_or_taken_back() {
+    let test = "a_pause_holds_the_flows_of_its_queue_until_it_is_over_or_taken_back";
+    let mut config = sender();
+    config.pfc[3].rx = 1;
+    let Some(mut both) = Both::load(test, 64, &config) else {
+        return;
+    };
+    let data = Roce::default();
+    let (frame, gap_ns) = (data.frame(), 8 * data.frame().len() as u64);
+    let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() }.frame();
+    // In DSCP 0, so in queue 0.
+    let other = Roce { dscp: 0, dest_qpn: 9, ..Roce::default() }.frame();
+    assert_eq!(send(&mut both, START_NS, &frame).departure_ns, 0);
+    hear(&mut both, START_NS, &pause(3, 1_000));
+    // One of another priority holds nothing here, nor does it end this one.
+    hear(&mut both, START_NS, &pause(4, 0));
+    let until_ns = START_NS + 1_000 * QUANTUM_NS;
+    let stamps =
+        [&frame, &request, &frame, &other].map(|frame| send(&mut both, START_NS + 10, frame).departure_ns);
+    // They keep their distance behind the pause, and their order.
+    assert_eq!(stamps, [until_ns, until_ns, until_ns + gap_ns, 0]);
+    assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPfcHeld), 3);
+    // XON: a flow that waits stays in order, one that does not wait goes at once.
+    hear(&mut both, START_NS + 20, &pause(3, 0));
+    let fresh = Roce { dest_qpn: 10, ..Roce::default() }.frame();
+    let stamps = [&frame, &request, &fresh].map(|frame| send(&mut both, START_NS + 30, frame).departure_ns);
+    assert_eq!(stamps, [until_ns + 2 * gap_ns, until_ns + 2 * gap_ns, 0]);
+    // A pause that ran out.
+    hear(&mut both, 2 * START_NS, &pause(3, 10));
+    assert_eq!(send(&mut both, 2 * START_NS + 10 * QUANTUM_NS, &frame).departure_ns, 0);
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Egress, Stat::RpPfcHeld), 3);
+    let heard = [3, 4].map(|priority| paused(&state, Hook::Xdp, priority));
+    assert_eq!((heard, count(&state, Hook::Xdp, Stat::MacControl)), ([3, 1], 4));
+    let [_, _, _, of_three, of_four, ..] = Pause::all(&state.times_ns);
+    assert_eq!(of_three.paused_ns(3 * START_NS), 20 + 10 * QUANTUM_NS);
+    assert_eq!(of_four.paused_ns(3 * START_NS), 0);
+}
+
+#[test]
+fn pauses_hold_nothing_unless_asked_for() {
+    let Some(mut both) = Both::load("pauses_hold_nothing_unless_asked_for", 64, &sender()) else {
+        return;
+    };
+    for priority in 0..CLASSES {
+        hear(&mut both, START_NS, &pause(priority, u16::MAX));
+    }
+    assert_eq!(send(&mut both, START_NS, &Roce::default().frame()).departure_ns, 0);
+    assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPfcHeld), 0);
+}
+
+/// A stranger's pauses: made wrongly, too many, and longer than the pacer looks ahead.
+#[test]
+fn what_a_stranger_can_hold_is_bounded_and_counted() {
+    const HORIZON_NS: u64 = 1_000_000;
+    let mut config = sender();
+    config.pfc[3].rx = 1;
+    config.scalars.pacing_horizon_ns = HORIZON_NS;
+    let Some(mut both) = Both::load("what_a_stranger_can_hold_is_bounded_and_counted", 64, &config) else {
+        return;
+    };
+    let longest = pause(3, u16::MAX);
+    let mut to_host = longest;
+    to_host[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    for frame in [&to_host[..], &longest[..33], &longest[..20]] {
+        hear(&mut both, START_NS, frame);
+    }
+    // A pause of the whole link, which nothing here acts on.
+    let mut of_link = longest;
+    of_link[14..16].copy_from_slice(&[0, 1]);
+    hear(&mut both, START_NS, &of_link);
+    let state = both.state();
+    let counted = |stat| count(&state, Hook::Xdp, stat);
+    assert_eq!([Stat::PfcMalformed, Stat::MacControl, Stat::PfcLimited].map(counted), [3, 4, 0]);
+    assert_eq!(state.counters[0].pause.frames, [0; CLASSES]);
+    assert_eq!(send(&mut both, START_NS, &Roce::default().frame()).departure_ns, 0);
+    // The longest pause is 33 ms at this rate.
+    hear(&mut both, START_NS, &longest);
+    let now_ns = START_NS + 1_000_000;
+    let frame = Roce { dest_qpn: 77, ..Roce::default() }.frame();
+    assert_eq!(send(&mut both, now_ns, &frame).departure_ns, now_ns + HORIZON_NS);
+    // Too many at once: the rest is counted, and a pause ends when it would have.
+    let burst = HEARD.burst_ns / HEARD.gap_ns + 1;
+    let at_ns = 2 * START_NS;
+    for _ in 0..burst + 5 {
+        hear(&mut both, at_ns, &pause(3, 0));
+    }
+    hear(&mut both, at_ns, &longest);
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Xdp, Stat::PfcLimited), 6);
+    assert_eq!(paused(&state, Hook::Xdp, 3), 1 + burst + 6);
+    let fresh = Roce { dest_qpn: 78, ..Roce::default() }.frame();
+    assert_eq!(send(&mut both, at_ns, &fresh).departure_ns, 0);
+}
+
+#[test]
+fn frames_that_go_out_are_counted_as_sent() {
+    let Some(mut both) = Both::load("frames_that_go_out_are_counted_as_sent", 64, &sender()) else {
+        return;
+    };
+    let every = PfcRepr { priorities: 0xff, quanta: [7; CLASSES] }.frame(NEIGHBOUR);
+    let sent = both.process(Hook::Egress, START_NS, &every, &Meta::default());
+    assert_eq!((sent.verdict, sent.packet.as_slice()), (Verdict::Pass, &every[..]));
+    both.process(Hook::Ingress, START_NS, &every, &received());
+    let state = both.state();
+    for priority in 0..CLASSES {
+        assert_eq!(paused(&state, Hook::Egress, priority), 1);
+        assert_eq!(paused(&state, Hook::Ingress, priority), 0, "XDP has counted it as received");
+    }
+    assert_eq!(count(&state, Hook::Ingress, Stat::MacControl), 1);
+}
+
+#[test]
+fn a_storm_holds_nothing_or_has_what_it_holds_dropped_as_long_as_it_is_said() {
+    let test = "a_storm_holds_nothing_or_has_what_it_holds_dropped_as_long_as_it_is_said";
+    let mut config = sender();
+    (config.pfc[3].rx, config.scalars.link_rate_bps) = (1, 1_000_000);
+    config.scalars.rpg_min_rate_bps = 100_000;
+    let Some(mut both) = Both::load(test, 64, &config) else {
+        return;
+    };
+    let mut qpn = 100;
+    let mut fresh = |both: &mut Both, now_ns| {
+        qpn += 1;
+        let sent = send(both, now_ns, &Roce { dest_qpn: qpn, ..Roce::default() }.frame());
+        (sent.verdict, sent.departure_ns)
+    };
+    // 33.5 s, of which the pacer keeps five.
+    hear(&mut both, START_NS, &pause(3, u16::MAX));
+    let held = (Verdict::Pass, START_NS + config.scalars.pacing_horizon_ns);
+    assert_eq!(fresh(&mut both, START_NS), held);
+    let of_three = 1 << 3;
+    both.set_storms(Storms { forwards: of_three, drops: 0 }, START_NS);
+    assert_eq!(fresh(&mut both, START_NS), (Verdict::Pass, 0));
+    both.set_storms(Storms { forwards: 0, drops: of_three }, START_NS);
+    assert_eq!(fresh(&mut both, START_NS).0, Verdict::Drop);
+    // A storm of another priority is none of this one.
+    both.set_storms(Storms { forwards: 1 << 4, drops: 1 << 4 }, START_NS);
+    assert_eq!(fresh(&mut both, START_NS), held);
+    // Nobody has said so for a while.
+    both.set_storms(Storms { forwards: of_three, drops: 0 }, START_NS);
+    let later_ns = START_NS + STORM_AGE_NS + 100_000;
+    assert_eq!(fresh(&mut both, later_ns), (Verdict::Pass, later_ns + config.scalars.pacing_horizon_ns));
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Egress, Stat::PfcWatchdogDrop), 1);
+    assert_eq!(count(&state, Hook::Egress, Stat::RpPfcHeld), 3);
+    assert_eq!(state.counters[Hook::Egress.slot()].pause.held[3], 3);
+}

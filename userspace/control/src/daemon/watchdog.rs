@@ -1,0 +1,136 @@
+//! The watchdog against PFC storms: a neighbour that pauses what this host sends, and never ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{CLASSES, PauseCounters};
+use dcqcn_common::pfc::watchdog::{Found, Guard, Look, StormAction, Watchdog};
+use dcqcn_common::pfc::{Pause, Storms};
+use dcqcn_netlink::Netlink;
+use dcqcn_support::clock::monotonic_ns;
+
+use super::work::{Port, Settings, Work};
+
+/// How often it is looked whether the parameters want it.
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
+/// The shortest time between two looks.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// What is remembered of an interface from look to look.
+#[derive(Default)]
+struct Watch {
+    guard: Guard,
+    /// When the last look was, and how many packets each priority had held then.
+    looked: Option<(u64, [u64; CLASSES])>,
+}
+
+impl Watch {
+    /// Looks at the priorities in `honoured` (as bits), and says what is new of which.
+    fn look(
+        &mut self,
+        watchdog: &Watchdog,
+        honoured: u8,
+        now_ns: u64,
+        pauses: &[Pause; CLASSES],
+        held: &[u64; CLASSES],
+    ) -> Vec<(usize, Found)> {
+        let Some((before_ns, held_before)) = self.looked.replace((now_ns, *held)) else {
+            return Vec::new();
+        };
+        let since_ns = now_ns.saturating_sub(before_ns);
+        let priorities = pauses.iter().zip(held.iter().zip(held_before)).enumerate();
+        let looks = priorities.filter(|(priority, _)| honoured >> priority & 1 == 1);
+        let found = looks.map(|(priority, (pause, (held, held_before)))| {
+            // Packets came and were held. One that was not is none that was paused for over 99 % of the time.
+            let look = Look { backlog: *held != held_before, paused_ns: pause.paused_ns(now_ns), since_ns };
+            (priority, self.guard.look(watchdog, priority, look))
+        });
+        found.filter(|(_, found)| *found != Found::Same).collect()
+    }
+}
+
+struct Dog {
+    port: Arc<Port>,
+    watch: Watch,
+    /// What it was set to, and the priorities whose pauses count.
+    set_to: Option<(Watchdog, u8)>,
+}
+
+/// Begins looking.
+pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
+    Ok(Some(Box::new(Dog { port: Arc::clone(port), watch: Watch::default(), set_to: None })))
+}
+
+impl Work for Dog {
+    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+        let params = self.port.maps().params()?;
+        let honoured = params.pauses.of_class.iter().fold(0, |all, of_class| all | of_class);
+        let wanted = params.config.watchdog().filter(|_| honoured != 0).map(|watchdog| (watchdog, honoured));
+        if wanted != self.set_to {
+            self.watch = Watch::default();
+            self.set_to = wanted;
+            self.port.maps_mut().set_storms(Storms::default(), monotonic_ns())?;
+        }
+        let Some((watchdog, honoured)) = wanted else {
+            return Ok(IDLE_PERIOD);
+        };
+        let (pauses, [_, _, egress], now_ns) = {
+            let maps = self.port.maps();
+            (Pause::all(&maps.times()?), maps.counters()?, monotonic_ns())
+        };
+        let PauseCounters { held, .. } = egress.pause;
+        let found = self.watch.look(&watchdog, honoured, now_ns, &pauses, &held);
+        // Said at each look, as it is not believed for long.
+        self.port.maps_mut().set_storms(self.watch.guard.storms(), now_ns)?;
+        for (priority, found) in found {
+            let iface = &self.port.info.iface;
+            let (kind, drops) = if found == Found::Storm {
+                tracing::warn!(iface, priority, action = ?watchdog.action, "a storm of pauses (PFC)");
+                (EventKind::PfcStorm, u64::from(watchdog.action == StormAction::Drop))
+            } else {
+                tracing::info!(iface, priority, "the storm of pauses (PFC) is over");
+                (EventKind::PfcRestored, 0)
+            };
+            if params.event_interval_ns != 0 {
+                let values = [priority as u64, drops];
+                let event = Event { at_ns: now_ns, left_out: 0, id: QpId::NONE, kind: kind as u32, values };
+                // One that is left out is counted in the log.
+                self.port.maps().event_log()?.record(params.event_interval_ns, event);
+            }
+        }
+        Ok(Duration::from_nanos(watchdog.poll_ns()).max(SHORTEST))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A neighbour that pauses priorities 3 and 4; traffic goes to the first only, and the third is not honoured.
+    #[test]
+    fn a_storm_is_one_of_priorities_that_hold_something() {
+        let watchdog =
+            Watchdog { detection_ns: 400 * MS, restoration_ns: 200 * MS, action: StormAction::Forward };
+        let mut watch = Watch::default();
+        let (mut pauses, mut held) = ([Pause::default(); CLASSES], [0; CLASSES]);
+        let mut found = Vec::new();
+        for look in 0..20_u64 {
+            let now_ns = look * 100 * MS;
+            if look < 10 {
+                for priority in [3, 4, 5] {
+                    pauses[priority] = pauses[priority].heard(now_ns, 150 * MS);
+                }
+                (held[3], held[5]) = (held[3] + 1, held[5] + 1);
+            }
+            let news = watch.look(&watchdog, 0b1_1000, now_ns, &pauses, &held);
+            found.extend(news.into_iter().map(|(priority, found)| (look, priority, found)));
+        }
+        // Four looks with something held, paused all the time; the last pause ends between looks 10 and 11.
+        assert_eq!(found, [(4, 3, Found::Storm), (13, 3, Found::Calm)]);
+    }
+}

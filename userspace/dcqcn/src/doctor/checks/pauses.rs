@@ -1,0 +1,68 @@
+//! PFC: does it act as it is asked to, and who ends it?
+
+use dcqcn_common::params::{Config, PACER_FQ};
+
+use super::{Finding, Known, Snapshot, known, time};
+
+/// Priorities whose pauses are to hold flows.
+fn honoured(config: &Config) -> Vec<String> {
+    let honoured = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.rx != 0);
+    honoured.map(|(priority, _)| priority.to_string()).collect()
+}
+
+/// `pfc-no-watchdog`: pauses that somebody never ends.
+pub(super) fn without_watchdog(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |known: Known<'_>| {
+        let (iface, priorities) = (known.iface, honoured(&known.config));
+        if priorities.is_empty() {
+            return None;
+        }
+        let holds = format!("pfc.N.rx = on for priorities {}", priorities.join(", "));
+        let what = "a neighbour that pauses without end holds flows without end";
+        match (known.config.watchdog(), snapshot.host.controller) {
+            (None, _) => {
+                let evidence = format!("{holds}, pfc_wd_detection_time = 0");
+                let fix = format!("`dcqcn set {iface} pfc_wd_detection_time=200ms`, and `dcqcn run {iface}`");
+                Some(Finding::warning("pfc-no-watchdog", what, evidence).on(iface).fix(fix))
+            }
+            (Some(watchdog), Some(false)) => {
+                let evidence = format!(
+                    "{holds}, pfc_wd_detection_time = {}, but no `dcqcn run`, which is the watchdog",
+                    time(watchdog.detection_ns)
+                );
+                let fix = format!("`dcqcn run {iface}`");
+                Some(Finding::warning("pfc-no-watchdog", what, evidence).on(iface).fix(fix))
+            }
+            _ => None,
+        }
+    };
+    known(snapshot).filter_map(check).collect()
+}
+
+/// `pfc-no-effect`: pauses are to hold flows, and cannot.
+pub(super) fn without_effect(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |known: Known<'_>| {
+        let (s, iface) = (&known.config.scalars, known.iface);
+        let (why, fix) = if known.attached.inline_peer.is_some() {
+            let fix = format!("`dcqcn set {iface} pfc.N.rx=off`: PFC frames are passed on as any other");
+            ("it is in line, and paces nothing", fix)
+        } else if s.rp_enable == 0 {
+            ("rp_enable = off: nothing is paced", format!("`dcqcn set {iface} rp_enable=on`"))
+        } else if s.pacer != PACER_FQ {
+            let fix = format!("`dcqcn detach {iface}`, then `dcqcn attach {iface} --pacer fq`");
+            ("the pacer is not fq, which keeps departure times", fix)
+        } else if s.link_rate_bps == 0 {
+            (
+                "link_rate = 0: how long a pause lasts is not known",
+                format!("`dcqcn set {iface} link_rate=RATE`"),
+            )
+        } else {
+            return None;
+        };
+        let priorities = honoured(&known.config);
+        let evidence = format!("pfc.N.rx = on for priorities {}; {why}", priorities.join(", "));
+        let what = "the neighbour's pauses are to hold flows, and hold nothing";
+        (!priorities.is_empty()).then(|| Finding::warning("pfc-no-effect", what, evidence).on(iface).fix(fix))
+    };
+    known(snapshot).filter_map(check).collect()
+}

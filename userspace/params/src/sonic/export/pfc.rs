@@ -1,0 +1,44 @@
+//! PFC of a port, in SONiC's tables.
+
+use dcqcn_common::params::{Config, PFC_WD_DROP};
+use serde_json::{Map, Value, json};
+
+use super::MAP;
+
+/// Adds what there is to say of PFC, to the port's row of `PORT_QOS_MAP` and as tables of its own; nothing where PFC means nothing.
+pub(super) fn add(
+    config: &Config,
+    port: &str,
+    qos: &mut Map<String, Value>,
+    tables: &mut Map<String, Value>,
+    notes: &mut Vec<String>,
+) {
+    let enabled = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.rx != 0);
+    let enabled = enabled.map(|(priority, _)| priority.to_string()).collect::<Vec<_>>().join(",");
+    let watchdog = config.watchdog();
+    if watchdog.is_none() && config.pfc == Config::DEFAULT.pfc {
+        return;
+    }
+    if let Some(watchdog) = watchdog {
+        qos.insert("pfcwd_sw_enable".into(), enabled.clone().into());
+        let mut ms = |key: &str, ns: u64| {
+            if !ns.is_multiple_of(1_000_000) {
+                notes.push(format!("{key} is rounded up to whole milliseconds"));
+            }
+            ns.div_ceil(1_000_000).to_string()
+        };
+        let action = if config.scalars.pfc_wd_action == PFC_WD_DROP { "drop" } else { "forward" };
+        let row = json!({
+            "action": action,
+            "detection_time": ms("pfc_wd_detection_time", watchdog.detection_ns),
+            "restoration_time": ms("pfc_wd_restoration_time", watchdog.restoration_ns),
+        });
+        tables.insert("PFC_WD".into(), json!({ port: row }));
+    }
+    qos.insert("pfc_enable".into(), enabled.into());
+    qos.insert("pfc_to_queue_map".into(), MAP.into());
+    let queues = config.pfc.iter().enumerate();
+    let queues: Map<String, Value> =
+        queues.map(|(priority, pfc)| (priority.to_string(), pfc.queue.to_string().into())).collect();
+    tables.insert("MAP_PFC_PRIORITY_TO_QUEUE".into(), json!({ MAP: queues }));
+}

@@ -1,0 +1,128 @@
+//! PFC of a port: which priorities' pauses count, for which queues, and the watchdog.
+
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{PFC_WD_DROP, PFC_WD_FORWARD};
+
+use super::values::map_entries;
+use super::{Error, Reader, Row};
+
+/// Priorities whose pauses count.
+const ENABLE: &str = "pfc_enable";
+/// Those of them that are watched.
+const WATCHED: &str = "pfcwd_sw_enable";
+const TO_QUEUE: &str = "pfc_to_queue_map";
+
+/// Fields of `PORT_QOS_MAP` that are carried over here.
+pub(super) const FIELDS: [&str; 3] = [ENABLE, WATCHED, TO_QUEUE];
+
+impl<'a> Reader<'a> {
+    pub(super) fn pfc(&mut self, of_port: Option<&Row<'a>>) -> Result<(), Error> {
+        if let Some(of_port) = of_port {
+            self.priorities(of_port)?;
+            self.queues_of_priorities(of_port)?;
+        }
+        self.watchdog()
+    }
+
+    fn priorities(&mut self, of_port: &Row<'a>) -> Result<(), Error> {
+        let enabled = listed(of_port, ENABLE)?;
+        if let Some(enabled) = enabled {
+            for priority in 0..CLASSES {
+                let from = format!("PORT_QOS_MAP|{} {ENABLE}", of_port.key());
+                let is_enabled = u64::from(enabled >> priority & 1);
+                self.set(from, of_port, &format!("pfc.{priority}.rx"), is_enabled)?;
+            }
+        }
+        let watched = listed(of_port, WATCHED)?;
+        if watched.is_some() && watched != enabled {
+            let reason = "the watchdog looks at every priority of pfc_enable here";
+            self.unmapped("PORT_QOS_MAP", of_port.key(), [WATCHED], reason);
+        }
+        Ok(())
+    }
+
+    fn queues_of_priorities(&mut self, of_port: &Row<'a>) -> Result<(), Error> {
+        let Some(map) = of_port.reference(TO_QUEUE, "MAP_PFC_PRIORITY_TO_QUEUE")? else {
+            return Ok(());
+        };
+        let queues = map_entries(&map, CLASSES, "a priority")?;
+        for (priority, queue) in queues.into_iter().enumerate() {
+            // What it leaves out stays as it is.
+            if map.fields().any(|field| field.trim().parse() == Ok(priority)) {
+                let from = format!("MAP_PFC_PRIORITY_TO_QUEUE|{} {priority}", map.key());
+                self.set(from, &map, &format!("pfc.{priority}.queue"), queue)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn watchdog(&mut self) -> Result<(), Error> {
+        const TIMES: [(&str, &str, u64); 2] = [
+            ("detection_time", "pfc_wd_detection_time", 5_000),
+            ("restoration_time", "pfc_wd_restoration_time", 60_000),
+        ];
+        const NS_PER_MS: u64 = 1_000_000;
+        for row in self.db.rows("PFC_WD")? {
+            if row.key() == "GLOBAL" {
+                self.unmapped(
+                    "PFC_WD",
+                    row.key(),
+                    row.fields(),
+                    "it is looked four times per detection_time here",
+                );
+                continue;
+            }
+            if !row.key().split(',').any(|port| port.trim() == self.port) {
+                continue;
+            }
+            let from = format!("PFC_WD|{}", row.key());
+            for (field, key, most_ms) in TIMES {
+                if let Some(ms) = row.number(field, 1..=most_ms, "milliseconds")? {
+                    self.set(format!("{from} {field}"), &row, key, ms * NS_PER_MS)?;
+                }
+            }
+            let action = match row.text("action")?.as_deref() {
+                None => None,
+                Some("drop") => Some(PFC_WD_DROP),
+                Some("forward") => Some(PFC_WD_FORWARD),
+                Some("alert") => {
+                    let reason = "there is no storm that is only told of here: pfc_wd_action stays";
+                    self.unmapped("PFC_WD", row.key(), ["action"], reason);
+                    None
+                }
+                Some(other) => {
+                    let expected = format_args!("`{other}`: expected one of drop, forward, alert");
+                    return Err(row.field_error("action", expected));
+                }
+            };
+            if let Some(action) = action {
+                self.set(format!("{from} action"), &row, "pfc_wd_action", action)?;
+            }
+            let known = ["detection_time", "restoration_time", "action"];
+            let others: Vec<_> = row.fields().filter(|field| !known.contains(field)).collect();
+            if !others.is_empty() {
+                self.unmapped("PFC_WD", row.key(), others, "no counterpart here");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The priorities that a field lists, as bits.
+fn listed(row: &Row<'_>, field: &str) -> Result<Option<u8>, Error> {
+    let Some(text) = row.text(field)? else {
+        return Ok(None);
+    };
+    let mut bits = 0;
+    for number in text.split(',').map(str::trim).filter(|number| !number.is_empty()) {
+        match number.parse::<usize>() {
+            Ok(priority) if priority < CLASSES => bits |= 1 << priority,
+            _ => {
+                let expected =
+                    format_args!("`{number}`: expected priorities, 0 to {}, as in 3,4", CLASSES - 1);
+                return Err(row.field_error(field, expected));
+            }
+        }
+    }
+    Ok(Some(bits))
+}
