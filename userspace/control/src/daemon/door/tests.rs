@@ -151,3 +151,22 @@ fn a_socket_in_use_and_a_file_in_the_way_are_told_and_a_dead_one_is_replaced() {
     let nobody = Control { socket: dir.path().join("other"), group: Some("no-such-group".into()) };
     assert!(open(&nobody).unwrap_err().to_string().contains("addgroup --system no-such-group"));
 }
+
+#[test]
+fn the_socket_is_given_to_the_group_that_the_file_names() {
+    // Every Debian has it; another group than root's.
+    let group = Group::from_name("daemon").unwrap();
+    let (true, Some(group)) = (nix::unistd::Uid::effective().is_root(), group) else {
+        eprintln!(
+            "SKIPPED the_socket_is_given_to_the_group_that_the_file_names: needs root, and a group `daemon`"
+        );
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let control = Control { socket: dir.path().join("control"), group: Some("daemon".into()) };
+    let _listener = open(&control).unwrap();
+    assert_eq!(
+        (fs::metadata(&control.socket).unwrap().gid(), mode(&control.socket)),
+        (group.gid.as_raw(), 0o660)
+    );
+}
