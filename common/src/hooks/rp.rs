@@ -185,6 +185,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             } else {
                 let departure_ns = flow.in_order(now_ns.max(held_ns), roce.class.stream());
                 if held_ns != 0 {
+                    flow.waits(departure_ns);
                     flow.leaves(roce.class.stream(), departure_ns);
                 }
                 (departure_ns, 0)
