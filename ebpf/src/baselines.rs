@@ -15,7 +15,9 @@ use core::hint::black_box;
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{__sk_buff, BPF_F_MMAPABLE, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action, xdp_md};
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_pull_data, bpf_skb_vlan_push, bpf_xdp_get_buff_len};
+use aya_ebpf::helpers::{
+    bpf_clone_redirect, bpf_redirect, bpf_skb_pull_data, bpf_skb_vlan_push, bpf_xdp_get_buff_len,
+};
 use aya_ebpf::macros::{classifier, map, xdp};
 use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::programs::{TcContext, XdpContext};
@@ -31,6 +33,13 @@ use crate::packet::{header, pointer_field};
 #[xdp(frags)]
 pub fn empty_xdp(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
+}
+
+/// Sends each packet out of an interface and does nothing else, in XDP.
+#[xdp(frags)]
+pub fn redirect_xdp(_ctx: XdpContext) -> u32 {
+    // SAFETY: plain numbers. A test run sends nothing.
+    unsafe { bpf_redirect(1, 0) as u32 }
 }
 
 /// Nothing, in TC.

@@ -2,11 +2,13 @@
 
 use std::sync::LazyLock;
 
+use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE};
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::pfc::PfcRepr;
 use dcqcn_engine::{Hook, Meta};
 use dcqcn_tests::both::LO;
 use dcqcn_tests::packets::{Roce, cm, req};
@@ -62,6 +64,11 @@ static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     frames.push(cm(2, 1, &CmMessage::Rep(Rep { comm_ids, local_qpn: 0x10, starting_psn: 1 })));
     let comm_ids = CommIds { local: 1, remote: 2 };
     frames.push(cm(1, 2, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: 0x10 })));
+    // Pauses of the data's priority: 2.6 ms and 1.7 s at the rate below, and XON.
+    for quanta in [100, u16::MAX, 0] {
+        let pause = PfcRepr { priorities: 1 << 3, quanta: [quanta; CLASSES] };
+        frames.push(pause.frame([2, 0, 0, 0, 0, 9]).to_vec());
+    }
     frames
 });
 
@@ -78,6 +85,7 @@ pub(crate) fn config(choice: u8) -> Config {
     scalars.pacing_horizon_drop = u64::from(choice >> 4 & 1);
     scalars.cnp_consume = u64::from(choice >> 5 & 1);
     scalars.np_window = u64::from(choice >> 6 & 1);
+    config.pfc[3].rx = u64::from(choice >> 7);
     for wred in &mut config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (2_000, 6_000, 300_000);
     }

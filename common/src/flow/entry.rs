@@ -166,6 +166,14 @@ impl RpFlow {
         departure_ns.wrapping_add(wait_ns)
     }
 
+    /// A packet without data waits until `departure_ns` for the end of a pause: data behind it does not leave before it, whatever
+    /// becomes of the rate.
+    #[inline(always)]
+    pub fn waits(&mut self, departure_ns: u64) {
+        self.pacer.next_ns = self.pacer.next_ns.max(departure_ns);
+        self.pacer.skip_to(departure_ns);
+    }
+
     /// A packet of `stream` leaves at this time.
     #[inline(always)]
     pub fn leaves(&mut self, stream: Stream, departure_ns: u64) {

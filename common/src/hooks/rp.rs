@@ -255,6 +255,7 @@ fn take_turn<'p, S: Skb<'p>>(
             } else {
                 let departure_ns = flow.in_order(now_ns.max(held_ns), stream);
                 if held_ns != 0 {
+                    flow.waits(departure_ns);
                     flow.leaves(stream, departure_ns);
                 }
                 (departure_ns, 0)

@@ -124,9 +124,11 @@ fn misses(bench: &mut Bench) -> Result<()> {
 /// Names of the figures of one CPU, and of two: batches (see `dcqcn_common::vqueue::Share`), and thresholds so low that each
 /// packet is told by itself.
 pub(crate) const CPUS: [&str; 2] = ["1 CPU on one virtual queue", "2 CPUs on one virtual queue"];
-const CPUS_LOW: [&str; 2] = ["1 CPU, Kmin 5 KB", "2 CPUs, Kmin 5 KB"];
+pub(crate) const CPUS_LOW: [&str; 2] = ["1 CPU, Kmin 5 KB", "2 CPUs, Kmin 5 KB"];
 /// Name of the figure of two CPUs that have nothing in common: what two can do here.
 const CPUS_APART: &str = "2 CPUs, a queue each";
+/// Names of the figures of two CPUs that pace a flow each: flows that share nothing, and flows of one set.
+pub(crate) const FLOWS: [&str; 2] = ["2 CPUs, a flow each, in two sets", "2 CPUs, a flow each, in one set"];
 /// The link whose thresholds count: FAST_BPS only lets nothing wait.
 const LINK_BPS: u64 = 100_000_000_000;
 
@@ -145,7 +147,26 @@ pub(crate) fn cpus(bench: &mut Bench) -> Result<()> {
     let high = Config { wred: Profile::Hpcc.config(Some(LINK_BPS))?.wred, ..switch(FAST_BPS) };
     side_by_side(bench, &high, CPUS)?;
     apart(bench, &high)?;
-    side_by_side(bench, &switch(FAST_BPS), CPUS_LOW)
+    side_by_side(bench, &switch(FAST_BPS), CPUS_LOW)?;
+    flows(bench)
+}
+
+/// Measures two CPUs that pace a flow each, in two sets of the table and in one.
+fn flows(bench: &mut Bench) -> Result<()> {
+    let inputs = [FIRST_QPN, FIRST_QPN + 1]
+        .map(|dest_qpn| Input { packet: Roce { dest_qpn, ..Roce::default() }.frame(), ..Input::default() });
+    let mut rates = Vec::new();
+    for (name, places) in FLOWS.into_iter().zip([DEFAULT_FLOWS, WAYS as u32]) {
+        let instance = Instance::load(&host(FAST_BPS), places, |port| port)?;
+        let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+        rates.push(bursts(bench, &inputs.each_ref().map(|input| (egress, input)), name)?);
+    }
+    if rates.iter().all(|rates| !rates.is_empty()) {
+        for (name, rates) in FLOWS.into_iter().zip(rates) {
+            bench.add(Figure::new(Section::Cpus, name, "Mpps", rates).more_is_better().against(FLOWS[0]));
+        }
+    }
+    Ok(())
 }
 
 /// Measures one CPU and two under `config`.
@@ -153,8 +174,8 @@ fn side_by_side(bench: &mut Bench, config: &Config, names: [&str; 2]) -> Result<
     let instance = Instance::of(config)?;
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
     let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
-    let one = bursts(bench, &[egress], &input, names[0])?;
-    let two = bursts(bench, &[egress, egress], &input, names[1])?;
+    let one = bursts(bench, &[(egress, &input)], names[0])?;
+    let two = bursts(bench, &[(egress, &input); 2], names[1])?;
     if !two.is_empty() {
         bench.add(Figure::new(Section::Cpus, names[0], "Mpps", one).more_is_better());
         bench.add(Figure::new(Section::Cpus, names[1], "Mpps", two).more_is_better().against(names[0]));
@@ -167,17 +188,18 @@ fn apart(bench: &mut Bench, config: &Config) -> Result<()> {
     let instances = [Instance::of(config)?, Instance::of(config)?];
     let [first, second] = &instances;
     let egress = |instance| program(instance, program_of(Hook::Egress));
-    let both = [egress(&first.ebpf)?, egress(&second.ebpf)?];
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
-    let two = bursts(bench, &both, &input, CPUS_APART)?;
+    let both = [(egress(&first.ebpf)?, &input), (egress(&second.ebpf)?, &input)];
+    let two = bursts(bench, &both, CPUS_APART)?;
     if !two.is_empty() {
         bench.add(Figure::new(Section::Cpus, CPUS_APART, "Mpps", two).more_is_better().against(CPUS[0]));
     }
     Ok(())
 }
 
-/// Bursts of `programs`, one on each CPU, that ran side by side; none where the machine is too busy, which is said.
-fn bursts(bench: &mut Bench, programs: &[&Program], input: &Input, name: &str) -> Result<Vec<f64>> {
+/// Bursts of programs, each with its packet on a CPU of its own, that ran side by side; none where the machine is too busy, which is
+/// said.
+fn bursts(bench: &mut Bench, programs: &[(&Program, &Input)], name: &str) -> Result<Vec<f64>> {
     let wanted = if bench.quick { 3 } else { 41 };
     let mut rates = Vec::new();
     // On a busy machine most pairs of bursts do not run together.
@@ -187,7 +209,7 @@ fn bursts(bench: &mut Bench, programs: &[&Program], input: &Input, name: &str) -
             break;
         }
         bench.progress(&format!("{name}, attempt {}", attempt + 1));
-        rates.extend(together(programs, input)?);
+        rates.extend(together(programs)?);
     }
     if rates.is_empty() {
         bench.skip(name, "the machine is too busy: the CPUs never ran together");
@@ -195,12 +217,12 @@ fn bursts(bench: &mut Bench, programs: &[&Program], input: &Input, name: &str) -
     Ok(rates)
 }
 
-/// A burst of each of `programs` on a CPU of its own at once: million packets per second in all, if they ran side by side.
-fn together(programs: &[&Program], input: &Input) -> Result<Option<f64>> {
+/// A burst of each of these on a CPU of its own at once: million packets per second in all, if they ran side by side.
+fn together(programs: &[(&Program, &Input)]) -> Result<Option<f64>> {
     let cpus = programs.len();
     let ready = &AtomicUsize::new(0);
     let bursts = thread::scope(|scope| {
-        let burst = |(cpu, &program)| {
+        let burst = |(cpu, &(program, input))| {
             scope.spawn(move || -> Result<(Instant, Instant)> {
                 let mut only = CpuSet::new();
                 only.set(cpu)?;

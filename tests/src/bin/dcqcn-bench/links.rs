@@ -25,7 +25,9 @@ const BURST_BYTES: u32 = 1 << 20;
 const CLASS: u16 = 0x10;
 
 /// Names of the figures that targets are about.
-pub(crate) const NOTHING: &str = "nothing attached";
+const NOTHING: &str = "nothing attached";
+/// See [`NOTHING`].
+pub(crate) const EMPTY: &str = "empty programs: TC at both ends, XDP native";
 /// See [`NOTHING`].
 pub(crate) const EVERYTHING: &str = "everything: host at both ends, XDP native";
 /// What the P4 program is compared with.
@@ -37,7 +39,7 @@ type Setup = fn(&mut Baselines, &Pair, &str, &str) -> Result<()>;
 /// A wire: its name, what it is compared with, a qdisc it needs, and how it is set up.
 const WIRES: &[(&str, Option<&str>, Option<&str>, Setup)] = &[
     (NOTHING, None, None, |_, _, _, _| Ok(())),
-    ("empty programs: TC at both ends, XDP native", Some(NOTHING), None, empty),
+    (EMPTY, Some(NOTHING), None, empty),
     ("host at the sender (RP)", Some(NOTHING), None, |_, pair, a, _| attach(&pair.a, a, Role::Host, None)),
     ("host at the receiver (NP), XDP native", Some(NOTHING), None, |_, pair, _, b| {
         attach(&pair.b, b, Role::Host, None)

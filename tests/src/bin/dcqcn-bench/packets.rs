@@ -50,6 +50,12 @@ const CLONE: &str = "clone and send, nothing else";
 /// Names of the figures that targets are about.
 pub(crate) const TCP: [&str; 3] = ["TCP, XDP", "TCP, ingress", "TCP, egress"];
 /// See [`TCP`].
+pub(crate) const MARKS: &str = "CP marks";
+/// See [`TCP`].
+pub(crate) const INLINE: &str = "inline: CP and redirect";
+/// What [`INLINE`] is held against.
+pub(crate) const REDIRECT: &str = "redirect and nothing else, XDP";
+/// See [`TCP`].
 pub(crate) const UNMARKED: [&str; 3] =
     ["RoCE unmarked, XDP", "RoCE unmarked, ingress", "RoCE unmarked, egress"];
 /// See [`TCP`].
@@ -145,6 +151,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let mut cases = vec![
         Case::baseline(EMPTY_XDP, "empty_xdp", None, plain()),
         Case::baseline(EMPTY_TC, "empty_tc", None, plain()),
+        Case::baseline(REDIRECT, "redirect_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, XDP", "parse_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, TC", "parse_tc", Some(EMPTY_TC), plain()),
         Case::baseline(MINIMAL_PACER, "edt_tc", Some(EMPTY_TC), plain()),
@@ -224,7 +231,7 @@ fn marked(data: &Roce) -> Result<Case> {
     (wred.kmin_bytes, wred.kmax_bytes, wred.drain_rate_bps) = (0, 0, 100_000);
     let instance = Instance::of(&config)?;
     let input = Input { packet: data.frame(), ..Input::default() };
-    Ok(Case::new("CP marks", Some(EMPTY_TC), REPEAT, move |baselines, repeat| {
+    Ok(Case::new(MARKS, Some(EMPTY_TC), REPEAT, move |baselines, repeat| {
         instance.counted(Hook::Egress, Stat::CpEcnMarked, runs(repeat), || {
             let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
             fed(baselines, egress, Hook::Egress, &input, repeat)
@@ -358,5 +365,5 @@ fn idle(data: &Roce) -> Result<Case> {
 fn inline(data: &Roce) -> Result<Case> {
     let ports = |port| Port { ifindex: [LO, LO + 1], ..port };
     let instance = Instance::load(&switch(FAST_BPS), DEFAULT_FLOWS, ports)?;
-    Ok(Case::on(instance, "inline: CP and redirect", Hook::Xdp, Stat::InlineForwarded, data.frame()))
+    Ok(Case::on(instance, INLINE, Hook::Xdp, Stat::InlineForwarded, data.frame()))
 }

@@ -60,15 +60,23 @@ fn a_pause_holds_the_flows_of_its_queue_until_it_is_over_or_taken_back() {
     let fresh = Roce { dest_qpn: 10, ..Roce::default() }.frame();
     let stamps = [&frame, &request, &fresh].map(|frame| send(&mut both, START_NS + 30, frame).departure_ns);
     assert_eq!(stamps, [until_ns + 2 * gap_ns, until_ns + 2 * gap_ns, 0]);
+    // What has no data and waits keeps those behind it back, too.
+    hear(&mut both, START_NS + 40, &pause(3, 1_000));
+    let waits = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() };
+    let waiting_until_ns = START_NS + 40 + 1_000 * QUANTUM_NS;
+    let of_ten = |roce: &Roce| Roce { dest_qpn: 10, ..roce.clone() }.frame();
+    assert_eq!(send(&mut both, START_NS + 50, &of_ten(&waits)).departure_ns, waiting_until_ns);
+    hear(&mut both, START_NS + 60, &pause(3, 0));
+    assert_eq!(send(&mut both, START_NS + 70, &of_ten(&data)).departure_ns, waiting_until_ns);
     // A pause that ran out.
     hear(&mut both, 2 * START_NS, &pause(3, 10));
     assert_eq!(send(&mut both, 2 * START_NS + 10 * QUANTUM_NS, &frame).departure_ns, 0);
     let state = both.state();
-    assert_eq!(count(&state, Hook::Egress, Stat::RpPfcHeld), 3);
+    assert_eq!(count(&state, Hook::Egress, Stat::RpPfcHeld), 4);
     let heard = [3, 4].map(|priority| paused(&state, Hook::Xdp, priority));
-    assert_eq!((heard, count(&state, Hook::Xdp, Stat::MacControl)), ([3, 1], 4));
+    assert_eq!((heard, count(&state, Hook::Xdp, Stat::MacControl)), ([5, 1], 6));
     let [_, _, _, of_three, of_four, ..] = Pause::all(&state.times_ns);
-    assert_eq!(of_three.paused_ns(3 * START_NS), 20 + 10 * QUANTUM_NS);
+    assert_eq!(of_three.paused_ns(3 * START_NS), 20 + 20 + 10 * QUANTUM_NS);
     assert_eq!(of_four.paused_ns(3 * START_NS), 0);
 }
 
