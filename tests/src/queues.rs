@@ -21,6 +21,8 @@ const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
 /// The port, and so many bytes that all queues together are to have sent before shares are reckoned.
 const RATE: &str = "20mbit";
 const ENOUGH_BYTES: u64 = 4_000_000;
+/// What they send before that: turns that began under other weights end in it.
+const SETTLING_BYTES: u64 = 1_000_000;
 /// Senders to each queue: what they have in it together lasts while a busy machine lets none of them run.
 const SENDERS: usize = 6;
 
@@ -105,25 +107,28 @@ pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
     Ok(counted.map(|bytes| bytes as f64 / all as f64))
 }
 
-/// Bytes that queues 0, 1 and 3 send from the time on at which something waits in each of them.
+/// Bytes that queues 0, 1 and 3 send, once something waits in each of them and they have settled.
 fn count(pair: &Pair, config: &Config) -> Result<[u64; 3]> {
     let until = Instant::now() + PATIENCE;
     let of = |stats: &[Stats; CLASSES]| [stats[0], stats[1], stats[3]];
-    let begun = loop {
+    let filled = loop {
         let now = of(&stats(pair, config)?);
         if now.iter().all(|queue| queue.backlog_packets > 20) {
             break now;
         }
         ensure!(Instant::now() < until, "the queues do not fill: {now:?}");
     };
-    loop {
+    let sent_since = |begun: &[Stats; 3], enough: u64| loop {
         thread::sleep(Duration::from_millis(20));
         let now = of(&stats(pair, config)?);
         ensure!(now.iter().all(|queue| queue.drops == 0), "{now:?}");
         let sent = [0, 1, 2].map(|queue| now[queue].bytes - begun[queue].bytes);
-        if sent.iter().sum::<u64>() >= ENOUGH_BYTES {
-            return Ok(sent);
+        if sent.iter().sum::<u64>() >= enough {
+            break Ok((now, sent));
         }
         ensure!(Instant::now() < until, "the port does not send: {sent:?}");
-    }
+    };
+    let (settled, _) = sent_since(&filled, SETTLING_BYTES)?;
+    let (_, sent) = sent_since(&settled, ENOUGH_BYTES)?;
+    Ok(sent)
 }

@@ -162,12 +162,17 @@ impl RpFlow {
     #[inline(always)]
     pub fn held(&mut self, departure_ns: u64, held_ns: u64) -> u64 {
         let wait_ns = held_ns.saturating_sub(departure_ns);
+        if wait_ns == 0 {
+            return departure_ns;
+        }
         self.pacer.next_ns = self.pacer.next_ns.wrapping_add(wait_ns);
-        departure_ns.wrapping_add(wait_ns)
+        // Credit for time it was late would let what comes after an early end of the pause overtake it.
+        self.waits(held_ns);
+        held_ns
     }
 
-    /// A packet without data waits until `departure_ns` for the end of a pause: data behind it does not leave before it, whatever
-    /// becomes of the rate.
+    /// A packet waits until `departure_ns` for the end of a pause: data behind it does not leave before it, whatever becomes of the
+    /// rate.
     #[inline(always)]
     pub fn waits(&mut self, departure_ns: u64) {
         self.pacer.next_ns = self.pacer.next_ns.max(departure_ns);

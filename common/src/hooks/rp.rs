@@ -168,8 +168,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
             // its flow that wait, and be asked for again with all that follow.
             s.env().count(Stat::TableBusy);
             let Glance { last_ns, next_ns, active } = set.glance(way);
+            // A pause does not hold it: nobody would know, and what follows its early end would overtake it.
             let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
-            Turn { departure_ns: turn_ns.max(now_ns).max(held_ns), standing: if active { CUT } else { 0 } }
+            Turn { departure_ns: turn_ns.max(now_ns), standing: if active { CUT } else { 0 } }
         }
     };
     if held_ns != 0 {

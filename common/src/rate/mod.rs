@@ -205,6 +205,9 @@ impl RateMachine {
         if !self.counts_bytes(p) {
             return;
         }
+        // A line rate that was lowered since, where nothing else has fallen due.
+        self.rate_bps = self.rate_bps.min(p.line_rate_bps);
+        self.target_bps = self.target_bps.min(p.line_rate_bps);
         self.bytes += bytes;
         // What is owed is paid in time, and none goes by here.
         let mut none = Debt::NONE;
@@ -356,6 +359,19 @@ mod tests {
         machine.advance(&off, 3_600_000_000_000);
         machine.advance(&fast, 3_600_000_000_001);
         assert_eq!(machine.time_stage, 1, "an hour without a timer is no event");
+    }
+
+    #[test]
+    fn the_byte_counter_knows_of_a_line_rate_that_was_lowered() {
+        let fast = RpParams { byte_reset_bytes: 1_000, ..params(100_000_000_000) };
+        let slow = RpParams { line_rate_bps: 40_000_000_000, ..fast };
+        let mut machine = RateMachine::new(&fast);
+        machine.on_cnp(&fast, 1_000);
+        machine.on_cnp(&fast, 2_000);
+        (machine.rate_bps, machine.target_bps) = (30_000_000_000, 100_000_000_000);
+        assert!(machine.is_up_to(machine.rate_bps, &slow, 3_000));
+        machine.on_send(&slow, 1_000);
+        assert_eq!((machine.rate_bps, machine.target_bps), (35_000_000_000, 40_000_000_000));
     }
 
     proptest! {

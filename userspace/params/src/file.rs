@@ -41,15 +41,23 @@ pub struct FileError {
 pub struct FileErrors {
     /// The file's name.
     pub name: String,
-    /// At least one.
+    /// At least one, at most [`MOST_ERRORS`].
     pub errors: Vec<FileError>,
+    /// How many more there are.
+    pub more: usize,
 }
+
+/// How many errors of a file are told: whoever writes it may be a stranger.
+const MOST_ERRORS: usize = 20;
 
 impl fmt::Display for FileErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, FileError { line, message }) in self.errors.iter().enumerate() {
             let newline = if i == 0 { "" } else { "\n" };
             write!(f, "{newline}{}:{line}: {message}", self.name)?;
+        }
+        if self.more != 0 {
+            write!(f, "\n{}: and {} more errors", self.name, self.more)?;
         }
         Ok(())
     }
@@ -83,18 +91,19 @@ pub fn read<T>(
     text: &str,
     file: impl FnOnce(&mut Reader<'_>, &DeTable<'_>) -> T,
 ) -> Result<T, FileErrors> {
-    let mut reader = Reader { text, settings: Settings::default(), errors: Vec::new() };
+    let mut reader = Reader { text, settings: Settings::default(), errors: Vec::new(), more: 0 };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         reader.refuse(error.span().unwrap_or_default(), error.message());
     }
     let result = reader.errors.is_empty().then(|| file(&mut reader, table.get_ref()));
+    let more = reader.more;
     let mut errors = reader.errors;
     if let Some(result) = result.filter(|_| errors.is_empty()) {
         return Ok(result);
     }
     errors.sort_by_key(|error| error.line);
-    Err(FileErrors { name: name.to_owned(), errors })
+    Err(FileErrors { name: name.to_owned(), errors, more })
 }
 
 /// A file being read.
@@ -103,6 +112,7 @@ pub struct Reader<'a> {
     /// The settings read so far.
     pub settings: Settings,
     errors: Vec<FileError>,
+    more: usize,
 }
 
 /// A value with its place in the text.
@@ -111,6 +121,10 @@ pub type Value<'i> = Spanned<DeValue<'i>>;
 impl Reader<'_> {
     /// Notes that something is wrong at a place of the text.
     pub fn refuse(&mut self, at: Range<usize>, message: impl fmt::Display) {
+        if self.errors.len() >= MOST_ERRORS {
+            self.more += 1;
+            return;
+        }
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
         self.errors.push(FileError { line, message: message.to_string() });
@@ -251,6 +265,15 @@ mod tests {
             assert!(line.starts_with(says), "{line}\n{says}");
         }
         assert_eq!(lines.len(), 8, "{refused}");
+    }
+
+    #[test]
+    fn of_very_many_errors_the_first_are_told_and_the_others_counted() {
+        let many: String = (0..5_000).map(|n| format!("nothing_{n} = 1\n")).collect();
+        assert_eq!(parse("c", "a = 1").unwrap_err().more, 0);
+        let refused = parse("c", &many).unwrap_err();
+        assert_eq!((refused.errors.len(), refused.more), (20, 4_980));
+        assert!(refused.to_string().ends_with("\nc: and 4980 more errors"), "{refused}");
     }
 
     #[test]

@@ -129,7 +129,7 @@ pub(crate) fn parse(name: &str, text: &str, base: &Path) -> Result<Setup, FileEr
         return Ok(setup);
     }
     errors.sort_by_key(|error| error.line);
-    Err(FileErrors { name: name.to_owned(), errors })
+    Err(FileErrors { name: name.to_owned(), errors, more: 0 })
 }
 
 struct Reader<'a> {

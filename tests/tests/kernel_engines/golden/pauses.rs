@@ -80,6 +80,25 @@ fn a_pause_holds_the_flows_of_its_queue_until_it_is_over_or_taken_back() {
     assert_eq!(of_four.paused_ns(3 * START_NS), 0);
 }
 
+/// A flow that was late has credit, and must not use it to overtake what a pause holds. Found by fuzzing and by reading.
+#[test]
+fn credit_overtakes_nothing_that_a_pause_holds() {
+    let mut config = sender();
+    config.pfc[3].rx = 1;
+    config.scalars.pacing_credit_ns = 100_000;
+    let Some(mut both) = Both::load("credit_overtakes_nothing_that_a_pause_holds", 64, &config) else {
+        return;
+    };
+    let data = Roce::default();
+    let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() }.frame();
+    hear(&mut both, START_NS, &pause(3, 1_000));
+    let until_ns = START_NS + 1_000 * QUANTUM_NS;
+    assert_eq!(send(&mut both, START_NS + 10, &data.frame()).departure_ns, until_ns);
+    hear(&mut both, START_NS + 20, &pause(3, 0));
+    assert_eq!(send(&mut both, START_NS + 30, &data.frame()).departure_ns, until_ns);
+    assert_eq!(send(&mut both, START_NS + 40, &request).departure_ns, until_ns);
+}
+
 #[test]
 fn pauses_hold_nothing_unless_asked_for() {
     let Some(mut both) = Both::load("pauses_hold_nothing_unless_asked_for", 64, &sender()) else {

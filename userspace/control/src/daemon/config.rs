@@ -125,7 +125,14 @@ impl Config {
     /// Whether the interface is named as the other end of an inline attachment: it has no state of its own.
     #[must_use]
     pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
-        let mut both = self.interfaces.iter().chain(&self.over);
+        let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
+        let names = |asked: &Interface| {
+            let asked = asked.name.as_str();
+            self.interfaces.iter().any(|own| own.name.as_str() == asked || own.name.matches(asked))
+        };
+        // What was asked for of interfaces that the file does not name is nothing, unless that is allowed.
+        let counts = self.over.iter().filter(|asked| may_name || names(asked));
+        let mut both = self.interfaces.iter().chain(counts);
         both.any(|interface| interface.inline_peer.as_deref() == Some(iface))
     }
 

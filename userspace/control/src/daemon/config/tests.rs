@@ -67,6 +67,22 @@ fn all_errors_are_told_with_their_lines() {
     }
 }
 
+/// Else somebody who may not name interfaces could have the operator's own detached, as another's end.
+#[test]
+fn what_is_asked_of_an_interface_that_the_file_does_not_name_makes_no_peer() {
+    let asked = || parse("asked", "[[interface]]\nname = 'nosuch'\ninline = 'eth0'").unwrap().interfaces;
+    let file = |allow| {
+        parse("own", &format!("[[interface]]\nname = 'eth0'\n[fleet]\nallow = [{allow}]"))
+            .unwrap()
+            .under(asked())
+    };
+    assert!(!file("'inline'").is_inline_peer("eth0"));
+    assert!(file("'inline', 'interface'").is_inline_peer("eth0"));
+    let named =
+        parse("own", "[[interface]]\nname = 'no*'\n[fleet]\nallow = ['inline']").unwrap().under(asked());
+    assert!(named.is_inline_peer("eth0"));
+}
+
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(

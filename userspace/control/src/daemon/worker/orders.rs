@@ -19,6 +19,8 @@ const NAME: usize = 100;
 const WHY: usize = 1_000;
 /// How soon it is tried again to take back what could not be.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Characters of a refusal that the audit log gets.
+const MOST_LOGGED: usize = 2_000;
 
 impl Shift {
     /// Does what others ask for, and answers.
@@ -30,8 +32,10 @@ impl Shift {
             Order::Release(release) => self.release(release, &peer),
         };
         if let Err(refused) = &result {
-            tracing::error!(peer, error = %refused, "refused: all stays as it was");
-            audit::enter_refusal("", &format!("asked over the socket by {peer}: {refused}"));
+            tracing::error!(peer, error = %first_line(&refused.to_string()), "refused: all stays as it was");
+            // Who may ask is not to fill the log.
+            let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
+            audit::enter_refusal("", &format!("asked over the socket by {peer}: {why}"));
         }
         self.publish();
         // Who asked may be gone.
@@ -115,8 +119,14 @@ impl Shift {
         let former = self.asked.trial().and_then(|trial| trial.former);
         let name = self.asked.held().map(|held| held.name).unwrap_or_default();
         let over = former.as_ref().map(|held| over(&self.asked.own, &held.name, &held.text)).transpose();
-        let kept = Kept { held: former, trial: None };
-        match over.and_then(|over| self.put(kept, over.unwrap_or_default())) {
+        let (kept, over) = match over {
+            Ok(over) => (Kept { held: former, trial: None }, over.unwrap_or_default()),
+            Err(refused) => {
+                tracing::warn!(error = %refused, "the file no longer allows what was before: it alone counts");
+                (Kept::default(), Vec::new())
+            }
+        };
+        match self.go_back(kept, over) {
             Ok(()) => self.enter("taken back", "", &format!("nobody confirmed {name} in time"), ""),
             Err(refused) => {
                 self.asked.confirm_until = Some(Instant::now() + AGAIN);
@@ -124,6 +134,18 @@ impl Shift {
             }
         }
         self.publish();
+    }
+
+    /// Puts in force what was before, whether or not it can be kept.
+    fn go_back(&mut self, kept: Kept, over: Vec<Interface>) -> Result<(), Refused> {
+        change::take_back();
+        let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
+        self.go_over(self.asked.own.under(over), manner)?;
+        if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(failed)) {
+            tracing::warn!(%error, "what is kept is still what nobody confirmed: a daemon that starts takes it back again");
+        }
+        self.take(kept);
+        Ok(())
     }
 
     /// Goes over to the host's own file as it is now. What others asked for stays on top, if it is still allowed.
@@ -213,6 +235,11 @@ fn check(apply: &Apply) -> Result<(), String> {
         return Err(format!("confirm_within_s = {within_s}: allowed is {low} to {high}"));
     }
     Ok(())
+}
+
+/// The first line of what may be many.
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 fn failed(error: anyhow::Error) -> Refused {
