@@ -41,7 +41,7 @@ pub struct FileError {
 pub struct FileErrors {
     /// The file's name.
     pub name: String,
-    /// At least one, at most [`MOST_ERRORS`].
+    /// At least one, at most twenty.
     pub errors: Vec<FileError>,
     /// How many more there are.
     pub more: usize,

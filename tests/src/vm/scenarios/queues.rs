@@ -24,7 +24,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
                 &format!("{kind}, {name}: shares"),
                 show(found),
                 show(wanted),
-                are_near(found, wanted),
+                are_near(choice, found, wanted),
             );
         }
     }
