@@ -42,7 +42,7 @@ impl FlowId {
             .wrapping_add(product([key[6], key[7]], [g, h]))
             .wrapping_add(product([key[8], key[9]], [self.receiver.qpn, 0]));
         // What is linear has regular flows lie in rows; a finalizer of SplitMix64 ends that.
-        let mixed = (sum ^ (sum >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (sum ^ (sum >> 32)).wrapping_mul(MIX);
         (mixed >> 32) as u32
     }
 }
@@ -64,7 +64,7 @@ impl HashKeys {
         while index < keys.len() {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut key = state;
-            key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            key = (key ^ (key >> 30)).wrapping_mul(MIX);
             key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             keys[index] = key ^ (key >> 31);
             index += 1;
@@ -72,6 +72,9 @@ impl HashKeys {
         Self(keys)
     }
 }
+
+/// A multiplier of SplitMix64.
+const MIX: u64 = 0xbf58_476d_1ce4_e5b9;
 
 #[inline(always)]
 const fn product(keys: [u64; 2], words: [u32; 2]) -> u64 {

@@ -109,7 +109,7 @@ stats! {
     NpFlowEvicted = "np_flow_evicted",
     /// Cuts whose message to the HTB pacer found no room: `dcqcn run` is slow, or does not run.
     CutLost = "cuts_lost",
-    /// Packets whose flow, or whose set of a flow table, another CPU held for microseconds: data leaves in its flow's order, a CNP cuts nothing.
+    /// Packets whose flow, or set of a table, another CPU held for microseconds: data leaves in its flow's order, a CNP cuts nothing.
     TableBusy = "table_busy",
     /// Flows removed from the RP table after `[age] idle` without a packet.
     RpFlowExpired = "rp_flow_expired",

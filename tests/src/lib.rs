@@ -4,6 +4,7 @@ pub mod both;
 pub mod bpf;
 pub mod command;
 pub mod daemon;
+pub mod end;
 pub mod fleet;
 pub mod host;
 pub mod kill;

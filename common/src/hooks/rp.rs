@@ -97,7 +97,7 @@ fn read_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
 }
 
 /// What the RP table says of a packet.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Turn {
     /// When it leaves.
     departure_ns: u64,

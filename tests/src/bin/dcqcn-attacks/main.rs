@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use dcqcn_support::render::Table;
+use dcqcn_tests::end::exit_code;
 use nix::unistd::Uid;
 use serde::Serialize;
 
@@ -41,14 +42,7 @@ struct Row {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(&run(&Args::parse()))
 }
 
 /// Attacks, prints the table, and says whether every bound held.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use dcqcn_support::render::Table;
+use dcqcn_tests::end::exit_code;
 use dcqcn_tests::fleet::Etcd;
 
 use crate::faults::FAULTS;
@@ -30,14 +31,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(&run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<bool> {

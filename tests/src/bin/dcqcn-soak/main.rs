@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render::Table;
+use dcqcn_tests::end::exit_code;
 use nix::unistd::Uid;
 
 use crate::site::{Harm, Site};
@@ -63,14 +64,7 @@ impl Tally {
 fn main() -> ExitCode {
     let args = Args::parse();
     let ran = if args.list || supervise::is_worker() { run(&args) } else { supervise::run() };
-    match ran {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(&ran)
 }
 
 /// Runs, prints the table, and says whether nothing was harmed.
