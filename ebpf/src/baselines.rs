@@ -35,11 +35,23 @@ pub fn empty_xdp(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
 }
 
+/// Index of the interface that [`redirect_xdp`] sends packets out of; loopback unless told before loading.
+#[unsafe(no_mangle)]
+pub static REDIRECT_TO: u32 = 1;
+
 /// Sends each packet out of an interface and does nothing else, in XDP.
 #[xdp(frags)]
 pub fn redirect_xdp(_ctx: XdpContext) -> u32 {
-    // SAFETY: plain numbers. A test run sends nothing.
-    unsafe { bpf_redirect(1, 0) as u32 }
+    // SAFETY: a constant of the object, which only the loader changes; read as one that the compiler does not know.
+    let to = unsafe { (&raw const REDIRECT_TO).read_volatile() };
+    // SAFETY: plain numbers.
+    unsafe { bpf_redirect(to, 0) as u32 }
+}
+
+/// Takes every packet, in XDP.
+#[xdp(frags)]
+pub fn drop_xdp(_ctx: XdpContext) -> u32 {
+    xdp_action::XDP_DROP
 }
 
 /// Nothing, in TC.

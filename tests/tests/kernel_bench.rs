@@ -19,7 +19,7 @@ fn a_quick_bench_measures_everything() -> Result<()> {
     }
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let figures = report.pointer("/figures").and_then(Value::as_array).context("no figures")?;
-    for section in ["packets", "growth", "cpus", "programs", "links", "control"] {
+    for section in ["packets", "growth", "cpus", "programs", "links", "live", "control"] {
         let is_there = figures.iter().any(|figure| figure["section"] == section);
         let is_skipped =
             report.pointer("/skipped").and_then(Value::as_array).is_some_and(|all| !all.is_empty());

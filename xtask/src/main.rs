@@ -20,6 +20,7 @@ mod linker;
 mod llvm;
 mod p4;
 mod page;
+mod peer;
 mod public;
 mod run;
 mod soak;

@@ -4,6 +4,7 @@ mod bmv2;
 mod control;
 mod growth;
 mod links;
+mod live;
 mod packets;
 mod programs;
 mod report;
@@ -17,6 +18,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use dcqcn_tests::bpf::LO;
 
 use crate::report::{Figure, Machine, Report, Section, Skipped, VERSION};
 use crate::runner::Baselines;
@@ -84,8 +86,12 @@ fn run(args: &Args) -> Result<ExitCode> {
     ensure!(nix::unistd::Uid::effective().is_root(), "loading programs needs root: run it as root");
     let old = args.compare.as_ref().map(read).transpose()?;
     let start = Instant::now();
-    let mut bench =
-        Bench { quick: args.quick, baselines: Baselines::load()?, figures: Vec::new(), skipped: Vec::new() };
+    let mut bench = Bench {
+        quick: args.quick,
+        baselines: Baselines::load(LO)?,
+        figures: Vec::new(),
+        skipped: Vec::new(),
+    };
     for section in Section::ALL {
         if !args.only.is_empty() && !args.only.contains(&section) {
             continue;
@@ -99,6 +105,7 @@ fn run(args: &Args) -> Result<ExitCode> {
                 links::measure(&mut bench)?;
                 bmv2::measure(&mut bench)?;
             }
+            Section::Live => live::measure(&mut bench)?,
             Section::Control => control::measure(&mut bench)?,
         }
     }

@@ -21,14 +21,16 @@ pub(crate) enum Section {
     Programs,
     /// Packets per second through real interfaces.
     Links,
+    /// Real packets from XDP to XDP, and one packet by itself.
+    Live,
     /// Live changes, dumps, the daemon.
     Control,
 }
 
 impl Section {
     /// Every one, in the order of the report.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Packets, Self::Growth, Self::Cpus, Self::Programs, Self::Links, Self::Control];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Packets, Self::Growth, Self::Cpus, Self::Programs, Self::Links, Self::Live, Self::Control];
 
     /// Its name in files and on the command line.
     pub(crate) const fn name(self) -> &'static str {
@@ -38,6 +40,7 @@ impl Section {
             Self::Cpus => "cpus",
             Self::Programs => "programs",
             Self::Links => "links",
+            Self::Live => "live",
             Self::Control => "control",
         }
     }
