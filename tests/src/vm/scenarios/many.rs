@@ -88,7 +88,11 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let fast = after.spread(|qpn| !cut.contains(&qpn));
     let floor_pps = FLOOR_BPS / FRAME_BITS;
     report.equals("QPs that were cut", cut.len() as u64, (QPS / 2) as u64);
-    report.at_most("packets/s of one that was cut, of its rate", slow.most / floor_pps, 1.0 + TOLERANCE);
+    report.at_most(
+        "packets/s of one that was cut, of its rate",
+        slow.most / floor_pps,
+        1.0 + TOLERANCE + after.doubt,
+    );
     report.at_least("packets/s of one that was not, of the highest cut one's", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", before.dropped + after.dropped, 0);
     // One that is lost there is not sent again before `TIMEOUT`, and its QP stands still: that says nothing of fq.
@@ -106,6 +110,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 struct Measured {
     /// QPN and packets a second.
     rates: Vec<(u64, f64)>,
+    /// Share by which all rates may be wrong.
+    doubt: f64,
     dropped: u64,
     dropped_by_veth: u64,
     retries: u64,
@@ -130,13 +136,18 @@ fn measure(lab: &Lab) -> Result<Measured> {
             lab.hw_counter(RECEIVER, "duplicate_request")?,
         ])
     };
-    let (flows_before, before) = (flows(lab)?, counts()?);
-    let began = Instant::now();
+    let before = counts()?;
+    let (first, flows_before) = (Instant::now(), flows(lab)?);
+    let first_took = first.elapsed();
     thread::sleep(COUNTED);
-    let flows_after = flows(lab)?;
-    // Reading seven hundred takes an emulated guest a second or two, both times.
-    let seconds = began.elapsed().as_secs_f64();
+    let (second, flows_after) = (Instant::now(), flows(lab)?);
+    let second_took = second.elapsed();
     let after = counts()?;
+    // Reading seven hundred takes an emulated guest seconds, and when in them a flow is read, nobody knows: in the middle, give or take
+    // half.
+    let seconds =
+        (second - first).as_secs_f64() + (second_took.as_secs_f64() - first_took.as_secs_f64()) / 2.0;
+    let doubt = (first_took + second_took).as_secs_f64() / 2.0 / seconds;
     let rate = |flow: &Flow| {
         let packets =
             flows_after.iter().find(|now| now.qpn == flow.qpn).map_or(flow.packets, |now| now.packets);
@@ -146,6 +157,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
         std::array::from_fn(|at| after[at] - before[at]);
     Ok(Measured {
         rates: flows_before.iter().map(rate).collect(),
+        doubt,
         dropped,
         dropped_by_veth,
         retries,
