@@ -157,6 +157,12 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         Case::baseline(REDIRECT, "redirect_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, XDP", "parse_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, TC", "parse_tc", Some(EMPTY_TC), plain()),
+        Case::baseline(
+            "TCP told apart and counted, nothing else, TC",
+            "count_tcp",
+            Some(EMPTY_TC),
+            Input { packet: tcp(), ..Input::default() },
+        ),
         Case::baseline(MINIMAL_PACER, "edt_tc", Some(EMPTY_TC), plain()),
     ];
     match peer()? {
