@@ -22,7 +22,8 @@ pub(crate) struct Args {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-    /// Compare with the JSON of an earlier run; what got slower is flagged, and fails.
+    /// Compare with the JSON of an earlier run, ratio by ratio; what seems worse is measured again, and fails if it stays so. Exit
+    /// code 1 too if nothing is worse and something cannot be told.
     #[arg(long, value_name = "OLD.json")]
     compare: Option<PathBuf>,
     /// Write tables and plot into docs/measured/performance.md.
