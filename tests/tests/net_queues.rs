@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::params::QUEUES_MAJOR;
-use dcqcn_control::backlog;
+use dcqcn_plane::backlog;
 use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::QueuesChoice;
 use dcqcn_tests::lab::{Lab, says};

@@ -9,7 +9,7 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::{icrc, ipv4};
-use dcqcn_control::backlog;
+use dcqcn_plane::backlog;
 use dcqcn_engine::Hook;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn_params::Role;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::record::{FlowRecord, ReceivedRecord, SentRecord, Thresholds};
+use crate::record::{Answers, Binned, FlowRecord, ReceivedRecord, SentRecord, Thresholds};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -33,6 +33,9 @@ fn record(control: bool) -> RunRecord {
         warm_up_ns: SECOND_NS,
         flows: vec![flow("s0", 125), flow("s1", 375)],
         tcp_bytes: Vec::new(),
+        roce_bytes: Binned::new(duration_ns),
+        flood_bytes: Binned::new(duration_ns),
+        answers: Answers::NONE,
         samples: (0..4000).map(sample).collect(),
         cpu_share: 0.5,
     }
