@@ -58,7 +58,15 @@ fn what_is_broken_is_found_in_its_line() -> Result<()> {
         ("--case marking --rounds 40 --set wred.3.queue_limit=20KB", &["marked at", "marked above"]),
         (
             "--case incast --duration 3s --buffer 30KB",
-            &["RoCE packets dropped", "NAKs", "packets sent again", "timeouts", "frames", "fairness", "share"],
+            &[
+                "RoCE packets dropped",
+                "NAKs",
+                "packets sent again",
+                "timeouts",
+                "frames",
+                "fairness",
+                "share",
+            ],
         ),
         ("--case classes --duration 3s --set tc_to_queue.6=3", &["queue of CNPs"]),
     ];

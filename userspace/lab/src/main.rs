@@ -78,7 +78,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr();
     // The report has told what is wrong.
-    dcqcn_cli::run(cli.json, |out| cli.run(out), |error| error.is::<qualify::NotQualified>().then_some((FAILED, true)))
+    dcqcn_cli::run(
+        cli.json,
+        |out| cli.run(out),
+        |error| error.is::<qualify::NotQualified>().then_some((FAILED, true)),
+    )
 }
 
 #[cfg(test)]

@@ -46,8 +46,8 @@ Examples:
   dcqcn-lab qualify
   # the parameters that are to go onto a switch, at its rate
   dcqcn-lab qualify --link 1gbit --config switch.toml --junit qualify.xml
-  # a switch between three ports of this machine, set to these thresholds: eth1 sends RoCE to eth3, eth2 other traffic
-  dcqcn-lab qualify --against eth1,eth2,eth3 --link 25gbit --set wred.3.kmin=500KB --set wred.3.kmax=2MB --set wred.3.pmax=5%
+  # a switch between three ports of this machine, which has what is in the file; the last receives
+  dcqcn-lab qualify --against eth1,eth2,eth3 --link 25gbit --config switch.toml
   # one line
   dcqcn-lab qualify --case marking --json | jq -r '.checks[] | select(.outcome != \"passed\") | .what'")]
 pub(crate) struct QualifyArgs {
@@ -98,8 +98,7 @@ impl QualifyArgs {
             SwitchChoice::Linux => Against::Linux,
             SwitchChoice::Bmv2 => Against::Bmv2,
         };
-        let default =
-            if against == Against::Bmv2 { IncastConfig::bmv2() } else { QualifyConfig::incast() };
+        let default = if against == Against::Bmv2 { IncastConfig::bmv2() } else { QualifyConfig::incast() };
         let cases = if self.case.is_empty() { Case::value_variants().to_vec() } else { self.case };
         let incast = IncastConfig {
             senders: self.senders,

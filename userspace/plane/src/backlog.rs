@@ -22,11 +22,7 @@ pub const PERIOD: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn read(
-    netlink: &Netlink,
-    ifindex: u32,
-    config: &Config,
-) -> net::Result<Option<[Backlog; CLASSES]>> {
+pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Option<[Backlog; CLASSES]>> {
     if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
         return Ok(None);
     }

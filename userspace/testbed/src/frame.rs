@@ -88,7 +88,8 @@ impl Path {
         frame.clear();
         self.write_l2_l3(frame, length);
         let mut header = [0; Udp::LEN];
-        UdpRepr { src_port: self.udp_src_port, dst_port: DISCARD_PORT, length, checksum: 0 }.emit(&mut header);
+        UdpRepr { src_port: self.udp_src_port, dst_port: DISCARD_PORT, length, checksum: 0 }
+            .emit(&mut header);
         frame.put_slice(&header);
         frame.put_bytes(0, payload_bytes);
     }

@@ -181,7 +181,8 @@ fn traffic(
             .zip(queue_pairs.chunks(config.qps_per_sender.into()))
             .map(|(host, qps)| {
                 crew.start("lab-sender", Some(host), move || {
-                    Sender::open(host, qps, template, message, (config.link_bps, config.duration_ns))?.run(schedule)
+                    Sender::open(host, qps, template, message, (config.link_bps, config.duration_ns))?
+                        .run(schedule)
                 })
             })
             .collect::<Result<Vec<_>>>()?;
@@ -198,8 +199,8 @@ fn traffic(
             tcp_senders.push(crew.start("lab-tcp", Some(host), move || tcp::send(address, flow, schedule))?);
             tcp_receivers.push(crew.start("lab-tcp", None, move || tcp::receive(&listener, schedule))?);
         }
-        let watch =
-            crew.start("lab-watch", None, move || measure::watch(network.switch.as_ref(), schedule, attached))?;
+        let watch = crew
+            .start("lab-watch", None, move || measure::watch(network.switch.as_ref(), schedule, attached))?;
 
         let cpu = CpuMeter::start();
         let interrupted = show_progress(schedule, interrupt, progress);
@@ -224,6 +225,7 @@ fn traffic(
         let switch = network.switch.as_ref();
         Ok(RunRecord {
             control: thresholds,
+            senders: network.senders.len(),
             link_bps: config.link_bps,
             roce_bps: switch.map_or(config.link_bps, |switch| switch.roce_bps),
             buffer_bytes: config.buffer_bytes.into(),

@@ -204,6 +204,8 @@ pub struct Thresholds {
 pub struct RunRecord {
     /// The marking thresholds of the data plane; `None` if it was not attached.
     pub control: Option<Thresholds>,
+    /// Hosts that sent RoCE.
+    pub senders: usize,
     /// Rate of the bottleneck, bit/s.
     pub link_bps: u64,
     /// Rate its RoCE queue is sure of, bit/s.

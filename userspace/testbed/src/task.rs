@@ -21,7 +21,7 @@ impl Task {
     pub(super) fn pacer(netns: &Netns, iface: &str) -> Result<Self> {
         let Attachment { info, maps } = netns.run(|| attach::open(iface))??;
         let mut pacer = HtbPacer::new(Netlink::connect_in(netns)?, maps, info.ifindex)?;
-        Ok(Self::start(move || Ok(pacer.turn()?)))
+        Ok(Self::start(move || pacer.turn()))
     }
 
     /// Tells the congestion point how deep the port's queues are.

@@ -205,14 +205,7 @@ impl Topology {
             queues: config.queues,
             bmv2,
         };
-        Ok(Self {
-            senders,
-            flooder,
-            receiver,
-            switch: Some(switch),
-            _removal: Some(removal),
-            _lock: lock,
-        })
+        Ok(Self { senders, flooder, receiver, switch: Some(switch), _removal: Some(removal), _lock: lock })
     }
 
     /// Ports of this machine around a switch that is not the lab's: `senders` send to `receiver`, and `flooder` what is not RoCE.
@@ -227,14 +220,16 @@ impl Topology {
         let gateway = Some(receiver.mac);
         let senders = (1..)
             .zip(senders)
-            .map(|(subnet, name)| Host::port_of_machine(&netlink, name, address(false, subnet, HOST_END), gateway))
+            .map(|(subnet, name)| {
+                Host::port_of_machine(&netlink, name, address(false, subnet, HOST_END), gateway)
+            })
             .collect::<Result<Vec<_>>>()?;
-        let flooder =
-            flooder.map(|name| Host::port_of_machine(&netlink, name, address(false, u8::MAX, HOST_END), gateway)).transpose()?;
+        let flooder = flooder
+            .map(|name| Host::port_of_machine(&netlink, name, address(false, u8::MAX, HOST_END), gateway))
+            .transpose()?;
         let switch = None;
         Ok(Self { senders, flooder, receiver, switch, _removal: None, _lock: lock })
     }
-
 }
 
 /// Removes the lab's namespaces, and with them all that is in them.

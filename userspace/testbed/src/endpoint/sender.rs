@@ -151,7 +151,8 @@ impl<'a> Sender<'a> {
     fn sleep(&self) -> Result<()> {
         let now_ns = monotonic_ns();
         let mut wake_ns = u64::MAX;
-        let mut fds = vec![poll_fd(&self.receive, PollFlags::POLLIN), poll_fd(&self.pauses, PollFlags::POLLIN)];
+        let mut fds =
+            vec![poll_fd(&self.receive, PollFlags::POLLIN), poll_fd(&self.pauses, PollFlags::POLLIN)];
         let paused = self.pauses.until_ns > now_ns;
         if paused {
             wake_ns = self.pauses.until_ns;

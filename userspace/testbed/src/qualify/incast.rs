@@ -88,7 +88,13 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
         let wanted = share(switch.config);
         let found = roce / (roce + flooded).max(1.0);
         let is_near = (found / wanted - 1.0).abs() <= WITHIN;
-        checks.push(Check::of(case, what, format!("{} ± 5 % of it", percent(wanted)), percent(found), is_near));
+        checks.push(Check::of(
+            case,
+            what,
+            format!("{} ± 5 % of it", percent(wanted)),
+            percent(found),
+            is_near,
+        ));
     }
     checks
 }
@@ -115,9 +121,13 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
     let mut by_class = [0; CLASSES];
     for (name, dscp, of) in [("ACKs", ROCE_DSCP, acks), ("CNPs", cnp_dscp, cnps)] {
         let (in_class, all) = (of[usize::from(dscp) % DSCPS], of.iter().sum::<u64>());
+        by_class[class_of(dscp)] += all;
+        if name == "CNPs" && cannot_congest(record) {
+            checks.push(Check::skipped(case, "CNPs", UNCONGESTED));
+            continue;
+        }
         checks.push(Check::some(case, &format!("{name} at the senders with DSCP {dscp}"), in_class));
         checks.push(Check::none(case, &format!("{name} at the senders with another DSCP"), all - in_class));
-        by_class[class_of(dscp)] += all;
     }
     let config = switch.config;
     let queue = |dscp: u8| config.tc_to_queue[class_of(dscp)];
@@ -148,11 +158,31 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
     checks
 }
 
+/// Why nothing can be said of marks.
+const UNCONGESTED: &str =
+    "nothing was marked: one port does not congest another of its rate; name a third, or a slower last one";
+
+/// Packets with a CE mark at the receiver.
+fn marked(record: &RunRecord) -> u64 {
+    record.flows.iter().map(|flow| flow.received.ce_packets.sum(record.whole())).sum()
+}
+
+/// Whether one sender alone could not fill the port.
+fn cannot_congest(record: &RunRecord) -> bool {
+    record.senders == 1 && marked(record) == 0
+}
+
 /// The reaction: marks, and CNPs that are heeded.
 pub(super) fn reaction(case: Case, record: &RunRecord) -> Vec<Check> {
-    let marked = record.flows.iter().map(|flow| flow.received.ce_packets.sum(record.whole())).sum();
-    let handled =
-        record.samples.last().and_then(|sample| sample.control.as_ref()).map_or(0, |control| control.cnps_handled);
+    if cannot_congest(record) {
+        return vec![Check::skipped(case, "marks and CNPs", UNCONGESTED)];
+    }
+    let marked = marked(record);
+    let handled = record
+        .samples
+        .last()
+        .and_then(|sample| sample.control.as_ref())
+        .map_or(0, |control| control.cnps_handled);
     vec![
         Check::some(case, "packets with a CE mark at the receiver", marked),
         Check::some(case, "CNPs that the senders heed", handled),

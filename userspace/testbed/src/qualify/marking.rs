@@ -250,7 +250,11 @@ mod tests {
     }
 
     fn failed(checks: &[Check]) -> Vec<&str> {
-        checks.iter().filter(|check| check.outcome == Outcome::Failed).map(|check| check.what.as_str()).collect()
+        checks
+            .iter()
+            .filter(|check| check.outcome == Outcome::Failed)
+            .map(|check| check.what.as_str())
+            .collect()
     }
 
     #[test]

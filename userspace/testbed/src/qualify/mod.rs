@@ -66,7 +66,7 @@ pub enum Against {
     /// BMv2's `simple_switch` with the P4 program.
     Bmv2,
     /// What is between these ports of the machine: all but the last send to the last. With three and more, the last but one
-    /// sends what is not RoCE.
+    /// sends what is not RoCE where that is part of the case.
     Ports(Vec<String>),
 }
 
@@ -185,7 +185,9 @@ impl Bench<'_> {
         if self.config.against == Against::Bmv2 {
             let path = std::env::var_os("PATH").unwrap_or_default();
             let is_there = |tool: &str| std::env::split_paths(&path).any(|at| at.join(tool).is_file());
-            if let Some(tool) = ["simple_switch", "simple_switch_CLI"].into_iter().find(|tool| !is_there(tool)) {
+            if let Some(tool) =
+                ["simple_switch", "simple_switch_CLI"].into_iter().find(|tool| !is_there(tool))
+            {
                 return Ok(Some(format!("no {tool} on PATH: it is in BMv2")));
             }
             if case != Case::Incast {
@@ -209,7 +211,7 @@ impl Bench<'_> {
     /// The network of `incast`.
     fn network(&self, incast: &IncastConfig) -> Result<Topology> {
         match &self.config.against {
-            Against::Ports(ports) => of_ports(ports),
+            Against::Ports(ports) => of_ports(ports, incast.flood),
             Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
                 senders: incast.senders,
                 link_bps: incast.link_bps,
@@ -272,7 +274,11 @@ impl Bench<'_> {
         checks.extend(incast::shares(case, &record, false, self.switch()));
         checks.retain(|check| check.outcome != Outcome::Skipped || !check.what.starts_with("share"));
         checks.extend(incast::reaction(case, &record));
-        checks.push(Check::none(case, "pauses (PFC) that the senders heard, with DCQCN", record.answers.pauses));
+        checks.push(Check::none(
+            case,
+            "pauses (PFC) that the senders heard, with DCQCN",
+            record.answers.pauses,
+        ));
         let why = "the switch sends no PFC: this project reads it and does not send it";
         checks.push(Check::skipped(case, "the same without DCQCN, held by PFC alone", why));
         Ok(checks)
@@ -282,7 +288,7 @@ impl Bench<'_> {
         let link_bps = self.config.incast.link_bps;
         let wred = &self.said.wred[super::host::ROCE_TC];
         let network = match &self.config.against {
-            Against::Ports(ports) => of_ports(ports)?,
+            Against::Ports(ports) => of_ports(ports, false)?,
             Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
                 senders: 1,
                 link_bps,
@@ -315,16 +321,16 @@ impl Bench<'_> {
 const STORAGE_QPS: u16 = 4;
 const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;
 
-/// The network between ports of the machine.
-fn of_ports(ports: &[String]) -> Result<Topology> {
-    let (receiver, senders) = match ports {
-        [senders @ .., receiver] if !senders.is_empty() => (receiver, senders),
+/// The network between ports of the machine. If somebody is to send what is not RoCE, it is the last but one.
+fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
+    match ports {
+        [senders @ .., flooder, receiver] if flood && !senders.is_empty() => {
+            Topology::of_ports(senders, Some(flooder), receiver)
+        }
+        [senders @ .., receiver] if !flood && !senders.is_empty() => {
+            Topology::of_ports(senders, None, receiver)
+        }
         _ => bail!("--against wants two ports and more, the last receives: `--against eth1,eth2`"),
-    };
-    match senders {
-        [one] => Topology::of_ports(std::slice::from_ref(one), None, receiver),
-        [senders @ .., flooder] => Topology::of_ports(senders, Some(flooder), receiver),
-        [] => bail!("no port sends"),
     }
 }
 

@@ -189,7 +189,10 @@ mod tests {
     fn junit_has_each_check_and_no_character_that_ends_it() {
         let xml = report().junit();
         let lines: Vec<_> = xml.lines().collect();
-        assert_eq!(lines[2], "  <testsuite name=\"incast\" tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\" time=\"1.500\">");
+        assert_eq!(
+            lines[2],
+            "  <testsuite name=\"incast\" tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\" time=\"1.500\">"
+        );
         assert!(lines[4].contains("name=\"packets dropped &lt;at&gt; the &quot;port&quot;\""), "{xml}");
         assert!(lines[4].contains("<failure message=\"7, wanted 0\"/>"), "{xml}");
         assert!(xml.contains("<skipped message=\"no fq &amp; no time\"/>"), "{xml}");

@@ -58,7 +58,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let times = times.map(|(found, over)| (Duration::from_nanos(found), Duration::from_nanos(over)));
     let (detection, restoration) = times.unwrap_or((DETECTION, 2 * DETECTION));
     let network = match &bench.config.against {
-        Against::Ports(ports) => of_ports(ports)?,
+        Against::Ports(ports) => of_ports(ports, false)?,
         Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
             senders: 1,
             link_bps: LINK_BPS,
@@ -250,7 +250,13 @@ impl Seen {
         vec![
             is("a packet before the storm leaves at once", self.free),
             is("a pause holds one", self.holds),
-            Check::of(case, "a storm is found after", format!("{} to {}", ms(least), ms(most)), found, in_time),
+            Check::of(
+                case,
+                "a storm is found after",
+                format!("{} to {}", ms(least), ms(most)),
+                found,
+                in_time,
+            ),
             is(&format!("pauses hold nothing {} after it", ms(restoration / 2)), self.still_off),
             is(&format!("pauses hold again {} after that", ms(restoration + detection)), self.restored),
         ]
@@ -269,7 +275,11 @@ mod tests {
             Seen { free: true, holds: true, detected: Some(ms(220)), still_off: true, restored: true };
         let failed = |seen: Seen| {
             let checks = seen.checks(ms(200), ms(400));
-            checks.into_iter().filter(|check| check.outcome == Outcome::Failed).map(|check| check.what).collect()
+            checks
+                .into_iter()
+                .filter(|check| check.outcome == Outcome::Failed)
+                .map(|check| check.what)
+                .collect()
         };
         let none: Vec<String> = failed(right);
         assert!(none.is_empty(), "{none:?}");

@@ -54,10 +54,8 @@ impl Wire {
     pub(super) fn open(from: &Host, to: &Host) -> Result<Self> {
         let frame_bytes = PAYLOAD_BYTES + MAX_OVERHEAD_BYTES;
         let send = || RawSocket::open(from, Receive::Nothing, SEND_BUFFER_BYTES, frame_bytes);
-        let receive = Receive::Type {
-            ethertype: crate::endpoint::ethertype(to),
-            buffer_bytes: RECEIVE_BUFFER_BYTES,
-        };
+        let receive =
+            Receive::Type { ethertype: crate::endpoint::ethertype(to), buffer_bytes: RECEIVE_BUFFER_BYTES };
         let receive = || RawSocket::open(to, receive, 0, frame_bytes);
         let path = QueuePair::between(from, to).forward(from);
         Ok(Self {

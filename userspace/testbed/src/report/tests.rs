@@ -26,6 +26,7 @@ fn record(control: bool) -> RunRecord {
     };
     RunRecord {
         control: control.then_some(Thresholds { kmin_bytes: 1, kmax_bytes: 2 }),
+        senders: 2,
         link_bps: 8_000_000,
         roce_bps: 8_000_000,
         buffer_bytes: 4000,
