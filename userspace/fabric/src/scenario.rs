@@ -89,6 +89,9 @@ pub struct Switching {
     pub classes: [Class; CLASSES],
     /// Which depth decides over a mark.
     pub marking: Marking,
+    /// Kmin and Kmax are those of hosts' links (of host 0's), and a port of another rate has them in proportion, as HPCC's
+    /// switches do; `false`: they are the same at every port.
+    pub wred_by_rate: bool,
     /// Which of several shortest paths a packet takes.
     pub balance: Balance,
     /// Time from the failure of a link until all switches have new routes.
@@ -223,6 +226,7 @@ impl Switching {
             buffer_bytes: 32_000_000,
             classes: std::array::from_fn(class),
             marking: Marking::default(),
+            wred_by_rate: false,
             balance: Balance::default(),
             reroute_ns: 10_000_000,
             trim_to: None,

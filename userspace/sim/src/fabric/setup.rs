@@ -137,6 +137,9 @@ pub struct FabricSetup {
     /// Which queue depth decides over a mark: that on arrival (ingress) or on leaving (egress) [default: egress].
     #[arg(long, value_name = "WHERE", value_parser = marking, help_heading = "Switches")]
     pub marking: Option<Marking>,
+    /// Whether Kmin and Kmax are those of hosts' links, and ports of another rate have them in proportion [default: off].
+    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
+    pub wred_by_rate: Option<bool>,
     /// Whether the flows' class pauses senders instead of dropping [default: on].
     #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
     pub pfc: Option<bool>,
@@ -292,6 +295,7 @@ impl FabricSetup {
         let switch = &mut scenario.switch;
         switch.buffer_bytes = self.buffer.unwrap_or(switch.buffer_bytes);
         switch.marking = self.marking.unwrap_or_default();
+        switch.wred_by_rate = self.wred_by_rate.unwrap_or(false);
         switch.balance = self.balance.unwrap_or_default();
         switch.reroute_ns = self.reroute.unwrap_or(switch.reroute_ns);
         switch.watchdog = self.watchdog;
