@@ -1,5 +1,6 @@
 //! Whole simulations: what can be said beforehand of how they end.
 
+mod collectives;
 mod properties;
 
 use std::ops::ControlFlow;
