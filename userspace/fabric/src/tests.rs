@@ -1,5 +1,6 @@
 //! Whole simulations: what can be said beforehand of how they end.
 
+mod admission;
 mod collectives;
 mod properties;
 
@@ -10,8 +11,8 @@ use proptest::prelude::*;
 
 use crate::workload::{Wait, Workload};
 use crate::{
-    Balance, Cables, Class, Fault, FaultKind, FctBand, Link, Loss, Outcome, Pfc, Recovery, Scenario,
-    Schedule, StormAction, Threshold, Topology, Watchdog, run,
+    Admission, Balance, Cables, Class, Fault, FaultKind, FctBand, Link, Loss, Outcome, Pfc, Recovery,
+    Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, run,
 };
 
 const GBIT: u64 = 1_000_000_000;

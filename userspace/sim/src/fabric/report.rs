@@ -4,10 +4,11 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use dcqcn_fabric::{
-    ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Samples, Scenario, TransportOutcome, Work,
-};
 use dcqcn_fabric::workload::Collective;
+use dcqcn_fabric::{
+    ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Samples, Scenario,
+    TransportOutcome, Work,
+};
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 

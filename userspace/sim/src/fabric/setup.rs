@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser};
 use dcqcn_common::params::{RP_VARIANT_PAPER, Unit};
 use dcqcn_fabric::{
-    Balance, Cables, Class, Loss, Marking, Pfc, Recovery, Scenario, Schedule, Threshold, Watchdog,
+    Admission, Balance, Cables, Class, Loss, Marking, Pfc, Recovery, Scenario, Schedule, Threshold, Watchdog,
     workload::Workload,
 };
 use dcqcn_params::quantity::{self, parse_bytes, parse_duration_ns, parse_rate_bps};
@@ -130,6 +130,16 @@ pub struct FabricSetup {
     /// Most bytes of a queue pair under way; 0: no limit [default: 0].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub window: Option<u64>,
+
+    /// Receivers say who may send, and let no more than so much be under way to them [default: senders send when they like].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
+    pub admission: Option<u64>,
+    /// With --admission: what a sender may send at a turn [default: 64KB].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
+    pub admission_turn: Option<u64>,
+    /// With --admission: class of questions and answers [default: that of CNPs].
+    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
+    pub admission_class: Option<u8>,
 
     /// Buffer of each switch, which all ports share [default: 32MB].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
@@ -284,6 +294,12 @@ impl FabricSetup {
         transport.ack_class = self.ack_class;
         transport.timeout_ns = self.timeout.unwrap_or(transport.timeout_ns);
         transport.window_bytes = self.window.unwrap_or(0);
+        let admission = |bytes| Admission {
+            bytes,
+            chunk_bytes: self.admission_turn.unwrap_or(65_536).min(bytes),
+            class: self.admission_class,
+        };
+        transport.admission = self.admission.map(admission);
         if self.recovery == Some(true) {
             let default = if self.balance == Some(Balance::Spray) { 64 } else { 0 };
             transport.recovery = Recovery::Selective { reordering: self.reordering.unwrap_or(default) };
