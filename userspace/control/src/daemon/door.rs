@@ -4,6 +4,8 @@
 //! connections, lines of a bounded length, seconds for each. What is to be changed is handed to the thread that works; the
 //! answer is its result.
 
+mod places;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
@@ -19,7 +21,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::config::Control;
@@ -27,9 +29,8 @@ use super::order::{Order, Ordered};
 use super::worker::Command;
 use crate::counts;
 use crate::desk::Desk;
+use places::Places;
 
-/// Connections at a time.
-const CONNECTIONS: usize = 16;
 /// How long a line may take to come, and an answer to go.
 const LINE: Duration = Duration::from_secs(30);
 /// How long a change may take: the verifier looks at every interface that is attached.
@@ -105,7 +106,7 @@ pub(super) fn serve(
 ) -> Result<impl Future<Output = ()> + Send> {
     let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
     let room = Arc::new(Room { desk, commands, late, health: Mutex::default() });
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Places::default();
     Ok(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
@@ -114,7 +115,9 @@ pub(super) fn serve(
                 continue;
             };
             let room = Arc::clone(&room);
-            match Arc::clone(&places).try_acquire_owned() {
+            // One that is gone already has no user, and needs no place.
+            let Ok(peer) = stream.peer_cred() else { continue };
+            match places.take(peer.uid()) {
                 Ok(place) => {
                     tokio::spawn(async move {
                         // What goes wrong with a connection is its client's.
@@ -122,15 +125,14 @@ pub(super) fn serve(
                         drop(place);
                     });
                 }
-                Err(_) => refuse(stream),
+                Err(why) => refuse(stream, why),
             }
         }
     })
 }
 
 /// One more than there is room for is told so, if its end takes that at once.
-fn refuse(stream: UnixStream) {
-    let why = format!("{CONNECTIONS} others ask already: ask again");
+fn refuse(stream: UnixStream, why: String) {
     if let Ok(line) = serde_json::to_string(&Answer::of::<Status>(Err(why))) {
         let _ = stream.try_write((line + "\n").as_bytes());
     }

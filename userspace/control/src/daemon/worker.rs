@@ -4,6 +4,7 @@
 mod asked;
 mod kept;
 mod orders;
+mod refusals;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -26,6 +27,7 @@ use super::watch::FileWatch;
 use super::{Source, chain, change};
 use crate::desk::{Desk, Reloaded, Snapshot};
 use asked::Asked;
+use refusals::Refusals;
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -78,7 +80,8 @@ impl Worker {
         let fleet = Fleet::new(scope, Arc::clone(&self.desk))?;
         let now = Instant::now();
         let said = Said { held: asked.held(), confirm_until: asked.confirm_until, ..Said::default() };
-        let mut shift = Shift { worker: self, fleet, file, asked, said, freed: now, measured: now };
+        let refusals = Refusals::new(now);
+        let mut shift = Shift { worker: self, fleet, file, asked, refusals, said, freed: now, measured: now };
         shift.follow();
         shift.said.is_ready = true;
         shift.publish();
@@ -105,6 +108,8 @@ struct Shift {
     file: Option<FileWatch>,
     /// What others asked for.
     asked: Asked,
+    /// How often they were refused.
+    refusals: Refusals,
     said: Said,
     /// When what belongs to namespaces that are gone was freed last.
     freed: Instant,

@@ -32,10 +32,13 @@ impl Shift {
             Order::Release(release) => self.release(release, &peer),
         };
         if let Err(refused) = &result {
-            tracing::error!(peer, error = %first_line(&refused.to_string()), "refused: all stays as it was");
-            // Who may ask is not to fill the log.
+            // Who may ask is not to fill the logs, neither with long words nor with many.
             let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
-            audit::enter_refusal("", &format!("asked over the socket by {peer}: {why}"));
+            let entry = format!("asked over the socket by {peer}: {why}");
+            if let Some(entry) = self.refusals.entry(entry, Instant::now()) {
+                tracing::error!(peer, error = %first_line(&why), "refused: all stays as it was");
+                audit::enter_refusal("", &entry);
+            }
         }
         self.publish();
         // Who asked may be gone.
