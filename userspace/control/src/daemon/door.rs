@@ -11,11 +11,13 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_protocol::{
-    Answer, Applied, Failing, Health, Held, LINE_BYTES, Question, Status, VERSION, Verb, VersionAnswer,
+    Answer, Applied, Failing, Health, Held, LINE_BYTES, Parameters, Question, Status, VERSION, Verb,
+    VersionAnswer,
 };
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
@@ -29,6 +31,7 @@ use super::order::{Order, Ordered};
 use super::worker::Command;
 use crate::counts;
 use crate::desk::Desk;
+use crate::looks::{self, Looks};
 use places::Places;
 
 /// How long a line may take to come, and an answer to go.
@@ -37,6 +40,8 @@ const LINE: Duration = Duration::from_secs(30);
 const CHANGE: Duration = Duration::from_secs(300);
 /// How old an answer about the counters may be.
 const FRESH: Duration = Duration::from_secs(1);
+/// How long nothing is read after something was.
+const REST: Duration = Duration::from_millis(5);
 /// How long the system has to recover when it gives no connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -92,6 +97,7 @@ struct Room {
     /// How long a step of the controller may take.
     late: Duration,
     health: Mutex<Option<(Instant, Health)>>,
+    looks: Arc<Mutex<Looks>>,
 }
 
 /// Answers at the socket for as long as it is waited for.
@@ -105,7 +111,7 @@ pub(super) fn serve(
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
     let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
-    let room = Arc::new(Room { desk, commands, late, health: Mutex::default() });
+    let room = Arc::new(Room { desk, commands, late, health: Mutex::default(), looks: Arc::default() });
     let places = Places::default();
     Ok(async move {
         loop {
@@ -173,7 +179,8 @@ impl Room {
         let Question { v, verb } = match serde_json::from_slice(line) {
             Ok(question) => question,
             Err(error) => {
-                let verbs = "version, status, health, config, apply, confirm, release";
+                let verbs =
+                    "version, status, health, config, look, parameters, changes, apply, confirm, release";
                 let why = format!(
                     "not understood: {error}; a question is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
                 );
@@ -192,6 +199,11 @@ impl Room {
             Verb::Status => Answer::of(Ok(self.status())),
             Verb::Config => Answer::of(Ok(self.held())),
             Verb::Health => Answer::of(self.health().await),
+            Verb::Look(look) => Answer::of(self.read(move |desk, looks| looks.look(desk, &look)).await),
+            Verb::Parameters(Parameters { interface }) => {
+                Answer::of(self.read(move |desk, _| looks::values(desk, &interface)).await)
+            }
+            Verb::Changes => Answer::of(self.read(|_, looks| looks.changes()).await),
             Verb::Apply(apply) => Answer::of(self.order(Order::Apply(apply), peer).await),
             Verb::Confirm(confirm) => Answer::of(self.order(Order::Confirm(confirm), peer).await),
             Verb::Release(release) => Answer::of(self.order(Order::Release(release), peer).await),
@@ -231,6 +243,20 @@ impl Room {
         let health = tokio::task::spawn_blocking(take).await.map_err(|error| error.to_string())?;
         *kept = Some((Instant::now(), health.clone()));
         Ok(health)
+    }
+
+    /// Reads what may take a while: one after the other for all who ask, and each followed by a rest.
+    async fn read<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&Desk, &mut Looks) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let (desk, mut looks) = (Arc::clone(&self.desk), Arc::clone(&self.looks).lock_owned().await);
+        let read = move || {
+            let result = what(&desk, &mut looks);
+            thread::sleep(REST);
+            result
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
     }
 
     async fn order(&self, order: Order, peer: &str) -> Result<Applied, String> {

@@ -6,6 +6,7 @@ mod kept;
 mod orders;
 mod refusals;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
@@ -79,7 +80,8 @@ impl Worker {
         };
         let fleet = Fleet::new(scope, Arc::clone(&self.desk))?;
         let now = Instant::now();
-        let said = Said { held: asked.held(), confirm_until: asked.confirm_until, ..Said::default() };
+        let bounds = Arc::new(asked.own.bounds());
+        let said = Said { held: asked.held(), confirm_until: asked.confirm_until, bounds, ..Said::default() };
         let refusals = Refusals::new(now);
         let mut shift = Shift { worker: self, fleet, file, asked, refusals, said, freed: now, measured: now };
         shift.follow();
@@ -99,6 +101,8 @@ struct Said {
     reloaded: Option<Reloaded>,
     held: Option<Held>,
     confirm_until: Option<Instant>,
+    /// The parameters that others may set, and to what.
+    bounds: Arc<BTreeMap<String, String>>,
 }
 
 /// The work under way.
@@ -260,7 +264,7 @@ impl Shift {
 
 fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {
     let (served, failing) = (fleet.ifaces(), fleet.failing());
-    let Said { is_ready, reloaded, held, confirm_until } = said;
+    let Said { is_ready, reloaded, held, confirm_until, bounds } = said;
     desk.publish(Snapshot {
         is_ready: *is_ready,
         served,
@@ -269,6 +273,7 @@ fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {
         reload: reloaded.clone(),
         held: held.clone(),
         confirm_until: *confirm_until,
+        bounds: Arc::clone(bounds),
     });
 }
 

@@ -1,5 +1,6 @@
 //! What others ask for over the socket: it goes the way that a file goes, and is kept for the next start.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dcqcn_audit as audit;
@@ -162,6 +163,7 @@ impl Shift {
             Err(refused) => (Vec::new(), Some(refused)),
         };
         self.go_over(own.under(over), manner)?;
+        self.said.bounds = Arc::new(own.bounds());
         let before = std::mem::replace(&mut self.asked.own, own);
         if let Some(refused) = refused {
             tracing::warn!(error = %refused, "the file no longer allows what others asked for: it alone counts");
