@@ -158,6 +158,13 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
         door.ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
             .is_err_and(|error: AskError| error.is_refusal())
     );
+    apply("2", "4gbit", Some(60))?;
+    has(4_000_000_000)?;
+    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(), "that waits for nothing");
+    let undone: Applied = door.ask(Verb::Undo(Confirm { name: "2".into() }))?;
+    assert_eq!(undone.name.as_deref(), Some("1"));
+    has(2_000_000_000)?;
+    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(), "it is done");
     apply("2", "3gbit", Some(1))?;
     has(3_000_000_000)?;
     has(2_000_000_000)?;

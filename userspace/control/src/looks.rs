@@ -19,8 +19,8 @@ use dcqcn_view::{QpSample, Reading, Sample};
 use crate::counts;
 use crate::desk::Desk;
 
-/// How old an answer may be.
-const FRESH: Duration = Duration::from_secs(1);
+/// How old an answer may be: less than the second in which who looks on asks again.
+const FRESH: Duration = Duration::from_millis(800);
 /// For how long an interface counts as looked at.
 const LOOKED: Duration = Duration::from_secs(10);
 /// How far back the audit log is read, in bytes.

@@ -57,8 +57,10 @@ pub enum Verb {
     Changes,
     /// Go over to a configuration, on every interface or on none: [`Applied`].
     Apply(Apply),
-    /// Keep a configuration that waits to be confirmed: [`Held`].
+    /// Keep a configuration that waits to be confirmed: [`Applied`].
     Confirm(Confirm),
+    /// Take back a configuration that waits to be confirmed, at once: [`Applied`].
+    Undo(Confirm),
     /// Forget what was told over this socket: the host's own file counts alone. [`Applied`].
     Release(Release),
 }
@@ -82,7 +84,7 @@ pub struct Apply {
     pub confirm_within_s: Option<u64>,
 }
 
-/// What is to be kept.
+/// What is to be kept, or taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {

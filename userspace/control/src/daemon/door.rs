@@ -179,8 +179,7 @@ impl Room {
         let Question { v, verb } = match serde_json::from_slice(line) {
             Ok(question) => question,
             Err(error) => {
-                let verbs =
-                    "version, status, health, config, look, parameters, changes, apply, confirm, release";
+                let verbs = "version, status, health, config, look, parameters, changes, apply, confirm, undo, release";
                 let why = format!(
                     "not understood: {error}; a question is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
                 );
@@ -206,6 +205,7 @@ impl Room {
             Verb::Changes => Answer::of(self.read(|_, looks| looks.changes()).await),
             Verb::Apply(apply) => Answer::of(self.order(Order::Apply(apply), peer).await),
             Verb::Confirm(confirm) => Answer::of(self.order(Order::Confirm(confirm), peer).await),
+            Verb::Undo(undo) => Answer::of(self.order(Order::Undo(undo), peer).await),
             Verb::Release(release) => Answer::of(self.order(Order::Release(release), peer).await),
         }
     }
