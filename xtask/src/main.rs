@@ -32,6 +32,7 @@ mod toolchain;
 mod tools;
 mod version;
 mod vm;
+mod web;
 mod workspace;
 
 use std::process::ExitCode;
@@ -101,6 +102,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Setup => {
             toolchain::setup(&workspace)?;
             vm::setup();
+            web::setup(&workspace)?;
             toolchain::require_runtime_tools()
         }
         Verb::Build => build::run(&workspace),

@@ -1,6 +1,7 @@
 //! Members of etcd on the loopback.
 
 use std::env;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -201,6 +202,24 @@ impl Etcd {
     /// It does not start.
     pub fn ctl(&self, words: &[&str]) -> Result<Output> {
         self.ctl_at(&self.endpoints(), words)
+    }
+
+    /// Puts values in one transaction, up to 128.
+    ///
+    /// # Errors
+    /// etcd does not do it.
+    pub fn put(&self, values: &[(String, String)]) -> Result<()> {
+        let mut text = String::from("\n");
+        for (key, value) in values {
+            text += &format!("put {key} {}\n", serde_json::to_string(value)?);
+        }
+        text += "\n\n";
+        let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoints(), "txn"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        child.stdin.take().context("no pipe")?.write_all(text.as_bytes())?;
+        ensure!(child.wait()?.success(), "etcdctl txn fails");
+        Ok(())
     }
 
     fn ctl_at(&self, endpoints: &str, words: &[&str]) -> Result<Output> {

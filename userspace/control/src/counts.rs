@@ -34,6 +34,15 @@ const RDMA_ERRORS: [&str; 12] = [
 
 /// Looks at every interface that is attached in this network namespace.
 pub(crate) fn take(desk: &Desk) -> Health {
+    let (counted, failing) = take_each(desk, |_, counts| counts);
+    Health { at_ns: monotonic_ns(), interfaces: counted, failing }
+}
+
+/// Makes something of every interface that is attached in this network namespace, and of what it counts; and tells what fails.
+pub(crate) fn take_each<T>(
+    desk: &Desk,
+    of: impl Fn(&Reading, Counts) -> T,
+) -> (BTreeMap<String, T>, Vec<Failing>) {
     let scrape = Scrape::take(false);
     let mut failing: Vec<Failing> = desk.snapshot().failing.iter().map(told).collect();
     failing.extend(scrape.unreadable.iter().map(|unreadable| Failing {
@@ -45,9 +54,9 @@ pub(crate) fn take(desk: &Desk) -> Health {
         let mut counts = counts(reading);
         counts.rdma_errors = errors.remove(&reading.info.ifindex).unwrap_or_default();
         counts.drops += interface_drops(&reading.info.iface);
-        (reading.info.iface.clone(), counts)
+        (reading.info.iface.clone(), of(reading, counts))
     };
-    Health { at_ns: monotonic_ns(), interfaces: scrape.readings.iter().map(count).collect(), failing }
+    (scrape.readings.iter().map(count).collect(), failing)
 }
 
 fn told(failing: &crate::desk::Failing) -> Failing {
@@ -58,6 +67,9 @@ fn counts(reading: &Reading) -> Counts {
     let total =
         |stat: Stat| -> u64 { reading.counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
     let ecn = |tc: &usize| reading.params.config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
+    let pauses = (0..CLASSES).map(|priority| reading.pause_frames(priority));
+    let [pauses_received, pauses_sent] =
+        pauses.fold([0, 0], |[received, sent], [of, by]| [received + of, sent + by]);
     let deepest = (0..CLASSES)
         .filter(ecn)
         .map(|tc| {
@@ -72,6 +84,8 @@ fn counts(reading: &Reading) -> Counts {
         marked_packets: total(Stat::CpEcnMarked) + total(Stat::NpEcnMarked),
         cnps_sent: total(Stat::NpCnpSent),
         cnps_handled: total(Stat::RpCnpHandled),
+        pauses_received,
+        pauses_sent,
         drops: total(Stat::RpHorizonDrop)
             + total(Stat::CpNotEctDropped)
             + reading.queues().map(|(_, stats)| u64::from(stats.drops)).sum::<u64>(),

@@ -2,6 +2,7 @@
 
 mod health;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -34,6 +35,8 @@ pub(crate) struct Snapshot {
     pub(crate) held: Option<Held>,
     /// When that is taken back unless somebody confirms it.
     pub(crate) confirm_until: Option<Instant>,
+    /// The parameters that others may set, and to what, in words.
+    pub(crate) bounds: Arc<BTreeMap<String, String>>,
 }
 
 /// An interface that cannot be served.

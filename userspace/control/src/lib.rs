@@ -6,6 +6,7 @@ pub mod daemon;
 mod desk;
 mod error;
 pub mod hangup;
+mod looks;
 pub mod metrics;
 pub mod pairing;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const TRIES: usize = 4;
 /// How long between two of them.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a change is tried that a coordinator is faster than.
+const EDITS: usize = 20;
 
 /// Where etcd is, and who asks.
 #[derive(Clone, Debug, Args)]
@@ -256,6 +259,26 @@ impl Store {
         let txn = Txn::new().when([self.unchanged(seen)]).and_then(puts);
         let answer = self.txn(txn).await?;
         Ok(answer.succeeded().then(|| answer.header().map_or(0, |header| header.revision())))
+    }
+
+    /// Changes the rollout under way, and returns what it is since.
+    ///
+    /// # Errors
+    /// None is under way, or as [`Self::snapshot`].
+    pub(crate) async fn edit(&mut self, edit: impl Fn(&mut Rollout)) -> Result<Rollout> {
+        for _ in 0..EDITS {
+            let (rollout, revision) =
+                self.snapshot().await?.rollout.context("there has been no rollout yet")?;
+            if rollout.is_over() {
+                bail!("no rollout is under way; version {} is {}", rollout.version, rollout.status());
+            }
+            let mut edited = rollout;
+            edit(&mut edited);
+            if self.keep(&edited, &[], revision).await?.is_some() {
+                return Ok(edited);
+            }
+        }
+        bail!("coordinators are faster, {EDITS} times in a row: try again")
     }
 
     /// Writes what a host says; under a lease it is gone when that ends.

@@ -5,6 +5,7 @@ mod apply;
 mod diff;
 mod history;
 mod operate;
+mod serve;
 mod status;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::ServeArgs),
     Agent(agent::AgentArgs),
     Apply(apply::ApplyArgs),
     Rollback(apply::RollbackArgs),
@@ -71,8 +73,13 @@ impl Cli {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
-            let store = self.reach.store().await?;
+            let store = match self.command {
+                // One host needs no etcd.
+                Command::Serve(args) if !args.is_of_a_fleet() => return args.run(None).await,
+                _ => self.reach.store().await?,
+            };
             match self.command {
+                Command::Serve(args) => args.run(Some(store)).await,
                 Command::Agent(args) => args.run(store).await,
                 Command::Apply(args) => args.run(store, out).await,
                 Command::Rollback(args) => args.run(store, out).await,
