@@ -48,8 +48,18 @@ fn told(report: &Report, figure: &Figure) -> (f64, f64) {
     (report.ratio(figure).unwrap_or(figure.median), ((figure.high - figure.low) / figure.median).abs())
 }
 
-fn change(old: &Report, new: &Report, now: &Figure) -> Option<Change> {
-    let then = old.figure(now.section, &now.name)?;
+fn change(old: &Report, new: &Report, then: &Figure) -> Change {
+    let Some(now) = new.figure(then.section, &then.name) else {
+        return Change {
+            section: then.section,
+            name: then.name.clone(),
+            unit: then.unit.clone(),
+            old: then.median,
+            new: f64::NAN,
+            ratio: f64::NAN,
+            verdict: Verdict::Unsure,
+        };
+    };
     let ((before, noise_then), (after, noise_now)) = (told(old, then), told(new, now));
     let ratio = after / before;
     let worse_by = if now.more_is_better { 1.0 / ratio } else { ratio };
@@ -62,7 +72,7 @@ fn change(old: &Report, new: &Report, now: &Figure) -> Option<Change> {
         Verdict::Worse
     };
     let unit = if new.ratio(now).is_some() { "times" } else { &now.unit };
-    Some(Change {
+    Change {
         section: now.section,
         name: now.name.clone(),
         unit: unit.to_owned(),
@@ -70,21 +80,28 @@ fn change(old: &Report, new: &Report, now: &Figure) -> Option<Change> {
         new: after,
         ratio,
         verdict,
-    })
+    }
 }
 
-/// The figures that an earlier run and this one have. Of several runs of a section the best counts: what disturbs a measurement makes
-/// it slower, never faster.
+/// The sections of an earlier run that this one has too, figure by figure; what is missing now cannot be told. Of several runs each
+/// figure counts as it was best, that which it is compared with too: what disturbs a measurement makes it slower, never faster.
 pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
-    let Some(first) = runs.first() else {
+    let Some((first, more)) = runs.split_first() else {
         return Vec::new();
     };
-    let best = |figure: &Figure| {
-        runs.iter()
-            .filter_map(|run| change(old, run, run.figure(figure.section, &figure.name)?))
-            .min_by_key(|change| change.verdict)
-    };
-    first.figures.iter().filter_map(best).collect()
+    let mut best = first.clone();
+    for figure in &mut best.figures {
+        for run in more {
+            if let Some(other) = run.figure(figure.section, &figure.name)
+                && (other.median < figure.median) != figure.more_is_better
+            {
+                *figure = other.clone();
+            }
+        }
+    }
+    let is_measured = |section| best.figures.iter().any(|figure| figure.section == section);
+    let known = old.figures.iter().filter(|figure| is_measured(figure.section));
+    known.map(|figure| change(old, &best, figure)).collect()
 }
 
 /// Sections worth another run: something in them is worse, or cannot be told.
@@ -182,6 +199,22 @@ mod tests {
         slower(&mut new);
         let changes = compare(&old, &[new]);
         assert_eq!(changes.last().unwrap().verdict, Verdict::Kept);
+    }
+
+    #[test]
+    fn what_the_others_are_compared_with_is_taken_at_its_best_too() {
+        let mut disturbed = run(vec![120.0]);
+        disturbed.figures[0].median = 12.0;
+        let changes = compare(&run(vec![100.0]), &[run(vec![120.0]), disturbed]);
+        assert_eq!(changes.last().unwrap().verdict, Verdict::Worse);
+    }
+
+    #[test]
+    fn what_is_missing_cannot_be_told() {
+        let mut less = run(vec![100.0]);
+        less.figures.truncate(1);
+        let changes = compare(&run(vec![100.0]), &[less]);
+        assert_eq!(changes.iter().map(|change| change.verdict).max(), Some(Verdict::Unsure));
     }
 
     #[test]

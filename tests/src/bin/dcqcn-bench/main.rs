@@ -92,6 +92,12 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<ExitCode> {
     ensure!(nix::unistd::Uid::effective().is_root(), "loading programs needs root: run it as root");
     let old = args.compare.as_ref().map(read).transpose()?;
+    if let Some(old) = &old {
+        ensure!(
+            old.quick == args.quick,
+            "a quick run and a long one measure different things: compare with one of the same kind"
+        );
+    }
     let wanted: Vec<Section> = match args.only.as_slice() {
         [] => Section::ALL.to_vec(),
         only => Section::ALL.into_iter().filter(|section| only.contains(section)).collect(),
@@ -135,8 +141,8 @@ fn compare(old: &Report, report: Report, quick: bool, tell: impl Fn(&str)) -> Re
     tell(&tables::changes(&changes));
     Ok(match changes.iter().map(|change| change.verdict).max() {
         Some(Verdict::Worse) => ExitCode::from(WORSE),
-        Some(Verdict::Unsure) => ExitCode::from(UNSURE),
-        Some(Verdict::Kept) | None => ExitCode::SUCCESS,
+        Some(Verdict::Unsure) | None => ExitCode::from(UNSURE),
+        Some(Verdict::Kept) => ExitCode::SUCCESS,
     })
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS};
+use dcqcn_common::stats::Stat;
+use dcqcn_engine::Hook;
 use dcqcn_params::{Role, Settings};
 use dcqcn_plane::attach::{self, Request};
 use dcqcn_tests::bpf::{Held, LO};
@@ -97,6 +99,13 @@ fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     for qpn in FIRST_QPN..FIRST_QPN + flows {
         socket.send(&Roce { dest_qpn: qpn, payload: 64, ..Roce::default() }.frame())?;
     }
+    // Where a set is full one flow pushes another out.
+    let new = pair.a.count(&a, Hook::Egress, Stat::RpFlowNew)?;
+    let gone = pair.a.count(&a, Hook::Egress, Stat::RpFlowEvicted)?;
+    ensure!(
+        (new - gone) * 10 >= u64::from(flows) * 8,
+        "{a} has {new} flows less {gone} that were pushed out, of {flows}"
+    );
     Ok(())
 }
 
