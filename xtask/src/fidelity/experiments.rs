@@ -301,7 +301,7 @@ pub(super) fn speed(lab: &Lab) -> Result<String> {
 
 /// The processor, as Linux names it, and how many of it there are.
 fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!("\nProcessor: {}, {cores} cores.\n", name.map_or("unknown", |(_, name)| name))
