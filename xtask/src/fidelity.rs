@@ -7,7 +7,7 @@ mod experiments;
 
 use std::{fs, time::Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
     binary: Option<std::path::PathBuf>,
+    /// Only this table, by the name of its place on the page, and no picture.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
     /// Run and print, but leave the page and its pictures alone.
     #[arg(long)]
     dry_run: bool,
@@ -38,7 +41,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let page = workspace.root().join(PAGE);
     let mut text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
     let started = Instant::now();
-    for (number, (name, experiment)) in EXPERIMENTS.iter().enumerate() {
+    let asked = |name: &str| args.only.as_ref().is_none_or(|only| only == name);
+    ensure!(
+        EXPERIMENTS.iter().any(|(name, _)| asked(name)),
+        "there is no table `{}`: there are {}",
+        args.only.as_deref().unwrap_or_default(),
+        EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    );
+    for (number, (name, experiment)) in EXPERIMENTS.iter().enumerate().filter(|(_, (name, _))| asked(name)) {
         header(format_args!("{name} ({} of {})", number + 1, EXPERIMENTS.len()));
         let table = experiment(&lab).with_context(|| format!("experiment `{name}`"))?;
         eprintln!("{table}");
@@ -46,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
     if !args.dry_run {
-        for (picture, options) in PICTURES {
+        for (picture, options) in PICTURES.iter().filter(|_| args.only.is_none()) {
             header(picture);
             let picture = page.with_file_name(picture);
             lab.draw(options, &picture)?;
@@ -72,6 +82,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("linkedin", experiments::linkedin),
     ("linkedin-outstanding", experiments::linkedin_outstanding),
     ("speed", experiments::speed),
+    ("speed-fabric", experiments::speed_fabric),
 ];
 
 /// Pictures beside the page, and what draws them.

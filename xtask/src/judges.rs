@@ -4,7 +4,9 @@
 //! much the two differ, and the command fails where that is more than the page says it may be.
 
 mod data;
+mod hpcc;
 mod htsim;
+mod irn;
 mod matrix;
 
 use std::fs;
@@ -39,13 +41,20 @@ struct Judged {
 
 type Judge = fn(&Lab) -> Result<Judged>;
 
-const JUDGES: &[(&str, Judge)] =
-    &[("incast", htsim::incast), ("pfc", htsim::pfc), ("permutation", htsim::permutation)];
+const JUDGES: &[(&str, Judge)] = &[
+    ("incast", htsim::incast),
+    ("pfc", htsim::pfc),
+    ("permutation", htsim::permutation),
+    ("hpcc", hpcc::slowdown),
+    ("irn", irn::comparison),
+];
 
 /// Runs every comparison and rewrites the page's tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let files = workspace.root().join("target/judges");
     matrix::write_all(&files)?;
+    hpcc::write_all(&files)?;
+    irn::write_all(&files)?;
     let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
     let path = workspace.root().join(PAGE);
     let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -1,5 +1,5 @@
 //! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`,
-//! `judges`, `docs`, `p4` and `vm`.
+//! `judges`, `enough`, `docs`, `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
@@ -13,6 +13,7 @@ mod crates;
 mod deb;
 mod demo;
 mod docs;
+mod enough;
 mod fidelity;
 mod fleet;
 mod fuzz;
@@ -76,6 +77,8 @@ enum Verb {
     Fuzz(fuzz::Args),
     /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
+    /// Run the simulations behind docs/measured/enough.md, "Is DCQCN enough", and write their tables into it.
+    Enough(enough::Args),
     /// Hold the simulated fabric against what other simulators say of the same, and write docs/measured/judges.md.
     Judges(judges::Args),
     /// Write the reference pages and pictures that come from the code.
@@ -116,6 +119,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Fleet(args) => fleet::run(&workspace, &args),
         Verb::Fuzz(args) => fuzz::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
+        Verb::Enough(args) => enough::run(&workspace, &args),
         Verb::Judges(args) => judges::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),

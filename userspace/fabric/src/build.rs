@@ -158,6 +158,7 @@ fn hosts(
         notice_ns: topology.lookahead_ns(),
         changes: Arc::clone(changes),
         hash_keys,
+        sample_ns: scenario.sample_ns,
     });
     let mut params: HashMap<u64, Arc<Params>> = HashMap::new();
     let mut hosts = Vec::with_capacity(topology.hosts as usize);
@@ -184,6 +185,9 @@ fn hosts(
         hosts[pair.src as usize].add_own(number, waits[number as usize]);
     }
     hosts.iter_mut().for_each(Host::ready);
+    if let Some(sample_ns) = scenario.sample_ns {
+        hosts.iter_mut().for_each(|host| host.agenda.at(sample_ns, Event::Sample, 0));
+    }
     Ok(hosts)
 }
 

@@ -102,8 +102,19 @@ pub(crate) struct Switch {
     pub(crate) counters: [ClassCounters; CLASSES],
     pub(crate) storms: u64,
     pub(crate) hops: u64,
-    /// Depth of all ports, sample after sample.
-    pub(crate) samples: Vec<u32>,
+    /// Sample after sample.
+    pub(crate) samples: Vec<Sample>,
+    /// How long its ports were paused until the last.
+    sampled_ns: u64,
+}
+
+/// What a switch did since the last sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// The greatest depth of a port.
+    pub(crate) max_queue_bytes: u32,
+    /// How long its ports were paused, the sum over ports and classes.
+    pub(crate) paused_ns: u64,
 }
 
 /// What a port did.
@@ -153,6 +164,7 @@ impl Switch {
             storms: 0,
             hops: 0,
             samples: Vec::new(),
+            sampled_ns: 0,
         })
     }
 
@@ -300,12 +312,16 @@ impl Switch {
         }
     }
 
-    /// Keeps the depth of every port: the greatest since the last sample.
     fn on_sample(&mut self, now_ns: u64) {
+        let mut max_queue_bytes = 0;
+        let mut until_ns = 0;
         for port in &mut self.ports {
-            self.samples.push(port.recent_max_bytes);
+            max_queue_bytes = port.recent_max_bytes.max(max_queue_bytes);
             port.recent_max_bytes = port.bytes;
+            until_ns += (0..CLASSES).map(|class| port.wire.paused_ns(class, now_ns)).sum::<u64>();
         }
+        let paused_ns = until_ns - std::mem::replace(&mut self.sampled_ns, until_ns);
+        self.samples.push(Sample { max_queue_bytes, paused_ns });
         if let Some(sample_ns) = self.rules.sample_ns {
             self.agenda.at(now_ns + sample_ns, Event::Sample, 0);
         }

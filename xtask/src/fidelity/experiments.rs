@@ -1,7 +1,5 @@
 //! The experiments behind the tables.
 
-use anyhow::ensure;
-
 use super::*;
 
 pub(super) fn variants(lab: &Lab) -> Result<String> {
@@ -298,5 +296,39 @@ pub(super) fn speed(lab: &Lab) -> Result<String> {
         ]);
     }
     let heading = ["flows", "packet hops, millions", "time on one core, s", "million hops/s"];
-    Ok(table(&[&command("100", "1.2g")], &heading, &rows))
+    Ok(table(&[&command("100", "1.2g")], &heading, &rows) + &processor())
+}
+
+/// The processor, as Linux names it, and how many of it there are.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("\nProcessor: {}, {cores} cores.\n", name.map_or("unknown", |(_, name)| name))
+}
+
+pub(super) fn speed_fabric(lab: &Lab) -> Result<String> {
+    let command = "fabric --topology leaf-spine:32x16x32 --size 1MB --load 50% --until 4ms";
+    let mut rows = Vec::new();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for (name, options) in [
+        ("64 hosts, 8 switches", "fabric --topology leaf-spine:4x4x16 --size 1MB --load 50% --until 40ms"),
+        ("1,024 hosts, 48 switches", command),
+    ] {
+        let mut fct = None;
+        for threads in [1, cores] {
+            let run = lab.json(&format!("{options} --threads {threads}"))?;
+            let own = run.get("fct").cloned();
+            ensure!(fct.get_or_insert_with(|| own.clone()) == &own, "{threads} cores have another result");
+            rows.push(vec![
+                name.to_owned(),
+                threads.to_string(),
+                format!("{:.1}", number(&run, "/work/hops")? / 1e6),
+                format!("{:.1}", number(&run, "/wall_seconds")?),
+                format!("{:.1}", number(&run, "/hops_per_second")? / 1e6),
+            ]);
+        }
+    }
+    let heading = ["fabric", "cores", "packet hops, millions", "time, s", "million hops/s"];
+    Ok(table(&[command], &heading, &rows) + &processor())
 }

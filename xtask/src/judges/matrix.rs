@@ -58,7 +58,7 @@ pub(super) fn write_all(directory: &Path) -> Result<()> {
 
 /// Hosts 1 and on send to host 0 and begin within a microsecond of each other.
 fn incast(senders: u32, bytes: u64, seed: u64) -> String {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut text = format!("Nodes {INCAST_HOSTS}\nConnections {senders}\n");
     for src in 1..=senders {
         let start_ps = random.below(1_001) * 1_000;
@@ -69,7 +69,7 @@ fn incast(senders: u32, bytes: u64, seed: u64) -> String {
 
 /// Every host sends 2 MB to one other and receives from one other.
 fn permutation(seed: u64) -> String {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     // Sattolo's shuffle: one cycle over all hosts.
     let mut order: Vec<u32> = (0..HOSTS).collect();
     for last in (1..order.len()).rev() {
@@ -83,10 +83,14 @@ fn permutation(seed: u64) -> String {
 }
 
 /// SplitMix64.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

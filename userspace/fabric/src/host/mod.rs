@@ -91,6 +91,9 @@ pub(crate) struct Host {
     pub(crate) counters: HostCounters,
     pub(crate) records: Vec<Record>,
     pub(crate) hops: u64,
+    /// How long its link was paused between two samples, and until the last.
+    pub(crate) samples: Vec<u32>,
+    sampled_ns: u64,
 }
 
 impl Host {
@@ -121,6 +124,8 @@ impl Host {
             counters: HostCounters::default(),
             records: Vec::new(),
             hops: 0,
+            samples: Vec::new(),
+            sampled_ns: 0,
         }
     }
 
@@ -202,7 +207,8 @@ impl Host {
                 Event::Notice => self.on_notice(now_ns, index),
                 Event::Post => self.post(now_ns, index, out),
                 Event::Fault => self.on_change(now_ns, index as usize, out),
-                Event::Watchdog | Event::Sample => {}
+                Event::Sample => self.on_sample(now_ns),
+                Event::Watchdog => {}
             }
         }
     }
@@ -329,6 +335,15 @@ impl Host {
             self.ask(now_ns, slot);
             self.wake(now_ns, slot, out);
             self.pump(now_ns, out);
+        }
+    }
+
+    fn on_sample(&mut self, now_ns: u64) {
+        let until_ns = self.paused_ns(now_ns).iter().sum();
+        let paused_ns = until_ns - std::mem::replace(&mut self.sampled_ns, until_ns);
+        self.samples.push(u32::try_from(paused_ns).unwrap_or(u32::MAX));
+        if let Some(sample_ns) = self.rules.sample_ns {
+            self.agenda.at(now_ns + sample_ns, Event::Sample, 0);
         }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::workload::Collective;
 
 fn ring(collective: Collective, times: u32) -> Scenario {
-    star(4, Workload::collectives(collective, 4, 4_000_000, 3, times))
+    star(4, Workload::collectives(collective, &[0, 1, 2, 3], 4_000_000, 3, times))
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_ring_takes_its_steps() {
 
 #[test]
 fn the_straggler_is_the_one_to_whom_others_send_as_well() {
-    let mut workload = Workload::collectives(Collective::AllToAll, 4, 4_000_000, 3, 1);
+    let mut workload = Workload::collectives(Collective::AllToAll, &[0, 1, 2, 3], 4_000_000, 3, 1);
     let alone = outcome(&Scenario { control: false, ..star(8, workload.clone()) }).collectives[0].clone();
     assert!(alone.time_ns < alone.first_ns * 11 / 10, "{alone:?}");
     for src in 4..7 {

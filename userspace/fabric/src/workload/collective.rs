@@ -85,15 +85,14 @@ impl Workload {
         self.send(qp, bytes, 0)
     }
 
-    /// `collective` alone, over all of `hosts` hosts, `times` times in a row.
+    /// `collective` alone, over all of `ranks`, which are hosts, `times` times in a row.
     #[must_use]
-    pub fn collectives(collective: Collective, hosts: u32, bytes: u64, class: u8, times: u32) -> Self {
+    pub fn collectives(collective: Collective, ranks: &[u32], bytes: u64, class: u8, times: u32) -> Self {
         let mut workload = Self::new();
-        let ranks: Vec<u32> = (0..hosts).collect();
         let mut pairs = Pairs::new(class);
         let mut ready: Vec<u32> = ranks.iter().map(|&host| workload.compute(host, 0)).collect();
         for _ in 0..times {
-            ready = workload.collective(collective, bytes, &ranks, &ready, &mut pairs);
+            ready = workload.collective(collective, bytes, ranks, &ready, &mut pairs);
         }
         workload
     }
@@ -126,7 +125,7 @@ mod tests {
             (Collective::AllGather, 4 * 3, 4),
             (Collective::AllToAll, 4 * 3, 12),
         ] {
-            let workload = Workload::collectives(collective, 4, 4_000, 3, 2);
+            let workload = Workload::collectives(collective, &[0, 1, 2, 3], 4_000, 3, 2);
             let sent: Vec<_> = workload
                 .flows()
                 .iter()

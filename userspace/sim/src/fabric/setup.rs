@@ -59,6 +59,15 @@ fn recovery(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Whether ranks are on hosts by chance.
+fn placement(text: &str) -> Result<bool, String> {
+    match text {
+        "in-order" => Ok(false),
+        "random" => Ok(true),
+        _ => Err(format!("`{text}` is neither `in-order` nor `random`")),
+    }
+}
+
 /// What a fabric is told; `None`: its default.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FabricSetup {
@@ -102,6 +111,9 @@ pub struct FabricSetup {
     /// With a collective: how often, one after the other [default: 1].
     #[arg(long, value_name = "N", help_heading = "Flows")]
     pub repeat: Option<u32>,
+    /// With a collective: ranks on hosts in order, or on hosts by chance, as a cluster's scheduler has it [default: in-order].
+    #[arg(long, value_name = "in-order|random", value_parser = placement, help_heading = "Flows")]
+    pub placement: Option<bool>,
     /// Class of the flows, 0 to 7 [default: 3].
     #[arg(long, value_name = "N", help_heading = "Flows")]
     pub class: Option<u8>,
@@ -258,6 +270,7 @@ impl FabricSetup {
             load: self.load.unwrap_or(0.5),
             until_ns: self.until.unwrap_or(2 * MS),
             repeat: self.repeat.unwrap_or(1),
+            shuffled: self.placement.unwrap_or(false),
             seed,
         };
         let workload: Workload = self.workload.clone().unwrap_or(Traffic::Random).build(&terms)?;
