@@ -15,6 +15,9 @@ pub(crate) struct Args {
     /// Hosts, each with an agent that is a process.
     #[arg(long, default_value_t = 100)]
     hosts: usize,
+    /// Measure so many hosts instead, whose agents are all in one process and have no data plane.
+    #[arg(long, conflicts_with = "hosts")]
+    scale: Option<usize>,
     /// Write the table into docs/measured/fleet.md.
     #[arg(long)]
     report: bool,

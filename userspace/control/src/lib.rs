@@ -4,6 +4,7 @@
 pub mod backlog;
 mod counts;
 pub mod daemon;
+mod depths;
 mod desk;
 mod error;
 pub mod hangup;
