@@ -52,7 +52,8 @@ pub(crate) fn measure(hosts: usize) -> Result<()> {
         let controller = Controller::listen(dir.path().join(format!("{host}.control")))?;
         controllers.insert(host, controller);
     }
-    let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask fleet`")?;
+    let binary =
+        std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask fleet`")?;
     let fleet = |words: &[&str]| {
         let mut command = Command::new(&binary);
         command.args(words).args(["--etcd", &etcd.endpoints()]).stdin(Stdio::null()).stderr(Stdio::null());
@@ -97,7 +98,10 @@ pub(crate) fn measure(hosts: usize) -> Result<()> {
     let rest_s = REST.as_secs_f64();
     let per_s = |what: fn(&Used) -> f64| (what(&at_rest) - what(&before)) / rest_s;
     row("requests to etcd while nothing happens", format!("{:.0} a second", per_s(|used| used.requests)));
-    row("CPU of etcd's 3 members while nothing happens", format!("{:.0} % of one", 100.0 * per_s(|used| used.cpu_s)));
+    row(
+        "CPU of etcd's 3 members while nothing happens",
+        format!("{:.0} % of one", 100.0 * per_s(|used| used.cpu_s)),
+    );
     row("CPU of etcd's 3 members for the rollout", format!("{:.1} s", after.cpu_s - at_rest.cpu_s));
     row("memory of etcd's 3 members", format!("{:.0} MB", after.rss_mb));
     row("database of etcd", format!("{:.1} MB", after.database_mb));
@@ -125,7 +129,8 @@ fn used(etcd: &Etcd) -> Result<Used> {
         };
         used.cpu_s += sum("process_cpu_seconds_total");
         used.rss_mb += sum("process_resident_memory_bytes") / 1e6;
-        used.requests += sum("grpc_server_handled_total") + sum("grpc_server_msg_received_total{grpc_method=\"LeaseKeepAlive\"");
+        used.requests += sum("grpc_server_handled_total")
+            + sum("grpc_server_msg_received_total{grpc_method=\"LeaseKeepAlive\"");
         used.database_mb = used.database_mb.max(sum("etcd_mvcc_db_total_size_in_bytes ") / 1e6);
     }
     Ok(used)
