@@ -102,7 +102,10 @@ impl Site {
     pub fn begin_agent_under(&mut self, program: &[&str], host: &str) -> Result<()> {
         let control = self.dir.path().join(format!("{host}.control"));
         let child = self
-            .command_under(program, &["agent", "--every", "1s", "--ttl", "3", "--name", host])?
+            .command_under(
+                program,
+                &["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", host],
+            )?
             .arg("--control")
             .arg(control)
             .args(["--label", &format!("rack={}", &host[..2])])

@@ -35,6 +35,9 @@ pub(super) struct AgentArgs {
     /// How long etcd keeps the report of an agent that is gone, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(i64).range(3..=600))]
     ttl: i64,
+    /// How often the controller is asked what it counts.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, hide = true)]
+    look: Duration,
     /// As many agents in this process, for measuring: each with its number behind its name, a connection of its own, and its name in
     /// the place of `%` in the socket's path.
     #[arg(long, value_name = "AGENTS", hide = true)]
@@ -54,14 +57,15 @@ fn is_name(name: &str) -> bool {
 
 impl AgentArgs {
     pub(super) async fn run(self, reach: &Reach) -> Result<()> {
-        let Self { name, labels, control, every, ttl, copies } = self;
+        let Self { name, labels, control, every, ttl, look, copies } = self;
         let host = name.unwrap_or_else(host);
         ensure!(
             is_name(&host),
             "`{host}` can be no host's name in a fleet: letters, digits, `-`, `_` and `.` can, up to 253; say another with \
              --name"
         );
-        let options = Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl };
+        let options =
+            Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl, look };
         let Some(copies) = copies else {
             return agent::run(reach.store().await?, options).await;
         };
