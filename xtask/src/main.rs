@@ -1,5 +1,5 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`, `docs`,
-//! `p4` and `vm`.
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`,
+//! `judges`, `docs`, `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
@@ -16,10 +16,13 @@ mod docs;
 mod fidelity;
 mod fleet;
 mod fuzz;
+mod judges;
+mod lab;
 mod linker;
 mod llvm;
 mod p4;
 mod page;
+mod peer;
 mod public;
 mod run;
 mod soak;
@@ -73,6 +76,8 @@ enum Verb {
     Fuzz(fuzz::Args),
     /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
+    /// Hold the simulated fabric against what other simulators say of the same, and write docs/measured/judges.md.
+    Judges(judges::Args),
     /// Write the reference pages and pictures that come from the code.
     Docs,
     /// Write the constants of the P4 program and compile it, where p4c is installed.
@@ -111,6 +116,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Fleet(args) => fleet::run(&workspace, &args),
         Verb::Fuzz(args) => fuzz::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
+        Verb::Judges(args) => judges::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),
         Verb::Vm(args) => vm::run(&workspace, &args),

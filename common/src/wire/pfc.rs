@@ -9,9 +9,9 @@ pub const GROUP: MacAddr = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x01];
 /// MAC control opcode of PFC; that of a pause of the whole link is 0x0001.
 pub(crate) const OPCODE: u16 = 0x0101;
 /// Shortest frame of Ethernet without its FCS: what a PFC frame is padded to.
-pub(crate) const FRAME_LEN: usize = 60;
+pub const FRAME_LEN: usize = 60;
 /// Duration of a pause quantum on the wire, in bits.
-pub(crate) const QUANTUM_BITS: u64 = 512;
+pub const QUANTUM_BITS: u64 = 512;
 
 view! {
     /// What follows the Ethernet header: opcode, priority enable vector, and a pause for each priority.

@@ -1,7 +1,6 @@
-//! What stays running: the controller (`dcqcn run`) and its tasks, the metrics, and the pairs and backlogs that
-//! it tells the data plane.
+//! What stays running: the controller (`dcqcn run`) and its tasks, the metrics, and the pairs that it tells
+//! the data plane.
 
-pub mod backlog;
 mod counts;
 pub mod daemon;
 mod depths;

@@ -1,5 +1,8 @@
 //! What a simulation found.
 
+mod collectives;
+
+pub use collectives::CollectiveOutcome;
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
 
@@ -24,6 +27,8 @@ pub struct Outcome {
     pub fct: Option<Fct>,
     /// The same by size, the smallest first: a row per size if there are few, or else as many flows in each row.
     pub fct_by_size: Vec<FctBand>,
+    /// Collectives that are complete, in the order of the workload.
+    pub collectives: Vec<CollectiveOutcome>,
     /// By class that something was sent in.
     pub classes: Vec<ClassOutcome>,
     /// The ports of all switches.
@@ -272,6 +277,7 @@ pub(crate) fn collect(
         duration_ns: if is_complete { last_ns } else { now_ns },
         fct: Fct::of(&flows),
         fct_by_size: bands(&flows),
+        collectives: collectives::of(scenario, &flows),
         flows,
         classes: classes.into_iter().filter(used).collect(),
         ports: out_ports,

@@ -51,6 +51,8 @@ struct Port {
     wire: Wire,
     scheduler: Scheduler,
     inbound: Inbound,
+    /// Which of [`SwitchRules::wred`] is of its rate.
+    speed: u16,
     /// Bit per queue with a packet.
     waiting: u8,
     queues: [Queue; CLASSES],
@@ -73,7 +75,8 @@ impl Port {
 #[derive(Debug)]
 pub(crate) struct SwitchRules {
     pub(crate) switching: Switching,
-    pub(crate) wred: [Wred; CLASSES],
+    /// By rate of ports ([`Port::speed`]).
+    pub(crate) wred: Vec<(u64, [Wred; CLASSES])>,
     /// Bit per class with PFC.
     pub(crate) lossless: u8,
     /// The routes from the start, and after each change.
@@ -125,6 +128,7 @@ impl Switch {
         let scheduler = Scheduler::new(schedules, rules.frame_bytes);
         let port = |spec: &PortSpec| Port {
             wire: Wire::new(spec, rules.overhead_bytes),
+            speed: rules.wred.iter().position(|(rate_bps, _)| *rate_bps == spec.rate_bps).unwrap_or(0) as u16,
             scheduler: scheduler.clone(),
             waiting: 0,
             bytes: 0,

@@ -4,6 +4,7 @@
 mod fabric;
 mod incast;
 mod p4;
+mod qualify;
 mod replay;
 mod sim;
 mod trace;
@@ -13,6 +14,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_cli::{GenerateCommand, Output, log_to_stderr};
+
+/// Exit code: failed.
+const FAILED: u8 = 1;
 
 const AFTER_HELP: &str = "\
 Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
@@ -45,6 +49,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Incast(incast::IncastArgs),
+    Qualify(qualify::QualifyArgs),
     Sim(sim::SimArgs),
     Replay(replay::ReplayArgs),
     Trace(trace::TraceArgs),
@@ -58,6 +63,7 @@ impl Cli {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         match self.command {
             Command::Incast(args) => args.run(out),
+            Command::Qualify(args) => args.run(out),
             Command::Sim(args) => args.run(out),
             Command::Replay(args) => args.run(out),
             Command::Trace(args) => args.run(out),
@@ -71,7 +77,12 @@ fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
     log_to_stderr();
-    dcqcn_cli::run(cli.json, |out| cli.run(out), |_| None)
+    // The report has told what is wrong.
+    dcqcn_cli::run(
+        cli.json,
+        |out| cli.run(out),
+        |error| error.is::<qualify::NotQualified>().then_some((FAILED, true)),
+    )
 }
 
 #[cfg(test)]

@@ -67,6 +67,30 @@ impl Netns {
         Ok(Self { name: name.to_owned(), file })
     }
 
+    /// The calling thread's own namespace, whatever its name is.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub fn current() -> Result<Self> {
+        let name = "the current one".to_owned();
+        match File::open(CURRENT) {
+            Ok(file) => Ok(Self { name, file }),
+            Err(source) => Err(Error::Netns { operation: "open", name, source }),
+        }
+    }
+
+    /// Another handle of the same namespace.
+    ///
+    /// # Errors
+    /// The process has no file descriptor left.
+    pub fn try_clone(&self) -> Result<Self> {
+        let name = self.name.clone();
+        match self.file.try_clone() {
+            Ok(file) => Ok(Self { name, file }),
+            Err(source) => Err(Error::Netns { operation: "open", name, source }),
+        }
+    }
+
     /// Removes the name `name`. The namespace and its interfaces go away once no process, socket or [`Netns`]
     /// uses it.
     ///

@@ -3,6 +3,7 @@
 //! What is attached outlives the process that attached it: [`attach`] finds it again.
 
 pub mod attach;
+pub mod backlog;
 pub mod dataplane;
 mod error;
 pub mod events;

@@ -206,6 +206,12 @@ pub fn stats(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Qu
     Ok(stats)
 }
 
+/// The class of queue `queue` (taken modulo 8).
+#[must_use]
+pub fn class(config: &Config, queue: usize) -> Handle {
+    class_of(config.bands()[queue % CLASSES])
+}
+
 /// The class of a band.
 const fn class_of(band: u8) -> Handle {
     Handle::new(QUEUES_MAJOR, band as u16 + 1)

@@ -39,6 +39,10 @@ pub struct IncastConfig {
     pub ipv6: bool,
     /// BMv2 is the switch instead of Linux.
     pub bmv2: bool,
+    /// The bottleneck's queues are those of `dcqcn attach --queues`.
+    pub queues: bool,
+    /// One more host floods the port with what is not RoCE, DSCP 0.
+    pub flood: bool,
 }
 
 impl Default for IncastConfig {
@@ -59,6 +63,8 @@ impl Default for IncastConfig {
             tcp_flows: 0,
             ipv6: false,
             bmv2: false,
+            queues: false,
+            flood: false,
         }
     }
 }

@@ -2,24 +2,23 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, bail};
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::Counters;
-use dcqcn_common::params::{Config, PACER_FQ, Params};
+use dcqcn_common::params::{Config, PACER_FQ, Params, QUEUES_NONE};
 use dcqcn_common::stats::Stat;
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_params::{Assignment, Profile, Role, Settings};
+use dcqcn_netlink::Netns;
+use dcqcn_netlink::tc::Handle;
+use dcqcn_params::{Assignment, Profile, QueuesChoice, Role, Settings};
 use dcqcn_plane::attach::{self, Attachment, Request};
-use dcqcn_plane::pacer::htb::HtbPacer;
+use dcqcn_plane::queues;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::bmv2::Probe;
-use super::host::ROCE_TC;
+use super::host::{self as lab, ROCE_TC};
+use super::task::Task;
 use super::{Attached, Control, ControlSample, QueuePair, Thresholds, Topology};
 
 /// Flows each table holds: many times the lab's most.
@@ -51,6 +50,17 @@ pub struct DataPlane {
 
 impl DataPlane {
     fn attach(&self, netns: &Netns, iface: &str, role: Role, changes: &[(&str, String)]) -> Result<Host> {
+        self.attach_with(netns, iface, role, changes, None)
+    }
+
+    fn attach_with(
+        &self,
+        netns: &Netns,
+        iface: &str,
+        role: Role,
+        changes: &[(&str, String)],
+        queues: Option<QueuesChoice>,
+    ) -> Result<Host> {
         let link_rate = [("link_rate", format!("{}bit", self.link_bps))];
         let changes = link_rate.iter().chain(changes);
         let changes = changes.map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?;
@@ -58,6 +68,7 @@ impl DataPlane {
             role: Some(role),
             profile: Some(Profile::Lab),
             flows: Some(FLOWS),
+            queues,
             changes,
             ..Settings::default()
         };
@@ -70,36 +81,64 @@ impl DataPlane {
         let Attachment { info, maps } = attached.with_context(|| format!("{} in {}", iface, netns.name()))?;
         let params = maps.params()?;
         let mut host = Host {
-            netns: Netns::open(netns.name())?,
+            netns: netns.try_clone()?,
             iface: iface.to_owned(),
             params,
             attachment: Attachment { info, maps },
-            pacer: None,
+            tasks: Vec::new(),
         };
         if host.attachment.info.pacer == "htb" {
-            host.pacer = Some(PacerThread::start(netns, iface)?);
+            host.tasks.push(Task::pacer(netns, iface)?);
+        }
+        if queues.is_some() {
+            host.tasks.push(Task::feeder(netns, iface)?);
         }
         Ok(host)
     }
 }
 
 impl DataPlane {
+    /// Attaches to the bottleneck's port alone.
+    pub(super) fn attach_port(&self, network: &Topology) -> Result<Alone> {
+        match self.attach_switch(network)? {
+            SwitchSide::Linux { port, .. } => Ok(Alone(*port)),
+            SwitchSide::Bmv2(_) | SwitchSide::Unseen => bail!("the switch is not Linux"),
+        }
+    }
+
+    /// Attaches to a sender alone, which acts on pauses of the class of RoCE.
+    pub(super) fn attach_host(&self, host: &lab::Host, settings: Settings) -> Result<Alone> {
+        let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
+        let changes = [("pfc.3.rx", "on".to_owned())];
+        Ok(Alone(data_plane.attach(&host.netns, &host.ifname, Role::Host, &changes)?))
+    }
+
     fn attach_switch(&self, network: &Topology) -> Result<SwitchSide> {
-        let switch = &network.switch;
+        let Some(switch) = &network.switch else { return Ok(SwitchSide::Unseen) };
         let Some(bmv2) = &switch.bmv2 else {
             if self.rp == RpPlace::Switch {
                 bail!(
                     "a Linux switch has no reaction point of its hosts: choose `--switch bmv2`, or `--rp host`"
                 );
             }
+            let limit = ("wred.3.queue_limit", format!("{}B", switch.buffer_bytes));
+            if switch.queues {
+                let queues = Some(QueuesChoice::Auto);
+                let (netns, port) = (&switch.netns, &switch.egress_ifname);
+                let port = self.attach_with(netns, port, Role::Switch, &[limit], queues)?;
+                let hosts = network.senders.iter();
+                let back = hosts.map(|host| self.attach(netns, &host.port, Role::Switch, &[]));
+                let back = back.collect::<Result<_>>()?;
+                return Ok(SwitchSide::Linux { port: Box::new(port), back });
+            }
             let on_port = [
                 // The port's qdisc is 1:, its class for queue q is 1:q+1.
                 ("priority_major", "1".to_owned()),
                 ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
-                ("wred.3.queue_limit", format!("{}B", switch.buffer_bytes)),
+                limit,
             ];
-            let host = self.attach(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
-            return Ok(SwitchSide::Linux(Box::new(host)));
+            let port = self.attach(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
+            return Ok(SwitchSide::Linux { port: Box::new(port), back: Vec::new() });
         };
         let settings = Settings {
             role: Some(Role::Switch),
@@ -132,6 +171,7 @@ impl Control for DataPlane {
     fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Box<dyn Attached>> {
         let mut all = Hosts {
             switch: self.attach_switch(network)?,
+            said: self.settings.clone().config(Some(self.link_bps))?,
             receiver: None,
             senders: Vec::new(),
             flows: Vec::new(),
@@ -153,13 +193,23 @@ impl Control for DataPlane {
     }
 }
 
+/// One attached interface.
+pub(super) struct Alone(Host);
+
+impl Alone {
+    /// Detaches it.
+    pub(super) fn detach(mut self) -> Result<()> {
+        self.0.detach()
+    }
+}
+
 /// An attached interface; detached when dropped.
 struct Host {
     netns: Netns,
     iface: String,
     params: Params,
     attachment: Attachment,
-    pacer: Option<PacerThread>,
+    tasks: Vec<Task>,
 }
 
 impl Host {
@@ -168,9 +218,7 @@ impl Host {
     }
 
     fn detach(&mut self) -> Result<()> {
-        if let Some(pacer) = self.pacer.take() {
-            pacer.stop()?;
-        }
+        self.tasks.drain(..).try_for_each(Task::stop)?;
         if !self.iface.is_empty() {
             let iface = std::mem::take(&mut self.iface);
             self.netns.run(|| attach::detach(&iface))??;
@@ -189,8 +237,15 @@ impl Drop for Host {
 
 /// The congestion point.
 enum SwitchSide {
-    /// The data plane at the port of a Linux switch.
-    Linux(Box<Host>),
+    /// The data plane at the ports of a Linux switch.
+    Linux {
+        /// The one to the receiver.
+        port: Box<Host>,
+        /// Those to the senders, if what goes back is counted.
+        back: Vec<Host>,
+    },
+    /// A switch that is not the lab's.
+    Unseen,
     /// A BMv2 switch, which may have the hosts' points too.
     Bmv2(Box<P4Switch>),
 }
@@ -231,6 +286,8 @@ impl P4Switch {
 /// The data plane of the whole lab.
 struct Hosts {
     switch: SwitchSide,
+    /// The settings of the whole lab.
+    said: Config,
     /// `None` if the points of the hosts are in the switch; then there are no senders either.
     receiver: Option<Host>,
     senders: Vec<Host>,
@@ -241,24 +298,45 @@ struct Hosts {
 impl Attached for Hosts {
     fn thresholds(&self) -> Thresholds {
         let config = match &self.switch {
-            SwitchSide::Linux(host) => &host.params.config,
+            SwitchSide::Linux { port, .. } => &port.params.config,
             SwitchSide::Bmv2(switch) => &switch.config,
+            // What it is told to be set to.
+            SwitchSide::Unseen => &self.said,
         };
         let wred = &config.wred[ROCE_TC];
         Thresholds { kmin_bytes: wred.kmin_bytes, kmax_bytes: wred.kmax_bytes }
+    }
+
+    fn roce_class(&self) -> Option<Handle> {
+        match &self.switch {
+            SwitchSide::Linux { port, .. } if port.params.config.scalars.queues != QUEUES_NONE => {
+                let config = &port.params.config;
+                Some(queues::class(config, config.tc_to_queue[ROCE_TC].into()))
+            }
+            _ => None,
+        }
     }
 
     fn sample(&mut self) -> Result<ControlSample> {
         let now_ns = monotonic_ns();
         let mut sample = ControlSample::default();
         match &mut self.switch {
-            SwitchSide::Linux(switch) => {
-                let empty_at = switch.attachment.maps.queues()?[ROCE_TC];
-                let depth_bytes = switch.params.drain[ROCE_TC].depth_bytes(empty_at, now_ns);
-                sample.virtual_queue_bytes = Some(depth_bytes);
-                sample.ce_marks = stat(&switch.counters()?[EGRESS], Stat::CpEcnMarked);
+            SwitchSide::Linux { port, back } => {
+                if port.params.config.scalars.queues == QUEUES_NONE {
+                    let empty_at = port.attachment.maps.queues()?[ROCE_TC];
+                    let depth_bytes = port.params.drain[ROCE_TC].depth_bytes(empty_at, now_ns);
+                    sample.virtual_queue_bytes = Some(depth_bytes);
+                }
+                sample.ce_marks = stat(&port.counters()?[EGRESS], Stat::CpEcnMarked);
+                for port in back {
+                    let counters = &port.counters()?[EGRESS];
+                    for (returned, class) in sample.returned.iter_mut().zip(&counters.class) {
+                        *returned += class.packets;
+                    }
+                }
             }
             SwitchSide::Bmv2(switch) => switch.sample(&self.flows, &mut sample)?,
+            SwitchSide::Unseen => {}
         }
         let Some(receiver) = &self.receiver else { return Ok(sample) };
         sample.cnps_sent = stat(&receiver.counters()?[EGRESS], Stat::NpCnpSent);
@@ -279,9 +357,9 @@ impl Attached for Hosts {
     }
 
     fn detach(mut self: Box<Self>) -> Result<()> {
-        let switch = match &mut self.switch {
-            SwitchSide::Linux(host) => Some(host.as_mut()),
-            SwitchSide::Bmv2(_) => None,
+        let switch: Vec<&mut Host> = match &mut self.switch {
+            SwitchSide::Linux { port, back } => back.iter_mut().chain([port.as_mut()]).collect(),
+            SwitchSide::Bmv2(_) | SwitchSide::Unseen => Vec::new(),
         };
         for host in self.senders.iter_mut().chain(&mut self.receiver).chain(switch) {
             host.detach()?;
@@ -298,32 +376,5 @@ fn address(address: IpAddr) -> [u32; 4] {
     match address {
         IpAddr::V4(address) => mapped(address.octets()),
         IpAddr::V6(address) => words(address.octets()),
-    }
-}
-
-/// What `dcqcn run` does for a host whose kernel has no fq.
-struct PacerThread {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<()>>,
-}
-
-impl PacerThread {
-    fn start(netns: &Netns, iface: &str) -> Result<Self> {
-        let Attachment { info, maps } = netns.run(|| attach::open(iface))??;
-        let mut pacer = HtbPacer::new(Netlink::connect_in(netns)?, maps, info.ifindex)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                pacer.turn()?;
-            }
-            Ok(())
-        });
-        Ok(Self { stop, thread })
-    }
-
-    fn stop(self) -> Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("the pacer's thread panicked"))?
     }
 }

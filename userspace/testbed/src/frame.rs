@@ -18,6 +18,9 @@ const STAMP_LEN: usize = size_of::<u64>();
 pub(crate) const MAX_OVERHEAD_BYTES: usize =
     Ethernet::LEN + Ipv6::LEN + Udp::LEN + Bth::LEN + Reth::LEN + 3 + icrc::LEN;
 
+/// UDP port of what nobody is to answer (RFC 863).
+const DISCARD_PORT: u16 = 9;
+
 /// Source and destination, of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Addresses {
@@ -77,6 +80,18 @@ impl Path {
             ..BthRepr::new(opcode, self.dest_qpn, packet.psn.get())
         };
         self.write(frame, bth, &extension, &packet.payload, Some(sent_at_ns));
+    }
+
+    /// Makes `frame` a UDP datagram that is not RoCE, with `payload_bytes` of zeros.
+    pub(crate) fn write_other(&self, frame: &mut BytesMut, payload_bytes: usize) {
+        let length = (Udp::LEN + payload_bytes) as u16;
+        frame.clear();
+        self.write_l2_l3(frame, length);
+        let mut header = [0; Udp::LEN];
+        UdpRepr { src_port: self.udp_src_port, dst_port: DISCARD_PORT, length, checksum: 0 }
+            .emit(&mut header);
+        frame.put_slice(&header);
+        frame.put_bytes(0, payload_bytes);
     }
 
     /// Makes `frame` the frame of an ACK or NAK.
@@ -169,6 +184,8 @@ pub(crate) struct Received {
     pub psn: Psn,
     /// Some congestion point marked it.
     pub ce: bool,
+    /// Its DSCP, 0 to 63.
+    pub dscp: u8,
     /// What it is.
     pub body: Body,
 }
@@ -223,6 +240,7 @@ impl Received {
             dest_qpn: bth.dest_qpn(),
             psn: Psn::new(bth.psn()),
             ce: Ecn::from_tos(tos).is_ce(),
+            dscp: tos >> 2,
             body: body(bth, rest).unwrap_or(Body::Other),
         })
     }

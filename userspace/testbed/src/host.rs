@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use dcqcn_netlink::Netns;
+use anyhow::{Result, bail};
+use dcqcn_netlink::{Netlink, Netns};
 
 /// Traffic class of the lab's RoCE: DSCP 26.
 pub(super) const ROCE_TC: usize = 3;
@@ -22,4 +23,49 @@ pub struct Host {
     pub gateway_mac: [u8; 6],
     /// IP address.
     pub address: IpAddr,
+    /// The switch's port it is joined to; empty if the switch is not the lab's.
+    pub(super) port: String,
+}
+
+impl Host {
+    /// Whether it is a port of this machine, and not a namespace of the lab.
+    pub(super) const fn is_port_of_machine(&self) -> bool {
+        self.port.is_empty()
+    }
+
+    /// The port of the lab's switch in `netns` that it is joined to, as a host.
+    pub(super) fn neighbour(&self, netns: &Netns) -> Result<Self> {
+        let ifindex = Netlink::connect_in(netns)?.link(&self.port)?.index;
+        Ok(Self {
+            netns: netns.try_clone()?,
+            ifname: self.port.clone(),
+            ifindex,
+            mac: self.gateway_mac,
+            gateway_mac: self.mac,
+            address: self.address,
+            port: String::new(),
+        })
+    }
+
+    /// A port of this machine as a host. The address is in its packets only; `peer` is the port it sends to.
+    pub(super) fn port_of_machine(
+        netlink: &Netlink,
+        name: &str,
+        address: IpAddr,
+        peer: Option<[u8; 6]>,
+    ) -> Result<Self> {
+        let link = netlink.link(name)?;
+        let Some(mac) = link.mac.filter(|_| link.is_ethernet()) else {
+            bail!("{name} is no Ethernet port");
+        };
+        Ok(Self {
+            netns: Netns::current()?,
+            ifname: name.to_owned(),
+            ifindex: link.index,
+            mac,
+            gateway_mac: peer.unwrap_or([0xff; 6]),
+            address,
+            port: String::new(),
+        })
+    }
 }

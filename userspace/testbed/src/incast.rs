@@ -14,11 +14,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::config::IncastConfig;
 use super::cpu::CpuMeter;
-use super::endpoint::{QueuePair, Receiver, Schedule, Sender};
+use super::endpoint::{Flooder, QueuePair, Receiver, Schedule, Sender};
 use super::frame;
 use super::host::Host;
 use super::rc::{Psn, RequesterConfig};
-use super::record::{FlowRecord, RunRecord};
+use super::record::{Answers, FlowRecord, RunRecord};
 use super::report::{IncastReport, RunReport};
 use super::topology::{Topology, TopologyConfig};
 use super::{Attached, Control, measure, plot, tcp};
@@ -61,7 +61,7 @@ pub fn incast(
 }
 
 /// A progress line on stderr, invisible if that is no terminal.
-fn progress_line(run: &'static str) -> Result<ProgressBar> {
+pub(super) fn progress_line(run: &'static str) -> Result<ProgressBar> {
     let style = ProgressStyle::with_template("{prefix:>5}  {wide_bar}  {percent:>3} %  {msg}")?;
     Ok(ProgressBar::new(1).with_style(style).with_prefix(run))
 }
@@ -85,17 +85,34 @@ pub(crate) fn run_incast(
         shared_with_tcp: config.tcp_flows > 0,
         ipv6: config.ipv6,
         switch: config.switch(),
+        queues: config.queues,
+        flooder: config.flood,
+        fast_hosts: false,
     })
     .context("cannot build the lab's network")?;
-    let queue_pairs = queue_pairs(config, &network);
+    run_in(config, &network, control, interrupt, progress)
+}
+
+/// Runs the incast once in a network that there is.
+///
+/// # Errors
+/// As [`run_incast`].
+pub(crate) fn run_in(
+    config: &IncastConfig,
+    network: &Topology,
+    control: Option<&dyn Control>,
+    interrupt: &Interrupt,
+    progress: &ProgressBar,
+) -> Result<RunRecord> {
+    let queue_pairs = queue_pairs(config, network);
     let mut attached = match control {
         Some(control) => {
             progress.set_message("attaching the data plane");
-            Some(control.attach(&network, &queue_pairs).context("cannot attach the data plane")?)
+            Some(control.attach(network, &queue_pairs).context("cannot attach the data plane")?)
         }
         None => None,
     };
-    let record = traffic(config, &network, &queue_pairs, attached.as_mut(), interrupt, progress);
+    let record = traffic(config, network, &queue_pairs, attached.as_mut(), interrupt, progress);
     if let Some(attached) = attached {
         progress.set_message("detaching the data plane");
         attached.detach().context("cannot detach the data plane")?;
@@ -110,6 +127,7 @@ fn queue_pairs(config: &IncastConfig, network: &Topology) -> Vec<QueuePair> {
         receiver_qpn: FIRST_RECEIVER_QPN + flow,
         sender_address: host.address,
         receiver_address: network.receiver.address,
+        way_back: if host.is_port_of_machine() { host.mac } else { network.receiver.gateway_mac },
         first_psn: Psn::new(FIRST_PSN + flow),
         // The upper quarter of the ports, as RoCE NICs choose them.
         udp_src_port: 0xc000 | (flow.wrapping_mul(0x0d0d) & 0x3fff) as u16,
@@ -163,10 +181,17 @@ fn traffic(
             .zip(queue_pairs.chunks(config.qps_per_sender.into()))
             .map(|(host, qps)| {
                 crew.start("lab-sender", Some(host), move || {
-                    Sender::open(host, qps, template, message, config.duration_ns)?.run(schedule)
+                    Sender::open(host, qps, template, message, (config.link_bps, config.duration_ns))?
+                        .run(schedule)
                 })
             })
             .collect::<Result<Vec<_>>>()?;
+        let flooder = network.flooder.as_ref().zip(queue_pairs.first());
+        let flooder = flooder
+            .map(|(host, pair)| {
+                crew.start("lab-flooder", Some(host), move || Flooder::open(host, pair)?.run(schedule))
+            })
+            .transpose()?;
         let (mut tcp_senders, mut tcp_receivers) = (Vec::new(), Vec::new());
         for (flow, host) in (0..config.tcp_flows).zip(network.senders.iter().cycle()) {
             let address = network.receiver.address;
@@ -174,8 +199,8 @@ fn traffic(
             tcp_senders.push(crew.start("lab-tcp", Some(host), move || tcp::send(address, flow, schedule))?);
             tcp_receivers.push(crew.start("lab-tcp", None, move || tcp::receive(&listener, schedule))?);
         }
-        let watch =
-            crew.start("lab-watch", None, move || measure::watch(&network.switch, schedule, attached))?;
+        let watch = crew
+            .start("lab-watch", None, move || measure::watch(network.switch.as_ref(), schedule, attached))?;
 
         let cpu = CpuMeter::start();
         let interrupted = show_progress(schedule, interrupt, progress);
@@ -184,19 +209,25 @@ fn traffic(
             stop.store(true, Ordering::Relaxed);
         }
 
-        let received = join(receiver)?;
+        let seen = join(receiver)?;
         let sent: Vec<_> = senders.into_iter().map(join).collect::<Result<_>>()?;
+        flooder.map(join).transpose()?;
         let tcp_bytes = tcp_receivers.into_iter().map(join).collect::<Result<_>>()?;
         tcp_senders.into_iter().try_for_each(join)?;
         let samples = join(watch)?;
         if interrupted? {
             bail!("interrupted");
         }
-        let flows = received.into_iter().zip(sent.into_iter().flatten()).enumerate();
+        let mut answers = Answers::NONE;
+        sent.iter().for_each(|sent| answers.add(&sent.answers));
+        let sent = sent.into_iter().flat_map(|sent| sent.flows);
+        let flows = seen.flows.into_iter().zip(sent).enumerate();
+        let switch = network.switch.as_ref();
         Ok(RunRecord {
             control: thresholds,
+            senders: network.senders.len(),
             link_bps: config.link_bps,
-            roce_bps: network.switch.roce_bps,
+            roce_bps: switch.map_or(config.link_bps, |switch| switch.roce_bps),
             buffer_bytes: config.buffer_bytes.into(),
             duration_ns: config.duration_ns,
             warm_up_ns: config.warm_up_ns,
@@ -204,6 +235,9 @@ fn traffic(
                 .map(|(flow, (received, sent))| FlowRecord { name: flow_name(config, flow), received, sent })
                 .collect(),
             tcp_bytes,
+            roce_bytes: seen.roce_bytes,
+            flood_bytes: seen.other_bytes,
+            answers,
             samples,
             cpu_share,
         })

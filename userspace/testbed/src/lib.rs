@@ -15,10 +15,12 @@ mod host;
 mod incast;
 mod measure;
 pub mod plot;
+pub mod qualify;
 mod rc;
 pub mod record;
 pub mod report;
 mod socket;
+mod task;
 mod tcp;
 pub mod topology;
 
@@ -29,6 +31,8 @@ pub use incast::incast;
 pub use record::{ControlSample, RunRecord, Thresholds};
 pub use report::{IncastReport, RunReport};
 pub use topology::{SwitchKind, Topology};
+
+use dcqcn_netlink::tc::Handle;
 
 /// The data plane, as the lab sees it: something to attach to the network.
 pub trait Control {
@@ -44,6 +48,9 @@ pub trait Control {
 pub trait Attached: Send {
     /// The marking thresholds in force.
     fn thresholds(&self) -> Thresholds;
+
+    /// The class of the bottleneck's qdisc that has RoCE; `None` where it is the lab's own.
+    fn roce_class(&self) -> Option<Handle>;
 
     /// Reads the state of the moment from the maps. Called about every millisecond while traffic runs.
     ///

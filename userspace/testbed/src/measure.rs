@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::Handle;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::Attached;
@@ -21,17 +22,22 @@ const BMV2_INTERVAL_NS: u64 = 50_000_000;
 /// Where the bottleneck's queue is read.
 enum Bottleneck {
     /// The port's qdisc.
-    Linux { netlink: Netlink, ifindex: u32 },
+    Linux { netlink: Netlink, ifindex: u32, class: Handle },
     /// The switch's registers.
     Bmv2(Probe),
+    /// The switch is not the lab's: its queues cannot be seen.
+    Unseen,
 }
 
 impl Bottleneck {
-    fn open(switch: &Switch) -> Result<Self> {
+    fn open(switch: Option<&Switch>, attached: Option<&dyn Attached>) -> Result<Self> {
+        let Some(switch) = switch else { return Ok(Self::Unseen) };
         Ok(match &switch.bmv2 {
-            None => {
-                Self::Linux { netlink: Netlink::connect_in(&switch.netns)?, ifindex: switch.egress_ifindex }
-            }
+            None => Self::Linux {
+                netlink: Netlink::connect_in(&switch.netns)?,
+                ifindex: switch.egress_ifindex,
+                class: attached.and_then(Attached::roce_class).unwrap_or(ROCE),
+            },
             Some(bmv2) => Self::Bmv2(bmv2.probe()?),
         })
     }
@@ -39,17 +45,18 @@ impl Bottleneck {
     /// Bytes in the RoCE queue, and packets it has dropped so far.
     fn read(&mut self) -> Result<(u64, u64)> {
         match self {
-            Self::Linux { netlink, ifindex } => {
-                let stats = netlink.qdisc_stats(*ifindex, ROCE)?;
+            Self::Linux { netlink, ifindex, class } => {
+                let stats = netlink.qdisc_stats(*ifindex, *class)?;
                 Ok((stats.backlog_bytes.into(), stats.drops.into()))
             }
             Self::Bmv2(probe) => probe.bottleneck(),
+            Self::Unseen => Ok((0, 0)),
         }
     }
 
     const fn interval_ns(&self) -> u64 {
         match self {
-            Self::Linux { .. } => INTERVAL_NS,
+            Self::Linux { .. } | Self::Unseen => INTERVAL_NS,
             Self::Bmv2(_) => BMV2_INTERVAL_NS,
         }
     }
@@ -57,11 +64,11 @@ impl Bottleneck {
 
 /// Samples the bottleneck's RoCE queue, and the data plane if there is one, until the schedule ends.
 pub(super) fn watch(
-    switch: &Switch,
+    switch: Option<&Switch>,
     schedule: &Schedule<'_>,
     mut attached: Option<&mut Box<dyn Attached>>,
 ) -> Result<Vec<Sample>> {
-    let mut bottleneck = Bottleneck::open(switch)?;
+    let mut bottleneck = Bottleneck::open(switch, attached.as_deref().map(Box::as_ref))?;
     let interval_ns = bottleneck.interval_ns();
     schedule.wait_for_start();
     let (_, drops_before) = bottleneck.read()?;

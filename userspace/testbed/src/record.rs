@@ -1,5 +1,6 @@
 //! What a run leaves behind: counters over time, from which every figure and every plot is made.
 
+use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_model::histogram::Histogram;
 
 /// Width of the bins that counters are kept in, ns.
@@ -118,6 +119,29 @@ pub struct SentRecord {
     pub refused: Binned,
 }
 
+/// What came back to the senders.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    /// ACKs and NAKs, by their DSCP.
+    pub acks_by_dscp: [u64; DSCPS],
+    /// CNPs, by their DSCP.
+    pub cnps_by_dscp: [u64; DSCPS],
+    /// PFC frames that told them to wait.
+    pub pauses: u64,
+}
+
+impl Answers {
+    /// Nothing yet.
+    pub(crate) const NONE: Self = Self { acks_by_dscp: [0; DSCPS], cnps_by_dscp: [0; DSCPS], pauses: 0 };
+
+    /// Adds what came back to another sender.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.acks_by_dscp.iter_mut().zip(other.acks_by_dscp).for_each(|(all, more)| *all += more);
+        self.cnps_by_dscp.iter_mut().zip(other.cnps_by_dscp).for_each(|(all, more)| *all += more);
+        self.pauses += other.pauses;
+    }
+}
+
 impl SentRecord {
     /// Nothing yet, over a run of `duration_ns`.
     #[must_use]
@@ -162,6 +186,8 @@ pub struct ControlSample {
     pub cnps_handled: u64,
     /// CNPs the senders' reaction points ignored.
     pub cnps_ignored: u64,
+    /// RoCE packets that left by the switch's ports to the senders, by traffic class, where they are counted.
+    pub returned: [u64; CLASSES],
 }
 
 /// Where the switch's marking of RoCE begins and becomes certain.
@@ -178,6 +204,8 @@ pub struct Thresholds {
 pub struct RunRecord {
     /// The marking thresholds of the data plane; `None` if it was not attached.
     pub control: Option<Thresholds>,
+    /// Hosts that sent RoCE.
+    pub senders: usize,
     /// Rate of the bottleneck, bit/s.
     pub link_bps: u64,
     /// Rate its RoCE queue is sure of, bit/s.
@@ -192,6 +220,12 @@ pub struct RunRecord {
     pub flows: Vec<FlowRecord>,
     /// Bytes each TCP flow received.
     pub tcp_bytes: Vec<Binned>,
+    /// Bytes of all RoCE frames that the receiver got, layer 2.
+    pub roce_bytes: Binned,
+    /// Bytes of the flooder's frames that the receiver got, layer 2.
+    pub flood_bytes: Binned,
+    /// What came back to the senders.
+    pub answers: Answers,
     /// The bottleneck over time.
     pub samples: Vec<Sample>,
     /// CPU time the whole machine spent, as a share of what it had (0 to 1).

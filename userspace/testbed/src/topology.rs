@@ -85,6 +85,12 @@ pub(crate) struct TopologyConfig {
     pub ipv6: bool,
     /// What forwards.
     pub switch: SwitchKind,
+    /// The bottleneck's queues are the data plane's own (`dcqcn attach --queues`), behind a token bucket of the link's rate.
+    pub queues: bool,
+    /// One more host, which sends what is not RoCE.
+    pub flooder: bool,
+    /// The hosts send as fast as this machine can, not at the link's rate.
+    pub fast_hosts: bool,
 }
 
 /// Most sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
@@ -103,6 +109,8 @@ pub struct Switch {
     pub roce_bps: u64,
     /// Buffer of that queue, bytes.
     pub buffer_bytes: u32,
+    /// The data plane brings the port's queues.
+    pub queues: bool,
     /// The switch's process, if it is BMv2.
     pub bmv2: Option<Bmv2>,
 }
@@ -112,12 +120,14 @@ pub struct Switch {
 pub struct Topology {
     /// The senders, in order.
     pub senders: Vec<Host>,
+    /// The host that sends what is not RoCE, if there is one.
+    pub flooder: Option<Host>,
     /// The receiver.
     pub receiver: Host,
-    /// The switch between them.
-    pub switch: Switch,
+    /// The switch between them, if it is the lab's.
+    pub switch: Option<Switch>,
     // Last, so that everything is gone before another lab may start.
-    _removal: Removal,
+    _removal: Option<Removal>,
     _lock: Flock<File>,
 }
 
@@ -146,9 +156,10 @@ impl Topology {
         // The number of senders fits a byte, checked above.
         let senders =
             (0..config.senders as u8).map(|i| join(i + 1, &format!("s{i}"))).collect::<Result<Vec<_>>>()?;
+        let flooder = config.flooder.then(|| join(config.senders as u8 + 1, "fl")).transpose()?;
 
         let receiver_netlink = Netlink::connect_in(&receiver.netns)?;
-        for sender in &senders {
+        for sender in senders.iter().chain(&flooder) {
             let netlink = Netlink::connect_in(&sender.netns)?;
             netlink.add_neighbour(sender.ifindex, receiver.address, sender.gateway_mac)?;
             receiver_netlink.add_neighbour(receiver.ifindex, sender.address, receiver.gateway_mac)?;
@@ -157,7 +168,9 @@ impl Topology {
                 burst_bytes: BURST_BYTES,
                 limit_bytes: NIC_QUEUE_BYTES,
             };
-            netlink.replace_root(sender.ifindex, Handle::new(1, 0), &nic)?;
+            if !config.fast_hosts {
+                netlink.replace_root(sender.ifindex, Handle::new(1, 0), &nic)?;
+            }
         }
 
         let egress_ifname = port_name(0);
@@ -169,16 +182,53 @@ impl Topology {
             let ports: Vec<_> = (0..).zip(hosts).map(|(subnet, host)| (port_name(subnet), host)).collect();
             let (packet, buffer) = (packet_bytes.into(), config.buffer_bytes.into());
             bmv2 = Some(Bmv2::start(&switch_netns, &ports, packet, config.link_bps, buffer)?);
+        } else if config.queues {
+            let port = QdiscSpec::Tbf {
+                rate_bps: config.link_bps,
+                burst_bytes: BURST_BYTES,
+                // Until the queues are below it.
+                limit_bytes: config.buffer_bytes,
+            };
+            switch_netlink.replace_root(egress_ifindex, Handle::new(1, 0), &port)?;
         } else {
             shape(config, roce_bps, &switch_netlink, egress_ifindex)?;
         }
         if config.shared_with_tcp {
             switch_netns.run(|| classify::tcp_to(egress_ifindex, BEST_EFFORT))??;
         }
-        let buffer_bytes = config.buffer_bytes;
-        let switch =
-            Switch { netns: switch_netns, egress_ifname, egress_ifindex, roce_bps, buffer_bytes, bmv2 };
-        Ok(Self { senders, receiver, switch, _removal: removal, _lock: lock })
+        let switch = Switch {
+            netns: switch_netns,
+            egress_ifname,
+            egress_ifindex,
+            roce_bps,
+            buffer_bytes: config.buffer_bytes,
+            queues: config.queues,
+            bmv2,
+        };
+        Ok(Self { senders, flooder, receiver, switch: Some(switch), _removal: Some(removal), _lock: lock })
+    }
+
+    /// Ports of this machine around a switch that is not the lab's: `senders` send to `receiver`, and `flooder` what is not RoCE.
+    /// Nothing of them is changed.
+    ///
+    /// # Errors
+    /// Another lab runs, or a port is not there.
+    pub(crate) fn of_ports(senders: &[String], flooder: Option<&String>, receiver: &str) -> Result<Self> {
+        let lock = lock()?;
+        let netlink = Netlink::connect()?;
+        let receiver = Host::port_of_machine(&netlink, receiver, address(false, 0, HOST_END), None)?;
+        let gateway = Some(receiver.mac);
+        let senders = (1..)
+            .zip(senders)
+            .map(|(subnet, name)| {
+                Host::port_of_machine(&netlink, name, address(false, subnet, HOST_END), gateway)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let flooder = flooder
+            .map(|name| Host::port_of_machine(&netlink, name, address(false, u8::MAX, HOST_END), gateway))
+            .transpose()?;
+        let switch = None;
+        Ok(Self { senders, flooder, receiver, switch, _removal: None, _lock: lock })
     }
 }
 
@@ -302,7 +352,7 @@ fn join(
         switch_netlink.add_neighbour(port_index, host_address, host_mac)?;
     }
 
-    Ok(Host { netns, ifname, ifindex, mac: host_mac, gateway_mac: port_mac, address: host_address })
+    Ok(Host { netns, ifname, ifindex, mac: host_mac, gateway_mac: port_mac, address: host_address, port })
 }
 
 /// Makes the bottleneck.

@@ -4,7 +4,7 @@ use anyhow::ensure;
 
 use super::*;
 
-pub(super) fn variants(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn variants(lab: &Lab) -> Result<String> {
     let command = "incast --link 100g --flows 8 --duration 400ms --kmin 400KB --kmax 1600KB --pmax 20% \
                    --sweep profile=paper,nvidia,hpcc,irdma";
     let runs = lab.sweep(command)?;
@@ -48,7 +48,7 @@ const FIXED_POINTS: Cases<f64> = &[
     ),
 ];
 
-pub(super) fn fixed_point(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn fixed_point(lab: &Lab) -> Result<String> {
     let mut rows = Vec::new();
     let mut commands = Vec::new();
     for (name, options, published) in FIXED_POINTS {
@@ -89,7 +89,7 @@ pub(super) fn fixed_point(lab: &Lab<'_>) -> Result<String> {
     Ok(table(&commands, &heading, &rows))
 }
 
-pub(super) fn staircase(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn staircase(lab: &Lab) -> Result<String> {
     let command = format!("staircase {MODEL_PACKETS} --duration 300ms");
     let run = lab.json(&command)?;
     let stages =
@@ -131,7 +131,7 @@ const STABILITY: Cases<&str> = &[
 /// A long loop delay is held to unsettle a queue whose deviation, relative to its mean, exceeds that with 4 us by this.
 const UNSETTLED: f64 = 1.5;
 
-pub(super) fn stability(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn stability(lab: &Lab) -> Result<String> {
     let mut rows = Vec::new();
     let mut commands = Vec::new();
     for (name, options, published) in STABILITY {
@@ -185,7 +185,7 @@ pub(super) fn stability(lab: &Lab<'_>) -> Result<String> {
     Ok(table(&commands, &heading, &rows))
 }
 
-pub(super) fn marking(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn marking(lab: &Lab) -> Result<String> {
     let command = format!(
         "stability {MODEL_PACKETS} --duration 600ms --sweep flows=2,10 --sweep loop-delay=4us,85us --sweep marking=egress,ingress"
     );
@@ -224,7 +224,7 @@ fn coexisting(run: &Value) -> Result<[String; 4]> {
     ])
 }
 
-pub(super) fn linkedin(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn linkedin(lab: &Lab) -> Result<String> {
     let command = "coexist --sweep classes=on,off";
     let runs = lab.sweep(command)?;
     let published = [("about 17", "6 to 7", "none"), ("9 to 10", "13 to 14", "yes")];
@@ -255,7 +255,7 @@ pub(super) fn linkedin(lab: &Lab<'_>) -> Result<String> {
     Ok(table(&[command], &heading, &rows))
 }
 
-pub(super) fn linkedin_outstanding(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn linkedin_outstanding(lab: &Lab) -> Result<String> {
     let command =
         "coexist --duration 1s --sweep classes=on,off --sweep buffer=4MB,12MB --sweep outstanding=8,16,32,64";
     let runs = lab.sweep(command)?;
@@ -277,7 +277,7 @@ pub(super) fn linkedin_outstanding(lab: &Lab<'_>) -> Result<String> {
     Ok(table(&[command], &heading, &rows))
 }
 
-pub(super) fn speed(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn speed(lab: &Lab) -> Result<String> {
     const LINK_BPS: u64 = 100_000_000_000;
     let mut rows = Vec::new();
     let command = |flows: &str, rate: &str| {

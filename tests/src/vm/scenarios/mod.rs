@@ -14,6 +14,7 @@ mod mixed;
 mod pacing;
 mod pairing;
 mod pfc;
+mod qualify;
 mod queues;
 mod read;
 mod storage;
@@ -103,6 +104,14 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: pfc::run,
+    },
+    Scenario {
+        name: "qualify",
+        about: "what `dcqcn-lab qualify` demands of a switch, of this kernel; and its watchdog turned off",
+        limit_s: 400,
+        is_ci: false,
+        with_systemd: false,
+        run: qualify::run,
     },
     Scenario {
         name: "storage",

@@ -8,11 +8,11 @@ use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::params::{Params, QUEUES_NONE};
 use dcqcn_netlink::Netlink;
+use dcqcn_plane::backlog;
 use dcqcn_plane::queues::{self, QueueStats};
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
-use crate::backlog;
 
 /// How often it is looked whether the parameters want it.
 const IDLE_PERIOD: Duration = Duration::from_millis(200);

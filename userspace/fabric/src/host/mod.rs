@@ -1,9 +1,10 @@
 //! A host: a NIC with one link, the queue pairs it sends on and those it receives on.
 
+mod admission;
 mod arrivals;
 mod flows;
 mod receive;
-
+mod repair;
 mod rules;
 mod send;
 
@@ -15,6 +16,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Params;
 pub(crate) use rules::{HostCounters, HostRules, Record};
 
+use self::admission::Admitted;
 use self::receive::ReceiveQp;
 use self::send::{SendQp, Turn};
 use crate::agenda::{Agenda, Event};
@@ -82,6 +84,7 @@ pub(crate) struct Host {
     started: usize,
     /// NP state where CNPs are not limited per QP: by sender, or of all.
     nps: HashMap<u32, NpFlow>,
+    admitted: Admitted,
     /// Classes that this host pauses for good.
     storm: u8,
     pub(crate) agenda: Agenda,
@@ -112,6 +115,7 @@ impl Host {
             starts: Vec::new(),
             started: 0,
             nps: HashMap::new(),
+            admitted: Admitted::default(),
             storm: 0,
             agenda: Agenda::default(),
             counters: HostCounters::default(),
@@ -322,7 +326,9 @@ impl Host {
         self.counters.timeouts += qp.timeouts - before;
         if let Some(again_ns) = again_ns {
             self.agenda.at(again_ns, Event::Timer, slot);
+            self.ask(now_ns, slot);
             self.wake(now_ns, slot, out);
+            self.pump(now_ns, out);
         }
     }
 

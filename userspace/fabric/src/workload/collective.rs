@@ -1,9 +1,12 @@
 //! Collectives: flows of which each waits for the data that it sends on.
 
-use super::{Wait, Workload};
+use serde::Serialize;
+
+use super::{Round, Wait, Workload};
 
 /// A collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Collective {
     /// Everybody has the sum of everybody's data: a ring, twice around.
     AllReduce,
@@ -36,6 +39,13 @@ impl Workload {
         for (&done, &ready) in done.iter().zip(ready) {
             self.after(done, ready, Wait::Delivered);
         }
+        self.collectives.push(Round {
+            collective,
+            bytes,
+            ranks: ranks.to_vec(),
+            ready: ready.to_vec(),
+            done: done.clone(),
+        });
         if collective == Collective::AllToAll {
             for distance in 1..count {
                 for rank in 0..count {

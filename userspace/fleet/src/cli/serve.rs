@@ -32,7 +32,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "PATH", default_value = dcqcn_protocol::PATH)]
     control: PathBuf,
     /// Let those who know the token in FILE change parameters, and pause, resume and abort rollouts. A change of a parameter goes back
-    /// unless it is kept in time; the host's own bounds (`allow` in `[fleet]`) hold. On a loopback address only.
+    /// unless it is kept in time; the host's own bounds (`[fleet] allow`) hold. On a loopback address only.
     #[arg(long, value_name = "FILE")]
     allow_write: Option<PathBuf>,
     /// A name that the page may be asked for by, besides addresses and localhost. May be repeated.

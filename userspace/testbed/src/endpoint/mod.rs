@@ -3,6 +3,8 @@
 //! They speak RC over the wire and nothing else. A CE mark or a CNP changes nothing in them: congestion control is
 //! what the data plane below them does, or fails to do.
 
+mod flooder;
+mod pauses;
 mod receiver;
 mod sender;
 
@@ -23,11 +25,12 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::frame::{Addresses, Path};
 use super::host::Host;
 use super::rc::Psn;
+pub(super) use flooder::Flooder;
 pub(super) use receiver::Receiver;
 pub(super) use sender::Sender;
 
 /// DSCP of RoCE data and its acknowledgements (traffic class 3).
-const ROCE_DSCP: u8 = 26;
+pub(crate) const ROCE_DSCP: u8 = 26;
 /// Longest an endpoint sleeps before it looks at the stop flag, ns.
 const NAP_NS: u64 = 20_000_000;
 
@@ -77,6 +80,8 @@ pub struct QueuePair {
     pub sender_address: IpAddr,
     /// IP address of the receiver.
     pub receiver_address: IpAddr,
+    /// Ethernet address of the receiver's next hop to the sender.
+    pub(super) way_back: [u8; 6],
     /// First PSN.
     pub(super) first_psn: Psn,
     /// UDP source port of both directions.
@@ -84,24 +89,39 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
+    /// One for packets that nobody answers.
+    pub(crate) fn between(from: &Host, to: &Host) -> Self {
+        Self {
+            sender_qpn: 0,
+            receiver_qpn: 0,
+            sender_address: from.address,
+            receiver_address: to.address,
+            way_back: to.gateway_mac,
+            first_psn: Psn::default(),
+            udp_src_port: 0xc000,
+        }
+    }
+
     /// What data packets look like.
-    fn forward(&self, sender: &Host) -> Path {
-        self.path(sender, self.sender_address, self.receiver_address, self.receiver_qpn)
+    pub(crate) fn forward(&self, sender: &Host) -> Path {
+        let (src, dst) = (self.sender_address, self.receiver_address);
+        self.path(sender, sender.gateway_mac, (src, dst), self.receiver_qpn)
     }
 
     /// What acknowledgements look like.
     fn back(&self, receiver: &Host) -> Path {
-        self.path(receiver, self.receiver_address, self.sender_address, self.sender_qpn)
+        let (src, dst) = (self.receiver_address, self.sender_address);
+        self.path(receiver, self.way_back, (src, dst), self.sender_qpn)
     }
 
-    fn path(&self, host: &Host, src: IpAddr, dst: IpAddr, dest_qpn: u32) -> Path {
-        let addresses = match (src, dst) {
+    fn path(&self, host: &Host, next_hop: [u8; 6], between: (IpAddr, IpAddr), dest_qpn: u32) -> Path {
+        let addresses = match between {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4 { src: src.octets(), dst: dst.octets() },
             (src, dst) => Addresses::V6 { src: v6_octets(src), dst: v6_octets(dst) },
         };
         Path {
             src_mac: host.mac,
-            dst_mac: host.gateway_mac,
+            dst_mac: next_hop,
             addresses,
             udp_src_port: self.udp_src_port,
             dscp: ROCE_DSCP,
@@ -119,7 +139,7 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
 }
 
 /// Ethernet type of a host's traffic.
-const fn ethertype(host: &Host) -> u16 {
+pub(crate) const fn ethertype(host: &Host) -> u16 {
     match host.address {
         IpAddr::V4(_) => EtherType::IPV4.0,
         IpAddr::V6(_) => EtherType::IPV6.0,
@@ -128,12 +148,16 @@ const fn ethertype(host: &Host) -> u16 {
 
 /// Occupies the RoCEv2 port of a host. Its stack gets a copy of every packet too, and would answer each with an ICMP
 /// port unreachable if nobody listened; this socket takes them and, its buffer once full, loses them.
-fn occupy_roce_port(host: &Host) -> Result<UdpSocket> {
+fn occupy_roce_port(host: &Host) -> Result<Option<UdpSocket>> {
+    if host.is_port_of_machine() {
+        // The addresses in its packets are not the machine's, whose stack drops them.
+        return Ok(None);
+    }
     let socket = UdpSocket::bind((host.address, ROCE_V2_PORT)).with_context(|| {
         format!("cannot take UDP port {ROCE_V2_PORT} of {} in {}", host.address, host.netns.name())
     })?;
     setsockopt(&socket, sockopt::RcvBuf, &0)?;
-    Ok(socket)
+    Ok(Some(socket))
 }
 
 /// Sleeps until one of `fds` is ready or `at_ns` (CLOCK_MONOTONIC) is reached, [`NAP_NS`] at most.

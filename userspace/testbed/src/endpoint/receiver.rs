@@ -8,10 +8,10 @@ use dcqcn_support::clock::monotonic_ns;
 use nix::poll::PollFlags;
 
 use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
-use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
+use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received, Unusable};
 use crate::host::Host;
 use crate::rc::Responder;
-use crate::record::ReceivedRecord;
+use crate::record::{Binned, ReceivedRecord};
 use crate::socket::{RawSocket, Receive};
 
 /// Room for what arrives while the endpoint is not on a CPU: a quarter of a second at 200 Mb/s. What is lost here would be
@@ -21,6 +21,16 @@ const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// Frames taken in before the endpoint looks at the clock again.
 const BATCH: usize = 64;
+
+/// What the receiving host saw.
+pub(crate) struct Seen {
+    /// Each queue pair, in their order.
+    pub(crate) flows: Vec<ReceivedRecord>,
+    /// Bytes of all RoCE frames, layer 2.
+    pub(crate) roce_bytes: Binned,
+    /// Bytes of all other frames, layer 2.
+    pub(crate) other_bytes: Binned,
+}
 
 /// A queue pair of the receiving host.
 struct PassiveQp {
@@ -34,8 +44,10 @@ struct PassiveQp {
 pub(crate) struct Receiver<'a> {
     host: &'a Host,
     socket: RawSocket,
-    _roce_port: UdpSocket,
+    _roce_port: Option<UdpSocket>,
     qps: Vec<PassiveQp>,
+    roce_bytes: Binned,
+    other_bytes: Binned,
     frame: BytesMut,
 }
 
@@ -55,28 +67,40 @@ impl<'a> Receiver<'a> {
             socket: RawSocket::open(host, receive, SEND_BUFFER_BYTES, frame_bytes)?,
             _roce_port: occupy_roce_port(host)?,
             qps: qps.collect(),
+            roce_bytes: Binned::new(duration_ns),
+            other_bytes: Binned::new(duration_ns),
             frame: BytesMut::with_capacity(frame_bytes),
         })
     }
 
-    /// Answers until the schedule ends. Returns what each queue pair saw, in their order.
-    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Vec<ReceivedRecord>> {
+    /// Answers until the schedule ends.
+    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Seen> {
         while !schedule.is_over() {
             if !self.take_in(schedule)? {
                 sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLIN)], u64::MAX)?;
             }
         }
-        Ok(self.qps.into_iter().map(|qp| qp.record).collect())
+        Ok(Seen {
+            flows: self.qps.into_iter().map(|qp| qp.record).collect(),
+            roce_bytes: self.roce_bytes,
+            other_bytes: self.other_bytes,
+        })
     }
 
     /// Handles a batch of frames. Returns whether there may be more.
     fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<bool> {
         for _ in 0..BATCH {
             let Some(frame) = self.socket.receive()? else { return Ok(false) };
-            let Ok(received) = Received::parse(frame) else { continue };
-            if received.dst_mac != self.host.mac {
-                continue;
-            }
+            let (at_ns, frame_bytes) = (schedule.elapsed_ns(), frame.len() as u64);
+            let received = match Received::parse(frame) {
+                Ok(received) if received.dst_mac == self.host.mac => received,
+                Err(Unusable::NotRoce) if frame.starts_with(&self.host.mac) => {
+                    self.other_bytes.add(at_ns, frame_bytes);
+                    continue;
+                }
+                _ => continue,
+            };
+            self.roce_bytes.add(at_ns, frame_bytes);
             let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn == received.dest_qpn) else { continue };
             if qp.take(&received, schedule, &mut self.frame) {
                 // A lost answer is the requester's to repair, like one lost on the way.

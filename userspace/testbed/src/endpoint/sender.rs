@@ -4,14 +4,16 @@ use std::net::UdpSocket;
 
 use anyhow::{Context, Result};
 use bytes::{Bytes, BytesMut};
+use dcqcn_common::layout::DSCPS;
 use dcqcn_support::clock::monotonic_ns;
 use nix::poll::PollFlags;
 
+use super::pauses::Pauses;
 use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
 use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::host::Host;
 use crate::rc::{Requester, RequesterConfig, RequesterStats};
-use crate::record::SentRecord;
+use crate::record::{Answers, SentRecord};
 use crate::socket::{RawSocket, Receive, Sent};
 
 /// What waits of a queue pair in its own host: enough to keep the NIC busy, little enough that the rest waits in the
@@ -40,13 +42,23 @@ struct ActiveQp {
     paused_until_ns: u64,
 }
 
+/// What the sending host counted.
+pub(crate) struct Told {
+    /// Each queue pair, in their order.
+    pub(crate) flows: Vec<SentRecord>,
+    /// What came back to it.
+    pub(crate) answers: Answers,
+}
+
 /// The endpoint of a sending host. Made and run by one thread, inside the host's namespace.
 pub(crate) struct Sender<'a> {
     host: &'a Host,
     receive: RawSocket,
-    _roce_port: UdpSocket,
+    _roce_port: Option<UdpSocket>,
     qps: Vec<ActiveQp>,
     frame: BytesMut,
+    pauses: Pauses,
+    answers: Answers,
 }
 
 impl<'a> Sender<'a> {
@@ -56,7 +68,7 @@ impl<'a> Sender<'a> {
         qps: &[QueuePair],
         template: &RequesterConfig,
         message: &Bytes,
-        duration_ns: u64,
+        (link_bps, duration_ns): (u64, u64),
     ) -> Result<Self> {
         let frame_bytes = template.mtu_bytes as usize + MAX_OVERHEAD_BYTES;
         let local_packets = (LOCAL_QUEUE_BYTES / frame_bytes).max(LOCAL_QUEUE_PACKETS);
@@ -83,16 +95,21 @@ impl<'a> Sender<'a> {
             _roce_port: occupy_roce_port(host)?,
             qps,
             frame: BytesMut::with_capacity(frame_bytes),
+            pauses: Pauses::open(host, link_bps)?,
+            answers: Answers::NONE,
         })
     }
 
-    /// Sends until the schedule ends. Returns what each queue pair counted, in their order.
-    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Vec<SentRecord>> {
+    /// Sends until the schedule ends.
+    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Told> {
         schedule.wait_for_start();
         while !schedule.is_over() {
             self.take_in(schedule)?;
             for qp in &mut self.qps {
                 qp.requester.on_timer(monotonic_ns());
+                if self.pauses.until_ns > monotonic_ns() {
+                    continue;
+                }
                 qp.send(&mut self.frame, schedule).with_context(|| {
                     format!("cannot send at {} of {}", self.host.ifname, self.host.netns.name())
                 })?;
@@ -100,15 +117,24 @@ impl<'a> Sender<'a> {
             }
             self.sleep()?;
         }
-        Ok(self.qps.into_iter().map(|qp| qp.record).collect())
+        let answers = Answers { pauses: self.pauses.heard, ..self.answers };
+        Ok(Told { flows: self.qps.into_iter().map(|qp| qp.record).collect(), answers })
     }
 
     /// Hands everything that arrived to its queue pair.
     fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<()> {
+        self.pauses.hear()?;
         while let Some(frame) = self.receive.receive()? {
             let Ok(received) = Received::parse(frame) else { continue };
             if received.dst_mac != self.host.mac {
                 continue;
+            }
+            let dscp = usize::from(received.dscp) % DSCPS;
+            match received.body {
+                Body::Ack | Body::NakSequence => self.answers.acks_by_dscp[dscp] += 1,
+                // It names a queue pair only if its maker knows which.
+                Body::Cnp => self.answers.cnps_by_dscp[dscp] += 1,
+                Body::Write { .. } | Body::Other => {}
             }
             let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn == received.dest_qpn) else { continue };
             match received.body {
@@ -125,12 +151,17 @@ impl<'a> Sender<'a> {
     fn sleep(&self) -> Result<()> {
         let now_ns = monotonic_ns();
         let mut wake_ns = u64::MAX;
-        let mut fds = vec![poll_fd(&self.receive, PollFlags::POLLIN)];
+        let mut fds =
+            vec![poll_fd(&self.receive, PollFlags::POLLIN), poll_fd(&self.pauses, PollFlags::POLLIN)];
+        let paused = self.pauses.until_ns > now_ns;
+        if paused {
+            wake_ns = self.pauses.until_ns;
+        }
         for qp in &self.qps {
             wake_ns = wake_ns.min(qp.requester.deadline_ns().unwrap_or(u64::MAX));
             if qp.paused_until_ns > now_ns {
                 wake_ns = wake_ns.min(qp.paused_until_ns);
-            } else if qp.requester.next_packet().is_some() {
+            } else if !paused && qp.requester.next_packet().is_some() {
                 fds.push(poll_fd(&qp.socket, PollFlags::POLLOUT));
             }
         }

@@ -73,6 +73,7 @@ proptest! {
             dest_qpn: 0x1234,
             psn: packet.psn,
             ce: false,
+            dscp: path(v6).dscp,
             body: Body::Write {
                 segment,
                 ack_request: true,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::record::{FlowRecord, ReceivedRecord, SentRecord, Thresholds};
+use crate::record::{Answers, Binned, FlowRecord, ReceivedRecord, SentRecord, Thresholds};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -26,6 +26,7 @@ fn record(control: bool) -> RunRecord {
     };
     RunRecord {
         control: control.then_some(Thresholds { kmin_bytes: 1, kmax_bytes: 2 }),
+        senders: 2,
         link_bps: 8_000_000,
         roce_bps: 8_000_000,
         buffer_bytes: 4000,
@@ -33,6 +34,9 @@ fn record(control: bool) -> RunRecord {
         warm_up_ns: SECOND_NS,
         flows: vec![flow("s0", 125), flow("s1", 375)],
         tcp_bytes: Vec::new(),
+        roce_bytes: Binned::new(duration_ns),
+        flood_bytes: Binned::new(duration_ns),
+        answers: Answers::NONE,
         samples: (0..4000).map(sample).collect(),
         cpu_share: 0.5,
     }

@@ -9,25 +9,20 @@ use dcqcn_common::layout::{Backlog, CLASSES};
 use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG, QUEUES_NONE};
 use dcqcn_netlink::tc::{Class, Handle, Qdisc};
 use dcqcn_netlink::{self as net, Netlink};
-use dcqcn_plane::dataplane::Maps;
-use dcqcn_plane::queues;
 use dcqcn_support::clock::monotonic_ns;
 use nix::errno::Errno;
 
-use crate::Error;
+use crate::dataplane::Maps;
+use crate::{Error, queues};
 
 /// How often the backlog is to be read.
-pub(crate) const PERIOD: Duration = Duration::from_millis(1);
+pub const PERIOD: Duration = Duration::from_millis(1);
 
 /// Reads the backlog of the interface, for each traffic class, if the parameters want it.
 ///
 /// # Errors
 /// The kernel refuses.
-pub(crate) fn read(
-    netlink: &Netlink,
-    ifindex: u32,
-    config: &Config,
-) -> net::Result<Option<[Backlog; CLASSES]>> {
+pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Option<[Backlog; CLASSES]>> {
     if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
         return Ok(None);
     }

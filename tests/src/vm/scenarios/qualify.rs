@@ -1,0 +1,58 @@
+//! `dcqcn-lab qualify` with what a stock kernel has: ets for the queues, fq for the pacing and for what is paused.
+
+use anyhow::Result;
+use clap::ValueEnum as _;
+use dcqcn_params::{Assignment, Settings};
+use dcqcn_testbed::IncastConfig;
+use dcqcn_testbed::qualify::{Against, Case, Outcome, QualifyConfig, qualify};
+
+use super::super::command::sh;
+use super::super::report::Report;
+
+/// What an emulated guest can carry.
+const LINK_BPS: u64 = 20_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+const ROUNDS: u32 = 60;
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    for module in ["sch_ets", "sch_fq", "sch_htb", "sch_tbf"] {
+        sh(&format!("modprobe {module}"))?;
+    }
+    let config = QualifyConfig {
+        against: Against::Linux,
+        cases: Case::value_variants().to_vec(),
+        incast: IncastConfig {
+            link_bps: LINK_BPS,
+            mtu_bytes: 1_024,
+            duration_ns: 30 * SECOND_NS,
+            warm_up_ns: 15 * SECOND_NS,
+            // Four seconds of a window at a third of the link.
+            timeout_ns: 4_096 << 20,
+            ..QualifyConfig::incast()
+        },
+        rounds: ROUNDS,
+        settings: Settings::default(),
+    };
+    let all = qualify(&config)?;
+    report.columns(&["case", "checks", "passed", "skipped", "s"]);
+    for taken in &all.cases {
+        let of_case: Vec<_> = all.checks.iter().filter(|check| check.case == taken.case).collect();
+        let count = |outcome| of_case.iter().filter(|check| check.outcome == outcome).count().to_string();
+        let (passed, skipped) = (count(Outcome::Passed), count(Outcome::Skipped));
+        let cells = [taken.case.to_string(), of_case.len().to_string(), passed, skipped];
+        report.row(cells.into_iter().chain([format!("{:.0}", taken.seconds)]));
+    }
+    for check in all.checks.iter().filter(|check| check.outcome != Outcome::Skipped) {
+        let what = format!("{}: {}", check.case, check.what);
+        report.check(&what, &check.found, &check.wanted, check.outcome == Outcome::Passed);
+    }
+    // A fault on purpose.
+    let changes = vec![Assignment::new("pfc_wd_detection_time", "0s")?];
+    let settings = Settings { changes, ..Settings::default() };
+    let off = qualify(&QualifyConfig { cases: vec![Case::Watchdog], settings, ..config })?;
+    let failed = off.checks.iter().filter(|check| check.outcome == Outcome::Failed);
+    let failed: Vec<_> = failed.map(|check| check.what.as_str()).collect();
+    let found = failed.first() == Some(&"a storm is found after");
+    report.check("without a watchdog", failed.join(", "), "a storm is found after", found);
+    Ok(())
+}

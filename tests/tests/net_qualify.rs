@@ -1,0 +1,136 @@
+//! What a switch is qualified by: Linux passes, and what is broken on purpose is found, and nothing else.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use dcqcn_netlink::Netns;
+use dcqcn_params::Role;
+use dcqcn_tests::command::dcqcn_lab;
+use dcqcn_tests::host::{Host, join};
+use dcqcn_tests::retry::while_busy;
+use dcqcn_tests::skip::runnable;
+use serde_json::Value;
+
+/// Runs it, and returns its exit code and its report.
+fn qualify(options: &str) -> Result<(i32, Value)> {
+    let line = format!("qualify {options} --json");
+    let output = dcqcn_lab(&line)?.output()?;
+    let says = String::from_utf8_lossy(&output.stderr);
+    let report = serde_json::from_slice(&output.stdout).with_context(|| format!("{line}: {says}"))?;
+    ensure!(Netns::list("dcqcn-lab-")?.is_empty(), "namespaces are left over");
+    Ok((output.status.code().context("a signal")?, report))
+}
+
+/// The checks with an outcome.
+fn checks<'a>(report: &'a Value, outcome: &str) -> Vec<&'a str> {
+    let checks = report["checks"].as_array().into_iter().flatten();
+    checks.filter(|check| check["outcome"] == outcome).filter_map(|check| check["what"].as_str()).collect()
+}
+
+#[test]
+fn linux_is_a_switch_that_qualifies() -> Result<()> {
+    if !runnable("linux_is_a_switch_that_qualifies", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let directory = tempfile::tempdir()?;
+    let junit = directory.path().join("qualify.xml");
+    let options = format!("--duration 5s --rounds 60 --junit {}", junit.display());
+    while_busy(3, || {
+        let (code, report) = qualify(&options)?;
+        ensure!((code, checks(&report, "failed").len()) == (0, 0), "{code}: {report}");
+        ensure!(checks(&report, "passed").len() >= 32, "{report}");
+        let xml = fs::read_to_string(&junit)?;
+        for case in ["incast", "marking", "storage", "classes", "watchdog"] {
+            ensure!(xml.contains(&format!("<testsuite name=\"{case}\"")), "no {case} in {xml}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_is_broken_is_found_in_its_line() -> Result<()> {
+    if !runnable("what_is_broken_is_found_in_its_line", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    // Options, and the beginnings of the lines that are to fail.
+    let faults: [(&str, &[&str]); 4] = [
+        ("--case marking --rounds 40 --set wred.3.ecn=off", &["marked at", "marked above"]),
+        ("--case marking --rounds 40 --set wred.3.queue_limit=20KB", &["marked at", "marked above"]),
+        (
+            "--case incast --duration 3s --buffer 30KB",
+            &[
+                "RoCE packets dropped",
+                "NAKs",
+                "packets sent again",
+                "timeouts",
+                "frames",
+                "fairness",
+                "share",
+            ],
+        ),
+        ("--case classes --duration 3s --set tc_to_queue.6=3", &["queue of CNPs"]),
+    ];
+    for (options, lines) in faults {
+        let (code, report) = qualify(options)?;
+        let failed = checks(&report, "failed");
+        ensure!(code == 1, "{options}: {code}: {report}");
+        ensure!(failed.iter().any(|what| what.starts_with(lines[0])), "{options}: {report}");
+        let others = failed.iter().find(|what| !lines.iter().any(|line| what.starts_with(line)));
+        ensure!(others.is_none(), "{options}: {others:?} too: {report}");
+    }
+    Ok(())
+}
+
+/// A bridge of another namespace, between three ports of this one.
+#[test]
+fn what_is_between_ports_is_qualified_by_what_comes_out() -> Result<()> {
+    if !runnable("what_is_between_ports_is_qualified_by_what_comes_out", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let (machine, switch) = (Host::new("between", "machine")?, Host::new("between", "switch")?);
+    switch.command("ip link add br0 type bridge")?;
+    switch.command("ip link set br0 up")?;
+    for number in 1..=3 {
+        let (port, far) = (format!("e{number}"), format!("p{number}"));
+        join((&machine, &port, number), (&switch, &far, 10 + number), 4_200)?;
+        switch.command(&format!("ip link set {far} master br0"))?;
+    }
+    switch.command("tc qdisc add dev p3 root tbf rate 50mbit burst 10k limit 2m")?;
+    let marks = ["wred.3.kmin=20KB", "wred.3.kmax=80KB", "wred.3.pmax=50%"];
+    switch.attach("p3", Role::Switch, &[&["link_rate=50mbit"], &marks[..]].concat())?;
+    let said = marks.map(|mark| format!("--set {mark}")).join(" ");
+    let options = format!("qualify --against e1,e2,e3 --link 50mbit --duration 3s --rounds 60 {said} --json");
+    while_busy(3, || {
+        let mut command = dcqcn_lab(&format!("{options} --case marking,classes"))?;
+        let output = machine.run(move || command.output())??;
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        ensure!(checks(&report, "failed").is_empty(), "{report}");
+        ensure!(checks(&report, "passed").len() >= 14, "{report}");
+        ensure!(machine.attached()?.is_empty(), "something is left attached");
+        Ok(())
+    })?;
+    // Thresholds that it does not have.
+    let mut command = dcqcn_lab(&format!("{options} --case marking --set wred.3.kmin=5KB"))?;
+    let output = machine.run(move || command.output())??;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    Ok(())
+}
+
+#[test]
+fn what_is_not_there_is_skipped_and_said() -> Result<()> {
+    if !runnable("what_is_not_there_is_skipped_and_said", &["tbf"])? {
+        return Ok(());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|directory| directory.join("simple_switch").is_file()) {
+        let (code, report) = qualify("--switch bmv2")?;
+        assert_eq!((code, checks(&report, "skipped").len()), (0, 5), "{report}");
+    }
+    let output = dcqcn_lab("qualify --against lo,lo")?.output()?;
+    assert_eq!(output.status.code(), Some(1));
+    let says = String::from_utf8(output.stderr)?;
+    assert!(says.contains("lo is no Ethernet port"), "{says}");
+    Ok(())
+}

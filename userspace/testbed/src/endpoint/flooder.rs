@@ -1,0 +1,54 @@
+//! A host that sends what is not RoCE, as fast as it may: what a class without a guarantee carries beside storage.
+
+use anyhow::{Context, Result};
+use bytes::BytesMut;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_support::clock::monotonic_ns;
+use nix::poll::PollFlags;
+
+use super::{QueuePair, Schedule, poll_fd, sleep_until};
+use crate::frame::Path;
+use crate::host::Host;
+use crate::socket::{RawSocket, Receive, Sent};
+
+/// DSCP of what it sends: best effort.
+const DSCP: u8 = 0;
+/// Bytes behind its UDP headers.
+const PAYLOAD_BYTES: usize = 1_400;
+/// Frames that wait in its own host.
+const LOCAL_FRAMES: usize = 8;
+/// What the kernel charges a socket for a frame, at most.
+const CHARGED_BYTES: usize = 4_096;
+/// Pause after the queueing discipline refused a frame, ns.
+const REFUSED_PAUSE_NS: u64 = 1_000_000;
+
+/// The endpoint of that host. Made and run by one thread, inside the host's namespace.
+pub(crate) struct Flooder {
+    socket: RawSocket,
+    frame: BytesMut,
+}
+
+impl Flooder {
+    /// Opens the socket. It sends where `pair` goes.
+    pub(crate) fn open(host: &Host, pair: &QueuePair) -> Result<Self> {
+        let pair = QueuePair { sender_address: host.address, ..pair.clone() };
+        let path = Path { dscp: DSCP, ecn: Ecn::NOT_ECT, ..pair.forward(host) };
+        let mut frame = BytesMut::new();
+        path.write_other(&mut frame, PAYLOAD_BYTES);
+        let socket = RawSocket::open(host, Receive::Nothing, LOCAL_FRAMES * CHARGED_BYTES, frame.len())?;
+        Ok(Self { socket, frame })
+    }
+
+    /// Sends until the schedule ends.
+    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<()> {
+        schedule.wait_for_start();
+        while !schedule.is_over() {
+            match self.socket.send(&self.frame).context("cannot send what is not RoCE")? {
+                Sent::Yes => {}
+                Sent::Full => sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLOUT)], u64::MAX)?,
+                Sent::Refused => sleep_until(&mut [], monotonic_ns() + REFUSED_PAUSE_NS)?,
+            }
+        }
+        Ok(())
+    }
+}

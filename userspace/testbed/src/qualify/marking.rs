@@ -1,0 +1,290 @@
+//! Marks against theory: each round fills the empty queue at once, so that the depth that every packet meets is known.
+//!
+//! WRED marks nothing up to Kmin, a share that rises in a line to Pmax at Kmax, and everything above. As SONiC's test of marking
+//! accuracy does, rounds are repeated until the shares mean something.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use dcqcn_common::params::{Config, WredConfig};
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::interrupt::Interrupt;
+use dcqcn_support::render;
+
+use super::Case;
+use super::report::Check;
+use super::wire::{FRAME_BYTES, Wire};
+use crate::host::ROCE_TC;
+use crate::rc::Psn;
+
+/// Bins between Kmin and Kmax.
+const BINS: usize = 8;
+/// Most packets of a round: all of them wait in memory.
+const MAX_PACKETS: u64 = 20_000;
+/// Beyond Kmax, where everything is marked: so many packets more.
+const BEYOND: u64 = 12;
+/// How far a share may be from theory: standard deviations of as many draws, and percentage points besides.
+const SIGMAS: f64 = 4.0;
+const SLACK: f64 = 0.01;
+/// QPN of its packets.
+const QPN: u32 = 0x0300;
+/// Longest wait for a round beyond the time its packets take on the link.
+const PATIENCE_NS: u64 = 500_000_000;
+
+/// What was seen of packets that met about the same depth.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Bin {
+    packets: u64,
+    marked: u64,
+    /// Sum of the probabilities.
+    expected: f64,
+    /// Sum of their variances.
+    variance: f64,
+}
+
+impl Bin {
+    fn add(&mut self, probability: f64, marked: bool) {
+        self.packets += 1;
+        self.marked += u64::from(marked);
+        self.expected += probability;
+        self.variance += probability * (1.0 - probability);
+    }
+
+    /// The share wanted, how far off it may be, and the share found.
+    fn shares(&self) -> (f64, f64, f64) {
+        let packets = self.packets.max(1) as f64;
+        let within = SIGMAS * self.variance.sqrt() / packets + SLACK;
+        (self.expected / packets, within, self.marked as f64 / packets)
+    }
+}
+
+/// The probability of a mark at a depth, by the paper's figure.
+fn probability(wred: &WredConfig, depth_bytes: f64) -> f64 {
+    let (kmin, kmax) = (wred.kmin_bytes as f64, wred.kmax_bytes as f64);
+    if depth_bytes <= kmin {
+        0.0
+    } else if depth_bytes > kmax {
+        1.0
+    } else {
+        wred.pmax_ppm as f64 / 1e6 * (depth_bytes - kmin) / (kmax - kmin)
+    }
+}
+
+/// What waits while a round's packets come and the port sends.
+struct Depth {
+    drain_bps: u64,
+    /// With the packets so far.
+    bytes: f64,
+    before_ns: Option<u64>,
+}
+
+impl Depth {
+    const fn new(drain_bps: u64) -> Self {
+        Self { drain_bps, bytes: 0.0, before_ns: None }
+    }
+
+    /// The depth that a packet meets that comes at `now_ns`.
+    fn met(&mut self, now_ns: u64) -> f64 {
+        let passed_ns = now_ns.saturating_sub(self.before_ns.replace(now_ns).unwrap_or(now_ns));
+        let met_bytes = (self.bytes - passed_ns as f64 * self.drain_bps as f64 / 8e9).max(0.0);
+        self.bytes = met_bytes + FRAME_BYTES as f64;
+        met_bytes
+    }
+}
+
+/// Packets of a round by the depth they met.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Tally {
+    below: Bin,
+    between: [Bin; BINS],
+    above: Bin,
+    sent: u64,
+    lost: u64,
+}
+
+impl Tally {
+    /// Enters a round: when each packet was sent, and whether it arrived and was marked. The queue was empty before.
+    fn round(&mut self, wred: &WredConfig, drain_bps: u64, packets: &[(u64, Option<bool>)]) {
+        let mut depth = Depth::new(drain_bps);
+        for (sent_at_ns, arrived) in packets {
+            let met_bytes = depth.met(*sent_at_ns);
+            self.sent += 1;
+            match arrived {
+                Some(marked) => {
+                    if let Some(bin) = self.bin(wred, met_bytes) {
+                        bin.add(probability(wred, met_bytes), *marked);
+                    }
+                }
+                None => self.lost += 1,
+            }
+        }
+    }
+
+    /// None for packets within a frame of Kmax, where the probability jumps: the depth is not known to the byte.
+    fn bin(&mut self, wred: &WredConfig, depth_bytes: f64) -> Option<&mut Bin> {
+        let (kmin, kmax) = (wred.kmin_bytes as f64, wred.kmax_bytes as f64);
+        let frame = FRAME_BYTES as f64;
+        if depth_bytes + frame <= kmin {
+            Some(&mut self.below)
+        } else if depth_bytes > kmax + frame {
+            Some(&mut self.above)
+        } else if depth_bytes > kmax - frame {
+            None
+        } else {
+            let place = (depth_bytes - kmin) / (kmax - kmin) * BINS as f64;
+            self.between.get_mut(place.max(0.0) as usize)
+        }
+    }
+
+    fn checks(&self, wred: &WredConfig, rounds: u32) -> Vec<Check> {
+        let case = Case::Marking;
+        let bytes = |bytes: f64| render::bytes(bytes as u64);
+        let (kmin, kmax) = (wred.kmin_bytes as f64, wred.kmax_bytes as f64);
+        let mut checks =
+            vec![Check::none(case, &format!("packets lost of {} in {rounds} rounds", self.sent), self.lost)];
+        let mut row = |what: String, bin: &Bin, slack: f64| {
+            if bin.packets == 0 {
+                checks.push(Check::skipped(case, &what, "no packet met that depth"));
+                return;
+            }
+            let (wanted, within, found) = bin.shares();
+            let within = within - SLACK + slack;
+            let is_near = (found - wanted).abs() <= within;
+            let percent = |share: f64| format!("{:.1} %", share * 100.0);
+            let wanted = format!("{} ± {:.1}", percent(wanted), within * 100.0);
+            let found = format!("{} of {}", percent(found), bin.packets);
+            checks.push(Check::of(case, &what, wanted, found, is_near));
+        };
+        row(format!("marked up to {}", bytes(kmin)), &self.below, 0.0);
+        for (place, bin) in (0_u8..).zip(&self.between) {
+            let at = |place: u8| bytes(kmin + (kmax - kmin) * f64::from(place) / BINS as f64);
+            row(format!("marked at {} to {}", at(place), at(place + 1)), bin, SLACK);
+        }
+        row(format!("marked above {}", bytes(kmax)), &self.above, 0.0);
+        checks
+    }
+}
+
+/// Runs the rounds over `wire`, through a port that has `config` and sends `drain_bps`.
+pub(super) fn run(
+    wire: &mut Wire,
+    config: &Config,
+    drain_bps: u64,
+    rounds: u32,
+    interrupt: &Interrupt,
+) -> Result<Vec<Check>> {
+    let wred = &config.wred[ROCE_TC];
+    let most = MAX_PACKETS * FRAME_BYTES;
+    if wred.kmax_bytes > most / 2 {
+        let (kmax, most) = (render::bytes(wred.kmax_bytes), render::bytes(most / 2));
+        bail!("Kmax {kmax}: a round would have too many packets, choose a Kmax up to {most}");
+    }
+    let enough_bytes = wred.kmax_bytes + BEYOND * FRAME_BYTES;
+    let mut tally = Tally::default();
+    let mut psn = Psn::default();
+    wire.arrived()?;
+    for _ in 0..rounds {
+        let begun_ns = monotonic_ns();
+        let first = psn;
+        let mut sent: Vec<(u64, Option<bool>)> = Vec::new();
+        let mut depth = Depth::new(drain_bps);
+        while depth.bytes < enough_bytes as f64 && (sent.len() as u64) < MAX_PACKETS {
+            let sent_at_ns = wire.send(QPN, psn)?;
+            depth.met(sent_at_ns);
+            sent.push((sent_at_ns, None));
+            psn = psn.plus(1);
+        }
+        let empty_in_ns = sent.len() as u64 * FRAME_BYTES * 8_000_000_000 / drain_bps.max(1);
+        let arrivals = wire.wait(sent.len(), begun_ns + empty_in_ns + PATIENCE_NS)?;
+        for arrival in arrivals.iter().filter(|arrival| arrival.qpn == QPN) {
+            let place = usize::try_from(arrival.psn.distance_from(first)).ok();
+            if let Some((_, marked)) = place.and_then(|place| sent.get_mut(place)) {
+                *marked = Some(arrival.ce);
+            }
+        }
+        tally.round(wred, drain_bps, &sent);
+        // The queue is empty again, the virtual one too.
+        let left_ns = (begun_ns + empty_in_ns * 11 / 10).saturating_sub(monotonic_ns());
+        if interrupt.sleep(Duration::from_nanos(left_ns))? {
+            bail!("interrupted");
+        }
+    }
+    Ok(tally.checks(wred, rounds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qualify::Outcome;
+
+    const WRED: WredConfig =
+        WredConfig { kmin_bytes: 20_000, kmax_bytes: 100_000, pmax_ppm: 500_000, ..WredConfig::DEFAULT };
+
+    /// Rounds of a switch that marks with the probability that `at` gives a depth.
+    fn checks(at: impl Fn(f64) -> f64) -> Vec<Check> {
+        let mut tally = Tally::default();
+        let mut random = numbers(7);
+        for round in 0..200_u64 {
+            let mut depth_bytes = 0.0;
+            let packets: Vec<_> = (0..102_u64)
+                .map(|packet| {
+                    let marked = random() < at(depth_bytes);
+                    depth_bytes += FRAME_BYTES as f64;
+                    (round * 1_000_000_000 + packet, Some(marked))
+                })
+                .collect();
+            tally.round(&WRED, 1_000, &packets);
+        }
+        tally.checks(&WRED, 200)
+    }
+
+    /// Numbers from 0 to 1 (splitmix64), the same in every run.
+    fn numbers(mut state: u64) -> impl FnMut() -> f64 {
+        move || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (z ^ (z >> 31)) as f64 / u64::MAX as f64
+        }
+    }
+
+    fn failed(checks: &[Check]) -> Vec<&str> {
+        checks
+            .iter()
+            .filter(|check| check.outcome == Outcome::Failed)
+            .map(|check| check.what.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn a_switch_that_marks_by_theory_passes() {
+        let checks = checks(|depth| probability(&WRED, depth));
+        assert_eq!(failed(&checks), [""; 0], "{checks:#?}");
+        assert_eq!(checks.len(), BINS + 3);
+    }
+
+    #[test]
+    fn one_that_does_not_is_found() {
+        // Nothing marked: every share but the first is wrong.
+        assert_eq!(failed(&checks(|_| 0.0)).len(), BINS + 1);
+        // Pmax of 40 % in place of 50 %.
+        let flatter = WredConfig { pmax_ppm: 400_000, ..WRED };
+        assert!(failed(&checks(|depth| probability(&flatter, depth))).contains(&"marked at 90 kB to 100 kB"));
+        // A Kmin of nothing.
+        let early = WredConfig { kmin_bytes: 0, ..WRED };
+        assert!(failed(&checks(|depth| probability(&early, depth))).contains(&"marked up to 20 kB"));
+    }
+
+    #[test]
+    fn packets_that_are_lost_are_told_and_the_queue_drains_meanwhile() {
+        let mut tally = Tally::default();
+        // A frame each 10 ms at 1 Mb/s: 1250 bytes drain in between, so the queue is always empty.
+        let packets: Vec<_> = (0..10).map(|packet| (packet * 10_000_000, None)).collect();
+        tally.round(&WRED, 1_000_000, &packets);
+        assert_eq!((tally.sent, tally.lost, tally.below.packets), (10, 10, 0));
+        let packets: Vec<_> = (0..10).map(|packet| (packet * 10_000_000, Some(false))).collect();
+        tally.round(&WRED, 1_000_000, &packets);
+        assert_eq!((tally.below.packets, tally.below.expected), (10, 0.0));
+    }
+}

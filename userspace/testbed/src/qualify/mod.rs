@@ -1,0 +1,341 @@
+//! What SONiC's RoCEv2 test plans demand of a switch, run against one: in namespaces of this machine, or between its ports.
+//!
+//! The generator is the lab's: endpoints that speak RC, obey PFC as a NIC does, and have `dcqcn` for their reaction to marks.
+
+mod incast;
+mod marking;
+mod report;
+mod watchdog;
+mod wire;
+
+use std::fmt;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use dcqcn_common::params::Config;
+use dcqcn_netlink::tc::kernel_has_qdisc;
+use dcqcn_params::{Assignment, Profile, Settings};
+use dcqcn_support::interrupt::Interrupt;
+use dcqcn_support::render;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::config::IncastConfig;
+use super::incast::{progress_line, run_in};
+use super::record::RunRecord;
+use super::topology::{SwitchKind, Topology, TopologyConfig};
+use super::{DataPlane, RpPlace};
+use incast::Switch;
+use wire::Wire;
+
+pub use report::{Check, Outcome, QualifyReport, Taken};
+
+/// A part of the test plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Case {
+    /// N:1 at full load: no loss, no NAK, shares by weight.
+    Incast,
+    /// The share of packets marked at each depth, against theory.
+    Marking,
+    /// Storage, N:1: DCQCN against PFC.
+    Storage,
+    /// CNPs and ACKs in their classes.
+    Classes,
+    /// The watchdog against storms of PFC.
+    Watchdog,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Incast => "incast",
+            Self::Marking => "marking",
+            Self::Storage => "storage",
+            Self::Classes => "classes",
+            Self::Watchdog => "watchdog",
+        })
+    }
+}
+
+/// What is qualified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// Linux, as a switch in a namespace.
+    Linux,
+    /// BMv2's `simple_switch` with the P4 program.
+    Bmv2,
+    /// What is between these ports of the machine: all but the last send to the last. With three and more, the last but one
+    /// sends what is not RoCE where that is part of the case.
+    Ports(Vec<String>),
+}
+
+/// How it is qualified.
+#[derive(Clone, Debug)]
+pub struct QualifyConfig {
+    /// What is qualified.
+    pub against: Against,
+    /// What is run.
+    pub cases: Vec<Case>,
+    /// Senders and their windows, link rate and buffer, duration.
+    pub incast: IncastConfig,
+    /// Rounds of the case `marking`.
+    pub rounds: u32,
+    /// Parameters of switch and hosts. Those of a switch that is not the lab's are what it is said to be set to.
+    pub settings: Settings,
+}
+
+/// The watchdog, which is off unless asked for.
+const WATCHDOG: [(&str, &str); 2] =
+    [("pfc_wd_detection_time", "200ms"), ("pfc_wd_restoration_time", "400ms")];
+
+/// Rates below which nothing is qualified here: a packet takes longer than the times that are looked at.
+const MIN_LINK_BPS: u64 = 1_000_000;
+
+impl QualifyConfig {
+    /// The incast that is run unless something else is said: without PFC, what all senders have in flight fits the buffer.
+    #[must_use]
+    pub fn incast() -> IncastConfig {
+        IncastConfig {
+            senders: 3,
+            link_bps: 100_000_000,
+            window_packets: 32,
+            // "Local ack timeout" 17.
+            timeout_ns: 4_096 << 17,
+            queues: true,
+            ..IncastConfig::default()
+        }
+    }
+
+    /// The settings with the profile they start from.
+    fn all_settings(&self) -> Result<Settings> {
+        let profile = match self.incast.link_bps {
+            bps if bps > Profile::MAX_LAB_RATE_BPS => Profile::Paper,
+            _ => Profile::Lab,
+        };
+        let changes = WATCHDOG.iter().map(|(key, value)| Assignment::new(key, value));
+        let changes = changes.collect::<Result<_, _>>()?;
+        let base = Settings { profile: Some(profile), changes, ..Settings::default() };
+        Ok(base.then(self.settings.clone()))
+    }
+}
+
+/// Runs the cases. Shows a progress line on stderr, and ends cleanly on Ctrl-C.
+///
+/// # Errors
+/// The configuration is out of range, another lab runs, the kernel refuses a step, or Ctrl-C came. What the switch does wrong
+/// is no error: it is in the report.
+pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
+    if config.incast.link_bps < MIN_LINK_BPS {
+        bail!("link rate: {} bit/s, choose {MIN_LINK_BPS} and more", config.incast.link_bps);
+    }
+    let interrupt = Interrupt::catch()?;
+    let progress = progress_line("qualify")?;
+    let settings = config.all_settings()?;
+    let mut said = settings.clone().config(Some(config.incast.link_bps))?;
+    said.scalars.link_rate_bps = config.incast.link_bps;
+    let bench = Bench { config, settings, said, interrupt: &interrupt, progress: &progress };
+    let mut report = QualifyReport { against: bench.title(), checks: Vec::new(), cases: Vec::new() };
+    let result = config.cases.iter().try_for_each(|case| {
+        let begun = Instant::now();
+        report.checks.extend(bench.run(*case).with_context(|| format!("case {case}"))?);
+        report.cases.push(Taken { case: *case, seconds: begun.elapsed().as_secs_f64() });
+        Ok(())
+    });
+    progress.finish_and_clear();
+    result.map(|()| report)
+}
+
+/// Everything that a case needs.
+struct Bench<'a> {
+    config: &'a QualifyConfig,
+    settings: Settings,
+    /// The parameters of the switch.
+    said: Config,
+    interrupt: &'a Interrupt,
+    progress: &'a ProgressBar,
+}
+
+impl Bench<'_> {
+    fn title(&self) -> String {
+        let link = render::bps(self.config.incast.link_bps as f64);
+        match &self.config.against {
+            Against::Linux => format!("Linux {}, ports of {link}", release()),
+            Against::Bmv2 => format!("BMv2, ports of {link}"),
+            Against::Ports(ports) => format!("what is between {}, ports of {link}", ports.join(", ")),
+        }
+    }
+
+    fn run(&self, case: Case) -> Result<Vec<Check>> {
+        if let Some(why) = self.cannot(case)? {
+            return Ok(vec![Check::skipped(case, "all of it", why)]);
+        }
+        match case {
+            Case::Incast => self.incast(),
+            Case::Classes => self.classes(),
+            Case::Storage => self.storage(),
+            Case::Marking => self.marking(),
+            Case::Watchdog => watchdog::run(self),
+        }
+    }
+
+    /// Why a case cannot be run here at all.
+    fn cannot(&self, case: Case) -> Result<Option<String>> {
+        let missing = |qdisc: &str| format!("this kernel has no {qdisc}");
+        if self.config.against == Against::Bmv2 {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let is_there = |tool: &str| std::env::split_paths(&path).any(|at| at.join(tool).is_file());
+            if let Some(tool) =
+                ["simple_switch", "simple_switch_CLI"].into_iter().find(|tool| !is_there(tool))
+            {
+                return Ok(Some(format!("no {tool} on PATH: it is in BMv2")));
+            }
+            if case != Case::Incast {
+                return Ok(Some("not with BMv2, which counts packets and has no PFC".into()));
+            }
+        }
+        if self.config.against == Against::Linux && !kernel_has_qdisc("tbf")? {
+            return Ok(Some(missing("tbf")));
+        }
+        Ok(None)
+    }
+
+    fn switch(&self) -> Switch<'_> {
+        Switch {
+            config: &self.said,
+            is_read: !matches!(self.config.against, Against::Ports(_)),
+            has_queues: self.config.against != Against::Bmv2,
+        }
+    }
+
+    /// The network of `incast`.
+    fn network(&self, incast: &IncastConfig) -> Result<Topology> {
+        match &self.config.against {
+            Against::Ports(ports) => of_ports(ports, incast.flood),
+            Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
+                senders: incast.senders,
+                link_bps: incast.link_bps,
+                buffer_bytes: incast.buffer_bytes,
+                shared_with_tcp: false,
+                ipv6: incast.ipv6,
+                switch: incast.switch(),
+                queues: incast.queues,
+                flooder: incast.flood,
+                fast_hosts: false,
+            }),
+        }
+        .context("cannot build the network")
+    }
+
+    /// Runs an incast with DCQCN.
+    fn traffic(&self, incast: &IncastConfig) -> Result<RunRecord> {
+        let network = self.network(incast)?;
+        let mut incast = incast.clone();
+        incast.senders = u16::try_from(network.senders.len())?;
+        self.progress.set_message(format!("{} senders", incast.senders));
+        run_in(&incast, &network, Some(&self.data_plane()), self.interrupt, self.progress)
+    }
+
+    fn data_plane(&self) -> DataPlane {
+        DataPlane {
+            link_bps: self.config.incast.link_bps,
+            settings: self.settings.clone(),
+            rp: RpPlace::Host,
+        }
+    }
+
+    fn incast(&self) -> Result<Vec<Check>> {
+        let base = &self.config.incast;
+        let flood = match &self.config.against {
+            Against::Linux => true,
+            Against::Bmv2 => false,
+            Against::Ports(ports) => ports.len() > 2,
+        };
+        let record = self.traffic(&incast::config(base, 1, base.message_bytes, flood)?)?;
+        let mut checks = incast::lossless(Case::Incast, &record, self.switch());
+        checks.extend(incast::shares(Case::Incast, &record, flood, self.switch()));
+        Ok(checks)
+    }
+
+    fn classes(&self) -> Result<Vec<Check>> {
+        let base = &self.config.incast;
+        let record = self.traffic(&incast::config(base, 1, base.message_bytes, false)?)?;
+        Ok(incast::classes(&record, self.switch()))
+    }
+
+    fn storage(&self) -> Result<Vec<Check>> {
+        let base = &self.config.incast;
+        let case = Case::Storage;
+        let queue_pairs = STORAGE_QPS.min(base.window_packets.try_into().unwrap_or(STORAGE_QPS));
+        let window_packets = base.window_packets / u32::from(queue_pairs);
+        let base = IncastConfig { window_packets, ..base.clone() };
+        let record = self.traffic(&incast::config(&base, queue_pairs, STORAGE_MESSAGE_BYTES, false)?)?;
+        let mut checks = incast::lossless(case, &record, self.switch());
+        checks.extend(incast::shares(case, &record, false, self.switch()));
+        checks.retain(|check| check.outcome != Outcome::Skipped || !check.what.starts_with("share"));
+        checks.extend(incast::reaction(case, &record));
+        checks.push(Check::none(
+            case,
+            "pauses (PFC) that the senders heard, with DCQCN",
+            record.answers.pauses,
+        ));
+        let why = "the switch sends no PFC: this project reads it and does not send it";
+        checks.push(Check::skipped(case, "the same without DCQCN, held by PFC alone", why));
+        Ok(checks)
+    }
+
+    fn marking(&self) -> Result<Vec<Check>> {
+        let link_bps = self.config.incast.link_bps;
+        let wred = &self.said.wred[super::host::ROCE_TC];
+        let network = match &self.config.against {
+            Against::Ports(ports) => of_ports(ports, false)?,
+            Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
+                senders: 1,
+                link_bps,
+                buffer_bytes: u32::try_from(wred.kmax_bytes.saturating_mul(2).max(64 << 10))?,
+                shared_with_tcp: false,
+                ipv6: false,
+                switch: SwitchKind::Linux,
+                queues: false,
+                flooder: false,
+                fast_hosts: true,
+            })?,
+        };
+        self.progress.set_message("marks against theory");
+        let attached = match network.switch {
+            Some(_) => Some(self.data_plane().attach_port(&network)?),
+            None => None,
+        };
+        let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
+        let mut wire = Wire::open(sender, &network.receiver)?;
+        let drain_bps = self.said.drain_rate_bps(super::host::ROCE_TC);
+        let checks = marking::run(&mut wire, &self.said, drain_bps, self.config.rounds, self.interrupt);
+        if let Some(attached) = attached {
+            attached.detach()?;
+        }
+        checks
+    }
+}
+
+/// Queue pairs of each storage target, and what it sends for a read.
+const STORAGE_QPS: u16 = 4;
+const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;
+
+/// The network between ports of the machine. If somebody is to send what is not RoCE, it is the last but one.
+fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
+    match ports {
+        [senders @ .., flooder, receiver] if flood && !senders.is_empty() => {
+            Topology::of_ports(senders, Some(flooder), receiver)
+        }
+        [senders @ .., receiver] if !flood && !senders.is_empty() => {
+            Topology::of_ports(senders, None, receiver)
+        }
+        _ => bail!("--against wants two ports and more, the last receives: `--against eth1,eth2`"),
+    }
+}
+
+/// The kernel's release.
+fn release() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
+}

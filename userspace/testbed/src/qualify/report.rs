@@ -1,0 +1,200 @@
+//! What a qualification found: rows of a table, and the same as JUnit XML for those who collect results of tests.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use dcqcn_support::render::Table;
+use serde::Serialize;
+
+use super::Case;
+
+/// What became of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// As demanded.
+    Passed,
+    /// Not as demanded.
+    Failed,
+    /// It could not be run here.
+    Skipped,
+}
+
+/// One line: what was demanded, and what was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What it belongs to.
+    pub case: Case,
+    /// What is looked at.
+    pub what: String,
+    /// What is demanded of it; empty if it was skipped.
+    pub wanted: String,
+    /// What it was, or why it was skipped.
+    pub found: String,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+impl Check {
+    /// A check that was made.
+    pub(super) fn of(case: Case, what: &str, wanted: String, found: String, passed: bool) -> Self {
+        let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
+        Self { case, what: what.to_owned(), wanted, found, outcome }
+    }
+
+    /// That a count is zero.
+    pub(super) fn none(case: Case, what: &str, found: u64) -> Self {
+        Self::of(case, what, "0".to_owned(), found.to_string(), found == 0)
+    }
+
+    /// That a count is not zero.
+    pub(super) fn some(case: Case, what: &str, found: u64) -> Self {
+        Self::of(case, what, "at least 1".to_owned(), found.to_string(), found != 0)
+    }
+
+    /// That nobody can say here.
+    pub(super) fn skipped(case: Case, what: &str, why: impl Into<String>) -> Self {
+        let (wanted, outcome) = (String::new(), Outcome::Skipped);
+        Self { case, what: what.to_owned(), wanted, found: why.into(), outcome }
+    }
+}
+
+/// How long a case took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Taken {
+    /// Which.
+    pub case: Case,
+    /// Wall clock, s.
+    pub seconds: f64,
+}
+
+/// All that was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QualifyReport {
+    /// What was qualified.
+    pub against: String,
+    /// The checks, in the order they were made.
+    pub checks: Vec<Check>,
+    /// The cases and their times.
+    pub cases: Vec<Taken>,
+}
+
+impl QualifyReport {
+    /// How many checks ended this way.
+    #[must_use]
+    pub fn count(&self, outcome: Outcome) -> usize {
+        self.checks.iter().filter(|check| check.outcome == outcome).count()
+    }
+
+    /// The report as JUnit XML: a suite for each case, a test case for each check.
+    #[must_use]
+    pub fn junit(&self) -> String {
+        let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+        // Writing into a `String` cannot fail.
+        let _ = writeln!(xml, "<testsuites name=\"dcqcn-lab qualify, {}\">", escaped(&self.against));
+        for Taken { case, seconds } in &self.cases {
+            let checks: Vec<_> = self.checks.iter().filter(|check| check.case == *case).collect();
+            let count = |outcome| checks.iter().filter(|check| check.outcome == outcome).count();
+            let (failed, skipped) = (count(Outcome::Failed), count(Outcome::Skipped));
+            let _ = writeln!(
+                xml,
+                "  <testsuite name=\"{case}\" tests=\"{}\" failures=\"{failed}\" errors=\"0\" skipped=\"{skipped}\" \
+                 time=\"{seconds:.3}\">",
+                checks.len()
+            );
+            for check in checks {
+                let what = escaped(&check.what);
+                let (wanted, found) = (escaped(&check.wanted), escaped(&check.found));
+                let _ = write!(xml, "    <testcase classname=\"{case}\" name=\"{what}\"");
+                let _ = match check.outcome {
+                    Outcome::Passed => writeln!(xml, "><system-out>{found}</system-out></testcase>"),
+                    Outcome::Failed => {
+                        writeln!(xml, "><failure message=\"{found}, wanted {wanted}\"/></testcase>")
+                    }
+                    Outcome::Skipped => writeln!(xml, "><skipped message=\"{found}\"/></testcase>"),
+                };
+            }
+            xml.push_str("  </testsuite>\n");
+        }
+        xml.push_str("</testsuites>\n");
+        xml
+    }
+}
+
+/// Text as it stands in XML, in an attribute or between elements; what XML cannot have is left out.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\n' | '\t' => out.push(' '),
+            other if other.is_control() => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+impl fmt::Display for QualifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "against {}\n", self.against)?;
+        let mut table = Table::new(&["CASE", "CHECK", "WANTED", "FOUND", ""]);
+        for check in self.checks.iter().filter(|check| check.outcome != Outcome::Skipped) {
+            let outcome = if check.outcome == Outcome::Passed { "ok" } else { "FAILED" };
+            let case = check.case.to_string();
+            table.row([case, check.what.clone(), check.wanted.clone(), check.found.clone(), outcome.into()]);
+        }
+        if !table.is_empty() {
+            writeln!(f, "{table}")?;
+        }
+        for check in self.checks.iter().filter(|check| check.outcome == Outcome::Skipped) {
+            writeln!(f, "skipped: {}, {}: {}", check.case, check.what, check.found)?;
+        }
+        let [passed, failed, skipped] =
+            [Outcome::Passed, Outcome::Failed, Outcome::Skipped].map(|outcome| self.count(outcome));
+        writeln!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> QualifyReport {
+        let checks = vec![
+            Check::none(Case::Incast, "NAKs", 0),
+            Check::none(Case::Incast, "packets dropped <at> the \"port\"", 7),
+            Check::skipped(Case::Watchdog, "storm", "no fq & no time"),
+        ];
+        let taken = |case| Taken { case, seconds: 1.5 };
+        QualifyReport {
+            against: "Linux".into(),
+            checks,
+            cases: vec![taken(Case::Incast), taken(Case::Watchdog)],
+        }
+    }
+
+    #[test]
+    fn the_table_has_what_was_run_and_says_why_the_rest_was_not() {
+        let text = report().to_string();
+        assert!(text.contains("NAKs") && text.contains("FAILED"), "{text}");
+        assert!(text.contains("skipped: watchdog, storm: no fq & no time"), "{text}");
+        assert!(text.ends_with("1 passed, 1 failed, 1 skipped\n"), "{text}");
+    }
+
+    #[test]
+    fn junit_has_each_check_and_no_character_that_ends_it() {
+        let xml = report().junit();
+        let lines: Vec<_> = xml.lines().collect();
+        assert_eq!(
+            lines[2],
+            "  <testsuite name=\"incast\" tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\" time=\"1.500\">"
+        );
+        assert!(lines[4].contains("name=\"packets dropped &lt;at&gt; the &quot;port&quot;\""), "{xml}");
+        assert!(lines[4].contains("<failure message=\"7, wanted 0\"/>"), "{xml}");
+        assert!(xml.contains("<skipped message=\"no fq &amp; no time\"/>"), "{xml}");
+    }
+}

@@ -1,0 +1,292 @@
+//! A neighbour that pauses without end: the watchdog finds it, sends on in spite of it, and believes pauses again afterwards.
+//!
+//! What is under test sends single packets, each of a queue pair of its own, and its neighbour pauses them. One that arrives
+//! late was held, one that arrives at once was not; so the times are seen from outside.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::pfc::{FRAME_LEN, PfcRepr, QUANTUM_BITS};
+use dcqcn_netlink::tc::kernel_has_qdisc;
+use dcqcn_params::{PacerChoice, Settings};
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::render;
+
+use super::report::Check;
+use super::wire::Wire;
+use super::{Against, Bench, Case, of_ports};
+use crate::DataPlane;
+use crate::host::{Host, ROCE_TC};
+use crate::rc::Psn;
+use crate::socket::{RawSocket, Receive};
+use crate::topology::{SwitchKind, Topology, TopologyConfig};
+
+/// Time between two packets.
+const PERIOD: Duration = Duration::from_millis(10);
+/// How long each pause lasts, if the link is slow enough for one of that length.
+const PAUSE: Duration = Duration::from_millis(300);
+/// A packet that took longer was held.
+const HELD: Duration = Duration::from_millis(60);
+/// A controller may look late once, when its watchdog was just turned on.
+const LATE: Duration = Duration::from_millis(1_500);
+/// What is demanded of a watchdog whose times nobody has set.
+const DETECTION: Duration = Duration::from_millis(200);
+/// The link in the lab, bit/s: on faster ones a pause does not last long enough to be seen.
+const LINK_BPS: u64 = 100_000_000;
+/// First QPN; each packet has the next.
+const QPN: u32 = 0x4000;
+
+/// Runs the case.
+pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
+    let case = Case::Watchdog;
+    let skipped = |why: String| Ok(vec![Check::skipped(case, "all of it", why)]);
+    let in_lab = bench.config.against == Against::Linux;
+    if in_lab && !kernel_has_qdisc("fq")? {
+        return skipped("this kernel has no fq, which holds what is paused".into());
+    }
+    let controller = controller();
+    if in_lab && controller.is_none() {
+        return skipped("no dcqcn beside dcqcn-lab nor on PATH: `dcqcn run` is the watchdog".into());
+    }
+    bench.progress.set_message("a storm of pauses");
+    let times = bench.said.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
+    let times = times.map(|(found, over)| (Duration::from_nanos(found), Duration::from_nanos(over)));
+    let (detection, restoration) = times.unwrap_or((DETECTION, 2 * DETECTION));
+    let network = match &bench.config.against {
+        Against::Ports(ports) => of_ports(ports, false)?,
+        Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
+            senders: 1,
+            link_bps: LINK_BPS,
+            buffer_bytes: bench.config.incast.buffer_bytes,
+            shared_with_tcp: false,
+            ipv6: false,
+            switch: SwitchKind::Linux,
+            queues: false,
+            flooder: false,
+            fast_hosts: true,
+        })?,
+    };
+    let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
+    let mut attached = None;
+    let mut running = None;
+    if let (true, Some(controller)) = (in_lab, controller) {
+        let settings = Settings { pacer: Some(PacerChoice::Fq), ..Settings::default() };
+        let data_plane = DataPlane { link_bps: LINK_BPS, ..bench.data_plane() };
+        attached = Some(data_plane.attach_host(sender, settings)?);
+        running = Some(Running::start(sender, controller)?);
+    }
+    // The neighbour of the port that is to be held: of the host in the lab, else of the switch's port to the receiver.
+    let of_switch = network.switch.as_ref().map(|switch| sender.neighbour(&switch.netns)).transpose()?;
+    let neighbour = of_switch.as_ref().unwrap_or(&network.receiver);
+    let wire = Wire::open(sender, &network.receiver)?;
+    let link_bps = if in_lab { LINK_BPS } else { bench.config.incast.link_bps };
+    let mut storm = Storm::open(neighbour, link_bps)?;
+    let seen = Probe { wire, next: QPN }.run(&mut storm, detection, restoration);
+    drop(running);
+    if let Some(attached) = attached {
+        attached.detach()?;
+    }
+    Ok(seen?.checks(detection, restoration))
+}
+
+/// Where `dcqcn` is.
+fn controller() -> Option<std::path::PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|directory| directory.join("dcqcn"));
+    beside.into_iter().chain(on_path).find(|program| program.is_file())
+}
+
+/// `dcqcn run` on a host; ended with this.
+struct Running(Child);
+
+impl Running {
+    fn start(host: &Host, program: std::path::PathBuf) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["run", &host.ifname]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(host.netns.run(move || command.spawn())?.context("cannot start `dcqcn run`")?))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Pauses of the priority of RoCE.
+struct Storm {
+    socket: RawSocket,
+    pause: [u8; FRAME_LEN],
+    resume: [u8; FRAME_LEN],
+    /// How long one lasts.
+    lasts: Duration,
+}
+
+impl Storm {
+    fn open(host: &Host, link_bps: u64) -> Result<Self> {
+        let receive = Receive::Type { ethertype: EtherType::MAC_CONTROL.0, buffer_bytes: FRAME_LEN };
+        let socket = host.netns.run(|| RawSocket::open(host, receive, 1 << 16, FRAME_LEN))??;
+        let quantum_ns = (QUANTUM_BITS * 1_000_000_000 / link_bps.max(1)).max(1);
+        let quanta = u16::try_from(PAUSE.as_nanos() / u128::from(quantum_ns)).unwrap_or(u16::MAX);
+        let frame = |quanta: u16| {
+            let mut all = [0; CLASSES];
+            all[ROCE_TC] = quanta;
+            PfcRepr { priorities: 1 << ROCE_TC, quanta: all }.frame(host.mac)
+        };
+        let lasts = Duration::from_nanos(quantum_ns * u64::from(quanta));
+        Ok(Self { socket, pause: frame(quanta), resume: frame(0), lasts })
+    }
+
+    /// Pauses again and again while `work` is done, and then takes the last pause back.
+    fn during<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.socket.send(&self.pause).context("cannot send PFC")?;
+        let stop = AtomicBool::new(false);
+        let result = thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let result = work();
+                stop.store(true, Ordering::Relaxed);
+                result
+            });
+            while !stop.load(Ordering::Relaxed) && !worker.is_finished() {
+                thread::sleep(self.lasts / 4);
+                self.socket.send(&self.pause).context("cannot send PFC")?;
+            }
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        self.socket.send(&self.resume).context("cannot send PFC")?;
+        result
+    }
+}
+
+/// What was seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seen {
+    /// A packet before the storm came at once.
+    free: bool,
+    /// A single pause held one.
+    holds: bool,
+    /// From the first pause of the storm on until a packet was sent that came at once.
+    detected: Option<Duration>,
+    /// After half the restoration time a pause still held nothing.
+    still_off: bool,
+    /// After the restoration time one did.
+    restored: bool,
+}
+
+struct Probe {
+    wire: Wire,
+    next: u32,
+}
+
+impl Probe {
+    fn send(&mut self) -> Result<u32> {
+        self.next += 1;
+        self.wire.send(self.next, Psn::new(1))?;
+        Ok(self.next)
+    }
+
+    /// Sends a packet, and says whether it is held.
+    fn is_held(&mut self) -> Result<bool> {
+        let (qpn, begun) = (self.send()?, Instant::now());
+        while begun.elapsed() < HELD {
+            if self.wire.arrived()?.iter().any(|arrival| arrival.qpn == qpn) {
+                return Ok(false);
+            }
+            thread::sleep(PERIOD / 10);
+        }
+        Ok(true)
+    }
+
+    /// Sends a packet each [`PERIOD`] until one comes at once, and says when that was sent.
+    fn detected(&mut self, within: Duration) -> Result<Option<Duration>> {
+        let begun_ns = monotonic_ns();
+        let begun = Instant::now();
+        while begun.elapsed() < within {
+            self.send()?;
+            thread::sleep(PERIOD);
+            let arrived = self.wire.arrived()?;
+            let at_once = arrived.iter().find(|arrival| {
+                arrival.sent_at_ns >= begun_ns
+                    && Duration::from_nanos(arrival.arrived_at_ns - arrival.sent_at_ns) < HELD
+            });
+            if let Some(arrival) = at_once {
+                return Ok(Some(Duration::from_nanos(arrival.sent_at_ns - begun_ns)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn run(mut self, storm: &mut Storm, detection: Duration, restoration: Duration) -> Result<Seen> {
+        let free = !self.is_held()?;
+        let holds = storm.during(|| self.is_held())?;
+        // Whatever was held has left, and the watchdog has looked.
+        thread::sleep(PAUSE + LATE);
+        let detected = storm.during(|| self.detected(detection + 2 * LATE))?;
+        thread::sleep(restoration / 2);
+        let still_off = !storm.during(|| self.is_held())?;
+        thread::sleep(restoration + detection);
+        let restored = storm.during(|| self.is_held())?;
+        Ok(Seen { free, holds, detected, still_off, restored })
+    }
+}
+
+impl Seen {
+    fn checks(&self, detection: Duration, restoration: Duration) -> Vec<Check> {
+        let case = Case::Watchdog;
+        let ms = |time: Duration| render::ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let is = |what: &str, found: bool| Check::of(case, what, "yes".into(), yes(found), found);
+        let found = self.detected.map_or_else(|| "never".to_owned(), ms);
+        let (least, most) = (detection.saturating_sub(PERIOD), detection + LATE);
+        let in_time = self.detected.is_some_and(|found| found >= least && found <= most);
+        vec![
+            is("a packet before the storm leaves at once", self.free),
+            is("a pause holds one", self.holds),
+            Check::of(
+                case,
+                "a storm is found after",
+                format!("{} to {}", ms(least), ms(most)),
+                found,
+                in_time,
+            ),
+            is(&format!("pauses hold nothing {} after it", ms(restoration / 2)), self.still_off),
+            is(&format!("pauses hold again {} after that", ms(restoration + detection)), self.restored),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qualify::Outcome;
+
+    #[test]
+    fn a_watchdog_that_is_off_or_late_is_found() {
+        let ms = Duration::from_millis;
+        let right =
+            Seen { free: true, holds: true, detected: Some(ms(220)), still_off: true, restored: true };
+        let failed = |seen: Seen| {
+            let checks = seen.checks(ms(200), ms(400));
+            checks
+                .into_iter()
+                .filter(|check| check.outcome == Outcome::Failed)
+                .map(|check| check.what)
+                .collect()
+        };
+        let none: Vec<String> = failed(right);
+        assert!(none.is_empty(), "{none:?}");
+        for detected in [None, Some(ms(20)), Some(ms(2_000))] {
+            let failed: Vec<_> = failed(Seen { detected, ..right });
+            assert_eq!(failed, ["a storm is found after"], "{detected:?}");
+        }
+        assert_eq!(failed(Seen { still_off: false, ..right }).len(), 1);
+    }
+}

@@ -1,0 +1,118 @@
+//! Single packets through the switch, each known again where it arrives.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::{Bytes, BytesMut};
+use dcqcn_support::clock::monotonic_ns;
+
+use crate::endpoint::QueuePair;
+use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
+use crate::host::Host;
+use crate::rc::{Psn, Segment, WritePacket};
+use crate::socket::{RawSocket, Receive, Sent};
+
+/// Payload of each packet, bytes.
+pub(super) const PAYLOAD_BYTES: usize = 1_024;
+/// Bytes of each frame, layer 2: Ethernet, IPv4, UDP, BTH and ICRC around the payload.
+pub(super) const FRAME_BYTES: u64 = PAYLOAD_BYTES as u64 + 58;
+/// Room for all that arrives while nobody looks.
+const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
+/// Room for what is sent at once.
+const SEND_BUFFER_BYTES: usize = 64 << 20;
+/// Time between two looks at what has arrived.
+const TICK: Duration = Duration::from_micros(500);
+
+/// A packet that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// The queue pair it was for.
+    pub(super) qpn: u32,
+    /// Its number.
+    pub(super) psn: Psn,
+    /// Marked CE on its way.
+    pub(super) ce: bool,
+    /// When it was sent, CLOCK_MONOTONIC ns.
+    pub(super) sent_at_ns: u64,
+    /// When it was found at its destination.
+    pub(super) arrived_at_ns: u64,
+}
+
+/// Both ends of a way through the switch.
+pub(super) struct Wire {
+    from: RawSocket,
+    to: RawSocket,
+    path: Path,
+    destination: [u8; 6],
+    payload: Bytes,
+    frame: BytesMut,
+}
+
+impl Wire {
+    /// Opens both ends.
+    pub(super) fn open(from: &Host, to: &Host) -> Result<Self> {
+        let frame_bytes = PAYLOAD_BYTES + MAX_OVERHEAD_BYTES;
+        let send = || RawSocket::open(from, Receive::Nothing, SEND_BUFFER_BYTES, frame_bytes);
+        let receive =
+            Receive::Type { ethertype: crate::endpoint::ethertype(to), buffer_bytes: RECEIVE_BUFFER_BYTES };
+        let receive = || RawSocket::open(to, receive, 0, frame_bytes);
+        let path = QueuePair::between(from, to).forward(from);
+        Ok(Self {
+            from: from.netns.run(send)??,
+            to: to.netns.run(receive)??,
+            path,
+            destination: to.mac,
+            payload: crate::frame::message(PAYLOAD_BYTES),
+            frame: BytesMut::with_capacity(frame_bytes),
+        })
+    }
+
+    /// Sends a packet to the queue pair `qpn`. Returns when, CLOCK_MONOTONIC ns.
+    pub(super) fn send(&mut self, qpn: u32, psn: Psn) -> Result<u64> {
+        let packet = WritePacket {
+            segment: Segment::Middle,
+            psn,
+            ack_request: false,
+            region: None,
+            payload: self.payload.clone(),
+            retransmission: false,
+        };
+        let path = Path { dest_qpn: qpn, ..self.path };
+        loop {
+            let sent_at_ns = monotonic_ns();
+            path.write_request(&mut self.frame, &packet, sent_at_ns);
+            match self.from.send(&self.frame).context("cannot send")? {
+                Sent::Yes => return Ok(sent_at_ns),
+                Sent::Full | Sent::Refused => thread::sleep(TICK),
+            }
+        }
+    }
+
+    /// What has arrived.
+    pub(super) fn arrived(&mut self) -> Result<Vec<Arrival>> {
+        let mut all = Vec::new();
+        while let Some(frame) = self.to.receive()? {
+            let arrived_at_ns = monotonic_ns();
+            let Ok(Received { dst_mac, dest_qpn: qpn, psn, ce, body, .. }) = Received::parse(frame) else {
+                continue;
+            };
+            if let Body::Write { sent_at_ns: Some(sent_at_ns), .. } = body
+                && dst_mac == self.destination
+            {
+                all.push(Arrival { qpn, psn, ce, sent_at_ns, arrived_at_ns });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Waits for `count` arrivals, up to `until_ns`.
+    pub(super) fn wait(&mut self, count: usize, until_ns: u64) -> Result<Vec<Arrival>> {
+        let mut all = self.arrived()?;
+        while all.len() < count && monotonic_ns() < until_ns {
+            thread::sleep(TICK);
+            all.extend(self.arrived()?);
+        }
+        Ok(all)
+    }
+}
