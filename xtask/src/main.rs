@@ -59,7 +59,7 @@ enum Verb {
     Build,
     /// Formatting, clippy with warnings denied (eBPF crate included) and rustdoc.
     Check,
-    /// Build the Debian package: binary, unit, default file, manual pages, completions, documentation.
+    /// Build the Debian packages: binary, units, default file, manual pages, completions, documentation.
     Deb,
     /// Run every test; those that need the kernel need root.
     Test(test::Args),

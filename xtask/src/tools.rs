@@ -12,7 +12,8 @@ use crate::web;
 use crate::workspace::Workspace;
 
 /// Have no daemon beside them: installed.
-const INSTALLED: [(&str, &str); 2] = [("ping", "iputils-ping"), ("chromium", "chromium")];
+const INSTALLED: [(&str, &str); 3] =
+    [("ping", "iputils-ping"), ("chromium", "chromium"), ("faketime", "faketime")];
 /// The packages have a daemon beside them that would start: they are only unpacked.
 const UNPACKED: [(&str, &str); 3] =
     [("promtool", "prometheus"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")];

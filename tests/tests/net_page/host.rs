@@ -209,6 +209,9 @@ fn who_has_no_token_or_asks_from_elsewhere_changes_nothing() -> Result<()> {
         assert!(own.contains(word), "{word}: {own}");
     }
     assert!(!own.contains("unsafe-inline") && !own.contains("access-control-allow"), "{own}");
+    // A connection on which nothing more is said gives its place back.
+    let kept = readable.ask("GET /icon.svg HTTP/1.1\r\nHost: HOST\r\n\r\n")?;
+    assert!(kept.starts_with("HTTP/1.1 200 "), "{kept}");
     let answer = post(&page, &format!("{host}{kind}{token}"))?;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(site.kmin()?, 150_000);

@@ -11,6 +11,7 @@ use dcqcn_protocol::{Counts, Failing, Health};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_view::Reading;
 
+use crate::depths::Depths;
 use crate::desk::Desk;
 use crate::metrics::Scrape;
 
@@ -49,11 +50,13 @@ pub(crate) fn take_each<T>(
         interface: unreadable.interface.clone().unwrap_or_default(),
         error: unreadable.error.clone(),
     }));
-    let mut errors = rdma_errors();
+    let (mut errors, watched) = (rdma_errors(), desk.watched());
     let count = |reading: &Reading| {
         let mut counts = counts(reading);
         counts.rdma_errors = errors.remove(&reading.info.ifindex).unwrap_or_default();
         counts.drops += interface_drops(&reading.info.iface);
+        let Depths { looks, active, at_floor } = watched.want(reading.info.ifindex);
+        (counts.queue_looks, counts.active_flows, counts.flows_at_floor) = (looks.to_vec(), active, at_floor);
         (reading.info.iface.clone(), of(reading, counts))
     };
     (scrape.readings.iter().map(count).collect(), failing)
@@ -89,10 +92,10 @@ fn counts(reading: &Reading) -> Counts {
         drops: total(Stat::RpHorizonDrop)
             + total(Stat::CpNotEctDropped)
             + reading.queues().map(|(_, stats)| u64::from(stats.drops)).sum::<u64>(),
-        rdma_errors: 0,
         flows: reading.rp_flows as u64,
         queue_bytes,
         kmax_bytes,
+        ..Counts::default()
     }
 }
 

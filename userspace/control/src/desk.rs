@@ -14,6 +14,8 @@ use serde::Serialize;
 pub(crate) use health::TaskHealth;
 pub(crate) use health::{Health, TaskWatch, lock};
 
+use crate::depths::Watched;
+
 /// How much longer than a task the thread that works may take for a step: one may be the verifier's, which takes a second on
 /// most machines and a minute on one that is emulated. Ended there, the next daemon would only begin the same anew.
 const WORK: u64 = 10;
@@ -62,6 +64,7 @@ pub(crate) struct Reloaded {
 pub(crate) struct Desk {
     snapshot: Mutex<Arc<Snapshot>>,
     tasks: Mutex<TaskWatch>,
+    watched: Arc<Watched>,
     /// CLOCK_MONOTONIC of its last step.
     step_ns: AtomicU64,
     is_ending: AtomicBool,
@@ -72,6 +75,12 @@ impl Desk {
     #[must_use]
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is seen of queues and flows.
+    #[must_use]
+    pub(crate) fn watched(&self) -> Arc<Watched> {
+        Arc::clone(&self.watched)
     }
 
     /// How its tasks do.

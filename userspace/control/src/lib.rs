@@ -3,6 +3,7 @@
 
 mod counts;
 pub mod daemon;
+mod depths;
 mod desk;
 mod error;
 pub mod hangup;

@@ -11,6 +11,7 @@ mod file;
 mod history;
 mod record;
 mod rollout;
+mod secret;
 mod serve;
 mod status;
 mod store;

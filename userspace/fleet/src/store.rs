@@ -1,9 +1,9 @@
 //! etcd: reading a fleet at one moment, and changing it only if nobody else has meanwhile.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -17,6 +17,7 @@ use tokio::time::sleep;
 
 use crate::record::{Member, Outcome, Report, Version, Want};
 use crate::rollout::Rollout;
+use crate::secret;
 
 /// How long a member of etcd may take to answer, and how often a connection is looked at.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -73,8 +74,7 @@ impl Reach {
                 tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
             }
             if let Some((cert, key)) = self.etcd_cert.as_ref().zip(self.etcd_key.as_ref()) {
-                is_secret(key).with_context(|| format!("cannot read {}", key.display()))?;
-                tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+                tls = tls.identity(Identity::from_pem(read(cert)?, secret::read(key)?));
             }
             options = options.with_tls(tls);
         }
@@ -82,17 +82,6 @@ impl Reach {
         let client = client.await.with_context(|| format!("cannot use etcd at {}", self.etcd.join(", ")))?;
         Ok(Store { client, prefix: self.prefix.trim_end_matches('/').to_owned() })
     }
-}
-
-/// Refuses a key that others may read.
-fn is_secret(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
-    if mode & 0o007 != 0 {
-        let why = format!("everybody may read this key (mode {mode:o}): chmod 600 {}", path.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
-    Ok(())
 }
 
 /// A fleet in etcd.

@@ -89,7 +89,7 @@ impl Claim {
     /// Claims the switch at a Thrift port of the calling thread's network namespace.
     ///
     /// # Errors
-    /// Somebody else has it and keeps it for longer than [`PATIENCE`], or there is no place for the lock.
+    /// Somebody else has it and keeps it for longer than `PATIENCE`, or there is no place for the lock.
     pub fn take(port: u16) -> Result<Self> {
         let path = path(port)?.with_extension("lock");
         let failed = |source| Error::File { path: path.clone(), source };

@@ -174,7 +174,7 @@ pub struct Health {
     pub failing: Vec<Failing>,
 }
 
-/// What one interface counts. All but the depths and limits of queues only grow, until it is attached anew.
+/// What one interface counts. All but the depths and limits of queues and the numbers of flows only grow, until it is attached anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
@@ -202,7 +202,18 @@ pub struct Counts {
     pub queue_bytes: u64,
     /// Kmax of that queue, in bytes; 0 if none marks.
     pub kmax_bytes: u64,
+    /// Looks, 50 a second while somebody asks, by what the deepest queue was at in percent of its Kmax: [`QUEUE_PERCENT`].
+    pub queue_looks: Vec<u64>,
+    /// Flows that sent in the last seconds, as they were read last.
+    pub active_flows: u64,
+    /// Those of them that are held to the lowest rate, `rpg_min_rate`.
+    pub flows_at_floor: u64,
 }
+
+/// Up to which percent of Kmax each of [`Counts::queue_looks`] goes; the last goes on without end.
+pub const QUEUE_PERCENT: [u64; 14] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 120, 150, 200, 300];
+/// How many there are.
+pub const LOOKS: usize = QUEUE_PERCENT.len() + 1;
 
 /// What was told over the socket and is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

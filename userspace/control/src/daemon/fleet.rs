@@ -65,7 +65,7 @@ impl Fleet {
     pub(super) fn new(scope: Scope, desk: Arc<Desk>) -> Result<Self> {
         free();
         change::take_back();
-        let tasks = Tasks::start()?;
+        let tasks = Tasks::start(desk.watched())?;
         desk.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {
             tasks.set_age_idle(config.age_idle);

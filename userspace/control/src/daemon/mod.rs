@@ -11,6 +11,7 @@ mod age;
 mod backlog;
 mod change;
 pub mod config;
+mod depths;
 mod door;
 mod events;
 mod fleet;

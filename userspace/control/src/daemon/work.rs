@@ -10,6 +10,8 @@ use dcqcn_netlink::Netlink;
 use dcqcn_plane::attach::{self, Attachment, Info};
 use dcqcn_plane::dataplane::Maps;
 
+use crate::depths::Watched;
+
 /// An attached interface, as tasks share it.
 pub(super) struct Port {
     /// How it is attached.
@@ -39,12 +41,23 @@ impl Port {
 }
 
 /// What the file says of tasks.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Settings {
     age_idle_ns: AtomicU64,
+    watched: Arc<Watched>,
 }
 
 impl Settings {
+    /// With what is seen of queues and flows.
+    pub(super) fn new(watched: Arc<Watched>) -> Self {
+        Self { watched, ..Self::default() }
+    }
+
+    /// What is seen of queues and flows.
+    pub(super) fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
     /// After how long a flow counts as idle, if anybody wants to know.
     pub(super) fn age_idle(&self) -> Option<Duration> {
         Some(Duration::from_nanos(self.age_idle_ns.load(Ordering::Relaxed))).filter(|idle| !idle.is_zero())

@@ -76,11 +76,11 @@ impl Cli {
             let store = match self.command {
                 // One host needs no etcd.
                 Command::Serve(args) if !args.is_of_a_fleet() => return args.run(None).await,
+                Command::Agent(args) => return args.run(&self.reach).await,
                 _ => self.reach.store().await?,
             };
             match self.command {
                 Command::Serve(args) => args.run(Some(store)).await,
-                Command::Agent(args) => args.run(store).await,
                 Command::Apply(args) => args.run(store, out).await,
                 Command::Rollback(args) => args.run(store, out).await,
                 Command::Coordinate(args) => args.run(store, out).await,
@@ -90,7 +90,7 @@ impl Cli {
                 Command::Pause(args) => args.run(store, out).await,
                 Command::Resume(args) => args.run(store, out).await,
                 Command::Abort(args) => args.run(store, out).await,
-                Command::Generate(_) => Ok(()),
+                Command::Agent(_) | Command::Generate(_) => Ok(()),
             }
         });
         // A controller that does not answer must not hold the end up.

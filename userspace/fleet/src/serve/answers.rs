@@ -14,7 +14,7 @@ use dcqcn_protocol::{Door, Parameters, Values, Verb};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::board::{Board, View};
@@ -49,11 +49,24 @@ pub(super) struct Desk {
 struct Room {
     desk: Arc<Desk>,
     streams: Arc<Semaphore>,
+    /// The controller has few connections for this user, and the agent is the same user: one for what is read, one for what is changed.
+    reading: Arc<Semaphore>,
+    changing: Arc<Semaphore>,
+}
+
+impl Room {
+    /// One that is alone with the controller until it is dropped; whoever comes meanwhile waits.
+    async fn alone(of: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        // It is never closed.
+        Arc::clone(of).acquire_owned().await.ok()
+    }
 }
 
 /// All that there is.
 pub(super) fn router(desk: Desk) -> Router {
-    let room = Room { desk: Arc::new(desk), streams: Arc::new(Semaphore::new(STREAMS)) };
+    let places = |count: usize| Arc::new(Semaphore::new(count));
+    let room =
+        Room { desk: Arc::new(desk), streams: places(STREAMS), reading: places(1), changing: places(1) };
     assets::router()
         .route("/events", get(overview))
         .route("/events/interface/{name}", get(interface))
@@ -91,6 +104,7 @@ fn stream(room: Room, view: Option<View>) -> Response {
 
 /// Parameters with their meaning.
 async fn parameters(State(room): State<Room>, Path(interface): Path<String>) -> Response {
+    let _alone = Room::alone(&room.reading).await;
     let verb = Verb::Parameters(Parameters { interface });
     let values: Values = match ask(&room.desk.soon, verb).await {
         Ok(values) => values,
@@ -109,21 +123,28 @@ async fn parameters(State(room): State<Room>, Path(interface): Path<String>) -> 
 
 async fn change(State(room): State<Room>, Extension(Peer(peer)): Extension<Peer>, body: Body) -> Response {
     match read(body).await {
-        Ok(asked) => done(write::change(&room.desk.change, &asked, peer.ip()).await),
+        Ok(asked) => {
+            let _alone = Room::alone(&room.changing).await;
+            done(write::change(&room.desk.change, &asked, peer.ip()).await)
+        }
         Err(refusal) => refusal.into_response(),
     }
 }
 
 async fn keep(State(room): State<Room>, body: Body) -> Response {
-    match read(body).await {
-        Ok(waiting) => done(write::settle(&room.desk.change, waiting, true).await),
-        Err(refusal) => refusal.into_response(),
-    }
+    settle(&room, body, true).await
 }
 
 async fn undo(State(room): State<Room>, body: Body) -> Response {
+    settle(&room, body, false).await
+}
+
+async fn settle(room: &Room, body: Body, is_kept: bool) -> Response {
     match read(body).await {
-        Ok(waiting) => done(write::settle(&room.desk.change, waiting, false).await),
+        Ok(waiting) => {
+            let _alone = Room::alone(&room.changing).await;
+            done(write::settle(&room.desk.change, waiting, is_kept).await)
+        }
         Err(refusal) => refusal.into_response(),
     }
 }

@@ -1,12 +1,10 @@
 //! Who may change something over the page, and changing it.
 
-use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use dcqcn_params::Key;
 use dcqcn_protocol::{Applied, Apply, Confirm, Door, Held, Verb};
 use dcqcn_support::time::rfc3339;
@@ -16,6 +14,7 @@ use tokio::time::sleep;
 
 use super::edit;
 use crate::ask::ask;
+use crate::secret;
 
 /// Shortest token, in characters.
 const TOKEN: usize = 16;
@@ -39,9 +38,7 @@ impl Token {
     /// It cannot be read, others may read it, or it is too short.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
-        is_secret(path).with_context(|| format!("cannot read {shown}"))?;
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-        let secret = text.trim().as_bytes().to_vec();
+        let secret = secret::read(path)?.trim_ascii().to_vec();
         ensure!(
             secret.len() >= TOKEN,
             "the token in {shown} has {} characters: {TOKEN} or more are needed, as of `openssl rand -hex 16`",
@@ -65,17 +62,6 @@ impl Token {
 fn is_same(secret: &[u8], shown: &[u8]) -> bool {
     let differing = secret.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));
     differing == 0 && secret.len() == shown.len()
-}
-
-/// Refuses a file that others than its user and group may read.
-fn is_secret(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
-    if mode & 0o007 != 0 {
-        let why = format!("everybody may read this token (mode {mode:o}): chmod 600 {}", path.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
-    Ok(())
 }
 
 /// A parameter to be set.
@@ -142,6 +128,7 @@ pub(super) async fn settle(door: &Door, waiting: Waiting, is_kept: bool) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
