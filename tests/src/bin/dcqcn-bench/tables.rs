@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use dcqcn_plot::{COLOURS, Chart, Curve, Line, write};
+use dcqcn_plot::{COLOURS, Chart, Curve, Line, Marks, write};
 use dcqcn_support::render::Table;
 
 use crate::gate::{Change, Verdict};
@@ -175,6 +175,9 @@ fn plot(report: &Report, file: &Path) -> Result<()> {
         end: 6.0,
         top: top * 1.1,
         lines,
+        cells: Vec::new(),
+        marks: Marks::Value,
+        rows: Vec::new(),
     };
     write(file, "Nanoseconds per packet as queue pairs grow", &[chart])
 }

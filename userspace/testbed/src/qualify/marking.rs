@@ -270,10 +270,12 @@ mod tests {
         assert_eq!(failed(&checks(|_| 0.0)).len(), BINS + 1);
         // Pmax of 40 % in place of 50 %.
         let flatter = WredConfig { pmax_ppm: 400_000, ..WRED };
-        assert!(failed(&checks(|depth| probability(&flatter, depth))).contains(&"marked at 90 kB to 100 kB"));
+        let top = format!("marked at {} to {}", render::bytes(90_000), render::bytes(100_000));
+        assert!(failed(&checks(|depth| probability(&flatter, depth))).contains(&top.as_str()));
         // A Kmin of nothing.
         let early = WredConfig { kmin_bytes: 0, ..WRED };
-        assert!(failed(&checks(|depth| probability(&early, depth))).contains(&"marked up to 20 kB"));
+        let below = format!("marked up to {}", render::bytes(20_000));
+        assert!(failed(&checks(|depth| probability(&early, depth))).contains(&below.as_str()));
     }
 
     #[test]
