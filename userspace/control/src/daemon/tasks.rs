@@ -14,7 +14,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_plane::attach::Id;
 
 use super::work::{Port, Settings, Work};
-use super::{age, backlog, events, pacer, pairs, watchdog};
+use super::{age, asking, backlog, events, pacer, pairs, watchdog};
 use crate::desk::{Health, TaskWatch, lock};
 use looper::Looper;
 
@@ -25,13 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
 
 /// Every kind of task.
-const KINDS: [(&str, Begin); 6] = [
+const KINDS: [(&str, Begin); 7] = [
     ("pacer", pacer::begin),
     ("age", age::begin),
     ("pairs", pairs::begin),
     ("backlog", backlog::begin),
     ("events", events::begin),
     ("watchdog", watchdog::begin),
+    ("asking", asking::begin),
 ];
 
 /// The interfaces there are tasks for.
@@ -72,8 +73,9 @@ impl Tasks {
     ///
     /// # Errors
     /// The system gives none, or no file descriptor.
-    pub(super) fn start() -> Result<Self> {
-        let mut tasks = Self { shared: Arc::default(), threads: Vec::new() };
+    pub(super) fn start(settings: Settings) -> Result<Self> {
+        let shared = Arc::new(Shared { settings: Arc::new(settings), ..Shared::default() });
+        let mut tasks = Self { shared, threads: Vec::new() };
         for (index, (name, begin)) in KINDS.into_iter().enumerate() {
             let (woken, wake) = io::pipe().context("cannot start a task")?;
             let (shared, health) = (Arc::clone(&tasks.shared), Arc::<Health>::default());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn_netlink::Netlink;
+use dcqcn_plane::asking::PauseSocket;
 use dcqcn_plane::attach::{self, Attachment, Info};
 use dcqcn_plane::dataplane::Maps;
 
@@ -38,13 +39,25 @@ impl Port {
     }
 }
 
-/// What the file says of tasks.
+/// What the file says of tasks, and what they need that was opened while there were more rights.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     age_idle_ns: AtomicU64,
+    /// `None` where the process may not send frames.
+    pause_socket: Option<PauseSocket>,
 }
 
 impl Settings {
+    /// With what PFC frames are sent.
+    pub(super) const fn new(pause_socket: Option<PauseSocket>) -> Self {
+        Self { age_idle_ns: AtomicU64::new(0), pause_socket }
+    }
+
+    /// With what PFC frames are sent, if that is allowed.
+    pub(super) const fn pause_socket(&self) -> Option<&PauseSocket> {
+        self.pause_socket.as_ref()
+    }
+
     /// After how long a flow counts as idle, if anybody wants to know.
     pub(super) fn age_idle(&self) -> Option<Duration> {
         Some(Duration::from_nanos(self.age_idle_ns.load(Ordering::Relaxed))).filter(|idle| !idle.is_zero())
