@@ -191,10 +191,8 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn came(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
-        // SAFETY: a map value; the controller may remove an entry, whose memory stays as long as the program runs.
-        let came = unsafe { CAME.get_ptr_mut(&ingress_ifindex).or_else(|| CAME.get_ptr_mut(&0)) };
-        if let Some(came) = came {
-            // SAFETY: this CPU's value of a per-CPU map; programs run with bottom halves off.
+        if let Some(came) = CAME.get_ptr_mut(&ingress_ifindex).or_else(|| CAME.get_ptr_mut(&0)) {
+            // SAFETY: this CPU's value of a per-CPU map, whose entries are never removed; programs run with bottom halves off.
             unsafe { (*came)[queue % CLASSES] += bytes };
         }
     }
