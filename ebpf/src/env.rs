@@ -6,9 +6,7 @@ use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
 use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{
-    Backlog, CLASSES, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time,
-};
+use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
 use dcqcn_common::rng;

@@ -8,8 +8,8 @@ use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{NpSet, QpId, RpSet};
 use dcqcn_common::hooks::MAX_REBUILT;
 use dcqcn_common::layout::{
-    Active, Backlog, CONNECTIONS, CUTS_BYTES, Came, Counters, DEFAULT_FLOWS, INGRESS_PORTS, Mode, PARAMS_SLOTS, Pair, QUEUES,
-    Queue, SIBLINGS as MOST_SIBLINGS, TIMES, Test, WAYS,
+    Active, Backlog, CONNECTIONS, CUTS_BYTES, Came, Counters, DEFAULT_FLOWS, INGRESS_PORTS, Mode,
+    PARAMS_SLOTS, Pair, QUEUES, Queue, SIBLINGS as MOST_SIBLINGS, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;

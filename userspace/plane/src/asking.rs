@@ -115,7 +115,8 @@ impl History {
             if low <= then {
                 let came = after.of(ifindex, queue).saturating_sub(look.of(ifindex, queue));
                 // Between two looks all came alike.
-                let late = u128::from(came) * u128::from(then - low) / u128::from(high.saturating_sub(low).max(1));
+                let late =
+                    u128::from(came) * u128::from(then - low) / u128::from(high.saturating_sub(low).max(1));
                 let by_then = look.of(ifindex, queue) + u64::try_from(late).unwrap_or(came);
                 return last.of(ifindex, queue).saturating_sub(by_then);
             }
