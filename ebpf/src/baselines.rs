@@ -35,11 +35,23 @@ pub fn empty_xdp(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
 }
 
+/// Index of the interface that [`redirect_xdp`] sends packets out of; loopback unless told before loading.
+#[unsafe(no_mangle)]
+pub static REDIRECT_TO: u32 = 1;
+
 /// Sends each packet out of an interface and does nothing else, in XDP.
 #[xdp(frags)]
 pub fn redirect_xdp(_ctx: XdpContext) -> u32 {
-    // SAFETY: plain numbers. A test run sends nothing.
-    unsafe { bpf_redirect(1, 0) as u32 }
+    // SAFETY: a constant of the object, which only the loader changes; read as one that the compiler does not know.
+    let to = unsafe { (&raw const REDIRECT_TO).read_volatile() };
+    // SAFETY: plain numbers.
+    unsafe { bpf_redirect(to, 0) as u32 }
+}
+
+/// Takes every packet, in XDP.
+#[xdp(frags)]
+pub fn drop_xdp(_ctx: XdpContext) -> u32 {
+    xdp_action::XDP_DROP
 }
 
 /// Nothing, in TC.
@@ -127,6 +139,24 @@ impl Frame for SkbFrame {
 #[classifier]
 pub fn parse_tc(ctx: TcContext) -> i32 {
     let _ = black_box(classify(&mut SkbFrame(ctx)).is_ok());
+    TC_ACT_UNSPEC
+}
+
+/// Packets that [`count_tcp`] saw.
+#[map]
+pub static SEEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// The least that counts a packet which is not for us: its kind, at fixed offsets, and one more in this CPU's counter.
+#[classifier]
+pub fn count_tcp(ctx: TcContext) -> i32 {
+    let frame = SkbFrame(ctx);
+    let is_udp = frame
+        .header::<24>(0)
+        .is_some_and(|packet| packet[12..14] == [0x08, 0x00] && packet[23] == udp::IP_PROTOCOL);
+    if !is_udp && let Some(seen) = SEEN.get_ptr_mut(0) {
+        // SAFETY: this CPU's own value.
+        unsafe { *seen = (*seen).wrapping_add(1) };
+    }
     TC_ACT_UNSPEC
 }
 

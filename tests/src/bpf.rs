@@ -1,7 +1,6 @@
 //! What the kernel holds for an attachment: maps and programs, by their ids.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
@@ -23,12 +22,37 @@ const GRACE: Duration = Duration::from_secs(30);
 /// # Errors
 /// It is not there.
 pub fn baselines() -> Result<Ebpf> {
-    let path = env::var_os("DCQCN_BASELINES").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf/dcqcn-baselines")),
-        PathBuf::from,
-    );
-    let loaded = EbpfLoader::new().load_file(&path);
+    baselines_to(LO)
+}
+
+/// The loopback interface's index in every network namespace.
+pub const LO: u32 = 1;
+
+/// The same, whose redirecting program sends to the interface of this index.
+///
+/// # Errors
+/// As [`baselines`].
+pub fn baselines_to(ifindex: u32) -> Result<Ebpf> {
+    let path = object("dcqcn-baselines");
+    let loaded = EbpfLoader::new().override_global("REDIRECT_TO", &ifindex, true).load_file(&path);
     loaded.with_context(|| format!("cannot load {}; `cargo xtask build` makes it", path.display()))
+}
+
+/// Opens the pacer in C that speed is compared with; `None` where it was not built, as there was no clang.
+///
+/// # Errors
+/// It is there and cannot be opened.
+pub fn peer() -> Result<Option<Ebpf>> {
+    let path = object("dcqcn-peer");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let loaded = EbpfLoader::new().load_file(&path);
+    loaded.map(Some).with_context(|| format!("cannot load {}", path.display()))
+}
+
+fn object(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf")).join(name)
 }
 
 /// Maps and programs of one attachment.

@@ -2,6 +2,7 @@
 
 pub mod both;
 pub mod bpf;
+pub mod browser;
 pub mod command;
 pub mod daemon;
 pub mod end;

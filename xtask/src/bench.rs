@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    build, page,
+    build, page, peer,
     run::{self, header, stream},
     toolchain,
     workspace::Workspace,
@@ -22,7 +22,8 @@ pub(crate) struct Args {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-    /// Compare with the JSON of an earlier run; what got slower is flagged, and fails.
+    /// Compare with the JSON of an earlier run, ratio by ratio; what seems worse is measured again, and fails if it stays so. Exit
+    /// code 1 too if nothing is worse and something cannot be told.
     #[arg(long, value_name = "OLD.json")]
     compare: Option<PathBuf>,
     /// Write tables and plot into docs/measured/performance.md.
@@ -41,6 +42,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     );
     build::release(workspace, &[build::COMMAND])?;
     toolchain::require_runtime_tools()?;
+    peer::ensure(workspace);
     let pages = workspace.host_target().join("bench");
     fs::create_dir_all(&pages).with_context(|| format!("cannot create {}", pages.display()))?;
 
@@ -48,8 +50,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut command = workspace.cargo("run");
     command
         .args(["--quiet", "--release", "--package", "dcqcn-tests", "--bin", "dcqcn-bench", "--"])
-        .env("DCQCN_BIN", workspace.binary())
-        .env("DCQCN_BASELINES", workspace.baselines());
+        .env("DCQCN_BIN", workspace.binary());
     for (flag, wanted) in [("--quick", args.quick), ("--json", args.json)] {
         if wanted {
             command.arg(flag);
@@ -83,8 +84,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// The place of the line that says from what the tables are.
 const MADE: &str = "made";
 /// Places of tables in the page.
-const SECTIONS: [&str; 8] =
-    ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "control"];
+const SECTIONS: [&str; 9] =
+    ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "live", "control"];
 /// The plot of the page, beside it.
 const PLOT: &str = "performance-qps.svg";
 

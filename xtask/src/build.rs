@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::{
     run::{header, stream},
     toolchain::{self, TARGET, Toolchain},
+    web,
     workspace::Workspace,
 };
 
@@ -19,9 +20,15 @@ pub(crate) const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
 /// The one for many hosts.
 pub(crate) const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
 
-/// Sets up, and builds the commands for release.
+/// Sets up, and builds the commands for release. Without what its page is drawn with, `dcqcn-fleet` alone is not built.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    release(workspace, &[COMMAND, LAB, FLEET])
+    match web::setup(workspace) {
+        Ok(()) => release(workspace, &[COMMAND, LAB, FLEET]),
+        Err(error) => {
+            eprintln!("   dcqcn-fleet is not built: {error:#}");
+            release(workspace, &[COMMAND, LAB])
+        }
+    }
 }
 
 /// Sets up, and builds these binaries for release, all in one go.
@@ -37,6 +44,9 @@ pub(crate) fn dist(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
 fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()> {
     let toolchain = toolchain::setup(workspace)?;
     let object = object(workspace, &toolchain)?;
+    if binaries.contains(&FLEET) {
+        web::setup(workspace)?;
+    }
 
     let names: Vec<&str> = binaries.iter().map(|(name, _)| *name).collect();
     header(format_args!("{}, profile {profile}", names.join(" and ")));

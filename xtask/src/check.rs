@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::{
     build, circles, public,
     run::{capture, header, stream},
-    toolchain,
+    toolchain, web,
     workspace::Workspace,
 };
 
@@ -26,6 +26,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     circles::check(workspace)?;
     public::check(workspace)?;
 
+    web::setup(workspace)?;
     // The library embeds the object: without one, clippy has nothing to compile it with.
     build::object(workspace, &toolchain)?;
 

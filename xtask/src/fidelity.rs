@@ -5,14 +5,15 @@
 
 mod experiments;
 
-use std::{fs, path::Path, process::Command, time::Instant};
+use std::{fs, time::Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    build, page,
-    run::{self, header},
+    lab::{Lab, number, optional, table},
+    page,
+    run::header,
     workspace::Workspace,
 };
 
@@ -26,6 +27,9 @@ pub(crate) struct Args {
     /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
     binary: Option<std::path::PathBuf>,
+    /// Only this table, by the name of its place on the page, and no picture.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
     /// Run and print, but leave the page and its pictures alone.
     #[arg(long)]
     dry_run: bool,
@@ -33,18 +37,18 @@ pub(crate) struct Args {
 
 /// Runs every experiment and rewrites the page's tables and pictures.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let binary = match &args.binary {
-        Some(binary) => binary.clone(),
-        None => {
-            build::release(workspace, &[build::LAB])?;
-            workspace.lab()
-        }
-    };
+    let lab = Lab::new(workspace, args.binary.clone())?;
     let page = workspace.root().join(PAGE);
     let mut text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
-    let lab = Lab { binary: &binary };
     let started = Instant::now();
-    for (number, (name, experiment)) in EXPERIMENTS.iter().enumerate() {
+    let asked = |name: &str| args.only.as_ref().is_none_or(|only| only == name);
+    ensure!(
+        EXPERIMENTS.iter().any(|(name, _)| asked(name)),
+        "there is no table `{}`: there are {}",
+        args.only.as_deref().unwrap_or_default(),
+        EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    );
+    for (number, (name, experiment)) in EXPERIMENTS.iter().enumerate().filter(|(_, (name, _))| asked(name)) {
         header(format_args!("{name} ({} of {})", number + 1, EXPERIMENTS.len()));
         let table = experiment(&lab).with_context(|| format!("experiment `{name}`"))?;
         eprintln!("{table}");
@@ -52,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
     if !args.dry_run {
-        for (picture, options) in PICTURES {
+        for (picture, options) in PICTURES.iter().filter(|_| args.only.is_none()) {
             header(picture);
             let picture = page.with_file_name(picture);
             lab.draw(options, &picture)?;
@@ -67,7 +71,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 const MADE: &str = "made";
 
 /// A table of the page.
-type Experiment = fn(&Lab<'_>) -> Result<String>;
+type Experiment = fn(&Lab) -> Result<String>;
 
 const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("variants", experiments::variants),
@@ -78,6 +82,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("linkedin", experiments::linkedin),
     ("linkedin-outstanding", experiments::linkedin_outstanding),
     ("speed", experiments::speed),
+    ("speed-fabric", experiments::speed_fabric),
 ];
 
 /// Pictures beside the page, and what draws them.
@@ -88,46 +93,6 @@ const PICTURES: &[(&str, &str)] = &[
         "stability --mtu 1000B --header 0 --flows 10 --loop-delay 85us --duration 20ms --warm-up 10ms --sample 300us",
     ),
 ];
-
-/// Runs the simulator.
-struct Lab<'a> {
-    binary: &'a Path,
-}
-
-impl Lab<'_> {
-    fn command(&self, options: &str) -> Command {
-        let mut command = Command::new(self.binary);
-        command.arg("sim").args(options.split_whitespace());
-        command
-    }
-
-    /// `dcqcn-lab sim` with `options`: its JSON.
-    fn json(&self, options: &str) -> Result<Value> {
-        let output = run::capture(self.command(options).arg("--json"))?;
-        serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab sim {options}` printed no JSON"))
-    }
-
-    /// The runs of a sweep.
-    fn sweep(&self, options: &str) -> Result<Vec<Value>> {
-        match self.json(options)?.get_mut("runs").map(Value::take) {
-            Some(Value::Array(runs)) => Ok(runs),
-            _ => anyhow::bail!("`dcqcn-lab sim {options}` is no sweep"),
-        }
-    }
-
-    fn draw(&self, options: &str, picture: &Path) -> Result<()> {
-        run::capture(self.command(options).arg("--plot").arg(picture)).map(|_| ())
-    }
-}
-
-/// The number at `path`, a JSON pointer.
-fn number(run: &Value, path: &str) -> Result<f64> {
-    optional(run, path).with_context(|| format!("there is no number {path} in the simulator's JSON"))
-}
-
-fn optional(run: &Value, path: &str) -> Option<f64> {
-    run.pointer(path).and_then(Value::as_f64)
-}
 
 /// The setting `key` that a sweep gave this run.
 fn at<'a>(run: &'a Value, key: &str) -> &'a str {
@@ -156,32 +121,6 @@ fn gbps(bps: f64) -> String {
     format!("{:.1}", bps / 1e9)
 }
 
-/// A command line, broken before options where a page would cut it off.
-fn broken(mut command: String) -> String {
-    const WIDTH: usize = 116;
-    let mut text = String::new();
-    while command.len() > WIDTH
-        && let Some((line, rest)) =
-            command.get(..WIDTH).and_then(|start| command.split_at_checked(start.rfind(" --")?))
-    {
-        text += &format!("{line} \\\n");
-        command = format!("    {}", rest.trim_start());
-    }
-    text + &command
-}
-
-/// A Markdown table, with the commands that made it.
-fn table(commands: &[&str], heading: &[&str], rows: &[Vec<String>]) -> String {
-    let heading: Vec<String> = heading.iter().map(|cell| (*cell).to_owned()).collect();
-    let mut text = page::table(&heading, rows);
-    text += "\n```\n";
-    for command in commands {
-        text += &broken(format!("dcqcn-lab sim {command}"));
-        text.push('\n');
-    }
-    text + "```\n"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,12 +135,5 @@ mod tests {
         for (picture, _) in PICTURES {
             assert!(page.contains(picture), "{picture}");
         }
-    }
-
-    #[test]
-    fn tables_are_markdown() {
-        let rows = [vec!["1".to_owned(), "2".to_owned()]];
-        let text = table(&["incast"], &["a", "b"], &rows);
-        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```\ndcqcn-lab sim incast\n```\n");
     }
 }

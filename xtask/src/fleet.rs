@@ -15,6 +15,9 @@ pub(crate) struct Args {
     /// Hosts, each with an agent that is a process.
     #[arg(long, default_value_t = 100)]
     hosts: usize,
+    /// Measure so many hosts instead, whose agents are all in one process and have no data plane.
+    #[arg(long, conflicts_with = "hosts")]
+    scale: Option<usize>,
     /// Write the table into docs/measured/fleet.md.
     #[arg(long)]
     report: bool,
@@ -31,14 +34,17 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     build::release(workspace, &[build::FLEET, FAULTS])?;
     let path = run::path_with(&tools::for_tests(workspace))?;
     header("faults in a fleet");
-    let hosts = args.hosts.to_string();
+    let (option, hosts, place) = match args.scale {
+        Some(hosts) => ("--scale", hosts.to_string(), "scale"),
+        None => ("--hosts", args.hosts.to_string(), "faults"),
+    };
     let mut command = Command::new(workspace.built("release", FAULTS.0));
     command.env("PATH", path).env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
-    command.args(["--hosts", &hosts]).args(&args.more);
+    command.args([option, &hosts]).args(&args.more);
     if !args.report {
         return stream(&mut command);
     }
-    let made = page::made(workspace, &format!("cargo xtask fleet --hosts {hosts} --report"))?;
+    let made = page::made(workspace, &format!("cargo xtask fleet {option} {hosts} --report"))?;
     // What it says meanwhile is for whoever waits.
     let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -50,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let text = page::replace(
         PAGE,
         &text,
-        "faults",
+        place,
         &format!("{made}{hosts} hosts, {cpus} CPUs.\n\n```text\n{table}```\n"),
     )?;
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

@@ -1,5 +1,5 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`, `docs`,
-//! `p4` and `vm`.
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`,
+//! `judges`, `enough`, `docs`, `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
@@ -13,13 +13,17 @@ mod crates;
 mod deb;
 mod demo;
 mod docs;
+mod enough;
 mod fidelity;
 mod fleet;
 mod fuzz;
+mod judges;
+mod lab;
 mod linker;
 mod llvm;
 mod p4;
 mod page;
+mod peer;
 mod public;
 mod run;
 mod soak;
@@ -29,6 +33,7 @@ mod toolchain;
 mod tools;
 mod version;
 mod vm;
+mod web;
 mod workspace;
 
 use std::process::ExitCode;
@@ -54,7 +59,7 @@ enum Verb {
     Build,
     /// Formatting, clippy with warnings denied (eBPF crate included) and rustdoc.
     Check,
-    /// Build the Debian package: binary, unit, default file, manual pages, completions, documentation.
+    /// Build the Debian packages: binary, units, default file, manual pages, completions, documentation.
     Deb,
     /// Run every test; those that need the kernel need root.
     Test(test::Args),
@@ -72,6 +77,10 @@ enum Verb {
     Fuzz(fuzz::Args),
     /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
+    /// Run the simulations behind docs/measured/enough.md, "Is DCQCN enough", and write their tables into it.
+    Enough(enough::Args),
+    /// Hold the simulated fabric against what other simulators say of the same, and write docs/measured/judges.md.
+    Judges(judges::Args),
     /// Write the reference pages and pictures that come from the code.
     Docs,
     /// Write the constants of the P4 program and compile it, where p4c is installed.
@@ -96,6 +105,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Setup => {
             toolchain::setup(&workspace)?;
             vm::setup();
+            web::setup(&workspace)?;
             toolchain::require_runtime_tools()
         }
         Verb::Build => build::run(&workspace),
@@ -109,6 +119,8 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Fleet(args) => fleet::run(&workspace, &args),
         Verb::Fuzz(args) => fuzz::run(&workspace, &args),
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
+        Verb::Enough(args) => enough::run(&workspace, &args),
+        Verb::Judges(args) => judges::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),
         Verb::Vm(args) => vm::run(&workspace, &args),

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::{
-    build, fuzz,
+    build, fuzz, peer,
     run::{self, header, line},
     tally::Tally,
     toolchain, tools, vm,
@@ -74,6 +74,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let programs = test_programs(&workspace.root().join("tests/tests"))?;
     let path = run::path_with(&tools::for_tests(workspace))?;
     let path = path.as_os_str();
+    peer::ensure(workspace);
     let mut tally = Tally::default();
     for ring in
         Ring::value_variants().iter().copied().filter(|ring| args.ring.is_none_or(|only| only == *ring))

@@ -8,10 +8,12 @@ use anyhow::{Context as _, Result};
 
 use crate::apt::Apt;
 use crate::run::{self, capture, header};
+use crate::web;
 use crate::workspace::Workspace;
 
-/// Has no daemon beside it: installed.
-const PING: (&str, &str) = ("ping", "iputils-ping");
+/// Have no daemon beside them: installed.
+const INSTALLED: [(&str, &str); 3] =
+    [("ping", "iputils-ping"), ("chromium", "chromium"), ("faketime", "faketime")];
 /// The packages have a daemon beside them that would start: they are only unpacked.
 const UNPACKED: [(&str, &str); 3] =
     [("promtool", "prometheus"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")];
@@ -23,15 +25,19 @@ pub(crate) fn for_tests(workspace: &Workspace) -> PathBuf {
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;
     };
-    let has_ping = run::find_program(PING.0).is_some();
+    web::for_tests(workspace);
+    let wanted: Vec<String> = (INSTALLED.iter())
+        .filter(|(program, _)| run::find_program(program).is_none())
+        .map(|(_, package)| (*package).to_owned())
+        .collect();
     let is_missing = |(program, _): &&(&str, &str)| {
         run::find_program(program).is_none() && !programs.join(program).exists()
     };
     let missing: Vec<_> = UNPACKED.iter().filter(is_missing).collect();
-    if (!has_ping || !missing.is_empty()) && !apt.has_lists() {
+    if (!wanted.is_empty() || !missing.is_empty()) && !apt.has_lists() {
         apt.refresh();
     }
-    let installed = if has_ping { Ok(()) } else { apt.install(&[PING.1.to_owned()]) };
+    let installed = if wanted.is_empty() { Ok(()) } else { apt.install(&wanted) };
     let unpacked = missing.into_iter().map(|(_, package)| unpack(&to, package));
     for error in std::iter::once(installed).chain(unpacked).filter_map(Result::err) {
         eprintln!("   some tests will be skipped: {error:#}");

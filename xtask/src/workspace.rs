@@ -77,6 +77,11 @@ impl Workspace {
         self.ebpf_target().join("dcqcn-baselines")
     }
 
+    /// What the page is drawn with, where `userspace/fleet/build.rs` looks for it.
+    pub(crate) fn web(&self) -> PathBuf {
+        self.root.join("target/web")
+    }
+
     /// Tools installed for this checkout alone.
     pub(crate) fn tools(&self) -> PathBuf {
         self.root.join("target/ebpf-toolchain")

@@ -8,11 +8,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use dcqcn_protocol::{Answer, Applied, Counts, Health, Question, Status, Verb, VersionAnswer};
+use dcqcn_params::Key;
+use dcqcn_protocol::{
+    Answer, Applied, Changes, Class, Counts, Health, Held, Looked, ParameterValue, Qp, Question, Seen,
+    Status, Values, Verb, VersionAnswer,
+};
 use dcqcn_support::clock::monotonic_ns;
 
 /// Packets that a host counts in a second.
 const PACKETS_PER_S: u64 = 10_000;
+/// Queue pairs that somebody who looks sees.
+const QPS: u64 = 1_000;
+/// Highest rate of each, in bit/s.
+const LINE: u64 = 25_000_000_000;
 /// What it marks of a million of them, when all is well.
 const MARKS: u64 = 500;
 
@@ -117,6 +125,53 @@ impl Controller {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Four interfaces, one of them with a thousand queue pairs whose order changes from look to look.
+    fn looked(&self, most: usize) -> Looked {
+        let at_ns = monotonic_ns();
+        let packets = {
+            let mut state = self.lock();
+            state.count();
+            state.packets as u64
+        };
+        let wave = |n: u64| (at_ns / 1_000_000_000 * 37 + n * 101) % 1_000;
+        let seen = |n: u64| {
+            let counts = Counts {
+                attached_at_ns: 1,
+                data_packets: packets,
+                marked_packets: packets / 50,
+                flows: QPS,
+                ..Counts::default()
+            };
+            let (kmin_bytes, kmax_bytes, depth_bytes) = (50_000, 200_000, wave(n) * 200);
+            let class =
+                Class { tc: 3, ecn: true, kmin_bytes, kmax_bytes, depth_bytes, packets, ..Class::default() };
+            Seen {
+                counts,
+                role: "host".into(),
+                pacer: "fq".into(),
+                line_rate_bps: LINE,
+                classes: vec![class],
+            }
+        };
+        let qp = |n: u64| {
+            let rate_bps = LINE * (wave(n) + 1) / 1_000;
+            Qp {
+                address: format!("10.0.{}.{}", n / 250, n % 250 + 1),
+                qpn: n as u32 + 0x11,
+                state: "additive-increase".into(),
+                rate_bps,
+                target_bps: rate_bps,
+                throughput_bps: rate_bps as f64,
+                cnps_handled: n as u32,
+            }
+        };
+        let mut busiest: Vec<Qp> = (0..QPS).map(qp).collect();
+        busiest.sort_by(|a, b| b.throughput_bps.total_cmp(&a.throughput_bps));
+        busiest.truncate(most);
+        let interfaces = (0..4).map(|n| (format!("eth{n}"), seen(n))).collect();
+        Looked { at_ns, interfaces, failing: Vec::new(), busiest }
+    }
+
     fn connection(&self, mut stream: UnixStream) -> Result<()> {
         let mut line = String::new();
         BufReader::new(stream.try_clone()?).read_line(&mut line)?;
@@ -150,6 +205,18 @@ impl Controller {
                 let interfaces = [("eth0".to_owned(), counts)].into();
                 Answer::of(Ok(Health { at_ns: monotonic_ns(), interfaces, failing: Vec::new() }))
             }
+            (Verb::Look(look), _) => Answer::of(Ok(self.looked(look.most))),
+            (Verb::Parameters(_), _) => {
+                let value = |key: Key| {
+                    (
+                        key.to_string(),
+                        ParameterValue { text: key.default_text(), bounds: Some(key.allowed()) },
+                    )
+                };
+                Answer::of(Ok(Values { parameters: Key::all().map(value).collect() }))
+            }
+            (Verb::Changes, _) => Answer::of(Ok(Changes::default())),
+            (Verb::Config, _) => Answer::of(Ok(None::<Held>)),
             (Verb::Version, _) => Answer::of(Ok(VersionAnswer { dcqcn: "test".into(), protocol: 1 })),
             _ => {
                 let config = self.lock().held.as_ref().map(|(name, _)| name.clone());

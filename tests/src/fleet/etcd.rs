@@ -1,6 +1,7 @@
 //! Members of etcd on the loopback.
 
 use std::env;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -28,6 +29,8 @@ pub struct Etcd {
     dir: TempDir,
     members: Vec<Member>,
     options: Vec<String>,
+    /// Where they listen.
+    address: Ipv4Addr,
     /// `https` and what `etcdctl` needs for it, or `http`.
     scheme: &'static str,
     ctl: Vec<String>,
@@ -58,7 +61,16 @@ impl Etcd {
     /// # Errors
     /// They have none in time.
     pub fn start(members: usize, options: &[&str]) -> Result<Self> {
-        Self::start_as("http", members, options, &[])
+        Self::start_as("http", Ipv4Addr::LOCALHOST, members, options, &[])
+    }
+
+    /// Starts one member at `address`, which others can reach, and waits until it leads. It is in the network namespace of whoever
+    /// starts it.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_at(address: Ipv4Addr) -> Result<Self> {
+        Self::start_as("http", address, 1, &[], &[])
     }
 
     /// Starts members that want certificates of their clients, `ctl` being what `etcdctl` says to show its own.
@@ -66,10 +78,16 @@ impl Etcd {
     /// # Errors
     /// As [`Self::start`].
     pub fn start_secure(members: usize, options: &[&str], ctl: &[&str]) -> Result<Self> {
-        Self::start_as("https", members, options, ctl)
+        Self::start_as("https", Ipv4Addr::LOCALHOST, members, options, ctl)
     }
 
-    fn start_as(scheme: &'static str, members: usize, options: &[&str], ctl: &[&str]) -> Result<Self> {
+    fn start_as(
+        scheme: &'static str,
+        address: Ipv4Addr,
+        members: usize,
+        options: &[&str],
+        ctl: &[&str],
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let member = |index: usize| -> Result<Member> {
             Ok(Member { name: format!("m{index}"), client: free_port()?, peer: free_port()?, child: None })
@@ -77,7 +95,7 @@ impl Etcd {
         let members = (0..members).map(member).collect::<Result<Vec<_>>>()?;
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let (options, ctl) = (owned(options), owned(ctl));
-        let mut etcd = Self { dir, members, options, scheme, ctl };
+        let mut etcd = Self { dir, members, options, address, scheme, ctl };
         for index in 0..etcd.members.len() {
             etcd.begin(index)?;
         }
@@ -90,10 +108,11 @@ impl Etcd {
     /// # Errors
     /// It does not start.
     pub fn begin(&mut self, index: usize) -> Result<()> {
+        let address = self.address;
         let cluster: Vec<String> = self
             .members
             .iter()
-            .map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer))
+            .map(|member| format!("{}=http://{address}:{}", member.name, member.peer))
             .collect();
         let (options, scheme) = (self.options.clone(), self.scheme);
         let member = self.members.get_mut(index).context("no such member")?;
@@ -102,10 +121,10 @@ impl Etcd {
             .args(["--name", &member.name])
             .arg("--data-dir")
             .arg(self.dir.path().join(&member.name))
-            .args(["--listen-client-urls", &format!("{scheme}://127.0.0.1:{client}")])
-            .args(["--advertise-client-urls", &format!("{scheme}://127.0.0.1:{client}")])
-            .args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer}")])
-            .args(["--initial-advertise-peer-urls", &format!("http://127.0.0.1:{peer}")])
+            .args(["--listen-client-urls", &format!("{scheme}://{address}:{client}")])
+            .args(["--advertise-client-urls", &format!("{scheme}://{address}:{client}")])
+            .args(["--listen-peer-urls", &format!("http://{address}:{peer}")])
+            .args(["--initial-advertise-peer-urls", &format!("http://{address}:{peer}")])
             .args(["--initial-cluster", &cluster.join(",")])
             .args(["--log-level", "error"])
             .args(&options)
@@ -142,7 +161,7 @@ impl Etcd {
     /// Addresses of all members, for a client.
     #[must_use]
     pub fn endpoints(&self) -> String {
-        let endpoint = |member: &Member| format!("{}://127.0.0.1:{}", self.scheme, member.client);
+        let endpoint = |member: &Member| format!("{}://{}:{}", self.scheme, self.address, member.client);
         self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
@@ -162,7 +181,7 @@ impl Etcd {
             for (index, member) in
                 self.members.iter().enumerate().filter(|(_, member)| member.child.is_some())
             {
-                let endpoint = format!("{}://127.0.0.1:{}", self.scheme, member.client);
+                let endpoint = format!("{}://{}:{}", self.scheme, self.address, member.client);
                 let output = self.ctl_at(&endpoint, &["endpoint", "status", "--write-out=fields"])?;
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
                 let field = |name: &str| {
@@ -201,6 +220,24 @@ impl Etcd {
     /// It does not start.
     pub fn ctl(&self, words: &[&str]) -> Result<Output> {
         self.ctl_at(&self.endpoints(), words)
+    }
+
+    /// Puts values in one transaction, up to 128.
+    ///
+    /// # Errors
+    /// etcd does not do it.
+    pub fn put(&self, values: &[(String, String)]) -> Result<()> {
+        let mut text = String::from("\n");
+        for (key, value) in values {
+            text += &format!("put {key} {}\n", serde_json::to_string(value)?);
+        }
+        text += "\n\n";
+        let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoints(), "txn"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        child.stdin.take().context("no pipe")?.write_all(text.as_bytes())?;
+        ensure!(child.wait()?.success(), "etcdctl txn fails");
+        Ok(())
     }
 
     fn ctl_at(&self, endpoints: &str, words: &[&str]) -> Result<Output> {

@@ -92,9 +92,20 @@ impl Site {
     /// # Errors
     /// It does not start.
     pub fn begin_agent(&mut self, host: &str) -> Result<()> {
+        self.begin_agent_under(&[], host)
+    }
+
+    /// Starts the agent of a host under another program, as `faketime -f +7m`.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn begin_agent_under(&mut self, program: &[&str], host: &str) -> Result<()> {
         let control = self.dir.path().join(format!("{host}.control"));
         let child = self
-            .command(&["agent", "--every", "1s", "--ttl", "3", "--name", host])?
+            .command_under(
+                program,
+                &["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", host],
+            )?
             .arg("--control")
             .arg(control)
             .args(["--label", &format!("rack={}", &host[..2])])
@@ -127,8 +138,23 @@ impl Site {
     /// # Errors
     /// The binary is not known.
     pub fn command(&self, words: &[&str]) -> Result<Command> {
+        self.command_under(&[], words)
+    }
+
+    /// As [`Self::command`], under another program.
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub fn command_under(&self, program: &[&str], words: &[&str]) -> Result<Command> {
         let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = Command::new(binary()?);
+        let mut command = match program.split_first() {
+            Some((program, options)) => {
+                let mut command = Command::new(program);
+                command.args(options).arg(binary()?);
+                command
+            }
+            None => Command::new(binary()?),
+        };
         command.args(words).arg("--etcd").arg(self.etcd.endpoints()).env("DCQCN_LOG", "info");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Ok(command)

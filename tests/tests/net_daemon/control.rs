@@ -6,9 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_protocol::{Applied, Apply, AskError, Confirm, Door, Health, Held, Release, Status, Verb};
+use dcqcn_protocol::{
+    Applied, Apply, AskError, Changes, Confirm, Door, Health, Held, Look, Looked, Parameters, Release,
+    Status, Values, Verb,
+};
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::sys::signal::Signal;
@@ -84,6 +88,40 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
         "{health:?}"
     );
 
+    let look = Look { busiest_of: Some("a0".into()), most: 8 };
+    let looked: Looked = door.ask(Verb::Look(look))?;
+    let class = looked.interfaces["a0"].classes.iter().find(|class| class.tc == 3);
+    assert_eq!(class.map(|class| class.kmax_bytes), Some(200_000), "{looked:?}");
+    assert_eq!(looked.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
+    // While somebody asks, queues are looked at often, and it is known which flows are at the floor.
+    wait(|| {
+        // All at once: between CNPs that come seldom alpha goes down, and the cuts with it.
+        let (data, cnp) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+        for _ in 0..100 {
+            data.send(&Roce::default().frame())?;
+            cnp.send(&Roce::default().cnp(None, CNP_TOS))?;
+        }
+        let health: Health = door.ask(Verb::Health)?;
+        let counts = &health.interfaces["a0"];
+        let looks: u64 = counts.queue_looks.iter().sum();
+        let is_there = looks >= 50 && (counts.active_flows, counts.flows_at_floor) == (1, 1);
+        Ok(if is_there { Ok(()) } else { Err(format!("{counts:?}")) })
+    })?;
+    let values: Values = door.ask(Verb::Parameters(Parameters { interface: "a0".into() }))?;
+    let value = |name: &str| {
+        let value = values.parameters.get(name).cloned().unwrap_or_default();
+        (value.text, value.bounds.unwrap_or_default())
+    };
+    assert_eq!(value("link_rate"), ("2gbit".into(), "500mbit to 5gbit".into()));
+    assert_eq!(value("rpg_gd"), ("11".into(), "10 to 15".into()));
+    assert_eq!(value("cnp_dscp").1, "", "nobody else may set it");
+    assert!(door.ask::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
+    let Changes { changes } = door.ask(Verb::Changes)?;
+    let told = |kind: &str, what: &str| {
+        changes.iter().any(|change| change.kind == kind && change.what == what && !change.new.is_empty())
+    };
+    assert!(told("changed", "link_rate") && told("applied", "1") && told("refused", ""), "{changes:?}");
+
     // The daemon is killed, and there is no agent: what was asked for counts on.
     daemon.child.kill()?;
     daemon.child.wait()?;
@@ -135,6 +173,13 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
         door.ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
             .is_err_and(|error: AskError| error.is_refusal())
     );
+    apply("2", "4gbit", Some(60))?;
+    has(4_000_000_000)?;
+    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(), "that waits for nothing");
+    let undone: Applied = door.ask(Verb::Undo(Confirm { name: "2".into() }))?;
+    assert_eq!(undone.name.as_deref(), Some("1"));
+    has(2_000_000_000)?;
+    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(), "it is done");
     apply("2", "3gbit", Some(1))?;
     has(3_000_000_000)?;
     has(2_000_000_000)?;

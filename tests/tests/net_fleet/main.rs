@@ -1,5 +1,6 @@
 //! A fleet with a real etcd and real processes: changes that go well, that go wrong and come back, and what breaks meanwhile.
 
+mod apart;
 mod faults;
 mod full;
 mod guide;

@@ -109,7 +109,7 @@ fn an_agent_reads_and_writes_what_is_its_own_and_nothing_else() -> Result<()> {
     let key = secure.authority.file("operator.key")?;
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644))?;
     let open = secure.run("operator", &["status"])?;
-    assert!(String::from_utf8_lossy(&open.stderr).contains("everybody may read this key"), "{open:?}");
+    assert!(String::from_utf8_lossy(&open.stderr).contains("everybody may read it"), "{open:?}");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
 
     let control = dir.path().join("control");

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use dcqcn_tests::fleet::{Etcd, Nature, Site};
 
-/// As fast as figures allow: agents look once in a second.
-const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '3s'\npatience = '8s'";
+/// As fast as figures allow: agents look four times a second.
+const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
 const WAIT: [&str; 3] = ["--wait", "--tick", "100ms"];
 
 fn apply<'a>(file: &'a str, more: &[&'a str]) -> Vec<&'a str> {

@@ -5,10 +5,10 @@
 mod change;
 mod follow;
 mod pending;
+mod read;
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use change::{Manner, change, enter_refusal};
 pub use follow::Follow;
 pub use pending::{confirm, take_back};
+pub use read::Contents;
 
 /// Environment variable that names another directory for the log.
 pub(crate) const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
@@ -222,15 +223,6 @@ pub struct Log {
     directory: PathBuf,
 }
 
-/// What a log has.
-#[derive(Clone, Debug, Default)]
-pub struct Contents {
-    /// Its entries, oldest first.
-    pub entries: Vec<Entry>,
-    /// Numbers of the lines, from 1, that are none: written by something else, or cut off by a full disk.
-    pub unreadable: Vec<usize>,
-}
-
 impl Log {
     /// The log in the directory that `DCQCN_AUDIT` names, or in `/var/log/dcqcn`.
     #[must_use]
@@ -329,48 +321,6 @@ impl Log {
                 Err(written.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into()))
             }
         }
-    }
-
-    /// Reads the log; one that does not exist is empty.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn read(&self) -> Result<Contents, Error> {
-        let failed = |source| Error { path: self.path(), source };
-        let file = match File::open(self.path()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),
-            file => file.map_err(failed)?,
-        };
-        let mut contents = Contents::default();
-        for (number, line) in (1..).zip(BufReader::new(file).split(b'\n')) {
-            match serde_json::from_slice(&line.map_err(failed)?) {
-                Ok(entry) => contents.entries.push(entry),
-                Err(_) => contents.unreadable.push(number),
-            }
-        }
-        contents.settle();
-        Ok(contents)
-    }
-}
-
-impl Contents {
-    /// Leaves out what was intended and has an entry that says how it went.
-    fn settle(&mut self) {
-        // From the newest on: what each process has told of each interface since.
-        let mut told = BTreeSet::new();
-        let mut settled: Vec<Entry> = Vec::with_capacity(self.entries.len());
-        for entry in self.entries.drain(..).rev() {
-            let who = (entry.pid, entry.iface.clone());
-            match &entry.what {
-                What::Intended { .. } if told.contains(&who) => continue,
-                What::Intended { .. } => {}
-                What::Changed { .. } | What::Pending { .. } | What::Refused { .. } => _ = told.insert(who),
-                What::Confirmed { .. } | What::TakenBack { .. } | What::Ordered(_) => {}
-            }
-            settled.push(entry);
-        }
-        settled.reverse();
-        self.entries = settled;
     }
 }
 

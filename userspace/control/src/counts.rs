@@ -11,6 +11,7 @@ use dcqcn_protocol::{Counts, Failing, Health};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_view::Reading;
 
+use crate::depths::Depths;
 use crate::desk::Desk;
 use crate::metrics::Scrape;
 
@@ -34,20 +35,31 @@ const RDMA_ERRORS: [&str; 12] = [
 
 /// Looks at every interface that is attached in this network namespace.
 pub(crate) fn take(desk: &Desk) -> Health {
+    let (counted, failing) = take_each(desk, |_, counts| counts);
+    Health { at_ns: monotonic_ns(), interfaces: counted, failing }
+}
+
+/// Makes something of every interface that is attached in this network namespace, and of what it counts; and tells what fails.
+pub(crate) fn take_each<T>(
+    desk: &Desk,
+    of: impl Fn(&Reading, Counts) -> T,
+) -> (BTreeMap<String, T>, Vec<Failing>) {
     let scrape = Scrape::take(false);
     let mut failing: Vec<Failing> = desk.snapshot().failing.iter().map(told).collect();
     failing.extend(scrape.unreadable.iter().map(|unreadable| Failing {
         interface: unreadable.interface.clone().unwrap_or_default(),
         error: unreadable.error.clone(),
     }));
-    let mut errors = rdma_errors();
+    let (mut errors, watched) = (rdma_errors(), desk.watched());
     let count = |reading: &Reading| {
         let mut counts = counts(reading);
         counts.rdma_errors = errors.remove(&reading.info.ifindex).unwrap_or_default();
         counts.drops += interface_drops(&reading.info.iface);
-        (reading.info.iface.clone(), counts)
+        let Depths { looks, active, at_floor } = watched.want(reading.info.ifindex);
+        (counts.queue_looks, counts.active_flows, counts.flows_at_floor) = (looks.to_vec(), active, at_floor);
+        (reading.info.iface.clone(), of(reading, counts))
     };
-    Health { at_ns: monotonic_ns(), interfaces: scrape.readings.iter().map(count).collect(), failing }
+    (scrape.readings.iter().map(count).collect(), failing)
 }
 
 fn told(failing: &crate::desk::Failing) -> Failing {
@@ -58,6 +70,9 @@ fn counts(reading: &Reading) -> Counts {
     let total =
         |stat: Stat| -> u64 { reading.counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
     let ecn = |tc: &usize| reading.params.config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
+    let pauses = (0..CLASSES).map(|priority| reading.pause_frames(priority));
+    let [pauses_received, pauses_sent] =
+        pauses.fold([0, 0], |[received, sent], [of, by]| [received + of, sent + by]);
     let deepest = (0..CLASSES)
         .filter(ecn)
         .map(|tc| {
@@ -72,13 +87,15 @@ fn counts(reading: &Reading) -> Counts {
         marked_packets: total(Stat::CpEcnMarked) + total(Stat::NpEcnMarked),
         cnps_sent: total(Stat::NpCnpSent),
         cnps_handled: total(Stat::RpCnpHandled),
+        pauses_received,
+        pauses_sent,
         drops: total(Stat::RpHorizonDrop)
             + total(Stat::CpNotEctDropped)
             + reading.queues().map(|(_, stats)| u64::from(stats.drops)).sum::<u64>(),
-        rdma_errors: 0,
         flows: reading.rp_flows as u64,
         queue_bytes,
         kmax_bytes,
+        ..Counts::default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod health;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -12,6 +13,8 @@ use serde::Serialize;
 
 pub(crate) use health::TaskHealth;
 pub(crate) use health::{Health, TaskWatch, lock};
+
+use crate::depths::Watched;
 
 /// How much longer than a task the thread that works may take for a step: one may be the verifier's, which takes a second on
 /// most machines and a minute on one that is emulated. Ended there, the next daemon would only begin the same anew.
@@ -34,6 +37,8 @@ pub(crate) struct Snapshot {
     pub(crate) held: Option<Held>,
     /// When that is taken back unless somebody confirms it.
     pub(crate) confirm_until: Option<Instant>,
+    /// The parameters that others may set, and to what, in words.
+    pub(crate) bounds: Arc<BTreeMap<String, String>>,
 }
 
 /// An interface that cannot be served.
@@ -59,6 +64,7 @@ pub(crate) struct Reloaded {
 pub(crate) struct Desk {
     snapshot: Mutex<Arc<Snapshot>>,
     tasks: Mutex<TaskWatch>,
+    watched: Arc<Watched>,
     /// CLOCK_MONOTONIC of its last step.
     step_ns: AtomicU64,
     is_ending: AtomicBool,
@@ -69,6 +75,12 @@ impl Desk {
     #[must_use]
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is seen of queues and flows.
+    #[must_use]
+    pub(crate) fn watched(&self) -> Arc<Watched> {
+        Arc::clone(&self.watched)
     }
 
     /// How its tasks do.

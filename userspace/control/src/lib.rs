@@ -3,9 +3,11 @@
 
 mod counts;
 pub mod daemon;
+mod depths;
 mod desk;
 mod error;
 pub mod hangup;
+mod looks;
 pub mod metrics;
 pub mod pairing;
 

@@ -16,7 +16,7 @@ use crate::random::Random;
 use crate::scenario::{FabricError, Loss, Scenario};
 use crate::scheduler::Scheduler;
 use crate::switch::{Switch, SwitchRules};
-use crate::topology::Routes;
+use crate::topology::{PortSpec, Routes};
 
 /// Everything of `scenario`, at time 0, with everything entered that will happen of itself.
 pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
@@ -35,7 +35,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
     }
     let switch_rules = Arc::new(SwitchRules {
         switching: scenario.switch.clone(),
-        wred: std::array::from_fn(|tc| Wred::new(&config.wred[tc])),
+        wred: wred_by_rate(scenario, &ports),
         lossless,
         routes: epochs
             .iter()
@@ -91,9 +91,31 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
     Ok(Built { nodes, ports: ports.into() })
 }
 
+/// WRED of every class, for each rate that a port has.
+fn wred_by_rate(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<(u64, [Wred; CLASSES])> {
+    let own_bps = ports.first().and_then(|ports| ports.first()).map_or(1, |port| port.rate_bps);
+    let mut rates: Vec<u64> = ports.iter().flatten().map(|port| port.rate_bps).collect();
+    rates.sort_unstable();
+    rates.dedup();
+    let of = |rate_bps: u64| {
+        let scaled = |bytes: u64| {
+            let bytes = u128::from(bytes) * u128::from(rate_bps) / u128::from(own_bps);
+            u64::try_from(bytes).unwrap_or(u64::MAX).min(crate::scenario::MAX_BUFFER_BYTES)
+        };
+        let wred = scenario.config.wred.map(|mut wred| {
+            if scenario.switch.wred_by_rate {
+                (wred.kmin_bytes, wred.kmax_bytes) = (scaled(wred.kmin_bytes), scaled(wred.kmax_bytes));
+            }
+            Wred::new(&wred)
+        });
+        (rate_bps, wred)
+    };
+    rates.into_iter().map(of).collect()
+}
+
 fn hosts(
     scenario: &Scenario,
-    ports: &[Vec<crate::topology::PortSpec>],
+    ports: &[Vec<PortSpec>],
     changes: &Arc<[change::Change]>,
     hash_keys: HashKeys,
 ) -> Result<Vec<Host>, FabricError> {
@@ -136,6 +158,7 @@ fn hosts(
         notice_ns: topology.lookahead_ns(),
         changes: Arc::clone(changes),
         hash_keys,
+        sample_ns: scenario.sample_ns,
     });
     let mut params: HashMap<u64, Arc<Params>> = HashMap::new();
     let mut hosts = Vec::with_capacity(topology.hosts as usize);
@@ -162,6 +185,9 @@ fn hosts(
         hosts[pair.src as usize].add_own(number, waits[number as usize]);
     }
     hosts.iter_mut().for_each(Host::ready);
+    if let Some(sample_ns) = scenario.sample_ns {
+        hosts.iter_mut().for_each(|host| host.agenda.at(sample_ns, Event::Sample, 0));
+    }
     Ok(hosts)
 }
 

@@ -5,7 +5,8 @@
 //!
 //! What is modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per ingress
 //! port with its frames on the wire, a watchdog, strict and weighted queues, ECMP or packet spraying, failing links; queue
-//! pairs with go-back-N or selective repeat whose ACKs, NAKs and CNPs queue as every packet does. What is not: the time a
+//! pairs with go-back-N or selective repeat whose ACKs, NAKs and CNPs queue as every packet does; receivers that admit senders;
+//! trimming. What is not: the time a
 //! switch or a NIC takes to think, cells and pipes within a switch, bit errors.
 
 mod agenda;

@@ -1,5 +1,8 @@
 //! What a simulation found.
 
+mod collectives;
+
+pub use collectives::CollectiveOutcome;
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
 
@@ -24,6 +27,8 @@ pub struct Outcome {
     pub fct: Option<Fct>,
     /// The same by size, the smallest first: a row per size if there are few, or else as many flows in each row.
     pub fct_by_size: Vec<FctBand>,
+    /// Collectives that are complete, in the order of the workload.
+    pub collectives: Vec<CollectiveOutcome>,
     /// By class that something was sent in.
     pub classes: Vec<ClassOutcome>,
     /// The ports of all switches.
@@ -168,8 +173,10 @@ pub struct Work {
 pub struct Samples {
     /// Time between two.
     pub interval_ns: u64,
-    /// By switch: the greatest depth of any of its ports in each interval.
+    /// By switch.
     pub switches: Vec<SwitchSamples>,
+    /// How long hosts were paused in each interval, the sum over hosts and classes.
+    pub hosts_paused_ns: Vec<u64>,
 }
 
 /// Depths of a switch over time.
@@ -179,6 +186,8 @@ pub struct SwitchSamples {
     pub switch: String,
     /// The greatest depth of any port in each interval.
     pub max_queue_bytes: Vec<u32>,
+    /// How long its ports were paused in each interval, the sum over ports and classes.
+    pub paused_ns: Vec<u64>,
 }
 
 /// Sums up what the nodes did until `now_ns`.
@@ -195,7 +204,7 @@ pub(crate) fn collect(
     let mut out_ports = Vec::new();
     let mut transport = TransportOutcome::default();
     let mut work = Work::default();
-    let mut samples = scenario.sample_ns.map(|interval_ns| Samples { interval_ns, switches: Vec::new() });
+    let mut samples = scenario.sample_ns.map(|interval_ns| Samples { interval_ns, ..Samples::default() });
     let mut last_ns = 0;
     for (number, node) in (0..).zip(nodes) {
         match node {
@@ -206,6 +215,13 @@ pub(crate) fn collect(
                         flow.fct_ns = Some(done_ns - posted_ns);
                     }
                     last_ns = last_ns.max(done_ns);
+                }
+                if let Some(samples) = &mut samples {
+                    let hosts = &mut samples.hosts_paused_ns;
+                    hosts.resize(hosts.len().max(host.samples.len()), 0);
+                    for (sum, paused_ns) in hosts.iter_mut().zip(&host.samples) {
+                        *sum += u64::from(*paused_ns);
+                    }
                 }
                 for (class, paused_ns) in classes.iter_mut().zip(host.paused_ns(now_ns)) {
                     class.host_paused_ns += paused_ns;
@@ -236,12 +252,10 @@ pub(crate) fn collect(
                 work.queued_packets += switch.packets();
                 let figures = switch.figures(now_ns);
                 if let Some(samples) = &mut samples {
-                    let per_port = switch.samples.chunks(figures.len().max(1));
                     samples.switches.push(SwitchSamples {
                         switch: topology.name(number),
-                        max_queue_bytes: per_port
-                            .map(|depths| depths.iter().copied().max().unwrap_or(0))
-                            .collect(),
+                        max_queue_bytes: switch.samples.iter().map(|sample| sample.max_queue_bytes).collect(),
+                        paused_ns: switch.samples.iter().map(|sample| sample.paused_ns).collect(),
                     });
                 }
                 for (port, figures) in ports[number as usize].iter().zip(figures) {
@@ -272,6 +286,7 @@ pub(crate) fn collect(
         duration_ns: if is_complete { last_ns } else { now_ns },
         fct: Fct::of(&flows),
         fct_by_size: bands(&flows),
+        collectives: collectives::of(scenario, &flows),
         flows,
         classes: classes.into_iter().filter(used).collect(),
         ports: out_ports,

@@ -36,6 +36,10 @@ pub(crate) enum Kind {
     Nak,
     /// Congestion.
     Cnp,
+    /// A sender asks whether it may send up to `psn`; it may already up to `extra`.
+    Request,
+    /// It may send up to `psn`.
+    Grant,
     /// PFC of the classes in `extra`: `psn` 1 pauses, 0 lets go on.
     Pfc,
 }

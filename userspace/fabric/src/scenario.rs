@@ -65,6 +65,20 @@ pub struct Transport {
     pub recovery: Recovery,
     /// Most bytes of a QP under way, as IRN limits them to the bandwidth-delay product; 0: no limit.
     pub window_bytes: u64,
+    /// Receivers say who may send; `None`: senders send when they like.
+    pub admission: Option<Admission>,
+}
+
+/// Receivers say who may send, as Meta's collective library has it (Gangidi et al., SIGCOMM'24): a sender asks, and sends what
+/// it is told it may (clear to send). A receiver lets no more be under way to it than so much, and those who wait have turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Most bytes under way to one receiver.
+    pub bytes: u64,
+    /// Bytes that a sender may send at a turn.
+    pub chunk_bytes: u64,
+    /// Class of the questions and the answers; `None`: that of CNPs.
+    pub class: Option<u8>,
 }
 
 /// What is sent again after a loss.
@@ -89,6 +103,9 @@ pub struct Switching {
     pub classes: [Class; CLASSES],
     /// Which depth decides over a mark.
     pub marking: Marking,
+    /// Kmin and Kmax are those of hosts' links (of host 0's), and a port of another rate has them in proportion, as HPCC's
+    /// switches do; `false`: they are the same at every port.
+    pub wred_by_rate: bool,
     /// Which of several shortest paths a packet takes.
     pub balance: Balance,
     /// Time from the failure of a link until all switches have new routes.
@@ -200,6 +217,7 @@ impl Default for Transport {
             timeout_ns: 4_000_000,
             recovery: Recovery::GoBackN,
             window_bytes: 0,
+            admission: None,
         }
     }
 }
@@ -223,6 +241,7 @@ impl Switching {
             buffer_bytes: 32_000_000,
             classes: std::array::from_fn(class),
             marking: Marking::default(),
+            wred_by_rate: false,
             balance: Balance::default(),
             reroute_ns: 10_000_000,
             trim_to: None,
@@ -317,7 +336,11 @@ impl Transport {
         in_range("retransmission timeout", self.timeout_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         let least = u64::from(self.payload_bytes);
         let window = if self.window_bytes == 0 { least } else { self.window_bytes };
-        in_range("window", window, least..=MAX_BUFFER_BYTES, Unit::Bytes)
+        in_range("window", window, least..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        let Some(admission) = self.admission else { return Ok(()) };
+        in_range("bytes of a turn", admission.chunk_bytes, least..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        in_range("admitted bytes", admission.bytes, admission.chunk_bytes..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        in_range("class of admission", admission.class.unwrap_or(0).into(), 0..=7, Unit::Count)
     }
 }
 

@@ -51,6 +51,8 @@ struct Port {
     wire: Wire,
     scheduler: Scheduler,
     inbound: Inbound,
+    /// Which of [`SwitchRules::wred`] is of its rate.
+    speed: u16,
     /// Bit per queue with a packet.
     waiting: u8,
     queues: [Queue; CLASSES],
@@ -73,7 +75,8 @@ impl Port {
 #[derive(Debug)]
 pub(crate) struct SwitchRules {
     pub(crate) switching: Switching,
-    pub(crate) wred: [Wred; CLASSES],
+    /// By rate of ports ([`Port::speed`]).
+    pub(crate) wred: Vec<(u64, [Wred; CLASSES])>,
     /// Bit per class with PFC.
     pub(crate) lossless: u8,
     /// The routes from the start, and after each change.
@@ -99,8 +102,19 @@ pub(crate) struct Switch {
     pub(crate) counters: [ClassCounters; CLASSES],
     pub(crate) storms: u64,
     pub(crate) hops: u64,
-    /// Depth of all ports, sample after sample.
-    pub(crate) samples: Vec<u32>,
+    /// Sample after sample.
+    pub(crate) samples: Vec<Sample>,
+    /// How long its ports were paused until the last.
+    sampled_ns: u64,
+}
+
+/// What a switch did since the last sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// The greatest depth of a port.
+    pub(crate) max_queue_bytes: u32,
+    /// How long its ports were paused, the sum over ports and classes.
+    pub(crate) paused_ns: u64,
 }
 
 /// What a port did.
@@ -125,6 +139,7 @@ impl Switch {
         let scheduler = Scheduler::new(schedules, rules.frame_bytes);
         let port = |spec: &PortSpec| Port {
             wire: Wire::new(spec, rules.overhead_bytes),
+            speed: rules.wred.iter().position(|(rate_bps, _)| *rate_bps == spec.rate_bps).unwrap_or(0) as u16,
             scheduler: scheduler.clone(),
             waiting: 0,
             bytes: 0,
@@ -149,6 +164,7 @@ impl Switch {
             storms: 0,
             hops: 0,
             samples: Vec::new(),
+            sampled_ns: 0,
         })
     }
 
@@ -296,12 +312,16 @@ impl Switch {
         }
     }
 
-    /// Keeps the depth of every port: the greatest since the last sample.
     fn on_sample(&mut self, now_ns: u64) {
+        let mut max_queue_bytes = 0;
+        let mut until_ns = 0;
         for port in &mut self.ports {
-            self.samples.push(port.recent_max_bytes);
+            max_queue_bytes = port.recent_max_bytes.max(max_queue_bytes);
             port.recent_max_bytes = port.bytes;
+            until_ns += (0..CLASSES).map(|class| port.wire.paused_ns(class, now_ns)).sum::<u64>();
         }
+        let paused_ns = until_ns - std::mem::replace(&mut self.sampled_ns, until_ns);
+        self.samples.push(Sample { max_queue_bytes, paused_ns });
         if let Some(sample_ns) = self.rules.sample_ns {
             self.agenda.at(now_ns + sample_ns, Event::Sample, 0);
         }

@@ -1,5 +1,7 @@
 //! Whole simulations: what can be said beforehand of how they end.
 
+mod admission;
+mod collectives;
 mod properties;
 
 use std::ops::ControlFlow;
@@ -9,8 +11,8 @@ use proptest::prelude::*;
 
 use crate::workload::{Wait, Workload};
 use crate::{
-    Balance, Cables, Class, Fault, FaultKind, FctBand, Link, Loss, Outcome, Pfc, Recovery, Scenario,
-    Schedule, StormAction, Threshold, Topology, Watchdog, run,
+    Admission, Balance, Cables, Class, Fault, FaultKind, FctBand, Link, Loss, Outcome, Pfc, Recovery,
+    Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, run,
 };
 
 const GBIT: u64 = 1_000_000_000;
@@ -111,6 +113,31 @@ fn with_dcqcn_an_incast_keeps_the_queue_short_and_pauses_less() {
         "{:?}",
         with.classes
     );
+}
+
+#[test]
+fn thresholds_follow_the_rate_of_a_port_where_that_is_asked_for() {
+    // Eight hosts send over one uplink of 400 Gb/s, each to another: the queue is there.
+    let mut workload = Workload::new();
+    for src in 0..8 {
+        workload.flow(src, src + 8, 3, 2_000_000, 0);
+    }
+    let topology = Topology::leaf_spine(2, 1, 8, Cables { switch_rate_bps: 400 * GBIT, ..CABLES }).unwrap();
+    let mut scenario = Scenario::new(topology, workload, Config::DEFAULT);
+    for wred in &mut scenario.config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (50_000, 50_000, 1_000_000);
+    }
+    scenario.control = false;
+    let same = outcome(&scenario);
+    scenario.switch.wred_by_rate = true;
+    let scaled = outcome(&scenario);
+    for wred in &mut scenario.config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes) = (200_000, 200_000);
+    }
+    scenario.switch.wred_by_rate = false;
+    // No queue is at the hosts' links, so four times the thresholds everywhere are the same.
+    assert_eq!(scaled, outcome(&scenario));
+    assert!(scaled.classes[0].marked_packets < same.classes[0].marked_packets);
 }
 
 /// Hosts 0 and 1 behind one leaf, 2 and 3 behind another: 0 and 1 send to 2, and 1 to 3 as well.

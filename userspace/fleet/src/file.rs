@@ -115,8 +115,14 @@ pub(crate) struct Gate {
     pub(crate) drops: Limit,
     /// Retransmissions and time-outs for a million packets.
     pub(crate) rdma_errors: Limit,
+    /// PFC frames received and sent for a million packets.
+    pub(crate) pauses: Limit,
     /// Deepest queue on average, in percent of Kmax.
     pub(crate) queue: Limit,
+    /// Deepest queue at 1 look of 100, in percent of Kmax.
+    pub(crate) queue_p99: Limit,
+    /// Flows at their lowest rate, of a hundred.
+    pub(crate) floor: Limit,
     /// Fewest data packets that say something.
     pub(crate) min_packets: u64,
 }
@@ -129,7 +135,10 @@ impl Default for Gate {
             cnps: limit(1.5, 1_000),
             drops: limit(1.5, 10),
             rdma_errors: limit(1.5, 10),
+            pauses: limit(1.5, 1_000),
             queue: limit(1.5, 25),
+            queue_p99: limit(1.5, 50),
+            floor: limit(1.5, 20),
             min_packets: 1_000,
         }
     }
@@ -199,7 +208,8 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
         (1..=STEP).contains(&max_unavailable),
         "max_unavailable = {max_unavailable}: allowed is 1 to {STEP}"
     );
-    let limits = [gate.marks, gate.cnps, gate.drops, gate.rdma_errors, gate.queue];
+    let Gate { marks, cnps, drops, rdma_errors, pauses, queue, queue_p99, floor, .. } = gate;
+    let limits = [marks, cnps, drops, rdma_errors, pauses, queue, queue_p99, floor];
     let is_right = |limit: &Limit| limit.times.is_finite() && limit.times >= 1.0;
     ensure!(
         limits.iter().all(is_right),

@@ -4,11 +4,16 @@
 //! Nothing here runs as root, and nothing that runs as root depends on it.
 
 mod agent;
+mod ask;
 mod cli;
 mod coordinate;
 mod file;
+mod history;
 mod record;
 mod rollout;
+mod secret;
+mod serve;
+mod status;
 mod store;
 
 pub use cli::main;

@@ -131,8 +131,14 @@ pub(crate) struct Rates {
     pub(crate) drops: u64,
     /// Retransmissions and time-outs of RDMA devices, for a million packets.
     pub(crate) rdma_errors: u64,
+    /// PFC frames received and sent, for a million packets.
+    pub(crate) pauses: u64,
     /// The deepest queue that marks, in percent of its Kmax, on average of a look every second.
     pub(crate) queue: u64,
+    /// Below which percent of Kmax the deepest queue was in 99 of 100 looks, 50 of them a second.
+    pub(crate) queue_p99: u64,
+    /// Flows held to the lowest rate, of a hundred that send, on average.
+    pub(crate) floor: u64,
 }
 
 /// How a rollout ended.

@@ -1,11 +1,11 @@
 //! etcd: reading a fleet at one moment, and changing it only if nobody else has meanwhile.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
@@ -17,6 +17,7 @@ use tokio::time::sleep;
 
 use crate::record::{Member, Outcome, Report, Version, Want};
 use crate::rollout::Rollout;
+use crate::secret;
 
 /// How long a member of etcd may take to answer, and how often a connection is looked at.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -24,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const TRIES: usize = 4;
 /// How long between two of them.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a change is tried that a coordinator is faster than.
+const EDITS: usize = 20;
 
 /// Where etcd is, and who asks.
 #[derive(Clone, Debug, Args)]
@@ -70,8 +74,7 @@ impl Reach {
                 tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
             }
             if let Some((cert, key)) = self.etcd_cert.as_ref().zip(self.etcd_key.as_ref()) {
-                is_secret(key).with_context(|| format!("cannot read {}", key.display()))?;
-                tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+                tls = tls.identity(Identity::from_pem(read(cert)?, secret::read(key)?));
             }
             options = options.with_tls(tls);
         }
@@ -79,17 +82,6 @@ impl Reach {
         let client = client.await.with_context(|| format!("cannot use etcd at {}", self.etcd.join(", ")))?;
         Ok(Store { client, prefix: self.prefix.trim_end_matches('/').to_owned() })
     }
-}
-
-/// Refuses a key that others may read.
-fn is_secret(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
-    if mode & 0o007 != 0 {
-        let why = format!("everybody may read this key (mode {mode:o}): chmod 600 {}", path.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
-    Ok(())
 }
 
 /// A fleet in etcd.
@@ -256,6 +248,26 @@ impl Store {
         let txn = Txn::new().when([self.unchanged(seen)]).and_then(puts);
         let answer = self.txn(txn).await?;
         Ok(answer.succeeded().then(|| answer.header().map_or(0, |header| header.revision())))
+    }
+
+    /// Changes the rollout under way, and returns what it is since.
+    ///
+    /// # Errors
+    /// None is under way, or as [`Self::snapshot`].
+    pub(crate) async fn edit(&mut self, edit: impl Fn(&mut Rollout)) -> Result<Rollout> {
+        for _ in 0..EDITS {
+            let (rollout, revision) =
+                self.snapshot().await?.rollout.context("there has been no rollout yet")?;
+            if rollout.is_over() {
+                bail!("no rollout is under way; version {} is {}", rollout.version, rollout.status());
+            }
+            let mut edited = rollout;
+            edit(&mut edited);
+            if self.keep(&edited, &[], revision).await?.is_some() {
+                return Ok(edited);
+            }
+        }
+        bail!("coordinators are faster, {EDITS} times in a row: try again")
     }
 
     /// Writes what a host says; under a lease it is gone when that ends.

@@ -6,7 +6,10 @@ use std::thread;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use dcqcn_fabric::{FlowOutcome, TOPOLOGY_EXAMPLE};
-use dcqcn_sim::fabric::{Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, run_all, write_flows};
+use dcqcn_sim::fabric::{
+    Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, run_all, write_flows,
+    write_picture,
+};
 use dcqcn_support::file::Replacement;
 
 use dcqcn_cli::Output;
@@ -32,6 +35,10 @@ Examples:
   dcqcn-lab sim fabric --workload permutation --size 2MB --pfc off --recovery selective
   # a collective on a fat tree
   dcqcn-lab sim fabric --topology fat-tree:4x2x2 --workload all-reduce --sweep balance=ecmp,spray
+  # receivers that say who may send, instead of DCQCN and beside it
+  dcqcn-lab sim fabric --workload incast:16 --admission 400KB --sweep control=on,off
+  # pictures: slowdown, queues, pauses
+  dcqcn-lab sim fabric --load 80% --plot fabric
   # a pause storm, and the watchdog
   dcqcn-lab sim fabric --fault 100us,storm,host3 --watchdog 1ms,2ms,drop --duration 20ms
   # flow sizes, flows and topologies in HPCC's formats; a line per flow
@@ -50,6 +57,9 @@ pub(crate) struct FabricArgs {
     /// Write a line per flow here.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Draw slowdown by size, queues over switches and time, and pauses, as PATH.svg and PATH.png, or PATH itself if it names a format.
+    #[arg(long, value_name = "PATH")]
+    plot: Option<PathBuf>,
     /// Print a topology file.
     #[arg(long, exclusive = true)]
     example: bool,
@@ -62,12 +72,22 @@ impl FabricArgs {
         }
         let setups = self.setups()?;
         ensure!(
+            setups.len() == 1 || self.plot.is_none(),
+            "--plot draws one run and the sweep has {}: leave --plot or --sweep out",
+            setups.len()
+        );
+        ensure!(
             setups.len() == 1 || self.csv.is_none(),
             "--csv writes the flows of one run and the sweep has {}: leave --csv or --sweep out",
             setups.len()
         );
-        let scenarios =
+        let mut scenarios =
             setups.iter().map(|(_, setup)| setup.scenario()).collect::<anyhow::Result<Vec<_>>>()?;
+        if self.plot.is_some() {
+            scenarios.iter_mut().for_each(|scenario| {
+                scenario.sample_ns.get_or_insert(PLOT_SAMPLE_NS);
+            });
+        }
         let threads = match self.threads {
             Some(threads) => threads.into(),
             None => thread::available_parallelism().map_or(1, usize::from),
@@ -79,7 +99,15 @@ impl FabricArgs {
             if let Some(path) = &self.csv {
                 write_csv(path, &run.outcome.flows)?;
             }
-            finished.push((settings.clone(), FabricReport::new(scenario, run.outcome, run.wall)));
+            let mut report = FabricReport::new(scenario, run.outcome, run.wall);
+            if let Some(path) = &self.plot {
+                write_picture(path, &report)?;
+                if self.setup.sample.is_none() {
+                    // They were for the picture.
+                    report.samples = None;
+                }
+            }
+            finished.push((settings.clone(), report));
         }
         let (done, all) = (finished.len(), scenarios.len());
         if self.sweep.is_empty() {

@@ -73,6 +73,17 @@ pub enum Error {
         /// The port.
         port: u16,
     },
+    /// Somebody else is changing it.
+    #[error(
+        "another dcqcn-lab has been changing the switch at port {port} for 30 s: wait for its end, or end it (`fuser {}` names it)",
+        path.display()
+    )]
+    Busy {
+        /// Its port.
+        port: u16,
+        /// The lock.
+        path: PathBuf,
+    },
     /// Somebody listens, who is no switch.
     #[error("what listens at port {port} is not simple_switch's Thrift server: {reason}")]
     NotASwitch {

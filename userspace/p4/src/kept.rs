@@ -5,9 +5,11 @@
 //! server is in. What it says counts only as long as the switch agrees ([`super::push::verify`]).
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use dcqcn_common::params::Config;
 use dcqcn_netlink::netns;
@@ -76,8 +78,65 @@ impl Kept {
     }
 }
 
+/// A switch that nobody else changes as long as this lives: who reads it, changes it and keeps what it did has it from before the
+/// first to after the last.
+#[derive(Debug)]
+pub struct Claim {
+    _lock: File,
+}
+
+impl Claim {
+    /// Claims the switch at a Thrift port of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Somebody else has it and keeps it for longer than `PATIENCE`, or there is no place for the lock.
+    pub fn take(port: u16) -> Result<Self> {
+        let path = path(port)?.with_extension("lock");
+        let failed = |source| Error::File { path: path.clone(), source };
+        fs::create_dir_all(DIRECTORY).map_err(failed)?;
+        let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Self { _lock: lock }),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(TICK),
+                Err(TryLockError::WouldBlock) => return Err(Error::Busy { port, path }),
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
+        }
+    }
+}
+
+/// Longest wait for who changes the same switch: a push of a large configuration takes seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+const TICK: Duration = Duration::from_millis(20);
+
 fn path(port: u16) -> Result<PathBuf> {
     let netns = netns::current_inode()
         .map_err(|error| Error::File { path: DIRECTORY.into(), source: std::io::Error::other(error) })?;
     Ok(PathBuf::from(DIRECTORY).join(format!("{netns}-{port}.json")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_changed_by_one_at_a_time() {
+        // Of no switch: nothing listens there, and the file is its own.
+        const PORT: u16 = 1;
+        let Ok(claim) = Claim::take(PORT) else {
+            eprintln!("SKIPPED a_switch_is_changed_by_one_at_a_time: {DIRECTORY} cannot be written");
+            return;
+        };
+        let held = Duration::from_millis(300);
+        let second = thread::spawn(|| {
+            let began = Instant::now();
+            Claim::take(PORT).map(|_| began.elapsed())
+        });
+        thread::sleep(held);
+        drop(claim);
+        let waited = second.join().unwrap().unwrap();
+        assert!(waited >= held / 2 && waited < PATIENCE, "{waited:?}");
+    }
 }

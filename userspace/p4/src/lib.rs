@@ -18,7 +18,7 @@ pub mod session;
 pub mod switch;
 
 pub use error::{Error, Result};
-pub use kept::Kept;
+pub use kept::{Claim, Kept};
 pub use plan::Plan;
 pub use process::Process;
 pub use program::Program;

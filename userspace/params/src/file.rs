@@ -277,6 +277,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_nested_as_deeply_as_it_can_be_is_refused() {
+        // As long as what a stranger may send over the control socket.
+        let deep = |unit: &str| unit.repeat((256 << 10) / unit.len() - 20);
+        let (open, inline, dotted) = (deep("["), deep("{a="), deep("a."));
+        let both = format!("x = {}1{}", &open[..120_000], "]".repeat(120_000));
+        for text in [
+            both,
+            format!("x = {open}"),
+            format!("x = {inline}"),
+            format!("{dotted}a = 1"),
+            format!("[{dotted}a]"),
+            format!("[[interface]]\n[interface.{dotted}a]"),
+        ] {
+            let refused = parse("deep", &text).unwrap_err().to_string();
+            assert!(refused.contains("recurs"), "{refused:.300}");
+        }
+    }
+
+    #[test]
     fn misplaced_keys_and_bad_words_say_where_and_what() {
         for (text, says) in [
             ("rpg_ai_rate = '1mbit'", "c:1: `rpg_ai_rate` is a parameter: write it below [parameters]"),

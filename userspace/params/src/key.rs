@@ -206,6 +206,12 @@ impl Key {
         self.get(&Config::DEFAULT)
     }
 
+    /// That, as people write it.
+    #[must_use]
+    pub fn default_text(self) -> String {
+        self.text(&Config::DEFAULT)
+    }
+
     /// Its value in `config`.
     #[must_use]
     pub fn get(self, config: &Config) -> u64 {

@@ -32,6 +32,8 @@ const LEGEND_STEP: u32 = 19;
 const TITLE_TEXT: u32 = 26;
 const CAPTION_TEXT: u32 = 18;
 const TEXT: u32 = 15;
+/// Size of rows' names.
+const ROW_TEXT: u32 = 12;
 /// Pixels per unit of the PNG, so that it is sharp on any screen. The SVG needs none.
 const PNG_SCALE: u32 = 2;
 /// Name plotters knows the font by. SVG viewers use a font of their own in its place.
@@ -90,7 +92,7 @@ impl Line {
 }
 
 /// One pair of axes with curves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Chart {
     /// What it shows.
     pub caption: String,
@@ -104,6 +106,51 @@ pub struct Chart {
     pub top: f64,
     /// The curves; later ones over earlier ones.
     pub lines: Vec<Line>,
+    /// Rectangles behind them.
+    pub cells: Vec<Cell>,
+    /// What stands at the horizontal axis.
+    pub marks: Marks,
+    /// Names of rows, from the bottom, each one unit of the vertical axis high; none: numbers stand there.
+    pub rows: Vec<String>,
+}
+
+/// A rectangle, in the units of the axes.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    /// From where to where it goes across.
+    pub across: [f64; 2],
+    /// And up.
+    pub up: [f64; 2],
+    /// Its colour.
+    pub colour: RGBColor,
+}
+
+/// What stands at an axis.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Marks {
+    /// The value.
+    #[default]
+    Value,
+    /// Ten to the power of the value, where that is whole, in bytes.
+    Decades,
+}
+
+/// The colour of a share, 0 to 1: from white over yellow and red to black.
+#[must_use]
+pub fn heat(share: f64) -> RGBColor {
+    const STOPS: [[f64; 3]; 5] = [
+        [255.0, 255.0, 255.0],
+        [254.0, 217.0, 118.0],
+        [240.0, 90.0, 40.0],
+        [150.0, 0.0, 60.0],
+        [20.0, 0.0, 20.0],
+    ];
+    let place = share.clamp(0.0, 1.0) * 4.0;
+    let low = (place as usize).min(3);
+    let part = place - low as f64;
+    let [red, green, blue] =
+        std::array::from_fn(|index| (STOPS[low][index] * (1.0 - part) + STOPS[low + 1][index] * part) as u8);
+    RGBColor(red, green, blue)
 }
 
 /// Writes `NAME.svg` and `NAME.png` into `directory`, which is made if need be. The charts are stacked in order.
@@ -196,8 +243,9 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
     }
 
     /// One chart: caption, axes, lines and legend.
-    fn chart(&self, Chart { caption, across, up, end, top, lines }: &Chart) -> Drawn<DB> {
+    fn chart(&self, chart: &Chart) -> Drawn<DB> {
         let Self { area, scale } = *self;
+        let Chart { caption, across, up, end, top, lines, cells, marks, rows } = chart;
         let (end, top) = (positive(*end), positive(*top));
         let mut chart = ChartBuilder::on(area)
             .margin_top(TOP * scale)
@@ -212,8 +260,8 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
             .y_desc(*up)
             .x_labels(11)
             .y_labels(6)
-            .x_label_formatter(&|x| tick(*x))
-            .y_label_formatter(&|y| tick(*y))
+            .x_label_formatter(&|x| marks.text(*x))
+            .y_label_formatter(&|y| if rows.is_empty() { tick(*y) } else { String::new() })
             .max_light_lines(0)
             .bold_line_style(GRID.stroke_width(scale))
             .axis_style(AXIS.stroke_width(scale))
@@ -221,6 +269,12 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
             .label_style((FONT, TEXT * scale).into_font().color(&AXIS))
             .axis_desc_style((FONT, TEXT * scale).into_font().color(&AXIS))
             .draw()?;
+        let corners = |cell: &Cell| {
+            let [[left, right], [low, high]] = [cell.across, cell.up];
+            Rectangle::new([(left, low), (right.min(end), high.min(top))], cell.colour.filled())
+        };
+        chart.draw_series(cells.iter().map(corners))?;
+        self.names(rows)?;
         let style = |line: &Line| line.colour.stroke_width(line.width * scale);
         for line in lines {
             let points = line.curve.iter().map(|(time, value)| (*time, value.min(top)));
@@ -244,6 +298,18 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         Ok(())
     }
 
+    /// The names of rows, as many as there is room for.
+    fn names(&self, rows: &[String]) -> Drawn<DB> {
+        let height = CHART_HEIGHT - TOP - BOTTOM;
+        let count = rows.len().max(1) as u32;
+        let every = (ROW_TEXT * count).div_ceil(height).max(1);
+        for (row, name) in (0..count).zip(rows).filter(|(row, _)| row % every == 0) {
+            let middle = TOP + height - (2 * row + 1) * height / (2 * count);
+            self.text(name, EDGE + ROW_TEXT, middle.saturating_sub(ROW_TEXT / 2), ROW_TEXT)?;
+        }
+        Ok(())
+    }
+
     /// Writes `text` with its upper left corner at (`x`, `y`).
     fn text(&self, text: &str, x: u32, y: u32, size: u32) -> Drawn<DB> {
         self.area.draw(&Text::new(
@@ -262,6 +328,20 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
 /// The end of an axis, which must have some length.
 fn positive(end: f64) -> f64 {
     if end.is_finite() && end > 0.0 { end } else { 1.0 }
+}
+
+impl Marks {
+    fn text(self, value: f64) -> String {
+        const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+        match self {
+            Self::Value => tick(value),
+            Self::Decades if (value - value.round()).abs() > 1e-6 => String::new(),
+            Self::Decades => {
+                let decade = value.round().clamp(0.0, 14.0) as usize;
+                format!("1{} {}", "0".repeat(decade % 3), UNITS[decade / 3])
+            }
+        }
+    }
 }
 
 /// A number at an axis, without needless zeros.
@@ -320,12 +400,31 @@ mod tests {
     }
 
     #[test]
+    fn decades_are_in_bytes_and_heat_is_from_white_to_black() {
+        let texts = [0.0, 2.0, 3.0, 7.0, 2.5].map(|value| Marks::Decades.text(value));
+        assert_eq!(texts, ["1 B", "100 B", "1 kB", "10 MB", ""]);
+        assert_eq!((heat(0.0), heat(1.0), heat(7.0)), (WHITE, RGBColor(20, 0, 20), heat(1.0)));
+        assert_eq!(heat(0.5), RGBColor(240, 90, 40));
+    }
+
+    #[test]
     fn pictures_have_the_format_of_their_name() {
         let directory = tempfile::tempdir().unwrap();
         let line = Line::new("a", vec![(0.0, 1.0), (1.0, 2.0)], COLOURS[0], 2);
         let lines = vec![line, Line::level("b", 1.0, 0.5)];
         // An empty axis is drawn too.
-        let chart = Chart { caption: "c".into(), across: "time, s", up: "kB", end: 1.0, top: 0.0, lines };
+        let cells = vec![Cell { across: [0.0, 0.5], up: [0.0, 1.0], colour: heat(0.3) }];
+        let rows = vec!["row".to_owned()];
+        let chart = Chart {
+            caption: "c".into(),
+            across: "time, s",
+            up: "kB",
+            end: 1.0,
+            lines,
+            cells,
+            rows,
+            ..Chart::default()
+        };
         let [svg, png] =
             write_both(&directory.path().join("new"), "x", "t", &[chart.clone(), chart]).unwrap();
         assert!(fs::read_to_string(svg).unwrap().contains("<svg"));

@@ -5,6 +5,7 @@
 //! passed over: that is how both may grow within a version.
 
 mod ask;
+mod look;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use ask::{AskError, Door};
+pub use look::{
+    Change, Changes, Class, LOOKED_AT, Look, Looked, MOST_CHANGES, MOST_QPS, Parameters, Qp, Seen,
+    Value as ParameterValue, Values,
+};
 
 /// The version of everything here, in every question and every answer.
 pub const VERSION: u32 = 1;
@@ -44,10 +49,18 @@ pub enum Verb {
     Health,
     /// What it was told over this socket and keeps: [`Held`], or null.
     Config,
+    /// Interfaces as they are now: [`Looked`].
+    Look(Look),
+    /// The parameters of an interface: [`Values`].
+    Parameters(Parameters),
+    /// What was changed of late: [`Changes`].
+    Changes,
     /// Go over to a configuration, on every interface or on none: [`Applied`].
     Apply(Apply),
-    /// Keep a configuration that waits to be confirmed: [`Held`].
+    /// Keep a configuration that waits to be confirmed: [`Applied`].
     Confirm(Confirm),
+    /// Take back a configuration that waits to be confirmed, at once: [`Applied`].
+    Undo(Confirm),
     /// Forget what was told over this socket: the host's own file counts alone. [`Applied`].
     Release(Release),
 }
@@ -71,7 +84,7 @@ pub struct Apply {
     pub confirm_within_s: Option<u64>,
 }
 
-/// What is to be kept.
+/// What is to be kept, or taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
@@ -161,7 +174,7 @@ pub struct Health {
     pub failing: Vec<Failing>,
 }
 
-/// What one interface counts. All but the depths and limits of queues only grow, until it is attached anew.
+/// What one interface counts. All but the depths and limits of queues and the numbers of flows only grow, until it is attached anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
@@ -175,6 +188,10 @@ pub struct Counts {
     pub cnps_sent: u64,
     /// CNPs that a flow here was cut for.
     pub cnps_handled: u64,
+    /// PFC frames of the neighbour's that pause or resume a priority, one for each priority.
+    pub pauses_received: u64,
+    /// PFC frames sent, one for each priority.
+    pub pauses_sent: u64,
     /// Packets dropped by the data plane, by the port's own queues, or by the interface.
     pub drops: u64,
     /// Retransmissions and time-outs of the RDMA devices on the interface, as far as their drivers count them.
@@ -185,7 +202,18 @@ pub struct Counts {
     pub queue_bytes: u64,
     /// Kmax of that queue, in bytes; 0 if none marks.
     pub kmax_bytes: u64,
+    /// Looks, 50 a second while somebody asks, by what the deepest queue was at in percent of its Kmax: [`QUEUE_PERCENT`].
+    pub queue_looks: Vec<u64>,
+    /// Flows that sent in the last seconds, as they were read last.
+    pub active_flows: u64,
+    /// Those of them that are held to the lowest rate, `rpg_min_rate`.
+    pub flows_at_floor: u64,
 }
+
+/// Up to which percent of Kmax each of [`Counts::queue_looks`] goes; the last goes on without end.
+pub const QUEUE_PERCENT: [u64; 14] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 120, 150, 200, 300];
+/// How many there are.
+pub const LOOKS: usize = QUEUE_PERCENT.len() + 1;
 
 /// What was told over the socket and is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use super::presets::roce_class;
 use super::scenario::Scenario;
 
 /// Curves of a simulation are dense, and a PNG of them large.
-const PNG_SCALE: u32 = 1;
+pub(crate) const PNG_SCALE: u32 = 1;
 
 /// The files that `--plot PATH` stands for: `PATH` itself if its name ends in a format, otherwise one of each.
 #[must_use]
@@ -40,7 +40,7 @@ pub fn write(path: &Path, title: &str, scenario: &Scenario, series: &Series) -> 
 }
 
 /// The horizontal axis: its name, how many ns its unit has, and its end.
-fn time_axis(duration_ns: u64) -> (&'static str, f64, f64) {
+pub(crate) fn time_axis(duration_ns: u64) -> (&'static str, f64, f64) {
     let (name, unit_ns) = match duration_ns {
         0..5_000_000 => ("time, us", 1e3),
         5_000_000..5_000_000_000 => ("time, ms", 1e6),
@@ -91,7 +91,7 @@ fn rates(scenario: &Scenario, series: &Series) -> Chart {
     }
     let top = top(&lines, scenario.stats_from_ns as f64 / unit_ns);
     let caption = if scenario.control { "rate of each RoCE flow" } else { "goodput of each RoCE flow" };
-    Chart { caption: caption.to_owned(), across, up: "Gb/s", end, top: top * 1.05, lines }
+    Chart { caption: caption.to_owned(), across, up: "Gb/s", end, top: top * 1.05, lines, ..Chart::default() }
 }
 
 fn queues(scenario: &Scenario, series: &Series) -> Chart {
@@ -113,7 +113,7 @@ fn queues(scenario: &Scenario, series: &Series) -> Chart {
         }
     }
     let caption = "depth of the bottleneck's queues, the largest of each stretch".to_owned();
-    Chart { caption, across, up: "kB", end, top: top * 1.05, lines }
+    Chart { caption, across, up: "kB", end, top: top * 1.05, lines, ..Chart::default() }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub(crate) fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord
 }
 
 fn chart(run: &RunRecord, caption: String, up: &'static str, top: f64, lines: Vec<Line>) -> Chart {
-    Chart { caption, across: "time, s", up, end: run.whole().seconds(), top, lines }
+    Chart { caption, across: "time, s", up, end: run.whole().seconds(), top, lines, ..Chart::default() }
 }
 
 fn rates(run: &RunRecord) -> Chart {

@@ -133,7 +133,7 @@ impl Parameter {
             unit: key.unit_name(),
             text: key.text(config),
             default: key.default(),
-            default_text: key.text(&Config::DEFAULT),
+            default_text: key.default_text(),
             min: *key.range().start(),
             max: *key.range().end(),
             allowed: key.allowed(),

@@ -1,10 +1,8 @@
 //! The experiments behind the tables.
 
-use anyhow::ensure;
-
 use super::*;
 
-pub(super) fn variants(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn variants(lab: &Lab) -> Result<String> {
     let command = "incast --link 100g --flows 8 --duration 400ms --kmin 400KB --kmax 1600KB --pmax 20% \
                    --sweep profile=paper,nvidia,hpcc,irdma";
     let runs = lab.sweep(command)?;
@@ -48,7 +46,7 @@ const FIXED_POINTS: Cases<f64> = &[
     ),
 ];
 
-pub(super) fn fixed_point(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn fixed_point(lab: &Lab) -> Result<String> {
     let mut rows = Vec::new();
     let mut commands = Vec::new();
     for (name, options, published) in FIXED_POINTS {
@@ -89,7 +87,7 @@ pub(super) fn fixed_point(lab: &Lab<'_>) -> Result<String> {
     Ok(table(&commands, &heading, &rows))
 }
 
-pub(super) fn staircase(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn staircase(lab: &Lab) -> Result<String> {
     let command = format!("staircase {MODEL_PACKETS} --duration 300ms");
     let run = lab.json(&command)?;
     let stages =
@@ -131,7 +129,7 @@ const STABILITY: Cases<&str> = &[
 /// A long loop delay is held to unsettle a queue whose deviation, relative to its mean, exceeds that with 4 us by this.
 const UNSETTLED: f64 = 1.5;
 
-pub(super) fn stability(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn stability(lab: &Lab) -> Result<String> {
     let mut rows = Vec::new();
     let mut commands = Vec::new();
     for (name, options, published) in STABILITY {
@@ -185,7 +183,7 @@ pub(super) fn stability(lab: &Lab<'_>) -> Result<String> {
     Ok(table(&commands, &heading, &rows))
 }
 
-pub(super) fn marking(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn marking(lab: &Lab) -> Result<String> {
     let command = format!(
         "stability {MODEL_PACKETS} --duration 600ms --sweep flows=2,10 --sweep loop-delay=4us,85us --sweep marking=egress,ingress"
     );
@@ -224,7 +222,7 @@ fn coexisting(run: &Value) -> Result<[String; 4]> {
     ])
 }
 
-pub(super) fn linkedin(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn linkedin(lab: &Lab) -> Result<String> {
     let command = "coexist --sweep classes=on,off";
     let runs = lab.sweep(command)?;
     let published = [("about 17", "6 to 7", "none"), ("9 to 10", "13 to 14", "yes")];
@@ -255,7 +253,7 @@ pub(super) fn linkedin(lab: &Lab<'_>) -> Result<String> {
     Ok(table(&[command], &heading, &rows))
 }
 
-pub(super) fn linkedin_outstanding(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn linkedin_outstanding(lab: &Lab) -> Result<String> {
     let command =
         "coexist --duration 1s --sweep classes=on,off --sweep buffer=4MB,12MB --sweep outstanding=8,16,32,64";
     let runs = lab.sweep(command)?;
@@ -277,7 +275,7 @@ pub(super) fn linkedin_outstanding(lab: &Lab<'_>) -> Result<String> {
     Ok(table(&[command], &heading, &rows))
 }
 
-pub(super) fn speed(lab: &Lab<'_>) -> Result<String> {
+pub(super) fn speed(lab: &Lab) -> Result<String> {
     const LINK_BPS: u64 = 100_000_000_000;
     let mut rows = Vec::new();
     let command = |flows: &str, rate: &str| {
@@ -298,5 +296,39 @@ pub(super) fn speed(lab: &Lab<'_>) -> Result<String> {
         ]);
     }
     let heading = ["flows", "packet hops, millions", "time on one core, s", "million hops/s"];
-    Ok(table(&[&command("100", "1.2g")], &heading, &rows))
+    Ok(table(&[&command("100", "1.2g")], &heading, &rows) + &processor())
+}
+
+/// The processor, as Linux names it, and how many of it there are.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("\nProcessor: {}, {cores} cores.\n", name.map_or("unknown", |(_, name)| name))
+}
+
+pub(super) fn speed_fabric(lab: &Lab) -> Result<String> {
+    let command = "fabric --topology leaf-spine:32x16x32 --size 1MB --load 50% --until 4ms";
+    let mut rows = Vec::new();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for (name, options) in [
+        ("64 hosts, 8 switches", "fabric --topology leaf-spine:4x4x16 --size 1MB --load 50% --until 40ms"),
+        ("1,024 hosts, 48 switches", command),
+    ] {
+        let mut fct = None;
+        for threads in [1, cores] {
+            let run = lab.json(&format!("{options} --threads {threads}"))?;
+            let own = run.get("fct").cloned();
+            ensure!(fct.get_or_insert_with(|| own.clone()) == &own, "{threads} cores have another result");
+            rows.push(vec![
+                name.to_owned(),
+                threads.to_string(),
+                format!("{:.1}", number(&run, "/work/hops")? / 1e6),
+                format!("{:.1}", number(&run, "/wall_seconds")?),
+                format!("{:.1}", number(&run, "/hops_per_second")? / 1e6),
+            ]);
+        }
+    }
+    let heading = ["fabric", "cores", "packet hops, millions", "time, s", "million hops/s"];
+    Ok(table(&[command], &heading, &rows) + &processor())
 }

@@ -20,6 +20,7 @@ use dcqcn_tests::socket::PATIENCE;
 
 use crate::Bench;
 use crate::report::{Figure, Section};
+use crate::scale;
 
 /// Flows of the dump.
 const FLOWS: u32 = 65_536;
@@ -50,7 +51,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         socket.send(&Roce { dest_qpn: qpn, payload: 64, ..Roce::default() }.frame())?;
     }
     dump(bench, &pair, &binary, flows)?;
-    daemon(bench, &pair, &binary, flows)
+    daemon(bench, &pair, &binary, flows)?;
+    scale::measure(bench, &binary)
 }
 
 /// How long after the call of a change the first packet leaves that has seen it, and how long the call takes.

@@ -33,6 +33,13 @@ pub(crate) const EVERYTHING: &str = "everything: host at both ends, XDP native";
 /// What the P4 program is compared with.
 pub(crate) const CP: &str = "switch port at the sender (CP)";
 
+/// The same with frames of 4 KB, which XDP gets in pieces.
+const NOTHING_4K: &str = "nothing attached, frames of 4 KB";
+const EMPTY_4K: &str = "empty programs, frames of 4 KB";
+const EVERYTHING_4K: &str = "everything, frames of 4 KB";
+const LARGE: [&str; 3] = [NOTHING_4K, EMPTY_4K, EVERYTHING_4K];
+const LARGE_PAYLOAD: usize = 4_096;
+
 /// What is at the two ends of a wire; `a` sends.
 type Setup = fn(&mut Baselines, &Pair, &str, &str) -> Result<()>;
 
@@ -45,10 +52,10 @@ const WIRES: &[(&str, Option<&str>, Option<&str>, Setup)] = &[
         attach(&pair.b, b, Role::Host, None)
     }),
     (CP, Some(NOTHING), None, |_, pair, a, _| attach(&pair.a, a, Role::Switch, None)),
-    (EVERYTHING, Some(NOTHING), None, |_, pair, a, b| {
-        attach(&pair.a, a, Role::Host, None)?;
-        attach(&pair.b, b, Role::Host, None)
-    }),
+    (EVERYTHING, Some(NOTHING), None, everything),
+    (NOTHING_4K, None, None, |_, _, _, _| Ok(())),
+    (EMPTY_4K, Some(NOTHING_4K), None, empty),
+    (EVERYTHING_4K, Some(EMPTY_4K), None, everything),
     (TBF, None, Some("tbf"), |_, pair, a, _| {
         let spec = QdiscSpec::Tbf { rate_bps: RATE_BPS, burst_bytes: BURST_BYTES, limit_bytes: BURST_BYTES };
         Ok(pair.a.netlink()?.replace_root(pair.a.index(a)?, Handle::new(1, 0), &spec)?)
@@ -63,10 +70,31 @@ const WIRES: &[(&str, Option<&str>, Option<&str>, Setup)] = &[
     ("host at the sender, fq pacer", Some(FQ), Some("fq"), |_, pair, a, _| {
         attach(&pair.a, a, Role::Host, Some(PacerChoice::Fq))
     }),
+    (RED, None, Some("red"), |_, pair, a, _| {
+        let line = format!(
+            "tc qdisc replace dev {a} root red limit 2000000 min 100000 max 1000000 avpkt 1100 burst 500 probability 0.1 bandwidth \
+             100gbit ecn"
+        );
+        pair.a.command(&line).map(drop)
+    }),
+    (POLICE, None, Some("clsact"), |_, pair, a, _| {
+        pair.a.command(&format!("tc qdisc replace dev {a} clsact"))?;
+        let line = format!(
+            "tc filter add dev {a} egress protocol all u32 match u32 0 0 action police rate 100gbit burst 100m conform-exceed pass"
+        );
+        pair.a.command(&line).map(drop)
+    }),
 ];
 const TBF: &str = "kernel's tbf alone";
 const HTB: &str = "kernel's htb alone, one class";
 const FQ: &str = "kernel's fq alone";
+const RED: &str = "kernel's red alone";
+const POLICE: &str = "kernel's police alone";
+
+fn everything(_: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()> {
+    attach(&pair.a, a, Role::Host, None)?;
+    attach(&pair.b, b, Role::Host, None)
+}
 
 fn attach(host: &Host, iface: &str, role: Role, pacer: Option<PacerChoice>) -> Result<()> {
     let request = request(iface, role, &[RATE])?;
@@ -119,19 +147,27 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         }
         let (a, b) = (format!("wa{number}"), format!("wb{number}"));
         join((&pair.a, &a, 1), (&pair.b, &b, 2), 4_200)?;
-        set_up(&mut bench.baselines, &pair, &a, &b).with_context(|| (*name).to_owned())?;
-        wires.push((*name, *against, pair.a.socket(&a)?, b, Vec::new()));
+        match set_up(&mut bench.baselines, &pair, &a, &b).with_context(|| (*name).to_owned()) {
+            // No kernel says beforehand whether it has an action.
+            Err(error) if *name == POLICE => {
+                bench.skip(name, &format!("the kernel refuses it: {error:#}"));
+                continue;
+            }
+            result => result?,
+        }
+        let payload = if LARGE.contains(name) { LARGE_PAYLOAD } else { Roce::default().payload };
+        let frame = Roce { payload, ..Roce::default() }.frame();
+        wires.push((*name, *against, pair.a.socket(&a)?, b, frame, Vec::new()));
     }
     let (rounds, long) = if bench.quick { (2, 20) } else { (21, 150) };
-    let frame = Roce::default().frame();
     for round in 0..rounds {
         bench.progress(&format!("links, round {} of {rounds}", round + 1));
-        for (name, _, socket, b, rates) in &mut wires {
-            let rate = rate(&pair.b, socket, b, &frame, Duration::from_millis(long));
+        for (name, _, socket, b, frame, rates) in &mut wires {
+            let rate = rate(&pair.b, socket, b, frame, Duration::from_millis(long));
             rates.push(rate.with_context(|| (*name).to_owned())?);
         }
     }
-    for (name, against, _, _, rates) in wires {
+    for (name, against, _, _, _, rates) in wires {
         let figure = Figure::new(Section::Links, name, "kpps", rates).more_is_better();
         bench.add(Figure { against: against.map(str::to_owned), ..figure });
     }

@@ -2,12 +2,15 @@
 
 mod bmv2;
 mod control;
+mod gate;
 mod growth;
 mod links;
+mod live;
 mod packets;
 mod programs;
 mod report;
 mod runner;
+mod scale;
 mod tables;
 
 use std::fs;
@@ -17,7 +20,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use dcqcn_tests::bpf::LO;
 
+use crate::gate::Verdict;
 use crate::report::{Figure, Machine, Report, Section, Skipped, VERSION};
 use crate::runner::Baselines;
 
@@ -36,9 +41,13 @@ struct Args {
     /// Write the JSON to this file as well.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Compare with the JSON of an earlier run; what got slower is flagged, and makes the exit code 2.
+    /// Compare with the JSON of an earlier run, ratio by ratio. What seems worse, or too noisy to tell, is measured again, three times
+    /// at most. Exit code 2: something is worse; 3: nothing is, and something cannot be told.
     #[arg(long, value_name = "OLD.json")]
     compare: Option<PathBuf>,
+    /// Hold the ratios that are the same on every machine to their bounds; exit code 2 if one is beyond.
+    #[arg(long, conflicts_with = "compare")]
+    gate: bool,
     /// Write the tables in Markdown, a file each, and the plots into this directory.
     #[arg(long, value_name = "DIRECTORY")]
     pages: Option<PathBuf>,
@@ -83,35 +92,17 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<ExitCode> {
     ensure!(nix::unistd::Uid::effective().is_root(), "loading programs needs root: run it as root");
     let old = args.compare.as_ref().map(read).transpose()?;
-    let start = Instant::now();
-    let mut bench =
-        Bench { quick: args.quick, baselines: Baselines::load()?, figures: Vec::new(), skipped: Vec::new() };
-    for section in Section::ALL {
-        if !args.only.is_empty() && !args.only.contains(&section) {
-            continue;
-        }
-        match section {
-            Section::Packets => packets::measure(&mut bench)?,
-            Section::Growth => growth::measure(&mut bench)?,
-            Section::Cpus => growth::cpus(&mut bench)?,
-            Section::Programs => programs::measure(&mut bench)?,
-            Section::Links => {
-                links::measure(&mut bench)?;
-                bmv2::measure(&mut bench)?;
-            }
-            Section::Control => control::measure(&mut bench)?,
-        }
+    if let Some(old) = &old {
+        ensure!(
+            old.quick == args.quick,
+            "a quick run and a long one measure different things: compare with one of the same kind"
+        );
     }
-    let mut report = Report {
-        version: VERSION,
-        machine: machine()?,
-        quick: args.quick,
-        seconds: start.elapsed().as_secs_f64(),
-        figures: bench.figures,
-        skipped: bench.skipped,
-        targets: Vec::new(),
+    let wanted: Vec<Section> = match args.only.as_slice() {
+        [] => Section::ALL.to_vec(),
+        only => Section::ALL.into_iter().filter(|section| only.contains(section)).collect(),
     };
-    report.targets = tables::targets(&report);
+    let report = measure(&wanted, args.quick)?;
     let json = serde_json::to_string_pretty(&report)?;
     if let Some(file) = &args.save {
         fs::write(file, &json).with_context(|| format!("cannot write {}", file.display()))?;
@@ -124,18 +115,80 @@ fn run(args: &Args) -> Result<ExitCode> {
     } else {
         print!("{}", tables::text(&report));
     }
-    let Some(old) = old else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let changes = report::compare(&old, &report);
     // Standard output is the report's when it is JSON.
-    let text = tables::changes(&changes);
-    if args.json {
-        eprint!("{text}")
-    } else {
-        print!("\n{text}")
+    let tell = |text: &str| if args.json { eprint!("{text}") } else { print!("\n{text}") };
+    if let Some(old) = old {
+        return compare(&old, report, args.quick, tell);
     }
-    Ok(ExitCode::from(if changes.iter().any(|change| change.worse) { 2 } else { 0 }))
+    if args.gate {
+        return gate(report, args.quick, tell);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Exit codes that say that something is worse, and that it cannot be told.
+const WORSE: u8 = 2;
+const UNSURE: u8 = 3;
+
+/// Holds a run against an earlier one, and measures again what is in doubt.
+fn compare(old: &Report, report: Report, quick: bool, tell: impl Fn(&str)) -> Result<ExitCode> {
+    let mut runs = vec![report];
+    let mut changes = gate::compare(old, &runs);
+    while runs.len() < gate::ATTEMPTS && !gate::doubtful(&changes).is_empty() {
+        runs.push(measure(&gate::doubtful(&changes), quick)?);
+        changes = gate::compare(old, &runs);
+    }
+    tell(&tables::changes(&changes));
+    Ok(match changes.iter().map(|change| change.verdict).max() {
+        Some(Verdict::Worse) => ExitCode::from(WORSE),
+        Some(Verdict::Unsure) | None => ExitCode::from(UNSURE),
+        Some(Verdict::Kept) => ExitCode::SUCCESS,
+    })
+}
+
+/// Holds a run to the bounds that are the same everywhere, and measures again while one is beyond.
+fn gate(report: Report, quick: bool, tell: impl Fn(&str)) -> Result<ExitCode> {
+    let mut beyond = gate::beyond(&report);
+    for _ in 1..gate::ATTEMPTS {
+        if beyond.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        beyond = gate::beyond(&measure(&[Section::Packets], quick)?);
+    }
+    beyond.iter().for_each(|line| tell(&format!("BEYOND {line}\n")));
+    Ok(ExitCode::from(if beyond.is_empty() { 0 } else { WORSE }))
+}
+
+/// Measures these parts.
+fn measure(sections: &[Section], quick: bool) -> Result<Report> {
+    let start = Instant::now();
+    let mut bench =
+        Bench { quick, baselines: Baselines::load(LO)?, figures: Vec::new(), skipped: Vec::new() };
+    for section in sections {
+        match section {
+            Section::Packets => packets::measure(&mut bench)?,
+            Section::Growth => growth::measure(&mut bench)?,
+            Section::Cpus => growth::cpus(&mut bench)?,
+            Section::Programs => programs::measure(&mut bench)?,
+            Section::Links => {
+                links::measure(&mut bench)?;
+                bmv2::measure(&mut bench)?;
+            }
+            Section::Live => live::measure(&mut bench)?,
+            Section::Control => control::measure(&mut bench)?,
+        }
+    }
+    let mut report = Report {
+        version: VERSION,
+        machine: machine()?,
+        quick,
+        seconds: start.elapsed().as_secs_f64(),
+        figures: bench.figures,
+        skipped: bench.skipped,
+        targets: Vec::new(),
+    };
+    report.targets = tables::targets(&report);
+    Ok(report)
 }
 
 fn read(path: &PathBuf) -> Result<Report> {

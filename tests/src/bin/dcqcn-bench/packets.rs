@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use aya::Ebpf;
 use aya::programs::{Program, SchedClassifier, TcAttachType};
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::QpId;
@@ -15,6 +16,7 @@ use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_engine::Hook;
 use dcqcn_params::Profile;
+use dcqcn_tests::bpf::{LO, peer};
 use dcqcn_tests::host;
 use dcqcn_tests::packets::{Roce, v4};
 use nix::time::{ClockId, clock_gettime};
@@ -22,8 +24,8 @@ use nix::time::{ClockId, clock_gettime};
 use crate::Bench;
 use crate::report::{Figure, Section};
 use crate::runner::{
-    Baselines, Input, Instance, LO, ORDER_LEN, Target, host as host_config, ns_per_run, program, program_of,
-    run, runs, switch,
+    Baselines, Input, Instance, ORDER_LEN, Target, host as host_config, ns_per_run, program, program_of, run,
+    runs, switch,
 };
 
 /// Link of the hosts whose flows are not held back: a packet of 1 KB lasts 11 ns.
@@ -45,6 +47,7 @@ const EMPTY_XDP: &str = "empty XDP program";
 const EMPTY_TC: &str = "empty TC program";
 /// See [`EMPTY_XDP`].
 pub(crate) const MINIMAL_PACER: &str = "minimal pacer, same table";
+const C_PACER: &str = "pacer in C: 5-tuple, hash map, no lock";
 const CLONE: &str = "clone and send, nothing else";
 
 /// Names of the figures that targets are about.
@@ -154,8 +157,18 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         Case::baseline(REDIRECT, "redirect_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, XDP", "parse_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, TC", "parse_tc", Some(EMPTY_TC), plain()),
+        Case::baseline(
+            "TCP told apart and counted, nothing else, TC",
+            "count_tcp",
+            Some(EMPTY_TC),
+            Input { packet: tcp(), ..Input::default() },
+        ),
         Case::baseline(MINIMAL_PACER, "edt_tc", Some(EMPTY_TC), plain()),
     ];
+    match peer()? {
+        Some(ebpf) => cases.push(in_c(ebpf, plain())?),
+        None => bench.skip(C_PACER, "there is no clang; install one and run `cargo xtask bench`"),
+    }
     for (name, hook) in TCP.into_iter().zip(HOOKS) {
         cases.push(Case::steady(name, &unpaced, hook, Stat::NotRoce, tcp())?);
     }
@@ -222,6 +235,16 @@ const fn word(hook: Hook) -> &'static str {
         Hook::Ingress => "ingress",
         Hook::Egress => "egress",
     }
+}
+
+/// What one would write without knowing RoCE.
+fn in_c(mut ebpf: Ebpf, input: Input) -> Result<Case> {
+    const NAME: &str = "pace_tuple";
+    let tc: &mut SchedClassifier = ebpf.program_mut(NAME).context("no program pace_tuple")?.try_into()?;
+    tc.load()?;
+    Ok(Case::new(C_PACER, Some(EMPTY_TC), REPEAT, move |_, repeat| {
+        ns_per_run(program(&ebpf, NAME)?, &input, repeat)
+    }))
 }
 
 /// Everything is marked: the feeding program takes each mark off again.
@@ -361,9 +384,13 @@ fn idle(data: &Roce) -> Result<Case> {
     ))
 }
 
+/// The data plane between two ports.
+pub(crate) fn in_line(ifindex: [u32; 2]) -> Result<Instance> {
+    Instance::load(&switch(FAST_BPS), DEFAULT_FLOWS, |port| Port { ifindex, ..port })
+}
+
 /// Marking and forwarding to another port, in XDP.
 fn inline(data: &Roce) -> Result<Case> {
-    let ports = |port| Port { ifindex: [LO, LO + 1], ..port };
-    let instance = Instance::load(&switch(FAST_BPS), DEFAULT_FLOWS, ports)?;
+    let instance = in_line([LO, LO + 1])?;
     Ok(Case::on(instance, INLINE, Hook::Xdp, Stat::InlineForwarded, data.frame()))
 }

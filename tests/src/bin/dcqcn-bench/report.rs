@@ -4,8 +4,6 @@ use serde::{Deserialize, Serialize};
 
 /// Time of a 4 KB packet at 100 Gb/s, ns.
 pub(crate) const BUDGET_NS: f64 = 327.0;
-/// A figure that got worse by more than this, beyond the spread of both runs, is flagged.
-const WORSE: f64 = 1.10;
 
 /// The parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -21,14 +19,16 @@ pub(crate) enum Section {
     Programs,
     /// Packets per second through real interfaces.
     Links,
+    /// Real packets from XDP to XDP, and one packet by itself.
+    Live,
     /// Live changes, dumps, the daemon.
     Control,
 }
 
 impl Section {
     /// Every one, in the order of the report.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Packets, Self::Growth, Self::Cpus, Self::Programs, Self::Links, Self::Control];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Packets, Self::Growth, Self::Cpus, Self::Programs, Self::Links, Self::Live, Self::Control];
 
     /// Its name in files and on the command line.
     pub(crate) const fn name(self) -> &'static str {
@@ -38,6 +38,7 @@ impl Section {
             Self::Cpus => "cpus",
             Self::Programs => "programs",
             Self::Links => "links",
+            Self::Live => "live",
             Self::Control => "control",
         }
     }
@@ -167,72 +168,13 @@ impl Report {
     }
 }
 
-/// One figure of two runs.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Change {
-    /// Part of the run.
-    pub(crate) section: Section,
-    /// Name of the figure.
-    pub(crate) name: String,
-    /// Its unit.
-    pub(crate) unit: String,
-    /// Median then.
-    pub(crate) old: f64,
-    /// Median now.
-    pub(crate) new: f64,
-    /// Now in relation to then.
-    pub(crate) ratio: f64,
-    /// Worse by more than a tenth, and the quartiles of the two runs do not meet.
-    pub(crate) worse: bool,
-}
-
-/// The figures that both runs have.
-pub(crate) fn compare(old: &Report, new: &Report) -> Vec<Change> {
-    let pairs = new.figures.iter().filter_map(|now| Some((old.figure(now.section, &now.name)?, now)));
-    pairs
-        .map(|(then, now)| {
-            let ratio = now.median / then.median;
-            let worse = if now.more_is_better {
-                ratio < 1.0 / WORSE && now.high < then.low
-            } else {
-                ratio > WORSE && now.low > then.high
-            };
-            Change {
-                section: now.section,
-                name: now.name.clone(),
-                unit: now.unit.clone(),
-                old: then.median,
-                new: now.median,
-                ratio,
-                worse,
-            }
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn report(rounds: Vec<f64>) -> Report {
-        let machine = Machine { cpu: "x".into(), cpus: 1, is_virtual: false, kernel: "6.1".into() };
-        let figures = vec![Figure::new(Section::Packets, "a", "ns", rounds)];
-        let (skipped, targets) = (Vec::new(), Vec::new());
-        Report { version: VERSION, machine, quick: true, seconds: 0.0, figures, skipped, targets }
-    }
 
     #[test]
     fn a_figure_is_a_median_and_its_quartiles() {
         let figure = Figure::new(Section::Growth, "a", "ns", vec![5.0, 1.0, 2.0, 4.0, 3.0]);
         assert_eq!((figure.low, figure.median, figure.high), (2.0, 3.0, 4.0));
-    }
-
-    #[test]
-    fn only_what_is_worse_beyond_the_noise_is_flagged() {
-        let old = report(vec![10.0, 11.0, 12.0]);
-        let worse = |rounds| compare(&old, &report(rounds)).first().map(|change| change.worse);
-        assert_eq!(worse(vec![14.0, 15.0, 16.0]), Some(true));
-        assert_eq!(worse(vec![9.0, 15.0, 16.0]), Some(false), "within the spread");
-        assert_eq!(worse(vec![5.0, 5.0, 5.0]), Some(false), "faster");
     }
 }

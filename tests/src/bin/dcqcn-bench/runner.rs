@@ -6,17 +6,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd, TestRun as _};
-use aya::{Ebpf, Pod, TestRunOptions};
+use aya::{Ebpf, Pod, TestRunAttrs, TestRunOptions};
 use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
 use dcqcn_engine::Hook;
 use dcqcn_plane::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
+use dcqcn_tests::bpf::LO;
 use nix::time::{ClockId, clock_gettime};
 
-/// The loopback interface's index in every network namespace.
-pub(crate) const LO: u32 = 1;
 /// Bytes of `struct __sk_buff`, and the offsets of two fields (include/uapi/linux/bpf.h).
 const SKB_LEN: usize = 192;
 const SKB_MARK: usize = 8;
@@ -36,6 +35,33 @@ pub(crate) struct Input {
     pub(crate) mark: u32,
     /// The interface it is at; 0 = loopback. TC only.
     pub(crate) ifindex: u32,
+}
+
+/// Nanoseconds that the kernel takes for one run of `program` on `input`, by its own clock, which it reads before and after. The way
+/// into the kernel and back is between one run and the next, so that caches are as a packet finds them that comes alone.
+pub(crate) fn alone_ns(program: &Program, input: &Input) -> Result<f64> {
+    let options = TestRunOptions { data_in: Some(&input.packet), ..TestRunOptions::new() };
+    let result = match program {
+        Program::Xdp(xdp) => xdp.test_run(options)?,
+        Program::SchedClassifier(tc) => tc.test_run(options)?,
+        _ => anyhow::bail!("neither XDP nor TC"),
+    };
+    Ok(result.duration.as_nanos() as f64)
+}
+
+/// Has the kernel send `packets` real packets, each as `input`, through an XDP program, and carry out what it says; returns the CPU
+/// time of the call.
+pub(crate) fn send_live(program: &Program, input: &Input, packets: u32) -> Result<Duration> {
+    let Program::Xdp(xdp) = program else {
+        anyhow::bail!("only XDP programs send real packets in a test run");
+    };
+    // The kernel's default for packets in one go.
+    let attrs = TestRunAttrs::new().xdp_live_frames(0);
+    let options =
+        TestRunOptions { data_in: Some(&input.packet), repeat: packets, attrs, ..TestRunOptions::new() };
+    let start = cpu_time()?;
+    xdp.test_run(options)?;
+    Ok(cpu_time()?.saturating_sub(start))
 }
 
 /// Runs `program` `repeat` times on `input`, and returns the CPU time of the whole call.
@@ -187,9 +213,10 @@ unsafe impl Pod for Feed {}
 pub(crate) const ORDER_LEN: u32 = 1 << 20;
 
 impl Baselines {
-    /// Loads the object that `cargo xtask build` leaves beside the data plane's.
-    pub(crate) fn load() -> Result<Self> {
-        let mut ebpf = dcqcn_tests::bpf::baselines()?;
+    /// Loads the object that `cargo xtask build` leaves beside the data plane's; its redirecting program sends to the interface of
+    /// this index.
+    pub(crate) fn load(redirect_to: u32) -> Result<Self> {
+        let mut ebpf = dcqcn_tests::bpf::baselines_to(redirect_to)?;
         for (name, program) in ebpf.programs_mut() {
             match program {
                 Program::Xdp(xdp) => xdp.load(),

@@ -7,10 +7,12 @@ use anyhow::{Context as _, Result};
 use dcqcn_plot::{COLOURS, Chart, Curve, Line, write};
 use dcqcn_support::render::Table;
 
+use crate::gate::{Change, Verdict};
 use crate::growth::{ALONE, CPUS, CPUS_LOW, FLOWS, QPS, name};
 use crate::links::{EMPTY, EVERYTHING};
 use crate::packets::{CNP_MADE, INLINE, MARKS, MINIMAL_PACER, PACED, REDIRECT, TCP, UNMARKED};
-use crate::report::{BUDGET_NS, Change, Figure, Report, Section, Target};
+use crate::report::{BUDGET_NS, Figure, Report, Section, Target};
+use crate::scale::{LARGE, scrape};
 
 /// The targets that this run measured.
 pub(crate) fn targets(report: &Report) -> Vec<Target> {
@@ -44,6 +46,9 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
         let grown = report.figure(Section::Growth, &name("uniform", qps));
         at_most(format!("{words} QPs: times {ALONE}"), bound, grown.and_then(|figure| report.ratio(figure)));
     }
+    let control = |name: &str| Some(report.figure(Section::Control, name)?.median);
+    at_most(format!("{LARGE}, ms"), 1_000.0, control(LARGE));
+    at_most(format!("{}, ms", scrape(128)), 1_000.0, control(&scrape(128)));
     let ratio = |section, name| report.figure(section, name).and_then(|figure| report.ratio(figure));
     let mut at_least = |what: String, bound: f64, measured: Option<f64>| {
         let what = format!("{what} (at least)");
@@ -193,7 +198,11 @@ pub(crate) fn changes(changes: &[Change]) -> String {
             digits(change.new),
             change.unit.clone(),
             format!("{:.2}", change.ratio),
-            if change.worse { "SLOWER".to_owned() } else { String::new() },
+            match change.verdict {
+                Verdict::Kept => String::new(),
+                Verdict::Unsure => "too noisy to tell".to_owned(),
+                Verdict::Worse => "WORSE".to_owned(),
+            },
         ]);
     }
     table.to_string()

@@ -3,6 +3,7 @@
 
 mod faults;
 mod field;
+mod scale;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -25,6 +26,9 @@ struct Args {
     /// Make these faults only.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Measure so many hosts instead, whose agents are all in one process.
+    #[arg(long, conflicts_with_all = ["hosts", "only", "list"])]
+    scale: Option<usize>,
     /// Say which faults there are.
     #[arg(long)]
     list: bool,
@@ -44,6 +48,9 @@ fn run(args: &Args) -> Result<bool> {
     }
     if !Etcd::is_there("dcqcn-fleet-faults") {
         bail!("there is no etcd");
+    }
+    if let Some(hosts) = args.scale {
+        return scale::measure(hosts).map(|()| true);
     }
     let mut table = Table::new(&["FAULT", "ENDED", ">FROM APPLY TO THE LAST HOST", ">HOSTS ELSEWHERE"]);
     let mut is_clean = true;

@@ -96,6 +96,11 @@ pub struct Interface {
 }
 
 impl Config {
+    /// Whether the file has the whole name, and no pattern for it.
+    pub(super) fn spells(&self, iface: &str) -> bool {
+        first(&self.interfaces, iface).is_some_and(|interface| interface.name.as_str() == iface)
+    }
+
     /// What to attach to the interface of this name, if the file names it.
     #[must_use]
     pub fn request(&self, iface: &str) -> Option<Request> {

@@ -4,22 +4,26 @@
 //! connections, lines of a bounded length, seconds for each. What is to be changed is handed to the thread that works; the
 //! answer is its result.
 
+mod places;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_protocol::{
-    Answer, Applied, Failing, Health, Held, LINE_BYTES, Question, Status, VERSION, Verb, VersionAnswer,
+    Answer, Applied, Failing, Health, Held, LINE_BYTES, Parameters, Question, Status, VERSION, Verb,
+    VersionAnswer,
 };
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::config::Control;
@@ -27,15 +31,17 @@ use super::order::{Order, Ordered};
 use super::worker::Command;
 use crate::counts;
 use crate::desk::Desk;
+use crate::looks::{self, Looks};
+use places::Places;
 
-/// Connections at a time.
-const CONNECTIONS: usize = 16;
 /// How long a line may take to come, and an answer to go.
 const LINE: Duration = Duration::from_secs(30);
 /// How long a change may take: the verifier looks at every interface that is attached.
 const CHANGE: Duration = Duration::from_secs(300);
 /// How old an answer about the counters may be.
 const FRESH: Duration = Duration::from_secs(1);
+/// How long nothing is read after something was.
+const REST: Duration = Duration::from_millis(5);
 /// How long the system has to recover when it gives no connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -91,6 +97,7 @@ struct Room {
     /// How long a step of the controller may take.
     late: Duration,
     health: Mutex<Option<(Instant, Health)>>,
+    looks: Arc<Mutex<Looks>>,
 }
 
 /// Answers at the socket for as long as it is waited for.
@@ -104,8 +111,8 @@ pub(super) fn serve(
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
     let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
-    let room = Arc::new(Room { desk, commands, late, health: Mutex::default() });
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let room = Arc::new(Room { desk, commands, late, health: Mutex::default(), looks: Arc::default() });
+    let places = Places::default();
     Ok(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
@@ -114,7 +121,9 @@ pub(super) fn serve(
                 continue;
             };
             let room = Arc::clone(&room);
-            match Arc::clone(&places).try_acquire_owned() {
+            // One that is gone already has no user, and needs no place.
+            let Ok(peer) = stream.peer_cred() else { continue };
+            match places.take(peer.uid()) {
                 Ok(place) => {
                     tokio::spawn(async move {
                         // What goes wrong with a connection is its client's.
@@ -122,15 +131,14 @@ pub(super) fn serve(
                         drop(place);
                     });
                 }
-                Err(_) => refuse(stream),
+                Err(why) => refuse(stream, why),
             }
         }
     })
 }
 
 /// One more than there is room for is told so, if its end takes that at once.
-fn refuse(stream: UnixStream) {
-    let why = format!("{CONNECTIONS} others ask already: ask again");
+fn refuse(stream: UnixStream, why: String) {
     if let Ok(line) = serde_json::to_string(&Answer::of::<Status>(Err(why))) {
         let _ = stream.try_write((line + "\n").as_bytes());
     }
@@ -171,7 +179,7 @@ impl Room {
         let Question { v, verb } = match serde_json::from_slice(line) {
             Ok(question) => question,
             Err(error) => {
-                let verbs = "version, status, health, config, apply, confirm, release";
+                let verbs = "version, status, health, config, look, parameters, changes, apply, confirm, undo, release";
                 let why = format!(
                     "not understood: {error}; a question is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
                 );
@@ -190,8 +198,14 @@ impl Room {
             Verb::Status => Answer::of(Ok(self.status())),
             Verb::Config => Answer::of(Ok(self.held())),
             Verb::Health => Answer::of(self.health().await),
+            Verb::Look(look) => Answer::of(self.read(move |desk, looks| looks.look(desk, &look)).await),
+            Verb::Parameters(Parameters { interface }) => {
+                Answer::of(self.read(move |desk, _| looks::values(desk, &interface)).await)
+            }
+            Verb::Changes => Answer::of(self.read(|_, looks| looks.changes()).await),
             Verb::Apply(apply) => Answer::of(self.order(Order::Apply(apply), peer).await),
             Verb::Confirm(confirm) => Answer::of(self.order(Order::Confirm(confirm), peer).await),
+            Verb::Undo(undo) => Answer::of(self.order(Order::Undo(undo), peer).await),
             Verb::Release(release) => Answer::of(self.order(Order::Release(release), peer).await),
         }
     }
@@ -229,6 +243,20 @@ impl Room {
         let health = tokio::task::spawn_blocking(take).await.map_err(|error| error.to_string())?;
         *kept = Some((Instant::now(), health.clone()));
         Ok(health)
+    }
+
+    /// Reads what may take a while: one after the other for all who ask, and each followed by a rest.
+    async fn read<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&Desk, &mut Looks) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let (desk, mut looks) = (Arc::clone(&self.desk), Arc::clone(&self.looks).lock_owned().await);
+        let read = move || {
+            let result = what(&desk, &mut looks);
+            thread::sleep(REST);
+            result
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
     }
 
     async fn order(&self, order: Order, peer: &str) -> Result<Applied, String> {

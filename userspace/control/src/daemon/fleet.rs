@@ -66,7 +66,11 @@ impl Fleet {
     pub(super) fn new(scope: Scope, desk: Arc<Desk>, pause_socket: Option<PauseSocket>) -> Result<Self> {
         free();
         change::take_back();
+<<<<<<< HEAD
         let tasks = Tasks::start(Settings::new(pause_socket))?;
+=======
+        let tasks = Tasks::start(desk.watched())?;
+>>>>>>> main
         desk.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {
             tasks.set_age_idle(config.age_idle);

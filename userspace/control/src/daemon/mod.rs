@@ -12,6 +12,7 @@ mod asking;
 mod backlog;
 mod change;
 pub mod config;
+mod depths;
 mod door;
 mod events;
 mod fleet;

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 pub(super) enum Order {
     Apply(Apply),
     Confirm(Confirm),
+    Undo(Confirm),
     Release(Release),
 }
 

@@ -24,6 +24,14 @@ impl Scope {
             Self::Named(ifaces) => ifaces.iter().any(|name| name == iface),
         }
     }
+
+    /// Whether it names the interface letter by letter, and not by a pattern.
+    fn spells(&self, iface: &str) -> bool {
+        match self {
+            Self::File(config) => config.spells(iface),
+            Self::Named(_) => true,
+        }
+    }
 }
 
 /// Whether the file wants the interface to be attached for its own sake.
@@ -201,7 +209,10 @@ pub(super) fn follow(
             Some(attached) if scope.names(&interface.name) => plan.take_over.push(attached.id),
             None if !scope.names(&interface.name) => {}
             None if matches!(scope, Scope::Named(_)) => plan.missing.push(interface.name.clone()),
-            None if interface.is_ethernet && !is_released(&plan, released, interface) => {
+            // One that is spelled out and can have no RoCE is tried, so that the log says why.
+            None if (interface.is_ethernet || scope.spells(&interface.name))
+                && !is_released(&plan, released, interface) =>
+            {
                 plan.attach.push((interface.index, interface.name.clone()));
             }
             _ => {}
@@ -221,6 +232,18 @@ mod tests {
 
     use super::super::config::parse;
     use super::*;
+
+    #[test]
+    fn what_is_no_ethernet_is_tried_only_if_it_is_spelled_out() {
+        let tun = Interface { index: 1, name: "tun0".into(), is_ethernet: false };
+        let world = World { interfaces: vec![tun], ..World::default() };
+        let tried = |name: &str| {
+            let file = parse("file", &format!("[[interface]]\nname = '{name}'\n")).unwrap();
+            let scope = Scope::File(Box::new(file));
+            follow(&scope, &world, &BTreeSet::new(), &BTreeSet::new(), &BTreeSet::new()).attach.len()
+        };
+        assert_eq!((tried("tun*"), tried("*"), tried("tun0")), (0, 0, 1));
+    }
 
     const NAMES: [&str; 5] = ["a0", "a1", "b0", "b1", "lo"];
 

@@ -11,6 +11,8 @@ use dcqcn_plane::asking::PauseSocket;
 use dcqcn_plane::attach::{self, Attachment, Info};
 use dcqcn_plane::dataplane::Maps;
 
+use crate::depths::Watched;
+
 /// An attached interface, as tasks share it.
 pub(super) struct Port {
     /// How it is attached.
@@ -39,6 +41,7 @@ impl Port {
     }
 }
 
+<<<<<<< HEAD
 /// What the file says of tasks, and what they need that was opened while there were more rights.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
@@ -56,6 +59,24 @@ impl Settings {
     /// With what PFC frames are sent, if that is allowed.
     pub(super) const fn pause_socket(&self) -> Option<&PauseSocket> {
         self.pause_socket.as_ref()
+=======
+/// What the file says of tasks.
+#[derive(Default)]
+pub(super) struct Settings {
+    age_idle_ns: AtomicU64,
+    watched: Arc<Watched>,
+}
+
+impl Settings {
+    /// With what is seen of queues and flows.
+    pub(super) fn new(watched: Arc<Watched>) -> Self {
+        Self { watched, ..Self::default() }
+    }
+
+    /// What is seen of queues and flows.
+    pub(super) fn watched(&self) -> &Watched {
+        &self.watched
+>>>>>>> main
     }
 
     /// After how long a flow counts as idle, if anybody wants to know.

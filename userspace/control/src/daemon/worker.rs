@@ -4,7 +4,9 @@
 mod asked;
 mod kept;
 mod orders;
+mod refusals;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
@@ -27,6 +29,7 @@ use super::watch::FileWatch;
 use super::{Source, chain, change};
 use crate::desk::{Desk, Reloaded, Snapshot};
 use asked::Asked;
+use refusals::Refusals;
 
 /// How often the file and the attachments are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -80,8 +83,10 @@ impl Worker {
         };
         let fleet = Fleet::new(scope, Arc::clone(&self.desk), self.pause_socket.take())?;
         let now = Instant::now();
-        let said = Said { held: asked.held(), confirm_until: asked.confirm_until, ..Said::default() };
-        let mut shift = Shift { worker: self, fleet, file, asked, said, freed: now, measured: now };
+        let bounds = Arc::new(asked.own.bounds());
+        let said = Said { held: asked.held(), confirm_until: asked.confirm_until, bounds, ..Said::default() };
+        let refusals = Refusals::new(now);
+        let mut shift = Shift { worker: self, fleet, file, asked, refusals, said, freed: now, measured: now };
         shift.follow();
         shift.said.is_ready = true;
         shift.publish();
@@ -99,6 +104,8 @@ struct Said {
     reloaded: Option<Reloaded>,
     held: Option<Held>,
     confirm_until: Option<Instant>,
+    /// The parameters that others may set, and to what.
+    bounds: Arc<BTreeMap<String, String>>,
 }
 
 /// The work under way.
@@ -108,6 +115,8 @@ struct Shift {
     file: Option<FileWatch>,
     /// What others asked for.
     asked: Asked,
+    /// How often they were refused.
+    refusals: Refusals,
     said: Said,
     /// When what belongs to namespaces that are gone was freed last.
     freed: Instant,
@@ -258,7 +267,7 @@ impl Shift {
 
 fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {
     let (served, failing) = (fleet.ifaces(), fleet.failing());
-    let Said { is_ready, reloaded, held, confirm_until } = said;
+    let Said { is_ready, reloaded, held, confirm_until, bounds } = said;
     desk.publish(Snapshot {
         is_ready: *is_ready,
         served,
@@ -267,6 +276,7 @@ fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {
         reload: reloaded.clone(),
         held: held.clone(),
         confirm_until: *confirm_until,
+        bounds: Arc::clone(bounds),
     });
 }
 

@@ -150,6 +150,7 @@ impl Picture {
                 Line::new("target", curve(|stretch| stretch.target_bps, rate.size), COLOURS[1], 1),
                 Line::new("rate", curve(|stretch| stretch.rate_bps, rate.size), COLOURS[0], 2),
             ],
+            ..Chart::default()
         };
         let alpha = Chart {
             caption: "Alpha: how congested the path seems".into(),
@@ -158,6 +159,7 @@ impl Picture {
             end,
             top: 1.1,
             lines: vec![Line::new("alpha", curve(|stretch| stretch.alpha, 1.0), COLOURS[2], 2)],
+            ..Chart::default()
         };
         plot::write(file, title, &[rates, alpha])
     }

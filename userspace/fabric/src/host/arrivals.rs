@@ -15,6 +15,9 @@ use crate::packet::{Kind, Packet};
 use crate::wire::Outbox;
 use crate::workload::{Pair, Wait};
 
+/// What a sender and a receiver tell each other of how far it may send.
+const MESSAGE_BYTES: u16 = 16;
+
 /// Who limits the CNPs of a QP.
 pub(super) fn limiter<'a>(
     nps: &'a mut HashMap<u32, NpFlow>,
@@ -43,7 +46,11 @@ impl Host {
                 self.hops += 1;
                 self.on_data(now_ns, &packet, out);
             }
-            Kind::Ack | Kind::Nak | Kind::Cnp => {
+            Kind::Request => {
+                self.hops += 1;
+                self.on_request(now_ns, &packet, out);
+            }
+            Kind::Ack | Kind::Nak | Kind::Cnp | Kind::Grant => {
                 self.hops += 1;
                 self.on_answer(now_ns, &packet, out);
             }
@@ -69,6 +76,7 @@ impl Host {
         let mut delivered = [0_u32; 1];
         let mut more = Vec::new();
         let mut count = 0;
+        let before_psn = qp.expected_psn();
         let answer = qp.on_data(packet, self.rules.transport.recovery, |flow| {
             if count == 0 {
                 delivered[0] = flow;
@@ -77,6 +85,7 @@ impl Host {
             }
             count += 1;
         });
+        let arrived = qp.expected_psn() - before_psn;
         self.counters.delivered_packets += 1;
         if packet.is(Packet::CE) {
             self.counters.marked += 1;
@@ -85,6 +94,7 @@ impl Host {
         if let Some(answer) = answer {
             self.answer(src, at_src, class, entropy, answer);
         }
+        self.arrived(arrived);
         if count != 0 {
             for flow in delivered.into_iter().chain(more) {
                 self.complete(now_ns, flow, Wait::Delivered, out);
@@ -150,6 +160,8 @@ impl Host {
         let header_bytes = transport.header_bytes as u16;
         let (class, bytes) = match answer.kind {
             Kind::Cnp => (class, header_bytes + RESERVED_LEN as u16),
+            // A SEND of some bytes.
+            Kind::Request | Kind::Grant => (class, header_bytes + MESSAGE_BYTES),
             _ => (transport.ack_class.unwrap_or(class), header_bytes + AETH_BYTES),
         };
         let packet = Packet {
@@ -190,7 +202,12 @@ impl Host {
                 let trimmed = packet.is(Packet::TRIMMED);
                 qp.on_nak(now_ns, packet.psn, packet.extra, trimmed, recovery);
             }
-            Kind::Ack | Kind::Data | Kind::Pfc => {}
+            Kind::Grant => {
+                qp.on_grant(now_ns, packet.psn);
+                self.wake(now_ns, slot, out);
+                return;
+            }
+            Kind::Ack | Kind::Data | Kind::Pfc | Kind::Request => {}
         }
         let first = self.records.len();
         let records = &mut self.records;

@@ -49,6 +49,10 @@ impl Host {
         }
         let slot = self.sender(flow.qp, pair);
         self.senders[slot as usize].post(now_ns, number, flow, &rules.transport);
+        if rules.transport.admission.is_some() {
+            self.ask(now_ns, slot);
+            self.pump(now_ns, out);
+        }
         self.wake(now_ns, slot, out);
     }
 
@@ -62,7 +66,8 @@ impl Host {
         let id = flow_id(pair, number);
         let entropy = id.hash(&self.rules.hash_keys);
         let address = Address { dst: pair.dst, at_dst, class: pair.class, entropy };
-        let qp = SendQp::new(address, id, &self.params);
+        let granted_psn = if self.rules.transport.admission.is_some() { 0 } else { u32::MAX };
+        let qp = SendQp::new(address, id, &self.params, granted_psn);
         let slot = place(&mut self.senders, &mut self.free_senders, qp);
         self.sends[local as usize].slot = slot;
         slot

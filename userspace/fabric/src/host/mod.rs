@@ -1,9 +1,10 @@
 //! A host: a NIC with one link, the queue pairs it sends on and those it receives on.
 
+mod admission;
 mod arrivals;
 mod flows;
 mod receive;
-
+mod repair;
 mod rules;
 mod send;
 
@@ -15,6 +16,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Params;
 pub(crate) use rules::{HostCounters, HostRules, Record};
 
+use self::admission::Admitted;
 use self::receive::ReceiveQp;
 use self::send::{SendQp, Turn};
 use crate::agenda::{Agenda, Event};
@@ -82,12 +84,16 @@ pub(crate) struct Host {
     started: usize,
     /// NP state where CNPs are not limited per QP: by sender, or of all.
     nps: HashMap<u32, NpFlow>,
+    admitted: Admitted,
     /// Classes that this host pauses for good.
     storm: u8,
     pub(crate) agenda: Agenda,
     pub(crate) counters: HostCounters,
     pub(crate) records: Vec<Record>,
     pub(crate) hops: u64,
+    /// How long its link was paused between two samples, and until the last.
+    pub(crate) samples: Vec<u32>,
+    sampled_ns: u64,
 }
 
 impl Host {
@@ -112,11 +118,14 @@ impl Host {
             starts: Vec::new(),
             started: 0,
             nps: HashMap::new(),
+            admitted: Admitted::default(),
             storm: 0,
             agenda: Agenda::default(),
             counters: HostCounters::default(),
             records: Vec::new(),
             hops: 0,
+            samples: Vec::new(),
+            sampled_ns: 0,
         }
     }
 
@@ -198,7 +207,8 @@ impl Host {
                 Event::Notice => self.on_notice(now_ns, index),
                 Event::Post => self.post(now_ns, index, out),
                 Event::Fault => self.on_change(now_ns, index as usize, out),
-                Event::Watchdog | Event::Sample => {}
+                Event::Sample => self.on_sample(now_ns),
+                Event::Watchdog => {}
             }
         }
     }
@@ -322,7 +332,18 @@ impl Host {
         self.counters.timeouts += qp.timeouts - before;
         if let Some(again_ns) = again_ns {
             self.agenda.at(again_ns, Event::Timer, slot);
+            self.ask(now_ns, slot);
             self.wake(now_ns, slot, out);
+            self.pump(now_ns, out);
+        }
+    }
+
+    fn on_sample(&mut self, now_ns: u64) {
+        let until_ns = self.paused_ns(now_ns).iter().sum();
+        let paused_ns = until_ns - std::mem::replace(&mut self.sampled_ns, until_ns);
+        self.samples.push(u32::try_from(paused_ns).unwrap_or(u32::MAX));
+        if let Some(sample_ns) = self.rules.sample_ns {
+            self.agenda.at(now_ns + sample_ns, Event::Sample, 0);
         }
     }
 

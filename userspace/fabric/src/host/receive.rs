@@ -33,6 +33,9 @@ pub(crate) struct ReceiveQp {
     pub(crate) class: u8,
     pub(crate) entropy: u32,
     expected_psn: u32,
+    /// The sender asked to send up to the first, and may up to the second.
+    pub(super) requested_psn: u32,
+    pub(super) granted_psn: u32,
     nak_sent: bool,
     /// Go-back-N: a packet that came without its payload, ahead of others and while nothing was to be said.
     trimmed_psn: Option<u32>,
@@ -50,11 +53,19 @@ impl ReceiveQp {
             class,
             entropy,
             expected_psn: 0,
+            requested_psn: 0,
+            granted_psn: 0,
             nak_sent: false,
             trimmed_psn: None,
             later: VecDeque::new(),
             np: NpFlow::new(id),
         }
+    }
+
+    /// Packets that have arrived, with none missing before them.
+    #[inline]
+    pub(super) const fn expected_psn(&self) -> u32 {
+        self.expected_psn
     }
 
     /// A packet arrives; `delivered` is told of every flow that is complete with it.

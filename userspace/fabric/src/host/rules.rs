@@ -28,6 +28,7 @@ pub(crate) struct HostRules {
     pub(crate) notice_ns: u64,
     pub(crate) changes: Arc<[Change]>,
     pub(crate) hash_keys: HashKeys,
+    pub(crate) sample_ns: Option<u64>,
 }
 
 /// A completed flow.

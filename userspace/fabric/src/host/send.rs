@@ -10,6 +10,7 @@ use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
 
+use super::repair::{Known, Repair};
 use crate::pace::look_again_ns;
 use crate::packet::{Kind, Packet};
 use crate::scenario::{Recovery, Transport};
@@ -65,9 +66,12 @@ pub(crate) struct SendQp {
     pub(crate) debt: Debt,
     next_psn: u32,
     unacknowledged_psn: u32,
-    /// Behind the last packet posted, and behind the last ever sent.
+    /// Behind the last packet posted, behind the last that may be sent, and behind the last ever sent.
     end_psn: u32,
+    granted_psn: u32,
     sent_psn: u32,
+    /// The receiver is to be asked whether more may be sent.
+    asks: bool,
     messages: VecDeque<Message>,
     since_ack_request: u32,
     ack_requested_ns: u64,
@@ -78,51 +82,9 @@ pub(crate) struct SendQp {
     pub(crate) timeouts: u64,
 }
 
-/// Selective repeat: what the receiver has, and what was sent again.
-#[derive(Debug, Default)]
-struct Repair {
-    /// What is known of the packets from the first not acknowledged on.
-    known: VecDeque<Known>,
-    /// Packets that switches trimmed: these are missing for sure.
-    trimmed: VecDeque<u32>,
-    /// All before are sent again where they are missing.
-    until_psn: u32,
-    /// What was sent before recovery began ends here: that recovers once all of it is acknowledged.
-    recover_psn: u32,
-    next_psn: u32,
-}
-
-/// What is known of a packet that was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// Nothing.
-    Nothing,
-    /// It has arrived.
-    Arrived,
-    /// It was trimmed and sent again.
-    SentAgain,
-}
-
-impl Repair {
-    fn set(&mut self, index: usize, known: Known) {
-        if self.known.len() <= index {
-            self.known.resize(index + 1, Known::Nothing);
-        }
-        self.known[index] = known;
-    }
-
-    /// A timer has expired: what was sent again has to be sent once more.
-    fn forget(&mut self) {
-        self.trimmed.clear();
-        self.known
-            .iter_mut()
-            .filter(|known| **known == Known::SentAgain)
-            .for_each(|known| *known = Known::Nothing);
-    }
-}
-
 impl SendQp {
-    pub(crate) fn new(address: Address, id: FlowId, params: &Params) -> Self {
+    /// A new one, which may send up to `granted_psn` without being told so.
+    pub(crate) fn new(address: Address, id: FlowId, params: &Params, granted_psn: u32) -> Self {
         Self {
             address,
             turn: Turn::Idle,
@@ -132,7 +94,9 @@ impl SendQp {
             next_psn: 0,
             unacknowledged_psn: 0,
             end_psn: 0,
+            granted_psn,
             sent_psn: 0,
+            asks: false,
             messages: VecDeque::new(),
             since_ack_request: 0,
             ack_requested_ns: 0,
@@ -146,7 +110,11 @@ impl SendQp {
     /// A flow is to be sent.
     pub(crate) fn post(&mut self, now_ns: u64, number: u32, flow: &Flow, transport: &Transport) {
         let packets = flow.bytes.div_ceil(transport.payload_bytes.into());
+        if self.sent_psn == self.unacknowledged_psn {
+            self.progress_ns = now_ns;
+        }
         self.end_psn += packets as u32;
+        self.asks = self.end_psn > self.granted_psn;
         self.messages.push_back(Message {
             flow: number,
             bytes: flow.bytes,
@@ -165,7 +133,8 @@ impl SendQp {
     fn may_send_new(&self, transport: &Transport) -> bool {
         let under_way =
             u64::from(self.next_psn - self.unacknowledged_psn) * u64::from(transport.payload_bytes);
-        self.next_psn < self.end_psn && (transport.window_bytes == 0 || under_way < transport.window_bytes)
+        self.next_psn < self.end_psn.min(self.granted_psn)
+            && (transport.window_bytes == 0 || under_way < transport.window_bytes)
     }
 
     /// The next packet to send again, by selective repeat.
@@ -224,6 +193,7 @@ impl SendQp {
         // Slow flows ask more often: the timer must not expire for want of a question.
         let asks = ends.is_some()
             || missing.is_some()
+            || psn + 1 == self.granted_psn
             || self.since_ack_request >= transport.ack_every
             || now_ns - self.ack_requested_ns >= transport.timeout_ns / 4
             || (transport.window_bytes != 0 && !self.may_send_after(psn, transport));
@@ -348,7 +318,20 @@ impl SendQp {
         }
     }
 
-    /// When to look at the retransmission timer, if that is not settled yet; a packet has just been sent.
+    /// What it has to ask the receiver, if anything: whether it may send up to the first when it may up to the second.
+    pub(crate) fn question(&mut self) -> Option<(u32, u32)> {
+        std::mem::take(&mut self.asks).then_some((self.end_psn, self.granted_psn))
+    }
+
+    /// The receiver lets it send up to `psn`.
+    pub(crate) fn on_grant(&mut self, now_ns: u64, psn: u32) {
+        if psn > self.granted_psn {
+            self.granted_psn = psn;
+            self.progress_ns = now_ns;
+        }
+    }
+
+    /// When to look at the retransmission timer, if that is not settled yet; a packet or a question has just been sent.
     #[inline]
     pub(crate) const fn set_timer(&mut self, now_ns: u64, transport: &Transport) -> Option<u64> {
         if self.timer_ns != 0 {
@@ -364,10 +347,15 @@ impl SendQp {
             return None;
         }
         self.timer_ns = 0;
-        if self.sent_psn == self.unacknowledged_psn {
+        let idle = self.sent_psn == self.unacknowledged_psn;
+        if idle && self.granted_psn >= self.end_psn {
             return None;
         }
-        if now_ns >= self.progress_ns + transport.timeout_ns {
+        if idle && now_ns >= self.progress_ns + transport.timeout_ns {
+            // A question or its answer was lost.
+            self.asks = true;
+            self.progress_ns = now_ns;
+        } else if now_ns >= self.progress_ns + transport.timeout_ns {
             self.timeouts += 1;
             self.progress_ns = now_ns;
             match transport.recovery {

@@ -85,8 +85,9 @@ impl Switch {
         if !packet.is(Packet::ECT) {
             return;
         }
-        let wred = &self.rules.wred[class];
-        let depth = self.ports[usize::from(egress)].queues[class].bytes.into();
+        let port = &self.ports[usize::from(egress)];
+        let wred = &self.rules.wred[usize::from(port.speed)].1[class];
+        let depth = port.queues[class].bytes.into();
         let marked = match wred.certain(depth) {
             Some(certain) => certain,
             None => wred.draw(depth, self.random.draw()),

@@ -42,7 +42,11 @@ fn everything(seed: u64, flows: usize) -> Scenario {
 #[test]
 fn the_outcome_is_the_same_on_any_number_of_cores() {
     for seed in 0..4 {
-        let scenario = everything(seed, 200);
+        let mut scenario = everything(seed, 200);
+        if seed % 2 == 1 {
+            scenario.transport.admission =
+                Some(Admission { bytes: 150_000, chunk_bytes: 20_000, class: None });
+        }
         let one = outcome(&scenario);
         assert!(one.flows.iter().filter(|flow| flow.fct_ns.is_some()).count() >= 190, "{:?}", one.transport);
         for threads in [2, 3, 6] {
@@ -59,7 +63,7 @@ proptest! {
     fn whatever_is_lost_all_flows_arrive_once(
         seed in 0u64..1 << 32, limit in 20_000u64..300_000, reordering in 0u32..64, selective in any::<bool>(),
         spray in any::<bool>(), trims in any::<bool>(), window in prop_oneof![Just(0u64), Just(100_000u64)],
-        ack_every in 1u32..40,
+        ack_every in 1u32..40, admitted in prop_oneof![Just(None), (5_000u64..400_000).prop_map(Some)],
     ) {
         let mut scenario = everything(seed, 60);
         scenario.faults.clear();
@@ -72,6 +76,8 @@ proptest! {
         scenario.transport.recovery = if selective { Recovery::Selective { reordering } } else { Recovery::GoBackN };
         scenario.switch.trim_to = trims.then_some(5);
         (scenario.transport.window_bytes, scenario.transport.ack_every) = (window, ack_every);
+        scenario.transport.admission =
+            admitted.map(|bytes| Admission { bytes, chunk_bytes: bytes.min(30_000), class: Some(0) });
         scenario.duration_ns = 2_000 * MS;
         let out = outcome(&scenario);
         prop_assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{:?}", out.transport);

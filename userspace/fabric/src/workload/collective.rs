@@ -1,9 +1,12 @@
 //! Collectives: flows of which each waits for the data that it sends on.
 
-use super::{Wait, Workload};
+use serde::Serialize;
+
+use super::{Round, Wait, Workload};
 
 /// A collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Collective {
     /// Everybody has the sum of everybody's data: a ring, twice around.
     AllReduce,
@@ -36,6 +39,13 @@ impl Workload {
         for (&done, &ready) in done.iter().zip(ready) {
             self.after(done, ready, Wait::Delivered);
         }
+        self.collectives.push(Round {
+            collective,
+            bytes,
+            ranks: ranks.to_vec(),
+            ready: ready.to_vec(),
+            done: done.clone(),
+        });
         if collective == Collective::AllToAll {
             for distance in 1..count {
                 for rank in 0..count {
@@ -75,15 +85,14 @@ impl Workload {
         self.send(qp, bytes, 0)
     }
 
-    /// `collective` alone, over all of `hosts` hosts, `times` times in a row.
+    /// `collective` alone, over all of `ranks`, which are hosts, `times` times in a row.
     #[must_use]
-    pub fn collectives(collective: Collective, hosts: u32, bytes: u64, class: u8, times: u32) -> Self {
+    pub fn collectives(collective: Collective, ranks: &[u32], bytes: u64, class: u8, times: u32) -> Self {
         let mut workload = Self::new();
-        let ranks: Vec<u32> = (0..hosts).collect();
         let mut pairs = Pairs::new(class);
         let mut ready: Vec<u32> = ranks.iter().map(|&host| workload.compute(host, 0)).collect();
         for _ in 0..times {
-            ready = workload.collective(collective, bytes, &ranks, &ready, &mut pairs);
+            ready = workload.collective(collective, bytes, ranks, &ready, &mut pairs);
         }
         workload
     }
@@ -116,7 +125,7 @@ mod tests {
             (Collective::AllGather, 4 * 3, 4),
             (Collective::AllToAll, 4 * 3, 12),
         ] {
-            let workload = Workload::collectives(collective, 4, 4_000, 3, 2);
+            let workload = Workload::collectives(collective, &[0, 1, 2, 3], 4_000, 3, 2);
             let sent: Vec<_> = workload
                 .flows()
                 .iter()

@@ -65,6 +65,21 @@ pub struct Workload {
     pairs: Vec<Pair>,
     flows: Vec<Flow>,
     edges: Vec<Edge>,
+    collectives: Vec<Round>,
+}
+
+/// A collective among the flows: who is ready for it, and who is through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Round {
+    /// What it does.
+    pub(crate) collective: Collective,
+    /// Bytes that it is about.
+    pub(crate) bytes: u64,
+    /// Hosts, by rank.
+    pub(crate) ranks: Vec<u32>,
+    /// For each rank the flow that it waits for, and the one that tells that it is through.
+    pub(crate) ready: Vec<u32>,
+    pub(crate) done: Vec<u32>,
 }
 
 /// Why a workload cannot be simulated.
@@ -164,6 +179,11 @@ impl Workload {
     #[must_use]
     pub(crate) fn ends(&self, flow: &Flow) -> Option<Pair> {
         self.pairs.get(flow.qp as usize).copied()
+    }
+
+    /// The collectives, in the order in which they were asked for.
+    pub(crate) fn rounds(&self) -> &[Round] {
+        &self.collectives
     }
 
     /// Every wait, ordered by the flow waited for.

@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dcqcn_protocol::{Applied, Apply, AskError, Door, Health, Release, Status, Verb};
-use serde::de::DeserializeOwned;
-use tokio::task::spawn_blocking;
+use dcqcn_protocol::{Applied, Apply, Door, Health, Release, Status, Verb};
 
+use crate::ask::ask;
 use crate::record::Want;
 
 /// How long an answer may take that waits for nothing.
@@ -68,10 +67,4 @@ impl Controller {
         let health = ask(&self.soon, Verb::Health).await.map_err(|error| error.to_string())?;
         Ok((status, health))
     }
-}
-
-async fn ask<T: DeserializeOwned + Send + 'static>(door: &Door, verb: Verb) -> Result<T, AskError> {
-    let door = door.clone();
-    let asked = spawn_blocking(move || door.ask(verb)).await;
-    asked.unwrap_or_else(|error| Err(AskError::Answer(error.to_string())))
 }

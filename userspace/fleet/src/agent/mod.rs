@@ -22,9 +22,6 @@ use controller::{Controller, Obeyed};
 use lease::Lease;
 use rates::Window;
 
-/// How often the controller is asked what it counts, and etcd what is wanted if nothing was heard.
-const TICK: Duration = Duration::from_secs(1);
-
 /// What an agent is for.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -38,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) every: Duration,
     /// How long etcd keeps the report of an agent that is gone.
     pub(crate) ttl_s: i64,
+    /// How often the controller is asked what it counts.
+    pub(crate) look: Duration,
 }
 
 /// An agent at work.
@@ -69,7 +68,7 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
     let mut agent =
         Agent { options, controller, window: Window::default(), tried: None, told: String::new() };
     let working = async {
-        let mut tick = interval(TICK);
+        let mut tick = interval(agent.options.look);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use tokio::task::JoinSet;
 
 use super::host;
 use crate::agent::{self, Options};
-use crate::store::Store;
+use crate::store::Reach;
 
 /// Have this host's controller do what etcd says, and say in etcd how the host does.
 ///
@@ -34,6 +35,13 @@ pub(super) struct AgentArgs {
     /// How long etcd keeps the report of an agent that is gone, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(i64).range(3..=600))]
     ttl: i64,
+    /// How often the controller is asked what it counts.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, hide = true)]
+    look: Duration,
+    /// As many agents in this process, for measuring: each with its number behind its name, a connection of its own, and its name in
+    /// the place of `%` in the socket's path.
+    #[arg(long, value_name = "AGENTS", hide = true)]
+    copies: Option<u32>,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -48,15 +56,29 @@ fn is_name(name: &str) -> bool {
 }
 
 impl AgentArgs {
-    pub(super) async fn run(self, store: Store) -> Result<()> {
-        let Self { name, labels, control, every, ttl } = self;
+    pub(super) async fn run(self, reach: &Reach) -> Result<()> {
+        let Self { name, labels, control, every, ttl, look, copies } = self;
         let host = name.unwrap_or_else(host);
         ensure!(
             is_name(&host),
             "`{host}` can be no host's name in a fleet: letters, digits, `-`, `_` and `.` can, up to 253; say another with \
              --name"
         );
-        agent::run(store, Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl })
-            .await
+        let options =
+            Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl, look };
+        let Some(copies) = copies else {
+            return agent::run(reach.store().await?, options).await;
+        };
+        let mut agents = JoinSet::new();
+        for number in 0..copies {
+            let host = format!("{}{number:04}", options.host);
+            let control = options.control.to_string_lossy().replace('%', &host).into();
+            let store = reach.store().await?;
+            agents.spawn(agent::run(store, Options { host, control, ..options.clone() }));
+        }
+        while let Some(ended) = agents.join_next().await {
+            ended??;
+        }
+        Ok(())
     }
 }

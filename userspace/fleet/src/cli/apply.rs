@@ -36,7 +36,10 @@ The file, with everything that may be left out and its default:
   cnps = { times = 1.5, plus = 1000 }         # CNPs for a million packets
   drops = { times = 1.5, plus = 10 }          # drops for a million packets
   rdma_errors = { times = 1.5, plus = 10 }    # retransmissions and time-outs for a million packets
+  pauses = { times = 1.5, plus = 1000 }       # PFC frames received and sent for a million packets
   queue = { times = 1.5, plus = 25 }          # deepest queue on average, in percent of Kmax
+  queue_p99 = { times = 1.5, plus = 50 }      # deepest queue at 1 look of 100, in percent of Kmax
+  floor = { times = 1.5, plus = 20 }          # flows at their lowest rate, of a hundred that send
   min_packets = 1000                          # hosts with fewer are not judged
 
   [[group]]                # of several that have a host, the first counts

@@ -5,6 +5,7 @@ mod apply;
 mod diff;
 mod history;
 mod operate;
+mod serve;
 mod status;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::ServeArgs),
     Agent(agent::AgentArgs),
     Apply(apply::ApplyArgs),
     Rollback(apply::RollbackArgs),
@@ -71,9 +73,14 @@ impl Cli {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
-            let store = self.reach.store().await?;
+            let store = match self.command {
+                // One host needs no etcd.
+                Command::Serve(args) if !args.is_of_a_fleet() => return args.run(None).await,
+                Command::Agent(args) => return args.run(&self.reach).await,
+                _ => self.reach.store().await?,
+            };
             match self.command {
-                Command::Agent(args) => args.run(store).await,
+                Command::Serve(args) => args.run(Some(store)).await,
                 Command::Apply(args) => args.run(store, out).await,
                 Command::Rollback(args) => args.run(store, out).await,
                 Command::Coordinate(args) => args.run(store, out).await,
@@ -83,7 +90,7 @@ impl Cli {
                 Command::Pause(args) => args.run(store, out).await,
                 Command::Resume(args) => args.run(store, out).await,
                 Command::Abort(args) => args.run(store, out).await,
-                Command::Generate(_) => Ok(()),
+                Command::Agent(_) | Command::Generate(_) => Ok(()),
             }
         });
         // A controller that does not answer must not hold the end up.

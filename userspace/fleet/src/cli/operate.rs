@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use clap::Args;
 use dcqcn_cli::Output;
 use serde::Serialize;
@@ -12,9 +12,6 @@ use super::who;
 use crate::coordinate::{Coordinator, Until};
 use crate::rollout::Rollout;
 use crate::store::Store;
-
-/// How often a change is tried that a coordinator is faster than.
-const TRIES: usize = 20;
 
 /// Carry out whatever rollout is under way, for ever: as a service, on one machine or on several.
 ///
@@ -95,16 +92,6 @@ impl fmt::Display for Edited {
 }
 
 async fn edit(mut store: Store, out: &mut Output<'_>, edit: impl Fn(&mut Rollout)) -> Result<()> {
-    for _ in 0..TRIES {
-        let (rollout, revision) = store.snapshot().await?.rollout.context("there has been no rollout yet")?;
-        if rollout.is_over() {
-            bail!("no rollout is under way; version {} is {}", rollout.version, rollout.status());
-        }
-        let mut edited = rollout;
-        edit(&mut edited);
-        if store.keep(&edited, &[], revision).await?.is_some() {
-            return out.show(&Edited { version: edited.version, status: edited.status() });
-        }
-    }
-    bail!("coordinators are faster, {TRIES} times in a row: try again")
+    let edited = store.edit(edit).await?;
+    out.show(&Edited { version: edited.version, status: edited.status() })
 }

@@ -9,12 +9,15 @@ use crate::record::{Rates, Report};
 /// What is judged: its name in `[gate]`, what it is, and its value and limit.
 type Measure = (&'static str, &'static str, fn(&Rates) -> u64);
 
-const MEASURES: [Measure; 5] = [
+const MEASURES: [Measure; 8] = [
     ("marks", "marked packets in a million", |rates| rates.marks),
     ("cnps", "CNPs for a million packets", |rates| rates.cnps),
     ("drops", "drops for a million packets", |rates| rates.drops),
     ("rdma_errors", "retransmissions and time-outs for a million packets", |rates| rates.rdma_errors),
+    ("pauses", "PFC frames for a million packets", |rates| rates.pauses),
     ("queue", "percent of Kmax in its deepest queue", |rates| rates.queue),
+    ("queue_p99", "percent of Kmax in its deepest queue at 1 look of 100", |rates| rates.queue_p99),
+    ("floor", "of 100 flows at their lowest rate", |rates| rates.floor),
 ];
 
 /// How it went.
@@ -75,6 +78,9 @@ fn limit_of(rollout: &Rollout, name: &str) -> Limit {
         "cnps" => gate.cnps,
         "drops" => gate.drops,
         "rdma_errors" => gate.rdma_errors,
+        "pauses" => gate.pauses,
+        "queue_p99" => gate.queue_p99,
+        "floor" => gate.floor,
         _ => gate.queue,
     }
 }
@@ -82,4 +88,71 @@ fn limit_of(rollout: &Rollout, name: &str) -> Limit {
 fn mean(rates: &[&Rates], of: fn(&Rates) -> u64) -> Option<u64> {
     let sum: u64 = rates.iter().map(|rates| of(rates)).sum();
     sum.checked_div(rates.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Phase, Step};
+    use super::*;
+    use crate::file::Policy;
+    use crate::record::Target;
+
+    const CALM: Rates = Rates {
+        window_ms: 60_000,
+        data_packets: 100_000,
+        marks: 0,
+        cnps: 0,
+        drops: 0,
+        rdma_errors: 0,
+        pauses: 0,
+        queue: 0,
+        queue_p99: 0,
+        floor: 0,
+    };
+
+    /// A host that is changed and counts `now`, beside one that is not changed.
+    fn judged(now: Rates) -> Verdict {
+        let step = |host: &str, state: State| Step {
+            host: host.into(),
+            wave: 0,
+            group: None,
+            former: Target::default(),
+            state,
+            before: Some(CALM),
+            was_failing: false,
+        };
+        let rollout = Rollout {
+            version: 2,
+            is_for_newcomers: false,
+            by: String::new(),
+            why: String::new(),
+            policy: Policy::default(),
+            steps: vec![step("h1", State::Applied { silent_ms: 0 }), step("h2", State::Waiting)],
+            phase: Phase::Forward { wave: 0, soaked_ms: 0 },
+            is_paused: false,
+            lines: Vec::new(),
+        };
+        let report = |rates: Rates| Report { rates, ..Report::default() };
+        judge(&rollout, &[("h1".to_owned(), report(now)), ("h2".to_owned(), report(CALM))].into())
+    }
+
+    #[test]
+    fn whatever_gets_worse_is_found_by_its_name() {
+        assert_eq!(judged(CALM), Verdict::Good { judged: 1, changed: 1 });
+        for (name, now) in [
+            ("marks", Rates { marks: 1_001, ..CALM }),
+            ("cnps", Rates { cnps: 1_001, ..CALM }),
+            ("drops", Rates { drops: 11, ..CALM }),
+            ("rdma_errors", Rates { rdma_errors: 11, ..CALM }),
+            ("pauses", Rates { pauses: 1_001, ..CALM }),
+            ("queue", Rates { queue: 26, ..CALM }),
+            ("queue_p99", Rates { queue_p99: 60, ..CALM }),
+            ("floor", Rates { floor: 21, ..CALM }),
+        ] {
+            let Verdict::Bad(why) = judged(now) else { panic!("{name} is not found") };
+            assert!(why.starts_with("h1 has ") && why.contains(&format!("([gate] {name} = ")), "{why}");
+        }
+        let less = Rates { marks: 1_000, pauses: 1_000, queue_p99: 50, floor: 20, ..CALM };
+        assert_eq!(judged(less), Verdict::Good { judged: 1, changed: 1 });
+    }
 }

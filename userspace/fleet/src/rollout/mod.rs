@@ -274,7 +274,7 @@ impl Rollout {
             let (count, seconds) = (lost.len(), patience_ms / 1_000);
             let some = lost.iter().take(5).copied().collect::<Vec<_>>().join(", ");
             return Err(format!(
-                "{count} hosts have not answered for {seconds} s since they were told to change ({some}): that may be no                  canary, and with max_unavailable = {most} it leaves no room for others"
+                "{count} hosts have not answered for {seconds} s since they were told to change ({some}): that may be no canary, and with max_unavailable = {most} it leaves no room for others"
             ));
         }
         Ok(())

@@ -11,7 +11,7 @@ use dcqcn_cli::Output;
 use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_p4::push::{Pushed, push, verify};
 use dcqcn_p4::read::Reader;
-use dcqcn_p4::{Kept, Plan, Program, Session, switch};
+use dcqcn_p4::{Claim, Kept, Plan, Program, Session, switch};
 use dcqcn_params::{Assignment, Key};
 use dcqcn_plane::attach::Change;
 use dcqcn_plane::dataplane::Sizes;
@@ -51,6 +51,7 @@ impl PushArgs {
         let kept = self.file.read()?;
         let program = Program::embedded()?;
         let plan = Plan::new(&program, &kept.config, &kept.switch)?;
+        let _claim = Claim::take(port)?;
         let mut session = Session::open(port)?;
         session.require(&program)?;
         let pushed = push(&mut session, &plan)?;
@@ -297,6 +298,7 @@ impl Target {
 
     /// Changes parameters of the running switch, all or none.
     fn set(self, out: &mut Output<'_>, changes: &[Assignment]) -> anyhow::Result<()> {
+        let _claim = Claim::take(self.port)?;
         let mut kept = Kept::load(self.port)?;
         let program = Program::embedded()?;
         let old = kept.config;

@@ -1,4 +1,6 @@
-//! What is to happen when: a heap of four children per node, in order of time and then of entry.
+//! What is to happen when: in order of time and then of entry.
+
+use std::collections::VecDeque;
 
 /// Something to happen at a time of its own. What only waits for the end of a constant delay is in a
 /// [`Lane`](super::lane::Lane) instead.
@@ -41,123 +43,104 @@ pub(super) struct PfcFrame {
     pub(super) pause: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    at_ns: u64,
-    order: u64,
-    event: Event,
-}
+/// An event and its time.
+type Entry = (u64, Event);
 
-impl Entry {
-    const fn key(&self) -> u128 {
-        (self.at_ns as u128) << 64 | self.order as u128
-    }
-}
+/// Buckets: one for the current time, and one for each bit in which a time may differ from it.
+const BUCKETS: usize = 65;
 
-/// Events to come.
+/// Events to come, in a radix heap.
 ///
-/// Taking an event leaves a hole at the root which the next entry falls into: most events set exactly one other, and so
-/// cost one way down instead of a way down and a way up.
+/// Time never goes back, so what is to come can lie in buckets by the highest bit in which its time differs from the current
+/// one. When the current time's bucket is empty, time moves to the earliest of the next bucket, whose events fall into
+/// lower ones. All events of one time are always in one bucket and keep their order there: so of events at one time the first
+/// entered comes first, with no number to compare.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    heap: Vec<Entry>,
-    hole: bool,
-    order: u64,
+    now_ns: u64,
     until_ns: u64,
+    /// Events of the current time.
+    now: VecDeque<Event>,
+    later: Vec<Bucket>,
+    /// Bit per bucket of `later` that is not empty.
+    filled: u64,
 }
 
-const CHILDREN: usize = 4;
+#[derive(Debug)]
+struct Bucket {
+    entries: Vec<Entry>,
+    /// The earliest of their times.
+    least_ns: u64,
+}
 
 impl Agenda {
     /// Nothing yet; what is to happen after `until_ns` will be forgotten.
-    pub(super) const fn new(until_ns: u64) -> Self {
-        Self { heap: Vec::new(), hole: false, order: 0, until_ns }
+    pub(super) fn new(until_ns: u64) -> Self {
+        let bucket = || Bucket { entries: Vec::new(), least_ns: u64::MAX };
+        Self {
+            now_ns: 0,
+            until_ns,
+            now: VecDeque::new(),
+            later: (1..BUCKETS).map(|_| bucket()).collect(),
+            filled: 0,
+        }
     }
 
-    /// Enters `event`. Of events at one time the first entered comes first.
+    /// Enters `event`, not before the last one that was taken. Of events at one time the first entered comes first.
+    #[inline]
     pub(super) fn at(&mut self, at_ns: u64, event: Event) {
-        if at_ns > self.until_ns {
+        if at_ns <= self.until_ns {
+            self.enter(at_ns.max(self.now_ns), event);
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, at_ns: u64, event: Event) {
+        let Some(bit) = (at_ns ^ self.now_ns).checked_ilog2() else {
+            self.now.push_back(event);
             return;
-        }
-        self.order += 1;
-        let entry = Entry { at_ns, order: self.order, event };
-        if self.hole {
-            self.hole = false;
-            self.sift_down(entry);
-        } else {
-            self.heap.push(entry);
-            self.sift_up(entry);
-        }
+        };
+        self.filled |= 1 << bit;
+        let bucket = &mut self.later[bit as usize];
+        bucket.least_ns = bucket.least_ns.min(at_ns);
+        bucket.entries.push((at_ns, event));
     }
 
     /// Time of the next event; `u64::MAX` if there is none.
     #[inline]
-    pub(super) fn next_ns(&mut self) -> u64 {
-        self.fill_hole();
-        self.heap.first().map_or(u64::MAX, |entry| entry.at_ns)
+    pub(super) fn next_ns(&self) -> u64 {
+        if !self.now.is_empty() {
+            self.now_ns
+        } else if self.filled == 0 {
+            u64::MAX
+        } else {
+            self.later[self.filled.trailing_zeros() as usize].least_ns
+        }
     }
 
     /// Takes the next event.
+    #[inline]
     pub(super) fn take(&mut self) -> Option<Event> {
-        self.fill_hole();
-        let event = self.heap.first()?.event;
-        self.hole = true;
-        Some(event)
-    }
-
-    fn fill_hole(&mut self) {
-        if !self.hole {
-            return;
+        if let Some(event) = self.now.pop_front() {
+            return Some(event);
         }
-        self.hole = false;
-        if let Some(last) = self.heap.pop()
-            && !self.heap.is_empty()
-        {
-            self.sift_down(last);
+        if self.filled == 0 {
+            return None;
         }
-    }
-
-    /// Puts `entry` in the place of the root.
-    fn sift_down(&mut self, entry: Entry) {
-        let key = entry.key();
-        let len = self.heap.len();
-        let mut at = 0;
-        loop {
-            let first = at * CHILDREN + 1;
-            if first >= len {
-                break;
-            }
-            let mut least = first;
-            let mut least_key = self.heap[first].key();
-            for child in first + 1..(first + CHILDREN).min(len) {
-                let child_key = self.heap[child].key();
-                if child_key < least_key {
-                    least = child;
-                    least_key = child_key;
-                }
-            }
-            if least_key >= key {
-                break;
-            }
-            self.heap[at] = self.heap[least];
-            at = least;
+        let bit = self.filled.trailing_zeros();
+        self.filled &= !(1 << bit);
+        let bucket = &mut self.later[bit as usize];
+        self.now_ns = std::mem::replace(&mut bucket.least_ns, u64::MAX);
+        if let [_] = bucket.entries.as_slice() {
+            return bucket.entries.pop().map(|(_, event)| event);
         }
-        self.heap[at] = entry;
-    }
-
-    /// Lets `entry`, which is at the end, rise.
-    fn sift_up(&mut self, entry: Entry) {
-        let key = entry.key();
-        let mut at = self.heap.len() - 1;
-        while at > 0 {
-            let parent = (at - 1) / CHILDREN;
-            if self.heap[parent].key() <= key {
-                break;
-            }
-            self.heap[at] = self.heap[parent];
-            at = parent;
+        let mut entries = std::mem::take(&mut bucket.entries);
+        for (at_ns, event) in entries.drain(..) {
+            self.enter(at_ns, event);
         }
-        self.heap[at] = entry;
+        // Its room is used again.
+        self.later[bit as usize].entries = entries;
+        self.now.pop_front()
     }
 }
 
@@ -191,18 +174,10 @@ mod tests {
             taken.push((agenda.next_ns(), agenda.take()));
         }
         assert_eq!(agenda.take(), None);
-        assert!(taken.is_sorted_by_key(|&(at_ns, _)| at_ns));
         expected.sort_unstable();
         let expected: Vec<_> = expected.into_iter().map(|(at_ns, i)| (at_ns, Some(Event::Due(i)))).collect();
-        assert_eq!(taken.len(), expected.len());
-        assert!(taken.iter().all(|entry| expected.binary_search_by_key(&key(entry), key).is_ok()));
-    }
-
-    fn key(&(at_ns, event): &(u64, Option<Event>)) -> (u64, u32) {
-        match event {
-            Some(Event::Due(i)) => (at_ns, i),
-            other => panic!("{other:?}"),
-        }
+        // Numbers rise with entry.
+        assert_eq!(taken, expected);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! `sim fabric`: a whole fabric as it is asked for on the command line, run, and told.
 
 mod network;
+mod plot;
 mod report;
 mod run;
 mod setup;
 mod traffic;
 
 pub use network::Shape;
+pub use plot::{PLOT_SAMPLE_NS, write_picture};
 pub use report::{Changed, FabricReport, FabricSweep, write_flows};
 pub use run::{FabricRun, run_all};
 pub use setup::{FabricAxis, FabricSetup};

@@ -4,8 +4,10 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use dcqcn_fabric::workload::Collective;
 use dcqcn_fabric::{
-    ClassOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Samples, Scenario, TransportOutcome, Work,
+    ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Samples, Scenario,
+    TransportOutcome, Work,
 };
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
@@ -32,6 +34,8 @@ pub struct FabricReport {
     pub fct: Option<Fct>,
     /// The same by size.
     pub fct_by_size: Vec<FctBand>,
+    /// Collectives that are complete.
+    pub collectives: Vec<CollectiveOutcome>,
     /// By class.
     pub classes: Vec<ClassOutcome>,
     /// What queue pairs did.
@@ -65,6 +69,7 @@ impl FabricReport {
             duration_ns: outcome.duration_ns,
             fct: outcome.fct,
             fct_by_size: outcome.fct_by_size,
+            collectives: outcome.collectives,
             classes: outcome.classes,
             transport: outcome.transport,
             ports,
@@ -88,6 +93,15 @@ pub fn write_flows(file: &mut dyn Write, flows: &[FlowOutcome]) -> io::Result<()
         writeln!(file, "{number},{src},{dst},{bytes},{},{},{ideal_ns}", text(start_ns), text(fct_ns))?;
     }
     Ok(())
+}
+
+const fn name(collective: Collective) -> &'static str {
+    match collective {
+        Collective::AllReduce => "all-reduce",
+        Collective::ReduceScatter => "reduce-scatter",
+        Collective::AllGather => "all-gather",
+        Collective::AllToAll => "all-to-all",
+    }
 }
 
 fn band(row: &FctBand) -> String {
@@ -138,6 +152,7 @@ impl fmt::Display for FabricReport {
             table.row(fct_row("all".to_owned(), fct));
         }
         writeln!(f, "{table}")?;
+        self.write_collectives(f)?;
         self.write_classes(f)?;
         self.write_ports(f)?;
         let t = &self.transport;
@@ -160,6 +175,36 @@ impl fmt::Display for FabricReport {
 }
 
 impl FabricReport {
+    /// Those that took longest.
+    fn write_collectives(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.collectives.is_empty() {
+            return Ok(());
+        }
+        let mut slowest: Vec<&CollectiveOutcome> = self.collectives.iter().collect();
+        slowest.sort_by_key(|collective| std::cmp::Reverse(collective.time_ns));
+        let mut table = Table::new(&[
+            "SLOWEST COLLECTIVES",
+            ">BYTES",
+            ">RANKS",
+            ">TIME",
+            ">MEDIAN RANK",
+            ">FIRST RANK",
+            "LAST",
+        ]);
+        for collective in slowest.iter().take(PORT_ROWS) {
+            table.row([
+                name(collective.collective).to_owned(),
+                render::bytes(collective.bytes),
+                collective.ranks.to_string(),
+                render::ns(collective.time_ns),
+                render::ns(collective.median_ns),
+                render::ns(collective.first_ns),
+                collective.last_host.clone(),
+            ]);
+        }
+        writeln!(f, "{table}")
+    }
+
     fn write_classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headings = [
             ">CLASS",
@@ -237,6 +282,10 @@ impl fmt::Display for FabricSweep {
             ">CNPS",
         ];
         headings.extend(figures.map(str::to_owned));
+        let collectives = self.runs.iter().any(|(_, report)| !report.collectives.is_empty());
+        if collectives {
+            headings.extend([">COLLECTIVE MEAN", ">MAX"].map(str::to_owned));
+        }
         let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
         for (settings, report) in &self.runs {
             let mut row: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
@@ -250,6 +299,12 @@ impl fmt::Display for FabricSweep {
             let pauses: u64 = report.classes.iter().map(|class| class.pauses).sum();
             row.push(render::bytes(queue));
             row.extend([dropped, pauses, report.transport.cnps_handled].map(|count| count.to_string()));
+            if collectives {
+                let times = report.collectives.iter().map(|collective| collective.time_ns);
+                let count = report.collectives.len().max(1) as u64;
+                row.push(render::ns(times.clone().sum::<u64>() / count));
+                row.push(render::ns(times.max().unwrap_or(0)));
+            }
             table.row(row);
         }
         write!(f, "{table}")

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser};
 use dcqcn_common::params::{RP_VARIANT_PAPER, Unit};
 use dcqcn_fabric::{
-    Balance, Cables, Class, Loss, Marking, Pfc, Recovery, Scenario, Schedule, Threshold, Watchdog,
+    Admission, Balance, Cables, Class, Loss, Marking, Pfc, Recovery, Scenario, Schedule, Threshold, Watchdog,
     workload::Workload,
 };
 use dcqcn_params::quantity::{self, parse_bytes, parse_duration_ns, parse_rate_bps};
@@ -59,6 +59,15 @@ fn recovery(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Whether ranks are on hosts by chance.
+fn placement(text: &str) -> Result<bool, String> {
+    match text {
+        "in-order" => Ok(false),
+        "random" => Ok(true),
+        _ => Err(format!("`{text}` is neither `in-order` nor `random`")),
+    }
+}
+
 /// What a fabric is told; `None`: its default.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FabricSetup {
@@ -102,6 +111,9 @@ pub struct FabricSetup {
     /// With a collective: how often, one after the other [default: 1].
     #[arg(long, value_name = "N", help_heading = "Flows")]
     pub repeat: Option<u32>,
+    /// With a collective: ranks on hosts in order, or on hosts by chance, as a cluster's scheduler has it [default: in-order].
+    #[arg(long, value_name = "in-order|random", value_parser = placement, help_heading = "Flows")]
+    pub placement: Option<bool>,
     /// Class of the flows, 0 to 7 [default: 3].
     #[arg(long, value_name = "N", help_heading = "Flows")]
     pub class: Option<u8>,
@@ -131,12 +143,25 @@ pub struct FabricSetup {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub window: Option<u64>,
 
+    /// Receivers say who may send, and let no more than so much be under way to them [default: senders send when they like].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
+    pub admission: Option<u64>,
+    /// With --admission: what a sender may send at a turn [default: 64KB].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
+    pub admission_turn: Option<u64>,
+    /// With --admission: class of questions and answers [default: that of CNPs].
+    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
+    pub admission_class: Option<u8>,
+
     /// Buffer of each switch, which all ports share [default: 32MB].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub buffer: Option<u64>,
     /// Which queue depth decides over a mark: that on arrival (ingress) or on leaving (egress) [default: egress].
     #[arg(long, value_name = "WHERE", value_parser = marking, help_heading = "Switches")]
     pub marking: Option<Marking>,
+    /// Whether Kmin and Kmax are those of hosts' links, and ports of another rate have them in proportion [default: off].
+    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
+    pub wred_by_rate: Option<bool>,
     /// Whether the flows' class pauses senders instead of dropping [default: on].
     #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
     pub pfc: Option<bool>,
@@ -245,6 +270,7 @@ impl FabricSetup {
             load: self.load.unwrap_or(0.5),
             until_ns: self.until.unwrap_or(2 * MS),
             repeat: self.repeat.unwrap_or(1),
+            shuffled: self.placement.unwrap_or(false),
             seed,
         };
         let workload: Workload = self.workload.clone().unwrap_or(Traffic::Random).build(&terms)?;
@@ -281,6 +307,12 @@ impl FabricSetup {
         transport.ack_class = self.ack_class;
         transport.timeout_ns = self.timeout.unwrap_or(transport.timeout_ns);
         transport.window_bytes = self.window.unwrap_or(0);
+        let admission = |bytes| Admission {
+            bytes,
+            chunk_bytes: self.admission_turn.unwrap_or(65_536).min(bytes),
+            class: self.admission_class,
+        };
+        transport.admission = self.admission.map(admission);
         if self.recovery == Some(true) {
             let default = if self.balance == Some(Balance::Spray) { 64 } else { 0 };
             transport.recovery = Recovery::Selective { reordering: self.reordering.unwrap_or(default) };
@@ -292,6 +324,7 @@ impl FabricSetup {
         let switch = &mut scenario.switch;
         switch.buffer_bytes = self.buffer.unwrap_or(switch.buffer_bytes);
         switch.marking = self.marking.unwrap_or_default();
+        switch.wred_by_rate = self.wred_by_rate.unwrap_or(false);
         switch.balance = self.balance.unwrap_or_default();
         switch.reroute_ns = self.reroute.unwrap_or(switch.reroute_ns);
         switch.watchdog = self.watchdog;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Result, ensure};
+use dcqcn_fabric::Random;
 use dcqcn_fabric::workload::{self, Collective, Poisson, Sizes, Workload};
 
 use super::network::path;
@@ -47,7 +48,18 @@ pub(super) struct Terms {
     pub(super) load: f64,
     pub(super) until_ns: u64,
     pub(super) repeat: u32,
+    pub(super) shuffled: bool,
     pub(super) seed: u64,
+}
+
+/// The numbers below `hosts`, by chance (Fisher and Yates).
+fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
+    let mut random = Random::new(seed);
+    let mut ranks: Vec<u32> = (0..hosts).collect();
+    for last in (1..ranks.len()).rev() {
+        ranks.swap(last, random.up_to(last as u64) as usize);
+    }
+    ranks
 }
 
 impl FromStr for Traffic {
@@ -108,7 +120,10 @@ impl Traffic {
                 );
                 workload
             }
-            Self::Collective(collective) => Workload::collectives(*collective, hosts, bytes, class, repeat),
+            Self::Collective(collective) => {
+                let ranks = if terms.shuffled { shuffled(hosts, terms.seed) } else { (0..hosts).collect() };
+                Workload::collectives(*collective, &ranks, bytes, class, repeat)
+            }
             Self::File(format, path) => {
                 let name = path.display().to_string();
                 match format {

@@ -1,5 +1,6 @@
 //! What the file lets others do over the socket: `[control]` says who may ask, `[fleet]` what they may be given.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +81,21 @@ impl Bounds {
         refused
     }
 
+    /// What others may set `key` to, in words; `None` if nothing.
+    fn of(&self, key: Key) -> Option<String> {
+        let name = key.to_string();
+        let mut ranges = Vec::new();
+        for Allowed { range, .. } in self.allow.iter().filter(|allowed| allowed.keys.matches(&name)) {
+            let Some(range) = range else {
+                ranges = vec![key.allowed()];
+                break;
+            };
+            ranges.push(range_text(range, key));
+        }
+        let is_any = !ranges.is_empty() && !key.follows_from_attach();
+        is_any.then(|| ranges.join(" or "))
+    }
+
     fn refusal(&self, key: Key, value: u64) -> Option<String> {
         let (name, value_text) = (key.to_string(), Quantity(value, key.unit()).to_string());
         let mut ranges = Vec::new();
@@ -111,6 +127,16 @@ impl Config {
     #[must_use]
     pub(crate) fn under(&self, asked: Vec<Interface>) -> Self {
         Self { over: asked, ..self.clone() }
+    }
+
+    /// The parameters that others may set, and to what, in words.
+    pub(crate) fn bounds(&self) -> BTreeMap<String, String> {
+        let fleet = self.fleet.iter();
+        let each = |bounds: &Bounds| {
+            let of = |key: Key| Some((key.to_string(), bounds.of(key)?));
+            Key::all().filter_map(of).collect::<Vec<_>>()
+        };
+        fleet.flat_map(each).collect()
     }
 
     /// What a change to `new` needs a new process for, in words.

@@ -118,18 +118,18 @@ fn a_line_that_is_too_long_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_and_has_room_when_another_ends() {
+fn a_user_s_connection_too_many_is_told_and_has_room_when_another_ends() {
     let served = Served::new();
     let version = b"{\"v\":1,\"verb\":\"version\"}\n";
     let mut open: Vec<StdStream> = Vec::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..places::OF_A_USER {
         let mut stream = StdStream::connect(served.path()).unwrap();
         stream.write_all(version).unwrap();
         stream.read_exact(&mut [0; 8]).unwrap();
         open.push(stream);
     }
     let answers = served.answers(b"");
-    assert!(answers[0].error.as_ref().unwrap().contains("ask already"), "{answers:?}");
+    assert!(answers[0].error.as_ref().unwrap().contains("has 4 connections already"), "{answers:?}");
     open.pop();
     let until = Instant::now() + Duration::from_secs(20);
     while served.answers(version).first().is_none_or(|answer| answer.ok.is_none()) {

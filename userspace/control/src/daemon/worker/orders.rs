@@ -1,5 +1,6 @@
 //! What others ask for over the socket: it goes the way that a file goes, and is kept for the next start.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dcqcn_audit as audit;
@@ -29,13 +30,17 @@ impl Shift {
         let result = match &order {
             Order::Apply(apply) => self.apply(apply, &peer),
             Order::Confirm(confirm) => self.confirm(confirm, &peer),
+            Order::Undo(undo) => self.undo(undo, &peer),
             Order::Release(release) => self.release(release, &peer),
         };
         if let Err(refused) = &result {
-            tracing::error!(peer, error = %first_line(&refused.to_string()), "refused: all stays as it was");
-            // Who may ask is not to fill the log.
+            // Who may ask is not to fill the logs, neither with long words nor with many.
             let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
-            audit::enter_refusal("", &format!("asked over the socket by {peer}: {why}"));
+            let entry = format!("asked over the socket by {peer}: {why}");
+            if let Some(entry) = self.refusals.entry(entry, Instant::now()) {
+                tracing::error!(peer, error = %first_line(&why), "refused: all stays as it was");
+                audit::enter_refusal("", &entry);
+            }
         }
         self.publish();
         // Who asked may be gone.
@@ -111,13 +116,38 @@ impl Shift {
         Ok(self.applied(true, began))
     }
 
+    /// Takes back what waits to be confirmed.
+    fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Refused> {
+        let began = Instant::now();
+        let waits = self.asked.confirm_until.is_some();
+        let held = self.asked.held().filter(|held| waits && held.name == undo.name);
+        let Some(held) = held else {
+            return Err(Refused(vec![format!("{} does not wait to be confirmed", undo.name)]));
+        };
+        self.take_back()?;
+        self.enter("taken back", &held.by, &format!("{} was not to be kept", undo.name), peer);
+        Ok(self.applied(true, began))
+    }
+
     /// Takes back what nobody confirmed in time.
     pub(super) fn take_back_unconfirmed(&mut self) {
         if self.asked.confirm_until.is_none_or(|until| Instant::now() < until) {
             return;
         }
-        let former = self.asked.trial().and_then(|trial| trial.former);
         let name = self.asked.held().map(|held| held.name).unwrap_or_default();
+        match self.take_back() {
+            Ok(()) => self.enter("taken back", "", &format!("nobody confirmed {name} in time"), ""),
+            Err(refused) => {
+                self.asked.confirm_until = Some(Instant::now() + AGAIN);
+                tracing::error!(name, error = %refused, "nobody confirmed it in time, and it cannot be taken back");
+            }
+        }
+        self.publish();
+    }
+
+    /// Goes back to what was before the first that nobody confirmed.
+    fn take_back(&mut self) -> Result<(), Refused> {
+        let former = self.asked.trial().and_then(|trial| trial.former);
         let over = former.as_ref().map(|held| over(&self.asked.own, &held.name, &held.text)).transpose();
         let (kept, over) = match over {
             Ok(over) => (Kept { held: former, trial: None }, over.unwrap_or_default()),
@@ -126,14 +156,7 @@ impl Shift {
                 (Kept::default(), Vec::new())
             }
         };
-        match self.go_back(kept, over) {
-            Ok(()) => self.enter("taken back", "", &format!("nobody confirmed {name} in time"), ""),
-            Err(refused) => {
-                self.asked.confirm_until = Some(Instant::now() + AGAIN);
-                tracing::error!(name, error = %refused, "nobody confirmed it in time, and it cannot be taken back");
-            }
-        }
-        self.publish();
+        self.go_back(kept, over)
     }
 
     /// Puts in force what was before, whether or not it can be kept.
@@ -159,6 +182,7 @@ impl Shift {
             Err(refused) => (Vec::new(), Some(refused)),
         };
         self.go_over(own.under(over), manner)?;
+        self.said.bounds = Arc::new(own.bounds());
         let before = std::mem::replace(&mut self.asked.own, own);
         if let Some(refused) = refused {
             tracing::warn!(error = %refused, "the file no longer allows what others asked for: it alone counts");

@@ -65,3 +65,20 @@ fn what_makes_no_sense_is_refused() {
         assert!(refused.starts_with(says), "{refused}");
     }
 }
+
+#[test]
+fn ranks_are_on_hosts_in_order_or_by_chance() {
+    let first = |flags: &str| {
+        let scenario =
+            setup(&format!("--workload all-gather --topology leaf-spine:2x1x8 {flags}")).scenario().unwrap();
+        scenario.workload
+    };
+    assert_eq!(first(""), first("--placement in-order --seed 3"));
+    assert_ne!(first("--placement random"), first(""));
+    assert_eq!(first("--placement random --seed 3"), first("--placement random --seed 3"));
+    assert_ne!(first("--placement random --seed 3"), first("--placement random --seed 4"));
+    assert!(
+        FabricAxis::from_str("placement=random,in-order").is_ok()
+            && FabricAxis::from_str("placement=x").is_err()
+    );
+}

@@ -1,0 +1,239 @@
+//! Whether something got worse: beside an earlier run, and beside what it has been on every machine so far.
+
+use serde::Serialize;
+
+use crate::report::{Figure, Report, Section};
+
+/// A figure that got worse by more than this, and by more than its own noise, is worse.
+const WORSE: f64 = 1.10;
+/// A figure whose quartiles are further apart than this share of it tells nothing about a tenth.
+const NOISE: f64 = 0.10;
+/// Most runs of a section that are compared before what is told stands.
+pub(crate) const ATTEMPTS: usize = 4;
+
+/// What can be said of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verdict {
+    /// No worse than before.
+    Kept,
+    /// Too noisy, then or now, to tell.
+    Unsure,
+    /// Worse.
+    Worse,
+}
+
+/// One figure of two runs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Change {
+    /// Part of the run.
+    pub(crate) section: Section,
+    /// Name of the figure.
+    pub(crate) name: String,
+    /// Its unit; "times" what it is compared with, where there is such.
+    pub(crate) unit: String,
+    /// Then.
+    pub(crate) old: f64,
+    /// Now.
+    pub(crate) new: f64,
+    /// Now in relation to then.
+    pub(crate) ratio: f64,
+    /// What that says.
+    pub(crate) verdict: Verdict,
+}
+
+/// What a figure is compared by: in relation to another of its own run where there is one, as machines are busier at one time than at
+/// another; and how far its quartiles are apart, as a share of it.
+fn told(report: &Report, figure: &Figure) -> (f64, f64) {
+    (report.ratio(figure).unwrap_or(figure.median), ((figure.high - figure.low) / figure.median).abs())
+}
+
+fn change(old: &Report, new: &Report, then: &Figure) -> Change {
+    let Some(now) = new.figure(then.section, &then.name) else {
+        return Change {
+            section: then.section,
+            name: then.name.clone(),
+            unit: then.unit.clone(),
+            old: then.median,
+            new: f64::NAN,
+            ratio: f64::NAN,
+            verdict: Verdict::Unsure,
+        };
+    };
+    let ((before, noise_then), (after, noise_now)) = (told(old, then), told(new, now));
+    let ratio = after / before;
+    let worse_by = if now.more_is_better { 1.0 / ratio } else { ratio };
+    let noise = noise_then.max(noise_now);
+    let verdict = if worse_by <= WORSE {
+        Verdict::Kept
+    } else if noise > NOISE && worse_by <= 1.0 + noise {
+        Verdict::Unsure
+    } else {
+        Verdict::Worse
+    };
+    let unit = if new.ratio(now).is_some() { "times" } else { &now.unit };
+    Change {
+        section: now.section,
+        name: now.name.clone(),
+        unit: unit.to_owned(),
+        old: before,
+        new: after,
+        ratio,
+        verdict,
+    }
+}
+
+/// The sections of an earlier run that this one has too, figure by figure; what is missing now cannot be told. Of several runs each
+/// figure counts as it was best, that which it is compared with too: what disturbs a measurement makes it slower, never faster.
+pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
+    let Some((first, more)) = runs.split_first() else {
+        return Vec::new();
+    };
+    let mut best = first.clone();
+    for figure in &mut best.figures {
+        for run in more {
+            if let Some(other) = run.figure(figure.section, &figure.name)
+                && (other.median < figure.median) != figure.more_is_better
+            {
+                *figure = other.clone();
+            }
+        }
+    }
+    let is_measured = |section| best.figures.iter().any(|figure| figure.section == section);
+    let known = old.figures.iter().filter(|figure| is_measured(figure.section));
+    known.map(|figure| change(old, &best, figure)).collect()
+}
+
+/// Sections worth another run: something in them is worse, or cannot be told.
+pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
+    let is_doubtful = |section: &Section| {
+        changes.iter().any(|change| change.section == *section && change.verdict != Verdict::Kept)
+    };
+    Section::ALL.into_iter().filter(is_doubtful).collect()
+}
+
+/// Figures that a test holds, in relation to what each is compared with: the largest of ten quick runs, the bound being [`SLACK`] times
+/// that. In those ten, of which all had other work beside them, the largest was up to 1.16 times the smallest. XDP's are not here: an
+/// empty XDP program takes 7 ns, and the largest was up to 3 times the smallest.
+const STABLE: [(&str, f64); 15] = [
+    ("TCP, ingress", 1.29),
+    ("TCP, egress", 1.29),
+    ("RoCE unmarked, ingress", 1.68),
+    ("RoCE unmarked, egress", 4.86),
+    ("RoCE over IPv6, ingress", 1.70),
+    ("RoCE over IPv6, egress", 5.12),
+    ("RoCE with a VLAN tag, ingress", 1.70),
+    ("RoCE with a VLAN tag, egress", 4.93),
+    ("ACK, egress", 4.50),
+    ("CP, not marked", 4.18),
+    ("CP marks", 4.95),
+    ("NP within the CNP interval", 4.50),
+    ("NP makes a CNP: ingress, clone, egress", 3.12),
+    ("RP paces a flow in recovery", 1.55),
+    ("minimal pacer, same table", 3.38),
+];
+/// Another processor has other ratios: those of an AMD EPYC were up to 1.2 times these of an Intel Xeon.
+const SLACK: f64 = 1.35;
+
+/// Those of [`STABLE`] beyond their bounds, in words.
+pub(crate) fn beyond(report: &Report) -> Vec<String> {
+    let mut told = Vec::new();
+    for (name, largest) in STABLE {
+        let bound = largest * SLACK;
+        match report.figure(Section::Packets, name).and_then(|figure| report.ratio(figure)) {
+            Some(ratio) if ratio <= bound => {}
+            Some(ratio) => {
+                told.push(format!("{name}: {ratio:.2} times what it is compared with, bound {bound:.2}"))
+            }
+            None => told.push(format!("{name}: not measured")),
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Machine, VERSION};
+
+    /// A run with a figure in relation to another of 10 ns.
+    fn run(rounds: Vec<f64>) -> Report {
+        let machine = Machine { cpu: "x".into(), cpus: 1, is_virtual: false, kernel: "6.1".into() };
+        let figures = vec![
+            Figure::new(Section::Packets, "base", "ns", vec![10.0]),
+            Figure::new(Section::Packets, "a", "ns", rounds).against("base"),
+        ];
+        let (skipped, targets) = (Vec::new(), Vec::new());
+        Report { version: VERSION, machine, quick: true, seconds: 0.0, figures, skipped, targets }
+    }
+
+    fn verdict(old: Vec<f64>, runs: Vec<Vec<f64>>) -> Verdict {
+        let runs: Vec<Report> = runs.into_iter().map(run).collect();
+        compare(&run(old), &runs).last().unwrap().verdict
+    }
+
+    #[test]
+    fn a_tenth_more_is_worse_and_less_is_not() {
+        assert_eq!(verdict(vec![100.0], vec![vec![112.0]]), Verdict::Worse);
+        assert_eq!(verdict(vec![100.0], vec![vec![109.0]]), Verdict::Kept);
+        assert_eq!(verdict(vec![100.0], vec![vec![50.0]]), Verdict::Kept);
+    }
+
+    #[test]
+    fn noise_that_could_hide_it_is_told() {
+        let noisy = vec![100.0, 115.0, 140.0];
+        assert_eq!(verdict(vec![100.0], vec![noisy.clone()]), Verdict::Unsure);
+        assert_eq!(verdict(vec![50.0], vec![noisy.clone()]), Verdict::Worse, "more than any noise");
+        assert_eq!(verdict(vec![100.0], vec![noisy, vec![101.0]]), Verdict::Kept, "the best run counts");
+    }
+
+    #[test]
+    fn what_all_got_slower_by_is_not_held_against_one() {
+        let slower = |report: &mut Report| {
+            report.figures.iter_mut().for_each(|figure| {
+                (figure.low, figure.median, figure.high) =
+                    (figure.low * 3.0, figure.median * 3.0, figure.high * 3.0)
+            });
+        };
+        let (old, mut new) = (run(vec![100.0]), run(vec![100.0]));
+        slower(&mut new);
+        let changes = compare(&old, &[new]);
+        assert_eq!(changes.last().unwrap().verdict, Verdict::Kept);
+    }
+
+    #[test]
+    fn what_the_others_are_compared_with_is_taken_at_its_best_too() {
+        let mut disturbed = run(vec![120.0]);
+        disturbed.figures[0].median = 12.0;
+        let changes = compare(&run(vec![100.0]), &[run(vec![120.0]), disturbed]);
+        assert_eq!(changes.last().unwrap().verdict, Verdict::Worse);
+    }
+
+    #[test]
+    fn what_is_missing_cannot_be_told() {
+        let mut less = run(vec![100.0]);
+        less.figures.truncate(1);
+        let changes = compare(&run(vec![100.0]), &[less]);
+        assert_eq!(changes.iter().map(|change| change.verdict).max(), Some(Verdict::Unsure));
+    }
+
+    #[test]
+    fn only_sections_in_doubt_are_run_again() {
+        assert_eq!(doubtful(&compare(&run(vec![100.0]), &[run(vec![200.0])])), [Section::Packets]);
+        assert_eq!(doubtful(&compare(&run(vec![100.0]), &[run(vec![100.0])])), []);
+    }
+
+    #[test]
+    fn what_is_beyond_its_bound_or_was_not_measured_is_told() {
+        let mut report = run(Vec::new());
+        assert_eq!(beyond(&report).len(), STABLE.len());
+        report.figures.extend(STABLE.map(|(name, largest)| {
+            Figure::new(Section::Packets, name, "ns", vec![10.0 * largest * 1.3]).against("base")
+        }));
+        assert_eq!(beyond(&report), Vec::<String>::new());
+        let Some(figure) = report.figures.last_mut() else { panic!("no figures") };
+        figure.median *= 1.1;
+        assert!(beyond(&report).iter().all(|line| line.starts_with(STABLE[STABLE.len() - 1].0)));
+        assert_eq!(beyond(&report).len(), 1);
+    }
+}

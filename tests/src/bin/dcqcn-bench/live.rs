@@ -1,0 +1,117 @@
+//! Real packets that the kernel sends through an XDP program, in line from one interface to another; and one packet by itself.
+
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::{Program, Xdp, XdpMode};
+use dcqcn_common::stats::Stat;
+use dcqcn_engine::Hook;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::Roce;
+
+use crate::Bench;
+use crate::packets::{FAST_BPS, in_line};
+use crate::report::{Figure, Section};
+use crate::runner::{Baselines, Input, Instance, alone_ns, host, program, program_of, send_live};
+
+const REDIRECT: &str = "redirect and nothing else, packets of 1 KB";
+const OURS: &str = "inline: CP and redirect, packets of 1 KB";
+
+/// Shares of the packets that take at most what a row says.
+const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+
+/// Measures both.
+pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
+    in_line_rate(bench)?;
+    alone(bench)
+}
+
+/// Packets that one CPU sends in line, to a veth whose other end drops them in XDP.
+fn in_line_rate(bench: &mut Bench) -> Result<()> {
+    let pair = Pair::new("bench-live")?;
+    let _inside = pair.a.netns.enter()?;
+    let out = pair.a.index("a0")?;
+    let mut redirecting = Baselines::load(out)?;
+    let sink: &mut Xdp =
+        redirecting.ebpf.program_mut("drop_xdp").context("no program drop_xdp")?.try_into()?;
+    pair.b.run(|| sink.attach("b0", XdpMode::Driver))??;
+    let ours = in_line([out, out])?;
+    let input = Input { packet: Roce::default().frame(), ..Input::default() };
+    let (rounds, packets) = if bench.quick { (3, 10_000) } else { (21, 200_000) };
+    let (mut bare, mut inline) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        bench.progress(&format!("live, round {} of {rounds}", round + 1));
+        for (rates, program) in [
+            (&mut bare, program(&redirecting.ebpf, "redirect_xdp")?),
+            (&mut inline, program(&ours.ebpf, program_of(Hook::Xdp))?),
+        ] {
+            let before = arrived(&pair)?;
+            let forwarded = ours.count(Hook::Xdp, Stat::InlineForwarded)?;
+            let busy = send_live(program, &input, packets)?;
+            let (arrived, forwarded) =
+                (arrived(&pair)? - before, ours.count(Hook::Xdp, Stat::InlineForwarded)? - forwarded);
+            ensure!(arrived * 100 >= u64::from(packets) * 99, "{arrived} of {packets} packets arrived");
+            ensure!(forwarded == 0 || forwarded == u64::from(packets), "{forwarded} of {packets} were ours");
+            rates.push(f64::from(packets) / busy.as_secs_f64() / 1e6);
+        }
+    }
+    bench.add(Figure::new(Section::Live, REDIRECT, "Mpps", bare).more_is_better());
+    bench.add(Figure::new(Section::Live, OURS, "Mpps", inline).more_is_better().against(REDIRECT));
+    Ok(())
+}
+
+/// Packets that the other end's XDP program has taken.
+fn arrived(pair: &Pair) -> Result<u64> {
+    let text = pair.b.command("ip -s -j link show dev b0")?;
+    let links: serde_json::Value = serde_json::from_str(&text)?;
+    let packets = links.pointer("/0/stats64/rx/packets").and_then(serde_json::Value::as_u64);
+    packets.context("`ip -s -j` names no packets")
+}
+
+/// A program that gets its packets one by one.
+struct Alone<'a> {
+    name: &'static str,
+    against: Option<&'static str>,
+    program: &'a Program,
+    /// ns, a round each.
+    percentiles: [Vec<f64>; PERCENTILES.len()],
+}
+
+/// Time that each of many packets takes which come one by one.
+fn alone(bench: &mut Bench) -> Result<()> {
+    let input = Input { packet: Roce::default().frame(), ..Input::default() };
+    let inline = in_line([dcqcn_tests::bpf::LO, dcqcn_tests::bpf::LO + 1])?;
+    let ours = Instance::of(&host(FAST_BPS))?;
+    let (rounds, packets) = if bench.quick { (3, 200) } else { (11, 20_000) };
+    let mut cases = Vec::new();
+    let (empty_xdp, empty_tc) = ("empty XDP program", "empty TC program");
+    for (name, against, program) in [
+        (empty_xdp, None, bench.baselines.empty(Hook::Xdp)?),
+        (empty_tc, None, bench.baselines.empty(Hook::Egress)?),
+        ("inline: CP and redirect", Some(empty_xdp), program(&inline.ebpf, program_of(Hook::Xdp))?),
+        ("host, XDP", Some(empty_xdp), program(&ours.ebpf, program_of(Hook::Xdp))?),
+        ("host, ingress", Some(empty_tc), program(&ours.ebpf, program_of(Hook::Ingress))?),
+        ("host, egress", Some(empty_tc), program(&ours.ebpf, program_of(Hook::Egress))?),
+    ] {
+        cases.push(Alone { name, against, program, percentiles: PERCENTILES.map(|_| Vec::new()) });
+    }
+    for round in 0..rounds {
+        bench.progress(&format!("live, one by one, round {} of {rounds}", round + 1));
+        for case in &mut cases {
+            let mut ns = (0..packets).map(|_| alone_ns(case.program, &input)).collect::<Result<Vec<_>>>()?;
+            ns.sort_by(f64::total_cmp);
+            for ((_, share), rounds) in PERCENTILES.iter().zip(&mut case.percentiles) {
+                let at = (ns.len() as f64 * share) as usize;
+                rounds.push(*ns.get(at).context("no packets")?);
+            }
+        }
+    }
+    let mut figures = Vec::new();
+    for case in cases {
+        for ((percentile, _), rounds) in PERCENTILES.iter().zip(case.percentiles) {
+            let named = |name: &str| format!("one packet by itself, {name}: {percentile}");
+            let figure = Figure::new(Section::Live, named(case.name), "ns", rounds);
+            figures.push(Figure { against: case.against.map(named), ..figure });
+        }
+    }
+    figures.into_iter().for_each(|figure| bench.add(figure));
+    Ok(())
+}

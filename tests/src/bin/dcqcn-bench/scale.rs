@@ -1,0 +1,163 @@
+//! The control plane beside many interfaces, each with a full table; and how long a large table takes to be there.
+
+use std::net::TcpStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS};
+use dcqcn_common::stats::Stat;
+use dcqcn_engine::Hook;
+use dcqcn_params::{Role, Settings};
+use dcqcn_plane::attach::{self, Request};
+use dcqcn_tests::bpf::{Held, LO};
+use dcqcn_tests::daemon::{Daemon, get};
+use dcqcn_tests::host::{Host, Pair, join, request};
+use dcqcn_tests::packets::Roce;
+
+use crate::Bench;
+use crate::report::{Figure, Section};
+
+/// Interfaces with full tables.
+const INTERFACES: [usize; 3] = [8, 32, 128];
+/// The number that others are compared with.
+const FEW: usize = INTERFACES[0];
+const METRICS: &str = "127.0.0.1:9898";
+const FIRST_QPN: u32 = 0x100;
+const RATE: &str = "link_rate=100gbit";
+/// For a daemon that finds so many.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Figures are rendered once a second at most.
+const APART: Duration = Duration::from_millis(1_500);
+
+/// Names of the figures that targets are about.
+pub(crate) const LARGE: &str = "attach with a table for 1,000,000 flows";
+/// See [`LARGE`].
+pub(crate) fn scrape(interfaces: usize) -> String {
+    format!("scrape of {interfaces} interfaces with full tables")
+}
+
+/// Measures both. `binary` is the release's.
+pub(crate) fn measure(bench: &mut Bench, binary: &Path) -> Result<()> {
+    large(bench)?;
+    many(bench, binary)
+}
+
+/// Attaching with the largest table, and the memory of a flow.
+fn large(bench: &mut Bench) -> Result<()> {
+    let pair = Pair::new("bench-large")?;
+    let mut ms = Vec::new();
+    for round in 0..if bench.quick { 1 } else { 7 } {
+        bench.progress(&format!("control: a large table, {}", round + 1));
+        let request = request("a0", Role::Host, &[RATE])?;
+        let settings = Settings { flows: Some(MAX_FLOWS), ..request.settings };
+        let start = Instant::now();
+        pair.a.attach_as(&Request { settings, ..request })?;
+        ms.push(start.elapsed().as_secs_f64() * 1e3);
+        if round == 0 {
+            let bytes: u64 = Held::by(&pair.a, "a0")?.maps.values().sum();
+            let per_flow = bytes as f64 / f64::from(MAX_FLOWS);
+            bench.add(Figure::new(
+                Section::Control,
+                "memory of all maps for a flow",
+                "bytes",
+                vec![per_flow],
+            ));
+        }
+        pair.a.run(|| attach::detach("a0"))??;
+    }
+    bench.add(Figure::new(Section::Control, LARGE, "ms", ms));
+    Ok(())
+}
+
+/// What an operator and a scraper ask, as interfaces grow.
+fn many(bench: &mut Bench, binary: &Path) -> Result<()> {
+    let pair = Pair::new("bench-scale")?;
+    pair.a.netlink()?.set_up(LO, true)?;
+    let mut attached = 0;
+    for interfaces in INTERFACES.into_iter().take(if bench.quick { 1 } else { INTERFACES.len() }) {
+        bench.progress(&format!("control: {interfaces} interfaces with full tables"));
+        for number in attached..interfaces {
+            serve(bench, &pair, number)?;
+        }
+        attached = interfaces;
+        ask(bench, &pair.a, binary, attached)?;
+    }
+    Ok(())
+}
+
+/// Attaches to another interface, and fills its table.
+fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
+    let (a, b) = (format!("n{number}"), format!("f{number}"));
+    join((&pair.a, &a, 1), (&pair.b, &b, 2), 1_500)?;
+    let request = request(&a, Role::Host, &[RATE])?;
+    let settings = Settings { flows: Some(DEFAULT_FLOWS), ..request.settings };
+    pair.a.attach_as(&Request { settings, ..request })?;
+    let flows = if bench.quick { 64 } else { DEFAULT_FLOWS };
+    let socket = pair.a.socket(&a)?;
+    for qpn in FIRST_QPN..FIRST_QPN + flows {
+        socket.send(&Roce { dest_qpn: qpn, payload: 64, ..Roce::default() }.frame())?;
+    }
+    // Where a set is full one flow pushes another out.
+    let new = pair.a.count(&a, Hook::Egress, Stat::RpFlowNew)?;
+    let gone = pair.a.count(&a, Hook::Egress, Stat::RpFlowEvicted)?;
+    ensure!(
+        (new - gone) * 10 >= u64::from(flows) * 8,
+        "{a} has {new} flows less {gone} that were pushed out, of {flows}"
+    );
+    Ok(())
+}
+
+/// Asks beside a daemon that serves all of them.
+fn ask(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize) -> Result<()> {
+    let file = format!(
+        "[[interface]]\nname = 'n*'\nrole = 'host'\npacer = 'none'\n[interface.parameters]\nlink_rate = '100gbit'\n[metrics]\nlisten = \
+         '{METRICS}'\n"
+    );
+    let _daemon = Daemon::start(host, &file)?;
+    let is_whole = || -> Result<bool> {
+        let text = host.run(|| TcpStream::connect(METRICS).is_ok())?.then(|| get(host, METRICS, "/metrics"));
+        Ok(text.transpose()?.is_some_and(|text| seen(&text) == interfaces))
+    };
+    let until = Instant::now() + PATIENCE;
+    while !is_whole()? {
+        ensure!(
+            Instant::now() < until,
+            "the daemon does not show {interfaces} interfaces after {PATIENCE:?}"
+        );
+        thread::sleep(APART);
+    }
+    let command =
+        |line: &str| -> Result<()> { host.command(&format!("{} {line}", binary.display())).map(drop) };
+    let mut ask = |name: &dyn Fn(usize) -> String, ask: &dyn Fn(usize) -> Result<()>| -> Result<()> {
+        let mut ms = Vec::new();
+        for round in 0..if bench.quick { 1 } else { 7 } {
+            thread::sleep(APART);
+            let start = Instant::now();
+            ask(round)?;
+            ms.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        bench.add(Figure::new(Section::Control, name(interfaces), "ms", ms).against(name(FEW)));
+        Ok(())
+    };
+    ask(&scrape, &|_| {
+        let text = get(host, METRICS, "/metrics")?;
+        ensure!(seen(&text) == interfaces, "a scrape shows {} of {interfaces} interfaces", seen(&text));
+        Ok(())
+    })?;
+    ask(&|interfaces| format!("`dcqcn status --json` of {interfaces} interfaces"), &|_| {
+        command("status --json")
+    })?;
+    ask(&|interfaces| format!("`dcqcn flows --json` of one of {interfaces} interfaces"), &|_| {
+        command("flows n0 --json")
+    })?;
+    ask(&|interfaces| format!("`dcqcn set` of one of {interfaces} interfaces"), &|round| {
+        command(&format!("set n0 rpg_ai_rate={}mbit", 40 + round))
+    })
+}
+
+/// Interfaces in a scrape.
+fn seen(text: &str) -> usize {
+    text.lines().filter(|line| line.starts_with("dcqcn_interface_info{")).count()
+}

@@ -1,0 +1,261 @@
+//! A browser without a window, driven through its DevTools protocol: two pipes with objects of JSON.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long it may take to answer, and a page to come to something.
+const PATIENCE: Duration = Duration::from_secs(60);
+const OPTIONS: [&str; 12] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--force-color-profile=srgb",
+    "--remote-debugging-pipe",
+    "about:blank",
+];
+
+/// A browser with one page; it ends with it.
+pub struct Browser {
+    dir: TempDir,
+    child: Child,
+    to: File,
+    from: Receiver<Value>,
+    /// The last question.
+    id: u64,
+    session: Option<String>,
+    /// What the page complained of, in its console or by not catching it.
+    pub complaints: Vec<String>,
+}
+
+impl Browser {
+    /// Whether there is one; says so if not.
+    #[must_use]
+    pub fn is_there(test: &str) -> bool {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let is_there = env::split_paths(&path).any(|dir| dir.join("chromium").is_file());
+        if !is_there {
+            eprintln!("SKIPPED {test}: no chromium on PATH (Debian: chromium)");
+        }
+        is_there
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let pipe = |name: &str| -> Result<File> {
+            let path = dir.path().join(name);
+            mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            // Both ways, so that neither waits for the other to open it.
+            Ok(File::options().read(true).write(true).open(path)?)
+        };
+        let (to, answers) = (pipe("in")?, pipe("out")?);
+        let child = Command::new("sh")
+            .args(["-c", "dir=$1; shift; exec chromium \"--user-data-dir=$dir/profile\" \"$@\" 3<\"$dir/in\" 4>\"$dir/out\"", "sh"])
+            .arg(dir.path())
+            .args(OPTIONS)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(dir.path().join("log"))?)
+            .spawn()?;
+        let (say, from) = channel();
+        thread::spawn(move || {
+            for message in BufReader::new(answers).split(0).map_while(Result::ok) {
+                let Ok(message) = serde_json::from_slice(&message) else { continue };
+                if say.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut browser = Self { dir, child, to, from, id: 0, session: None, complaints: Vec::new() };
+        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }))?;
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let attached = browser.call("Target.attachToTarget", attach)?;
+        browser.session = attached["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log"] {
+            browser.call(&format!("{domain}.enable"), json!({}))?;
+        }
+        Ok(browser)
+    }
+
+    /// Asks it, and waits for the answer.
+    ///
+    /// # Errors
+    /// It refuses, or does not answer.
+    pub fn call(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.id += 1;
+        let mut question = json!({ "id": self.id, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            question["sessionId"] = json!(session);
+        }
+        let mut text = serde_json::to_vec(&question)?;
+        text.push(0);
+        self.to.write_all(&text)?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let message = match self.from.recv_timeout(left) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+                    bail!("the browser does not answer {method}: {log}");
+                }
+            };
+            if message["id"] == self.id {
+                ensure!(message["error"].is_null(), "{method}: {}", message["error"]);
+                return Ok(message["result"].clone());
+            }
+            self.listen(&message);
+        }
+    }
+
+    fn listen(&mut self, message: &Value) {
+        let params = &message["params"];
+        let complaint = match message["method"].as_str() {
+            Some("Runtime.exceptionThrown") => params["exceptionDetails"].to_string(),
+            Some("Log.entryAdded") if params["entry"]["level"] == "error" => params["entry"].to_string(),
+            Some("Runtime.consoleAPICalled") if params["type"] == "error" => params["args"].to_string(),
+            _ => return,
+        };
+        self.complaints.push(complaint);
+    }
+
+    /// Opens a page, and waits until it is there.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn open(&mut self, url: &str) -> Result<()> {
+        let opened = self.call("Page.navigate", json!({ "url": url }))?;
+        ensure!(opened["errorText"].is_null(), "{url}: {}", opened["errorText"]);
+        self.wait("document.readyState === 'complete'")
+    }
+
+    /// The value of an expression in the page; a promise is waited for.
+    ///
+    /// # Errors
+    /// It throws.
+    pub fn eval(&mut self, expression: &str) -> Result<Value> {
+        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let result = self.call("Runtime.evaluate", params)?;
+        ensure!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
+        Ok(result["result"]["value"].clone())
+    }
+
+    /// Waits until an expression is true.
+    ///
+    /// # Errors
+    /// It does not become so.
+    pub fn wait(&mut self, expression: &str) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while self.eval(&format!("!!({expression})"))? != true {
+            if Instant::now() > until {
+                let text = self.eval("document.body.innerText")?;
+                bail!("waited in vain until {expression}: {:?}; the page says {text}", self.complaints);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Makes the page so wide and so high, in pixels, and light or dark.
+    ///
+    /// # Errors
+    /// The browser refuses.
+    pub fn look(&mut self, width: u32, height: u32, scheme: &str) -> Result<()> {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        self.call("Emulation.setDeviceMetricsOverride", size)?;
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.call("Emulation.setEmulatedMedia", media).map(drop)
+    }
+
+    /// Presses a key, as in `Tab`.
+    ///
+    /// # Errors
+    /// The browser refuses.
+    pub fn press(&mut self, key: &str, code: u32) -> Result<()> {
+        let text = if key == "Enter" { "\r" } else { "" };
+        for kind in ["keyDown", "keyUp"] {
+            let params =
+                json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
+            self.call("Input.dispatchKeyEvent", params)?;
+        }
+        Ok(())
+    }
+
+    /// Types a text where the keyboard is.
+    ///
+    /// # Errors
+    /// The browser refuses.
+    pub fn type_text(&mut self, text: &str) -> Result<()> {
+        self.call("Input.insertText", json!({ "text": text })).map(drop)
+    }
+
+    /// Writes what is seen as a PNG.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn picture(&mut self, to: &Path) -> Result<()> {
+        let shot = self.call("Page.captureScreenshot", json!({ "format": "png" }))?;
+        let text = shot["data"].as_str().context("no picture")?;
+        let mut decode =
+            Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(File::create(to)?).spawn()?;
+        decode.stdin.take().context("no pipe")?.write_all(text.as_bytes())?;
+        ensure!(decode.wait()?.success(), "base64 fails");
+        Ok(())
+    }
+
+    /// What axe-core finds wrong with the page; `None` where it is not there.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn faults(&mut self) -> Result<Option<Vec<String>>> {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/web/axe.js");
+        let Ok(axe) = fs::read_to_string(&path) else {
+            return Ok(None);
+        };
+        self.eval(&format!("{axe};null"))?;
+        let found = self.eval(
+            "axe.run(document).then(({ violations }) => violations.flatMap(({ id, nodes }) => nodes.map((node) => \
+             `${id}: ${node.target.join(' ')}: ${node.failureSummary}`)))",
+        )?;
+        let found = found.as_array().context("axe-core finds no list")?;
+        Ok(Some(found.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect()))
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // In good order, so that its own processes end with it; killed if not.
+        self.session = None;
+        let asked = self.call("Browser.close", json!({}));
+        let until = Instant::now() + Duration::from_secs(5);
+        while asked.is_ok() && Instant::now() < until {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,147 @@
+//! Hosts that cannot be reached, and hosts whose clocks are wrong.
+
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::daemon::wait;
+use dcqcn_tests::fleet::{Controller, Etcd, Site};
+use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::skip::runnable;
+use serde_json::Value;
+
+const FILE: &str = "\
+[rollout]
+canary = 1
+wave = '100%'
+max_unavailable = 1
+soak = '0s'
+patience = '8s'
+[[group]]
+name = 'all'
+[[group.interface]]
+name = 'eth*'
+[group.interface.parameters]
+rpg_gd = GD
+";
+
+/// An agent, which ends with its test.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn fleet(words: &[&str]) -> Result<Command> {
+    let binary = std::env::var_os("DCQCN_FLEET_BIN");
+    let mut command = Command::new(binary.context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?);
+    command.args(words).stdin(Stdio::null());
+    Ok(command)
+}
+
+fn output(host: &Host, words: &[&str]) -> Result<Output> {
+    let mut command = fleet(words)?;
+    Ok(host.run(|| command.output())??)
+}
+
+#[test]
+fn a_host_behind_a_wire_that_is_cut_keeps_what_it_has_and_follows_when_it_is_mended() -> Result<()> {
+    let test = "a_host_behind_a_wire_that_is_cut_keeps_what_it_has_and_follows_when_it_is_mended";
+    if !runnable(test, &[])? || !Etcd::is_there(test) {
+        return Ok(());
+    }
+    // etcd and h0 on one side of a wire, h1 on the other.
+    let pair = Pair::new("apart")?;
+    for (host, iface, number) in [(&pair.a, "a0", 1), (&pair.b, "b0", 2)] {
+        host.add_v4(iface, number, 24)?;
+        host.command("ip link set lo up")?;
+    }
+    let etcd = pair.a.run(|| Etcd::start_at(Ipv4Addr::new(10, 0, 0, 1)))??;
+    let (dir, at) = (tempfile::tempdir()?, etcd.endpoints());
+    let mut controllers = Vec::new();
+    let mut agents = Vec::new();
+    for (host, name) in [(&pair.a, "h0"), (&pair.b, "h1")] {
+        let control = dir.path().join(name);
+        controllers.push(Controller::listen(control.clone())?);
+        let control = control.display().to_string();
+        let words =
+            ["agent", "--name", name, "--control", &control, "--every", "1s", "--ttl", "3", "--etcd", &at];
+        let mut command = fleet(&words)?;
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        agents.push(Agent(host.run(|| command.spawn())??));
+    }
+    let there = |count: usize| {
+        wait(|| {
+            let status: Value =
+                serde_json::from_slice(&output(&pair.a, &["status", "--json", "--etcd", &at])?.stdout)?;
+            let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let found = hosts.iter().filter(|host| host["is_there"] == true).count();
+            Ok(if found == count { Ok(()) } else { Err(status.to_string()) })
+        })
+    };
+    let file = dir.path().join("fleet.toml");
+    let apply = |gd: &str| {
+        std::fs::write(&file, FILE.replace("GD", gd))?;
+        let path = file.display().to_string();
+        output(&pair.a, &["apply", &path, "--wait", "--tick", "100ms", "--etcd", &at])
+    };
+    let wire = |is_up: bool| -> Result<()> { Ok(pair.a.netlink()?.set_up(pair.a.index("a0")?, is_up)?) };
+    let names = |index: usize| controllers[index].names();
+    let version = |number: u32| Some(format!("fleet {number}"));
+
+    there(2)?;
+    ensure!(apply("11")?.status.success(), "not even the first");
+    wire(false)?;
+    there(1)?;
+    let said = apply("12")?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    ensure!(said.status.success() && text.contains("1 are away"), "{text} {:?}", said.stderr);
+    // It has what it had, and its agent lives.
+    assert_eq!((names(0), names(1)), (vec![version(1), version(2)], vec![version(1)]));
+    wire(true)?;
+    let mended = Instant::now();
+    there(2)?;
+    wait(|| Ok(if names(1).last() == Some(&version(2)) { Ok(()) } else { Err(format!("{:?}", names(1))) }))?;
+    eprintln!("{:.1} s from the wire to the version", mended.elapsed().as_secs_f64());
+    assert_eq!(names(1), [version(1), version(2)], "each once");
+    Ok(())
+}
+
+#[test]
+fn clocks_that_differ_by_minutes_and_years_change_nothing() -> Result<()> {
+    let test = "clocks_that_differ_by_minutes_and_years_change_nothing";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !Etcd::is_there(test) {
+        return Ok(());
+    }
+    if !std::env::split_paths(&path).any(|dir| dir.join("faketime").is_file()) {
+        eprintln!("SKIPPED {test}: no faketime on PATH (Debian: faketime)");
+        return Ok(());
+    }
+    let mut site = Site::new(1, 3)?;
+    for (host, shift) in [("h000", "+7m"), ("h001", "-9m"), ("h002", "-20y")] {
+        site.kill_agent(host)?;
+        site.begin_agent_under(&["faketime", "-f", shift], host)?;
+    }
+    site.wait("all are there again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
+    let rollout = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '1s'\npatience = '20s'";
+    site.text(&["apply", &site.file(rollout, "rpg_gd = 12")?])?;
+    // Two coordinators that are a day apart go on with each other's steps.
+    let mut coordinators = Vec::new();
+    for shift in ["+1d", "-3m"] {
+        let words = ["coordinate", "--tick", "100ms"];
+        coordinators.push(Agent(site.command_under(&["faketime", "-f", shift], &words)?.spawn()?));
+    }
+    let took = site.wait("it is done", |status| Ok(status["rollout"]["is_over"] == true))?;
+    site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
+    for controller in site.controllers.values() {
+        assert_eq!(controller.names(), [Some("fleet 1".to_owned())], "once");
+    }
+    // Three waves of a second each: nobody waited for another's clock.
+    ensure!(took < Duration::from_secs(30), "{took:?}");
+    Ok(())
+}

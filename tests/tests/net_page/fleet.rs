@@ -1,0 +1,170 @@
+//! A fleet of a hundred hosts and an interface of a thousand queue pairs, both made up, and a rollout that is real.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::browser::Browser;
+use dcqcn_tests::fleet::{Controller, Etcd, Site};
+use serde_json::json;
+
+use super::seen::{is_accessible, picture};
+use super::site::{Page, TOKEN};
+
+/// How long the browser is watched for tasks that take long, and how often until it has none: others have this machine too.
+const WATCHED: Duration = Duration::from_secs(8);
+const TRIES: usize = 5;
+
+/// A hundred hosts, as agents would report them, in their `round`.
+fn reports(round: u64) -> Vec<(String, String)> {
+    let report = |host: u64| {
+        let wave = |by: u64| (round * 37 + host * by) % 1_000;
+        let rates = json!({
+            "window_ms": 60_000, "data_packets": 1_000_000, "marks": wave(13), "cnps": wave(7), "drops": wave(3) / 100,
+            "rdma_errors": 0, "queue": wave(11) / 10,
+        });
+        let report = json!({
+            "tried": { "version": 1, "error": null }, "interfaces": ["eth0", "eth1"], "failing": [], "rates": rates,
+        });
+        (format!("/dcqcn/hosts/h{host:03}/report"), report.to_string())
+    };
+    (0..100).map(report).collect()
+}
+
+/// Fails unless the browser has a while without a task of more than 50 ms.
+fn has_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
+    browser.eval(
+        "window.long = []; new PerformanceObserver((list) => window.long.push(...list.getEntries().map((entry) => \
+         Math.round(entry.duration)))).observe({ type: 'longtask' }); null",
+    )?;
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        browser.eval("window.long.length = 0; null")?;
+        thread::sleep(WATCHED);
+        let long = browser.eval("window.long")?.to_string();
+        eprintln!("{what}: tasks of more than 50 ms in {} s: {long}", WATCHED.as_secs());
+        if long == "[]" {
+            return Ok(());
+        }
+        seen.push(long);
+    }
+    anyhow::bail!("{what}: long tasks each time: {}", seen.join("; "))
+}
+
+#[test]
+fn a_hundred_hosts_and_a_thousand_queue_pairs_leave_the_browser_free() -> Result<()> {
+    let test = "a_hundred_hosts_and_a_thousand_queue_pairs_leave_the_browser_free";
+    if !Browser::is_there(test) || !Etcd::is_there(test) {
+        return Ok(());
+    }
+    let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
+    let control = dir.path().join("control");
+    let _controller = Controller::listen(control.clone())?;
+    let member = |host: u64| (format!("/dcqcn/hosts/h{host:03}/member"), json!({ "labels": {} }).to_string());
+    etcd.put(&(0..100).map(member).collect::<Vec<_>>())?;
+    etcd.put(&reports(0))?;
+    let control = control.display().to_string();
+    let page = Page::start(&["--fleet", "--etcd", &etcd.endpoints(), "--control", &control])?;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reporting = scope.spawn(|| -> Result<()> {
+            let mut round = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                round += 1;
+                etcd.put(&reports(round))?;
+                thread::sleep(Duration::from_secs(2));
+            }
+            Ok(())
+        });
+        let watched = watch(test, &page);
+        is_over.store(true, Ordering::Relaxed);
+        let reported = reporting.join().map_err(|_| anyhow::anyhow!("reporting panicked"))?;
+        watched.and(reported)
+    })
+}
+
+fn watch(test: &str, page: &Page) -> Result<()> {
+    let mut browser = Browser::start()?;
+    browser.look(1_200, 1_000, "light")?;
+    browser.open(&format!("{}#/fleet", page.url))?;
+    browser.wait("document.querySelectorAll('tbody tr').length >= 100")?;
+    browser.wait(
+        "document.getElementById('counts').textContent === '100 hosts, 100 well, 0 not well, 0 away.'",
+    )?;
+    has_no_long_task(&mut browser, "a hundred hosts")?;
+    is_accessible(test, &mut browser, "a hundred hosts")?;
+
+    browser.eval("location.hash = '#/interface/eth1'; null")?;
+    browser.wait("document.getElementById('rates')?.chart.lines.length === 8")?;
+    browser.wait("document.querySelectorAll('.parameter').length > 100")?;
+    has_no_long_task(&mut browser, "a thousand queue pairs")?;
+    ensure!(
+        browser.eval("document.querySelectorAll('main .wide')[0].querySelectorAll('tbody tr').length")? == 16
+    );
+
+    browser.eval("location.hash = '#/host/h042'; null")?;
+    browser.wait("document.getElementById('host-marks')?.chart.plot.data[0].length > 3")?;
+    let marks = browser.eval("document.getElementById('host-marks').chart.plot.data[1]")?;
+    ensure!(
+        marks.as_array().is_some_and(|marks| marks.iter().all(|value| value.as_f64() < Some(1_000.0))),
+        "{marks}"
+    );
+    is_accessible(test, &mut browser, "a host")?;
+    ensure!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    Ok(())
+}
+
+#[test]
+fn a_rollout_is_seen_as_it_goes_and_aborted_over_the_page() -> Result<()> {
+    let test = "a_rollout_is_seen_as_it_goes_and_aborted_over_the_page";
+    if !Browser::is_there(test) || !Etcd::is_there(test) {
+        return Ok(());
+    }
+    let site = Site::new(1, 4)?;
+    let dir = tempfile::tempdir()?;
+    let token = super::site::token(dir.path())?;
+    let endpoints = site.etcd.endpoints();
+    let control = dir.path().join("control");
+    let _controller = Controller::listen(control.clone())?;
+    let control = control.display().to_string();
+    let page =
+        Page::start(&["--fleet", "--etcd", &endpoints, "--control", &control, "--allow-write", &token])?;
+    let slow = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '10m'\npatience = '20s'";
+    site.text(&["apply", &site.file(slow, "rpg_gd = 12")?, "--why", "CHG-1"])?;
+    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let watched = abort(test, &page, &site, dir.path());
+    coordinator.kill()?;
+    coordinator.wait()?;
+    watched
+}
+
+fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<()> {
+    let mut browser = Browser::start()?;
+    browser.look(1_200, 1_000, "light")?;
+    browser.open(&format!("{}#/fleet", page.url))?;
+    browser
+        .wait("document.getElementById('rollout').textContent.includes('canaries, 1 of 4 hosts changed')")?;
+    browser.wait("document.querySelector('main').innerText.includes('CHG-1')")?;
+    is_accessible(test, &mut browser, "a rollout")?;
+    browser.picture(&picture(dir, "page-fleet.png"))?;
+    browser.eval("document.getElementById('pause').click(); null")?;
+    browser.wait("document.getElementById('token')")?;
+    browser.type_text(TOKEN)?;
+    browser.press("Enter", 13)?;
+    browser.wait("document.getElementById('rollout').textContent.includes('paused')")?;
+    browser.eval("document.getElementById('abort').click(); null")?;
+    browser.wait("document.getElementById('rollout').textContent.includes('taken back: aborted by')")?;
+    let status = site.status()?;
+    let said = status["rollout"]["status"].as_str().context("no status")?.to_owned();
+    ensure!(said.contains("by the page: over the page"), "{said}");
+    site.settle("every host is as it was", |_, controller| controller.name().is_none())?;
+    // Neither a controller nor an etcd that answers: the page says so.
+    let none = dir.join("none").display().to_string();
+    let alone = Page::start(&["--fleet", "--etcd", "http://127.0.0.1:1", "--control", &none])?;
+    browser.open(&alone.url)?;
+    browser.wait("document.getElementById('trouble').textContent.includes('cannot ask the controller')")?;
+    browser.wait("document.getElementById('trouble').textContent.includes('etcd: ')")?;
+    ensure!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! A host with a real daemon, traffic on it, and the page.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use dcqcn_tests::daemon::Daemon;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::socket::PATIENCE;
+use tempfile::TempDir;
+
+/// A port whose queue drains slowly enough for bursts to be seen in it, on a host that paces nothing.
+const OWN: &str = "\
+[[interface]]
+name = 'a*'
+role = 'host'
+pacer = 'none'
+flows = 1024
+[interface.parameters]
+link_rate = '100mbit'
+cp_enable = true
+rpg_ai_rate = '2mbit'
+rpg_hai_rate = '4mbit'
+rpg_time_reset = '300ms'
+rpg_byte_reset = '0B'
+[interface.wred.3]
+kmin = '100KB'
+kmax = '300KB'
+";
+/// Queue pairs that send, some more than others.
+const QPS: u32 = 6;
+const OF: [u32; 11] = [0, 1, 0, 2, 0, 1, 3, 0, 4, 1, 5];
+/// What whoever changes something has to know.
+pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// The page, as a process of its own.
+pub(crate) struct Page {
+    child: Child,
+    /// Where it is.
+    pub(crate) url: String,
+}
+
+impl Page {
+    /// Starts `dcqcn-fleet serve` with these words.
+    pub(crate) fn start(words: &[&str]) -> Result<Self> {
+        let binary = std::env::var_os("DCQCN_FLEET_BIN")
+            .context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;
+        let mut child = Command::new(PathBuf::from(binary))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut said = BufReader::new(child.stderr.take().context("no pipe")?);
+        let mut url = String::new();
+        said.read_line(&mut url)?;
+        // Nobody reads on; what it says must not stop it.
+        thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        Ok(Self { child, url: url.trim().to_owned() })
+    }
+
+    /// What a request is answered with.
+    pub(crate) fn ask(&self, request: &str) -> Result<String> {
+        let address = self.url.trim_start_matches("http://").trim_end_matches('/');
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(request.replace("HOST", address).as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // Fails if it has ended, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file with the token in `dir`.
+pub(crate) fn token(dir: &Path) -> Result<String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = dir.join("token");
+    fs::write(&path, TOKEN)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    Ok(path.display().to_string())
+}
+
+/// The host.
+pub(crate) struct Site {
+    pub(crate) pair: Pair,
+    pub(crate) daemon: Daemon,
+    pub(crate) dir: TempDir,
+    is_over: Arc<AtomicBool>,
+    traffic: Option<JoinHandle<Result<()>>>,
+}
+
+impl Site {
+    pub(crate) fn new(name: &str) -> Result<Self> {
+        let pair = Pair::new(name)?;
+        let dir = tempfile::tempdir()?;
+        let (socket, state) = (dir.path().join("control"), dir.path().join("fleet.json"));
+        let file = format!(
+            "{OWN}[control]\nsocket = '{}'\n[fleet]\nstate = '{}'\nallow = ['wred.*.kmin = 50KB..250KB', 'rpg_*']\n",
+            socket.display(),
+            state.display()
+        );
+        let daemon = Daemon::serving(&pair.a, &file, "a0")?;
+        let is_over = Arc::<AtomicBool>::default();
+        let (data, cnps) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+        let ended = Arc::clone(&is_over);
+        let traffic = thread::spawn(move || {
+            let frame = |qp: u32| Roce { payload: 4_000, dest_qpn: 0x11 + qp, ..Roce::default() };
+            let mut round = 0;
+            while !ended.load(Ordering::Relaxed) {
+                // Bursts of up to 240 KB, and of some queue pairs more than of others.
+                let burst = 20 + round % 7 * 7;
+                for packet in 0..burst {
+                    data.send(&frame(OF[packet as usize % OF.len()]).frame())?;
+                }
+                if round % 3 == 0 {
+                    cnps.send(&frame(round / 3 * 5 / 2 % QPS).cnp(None, CNP_TOS))?;
+                }
+                round += 1;
+                thread::sleep(Duration::from_millis(40));
+            }
+            Ok(())
+        });
+        Ok(Self { pair, daemon, dir, is_over, traffic: Some(traffic) })
+    }
+
+    /// The controller's socket.
+    pub(crate) fn control(&self) -> String {
+        self.dir.path().join("control").display().to_string()
+    }
+
+    /// A file with the token.
+    pub(crate) fn token(&self) -> Result<String> {
+        token(self.dir.path())
+    }
+
+    /// Kmin of class 3 in the kernel, in bytes.
+    pub(crate) fn kmin(&self) -> Result<u64> {
+        Ok(self.pair.a.attachment("a0")?.maps.params()?.config.wred[3].kmin_bytes)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.traffic.take().map(JoinHandle::join);
+    }
+}

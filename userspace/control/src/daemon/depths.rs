@@ -1,0 +1,120 @@
+//! Looking at queues and flows for those who judge a change by them, while there are such.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use dcqcn_common::layout::{BACKLOG_AGE_NS, CLASSES, QUEUES};
+use dcqcn_common::params::{Params, QUEUE_SOURCE_BACKLOG};
+use dcqcn_netlink::Netlink;
+use dcqcn_support::clock::monotonic_ns;
+
+use super::work::{Port, Settings, Work};
+
+/// How often queues are looked at.
+const PERIOD: Duration = Duration::from_millis(20);
+/// How often it is looked whether anybody wants it.
+const IDLE_PERIOD: Duration = Duration::from_millis(500);
+/// How often the parameters are read.
+const PARAMS: Duration = Duration::from_secs(1);
+/// How often flows are read, at most; and so many times as long as that took, since their table may be large.
+const FLOWS: Duration = Duration::from_secs(2);
+const REST: u32 = 500;
+/// How long ago a flow may have sent to count, in nanoseconds.
+const ACTIVE_NS: u64 = 5_000_000_000;
+
+struct Looker {
+    port: Arc<Port>,
+    settings: Arc<Settings>,
+    /// The parameters, and when they were read.
+    params: Option<(Instant, Params)>,
+    /// When flows are due.
+    flows_at: Instant,
+}
+
+/// Begins looking.
+pub(super) fn begin(
+    port: &Arc<Port>,
+    settings: &Arc<Settings>,
+    _: &Netlink,
+) -> Result<Option<Box<dyn Work>>> {
+    let (port, settings) = (Arc::clone(port), Arc::clone(settings));
+    Ok(Some(Box::new(Looker { port, settings, params: None, flows_at: Instant::now() })))
+}
+
+impl Work for Looker {
+    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+        if !self.settings.watched().is_wanted() {
+            return Ok(IDLE_PERIOD);
+        }
+        let params = match self.params.take() {
+            Some((at, params)) if at.elapsed() < PARAMS => (at, params),
+            _ => (Instant::now(), self.port.maps().params()?),
+        };
+        let (_, params) = self.params.insert(params);
+        let percent = deepest(&self.port, params)?;
+        let flows = if Instant::now() >= self.flows_at { Some(flows(&self.port, params)?) } else { None };
+        self.settings.watched().change(self.port.info.ifindex, |depths| {
+            depths.see(percent);
+            if let Some((_, active, at_floor)) = flows {
+                (depths.active, depths.at_floor) = (active, at_floor);
+            }
+        });
+        if let Some((took, ..)) = flows {
+            self.flows_at = Instant::now() + FLOWS.max(took * REST);
+        }
+        Ok(PERIOD)
+    }
+}
+
+impl Drop for Looker {
+    fn drop(&mut self) {
+        self.settings.watched().forget(self.port.info.ifindex);
+    }
+}
+
+/// How deep the deepest queue that marks is, in percent of its Kmax.
+fn deepest(port: &Port, params: &Params) -> Result<u64> {
+    let config = &params.config;
+    let is_used = |tc: usize| {
+        let marks = config.wred.get(tc).is_some_and(|wred| wred.ecn != 0 && wred.kmax_bytes != 0);
+        marks && config.dscp_to_tc.iter().any(|class| usize::from(*class) == tc)
+    };
+    let maps = port.maps();
+    let by_backlog = config.scalars.queue_source == QUEUE_SOURCE_BACKLOG;
+    let backlogs = if by_backlog { Some(maps.backlogs()?) } else { None };
+    let ports = 1 + usize::from(port.info.inline_peer.is_some());
+    let mut deepest = 0;
+    for index in (0..QUEUES as usize).take(ports * CLASSES).filter(|index| is_used(index % CLASSES)) {
+        let now_ns = monotonic_ns();
+        let backlog = backlogs.as_ref().and_then(|backlogs| backlogs.get(index));
+        let backlog = backlog.filter(|backlog| now_ns.saturating_sub(backlog.read_at_ns) < BACKLOG_AGE_NS);
+        let bytes = match (backlog, params.drain.get(index % params.drain.len().max(1))) {
+            (Some(backlog), _) => backlog.bytes,
+            (None, Some(drain)) => drain.depth_bytes(maps.queue(u32::try_from(index)?)?, monotonic_ns()),
+            (None, None) => 0,
+        };
+        let kmax_bytes = config.wred.get(index % CLASSES).map_or(0, |wred| wred.kmax_bytes);
+        deepest = deepest.max((bytes.saturating_mul(100)).checked_div(kmax_bytes).unwrap_or(0));
+    }
+    Ok(deepest)
+}
+
+/// How long it took to read the flows, how many sent of late, and how many of those are at the lowest rate.
+fn flows(port: &Port, params: &Params) -> Result<(Duration, u64, u64)> {
+    let began = Instant::now();
+    let (mut active, mut at_floor) = (0, 0);
+    for flow in port.maps().rp_flows() {
+        let (_, _, flow) = flow?;
+        let now_ns = monotonic_ns();
+        if now_ns.saturating_sub(flow.last_seen_ns()) > ACTIVE_NS {
+            continue;
+        }
+        active += 1;
+        let mut machine = flow.machine;
+        // It is lazy: what fell due since its last packet has not happened yet.
+        machine.advance(&params.rp, now_ns);
+        at_floor += u64::from(machine.active != 0 && machine.rate_bps <= params.rp.min_rate_bps);
+    }
+    Ok((began.elapsed(), active, at_floor))
+}

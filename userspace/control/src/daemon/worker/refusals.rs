@@ -1,0 +1,66 @@
+//! How many refusals the audit log gets: who may ask over the socket is not to fill it.
+
+use std::time::{Duration, Instant};
+
+/// Refusals that are entered one after the other.
+const AT_ONCE: u32 = 20;
+/// How long it takes until one more may be.
+const ONE_MORE: Duration = Duration::from_secs(60);
+
+/// How many may still be entered.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    left: u32,
+    /// Up to when `left` is reckoned.
+    since: Instant,
+    /// How many were passed over since the last that was entered.
+    passed_over: u64,
+}
+
+impl Refusals {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { left: AT_ONCE, since: now, passed_over: 0 }
+    }
+
+    /// What the log gets of a refusal, if it is to have it: `text`, with how many it did not have before.
+    pub(super) fn entry(&mut self, text: String, now: Instant) -> Option<String> {
+        while self.left < AT_ONCE && now.duration_since(self.since) >= ONE_MORE {
+            self.left += 1;
+            self.since += ONE_MORE;
+        }
+        if self.left == AT_ONCE {
+            self.since = now;
+        }
+        let Some(left) = self.left.checked_sub(1) else {
+            self.passed_over += 1;
+            return None;
+        };
+        self.left = left;
+        match std::mem::take(&mut self.passed_over) {
+            0 => Some(text),
+            before => Some(format!("{text} ({before} refusals before this one are not entered)")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_are_entered_and_then_one_a_minute_that_counts_the_others() {
+        let began = Instant::now();
+        let mut refusals = Refusals::new(began);
+        let entered = (0..1_000).filter_map(|_| refusals.entry("no".into(), began)).count();
+        assert_eq!(entered, 20);
+        let later = began + ONE_MORE;
+        assert_eq!(
+            refusals.entry("no".into(), later).as_deref(),
+            Some("no (980 refusals before this one are not entered)")
+        );
+        assert_eq!(refusals.entry("no".into(), later), None);
+        // After a long rest as many as at first, and not more.
+        let rested = later + 1_000 * ONE_MORE;
+        assert_eq!((0..1_000).filter_map(|_| refusals.entry("no".into(), rested)).count(), 20);
+    }
+}

@@ -1,0 +1,150 @@
+// The fleet: the rollout as it goes, every host, the versions; and one host over the last ten minutes.
+import { Chart } from "/chart.js";
+import { Rows, figure, make, write } from "/dom.js";
+import { Figures } from "/figures.js";
+
+const number = (title, value) => ({ title, class: "number", value });
+const ofAMillion = (value) => (value === null || value === undefined ? "–" : `${figure(value)}/M`);
+const percent = (value) => (value === null || value === undefined ? "–" : `${figure(value)} %`);
+
+/** How a host does, in a word or a sentence. */
+export function state(host) {
+  if (!host.is_there) return "away";
+  if (host.refused) return `refuses: ${host.refused}`;
+  return host.failing.length > 0 ? host.failing.join("; ") : "well";
+}
+
+export class Fleet {
+  constructor(desk) {
+    this.desk = desk;
+    const rate = (name) => (host) => figure(host.rates?.[name]);
+    this.hosts = new Rows("Hosts", [
+      {
+        title: "Host",
+        value: (host) => make("a", { href: `#/host/${encodeURIComponent(host.host)}` }, host.host),
+        is: (host) => host.host,
+      },
+      { title: "Group", value: (host) => host.group ?? "–" },
+      number("Wanted", (host) => String(host.wanted ?? "–")),
+      number("Has", (host) => String(host.has ?? "–")),
+      { title: "State", class: "text", value: state },
+      number("Marks/M", rate("marks")),
+      number("CNPs/M", rate("cnps")),
+      number("Drops/M", rate("drops")),
+      number("RDMA errors/M", rate("rdma_errors")),
+      number("Queue, % of Kmax", rate("queue")),
+    ]);
+    const why = (version) => version.why || (version.rollback_of === null ? "" : `version ${version.rollback_of} again`);
+    this.versions = new Rows("Versions, the latest first", [
+      { title: "Version", value: (version) => String(version.version) },
+      { title: "When", value: (version) => new Date(version.at).toLocaleString("en-GB", { hour12: false }) },
+      { title: "Who", value: (version) => version.by },
+      { title: "Why", class: "text", value: why },
+      { title: "Ended", class: "text", value: (version) => version.outcome },
+    ]);
+    this.counts = make("p", { id: "counts" });
+    this.status = make("p", { id: "rollout" });
+    this.bar = make("progress", { "aria-label": "Hosts changed", max: 1 });
+    this.lines = make("ol", { class: "lines", tabindex: "0", "aria-label": "What happened" });
+    const button = (text, what, style) =>
+      make("button", { type: "button", id: what, class: style, onclick: () => this.tell(what) }, text);
+    this.pause = button("Pause", "pause", "other");
+    this.resume = button("Resume", "resume", "");
+    this.abort = button("Abort", "abort", "other");
+    this.buttons = make("div", { class: "buttons" }, this.pause, this.resume, this.abort);
+    this.element = make("div", {},
+      make("h1", {}, "Fleet"), this.counts,
+      make("h2", {}, "Rollout"), this.status, this.bar, this.buttons, this.lines,
+      make("h2", {}, "Hosts"), this.hosts.element,
+      make("h2", {}, "Versions"), this.versions.element);
+  }
+
+  begin() {}
+
+  async tell(what) {
+    const token = await this.desk.showToken();
+    if (!token) return;
+    const body = what === "abort" ? { what, why: "over the page" } : { what };
+    const refused = await this.desk.post("/rollout", body, token);
+    this.desk.say(refused ?? { pause: "It is paused.", resume: "It goes on.", abort: "It goes back." }[what]);
+  }
+
+  show(parts) {
+    const { hosts = [], rollout = null } = parts.fleet ?? {};
+    const away = hosts.filter((host) => !host.is_there).length;
+    const ill = hosts.filter((host) => host.is_there && state(host) !== "well").length;
+    write(this.counts, `${hosts.length} hosts, ${hosts.length - away - ill} well, ${ill} not well, ${away} away.`);
+    write(this.status, rollout ? `Version ${rollout.version}, by ${rollout.by}: ${rollout.status}` : "There has been none yet.");
+    const goes = rollout !== null && !rollout.is_over;
+    this.bar.hidden = !goes;
+    const changed = hosts.filter((host) => rollout !== null && host.has === rollout.version).length;
+    this.bar.value = hosts.length === 0 ? 0 : changed / hosts.length;
+    this.buttons.hidden = !(goes && parts.writable);
+    this.pause.hidden = rollout?.is_paused ?? false;
+    this.resume.hidden = !this.pause.hidden;
+    const lines = rollout?.lines ?? [];
+    if (this.lines.childElementCount !== lines.length || this.lines.lastChild?.textContent !== lines.at(-1)) {
+      this.lines.replaceChildren(...lines.map((line) => make("li", {}, line)));
+    }
+    this.lines.hidden = lines.length === 0;
+    this.hosts.show(hosts, (host) => host.host);
+    this.versions.show([...(parts.versions ?? [])].reverse(), (version) => String(version.version));
+  }
+
+  end() {}
+}
+
+const CHARTS = [
+  { id: "host-marks", title: "Marked packets and CNPs, for a million packets", format: ofAMillion, keys: ["marks", "cnps"] },
+  { id: "host-errors", title: "Drops and RDMA errors, for a million packets", format: ofAMillion, keys: ["drops", "rdma_errors"] },
+  { id: "host-queue", title: "Deepest queue, in percent of its Kmax", format: percent, keys: ["queue"] },
+];
+
+/** A host of the fleet, as it reports itself: each figure is of its last minute. */
+export class Host {
+  constructor(name) {
+    this.name = name;
+    this.figures = new Figures();
+    this.state = make("p", {});
+    const colours = ["one", "two"];
+    this.charts = CHARTS.map(({ id, title, format, keys }) => {
+      const lines = keys.map((key, at) => ({ label: key.replace("_", " "), colour: colours[at], dash: at }));
+      return new Chart(id, title, lines, format);
+    });
+    this.element = make("div", {},
+      make("h1", {}, name), this.state,
+      make("p", { class: "dim" }, "What the host reports, each figure over its last minute. A dashed line across is a version."),
+      make("div", { class: "charts" }, ...this.charts.map((chart) => chart.element)));
+    this.at = [];
+  }
+
+  begin() {
+    for (const chart of this.charts) chart.begin();
+  }
+
+  show(parts) {
+    const host = (parts.fleet?.hosts ?? []).find((one) => one.host === this.name);
+    if (host) {
+      const has = `version ${host.has ?? "–"}; interfaces ${host.interfaces.join(", ") || "–"}`;
+      write(this.state, `${state(host)}; group ${host.group ?? "none"}, ${has}`);
+    }
+    this.at = (parts.versions ?? []).map((version) => Date.parse(version.at) / 1000);
+  }
+
+  add(message) {
+    this.figures.add(message);
+    const { t, values } = this.figures;
+    if (t.length === 0) return;
+    CHARTS.forEach(({ keys }, at) => {
+      this.charts[at].draw([t, ...keys.map((key) => values[key] ?? t.map(() => null))], this.at);
+    });
+  }
+
+  paint() {
+    for (const chart of this.charts) chart.paint();
+  }
+
+  end() {
+    for (const chart of this.charts) chart.end();
+  }
+}

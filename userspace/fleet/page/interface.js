@@ -1,0 +1,139 @@
+// One interface: its queues, marks, CNPs, pauses and busiest queue pairs over the last ten minutes, and its parameters.
+import { Chart } from "/chart.js";
+import { Rows, bits, bytes, figure, hex, make, perSecond } from "/dom.js";
+import { Figures } from "/figures.js";
+import { Changes } from "/overview.js";
+import { Parameters } from "/parameters.js";
+
+const LINES = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
+
+/** The queues that something was in; one at least. */
+function depths(values) {
+  const all = Object.keys(values).filter((key) => key.startsWith("depth."));
+  const used = all.filter((key) => values[key].some((depth) => depth > 0));
+  return used.length > 0 ? used : all.slice(0, 1);
+}
+
+export class Interface {
+  constructor(name, desk) {
+    this.name = name;
+    this.figures = new Figures();
+    this.charts = new Map();
+    this.at = [];
+    this.holder = make("div", { class: "charts" });
+    this.busiest = new Rows("Busiest queue pairs", [
+      { title: "To", value: (qp) => `${qp.address} ${hex(qp.qpn)}` },
+      { title: "State", value: (qp) => qp.state },
+      { title: "Held to", class: "number", value: (qp) => bits(qp.rate_bps) },
+      { title: "Recovers to", class: "number", value: (qp) => bits(qp.target_bps) },
+      { title: "Sends", class: "number", value: (qp) => bits(qp.throughput_bps) },
+      { title: "CNPs", class: "number", value: (qp) => figure(qp.cnps_handled) },
+    ]);
+    this.none = make("p", { class: "dim" }, "No queue pair sends from here.");
+    this.changes = new Changes(`Changes on ${name}, the latest first`);
+    this.parameters = new Parameters(name, desk);
+    this.element = make("div", {},
+      make("h1", {}, name),
+      make("p", { class: "dim" }, "The last ten minutes. A dashed line across is a change of a parameter."),
+      this.holder,
+      make("h2", {}, "Busiest queue pairs"), this.none, this.busiest.element,
+      make("h2", {}, "What was changed"), this.changes.element,
+      this.parameters.element);
+  }
+
+  begin() {
+    this.parameters.begin();
+  }
+
+  /** What is common to all views. */
+  show(parts) {
+    const changes = (parts.changes ?? []).filter((change) => change.interface === this.name || change.interface === "");
+    const at = changes.filter((change) => change.kind !== "refused").map((change) => Date.parse(change.at) / 1000);
+    this.changes.show(changes);
+    if (at.join() !== this.at.join()) {
+      this.at = at;
+      this.parameters.load();
+      this.draw();
+    }
+    this.parameters.show(parts);
+  }
+
+  /** Figures that have come. */
+  add(message) {
+    this.figures.add(message);
+    this.none.hidden = message.busiest.length > 0;
+    this.busiest.element.hidden = message.busiest.length === 0;
+    this.busiest.show(message.busiest, (qp) => `${qp.address} ${qp.qpn}`);
+    this.draw();
+  }
+
+  /** What is drawn, by what there is. */
+  wanted() {
+    const { values, qps } = this.figures;
+    const charts = [];
+    for (const key of depths(values)) {
+      const tc = key.slice("depth.".length);
+      charts.push({
+        id: `depth-${tc}`, title: `Queue of class ${tc}`, format: bytes, data: [key, `kmin.${tc}`, `kmax.${tc}`],
+        lines: [
+          { label: "depth", colour: "one" }, { label: "Kmin", colour: "three", dash: 1 }, { label: "Kmax", colour: "two", dash: 2 },
+        ],
+      });
+    }
+    charts.push({
+      id: "marks", title: "Marks and CNPs", format: perSecond, data: ["marks", "cnps_sent", "cnps_handled"],
+      lines: [
+        { label: "marks", colour: "one" }, { label: "CNPs sent", colour: "two", dash: 1 },
+        { label: "CNPs handled", colour: "three", dash: 2 },
+      ],
+    });
+    charts.push({
+      id: "pauses", title: "Pauses and drops", format: perSecond, data: ["pauses_received", "pauses_sent", "drops"],
+      lines: [
+        { label: "pauses received", colour: "one" }, { label: "pauses sent", colour: "two", dash: 1 },
+        { label: "drops", colour: "three", dash: 2 },
+      ],
+    });
+    charts.push({
+      id: "rates", title: "Rates of the busiest queue pairs", format: bits, data: qps.map((qp) => qp.rate_bps),
+      lines: qps.map((qp, at) => ({ label: `${qp.address} ${hex(qp.qpn)}`, colour: LINES[at], dash: at })),
+    });
+    return charts;
+  }
+
+  draw() {
+    const { t, values } = this.figures;
+    if (t.length === 0) return;
+    const wanted = this.wanted();
+    const same = (chart, want) => chart && chart.lines.map((line) => line.label).join() === want.lines.map((line) => line.label).join();
+    for (const [id, chart] of this.charts) {
+      if (!wanted.some((want) => want.id === id)) {
+        chart.end();
+        chart.element.remove();
+        this.charts.delete(id);
+      }
+    }
+    wanted.forEach((want, at) => {
+      let chart = this.charts.get(want.id);
+      if (!same(chart, want)) {
+        const made = new Chart(want.id, want.title, want.lines, want.format);
+        if (chart) {
+          chart.end();
+          chart.element.replaceWith(made.element);
+        } else this.holder.insertBefore(made.element, this.holder.children[at] ?? null);
+        made.begin();
+        this.charts.set(want.id, made);
+        chart = made;
+      }
+      chart.draw([t, ...want.data.map((data) => (typeof data === "string" ? values[data] : data))], this.at);
+    });
+  }
+
+  paint() {
+    for (const chart of this.charts.values()) chart.paint();
+  }
+
+  end() {
+    for (const chart of this.charts.values()) chart.end();
+  }
+}

@@ -1,0 +1,75 @@
+// The interfaces of this host, and what was changed.
+import { Rows, bits, figure, make, perSecond } from "/dom.js";
+
+const number = (title, value) => ({ title, class: "number", value });
+
+const when = (at) => new Date(at).toLocaleString("en-GB", { hour12: false });
+
+/** What a change did, in words. */
+export function words(change) {
+  if (change.kind === "refused") return `refused: ${change.new}`;
+  if (change.old !== "") return `${change.what}: ${change.old} → ${change.new}${change.kind === "changed" ? "" : `, ${change.kind}`}`;
+  return `${change.what || "the host's own file"} ${change.kind}${change.new ? `: ${change.new}` : ""}`;
+}
+
+/** Changes, the latest first. */
+export class Changes {
+  constructor(caption) {
+    this.rows = new Rows(caption, [
+      { title: "When", value: (change) => when(change.at) },
+      { title: "Where", value: (change) => change.interface || "this host" },
+      { title: "What", class: "text", value: words },
+      { title: "Who", class: "text", value: (change) => change.by },
+    ]);
+    this.none = make("p", { class: "dim" }, "Nothing yet.");
+    this.element = make("div", {}, this.none, this.rows.element);
+  }
+
+  show(changes) {
+    this.none.hidden = changes.length > 0;
+    this.rows.element.hidden = changes.length === 0;
+    const latest = changes.slice(-50).reverse();
+    this.rows.show(latest, (change) => JSON.stringify(change));
+  }
+}
+
+export class Overview {
+  constructor() {
+    this.rows = new Rows("Interfaces", [
+      {
+        title: "Interface",
+        value: (row) => make("a", { href: `#/interface/${encodeURIComponent(row.name)}` }, row.name),
+        is: (row) => row.name,
+      },
+      { title: "Role", value: (row) => row.role },
+      number("Flows", (row) => figure(row.flows)),
+      number("Packets", (row) => perSecond(row.packets_per_s)),
+      number("Queue of Kmax", (row) => (row.queue_percent === null ? "–" : `${row.queue_percent} %`)),
+      number("Marks", (row) => perSecond(row.marks_per_s)),
+      number("CNPs sent", (row) => perSecond(row.cnps_sent_per_s)),
+      number("CNPs handled", (row) => perSecond(row.cnps_handled_per_s)),
+      number("Pauses", (row) => perSecond(row.pauses_per_s)),
+      number("Drops", (row) => perSecond(row.drops_per_s)),
+      number("Line rate", (row) => (row.line_rate_bps ? bits(row.line_rate_bps) : "–")),
+    ]);
+    this.none = make("p", { class: "dim" }, "No interface is attached.");
+    this.failing = make("ul", { class: "failing" });
+    this.changes = new Changes("Changes of parameters, the latest first");
+    this.element = make("div", {},
+      make("h1", {}, "Interfaces"), this.none, this.rows.element, this.failing,
+      make("h2", {}, "What was changed"), this.changes.element);
+  }
+
+  begin() {}
+
+  show(parts) {
+    const interfaces = parts.interfaces ?? [];
+    this.none.hidden = interfaces.length > 0;
+    this.rows.element.hidden = interfaces.length === 0;
+    this.rows.show(interfaces, (row) => row.name);
+    this.failing.replaceChildren(...(parts.failing ?? []).map((one) => make("li", {}, `${one.interface}: ${one.error}`)));
+    this.changes.show(parts.changes ?? []);
+  }
+
+  end() {}
+}

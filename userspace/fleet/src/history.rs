@@ -1,0 +1,70 @@
+//! The versions as people and programs read them: who made them, when and why, and how their rollouts ended.
+
+use std::fmt;
+
+use anyhow::Result;
+use dcqcn_support::render::{Table, printable};
+use serde::Serialize;
+
+use crate::record::Version;
+use crate::store::Store;
+
+/// The versions, oldest first.
+#[derive(Serialize)]
+pub(crate) struct History {
+    pub(crate) versions: Vec<Row>,
+}
+
+/// A version.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    version: u64,
+    at: String,
+    by: String,
+    why: String,
+    rollback_of: Option<u64>,
+    /// `null` while its rollout is under way.
+    is_done: Option<bool>,
+    outcome: String,
+}
+
+impl History {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// etcd does not answer, or has what is not understood.
+    pub(crate) async fn read(store: &mut Store) -> Result<Self> {
+        let (versions, mut outcomes) = (store.versions().await?, store.outcomes().await?);
+        let row = |Version { version, by, at, why, rollback_of, .. }| {
+            let outcome = outcomes.remove(&version);
+            let is_done = outcome.as_ref().map(|outcome| outcome.is_done);
+            let outcome = outcome.map_or_else(|| "under way".into(), |outcome| outcome.reason);
+            Row { version, at, by, why, rollback_of, is_done, outcome }
+        };
+        Ok(Self { versions: versions.into_iter().map(row).collect() })
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.versions.is_empty() {
+            return writeln!(f, "there is no version yet: `dcqcn-fleet apply FILE` makes one");
+        }
+        let mut table = Table::new(&[">VERSION", "WHEN", "WHO", "WHY", "ENDED", "HOW"]);
+        for Row { version, at, by, why, rollback_of, is_done, outcome } in &self.versions {
+            let why = match rollback_of {
+                Some(of) if why.is_empty() => format!("version {of} again"),
+                Some(of) => format!("version {of} again: {why}"),
+                None => why.clone(),
+            };
+            let ended = match is_done {
+                Some(true) => "done",
+                Some(false) => "taken back",
+                None => "-",
+            };
+            let [by, why, outcome] = [by, &why, outcome].map(|text| printable(text));
+            table.row([version.to_string(), at.clone(), by, why, ended.into(), outcome]);
+        }
+        write!(f, "{table}")
+    }
+}

@@ -1,0 +1,203 @@
+//! What is answered to which request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use dcqcn_params::{Key, word};
+use dcqcn_protocol::{Door, Parameters, Values, Verb};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::board::{Board, View};
+use super::http::{Peer, Refusal};
+use super::{assets, events, write};
+use crate::ask::ask;
+use crate::store::Store;
+
+/// Who may look on at a time.
+const STREAMS: usize = 32;
+/// Longest body of a request, in bytes.
+const BODY_BYTES: usize = 16 << 10;
+/// Longest reason, in characters.
+const WHY: usize = 500;
+/// How long it may take to come.
+const COMING: Duration = Duration::from_secs(5);
+
+/// What answers are made from.
+pub(super) struct Desk {
+    pub(super) board: Arc<Board>,
+    /// The controller, for what takes no time.
+    pub(super) soon: Door,
+    /// The controller, for changes.
+    pub(super) change: Door,
+    /// The fleet, if it is shown.
+    pub(super) store: Option<Store>,
+    /// Who it is that changes a rollout.
+    pub(super) who: String,
+}
+
+#[derive(Clone)]
+struct Room {
+    desk: Arc<Desk>,
+    streams: Arc<Semaphore>,
+    /// The controller has few connections for this user, and the agent is the same user: one for what is read, one for what is changed.
+    reading: Arc<Semaphore>,
+    changing: Arc<Semaphore>,
+}
+
+impl Room {
+    /// One that is alone with the controller until it is dropped; whoever comes meanwhile waits.
+    async fn alone(of: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        // It is never closed.
+        Arc::clone(of).acquire_owned().await.ok()
+    }
+}
+
+/// All that there is.
+pub(super) fn router(desk: Desk) -> Router {
+    let places = |count: usize| Arc::new(Semaphore::new(count));
+    let room =
+        Room { desk: Arc::new(desk), streams: places(STREAMS), reading: places(1), changing: places(1) };
+    assets::router()
+        .route("/events", get(overview))
+        .route("/events/interface/{name}", get(interface))
+        .route("/events/host/{name}", get(host))
+        .route("/parameters/{interface}", get(parameters))
+        .route("/change", post(change))
+        .route("/keep", post(keep))
+        .route("/undo", post(undo))
+        .route("/rollout", post(rollout))
+        .with_state(room)
+}
+
+async fn overview(State(room): State<Room>) -> Response {
+    stream(room, None)
+}
+
+async fn interface(State(room): State<Room>, Path(name): Path<String>) -> Response {
+    stream(room, Some(View::Interface(name)))
+}
+
+async fn host(State(room): State<Room>, Path(name): Path<String>) -> Response {
+    stream(room, Some(View::Host(name)))
+}
+
+fn stream(room: Room, view: Option<View>) -> Response {
+    let Ok(place) = room.streams.try_acquire_owned() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{STREAMS} others look on already"))
+            .into_response();
+    };
+    match events::events(Arc::clone(&room.desk.board), view, place) {
+        Some(events) => events.into_response(),
+        None => (StatusCode::NOT_FOUND, "there is no such interface or host").into_response(),
+    }
+}
+
+/// Parameters with their meaning.
+async fn parameters(State(room): State<Room>, Path(interface): Path<String>) -> Response {
+    let _alone = Room::alone(&room.reading).await;
+    let verb = Verb::Parameters(Parameters { interface });
+    let values: Values = match ask(&room.desk.soon, verb).await {
+        Ok(values) => values,
+        Err(error) => return refused(StatusCode::BAD_GATEWAY, error.to_string()),
+    };
+    let parameter = |key: Key| -> Option<Value> {
+        let name = key.to_string();
+        let value = values.parameters.get(&name)?;
+        Some(json!({
+            "key": name, "text": value.text, "bounds": value.bounds, "group": word(&key.group()),
+            "default": key.default_text(), "allowed": key.allowed(), "doc": key.doc(), "larger": key.larger(),
+        }))
+    };
+    answer(&Key::all().filter_map(parameter).collect::<Vec<_>>())
+}
+
+async fn change(State(room): State<Room>, Extension(Peer(peer)): Extension<Peer>, body: Body) -> Response {
+    match read(body).await {
+        Ok(asked) => {
+            let _alone = Room::alone(&room.changing).await;
+            done(write::change(&room.desk.change, &asked, peer.ip()).await)
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn keep(State(room): State<Room>, body: Body) -> Response {
+    settle(&room, body, true).await
+}
+
+async fn undo(State(room): State<Room>, body: Body) -> Response {
+    settle(&room, body, false).await
+}
+
+async fn settle(room: &Room, body: Body, is_kept: bool) -> Response {
+    match read(body).await {
+        Ok(waiting) => {
+            let _alone = Room::alone(&room.changing).await;
+            done(write::settle(&room.desk.change, waiting, is_kept).await)
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// What a rollout is to do.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "what", rename_all = "lowercase", deny_unknown_fields)]
+enum Told {
+    Pause,
+    Resume,
+    Abort { why: String },
+}
+
+async fn rollout(State(room): State<Room>, body: Body) -> Response {
+    let told: Told = match read(body).await {
+        Ok(told) => told,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let Some(mut store) = room.desk.store.clone() else {
+        return refused(StatusCode::NOT_FOUND, "no fleet is shown here: start it with --fleet".into());
+    };
+    let who = &room.desk.who;
+    let edited = store.edit(|rollout| match &told {
+        Told::Pause => rollout.pause(who),
+        Told::Resume => rollout.resume(who),
+        Told::Abort { why } => rollout.abort(who, &why.chars().take(WHY).collect::<String>()),
+    });
+    done(edited.await.map(|rollout| rollout.status()).map_err(|error| format!("{error:#}")))
+}
+
+async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
+    let bad = |why: String| (StatusCode::BAD_REQUEST, why);
+    let bytes = timeout(COMING, to_bytes(body, BODY_BYTES))
+        .await
+        .map_err(|_| bad("it did not come in time".into()))?;
+    let bytes = bytes.map_err(|error| bad(error.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))
+}
+
+fn done(result: Result<impl Serialize, String>) -> Response {
+    match result {
+        Ok(value) => answer(&value),
+        Err(why) => refused(StatusCode::CONFLICT, why),
+    }
+}
+
+fn answer(value: &impl Serialize) -> Response {
+    match serde_json::to_string(value) {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+fn refused(status: StatusCode, why: String) -> Response {
+    (status, why).into_response()
+}

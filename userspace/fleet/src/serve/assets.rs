@@ -1,0 +1,61 @@
+//! What the page is made of.
+
+use axum::Router;
+use axum::http::header;
+use axum::response::IntoResponse as _;
+use axum::routing::get;
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+
+/// Each file: where it is asked for, what it is, and itself.
+const FILES: [(&str, &str, &str); 14] = [
+    ("/", HTML, include_str!("../../page/index.html")),
+    ("/page.css", CSS, include_str!("../../page/page.css")),
+    ("/page.js", JS, include_str!("../../page/page.js")),
+    ("/dom.js", JS, include_str!("../../page/dom.js")),
+    ("/chart.js", JS, include_str!("../../page/chart.js")),
+    ("/overview.js", JS, include_str!("../../page/overview.js")),
+    ("/figures.js", JS, include_str!("../../page/figures.js")),
+    ("/fleet.js", JS, include_str!("../../page/fleet.js")),
+    ("/interface.js", JS, include_str!("../../page/interface.js")),
+    ("/parameters.js", JS, include_str!("../../page/parameters.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("../../page/icon.svg")),
+    ("/uplot.js", JS, include_str!(concat!(env!("OUT_DIR"), "/uplot.js"))),
+    ("/uplot.css", CSS, include_str!(concat!(env!("OUT_DIR"), "/uplot.css"))),
+    // Whoever hands the charts on hands this on with them.
+    ("/uplot.license", "text/plain; charset=utf-8", include_str!(concat!(env!("OUT_DIR"), "/uplot.license"))),
+];
+
+/// Answers with them.
+pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let add = |router: Router<S>, (path, kind, text): (&'static str, &'static str, &'static str)| {
+        router.route(path, get(move || async move { ([(header::CONTENT_TYPE, kind)], text).into_response() }))
+    };
+    FILES.into_iter().fold(Router::new(), add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_fetched_from_elsewhere_and_nothing_is_inline() {
+        let own = FILES.iter().filter(|(path, ..)| !path.starts_with("/uplot"));
+        for (path, _, text) in own {
+            for word in
+                ["https:", "innerHTML", "insertAdjacentHTML", "eval(", " style=", "onclick=", "<style"]
+            {
+                assert!(!text.contains(word), "{path} has {word}");
+            }
+            // What names a form of drawing is no address.
+            let text = text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains("http:"), "{path}");
+        }
+        let (_, _, html) = FILES[0];
+        for script in html.split("<script").skip(1) {
+            assert!(script.starts_with(" src=\"/") && script.contains("></script>"), "{script}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What is shown, and who looks at what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::sync::broadcast::{Receiver, Sender, channel};
+
+use super::series::Track;
+
+/// Messages that somebody who looks may be behind; one who is more gets all of it anew.
+const BEHIND: usize = 16;
+/// Interfaces and hosts that figures are kept of.
+const TRACKS: usize = 2_048;
+
+/// What can be looked at besides the overview.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum View {
+    /// An interface of this host.
+    Interface(String),
+    /// A host of the fleet.
+    Host(String),
+}
+
+/// Something with figures.
+struct Shown {
+    track: Track,
+    listeners: Sender<Arc<str>>,
+}
+
+struct Inner {
+    shown: BTreeMap<View, Shown>,
+    /// What the overview is made of, part by part.
+    parts: BTreeMap<&'static str, Value>,
+    overview: Sender<Arc<str>>,
+}
+
+/// What is shown, and who looks at it.
+pub(super) struct Board(Mutex<Inner>);
+
+/// What somebody gets who begins to look.
+pub(super) struct Beginning {
+    pub(super) first: Arc<str>,
+    pub(super) more: Receiver<Arc<str>>,
+}
+
+impl Board {
+    pub(super) fn new() -> Self {
+        let (overview, _) = channel(BEHIND);
+        Self(Mutex::new(Inner { shown: BTreeMap::new(), parts: BTreeMap::new(), overview }))
+    }
+
+    /// The overview, and what changes of it.
+    pub(super) fn overview(&self) -> Beginning {
+        let inner = self.lock();
+        Beginning { first: text(&json!(inner.parts)), more: inner.overview.subscribe() }
+    }
+
+    /// The figures of something, and those that come; `None` if there is no such thing.
+    pub(super) fn look_at(&self, view: &View) -> Option<Beginning> {
+        let inner = self.lock();
+        let shown = inner.shown.get(view)?;
+        Some(Beginning { first: text(&shown.track.whole()), more: shown.listeners.subscribe() })
+    }
+
+    /// Whether anybody looks at anything.
+    pub(super) fn is_looked_at(&self) -> bool {
+        self.lock().overview.receiver_count() > 0
+    }
+
+    /// The interfaces that somebody looks at.
+    pub(super) fn interfaces_looked_at(&self) -> BTreeSet<String> {
+        let inner = self.lock();
+        let looked_at = inner.shown.iter().filter(|(_, shown)| shown.listeners.receiver_count() > 0);
+        let name = |view: &View| match view {
+            View::Interface(name) => Some(name.clone()),
+            View::Host(_) => None,
+        };
+        looked_at.filter_map(|(view, _)| name(view)).collect()
+    }
+
+    /// Changes the figures of something, and tells those who look at it.
+    pub(super) fn add(&self, view: View, change: impl FnOnce(&mut Track)) {
+        let mut inner = self.lock();
+        if !inner.shown.contains_key(&view) {
+            if inner.shown.len() >= TRACKS {
+                return;
+            }
+            let (listeners, _) = channel(BEHIND);
+            inner.shown.insert(view.clone(), Shown { track: Track::default(), listeners });
+        }
+        let Some(shown) = inner.shown.get_mut(&view) else { return };
+        change(&mut shown.track);
+        if shown.listeners.receiver_count() > 0 {
+            // It fails if they have gone in this moment.
+            let _ = shown.listeners.send(text(&shown.track.latest()));
+        }
+    }
+
+    /// Forgets what is not there any more, and nobody looks at.
+    pub(super) fn retain(&self, is_there: impl Fn(&View) -> bool) {
+        self.lock().shown.retain(|view, shown| is_there(view) || shown.listeners.receiver_count() > 0);
+    }
+
+    /// Changes a part of the overview, and tells those who look.
+    pub(super) fn say(&self, part: &'static str, value: Value) {
+        let mut inner = self.lock();
+        if inner.parts.get(part) == Some(&value) {
+            return;
+        }
+        if inner.overview.receiver_count() > 0 {
+            let _ = inner.overview.send(text(&json!({ part: &value })));
+        }
+        inner.parts.insert(part, value);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn text(value: &Value) -> Arc<str> {
+    value.to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::series::{Column, Point};
+    use super::*;
+
+    fn point(t: f64) -> impl Fn(&mut Track) {
+        move |track| track.add(Point { t, values: vec![(Column::Marks, t)] })
+    }
+
+    #[test]
+    fn only_who_looks_is_told_and_begins_with_all() {
+        let (board, eth0) = (Board::new(), View::Interface("eth0".into()));
+        assert!(board.look_at(&eth0).is_none() && !board.is_looked_at());
+        for t in [1.0, 2.0] {
+            board.add(eth0.clone(), point(t));
+        }
+        assert!(board.interfaces_looked_at().is_empty());
+        let Beginning { first, mut more } = board.look_at(&eth0).unwrap();
+        assert!(first.contains("\"t\":[1.0,2.0]"), "{first}");
+        assert_eq!(board.interfaces_looked_at(), ["eth0".to_owned()].into());
+        board.add(eth0.clone(), point(3.0));
+        let next = more.try_recv().unwrap();
+        assert!(next.contains("\"t\":[3.0]") && next.contains("\"whole\":false"), "{next}");
+        board.retain(|_| false);
+        assert!(board.look_at(&eth0).is_some(), "somebody looks");
+        drop(more);
+        board.retain(|_| false);
+        assert!(board.look_at(&eth0).is_none());
+    }
+
+    #[test]
+    fn of_the_overview_what_is_new_is_told() {
+        let board = Board::new();
+        board.say("status", json!(1));
+        let Beginning { first, mut more } = board.overview();
+        assert_eq!(&*first, "{\"status\":1}");
+        board.say("status", json!(1));
+        board.say("held", json!(null));
+        assert_eq!(&*more.try_recv().unwrap(), "{\"held\":null}");
+        assert!(board.is_looked_at() && more.try_recv().is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! This host: its controller is asked every second, and for queue pairs and changes while somebody looks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dcqcn_protocol::{Changes, Door, Held, LOOKED_AT, Look, Looked, MOST_QPS, Qp, Seen, Status, Verb};
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::board::{Board, View};
+use super::clock::now;
+use super::series;
+use crate::ask::ask;
+
+/// How often the controller is asked.
+const TICK: Duration = Duration::from_secs(1);
+/// Changes that are told.
+const CHANGES: usize = 100;
+
+/// Shows this host for as long as it is waited for.
+pub(super) async fn follow(board: Arc<Board>, door: Door) {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before = Looked::default();
+    loop {
+        tick.tick().await;
+        let error = match look(&board, &door, &mut before).await {
+            Ok(()) => Value::Null,
+            Err(error) => json!(error),
+        };
+        board.say("error", error);
+    }
+}
+
+async fn look(board: &Board, door: &Door, before: &mut Looked) -> Result<(), String> {
+    let mut busiest: BTreeMap<String, Vec<Qp>> = BTreeMap::new();
+    for name in board.interfaces_looked_at().into_iter().take(LOOKED_AT) {
+        let look = Look { busiest_of: Some(name.clone()), most: MOST_QPS };
+        match ask::<Looked>(door, Verb::Look(look)).await {
+            Ok(looked) => _ = busiest.insert(name, looked.busiest),
+            // It is gone meanwhile, or others look at so many.
+            Err(error) if error.is_refusal() => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    let looked: Looked = ask(door, Verb::Look(Look::default())).await.map_err(|error| error.to_string())?;
+    if looked.at_ns != before.at_ns {
+        let t = now();
+        for (name, seen) in &looked.interfaces {
+            let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
+            let point = series::point(t, past, seen, looked.at_ns);
+            board.add(View::Interface(name.clone()), |track| {
+                track.add(point);
+                track.add_qps(busiest.get(name).map(Vec::as_slice).unwrap_or_default());
+            });
+        }
+        board.retain(|view| match view {
+            View::Interface(name) => looked.interfaces.contains_key(name),
+            View::Host(_) => true,
+        });
+        board.say("interfaces", rows(before, &looked));
+        board.say("failing", json!(looked.failing));
+        *before = looked;
+    }
+    if board.is_looked_at() {
+        let status: Status = ask(door, Verb::Status).await.map_err(|error| error.to_string())?;
+        let held: Option<Held> = ask(door, Verb::Config).await.map_err(|error| error.to_string())?;
+        let Changes { mut changes } = ask(door, Verb::Changes).await.map_err(|error| error.to_string())?;
+        changes.drain(..changes.len().saturating_sub(CHANGES));
+        board.say("status", json!(status));
+        board.say("held", json!(held));
+        board.say("changes", json!(changes));
+    }
+    Ok(())
+}
+
+/// The interfaces, each in a line.
+fn rows(before: &Looked, now: &Looked) -> Value {
+    let row = |(name, seen): (&String, &Seen)| {
+        let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
+        let point = series::point(0.0, past, seen, now.at_ns);
+        let rate =
+            |column| point.values.iter().find(|(other, _)| *other == column).map(|(_, value)| value.round());
+        let percent = |class: &dcqcn_protocol::Class| (class.depth_bytes * 100).checked_div(class.kmax_bytes);
+        json!({
+            "name": name, "role": seen.role, "pacer": seen.pacer, "flows": seen.counts.flows,
+            "line_rate_bps": seen.line_rate_bps,
+            "queue_percent": seen.classes.iter().filter(|class| class.ecn).filter_map(percent).max(),
+            "packets_per_s": rate(series::Column::Packets),
+            "marks_per_s": rate(series::Column::Marks),
+            "cnps_sent_per_s": rate(series::Column::CnpsSent),
+            "cnps_handled_per_s": rate(series::Column::CnpsHandled),
+            "pauses_per_s": rate(series::Column::PausesReceived),
+            "drops_per_s": rate(series::Column::Drops),
+        })
+    };
+    now.interfaces.iter().map(row).collect()
+}

@@ -1,0 +1,323 @@
+//! Ten minutes of figures, as charts are drawn from them.
+
+use std::collections::VecDeque;
+
+use dcqcn_protocol::{Qp, Seen};
+use serde_json::{Map, Value, json};
+
+/// How far back it goes, in seconds.
+pub(super) const SPAN_S: f64 = 600.0;
+/// Queue pairs that are drawn, at most.
+const DRAWN: usize = 8;
+/// A queue pair that is drawn stays so while it is among as many.
+const STAYS: usize = 32;
+/// Queue pairs that are told, at most.
+const TOLD: usize = 16;
+
+/// What is drawn as one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Column {
+    /// Bytes in the queue of a traffic class.
+    Depth(usize),
+    /// Where its marking begins.
+    Kmin(usize),
+    /// From where on all is marked.
+    Kmax(usize),
+    /// Marked packets a second; of a host in a fleet, in a million packets.
+    Marks,
+    /// CNPs sent a second.
+    CnpsSent,
+    /// CNPs handled a second.
+    CnpsHandled,
+    /// PFC frames received a second.
+    PausesReceived,
+    /// PFC frames sent a second.
+    PausesSent,
+    /// Dropped packets a second; of a host in a fleet, for a million packets.
+    Drops,
+    /// RoCE data packets a second.
+    Packets,
+    /// CNPs for a million packets.
+    Cnps,
+    /// Retransmissions and time-outs for a million packets.
+    RdmaErrors,
+    /// The deepest queue, in percent of its Kmax.
+    Queue,
+}
+
+impl Column {
+    fn name(self) -> String {
+        match self {
+            Self::Depth(tc) => format!("depth.{tc}"),
+            Self::Kmin(tc) => format!("kmin.{tc}"),
+            Self::Kmax(tc) => format!("kmax.{tc}"),
+            Self::Marks => "marks".into(),
+            Self::CnpsSent => "cnps_sent".into(),
+            Self::CnpsHandled => "cnps_handled".into(),
+            Self::PausesReceived => "pauses_received".into(),
+            Self::PausesSent => "pauses_sent".into(),
+            Self::Drops => "drops".into(),
+            Self::Packets => "packets".into(),
+            Self::Cnps => "cnps".into(),
+            Self::RdmaErrors => "rdma_errors".into(),
+            Self::Queue => "queue".into(),
+        }
+    }
+}
+
+/// Values at one time, in seconds since 1970.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Point {
+    pub(super) t: f64,
+    pub(super) values: Vec<(Column, f64)>,
+}
+
+/// A queue pair that is drawn.
+#[derive(Clone, Debug)]
+struct Drawn {
+    address: String,
+    qpn: u32,
+    /// When, and the rate it was held to.
+    rates: VecDeque<(f64, u64)>,
+}
+
+impl Drawn {
+    fn is(&self, qp: &Qp) -> bool {
+        self.qpn == qp.qpn && self.address == qp.address
+    }
+}
+
+/// The figures of one interface, or of one host of a fleet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Track {
+    points: VecDeque<Point>,
+    /// What is drawn: what the last point had that had anything.
+    columns: Vec<Column>,
+    drawn: Vec<Drawn>,
+    busiest: Vec<Qp>,
+    /// Whoever has drawn the points before has to begin anew.
+    is_anew: bool,
+}
+
+impl Track {
+    /// Adds values; what is too old goes.
+    pub(super) fn add(&mut self, point: Point) {
+        let from = point.t - SPAN_S;
+        // The clock was set back: what is drawn goes forward.
+        if self.points.back().is_some_and(|last| last.t >= point.t) {
+            self.points.clear();
+            self.drawn.clear();
+        }
+        let columns: Vec<Column> = point.values.iter().map(|(column, _)| *column).collect();
+        let is_other = !columns.is_empty() && self.columns != columns;
+        self.is_anew = is_other || self.points.is_empty();
+        if is_other {
+            self.columns = columns;
+        }
+        self.points.push_back(point);
+        while self.points.front().is_some_and(|first| first.t < from) {
+            self.points.pop_front();
+        }
+        for drawn in &mut self.drawn {
+            while drawn.rates.front().is_some_and(|(t, _)| *t < from) {
+                drawn.rates.pop_front();
+            }
+        }
+    }
+
+    /// Adds the busiest queue pairs, which belong to the values that were added last.
+    pub(super) fn add_qps(&mut self, busiest: &[Qp]) {
+        let Some(t) = self.points.back().map(|point| point.t) else { return };
+        let before = self.drawn.len();
+        let stays = |drawn: &Drawn| busiest.iter().take(STAYS).any(|qp| drawn.is(qp));
+        self.drawn.retain(stays);
+        self.is_anew |= self.drawn.len() != before;
+        for qp in busiest {
+            if !self.drawn.iter().any(|drawn| drawn.is(qp)) {
+                if self.drawn.len() >= DRAWN {
+                    continue;
+                }
+                self.is_anew = true;
+                let (address, qpn) = (qp.address.clone(), qp.qpn);
+                self.drawn.push(Drawn { address, qpn, rates: VecDeque::new() });
+            }
+            for drawn in self.drawn.iter_mut().filter(|drawn| drawn.is(qp)) {
+                drawn.rates.push_back((t, qp.rate_bps));
+            }
+        }
+        self.busiest = busiest.iter().take(TOLD).cloned().collect();
+    }
+
+    /// All of it, for whoever comes.
+    pub(super) fn whole(&self) -> Value {
+        self.message(0, true)
+    }
+
+    /// What was added last, or all of it if that is what it takes.
+    pub(super) fn latest(&self) -> Value {
+        let from = if self.is_anew { 0 } else { self.points.len().saturating_sub(1) };
+        self.message(from, self.is_anew)
+    }
+
+    fn message(&self, from: usize, is_whole: bool) -> Value {
+        let points = || self.points.iter().skip(from);
+        let mut values = Map::new();
+        for column in self.columns.iter().copied() {
+            let of = |point: &Point| {
+                point.values.iter().find(|(other, _)| *other == column).map(|(_, value)| *value)
+            };
+            values.insert(column.name(), points().map(|point| of(point).map(rounded)).collect());
+        }
+        let qps: Vec<Value> = (self.drawn.iter())
+            .map(|drawn| {
+                let mut rates = drawn.rates.iter().peekable();
+                let mut at = |t: f64| {
+                    while rates.peek().is_some_and(|(at, _)| *at < t) {
+                        rates.next();
+                    }
+                    rates.peek().filter(|(at, _)| *at == t).map(|(_, rate)| *rate)
+                };
+                let rates: Vec<Option<u64>> = points().map(|point| at(point.t)).collect();
+                json!({ "address": drawn.address, "qpn": drawn.qpn, "rate_bps": rates })
+            })
+            .collect();
+        let t: Vec<f64> = points().map(|point| point.t).collect();
+        json!({ "whole": is_whole, "t": t, "values": values, "qps": qps, "busiest": self.busiest })
+    }
+}
+
+/// Three places behind the point are enough to be drawn.
+fn rounded(value: f64) -> f64 {
+    (value * 1_000.0).round() / 1_000.0
+}
+
+/// What an interface did between two looks; of what counts anew there are no rates yet.
+pub(super) fn point(t: f64, before: Option<(&Seen, u64)>, now: &Seen, at_ns: u64) -> Point {
+    let same = |(seen, _): &(&Seen, u64)| seen.counts.attached_at_ns == now.counts.attached_at_ns;
+    let before = before.filter(same);
+    let mut values = Vec::new();
+    for class in now.classes.iter().filter(|class| class.ecn) {
+        values.push((Column::Depth(class.tc), class.depth_bytes as f64));
+        values.push((Column::Kmin(class.tc), class.kmin_bytes as f64));
+        values.push((Column::Kmax(class.tc), class.kmax_bytes as f64));
+    }
+    let of = |seen: &Seen| {
+        let counts = &seen.counts;
+        [
+            (Column::Packets, counts.data_packets),
+            (Column::Marks, counts.marked_packets),
+            (Column::CnpsSent, counts.cnps_sent),
+            (Column::CnpsHandled, counts.cnps_handled),
+            (Column::PausesReceived, counts.pauses_received),
+            (Column::PausesSent, counts.pauses_sent),
+            (Column::Drops, counts.drops),
+        ]
+    };
+    if let Some((seen, before_ns)) = before {
+        let seconds = at_ns.saturating_sub(before_ns) as f64 / 1e9;
+        let rates = of(seen).into_iter().zip(of(now)).map(|((column, before), (_, now))| {
+            let grown = now.saturating_sub(before) as f64;
+            (column, if seconds > 0.0 { grown / seconds } else { 0.0 })
+        });
+        values.extend(rates);
+    } else {
+        values.extend(of(now).map(|(column, _)| (column, 0.0)));
+    }
+    Point { t, values }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_protocol::{Class, Counts};
+
+    use super::*;
+
+    fn seen(marked: u64, depth: u64) -> Seen {
+        let counts = Counts { attached_at_ns: 1, marked_packets: marked, ..Counts::default() };
+        let class = Class {
+            tc: 3,
+            ecn: true,
+            kmin_bytes: 100,
+            kmax_bytes: 400,
+            depth_bytes: depth,
+            ..Class::default()
+        };
+        Seen { counts, classes: vec![class], ..Seen::default() }
+    }
+
+    fn qp(qpn: u32, rate_bps: u64) -> Qp {
+        let [address, state] = ["10.0.0.2", "line-rate"].map(String::from);
+        Qp { address, qpn, state, rate_bps, target_bps: 0, throughput_bps: 0.0, cnps_handled: 0 }
+    }
+
+    #[test]
+    fn counts_become_rates_and_what_counts_anew_has_none_yet() {
+        let (before, now) = (seen(10, 0), seen(40, 250));
+        let point = point(1.0, Some((&before, 1_000_000_000)), &now, 3_000_000_000);
+        let value = |column| point.values.iter().find(|(other, _)| *other == column).map(|(_, value)| *value);
+        assert_eq!((value(Column::Depth(3)), value(Column::Kmax(3))), (Some(250.0), Some(400.0)));
+        assert_eq!((value(Column::Marks), value(Column::Drops)), (Some(15.0), Some(0.0)));
+        let mut anew = before;
+        anew.counts.attached_at_ns = 2;
+        let point = super::point(1.0, Some((&anew, 1_000_000_000)), &now, 3_000_000_000);
+        assert!(point.values.contains(&(Column::Marks, 0.0)));
+    }
+
+    #[test]
+    fn whoever_comes_gets_all_and_then_each_second() {
+        let mut track = Track::default();
+        for second in 0..1_000 {
+            track.add(Point { t: f64::from(second), values: vec![(Column::Marks, f64::from(second))] });
+        }
+        let whole = track.whole();
+        assert_eq!(whole["t"].as_array().unwrap().len(), 601);
+        assert_eq!((&whole["t"][0], &whole["values"]["marks"][600]), (&json!(399.0), &json!(999.0)));
+        let latest = track.latest();
+        assert_eq!((&latest["whole"], &latest["t"]), (&json!(false), &json!([999.0])));
+        // Another line, or a clock that was set back: all of it.
+        track.add(Point { t: 1_000.0, values: vec![(Column::Marks, 1.0), (Column::Drops, 1.0)] });
+        assert_eq!(track.latest()["values"]["drops"].as_array().unwrap().len(), 601);
+        assert_eq!(track.latest()["values"]["drops"][0], Value::Null);
+        track.add(Point { t: 5.0, values: vec![(Column::Marks, 1.0)] });
+        assert_eq!((&track.latest()["whole"], &track.latest()["t"]), (&json!(true), &json!([5.0])));
+    }
+
+    #[test]
+    fn who_says_nothing_for_a_while_has_a_gap() {
+        let mut track = Track::default();
+        track.add(Point { t: 1.0, values: vec![(Column::Queue, 5.0)] });
+        track.add(Point { t: 2.0, values: Vec::new() });
+        let latest = track.latest();
+        assert_eq!((&latest["whole"], &latest["values"]), (&json!(false), &json!({ "queue": [null] })));
+        assert_eq!(track.whole()["values"]["queue"], json!([5.0, null]));
+    }
+
+    #[test]
+    fn few_queue_pairs_are_drawn_and_stay_so_while_they_are_busy() {
+        let mut track = Track::default();
+        let values = || vec![(Column::Marks, 0.0)];
+        track.add(Point { t: 1.0, values: values() });
+        let many: Vec<Qp> = (0..64).map(|n| qp(n, 1_000 + u64::from(n))).collect();
+        track.add_qps(&many);
+        let latest = track.latest();
+        assert_eq!(
+            (latest["qps"].as_array().unwrap().len(), latest["busiest"].as_array().unwrap().len()),
+            (8, 16)
+        );
+        track.add(Point { t: 2.0, values: values() });
+        let mut turned = many.clone();
+        turned[..STAYS].reverse();
+        track.add_qps(&turned);
+        let latest = track.latest();
+        assert_eq!(
+            (&latest["whole"], &latest["qps"][0]["qpn"], &latest["qps"][0]["rate_bps"]),
+            (&json!(false), &json!(0), &json!([1_000]))
+        );
+        // One that is gone makes room for another, whose past is not known.
+        track.add(Point { t: 3.0, values: values() });
+        track.add_qps(&many[1..]);
+        let latest = track.latest();
+        assert_eq!((&latest["whole"], &latest["qps"][7]["qpn"]), (&json!(true), &json!(8)));
+        assert_eq!(latest["qps"][7]["rate_bps"], json!([null, null, 1_008]));
+    }
+}

@@ -1,0 +1,159 @@
+//! Who may change something over the page, and changing it.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Result, ensure};
+use dcqcn_params::Key;
+use dcqcn_protocol::{Applied, Apply, Confirm, Door, Held, Verb};
+use dcqcn_support::time::rfc3339;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+
+use super::edit;
+use crate::ask::ask;
+use crate::secret;
+
+/// Shortest token, in characters.
+const TOKEN: usize = 16;
+/// How long it takes to say that a token is wrong, for all who try at the time.
+const WRONG: Duration = Duration::from_secs(1);
+/// Times in which a change is to be kept, in seconds.
+const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
+/// What the agent's configurations are called.
+const OF_A_FLEET: &str = "fleet ";
+
+/// What those must show who want to change something.
+pub(super) struct Token {
+    secret: Vec<u8>,
+    wrong: Mutex<()>,
+}
+
+impl Token {
+    /// Reads it from a file that nobody else may read.
+    ///
+    /// # Errors
+    /// It cannot be read, others may read it, or it is too short.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let secret = secret::read(path)?.trim_ascii().to_vec();
+        ensure!(
+            secret.len() >= TOKEN,
+            "the token in {shown} has {} characters: {TOKEN} or more are needed, as of `openssl rand -hex 16`",
+            secret.len()
+        );
+        Ok(Self { secret, wrong: Mutex::default() })
+    }
+
+    /// Whether it is this one. That it is not takes a second, one after the other.
+    pub(super) async fn is(&self, shown: &[u8]) -> bool {
+        if is_same(&self.secret, shown) {
+            return true;
+        }
+        let _alone = self.wrong.lock().await;
+        sleep(WRONG).await;
+        false
+    }
+}
+
+/// Takes as long for any text of that length.
+fn is_same(secret: &[u8], shown: &[u8]) -> bool {
+    let differing = secret.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));
+    differing == 0 && secret.len() == shown.len()
+}
+
+/// A parameter to be set.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Change {
+    pub(super) interface: String,
+    pub(super) key: String,
+    pub(super) value: String,
+    /// It goes back unless it is kept within so many seconds.
+    pub(super) within_s: u64,
+}
+
+/// Sets a parameter, over what the controller has already over its host's own file.
+///
+/// # Errors
+/// In a sentence; all is as it was.
+pub(super) async fn change(door: &Door, change: &Change, from: IpAddr) -> Result<Applied, String> {
+    let Change { interface, key, value, within_s } = change;
+    if !WITHIN_S.contains(within_s) {
+        let (low, high) = WITHIN_S.into_inner();
+        return Err(format!("{within_s} s to keep it: allowed are {low} to {high}"));
+    }
+    let key: Key = key.parse().map_err(|error: dcqcn_params::UnknownKey| error.to_string())?;
+    key.parse_value(value).map_err(|error| error.to_string())?;
+    let held: Option<Held> = ask(door, Verb::Config).await.map_err(|error| error.to_string())?;
+    let text = match held {
+        Some(held) if held.name.starts_with(OF_A_FLEET) => {
+            return Err(format!(
+                "this host has version {} of its fleet: change that, with `dcqcn-fleet apply`",
+                held.name.trim_start_matches(OF_A_FLEET)
+            ));
+        }
+        Some(held) => held.text,
+        None => String::new(),
+    };
+    let text = edit::with(&text, interface, key, value).map_err(|error| format!("{error:#}"))?;
+    let apply = Apply {
+        name: format!("page {}", rfc3339(SystemTime::now())),
+        text,
+        by: format!("the page, from {from}"),
+        why: format!("{key} = {value} on {interface}"),
+        confirm_within_s: Some(*within_s),
+    };
+    ask(door, Verb::Apply(apply)).await.map_err(|error| error.to_string())
+}
+
+/// What waits to be kept.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Waiting {
+    pub(super) name: String,
+}
+
+/// Keeps what waits to be confirmed, or takes it back.
+///
+/// # Errors
+/// In a sentence.
+pub(super) async fn settle(door: &Door, waiting: Waiting, is_kept: bool) -> Result<Applied, String> {
+    let confirm = Confirm { name: waiting.name };
+    let verb = if is_kept { Verb::Confirm(confirm) } else { Verb::Undo(confirm) };
+    ask(door, verb).await.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_long_and_a_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let read = |text: &str, mode: u32| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Token::read(&path).map(|token| token.secret).map_err(|error| format!("{error:#}"))
+        };
+        let token = "0123456789abcdef";
+        assert_eq!(read(&format!("{token}\n"), 0o640).unwrap(), token.as_bytes());
+        assert!(read(token, 0o644).unwrap_err().contains("chmod 600"));
+        assert!(read("short", 0o600).unwrap_err().contains("openssl rand"));
+    }
+
+    #[test]
+    fn only_the_token_itself_is_right() {
+        let secret = b"0123456789abcdef";
+        assert!(is_same(secret, secret));
+        for wrong in [&b""[..], b"0123456789abcdeg", b"0123456789abcdef0", b"0123456789abcde"] {
+            assert!(!is_same(secret, wrong));
+        }
+    }
+}

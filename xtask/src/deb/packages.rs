@@ -1,0 +1,88 @@
+//! What each package has. `dcqcn-fleet` is one of its own: a host that is in no fleet, or a machine that only rolls out, has nothing of the
+//! other, and what speaks to a network is installed by those alone who ask for it.
+
+use crate::build;
+
+/// A package.
+pub(crate) struct Package {
+    /// What is built.
+    pub(crate) binary: build::Binary,
+    /// Files of the repository: where they are, where they go.
+    pub(crate) files: &'static [(&'static str, &'static str)],
+    /// Those of them that an administrator changes.
+    pub(crate) conffiles: &'static [&'static str],
+    /// Where its maintainer scripts are.
+    pub(crate) scripts: &'static str,
+    /// What it needs besides the C library.
+    pub(crate) depends: &'static str,
+    /// What goes with it, as a line of the control file.
+    pub(crate) beside: &'static str,
+    /// What it is, as in the control file.
+    pub(crate) description: &'static str,
+}
+
+/// The operator's command and the daemon.
+pub(crate) const DCQCN: Package = Package {
+    binary: build::COMMAND,
+    files: &[
+        ("dist/dcqcn.toml", "etc/dcqcn/dcqcn.toml"),
+        ("dist/logrotate.d/dcqcn", "etc/logrotate.d/dcqcn"),
+        ("dist/systemd/dcqcn.service", "usr/lib/systemd/system/dcqcn.service"),
+        ("dist/systemd/run-dcqcn-bpf.mount", "usr/lib/systemd/system/run-dcqcn-bpf.mount"),
+        ("dist/systemd/dcqcn-soft-roce@.service", "usr/lib/systemd/system/dcqcn-soft-roce@.service"),
+        ("README.md", "usr/share/doc/dcqcn/README.md"),
+        ("docs", "usr/share/doc/dcqcn/docs"),
+        ("CHANGELOG.md", "usr/share/doc/dcqcn/changelog"),
+        ("CONTRIBUTING.md", "usr/share/doc/dcqcn/CONTRIBUTING.md"),
+        ("SECURITY.md", "usr/share/doc/dcqcn/SECURITY.md"),
+        // Where Debian looks for it.
+        ("LICENSE", "usr/share/doc/dcqcn/copyright"),
+    ],
+    conffiles: &["/etc/dcqcn/dcqcn.toml", "/etc/logrotate.d/dcqcn"],
+    scripts: "dist/debian",
+    depends: "",
+    beside: "Suggests: iproute2",
+    description: "\
+RoCEv2 congestion control (DCQCN) in eBPF
+ Marks RoCEv2 packets by WRED, answers marked packets with CNPs, and holds each
+ queue pair to its DCQCN rate, on the hosts and the software switches that have
+ no RoCE hardware. The data plane stays in the kernel when the command ends.
+ .
+ Needs Linux 6.1. Nothing is attached by installing it: name interfaces in
+ /etc/dcqcn/dcqcn.toml, then `systemctl enable --now dcqcn`.
+",
+};
+
+/// The command for many hosts, and the page.
+pub(crate) const FLEET: Package = Package {
+    binary: build::FLEET,
+    files: &[
+        ("dist/default/dcqcn-fleet", "etc/default/dcqcn-fleet"),
+        ("dist/systemd/dcqcn-fleet-agent.service", "usr/lib/systemd/system/dcqcn-fleet-agent.service"),
+        (
+            "dist/systemd/dcqcn-fleet-coordinate.service",
+            "usr/lib/systemd/system/dcqcn-fleet-coordinate.service",
+        ),
+        ("dist/systemd/dcqcn-fleet-serve.service", "usr/lib/systemd/system/dcqcn-fleet-serve.service"),
+        ("dist/systemd/dcqcn.service.d/fleet.conf", "usr/lib/systemd/system/dcqcn.service.d/fleet.conf"),
+        ("docs/how-to/fleet.md", "usr/share/doc/dcqcn-fleet/fleet.md"),
+        ("docs/how-to/page.md", "usr/share/doc/dcqcn-fleet/page.md"),
+        ("docs/how-to/secure-a-fleet.md", "usr/share/doc/dcqcn-fleet/secure-a-fleet.md"),
+        ("CHANGELOG.md", "usr/share/doc/dcqcn-fleet/changelog"),
+        ("LICENSE", "usr/share/doc/dcqcn-fleet/copyright"),
+    ],
+    conffiles: &["/etc/default/dcqcn-fleet"],
+    scripts: "dist/debian-fleet",
+    depends: ", adduser",
+    beside: "Recommends: dcqcn\nSuggests: etcd-client",
+    description: "\
+DCQCN parameters of many hosts, in steps, and a page to watch them
+ A change goes to canaries first, then on in waves, and comes back by itself
+ when what the hosts count gets worse; desired state is in etcd. A page in the
+ browser shows a host or a fleet: queues, marks, CNPs, rates, what was changed.
+ .
+ Runs as a user without rights and asks the controller of dcqcn through a
+ socket. Nothing is started by installing it: see /etc/default/dcqcn-fleet, then
+ `systemctl enable --now dcqcn-fleet-agent` or `dcqcn-fleet-serve`.
+",
+};

@@ -1,0 +1,91 @@
+//! The figures of docs/measured/judges.md: `dcqcn-lab sim fabric` beside what other simulators said of the same flows.
+//!
+//! What others said is kept in files beside this one, with where it is from. Only our side is run here. A table tells by how
+//! much the two differ, and the command fails where that is more than the page says it may be.
+
+mod data;
+mod hpcc;
+mod htsim;
+mod irn;
+mod matrix;
+
+use std::fs;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::lab::Lab;
+use crate::run::header;
+use crate::{page, workspace::Workspace};
+
+const PAGE: &str = "docs/measured/judges.md";
+/// The place of the line that says from what the tables are.
+const MADE: &str = "made";
+
+/// Options of `cargo xtask judges`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Use this `dcqcn-lab` instead of building one.
+    #[arg(long, value_name = "FILE")]
+    binary: Option<std::path::PathBuf>,
+    /// Run and print, but leave the page alone.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A table, and what in it is out of bounds.
+struct Judged {
+    table: String,
+    outside: Vec<String>,
+}
+
+type Judge = fn(&Lab) -> Result<Judged>;
+
+const JUDGES: &[(&str, Judge)] = &[
+    ("incast", htsim::incast),
+    ("pfc", htsim::pfc),
+    ("permutation", htsim::permutation),
+    ("hpcc", hpcc::slowdown),
+    ("irn", irn::comparison),
+];
+
+/// Runs every comparison and rewrites the page's tables.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let files = workspace.root().join("target/judges");
+    matrix::write_all(&files)?;
+    hpcc::write_all(&files)?;
+    irn::write_all(&files)?;
+    let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
+    let path = workspace.root().join(PAGE);
+    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let started = Instant::now();
+    let mut outside = Vec::new();
+    for (number, (name, judge)) in JUDGES.iter().enumerate() {
+        header(format_args!("{name} ({} of {})", number + 1, JUDGES.len()));
+        let judged = judge(&lab).with_context(|| format!("comparison `{name}`"))?;
+        eprintln!("{}", judged.table);
+        text = page::replace(PAGE, &text, name, &judged.table)?;
+        outside.extend(judged.outside.iter().map(|what| format!("{name}: {what}")));
+    }
+    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask judges")?)?;
+    if !args.dry_run {
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));
+    ensure!(outside.is_empty(), "out of bounds: {}", outside.join("; "));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_a_place_for_every_table() {
+        let workspace = Workspace::locate().unwrap();
+        let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
+        for name in JUDGES.iter().map(|(name, _)| *name).chain([MADE]) {
+            page::replace(PAGE, &page, name, "").unwrap();
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What others said, as it is kept.
+
+use anyhow::{Context as _, Result};
+
+/// Means over the runs of one case.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Figures {
+    pub(super) mean_us: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) last_us: f64,
+    pub(super) cnps: f64,
+    pub(super) max_queue_bytes: f64,
+}
+
+impl Figures {
+    /// The mean of several.
+    pub(super) fn mean(runs: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| runs.iter().map(figure).sum::<f64>() / runs.len().max(1) as f64;
+        Self {
+            mean_us: of(|run| run.mean_us),
+            p50_us: of(|run| run.p50_us),
+            p99_us: of(|run| run.p99_us),
+            last_us: of(|run| run.last_us),
+            cnps: of(|run| run.cnps),
+            max_queue_bytes: of(|run| run.max_queue_bytes),
+        }
+    }
+}
+
+/// The line of `csv` for `case` by `variant` of the other simulator: `case,variant,mean_us,p50_us,p99_us,last_us,cnps,
+/// max_queue_bytes`. What begins with `#` is a remark.
+pub(super) fn find(csv: &str, case: &str, variant: &str) -> Result<Figures> {
+    let missing = || format!("no figures of `{variant}` for `{case}` are kept");
+    let line = csv
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .find_map(|line| line.strip_prefix(case)?.strip_prefix(',')?.strip_prefix(variant)?.strip_prefix(','))
+        .with_context(missing)?;
+    let numbers: Vec<f64> = line.split(',').filter_map(|number| number.parse().ok()).collect();
+    let &[mean_us, p50_us, p99_us, last_us, cnps, max_queue_bytes] = numbers.as_slice() else {
+        anyhow::bail!("{case},{variant},{line}: six numbers are expected");
+    };
+    Ok(Figures { mean_us, p50_us, p99_us, last_us, cnps, max_queue_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_found_by_case_and_variant() {
+        let csv = "# x\na,old,1,2,3,4,5,6\na,new,2,2,3,4,5,8\n";
+        let (old, new) = (find(csv, "a", "old").unwrap(), find(csv, "a", "new").unwrap());
+        assert_eq!((old.mean_us, new.max_queue_bytes), (1.0, 8.0));
+        assert_eq!(Figures::mean(&[old, new]).mean_us, 1.5);
+        assert!(find(csv, "b", "new").is_err() && find("a,x,1\n", "a", "x").is_err());
+    }
+}

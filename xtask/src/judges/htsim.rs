@@ -1,0 +1,185 @@
+//! Ultra Ethernet's htsim: incasts through one switch, permutations on two tiers.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::Judged;
+use super::data::{Figures, find};
+use super::matrix::{INCASTS, PERMUTATIONS, STARTS, incast_file, permutation_file};
+use crate::lab::{Lab, number, table};
+
+const KEPT: &str = include_str!("htsim.csv");
+/// As it is, but for what keeps it from running.
+const REPAIRED: &str = "repaired";
+/// And what a flow still owes is paid at the rate in force.
+const RETIMED: &str = "retimed";
+
+/// htsim's packets and constants. CNPs are in the data's class, as it has only one.
+const COMMON: &str =
+    "--mtu 4000B --header 64B --ack-every 1 --duration 3s --buffer 4GB --set wire_overhead=0";
+const DCQCN: &str = "--profile paper --set rpg_threshold=6 --set rpg_ai_rate=5gbit --set rpg_byte_reset=10GB \
+                     --set rpg_min_rate=10mbit --set cnp_dscp=26 --set wred.3.kmin=195936B --set wred.3.kmax=195936B \
+                     --set wred.3.pmax=100%";
+
+fn figures(report: &Value) -> Result<Figures> {
+    let us = |figure: &str| number(report, &format!("/fct/{figure}")).map(|ns| ns / 1e3);
+    Ok(Figures {
+        mean_us: us("mean_ns")?,
+        p50_us: us("p50_ns")?,
+        p99_us: us("p99_ns")?,
+        last_us: us("max_ns")?,
+        cnps: number(report, "/transport/cnps_sent")?,
+        max_queue_bytes: number(report, "/ports/0/max_queue_bytes")?,
+    })
+}
+
+/// Our figures: the mean over a sweep.
+fn ours(lab: &Lab, options: &str, sweep: &[String]) -> Result<Figures> {
+    let runs = lab.sweep(&format!("fabric {options} --sweep {}", sweep.join(" --sweep ")))?;
+    let reports = runs.iter().filter_map(|run| run.get(1));
+    Ok(Figures::mean(&reports.map(figures).collect::<Result<Vec<_>>>()?))
+}
+
+/// By how much `ours` differs from `theirs`, and whether that is more than `bound`.
+fn difference(ours: f64, theirs: f64, bound: f64) -> (String, bool) {
+    let share = ours / theirs - 1.0;
+    (format!("{:+.1} %", share * 100.0), share.abs() > bound)
+}
+
+struct Rows {
+    rows: Vec<Vec<String>>,
+    outside: Vec<String>,
+}
+
+impl Rows {
+    fn judged(self, commands: &[&str], heading: &[&str]) -> Judged {
+        Judged { table: table(commands, heading, &self.rows), outside: self.outside }
+    }
+
+    /// Cells `theirs, ours, difference`.
+    fn compare(&mut self, name: &str, ours: f64, theirs: f64, bound: f64) -> Vec<String> {
+        let (text, outside) = difference(ours, theirs, bound);
+        if outside {
+            self.outside.push(format!("{name} {text}"));
+        }
+        vec![format!("{theirs:.0}"), format!("{ours:.0}"), text]
+    }
+}
+
+fn files(senders: u32, bytes: u64) -> String {
+    let names: Vec<String> =
+        (1..=STARTS).map(|start| format!("htsim:{}", incast_file(senders, bytes, start))).collect();
+    format!("workload={}", names.join(","))
+}
+
+/// N senders to one receiver, with DCQCN and nothing else.
+pub(super) fn incast(lab: &Lab) -> Result<Judged> {
+    let options = format!("--topology leaf-spine:1x0x130 --threshold 2GB {COMMON} {DCQCN}");
+    let mut rows = Rows { rows: Vec::new(), outside: Vec::new() };
+    for (senders, bytes) in INCASTS {
+        let case = format!("incast-{senders}-{bytes}");
+        let own = ours(lab, &options, &[files(senders, bytes)])?;
+        let (repaired, retimed) = (find(KEPT, &case, REPAIRED)?, find(KEPT, &case, RETIMED)?);
+        let mut row = vec![senders.to_string(), format!("{}", bytes / 1_000_000)];
+        row.push(format!("{:.0}", own.mean_us));
+        row.push(format!("{:.0}", own.last_us));
+        for (theirs, bound) in [(retimed, 0.05), (repaired, f64::INFINITY)] {
+            row.extend([format!("{:.0}", theirs.mean_us), format!("{:.0}", theirs.last_us)]);
+            for (own, theirs) in [(own.mean_us, theirs.mean_us), (own.last_us, theirs.last_us)] {
+                let (text, outside) = difference(own, theirs, bound);
+                if outside {
+                    rows.outside.push(format!("{case} {text}"));
+                }
+                row.push(text);
+            }
+        }
+        row.push(format!("{:.0} / {:.0}", own.cnps, retimed.cnps));
+        row.push(format!("{:.1} / {:.1}", own.max_queue_bytes / 1e6, retimed.max_queue_bytes / 1e6));
+        rows.rows.push(row);
+    }
+    let command = format!(
+        "fabric --workload htsim:{} --topology leaf-spine:1x0x130 --threshold 2GB {COMMON} {DCQCN}",
+        incast_file(2, 2_000_000, 1)
+    );
+    let heading = [
+        "N",
+        "MB",
+        "ours: mean",
+        "last",
+        "htsim, re-timed: mean",
+        "last",
+        "**mean**",
+        "**last**",
+        "htsim: mean",
+        "last",
+        "mean",
+        "last",
+        "CNPs",
+        "queue, MB",
+    ];
+    Ok(rows.judged(&[&command], &heading))
+}
+
+/// N senders to one receiver, with PFC and nothing else.
+pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
+    let options =
+        format!("--topology leaf-spine:1x0x130 --control off --threshold 200KB --xon-offset 40KB {COMMON}");
+    let mut rows = Rows { rows: Vec::new(), outside: Vec::new() };
+    for (senders, bytes) in INCASTS.into_iter().filter(|(_, bytes)| *bytes == 2_000_000) {
+        let case = format!("pfc-{senders}-{bytes}");
+        let own = ours(lab, &options, &[files(senders, bytes)])?;
+        let theirs = find(KEPT, &case, REPAIRED)?;
+        let mut row = vec![senders.to_string(), format!("{}", bytes / 1_000_000)];
+        row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, 0.01));
+        row.extend(rows.compare(&case, own.last_us, theirs.last_us, 0.01));
+        row.push(format!("{:.2} / {:.2}", own.max_queue_bytes / 1e6, theirs.max_queue_bytes / 1e6));
+        rows.rows.push(row);
+    }
+    let command = format!("fabric --workload htsim:{} {options}", incast_file(2, 2_000_000, 1));
+    let heading = [
+        "N",
+        "MB",
+        "htsim: mean",
+        "ours: mean",
+        "**mean**",
+        "htsim: last",
+        "ours: last",
+        "**last**",
+        "queue, MB",
+    ];
+    Ok(rows.judged(&[&command], &heading))
+}
+
+/// Permutations of 128 hosts on 16 leaves and 8 spines.
+pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
+    let mut rows = Rows { rows: Vec::new(), outside: Vec::new() };
+    let mut commands = Vec::new();
+    for (name, case, rest) in [
+        ("PFC", "permutation-pfc", "--control off --threshold 200KB --xon-offset 40KB".to_owned()),
+        ("DCQCN and PFC", "permutation-dcqcn", format!("--threshold 1600KB --xon-offset 320KB {DCQCN}")),
+    ] {
+        let options = format!("--topology leaf-spine:16x8x8 {rest} {COMMON}");
+        let runs = (1..=PERMUTATIONS).map(|seed| {
+            let workload = format!("htsim:{}", permutation_file(seed));
+            figures(&lab.json(&format!("fabric --workload {workload} --seed {seed} {options}"))?)
+        });
+        let own = Figures::mean(&runs.collect::<Result<Vec<_>>>()?);
+        let theirs = find(KEPT, case, REPAIRED)?;
+        for (figure, own, theirs) in [
+            ("mean", own.mean_us, theirs.mean_us),
+            ("p50", own.p50_us, theirs.p50_us),
+            ("p99", own.p99_us, theirs.p99_us),
+            ("last", own.last_us, theirs.last_us),
+            ("CNPs", own.cnps, theirs.cnps),
+        ] {
+            if theirs != 0.0 {
+                let mut row = vec![name.to_owned(), figure.to_owned()];
+                row.extend(rows.compare(&format!("{case} {figure}"), own, theirs, 0.05));
+                rows.rows.push(row);
+            }
+        }
+        commands.push(format!("fabric --workload htsim:{} --seed 1 {options}", permutation_file(1)));
+    }
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    Ok(rows.judged(&commands, &["", "", "htsim", "ours", "**difference**"]))
+}

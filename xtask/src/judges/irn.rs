@@ -1,0 +1,84 @@
+//! IRN's comparison: selective repeat without PFC against RoCE with it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use super::Judged;
+use crate::lab::{Lab, number, table};
+
+/// Half of the flows are single packets, 15 % are longer than 200 KB (Mittal et al., SIGCOMM'18, section 4.1).
+const SIZES: &str = "32 0\n1000 50\n200000 85\n3000000 100\n";
+/// Their fabric: 54 hosts, a fat tree of switches with six ports, 40 Gb/s, 2 us a link, 70 % load, packets of 1000 bytes, twice the
+/// bandwidth-delay product of buffer at each port.
+const COMMON: &str = "--topology fat-tree:6x3x3 --host-link 40gbit --switch-link 40gbit --delay 2us --workload random \
+                      --sizes irn-sizes.txt --load 70% --until 20ms --mtu 1000B --ack-every 1 --duration 400ms \
+                      --buffer 100MB";
+const PFC: &str = "--pfc on --threshold 220KB --headroom 40KB";
+const LOSSY: &str = "--pfc off --threshold 240KB";
+const ROCE: &str = "--recovery go-back-n";
+const IRN: &str = "--recovery selective --window 120KB --timeout 320us";
+/// What was published: IRN without PFC is better than RoCE with PFC by 6 to 83 %.
+const PUBLISHED: [f64; 2] = [0.06, 0.83];
+
+/// Writes the distribution of sizes.
+pub(super) fn write_all(directory: &Path) -> Result<()> {
+    let path = directory.join("irn-sizes.txt");
+    fs::write(&path, SIZES).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// RoCE with PFC, IRN without it and with it, and RoCE without it, where it ends in time at all.
+pub(super) fn comparison(lab: &Lab) -> Result<Judged> {
+    let mut judged = Judged { table: String::new(), outside: Vec::new() };
+    let (mut rows, mut commands) = (Vec::new(), Vec::new());
+    for (law, control) in [("none", "--control off"), ("DCQCN", "--profile paper")] {
+        let mut base = None;
+        for (name, options) in [
+            ("RoCE, PFC", format!("{ROCE} {PFC}")),
+            ("IRN, no PFC", format!("{IRN} {LOSSY}")),
+            ("IRN, PFC", format!("{IRN} {PFC}")),
+            ("RoCE, no PFC", format!("{ROCE} {LOSSY}")),
+        ] {
+            if law == "none" && name == "RoCE, no PFC" {
+                continue;
+            }
+            let command = format!("fabric {COMMON} {options} {control}");
+            let run = lab.json(&command)?;
+            let own = [
+                number(&run, "/fct/slowdown_mean")?,
+                number(&run, "/fct/mean_ns")? / 1e6,
+                number(&run, "/fct/p99_ns")? / 1e6,
+            ];
+            let base = *base.get_or_insert(own);
+            let mut row = vec![law.to_owned(), name.to_owned()];
+            for (index, (own, base)) in own.into_iter().zip(base).enumerate() {
+                let better = 1.0 - own / base;
+                row.push(format!("{own:.2}"));
+                row.push(format!("{:.0} %", better * 100.0));
+                if name == "IRN, no PFC" && !(PUBLISHED[0]..=PUBLISHED[1]).contains(&better) {
+                    judged.outside.push(format!("{law}, figure {index}: better by {:.0} %", better * 100.0));
+                }
+            }
+            row.push(format!("{:.0}", number(&run, "/transport/retransmitted_packets")?));
+            rows.push(row);
+            if law == "DCQCN" && name.ends_with("no PFC") {
+                commands.push(command);
+            }
+        }
+    }
+    let heading = [
+        "control",
+        "",
+        "mean slowdown",
+        "better",
+        "mean FCT, ms",
+        "better",
+        "p99 FCT, ms",
+        "better",
+        "packets sent again",
+    ];
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    judged.table = table(&commands, &heading, &rows);
+    Ok(judged)
+}

@@ -1,0 +1,74 @@
+//! The pacer in C that the bench measures beside ours: built by clang, as anybody would.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::apt::Apt;
+use crate::run::{self, find_program, header};
+use crate::workspace::Workspace;
+
+const SOURCE: &str = "tests/peer/edt.bpf.c";
+const PLAIN: &str = "clang";
+/// Debian's compilers have their major in their names. The one beside the LLVM that the set-up brought is the cheapest to have.
+const NUMBERED: std::ops::RangeInclusive<u32> = 14..=23;
+
+/// Builds it, beside the other objects that the bench compares with. Where that cannot be, the bench does without and says so.
+pub(crate) fn ensure(workspace: &Workspace) {
+    if let Err(error) = build(workspace) {
+        eprintln!("   the bench goes without its peer in C: {error:#}");
+    }
+}
+
+/// Builds it; installs clang if none is there.
+fn build(workspace: &Workspace) -> Result<()> {
+    let clang = match find() {
+        Some(clang) => clang,
+        None => {
+            install()?;
+            find().context("clang was installed, and is not in the search path")?
+        }
+    };
+    let object = workspace.ebpf_target().join("dcqcn-peer");
+    // Multiarch systems keep the kernel's architecture headers in a directory of their own, which is not searched for another target.
+    let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let mut command = Command::new(clang);
+    command
+        .args([
+            "-O2",
+            "-g",
+            "-target",
+            "bpf",
+            "-mcpu=v3",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-idirafter",
+            &headers,
+        ])
+        .arg("-c")
+        .arg(workspace.root().join(SOURCE))
+        .arg("-o")
+        .arg(&object);
+    run::capture(&mut command).map(drop)
+}
+
+fn find() -> Option<PathBuf> {
+    let numbered = NUMBERED.rev().map(|major| format!("{PLAIN}-{major}"));
+    numbered.chain([PLAIN.to_owned()]).find_map(|name| find_program(&name))
+}
+
+fn install() -> Result<()> {
+    header("clang, for the bench's peer in C");
+    let mut apt = Apt::detect().context("no clang, and this is no Debian or Ubuntu: install one")?;
+    if !apt.has_lists() {
+        apt.refresh();
+    }
+    let beside_llvm = NUMBERED
+        .rev()
+        .filter(|major| PathBuf::from(format!("/usr/lib/llvm-{major}/bin/llvm-config")).exists())
+        .map(|major| format!("{PLAIN}-{major}"))
+        .find(|package| apt.unavailable(std::slice::from_ref(package)).is_ok_and(|none| none.is_empty()));
+    apt.install(&[beside_llvm.unwrap_or_else(|| PLAIN.to_owned())])
+}
