@@ -189,7 +189,7 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn came(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
-        if let Some(came) = CAME.get_ptr_mut(&ingress_ifindex).or_else(|| CAME.get_ptr_mut(&0)) {
+        if let Some(came) = CAME.get_ptr_mut(ingress_ifindex).or_else(|| CAME.get_ptr_mut(0)) {
             // SAFETY: this CPU's value of a per-CPU map, whose entries are never removed; programs run with bottom halves off.
             unsafe { (*came)[queue % CLASSES] += bytes };
         }
