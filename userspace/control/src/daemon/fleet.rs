@@ -66,11 +66,7 @@ impl Fleet {
     pub(super) fn new(scope: Scope, desk: Arc<Desk>, pause_socket: Option<PauseSocket>) -> Result<Self> {
         free();
         change::take_back();
-<<<<<<< HEAD
-        let tasks = Tasks::start(Settings::new(pause_socket))?;
-=======
-        let tasks = Tasks::start(desk.watched())?;
->>>>>>> main
+        let tasks = Tasks::start(Settings::new(desk.watched(), pause_socket))?;
         desk.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {
             tasks.set_age_idle(config.age_idle);
