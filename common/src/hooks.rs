@@ -182,9 +182,15 @@ fn class_of(p: &Params, dscp: usize) -> usize {
 
 #[inline(always)]
 fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, dscp: usize) {
-    let priority = p.priority[class_of(p, dscp)];
+    let tc = class_of(p, dscp);
+    let priority = p.priority[tc];
     if priority != 0 {
         s.set_priority(priority);
+    }
+    if p.pauses.counted[tc] != 0 {
+        let (from, bytes) = (s.ingress_ifindex(), s.frame_len().into());
+        let queue = p.config.tc_to_queue[tc] as usize % CLASSES;
+        s.env().came(from, queue, bytes);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 14;
+pub const LAYOUT_VERSION: u32 = 15;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -189,6 +189,11 @@ pub struct Backlog {
     /// When it was read; 0 = never.
     pub read_at_ns: u64,
 }
+
+/// What has come into each queue of a port by one ingress port, bytes, on one CPU.
+pub type Came = [u64; CLASSES];
+/// Ingress ports that are told apart; what comes by others, and what this host makes, counts for port 0.
+pub const INGRESS_PORTS: u32 = 256;
 
 /// How long a [`Backlog`] is believed: a hundred of the controller's readings.
 pub const BACKLOG_AGE_NS: u64 = 100_000_000;

@@ -6,7 +6,7 @@ use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
 use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
 use dcqcn_common::hooks;
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
+use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
 use dcqcn_common::rng;
@@ -15,7 +15,7 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    ACTIVE, BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP,
+    ACTIVE, BACKLOG, CAME, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP,
     SHARES, TIMES_NS, mode, test,
 };
 use crate::tell::Telling;
@@ -185,6 +185,14 @@ impl hooks::Env<'static> for Env {
         // SAFETY: as above.
         unsafe { *own = if is_told { next.share.after_telling() } else { next.share } };
         Some(next.depth_bytes)
+    }
+
+    #[inline(always)]
+    fn came(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
+        if let Some(came) = CAME.get_ptr_mut(ingress_ifindex).or_else(|| CAME.get_ptr_mut(0)) {
+            // SAFETY: this CPU's value of a per-CPU map, whose entries are never removed; programs run with bottom halves off.
+            unsafe { (*came)[queue % CLASSES] += bytes };
+        }
     }
 
     #[inline(always)]

@@ -3,13 +3,13 @@
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, PerCpuHashMap, ProgramArray, RingBuf};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{NpSet, QpId, RpSet};
 use dcqcn_common::hooks::MAX_REBUILT;
 use dcqcn_common::layout::{
-    Active, Backlog, CONNECTIONS, CUTS_BYTES, Counters, DEFAULT_FLOWS, Mode, PARAMS_SLOTS, Pair, QUEUES,
-    Queue, SIBLINGS as MOST_SIBLINGS, TIMES, Test, WAYS,
+    Active, Backlog, CONNECTIONS, CUTS_BYTES, Came, Counters, DEFAULT_FLOWS, INGRESS_PORTS, Mode,
+    PARAMS_SLOTS, Pair, QUEUES, Queue, SIBLINGS as MOST_SIBLINGS, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
@@ -37,6 +37,10 @@ pub static SHARES: PerCpuArray<Share> = PerCpuArray::with_max_entries(QUEUES, 0)
 /// What really waits, by the numbers of [`QUEUE`].
 #[map]
 pub static BACKLOG: Array<Backlog> = Array::with_max_entries(QUEUES, 0);
+
+/// What came into each queue, by ingress port; the controller enters those that are told apart.
+#[map]
+pub static CAME: PerCpuHashMap<u32, Came> = PerCpuHashMap::with_max_entries(INGRESS_PORTS, BPF_F_NO_PREALLOC);
 
 /// QP to the QPN at its other end, as the controller says; most hosts have few, so memory is taken as it is needed.
 #[map]

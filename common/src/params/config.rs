@@ -279,6 +279,13 @@ impl Config {
         }
         for (priority, values) in self.pfc.iter().enumerate() {
             check(PfcConfig::SPECS, values, None).map_err(|invalid| invalid.of_row("pfc", priority))?;
+            if values.xon > values.xoff {
+                return Err(Invalid::XonAboveXoff {
+                    priority,
+                    xon_bytes: values.xon,
+                    xoff_bytes: values.xoff,
+                });
+            }
         }
         for (table, values, len) in
             [("dscp_to_tc", &self.dscp_to_tc[..], CLASSES), ("tc_to_queue", &self.tc_to_queue[..], CLASSES)]

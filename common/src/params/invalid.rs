@@ -45,6 +45,9 @@ pub enum Invalid {
     /// A resolution of alpha between the two there are.
     #[expect(missing_docs, reason = "the field is the parameter's own")]
     AlphaBits { bits: u64 },
+    /// A neighbour would be told to go on while it is told to wait.
+    #[expect(missing_docs, reason = "the fields are the parameters' own")]
+    XonAboveXoff { priority: usize, xon_bytes: u64, xoff_bytes: u64 },
     /// The `firmware` variant without a period between its cuts.
     #[expect(missing_docs, reason = "the field is the parameter's own")]
     NoCutPeriod { period_ns: u64 },
@@ -187,6 +190,13 @@ impl fmt::Display for Invalid {
             Self::AlphaBits { bits } => {
                 write!(f, "alpha_bits = {bits} is out of range: allowed are 10 and 31")
             }
+            Self::XonAboveXoff { priority, xon_bytes, xoff_bytes } => {
+                let (xon, xoff) = (Quantity(xon_bytes, Unit::Bytes), Quantity(xoff_bytes, Unit::Bytes));
+                write!(
+                    f,
+                    "pfc.{priority}.xon = {xon} is above pfc.{priority}.xoff = {xoff}: lower xon or raise xoff"
+                )
+            }
             Self::NoCutPeriod { period_ns } => {
                 let period = Quantity(period_ns, Unit::Nanoseconds);
                 write!(
@@ -310,6 +320,10 @@ mod tests {
             (
                 Invalid::NoCutPeriod { period_ns: 0 },
                 "rate_reduce_monitor_period = 0ns is too short for rp_variant = firmware: set 1us or more",
+            ),
+            (
+                Invalid::XonAboveXoff { priority: 3, xon_bytes: 9_000, xoff_bytes: 8_000 },
+                "pfc.3.xon = 9KB is above pfc.3.xoff = 8KB: lower xon or raise xoff",
             ),
             (
                 Invalid::ByteResetTooSmall { bytes: 64, min: 1_000 },

@@ -1,7 +1,7 @@
 //! PFC: which pauses of the neighbour count, and for which queue.
 
 use super::spec::parameters;
-use super::{Config, PACER_FQ, Unit};
+use super::{Config, PACER_FQ, QUEUES_NONE, Unit};
 use crate::layout::CLASSES;
 use crate::wire::pfc::QUANTUM_BITS;
 
@@ -12,6 +12,16 @@ parameters! {
         rx = 0, "rx", Unit::Switch, 0, 1, "";
         /// The queue that a pause of the priority is for.
         queue = 0, "queue", Unit::Count, 0, CLASSES as u64 - 1, "";
+        /// Ask the neighbours of the ports that packets come from to wait (XOFF), by what of theirs waits in the queue; needs
+        /// `--queues`, and `dcqcn run`, which looks every millisecond.
+        tx = 0, "tx", Unit::Switch, 0, 1, "";
+        /// What may wait of one ingress port before it is asked to (SONiC: `static_th` of its buffer profile).
+        xoff = 50_000, "xoff", Unit::Bytes, 0, 1_000_000_000, "Fewer pauses; needs more buffer.";
+        /// What waits of it when it may go on; not more than `xoff` (SONiC: `xon`).
+        xon = 20_000, "xon", Unit::Bytes, 0, 1_000_000_000, "Goes on sooner: less idle, more pauses.";
+        /// What may still come of one ingress port after that (SONiC: `xoff` of its buffer profile). With `xoff` for as many ports as
+        /// send at once it has to fit the queue's `queue_limit`.
+        headroom = 50_000, "headroom", Unit::Bytes, 0, 1_000_000_000, "";
     }
 }
 
@@ -36,6 +46,8 @@ pub struct Pauses {
     pub quantum_q24: u64,
     /// Bit per priority whose pauses hold a traffic class.
     pub of_class: [u8; CLASSES],
+    /// 1 = what comes into the queue of a traffic class is counted by ingress port.
+    pub counted: [u8; CLASSES],
 }
 
 impl Pauses {
@@ -50,20 +62,25 @@ impl Pauses {
                 Some(quantum_q24) => quantum_q24,
                 None => 0,
             };
-        let mut of_class = [0; CLASSES];
+        let holds = quantum_q24 != 0 && config.scalars.pacer == PACER_FQ;
+        let (mut of_class, mut counted) = ([0; CLASSES], [0; CLASSES]);
         let mut tc = 0;
-        while tc < CLASSES && quantum_q24 != 0 && config.scalars.pacer == PACER_FQ {
+        while tc < CLASSES {
             let mut priority = 0;
             while priority < CLASSES {
                 let of = &config.pfc[priority];
-                if of.rx != 0 && of.queue == config.tc_to_queue[tc] as u64 {
+                let is_its_queue = of.queue == config.tc_to_queue[tc] as u64;
+                if holds && of.rx != 0 && is_its_queue {
                     of_class[tc] |= 1 << priority;
+                }
+                if of.tx != 0 && is_its_queue && config.scalars.queues != QUEUES_NONE {
+                    counted[tc] = 1;
                 }
                 priority += 1;
             }
             tc += 1;
         }
-        Self { quantum_q24, of_class }
+        Self { quantum_q24, of_class, counted }
     }
 
     /// How long a pause of `quanta` lasts.
@@ -77,7 +94,7 @@ impl Pauses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::MIN_RATE_BPS;
+    use crate::params::{MIN_RATE_BPS, QUEUES_ETS};
 
     #[test]
     fn quanta_last_512_bits_at_the_link_s_rate() {
@@ -112,5 +129,16 @@ mod tests {
         assert_eq!(Pauses::new(&config).of_class, [1, 1, 1, 24, 1, 1, 0, 1]);
         config.scalars.pacer = 0;
         assert_eq!(Pauses::new(&config).of_class, [0; CLASSES], "nothing keeps departure times");
+    }
+
+    #[test]
+    fn what_comes_in_is_counted_where_a_neighbour_may_be_asked_to_wait() {
+        let mut config = Config::DEFAULT;
+        config.pfc[3].tx = 1;
+        assert_eq!(Pauses::new(&config).counted, [0; CLASSES], "no queues, no depth");
+        config.scalars.queues = QUEUES_ETS;
+        assert_eq!(Pauses::new(&config).counted, [0, 0, 0, 1, 0, 0, 0, 0]);
+        config.pfc[3].queue = 0;
+        assert_eq!(Pauses::new(&config).counted, [1, 1, 1, 0, 1, 1, 0, 1]);
     }
 }

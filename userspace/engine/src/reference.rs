@@ -230,6 +230,9 @@ impl<'a> Env<'a> for View<'a> {
         Some(next.depth_bytes)
     }
 
+    /// Only a controller wants to know.
+    fn came(&mut self, _ingress_ifindex: u32, _queue: usize, _bytes: u64) {}
+
     fn rp_set(&mut self, index: u32) -> Option<Shared> {
         // SAFETY: the set is there for longer than this view, and nobody else has it.
         self.tables.rp.get_mut(index as usize).map(|set| unsafe { Shared::new(set) })

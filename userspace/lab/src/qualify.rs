@@ -110,7 +110,8 @@ impl QualifyArgs {
             ..default
         };
         incast.validate()?;
-        Ok(QualifyConfig { against, cases, incast, rounds: self.rounds, settings: self.settings.read()? })
+        let (rounds, settings) = (self.rounds, self.settings.read()?);
+        Ok(QualifyConfig { against, cases, incast, rounds, quiet: false, settings })
     }
 
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! The data plane as the controller sees it: the embedded object loaded, and its maps by type.
 
 mod batch;
+mod came;
 mod error;
 mod expire;
 mod maps;
@@ -28,9 +29,9 @@ pub const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Name of the program that removes idle flows, and of its pin.
 pub(crate) const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 17] = [
-    "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "PAIRS", "LEARNED", "RP", "NP", "CM",
-    "TIMES_NS", "CUTS", "EVENTS", "TEST", "SIBLINGS", "HANDED",
+pub const MAPS: [&str; 18] = [
+    "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "CAME", "PAIRS", "LEARNED", "RP", "NP",
+    "CM", "TIMES_NS", "CUTS", "EVENTS", "TEST", "SIBLINGS", "HANDED",
 ];
 /// Those of them that all attachments of a network namespace have in common: who is connected with whom, and who else may know the
 /// flow of a CNP.

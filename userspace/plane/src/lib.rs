@@ -2,6 +2,7 @@
 //!
 //! What is attached outlives the process that attached it: [`attach`] finds it again.
 
+pub mod asking;
 pub mod attach;
 pub mod backlog;
 pub mod dataplane;

@@ -92,6 +92,7 @@ impl DataPlane {
         }
         if queues.is_some() {
             host.tasks.push(Task::feeder(netns, iface)?);
+            host.tasks.push(Task::asker(netns, iface)?);
         }
         Ok(host)
     }
@@ -111,6 +112,17 @@ impl DataPlane {
         let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
         let changes = [("pfc.3.rx", "on".to_owned())];
         Ok(Alone(data_plane.attach(&host.netns, &host.ifname, Role::Host, &changes)?))
+    }
+
+    /// The switch attached, the hosts not yet.
+    fn hosts(&self, network: &Topology) -> Result<Hosts> {
+        Ok(Hosts {
+            switch: self.attach_switch(network)?,
+            said: self.settings.clone().config(Some(self.link_bps))?,
+            receiver: None,
+            senders: Vec::new(),
+            flows: Vec::new(),
+        })
     }
 
     fn attach_switch(&self, network: &Topology) -> Result<SwitchSide> {
@@ -169,13 +181,7 @@ fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
 
 impl Control for DataPlane {
     fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Box<dyn Attached>> {
-        let mut all = Hosts {
-            switch: self.attach_switch(network)?,
-            said: self.settings.clone().config(Some(self.link_bps))?,
-            receiver: None,
-            senders: Vec::new(),
-            flows: Vec::new(),
-        };
+        let mut all = self.hosts(network)?;
         if self.rp == RpPlace::Host {
             let receiver = &network.receiver;
             all.receiver = Some(self.attach(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
@@ -200,6 +206,15 @@ impl Alone {
     /// Detaches it.
     pub(super) fn detach(mut self) -> Result<()> {
         self.0.detach()
+    }
+}
+
+/// The data plane on the switch only: the hosts react to nothing but PFC.
+pub(super) struct SwitchAlone(pub(super) DataPlane);
+
+impl Control for SwitchAlone {
+    fn attach(&self, network: &Topology, _: &[QueuePair]) -> Result<Box<dyn Attached>> {
+        Ok(Box::new(self.0.hosts(network)?))
     }
 }
 

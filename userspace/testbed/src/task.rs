@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_plane::asking::{Asker, PauseSocket};
 use dcqcn_plane::attach::{self, Attachment};
 use dcqcn_plane::backlog;
 use dcqcn_plane::pacer::htb::HtbPacer;
+use dcqcn_support::clock::monotonic_ns;
 
 /// Something of what `dcqcn run` does.
 pub(super) struct Task {
@@ -30,6 +32,23 @@ impl Task {
         let netlink = Netlink::connect_in(netns)?;
         Ok(Self::start(move || {
             backlog::feed(&netlink, info.ifindex, &mut maps)?;
+            std::thread::sleep(backlog::PERIOD);
+            Ok(())
+        }))
+    }
+
+    /// Asks the neighbours of the switch's other ports to wait.
+    pub(super) fn asker(netns: &Netns, iface: &str) -> Result<Self> {
+        let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
+        let netlink = Netlink::connect_in(netns)?;
+        let socket = netns.run(PauseSocket::open)?.context("cannot send PFC frames")?;
+        let mut asker = Asker::default();
+        Ok(Self::start(move || {
+            let now_ns = monotonic_ns();
+            if asker.is_behind(now_ns) {
+                asker.follow(&netlink, info.ifindex, &mut maps, now_ns)?;
+            }
+            asker.look(&netlink, info.ifindex, &maps, &socket, now_ns)?;
             std::thread::sleep(backlog::PERIOD);
             Ok(())
         }))

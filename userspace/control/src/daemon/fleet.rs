@@ -12,12 +12,13 @@ use anyhow::{Result, anyhow};
 use dcqcn_audit as audit;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_netlink::Netlink;
+use dcqcn_plane::asking::PauseSocket;
 use dcqcn_plane::attach::{self, Claim, Freed, Id, Info, Options, Request};
 
 use super::config::Config;
 use super::plan::{self, Attached, Follow, Interface, Scope, World};
 use super::tasks::Tasks;
-use super::work::Port;
+use super::work::{Port, Settings};
 use super::{chain, change};
 use crate::desk::{Desk, Failing};
 pub(super) use reload::Refused;
@@ -62,10 +63,10 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new(scope: Scope, desk: Arc<Desk>) -> Result<Self> {
+    pub(super) fn new(scope: Scope, desk: Arc<Desk>, pause_socket: Option<PauseSocket>) -> Result<Self> {
         free();
         change::take_back();
-        let tasks = Tasks::start(desk.watched())?;
+        let tasks = Tasks::start(Settings::new(desk.watched(), pause_socket))?;
         desk.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {
             tasks.set_age_idle(config.age_idle);

@@ -8,6 +8,7 @@
 //! (`tasks`) has a thread that goes from interface to interface.
 
 mod age;
+mod asking;
 mod backlog;
 mod change;
 pub mod config;
@@ -36,6 +37,7 @@ use std::time::Duration;
 use std::{env, future, io, thread};
 
 use anyhow::{Context as _, Result, anyhow};
+use dcqcn_plane::asking::PauseSocket;
 use dcqcn_support::causes::one_line;
 use nix::sys::signal::{self as sys, SigSet};
 use sd_notify::NotifyState;
@@ -90,6 +92,8 @@ pub enum Source {
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     // While it may still give the socket to a group.
     let door = config.control.as_ref().map(door::open).transpose()?;
+    // While it may; whether anybody wants it is known later, and changes.
+    let pause_socket = PauseSocket::open().ok();
     privileges::give_up()?;
     let Options { source, detach_on_exit, allow_empty } = options;
     match &source {
@@ -121,7 +125,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         // Before the first look, so that nothing is missed between the two.
         let links = links::watch()?;
         let has_file = matches!(source, Source::File(_));
-        let worker = Worker { desk: Arc::clone(&desk), log, metrics, allow_empty };
+        let worker = Worker { desk: Arc::clone(&desk), log, metrics, allow_empty, pause_socket };
         let work = move || {
             // Nobody waits for it any more.
             let _ = tell.send(worker.run(source, config, &received));

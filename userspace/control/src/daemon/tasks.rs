@@ -14,8 +14,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_plane::attach::Id;
 
 use super::work::{Port, Settings, Work};
-use super::{age, backlog, depths, events, pacer, pairs, watchdog};
-use crate::depths::Watched;
+use super::{age, asking, backlog, depths, events, pacer, pairs, watchdog};
 use crate::desk::{Health, TaskWatch, lock};
 use looper::Looper;
 
@@ -26,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
 
 /// Every kind of task.
-const KINDS: [(&str, Begin); 7] = [
+const KINDS: [(&str, Begin); 8] = [
     ("pacer", pacer::begin),
     ("age", age::begin),
     ("pairs", pairs::begin),
@@ -34,6 +33,7 @@ const KINDS: [(&str, Begin); 7] = [
     ("events", events::begin),
     ("watchdog", watchdog::begin),
     ("depths", depths::begin),
+    ("asking", asking::begin),
 ];
 
 /// The interfaces there are tasks for.
@@ -74,9 +74,9 @@ impl Tasks {
     ///
     /// # Errors
     /// The system gives none, or no file descriptor.
-    pub(super) fn start(watched: Arc<Watched>) -> Result<Self> {
-        let shared = Shared { settings: Arc::new(Settings::new(watched)), ..Shared::default() };
-        let mut tasks = Self { shared: Arc::new(shared), threads: Vec::new() };
+    pub(super) fn start(settings: Settings) -> Result<Self> {
+        let shared = Arc::new(Shared { settings: Arc::new(settings), ..Shared::default() });
+        let mut tasks = Self { shared, threads: Vec::new() };
         for (index, (name, begin)) in KINDS.into_iter().enumerate() {
             let (woken, wake) = io::pipe().context("cannot start a task")?;
             let (shared, health) = (Arc::clone(&tasks.shared), Arc::<Health>::default());

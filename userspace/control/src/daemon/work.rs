@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn_netlink::Netlink;
+use dcqcn_plane::asking::PauseSocket;
 use dcqcn_plane::attach::{self, Attachment, Info};
 use dcqcn_plane::dataplane::Maps;
 
@@ -40,22 +41,29 @@ impl Port {
     }
 }
 
-/// What the file says of tasks.
+/// What the file says of tasks, what others see of theirs, and what they need that was opened while there were more rights.
 #[derive(Default)]
 pub(super) struct Settings {
     age_idle_ns: AtomicU64,
     watched: Arc<Watched>,
+    /// `None` where the process may not send frames.
+    pause_socket: Option<PauseSocket>,
 }
 
 impl Settings {
-    /// With what is seen of queues and flows.
-    pub(super) fn new(watched: Arc<Watched>) -> Self {
-        Self { watched, ..Self::default() }
+    /// With what is seen of queues and flows, and with what PFC frames are sent.
+    pub(super) fn new(watched: Arc<Watched>, pause_socket: Option<PauseSocket>) -> Self {
+        Self { watched, pause_socket, ..Self::default() }
     }
 
     /// What is seen of queues and flows.
     pub(super) fn watched(&self) -> &Watched {
         &self.watched
+    }
+
+    /// With what PFC frames are sent, if that is allowed.
+    pub(super) const fn pause_socket(&self) -> Option<&PauseSocket> {
+        self.pause_socket.as_ref()
     }
 
     /// After how long a flow counts as idle, if anybody wants to know.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use dcqcn_audit as audit;
+use dcqcn_plane::asking::PauseSocket;
 use dcqcn_protocol::Held;
 use sd_notify::NotifyState;
 use tokio::sync::watch::Sender;
@@ -61,6 +62,8 @@ pub(super) struct Worker {
     pub(super) metrics: Sender<Option<Metrics>>,
     /// A file that leaves nothing of what is served is taken.
     pub(super) allow_empty: bool,
+    /// With what PFC frames are sent, if that is allowed.
+    pub(super) pause_socket: Option<PauseSocket>,
 }
 
 impl Worker {
@@ -68,7 +71,7 @@ impl Worker {
     ///
     /// # Errors
     /// The kernel refuses what the daemon cannot be without.
-    pub(super) fn run(self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
+    pub(super) fn run(mut self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
         self.desk.step();
         let mut asked = Asked::default();
         let (scope, file) = match source {
@@ -78,7 +81,7 @@ impl Worker {
             }
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
-        let fleet = Fleet::new(scope, Arc::clone(&self.desk))?;
+        let fleet = Fleet::new(scope, Arc::clone(&self.desk), self.pause_socket.take())?;
         let now = Instant::now();
         let bounds = Arc::new(asked.own.bounds());
         let said = Said { held: asked.held(), confirm_until: asked.confirm_until, bounds, ..Said::default() };

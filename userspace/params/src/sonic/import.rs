@@ -1,5 +1,6 @@
 //! From a switch's configuration to parameters.
 
+mod buffers;
 mod pfc;
 mod values;
 
@@ -36,18 +37,16 @@ pub struct Unmapped {
 }
 
 /// Tables about queues that say nothing to this data plane.
-const OTHER_TABLES: [(&str, &str); 11] = [
-    ("BUFFER_PG", "buffers are the switch's"),
+const OTHER_TABLES: [(&str, &str); 9] = [
     ("BUFFER_POOL", "buffers are the switch's"),
     ("BUFFER_PORT_INGRESS_PROFILE_LIST", "buffers are the switch's"),
     ("BUFFER_PORT_EGRESS_PROFILE_LIST", "buffers are the switch's"),
-    ("BUFFER_PROFILE", "buffers are the switch's; queue_limit bounds the virtual queue"),
     ("BUFFER_QUEUE", "buffers are the switch's; queue_limit bounds the virtual queue"),
-    ("CABLE_LENGTH", "headroom of PFC is the switch's"),
+    ("CABLE_LENGTH", "headroom is what pfc.N.headroom says"),
     ("DOT1P_TO_TC_MAP", "classes go by DSCP here"),
-    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "priority groups are the switch's: no PFC is sent here"),
+    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "a priority group has the number of its priority here"),
     ("TC_TO_DSCP_MAP", "DSCPs are not rewritten here"),
-    ("TC_TO_PRIORITY_GROUP_MAP", "priority groups are the switch's: no PFC is sent here"),
+    ("TC_TO_PRIORITY_GROUP_MAP", "a priority group has the number of its priority here"),
 ];
 
 /// Reads what `db` says for `port`. `current` has the parameters of the interface, which count where the file says
@@ -63,6 +62,7 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     let tc_to_queue = reader.maps(maps.as_ref(), current)?;
     reader.wred(&queues, &tc_to_queue)?;
     reader.pfc(maps.as_ref())?;
+    reader.buffers()?;
     for (table, reason) in OTHER_TABLES {
         if db.tables().any(|name| name == table) {
             reader.unmapped(table, "*", [], reason);

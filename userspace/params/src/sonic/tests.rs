@@ -273,6 +273,35 @@ fn pfc_is_carried_over_as_far_as_a_port_has_it() {
 }
 
 #[test]
+fn a_lossless_group_is_one_that_is_paused() {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    db["BUFFER_PG"] = json!({
+        "Ethernet4|0": { "profile": "lossy" },
+        "Ethernet4|3-4": { "profile": "[BUFFER_PROFILE|lossless]" },
+        "Ethernet0|5": { "profile": "lossless" },
+    });
+    db["BUFFER_PROFILE"] = json!({
+        "lossy": { "pool": "ingress_lossy_pool", "size": "0", "static_th": "9" },
+        "lossless": { "pool": "p", "size": "19456", "xon": "18000", "xoff": "160000", "static_th": "60000", "xon_offset": "2496" },
+    });
+    let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
+    let asked = config.pfc.map(|of| (of.tx, of.xoff, of.xon, of.headroom));
+    let (off, on) = ((0, 50_000, 20_000, 50_000), (1, 60_000, 18_000, 160_000));
+    assert_eq!(asked, [off, off, off, on, on, off, off, off]);
+    let told = import.unmapped.iter().find(|u| u.table == "BUFFER_PROFILE" && u.key == "lossless").unwrap();
+    assert_eq!(told.fields, ["xon_offset"]);
+    // What is free is no threshold here.
+    db["BUFFER_PROFILE"]["lossless"] = json!({ "xoff": "160000", "dynamic_th": "0" });
+    let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
+    assert_eq!((config.pfc[3].xoff, config.pfc[3].headroom), (50_000, 160_000));
+    assert!(import.unmapped.iter().any(|u| u.fields == ["dynamic_th"]));
+    let mut quiet = Config::DEFAULT;
+    quiet.pfc[3].xoff = 70_000;
+    let notes = export(&quiet, "Ethernet4").unwrap().notes;
+    assert!(notes.contains(&"thresholds of pfc.3 are left out while its tx is off".into()), "{notes:?}");
+}
+
+#[test]
 fn export_says_what_it_cannot_say() {
     let mut config = Config::DEFAULT;
     for change in ["wred.3.pmax=0.5%", "wred.3.queue_limit=1MB", "link_rate=500kbit"] {
@@ -297,7 +326,8 @@ proptest! {
         dscp_to_tc in prop::collection::vec(0u8..8, 64), speed in 1u64..=800_000,
         queues in Just([0u8, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
         schedulers in prop::array::uniform8((0u64..=1, 1u64..=100)),
-        pfc in prop::array::uniform8((0u64..=1, 0u64..8)), watchdog in (0u64..=5_000, 1u64..=60_000, 0u64..=1),
+        pfc in prop::array::uniform8((0u64..=1, 0u64..8)), asks in prop::array::uniform8((0u64..=1, 0u64..900_000, 0u64..900_000, 0u64..900_000)),
+        watchdog in (0u64..=5_000, 1u64..=60_000, 0u64..=1),
     ) {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = speed * 1_000_000;
@@ -314,6 +344,9 @@ proptest! {
         }
         for (of, (rx, queue)) in config.pfc.iter_mut().zip(pfc) {
             (of.rx, of.queue) = (rx, queue);
+        }
+        for (of, (tx, xoff, xon, headroom)) in config.pfc.iter_mut().zip(asks).filter(|(_, (tx, ..))| *tx == 1) {
+            (of.tx, of.xoff, of.xon, of.headroom) = (tx, xoff, xon.min(xoff), headroom);
         }
         let (detection_ms, restoration_ms, action) = watchdog;
         if detection_ms != 0 {
@@ -333,7 +366,7 @@ proptest! {
 
     #[test]
     fn any_value_is_read_or_refused(
-        table in "(PORT|QUEUE|PFC_WD|MAP_PFC_PRIORITY_TO_QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
+        table in "(PORT|QUEUE|PFC_WD|BUFFER_PG|BUFFER_PROFILE|MAP_PFC_PRIORITY_TO_QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
         key in "(Ethernet4|LEAF|ROCE|Ethernet4[|:][0-9,-]{0,5}|\\PC{0,6})",
         field in "(wred_profile|pfc_enable|pfc_to_queue_map|detection_time|scheduler|ecn|speed|[0-9]{1,2}|green_min_threshold|dscp_to_tc_map|\\PC{0,6})",
         value in "(\\[?[A-Z_]{0,12}[|:]?[A-Z]{0,4}\\]?|-?[0-9.e]{0,22}|\\PC{0,8})",

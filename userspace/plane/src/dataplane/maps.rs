@@ -4,13 +4,15 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
-use aya::maps::{Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{
+    Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf,
+};
 use aya::{Ebpf, Pod};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{Entry, FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, set_index};
 use dcqcn_common::layout::{
-    Active, Backlog, Counters, Cut, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES, Queue, TIMES,
-    Test, WAYS,
+    Active, Backlog, Came, Counters, Cut, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES, Queue,
+    TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
@@ -37,6 +39,7 @@ pub struct Maps {
     cm: HashMap<MapData, QpId, u32>,
     pub(super) times: Array<MapData, u64>,
     backlog: Array<MapData, Backlog>,
+    pub(super) came: PerCpuHashMap<MapData, u32, Came>,
     cuts: RingBuf<MapData>,
     events: Array<MapData, EventLog>,
     test: Array<MapData, Test>,
@@ -82,6 +85,7 @@ impl Maps {
             cm: map("CM")?.try_into().map_err(at("CM"))?,
             times: map("TIMES_NS")?.try_into().map_err(at("TIMES_NS"))?,
             backlog: map("BACKLOG")?.try_into().map_err(at("BACKLOG"))?,
+            came: map("CAME")?.try_into().map_err(at("CAME"))?,
             cuts: map("CUTS")?.try_into().map_err(at("CUTS"))?,
             events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
             test: map("TEST")?.try_into().map_err(at("TEST"))?,

@@ -29,7 +29,7 @@ const SLACK: f64 = 0.01;
 /// QPN of its packets.
 const QPN: u32 = 0x0300;
 /// Longest wait for a round beyond the time its packets take on the link.
-const PATIENCE_NS: u64 = 500_000_000;
+const PATIENCE_NS: u64 = 3_000_000_000;
 
 /// What was seen of packets that met about the same depth.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

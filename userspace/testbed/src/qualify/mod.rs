@@ -21,6 +21,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::config::IncastConfig;
+use super::control::SwitchAlone;
 use super::incast::{progress_line, run_in};
 use super::record::RunRecord;
 use super::topology::{SwitchKind, Topology, TopologyConfig};
@@ -81,6 +82,8 @@ pub struct QualifyConfig {
     pub incast: IncastConfig,
     /// Rounds of the case `marking`.
     pub rounds: u32,
+    /// No progress line.
+    pub quiet: bool,
     /// Parameters of switch and hosts. Those of a switch that is not the lab's are what it is said to be set to.
     pub settings: Settings,
 }
@@ -130,7 +133,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
         bail!("link rate: {} bit/s, choose {MIN_LINK_BPS} and more", config.incast.link_bps);
     }
     let interrupt = Interrupt::catch()?;
-    let progress = progress_line("qualify")?;
+    let progress = if config.quiet { ProgressBar::hidden() } else { progress_line("qualify")? };
     let settings = config.all_settings()?;
     let mut said = settings.clone().config(Some(config.incast.link_bps))?;
     said.scalars.link_rate_bps = config.incast.link_bps;
@@ -274,14 +277,50 @@ impl Bench<'_> {
         checks.extend(incast::shares(case, &record, false, self.switch()));
         checks.retain(|check| check.outcome != Outcome::Skipped || !check.what.starts_with("share"));
         checks.extend(incast::reaction(case, &record));
-        checks.push(Check::none(
-            case,
-            "pauses (PFC) that the senders heard, with DCQCN",
-            record.answers.pauses,
-        ));
-        let why = "the switch sends no PFC: this project reads it and does not send it";
-        checks.push(Check::skipped(case, "the same without DCQCN, held by PFC alone", why));
+        checks.push(Check::none(case, "pauses (PFC) that the senders heard", record.answers.pauses));
+        let incast = incast::config(&base, queue_pairs, STORAGE_MESSAGE_BYTES, false)?;
+        checks.extend(self.storage_by_pfc(&incast)?);
         Ok(checks)
+    }
+
+    /// The same without DCQCN, in a buffer for half of what is in flight: PFC alone keeps the rest from being lost.
+    fn storage_by_pfc(&self, incast: &IncastConfig) -> Result<Vec<Check>> {
+        let case = Case::Storage;
+        let named = |mut check: Check| {
+            check.what = format!("by PFC alone: {}", check.what);
+            check
+        };
+        if let Against::Ports(_) = self.config.against {
+            let why =
+                "whether the switch sends PFC is its own setting; turn its ECN off and run `--case incast`";
+            return Ok(vec![named(Check::skipped(case, "all of it", why))]);
+        }
+        let window_packets = incast.window_packets.max(PFC_WINDOW);
+        let flows = u64::from(incast.senders) * u64::from(incast.qps_per_sender);
+        let in_flight = flows * u64::from(window_packets) * u64::from(incast.mtu_bytes);
+        let buffer_bytes = u32::try_from(in_flight / 2)?;
+        let incast = IncastConfig { window_packets, buffer_bytes, ..incast.clone() };
+        let network = self.network(&incast)?;
+        self.progress.set_message("PFC alone");
+        let share = u64::from(buffer_bytes) / u64::from(incast.senders);
+        let limits = [
+            ("pfc.3.tx", "on".to_owned()),
+            ("pfc.3.xoff", format!("{}B", share / 8)),
+            ("pfc.3.xon", format!("{}B", share / 16)),
+            ("pfc.3.headroom", format!("{}B", share * 7 / 8)),
+            ("wred.3.ecn", "off".to_owned()),
+        ];
+        let changes = limits.iter().map(|(key, value)| Assignment::new(key, value));
+        let changes = changes.collect::<Result<_, _>>()?;
+        let settings = Settings { changes, ..Settings::default() }.then(self.config.settings.clone());
+        let data_plane = DataPlane { settings: self.settings.clone().then(settings), ..self.data_plane() };
+        let alone = SwitchAlone(data_plane);
+        let record = run_in(&incast, &network, Some(&alone), self.interrupt, self.progress)?;
+        let mut checks = vec![Check::some(case, "pauses that the senders heard", record.answers.pauses)];
+        checks.extend(incast::lossless(case, &record, self.switch()));
+        checks.extend(incast::shares(case, &record, false, self.switch()));
+        checks.retain(|check| check.outcome != Outcome::Skipped);
+        Ok(checks.into_iter().map(named).collect())
     }
 
     fn marking(&self) -> Result<Vec<Check>> {
@@ -317,6 +356,8 @@ impl Bench<'_> {
     }
 }
 
+/// Packets that each queue pair may have in flight while PFC holds the senders, and not a window.
+const PFC_WINDOW: u32 = 64;
 /// Queue pairs of each storage target, and what it sends for a read.
 const STORAGE_QPS: u16 = 4;
 const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;

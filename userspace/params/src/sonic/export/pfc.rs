@@ -1,6 +1,6 @@
 //! PFC of a port, in SONiC's tables.
 
-use dcqcn_common::params::{Config, PFC_WD_DROP};
+use dcqcn_common::params::{Config, PFC_WD_DROP, PfcConfig};
 use serde_json::{Map, Value, json};
 
 use super::MAP;
@@ -16,7 +16,10 @@ pub(super) fn add(
     let enabled = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.rx != 0);
     let enabled = enabled.map(|(priority, _)| priority.to_string()).collect::<Vec<_>>().join(",");
     let watchdog = config.watchdog();
-    if watchdog.is_none() && config.pfc == Config::DEFAULT.pfc {
+    buffers(config, port, tables, notes);
+    let is_default =
+        |(of, default): (&PfcConfig, &PfcConfig)| (of.rx, of.queue) == (default.rx, default.queue);
+    if watchdog.is_none() && config.pfc.iter().zip(&Config::DEFAULT.pfc).all(is_default) {
         return;
     }
     if let Some(watchdog) = watchdog {
@@ -41,4 +44,32 @@ pub(super) fn add(
     let queues: Map<String, Value> =
         queues.map(|(priority, pfc)| (priority.to_string(), pfc.queue.to_string().into())).collect();
     tables.insert("MAP_PFC_PRIORITY_TO_QUEUE".into(), json!({ MAP: queues }));
+}
+
+/// Adds the buffers of the priorities that neighbours are asked to wait for.
+fn buffers(config: &Config, port: &str, tables: &mut Map<String, Value>, notes: &mut Vec<String>) {
+    let (mut groups, mut profiles) = (Map::new(), Map::new());
+    for (priority, of) in config.pfc.iter().enumerate() {
+        let default = PfcConfig { rx: of.rx, queue: of.queue, ..PfcConfig::DEFAULT };
+        if of.tx == 0 {
+            if *of != default {
+                notes.push(format!("thresholds of pfc.{priority} are left out while its tx is off"));
+            }
+            continue;
+        }
+        let name = format!("dcqcn_pfc{priority}");
+        groups.insert(format!("{port}|{priority}"), json!({ "profile": name }));
+        let profile = json!({
+            "pool": "ingress_lossless_pool",
+            "size": "0",
+            "static_th": of.xoff.to_string(),
+            "xoff": of.headroom.to_string(),
+            "xon": of.xon.to_string(),
+        });
+        profiles.insert(name, profile);
+    }
+    if !groups.is_empty() {
+        tables.insert("BUFFER_PG".into(), groups.into());
+        tables.insert("BUFFER_PROFILE".into(), profiles.into());
+    }
 }

@@ -1,0 +1,114 @@
+//! A switch whose queue fills asks whoever fills it to wait, by PFC, and to go on when it is empty again.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_common::wire::pfc::PfcRepr;
+use dcqcn_params::{QueuesChoice, Role};
+use dcqcn_tests::command::Running;
+use dcqcn_tests::host::{Host, join, request};
+use dcqcn_tests::packets::Roce;
+use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::{PATIENCE, RawSocket};
+
+/// Two senders and a receiver around a bridge whose port to the receiver is slow.
+struct Site {
+    senders: [Host; 2],
+    _receiver: Host,
+    switch: Host,
+}
+
+/// Frames of a burst: 40 of 1082 bytes are above XOFF, 10 are not.
+const MUCH: usize = 40;
+const LITTLE: usize = 10;
+
+impl Site {
+    fn new(test: &str) -> Result<Self> {
+        let host = |name: &str| Host::new(test, name);
+        let site = Self {
+            senders: [host("one")?, host("two")?],
+            _receiver: host("receiver")?,
+            switch: host("switch")?,
+        };
+        site.switch.command("ip link add br0 type bridge")?;
+        site.switch.command("ip link set br0 up")?;
+        let ends = [(&site.senders[0], "p1", 1), (&site.senders[1], "p2", 3), (&site._receiver, "p0", 2)];
+        for (host, port, number) in ends {
+            join((host, "e0", number), (&site.switch, port, 10 + number), 1_500)?;
+            site.switch.command(&format!("ip link set {port} master br0"))?;
+        }
+        // Packets go where the bridge has learned; what is flooded asks nobody to wait.
+        site._receiver.socket("e0")?.send(&Roce { src: 2, dst: 9, ..Roce::default() }.frame())?;
+        site.switch.command("tc qdisc add dev p0 root handle 7: tbf rate 2mbit burst 2k limit 1m")?;
+        let limits = ["link_rate=100mbit", "pfc.3.tx=on", "pfc.3.xoff=20KB", "pfc.3.xon=10KB"];
+        let mut switch = request("p0", Role::Switch, &limits)?;
+        switch.settings.queues = Some(QueuesChoice::Auto);
+        site.switch.attach_as(&switch)?;
+        Ok(site)
+    }
+
+    fn socket(&self, sender: usize) -> Result<RawSocket> {
+        let socket = self.senders[sender].socket("e0")?;
+        socket.limit_send_buffer(1 << 20)?;
+        Ok(socket)
+    }
+}
+
+/// Sends a burst in one queue.
+fn burst(socket: &RawSocket, src: u8, dscp: u8, frames: usize) -> Result<()> {
+    let frame = Roce { src, dscp, ..Roce::default() }.frame();
+    (0..frames).try_for_each(|_| socket.send(&frame))
+}
+
+/// The quanta of priority 3 in the next PFC frame for it.
+fn heard(socket: &RawSocket) -> Result<u16> {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        let frame = socket.expect()?;
+        if let Some(pfc) = frame.first_chunk().and_then(PfcRepr::read) {
+            ensure!(pfc.priorities == 1 << 3, "another priority: {pfc:?}");
+            return Ok(pfc.quanta[3]);
+        }
+    }
+    anyhow::bail!("no PFC frame")
+}
+
+#[test]
+fn whoever_fills_the_queue_is_asked_to_wait_and_then_to_go_on() -> Result<()> {
+    if !runnable("whoever_fills_the_queue_is_asked_to_wait_and_then_to_go_on", &["tbf", "htb"])? {
+        return Ok(());
+    }
+    let site = Site::new("asking")?;
+    let (one, two) = (site.socket(0)?, site.socket(1)?);
+    let _controller = site.switch.run(|| Running::start(&site.switch, "run p0"))??;
+    // The controller tells ports apart from its first look on, and looks whether it is wanted once a second.
+    thread::sleep(Duration::from_millis(2_500));
+    let mut delays = Vec::new();
+    for round in 0..20 {
+        burst(&two, 3, 26, LITTLE)?;
+        let begun = Instant::now();
+        burst(&one, 1, 26, MUCH)?;
+        let waits = heard(&one).with_context(|| format!("round {round}"))?;
+        delays.push(begun.elapsed());
+        ensure!(waits == u16::MAX, "{waits}");
+        // It may be said again while the queue empties, which takes 0.2 s.
+        while heard(&one)? != 0 {}
+        ensure!(two.receive(Duration::from_millis(50))?.is_none(), "who sent little is asked to wait");
+    }
+    delays.sort_unstable();
+    println!(
+        "from the burst to the pause: median {:?}, longest {:?}",
+        delays[delays.len() / 2],
+        delays[delays.len() - 1]
+    );
+    // Another queue is nobody's business.
+    burst(&one, 1, 0, MUCH)?;
+    ensure!(one.receive(Duration::from_millis(100))?.is_none(), "another queue pauses priority 3");
+    // Nor is this one, once it is not asked for.
+    site.switch.set("p0", &["pfc.3.tx=off"])?;
+    thread::sleep(Duration::from_millis(50));
+    burst(&one, 1, 26, MUCH)?;
+    ensure!(one.receive(Duration::from_millis(100))?.is_none(), "a pause that nobody asked for");
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! What came into the queues, by ingress port.
+
+use std::io;
+
+use aya::maps::{MapError, PerCpuValues};
+use aya::util::nr_cpus;
+use dcqcn_common::layout::Came;
+
+use super::maps::at;
+use super::{Error, Maps};
+
+const NAME: &str = "CAME";
+/// Only where there is none (include/uapi/linux/bpf.h).
+const BPF_NOEXIST: u64 = 1;
+
+impl Maps {
+    /// Tells an ingress port apart from now on, by its index; 0 stands for all others.
+    ///
+    /// # Errors
+    /// There are too many, or what the kernel says.
+    pub(crate) fn tell_apart(&mut self, ifindex: u32) -> Result<(), Error> {
+        let failed = |source| Error::Map { name: NAME, source };
+        let cpus = nr_cpus().map_err(|(_, source)| failed(MapError::IoError(source)))?;
+        let zero =
+            PerCpuValues::try_from(vec![Came::default(); cpus]).map_err(MapError::IoError).map_err(failed)?;
+        match self.came.insert(ifindex, zero, BPF_NOEXIST) {
+            // It keeps its count.
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::AlreadyExists => {
+                Ok(())
+            }
+            result => result.map_err(at(NAME)),
+        }
+    }
+
+    /// What came by an ingress port so far, by queue, bytes; `None` if it is not told apart.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn came(&self, ifindex: u32) -> Result<Option<Came>, Error> {
+        let mut sum = Came::default();
+        match self.came.get(&ifindex, 0) {
+            Ok(by_cpu) => {
+                for came in by_cpu.iter() {
+                    sum.iter_mut().zip(came).for_each(|(sum, bytes)| *sum += bytes);
+                }
+                Ok(Some(sum))
+            }
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(source) => Err(Error::Map { name: NAME, source }),
+        }
+    }
+}
