@@ -12,15 +12,13 @@ parameters! {
         rx = 0, "rx", Unit::Switch, 0, 1, "";
         /// The queue that a pause of the priority is for.
         queue = 0, "queue", Unit::Count, 0, CLASSES as u64 - 1, "";
-        /// Ask the neighbours of the ports that packets come from to wait (XOFF), by what of theirs waits in the queue; needs
-        /// `--queues`, and `dcqcn run`, which looks every millisecond.
+        /// Ask the neighbours packets come from to wait (XOFF), by what of theirs waits; needs `--queues` and `dcqcn run`.
         tx = 0, "tx", Unit::Switch, 0, 1, "";
         /// What may wait of one ingress port before it is asked to (SONiC: `static_th` of its buffer profile).
         xoff = 50_000, "xoff", Unit::Bytes, 0, 1_000_000_000, "Fewer pauses; needs more buffer.";
         /// What waits of it when it may go on; not more than `xoff` (SONiC: `xon`).
         xon = 20_000, "xon", Unit::Bytes, 0, 1_000_000_000, "Goes on sooner: less idle, more pauses.";
-        /// What may still come of one ingress port after that (SONiC: `xoff` of its buffer profile). With `xoff` for as many ports as
-        /// send at once it has to fit the queue's `queue_limit`.
+        /// What may still come of a port after that (SONiC: `xoff`); with `xoff`, per sender, it has to fit `queue_limit`.
         headroom = 50_000, "headroom", Unit::Bytes, 0, 1_000_000_000, "";
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use dcqcn_cli::{Output, SettingsArgs};
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
@@ -37,8 +37,8 @@ Cases:
   watchdog  a storm of PFC is found in time, holds nothing then, and pauses count again afterwards (needs fq and `dcqcn`)
 
 Exit codes:
-  0  nothing failed
-  1  a check failed, or could not be run because of an error
+  0  something was checked, and nothing failed
+  1  a check failed, a case could not be run because of an error, or nothing could be checked
   2  wrong usage
 
 Examples:
@@ -124,6 +124,9 @@ impl QualifyArgs {
         }
         if report.count(Outcome::Failed) != 0 {
             return Err(NotQualified.into());
+        }
+        if report.count(Outcome::Passed) == 0 {
+            bail!("nothing could be checked: the reasons are in the lines that say `skipped`");
         }
         Ok(())
     }

@@ -171,12 +171,14 @@ impl Asker {
             let sent = self.give_up(socket);
             return Ok(if sent == 0 { Looked::Unwanted } else { Looked::Sent(sent) });
         }
+        // First how deep the queues are, then what came: a packet in between counts as one that waits, which it does. The other
+        // way round it would be taken for one that came long ago, by another port.
+        let stats = queues::stats(netlink, ifindex, &config)?;
         let mut look = Look::default();
         for ifindex in self.ports.iter().map(|port| port.ifindex).chain([0]) {
             look.0.extend(maps.came(ifindex)?.map(|came| (ifindex, came)));
         }
         self.history.push(look);
-        let stats = queues::stats(netlink, ifindex, &config)?;
         let mut sent = 0;
         for (priority, of) in wanted {
             let queue = usize::try_from(of.queue).unwrap_or(0) % CLASSES;

@@ -92,7 +92,7 @@ impl Interrupt {
 
     /// Whether the end has come.
     #[must_use]
-    fn has_come(&self) -> bool {
+    pub fn has_come(&self) -> bool {
         self.received.load(Ordering::Acquire)
     }
 

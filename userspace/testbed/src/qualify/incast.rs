@@ -10,6 +10,7 @@ use super::Case;
 use super::report::Check;
 use crate::config::IncastConfig;
 use crate::endpoint::ROCE_DSCP;
+use crate::host::ROCE_TC;
 use crate::record::{Answers, Binned, RunRecord, SentRecord};
 
 /// How far a share may be from its weight's, of itself.
@@ -85,7 +86,13 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
     } else if !switch.has_queues {
         checks.push(Check::skipped(case, what, "the switch has no queues of this project"));
     } else {
-        let wanted = share(switch.config);
+        let wanted = match share(switch.config) {
+            Ok(wanted) => wanted,
+            Err(why) => {
+                checks.push(Check::skipped(case, what, why));
+                return checks;
+            }
+        };
         let found = roce / (roce + flooded).max(1.0);
         let is_near = (found / wanted - 1.0).abs() <= WITHIN;
         checks.push(Check::of(
@@ -99,14 +106,26 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
     checks
 }
 
-/// The share that the weights give RoCE beside DSCP 0; the other queues have nothing.
-fn share(config: &Config) -> f64 {
-    let weight = |dscp: u8| {
+/// The share that the weights give RoCE beside DSCP 0, the other queues having nothing; or why they give none.
+fn share(config: &Config) -> Result<f64, String> {
+    let queue = |dscp: u8| {
         let tc = config.dscp_to_tc[usize::from(dscp) % DSCPS];
-        let queue = config.tc_to_queue[usize::from(tc)];
-        config.queue[usize::from(queue)].weight as f64
+        config.tc_to_queue[usize::from(tc)]
     };
-    weight(ROCE_DSCP) / (weight(ROCE_DSCP) + weight(0))
+    let of = |queue: u8| &config.queue[usize::from(queue)];
+    let (roce, other) = (queue(ROCE_DSCP), queue(0));
+    if roce == other {
+        return Err(format!(
+            "DSCP {ROCE_DSCP} and 0 share queue {roce}, which has one weight: set dscp_to_tc"
+        ));
+    }
+    if let Some(strict) = [roce, other].into_iter().find(|at| of(*at).scheduler == SCHEDULER_STRICT) {
+        return Err(format!(
+            "queue {strict} is strict, so weights say nothing: set queue.{strict}.scheduler"
+        ));
+    }
+    let (roce, other) = (of(roce).weight as f64, of(other).weight as f64);
+    Ok(roce / (roce + other))
 }
 
 /// That ACKs and CNPs arrive with their DSCP, and go through the switch in their classes.
@@ -134,13 +153,18 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
     let of_cnps = &config.queue[usize::from(queue(cnp_dscp))];
     let is_strict = of_cnps.scheduler == SCHEDULER_STRICT;
     let kind = if is_strict { "strict" } else { "weighted" };
-    checks.push(Check::of(
-        case,
-        "queue of CNPs",
-        format!("strict, and not data's {}", queue(ROCE_DSCP)),
-        format!("{kind}, {}", queue(cnp_dscp)),
-        is_strict && queue(cnp_dscp) != queue(ROCE_DSCP),
-    ));
+    // Of another switch this is what somebody says, not what it does.
+    checks.push(if switch.is_read {
+        Check::of(
+            case,
+            "queue of CNPs",
+            format!("strict, and not data's {}", queue(ROCE_DSCP)),
+            format!("{kind}, {}", queue(cnp_dscp)),
+            is_strict && queue(cnp_dscp) != queue(ROCE_DSCP),
+        )
+    } else {
+        Check::skipped(case, "queue of CNPs", "the switch's queues cannot be read from outside")
+    });
     let what = "answers counted by the switch in their classes";
     let Some(returned) = last.map(|control| control.returned).filter(|_| switch.is_read) else {
         checks.push(Check::skipped(case, what, "the switch's counters are its own"));
@@ -159,7 +183,7 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
 }
 
 /// Why nothing can be said of marks.
-const UNCONGESTED: &str =
+pub(super) const UNCONGESTED: &str =
     "nothing was marked: one port does not congest another of its rate; name a third, or a slower last one";
 
 /// Packets with a CE mark at the receiver.
@@ -189,9 +213,49 @@ pub(super) fn reaction(case: Case, record: &RunRecord) -> Vec<Check> {
     ]
 }
 
+/// That marks kept the senders back, and not pauses, where somebody might send those.
+pub(super) fn unpaused(case: Case, record: &RunRecord, switch: Switch<'_>) -> Check {
+    let what = "pauses (PFC) that the senders heard";
+    if switch.is_read && switch.config.pfc[ROCE_TC].tx == 0 {
+        return Check::skipped(case, what, format!("pfc.{ROCE_TC}.tx is off, so there can be none"));
+    }
+    if !switch.is_read && record.answers.pauses == 0 {
+        let why =
+            "none came up to the generator; a card that obeys them keeps them to itself: see `ethtool -S`";
+        return Check::skipped(case, what, why);
+    }
+    Check::none(case, what, record.answers.pauses)
+}
+
 /// The incast of both cases. Without PFC the port's buffer has to hold what all have in flight.
 pub(super) fn config(base: &IncastConfig, qps: u16, message_bytes: u32, flood: bool) -> Result<IncastConfig> {
     let config = IncastConfig { qps_per_sender: qps, message_bytes, flood, ..base.clone() };
     config.validate()?;
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::params::SCHEDULER_DWRR;
+
+    use super::*;
+
+    #[test]
+    fn weights_give_a_share_only_of_two_weighted_queues() {
+        let mut config = Config::DEFAULT;
+        let roce = usize::from(config.tc_to_queue[ROCE_TC]);
+        for queue in &mut config.queue {
+            queue.scheduler = SCHEDULER_DWRR;
+        }
+        config.queue[roce].weight = 30;
+        let other = usize::from(config.tc_to_queue[usize::from(config.dscp_to_tc[0])]);
+        config.queue[other].weight = 10;
+        assert_eq!(share(&config), Ok(0.75));
+        let mut strict = config;
+        strict.queue[roce].scheduler = SCHEDULER_STRICT;
+        assert!(share(&strict).unwrap_err().contains("is strict"));
+        let mut one = config;
+        one.dscp_to_tc[0] = one.dscp_to_tc[usize::from(ROCE_DSCP)];
+        assert!(share(&one).unwrap_err().contains("one weight"));
+    }
 }

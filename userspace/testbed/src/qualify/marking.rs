@@ -12,6 +12,7 @@ use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render;
 
 use super::Case;
+use super::incast::UNCONGESTED;
 use super::report::Check;
 use super::wire::{FRAME_BYTES, Wire};
 use crate::host::ROCE_TC;
@@ -23,9 +24,12 @@ const BINS: usize = 8;
 const MAX_PACKETS: u64 = 20_000;
 /// Beyond Kmax, where everything is marked: so many packets more.
 const BEYOND: u64 = 12;
-/// How far a share may be from theory: standard deviations of as many draws, and percentage points besides.
+/// How far a share may be from theory: standard deviations of as many draws, and what this many frames of depth make of the
+/// probability, for the depth that a packet meets is not known better than that.
 const SIGMAS: f64 = 4.0;
-const SLACK: f64 = 0.01;
+const DEPTH_ERROR_FRAMES: u64 = 2;
+/// Why a share says nothing.
+const TOO_FEW: &str = "too few packets to tell this share from none: raise --rounds";
 /// QPN of its packets.
 const QPN: u32 = 0x0300;
 /// Longest wait for a round beyond the time its packets take on the link.
@@ -50,12 +54,25 @@ impl Bin {
         self.variance += probability * (1.0 - probability);
     }
 
-    /// The share wanted, how far off it may be, and the share found.
-    fn shares(&self) -> (f64, f64, f64) {
+    /// The share wanted, how far off it may be if `slack` of that is not chance, and the share found.
+    fn shares(&self, slack: f64) -> (f64, f64, f64) {
         let packets = self.packets.max(1) as f64;
-        let within = SIGMAS * self.variance.sqrt() / packets + SLACK;
+        let within = SIGMAS * self.variance.sqrt() / packets + slack;
         (self.expected / packets, within, self.marked as f64 / packets)
     }
+
+    fn join(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.marked += other.marked;
+        self.expected += other.expected;
+        self.variance += other.variance;
+    }
+}
+
+/// How far the probability may be off because the depth is.
+fn slack(wred: &WredConfig) -> f64 {
+    let range_bytes = wred.kmax_bytes.saturating_sub(wred.kmin_bytes).max(1);
+    wred.pmax_ppm as f64 / 1e6 * (DEPTH_ERROR_FRAMES * FRAME_BYTES) as f64 / range_bytes as f64
 }
 
 /// The probability of a mark at a depth, by the paper's figure.
@@ -136,6 +153,10 @@ impl Tally {
         }
     }
 
+    fn marked(&self) -> u64 {
+        self.between.iter().chain([&self.below, &self.above]).map(|bin| bin.marked).sum()
+    }
+
     fn checks(&self, wred: &WredConfig, rounds: u32) -> Vec<Check> {
         let case = Case::Marking;
         let bytes = |bytes: f64| render::bytes(bytes as u64);
@@ -147,8 +168,12 @@ impl Tally {
                 checks.push(Check::skipped(case, &what, "no packet met that depth"));
                 return;
             }
-            let (wanted, within, found) = bin.shares();
-            let within = within - SLACK + slack;
+            let (wanted, within, found) = bin.shares(slack);
+            // A switch that marks nothing would pass.
+            if wanted > 0.0 && within >= wanted {
+                checks.push(Check::skipped(case, &what, TOO_FEW));
+                return;
+            }
             let is_near = (found - wanted).abs() <= within;
             let percent = |share: f64| format!("{:.1} %", share * 100.0);
             let wanted = format!("{} ± {:.1}", percent(wanted), within * 100.0);
@@ -158,19 +183,24 @@ impl Tally {
         row(format!("marked up to {}", bytes(kmin)), &self.below, 0.0);
         for (place, bin) in (0_u8..).zip(&self.between) {
             let at = |place: u8| bytes(kmin + (kmax - kmin) * f64::from(place) / BINS as f64);
-            row(format!("marked at {} to {}", at(place), at(place + 1)), bin, SLACK);
+            row(format!("marked at {} to {}", at(place), at(place + 1)), bin, slack(wred));
         }
+        let mut all = Bin::default();
+        self.between.iter().for_each(|bin| all.join(bin));
+        row(format!("marked at {} to {}", bytes(kmin), bytes(kmax)), &all, slack(wred));
         row(format!("marked above {}", bytes(kmax)), &self.above, 0.0);
         checks
     }
 }
 
-/// Runs the rounds over `wire`, through a port that has `config` and sends `drain_bps`.
+/// Runs the rounds over `wire`, through a port that has `config` and sends `drain_bps`. If the sender may be no faster than
+/// that (not `can_congest`), no mark at all says nothing about the switch.
 pub(super) fn run(
     wire: &mut Wire,
     config: &Config,
     drain_bps: u64,
     rounds: u32,
+    can_congest: bool,
     interrupt: &Interrupt,
 ) -> Result<Vec<Check>> {
     let wred = &config.wred[ROCE_TC];
@@ -209,6 +239,9 @@ pub(super) fn run(
             bail!("interrupted");
         }
     }
+    if !can_congest && tally.marked() == 0 {
+        return Ok(vec![Check::skipped(Case::Marking, "all of it", UNCONGESTED)]);
+    }
     Ok(tally.checks(wred, rounds))
 }
 
@@ -222,6 +255,10 @@ mod tests {
 
     /// Rounds of a switch that marks with the probability that `at` gives a depth.
     fn checks(at: impl Fn(f64) -> f64) -> Vec<Check> {
+        checks_of(&WRED, at)
+    }
+
+    fn checks_of(wred: &WredConfig, at: impl Fn(f64) -> f64) -> Vec<Check> {
         let mut tally = Tally::default();
         let mut random = numbers(7);
         for round in 0..200_u64 {
@@ -233,9 +270,9 @@ mod tests {
                     (round * 1_000_000_000 + packet, Some(marked))
                 })
                 .collect();
-            tally.round(&WRED, 1_000, &packets);
+            tally.round(wred, 1_000, &packets);
         }
-        tally.checks(&WRED, 200)
+        tally.checks(wred, 200)
     }
 
     /// Numbers from 0 to 1 (splitmix64), the same in every run.
@@ -261,13 +298,16 @@ mod tests {
     fn a_switch_that_marks_by_theory_passes() {
         let checks = checks(|depth| probability(&WRED, depth));
         assert_eq!(failed(&checks), [""; 0], "{checks:#?}");
-        assert_eq!(checks.len(), BINS + 3);
+        assert_eq!(checks.len(), BINS + 4);
     }
 
     #[test]
     fn one_that_does_not_is_found() {
-        // Nothing marked: every share but the first is wrong.
-        assert_eq!(failed(&checks(|_| 0.0)).len(), BINS + 1);
+        // Nothing marked: every share but the first is wrong, or, where the lowest means nothing, told as such.
+        let none = checks(|_| 0.0);
+        let skipped = none.iter().filter(|check| check.outcome == Outcome::Skipped).count();
+        assert_eq!(failed(&none).len() + skipped, BINS + 2, "{none:#?}");
+        assert!(skipped <= 1, "{none:#?}");
         // Pmax of 40 % in place of 50 %.
         let flatter = WredConfig { pmax_ppm: 400_000, ..WRED };
         let top = format!("marked at {} to {}", render::bytes(90_000), render::bytes(100_000));
@@ -276,6 +316,16 @@ mod tests {
         let early = WredConfig { kmin_bytes: 0, ..WRED };
         let below = format!("marked up to {}", render::bytes(20_000));
         assert!(failed(&checks(|depth| probability(&early, depth))).contains(&below.as_str()));
+    }
+
+    #[test]
+    fn a_small_pmax_does_not_pass_for_none() {
+        let wred = WredConfig { pmax_ppm: 10_000, ..WRED };
+        let by_theory = checks_of(&wred, |depth| probability(&wred, depth));
+        assert_eq!(failed(&by_theory), [""; 0], "{by_theory:#?}");
+        let none = checks_of(&wred, |depth| if depth > 100_000.0 { 1.0 } else { 0.0 });
+        let together = format!("marked at {} to {}", render::bytes(20_000), render::bytes(100_000));
+        assert!(failed(&none).contains(&together.as_str()), "{none:#?}");
     }
 
     #[test]
