@@ -55,23 +55,28 @@ pub(super) fn lossless(case: Case, record: &RunRecord, switch: Switch<'_>) -> Ve
     ]
 }
 
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// That the port is used.
+pub(super) fn load(case: Case, record: &RunRecord) -> Check {
+    let window = record.steady();
+    let bytes = record.roce_bytes.sum(window) + record.flood_bytes.sum(window);
+    let load = bytes as f64 * 8.0 / window.seconds() / record.link_bps as f64;
+    let what = format!("frames at the receiver, of {}", render::bps(record.link_bps as f64));
+    Check::of(case, &what, format!("at least {}", percent(LOAD)), percent(load), load >= LOAD)
+}
+
 /// How the port is used, and by whom.
 pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch<'_>) -> Vec<Check> {
     let window = record.steady();
     let (roce, flooded) = (record.roce_bytes.sum(window) as f64, record.flood_bytes.sum(window) as f64);
-    let load = (roce + flooded) * 8.0 / window.seconds() / record.link_bps as f64;
     let goodputs: Vec<_> =
         record.flows.iter().map(|flow| flow.received.goodput_bytes.sum(window) as f64).collect();
     let jain = jain_index(&goodputs);
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let mut checks = vec![
-        Check::of(
-            case,
-            &format!("frames at the receiver, of {}", render::bps(record.link_bps as f64)),
-            format!("at least {}", percent(LOAD)),
-            percent(load),
-            load >= LOAD,
-        ),
+        load(case, record),
         Check::of(
             case,
             &format!("fairness of {} queue pairs (Jain)", goodputs.len()),
