@@ -31,6 +31,9 @@ const PACKAGES: &[&str] = &[
     "systemd",
     "xdp-tools",
     "udev",
+    "fio",
+    "iperf3",
+    "nvme-cli",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
 /// In the cache: the tree, and the packages it was made of.

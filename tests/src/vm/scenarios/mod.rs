@@ -1,5 +1,6 @@
 //! The scenarios, in the order they run.
 
+mod backup;
 mod beside;
 mod faults;
 mod guide;
@@ -120,6 +121,14 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         run: storage::run,
+    },
+    Scenario {
+        name: "backup",
+        about: "two NVMe-oF targets beside TCP through that port: classes, marks, pauses, losses, and NVMe/TCP",
+        limit_s: 700,
+        is_ci: false,
+        with_systemd: false,
+        run: backup::run,
     },
     Scenario {
         name: "mixed",

@@ -126,7 +126,7 @@ impl QualifyConfig {
 /// Runs the cases. Shows a progress line on stderr, and ends cleanly on Ctrl-C.
 ///
 /// # Errors
-/// The configuration is out of range. What the switch does wrong is no error, nor is a case that cannot be run (another lab
+/// The configuration is out of range, or a port cannot be used. What the switch does wrong is no error, nor is a case that cannot be run (another lab
 /// runs, the kernel refuses a step): both are failures in the report. After Ctrl-C the report has what was found until then.
 pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     if config.incast.link_bps < MIN_LINK_BPS {
@@ -139,6 +139,9 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     said.scalars.link_rate_bps = config.incast.link_bps;
     let bench = Bench { config, settings, said, interrupt: &interrupt, progress: &progress };
     let mut report = QualifyReport { against: bench.title(), checks: Vec::new(), cases: Vec::new() };
+    if let Against::Ports(ports) = &config.against {
+        of_ports(ports, false)?;
+    }
     for &case in &config.cases {
         let begun = Instant::now();
         // Hours may have gone into the cases before this one.

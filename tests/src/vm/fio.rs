@@ -1,0 +1,120 @@
+//! fio, whose blocks carry a checksum each, and what it says of a run.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::command::{Running, sh};
+
+/// What is read and written. As every engine that fio has, libaio compares what it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// `randread`, `randrw`, ...
+    pub pattern: &'static str,
+    /// Bytes of a block; the disk is filled with blocks of this size before.
+    pub block_bytes: u32,
+    /// In flight to each disk.
+    pub depth: u32,
+    /// What does not count, s.
+    pub settling_s: u32,
+    /// What does, s.
+    pub length_s: u32,
+}
+
+/// Of each disk, MB.
+const SIZE_MB: u32 = 8;
+/// How long fio may take to start and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Read, bit/s.
+    pub read_bps: f64,
+    /// Written, bit/s.
+    pub written_bps: f64,
+    /// Completion times of reads, ms.
+    pub p50_ms: f64,
+    /// The same.
+    pub p99_ms: f64,
+    /// Blocks that were wrong, or reads and writes that failed: fio ends with the first.
+    pub failed: bool,
+}
+
+/// Fills disks with blocks that can be checked.
+///
+/// # Errors
+/// fio fails.
+pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
+    for disk in disks {
+        sh(&format!(
+            "fio --name=fill --filename={disk} --rw=write --bs={block_bytes} --size={SIZE_MB}m --ioengine=psync \
+             --verify=crc32c --do_verify=0"
+        ))?;
+    }
+    Ok(())
+}
+
+impl Job {
+    /// Starts it over all `disks`.
+    ///
+    /// # Errors
+    /// fio is not installed.
+    pub fn start(self, disks: &[&str]) -> Result<Running> {
+        let Self { pattern, block_bytes, depth, settling_s, length_s } = self;
+        let jobs: Vec<_> = disks.iter().map(|disk| format!("--name={disk} --filename={disk}")).collect();
+        Running::start(&format!(
+            "fio --rw={pattern} --bs={block_bytes} --size={SIZE_MB}m --iodepth={depth} --ioengine=libaio --direct=1 \
+             --verify=crc32c --time_based --ramp_time={settling_s} --runtime={length_s} --group_reporting \
+             --output-format=json {}",
+            jobs.join(" ")
+        ))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It does not end, or says nothing that can be read.
+    pub fn finish(self, running: &mut Running) -> Result<Done> {
+        let time = Duration::from_secs(u64::from(self.settling_s + self.length_s));
+        let (success, printed) = running.finish(time + PATIENCE)?;
+        if !success {
+            println!("{printed}");
+            return Ok(Done { failed: true, ..Done::default() });
+        }
+        done(&printed)
+    }
+}
+
+fn done(printed: &str) -> Result<Done> {
+    // Notes may come before the JSON.
+    let start = printed.find('{').with_context(|| format!("fio said {printed:?}"))?;
+    let said: Value = serde_json::from_str(printed.get(start..).unwrap_or_default())
+        .with_context(|| format!("fio said {printed:?}"))?;
+    let job = said.pointer("/jobs/0").context("fio ran no job")?;
+    let figure = |path: &str| job.pointer(path).and_then(Value::as_f64).with_context(|| format!("no {path}"));
+    let of = |part: &str| figure(&format!("/read/clat_ns/percentile/{part}")).map(|ns| ns / 1e6);
+    Ok(Done {
+        read_bps: figure("/read/bw_bytes")? * 8.0,
+        written_bps: figure("/write/bw_bytes")? * 8.0,
+        p50_ms: of("50.000000")?,
+        p99_ms: of("99.000000")?,
+        failed: figure("/error")? != 0.0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fio_says_is_read() {
+        let read = r#""read":{"bw_bytes":250000,"clat_ns":{"percentile":{"50.000000":2000000,"99.000000":9000000}}}"#;
+        let said = format!("note: x\n{{\"jobs\":[{{\"error\":0,{read},\"write\":{{\"bw_bytes\":0}}}}]}}");
+        let wanted = Done { read_bps: 2e6, p50_ms: 2.0, p99_ms: 9.0, ..Done::default() };
+        assert_eq!(done(&said).unwrap(), wanted);
+        assert!(done("fio: no such file").is_err());
+        assert!(done(&said.replace("50.000000", "5")).is_err());
+    }
+}
