@@ -87,7 +87,11 @@ impl Job {
     }
 }
 
-fn done(printed: &str) -> Result<Done> {
+/// What fio says as JSON.
+///
+/// # Errors
+/// It says nothing that can be read.
+pub fn done(printed: &str) -> Result<Done> {
     // Notes may come before the JSON.
     let start = printed.find('{').with_context(|| format!("fio said {printed:?}"))?;
     let said: Value = serde_json::from_str(printed.get(start..).unwrap_or_default())

@@ -88,7 +88,8 @@ pub fn prepare(lab: &Lab, targets: &[u8], initiator: u8, tos: u8) -> Result<()> 
 }
 
 /// The name of a host's subsystem.
-fn name(host: u8) -> String {
+#[must_use]
+pub fn name(host: u8) -> String {
     format!("nqn.2014-08.org.nvmexpress:dcqcn:{host}")
 }
 

@@ -7,7 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::super::command::{Running, json, sh};
+use super::super::fio;
 use super::super::lab::{Lab, Options, count, rxe};
+use super::super::nvme::{self, Transport};
 use super::super::report::Report;
 
 const HOSTS: u8 = 3;
@@ -22,6 +24,17 @@ const COLLAPSE_SECTIONS: [&str; 5] = [
     "## 5. Tune, if need be",
     "## 6. Keep it",
 ];
+const STORAGE: &str = include_str!("../../../../docs/how-to/fix-storage.md");
+/// Step 6 is a file for the package.
+const STORAGE_SECTIONS: [&str; 5] = [
+    "## 1. Is it the port?",
+    "## 2. The port: classes, queues, marks",
+    "## 3. The hosts: marks asked for, and heeded",
+    "## 4. See it work",
+    "## 5. Other shares",
+];
+/// In the page; what it is called here comes from [`nvme`].
+const STORAGE_DISK: &str = "nqn.2014-08.org.example:disk1";
 /// What step 6 has make the RDMA device and the mark of its connections at every boot.
 const SOFT_ROCE_UNIT: &str = include_str!("../../../../dist/systemd/dcqcn-soft-roce@.service");
 /// `dcqcn doctor` found warnings.
@@ -120,6 +133,81 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
         println!("{transcript}");
     }
     Ok(())
+}
+
+/// "NVMe over soft-RoCE stalls beside my backups", with our names: hosts 1 and 2 are targets, 3 reads, 4 sends a backup.
+pub(super) fn storage(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(4, &Options::default())?;
+    sh("modprobe sch_ets")?;
+    lab.shape(HOSTS, "20mbit")?;
+    // Nobody has asked for marks yet.
+    nvme::prepare(&lab, &[1, 2], HOSTS, 0)?;
+    let disk = nvme::connect(&lab, HOSTS, 1, Transport::Rdma)?;
+    nvme::connect(&lab, HOSTS, 2, Transport::Rdma)?.disconnect()?;
+    let path = disk.path.display();
+    let backup = format!(
+        "iperf3 -s -B {to} --one-off >/dev/null & sleep 1; iperf3 -c {to} -B {} -t 100 >/dev/null &\n",
+        lab.address(4),
+        to = lab.address(HOSTS)
+    );
+    let reads = |name: &str| {
+        format!(
+            "fio --name=reads --filename={path} --rw=randread --bs=16k --iodepth=8 --ioengine=libaio --direct=1 \
+             --size=8m --time_based --ramp_time=8 --runtime=10 --output-format=json > /tmp/{name}.json &\nreads=$!\n"
+        )
+    };
+    let end_of = "wait $reads\n";
+    let mut script = format!("{PREAMBLE}{backup}{}sleep 5\n", reads("before"));
+    for block in blocks(STORAGE, &STORAGE_SECTIONS) {
+        for line in block {
+            if line.starts_with("nvme disconnect") {
+                script += end_of;
+            } else if line.starts_with("dcqcn queues") {
+                script += &format!("{}sleep 12\n", reads("after"));
+            }
+            script += &typed(&of_storage(&line, &lab));
+            if line.contains("attach eth0") {
+                for host in [1, 2] {
+                    script += &format!("command dcqcn attach h{host} --profile lab --set link_rate=40mbit\n");
+                }
+            } else if line.contains("dcqcn run") {
+                script += "sleep 5\n";
+            }
+        }
+    }
+    script += "ip netns exec switch dcqcn --json queues p3 > /tmp/queues.json\n";
+    script += "kill $(pgrep -x iperf3) $(pgrep -x fio) $(pgrep -x dcqcn) 2>/dev/null\nwait 2>/dev/null\n";
+    let transcript = run(report, &script)?;
+    let before = fs::read_to_string("/tmp/before.json").context("fio, before")?;
+    let after = fs::read_to_string("/tmp/after.json").context("fio, afterwards")?;
+    let (before, after) = (fio::done(&before)?, fio::done(&after)?);
+    report.at_least("read afterwards, of that before", after.read_bps / before.read_bps.max(1.0), 1.5);
+    report.at_most("p99 of reads afterwards, of that before", after.p99_ms / before.p99_ms, 0.7);
+    let queues: Value = serde_json::from_str(&fs::read_to_string("/tmp/queues.json")?)?;
+    let rows = queues.get("queues").and_then(Value::as_array).context("`dcqcn queues` lists queues")?;
+    let weights: Vec<_> = rows.iter().filter_map(|row| row.get("weight")?.as_u64()).collect();
+    report.check("weights, at the end", format!("{weights:?}"), "50 twice", {
+        weights.iter().filter(|weight| **weight == 50).count() == 2
+    });
+    if !report.passed() {
+        println!("{transcript}");
+    }
+    Ok(())
+}
+
+/// A line of the page about storage with our names.
+fn of_storage(line: &str, lab: &Lab) -> String {
+    let line = line.replace("rxe0", &rxe(HOSTS)).replace(STORAGE_DISK, &nvme::name(1));
+    if line.starts_with("nvme connect") {
+        return format!("{line} --host-traddr={} --nr-io-queues=1", lab.address(HOSTS));
+    }
+    let switch = |line: &str| format!("ip netns exec switch {}", line.replace("eth1", "p3"));
+    match line.strip_prefix("dcqcn top eth1") {
+        Some(rest) => format!("in_terminal 'ip netns exec switch dcqcn top p3{rest}'"),
+        None if line.contains("eth1") => switch(&line),
+        None if line.contains("attach") => line.replace("eth0", "h3") + " --set link_rate=40mbit",
+        None => line.replace("eth0", "h3"),
+    }
 }
 
 /// Runs a script, and checks how what was typed ended.
@@ -244,6 +332,15 @@ mod tests {
         );
         let unit = unit_commands(SOFT_ROCE_UNIT, "h2");
         assert!(unit.iter().any(|line| line.starts_with("TOS=106 /bin/sh -c 'echo ${TOS} >")), "{unit:?}");
+    }
+
+    #[test]
+    fn the_page_about_storage_has_what_is_typed() {
+        let typed = blocks(STORAGE, &STORAGE_SECTIONS);
+        let lines: Vec<_> = typed.iter().flatten().collect();
+        assert_eq!((typed.len(), lines.len()), (STORAGE_SECTIONS.len() + 1, 15), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.starts_with("nvme connect") && line.contains(STORAGE_DISK)));
+        assert!(lines.iter().any(|line| line.as_str() == "dcqcn run eth1 &"), "{lines:#?}");
     }
 
     #[test]

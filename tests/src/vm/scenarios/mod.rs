@@ -203,6 +203,14 @@ pub const SCENARIOS: &[Scenario] = &[
         run: guide::collapse,
     },
     Scenario {
+        name: "storage-guide",
+        about: "what docs/how-to/fix-storage.md says to type, typed",
+        limit_s: 300,
+        is_ci: false,
+        with_systemd: false,
+        run: guide::storage,
+    },
+    Scenario {
         name: "killed",
         about: "attach, detach, set and upgrade killed at each step, on this kernel's own hooks",
         limit_s: 1_500,
