@@ -49,7 +49,7 @@ pub struct Done {
 pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
     for disk in disks {
         sh(&format!(
-            "fio --name=fill --filename={disk} --rw=write --bs={block_bytes} --size={SIZE_MB}m --ioengine=psync \
+            "fio --name=fill --filename={disk} --rw=write --bs={block_bytes} --size={SIZE_MB}m --direct=1 --ioengine=psync \
              --verify=crc32c --do_verify=0"
         ))?;
     }

@@ -31,6 +31,8 @@ const WEIGHT_OF_STORAGE: f64 = 0.7;
 /// How far a share of payload may be from a weight, which counts whole frames.
 const WITHIN: f64 = 0.05;
 /// Of the RoCE queue: as much as the port has without queues.
+/// A Kmin at which more of storage waits, so that its queue is less often empty.
+const DEEP: &str = "40KB";
 const QUEUE: &str = "--set wred.3.queue_limit=100KB --set wred.3.kmin=10KB";
 const HOSTS: &str = "--profile lab --set link_rate=40mbit --set pfc.3.rx=on";
 
@@ -99,7 +101,9 @@ impl Bench<'_> {
         let on = self.row(report, "classes, DCQCN", READS, &disks)?;
         self.set("queue.3.weight=50 queue.0.weight=50")?;
         let halves = self.row(report, "the same, weights 50 and 50", READS, &disks)?;
-        self.set("queue.3.weight=70 queue.0.weight=30")?;
+        self.set(&format!("queue.3.weight=70 queue.0.weight=30 wred.3.kmin={DEEP}"))?;
+        let deep = self.row(report, &format!("the same, Kmin {DEEP}"), READS, &disks)?;
+        self.set("wred.3.kmin=10KB")?;
         self.lose(10_000)?;
         let rare = self.row(report, "classes, DCQCN, loss of 10^-4", READS, &disks)?;
         self.lose(1_000)?;
@@ -113,7 +117,7 @@ impl Bench<'_> {
         disconnect(disks)?;
         drop(controller);
 
-        let all = [tcp, off, &classes, &paused, &on, &halves, &rare, &often, &mixed, &small];
+        let all = [tcp, off, &classes, &paused, &on, &halves, &deep, &rare, &often, &mixed, &small];
         report.equals("runs with a wrong block or a failed read", failures(&all), 0);
         report.at_least("DCQCN: storage's share", on.share(), WEIGHT_OF_STORAGE - WITHIN);
         report.at_most("DCQCN: storage's share", on.share(), WEIGHT_OF_STORAGE + WITHIN);
