@@ -142,11 +142,12 @@ impl Bench<'_> {
     fn lose(&self, one_of: u32) -> Result<()> {
         for host in TARGETS.into_iter().chain([BACKUP]) {
             let port = self.lab.port(host);
+            let nobody = format!("tc qdisc del dev {port} clsact 2>/dev/null || true");
             let lose = match one_of {
-                0 => format!("tc qdisc del dev {port} clsact"),
+                0 => nobody,
                 _ => format!(
-                    "tc qdisc replace dev {port} clsact; tc filter replace dev {port} ingress prio 1 handle 1 matchall \
-                     action pass random netrand drop {one_of}"
+                    "{nobody}; tc qdisc add dev {port} clsact; tc filter add dev {port} ingress matchall action pass \
+                     random netrand drop {one_of}"
                 ),
             };
             script_in(&self.lab.switch, &lose)?;
