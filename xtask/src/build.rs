@@ -20,15 +20,12 @@ pub(crate) const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
 /// The one for many hosts.
 pub(crate) const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
 
-/// Sets up, and builds the commands for release. Without what its page is drawn with, `dcqcn-fleet` alone is not built.
-pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    match web::setup(workspace) {
-        Ok(()) => release(workspace, &[COMMAND, LAB, FLEET]),
-        Err(error) => {
-            eprintln!("   dcqcn-fleet is not built: {error:#}");
-            release(workspace, &[COMMAND, LAB])
-        }
-    }
+/// Sets up, and builds the commands for release. Without what its page is drawn with, `dcqcn-fleet` alone is not built: why is returned.
+pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
+    let left_out = web::left_out(workspace);
+    let binaries = [COMMAND, LAB, FLEET];
+    release(workspace, if left_out.is_none() { &binaries } else { &binaries[..2] })?;
+    Ok(left_out)
 }
 
 /// Sets up, and builds these binaries for release, all in one go.

@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::run::{self, header, not_started, stream};
+use crate::tools::{self, Want};
 use crate::workspace::Workspace;
-use crate::{build, page, tools};
+use crate::{build, page};
 
 /// Options of `cargo xtask fleet`.
 #[derive(clap::Args)]
@@ -32,7 +33,7 @@ const PAGE: &str = "docs/measured/fleet.md";
 /// Builds the commands and breaks things.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     build::release(workspace, &[build::FLEET, FAULTS])?;
-    let path = run::path_with(&tools::for_tests(workspace))?;
+    let path = run::path_with(&tools::for_tests(workspace, Want::All))?;
     header("faults in a fleet");
     let (option, hosts, place) = match args.scale {
         Some(hosts) => ("--scale", hosts.to_string(), "scale"),

@@ -105,10 +105,11 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Setup => {
             toolchain::setup(&workspace)?;
             vm::setup();
-            web::setup(&workspace)?;
+            // Said; all else goes without.
+            web::left_out(&workspace);
             toolchain::require_runtime_tools()
         }
-        Verb::Build => build::run(&workspace),
+        Verb::Build => build::run(&workspace).map(drop),
         Verb::Check => check::run(&workspace),
         Verb::Deb => deb::run(&workspace),
         Verb::Test(args) => test::run(&workspace, &args),

@@ -18,9 +18,14 @@ use crate::{
     build, fuzz, peer,
     run::{self, header, line},
     tally::Tally,
-    toolchain, tools, vm,
+    toolchain,
+    tools::{self, Want},
+    vm,
     workspace::Workspace,
 };
+
+/// Test programs that run `dcqcn-fleet`.
+const OF_FLEET: [&str; 2] = ["net_fleet", "net_page"];
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -58,6 +63,12 @@ impl Ring {
         }
     }
 
+    /// What the tests of these rings want: a machine on which libraries alone are tested gets no browser and no compiler.
+    fn want(rings: &[Self]) -> Want {
+        let is_real = |ring: &Self| matches!(ring, Self::Kernel | Self::Net);
+        if rings.iter().any(is_real) { Want::All } else { Want::Little }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Unit => "unit",
@@ -70,20 +81,32 @@ impl Ring {
 
 /// Builds everything and runs the rings asked for.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    build::run(workspace)?;
+    let left_out = build::run(workspace)?;
     let programs = test_programs(&workspace.root().join("tests/tests"))?;
-    let path = run::path_with(&tools::for_tests(workspace))?;
+    let rings: Vec<Ring> = match args.ring {
+        Some(ring) => vec![ring],
+        None => Ring::value_variants().to_vec(),
+    };
+    let want = Ring::want(&rings);
+    let path = run::path_with(&tools::for_tests(workspace, want))?;
     let path = path.as_os_str();
-    peer::ensure(workspace);
+    if want == Want::All {
+        peer::ensure(workspace);
+    }
     let mut tally = Tally::default();
-    for ring in
-        Ring::value_variants().iter().copied().filter(|ring| args.ring.is_none_or(|only| only == *ring))
-    {
+    let (of_fleet, programs): (Vec<_>, Vec<_>) =
+        programs.into_iter().partition(|name| left_out.is_some() && OF_FLEET.contains(&name.as_str()));
+    if let Some(why) = &left_out {
+        for name in of_fleet.iter().map(String::as_str).chain([build::FLEET.1]) {
+            tally.not_started(name, why);
+        }
+    }
+    for ring in rings {
         let programs: Vec<_> =
             programs.iter().filter(|name| Ring::of(name) == ring).map(String::as_str).collect();
         match ring {
             Ring::Unit => {
-                unit(workspace, path, &programs, &args.harness, &mut tally)?;
+                unit(workspace, path, &programs, left_out.is_some(), &args.harness, &mut tally)?;
                 if args.harness.is_empty() {
                     fuzz::test(workspace, &mut tally)?;
                 }
@@ -108,12 +131,16 @@ fn unit(
     workspace: &Workspace,
     path: &OsStr,
     programs: &[&str],
+    without_fleet: bool,
     harness: &[String],
     tally: &mut Tally,
 ) -> Result<()> {
     header("ring unit: libraries");
     let mut command = workspace.cargo("test");
     command.args(["--no-fail-fast", "--workspace", "--exclude", "dcqcn-tests"]);
+    if without_fleet {
+        command.args(["--exclude", build::FLEET.1]);
+    }
     // Uncaptured, or the SKIPPED line of a test that counts as passed would be lost.
     command.args(["--", "--nocapture"]).args(harness);
     counted(command, path, tally)?;
@@ -231,6 +258,28 @@ mod tests {
         assert_eq!(Ring::of("kernel_verifier"), Ring::Kernel);
         assert_eq!(Ring::of("netns_attach"), Ring::Net);
         assert_eq!(Ring::of("vectors"), Ring::Unit);
+    }
+
+    #[test]
+    fn who_tests_libraries_alone_gets_no_browser_and_no_compiler() {
+        assert_eq!(Ring::want(&[Ring::Unit]), Want::Little);
+        assert_eq!(Ring::want(&[Ring::Vm]), Want::Little);
+        assert_eq!(Ring::want(Ring::value_variants()), Want::All);
+        assert_eq!([Ring::want(&[Ring::Kernel]), Ring::want(&[Ring::Net])], [Want::All; 2]);
+    }
+
+    #[test]
+    fn programs_that_run_what_was_not_built_are_those_of_the_fleet() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
+        let runs = |name: &String| {
+            let sources = [dir.join(name).join("main.rs"), dir.join(format!("{name}.rs"))];
+            let inside = fs::read_dir(dir.join(name)).into_iter().flatten().filter_map(Result::ok);
+            let all = sources.into_iter().chain(inside.map(|entry| entry.path()));
+            let texts: Vec<String> = all.filter_map(|path| fs::read_to_string(path).ok()).collect();
+            texts.iter().any(|text| text.contains("DCQCN_FLEET_BIN") || text.contains("dcqcn_tests::fleet"))
+        };
+        let found: Vec<String> = test_programs(&dir).unwrap().into_iter().filter(runs).collect();
+        assert_eq!(found, OF_FLEET);
     }
 
     #[test]

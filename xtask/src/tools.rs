@@ -11,29 +11,54 @@ use crate::run::{self, capture, header};
 use crate::web;
 use crate::workspace::Workspace;
 
-/// Have no daemon beside them: installed.
-const INSTALLED: [(&str, &str); 3] =
-    [("ping", "iputils-ping"), ("chromium", "chromium"), ("faketime", "faketime")];
-/// The packages have a daemon beside them that would start: they are only unpacked.
-const UNPACKED: [(&str, &str); 3] =
-    [("promtool", "prometheus"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")];
+/// What tests want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// What tests of libraries do: little, and nothing is installed on the machine for it.
+    Little,
+    /// What tests do that make hosts, fleets and browsers.
+    All,
+}
 
-/// Gets what is missing, and returns the directory with what was unpacked.
-pub(crate) fn for_tests(workspace: &Workspace) -> PathBuf {
+/// Programs and their packages.
+type Programs = &'static [(&'static str, &'static str)];
+
+impl Want {
+    /// Have no daemon beside them: installed.
+    const fn installed(self) -> Programs {
+        match self {
+            Self::Little => &[],
+            Self::All => &[("ping", "iputils-ping"), ("chromium", "chromium"), ("faketime", "faketime")],
+        }
+    }
+
+    /// The packages have a daemon beside them that would start: they are only unpacked.
+    const fn unpacked(self) -> Programs {
+        match self {
+            Self::Little => &[("promtool", "prometheus")],
+            Self::All => &[("promtool", "prometheus"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")],
+        }
+    }
+}
+
+/// Gets what is missing of what is wanted, and returns the directory with what was unpacked.
+pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
     let to = workspace.host_target().join("debian");
     let programs = to.join("usr/bin");
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;
     };
-    web::for_tests(workspace);
-    let wanted: Vec<String> = (INSTALLED.iter())
+    if want == Want::All {
+        web::for_tests(workspace);
+    }
+    let wanted: Vec<String> = (want.installed().iter())
         .filter(|(program, _)| run::find_program(program).is_none())
         .map(|(_, package)| (*package).to_owned())
         .collect();
     let is_missing = |(program, _): &&(&str, &str)| {
         run::find_program(program).is_none() && !programs.join(program).exists()
     };
-    let missing: Vec<_> = UNPACKED.iter().filter(is_missing).collect();
+    let missing: Vec<_> = want.unpacked().iter().filter(is_missing).collect();
     if (!wanted.is_empty() || !missing.is_empty()) && !apt.has_lists() {
         apt.refresh();
     }

@@ -50,6 +50,13 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<()> {
     get(&workspace.web(), &UPLOT)
 }
 
+/// Why `dcqcn-fleet` cannot be compiled here, if it cannot; said as well. Nothing else needs what its page is drawn with.
+pub(crate) fn left_out(workspace: &Workspace) -> Option<String> {
+    let why = format!("{:#}", setup(workspace).err()?);
+    eprintln!("   dcqcn-fleet is left out: {why}");
+    Some(why)
+}
+
 /// Gets what the page's test wants. What cannot be had is said; the test skips it, and says so.
 pub(crate) fn for_tests(workspace: &Workspace) {
     if let Err(error) = get(&workspace.web(), &AXE) {

@@ -32,6 +32,7 @@ fn rate(name: &str, rate: &str) -> Apply {
         by: "ada".into(),
         why: "to try".into(),
         confirm_within_s: None,
+        over: None,
     }
 }
 
@@ -173,7 +174,21 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
         door.ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
             .is_err_and(|error: AskError| error.is_refusal())
     );
-    apply("2", "4gbit", Some(60))?;
+    // What was made from something else than is in force is refused, and changes nothing.
+    for (over, says) in
+        [("", "`1` is in force since"), ("0", "2 was made from `0`, and `1` is in force since")]
+    {
+        let late = Apply { over: Some(over.into()), ..rate("2", "4gbit") };
+        let refused = door.ask::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|why| why.contains(says)), "{refused:?}");
+    }
+    has(2_000_000_000)?;
+    let made_from = Some("1".into());
+    door.ask::<Applied>(Verb::Apply(Apply {
+        over: made_from,
+        confirm_within_s: Some(60),
+        ..rate("2", "4gbit")
+    }))?;
     has(4_000_000_000)?;
     assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(), "that waits for nothing");
     let undone: Applied = door.ask(Verb::Undo(Confirm { name: "2".into() }))?;

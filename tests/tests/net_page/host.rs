@@ -1,11 +1,15 @@
 //! One host without etcd: what is drawn, what is changed, who may, and whether everybody can use it.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result};
 use dcqcn_common::stats::Stat;
 use dcqcn_engine::Hook;
+use dcqcn_protocol::{Applied, Apply, Door, Held, Verb};
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::PATIENCE;
 use serde_json::{Value, json};
 
 use super::seen::{is_accessible, picture};
@@ -122,6 +126,7 @@ fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<(
         browser.press("Tab", 9)?;
         browser.eval("document.getElementById('change-token').value = ''")?;
         browser.type_text(token)?;
+        browser.eval("document.getElementById('change-by').value = 'ada'")?;
         browser.press("Enter", 13)
     };
     let wrong = |browser: &mut Browser, text: &str| {
@@ -157,14 +162,31 @@ fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<(
     browser.wait("document.getElementById('trial').hidden")?;
     has(200_000)?;
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
+    // Somebody else changes it while this one is being decided: it is refused, and theirs stays.
+    let door = Door::new(Path::new(&site.control()), PATIENCE);
+    let held: Option<Held> = door.ask(Verb::Config)?;
+    let text = held.context("nothing is in force")?.text.replace("200KB", "180KB");
+    let theirs = || Apply {
+        name: "theirs".into(),
+        text: text.clone(),
+        by: "bob".into(),
+        why: String::new(),
+        confirm_within_s: None,
+        over: None,
+    };
+    browser.eval(&format!("{button}.focus()"))?;
+    browser.press("Enter", 13)?;
+    browser.wait("document.activeElement.id === 'change-value'")?;
+    door.ask::<Applied>(Verb::Apply(theirs()))?;
+    browser.type_text("60KB")?;
+    browser.press("Enter", 13)?;
+    wrong(&mut browser, "`theirs` is in force since")?;
+    has(180_000)?;
     // A change that was refused is the only thing the browser complains of: a wrong token, and bounds.
     browser.complaints.retain(|complaint| !complaint.contains("/change"));
     assert_eq!(browser.complaints, [] as [String; 0]);
     let audit = std::fs::read_to_string(site.daemon.dir.path().join("audit.jsonl"))?;
-    assert!(
-        audit.contains("wred.3.kmin = 200KB on a0") && audit.contains("the page, from 127.0.0.1"),
-        "{audit}"
-    );
+    assert!(audit.contains("wred.3.kmin = 200KB on a0") && audit.contains("ada, by the page"), "{audit}");
     assert!(!audit.contains(TOKEN));
     Ok(())
 }

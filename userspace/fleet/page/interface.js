@@ -1,6 +1,6 @@
 // One interface: its queues, marks, CNPs, pauses and busiest queue pairs over the last ten minutes, and its parameters.
 import { Chart } from "/chart.js";
-import { Rows, bits, bytes, figure, hex, make, perSecond } from "/dom.js";
+import { Rows, bits, bytes, figure, hex, make, perSecond, write } from "/dom.js";
 import { Figures } from "/figures.js";
 import { Changes } from "/overview.js";
 import { Parameters } from "/parameters.js";
@@ -61,9 +61,11 @@ export class Interface {
   /** Figures that have come. */
   add(message) {
     this.figures.add(message);
-    this.none.hidden = message.busiest.length > 0;
-    this.busiest.element.hidden = message.busiest.length === 0;
-    this.busiest.show(message.busiest, (qp) => `${qp.address} ${qp.qpn}`);
+    const busiest = message.busiest ?? [];
+    write(this.none, message.busiest ? "No queue pair sends from here." : `Not known: ${message.busiest_unknown}.`);
+    this.none.hidden = busiest.length > 0;
+    this.busiest.element.hidden = busiest.length === 0;
+    this.busiest.show(busiest, (qp) => `${qp.address} ${qp.qpn}`);
     this.draw();
   }
 

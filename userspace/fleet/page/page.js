@@ -16,6 +16,9 @@ let again = null;
 /** What views need of the page. */
 const desk = {
   token: "",
+  by: "",
+  /** What the controller has over its host's own file. */
+  held: () => parts.held,
   say(text) {
     write(element("said"), text);
   },

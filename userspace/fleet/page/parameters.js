@@ -93,6 +93,10 @@ export class Parameters {
     const value = make("input", { id: "change-value", type: "text", required: true, value: parameter.text, autocomplete: "off" });
     const token = make("input", { id: "change-token", type: "password", required: true, autocomplete: "off" });
     token.value = this.desk.token;
+    const by = make("input", { id: "change-by", type: "text", maxlength: "100", autocomplete: "off" });
+    by.value = this.desk.by;
+    // What is decided here is decided over this, and is refused if something else is in force by then.
+    const over = this.desk.held()?.name ?? "";
     const wrong = make("p", { class: "wrong", role: "alert" });
     const change = make("button", { type: "submit" }, "Change");
     const form = make("form", {
@@ -101,7 +105,8 @@ export class Parameters {
         event.preventDefault();
         change.disabled = true;
         write(wrong, "");
-        const asked = { interface: this.name, key, value: value.value.trim(), within_s: WITHIN_S };
+        this.desk.by = by.value.trim();
+        const asked = { interface: this.name, key, value: value.value.trim(), within_s: WITHIN_S, over, by: this.desk.by };
         const refused = await this.desk.post("/change", asked, token.value);
         change.disabled = false;
         if (refused) write(wrong, refused);
@@ -117,6 +122,7 @@ export class Parameters {
     make("p", { class: "dim" }, `It is ${parameter.text}. This host allows ${parameter.bounds}.`),
     make("label", { for: "change-value" }, "New value"), value,
     make("label", { for: "change-token" }, "Token"), token,
+    make("label", { for: "change-by" }, "Your name, for the log"), by,
     make("p", { class: "dim" }, `It goes back by itself unless you keep it within ${WITHIN_S} seconds.`),
     wrong,
     make("div", { class: "buttons" }, change, make("button", { type: "button", class: "other", onclick: () => this.dialog.close() }, "Cancel")));

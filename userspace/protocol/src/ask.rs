@@ -3,7 +3,8 @@
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
@@ -11,6 +12,10 @@ use crate::{Answer, LINE_BYTES, Question, VERSION, Verb};
 
 /// Longest answer, in bytes: the counters of all interfaces of a switch.
 const ANSWER_BYTES: u64 = 4 << 20;
+/// For how long the same is asked again while the controller has no place for one more.
+const AGAIN: Duration = Duration::from_secs(3);
+/// How long is waited in between.
+const REST: Duration = Duration::from_millis(50);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +34,9 @@ pub enum AskError {
     /// It refuses.
     #[error("{0}")]
     Refused(String),
+    /// It has not looked at it, or cannot say how it went.
+    #[error("the controller has no answer now: {0}")]
+    Busy(String),
     /// It says what this program does not understand.
     #[error(
         "the controller's answer is not understood: {0}; are dcqcn and this program of the same version?"
@@ -58,18 +66,28 @@ impl Door {
         Self { path: path.to_owned(), patience }
     }
 
-    /// Asks once, on a connection of its own.
+    /// Asks on a connection of its own, and for three seconds again while the controller has no place for it.
     ///
     /// # Errors
-    /// It cannot be asked, refuses, or says what is not understood.
+    /// It cannot be asked, is busy, refuses, or says what is not understood.
     pub fn ask<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, AskError> {
+        let (question, until) = (Question { v: VERSION, verb }, Instant::now() + AGAIN);
+        loop {
+            match self.once(&question) {
+                Err(AskError::Busy(_)) if Instant::now() < until => thread::sleep(REST),
+                answered => return answered,
+            }
+        }
+    }
+
+    fn once<T: DeserializeOwned>(&self, question: &Question) -> Result<T, AskError> {
         let line = self
-            .exchange(verb)
+            .exchange(question)
             .map_err(|source| AskError::Unreachable { path: self.path.clone(), source })?;
-        let Answer { v, ok, error } =
+        let Answer { v, ok, error, again } =
             serde_json::from_str(&line).map_err(|error| AskError::Answer(error.to_string()))?;
         if let Some(error) = error {
-            return Err(AskError::Refused(error));
+            return Err(if again { AskError::Busy(error) } else { AskError::Refused(error) });
         }
         if v != VERSION {
             return Err(AskError::Answer(format!("it is of version {v}, known is {VERSION}")));
@@ -77,23 +95,25 @@ impl Door {
         serde_json::from_value(ok.unwrap_or_default()).map_err(|error| AskError::Answer(error.to_string()))
     }
 
-    fn exchange(&self, verb: Verb) -> io::Result<String> {
+    fn exchange(&self, question: &Question) -> io::Result<String> {
         let mut stream = UnixStream::connect(&self.path)?;
         stream.set_read_timeout(Some(self.patience))?;
         stream.set_write_timeout(Some(self.patience))?;
-        let mut question = serde_json::to_vec(&Question { v: VERSION, verb })?;
+        let mut question = serde_json::to_vec(question)?;
         question.push(b'\n');
         if question.len() > LINE_BYTES {
             let why = format!("a question of {} bytes: allowed are {LINE_BYTES}", question.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        stream.write_all(&question)?;
+        // One that has no place for this closes at once, and has said so before.
+        let written = stream.write_all(&question);
         let mut line = String::new();
-        BufReader::new(stream.take(ANSWER_BYTES)).read_line(&mut line)?;
-        if line.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let read = BufReader::new(stream.take(ANSWER_BYTES)).read_line(&mut line);
+        if line.ends_with('\n') {
+            return Ok(line);
         }
-        Ok(line)
+        written.and(read)?;
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }
 
@@ -130,6 +150,7 @@ mod tests {
         assert!(refused.is_refusal() && refused.to_string() == "no", "{refused}");
         for (answer, says) in [
             ("", "unexpected end"),
+            ("{\"v\":1", "unexpected end"),
             ("hello\n", "not understood"),
             ("{\"v\":2,\"ok\":{}}\n", "of version 2"),
             ("{\"v\":1,\"ok\":{}}\n", "missing field"),
@@ -137,6 +158,29 @@ mod tests {
             let error = answered(answer).unwrap_err();
             assert!(!error.is_refusal() && error.to_string().contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn one_without_a_place_asks_again_and_then_says_so_but_is_not_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            for asked in 0.. {
+                let (mut stream, _) = listener.accept().unwrap();
+                let answer = match asked {
+                    3 => Answer::of(Ok(VersionAnswer { dcqcn: "0.1.0".into(), protocol: 1 })),
+                    _ => Answer::again("user 7 has 4 connections already".into()),
+                };
+                // Nothing of the question is read, as by a controller that has no place.
+                let _ = stream.write_all((serde_json::to_string(&answer).unwrap() + "\n").as_bytes());
+            }
+        });
+        let door = Door::new(&path, Duration::from_secs(5));
+        assert_eq!(door.ask::<VersionAnswer>(Verb::Version).unwrap().protocol, 1);
+        let (began, busy) = (Instant::now(), door.ask::<VersionAnswer>(Verb::Version).unwrap_err());
+        assert!(!busy.is_refusal() && busy.to_string().contains("user 7 has 4"), "{busy}");
+        assert!((AGAIN..AGAIN * 3).contains(&began.elapsed()));
     }
 
     #[test]
@@ -148,8 +192,8 @@ mod tests {
         assert!(error.contains("[control] in its file"), "{error}");
         let _listener = UnixListener::bind(&path).unwrap();
         let text = "x".repeat(LINE_BYTES);
-        let apply =
-            Apply { name: "1".into(), text, by: String::new(), why: String::new(), confirm_within_s: None };
+        let [by, why] = [String::new(), String::new()];
+        let apply = Apply { name: "1".into(), text, by, why, confirm_within_s: None, over: None };
         let error = door.ask::<VersionAnswer>(Verb::Apply(apply)).unwrap_err().to_string();
         assert!(error.contains("allowed are"), "{error}");
     }

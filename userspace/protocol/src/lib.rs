@@ -82,6 +82,10 @@ pub struct Apply {
     /// Goes back to what was before unless it is confirmed within so many seconds ([`CONFIRM_WITHIN_S`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_within_s: Option<u64>,
+    /// What it was made from: the name of what is in force over the host's own file, empty for nothing. If something else is by then,
+    /// it is refused. None: whatever is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
 }
 
 /// What is to be kept, or taken back.
@@ -115,6 +119,14 @@ pub struct Answer {
     /// Why it is refused, or failed; all is as it was then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// There is an error, and it is not about what was asked for, which nobody has refused: ask the same again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub again: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl Answer {
@@ -122,9 +134,15 @@ impl Answer {
     #[must_use]
     pub fn of<T: Serialize>(result: Result<T, String>) -> Self {
         match result.and_then(|value| serde_json::to_value(value).map_err(|error| error.to_string())) {
-            Ok(value) => Self { v: VERSION, ok: Some(value), error: None },
-            Err(error) => Self { v: VERSION, ok: None, error: Some(error) },
+            Ok(value) => Self { v: VERSION, ok: Some(value), error: None, again: false },
+            Err(error) => Self { v: VERSION, ok: None, error: Some(error), again: false },
         }
+    }
+
+    /// Nobody has looked at what was asked for, or nobody knows how it went.
+    #[must_use]
+    pub const fn again(why: String) -> Self {
+        Self { v: VERSION, ok: None, error: Some(why), again: true }
     }
 }
 
@@ -277,6 +295,7 @@ mod tests {
         let text = |answer: &Answer| serde_json::to_string(answer).unwrap();
         assert_eq!(text(&Answer::of(Ok(None::<Held>))), r#"{"v":1,"ok":null}"#);
         assert_eq!(text(&Answer::of::<Held>(Err("no".into()))), r#"{"v":1,"error":"no"}"#);
+        assert_eq!(text(&Answer::again("full".into())), r#"{"v":1,"error":"full","again":true}"#);
     }
 
     proptest! {

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_protocol::{
-    Answer, Applied, Failing, Health, Held, LINE_BYTES, Parameters, Question, Status, VERSION, Verb,
-    VersionAnswer,
+    Answer, Failing, Health, Held, LINE_BYTES, Parameters, Question, Status, VERSION, Verb, VersionAnswer,
 };
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
@@ -139,7 +138,7 @@ pub(super) fn serve(
 
 /// One more than there is room for is told so, if its end takes that at once.
 fn refuse(stream: UnixStream, why: String) {
-    if let Ok(line) = serde_json::to_string(&Answer::of::<Status>(Err(why))) {
+    if let Ok(line) = serde_json::to_string(&Answer::again(why)) {
         let _ = stream.try_write((line + "\n").as_bytes());
     }
 }
@@ -203,10 +202,10 @@ impl Room {
                 Answer::of(self.read(move |desk, _| looks::values(desk, &interface)).await)
             }
             Verb::Changes => Answer::of(self.read(|_, looks| looks.changes()).await),
-            Verb::Apply(apply) => Answer::of(self.order(Order::Apply(apply), peer).await),
-            Verb::Confirm(confirm) => Answer::of(self.order(Order::Confirm(confirm), peer).await),
-            Verb::Undo(undo) => Answer::of(self.order(Order::Undo(undo), peer).await),
-            Verb::Release(release) => Answer::of(self.order(Order::Release(release), peer).await),
+            Verb::Apply(apply) => self.order(Order::Apply(apply), peer).await,
+            Verb::Confirm(confirm) => self.order(Order::Confirm(confirm), peer).await,
+            Verb::Undo(undo) => self.order(Order::Undo(undo), peer).await,
+            Verb::Release(release) => self.order(Order::Release(release), peer).await,
         }
     }
 
@@ -259,15 +258,20 @@ impl Room {
         tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
     }
 
-    async fn order(&self, order: Order, peer: &str) -> Result<Applied, String> {
+    async fn order(&self, order: Order, peer: &str) -> Answer {
         let (reply, result) = oneshot::channel();
         let ordered = Ordered { order, peer: peer.to_owned(), reply };
-        let ending = || "the controller is ending".to_owned();
-        self.commands.send(Command::Order(Box::new(ordered))).map_err(|_| ending())?;
+        let ending = || Answer::again("the controller is ending".to_owned());
+        if self.commands.send(Command::Order(Box::new(ordered))).is_err() {
+            return ending();
+        }
         match timeout(CHANGE, result).await {
-            Ok(result) => result.map_err(|_| ending())?,
+            Ok(Ok(result)) => Answer::of(result),
+            Ok(Err(_)) => ending(),
             Err(_) => {
-                Err(format!("not done within {} s; it may be done yet: ask for `config`", CHANGE.as_secs()))
+                let why =
+                    format!("not done within {} s; it may be done yet: ask for `config`", CHANGE.as_secs());
+                Answer::again(why)
             }
         }
     }

@@ -20,7 +20,7 @@ pub(super) enum Obeyed {
     InForce { changed: bool },
     /// The controller says no.
     Refused(String),
-    /// The controller does not answer.
+    /// The controller does not answer, or has no place for a question now.
     Unreachable(String),
 }
 
@@ -48,7 +48,7 @@ impl Controller {
             None => Verb::Release(Release { by, why }),
             Some(text) => {
                 let name = name(target.version);
-                Verb::Apply(Apply { name, text: text.clone(), by, why, confirm_within_s: None })
+                Verb::Apply(Apply { name, text: text.clone(), by, why, confirm_within_s: None, over: None })
             }
         };
         match ask::<Applied>(&self.change, verb).await {
@@ -66,5 +66,36 @@ impl Controller {
         let status = ask(&self.soon, Verb::Status).await.map_err(|error| error.to_string())?;
         let health = ask(&self.soon, Verb::Health).await.map_err(|error| error.to_string())?;
         Ok((status, health))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use dcqcn_protocol::Answer;
+
+    use super::*;
+    use crate::record::Target;
+
+    #[tokio::test]
+    async fn a_controller_whose_places_are_taken_has_refused_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let answer =
+                    serde_json::to_string(&Answer::again("user 7 has 4 connections".into())).unwrap();
+                let _ = stream.unwrap().write_all((answer + "\n").as_bytes());
+            }
+        });
+        let [by, why] = ["ada", "to try"].map(String::from);
+        let target = Target { version: 7, ..Target::default() };
+        let want = Want { target, text: Some(String::new()), by, why };
+        let obeyed = Controller::new(&path).obey(&want).await;
+        assert!(matches!(&obeyed, Obeyed::Unreachable(why) if why.contains("user 7")), "{obeyed:?}");
     }
 }

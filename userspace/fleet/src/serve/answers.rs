@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Router};
 use dcqcn_params::{Key, word};
 use dcqcn_protocol::{Door, Parameters, Values, Verb};
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::board::{Board, View};
-use super::http::{Peer, Refusal};
+use super::http::Refusal;
 use super::{assets, events, write};
 use crate::ask::ask;
 use crate::store::Store;
@@ -49,7 +49,8 @@ pub(super) struct Desk {
 struct Room {
     desk: Arc<Desk>,
     streams: Arc<Semaphore>,
-    /// The controller has few connections for this user, and the agent is the same user: one for what is read, one for what is changed.
+    /// The controller has few connections for this user, and the agent may be the same user: one for what is read, one for what is
+    /// changed. What is changed is made from what is in force, so two who change something at once are one after the other.
     reading: Arc<Semaphore>,
     changing: Arc<Semaphore>,
 }
@@ -121,11 +122,11 @@ async fn parameters(State(room): State<Room>, Path(interface): Path<String>) -> 
     answer(&Key::all().filter_map(parameter).collect::<Vec<_>>())
 }
 
-async fn change(State(room): State<Room>, Extension(Peer(peer)): Extension<Peer>, body: Body) -> Response {
+async fn change(State(room): State<Room>, body: Body) -> Response {
     match read(body).await {
         Ok(asked) => {
             let _alone = Room::alone(&room.changing).await;
-            done(write::change(&room.desk.change, &asked, peer.ip()).await)
+            done(write::change(&room.desk.change, &asked).await)
         }
         Err(refusal) => refusal.into_response(),
     }

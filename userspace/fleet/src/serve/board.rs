@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn point(t: f64) -> impl Fn(&mut Track) {
-        move |track| track.add(Point { t, values: vec![(Column::Marks, t)] })
+        move |track| track.add(Point { t, values: vec![(Column::Marks, Some(t))] }, 5.0)
     }
 
     #[test]

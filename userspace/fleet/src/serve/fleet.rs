@@ -20,6 +20,8 @@ use crate::store::Store;
 const TICK: Duration = Duration::from_secs(2);
 /// How often while nobody does; agents report every five seconds.
 const SELDOM: Duration = Duration::from_secs(6);
+/// No line is drawn through a longer time of which nothing is known, in seconds.
+const GAP_S: f64 = 15.0;
 /// How often the versions are read, besides when a rollout begins or ends: they are long.
 const VERSIONS: Duration = Duration::from_secs(60);
 /// Versions that are told.
@@ -58,7 +60,7 @@ async fn look(board: &Board, store: &mut Store, read: &mut Read) -> Result<()> {
     let status = Status::new(store.snapshot().await?);
     let t = now();
     for Host { host, rates, .. } in &status.hosts {
-        board.add(View::Host(host.clone()), |track| track.add(point(t, rates.as_ref())));
+        board.add(View::Host(host.clone()), |track| track.add(point(t, rates.as_ref()), GAP_S));
     }
     board.retain(|view| match view {
         View::Host(name) => status.hosts.iter().any(|host| host.host == *name),
@@ -85,5 +87,5 @@ fn point(t: f64, rates: Option<&Rates>) -> Point {
         (Column::RdmaErrors, rates.rdma_errors),
         (Column::Queue, rates.queue),
     ];
-    Point { t, values: columns.map(|(column, value)| (column, value as f64)).into() }
+    Point { t, values: columns.map(|(column, value)| (column, Some(value as f64))).into() }
 }

@@ -4,19 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dcqcn_protocol::{Changes, Door, Held, LOOKED_AT, Look, Looked, MOST_QPS, Qp, Seen, Status, Verb};
+use dcqcn_protocol::{Changes, Door, Held, LOOKED_AT, Look, Looked, MOST_QPS, Seen, Status, Verb};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::board::{Board, View};
 use super::clock::now;
-use super::series;
+use super::series::{self, Busiest};
 use crate::ask::ask;
 
 /// How often the controller is asked.
 const TICK: Duration = Duration::from_secs(1);
+/// No line is drawn through a longer time of which nothing is known, in seconds.
+const GAP_S: f64 = 5.0;
 /// Changes that are told.
 const CHANGES: usize = 100;
+/// Why queue pairs are not known.
+const NOBODY: &str = "they are read while somebody looks";
 
 /// Shows this host for as long as it is waited for.
 pub(super) async fn follow(board: Arc<Board>, door: Door) {
@@ -34,13 +38,18 @@ pub(super) async fn follow(board: Arc<Board>, door: Door) {
 }
 
 async fn look(board: &Board, door: &Door, before: &mut Looked) -> Result<(), String> {
-    let mut busiest: BTreeMap<String, Vec<Qp>> = BTreeMap::new();
-    for name in board.interfaces_looked_at().into_iter().take(LOOKED_AT) {
+    let mut busiest: BTreeMap<String, Busiest> = BTreeMap::new();
+    let looked_at: Vec<String> = board.interfaces_looked_at().into_iter().collect();
+    let (asked, others) = looked_at.split_at(looked_at.len().min(LOOKED_AT));
+    let too_many =
+        || format!("queue pairs of {LOOKED_AT} interfaces are read at a time, now of {}", asked.join(", "));
+    busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
+    for name in asked {
         let look = Look { busiest_of: Some(name.clone()), most: MOST_QPS };
         match ask::<Looked>(door, Verb::Look(look)).await {
-            Ok(looked) => _ = busiest.insert(name, looked.busiest),
+            Ok(looked) => _ = busiest.insert(name.clone(), Ok(looked.busiest)),
             // It is gone meanwhile, or others look at so many.
-            Err(error) if error.is_refusal() => {}
+            Err(error) if error.is_refusal() => _ = busiest.insert(name.clone(), Err(error.to_string())),
             Err(error) => return Err(error.to_string()),
         }
     }
@@ -51,8 +60,8 @@ async fn look(board: &Board, door: &Door, before: &mut Looked) -> Result<(), Str
             let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
             let point = series::point(t, past, seen, looked.at_ns);
             board.add(View::Interface(name.clone()), |track| {
-                track.add(point);
-                track.add_qps(busiest.get(name).map(Vec::as_slice).unwrap_or_default());
+                track.add(point, GAP_S);
+                track.add_qps(busiest.get(name).unwrap_or(&Err(NOBODY.into())));
             });
         }
         board.retain(|view| match view {
@@ -80,8 +89,13 @@ fn rows(before: &Looked, now: &Looked) -> Value {
     let row = |(name, seen): (&String, &Seen)| {
         let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
         let point = series::point(0.0, past, seen, now.at_ns);
-        let rate =
-            |column| point.values.iter().find(|(other, _)| *other == column).map(|(_, value)| value.round());
+        let rate = |column| {
+            point
+                .values
+                .iter()
+                .find(|(other, _)| *other == column)
+                .and_then(|(_, value)| value.map(f64::round))
+        };
         let percent = |class: &dcqcn_protocol::Class| (class.depth_bytes * 100).checked_div(class.kmax_bytes);
         json!({
             "name": name, "role": seen.role, "pacer": seen.pacer, "flows": seen.counts.flows,

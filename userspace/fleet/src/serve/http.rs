@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +14,17 @@ use axum::response::{IntoResponse as _, Response};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::{setsockopt, sockopt::TcpUserTimeout};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-use super::write::Token;
+use super::write::{Shown, Token};
 
 /// How long a connection has to say what it wants.
 const ASKING: Duration = Duration::from_secs(5);
+/// How long one may take nothing of what is sent: the kernel ends it then.
+const TAKING: Duration = Duration::from_secs(20);
 /// Connections at a time; a browser has up to six.
 const CONNECTIONS: usize = 64;
 /// Bytes of a request's head, and of its body.
@@ -86,13 +88,17 @@ impl Guard {
             return Err((StatusCode::FORBIDDEN, "asked from another page, or not as JSON".into()));
         }
         let shown = headers.get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
-        if !token.is(shown).await {
-            return Err((
-                StatusCode::UNAUTHORIZED,
-                "the token is wrong: it is in the file that --allow-write names".into(),
-            ));
+        match token.look_at(shown).await {
+            Shown::Right => Ok(()),
+            Shown::Wrong => {
+                let why = "the token is wrong: it is in the file that --allow-write names";
+                Err((StatusCode::UNAUTHORIZED, why.into()))
+            }
+            Shown::TooMany => {
+                let why = "the token is wrong, and so is another that is shown now: it is in the file that --allow-write names";
+                Err((StatusCode::TOO_MANY_REQUESTS, why.into()))
+            }
         }
-        Ok(())
     }
 }
 
@@ -120,10 +126,6 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
     response
 }
 
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) SocketAddr);
-
 /// Answers with `router` for as long as it is waited for.
 pub(super) async fn serve(
     listener: TcpListener,
@@ -138,20 +140,23 @@ pub(super) async fn serve(
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        let Ok((stream, peer)) = listener.accept().await else {
+        let Ok((stream, _)) = listener.accept().await else {
             // No file descriptor is left, for example.
             sleep(PAUSE).await;
             continue;
         };
-        let router = router.clone().layer(axum::Extension(Peer(peer)));
+        let router = router.clone();
         tokio::spawn(async move {
-            connection(stream, router).await;
+            connection(stream, router, TAKING).await;
             drop(place);
         });
     }
 }
 
-async fn connection(stream: TcpStream, router: Router) {
+async fn connection(stream: TcpStream, router: Router, taking: Duration) {
+    // Without it somebody who looks on and does not read keeps a place for good. A kernel that refuses it is as one without it.
+    let taking = u32::try_from(taking.as_millis()).unwrap_or(u32::MAX);
+    let _ = setsockopt(&stream, TcpUserTimeout, &taking);
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         // Also between two requests: a connection without one gives its place back.
@@ -164,6 +169,8 @@ async fn connection(stream: TcpStream, router: Router) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -171,6 +178,21 @@ mod tests {
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect()
+    }
+
+    #[tokio::test]
+    async fn one_who_reads_nothing_of_what_comes_loses_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut asking = TcpStream::connect(address).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        // More than the kernel keeps for somebody who does not read.
+        let much = axum::body::Bytes::from(vec![b'x'; 64 << 20]);
+        let router = Router::new().route("/", axum::routing::get(move || async move { much.clone() }));
+        asking.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let serving = connection(stream, router, Duration::from_secs(1));
+        tokio::time::timeout(Duration::from_secs(30), serving).await.expect("it is kept");
+        drop(asking);
     }
 
     #[test]

@@ -65,12 +65,15 @@ impl Column {
     }
 }
 
-/// Values at one time, in seconds since 1970.
+/// Values at one time, in seconds since 1970; none where there was nothing to measure from.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Point {
     pub(super) t: f64,
-    pub(super) values: Vec<(Column, f64)>,
+    pub(super) values: Vec<(Column, Option<f64>)>,
 }
+
+/// The busiest queue pairs of an interface, or why they are not known.
+pub(super) type Busiest = Result<Vec<Qp>, String>;
 
 /// A queue pair that is drawn.
 #[derive(Clone, Debug)]
@@ -95,22 +98,27 @@ pub(super) struct Track {
     columns: Vec<Column>,
     drawn: Vec<Drawn>,
     busiest: Vec<Qp>,
+    /// Why it is not known which they are; empty if it is.
+    unknown: String,
     /// Whoever has drawn the points before has to begin anew.
     is_anew: bool,
 }
 
 impl Track {
-    /// Adds values; what is too old goes.
-    pub(super) fn add(&mut self, point: Point) {
+    /// Adds values; what is too old goes. No line is drawn from values that are more than `gap_s` seconds older.
+    pub(super) fn add(&mut self, point: Point, gap_s: f64) {
         let from = point.t - SPAN_S;
         // The clock was set back: what is drawn goes forward.
         if self.points.back().is_some_and(|last| last.t >= point.t) {
             self.points.clear();
             self.drawn.clear();
         }
+        // Of the time in between nothing is known.
+        let gap = self.points.back().map(|last| last.t).filter(|last| point.t - last > gap_s);
+        self.points.extend(gap.map(|last| Point { t: last + gap_s, values: Vec::new() }));
         let columns: Vec<Column> = point.values.iter().map(|(column, _)| *column).collect();
         let is_other = !columns.is_empty() && self.columns != columns;
-        self.is_anew = is_other || self.points.is_empty();
+        self.is_anew = is_other || gap.is_some() || self.points.is_empty();
         if is_other {
             self.columns = columns;
         }
@@ -125,8 +133,16 @@ impl Track {
         }
     }
 
-    /// Adds the busiest queue pairs, which belong to the values that were added last.
-    pub(super) fn add_qps(&mut self, busiest: &[Qp]) {
+    /// Adds the busiest queue pairs, which belong to the values that were added last, or why they are not known.
+    pub(super) fn add_qps(&mut self, busiest: &Busiest) {
+        let busiest = match busiest {
+            Ok(busiest) => busiest,
+            Err(why) => {
+                (self.busiest, self.unknown) = (Vec::new(), why.clone());
+                return;
+            }
+        };
+        self.unknown.clear();
         let Some(t) = self.points.back().map(|point| point.t) else { return };
         let before = self.drawn.len();
         let stays = |drawn: &Drawn| busiest.iter().take(STAYS).any(|qp| drawn.is(qp));
@@ -164,7 +180,7 @@ impl Track {
         let mut values = Map::new();
         for column in self.columns.iter().copied() {
             let of = |point: &Point| {
-                point.values.iter().find(|(other, _)| *other == column).map(|(_, value)| *value)
+                point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value)
             };
             values.insert(column.name(), points().map(|point| of(point).map(rounded)).collect());
         }
@@ -182,7 +198,10 @@ impl Track {
             })
             .collect();
         let t: Vec<f64> = points().map(|point| point.t).collect();
-        json!({ "whole": is_whole, "t": t, "values": values, "qps": qps, "busiest": self.busiest })
+        let busiest = self.unknown.is_empty().then_some(&self.busiest);
+        json!({
+            "whole": is_whole, "t": t, "values": values, "qps": qps, "busiest": busiest, "busiest_unknown": self.unknown,
+        })
     }
 }
 
@@ -197,9 +216,9 @@ pub(super) fn point(t: f64, before: Option<(&Seen, u64)>, now: &Seen, at_ns: u64
     let before = before.filter(same);
     let mut values = Vec::new();
     for class in now.classes.iter().filter(|class| class.ecn) {
-        values.push((Column::Depth(class.tc), class.depth_bytes as f64));
-        values.push((Column::Kmin(class.tc), class.kmin_bytes as f64));
-        values.push((Column::Kmax(class.tc), class.kmax_bytes as f64));
+        values.push((Column::Depth(class.tc), Some(class.depth_bytes as f64)));
+        values.push((Column::Kmin(class.tc), Some(class.kmin_bytes as f64)));
+        values.push((Column::Kmax(class.tc), Some(class.kmax_bytes as f64)));
     }
     let of = |seen: &Seen| {
         let counts = &seen.counts;
@@ -217,11 +236,11 @@ pub(super) fn point(t: f64, before: Option<(&Seen, u64)>, now: &Seen, at_ns: u64
         let seconds = at_ns.saturating_sub(before_ns) as f64 / 1e9;
         let rates = of(seen).into_iter().zip(of(now)).map(|((column, before), (_, now))| {
             let grown = now.saturating_sub(before) as f64;
-            (column, if seconds > 0.0 { grown / seconds } else { 0.0 })
+            (column, (seconds > 0.0).then_some(grown / seconds))
         });
         values.extend(rates);
     } else {
-        values.extend(of(now).map(|(column, _)| (column, 0.0)));
+        values.extend(of(now).map(|(column, _)| (column, None)));
     }
     Point { t, values }
 }
@@ -231,6 +250,8 @@ mod tests {
     use dcqcn_protocol::{Class, Counts};
 
     use super::*;
+
+    const GAP_S: f64 = 10.0;
 
     fn seen(marked: u64, depth: u64) -> Seen {
         let counts = Counts { attached_at_ns: 1, marked_packets: marked, ..Counts::default() };
@@ -254,20 +275,27 @@ mod tests {
     fn counts_become_rates_and_what_counts_anew_has_none_yet() {
         let (before, now) = (seen(10, 0), seen(40, 250));
         let point = point(1.0, Some((&before, 1_000_000_000)), &now, 3_000_000_000);
-        let value = |column| point.values.iter().find(|(other, _)| *other == column).map(|(_, value)| *value);
+        let value =
+            |column| point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value);
         assert_eq!((value(Column::Depth(3)), value(Column::Kmax(3))), (Some(250.0), Some(400.0)));
         assert_eq!((value(Column::Marks), value(Column::Drops)), (Some(15.0), Some(0.0)));
         let mut anew = before;
         anew.counts.attached_at_ns = 2;
-        let point = super::point(1.0, Some((&anew, 1_000_000_000)), &now, 3_000_000_000);
-        assert!(point.values.contains(&(Column::Marks, 0.0)));
+        // Nothing was measured: that is not nothing.
+        for before in [Some((&anew, 1_000_000_000)), None] {
+            let point = super::point(1.0, before, &now, 3_000_000_000);
+            assert!(point.values.contains(&(Column::Marks, None)), "{point:?}");
+        }
     }
 
     #[test]
     fn whoever_comes_gets_all_and_then_each_second() {
         let mut track = Track::default();
         for second in 0..1_000 {
-            track.add(Point { t: f64::from(second), values: vec![(Column::Marks, f64::from(second))] });
+            track.add(
+                Point { t: f64::from(second), values: vec![(Column::Marks, Some(f64::from(second)))] },
+                GAP_S,
+            );
         }
         let whole = track.whole();
         assert_eq!(whole["t"].as_array().unwrap().len(), 601);
@@ -275,47 +303,81 @@ mod tests {
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["t"]), (&json!(false), &json!([999.0])));
         // Another line, or a clock that was set back: all of it.
-        track.add(Point { t: 1_000.0, values: vec![(Column::Marks, 1.0), (Column::Drops, 1.0)] });
+        track.add(
+            Point { t: 1_000.0, values: vec![(Column::Marks, Some(1.0)), (Column::Drops, Some(1.0))] },
+            GAP_S,
+        );
         assert_eq!(track.latest()["values"]["drops"].as_array().unwrap().len(), 601);
         assert_eq!(track.latest()["values"]["drops"][0], Value::Null);
-        track.add(Point { t: 5.0, values: vec![(Column::Marks, 1.0)] });
+        track.add(Point { t: 5.0, values: vec![(Column::Marks, Some(1.0))] }, GAP_S);
         assert_eq!((&track.latest()["whole"], &track.latest()["t"]), (&json!(true), &json!([5.0])));
     }
 
     #[test]
     fn who_says_nothing_for_a_while_has_a_gap() {
         let mut track = Track::default();
-        track.add(Point { t: 1.0, values: vec![(Column::Queue, 5.0)] });
-        track.add(Point { t: 2.0, values: Vec::new() });
+        track.add(Point { t: 1.0, values: vec![(Column::Queue, Some(5.0))] }, GAP_S);
+        track.add(Point { t: 2.0, values: Vec::new() }, GAP_S);
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["values"]), (&json!(false), &json!({ "queue": [null] })));
         assert_eq!(track.whole()["values"]["queue"], json!([5.0, null]));
     }
 
     #[test]
+    fn nothing_is_drawn_through_a_time_that_nobody_looked_at() {
+        let mut track = Track::default();
+        let point = |t| Point { t, values: vec![(Column::Marks, Some(t))] };
+        for t in [1.0, 7.0, 67.0, 68.0] {
+            track.add(point(t), GAP_S);
+        }
+        let whole = track.whole();
+        assert_eq!(whole["values"]["marks"], json!([1.0, 7.0, null, 67.0, 68.0]));
+        assert_eq!(whole["t"][2], json!(17.0));
+        assert_eq!(track.latest()["whole"], json!(false));
+        track.add(point(100.0), GAP_S);
+        assert_eq!(track.latest()["whole"], json!(true), "the gap is told with what comes behind it");
+    }
+
+    #[test]
+    fn that_an_interface_was_not_asked_is_told_and_is_not_that_it_has_no_queue_pair() {
+        let mut track = Track::default();
+        for t in [1.0, 2.0, 3.0] {
+            track.add(Point { t, values: vec![(Column::Marks, None)] }, GAP_S);
+            let busiest = if t == 2.0 { Err("four others are".into()) } else { Ok(vec![qp(7, 1_000)]) };
+            track.add_qps(&busiest);
+            let latest = track.latest();
+            let told = (latest["busiest"].is_null(), &latest["busiest_unknown"]);
+            assert_eq!(told, (t == 2.0, &json!(if t == 2.0 { "four others are" } else { "" })));
+        }
+        assert_eq!(track.whole()["qps"][0]["rate_bps"], json!([1_000, null, 1_000]));
+        track.add_qps(&Ok(Vec::new()));
+        assert_eq!(track.latest()["busiest"], json!([]));
+    }
+
+    #[test]
     fn few_queue_pairs_are_drawn_and_stay_so_while_they_are_busy() {
         let mut track = Track::default();
-        let values = || vec![(Column::Marks, 0.0)];
-        track.add(Point { t: 1.0, values: values() });
+        let values = || vec![(Column::Marks, Some(0.0))];
+        track.add(Point { t: 1.0, values: values() }, GAP_S);
         let many: Vec<Qp> = (0..64).map(|n| qp(n, 1_000 + u64::from(n))).collect();
-        track.add_qps(&many);
+        track.add_qps(&Ok(many.clone()));
         let latest = track.latest();
         assert_eq!(
             (latest["qps"].as_array().unwrap().len(), latest["busiest"].as_array().unwrap().len()),
             (8, 16)
         );
-        track.add(Point { t: 2.0, values: values() });
+        track.add(Point { t: 2.0, values: values() }, GAP_S);
         let mut turned = many.clone();
         turned[..STAYS].reverse();
-        track.add_qps(&turned);
+        track.add_qps(&Ok(turned));
         let latest = track.latest();
         assert_eq!(
             (&latest["whole"], &latest["qps"][0]["qpn"], &latest["qps"][0]["rate_bps"]),
             (&json!(false), &json!(0), &json!([1_000]))
         );
         // One that is gone makes room for another, whose past is not known.
-        track.add(Point { t: 3.0, values: values() });
-        track.add_qps(&many[1..]);
+        track.add(Point { t: 3.0, values: values() }, GAP_S);
+        track.add_qps(&Ok(many[1..].to_vec()));
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["qps"][7]["qpn"]), (&json!(true), &json!(8)));
         assert_eq!(latest["qps"][7]["rate_bps"], json!([null, null, 1_008]));

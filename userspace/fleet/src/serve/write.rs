@@ -1,6 +1,5 @@
 //! Who may change something over the page, and changing it.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -18,8 +17,10 @@ use crate::secret;
 
 /// Shortest token, in characters.
 const TOKEN: usize = 16;
-/// How long it takes to say that a token is wrong, for all who try at the time.
+/// How long it takes to say that a token is wrong.
 const WRONG: Duration = Duration::from_secs(1);
+/// Longest name of somebody, in characters.
+const NAME: usize = 100;
 /// Times in which a change is to be kept, in seconds.
 const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
 /// What the agent's configurations are called.
@@ -47,15 +48,27 @@ impl Token {
         Ok(Self { secret, wrong: Mutex::default() })
     }
 
-    /// Whether it is this one. That it is not takes a second, one after the other.
-    pub(super) async fn is(&self, shown: &[u8]) -> bool {
+    /// Whether it is this one. That it is not takes a second; whoever shows another wrong one meanwhile is told so at once: many of them
+    /// are to hold no connection, and who knows the right one waits for nobody.
+    pub(super) async fn look_at(&self, shown: &[u8]) -> Shown {
         if is_same(&self.secret, shown) {
-            return true;
+            return Shown::Right;
         }
-        let _alone = self.wrong.lock().await;
+        let Ok(_alone) = self.wrong.try_lock() else { return Shown::TooMany };
         sleep(WRONG).await;
-        false
+        Shown::Wrong
     }
+}
+
+/// What was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// The token.
+    Right,
+    /// Another.
+    Wrong,
+    /// Another, as somebody else does at the time.
+    TooMany,
 }
 
 /// Takes as long for any text of that length.
@@ -73,14 +86,21 @@ pub(super) struct Change {
     pub(super) value: String,
     /// It goes back unless it is kept within so many seconds.
     pub(super) within_s: u64,
+    /// The name of what was in force over the host's own file when this was decided, empty for nothing: if something else is by now, it
+    /// is refused. None: whatever is.
+    #[serde(default)]
+    pub(super) over: Option<String>,
+    /// Who wants it, as they say.
+    #[serde(default)]
+    pub(super) by: String,
 }
 
 /// Sets a parameter, over what the controller has already over its host's own file.
 ///
 /// # Errors
 /// In a sentence; all is as it was.
-pub(super) async fn change(door: &Door, change: &Change, from: IpAddr) -> Result<Applied, String> {
-    let Change { interface, key, value, within_s } = change;
+pub(super) async fn change(door: &Door, change: &Change) -> Result<Applied, String> {
+    let Change { interface, key, value, within_s, over, by } = change;
     if !WITHIN_S.contains(within_s) {
         let (low, high) = WITHIN_S.into_inner();
         return Err(format!("{within_s} s to keep it: allowed are {low} to {high}"));
@@ -88,6 +108,7 @@ pub(super) async fn change(door: &Door, change: &Change, from: IpAddr) -> Result
     let key: Key = key.parse().map_err(|error: dcqcn_params::UnknownKey| error.to_string())?;
     key.parse_value(value).map_err(|error| error.to_string())?;
     let held: Option<Held> = ask(door, Verb::Config).await.map_err(|error| error.to_string())?;
+    let found = held.as_ref().map(|held| held.name.clone()).unwrap_or_default();
     let text = match held {
         Some(held) if held.name.starts_with(OF_A_FLEET) => {
             return Err(format!(
@@ -102,11 +123,19 @@ pub(super) async fn change(door: &Door, change: &Change, from: IpAddr) -> Result
     let apply = Apply {
         name: format!("page {}", rfc3339(SystemTime::now())),
         text,
-        by: format!("the page, from {from}"),
+        by: by_page(by),
         why: format!("{key} = {value} on {interface}"),
         confirm_within_s: Some(*within_s),
+        // Another page, or a program, may change it between the question above and this.
+        over: Some(over.clone().unwrap_or(found)),
     };
     ask(door, Verb::Apply(apply)).await.map_err(|error| error.to_string())
+}
+
+/// Who it is for the log: one token is everybody's, and a connection over a proxy or a tunnel comes from this machine.
+fn by_page(by: &str) -> String {
+    let by: String = by.trim().chars().filter(|char| !char.is_control()).take(NAME).collect();
+    if by.is_empty() { "the page".into() } else { format!("{by}, by the page") }
 }
 
 /// What waits to be kept.
@@ -146,6 +175,27 @@ mod tests {
         assert_eq!(read(&format!("{token}\n"), 0o640).unwrap(), token.as_bytes());
         assert!(read(token, 0o644).unwrap_err().contains("chmod 600"));
         assert!(read("short", 0o600).unwrap_err().contains("openssl rand"));
+    }
+
+    #[tokio::test]
+    async fn who_shows_a_wrong_token_keeps_nobody_else_waiting() {
+        let token = Token { secret: b"0123456789abcdef".to_vec(), wrong: Mutex::default() };
+        let began = tokio::time::Instant::now();
+        let meanwhile = async {
+            tokio::task::yield_now().await;
+            (token.look_at(b"y").await, token.look_at(&token.secret).await, began.elapsed())
+        };
+        let (first, (second, right, waited)) = tokio::join!(token.look_at(b"x"), meanwhile);
+        assert_eq!((first, second, right), (Shown::Wrong, Shown::TooMany, Shown::Right));
+        assert!(waited < WRONG && began.elapsed() >= WRONG);
+        assert_eq!(token.look_at(b"z").await, Shown::Wrong, "the next one is looked at again");
+    }
+
+    #[test]
+    fn who_it_is_comes_from_whoever_changes_it() {
+        assert_eq!(by_page(" "), "the page");
+        assert_eq!(by_page("ada\n\u{7}"), "ada, by the page");
+        assert_eq!(by_page(&"x".repeat(500)).len(), 100 + ", by the page".len());
     }
 
     #[test]

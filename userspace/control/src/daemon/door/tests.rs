@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 
-use dcqcn_protocol::{Apply, Confirm, Door};
+use dcqcn_protocol::{Applied, Apply, Confirm, Door};
 
 use super::*;
 
@@ -95,7 +95,14 @@ fn changes_go_to_the_thread_that_works_and_its_refusal_comes_back() {
     let door = Door::new(&served.path(), Duration::from_secs(20));
     let apply = |name: &str| {
         let [by, why] = ["ada", "to try"].map(String::from);
-        Verb::Apply(Apply { name: name.into(), text: String::new(), by, why, confirm_within_s: None })
+        Verb::Apply(Apply {
+            name: name.into(),
+            text: String::new(),
+            by,
+            why,
+            confirm_within_s: None,
+            over: None,
+        })
     };
     let applied: Applied = door.ask(apply("7")).unwrap();
     assert_eq!(applied.name.as_deref(), Some("Apply(A"));
@@ -130,6 +137,7 @@ fn a_user_s_connection_too_many_is_told_and_has_room_when_another_ends() {
     }
     let answers = served.answers(b"");
     assert!(answers[0].error.as_ref().unwrap().contains("has 4 connections already"), "{answers:?}");
+    assert!(answers[0].again, "nobody has refused anything: {answers:?}");
     open.pop();
     let until = Instant::now() + Duration::from_secs(20);
     while served.answers(version).first().is_none_or(|answer| answer.ok.is_none()) {

@@ -48,7 +48,7 @@ impl Shift {
     }
 
     fn apply(&mut self, apply: &Apply, peer: &str) -> Result<Applied, Refused> {
-        let Apply { name, text, by, why, confirm_within_s } = apply;
+        let Apply { name, text, by, why, confirm_within_s, over: made_from } = apply;
         let began = Instant::now();
         if self.file.is_none() {
             let why = "this controller has no file (`dcqcn run IFACE`): run it with one, with [fleet] in it";
@@ -60,6 +60,17 @@ impl Shift {
         let is_same = now.as_ref().is_some_and(|held| held.name == *name && held.text == *text);
         if is_same && confirm_within_s.is_none() && self.asked.confirm_until.is_none() {
             return Ok(self.applied(false, began));
+        }
+        let found = now.as_ref().map_or("", |held| held.name.as_str());
+        if let Some(made_from) = made_from.as_ref().filter(|made_from| *made_from != found) {
+            let called = |name: &str| {
+                if name.is_empty() { "the host's own file alone".into() } else { format!("`{name}`") }
+            };
+            return Err(Refused(vec![format!(
+                "{name} was made from {}, and {} is in force since: look at that, and ask again",
+                called(made_from),
+                called(found)
+            )]));
         }
         // Whatever it says, it says it of none of them: most likely a name is wrong.
         let served = self.fleet.ifaces();
