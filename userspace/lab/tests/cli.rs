@@ -28,3 +28,27 @@ fn a_replay_is_a_line_of_json_for_each_packet() {
     assert!(packets.iter().any(|packet| packet["marked"] == true));
     assert_eq!(stderr(&replay), "");
 }
+
+#[test]
+fn a_flag_of_a_fabric_that_changes_nothing_is_refused_by_name() {
+    let fabric = |flags: &str| {
+        let line = format!("sim fabric --workload incast:2 --size 4KB {flags}");
+        run(&line.split_whitespace().collect::<Vec<_>>())
+    };
+    for (flags, says) in [
+        ("--admission-turn 64KB", "--admission-turn changes nothing here: it needs --admission"),
+        ("--admission-class 6", "--admission-class changes nothing here: it needs --admission"),
+        ("--reordering 8", "--reordering changes nothing here: it needs --recovery selective"),
+        ("--load 20%", "--load changes nothing here: it needs --workload random"),
+    ] {
+        let refused = fabric(flags);
+        assert!(!refused.status.success() && stderr(&refused).contains(says), "{}", stderr(&refused));
+    }
+    // One run of a sweep has a use for it.
+    for flags in
+        ["--reordering 8 --sweep recovery=go-back-n,selective", "--admission-turn 8KB --admission 64KB"]
+    {
+        let done = fabric(flags);
+        assert!(done.status.success(), "{}", stderr(&done));
+    }
+}
