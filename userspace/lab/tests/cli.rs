@@ -52,3 +52,18 @@ fn a_flag_of_a_fabric_that_changes_nothing_is_refused_by_name() {
         assert!(done.status.success(), "{}", stderr(&done));
     }
 }
+
+#[test]
+fn every_flag_of_a_fabric_is_in_its_reference() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/fabric.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let help = run(&["sim", "fabric", "--help"]);
+    let flags: Vec<&str> = stdout(&help)
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--"))
+        .filter_map(|line| line.split([' ', '[']).next())
+        .collect();
+    assert!(flags.len() > 40, "{flags:?}");
+    let missing: Vec<_> = flags.iter().filter(|flag| !page.contains(&format!("--{flag}"))).collect();
+    assert!(missing.is_empty(), "docs/reference/fabric.md does not name {missing:?}");
+}
