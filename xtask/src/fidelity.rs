@@ -4,6 +4,7 @@
 //! Everything else on the page is written by people.
 
 mod experiments;
+mod speed;
 
 use std::{fs, time::Instant};
 
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
     binary: Option<std::path::PathBuf>,
+    /// Also table `websearch`, with this distribution of flow sizes: HPCC's `WebSearch_distribution.txt`.
+    #[arg(long, value_name = "FILE")]
+    websearch: Option<std::path::PathBuf>,
     /// Only this table, by the name of its place on the page, and no picture.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -43,7 +47,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let started = Instant::now();
     let asked = |name: &str| args.only.as_ref().is_none_or(|only| only == name);
     ensure!(
-        EXPERIMENTS.iter().any(|(name, _)| asked(name)),
+        EXPERIMENTS.iter().any(|(name, _)| asked(name)) || (asked(WEBSEARCH) && args.websearch.is_some()),
         "there is no table `{}`: there are {}",
         args.only.as_deref().unwrap_or_default(),
         EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
@@ -53,6 +57,12 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         let table = experiment(&lab).with_context(|| format!("experiment `{name}`"))?;
         eprintln!("{table}");
         text = page::replace(PAGE, &text, name, &table)?;
+    }
+    if let Some(sizes) = args.websearch.as_ref().filter(|_| asked(WEBSEARCH)) {
+        header(WEBSEARCH);
+        let table = speed::websearch(&lab, sizes)?;
+        eprintln!("{table}");
+        text = page::replace(PAGE, &text, WEBSEARCH, &table)?;
     }
     text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
     if !args.dry_run {
@@ -67,6 +77,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// The place of the table that needs a file of others.
+const WEBSEARCH: &str = "websearch";
 /// The place of the line that says from what the tables are.
 const MADE: &str = "made";
 
@@ -75,14 +87,17 @@ type Experiment = fn(&Lab) -> Result<String>;
 
 const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("variants", experiments::variants),
+    ("fairness", experiments::fairness),
+    ("loss", experiments::loss),
     ("fixed-point", experiments::fixed_point),
     ("staircase", experiments::staircase),
     ("stability", experiments::stability),
+    ("seeds", experiments::seeds),
     ("marking", experiments::marking),
     ("linkedin", experiments::linkedin),
     ("linkedin-outstanding", experiments::linkedin_outstanding),
-    ("speed", experiments::speed),
-    ("speed-fabric", experiments::speed_fabric),
+    ("speed", speed::flows),
+    ("speed-fabric", speed::fabric),
 ];
 
 /// Pictures beside the page, and what draws them.
@@ -129,7 +144,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for name in EXPERIMENTS.iter().map(|(name, _)| *name).chain([MADE]) {
+        for name in EXPERIMENTS.iter().map(|(name, _)| *name).chain([MADE, WEBSEARCH]) {
             page::replace(PAGE, &page, name, "").unwrap();
         }
         for (picture, _) in PICTURES {

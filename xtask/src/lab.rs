@@ -46,6 +46,12 @@ impl Lab {
         serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab sim {options}` printed no JSON"))
     }
 
+    /// A file that it wrote.
+    pub(crate) fn file(&self, name: &str) -> Result<String> {
+        let path = self.directory.join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
     /// The runs of a sweep.
     pub(crate) fn sweep(&self, options: &str) -> Result<Vec<Value>> {
         match self.json(options)?.get_mut("runs").map(Value::take) {

@@ -10,12 +10,15 @@ use anyhow::{Context as _, Result};
 use crate::run::capture;
 use crate::workspace::Workspace;
 
-/// From what, by what and when a table was made: a line for its page.
+/// From what, by what and when a table was made: a line for its page. A commit is `-dirty` if anything but docs differs from it: pages are
+/// made one after the other, and no figure depends on another page.
 pub(crate) fn made(workspace: &Workspace, command: &str) -> Result<String> {
-    let describe = ["describe", "--always", "--dirty", "--abbrev=7"];
-    let commit = capture(Command::new("git").args(describe).current_dir(workspace.root()))?;
+    let git = |words: &[&str]| capture(Command::new("git").args(words).current_dir(workspace.root()));
+    let commit = git(&["describe", "--always", "--abbrev=7"])?;
+    let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs"])?;
+    let dirty = if changes.is_empty() { "" } else { "-dirty" };
     let date = capture(Command::new("date").args(["--utc", "+%F"]))?;
-    Ok(format!("Made by `{command}` at commit {}, {}.\n", commit.trim(), date.trim()))
+    Ok(format!("Made by `{command}` at commit {}{dirty}, {}.\n", commit.trim(), date.trim()))
 }
 
 /// What stands between the comments of `name` in `text` of `page`.

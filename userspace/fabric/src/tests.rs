@@ -3,6 +3,7 @@
 mod admission;
 mod collectives;
 mod properties;
+mod trimming;
 
 use std::ops::ControlFlow;
 
@@ -211,23 +212,6 @@ fn selective_repeat_sends_less_again_than_go_back_n() {
         .into_iter()
         .fold([[0.0; 2]; 2], |[[_, a], [_, f]], (again, fct)| [[a, again as f64], [f, fct]]);
     assert!(again[0] > 2.0 * again[1] && fct[0] > fct[1], "{again:?} {fct:?}");
-}
-
-#[test]
-fn trimmed_packets_are_asked_for_at_once() {
-    for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
-        let mut scenario = star(9, incast(8, 500_000));
-        scenario.control = false;
-        scenario.switch.classes[3] = lossy();
-        scenario.transport.recovery = recovery;
-        let dropping = outcome(&scenario);
-        scenario.switch.trim_to = Some(5);
-        let trimming = outcome(&scenario);
-        assert!(trimming.classes.iter().any(|class| class.trimmed_packets > 0), "{:?}", trimming.classes);
-        assert_eq!(trimming.transport.timeouts, 0, "{recovery:?}");
-        assert!(dropping.transport.timeouts > 0, "{recovery:?}");
-        assert!(trimming.fct.unwrap().max_ns < dropping.fct.unwrap().max_ns, "{recovery:?}");
-    }
 }
 
 #[test]

@@ -71,6 +71,7 @@ impl FabricArgs {
             return out.text(&TOPOLOGY_EXAMPLE);
         }
         let setups = self.setups()?;
+        refuse_without_effect(&setups)?;
         ensure!(
             setups.len() == 1 || self.plot.is_none(),
             "--plot draws one run and the sweep has {}: leave --plot or --sweep out",
@@ -138,6 +139,20 @@ impl FabricArgs {
         }
         Ok(setups)
     }
+}
+
+/// A flag has to change something in one of the runs at least.
+fn refuse_without_effect(setups: &[(Changed, FabricSetup)]) -> anyhow::Result<()> {
+    let Some(((_, first), others)) = setups.split_first() else { return Ok(()) };
+    let others: Vec<_> = others.iter().map(|(_, setup)| setup.without_effect()).collect();
+    for lone in first.without_effect() {
+        let (flag, needs) = lone;
+        ensure!(
+            !others.iter().all(|other| other.contains(&lone)),
+            "{flag} changes nothing here: it needs {needs}; leave {flag} out or add that"
+        );
+    }
+    Ok(())
 }
 
 fn write_csv(path: &Path, flows: &[FlowOutcome]) -> anyhow::Result<()> {

@@ -28,3 +28,42 @@ fn a_replay_is_a_line_of_json_for_each_packet() {
     assert!(packets.iter().any(|packet| packet["marked"] == true));
     assert_eq!(stderr(&replay), "");
 }
+
+#[test]
+fn a_flag_of_a_fabric_that_changes_nothing_is_refused_by_name() {
+    let fabric = |flags: &str| {
+        let line = format!("sim fabric --workload incast:2 --size 4KB {flags}");
+        run(&line.split_whitespace().collect::<Vec<_>>())
+    };
+    for (flags, says) in [
+        ("--admission-turn 64KB", "--admission-turn changes nothing here: it needs --admission"),
+        ("--admission-class 6", "--admission-class changes nothing here: it needs --admission"),
+        ("--reordering 8", "--reordering changes nothing here: it needs --recovery selective"),
+        ("--load 20%", "--load changes nothing here: it needs --workload random"),
+    ] {
+        let refused = fabric(flags);
+        assert!(!refused.status.success() && stderr(&refused).contains(says), "{}", stderr(&refused));
+    }
+    // One run of a sweep has a use for it.
+    for flags in
+        ["--reordering 8 --sweep recovery=go-back-n,selective", "--admission-turn 8KB --admission 64KB"]
+    {
+        let done = fabric(flags);
+        assert!(done.status.success(), "{}", stderr(&done));
+    }
+}
+
+#[test]
+fn every_flag_of_a_fabric_is_in_its_reference() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/fabric.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let help = run(&["sim", "fabric", "--help"]);
+    let flags: Vec<&str> = stdout(&help)
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--"))
+        .filter_map(|line| line.split([' ', '[']).next())
+        .collect();
+    assert!(flags.len() > 40, "{flags:?}");
+    let missing: Vec<_> = flags.iter().filter(|flag| !page.contains(&format!("--{flag}"))).collect();
+    assert!(missing.is_empty(), "docs/reference/fabric.md does not name {missing:?}");
+}

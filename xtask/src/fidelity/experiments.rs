@@ -24,8 +24,45 @@ pub(super) fn variants(lab: &Lab) -> Result<String> {
     Ok(table(&[command], &heading, &rows))
 }
 
+/// How long NVIDIA's profile takes to be fair, and what its step has to do with it.
+pub(super) fn fairness(lab: &Lab) -> Result<String> {
+    let common =
+        "incast --link 100g --flows 8 --kmin 400KB --kmax 1600KB --pmax 20% --profile nvidia --warm-up 0ns";
+    let command = format!("{common} --sweep rpg_ai_rate=5mbit,20mbit,100mbit --sweep duration=100ms,1s,3s");
+    let runs = lab.sweep(&command)?;
+    let row = |runs: &[Value]| {
+        let first = runs.first().context("no runs")?;
+        let mut row = vec![at(first, "rpg_ai_rate").to_owned()];
+        for run in runs {
+            row.push(format!("{:.2}", number(run, "/outcome/groups/0/jain")?));
+        }
+        Ok(row)
+    };
+    let rows: Vec<_> = runs.chunks(3).map(row).collect::<Result<_>>()?;
+    Ok(table(&[&command], &["`rpg_ai_rate`", "Jain, first 100 ms", "first 1 s", "first 3 s"], &rows))
+}
+
+/// Hundreds of flows at once into a deep buffer.
+pub(super) fn loss(lab: &Lab) -> Result<String> {
+    let command = "incast --flows 200 --kmax 20MB --pmax 100% --buffer 200MB --sweep pfc=off,on";
+    let row = |run: &Value| {
+        let totals = |figure: &str| number(run, &format!("/outcome/groups/0/totals/{figure}"));
+        Ok(vec![
+            at(run, "pfc").to_owned(),
+            gbps(number(run, "/outcome/groups/0/goodput_bps")?),
+            format!("{:.0}", totals("dropped_packets")?),
+            format!("{:.0}", totals("retransmitted_packets")?),
+        ])
+    };
+    let rows: Vec<_> = lab.sweep(command)?.iter().map(row).collect::<Result<_>>()?;
+    Ok(table(&[command], &["PFC", "goodput, Gb/s", "packets dropped", "packets sent again"], &rows))
+}
+
 /// Settings under test: what they are called, the options, and what was published by number of flows.
 type Cases<T> = &'static [(&'static str, &'static str, &'static [(u32, T)])];
+
+/// CNPs at the start of each window, and at its end as well.
+const WINDOWS: &str = "np_window=start,both";
 
 /// Link, thresholds, and the q* of facts that others computed from the fluid model, KB, by number of flows.
 const FIXED_POINTS: Cases<f64> = &[
@@ -52,12 +89,13 @@ pub(super) fn fixed_point(lab: &Lab) -> Result<String> {
     for (name, options, published) in FIXED_POINTS {
         let flows: Vec<String> = published.iter().map(|(flows, _)| flows.to_string()).collect();
         let command = format!(
-            "incast {options} {MODEL_PACKETS} --duration 1s --warm-up 300ms --sweep flows={}",
+            "incast {options} {MODEL_PACKETS} --duration 1s --warm-up 300ms --sweep flows={} --sweep {WINDOWS}",
             flows.join(",")
         );
         let runs = lab.sweep(&command)?;
-        ensure!(runs.len() == published.len(), "`dcqcn-lab sim {command}` made {} runs", runs.len());
-        for (run, (flows, published_kb)) in runs.iter().zip(*published) {
+        ensure!(runs.len() == 2 * published.len(), "`dcqcn-lab sim {command}` made {} runs", runs.len());
+        for (runs, (flows, published_kb)) in runs.chunks(2).zip(*published) {
+            let [run, both] = runs else { anyhow::bail!("a pair of runs is incomplete") };
             let measured = queue(run, "mean_bytes")?;
             let events = number(run, "/cycle_fixed_point/queue_bytes")?;
             rows.push(vec![
@@ -69,6 +107,8 @@ pub(super) fn fixed_point(lab: &Lab) -> Result<String> {
                 kb(measured),
                 format!("{:+.1} %", (measured / events - 1.0) * 100.0),
                 kb(queue(run, "deviation_bytes")?),
+                kb(queue(both, "mean_bytes")?),
+                kb(queue(both, "deviation_bytes")?),
             ]);
         }
         commands.push(command);
@@ -79,8 +119,10 @@ pub(super) fn fixed_point(lab: &Lab) -> Result<String> {
         "published q*, KB",
         "our fluid q*, KB",
         "event by event, KB",
-        "**simulated mean, KB**",
+        "**simulated mean, KB**, `start`",
         "against event by event",
+        "deviation, KB",
+        "**simulated mean, KB**, `both`",
         "deviation, KB",
     ];
     let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
@@ -117,7 +159,7 @@ const STABILITY: Cases<&str> = &[
     (
         "same slope, no jump",
         "--kmax 19505KB --pmax 100% --buffer 200MB",
-        &[(2, "stable"), (10, "unstable"), (64, "stable"), (150, "")],
+        &[(2, "stable"), (10, "unstable"), (64, "stable"), (80, ""), (100, ""), (150, "")],
     ),
     ("cure: R_AI 10 Mb/s, 1000 KB", "--set rpg_ai_rate=10mbit --kmax 1000KB", &[(10, "stable")]),
     (
@@ -135,36 +177,39 @@ pub(super) fn stability(lab: &Lab) -> Result<String> {
     for (name, options, published) in STABILITY {
         let flows: Vec<String> = published.iter().map(|(flows, _)| flows.to_string()).collect();
         let command = format!(
-            "stability {options} {MODEL_PACKETS} --duration 600ms --sweep flows={} --sweep loop-delay=4us,85us",
+            "stability {options} {MODEL_PACKETS} --duration 600ms --sweep flows={} --sweep loop-delay=4us,85us \
+             --sweep {WINDOWS}",
             flows.join(",")
         );
         // `stability` puts its own axes first, but not those that are said.
         let runs = lab.sweep(&command)?;
         for (flows, published) in *published {
-            let of = |delay: &str| {
+            let of = |delay: &str, window: &str| {
                 let flows = flows.to_string();
+                let asked = [("flows", flows.as_str()), ("loop-delay", delay), ("np_window", window)];
                 runs.iter()
-                    .find(|run| at(run, "flows") == flows && at(run, "loop-delay") == delay)
-                    .with_context(|| {
-                        format!("`dcqcn-lab sim {command}` has no run with {flows} flows, {delay}")
-                    })
+                    .find(|run| asked.iter().all(|(key, value)| at(run, key) == *value))
+                    .with_context(|| format!("`dcqcn-lab sim {command}` has no run of {asked:?}"))
             };
-            let (short, long) = (of("4us")?, of("85us")?);
             let variation = |run| number(run, "/oscillation/queue_variation");
-            let ratio = variation(long)? / variation(short)?;
+            let [start, both] = ["start", "both"].map(|window| {
+                let (short, long) = (of("4us", window)?, of("85us", window)?);
+                let ratio = variation(long)? / variation(short)?;
+                anyhow::Ok([
+                    percent(variation(short)?),
+                    percent(variation(long)?),
+                    format!("{ratio:.1}"),
+                    percent(number(long, "/oscillation/idle_share")?),
+                    if ratio > UNSETTLED { "unstable" } else { "stable" }.to_owned(),
+                ])
+            });
+            let long = of("85us", "start")?;
             let model =
                 number(long, "/fluid_settled/deviation_bytes")? / number(long, "/fluid_settled/mean_bytes")?;
-            rows.push(vec![
-                (*name).to_owned(),
-                flows.to_string(),
-                (*published).to_owned(),
-                percent(model),
-                percent(variation(short)?),
-                percent(variation(long)?),
-                format!("{ratio:.1}"),
-                percent(number(long, "/oscillation/idle_share")?),
-                if ratio > UNSETTLED { "unstable" } else { "stable" }.to_owned(),
-            ]);
+            let mut row =
+                vec![(*name).to_owned(), flows.to_string(), (*published).to_owned(), percent(model)];
+            row.extend(start?.iter().zip(both?).map(|(start, both)| format!("{start} / {both}")));
+            rows.push(row);
         }
         commands.push(command);
     }
@@ -181,6 +226,30 @@ pub(super) fn stability(lab: &Lab) -> Result<String> {
     ];
     let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
     Ok(table(&commands, &heading, &rows))
+}
+
+/// How far the ratio of [`stability`] is by chance, without the jump.
+pub(super) fn seeds(lab: &Lab) -> Result<String> {
+    const SEEDS: usize = 4;
+    let command = format!(
+        "stability --kmax 19505KB --pmax 100% --buffer 200MB {MODEL_PACKETS} --duration 600ms --sweep flows=2,10,150 \
+         --sweep seed=1,2,3,4 --sweep loop-delay=4us,85us"
+    );
+    let runs = lab.sweep(&command)?;
+    let variation = |run: &Value| number(run, "/oscillation/queue_variation");
+    let ratio = |pair: &[Value]| {
+        let [short, long] = pair else { anyhow::bail!("a pair of runs is incomplete") };
+        Ok(variation(long)? / variation(short)?)
+    };
+    let row = |runs: &[Value]| {
+        let first = runs.first().context("no runs")?;
+        let mut row = vec![at(first, "flows").to_owned()];
+        let ratios: Vec<f64> = runs.chunks(2).map(ratio).collect::<Result<_>>()?;
+        row.extend(ratios.iter().map(|ratio| format!("{ratio:.2}")));
+        Ok(row)
+    };
+    let rows: Vec<_> = runs.chunks(2 * SEEDS).map(row).collect::<Result<_>>()?;
+    Ok(table(&[&command], &["N", "seed 1", "seed 2", "seed 3", "seed 4"], &rows))
 }
 
 pub(super) fn marking(lab: &Lab) -> Result<String> {
@@ -273,62 +342,4 @@ pub(super) fn linkedin_outstanding(lab: &Lab) -> Result<String> {
         "RoCE sent again",
     ];
     Ok(table(&[command], &heading, &rows))
-}
-
-pub(super) fn speed(lab: &Lab) -> Result<String> {
-    const LINK_BPS: u64 = 100_000_000_000;
-    let mut rows = Vec::new();
-    let command = |flows: &str, rate: &str| {
-        format!(
-            "incast --link 100g --flows {flows} --sender-link {rate} --kmin 400KB --kmax 1600KB --pmax 20% \
-             --set rpg_min_rate=1mbit --duration 300ms"
-        )
-    };
-    for flows in [2u64, 10, 100, 1_000, 10_000] {
-        // 1.2 times the fair share, so that the offered load is the same for all.
-        let rate = (LINK_BPS / flows * 6 / 5).to_string();
-        let run = lab.json(&command(&flows.to_string(), &rate))?;
-        rows.push(vec![
-            flows.to_string(),
-            format!("{:.2}", number(&run, "/outcome/counters/hops")? / 1e6),
-            format!("{:.2}", number(&run, "/wall_seconds")?),
-            format!("{:.1}", number(&run, "/hops_per_second")? / 1e6),
-        ]);
-    }
-    let heading = ["flows", "packet hops, millions", "time on one core, s", "million hops/s"];
-    Ok(table(&[&command("100", "1.2g")], &heading, &rows) + &processor())
-}
-
-/// The processor, as Linux names it, and how many of it there are.
-fn processor() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("\nProcessor: {}, {cores} cores.\n", name.map_or("unknown", |(_, name)| name))
-}
-
-pub(super) fn speed_fabric(lab: &Lab) -> Result<String> {
-    let command = "fabric --topology leaf-spine:32x16x32 --size 1MB --load 50% --until 4ms";
-    let mut rows = Vec::new();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    for (name, options) in [
-        ("64 hosts, 8 switches", "fabric --topology leaf-spine:4x4x16 --size 1MB --load 50% --until 40ms"),
-        ("1,024 hosts, 48 switches", command),
-    ] {
-        let mut fct = None;
-        for threads in [1, cores] {
-            let run = lab.json(&format!("{options} --threads {threads}"))?;
-            let own = run.get("fct").cloned();
-            ensure!(fct.get_or_insert_with(|| own.clone()) == &own, "{threads} cores have another result");
-            rows.push(vec![
-                name.to_owned(),
-                threads.to_string(),
-                format!("{:.1}", number(&run, "/work/hops")? / 1e6),
-                format!("{:.1}", number(&run, "/wall_seconds")?),
-                format!("{:.1}", number(&run, "/hops_per_second")? / 1e6),
-            ]);
-        }
-    }
-    let heading = ["fabric", "cores", "packet hops, millions", "time, s", "million hops/s"];
-    Ok(table(&[command], &heading, &rows) + &processor())
 }

@@ -2,6 +2,8 @@
 
 use anyhow::{Context as _, Result};
 
+use super::flows::Flows;
+
 /// Means over the runs of one case.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Figures {
@@ -28,20 +30,23 @@ impl Figures {
     }
 }
 
-/// The line of `csv` for `case` by `variant` of the other simulator: `case,variant,mean_us,p50_us,p99_us,last_us,cnps,
-/// max_queue_bytes`. What begins with `#` is a remark.
-pub(super) fn find(csv: &str, case: &str, variant: &str) -> Result<Figures> {
+/// The line of `csv` for `case` by `variant` of the other simulator: `case,variant,flows,starts,mean_us,p50_us,p99_us,last_us,
+/// cnps,max_queue_bytes`. What begins with `#` is a remark.
+pub(super) fn find(csv: &str, case: &str, variant: &str) -> Result<(Flows, Figures)> {
     let missing = || format!("no figures of `{variant}` for `{case}` are kept");
     let line = csv
         .lines()
         .filter(|line| !line.starts_with('#'))
         .find_map(|line| line.strip_prefix(case)?.strip_prefix(',')?.strip_prefix(variant)?.strip_prefix(','))
         .with_context(missing)?;
-    let numbers: Vec<f64> = line.split(',').filter_map(|number| number.parse().ok()).collect();
+    let wrong = || format!("{case},{variant},{line}: flows, their checksum and six numbers are expected");
+    let mut cells = line.split(',');
+    let flows = cells.next().zip(cells.next()).and_then(|(count, starts)| Flows::kept(count, starts));
+    let numbers = cells.map(str::parse).collect::<Result<Vec<f64>, _>>().with_context(wrong)?;
     let &[mean_us, p50_us, p99_us, last_us, cnps, max_queue_bytes] = numbers.as_slice() else {
-        anyhow::bail!("{case},{variant},{line}: six numbers are expected");
+        anyhow::bail!(wrong());
     };
-    Ok(Figures { mean_us, p50_us, p99_us, last_us, cnps, max_queue_bytes })
+    Ok((flows.with_context(wrong)?, Figures { mean_us, p50_us, p99_us, last_us, cnps, max_queue_bytes }))
 }
 
 #[cfg(test)]
@@ -50,10 +55,12 @@ mod tests {
 
     #[test]
     fn a_line_is_found_by_case_and_variant() {
-        let csv = "# x\na,old,1,2,3,4,5,6\na,new,2,2,3,4,5,8\n";
-        let (old, new) = (find(csv, "a", "old").unwrap(), find(csv, "a", "new").unwrap());
+        let csv = "# x\na,old,9,00ff,1,2,3,4,5,6\na,new,9,00ff,2,2,3,4,5,8\n";
+        let ((flows, old), (_, new)) = (find(csv, "a", "old").unwrap(), find(csv, "a", "new").unwrap());
+        assert_eq!(flows, Flows { count: 9, starts: 255 });
         assert_eq!((old.mean_us, new.max_queue_bytes), (1.0, 8.0));
         assert_eq!(Figures::mean(&[old, new]).mean_us, 1.5);
-        assert!(find(csv, "b", "new").is_err() && find("a,x,1\n", "a", "x").is_err());
+        assert!(find(csv, "b", "new").is_err() && find("a,x,9,00ff,1\n", "a", "x").is_err());
+        assert!(find("a,x,9,00ff,1,2,-nan,4,5,x\n", "a", "x").is_err());
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::Judged;
+use super::flows::{self, Flows, difference};
 use super::matrix::Random;
 use crate::lab::{Lab, number, table};
 
@@ -125,20 +126,24 @@ impl Band {
     }
 }
 
-/// What is kept of theirs: `set,band,mean,p50,p95,p99`; band 10 is all flows.
-fn kept(set: u64, band: usize) -> Result<Band> {
+/// What is kept of theirs: `set,band,flows,starts,mean,p50,p95,p99`; band 10 is all flows.
+fn kept(set: u64, band: usize) -> Result<(Flows, Band)> {
     let start = format!("{set},{band},");
     let line = KEPT.lines().find_map(|line| line.strip_prefix(&start));
     let line = line.with_context(|| format!("no figures of band {band} of set {set} are kept"))?;
-    let numbers: Vec<f64> = line.split(',').filter_map(|number| number.parse().ok()).collect();
-    let &[mean, p50, p95, p99] = numbers.as_slice() else {
-        anyhow::bail!("{start}{line}: four numbers are expected")
-    };
-    Ok(Band { bytes: 0.0, mean, p50, p95, p99 })
+    let wrong = || format!("{start}{line}: flows, their checksum and four numbers are expected");
+    let mut cells = line.split(',');
+    let flows = cells.next().zip(cells.next()).and_then(|(count, starts)| Flows::kept(count, starts));
+    let numbers = cells.map(str::parse).collect::<Result<Vec<f64>, _>>().with_context(wrong)?;
+    let &[mean, p50, p95, p99] = numbers.as_slice() else { anyhow::bail!(wrong()) };
+    Ok((flows.with_context(wrong)?, Band { bytes: 0.0, mean, p50, p95, p99 }))
 }
 
 fn ours(lab: &Lab, set: u64) -> Result<Vec<Band>> {
-    let run = lab.json(&format!("fabric {OPTIONS} --duration 3s --workload hpcc:{}", flows_file(set)))?;
+    let options = format!("fabric {OPTIONS} --duration 3s --workload hpcc:{}", flows_file(set));
+    let (run, flows) = flows::run(lab, &options)?;
+    let (theirs, _) = kept(set, 10)?;
+    Flows::of(&[flows]).ensure_same(theirs, &flows_file(set))?;
     let bands = run.pointer("/fct_by_size").and_then(Value::as_array).context("no bands of sizes")?;
     let all = run.pointer("/fct").context("no completion times")?;
     let band = |band: &Value| {
@@ -159,7 +164,7 @@ pub(super) fn slowdown(lab: &Lab) -> Result<Judged> {
     for band in 0..=10 {
         let own: Vec<Band> = sets.iter().filter_map(|bands| bands.get(band).copied()).collect();
         let own = Band::mean(&own);
-        let theirs = (1..=SETS).map(|set| kept(set, band)).collect::<Result<Vec<_>>>()?;
+        let theirs = (1..=SETS).map(|set| kept(set, band).map(|kept| kept.1)).collect::<Result<Vec<_>>>()?;
         let theirs = Band::mean(&theirs);
         let mut row = vec![if band == 10 { "**all**".to_owned() } else { format!("{:.1}", own.bytes / 1e3) }];
         for (name, own, theirs, bound) in [
@@ -168,9 +173,8 @@ pub(super) fn slowdown(lab: &Lab) -> Result<Judged> {
             ("p95", own.p95, theirs.p95, 0.1),
             ("p99", own.p99, theirs.p99, 0.1),
         ] {
-            let share = own / theirs - 1.0;
-            let text = format!("{:+.1} %", share * 100.0);
-            if band == 10 && share.abs() > bound {
+            let (text, outside) = difference(own, theirs, bound);
+            if band == 10 && outside {
                 judged.outside.push(format!("{name} of all {text}"));
             }
             row.extend([format!("{theirs:.2}"), format!("{own:.2}"), text]);

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Judged;
 use super::data::{Figures, find};
+use super::flows::{self, Flows, difference};
 use super::matrix::{INCASTS, PERMUTATIONS, STARTS, incast_file, permutation_file};
 use crate::lab::{Lab, number, table};
 
@@ -33,17 +34,22 @@ fn figures(report: &Value) -> Result<Figures> {
     })
 }
 
-/// Our figures: the mean over a sweep.
-fn ours(lab: &Lab, options: &str, sweep: &[String]) -> Result<Figures> {
-    let runs = lab.sweep(&format!("fabric {options} --sweep {}", sweep.join(" --sweep ")))?;
-    let reports = runs.iter().filter_map(|run| run.get(1));
-    Ok(Figures::mean(&reports.map(figures).collect::<Result<Vec<_>>>()?))
+/// Our figures, the mean over `workloads`, and their flows.
+fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Flows, Figures)> {
+    let (mut figures, mut all) = (Vec::new(), Vec::new());
+    for workload in workloads {
+        let (report, flows) = flows::run(lab, &format!("fabric {workload} {options}"))?;
+        figures.push(self::figures(&report)?);
+        all.push(flows);
+    }
+    Ok((Flows::of(&all), Figures::mean(&figures)))
 }
 
-/// By how much `ours` differs from `theirs`, and whether that is more than `bound`.
-fn difference(ours: f64, theirs: f64, bound: f64) -> (String, bool) {
-    let share = ours / theirs - 1.0;
-    (format!("{:+.1} %", share * 100.0), share.abs() > bound)
+/// What is kept of theirs for the same flows.
+fn theirs(case: &str, variant: &str, flows: Flows) -> Result<Figures> {
+    let (theirs, figures) = find(KEPT, case, variant)?;
+    flows.ensure_same(theirs, &format!("{case}, {variant}"))?;
+    Ok(figures)
 }
 
 struct Rows {
@@ -66,10 +72,8 @@ impl Rows {
     }
 }
 
-fn files(senders: u32, bytes: u64) -> String {
-    let names: Vec<String> =
-        (1..=STARTS).map(|start| format!("htsim:{}", incast_file(senders, bytes, start))).collect();
-    format!("workload={}", names.join(","))
+fn files(senders: u32, bytes: u64) -> Vec<String> {
+    (1..=STARTS).map(|start| format!("--workload htsim:{}", incast_file(senders, bytes, start))).collect()
 }
 
 /// N senders to one receiver, with DCQCN and nothing else.
@@ -78,8 +82,8 @@ pub(super) fn incast(lab: &Lab) -> Result<Judged> {
     let mut rows = Rows { rows: Vec::new(), outside: Vec::new() };
     for (senders, bytes) in INCASTS {
         let case = format!("incast-{senders}-{bytes}");
-        let own = ours(lab, &options, &[files(senders, bytes)])?;
-        let (repaired, retimed) = (find(KEPT, &case, REPAIRED)?, find(KEPT, &case, RETIMED)?);
+        let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
+        let (repaired, retimed) = (theirs(&case, REPAIRED, flows)?, theirs(&case, RETIMED, flows)?);
         let mut row = vec![senders.to_string(), format!("{}", bytes / 1_000_000)];
         row.push(format!("{:.0}", own.mean_us));
         row.push(format!("{:.0}", own.last_us));
@@ -127,8 +131,8 @@ pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
     let mut rows = Rows { rows: Vec::new(), outside: Vec::new() };
     for (senders, bytes) in INCASTS.into_iter().filter(|(_, bytes)| *bytes == 2_000_000) {
         let case = format!("pfc-{senders}-{bytes}");
-        let own = ours(lab, &options, &[files(senders, bytes)])?;
-        let theirs = find(KEPT, &case, REPAIRED)?;
+        let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
+        let theirs = theirs(&case, REPAIRED, flows)?;
         let mut row = vec![senders.to_string(), format!("{}", bytes / 1_000_000)];
         row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, 0.01));
         row.extend(rows.compare(&case, own.last_us, theirs.last_us, 0.01));
@@ -159,12 +163,11 @@ pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
         ("DCQCN and PFC", "permutation-dcqcn", format!("--threshold 1600KB --xon-offset 320KB {DCQCN}")),
     ] {
         let options = format!("--topology leaf-spine:16x8x8 {rest} {COMMON}");
-        let runs = (1..=PERMUTATIONS).map(|seed| {
-            let workload = format!("htsim:{}", permutation_file(seed));
-            figures(&lab.json(&format!("fabric --workload {workload} --seed {seed} {options}"))?)
-        });
-        let own = Figures::mean(&runs.collect::<Result<Vec<_>>>()?);
-        let theirs = find(KEPT, case, REPAIRED)?;
+        let workloads: Vec<String> = (1..=PERMUTATIONS)
+            .map(|seed| format!("--workload htsim:{} --seed {seed}", permutation_file(seed)))
+            .collect();
+        let (flows, own) = ours(lab, &options, &workloads)?;
+        let theirs = theirs(case, REPAIRED, flows)?;
         for (figure, own, theirs) in [
             ("mean", own.mean_us, theirs.mean_us),
             ("p50", own.p50_us, theirs.p50_us),

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use super::Judged;
+use super::flows::{self, Flows};
 use crate::lab::{Lab, number, table};
 
 /// Half of the flows are single packets, 15 % are longer than 200 KB (Mittal et al., SIGCOMM'18, section 4.1).
@@ -32,6 +33,7 @@ pub(super) fn write_all(directory: &Path) -> Result<()> {
 pub(super) fn comparison(lab: &Lab) -> Result<Judged> {
     let mut judged = Judged { table: String::new(), outside: Vec::new() };
     let (mut rows, mut commands) = (Vec::new(), Vec::new());
+    let mut all = None;
     for (law, control) in [("none", "--control off"), ("DCQCN", "--profile paper")] {
         let mut base = None;
         for (name, options) in [
@@ -44,7 +46,9 @@ pub(super) fn comparison(lab: &Lab) -> Result<Judged> {
                 continue;
             }
             let command = format!("fabric {COMMON} {options} {control}");
-            let run = lab.json(&command)?;
+            let (run, flows) = flows::run(lab, &command)?;
+            let flows = Flows::of(&[flows]);
+            flows.ensure_same(*all.get_or_insert(flows), name)?;
             let own = [
                 number(&run, "/fct/slowdown_mean")?,
                 number(&run, "/fct/mean_ns")? / 1e6,

@@ -24,6 +24,17 @@ pub(crate) struct Answer {
     pub(crate) trimmed: bool,
 }
 
+/// Go-back-N: what was said of the packet expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nak {
+    /// Nothing.
+    None,
+    /// It is missing. What comes was sent before the sender knew.
+    Sent,
+    /// The same, and the sender has begun again: trimmed packets are overtaken by none, and one came that goes back.
+    Heard,
+}
+
 /// The receiving end of a QP.
 #[derive(Debug)]
 pub(crate) struct ReceiveQp {
@@ -36,9 +47,11 @@ pub(crate) struct ReceiveQp {
     /// The sender asked to send up to the first, and may up to the second.
     pub(super) requested_psn: u32,
     pub(super) granted_psn: u32,
-    nak_sent: bool,
-    /// Go-back-N: a packet that came without its payload, ahead of others and while nothing was to be said.
+    nak: Nak,
+    /// Go-back-N: the first packet that came without its payload, ahead of those before it.
     trimmed_psn: Option<u32>,
+    /// Go-back-N: the last packet that was trimmed, or came after a gap.
+    last_psn: u32,
     /// Selective repeat: what came after a gap, from the packet expected on; a flow's number where it ends one.
     later: VecDeque<u64>,
     /// Notification point, if CNPs are limited per QP.
@@ -55,8 +68,9 @@ impl ReceiveQp {
             expected_psn: 0,
             requested_psn: 0,
             granted_psn: 0,
-            nak_sent: false,
+            nak: Nak::None,
             trimmed_psn: None,
+            last_psn: 0,
             later: VecDeque::new(),
             np: NpFlow::new(id),
         }
@@ -78,18 +92,9 @@ impl ReceiveQp {
     ) -> Option<Answer> {
         let expected = self.expected_psn;
         if packet.is(Packet::TRIMMED) {
-            // The sender learns at once; go-back-N has it start again at the first packet missing.
             return match recovery {
                 _ if packet.psn < expected => self.acknowledge(),
-                // The packet expected itself may be trimmed again and again.
-                Recovery::GoBackN if self.nak_sent && packet.psn != expected => {
-                    self.trimmed_psn = Some(self.trimmed_psn.map_or(packet.psn, |psn| psn.min(packet.psn)));
-                    None
-                }
-                Recovery::GoBackN => {
-                    self.nak_sent = true;
-                    Some(self.nak(packet))
-                }
+                Recovery::GoBackN => self.on_trimmed(packet),
                 Recovery::Selective { .. } => Some(self.nak(packet)),
             };
         }
@@ -101,14 +106,13 @@ impl ReceiveQp {
             return if packet.is(Packet::ACK_REQUEST) { self.acknowledge() } else { None };
         }
         self.expected_psn += 1;
-        self.nak_sent = false;
+        self.nak = Nak::None;
         if packet.is(Packet::LAST) {
             delivered(packet.extra);
         }
-        if let Some(psn) = self.trimmed_psn.take_if(|psn| *psn <= self.expected_psn)
-            && psn == self.expected_psn
-        {
-            self.nak_sent = true;
+        if self.trimmed_psn == Some(self.expected_psn) {
+            self.begin_again();
+            let psn = self.expected_psn;
             return Some(Answer { kind: Kind::Nak, psn, named_psn: psn, trimmed: true });
         }
         let fills_gap = !self.later.is_empty();
@@ -123,11 +127,45 @@ impl ReceiveQp {
         if packet.is(Packet::ACK_REQUEST) || fills_gap { self.acknowledge() } else { None }
     }
 
+    /// Go-back-N: a packet without its payload.
+    ///
+    /// It overtakes those with payload that were sent before it. To ask at once for the packet expected would have the sender begin
+    /// again with what is on its way: that comes twice, fills the queue, and has more trimmed. So it is asked for when all before it
+    /// is here.
+    fn on_trimmed(&mut self, packet: &Packet) -> Option<Answer> {
+        let goes_back = packet.psn <= self.last_psn;
+        self.last_psn = packet.psn;
+        if packet.psn == self.expected_psn {
+            self.begin_again();
+            return Some(self.nak(packet));
+        }
+        if goes_back && self.nak == Nak::Sent {
+            self.nak = Nak::Heard;
+        }
+        if self.nak != Nak::Sent {
+            self.trimmed_psn = Some(self.trimmed_psn.map_or(packet.psn, |psn| psn.min(packet.psn)));
+        }
+        None
+    }
+
+    /// A NAK is sent, after which the sender begins again at the packet expected: what was trimmed behind that is of no account.
+    const fn begin_again(&mut self) {
+        self.nak = Nak::Sent;
+        self.trimmed_psn = None;
+    }
+
     fn on_gap(&mut self, packet: &Packet, recovery: Recovery) -> Option<Answer> {
         let nak = self.nak(packet);
         match recovery {
             // One NAK per gap, and silence until it is filled.
-            Recovery::GoBackN => (!std::mem::replace(&mut self.nak_sent, true)).then_some(nak),
+            Recovery::GoBackN if self.nak != Nak::None => {
+                self.last_psn = self.last_psn.max(packet.psn);
+                None
+            }
+            Recovery::GoBackN => {
+                self.begin_again();
+                Some(nak)
+            }
             Recovery::Selective { .. } => {
                 let index = (packet.psn - self.expected_psn) as usize;
                 if self.later.len() <= index {

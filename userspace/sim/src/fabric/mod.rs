@@ -1,6 +1,7 @@
 //! `sim fabric`: a whole fabric as it is asked for on the command line, run, and told.
 
 mod network;
+mod partners;
 mod plot;
 mod report;
 mod run;

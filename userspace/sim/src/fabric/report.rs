@@ -46,10 +46,20 @@ pub struct FabricReport {
     pub samples: Option<Samples>,
     /// Work done.
     pub work: Work,
-    /// Time it took to simulate, s. The one figure that two runs do not have in common, with the next.
+    /// Time it took to simulate, s. The one figure that two runs do not have in common, with the two below.
     pub wall_seconds: f64,
     /// Packet hops simulated per second of it.
     pub hops_per_second: f64,
+    /// Most memory that the process had so far, B; 0 where the system does not tell.
+    pub peak_memory_bytes: u64,
+}
+
+/// From Linux' account of the process.
+fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1_024
 }
 
 impl FabricReport {
@@ -77,6 +87,7 @@ impl FabricReport {
             work: outcome.work,
             wall_seconds,
             hops_per_second: outcome.work.hops as f64 / wall_seconds.max(1e-9),
+            peak_memory_bytes: peak_memory_bytes(),
         }
     }
 }

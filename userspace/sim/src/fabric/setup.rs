@@ -389,5 +389,11 @@ impl FromStr for FabricAxis {
     }
 }
 
+/// The setup that flags on a command line make.
+#[cfg(test)]
+pub(super) fn setup(flags: &str) -> FabricSetup {
+    OneFlag::try_parse_from(["fabric"].into_iter().chain(flags.split_whitespace())).unwrap().setup
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,5 @@
 use super::*;
 
-fn setup(flags: &str) -> FabricSetup {
-    OneFlag::try_parse_from(["fabric"].into_iter().chain(flags.split_whitespace())).unwrap().setup
-}
-
 #[test]
 fn flags_make_a_scenario() {
     let scenario = setup(

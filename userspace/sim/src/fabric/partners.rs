@@ -1,0 +1,77 @@
+//! Flags that mean something only beside others.
+
+use super::setup::FabricSetup;
+use super::{Shape, Traffic};
+
+/// A flag, and what it needs.
+type Lone = (&'static str, &'static str);
+
+const RANDOM: &str = "--workload random";
+const COLLECTIVE: &str = "a collective as --workload";
+const SHAPE: &str = "--topology leaf-spine or fat-tree, as a file has its own";
+
+impl FabricSetup {
+    /// Flags that were given and change nothing, as what they belong to was not asked for: each with what it needs.
+    #[must_use]
+    pub fn without_effect(&self) -> Vec<Lone> {
+        let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
+        let random = matches!(workload, Traffic::Random);
+        let collective = matches!(workload, Traffic::Collective(_));
+        let from_file = matches!(workload, Traffic::File(..)) || (random && self.sizes.is_some());
+        let graph = matches!(self.topology, Some(Shape::File(_)));
+        let selective = self.recovery == Some(true);
+        let pfc = self.pfc != Some(false);
+        let admitted = self.admission.is_some();
+        let flags = [
+            ("--admission-turn", self.admission_turn.is_some(), admitted, "--admission"),
+            ("--admission-class", self.admission_class.is_some(), admitted, "--admission"),
+            ("--reordering", self.reordering.is_some(), selective, "--recovery selective"),
+            ("--sizes", self.sizes.is_some(), random, RANDOM),
+            ("--load", self.load.is_some(), random, RANDOM),
+            ("--until", self.until.is_some(), random, RANDOM),
+            ("--repeat", self.repeat.is_some(), collective, COLLECTIVE),
+            ("--placement", self.placement.is_some(), collective, COLLECTIVE),
+            ("--size", self.size.is_some(), !from_file, "lengths that are not from a file"),
+            ("--host-link", self.host_link.is_some(), !graph, SHAPE),
+            ("--switch-link", self.switch_link.is_some(), !graph, SHAPE),
+            ("--delay", self.delay.is_some(), !graph, SHAPE),
+            ("--headroom", self.headroom.is_some(), pfc, "--pfc on"),
+            ("--xon-offset", self.xon_offset.is_some(), pfc, "--pfc on"),
+            ("--trim", self.trim.is_some(), !pfc, "--pfc off"),
+            ("--reroute", self.reroute.is_some(), !self.faults.is_empty(), "--fault"),
+        ];
+        let lone = flags.into_iter().filter(|(_, given, has_effect, _)| *given && !has_effect);
+        lone.map(|(flag, _, _, needs)| (flag, needs)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::setup::setup;
+
+    #[test]
+    fn what_changes_nothing_is_named_with_what_it_needs() {
+        for (flags, needs) in [
+            ("--admission-turn 32KB", "--admission"),
+            ("--admission-class 6", "--admission"),
+            ("--reordering 4 --recovery go-back-n", "--recovery selective"),
+            ("--load 30% --workload permutation", "--workload random"),
+            ("--placement random", "a collective as --workload"),
+            ("--size 1MB --workload hpcc:flows.txt", "lengths that are not from a file"),
+            ("--trim 5", "--pfc off"),
+            ("--headroom 10KB --pfc off", "--pfc on"),
+            ("--reroute 1ms", "--fault"),
+        ] {
+            let flag = flags.split_whitespace().next().unwrap();
+            assert_eq!(setup(flags).without_effect(), [(flag, needs)], "{flags}");
+        }
+        for flags in [
+            "",
+            "--admission 64KB --admission-turn 32KB --admission-class 6 --recovery selective --reordering 4",
+            "--load 30% --until 1ms --size 1MB --pfc off --trim 5 --fault 1ms,down,leaf0,spine0 --reroute 1ms",
+            "--workload all-reduce --placement random --repeat 2 --size 1MB --headroom 10KB --xon-offset 1KB",
+        ] {
+            assert_eq!(setup(flags).without_effect(), [], "{flags}");
+        }
+    }
+}

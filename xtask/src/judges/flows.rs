@@ -1,0 +1,129 @@
+//! The flows of a comparison: both sides must have been given the same ones, and have completed them all.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::lab::Lab;
+
+/// A flow as a simulator says it started it; the order is that of the checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Flow {
+    pub(super) src: u32,
+    pub(super) dst: u32,
+    pub(super) bytes: u64,
+    pub(super) start_ns: u64,
+}
+
+/// What a comparison is about: how many flows, and a checksum of who sends whom how much and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flows {
+    pub(super) count: u64,
+    pub(super) starts: u64,
+}
+
+impl Flows {
+    /// Of the flows of several runs, in the order of the runs.
+    pub(super) fn of(runs: &[Vec<Flow>]) -> Self {
+        let mut text = String::new();
+        for run in runs {
+            let mut run = run.clone();
+            run.sort_unstable();
+            for Flow { src, dst, bytes, start_ns } in run {
+                text += &format!("{src} {dst} {bytes} {start_ns}\n");
+            }
+        }
+        // FNV-1a.
+        let starts = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        Self { count: runs.iter().map(|run| run.len() as u64).sum(), starts }
+    }
+
+    /// From two columns of a file: flows completed, and the checksum.
+    pub(super) fn kept(count: &str, starts: &str) -> Option<Self> {
+        Some(Self { count: count.parse().ok()?, starts: u64::from_str_radix(starts, 16).ok()? })
+    }
+
+    /// Both sides had the same flows.
+    pub(super) fn ensure_same(self, theirs: Self, case: &str) -> Result<()> {
+        ensure!(
+            self == theirs,
+            "{case}: ours completed {} flows ({:016x}) and theirs {} ({:016x}): run theirs again on the files in target/judges",
+            self.count,
+            self.starts,
+            theirs.count,
+            theirs.starts
+        );
+        Ok(())
+    }
+}
+
+/// One run of ours, and its flows: all of them have to be complete.
+pub(super) fn run(lab: &Lab, options: &str) -> Result<(Value, Vec<Flow>)> {
+    let report = lab.json(&format!("{options} --csv own.csv"))?;
+    let flows = completed(&lab.file("own.csv")?).with_context(|| format!("`dcqcn-lab sim {options}`"))?;
+    Ok((report, flows))
+}
+
+/// From lines `flow,src,dst,bytes,start_ns,fct_ns,ideal_ns`.
+fn completed(csv: &str) -> Result<Vec<Flow>> {
+    let mut flows = Vec::new();
+    for line in csv.lines().skip(1) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let &[_, src, dst, bytes, start_ns, fct_ns, _] = cells.as_slice() else {
+            anyhow::bail!("{line}: seven columns are expected");
+        };
+        ensure!(!fct_ns.is_empty(), "flow {line} is not complete: give it a longer --duration");
+        flows.push(Flow {
+            src: src.parse()?,
+            dst: dst.parse()?,
+            bytes: bytes.parse()?,
+            start_ns: start_ns.parse()?,
+        });
+    }
+    ensure!(!flows.is_empty(), "there are no flows");
+    Ok(flows)
+}
+
+/// By how much `ours` differs from `theirs`, and whether that is more than `bound`, or no number.
+pub(super) fn difference(ours: f64, theirs: f64, bound: f64) -> (String, bool) {
+    let share = ours / theirs - 1.0;
+    (format!("{:+.1} %", share * 100.0), share.is_nan() || share.abs() > bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADING: &str = "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns\n";
+
+    #[test]
+    fn flows_that_are_not_complete_are_no_comparison() {
+        let flows = completed(&format!("{HEADING}0,1,0,10,5,100,90\n1,2,0,20,7,110,90\n")).unwrap();
+        assert_eq!(flows[1], Flow { src: 2, dst: 0, bytes: 20, start_ns: 7 });
+        for csv in ["0,1,0,10,5,,90\n", "0,1,0,10,,,90\n", "0,1\n", ""] {
+            assert!(completed(&format!("{HEADING}{csv}")).is_err(), "{csv}");
+        }
+    }
+
+    #[test]
+    fn other_starts_are_other_flows() {
+        let flow = |start_ns| Flow { src: 1, dst: 0, bytes: 10, start_ns };
+        let flows = Flows::of(&[vec![flow(1), flow(2)]]);
+        assert_eq!(flows, Flows::of(&[vec![flow(2), flow(1)]]));
+        assert_eq!(flows, Flows::kept("2", &format!("{:016x}", flows.starts)).unwrap());
+        for other in [Flows::of(&[vec![flow(1), flow(3)]]), Flows::of(&[vec![flow(1)]]), Flows::of(&[])] {
+            assert!(flows.ensure_same(other, "x").is_err());
+        }
+    }
+
+    #[test]
+    fn no_number_is_within_no_bound() {
+        assert_eq!(difference(104.0, 100.0, 0.05), ("+4.0 %".to_owned(), false));
+        assert!(difference(94.0, 100.0, 0.05).1);
+        for (ours, theirs) in [(f64::NAN, 1.0), (1.0, f64::NAN), (0.0, 0.0), (1.0, 0.0)] {
+            assert!(difference(ours, theirs, 0.05).1, "{ours} {theirs}");
+        }
+        assert!(difference(f64::NAN, 1.0, f64::INFINITY).1);
+    }
+}
