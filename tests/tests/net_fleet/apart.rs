@@ -111,6 +111,9 @@ fn a_host_behind_a_wire_that_is_cut_keeps_what_it_has_and_follows_when_it_is_men
     Ok(())
 }
 
+/// What `faketime` sets. That itself waits for its child, which would live on when it is killed.
+const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
+
 #[test]
 fn clocks_that_differ_by_minutes_and_years_change_nothing() -> Result<()> {
     let test = "clocks_that_differ_by_minutes_and_years_change_nothing";
@@ -125,8 +128,15 @@ fn clocks_that_differ_by_minutes_and_years_change_nothing() -> Result<()> {
     let mut site = Site::new(1, 3)?;
     for (host, shift) in [("h000", "+7m"), ("h001", "-9m"), ("h002", "-20y")] {
         site.kill_agent(host)?;
-        site.begin_agent_under(&["faketime", "-f", shift], host)?;
+        site.begin_agent_under(&["env", FAKETIME, &format!("FAKETIME={shift}")], host)?;
     }
+    // Without the library their clocks would not differ, and nothing would be tested.
+    let year = |shift: &str| -> Result<String> {
+        let said =
+            Command::new("env").args([FAKETIME, &format!("FAKETIME={shift}"), "date", "+%Y"]).output()?;
+        Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+    };
+    ensure!(year("-20y")? != year("+0")?, "{FAKETIME} does nothing here");
     site.wait("all are there again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
     let rollout = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '1s'\npatience = '20s'";
     site.text(&["apply", &site.file(rollout, "rpg_gd = 12")?])?;
@@ -134,7 +144,8 @@ fn clocks_that_differ_by_minutes_and_years_change_nothing() -> Result<()> {
     let mut coordinators = Vec::new();
     for shift in ["+1d", "-3m"] {
         let words = ["coordinate", "--tick", "100ms"];
-        coordinators.push(Agent(site.command_under(&["faketime", "-f", shift], &words)?.spawn()?));
+        let clock = ["env", FAKETIME, &format!("FAKETIME={shift}")];
+        coordinators.push(Agent(site.command_under(&clock, &words)?.spawn()?));
     }
     let took = site.wait("it is done", |status| Ok(status["rollout"]["is_over"] == true))?;
     site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
