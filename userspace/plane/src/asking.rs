@@ -23,8 +23,12 @@ use crate::{Error, queues};
 const HISTORY: usize = 1_000;
 /// How often it is looked which ports there are.
 const PORTS_PERIOD_NS: u64 = 1_000_000_000;
-/// The pause that is asked for: the longest there is.
-const QUANTA: u16 = u16::MAX;
+/// A pause is asked for this many times as long as all that waits needs to leave at the port's rate, and repeated while it is
+/// needed. A neighbour that cannot go on before a pause is over (one whose departures are planned ahead, as those of fq are)
+/// then stands still for little longer than it has to.
+const DRAINS: u64 = 2;
+/// And for as long as this at least: so late may a look be.
+const LEAST_NS: u64 = 10_000_000;
 /// Most ports that are told apart.
 const MOST_PORTS: usize = 64;
 
@@ -43,10 +47,11 @@ impl PauseSocket {
         Ok(Self(socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?))
     }
 
-    fn send(&self, port: &Port, priority: usize, ask: Ask) -> io::Result<()> {
+    /// `of_pause` is how long it is to last, quanta; 0 ends one.
+    fn send(&self, port: &Port, priority: usize, of_pause: u16) -> io::Result<()> {
         let mut quanta = [0; CLASSES];
-        if let Some(of) = quanta.get_mut(priority).filter(|_| ask == Ask::Wait) {
-            *of = QUANTA;
+        if let Some(of) = quanta.get_mut(priority) {
+            *of = of_pause;
         }
         let frame = PfcRepr { priorities: 1 << priority, quanta }.frame(port.mac);
         // SAFETY: all zeros is a valid address.
@@ -75,8 +80,22 @@ impl PauseSocket {
 struct Port {
     ifindex: u32,
     mac: [u8; 6],
-    /// How long the longest pause lasts on its link.
-    lasts_ns: u64,
+    /// Of its link; not 0.
+    rate_bps: u64,
+}
+
+impl Port {
+    /// The pause for a queue that has `depth_bytes` and leaves at `drain_bps`: quanta, and how long they last on this link.
+    fn pause(&self, depth_bytes: u64, drain_bps: u64) -> (u16, u64) {
+        let quantum_ns = |quanta: u64| quanta * QUANTUM_BITS * 1_000_000_000 / self.rate_bps;
+        let drain_ns =
+            u128::from(depth_bytes) * 8_000_000_000 * u128::from(DRAINS) / u128::from(drain_bps.max(1));
+        let wanted_ns = u64::try_from(drain_ns).unwrap_or(u64::MAX).max(LEAST_NS);
+        let quanta =
+            u128::from(wanted_ns) * u128::from(self.rate_bps) / (u128::from(QUANTUM_BITS) * 1_000_000_000);
+        let quanta = u16::try_from(quanta).unwrap_or(u16::MAX).max(1);
+        (quanta, quantum_ns(quanta.into()))
+    }
 }
 
 /// What came by each port up to one look.
@@ -184,13 +203,18 @@ impl Asker {
             let queue = usize::try_from(of.queue).unwrap_or(0) % CLASSES;
             let depth_bytes = stats[queue].map_or(0, |stats| u64::from(stats.backlog_bytes));
             let limits = Limits { xoff_bytes: of.xoff, xon_bytes: of.xon };
+            let drain_bps = config.scalars.link_rate_bps;
             for port in &self.ports {
                 let share_bytes = self.history.share(port.ifindex, queue, depth_bytes);
                 let asked = self.asked.entry((port.ifindex, priority)).or_default();
-                if let Some(ask) = asked.look(&limits, share_bytes, now_ns, port.lasts_ns) {
-                    // One that is lost is said again, and a port that is gone has nobody to tell.
-                    sent += usize::from(socket.send(port, priority, ask).is_ok());
-                }
+                let (quanta, lasts_ns) = port.pause(depth_bytes, drain_bps);
+                let of_pause = match asked.look(&limits, share_bytes, now_ns, lasts_ns) {
+                    Some(Ask::Wait) => quanta,
+                    Some(Ask::GoOn) => 0,
+                    None => continue,
+                };
+                // One that is lost is said again, and a port that is gone has nobody to tell.
+                sent += usize::from(socket.send(port, priority, of_pause).is_ok());
             }
         }
         Ok(Looked::Sent(sent))
@@ -201,7 +225,7 @@ impl Asker {
         let waiting = mem::take(&mut self.asked).into_iter().filter(|(_, asked)| asked.is_waiting());
         let told = waiting.filter(|((ifindex, priority), _)| {
             let port = self.ports.iter().find(|port| port.ifindex == *ifindex);
-            port.is_some_and(|port| socket.send(port, *priority, Ask::GoOn).is_ok())
+            port.is_some_and(|port| socket.send(port, *priority, 0).is_ok())
         });
         let told = told.count();
         self.history.0.clear();
@@ -230,12 +254,9 @@ impl Asker {
         let mut ports = Vec::new();
         for link in others.take(MOST_PORTS) {
             let own_bps = if link.is_virtual() { None } else { netlink.speed_bps(link.index)? };
-            let (Some(mac), Some(bps)) = (link.mac, own_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0))
-            else {
-                continue;
-            };
-            let lasts_ns = u64::from(QUANTA) * QUANTUM_BITS * 1_000_000_000 / bps;
-            ports.push(Port { ifindex: link.index, mac, lasts_ns });
+            let rate_bps = own_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
+            let (Some(mac), Some(rate_bps)) = (link.mac, rate_bps) else { continue };
+            ports.push(Port { ifindex: link.index, mac, rate_bps });
         }
         for ifindex in ports.iter().map(|port| port.ifindex).chain([0]) {
             maps.tell_apart(ifindex)?;
@@ -283,6 +304,17 @@ mod tests {
         // More than is remembered.
         assert_eq!((history.share(1, 3, 9_000), history.share(2, 3, 9_000)), (500, 3_500));
         assert_eq!((history.share(1, 0, 9_000), history.share(3, 3, 9_000)), (0, 0));
+    }
+
+    #[test]
+    fn a_pause_is_as_long_as_what_waits_needs() {
+        let port = |rate_bps| Port { ifindex: 1, mac: [0; 6], rate_bps };
+        // 100 KB at 20 Mb/s leave in 40 ms; a quantum is 5.12 us at 100 Mb/s.
+        assert_eq!(port(100_000_000).pause(100_000, 20_000_000), (15_625, 80_000_000));
+        // No shorter than a look may be late, and no longer than a frame can say.
+        assert_eq!(port(100_000_000).pause(100, 20_000_000).1.div_ceil(10_000), 1_000);
+        assert_eq!(port(100_000_000_000).pause(1 << 40, 1_000_000).0, u16::MAX);
+        assert_eq!(port(100_000_000).pause(1, 0).0, u16::MAX);
     }
 
     proptest! {
