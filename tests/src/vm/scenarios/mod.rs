@@ -2,6 +2,7 @@
 
 mod beside;
 mod faults;
+mod fleet;
 mod guide;
 mod incast;
 mod interrupt;
@@ -224,5 +225,13 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: true,
         run: systemd::run,
+    },
+    Scenario {
+        name: "fleet",
+        about: "the fleet's package under Debian's systemd: agent, coordinator and page without rights, a rollout, kill -9, purge",
+        limit_s: 600,
+        is_ci: false,
+        with_systemd: true,
+        run: fleet::run,
     },
 ];
