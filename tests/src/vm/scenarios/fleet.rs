@@ -103,7 +103,8 @@ fn rollout(report: &mut Report) -> Result<()> {
     until("the rollout is over", || Ok(status()?["rollout"]["is_over"] == true))?;
     let host = host()?;
     let is_well = host["has"] == 1 && host["failing"].as_array().is_some_and(Vec::is_empty);
-    report.check("rollout: the host", host, "has version 1, and is well", is_well);
+    let found = format!("has {}, failing {}", host["has"], host["failing"]);
+    report.check("rollout: the host", found, "has 1, failing []", is_well);
     report.check("rollout: kmin in the kernel", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
     let log = sh("dcqcn log")?;
     report.check("rollout: the audit log", "", "has it", log.contains("fleet 1"));
