@@ -11,6 +11,7 @@ pub mod host;
 pub mod kill;
 pub mod lab;
 pub mod leftover;
+pub mod manifests;
 pub mod packets;
 pub mod pauses;
 pub mod queues;

@@ -54,6 +54,14 @@ pub(crate) fn package(repository: &Path, binary: &Path, out: &Path, version: &st
     put_together(&DCQCN, repository, binary, out, version)
 }
 
+/// The same of the command for many hosts.
+///
+/// # Errors
+/// As [`package`].
+pub(crate) fn fleet_package(repository: &Path, binary: &Path, out: &Path, version: &str) -> Result<PathBuf> {
+    put_together(&FLEET, repository, binary, out, version)
+}
+
 fn put_together(
     package: &Package,
     repository: &Path,

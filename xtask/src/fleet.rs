@@ -33,7 +33,7 @@ const PAGE: &str = "docs/measured/fleet.md";
 /// Builds the commands and breaks things.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     build::release(workspace, &[build::FLEET, FAULTS])?;
-    let path = run::path_with(&tools::for_tests(workspace, Want::All))?;
+    let path = run::path_with(&tools::for_tests(workspace, Want::Etcd))?;
     header("faults in a fleet");
     let (option, hosts, place) = match args.scale {
         Some(hosts) => ("--scale", hosts.to_string(), "scale"),

@@ -1,4 +1,4 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`,
+//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `image`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`,
 //! `judges`, `enough`, `docs`, `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
@@ -17,6 +17,7 @@ mod enough;
 mod fidelity;
 mod fleet;
 mod fuzz;
+mod image;
 mod judges;
 mod lab;
 mod linker;
@@ -61,6 +62,8 @@ enum Verb {
     Check,
     /// Build the Debian packages: binary, units, default file, manual pages, completions, documentation.
     Deb,
+    /// Make an OCI image from scratch with the commands, for Kubernetes and others: target/image/dcqcn.tar. Needs root.
+    Image,
     /// Run every test; those that need the kernel need root.
     Test(test::Args),
     /// Four senders into a 200 Mb/s port, with and without DCQCN, in network namespaces. Needs root.
@@ -112,6 +115,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Build => build::run(&workspace).map(drop),
         Verb::Check => check::run(&workspace),
         Verb::Deb => deb::run(&workspace),
+        Verb::Image => image::run(&workspace),
         Verb::Test(args) => test::run(&workspace, &args),
         Verb::Demo(args) => demo::run(&workspace, &args),
         Verb::Bench(args) => bench::run(&workspace, &args),

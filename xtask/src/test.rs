@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::{
-    build, fuzz, peer,
+    build, fuzz, image, peer,
     run::{self, header, line},
     tally::Tally,
     toolchain,
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Test programs that run `dcqcn-fleet`.
-const OF_FLEET: [&str; 2] = ["net_fleet", "net_page"];
+const OF_FLEET: [&str; 3] = ["net_fleet", "net_image", "net_page"];
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -92,6 +92,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let path = path.as_os_str();
     if want == Want::All {
         peer::ensure(workspace);
+    }
+    if rings.contains(&Ring::Net) && run::is_root() && left_out.is_none() {
+        image::for_tests(workspace);
     }
     let mut tally = Tally::default();
     let (of_fleet, programs): (Vec<_>, Vec<_>) =
@@ -188,6 +191,10 @@ fn crate_tests(workspace: &Workspace, programs: &[&str]) -> Command {
         .env("DCQCN_BIN", workspace.binary())
         .env("DCQCN_LAB_BIN", workspace.lab())
         .env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
+    let image = image::archive(workspace);
+    if image.exists() {
+        command.env("DCQCN_IMAGE", image);
+    }
     for program in programs {
         command.args(["--test", program]);
     }

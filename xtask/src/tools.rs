@@ -16,6 +16,8 @@ use crate::workspace::Workspace;
 pub(crate) enum Want {
     /// What tests of libraries do: little, and nothing is installed on the machine for it.
     Little,
+    /// Etcd alone.
+    Etcd,
     /// What tests do that make hosts, fleets and browsers.
     All,
 }
@@ -27,7 +29,7 @@ impl Want {
     /// Have no daemon beside them: installed.
     const fn installed(self) -> Programs {
         match self {
-            Self::Little => &[],
+            Self::Little | Self::Etcd => &[],
             Self::All => &[("ping", "iputils-ping"), ("chromium", "chromium"), ("faketime", "faketime")],
         }
     }
@@ -36,6 +38,7 @@ impl Want {
     const fn unpacked(self) -> Programs {
         match self {
             Self::Little => &[("promtool", "prometheus")],
+            Self::Etcd => &[("etcd", "etcd-server"), ("etcdctl", "etcd-client")],
             Self::All => &[("promtool", "prometheus"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")],
         }
     }
@@ -43,8 +46,7 @@ impl Want {
 
 /// Gets what is missing of what is wanted, and returns the directory with what was unpacked.
 pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
-    let to = workspace.host_target().join("debian");
-    let programs = to.join("usr/bin");
+    let (to, programs) = (root(workspace), unpacked(workspace));
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;
     };
@@ -68,6 +70,15 @@ pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
         eprintln!("   some tests will be skipped: {error:#}");
     }
     programs
+}
+
+fn root(workspace: &Workspace) -> PathBuf {
+    workspace.host_target().join("debian")
+}
+
+/// Where the programs are that were unpacked.
+pub(crate) fn unpacked(workspace: &Workspace) -> PathBuf {
+    root(workspace).join("usr/bin")
 }
 
 /// Unpacks a package without installing it.

@@ -12,9 +12,10 @@ use super::machine::{self, Accelerator, Machine};
 use super::scenario::{self, Driver, Scenario};
 use super::tree::{self, Tree};
 use super::{Finished, RESULTS, cache, room};
-use crate::run::header;
+use crate::run::{find_program, header};
+use crate::tools::{self, Want};
 use crate::workspace::Workspace;
-use crate::{deb, page};
+use crate::{build, deb, page};
 
 /// What every guest does first. The share has our own commands, which a share that is not cached reads anew each time they
 /// are run: half a second. The guest's modules are the running kernel's.
@@ -48,6 +49,9 @@ pub(super) struct Guest {
     /// Held as long as this is: the cache and the shared directory are for one at a time.
     _lock: File,
     repository: PathBuf,
+    /// The command for many hosts, and where etcd is, if they are.
+    fleet: PathBuf,
+    programs: PathBuf,
     pub(super) cache: PathBuf,
     pub(super) share: PathBuf,
     tree: Tree,
@@ -106,17 +110,25 @@ impl Guest {
         }
         let from = page::made(workspace, "cargo xtask vm")?;
         let repository = workspace.root().to_owned();
-        Ok((Self { made: from, _lock: lock, repository, cache, share, tree }, made))
+        let fleet = workspace.built("release", build::FLEET.0);
+        let programs = tools::unpacked(workspace);
+        Ok((Self { made: from, _lock: lock, repository, fleet, programs, cache, share, tree }, made))
     }
 
-    /// Puts the package into the share, as `cargo xtask deb` makes it of the command that is there, and the same as an earlier
-    /// version.
+    /// Puts the packages into the share, as `cargo xtask deb` makes them of the commands that are there, the daemon's also as an earlier
+    /// version; and etcd, which is one program.
     fn package(&self) -> Result<()> {
         let out = self.cache.join("deb");
         for (name, version) in [("dcqcn-before.deb", "0.0.1"), ("dcqcn.deb", env!("CARGO_PKG_VERSION"))] {
             let package = deb::package(&self.repository, &self.share.join("dcqcn"), &out, version)?;
             fs::copy(&package, self.share.join(name))
                 .with_context(|| format!("cannot copy {}", package.display()))?;
+        }
+        let fleet = deb::fleet_package(&self.repository, &self.fleet, &out, env!("CARGO_PKG_VERSION"))?;
+        for (from, to) in [(fleet, "dcqcn-fleet.deb"), (self.programs.join("etcd"), "etcd")] {
+            let from = if from.exists() { from } else { find_program(to).unwrap_or(from) };
+            fs::copy(&from, self.share.join(to))
+                .with_context(|| format!("cannot copy {}", from.display()))?;
         }
         Ok(())
     }
@@ -127,6 +139,13 @@ impl Guest {
         header(format_args!("Linux {} under QEMU, {accelerator:?}: {why}", kernel.release()));
         Ok(Booted { guest: self, series, kernel, accelerator })
     }
+}
+
+/// Builds what the guests with systemd have besides, and gets etcd, which they run.
+pub(super) fn build_fleet(workspace: &Workspace) -> Result<()> {
+    build::release(workspace, &[build::FLEET])?;
+    tools::for_tests(workspace, Want::Etcd);
+    Ok(())
 }
 
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {

@@ -115,6 +115,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let (guest, scenarios) = Guest::prepare(workspace, all_series.first().copied(), || {
         let driver = Driver::build(workspace)?;
         let scenarios = scenario::choose(driver.scenarios()?, &args.scenarios)?;
+        if scenarios.iter().any(|scenario| scenario.with_systemd) {
+            guest::build_fleet(workspace)?;
+        }
         Ok((driver, scenarios))
     })?;
     let mut finished = Vec::new();

@@ -3,6 +3,7 @@
 mod backup;
 mod beside;
 mod faults;
+mod fleet;
 mod guide;
 mod incast;
 mod interrupt;
@@ -241,5 +242,13 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: true,
         run: systemd::run,
+    },
+    Scenario {
+        name: "fleet",
+        about: "the fleet's package under Debian's systemd: agent, coordinator and page without rights, a rollout, kill -9, purge",
+        limit_s: 600,
+        is_ci: false,
+        with_systemd: true,
+        run: fleet::run,
     },
 ];

@@ -280,6 +280,11 @@ fn ai_rate() -> Result<String> {
     sh(&format!("dcqcn get {IFACE} rpg_ai_rate"))
 }
 
+/// Waits until the daemon that was started at boot serves the interface.
+pub(super) fn is_up() -> Result<()> {
+    until("active and attached", || Ok(is_active()? && serves(1)))
+}
+
 /// Whether so many attachments are there, and whole.
 fn serves(number: usize) -> bool {
     let whole = |status: Value| {
@@ -303,7 +308,8 @@ fn state() -> Result<String> {
     Ok(lines.iter().map(|line| sh(line)).collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+/// Waits for something to be so.
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !is_so().unwrap_or(false) {
         if Instant::now() > until {

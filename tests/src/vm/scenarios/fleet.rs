@@ -1,0 +1,201 @@
+//! The package for many hosts under Debian's systemd: its units run without rights and do their work.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::super::command::{json, sh};
+use super::super::report::Report;
+use super::systemd::{self, until};
+
+const UNITS: [&str; 3] = ["dcqcn-fleet-agent", "dcqcn-fleet-coordinate", "dcqcn-fleet-serve"];
+const SOCKET: &str = "/run/dcqcn/control";
+const OWN: &str = "\
+[[interface]]
+name = 'roce*'
+flows = 1024
+[interface.parameters]
+link_rate = '1gbit'
+[control]
+group = 'dcqcn-fleet'
+[fleet]
+allow = ['wred.*.kmin = 50KB..500KB', 'wred.*.kmax = 60KB..2MB']
+";
+const FLEET: &str = "\
+[rollout]
+canary = 1
+soak = '3s'
+[[group]]
+name = 'all'
+labels = { rack = 'a' }
+[[group.interface]]
+name = 'roce*'
+[group.interface.wred.3]
+kmin = '70KB'
+kmax = '300KB'
+";
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    systemd::is_up()?;
+    ensure!(Path::new("/share/etcd").exists(), "the machine that made this guest has no etcd");
+    sh("dpkg --install /share/dcqcn-fleet.deb")?;
+    for unit in UNITS {
+        let is_active = sh(&format!("systemctl is-active {unit}.service")).is_ok();
+        report.check(&format!("installed: {unit}"), is_active, false, !is_active);
+    }
+    fs::write("/etc/dcqcn/dcqcn.toml", OWN)?;
+    sh("systemctl restart dcqcn.service")?;
+    until("the control socket is there", || Ok(Path::new(SOCKET).exists() && systemd::is_up().is_ok()))?;
+    let owner = sh(&format!("stat --format=%U:%G:%a {SOCKET}"))?;
+    report.check("the socket", owner.trim(), "root:dcqcn-fleet:660", owner.trim() == "root:dcqcn-fleet:660");
+
+    sh("systemd-run --quiet --unit=etcd /share/etcd --data-dir /var/tmp/etcd")?;
+    let options = "DCQCN_ETCD=http://127.0.0.1:2379\nAGENT_OPTIONS=--label rack=a\nSERVE_OPTIONS=--fleet\n";
+    fs::write("/etc/default/dcqcn-fleet", options)?;
+    for unit in UNITS {
+        sh(&format!("systemctl enable --now {unit}.service"))?;
+    }
+    until("the agent reports", || Ok(host()?["is_there"] == true))?;
+    for unit in UNITS {
+        rights(report, unit)?;
+    }
+    rollout(report)?;
+    page(report)?;
+    killed(report)?;
+    removed(report)
+}
+
+/// A unit's process is its user's, and may nothing.
+fn rights(report: &mut Report, unit: &str) -> Result<()> {
+    let pid = main_pid(unit)?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = |name: &str| -> Result<&str> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.with_context(|| name.to_owned())?.trim())
+    };
+    let user = sh("id --user dcqcn-fleet")?;
+    let found = field("Uid:")?.split_whitespace().next().unwrap_or_default();
+    report.check(&format!("{unit}: user"), found, user.trim(), found == user.trim() && found != "0");
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        let found = u64::from_str_radix(field(set)?, 16)?;
+        report.equals(&format!("{unit}: {set}"), found, 0);
+    }
+    report.check(&format!("{unit}: NoNewPrivs"), field("NoNewPrivs:")?, 1, field("NoNewPrivs:")? == "1");
+    report.check(&format!("{unit}: Seccomp"), field("Seccomp:")?, "2 (a filter)", field("Seccomp:")? == "2");
+    for path in ["/usr/x", "/etc/x", "/var/lib/x", "/run/dcqcn/x"] {
+        let written = sh(&format!("nsenter --target={pid} --mount touch {path}")).is_ok();
+        report.check(&format!("{unit}: {path} can be written"), written, false, !written);
+    }
+    Ok(())
+}
+
+/// The coordinator rolls a version out, the agent has the daemon apply it, and the kernel has it.
+fn rollout(report: &mut Report) -> Result<()> {
+    fs::write("/var/tmp/fleet.toml", FLEET)?;
+    sh("dcqcn-fleet apply /var/tmp/fleet.toml --why test --etcd http://127.0.0.1:2379")?;
+    until("the version is in force", || Ok(kmin()?.contains("70KB")))?;
+    until("the rollout is over", || Ok(status()?["rollout"]["is_over"] == true))?;
+    let host = host()?;
+    let is_well = host["has"] == 1 && host["failing"].as_array().is_some_and(Vec::is_empty);
+    let found = format!("has {}, failing {}", host["has"], host["failing"]);
+    report.check("rollout: the host", found, "has 1, failing []", is_well);
+    report.check("rollout: kmin in the kernel", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
+    let log = sh("dcqcn log")?;
+    report.check("rollout: the audit log", "", "has it", log.contains("fleet 1"));
+    Ok(())
+}
+
+/// The page answers, with this host and the fleet.
+fn page(report: &mut Report) -> Result<()> {
+    let ask = |path: &str, most: usize| -> Result<String> {
+        let mut stream = TcpStream::connect("127.0.0.1:9320")?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes())?;
+        let mut answer = Vec::new();
+        let mut part = [0; 4_096];
+        while answer.len() < most {
+            let read = stream.read(&mut part)?;
+            answer.extend_from_slice(part.get(..read).unwrap_or_default());
+            if read == 0
+                || answer.ends_with(b"\r\n0\r\n\r\n")
+                || (path == "/events" && answer.ends_with(b"\n\n\r\n"))
+            {
+                break;
+            }
+        }
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let html = ask("/", 1_000)?;
+    report.check(
+        "page: /",
+        html.lines().next().unwrap_or_default(),
+        "200",
+        html.starts_with("HTTP/1.1 200 "),
+    );
+    // Its first words are of before somebody looked; the next of now.
+    let mut told = String::new();
+    until("the page shows the host and the fleet", || {
+        told = ask("/events", 100_000)?;
+        Ok(told.contains("\"name\":\"roce0\"") && told.contains("\"host\":\"guest\""))
+    })?;
+    report.check("page: roce0 and guest", "", "are told", told.contains("roce0"));
+    Ok(())
+}
+
+/// Killed, the agent is started again; what is in force stays so meanwhile.
+fn killed(report: &mut Report) -> Result<()> {
+    let agent = UNITS[0];
+    let pid = main_pid(agent)?;
+    sh(&format!("systemctl kill --signal=KILL {agent}.service"))?;
+    until("the agent is started again", || Ok(main_pid(agent).is_ok_and(|other| other != pid)))?;
+    report.check("kill -9: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
+    let inode = fs::metadata(SOCKET)?.ino();
+    sh("systemctl restart dcqcn.service")?;
+    until("the socket is another", || Ok(fs::metadata(SOCKET)?.ino() != inode))?;
+    until("the host is well again", || {
+        let host = host()?;
+        Ok(host["is_there"] == true
+            && host["has"] == 1
+            && host["failing"].as_array().is_some_and(Vec::is_empty))
+    })?;
+    report.check("daemon started again: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
+    Ok(())
+}
+
+/// Removed, its units are gone; the daemon and what is in force are not touched.
+fn removed(report: &mut Report) -> Result<()> {
+    sh("dpkg --purge dcqcn-fleet")?;
+    for unit in UNITS {
+        let is_active = sh(&format!("systemctl is-active {unit}.service")).is_ok();
+        report.check(&format!("purged: {unit}"), is_active, false, !is_active);
+    }
+    report.check("purged: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
+    sh("systemctl restart dcqcn.service")?;
+    until("the daemon starts without the package", || Ok(systemd::is_up().is_ok()))?;
+    Ok(())
+}
+
+fn status() -> Result<Value> {
+    json("dcqcn-fleet --json status --etcd http://127.0.0.1:2379")
+}
+
+/// What the fleet says of this host.
+fn host() -> Result<Value> {
+    Ok(status()?["hosts"][0].clone())
+}
+
+fn main_pid(unit: &str) -> Result<u32> {
+    let pid = sh(&format!("systemctl show --property=MainPID --value {unit}.service"))?.trim().parse()?;
+    ensure!(pid != 0, "{unit} does not run");
+    Ok(pid)
+}
+
+fn kmin() -> Result<String> {
+    sh("dcqcn get roce0 wred.3.kmin")
+}

@@ -1,0 +1,219 @@
+//! Kubernetes' manifests against the API's own schema, and against what the commands need: without a cluster.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use dcqcn_tests::manifests::{directory, documents};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const FOLDERS: [&str; 3] = ["base", "fleet", "etcd"];
+
+/// What the API makes of a manifest; a field that it does not know is lost there, which is a mistake here.
+fn strictly(manifest: &Value) -> std::result::Result<(), String> {
+    match manifest["kind"].as_str().unwrap_or_default() {
+        "DaemonSet" => typed::<DaemonSet>(manifest),
+        "Deployment" => typed::<Deployment>(manifest),
+        "StatefulSet" => typed::<StatefulSet>(manifest),
+        "Service" => typed::<Service>(manifest),
+        "Namespace" => typed::<Namespace>(manifest),
+        "NetworkPolicy" => typed::<NetworkPolicy>(manifest),
+        other => Err(format!("kind {other:?} is not looked at here: add it")),
+    }
+}
+
+fn typed<T: DeserializeOwned + Serialize>(manifest: &Value) -> std::result::Result<(), String> {
+    let read: T = serde_json::from_value(manifest.clone()).map_err(|error| error.to_string())?;
+    let back = serde_json::to_value(read).map_err(|error| error.to_string())?;
+    match lost(manifest, &back) {
+        Some(path) => Err(format!("the API does not know {path}")),
+        None => Ok(()),
+    }
+}
+
+/// The first of what is in `from` and not in `back`.
+fn lost(from: &Value, back: &Value) -> Option<String> {
+    match (from, back) {
+        (Value::Object(from), Value::Object(back)) => {
+            from.iter().find_map(|(key, value)| match back.get(key) {
+                None => Some(key.clone()),
+                Some(other) => lost(value, other).map(|path| format!("{key}.{path}")),
+            })
+        }
+        (Value::Array(from), Value::Array(back)) if from.len() == back.len() => {
+            let mut both = from.iter().zip(back).enumerate();
+            both.find_map(|(at, (from, back))| lost(from, back).map(|path| format!("{at}.{path}")))
+        }
+        _ => (from != back).then(|| format!("(it is {from}, and {back} to the API)")),
+    }
+}
+
+/// Files of manifests, kustomizations aside.
+fn files() -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for name in FOLDERS {
+        for entry in fs::read_dir(directory().join(name))? {
+            files.push(entry?.path());
+        }
+    }
+    let is_manifest = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "yaml") && !path.ends_with("kustomization.yaml")
+    };
+    files.retain(is_manifest);
+    Ok(files)
+}
+
+fn all() -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    for path in files()? {
+        all.extend(documents(&path)?);
+    }
+    Ok(all)
+}
+
+/// The one of this kind and name.
+fn one(kind: &str, name: &str) -> Result<Value> {
+    let is_it = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
+    all()?.into_iter().find(is_it).with_context(|| format!("no {kind} {name}"))
+}
+
+#[test]
+fn every_manifest_is_what_the_api_knows() {
+    let files = files().unwrap();
+    assert!(files.len() >= 5, "{files:?}");
+    for path in files {
+        for manifest in documents(&path).unwrap() {
+            let verdict = strictly(&manifest);
+            assert_eq!(verdict, Ok(()), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn what_the_api_does_not_know_is_found() {
+    let pod = |daemon: &mut Value, key: &str, value: Value| daemon["spec"]["template"]["spec"][key] = value;
+    let mut misspelt = one("DaemonSet", "dcqcn").unwrap();
+    pod(&mut misspelt, "hostNetwrk", json!(true));
+    assert!(strictly(&misspelt).unwrap_err().contains("spec.template.spec.hostNetwrk"));
+    let mut wrong = one("DaemonSet", "dcqcn").unwrap();
+    pod(&mut wrong, "hostNetwork", json!("yes"));
+    assert!(strictly(&wrong).unwrap_err().contains("expected a boolean"));
+    let mut of_another = one("DaemonSet", "dcqcn").unwrap();
+    of_another["apiVersion"] = json!("apps/v1beta1");
+    assert!(strictly(&of_another).is_err());
+    let mut deep = one("DaemonSet", "dcqcn").unwrap();
+    deep["spec"]["template"]["spec"]["containers"][0]["securityContext"]["capabilities"]["ad"] =
+        json!(["BPF"]);
+    assert!(strictly(&deep).unwrap_err().contains("capabilities.ad"));
+}
+
+#[test]
+fn no_container_has_more_rights_than_it_needs() {
+    let unit = include_str!("../../dist/systemd/dcqcn.service");
+    let of_unit = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let of_unit: Vec<&str> = of_unit.split(' ').map(|name| name.trim_start_matches("CAP_")).collect();
+    let mut seen = 0;
+    for manifest in all().unwrap() {
+        let pod = &manifest["spec"]["template"]["spec"];
+        let Some(containers) = pod["containers"].as_array() else { continue };
+        let name = manifest["metadata"]["name"].as_str().unwrap();
+        let is_daemon = name == "dcqcn";
+        assert_eq!(pod["hostNetwork"] == true, is_daemon, "{name}");
+        assert!(
+            pod["hostPID"].is_null() && pod["hostIPC"].is_null() && pod["initContainers"].is_null(),
+            "{name}"
+        );
+        assert_eq!(pod["automountServiceAccountToken"], false, "{name}");
+        let filter = if is_daemon { "Unconfined" } else { "RuntimeDefault" };
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], filter, "{name}");
+        let labels = &manifest["spec"]["template"]["metadata"]["labels"];
+        let selector = manifest["spec"]["selector"]["matchLabels"].as_object().unwrap();
+        assert!(selector.iter().all(|(key, value)| labels[key] == *value), "{name}");
+        for container in containers {
+            let security = &container["securityContext"];
+            assert_eq!(security["capabilities"]["drop"], json!(["ALL"]), "{name}");
+            assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
+            assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
+            assert!(security["privileged"].is_null(), "{name}");
+            let added = security["capabilities"]["add"].as_array();
+            if is_daemon {
+                assert_eq!(json!(added), json!(of_unit), "as under systemd");
+            } else {
+                assert_eq!((added, &security["runAsNonRoot"]), (None, &json!(true)), "{name}");
+            }
+            seen += 1;
+        }
+        let paths: Vec<&str> = pod["volumes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|volume| volume["hostPath"]["path"].as_str())
+            .collect();
+        match name {
+            "dcqcn" => assert!(paths.iter().all(|path| path.contains("dcqcn")), "{paths:?}"),
+            "dcqcn-fleet-agent" => assert_eq!(paths, ["/run/dcqcn-control"]),
+            _ => assert!(paths.is_empty(), "{name}: {paths:?}"),
+        }
+    }
+    assert_eq!(seen, 4);
+}
+
+#[test]
+fn probes_ask_where_the_daemon_answers() {
+    let file: toml::Table = fs::read_to_string(directory().join("base/dcqcn.toml")).unwrap().parse().unwrap();
+    let container = &one("DaemonSet", "dcqcn").unwrap()["spec"]["template"]["spec"]["containers"][0];
+    for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")] {
+        let get = &container[probe]["httpGet"];
+        let address = format!("{}:{}", get["host"].as_str().unwrap(), get["port"]);
+        assert_eq!(
+            (Some(address.as_str()), get["path"].as_str()),
+            (file["metrics"]["listen"].as_str(), Some(path))
+        );
+    }
+    let socket = file["control"]["socket"].as_str().unwrap();
+    let agent = &one("DaemonSet", "dcqcn-fleet-agent").unwrap()["spec"]["template"]["spec"]["containers"][0];
+    assert!(agent["args"].as_array().unwrap().iter().any(|word| word == socket), "{agent}");
+}
+
+#[test]
+fn kustomizations_are_put_together() {
+    let test = "kustomizations_are_put_together";
+    if Command::new("kubectl")
+        .args(["kustomize", "--help"])
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        // As docs/how-to/kubernetes.md has its reader type it.
+        let page = include_str!("../../docs/how-to/kubernetes.md");
+        let typed: Vec<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("kubectl kustomize ")).collect();
+        let counts = [("base", 3), ("fleet", 6), ("etcd", 9)];
+        assert_eq!(typed, counts.map(|(name, _)| format!("deploy/kubernetes/{name}")));
+        for (name, count) in counts {
+            let output =
+                Command::new("kubectl").arg("kustomize").arg(directory().join(name)).output().unwrap();
+            assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+            let text = String::from_utf8(output.stdout).unwrap();
+            let kinds = text.lines().filter(|line| line.starts_with("kind: ")).count();
+            assert_eq!(kinds, count, "{name}: {text}");
+            assert!(text.contains("dcqcn.toml: |") && !text.contains("namespace: default"), "{name}");
+        }
+    } else {
+        eprintln!("SKIPPED {test}: there is no kubectl with kustomize");
+    }
+    // What each names is there.
+    for name in FOLDERS {
+        let folder = directory().join(name);
+        let [kustomization] =
+            <[Value; 1]>::try_from(documents(&folder.join("kustomization.yaml")).unwrap()).unwrap();
+        for resource in kustomization["resources"].as_array().unwrap() {
+            assert!(folder.join(resource.as_str().unwrap()).exists(), "{name}: {resource}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The OCI image, run by Debian's podman with the rights and directories that the manifests give, on a network namespace as the node's:
+//! the daemon serves, its file changes as a ConfigMap does, a fleet's rollout goes through it, and it takes over from one before.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::daemon::wait;
+use dcqcn_tests::fleet::Etcd;
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::manifests::{directory, documents};
+use dcqcn_tests::skip::runnable;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// An archive of the image; `cargo xtask test` makes it.
+const IMAGE: &str = "DCQCN_IMAGE";
+const FLEET: &str = "\
+[rollout]
+canary = 1
+soak = '2s'
+[[group]]
+name = 'nodes'
+labels = { on = 'kubernetes' }
+[[group.interface]]
+name = 'a*'
+[group.interface.wred.3]
+kmin = '70KB'
+kmax = '300KB'
+";
+
+/// A machine that has podman, and directories as a node's.
+struct Node {
+    dir: TempDir,
+    /// What is called what in podman, for this test alone.
+    prefix: String,
+    image: String,
+    /// Containers that were started.
+    started: Vec<String>,
+}
+
+impl Node {
+    fn new(archive: &Path) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        for name in [
+            "run/dcqcn",
+            "run/dcqcn-control",
+            "sys/fs/bpf/dcqcn",
+            "var/lib/dcqcn",
+            "var/log/dcqcn",
+            "config",
+            "storage",
+        ] {
+            fs::create_dir_all(dir.path().join(name))?;
+        }
+        let bpf = dir.path().join("sys/fs/bpf/dcqcn");
+        mount(Some("bpf"), &bpf, Some("bpf"), MsFlags::empty(), Some("mode=0700"))?;
+        let prefix = format!("dcqcn-test-{}", std::process::id());
+        let mut node = Self { dir, prefix, image: String::new(), started: Vec::new() };
+        let loaded = node.podman(&["load", "--quiet", "--input", &archive.display().to_string()])?;
+        let loaded = loaded.trim();
+        node.image = loaded.rsplit_once(": ").map_or(loaded, |(_, name)| name).to_owned();
+        Ok(node)
+    }
+
+    /// Runs podman where control groups are of one kind, which crun wants; its images and containers are this test's.
+    fn try_podman(&self, words: &[&str]) -> Result<Output> {
+        let mut command = Command::new("unshare");
+        let script = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec podman \"$@\"";
+        command.args(["--mount", "sh", "-c", script, "podman"]);
+        let (root, run) = (self.dir.path().join("storage/root"), self.dir.path().join("storage/run"));
+        command.arg("--root").arg(root).arg("--runroot").arg(run).args(["--storage-driver", "vfs"]);
+        Ok(command.args(words).output()?)
+    }
+
+    fn podman(&self, words: &[&str]) -> Result<String> {
+        let output = self.try_podman(words)?;
+        ensure!(output.status.success(), "podman {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Writes the file as a ConfigMap's volume has it: a link to a directory that is another with each change.
+    fn configure(&self, version: u32, text: &str) -> Result<()> {
+        let config = self.dir.path().join("config");
+        let data = config.join(format!("..{version}"));
+        fs::create_dir(&data)?;
+        fs::write(data.join("dcqcn.toml"), text)?;
+        let (link, next) = (config.join("..data"), config.join("..next"));
+        symlink(format!("..{version}"), &next)?;
+        fs::rename(&next, &link)?;
+        if !config.join("dcqcn.toml").is_symlink() {
+            symlink("..data/dcqcn.toml", config.join("dcqcn.toml"))?;
+        }
+        Ok(())
+    }
+
+    /// Starts the container of a manifest in a network namespace, as kubelet would: its user, rights, directories, environment, words.
+    fn start(&mut self, file: &str, network: &str, more: &BTreeMap<&str, String>) -> Result<String> {
+        let [manifest] =
+            <[Value; 1]>::try_from(documents(&directory().join(file))?).ok().context(file.to_owned())?;
+        let pod = &manifest["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let text = |value: &Value| -> Result<String> {
+            Ok(value.as_str().with_context(|| value.to_string())?.to_owned())
+        };
+        let name = format!("{}-{}", self.prefix, text(&container["name"])?);
+        let security = &container["securityContext"];
+        let mut words: Vec<String> = [
+            "run",
+            "--detach",
+            "--cgroups=disabled",
+            "--ulimit=nofile=4096:4096",
+            "--ulimit=nproc=4096:4096",
+        ]
+        .map(String::from)
+        .into();
+        words.push(format!("--name={name}"));
+        words.push(format!("--network={network}"));
+        words.push(format!("--user={}:{}", security["runAsUser"], security["runAsGroup"]));
+        words.push("--security-opt=no-new-privileges".into());
+        if pod["securityContext"]["seccompProfile"]["type"] == "Unconfined" {
+            words.push("--security-opt=seccomp=unconfined".into());
+        }
+        ensure!(security["readOnlyRootFilesystem"] == true);
+        // Nor does podman add what Kubernetes does not: directories in memory.
+        words.extend(["--read-only", "--read-only-tmpfs=false"].map(String::from));
+        let each = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        for right in each(&security["capabilities"]["drop"]) {
+            words.push(format!("--cap-drop={}", text(&right)?));
+        }
+        for right in each(&security["capabilities"]["add"]) {
+            words.push(format!("--cap-add={}", text(&right)?));
+        }
+        for group in each(&pod["securityContext"]["supplementalGroups"]) {
+            words.push(format!("--group-add={group}"));
+        }
+        for variable in each(&container["env"]) {
+            let key = text(&variable["name"])?;
+            let value =
+                variable["value"].as_str().map(str::to_owned).or_else(|| more.get(key.as_str()).cloned());
+            words.push(format!("--env={key}={}", value.with_context(|| key.clone())?));
+        }
+        for (key, value) in more {
+            words.push(format!("--env={key}={value}"));
+        }
+        for volume in each(&container["volumeMounts"]) {
+            let source = each(&pod["volumes"])
+                .into_iter()
+                .find(|other| other["name"] == volume["name"])
+                .context("no volume")?;
+            let from = match (&source["configMap"], &source["hostPath"]["path"]) {
+                (Value::Object(_), _) => self.dir.path().join("config"),
+                (_, Value::String(path)) => self.dir.path().join(path.trim_start_matches('/')),
+                // The optional secret, which is not there.
+                _ => continue,
+            };
+            let way = if volume["readOnly"] == true { "ro" } else { "rw" };
+            words.push(format!("--volume={}:{}:{way}", from.display(), text(&volume["mountPath"])?));
+        }
+        if let Some(command) = container["command"][0].as_str() {
+            words.push(format!("--entrypoint={command}"));
+        }
+        words.push(self.image.clone());
+        for word in each(&container["args"]) {
+            let mut word = text(&word)?;
+            for (key, value) in more {
+                word = word.replace(&format!("$({key})"), value);
+            }
+            words.push(word);
+        }
+        self.started.push(name.clone());
+        self.podman(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
+        Ok(name)
+    }
+
+    /// Runs a command in a container.
+    fn inside(&self, name: &str, words: &[&str]) -> Result<String> {
+        self.podman(&[&["exec", name], words].concat())
+    }
+
+    /// Waits for what its probe waits for.
+    fn is_ready(&self, name: &str, pair: &Pair) -> Result<()> {
+        let ready = wait(|| match probe(pair, "/readyz") {
+            Ok(status) if status == "200" => Ok(Ok(())),
+            other => Ok(Err(format!("{other:?}"))),
+        });
+        ready.with_context(|| match self.try_podman(&["logs", name]) {
+            Ok(Output { stdout, stderr, .. }) => {
+                String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned()
+            }
+            Err(error) => error.to_string(),
+        })
+    }
+
+    /// Capabilities in force of a container's process, its user, and whether a filter of system calls holds it.
+    fn rights(&self, name: &str) -> Result<(u64, String, String)> {
+        let pid = self.podman(&["inspect", "--format", "{{.State.Pid}}", name])?;
+        let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()))?;
+        let field = |key: &str| -> Result<String> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            Ok(line.context("no such field")?.split_whitespace().next().unwrap_or_default().to_owned())
+        };
+        Ok((u64::from_str_radix(&field("CapBnd:")?, 16)?, field("Uid:")?, field("Seccomp:")?))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for name in &self.started {
+            // What is gone already is as good.
+            let _ = self.try_podman(&["rm", "--force", "--time", "5", name]);
+        }
+        let _ = umount2(&self.dir.path().join("sys/fs/bpf/dcqcn"), MntFlags::MNT_DETACH);
+    }
+}
+
+/// The status of an answer of the daemon's HTTP server.
+fn probe(pair: &Pair, path: &str) -> Result<String> {
+    let exchange = || -> Result<String> {
+        let mut stream = TcpStream::connect("127.0.0.1:9310")?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes(),
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.split(' ').nth(1).unwrap_or_default().to_owned())
+    };
+    pair.a.run(exchange)?
+}
+
+#[test]
+fn the_image_serves_a_node_and_takes_part_in_a_rollout() -> Result<()> {
+    let test = "the_image_serves_a_node_and_takes_part_in_a_rollout";
+    if !runnable(test, &[])? || !Etcd::is_there(test) {
+        return Ok(());
+    }
+    let Some(archive) = std::env::var_os(IMAGE).map(PathBuf::from) else {
+        eprintln!("SKIPPED {test}: there is no image: {IMAGE} does not name one");
+        return Ok(());
+    };
+    let pair = Pair::new("image")?;
+    pair.a.command("ip link set lo up")?;
+    let mut node = Node::new(&archive)?;
+    if let Ok(output) = node.try_podman(&[
+        "run",
+        "--rm",
+        "--network=host",
+        "--cgroups=disabled",
+        "--ulimit=nofile=4096:4096",
+        "--ulimit=nproc=4096:4096",
+        &node.image,
+        "--version",
+    ]) && !output.status.success()
+    {
+        let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
+        eprintln!("SKIPPED {test}: podman runs no container here: {why}");
+        return Ok(());
+    }
+    // The file of the manifests, for the interface that is here; veth has no rate of its own.
+    let own = fs::read_to_string(directory().join("base/dcqcn.toml"))?;
+    let file = own.replace(
+        "\"roce*\"",
+        "\"a*\"\nflows = 1024\npacer = \"none\"\n[interface.parameters]\nlink_rate = \"1gbit\"",
+    );
+    ensure!(file != own);
+    node.configure(1, &file)?;
+    let network = format!("ns:/run/netns/{}", pair.a.netns.name());
+    let dcqcn = node.start("base/daemonset.yaml", &network, &BTreeMap::new())?;
+    node.is_ready(&dcqcn, &pair)?;
+    assert_eq!(probe(&pair, "/healthz")?, "200");
+    // CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF, and no filter.
+    assert_eq!(node.rights(&dcqcn)?, (1 << 12 | 1 << 38 | 1 << 39, "0".into(), "0".into()));
+    let attached_at = |node: &Node| -> Result<Value> {
+        let status: Value =
+            serde_json::from_str(&node.inside(&dcqcn, &["/usr/bin/dcqcn", "--json", "status", "a0"])?)?;
+        let one = &status["attachments"][0];
+        ensure!(
+            one["state"] == "attached" && one["problems"].as_array().is_some_and(Vec::is_empty),
+            "{status}"
+        );
+        Ok(one["attached_at_ns"].clone())
+    };
+    let first = attached_at(&node)?;
+
+    // The ConfigMap changes: the daemon reads it, no container starts anew.
+    node.configure(2, &file.replace("1gbit\"", "2gbit\"\nrpg_ai_rate = \"7mbit\""))?;
+    let get = |node: &Node, key: &str| node.inside(&dcqcn, &["/usr/bin/dcqcn", "get", "a0", key]);
+    wait(|| {
+        Ok(get(&node, "rpg_ai_rate")
+            .and_then(|text| {
+                ensure!(text.contains("7mbit"), text);
+                Ok(())
+            })
+            .map_err(|error| error.to_string()))
+    })?;
+
+    // A rollout, by the agent's container, which may nothing.
+    let etcd = Etcd::start(1, &[])?;
+    let more = BTreeMap::from([("NODE_NAME", "node1".to_owned()), ("DCQCN_ETCD", etcd.endpoints())]);
+    let agent = node.start("fleet/agent.yaml", "host", &more)?;
+    assert_eq!(node.rights(&agent)?, (0, "65532".into(), "2".into()));
+    let fleet = PathBuf::from(std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?);
+    let run = |words: &[&str]| -> Result<String> {
+        let output = Command::new(&fleet).args(words).args(["--etcd", &etcd.endpoints()]).output()?;
+        ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    wait(|| {
+        let status = run(&["--json", "status"])?;
+        let is_there = serde_json::from_str::<Value>(&status)?["hosts"][0]["is_there"] == true;
+        Ok(if is_there { Ok(()) } else { Err(status) })
+    })?;
+    let path = node.dir.path().join("fleet.toml");
+    fs::write(&path, FLEET)?;
+    run(&["apply", &path.display().to_string(), "--wait"])?;
+    let kmin = get(&node, "wred.3.kmin")?;
+    assert!(kmin.contains("70KB"), "{kmin}");
+    let audit = fs::read_to_string(node.dir.path().join("var/log/dcqcn/audit.jsonl"))?;
+    assert!(audit.contains("fleet 1"), "{audit}");
+
+    // The pod goes, and another comes: what is attached stays, with what was rolled out.
+    node.podman(&["stop", "--time", "10", &dcqcn])?;
+    node.podman(&["start", &dcqcn])?;
+    node.is_ready(&dcqcn, &pair)?;
+    assert_eq!(attached_at(&node)?, first);
+    assert!(get(&node, "wred.3.kmin")?.contains("70KB"));
+    node.inside(&dcqcn, &["/usr/bin/dcqcn", "detach", "a0"]).map(drop)
+}
