@@ -73,6 +73,50 @@ fn find<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     }
 }
 
+/// What a report of `line` lacks: it tells rates or times, none of which is zero.
+fn without_figures(line: &str, report: &Value) -> Option<&'static str> {
+    let mut groups = Vec::new();
+    find(report, "groups", &mut groups);
+    let mut figures = Vec::new();
+    groups.iter().for_each(|groups| find(groups, "goodput_bps", &mut figures));
+    find(report, "mean_ns", &mut figures);
+    find(report, "hops", &mut figures);
+    if figures.len() < 2 {
+        return Some("too few figures");
+    }
+    if !figures.iter().all(|figure| figure.as_f64().is_some_and(|figure| figure > 0.0)) {
+        return Some("a figure that is zero");
+    }
+    // What sends messages tells how long they took.
+    let mut times = Vec::new();
+    find(report, "slowdown_p99", &mut times);
+    let messages = line.contains("--size") && line.contains("incast");
+    let slower = times.iter().any(|slowdown| slowdown.as_f64() > Some(1.0));
+    (messages && !slower).then_some("no completion times")
+}
+
+/// The test below finds what it is for.
+#[test]
+fn figures_that_are_zero_are_found() {
+    let line = "dcqcn-lab sim incast --flows 2 --size 4KB";
+    let (ok, out, err) = shell(&format!("{line} --json"), Path::new("/"));
+    assert!(ok, "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(without_figures(line, &report), None, "{out}");
+    let (mut idle, mut silent) = (report.clone(), report);
+    idle["outcome"]["groups"][0]["goodput_bps"] = 0.0.into();
+    assert_eq!(without_figures(line, &idle), Some("a figure that is zero"));
+    silent["outcome"]["groups"][0]["fct"] = Value::Null;
+    assert!(without_figures(line, &silent).is_some());
+}
+
+#[test]
+fn a_warm_up_that_swallows_everything_is_refused() {
+    let line = "dcqcn-lab sim incast --flows 2 --size 4KB --warm-up 2ms --duration 3ms";
+    let (ok, _, err) = shell(line, Path::new("/"));
+    assert!(!ok && err.contains("the warm-up that figures leave out is 2ms"), "{err}");
+}
+
 #[test]
 fn every_example_prints_figures() {
     let directory = tempfile::tempdir().unwrap();
@@ -94,23 +138,8 @@ fn every_example_prints_figures() {
             }
             let report: Value =
                 serde_json::from_str(&out).unwrap_or_else(|error| panic!("{line}: {error}: {out}"));
-            let mut groups = Vec::new();
-            find(&report, "groups", &mut groups);
-            let mut figures = Vec::new();
-            groups.iter().for_each(|groups| find(groups, "goodput_bps", &mut figures));
-            find(&report, "mean_ns", &mut figures);
-            find(&report, "hops", &mut figures);
-            assert!(figures.len() > 1, "{line}: {out}");
-            assert!(
-                figures.iter().all(|figure| figure.as_f64().is_some_and(|figure| figure > 0.0)),
-                "{line}: {out}"
-            );
-            // What sends messages tells how long they took.
-            if line.contains("--size") && line.contains("incast") {
-                let mut times = Vec::new();
-                find(&report, "slowdown_p99", &mut times);
-                assert!(times.iter().any(|slowdown| slowdown.as_f64() > Some(1.0)), "{line}: {out}");
-            }
+            let wrong = without_figures(&line, &report);
+            assert!(wrong.is_none(), "{line}: {wrong:?}: {out}");
         }
     }
     assert!(ran >= 20, "{ran} examples");

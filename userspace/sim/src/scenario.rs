@@ -263,6 +263,17 @@ pub enum SimError {
     /// The DCQCN parameters contradict each other.
     #[error(transparent)]
     Config(#[from] Invalid),
+    /// All was done before statistics began.
+    #[error(
+        "all work is done after {}, and the warm-up that figures leave out is {}: nothing is left to measure; leave the warm-up out, or send more",
+        Quantity(*.now_ns, Unit::Nanoseconds), Quantity(*.stats_from_ns, Unit::Nanoseconds)
+    )]
+    NothingMeasured {
+        /// When all was done.
+        now_ns: u64,
+        /// When statistics would have begun.
+        stats_from_ns: u64,
+    },
     /// The caller asked to stop.
     #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
     Stopped {

@@ -44,18 +44,25 @@ pub(super) fn fairness(lab: &Lab) -> Result<String> {
 
 /// Hundreds of flows at once into a deep buffer.
 pub(super) fn loss(lab: &Lab) -> Result<String> {
-    let command = "incast --flows 200 --kmax 20MB --pmax 100% --buffer 200MB --sweep pfc=off,on";
+    let command = format!(
+        "incast --flows 200 --kmax 20MB --pmax 100% --buffer 200MB --sweep pfc=off,on --sweep {WINDOWS}"
+    );
     let row = |run: &Value| {
         let totals = |figure: &str| number(run, &format!("/outcome/groups/0/totals/{figure}"));
         Ok(vec![
             at(run, "pfc").to_owned(),
+            at(run, "np_window").to_owned(),
             gbps(number(run, "/outcome/groups/0/goodput_bps")?),
             format!("{:.0}", totals("dropped_packets")?),
             format!("{:.0}", totals("retransmitted_packets")?),
         ])
     };
-    let rows: Vec<_> = lab.sweep(command)?.iter().map(row).collect::<Result<_>>()?;
-    Ok(table(&[command], &["PFC", "goodput, Gb/s", "packets dropped", "packets sent again"], &rows))
+    let rows: Vec<_> = lab.sweep(&command)?.iter().map(row).collect::<Result<_>>()?;
+    Ok(table(
+        &[&command],
+        &["PFC", "`np_window`", "goodput, Gb/s", "packets dropped", "packets sent again"],
+        &rows,
+    ))
 }
 
 /// Settings under test: what they are called, the options, and what was published by number of flows.

@@ -36,35 +36,38 @@ pub(super) fn flows(lab: &Lab) -> Result<String> {
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     format!("\nProcessor: {}, {cores} cores.\n", name.map_or("unknown", |(_, name)| name))
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A row of one run, and its figures but for those of the machine.
+fn row(lab: &Lab, name: &str, options: &str, threads: usize) -> Result<(Vec<String>, Value)> {
+    let mut run = lab.json(&format!("{options} --threads {threads}"))?;
+    let row = vec![
+        name.to_owned(),
+        threads.to_string(),
+        format!("{:.1}", number(&run, "/work/hops")? / 1e6),
+        format!("{:.1}", number(&run, "/wall_seconds")?),
+        format!("{:.1}", number(&run, "/hops_per_second")? / 1e6),
+        format!("{:.0}", number(&run, "/peak_memory_bytes")? / 1e6),
+    ];
+    let report = run.as_object_mut().context("a report is an object")?;
+    for own in ["wall_seconds", "hops_per_second", "peak_memory_bytes"] {
+        report.remove(own);
+    }
+    Ok((row, run))
 }
 
 /// Runs a fabric on one core and on all, and ensures that the results are the same.
 fn rows(lab: &Lab, name: &str, options: &str) -> Result<Vec<Vec<String>>> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut rows = Vec::new();
-    let mut first = None;
-    for threads in [1, cores] {
-        let mut run = lab.json(&format!("{options} --threads {threads}"))?;
-        rows.push(vec![
-            name.to_owned(),
-            threads.to_string(),
-            format!("{:.1}", number(&run, "/work/hops")? / 1e6),
-            format!("{:.1}", number(&run, "/wall_seconds")?),
-            format!("{:.1}", number(&run, "/hops_per_second")? / 1e6),
-            format!("{:.0}", number(&run, "/peak_memory_bytes")? / 1e6),
-        ]);
-        let report = run.as_object_mut().context("a report is an object")?;
-        for own in ["wall_seconds", "hops_per_second", "peak_memory_bytes"] {
-            report.remove(own);
-        }
-        ensure!(
-            first.get_or_insert_with(|| run.clone()) == &run,
-            "{threads} cores have another result: {options}"
-        );
-    }
-    Ok(rows)
+    let (one, report) = row(lab, name, options, 1)?;
+    let (all, other) = row(lab, name, options, cores())?;
+    ensure!(report == other, "{} cores have another result than one: {options}", cores());
+    Ok(vec![one, all])
 }
 
 pub(super) fn fabric(lab: &Lab) -> Result<String> {
@@ -84,6 +87,8 @@ pub(super) fn websearch(lab: &Lab, sizes: &Path) -> Result<String> {
         )
     };
     let path = sizes.to_str().context("the file's name is no UTF-8")?;
-    let rows = rows(lab, "1,024 hosts, 64 switches", &command(path))?;
-    Ok(table(&[&command("WebSearch_distribution.txt")], &FABRIC_HEADING, &rows) + &processor())
+    let (row, report) = row(lab, "1,024 hosts, 64 switches", &command(path), cores())?;
+    let [flows, left] = ["/flows", "/unfinished_flows"].map(|figure| number(&report, figure));
+    let note = format!("\n{} flows, {} of them not complete.\n", flows?, left?);
+    Ok(table(&[&command("WebSearch_distribution.txt")], &FABRIC_HEADING, &[row]) + &note + &processor())
 }

@@ -47,7 +47,7 @@ const REPORT_EVERY: u64 = 1 << 16;
 /// The outcome depends on nothing but the scenario.
 ///
 /// # Errors
-/// The scenario is invalid, or `progress` stopped the run.
+/// The scenario is invalid, its work is done before statistics begin, or `progress` stopped the run.
 pub fn run(
     scenario: &Scenario,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -58,6 +58,10 @@ pub fn run(
         if progress(reached_ns).is_break() {
             return Err(SimError::Stopped { now_ns: reached_ns });
         }
+    }
+    let (now_ns, stats_from_ns) = (simulation.now_ns, scenario.stats_from_ns);
+    if now_ns < stats_from_ns {
+        return Err(SimError::NothingMeasured { now_ns, stats_from_ns });
     }
     Ok(simulation.finish())
 }
