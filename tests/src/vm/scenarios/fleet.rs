@@ -42,6 +42,14 @@ kmax = '300KB'
 ";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
+    let log = || {
+        sh("journalctl --no-pager --output=cat --lines=40 --unit=etcd --unit=dcqcn-fleet-*")
+            .unwrap_or_default()
+    };
+    steps(report).with_context(log)
+}
+
+fn steps(report: &mut Report) -> Result<()> {
     systemd::is_up()?;
     ensure!(Path::new("/share/etcd").exists(), "the machine that made this guest has no etcd");
     sh("dpkg --install /share/dcqcn-fleet.deb")?;
@@ -55,7 +63,14 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let owner = sh(&format!("stat --format=%U:%G:%a {SOCKET}"))?;
     report.check("the socket", owner.trim(), "root:dcqcn-fleet:660", owner.trim() == "root:dcqcn-fleet:660");
 
-    sh("systemd-run --quiet --unit=etcd /share/etcd --data-dir /var/tmp/etcd")?;
+    // By address alone: the guest knows no names. A program on a share that is not kept is read anew with each page.
+    sh("cp /share/etcd /usr/local/bin/etcd")?;
+    let (client, peer) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
+    sh(&format!(
+        "systemd-run --quiet --unit=etcd /usr/local/bin/etcd --data-dir /var/tmp/etcd --listen-client-urls {client} \
+         --advertise-client-urls {client} --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} \
+         --initial-cluster default={peer}"
+    ))?;
     let options = "DCQCN_ETCD=http://127.0.0.1:2379\nAGENT_OPTIONS=--label rack=a\nSERVE_OPTIONS=--fleet\n";
     fs::write("/etc/default/dcqcn-fleet", options)?;
     for unit in UNITS {
@@ -88,7 +103,7 @@ fn rights(report: &mut Report, unit: &str) -> Result<()> {
     }
     report.check(&format!("{unit}: NoNewPrivs"), field("NoNewPrivs:")?, 1, field("NoNewPrivs:")? == "1");
     report.check(&format!("{unit}: Seccomp"), field("Seccomp:")?, "2 (a filter)", field("Seccomp:")? == "2");
-    for path in ["/usr/x", "/etc/x", "/var/lib/x", "/run/dcqcn/x"] {
+    for path in ["/usr/x", "/etc/x", "/var/lib/x"] {
         let written = sh(&format!("nsenter --target={pid} --mount touch {path}")).is_ok();
         report.check(&format!("{unit}: {path} can be written"), written, false, !written);
     }
@@ -170,6 +185,8 @@ fn killed(report: &mut Report) -> Result<()> {
 
 /// Removed, its units are gone; the daemon and what is in force are not touched.
 fn removed(report: &mut Report) -> Result<()> {
+    // The daemon's group comes with the package.
+    fs::write("/etc/dcqcn/dcqcn.toml", OWN.replace("group = 'dcqcn-fleet'\n", ""))?;
     sh("dpkg --purge dcqcn-fleet")?;
     for unit in UNITS {
         let is_active = sh(&format!("systemctl is-active {unit}.service")).is_ok();
