@@ -73,6 +73,14 @@ fn the_rate_of_a_shaper_that_changes_is_followed() -> Result<()> {
     let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
     assert_eq!(rates, (200_000_000, 300_000_000));
     says(&lab.ok("get a0 link_rate")?, "300mbit");
+    // One that somebody sets stays, until it is what was found again.
+    lab.ok("set a0 link_rate=150mbit")?;
+    assert!(follow()??.is_none(), "what was set");
+    lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
+    assert!(follow()??.is_none(), "what was set, and the shaper has changed");
+    says(&lab.ok("get a0 link_rate")?, "150mbit");
+    lab.ok("set a0 link_rate=300mbit")?;
+    assert_eq!(follow()??.context("a change")?.new.scalars.link_rate_bps, 400_000_000);
     // One that was given stays.
     lab.ok("detach a0")?;
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=100mbit")?;

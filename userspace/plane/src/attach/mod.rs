@@ -128,6 +128,9 @@ pub struct Info {
     /// Where `link_rate` is from.
     #[serde(default)]
     pub link_rate_from: LinkRateFrom,
+    /// The rate that was found there last, bit/s. If another one is in force somebody has set it, and it stays.
+    #[serde(default)]
+    pub link_rate_found_bps: Option<u64>,
 }
 
 /// What versions without queues have.

@@ -144,6 +144,8 @@ impl Plan {
             attached_at_ns: boottime_ns(),
             notes,
             link_rate_from,
+            link_rate_found_bps: (link_rate_from != LinkRateFrom::Given)
+                .then_some(config.scalars.link_rate_bps),
         };
         let mut info = Info { object: takeover::object_id(info.which()), ..info };
         let xdp_mode = settings.xdp_mode.unwrap_or_default();

@@ -4,22 +4,21 @@ use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
 
 use super::change::{Change, Refused, Transaction};
-use super::find::open_at;
+use super::find::{find, open_at};
+use super::journal::Store as _;
 use super::place::Place;
 use super::{Error, LinkRateFrom};
 
 /// Brings `link_rate` of an attachment up to date with what it was taken from: the speed of the hardware, or the rate of the
-/// shaper. A rate that somebody gave stays, and so does one while the link is down, or while a change waits to be confirmed.
-/// Returns the change, if there is one.
+/// shaper. A rate that somebody gave when attaching or set later stays, and so does one while the link is down, or while a
+/// change waits to be confirmed. Returns the change, if there is one.
 ///
 /// # Errors
 /// It is not attached; or its other parameters are out of range at the new rate, and nothing is changed.
 pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
-    let attachment = open_at(&Place::here()?, iface)?;
+    let place = Place::here()?;
+    let attachment = open_at(&place, iface)?;
     let info = &attachment.info;
-    if info.link_rate_from == LinkRateFrom::Given {
-        return Ok(None);
-    }
     let netlink = Netlink::connect()?;
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
@@ -29,9 +28,19 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     let Some(link_bps) = found else {
         return Ok(None);
     };
-    if attachment.maps.params()?.config.scalars.link_rate_bps == link_bps {
-        return Ok(None);
+    let in_force_bps = attachment.maps.params()?.config.scalars.link_rate_bps;
+    let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != in_force_bps);
+    let change = if in_force_bps == link_bps || is_set { None } else { change(iface, link_bps)? };
+    // Where a rate is set this is left as it was: it is what tells so.
+    let is_followed = in_force_bps == link_bps || change.is_some();
+    if is_followed && info.link_rate_found_bps != Some(link_bps) {
+        note(&place, iface, link_bps)?;
     }
+    Ok(change)
+}
+
+/// Sets the rate, unless a change waits to be confirmed.
+fn change(iface: &str, link_bps: u64) -> Result<Option<Change>, Error> {
     let edit = |_: &_, config: &mut Config| -> Result<(), Error> {
         config.scalars.link_rate_bps = link_bps;
         Ok(())
@@ -41,4 +50,12 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
         transaction => transaction.map_err(|refused| refused.error)?,
     };
     Ok(transaction.commit().map_err(|refused| refused.error)?.pop())
+}
+
+/// Writes down what was found. Whoever is killed before leaves the rate in force, and the next look finds it the same.
+fn note(place: &Place, iface: &str, link_bps: u64) -> Result<(), Error> {
+    let _lock = place.lock()?;
+    let mut record = find(place, iface)?;
+    record.info.link_rate_found_bps = Some(link_bps);
+    place.store(record.info.ifindex).write(&record)
 }
