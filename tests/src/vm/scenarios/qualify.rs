@@ -5,8 +5,6 @@ use clap::ValueEnum as _;
 use dcqcn_params::{Assignment, Settings};
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Against, Case, Outcome, QualifyConfig, qualify};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 
 use super::super::command::sh;
 use super::super::report::Report;
@@ -20,10 +18,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for module in ["sch_ets", "sch_fq", "sch_htb", "sch_tbf"] {
         sh(&format!("modprobe {module}"))?;
     }
-    // What is on its way between two hosts changes its CPU and is overtaken if the CPUs of a guest stand still by turns.
-    let mut one = CpuSet::new();
-    one.set(0)?;
-    sched_setaffinity(Pid::this(), &one)?;
     let config = QualifyConfig {
         against: Against::Linux,
         cases: Case::value_variants().to_vec(),

@@ -23,6 +23,7 @@ use serde::Serialize;
 use super::config::IncastConfig;
 use super::control::SwitchAlone;
 use super::incast::{progress_line, run_in};
+use super::one_cpu::OneCpu;
 use super::record::RunRecord;
 use super::topology::{SwitchKind, Topology, TopologyConfig};
 use super::{DataPlane, RpPlace};
@@ -139,9 +140,13 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     said.scalars.link_rate_bps = config.incast.link_bps;
     let bench = Bench { config, settings, said, interrupt: &interrupt, progress: &progress };
     let mut report = QualifyReport { against: bench.title(), checks: Vec::new(), cases: Vec::new() };
-    if let Against::Ports(ports) = &config.against {
-        of_ports(ports, false)?;
-    }
+    let _one = match &config.against {
+        Against::Ports(ports) => {
+            of_ports(ports, false)?;
+            None
+        }
+        Against::Linux | Against::Bmv2 => Some(OneCpu::take()?),
+    };
     for &case in &config.cases {
         let begun = Instant::now();
         // Hours may have gone into the cases before this one.

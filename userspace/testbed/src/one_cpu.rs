@@ -1,0 +1,56 @@
+//! One CPU for everything.
+
+use anyhow::{Context as _, Result};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The calling thread, and what it starts, on one CPU, until this is dropped.
+///
+/// A veth has a queue for each CPU in which something is sent (`netif_rx`). What passes by one CPU overtakes what waits in the
+/// other's, and RC takes that for a loss. Timers of qdiscs and softirqs stay on the CPU that began them.
+#[derive(Debug)]
+pub(crate) struct OneCpu {
+    before: CpuSet,
+}
+
+impl OneCpu {
+    /// Takes the first CPU that the thread may use.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn take() -> Result<Self> {
+        let this = Pid::from_raw(0);
+        let before = sched_getaffinity(this).context("on which CPUs this may run")?;
+        let is_mine = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
+        let first = (0..CpuSet::count()).find(is_mine).context("no CPU to run on")?;
+        let mut one = CpuSet::new();
+        one.set(first)?;
+        sched_setaffinity(this, &one).context("cannot stay on one CPU")?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for OneCpu {
+    fn drop(&mut self) {
+        // What it may use again it could use before.
+        let _ = sched_setaffinity(Pid::from_raw(0), &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_stay_there_until_it_is_over() {
+        let cpus = || {
+            let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
+            (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap()).collect::<Vec<_>>()
+        };
+        let before = cpus();
+        let one = OneCpu::take().unwrap();
+        assert_eq!(std::thread::spawn(cpus).join().unwrap(), before[..1]);
+        drop(one);
+        assert_eq!(cpus(), before);
+    }
+}
