@@ -190,7 +190,8 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn came(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
         if let Some(came) = CAME.get_ptr_mut(ingress_ifindex).or_else(|| CAME.get_ptr_mut(0)) {
-            // SAFETY: this CPU's value of a per-CPU map, whose entries are never removed; programs run with bottom halves off.
+            // SAFETY: this CPU's value of a per-CPU map with memory of its own from the start; programs run with bottom halves off.
+            // An entry that is removed at this moment may be another port's already, which counts a packet too many then.
             unsafe { (*came)[queue % CLASSES] += bytes };
         }
     }

@@ -39,7 +39,7 @@ impl Teller {
             let iface = &self.port.info.iface;
             tracing::error!(
                 iface,
-                "pfc.N.tx is on, but no PFC frame can be sent: start this as root, or with CAP_NET_RAW and AF_PACKET allowed"
+                "pfc.N.tx is on, but no PFC frame can be sent: start this with CAP_NET_RAW, and with AF_PACKET allowed"
             );
         }
     }
@@ -65,7 +65,7 @@ impl Drop for Teller {
     /// Nobody waits any longer than he has to.
     fn drop(&mut self) {
         if let Some(socket) = self.settings.pause_socket() {
-            self.asker.give_up(socket);
+            self.asker.give_up(self.port.info.ifindex, socket, monotonic_ns());
         }
     }
 }

@@ -30,7 +30,8 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     };
     let in_force_bps = attachment.maps.params()?.config.scalars.link_rate_bps;
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != in_force_bps);
-    let change = if in_force_bps == link_bps || is_set { None } else { change(iface, link_bps)? };
+    let change =
+        if in_force_bps == link_bps || is_set { None } else { change(iface, in_force_bps, link_bps)? };
     // Where a rate is set this is left as it was: it is what tells so.
     let is_followed = in_force_bps == link_bps || change.is_some();
     if is_followed && info.link_rate_found_bps != Some(link_bps) {
@@ -39,16 +40,21 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     Ok(change)
 }
 
-/// Sets the rate, unless a change waits to be confirmed.
-fn change(iface: &str, link_bps: u64) -> Result<Option<Change>, Error> {
+/// Sets the rate, unless a change waits to be confirmed, or another one is in force by now.
+fn change(iface: &str, in_force_bps: u64, link_bps: u64) -> Result<Option<Change>, Error> {
     let edit = |_: &_, config: &mut Config| -> Result<(), Error> {
-        config.scalars.link_rate_bps = link_bps;
+        if config.scalars.link_rate_bps == in_force_bps {
+            config.scalars.link_rate_bps = link_bps;
+        }
         Ok(())
     };
     let transaction = match Transaction::prepare(&[iface], None, edit) {
         Err(Refused { error: Error::Pending { .. }, .. }) => return Ok(None),
         transaction => transaction.map_err(|refused| refused.error)?,
     };
+    if transaction.changes().iter().all(|change| change.new == change.old) {
+        return Ok(None);
+    }
     Ok(transaction.commit().map_err(|refused| refused.error)?.pop())
 }
 

@@ -71,7 +71,11 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     let queues = parse_word(&info.queues).ok();
     let settings = Settings { role: Some(info.role), queues, ..settings.clone() };
     let found = Found {
-        link_rate_bps: Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0),
+        // Not the one in force, if somebody has set that: what the settings do not say is what was found.
+        link_rate_bps: info
+            .link_rate_found_bps
+            .or(Some(running.scalars.link_rate_bps))
+            .filter(|bps| *bps != 0),
         wire_overhead_bytes: running.scalars.wire_overhead_bytes,
         other_host: running.scalars.np_other_host != 0,
     };

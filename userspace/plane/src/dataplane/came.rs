@@ -32,6 +32,18 @@ impl Maps {
         }
     }
 
+    /// Counts an ingress port among the others again; should it be told apart once more it begins at zero.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn forget(&mut self, ifindex: u32) -> Result<(), Error> {
+        match self.came.remove(&ifindex) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.map_err(at(NAME)),
+        }
+    }
+
     /// What came by an ingress port so far, by queue, bytes; `None` if it is not told apart.
     ///
     /// # Errors

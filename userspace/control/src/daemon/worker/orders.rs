@@ -62,7 +62,8 @@ impl Shift {
             return Ok(self.applied(false, began));
         }
         let found = now.as_ref().map_or("", |held| held.name.as_str());
-        if let Some(made_from) = made_from.as_ref().filter(|made_from| *made_from != found) {
+        // One that is asked again is in force already.
+        if let Some(made_from) = made_from.as_ref().filter(|made_from| !is_same && *made_from != found) {
             let called = |name: &str| {
                 if name.is_empty() { "the host's own file alone".into() } else { format!("`{name}`") }
             };

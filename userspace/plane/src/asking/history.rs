@@ -1,0 +1,182 @@
+//! What came into the queues of a port, by ingress port, up to each look.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use dcqcn_common::layout::{CLASSES, Came};
+
+/// Looks that are remembered of each queue, not counting those between which nothing came into it: at one a millisecond, what
+/// came in a second of arrivals.
+const HISTORY: usize = 1_000;
+
+/// What came into one queue by each port up to one look, bytes.
+type Look = BTreeMap<u32, u64>;
+
+fn total(look: &Look) -> u64 {
+    look.values().sum()
+}
+
+fn of(look: &Look, ifindex: u32) -> u64 {
+    // One that is told apart only since then had brought nothing.
+    look.get(&ifindex).copied().unwrap_or(0)
+}
+
+/// What of a queue came by a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// So much at least, bytes.
+    pub(super) bytes: u64,
+    /// It is all: nothing waits that came before what is remembered.
+    pub(super) is_all: bool,
+}
+
+/// The looks so far, by queue, the last at the back.
+#[derive(Debug, Default)]
+pub(super) struct History([VecDeque<Look>; CLASSES]);
+
+impl History {
+    pub(super) fn push(&mut self, came: &BTreeMap<u32, Came>) {
+        for (queue, looks) in self.0.iter_mut().enumerate() {
+            let bytes = |came: &Came| came.get(queue).copied().unwrap_or(0);
+            let look: Look = came.iter().map(|(ifindex, came)| (*ifindex, bytes(came))).collect();
+            // A queue that stands still for long must not forget what is in it.
+            if looks.back() == Some(&look) {
+                continue;
+            }
+            if looks.len() == HISTORY {
+                looks.pop_front();
+            }
+            looks.push_back(look);
+        }
+    }
+
+    /// Forgets a port that is gone: should its index be used again, it begins with nothing.
+    pub(super) fn forget(&mut self, ifindex: u32) {
+        for look in self.0.iter_mut().flatten() {
+            look.remove(&ifindex);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// What of a queue's `depth_bytes` came by a port: as much as came by it since so much less had come in all.
+    pub(super) fn share(&self, ifindex: u32, queue: usize, depth_bytes: u64) -> Share {
+        let Some((looks, last)) = self.0.get(queue).and_then(|looks| Some((looks, looks.back()?))) else {
+            return Share { bytes: 0, is_all: depth_bytes == 0 };
+        };
+        let then = total(last).checked_sub(depth_bytes);
+        let mut after = last;
+        for look in looks.iter().rev() {
+            let (low, high) = (total(look), total(after));
+            if let Some(then) = then.filter(|then| low <= *then) {
+                let came = of(after, ifindex).saturating_sub(of(look, ifindex));
+                // Between two looks all came alike.
+                let late =
+                    u128::from(came) * u128::from(then - low) / u128::from(high.saturating_sub(low).max(1));
+                let by_then = of(look, ifindex) + u64::try_from(late).unwrap_or(came);
+                return Share { bytes: of(last, ifindex).saturating_sub(by_then), is_all: true };
+            }
+            after = look;
+        }
+        // Whose the rest is nobody knows any more.
+        Share { bytes: of(last, ifindex).saturating_sub(of(after, ifindex)), is_all: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn look(ports: &[(u32, u64)]) -> BTreeMap<u32, Came> {
+        let came = |bytes| {
+            let mut came = Came::default();
+            came[3] = bytes;
+            came
+        };
+        ports.iter().map(|(ifindex, bytes)| (*ifindex, came(*bytes))).collect()
+    }
+
+    fn shares(history: &History, depth_bytes: u64) -> (u64, u64, bool) {
+        let (one, two) = (history.share(1, 3, depth_bytes), history.share(2, 3, depth_bytes));
+        assert_eq!(one.is_all, two.is_all);
+        (one.bytes, two.bytes, one.is_all)
+    }
+
+    #[test]
+    fn what_waits_is_what_came_last() {
+        let mut history = History::default();
+        assert_eq!(shares(&history, 0), (0, 0, true));
+        assert_eq!(shares(&history, 100), (0, 0, false));
+        history.push(&look(&[(1, 1_000), (2, 1_000)]));
+        history.push(&look(&[(1, 1_000), (2, 4_000)]));
+        history.push(&look(&[(1, 1_500), (2, 4_500)]));
+        // The last 1000 bytes are half of each, the 3000 before them the second's.
+        assert_eq!(shares(&history, 1_000), (500, 500, true));
+        assert_eq!(shares(&history, 2_000), (500, 1_500, true));
+        assert_eq!(shares(&history, 4_000), (500, 3_500, true));
+        // More than is remembered, and more than ever came.
+        assert_eq!(shares(&history, 5_000), (500, 3_500, false));
+        assert_eq!(shares(&history, 9_000), (500, 3_500, false));
+        assert_eq!(history.share(3, 3, 1_000), Share { bytes: 0, is_all: true });
+    }
+
+    #[test]
+    fn a_queue_that_stands_still_forgets_nothing_and_others_do_not_matter() {
+        let mut history = History::default();
+        history.push(&look(&[(1, 0), (2, 0)]));
+        history.push(&look(&[(1, 800), (2, 200)]));
+        for busy in 0..3 * HISTORY as u64 {
+            let mut came = look(&[(1, 800), (2, 200)]);
+            came.values_mut().for_each(|came| came[0] = busy);
+            history.push(&came);
+        }
+        assert_eq!(shares(&history, 1_000), (800, 200, true));
+    }
+
+    #[test]
+    fn ports_come_and_go_under_what_waits() {
+        let mut history = History::default();
+        history.push(&look(&[(1, 5_000), (2, 0)]));
+        history.push(&look(&[(1, 5_600), (2, 400)]));
+        // A third is told apart, and brings something.
+        history.push(&look(&[(1, 5_600), (2, 400), (3, 0)]));
+        history.push(&look(&[(1, 5_600), (2, 400), (3, 500)]));
+        assert_eq!(shares(&history, 1_500), (600, 400, true));
+        assert_eq!(history.share(3, 3, 1_500).bytes, 500);
+        // The first goes: what of it waits is taken for older.
+        history.forget(1);
+        history.push(&look(&[(2, 450), (3, 500)]));
+        assert_eq!(history.share(2, 3, 50), Share { bytes: 50, is_all: true });
+        assert_eq!(history.share(1, 3, 50).bytes, 0);
+    }
+
+    proptest! {
+        /// A queue of single bytes, each with the port it came by.
+        #[test]
+        fn shares_are_those_of_a_real_queue(
+            steps in prop::collection::vec((0u64..50, 0u64..50, 0usize..120), 1..60),
+        ) {
+            let mut history = History::default();
+            let mut queue: VecDeque<u32> = VecDeque::new();
+            let mut totals = [0_u64; 2];
+            history.push(&look(&[(1, 0), (2, 0)]));
+            for (one, two, leave) in steps {
+                // In turns while both have some, as far as whole looks go.
+                queue.extend(std::iter::repeat_n(1, one as usize).chain(std::iter::repeat_n(2, two as usize)));
+                totals = [totals[0] + one, totals[1] + two];
+                queue.drain(..leave.min(queue.len()));
+                history.push(&look(&[(1, totals[0]), (2, totals[1])]));
+                let waits = |port| queue.iter().filter(|of| **of == port).count() as u64;
+                let depth = queue.len() as u64;
+                let (one, two, is_all) = shares(&history, depth);
+                prop_assert!(is_all);
+                // Exact but for what came between two looks, of which the order is not known.
+                prop_assert!(one.abs_diff(waits(1)) <= 50 && two.abs_diff(waits(2)) <= 50);
+                prop_assert!((one + two).abs_diff(depth) <= 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Sending PFC frames, for all egress ports that want one ingress port to wait.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::pfc::{PfcRepr, QUANTUM_BITS};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
+
+/// A pause is asked for this many times as long as all that waits needs to leave at the port's rate, and repeated while it is
+/// needed. A neighbour that cannot go on before a pause is over (one whose departures are planned ahead, as those of fq are)
+/// then stands still for little longer than it has to.
+const DRAINS: u64 = 2;
+/// And for as long as this at least: so late may a look be.
+const LEAST_NS: u64 = 10_000_000;
+/// Where priorities go to bands by themselves (pfifo_fast, prio) this is the first band, and takes no right.
+const PRIORITY: i32 = 6;
+
+/// An ingress port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    pub(super) ifindex: u32,
+    pub(super) mac: [u8; 6],
+    /// Of its link; not 0.
+    pub(super) rate_bps: u64,
+}
+
+impl Port {
+    /// How long the pause for a queue is to last that has `depth_bytes` and leaves at `drain_bps`.
+    pub(super) fn pause_ns(&self, depth_bytes: u64, drain_bps: u64) -> u64 {
+        let drain_ns =
+            u128::from(depth_bytes) * 8_000_000_000 * u128::from(DRAINS) / u128::from(drain_bps.max(1));
+        let longest_ns = u64::from(u16::MAX) * QUANTUM_BITS * 1_000_000_000 / self.rate_bps;
+        u64::try_from(drain_ns).unwrap_or(u64::MAX).max(LEAST_NS).min(longest_ns)
+    }
+
+    /// A time on this link, quanta; no shorter.
+    fn quanta(&self, time_ns: u64) -> u16 {
+        let bits = u128::from(time_ns) * u128::from(self.rate_bps);
+        u16::try_from(bits.div_ceil(u128::from(QUANTUM_BITS) * 1_000_000_000)).unwrap_or(u16::MAX)
+    }
+}
+
+/// Up to when each egress port wants the neighbour of an ingress port to hold a priority.
+#[derive(Debug, Default)]
+struct Holds(BTreeMap<(u32, usize), BTreeMap<u32, u64>>);
+
+impl Holds {
+    /// Enters what the port `egress` wants, and returns for how long the neighbour is to wait from now on: for as long as
+    /// anybody wants it to.
+    fn set(&mut self, of: (u32, usize), egress: u32, until_ns: Option<u64>, now_ns: u64) -> u64 {
+        let wanted = self.0.entry(of).or_default();
+        wanted.retain(|_, until_ns| *until_ns > now_ns);
+        match until_ns {
+            Some(until_ns) => wanted.insert(egress, until_ns),
+            None => wanted.remove(&egress),
+        };
+        let longest_ns = wanted.values().max().map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
+        if wanted.is_empty() {
+            self.0.remove(&of);
+        }
+        longest_ns
+    }
+}
+
+/// Sends PFC frames out of any port of the network namespace in which it was opened. That takes CAP_NET_RAW when it is opened,
+/// and nothing afterwards.
+#[derive(Debug)]
+pub struct PauseSocket {
+    socket: OwnedFd,
+    holds: Mutex<Holds>,
+}
+
+impl PauseSocket {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The process lacks CAP_NET_RAW.
+    pub fn open() -> io::Result<Self> {
+        // Without a protocol it receives nothing.
+        let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&socket, sockopt::Priority, &PRIORITY)?;
+        Ok(Self { socket, holds: Mutex::default() })
+    }
+
+    /// Has the neighbour of `port` hold a priority until then, or go on, as far as the port `egress` is concerned.
+    pub(super) fn hold(
+        &self,
+        egress: u32,
+        port: &Port,
+        priority: usize,
+        until_ns: Option<u64>,
+        now_ns: u64,
+    ) -> io::Result<()> {
+        // Held while it is sent: what is said last is what is wanted last.
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let quanta = port.quanta(holds.set((port.ifindex, priority), egress, until_ns, now_ns));
+        self.send(port, priority, quanta)
+    }
+
+    /// `pause` is how long it is to last; 0 ends one.
+    fn send(&self, port: &Port, priority: usize, pause: u16) -> io::Result<()> {
+        let mut quanta = [0; CLASSES];
+        if let Some(of) = quanta.get_mut(priority) {
+            *of = pause;
+        }
+        let frame = PfcRepr { priorities: 1 << priority, quanta }.frame(port.mac);
+        // SAFETY: all zeros is a valid address.
+        let mut to: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_protocol = EtherType::MAC_CONTROL.0.to_be();
+        to.sll_ifindex = port.ifindex.cast_signed();
+        to.sll_halen = 6;
+        // SAFETY: both lengths are those of what the pointers are to, which lives until the call returns.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                libc::MSG_DONTWAIT,
+                (&raw const to).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_pause_is_as_long_as_what_waits_needs() {
+        let port = |rate_bps| Port { ifindex: 1, mac: [0; 6], rate_bps };
+        // 100 KB at 20 Mb/s leave in 40 ms; a quantum is 5.12 us at 100 Mb/s.
+        let slow = port(100_000_000);
+        assert_eq!(slow.pause_ns(100_000, 20_000_000), 80 * MS);
+        assert_eq!(slow.quanta(80 * MS), 15_625);
+        // No shorter than a look may be late, and no longer than a frame can say.
+        assert_eq!(slow.pause_ns(100, 20_000_000), 10 * MS);
+        assert_eq!(slow.quanta(10 * MS), 1_954);
+        let fast = port(100_000_000_000);
+        assert_eq!(fast.quanta(fast.pause_ns(1 << 40, 1_000_000)), u16::MAX);
+        assert_eq!(slow.quanta(slow.pause_ns(1, 0)), 65_535);
+        assert_eq!((slow.quanta(0), slow.quanta(u64::MAX)), (0, u16::MAX));
+    }
+
+    #[test]
+    fn a_neighbour_waits_for_as_long_as_any_port_wants_it_to() {
+        let mut holds = Holds::default();
+        let of = (3, 3);
+        assert_eq!(holds.set(of, 1, Some(80 * MS), 0), 80 * MS);
+        // Another port's shorter pause does not end it, nor does that it lets go.
+        assert_eq!(holds.set(of, 2, Some(20 * MS), 10 * MS), 70 * MS);
+        assert_eq!(holds.set(of, 2, None, 12 * MS), 68 * MS);
+        // Another priority and another neighbour are others.
+        assert_eq!(holds.set((3, 4), 2, None, 12 * MS), 0);
+        assert_eq!(holds.set((4, 3), 2, None, 12 * MS), 0);
+        // What is over does not count.
+        assert_eq!(holds.set(of, 2, Some(95 * MS), 85 * MS), 10 * MS);
+        assert_eq!(holds.set(of, 2, None, 90 * MS), 0);
+        assert!(holds.0.is_empty());
+    }
+}
