@@ -67,7 +67,9 @@ fn make(workspace: &Workspace, profile: &str) -> Result<PathBuf> {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap_or(&root))?;
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o644))?;
     }
+    open_directories(&root)?;
     let buildah = |words: &[&str]| capture(Command::new(BUILDAH).args(words));
     let container = buildah(&["from", "scratch"])?;
     let container = container.trim();
@@ -105,6 +107,19 @@ fn make(workspace: &Workspace, profile: &str) -> Result<PathBuf> {
 /// The files that `ldd` lists.
 fn libraries(listed: &str) -> Vec<&str> {
     listed.split_whitespace().filter(|word| word.starts_with('/')).collect()
+}
+
+/// Has everybody enter a directory and those in it, whatever the umask was when they were made.
+fn open_directories(path: &Path) -> Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    for entry in fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_directories(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Copies a file that everybody may read, and run if it may be run.

@@ -239,7 +239,7 @@ pub(super) fn run(
             bail!("interrupted");
         }
     }
-    if !can_congest && tally.marked() == 0 {
+    if !can_congest && tally.marked() == 0 && tally.lost == 0 {
         return Ok(vec![Check::skipped(Case::Marking, "all of it", UNCONGESTED)]);
     }
     Ok(tally.checks(wred, rounds))

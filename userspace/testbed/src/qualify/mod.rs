@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use dcqcn_common::params::Config;
+use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_params::{Assignment, Profile, Settings};
 use dcqcn_support::interrupt::Interrupt;
@@ -223,6 +224,23 @@ impl Bench<'_> {
             config: &self.said,
             is_read: !matches!(self.config.against, Against::Ports(_)),
             has_queues: self.config.against != Against::Bmv2,
+            is_slower: self.is_slower(),
+        }
+    }
+
+    /// Whether the first sender is known to be faster than the port that is qualified.
+    fn is_slower(&self) -> bool {
+        match &self.config.against {
+            Against::Linux | Against::Bmv2 => true,
+            Against::Ports(ports) => {
+                let speed = ports.first().and_then(|port| {
+                    let netlink = Netlink::connect().ok()?;
+                    let link = netlink.link(port).ok()?;
+                    netlink.speed_bps(link.index).ok()?
+                });
+                // As much slower as marks need to show.
+                speed.is_some_and(|bps| bps / 11 * 10 >= self.config.incast.link_bps)
+            }
         }
     }
 
@@ -291,10 +309,22 @@ impl Bench<'_> {
         let mut checks = incast::lossless(case, &record, self.switch());
         checks.extend(incast::shares(case, &record, false, self.switch()));
         checks.retain(|check| check.outcome != Outcome::Skipped || !check.what.starts_with("share"));
-        checks.extend(incast::reaction(case, &record));
+        checks.extend(incast::reaction(case, &record, self.switch()));
         checks.push(incast::unpaused(case, &record, self.switch()));
         let incast = incast::config(&base, queue_pairs, STORAGE_MESSAGE_BYTES, false)?;
-        checks.extend(self.storage_by_pfc(&incast)?);
+        // What was found so far is not lost with it.
+        match self.storage_by_pfc(&incast) {
+            Ok(by_pfc) => checks.extend(by_pfc),
+            Err(why) => {
+                checks.push(Check::of(
+                    case,
+                    "by PFC alone: can be run",
+                    "yes".into(),
+                    format!("{why:#}"),
+                    false,
+                ));
+            }
+        }
         Ok(checks)
     }
 
@@ -363,9 +393,8 @@ impl Bench<'_> {
         let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
         let mut wire = Wire::open(sender, &network.receiver)?;
         let drain_bps = self.said.drain_rate_bps(super::host::ROCE_TC);
-        let in_lab = network.switch.is_some();
-        let checks =
-            marking::run(&mut wire, &self.said, drain_bps, self.config.rounds, in_lab, self.interrupt);
+        let (rounds, is_slower) = (self.config.rounds, self.is_slower());
+        let checks = marking::run(&mut wire, &self.said, drain_bps, rounds, is_slower, self.interrupt);
         if let Some(attached) = attached {
             attached.detach()?;
         }
