@@ -38,6 +38,8 @@ pub struct Done {
     pub p50_ms: f64,
     /// The same.
     pub p99_ms: f64,
+    /// The longest.
+    pub max_ms: f64,
     /// Blocks that were wrong, or reads and writes that failed: fio ends with the first.
     pub failed: bool,
 }
@@ -104,6 +106,7 @@ pub fn done(printed: &str) -> Result<Done> {
         written_bps: figure("/write/bw_bytes")? * 8.0,
         p50_ms: of("50.000000")?,
         p99_ms: of("99.000000")?,
+        max_ms: figure("/read/clat_ns/max")? / 1e6,
         failed: figure("/error")? != 0.0,
     })
 }
@@ -114,9 +117,9 @@ mod tests {
 
     #[test]
     fn what_fio_says_is_read() {
-        let read = r#""read":{"bw_bytes":250000,"clat_ns":{"percentile":{"50.000000":2000000,"99.000000":9000000}}}"#;
+        let read = r#""read":{"bw_bytes":250000,"clat_ns":{"max":12000000,"percentile":{"50.000000":2000000,"99.000000":9000000}}}"#;
         let said = format!("note: x\n{{\"jobs\":[{{\"error\":0,{read},\"write\":{{\"bw_bytes\":0}}}}]}}");
-        let wanted = Done { read_bps: 2e6, p50_ms: 2.0, p99_ms: 9.0, ..Done::default() };
+        let wanted = Done { read_bps: 2e6, p50_ms: 2.0, p99_ms: 9.0, max_ms: 12.0, ..Done::default() };
         assert_eq!(done(&said).unwrap(), wanted);
         assert!(done("fio: no such file").is_err());
         assert!(done(&said.replace("50.000000", "5")).is_err());

@@ -4,8 +4,9 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 use dcqcn_netlink::tc::Handle;
+use dcqcn_params::Role;
 use dcqcn_plane::attach;
-use dcqcn_tests::host::Host;
+use dcqcn_tests::host::{Host, request};
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::{problems, state};
 use dcqcn_tests::skip::runnable;
@@ -79,6 +80,11 @@ fn the_rate_of_a_shaper_that_changes_is_followed() -> Result<()> {
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
     assert!(follow()??.is_none(), "what was set, and the shaper has changed");
     says(&lab.ok("get a0 link_rate")?, "150mbit");
+    // Settings that do not name it (a file that is read again, a trial that is over) have what was found.
+    let attachment = lab.host.attachment("a0")?;
+    let running = attachment.maps.params()?.config;
+    let revised = attach::revise(&request("a0", Role::Host, &[])?, &attachment.info, &running)?;
+    assert_eq!((running.scalars.link_rate_bps, revised.scalars.link_rate_bps), (150_000_000, 300_000_000));
     lab.ok("set a0 link_rate=300mbit")?;
     assert_eq!(follow()??.context("a change")?.new.scalars.link_rate_bps, 400_000_000);
     // One that was given stays.

@@ -43,6 +43,7 @@ const COLUMNS: &[&str] = &[
     "storage's share",
     "p50, ms",
     "p99, ms",
+    "longest, s",
     "drops of the port, settled",
     "of storage's queue, settled",
     "out of sequence, settled",
@@ -134,7 +135,7 @@ impl Bench<'_> {
         let of_off = |now: &Measured| now.storage_bps() / off.storage_bps();
         report.at_least("DCQCN: storage, of that with nothing on", of_off(&on), 0.7);
         report.at_least("DCQCN with room: storage, of that with nothing on", of_off(&deep), 1.2);
-        report.at_most("DCQCN: p99, of that with nothing on", on.done.p99_ms / off.done.p99_ms, 0.5);
+        report.at_most("DCQCN: longest read, of that with nothing on", on.done.max_ms / off.done.max_ms, 0.5);
         report.at_least("PFC alone: pauses", paused.counts.pauses as f64, 1.0);
         Ok(())
     }
@@ -281,8 +282,10 @@ struct Measured {
 }
 
 impl Measured {
+    /// What fio says, or what TCP leaves: a read that takes half a minute keeps fio from ending when it should, and it counts more
+    /// than came in the time it counts.
     fn storage_bps(&self) -> f64 {
-        self.done.read_bps
+        self.done.read_bps.min(BOTTLENECK_BPS - self.tcp_bps)
     }
 
     /// Of what goes through the small port, which reads do and writes do not.
@@ -308,6 +311,7 @@ impl Measured {
             ),
             format!("{:.0}", self.done.p50_ms),
             format!("{:.0}", self.done.p99_ms),
+            format!("{:.1}", self.done.max_ms / 1e3),
             drops.to_string(),
             queue_drops.to_string(),
             out_of_sequence.to_string(),
