@@ -83,7 +83,9 @@ fn the_rate_of_a_shaper_that_changes_is_followed() -> Result<()> {
     // Settings that do not name it (a file that is read again, a trial that is over) have what was found.
     let attachment = lab.host.attachment("a0")?;
     let running = attachment.maps.params()?.config;
-    let revised = attach::revise(&request("a0", Role::Host, &[])?, &attachment.info, &running)?;
+    let mut said = request("a0", Role::Host, &[])?;
+    (said.settings.flows, said.settings.pacer) = (Some(64), None);
+    let revised = attach::revise(&said, &attachment.info, &running)?;
     assert_eq!((running.scalars.link_rate_bps, revised.scalars.link_rate_bps), (150_000_000, 300_000_000));
     lab.ok("set a0 link_rate=300mbit")?;
     assert_eq!(follow()??.context("a change")?.new.scalars.link_rate_bps, 400_000_000);

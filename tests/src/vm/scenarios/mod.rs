@@ -110,7 +110,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "qualify",
         about: "what `dcqcn-lab qualify` demands of a switch, of this kernel; and its watchdog turned off",
-        limit_s: 400,
+        limit_s: 600,
         is_ci: false,
         with_systemd: false,
         run: qualify::run,
