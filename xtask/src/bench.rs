@@ -73,7 +73,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         let table = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         text = page::replace(PAGE, &text, name, &table)?;
     }
-    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask bench --report")?)?;
+    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask bench --report")?)?;
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     let (from, to) = (pages.join(PLOT), path.with_file_name(PLOT));
     fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
@@ -81,8 +81,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The place of the line that says from what the tables are.
-const MADE: &str = "made";
 /// Places of tables in the page.
 const SECTIONS: [&str; 9] =
     ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "live", "control"];
@@ -97,7 +95,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let text = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for name in SECTIONS.into_iter().chain([MADE]) {
+        for name in SECTIONS.into_iter().chain([page::MADE]) {
             page::replace(PAGE, &text, name, "").unwrap();
         }
         assert!(text.contains(PLOT));

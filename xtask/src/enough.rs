@@ -8,24 +8,11 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::lab::{Lab, number, optional, table};
+use crate::lab::{Args, Lab, number, optional, table};
 use crate::run::header;
 use crate::{page, workspace::Workspace};
 
 const PAGE: &str = "docs/measured/enough.md";
-/// The place of the line that says from what the tables are.
-const MADE: &str = "made";
-
-/// Options of `cargo xtask enough`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Use this `dcqcn-lab` instead of building one.
-    #[arg(long, value_name = "FILE")]
-    binary: Option<std::path::PathBuf>,
-    /// Run and print, but leave the page and its picture alone.
-    #[arg(long)]
-    dry_run: bool,
-}
 
 type Question = fn(&Lab) -> Result<String>;
 
@@ -70,7 +57,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         eprintln!("{table}");
         text = page::replace(PAGE, &text, name, &table)?;
     }
-    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask enough")?)?;
+    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask enough")?)?;
     if !args.dry_run {
         lab.draw(
             &format!("{} --buffer 16MB --control off", storage_command()),
@@ -239,7 +226,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for name in QUESTIONS.iter().map(|(name, _)| *name).chain([MADE]) {
+        for name in QUESTIONS.iter().map(|(name, _)| *name).chain([page::MADE]) {
             page::replace(PAGE, &page, name, "").unwrap();
         }
         assert!(page.contains(PICTURE));

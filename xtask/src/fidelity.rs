@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    lab::{Lab, number, optional, table},
+    lab::{self, Lab, number, optional, table},
     page,
     run::header,
     workspace::Workspace,
@@ -25,23 +25,19 @@ const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 /// Options of `cargo xtask fidelity`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Use this `dcqcn-lab` instead of building one.
-    #[arg(long, value_name = "FILE")]
-    binary: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    lab: lab::Args,
     /// Also table `websearch`, with this distribution of flow sizes: HPCC's `WebSearch_distribution.txt`.
     #[arg(long, value_name = "FILE")]
     websearch: Option<std::path::PathBuf>,
     /// Only this table, by the name of its place on the page, and no picture.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Run and print, but leave the page and its pictures alone.
-    #[arg(long)]
-    dry_run: bool,
 }
 
 /// Runs every experiment and rewrites the page's tables and pictures.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let lab = Lab::new(workspace, args.binary.clone())?;
+    let lab = Lab::new(workspace, args.lab.binary.clone())?;
     let page = workspace.root().join(PAGE);
     let mut text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
     let started = Instant::now();
@@ -64,8 +60,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         eprintln!("{table}");
         text = page::replace(PAGE, &text, WEBSEARCH, &table)?;
     }
-    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
-    if !args.dry_run {
+    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
+    if !args.lab.dry_run {
         for (picture, options) in PICTURES.iter().filter(|_| args.only.is_none()) {
             header(picture);
             let picture = page.with_file_name(picture);
@@ -79,8 +75,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 
 /// The place of the table that needs a file of others.
 const WEBSEARCH: &str = "websearch";
-/// The place of the line that says from what the tables are.
-const MADE: &str = "made";
 
 /// A table of the page.
 type Experiment = fn(&Lab) -> Result<String>;
@@ -144,7 +138,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for name in EXPERIMENTS.iter().map(|(name, _)| *name).chain([MADE, WEBSEARCH]) {
+        for name in EXPERIMENTS.iter().map(|(name, _)| *name).chain([page::MADE, WEBSEARCH]) {
             page::replace(PAGE, &page, name, "").unwrap();
         }
         for (picture, _) in PICTURES {

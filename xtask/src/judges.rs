@@ -16,24 +16,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::lab::Lab;
+use crate::lab::{Args, Lab};
 use crate::run::header;
 use crate::{page, workspace::Workspace};
 
 const PAGE: &str = "docs/measured/judges.md";
-/// The place of the line that says from what the tables are.
-const MADE: &str = "made";
-
-/// Options of `cargo xtask judges`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Use this `dcqcn-lab` instead of building one.
-    #[arg(long, value_name = "FILE")]
-    binary: Option<std::path::PathBuf>,
-    /// Run and print, but leave the page alone.
-    #[arg(long)]
-    dry_run: bool,
-}
 
 /// A table, and what in it is out of bounds.
 struct Judged {
@@ -69,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         text = page::replace(PAGE, &text, name, &judged.table)?;
         outside.extend(judged.outside.iter().map(|what| format!("{name}: {what}")));
     }
-    text = page::replace(PAGE, &text, MADE, &page::made(workspace, "cargo xtask judges")?)?;
+    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask judges")?)?;
     if !args.dry_run {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -86,7 +73,7 @@ mod tests {
     fn the_page_has_a_place_for_every_table() {
         let workspace = Workspace::locate().unwrap();
         let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for name in JUDGES.iter().map(|(name, _)| *name).chain([MADE]) {
+        for name in JUDGES.iter().map(|(name, _)| *name).chain([page::MADE]) {
             page::replace(PAGE, &page, name, "").unwrap();
         }
     }

@@ -8,6 +8,17 @@ use serde_json::Value;
 
 use crate::{build, page, run, workspace::Workspace};
 
+/// Options of every command that makes a page with the simulator.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Use this `dcqcn-lab` instead of building one.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) binary: Option<PathBuf>,
+    /// Run and print, but leave the page and its pictures alone.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
 /// Runs the simulator.
 pub(crate) struct Lab {
     binary: PathBuf,

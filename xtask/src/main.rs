@@ -81,9 +81,9 @@ enum Verb {
     /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
     Fidelity(fidelity::Args),
     /// Run the simulations behind docs/measured/enough.md, "Is DCQCN enough", and write their tables into it.
-    Enough(enough::Args),
+    Enough(lab::Args),
     /// Hold the simulated fabric against what other simulators say of the same, and write docs/measured/judges.md.
-    Judges(judges::Args),
+    Judges(lab::Args),
     /// Write the reference pages and pictures that come from the code.
     Docs,
     /// Write the constants of the P4 program and compile it, where p4c is installed.

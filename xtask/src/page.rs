@@ -10,6 +10,9 @@ use anyhow::{Context as _, Result};
 use crate::run::capture;
 use crate::workspace::Workspace;
 
+/// The place of the line that [`made`] makes.
+pub(crate) const MADE: &str = "made";
+
 /// From what, by what and when a table was made: a line for its page. A commit is `-dirty` if anything but docs differs from it: pages are
 /// made one after the other, and no figure depends on another page.
 pub(crate) fn made(workspace: &Workspace, command: &str) -> Result<String> {

@@ -3,6 +3,7 @@
 //! They change the kernel they run on (policy routing, RDMA devices, sysctls), so they run nowhere else.
 
 pub mod command;
+pub mod counts;
 pub mod fio;
 pub mod lab;
 pub mod load;

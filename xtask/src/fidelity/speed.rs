@@ -50,7 +50,7 @@ fn row(lab: &Lab, name: &str, options: &str, threads: usize) -> Result<(Vec<Stri
     let row = vec![
         name.to_owned(),
         threads.to_string(),
-        format!("{:.1}", number(&run, "/work/hops")? / 1e6),
+        format!("{:.1}", number(&run["work"], "/hops")? / 1e6),
         format!("{:.1}", number(&run, "/wall_seconds")?),
         format!("{:.1}", number(&run, "/hops_per_second")? / 1e6),
         format!("{:.0}", number(&run, "/peak_memory_bytes")? / 1e6),

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dcqcn_netlink::Netlink;
 use serde_json::Value;
 
 use super::super::command::{Running, script_in, sh};
+use super::super::counts::Counts;
 use super::super::fio::{self, Done, Job};
 use super::super::lab::{Lab, Options, count};
 use super::super::nvme::{self, Disk, Transport};
@@ -125,18 +125,14 @@ impl Bench<'_> {
         report.at_least("DCQCN with room: storage's share", deep.share(), WEIGHT_OF_STORAGE - 2.0 * WITHIN);
         report.at_most("DCQCN, the larger of both", on.share().max(deep.share()), WEIGHT_OF_STORAGE + WITHIN);
         report.at_most("DCQCN, weights 50 and 50: storage's share", halves.share(), 0.5 + WITHIN);
-        let of_classes = |drops: u64| drops as f64 / classes.counts.queue_drops.max(1) as f64;
-        report.at_least(
-            "classes: drops of storage's queue, settled",
-            classes.counts.queue_drops as f64,
-            100.0,
-        );
-        report.at_most("DCQCN: of those", of_classes(on.counts.queue_drops), 0.02);
+        let of_classes = |drops: u64| drops as f64 / classes.queue_drops.max(1) as f64;
+        report.at_least("classes: drops of storage's queue, settled", classes.queue_drops as f64, 100.0);
+        report.at_most("DCQCN: of those", of_classes(on.queue_drops), 0.02);
         let of_off = |now: &Measured| now.storage_bps() / off.storage_bps();
         report.at_least("DCQCN: storage, of that with nothing on", of_off(&on), 0.7);
         report.at_least("DCQCN with room: storage, of that with nothing on", of_off(&deep), 1.2);
         report.at_most("DCQCN: longest read, of that with nothing on", on.done.max_ms / off.done.max_ms, 0.5);
-        report.at_least("PFC alone: pauses", paused.counts.pauses as f64, 1.0);
+        report.at_least("PFC alone: pauses", paused.pauses as f64, 1.0);
         Ok(())
     }
 
@@ -183,17 +179,18 @@ impl Bench<'_> {
             Running::start(&format!("iperf3 -c {to} -B {from} -O {settling} -t {} -J", job.length_s))?;
         let pauses = self.pauses()?;
         thread::sleep(Duration::from_secs(u64::from(settling) + 1));
-        let (settled, busy) = (self.counts()?, Busy::read()?);
+        let (settled, queue_drops, busy) = (self.counts()?, self.queue_drops(), Busy::read()?);
         let done = job.finish(&mut fio)?;
         let (counts, busy) = (self.counts()?.since(settled), Busy::read()?.since(&busy));
+        let queue_drops = self.queue_drops() - queue_drops;
         let patience = Duration::from_secs(u64::from(seconds) + 60);
         client.finish(patience)?;
         let (_, said) = server.finish(patience)?;
         let said: Value = serde_json::from_str(&said).with_context(|| format!("iperf3 said {said:?}"))?;
         let tcp_bps = said.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
         let tcp_bps = tcp_bps.with_context(|| format!("iperf3 said {said}"))?;
-        let counts = Counts { pauses: self.pauses()? - pauses, ..counts };
-        Ok(Measured { done, tcp_bps, counts, busy })
+        let pauses = self.pauses()? - pauses;
+        Ok(Measured { done, tcp_bps, counts, queue_drops, pauses, busy })
     }
 
     /// PFC frames that asked the targets and the initiator to wait.
@@ -203,20 +200,16 @@ impl Bench<'_> {
     }
 
     fn counts(&self) -> Result<Counts> {
-        let netlink = Netlink::connect_in(&self.lab.switch)?;
-        let sum = |name: &str| -> Result<u64> {
-            TARGETS.into_iter().chain([INITIATOR]).map(|host| self.lab.hw_counter(host, name)).sum()
-        };
+        let hosts: Vec<u8> = TARGETS.into_iter().chain([INITIATOR]).collect();
+        Counts::read(self.lab, INITIATOR, &hosts)
+    }
+
+    /// Packets that the port's queue of storage dropped.
+    fn queue_drops(&self) -> u64 {
         let queues = self.lab.on_port(INITIATOR, "queues {}").unwrap_or_default();
         let rows = queues.get("queues").and_then(Value::as_array).into_iter().flatten();
         let queue = rows.into_iter().find(|row| row.get("queue").and_then(Value::as_u64) == Some(3));
-        Ok(Counts {
-            drops: self.lab.port_stats(&netlink, INITIATOR)?.drops.into(),
-            queue_drops: queue.and_then(|row| row.get("drops")?.as_u64()).unwrap_or(0),
-            out_of_sequence: sum("out_of_seq_request")? + sum("rcvd_seq_err")?,
-            retries: sum("completer_retry_err")?,
-            pauses: 0,
-        })
+        queue.and_then(|row| row.get("drops")?.as_u64()).unwrap_or(0)
     }
 }
 
@@ -226,28 +219,6 @@ fn disconnect(disks: Vec<Disk>) -> Result<()> {
 
 fn failures(all: &[&Measured]) -> u64 {
     all.iter().map(|measured| u64::from(measured.done.failed)).sum()
-}
-
-/// What the port dropped, and what the RDMA devices counted.
-#[derive(Clone, Copy)]
-struct Counts {
-    drops: u64,
-    queue_drops: u64,
-    out_of_sequence: u64,
-    retries: u64,
-    pauses: u64,
-}
-
-impl Counts {
-    fn since(self, before: Self) -> Self {
-        Self {
-            drops: self.drops - before.drops,
-            queue_drops: self.queue_drops - before.queue_drops,
-            out_of_sequence: self.out_of_sequence - before.out_of_sequence,
-            retries: self.retries - before.retries,
-            pauses: self.pauses - before.pauses,
-        }
-    }
 }
 
 /// Time of all CPUs, and how much of it they had work, ticks.
@@ -275,8 +246,12 @@ impl Busy {
 struct Measured {
     done: Done,
     tcp_bps: f64,
-    /// Since it was settled; pauses of all the run.
+    /// Since it was settled.
     counts: Counts,
+    /// Of them, by the port's queue of storage.
+    queue_drops: u64,
+    /// PFC frames that asked hosts to wait, of all the run.
+    pauses: u64,
     /// Share of the guest's CPUs.
     busy: f64,
 }
@@ -294,7 +269,7 @@ impl Measured {
     }
 
     fn row(&self, report: &mut Report, name: &str) {
-        let Counts { drops, queue_drops, out_of_sequence, retries, pauses } = self.counts;
+        let Counts { drops, out_of_sequence, retries, .. } = self.counts;
         let written = match self.done.written_bps {
             0.0 => String::new(),
             bps => format!(" + {:.2} written", bps / 1e6),
@@ -313,10 +288,10 @@ impl Measured {
             format!("{:.0}", self.done.p99_ms),
             format!("{:.1}", self.done.max_ms / 1e3),
             drops.to_string(),
-            queue_drops.to_string(),
+            self.queue_drops.to_string(),
             out_of_sequence.to_string(),
             retries.to_string(),
-            pauses.to_string(),
+            self.pauses.to_string(),
             format!("{:.0} %", 100.0 * self.busy),
         ]);
     }

@@ -7,10 +7,10 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::Netlink;
 use serde_json::Value;
 
 use super::super::command::Running;
+use super::super::counts::Counts;
 use super::super::lab::{Lab, Options, count, rxe};
 use super::super::perftest::ECT;
 use super::super::report::Report;
@@ -48,11 +48,6 @@ const COLUMNS: &[&str] = &[
     "drops, out of sequence, duplicates, retries before",
 ];
 
-/// What a sender's or receiver's device counts when something was lost or came out of order.
-const OUT_OF_SEQUENCE: [&str; 2] = ["out_of_seq_request", "rcvd_seq_err"];
-const DUPLICATES: &str = "duplicate_request";
-const RETRIES: &str = "completer_retry_err";
-
 pub(super) fn run(report: &mut Report) -> Result<()> {
     fs::write(PATH, PROGRAM).context(PATH)?;
     let lab = Lab::new(RECEIVER, &Options::default())?;
@@ -66,45 +61,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let on = measure(&lab)?;
     on.row(report, "dcqcn");
     on.check(report, &free, &off)
-}
-
-/// What was lost, or came out of order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counts {
-    /// Through the port that is too small.
-    bytes: u64,
-    drops: u64,
-    out_of_sequence: u64,
-    duplicates: u64,
-    retries: u64,
-}
-
-impl Counts {
-    fn read(lab: &Lab) -> Result<Self> {
-        let netlink = Netlink::connect_in(&lab.switch)?;
-        let sum = |name: &str| -> Result<u64> {
-            SENDERS.into_iter().chain([RECEIVER]).map(|host| lab.hw_counter(host, name)).sum()
-        };
-        let out_of_sequence: Result<u64> = OUT_OF_SEQUENCE.into_iter().map(sum).sum();
-        let port = lab.port_stats(&netlink, RECEIVER)?;
-        Ok(Self {
-            bytes: port.bytes,
-            drops: port.drops.into(),
-            out_of_sequence: out_of_sequence?,
-            duplicates: sum(DUPLICATES)?,
-            retries: sum(RETRIES)?,
-        })
-    }
-
-    const fn since(self, before: Self) -> Self {
-        Self {
-            bytes: self.bytes - before.bytes,
-            drops: self.drops - before.drops,
-            out_of_sequence: self.out_of_sequence - before.out_of_sequence,
-            duplicates: self.duplicates - before.duplicates,
-            retries: self.retries - before.retries,
-        }
-    }
 }
 
 struct Measured {
@@ -131,27 +87,32 @@ fn rates(lab: &Lab) -> Result<Option<(Vec<String>, u64)>> {
     Ok(Some((rates, count(&lab.on_port(RECEIVER, "counters {}")?, "cp_ecn_marked_packets")?)))
 }
 
+fn counts(lab: &Lab) -> Result<Counts> {
+    let hosts: Vec<u8> = SENDERS.into_iter().chain([RECEIVER]).collect();
+    Counts::read(lab, RECEIVER, &hosts)
+}
+
 fn measure(lab: &Lab) -> Result<Measured> {
     let mut line = format!("python3 {PATH} {SETTLING} {COUNTED} {ECT}");
     for host in SENDERS.into_iter().cycle().take(SENDERS.len() * QPS_PER_SENDER as usize) {
         let (near, far) = (lab.gid_index(host)?, lab.gid_index(RECEIVER)?);
         line += &format!(" {}:{near}:{}:{far}", rxe(host), rxe(RECEIVER));
     }
-    let start = Counts::read(lab)?;
+    let start = counts(lab)?;
     let mut program = Running::start(&line)?;
     let until = Instant::now() + PATIENCE;
     while !program.printed()?.contains("settled") {
         ensure!(Instant::now() < until, "traffic has not settled: {}", program.printed()?.trim());
         std::thread::sleep(Duration::from_millis(20));
     }
-    let settled = Counts::read(lab)?;
+    let settled = counts(lab)?;
     std::thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
     let rates = rates(lab)?;
     let (ok, printed) = program.finish(PATIENCE)?;
     ensure!(ok, "the program failed: {}", printed.trim());
     let figures = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     let figures = serde_json::from_str(figures).with_context(|| printed.clone())?;
-    Ok(Measured { figures, before: settled.since(start), settled: Counts::read(lab)?.since(settled), rates })
+    Ok(Measured { figures, before: settled.since(start), settled: counts(lab)?.since(settled), rates })
 }
 
 impl Measured {

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dcqcn_netlink::Netlink;
 
+use super::super::counts::Counts;
 use super::super::lab::{Lab, Options};
 use super::super::load::{self, Done, Mix};
 use super::super::nvme::{self, Disk, Transport};
@@ -74,39 +74,6 @@ fn disconnect(disks: Vec<Disk>) -> Result<()> {
     disks.into_iter().try_for_each(Disk::disconnect)
 }
 
-/// What the port dropped, and what the RDMA devices of all hosts counted.
-#[derive(Clone, Copy)]
-struct Counts {
-    drops: u64,
-    out_of_sequence: u64,
-    duplicates: u64,
-    retries: u64,
-}
-
-impl Counts {
-    fn read(lab: &Lab) -> Result<Self> {
-        let netlink = Netlink::connect_in(&lab.switch)?;
-        let sum = |name: &str| -> Result<u64> {
-            TARGETS.into_iter().chain([INITIATOR]).map(|host| lab.hw_counter(host, name)).sum()
-        };
-        Ok(Self {
-            drops: lab.port_stats(&netlink, INITIATOR)?.drops.into(),
-            out_of_sequence: sum("out_of_seq_request")? + sum("rcvd_seq_err")?,
-            duplicates: sum("duplicate_request")?,
-            retries: sum("completer_retry_err")?,
-        })
-    }
-
-    fn since(self, before: Self) -> Self {
-        Self {
-            drops: self.drops - before.drops,
-            out_of_sequence: self.out_of_sequence - before.out_of_sequence,
-            duplicates: self.duplicates - before.duplicates,
-            retries: self.retries - before.retries,
-        }
-    }
-}
-
 struct Measured {
     done: Done,
     /// Since it was settled.
@@ -114,12 +81,17 @@ struct Measured {
     drops_all: u64,
 }
 
+fn counts(lab: &Lab) -> Result<Counts> {
+    let hosts: Vec<u8> = TARGETS.into_iter().chain([INITIATOR]).collect();
+    Counts::read(lab, INITIATOR, &hosts)
+}
+
 fn measure(lab: &Lab, disks: &[Disk], mix: Mix) -> Result<Measured> {
     let paths: Vec<&Path> = disks.iter().map(|disk| disk.path.as_path()).collect();
-    let before = Counts::read(lab)?;
-    let done = load::run(&paths, DEPTH, mix, SETTLING, LENGTH, || Counts::read(lab));
+    let before = counts(lab)?;
+    let done = load::run(&paths, DEPTH, mix, SETTLING, LENGTH, || counts(lab));
     let (settled, done) = done.with_context(|| format!("{mix:?}"))?;
-    let after = Counts::read(lab)?;
+    let after = counts(lab)?;
     Ok(Measured { done, counts: after.since(settled), drops_all: after.since(before).drops })
 }
 
@@ -135,7 +107,7 @@ impl Measured {
 
     fn row(&self, report: &mut Report, name: &str, mix: Mix) {
         let (read, written) = self.kb_per_s();
-        let Counts { drops, out_of_sequence, duplicates, retries } = self.counts;
+        let Counts { drops, out_of_sequence, duplicates, retries, .. } = self.counts;
         report.row([
             format!("{name}, {}", words(mix)),
             format!("{read:.0}"),
