@@ -44,7 +44,7 @@ fn attach_killed(tc: Tc) -> Result<()> {
         || Ok(()),
         |n| {
             // In turn: attached again, detached, left to `gc`, taken up by the daemon.
-            if lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached") {
+            if is_attached(&lab) {
                 ensure!(problems(&lab, "a0")?.is_empty(), "it says attached");
             } else {
                 match n % 4 {
@@ -68,6 +68,10 @@ fn attach_killed(tc: Tc) -> Result<()> {
     Ok(())
 }
 
+fn is_attached(lab: &Lab) -> bool {
+    lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached")
+}
+
 /// The daemon serves the interface.
 fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let file = lab.path("dcqcn.toml");
@@ -80,7 +84,8 @@ fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     command.stderr(Stdio::null());
     let mut daemon = Running::spawn(&lab.host, command)?;
     let until = std::time::Instant::now() + PATIENCE;
-    while !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
+    // What is half attached has what it says, and no problems.
+    while !is_attached(lab) || !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
         ensure!(std::time::Instant::now() < until, "it is not served");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -77,3 +77,17 @@ fn ours_run_before_others_and_say_so() -> Result<()> {
     lab.ok("detach a0")?;
     Ok(())
 }
+
+/// Who asks for what is not attached leaves nothing behind, not even the lock it took.
+#[test]
+fn what_is_refused_leaves_nothing() -> Result<()> {
+    if !runnable("what_is_refused_leaves_nothing", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("none")?;
+    for command in ["set a0 wred.3.pmax=2%", "get a0", "upgrade a0", "detach a0", "confirm a0"] {
+        says(&lab.refused(3, command)?, "a0 is not attached");
+        assert!(!lab.host.journals()?.exists(), "{command}");
+    }
+    Ok(())
+}

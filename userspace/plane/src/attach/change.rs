@@ -8,8 +8,7 @@ use dcqcn_support::clock::boottime_ns;
 use super::find::find;
 use super::former::Pending;
 use super::journal::{Record, Store as _};
-use super::lock::Lock;
-use super::place::Place;
+use super::place::{Held, Place};
 use super::{Attachment, Error, Info};
 use crate::failpoint;
 use crate::queues::{self, Revised};
@@ -18,7 +17,7 @@ use crate::queues::{self, Revised};
 /// anything while it is open; dropped, it changes nothing.
 pub struct Transaction {
     /// Released when the transaction ends.
-    _lock: Lock,
+    _lock: Held,
     place: Place,
     open: Vec<(Attachment, Record)>,
     changes: Vec<Change>,

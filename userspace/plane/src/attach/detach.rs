@@ -25,10 +25,8 @@ pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> 
     let place = Place::here()?;
     let _lock = place.lock()?;
     let netlink = Netlink::connect()?;
-    let done = find::index_of(&place, &netlink, iface)
-        .and_then(|found| detach_found(&place, &netlink, iface, found, options));
-    place.tidy();
-    done
+    find::index_of(&place, &netlink, iface)
+        .and_then(|found| detach_found(&place, &netlink, iface, found, options))
 }
 
 /// Detaches this very attachment, and not a later one of the same interface.
@@ -39,16 +37,14 @@ pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
     let place = Place::here()?;
     let _lock = place.lock()?;
     let netlink = Netlink::connect()?;
-    let done = match place.read(id.ifindex) {
+    match place.read(id.ifindex) {
         Ok(Some(record)) if record.info.id() == id => {
             let found = find::Found::Journal(id.ifindex);
             detach_found(&place, &netlink, &record.info.iface, found, Options::default())
         }
         Ok(_) => Err(Error::NotAttached { iface: format!("interface {}", id.ifindex) }),
         Err(error) => Err(error),
-    };
-    place.tidy();
-    done
+    }
 }
 
 fn detach_found(

@@ -50,7 +50,6 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
         }
     }
     sweep(&place)?;
-    place.tidy();
     Ok(freed)
 }
 
@@ -131,7 +130,6 @@ fn elsewhere_in(place: &Place) -> Result<Vec<Freed>, Error> {
     if place.ifindexes()?.is_empty() {
         sweep(place)?;
     }
-    place.tidy();
     Ok(freed)
 }
 
@@ -221,7 +219,6 @@ fn moved_here(here: &Place, netlink: &Netlink, link: &Link) -> Result<(), Error>
                 let problem = settle_in(journal, &pins, Reach::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());
                 tracing::info!(iface = link.name, problem, "was moved here from another namespace: freed");
-                place.tidy();
             }
         }
     }

@@ -33,6 +33,10 @@ impl Lock {
             if let Some(lock) = Self::attempt(path)? {
                 return Ok(lock);
             }
+            // Removed with its directory by who had the lock.
+            if remake(path) {
+                continue;
+            }
             if Instant::now() >= until {
                 let holder = holder(path).unwrap_or_else(|| "another process".into());
                 return Err(Error::Locked { what, path: path.to_owned(), holder, waited: PATIENCE });
@@ -41,7 +45,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if nobody has it and its directory is there.
     ///
     /// # Errors
     /// The file cannot be made.
@@ -51,8 +55,7 @@ impl Lock {
             // Only root may open it: who can read a file can lock it.
             let opened = File::options().create(true).append(true).mode(0o600).open(path);
             let file = match opened {
-                // Removed with its directory by who had the lock.
-                Err(error) if error.kind() == ErrorKind::NotFound && remake(path) => continue,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
                 opened => opened.map_err(failed)?,
             };
             match file.try_lock() {
@@ -68,7 +71,7 @@ impl Lock {
     }
 }
 
-/// Makes the directory of the lock again.
+/// Makes the directory of the lock again, if it is gone.
 fn remake(path: &Path) -> bool {
     path.parent().is_some_and(|dir| fs::create_dir(dir).is_ok())
 }
@@ -130,6 +133,7 @@ mod tests {
         fs::remove_file(&path).expect("there");
         assert!(Lock::attempt(&path).expect("a file").is_some());
         fs::remove_dir_all(dir.path()).expect("there");
-        assert!(Lock::attempt(&path).expect("a file").is_some());
+        assert!(Lock::attempt(&path).expect("no file").is_none(), "who only looks makes nothing");
+        assert!(Lock::take(&path, "a test").is_ok());
     }
 }

@@ -210,7 +210,6 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
         (1..workers).for_each(|_| drop(scope.spawn(work)));
         work();
     });
-    place.tidy();
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by_key(|(number, _)| *number);
     Ok(results.into_iter().map(|(_, result)| result).collect())

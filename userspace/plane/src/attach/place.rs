@@ -37,6 +37,20 @@ const PREFIX: &str = "ns-";
 /// The name of the lock in its directory.
 const LOCK: &str = "lock";
 
+/// The right to change what is attached in a namespace. Who lets go of it removes what is empty.
+#[derive(Debug)]
+pub(super) struct Held {
+    place: Place,
+    /// Let go after all else.
+    _lock: Lock,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.place.tidy();
+    }
+}
+
 /// The directories of one network namespace.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
@@ -101,18 +115,20 @@ impl Place {
     ///
     /// # Errors
     /// Somebody keeps it, or it cannot be made.
-    pub(super) fn lock(&self) -> Result<Lock, Error> {
+    pub(super) fn lock(&self) -> Result<Held, Error> {
         make_dir(&self.root, 0o755)?;
         make_dir(&self.files, 0o755)?;
-        Lock::take(&self.files.join(LOCK), "the attachments of this network namespace")
+        let lock = Lock::take(&self.files.join(LOCK), "the attachments of this network namespace")?;
+        Ok(Held { place: self.clone(), _lock: lock })
     }
 
-    /// As [`Self::lock`], if nobody has it.
+    /// As [`Self::lock`], if nobody has it and there is anything to keep.
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn try_lock(&self) -> Result<Option<Lock>, Error> {
-        Lock::attempt(&self.files.join(LOCK))
+    pub(super) fn try_lock(&self) -> Result<Option<Held>, Error> {
+        let lock = Lock::attempt(&self.files.join(LOCK))?;
+        Ok(lock.map(|lock| Held { place: self.clone(), _lock: lock }))
     }
 
     /// Makes the directory of an interface's pins, with the lock held.
@@ -130,7 +146,7 @@ impl Place {
     }
 
     /// Removes what is empty, with the lock held, and the lock with it.
-    pub(super) fn tidy(&self) {
+    fn tidy(&self) {
         // Refused while there is something in it, which is right.
         let _ = fs::remove_dir(&self.pins);
         let names = names(&self.files).unwrap_or_default();
