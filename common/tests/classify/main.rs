@@ -6,13 +6,13 @@ mod frames;
 mod packets;
 
 use dcqcn_common::{
-    classify::{Frame, Roce, classify, mapped, words},
-    flow::QpId,
+    classify::{Frame, Roce, classify, dscp, mapped, words},
+    flow::{FlowId, QpId},
     stats::Stat,
     wire::{
         bth::{Bth, Opcode, Stream},
         ecn::Ecn,
-        eth::{EtherType, Ethernet},
+        eth::{EtherType, Ethernet, VlanTag},
         ext::{Deth, DethRepr},
         icrc,
         ipv4::Ipv4,
@@ -35,6 +35,30 @@ impl Frame for Bytes<'_> {
     }
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
         self.0.get(at..)?.first_chunk()
+    }
+}
+
+/// A socket buffer in pieces: of what follows the Ethernet header and its tags only that is readable which was pulled.
+struct Pieces<'a> {
+    bytes: &'a [u8],
+    readable: usize,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, readable: Ethernet::LEN + 2 * VlanTag::LEN }
+    }
+}
+
+impl Frame for Pieces<'_> {
+    fn frame_len(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.bytes[..self.readable.min(self.bytes.len())].get(at..)?.first_chunk()
+    }
+    fn pull(&mut self, len: usize) {
+        self.readable = self.readable.max(len);
     }
 }
 
@@ -153,11 +177,51 @@ fn every_field_is_read_at_its_place() {
         assert_eq!((kind_of(&roce), roce.dscp(), roce.ecn()), (DATA, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };
         assert_eq!(roce.addresses(&frame), Some((src, dst)));
-        assert_eq!(roce.receiver(&frame), Some(QpId { addr: dst, qpn: QPN }));
-        assert_eq!(roce.source_qpn(&frame), None);
+        let receiver = QpId { addr: dst, qpn: QPN };
+        assert_eq!(roce.receiver(&frame), Some(receiver));
+        assert_eq!(roce.flow(&frame), Some(FlowId { src, receiver }));
+        assert_eq!((roce.source_qpn(&frame), roce.sender(&frame)), (None, None));
     }
     // An IPv4 address is the IPv4-mapped IPv6 address of RFC 4291.
     assert_eq!(mapped(DST_V4), words(*b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x02"));
+}
+
+#[test]
+fn the_dscp_is_that_of_any_ip_packet() {
+    for frame in data() {
+        for tpids in [&[][..], &[0x8100], &[0x88a8, 0x8100]] {
+            let l3 = L3 + 4 * tpids.len();
+            for value in 0..64u8 {
+                // The ECN field below it, and in IPv6 the flow label, belong to neither.
+                let tos = value << 2 | 1;
+                let head = if frame[L3] == 0x45 { [0x45, tos] } else { [0x60 | tos >> 4, tos << 4 | 0xf] };
+                let frame = patched(&tagged(&frame, tpids), l3, &head);
+                assert_eq!(dscp(&Bytes(&frame)), Some(value.into()), "{tpids:x?}");
+            }
+        }
+        assert_eq!(dscp(&Bytes(&tagged(&frame, &[0x8100; 3]))), None);
+        assert_eq!(dscp(&Bytes(&frame[..=L3])), None);
+    }
+    let fragment = patched(&data()[0], L3 + 6, &[0x20, 0x10]);
+    assert_eq!(dscp(&Bytes(&fragment)), Some((TOS >> 2).into()));
+    assert_eq!(dscp(&Bytes(&ethernet(EtherType(0x0806), &[0; 46]))), None);
+}
+
+#[test]
+fn a_packet_in_pieces_is_the_same_packet() {
+    let datagram = segment(Opcode::UD_SEND_ONLY, QPN, &[7; Deth::LEN]);
+    let [v4, v6] = data();
+    for frame in [v4, v6, over_v4(&datagram), over_v6(&datagram)] {
+        for tpids in [&[][..], &[0x8100], &[0x88a8, 0x8100]] {
+            let frame = tagged(&frame, tpids);
+            let mut pieces = Pieces::new(&frame);
+            let roce = classify(&mut pieces).unwrap();
+            assert_eq!(Ok(roce), classify(&mut Bytes(&frame)), "{tpids:x?}");
+            assert_eq!(roce.sender(&pieces), roce.sender(&Bytes(&frame)));
+            let headers = roce.bth() + Bth::LEN + Deth::LEN;
+            assert_eq!(pieces.readable, headers, "a pull is a copy: no more than the headers");
+        }
+    }
 }
 
 #[test]
@@ -174,6 +238,13 @@ fn only_datagrams_name_their_sender() {
         for frame in [over_v4(&segment), over_v6(&segment)] {
             let roce = classify(&mut Bytes(&frame)).unwrap();
             assert_eq!(roce.source_qpn(&Bytes(&frame)), sender, "{}", opcode.name());
+            let addr = if roce.v6 { words(SRC_V6) } else { mapped(SRC_V4) };
+            assert_eq!(
+                roce.sender(&Bytes(&frame)),
+                sender.map(|qpn| QpId { addr, qpn }),
+                "{}",
+                opcode.name()
+            );
         }
     }
     // One without room for its DETH has no sender in its Ethernet padding.
@@ -210,6 +281,12 @@ fn odd_frames_are_counted_under_the_right_name() {
         let at = 4 + if frame[L3] == 0x45 { UDP_V4 } else { UDP_V6 };
         let len = i32::from(u16::from_be_bytes([frame[at], frame[at + 1]])) + by;
         patched(frame, at, &(len as u16).to_be_bytes())
+    };
+    // Headers and so many bytes, and lengths that say so.
+    let short = |icrc_bytes: usize| {
+        let segment = segment(Opcode::CNP, QPN, &[]);
+        let len = Udp::LEN + Bth::LEN + icrc_bytes;
+        patched(&segment[..len], 4, &(len as u16).to_be_bytes())
     };
     let no_icrc = segment(Opcode::CNP, QPN, &[]);
     let no_icrc = &no_icrc[..no_icrc.len() - 1];
@@ -278,6 +355,11 @@ fn odd_frames_are_counted_under_the_right_name() {
         ("IP shorter than UDP", ip_len(v4, -4), Err(Stat::Trimmed)),
         ("IP shorter than its header", patched(v4, L3 + 2, &[0, 19]), Err(Stat::Malformed)),
         ("both shorter than the frame", udp_len(&ip_len(v4, -8), -8), Ok(DATA)),
+        ("UDP that ends within its ICRC", over_v4(&short(3)), Err(Stat::Malformed)),
+        ("UDP that ends with an ICRC", over_v4(&short(4)), Ok(Kind::Cnp)),
+        ("IP that ends within the BTH", ip_len(v4, -69), Err(Stat::Malformed)),
+        ("IP that ends with the BTH", ip_len(v4, -68), Err(Stat::Trimmed)),
+        ("IP that ends within the BTH, IPv6", ip_len(v6, -69), Err(Stat::Malformed)),
         ("UDP of length 0", patched(v4, UDP_V4 + 4, &[0, 0]), Err(Stat::Malformed)),
         ("a BTH and three bytes, of a longer datagram", over_v4(no_icrc), Err(Stat::Trimmed)),
         // BTH.
