@@ -12,13 +12,21 @@ use dcqcn_tests::packets::Roce;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::{PATIENCE, RawSocket};
 
-/// Two senders and a receiver around a bridge whose port to the receiver is slow.
+/// Two senders and two receivers around a bridge whose ports to the receivers are slow.
 struct Site {
     senders: [Host; 2],
-    _receiver: Host,
+    _receivers: [Host; 2],
     switch: Host,
 }
 
+/// Hosts by number.
+const NEAR: u8 = 2;
+const FAR: u8 = 4;
+/// Of the ports to the receivers.
+const RATE_KBIT: u64 = 2_000;
+/// The shortest pause, and between two looks of the controller.
+const PAUSE: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(1);
 /// Frames of a burst: 40 of 1082 bytes are above XOFF, 10 are not.
 const MUCH: usize = 40;
 const LITTLE: usize = 10;
@@ -28,23 +36,29 @@ impl Site {
         let host = |name: &str| Host::new(test, name);
         let site = Self {
             senders: [host("one")?, host("two")?],
-            _receiver: host("receiver")?,
+            _receivers: [host("near")?, host("far")?],
             switch: host("switch")?,
         };
         site.switch.command("ip link add br0 type bridge")?;
         site.switch.command("ip link set br0 up")?;
-        let ends = [(&site.senders[0], "p1", 1), (&site.senders[1], "p2", 3), (&site._receiver, "p0", 2)];
+        let [near, far] = &site._receivers;
+        let ends =
+            [(&site.senders[0], "p1", 1), (&site.senders[1], "p2", 3), (near, "p0", NEAR), (far, "p9", FAR)];
         for (host, port, number) in ends {
             join((host, "e0", number), (&site.switch, port, 10 + number), 1_500)?;
             site.switch.command(&format!("ip link set {port} master br0"))?;
         }
         // Packets go where the bridge has learned; what is flooded asks nobody to wait.
-        site._receiver.socket("e0")?.send(&Roce { src: 2, dst: 9, ..Roce::default() }.frame())?;
-        site.switch.command("tc qdisc add dev p0 root handle 7: tbf rate 2mbit burst 2k limit 1m")?;
         let limits = ["link_rate=100mbit", "pfc.3.tx=on", "pfc.3.xoff=20KB", "pfc.3.xon=10KB"];
-        let mut switch = request("p0", Role::Switch, &limits)?;
-        switch.settings.queues = Some(QueuesChoice::Auto);
-        site.switch.attach_as(&switch)?;
+        for (host, port, src) in [(near, "p0", NEAR), (far, "p9", FAR)] {
+            host.socket("e0")?.send(&Roce { src, dst: 99, ..Roce::default() }.frame())?;
+            site.switch.command(&format!(
+                "tc qdisc add dev {port} root handle 7: tbf rate {RATE_KBIT}kbit burst 2k limit 1m"
+            ))?;
+            let mut switch = request(port, Role::Switch, &limits)?;
+            switch.settings.queues = Some(QueuesChoice::Auto);
+            site.switch.attach_as(&switch)?;
+        }
         Ok(site)
     }
 
@@ -57,7 +71,11 @@ impl Site {
 
 /// Sends a burst in one queue.
 fn burst(socket: &RawSocket, src: u8, dscp: u8, frames: usize) -> Result<()> {
-    let frame = Roce { src, dscp, ..Roce::default() }.frame();
+    burst_to(socket, src, NEAR, dscp, frames)
+}
+
+fn burst_to(socket: &RawSocket, src: u8, dst: u8, dscp: u8, frames: usize) -> Result<()> {
+    let frame = Roce { src, dst, dscp, ..Roce::default() }.frame();
     (0..frames).try_for_each(|_| socket.send(&frame))
 }
 
@@ -122,5 +140,48 @@ fn whoever_fills_the_queue_is_asked_to_wait_and_then_to_go_on() -> Result<()> {
     thread::sleep(Duration::from_millis(50));
     burst(&one, 1, 26, MUCH)?;
     ensure!(hears_nothing(&one, 100)?, "a pause that nobody asked for");
+    Ok(())
+}
+
+/// Two ports fill at once: whoever filled both waits until the slower one is empty, whatever the other says.
+#[test]
+fn one_port_does_not_take_back_what_another_asked_for() -> Result<()> {
+    if !runnable("one_port_does_not_take_back_what_another_asked_for", &["tbf", "htb"])? {
+        return Ok(());
+    }
+    let site = Site::new("askingtwo")?;
+    let one = site.socket(0)?;
+    let _controller = site.switch.run(|| Running::start(&site.switch, "run p0 p9"))??;
+    thread::sleep(Duration::from_millis(2_500));
+    for round in 0..5 {
+        // In turn, so that neither port goes first each time.
+        let (short, long) = if round % 2 == 0 { (NEAR, FAR) } else { (FAR, NEAR) };
+        burst_to(&one, 1, long, 26, 2 * MUCH)?;
+        burst_to(&one, 1, short, 26, MUCH)?;
+        let begun = Instant::now();
+        ensure!(heard(&one)? != 0, "round {round}: told to go on before it was asked to wait");
+        let mut said = Instant::now();
+        loop {
+            let goes_on = heard(&one)? == 0;
+            // A controller that comes late, on a busy machine, finds the other port's pause over, and asks for it again.
+            if goes_on && (said.elapsed() < PAUSE - LOOK || hears_nothing(&one, 20)?) {
+                break;
+            }
+            said = Instant::now();
+        }
+        // What waits above XON of the longer queue, at the port's rate; a bucket's worth of it is gone at once.
+        let bytes = (2 * MUCH * Roce::default().frame().len()) as u64 - 10_000 - 2_000;
+        let empty = Duration::from_millis(bytes * 8 / RATE_KBIT);
+        println!(
+            "round {round}: on after {:?}, the longer queue is below XON after {empty:?}",
+            begun.elapsed()
+        );
+        ensure!(
+            begun.elapsed() > empty * 9 / 10,
+            "round {round}: on after {:?}, not {empty:?}",
+            begun.elapsed()
+        );
+        ensure!(hears_nothing(&one, 50)?, "round {round}: asked to wait again with nothing to wait for");
+    }
     Ok(())
 }
