@@ -58,7 +58,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if let Some(unknown) = args.targets.iter().find(|name| !all.contains(name)) {
         bail!("no target is called {unknown:?}; there are {}", all.join(", "));
     }
-    let program = build(workspace)?;
+    let programs = build(workspace)?;
     let limit = match args.runs {
         Some(runs) => format!("-runs={runs}"),
         None => format!("-max_total_time={}", args.seconds),
@@ -70,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             continue;
         }
         header(format_args!("fuzz {name}"));
-        rows.push((name, one(workspace, &program, name, &limit, &args.more)?));
+        rows.push((name, one(workspace, &programs, name, &limit, &args.more)?));
     }
     println!("\n{:<14}{:>14}{:>12}{:>8}", "target", "executions", "per second", "edges");
     for (name, Figures { executions, per_second, edges }) in rows {
@@ -82,10 +82,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Runs each target that needs no kernel for some seconds, as tests.
 pub(crate) fn test(workspace: &Workspace, tally: &mut Tally) -> Result<()> {
     header("fuzz");
-    let program = build(workspace)?;
+    let programs = build(workspace)?;
     let limit = format!("-max_total_time={SECONDS_IN_TESTS}");
     for name in targets(workspace)?.iter().filter(|name| *name != DIFFERENTIAL) {
-        let passed = one(workspace, &program, name, &limit, &[]);
+        let passed = one(workspace, &programs, name, &limit, &[]);
         if let Err(error) = &passed {
             eprintln!("{error:#}");
         }
@@ -110,10 +110,10 @@ fn corpus(workspace: &Workspace) -> PathBuf {
     workspace.root().join("fuzz/corpus")
 }
 
-/// Builds the program with every branch counted.
+/// Builds the programs with every branch counted, and returns where they are.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     ensure_cxx()?;
-    header("the fuzzer");
+    header("the fuzzers");
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let dir = workspace.host_target().join("fuzz");
     let mut command = workspace.cargo("build");
@@ -133,7 +133,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
         .arg(&dir)
         .env("RUSTFLAGS", INSTRUMENTED.join(" "));
     stream(&mut command)?;
-    Ok(dir.join(target).join("fuzz/dcqcn-fuzz"))
+    Ok(dir.join(target).join("fuzz"))
 }
 
 /// What libFuzzer wants of the compiler, and stable Rust can do: counters on edges, and the operands of comparisons.
@@ -156,16 +156,16 @@ fn ensure_cxx() -> Result<()> {
     apt.install(&["g++".to_owned()])
 }
 
-/// Runs one target; what it finds fails it.
-fn one(workspace: &Workspace, program: &Path, name: &str, limit: &str, more: &[String]) -> Result<Figures> {
+/// Runs one target's program; what it finds fails it.
+fn one(workspace: &Workspace, programs: &Path, name: &str, limit: &str, more: &[String]) -> Result<Figures> {
     let kept = corpus(workspace).join(name);
     let grown = workspace.host_target().join("fuzz/corpus").join(name);
     let found = workspace.host_target().join("fuzz/found");
     for folder in [&grown, &found] {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    let mut command = run::bound("KILL", program);
-    command.env("DCQCN_FUZZ_TARGET", name).arg(limit).args(["-print_final_stats=1", "-max_len=4096"]);
+    let mut command = run::bound("KILL", programs.join(format!("fuzz-{name}")));
+    command.arg(limit).args(["-print_final_stats=1", "-max_len=4096"]);
     command.arg(format!("-artifact_prefix={}/{name}-", found.display()));
     if more.iter().all(|argument| argument.starts_with('-')) {
         command.args([&grown, &kept].iter().filter(|folder| folder.is_dir()));

@@ -1,0 +1,4 @@
+//! Fuzzes `capture`.
+#![no_main]
+
+dcqcn_fuzz::program!(CAPTURE);

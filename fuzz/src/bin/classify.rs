@@ -1,0 +1,4 @@
+//! Fuzzes `classify`.
+#![no_main]
+
+dcqcn_fuzz::program!(CLASSIFY);

@@ -1,0 +1,4 @@
+//! Fuzzes `config`.
+#![no_main]
+
+dcqcn_fuzz::program!(CONFIG);

@@ -1,0 +1,4 @@
+//! Fuzzes `differential`.
+#![no_main]
+
+dcqcn_fuzz::program!(DIFFERENTIAL);

@@ -1,0 +1,4 @@
+//! Fuzzes `hooks`.
+#![no_main]
+
+dcqcn_fuzz::program!(HOOKS);

@@ -1,0 +1,4 @@
+//! Fuzzes `messages`.
+#![no_main]
+
+dcqcn_fuzz::program!(MESSAGES);

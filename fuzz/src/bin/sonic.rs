@@ -1,0 +1,4 @@
+//! Fuzzes `sonic`.
+#![no_main]
+
+dcqcn_fuzz::program!(SONIC);
