@@ -152,6 +152,33 @@ mod tests {
         assert_eq!(pacer, before);
     }
 
+    #[test]
+    fn a_packet_at_the_horizon_is_within_it() {
+        let mut pacer = at_rate(8_000_000_000);
+        let _ = pacer.schedule(5, 1_000, 0, 1_000);
+        assert_eq!(pacer.schedule(5, 1_000, 0, 999), Departure::BeyondHorizon);
+        assert_eq!(pacer.schedule(5, 1_000, 0, 1_000), Departure::At(1_005));
+    }
+
+    #[test]
+    fn what_is_owed_is_paid_by_the_time_that_is_skipped() {
+        let mut pacer = at_rate(8_000_000_000);
+        let _ = pacer.schedule(0, 1_000, 0, u64::MAX);
+        for (departure_ns, owed_bits) in [(0, 8_000), (250, 6_000), (250, 6_000), (1_000, 0), (9_000, 0)] {
+            pacer.skip_to(departure_ns);
+            assert_eq!(pacer.owed_bits, owed_bits, "{departure_ns}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_rate_keeps_the_fraction_of_a_nanosecond() {
+        let mut pacer = at_rate(8_000_000_000);
+        let _ = pacer.schedule(0, 125, 0, u64::MAX);
+        // 1000 bits at 3 Gb/s last a third more than 333 ns.
+        pacer.follow(3_000_000_000, &Debt { from_ns: 100, nanobits: 1_000 * NANO, is_due: 0 });
+        assert_eq!((pacer.next_ns, pacer.next_frac_q27 / 1_000), (433, (1 << 27) / 3_000));
+    }
+
     proptest! {
         #[test]
         fn the_long_run_rate_is_exact(rate in 1_000_000u64..=800_000_000_000, size in 64u64..9_216) {

@@ -90,8 +90,24 @@ mod tests {
         assert_eq!(Storms::read(word, at_ns), storms);
         assert_eq!(Storms::read(word, at_ns + STORM_AGE_NS - 65_536), storms);
         assert_eq!(Storms::read(word, at_ns + STORM_AGE_NS + 1), Storms::default());
+        // To the nanosecond, of what was said at a time that the number has exactly.
+        let word = storms.word(77 << 16);
+        assert_eq!(Storms::read(word, (77 << 16) + STORM_AGE_NS), storms);
+        assert_eq!(Storms::read(word, (77 << 16) + STORM_AGE_NS + 1), Storms::default());
         assert_eq!(Storms::read(0, 1), Storms::default());
         assert_eq!(Storms::default().word(at_ns), 0);
+    }
+
+    #[test]
+    fn each_priority_has_its_own_times() {
+        let mut times_ns = [0; TIMES as usize];
+        for priority in 0..CLASSES {
+            times_ns[Time::PAUSED_UNTIL[priority] as usize] = 10 + priority as u64;
+            times_ns[Time::PAUSED_FOR[priority] as usize] = 20 + priority as u64;
+        }
+        for (priority, pause) in (0..).zip(Pause::all(&times_ns)) {
+            assert_eq!(pause, Pause { until_ns: 10 + priority, total_ns: 20 + priority });
+        }
     }
 
     #[test]
