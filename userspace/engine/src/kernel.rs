@@ -136,7 +136,7 @@ impl Engine for Kernel {
     }
 
     fn set_params(&mut self, params: &Params) -> Result<(), Error> {
-        Ok(self.maps.set_params(params)?)
+        Ok(self.maps.set_params_at_rest(params)?)
     }
 
     fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {

@@ -125,6 +125,16 @@ impl Maps {
         Ok(())
     }
 
+    /// Puts other parameters in force where no program runs meanwhile, as under test: in the slot that is in use, so that there is
+    /// nothing to wait for.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_params_at_rest(&mut self, params: &Params) -> Result<(), Error> {
+        let Active { slot, .. } = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        self.params.set(slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))
+    }
+
     /// The counters of the three hooks (XDP, ingress, egress), summed over the CPUs.
     ///
     /// # Errors
