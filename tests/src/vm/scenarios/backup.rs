@@ -130,7 +130,7 @@ impl Bench<'_> {
         report.at_most("DCQCN: of those", of_classes(on.queue_drops), 0.02);
         let of_off = |now: &Measured| now.storage_bps() / off.storage_bps();
         report.at_least("DCQCN: storage, of that with nothing on", of_off(&on), 0.7);
-        // Time-outs are longer on Linux 6.1, where it is two times and a half.
+        // With nothing on, 4 Mb/s on Linux 6.1 and 10 on 6.12, both with reads of ten seconds among them.
         report.at_least("DCQCN with room: storage, of that with nothing on", of_off(&deep), 0.9);
         report.at_most("DCQCN: longest read, of that with nothing on", on.done.max_ms / off.done.max_ms, 0.5);
         report.at_least("PFC alone: pauses", paused.pauses as f64, 1.0);
