@@ -10,6 +10,7 @@ mod hpcc;
 mod htsim;
 mod irn;
 mod matrix;
+mod nscc;
 
 use std::fs;
 use std::time::Instant;
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
     binary: Option<std::path::PathBuf>,
+    /// Only the comparisons whose place on the page begins so.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
     /// Run and print, but leave the page alone.
     #[arg(long)]
     dry_run: bool,
@@ -47,6 +51,9 @@ const JUDGES: &[(&str, Judge)] = &[
     ("incast", htsim::incast),
     ("pfc", htsim::pfc),
     ("permutation", htsim::permutation),
+    ("nscc-incast", nscc::incast),
+    ("nscc-trimming", nscc::trimming),
+    ("nscc-permutation", nscc::permutation),
     ("hpcc", hpcc::slowdown),
     ("irn", irn::comparison),
 ];
@@ -62,7 +69,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let started = Instant::now();
     let mut outside = Vec::new();
-    for (number, (name, judge)) in JUDGES.iter().enumerate() {
+    let asked = |name: &str| args.only.as_ref().is_none_or(|only| name.starts_with(only.as_str()));
+    for (number, (name, judge)) in JUDGES.iter().enumerate().filter(|(_, (name, _))| asked(name)) {
         header(format_args!("{name} ({} of {})", number + 1, JUDGES.len()));
         let judged = judge(&lab).with_context(|| format!("comparison `{name}`"))?;
         eprintln!("{}", judged.table);

@@ -296,6 +296,26 @@ pub(crate) fn collect(
     }
 }
 
+impl Scenario {
+    /// Round trip of a full packet and its acknowledgement between host 0 and the host farthest from it, when nothing else is on the
+    /// way: what [`crate::Nscc`] goes by.
+    #[must_use]
+    pub fn base_rtt_ns(&self) -> u64 {
+        let (ports, routes) = (self.topology.ports(), Routes::new(&self.topology, &|_| true));
+        let header_bytes = u64::from(self.transport.header_bytes) + self.config.scalars.wire_overhead_bytes;
+        let round_trip_ns = |dst| {
+            let path: Vec<Hop> = routes.path(&ports, 0, dst).iter().map(hop).collect();
+            frame_ns(&path, header_bytes + u64::from(self.transport.payload_bytes))
+                + frame_ns(&path, header_bytes + 4)
+        };
+        (1..self.topology.hosts).map(round_trip_ns).max().unwrap_or(0)
+    }
+}
+
+const fn hop(port: &PortSpec) -> Hop {
+    Hop { rate_bps: port.rate_bps, delay_ns: port.delay_ns }
+}
+
 /// Every flow with its time in an empty fabric, and no other yet.
 fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome> {
     let Scenario { topology, workload, transport, config, .. } = scenario;
@@ -303,7 +323,6 @@ fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome>
     let overhead_bytes = config.scalars.wire_overhead_bytes;
     let header_bytes = u64::from(transport.header_bytes) + overhead_bytes;
     let framing = Framing { payload_bytes: transport.payload_bytes.into(), header_bytes };
-    let hop = |port: &PortSpec| Hop { rate_bps: port.rate_bps, delay_ns: port.delay_ns };
     workload
         .flows()
         .iter()

@@ -12,6 +12,7 @@ use super::send::Turn;
 use super::{AETH_BYTES, Host, NO_SLOT, Place, flow_id, place};
 use crate::agenda::Event;
 use crate::packet::{Kind, Packet};
+use crate::scenario::Control;
 use crate::wire::Outbox;
 use crate::workload::{Pair, Wait};
 
@@ -65,7 +66,7 @@ impl Host {
         if left == 0 {
             // Every flow of this QP is here: the last acknowledgement was lost.
             let at_src = self.rules.locals[number as usize].0;
-            let ack = Answer { kind: Kind::Ack, psn: u32::MAX, named_psn: 0, trimmed: false };
+            let ack = Answer::ack(u32::MAX, packet);
             self.answer(pair.src, at_src, pair.class, packet.entropy, ack);
             self.pump(now_ns, out);
             return;
@@ -77,7 +78,7 @@ impl Host {
         let mut more = Vec::new();
         let mut count = 0;
         let before_psn = qp.expected_psn();
-        let answer = qp.on_data(packet, self.rules.transport.recovery, |flow| {
+        let mut answer = qp.on_data(packet, self.rules.transport.recovery, |flow| {
             if count == 0 {
                 delivered[0] = flow;
             } else {
@@ -89,7 +90,12 @@ impl Host {
         self.counters.delivered_packets += 1;
         if packet.is(Packet::CE) {
             self.counters.marked += 1;
-            self.on_ce(now_ns, slot);
+            match self.rules.control {
+                Control::Dcqcn => self.on_ce(now_ns, slot),
+                // A mark is told at once.
+                Control::Nscc(_) => answer = answer.or(self.receivers[slot as usize].acknowledge(packet)),
+                Control::Off => {}
+            }
         }
         if let Some(answer) = answer {
             self.answer(src, at_src, class, entropy, answer);
@@ -121,7 +127,7 @@ impl Host {
     /// The notification point: a marked packet came.
     pub(super) fn on_ce(&mut self, now_ns: u64, slot: u32) {
         let scalars = &self.params.config.scalars;
-        if !self.rules.control || scalars.np_enable == 0 {
+        if scalars.np_enable == 0 {
             return;
         }
         let interval_ns = scalars.min_time_between_cnps_ns;
@@ -150,7 +156,7 @@ impl Host {
         let qp = &self.receivers[slot as usize];
         let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
         self.counters.cnps_sent += 1;
-        let cnp = Answer { kind: Kind::Cnp, psn: 0, named_psn: 0, trimmed: false };
+        let cnp = Answer::of(Kind::Cnp, 0, 0);
         self.answer(src, at_src, self.rules.cnp_class, entropy, cnp);
     }
 
@@ -174,7 +180,8 @@ impl Host {
             ingress: 0,
             class,
             kind: answer.kind,
-            flags: if answer.trimmed { Packet::TRIMMED } else { 0 },
+            flags: if answer.trimmed { Packet::TRIMMED } else { 0 }
+                | if answer.marked { Packet::ECHO } else { 0 },
         };
         self.lines[usize::from(class)].answers.push_back(packet);
         self.waiting |= 1 << class;
@@ -189,6 +196,9 @@ impl Host {
         }
         let recovery = self.rules.transport.recovery;
         let qp = &mut self.senders[slot as usize];
+        if let Some(law) = self.law.as_ref().filter(|_| matches!(packet.kind, Kind::Ack | Kind::Nak)) {
+            qp.hear(law, now_ns, packet);
+        }
         match packet.kind {
             Kind::Cnp => {
                 self.counters.cnps_handled += 1;

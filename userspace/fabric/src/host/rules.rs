@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dcqcn_common::flow::HashKeys;
 
 use crate::change::Change;
-use crate::scenario::Transport;
+use crate::scenario::{Control, Transport};
 use crate::scheduler::Scheduler;
 use crate::workload::{Edge, Workload};
 
@@ -13,7 +13,7 @@ use crate::workload::{Edge, Workload};
 #[derive(Debug)]
 pub(crate) struct HostRules {
     pub(crate) transport: Transport,
-    pub(crate) control: bool,
+    pub(crate) control: Control,
     pub(crate) scheduler: Scheduler,
     pub(crate) cnp_class: u8,
     pub(crate) overhead_bytes: u64,
