@@ -3,7 +3,7 @@
 mod control;
 mod error;
 
-pub use control::{Control, Nscc};
+pub use control::{Control, Nscc, WindowEnd};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, Unit};
 use dcqcn_common::pfc::watchdog::Watchdog;
@@ -40,6 +40,8 @@ pub struct Scenario {
     pub config: Config,
     /// What senders do about congestion.
     pub control: Control,
+    /// What sends CNPs at the end of a window.
+    pub window_end: WindowEnd,
     /// What a queue pair does.
     pub transport: Transport,
     /// What every switch does.
@@ -270,6 +272,7 @@ impl Scenario {
             workload,
             config,
             control: Control::Dcqcn,
+            window_end: WindowEnd::default(),
             transport: Transport::default(),
             switch: Switching::new(headroom_bytes),
             faults: Vec::new(),

@@ -5,6 +5,7 @@ mod collectives;
 mod nscc;
 mod properties;
 mod trimming;
+mod window_end;
 
 use std::ops::ControlFlow;
 
@@ -14,7 +15,7 @@ use proptest::prelude::*;
 use crate::workload::{Wait, Workload};
 use crate::{
     Admission, Balance, Cables, Class, Control, Fault, FaultKind, FctBand, Link, Loss, Nscc, Outcome, Pfc,
-    Recovery, Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, run,
+    Recovery, Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd, run,
 };
 
 const GBIT: u64 = 1_000_000_000;

@@ -1,16 +1,11 @@
 //! What a host does with packets that arrive: data is answered, CNPs are sent.
 
-use std::collections::HashMap;
-
-use dcqcn_common::flow::{FlowId, NpFlow};
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_BOTH};
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
 use super::receive::{Answer, ReceiveQp};
 use super::rules::Record;
 use super::send::Turn;
 use super::{AETH_BYTES, Host, NO_SLOT, Place, flow_id, place};
-use crate::agenda::Event;
 use crate::packet::{Kind, Packet};
 use crate::scenario::Control;
 use crate::wire::Outbox;
@@ -18,19 +13,6 @@ use crate::workload::{Pair, Wait};
 
 /// What a sender and a receiver tell each other of how far it may send.
 const MESSAGE_BYTES: u16 = 16;
-
-/// Who limits the CNPs of a QP.
-pub(super) fn limiter<'a>(
-    nps: &'a mut HashMap<u32, NpFlow>,
-    qp: &'a mut ReceiveQp,
-    cnp_limit: u64,
-) -> &'a mut NpFlow {
-    match cnp_limit {
-        CNP_LIMIT_PEER => nps.entry(qp.src).or_insert(NpFlow::new(FlowId::NONE)),
-        CNP_LIMIT_PORT => nps.entry(u32::MAX).or_insert(NpFlow::new(FlowId::NONE)),
-        _ => &mut qp.np,
-    }
-}
 
 impl Host {
     #[inline]
@@ -88,6 +70,9 @@ impl Host {
         });
         let arrived = qp.expected_psn() - before_psn;
         self.counters.delivered_packets += 1;
+        if self.rules.control == Control::Dcqcn {
+            self.window_ends_by_packet(now_ns, slot, packet.is(Packet::CE));
+        }
         if packet.is(Packet::CE) {
             self.counters.marked += 1;
             match self.rules.control {
@@ -110,6 +95,7 @@ impl Host {
             if place.left == 0 {
                 place.slot = NO_SLOT;
                 self.free_receivers.push(slot);
+                self.gone(slot);
             }
         }
         self.pump(now_ns, out);
@@ -122,34 +108,6 @@ impl Host {
         let slot = place(&mut self.receivers, &mut self.free_receivers, qp);
         self.receives[local as usize].slot = slot;
         slot
-    }
-
-    /// The notification point: a marked packet came.
-    pub(super) fn on_ce(&mut self, now_ns: u64, slot: u32) {
-        let scalars = &self.params.config.scalars;
-        if scalars.np_enable == 0 {
-            return;
-        }
-        let interval_ns = scalars.min_time_between_cnps_ns;
-        let at_window_end = scalars.np_window == NP_WINDOW_BOTH;
-        let np = limiter(&mut self.nps, &mut self.receivers[slot as usize], scalars.cnp_limit);
-        let was_pending = np.pending != 0;
-        if np.on_ecn_marked(now_ns, interval_ns) {
-            self.send_cnp(slot);
-        } else if at_window_end && !was_pending {
-            self.agenda.at(np.last_cnp_ns + interval_ns, Event::Window, slot);
-        }
-    }
-
-    /// The window of a CNP is over: marks within it are answered, unless a later one was since.
-    pub(super) fn on_window(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
-        let scalars = &self.params.config.scalars;
-        let Some(qp) = self.receivers.get_mut(slot as usize) else { return };
-        let np = limiter(&mut self.nps, qp, scalars.cnp_limit);
-        if np.on_window_end(now_ns, scalars.min_time_between_cnps_ns) {
-            self.send_cnp(slot);
-            self.pump(now_ns, out);
-        }
     }
 
     pub(super) fn send_cnp(&mut self, slot: u32) {

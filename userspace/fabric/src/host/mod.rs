@@ -8,6 +8,7 @@ mod receive;
 mod repair;
 mod rules;
 mod send;
+mod window_end;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub(crate) use rules::{HostCounters, HostRules, Record};
 use self::admission::Admitted;
 use self::receive::ReceiveQp;
 use self::send::{SendQp, Turn};
+use self::window_end::WindowEnds;
 use crate::agenda::{Agenda, Event};
 use crate::change::What;
 use crate::nscc::Law;
@@ -89,6 +91,7 @@ pub(crate) struct Host {
     started: usize,
     /// NP state where CNPs are not limited per QP: by sender, or of all.
     nps: HashMap<u32, NpFlow>,
+    window_ends: WindowEnds,
     admitted: Admitted,
     /// Classes that this host pauses for good.
     storm: u8,
@@ -128,6 +131,7 @@ impl Host {
             starts: Vec::new(),
             started: 0,
             nps: HashMap::new(),
+            window_ends: WindowEnds::default(),
             admitted: Admitted::default(),
             storm: 0,
             agenda: Agenda::default(),

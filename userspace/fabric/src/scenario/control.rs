@@ -19,6 +19,18 @@ pub enum Control {
     Nscc(Nscc),
 }
 
+/// What sends the CNP at the end of a window within which marks came (`np_window` both).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WindowEnd {
+    /// A timer, on time, as the paper has it.
+    #[default]
+    Timer,
+    /// The next packet of what the window is kept for: of the flow, unless `cnp_limit` says otherwise. So does the data plane.
+    NextOfFlow,
+    /// The next packet that the host receives, of whatever flow.
+    NextOfPort,
+}
+
 /// Parameters of NSCC (Ultra Ethernet specification 1.0, network-signaled congestion control).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nscc {

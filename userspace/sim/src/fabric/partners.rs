@@ -23,10 +23,12 @@ impl FabricSetup {
         let selective = self.recovery.unwrap_or(self.control == Some(Choice::Nscc));
         let pfc = self.pfc != Some(false);
         let admitted = self.admission.is_some();
+        let dcqcn = self.control.unwrap_or(Choice::Dcqcn) == Choice::Dcqcn;
         let nscc = self.control == Some(Choice::Nscc);
         let flags = [
             ("--admission-turn", self.admission_turn.is_some(), admitted, "--admission"),
             ("--admission-class", self.admission_class.is_some(), admitted, "--admission"),
+            ("--window-end", self.window_end.is_some(), dcqcn, "--control dcqcn"),
             ("--base-rtt", self.base_rtt.is_some(), nscc, "--control nscc"),
             ("--target-delay", self.target_delay.is_some(), nscc, "--control nscc"),
             ("--reordering", self.reordering.is_some(), selective, "--recovery selective"),
@@ -66,6 +68,7 @@ mod tests {
             ("--headroom 10KB --pfc off", "--pfc on"),
             ("--reroute 1ms", "--fault"),
             ("--target-delay 5us --control dcqcn", "--control nscc"),
+            ("--window-end flow --control off", "--control dcqcn"),
         ] {
             let flag = flags.split_whitespace().next().unwrap();
             assert_eq!(setup(flags).without_effect(), [(flag, needs)], "{flags}");

@@ -8,14 +8,14 @@ use clap::{Args, Parser};
 use dcqcn_common::params::RP_VARIANT_PAPER;
 use dcqcn_fabric::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
-    Threshold, Watchdog, workload::Workload,
+    Threshold, Watchdog, WindowEnd, workload::Workload,
 };
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
 use dcqcn_params::{Assignment, Profile, Settings};
 
 use super::network::{Shape, fault, watchdog};
 use super::traffic::{Terms, Traffic};
-use super::words::{Choice, balance, control, marking, on_off, placement, recovery, share};
+use super::words::{Choice, balance, control, marking, on_off, placement, recovery, share, window_end};
 use crate::knobs::SHORTHANDS;
 
 const MS: u64 = 1_000_000;
@@ -139,6 +139,9 @@ pub struct FabricSetup {
     /// What senders do about congestion: dcqcn or on (CNPs and rates), nscc (UEC's windows), or off [default: dcqcn].
     #[arg(long, value_name = "dcqcn|nscc|off", value_parser = control, help_heading = "Congestion control")]
     pub control: Option<Choice>,
+    /// What sends the CNP at the end of a window (np_window both): a timer on time, the flow's next packet as the data plane does, or the next of any flow [default: timer].
+    #[arg(long, value_name = "timer|flow|port", value_parser = window_end, help_heading = "Congestion control")]
+    pub window_end: Option<WindowEnd>,
     /// With nscc: round trip of a full packet and its ACK through an empty fabric [default: that of host 0 and the farthest].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Congestion control")]
     pub base_rtt: Option<u64>,
@@ -250,6 +253,7 @@ impl FabricSetup {
         self.apply_transport(&mut scenario);
         self.apply_switching(&mut scenario);
         scenario.control = self.control(&scenario);
+        scenario.window_end = self.window_end.unwrap_or_default();
         let faults = self.faults.iter().map(|text| fault(text, &scenario.topology, class));
         scenario.faults = faults.collect::<Result<_>>()?;
         scenario.validate().context("cannot simulate this fabric")?;

@@ -1,7 +1,7 @@
 //! Words that flags take, and what they mean.
 
 use dcqcn_common::params::Unit;
-use dcqcn_fabric::{Balance, Marking};
+use dcqcn_fabric::{Balance, Marking, WindowEnd};
 use dcqcn_params::quantity;
 
 /// A share, from percent.
@@ -52,6 +52,15 @@ pub(super) fn control(text: &str) -> Result<Choice, String> {
         "nscc" => Ok(Choice::Nscc),
         "off" => Ok(Choice::Off),
         _ => Err(format!("`{text}` is none of `dcqcn` (or `on`), `nscc` and `off`")),
+    }
+}
+
+pub(super) fn window_end(text: &str) -> Result<WindowEnd, String> {
+    match text {
+        "timer" => Ok(WindowEnd::Timer),
+        "flow" => Ok(WindowEnd::NextOfFlow),
+        "port" => Ok(WindowEnd::NextOfPort),
+        _ => Err(format!("`{text}` is none of `timer`, `flow` and `port`")),
     }
 }
 
