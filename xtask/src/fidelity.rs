@@ -5,6 +5,7 @@
 
 mod experiments;
 mod speed;
+mod window_end;
 
 use std::{fs, time::Instant};
 
@@ -90,6 +91,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("marking", experiments::marking),
     ("linkedin", experiments::linkedin),
     ("linkedin-outstanding", experiments::linkedin_outstanding),
+    ("window-end", window_end::lateness),
     ("speed", speed::flows),
     ("speed-fabric", speed::fabric),
 ];

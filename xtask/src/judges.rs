@@ -10,17 +10,28 @@ mod hpcc;
 mod htsim;
 mod irn;
 mod matrix;
+mod nscc;
 
 use std::fs;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::lab::{Args, Lab};
+use crate::lab::{self, Lab};
 use crate::run::header;
 use crate::{page, workspace::Workspace};
 
 const PAGE: &str = "docs/measured/judges.md";
+
+/// Options of `cargo xtask judges`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    lab: lab::Args,
+    /// Only the comparisons whose place on the page begins so.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+}
 
 /// A table, and what in it is out of bounds.
 struct Judged {
@@ -34,6 +45,9 @@ const JUDGES: &[(&str, Judge)] = &[
     ("incast", htsim::incast),
     ("pfc", htsim::pfc),
     ("permutation", htsim::permutation),
+    ("nscc-incast", nscc::incast),
+    ("nscc-trimming", nscc::trimming),
+    ("nscc-permutation", nscc::permutation),
     ("hpcc", hpcc::slowdown),
     ("irn", irn::comparison),
 ];
@@ -44,12 +58,13 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     matrix::write_all(&files)?;
     hpcc::write_all(&files)?;
     irn::write_all(&files)?;
-    let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
+    let lab = Lab::new(workspace, args.lab.binary.clone())?.within(&files);
     let path = workspace.root().join(PAGE);
     let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let started = Instant::now();
     let mut outside = Vec::new();
-    for (number, (name, judge)) in JUDGES.iter().enumerate() {
+    let asked = |name: &str| args.only.as_ref().is_none_or(|only| name.starts_with(only.as_str()));
+    for (number, (name, judge)) in JUDGES.iter().enumerate().filter(|(_, (name, _))| asked(name)) {
         header(format_args!("{name} ({} of {})", number + 1, JUDGES.len()));
         let judged = judge(&lab).with_context(|| format!("comparison `{name}`"))?;
         eprintln!("{}", judged.table);
@@ -57,7 +72,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         outside.extend(judged.outside.iter().map(|what| format!("{name}: {what}")));
     }
     text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask judges")?)?;
-    if !args.dry_run {
+    if !args.lab.dry_run {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));

@@ -1,5 +1,5 @@
 //! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `image`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`,
-//! `judges`, `enough`, `docs`, `p4` and `vm`.
+//! `judges`, `nscc`, `enough`, `docs`, `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
@@ -22,6 +22,7 @@ mod judges;
 mod lab;
 mod linker;
 mod llvm;
+mod nscc;
 mod p4;
 mod page;
 mod peer;
@@ -83,7 +84,9 @@ enum Verb {
     /// Run the simulations behind docs/measured/enough.md, "Is DCQCN enough", and write their tables into it.
     Enough(lab::Args),
     /// Hold the simulated fabric against what other simulators say of the same, and write docs/measured/judges.md.
-    Judges(lab::Args),
+    Judges(judges::Args),
+    /// Run UEC's NSCC beside DCQCN in the simulated fabric, and write docs/measured/nscc.md.
+    Nscc(lab::Args),
     /// Write the reference pages and pictures that come from the code.
     Docs,
     /// Write the constants of the P4 program and compile it, where p4c is installed.
@@ -126,6 +129,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Fidelity(args) => fidelity::run(&workspace, &args),
         Verb::Enough(args) => enough::run(&workspace, &args),
         Verb::Judges(args) => judges::run(&workspace, &args),
+        Verb::Nscc(args) => nscc::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),
         Verb::Vm(args) => vm::run(&workspace, &args),

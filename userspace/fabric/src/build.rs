@@ -148,6 +148,7 @@ fn hosts(
     let rules = Arc::new(HostRules {
         transport: scenario.transport,
         control: scenario.control,
+        window_end: scenario.window_end,
         scheduler: Scheduler::new(schedules, scenario.frame_bytes()),
         cnp_class: config.dscp_to_tc.get(cnp_dscp).copied().unwrap_or(0) % CLASSES as u8,
         overhead_bytes: config.scalars.wire_overhead_bytes,

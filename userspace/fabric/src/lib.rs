@@ -1,7 +1,7 @@
 //! A whole RoCEv2 fabric, packet by packet: hosts with NICs, switches with shared buffers, and DCQCN between them.
 //!
 //! [`run`] makes an [`Outcome`] of a [`Scenario`]. What goes over the wire and decides over rates (marking, the CNP
-//! interval, the rate machine, pacing) is `dcqcn-common`, the code that runs in the kernel.
+//! interval, the rate machine, pacing) is `dcqcn-common`, the code that runs in the kernel. Beside it stands NSCC, which is here only.
 //!
 //! What is modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per ingress
 //! port with its frames on the wire, a watchdog, strict and weighted queues, ECMP or packet spraying, failing links; queue
@@ -17,6 +17,7 @@ mod engine;
 mod host;
 pub mod ideal;
 mod node;
+mod nscc;
 mod outcome;
 pub mod pace;
 mod packet;

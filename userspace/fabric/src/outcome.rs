@@ -1,10 +1,12 @@
 //! What a simulation found.
 
 mod collectives;
+mod window_end;
 
 pub use collectives::CollectiveOutcome;
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
+pub use window_end::WindowEndOutcome;
 
 use crate::host::Record;
 use crate::ideal::{Framing, Hop, delivery_ns, frame_ns};
@@ -149,6 +151,8 @@ pub struct TransportOutcome {
     pub cnps_sent: u64,
     /// CNPs that reached a sender.
     pub cnps_handled: u64,
+    /// CNPs at the end of a window.
+    pub window_end: WindowEndOutcome,
     /// NAKs that reached a sender.
     pub naks: u64,
     /// Retransmission timeouts.
@@ -206,6 +210,7 @@ pub(crate) fn collect(
     let mut work = Work::default();
     let mut samples = scenario.sample_ns.map(|interval_ns| Samples { interval_ns, ..Samples::default() });
     let mut last_ns = 0;
+    let (mut late_ns, mut unanswered) = (Vec::new(), 0);
     for (number, node) in (0..).zip(nodes) {
         match node {
             Node::Host(host) => {
@@ -233,6 +238,8 @@ pub(crate) fn collect(
                 transport.marked_packets += c.marked;
                 transport.cnps_sent += c.cnps_sent;
                 transport.cnps_handled += c.cnps_handled;
+                late_ns.extend_from_slice(host.late_ns());
+                unanswered += c.marks_unanswered;
                 transport.naks += c.naks;
                 transport.timeouts += c.timeouts;
                 work.hops += host.hops;
@@ -277,6 +284,7 @@ pub(crate) fn collect(
             }
         }
     }
+    transport.window_end = WindowEndOutcome::new(late_ns, unanswered);
     let is_complete = flows.iter().all(|flow| flow.fct_ns.is_some());
     let used = |class: &ClassOutcome| {
         let idle = ClassOutcome { class: class.class, ..ClassOutcome::default() };
@@ -296,6 +304,26 @@ pub(crate) fn collect(
     }
 }
 
+impl Scenario {
+    /// Round trip of a full packet and its acknowledgement between host 0 and the host farthest from it, when nothing else is on the
+    /// way: what [`crate::Nscc`] goes by.
+    #[must_use]
+    pub fn base_rtt_ns(&self) -> u64 {
+        let (ports, routes) = (self.topology.ports(), Routes::new(&self.topology, &|_| true));
+        let header_bytes = u64::from(self.transport.header_bytes) + self.config.scalars.wire_overhead_bytes;
+        let round_trip_ns = |dst| {
+            let path: Vec<Hop> = routes.path(&ports, 0, dst).iter().map(hop).collect();
+            frame_ns(&path, header_bytes + u64::from(self.transport.payload_bytes))
+                + frame_ns(&path, header_bytes + 4)
+        };
+        (1..self.topology.hosts).map(round_trip_ns).max().unwrap_or(0)
+    }
+}
+
+const fn hop(port: &PortSpec) -> Hop {
+    Hop { rate_bps: port.rate_bps, delay_ns: port.delay_ns }
+}
+
 /// Every flow with its time in an empty fabric, and no other yet.
 fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome> {
     let Scenario { topology, workload, transport, config, .. } = scenario;
@@ -303,7 +331,6 @@ fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome>
     let overhead_bytes = config.scalars.wire_overhead_bytes;
     let header_bytes = u64::from(transport.header_bytes) + overhead_bytes;
     let framing = Framing { payload_bytes: transport.payload_bytes.into(), header_bytes };
-    let hop = |port: &PortSpec| Hop { rate_bps: port.rate_bps, delay_ns: port.delay_ns };
     workload
         .flows()
         .iter()

@@ -9,7 +9,7 @@ pub(crate) struct Packet {
     pub(crate) qp: u32,
     /// Data: its packet sequence number, which does not wrap here. ACK and NAK: the one expected next.
     pub(crate) psn: u32,
-    /// Data that ends a message: the flow's number. NAK of selective repeat: the PSN that arrived. PFC: bits of classes.
+    /// Data that ends a message: the flow's number. ACK and NAK: the PSN that arrived. PFC: bits of classes.
     pub(crate) extra: u32,
     /// What ECMP looks at: one value per QP, as the UDP source port is.
     pub(crate) entropy: u32,
@@ -55,6 +55,8 @@ impl Packet {
     pub(crate) const LAST: u8 = 8;
     /// A switch cut its payload off.
     pub(crate) const TRIMMED: u8 = 16;
+    /// ACK and NAK: the packet that arrived was marked.
+    pub(crate) const ECHO: u8 = 32;
 
     #[inline]
     pub(crate) const fn is(&self, flag: u8) -> bool {

@@ -1,7 +1,9 @@
 //! What is simulated: plain types, which command line and files fill.
 
+mod control;
 mod error;
 
+pub use control::{Control, Nscc, WindowEnd};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, Unit};
 use dcqcn_common::pfc::watchdog::Watchdog;
@@ -36,8 +38,10 @@ pub struct Scenario {
     ///
     /// `pacer` is always `fq` here, as a NIC keeps departure times, and `pacing_credit` the time of one packet.
     pub config: Config,
-    /// Whether receivers answer marks with CNPs and senders slow down.
-    pub control: bool,
+    /// What senders do about congestion.
+    pub control: Control,
+    /// What sends CNPs at the end of a window.
+    pub window_end: WindowEnd,
     /// What a queue pair does.
     pub transport: Transport,
     /// What every switch does.
@@ -267,7 +271,8 @@ impl Scenario {
             topology,
             workload,
             config,
-            control: true,
+            control: Control::Dcqcn,
+            window_end: WindowEnd::default(),
             transport: Transport::default(),
             switch: Switching::new(headroom_bytes),
             faults: Vec::new(),
@@ -287,6 +292,7 @@ impl Scenario {
             in_range("sample interval", sample_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         }
         self.transport.validate()?;
+        self.control.validate(&self.transport)?;
         self.switch.validate()?;
         for fault in &self.faults {
             in_range("time of a fault", fault.at_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
@@ -307,7 +313,7 @@ impl Scenario {
 
     /// Longest frame of data.
     pub(crate) fn frame_bytes(&self) -> u32 {
-        self.transport.payload_bytes + self.transport.header_bytes
+        self.transport.frame_bytes()
     }
 
     /// `config` for a host with this link; 0: the fastest of all.
@@ -327,6 +333,11 @@ impl Scenario {
 }
 
 impl Transport {
+    /// Longest frame of data.
+    pub(crate) const fn frame_bytes(&self) -> u32 {
+        self.payload_bytes + self.header_bytes
+    }
+
     fn validate(&self) -> Result<(), OutOfRange> {
         in_range("header", self.header_bytes.into(), 0..=256, Unit::Bytes)?;
         let most = u64::from(MAX_FRAME_BYTES - self.header_bytes.min(256));

@@ -2,8 +2,10 @@
 
 mod admission;
 mod collectives;
+mod nscc;
 mod properties;
 mod trimming;
+mod window_end;
 
 use std::ops::ControlFlow;
 
@@ -12,8 +14,8 @@ use proptest::prelude::*;
 
 use crate::workload::{Wait, Workload};
 use crate::{
-    Admission, Balance, Cables, Class, Fault, FaultKind, FctBand, Link, Loss, Outcome, Pfc, Recovery,
-    Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, run,
+    Admission, Balance, Cables, Class, Control, Fault, FaultKind, FctBand, Link, Loss, Nscc, Outcome, Pfc,
+    Recovery, Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd, run,
 };
 
 const GBIT: u64 = 1_000_000_000;
@@ -61,7 +63,7 @@ fn a_flow_alone_has_no_slowdown() {
             let mut workload = Workload::new();
             workload.flow(0, 15, 3, bytes, 5 * US);
             let out = outcome(&Scenario {
-                control: false,
+                control: Control::Off,
                 ..Scenario::new(topology.clone().unwrap(), workload, Config::DEFAULT)
             });
             let flow = out.flows[0];
@@ -76,7 +78,7 @@ fn a_flow_alone_has_no_slowdown() {
 #[test]
 fn without_control_pfc_keeps_an_incast_lossless_and_fair() {
     let mut scenario = star(17, incast(16, 1_000_000));
-    scenario.control = false;
+    scenario.control = Control::Off;
     scenario.switch.buffer_bytes = 4_000_000;
     let out = outcome(&scenario);
     assert!(no_loss(&out), "{:?}", out.classes);
@@ -98,7 +100,7 @@ fn with_dcqcn_an_incast_keeps_the_queue_short_and_pauses_less() {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
     }
     let with = outcome(&scenario);
-    scenario.control = false;
+    scenario.control = Control::Off;
     let without = outcome(&scenario);
     assert!(with.transport.cnps_handled > 8 && with.transport.cnps_sent == with.transport.cnps_handled);
     assert!(
@@ -128,7 +130,7 @@ fn thresholds_follow_the_rate_of_a_port_where_that_is_asked_for() {
     for wred in &mut scenario.config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (50_000, 50_000, 1_000_000);
     }
-    scenario.control = false;
+    scenario.control = Control::Off;
     let same = outcome(&scenario);
     scenario.switch.wred_by_rate = true;
     let scaled = outcome(&scenario);
@@ -151,7 +153,7 @@ fn victim() -> Scenario {
     let topology = Topology::leaf_spine(2, 1, 2, Cables { switch_rate_bps: 400 * GBIT, ..CABLES });
     let mut scenario = Scenario::new(topology.unwrap(), workload, Config::DEFAULT);
     scenario.switch.buffer_bytes = 2_000_000;
-    scenario.control = false;
+    scenario.control = Control::Off;
     scenario
 }
 
@@ -182,7 +184,7 @@ fn pauses_propagate_and_block_whom_they_should_not() {
 fn after_drops_every_flow_arrives() {
     for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
         let mut scenario = star(9, incast(8, 2_000_300));
-        scenario.control = false;
+        scenario.control = Control::Off;
         scenario.switch.classes[3] = lossy();
         scenario.transport.recovery = recovery;
         scenario.transport.timeout_ns = 500 * US;
@@ -217,7 +219,7 @@ fn selective_repeat_sends_less_again_than_go_back_n() {
 #[test]
 fn a_window_limits_what_is_under_way() {
     let mut scenario = star(2, incast(1, 10_000_000));
-    scenario.control = false;
+    scenario.control = Control::Off;
     let round_trip_ns = 2 * 2 * US + 1_000;
     // Half of what a round trip would hold makes half of the rate.
     scenario.transport.window_bytes = 25_000 * round_trip_ns / 4_000;
@@ -257,7 +259,7 @@ fn strict_classes_go_first() {
     }
     workload.flow(5, 0, 7, 1_000_000, 100 * US);
     let mut scenario = star(6, workload);
-    scenario.control = false;
+    scenario.control = Control::Off;
     let out = outcome(&scenario);
     let urgent = out.flows[4];
     assert!(urgent.fct_ns.unwrap() < urgent.ideal_ns * 12 / 10, "{urgent:?}");

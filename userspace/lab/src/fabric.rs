@@ -35,6 +35,10 @@ Examples:
   dcqcn-lab sim fabric --workload permutation --size 2MB --pfc off --recovery selective
   # a collective on a fat tree
   dcqcn-lab sim fabric --topology fat-tree:4x2x2 --workload all-reduce --sweep balance=ecmp,spray
+  # UEC's NSCC, on switches that trim
+  dcqcn-lab sim fabric --workload incast:16 --size 2MB --control nscc --pfc off --threshold 100KB --trim 6
+  # DCQCN and NSCC, each packet on its own path
+  dcqcn-lab sim fabric --workload permutation --size 2MB --balance spray --recovery selective --sweep control=dcqcn,nscc
   # receivers that say who may send, instead of DCQCN and beside it
   dcqcn-lab sim fabric --workload incast:16 --admission 400KB --sweep control=on,off
   # pictures: slowdown, queues, pauses

@@ -11,7 +11,7 @@ use crate::lab::{Lab, number, table};
 
 const KEPT: &str = include_str!("htsim.csv");
 /// As it is, but for what keeps it from running.
-const REPAIRED: &str = "repaired";
+pub(super) const REPAIRED: &str = "repaired";
 /// And what a flow still owes is paid at the rate in force.
 const RETIMED: &str = "retimed";
 
@@ -35,7 +35,7 @@ fn figures(report: &Value) -> Result<Figures> {
 }
 
 /// Our figures, the mean over `workloads`, and their flows.
-fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Flows, Figures)> {
+pub(super) fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Flows, Figures)> {
     let (mut figures, mut all) = (Vec::new(), Vec::new());
     for workload in workloads {
         let (report, flows) = flows::run(lab, &format!("fabric {workload} {options}"))?;
@@ -45,25 +45,27 @@ fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Flows, Figure
     Ok((Flows::of(&all), Figures::mean(&figures)))
 }
 
-/// What is kept of theirs for the same flows.
-fn theirs(case: &str, variant: &str, flows: Flows) -> Result<Figures> {
-    let (theirs, figures) = find(KEPT, case, variant)?;
+/// What is kept of theirs in `kept` for the same flows.
+pub(super) fn theirs(kept: &str, case: &str, variant: &str, flows: Flows) -> Result<Figures> {
+    let (theirs, figures) = find(kept, case, variant)?;
     flows.ensure_same(theirs, &format!("{case}, {variant}"))?;
     Ok(figures)
 }
 
-struct Rows {
-    rows: Vec<Vec<String>>,
+/// Rows of a table, and what in them is out of bounds.
+#[derive(Default)]
+pub(super) struct Rows {
+    pub(super) rows: Vec<Vec<String>>,
     outside: Vec<String>,
 }
 
 impl Rows {
-    fn judged(self, commands: &[&str], heading: &[&str]) -> Judged {
+    pub(super) fn judged(self, commands: &[&str], heading: &[&str]) -> Judged {
         Judged { table: table(commands, heading, &self.rows), outside: self.outside }
     }
 
     /// Cells `theirs, ours, difference`.
-    fn compare(&mut self, name: &str, ours: f64, theirs: f64, bound: f64) -> Vec<String> {
+    pub(super) fn compare(&mut self, name: &str, ours: f64, theirs: f64, bound: f64) -> Vec<String> {
         let (text, outside) = difference(ours, theirs, bound);
         if outside {
             self.outside.push(format!("{name} {text}"));
@@ -72,18 +74,19 @@ impl Rows {
     }
 }
 
-fn files(senders: u32, bytes: u64) -> Vec<String> {
+pub(super) fn files(senders: u32, bytes: u64) -> Vec<String> {
     (1..=STARTS).map(|start| format!("--workload htsim:{}", incast_file(senders, bytes, start))).collect()
 }
 
 /// N senders to one receiver, with DCQCN and nothing else.
 pub(super) fn incast(lab: &Lab) -> Result<Judged> {
     let options = format!("--topology leaf-spine:1x0x130 --threshold 2GB {COMMON} {DCQCN}");
-    let mut rows = Rows { rows: Vec::new(), outside: Vec::new() };
+    let mut rows = Rows::default();
     for (senders, bytes) in INCASTS {
         let case = format!("incast-{senders}-{bytes}");
         let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
-        let (repaired, retimed) = (theirs(&case, REPAIRED, flows)?, theirs(&case, RETIMED, flows)?);
+        let (repaired, retimed) =
+            (theirs(KEPT, &case, REPAIRED, flows)?, theirs(KEPT, &case, RETIMED, flows)?);
         let mut row = vec![senders.to_string(), format!("{}", bytes / 1_000_000)];
         row.push(format!("{:.0}", own.mean_us));
         row.push(format!("{:.0}", own.last_us));
@@ -128,11 +131,11 @@ pub(super) fn incast(lab: &Lab) -> Result<Judged> {
 pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
     let options =
         format!("--topology leaf-spine:1x0x130 --control off --threshold 200KB --xon-offset 40KB {COMMON}");
-    let mut rows = Rows { rows: Vec::new(), outside: Vec::new() };
+    let mut rows = Rows::default();
     for (senders, bytes) in INCASTS.into_iter().filter(|(_, bytes)| *bytes == 2_000_000) {
         let case = format!("pfc-{senders}-{bytes}");
         let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
-        let theirs = theirs(&case, REPAIRED, flows)?;
+        let theirs = theirs(KEPT, &case, REPAIRED, flows)?;
         let mut row = vec![senders.to_string(), format!("{}", bytes / 1_000_000)];
         row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, 0.01));
         row.extend(rows.compare(&case, own.last_us, theirs.last_us, 0.01));
@@ -156,7 +159,7 @@ pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
 
 /// Permutations of 128 hosts on 16 leaves and 8 spines.
 pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
-    let mut rows = Rows { rows: Vec::new(), outside: Vec::new() };
+    let mut rows = Rows::default();
     let mut commands = Vec::new();
     for (name, case, rest) in [
         ("PFC", "permutation-pfc", "--control off --threshold 200KB --xon-offset 40KB".to_owned()),
@@ -167,7 +170,7 @@ pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
             .map(|seed| format!("--workload htsim:{} --seed {seed}", permutation_file(seed)))
             .collect();
         let (flows, own) = ours(lab, &options, &workloads)?;
-        let theirs = theirs(case, REPAIRED, flows)?;
+        let theirs = theirs(KEPT, case, REPAIRED, flows)?;
         for (figure, own, theirs) in [
             ("mean", own.mean_us, theirs.mean_us),
             ("p50", own.p50_us, theirs.p50_us),

@@ -27,7 +27,7 @@ impl Host {
         if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transport) {
             self.agenda.at(timer_ns, crate::agenda::Event::Timer, slot);
         }
-        let question = Answer { kind: Kind::Request, psn: end_psn, named_psn: granted_psn, trimmed: false };
+        let question = Answer::of(Kind::Request, end_psn, granted_psn);
         let class = self.class_of(admission);
         self.answer(address.dst, address.at_dst, class, address.entropy, question);
     }
@@ -94,7 +94,7 @@ impl Host {
         let Some(admission) = self.rules.transport.admission else { return };
         let qp = &self.receivers[slot as usize];
         let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
-        let grant = Answer { kind: Kind::Grant, psn: qp.granted_psn, named_psn: 0, trimmed: false };
+        let grant = Answer::of(Kind::Grant, qp.granted_psn, 0);
         let class = self.class_of(admission);
         self.answer(src, at_src, class, entropy, grant);
     }

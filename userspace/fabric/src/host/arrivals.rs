@@ -1,35 +1,18 @@
 //! What a host does with packets that arrive: data is answered, CNPs are sent.
 
-use std::collections::HashMap;
-
-use dcqcn_common::flow::{FlowId, NpFlow};
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_BOTH};
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
 use super::receive::{Answer, ReceiveQp};
 use super::rules::Record;
 use super::send::Turn;
 use super::{AETH_BYTES, Host, NO_SLOT, Place, flow_id, place};
-use crate::agenda::Event;
 use crate::packet::{Kind, Packet};
+use crate::scenario::Control;
 use crate::wire::Outbox;
 use crate::workload::{Pair, Wait};
 
 /// What a sender and a receiver tell each other of how far it may send.
 const MESSAGE_BYTES: u16 = 16;
-
-/// Who limits the CNPs of a QP.
-pub(super) fn limiter<'a>(
-    nps: &'a mut HashMap<u32, NpFlow>,
-    qp: &'a mut ReceiveQp,
-    cnp_limit: u64,
-) -> &'a mut NpFlow {
-    match cnp_limit {
-        CNP_LIMIT_PEER => nps.entry(qp.src).or_insert(NpFlow::new(FlowId::NONE)),
-        CNP_LIMIT_PORT => nps.entry(u32::MAX).or_insert(NpFlow::new(FlowId::NONE)),
-        _ => &mut qp.np,
-    }
-}
 
 impl Host {
     #[inline]
@@ -65,7 +48,7 @@ impl Host {
         if left == 0 {
             // Every flow of this QP is here: the last acknowledgement was lost.
             let at_src = self.rules.locals[number as usize].0;
-            let ack = Answer { kind: Kind::Ack, psn: u32::MAX, named_psn: 0, trimmed: false };
+            let ack = Answer::ack(u32::MAX, packet);
             self.answer(pair.src, at_src, pair.class, packet.entropy, ack);
             self.pump(now_ns, out);
             return;
@@ -77,7 +60,7 @@ impl Host {
         let mut more = Vec::new();
         let mut count = 0;
         let before_psn = qp.expected_psn();
-        let answer = qp.on_data(packet, self.rules.transport.recovery, |flow| {
+        let mut answer = qp.on_data(packet, self.rules.transport.recovery, |flow| {
             if count == 0 {
                 delivered[0] = flow;
             } else {
@@ -87,9 +70,17 @@ impl Host {
         });
         let arrived = qp.expected_psn() - before_psn;
         self.counters.delivered_packets += 1;
+        if self.rules.control == Control::Dcqcn {
+            self.window_ends_by_packet(now_ns, slot, packet.is(Packet::CE));
+        }
         if packet.is(Packet::CE) {
             self.counters.marked += 1;
-            self.on_ce(now_ns, slot);
+            match self.rules.control {
+                Control::Dcqcn => self.on_ce(now_ns, slot),
+                // A mark is told at once.
+                Control::Nscc(_) => answer = answer.or(self.receivers[slot as usize].acknowledge(packet)),
+                Control::Off => {}
+            }
         }
         if let Some(answer) = answer {
             self.answer(src, at_src, class, entropy, answer);
@@ -104,6 +95,7 @@ impl Host {
             if place.left == 0 {
                 place.slot = NO_SLOT;
                 self.free_receivers.push(slot);
+                self.gone(slot);
             }
         }
         self.pump(now_ns, out);
@@ -118,39 +110,11 @@ impl Host {
         slot
     }
 
-    /// The notification point: a marked packet came.
-    pub(super) fn on_ce(&mut self, now_ns: u64, slot: u32) {
-        let scalars = &self.params.config.scalars;
-        if !self.rules.control || scalars.np_enable == 0 {
-            return;
-        }
-        let interval_ns = scalars.min_time_between_cnps_ns;
-        let at_window_end = scalars.np_window == NP_WINDOW_BOTH;
-        let np = limiter(&mut self.nps, &mut self.receivers[slot as usize], scalars.cnp_limit);
-        let was_pending = np.pending != 0;
-        if np.on_ecn_marked(now_ns, interval_ns) {
-            self.send_cnp(slot);
-        } else if at_window_end && !was_pending {
-            self.agenda.at(np.last_cnp_ns + interval_ns, Event::Window, slot);
-        }
-    }
-
-    /// The window of a CNP is over: marks within it are answered, unless a later one was since.
-    pub(super) fn on_window(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
-        let scalars = &self.params.config.scalars;
-        let Some(qp) = self.receivers.get_mut(slot as usize) else { return };
-        let np = limiter(&mut self.nps, qp, scalars.cnp_limit);
-        if np.on_window_end(now_ns, scalars.min_time_between_cnps_ns) {
-            self.send_cnp(slot);
-            self.pump(now_ns, out);
-        }
-    }
-
     pub(super) fn send_cnp(&mut self, slot: u32) {
         let qp = &self.receivers[slot as usize];
         let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
         self.counters.cnps_sent += 1;
-        let cnp = Answer { kind: Kind::Cnp, psn: 0, named_psn: 0, trimmed: false };
+        let cnp = Answer::of(Kind::Cnp, 0, 0);
         self.answer(src, at_src, self.rules.cnp_class, entropy, cnp);
     }
 
@@ -174,7 +138,8 @@ impl Host {
             ingress: 0,
             class,
             kind: answer.kind,
-            flags: if answer.trimmed { Packet::TRIMMED } else { 0 },
+            flags: if answer.trimmed { Packet::TRIMMED } else { 0 }
+                | if answer.marked { Packet::ECHO } else { 0 },
         };
         self.lines[usize::from(class)].answers.push_back(packet);
         self.waiting |= 1 << class;
@@ -189,6 +154,9 @@ impl Host {
         }
         let recovery = self.rules.transport.recovery;
         let qp = &mut self.senders[slot as usize];
+        if let Some(law) = self.law.as_ref().filter(|_| matches!(packet.kind, Kind::Ack | Kind::Nak)) {
+            qp.hear(law, now_ns, packet);
+        }
         match packet.kind {
             Kind::Cnp => {
                 self.counters.cnps_handled += 1;

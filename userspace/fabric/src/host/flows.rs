@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::flight::Flight;
 use super::rules::Record;
 use super::send::{Address, SendQp};
 use super::{Host, NO_SLOT, flow_id, place};
@@ -67,7 +68,8 @@ impl Host {
         let entropy = id.hash(&self.rules.hash_keys);
         let address = Address { dst: pair.dst, at_dst, class: pair.class, entropy };
         let granted_psn = if self.rules.transport.admission.is_some() { 0 } else { u32::MAX };
-        let qp = SendQp::new(address, id, &self.params, granted_psn);
+        let flight = self.law.as_ref().map(Flight::new);
+        let qp = SendQp::new(address, id, &self.params, granted_psn, flight);
         let slot = place(&mut self.senders, &mut self.free_senders, qp);
         self.sends[local as usize].slot = slot;
         slot

@@ -2,11 +2,13 @@
 
 mod admission;
 mod arrivals;
+mod flight;
 mod flows;
 mod receive;
 mod repair;
 mod rules;
 mod send;
+mod window_end;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,10 +21,13 @@ pub(crate) use rules::{HostCounters, HostRules, Record};
 use self::admission::Admitted;
 use self::receive::ReceiveQp;
 use self::send::{SendQp, Turn};
+use self::window_end::WindowEnds;
 use crate::agenda::{Agenda, Event};
 use crate::change::What;
+use crate::nscc::Law;
 use crate::packet::Packet;
 use crate::pool::Pool;
+use crate::scenario::Control;
 use crate::scheduler::Scheduler;
 use crate::topology::PortSpec;
 use crate::wire::{Delivery, Inbound, Outbox, Wire};
@@ -65,6 +70,8 @@ pub(crate) struct Host {
     number: u32,
     rules: Arc<HostRules>,
     params: Arc<Params>,
+    /// NSCC on this host's link.
+    law: Option<Law>,
     wire: Wire,
     inbound: Inbound,
     pool: Pool,
@@ -84,6 +91,7 @@ pub(crate) struct Host {
     started: usize,
     /// NP state where CNPs are not limited per QP: by sender, or of all.
     nps: HashMap<u32, NpFlow>,
+    window_ends: WindowEnds,
     admitted: Admitted,
     /// Classes that this host pauses for good.
     storm: u8,
@@ -98,8 +106,13 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(number: u32, spec: &PortSpec, rules: &Arc<HostRules>, params: Arc<Params>) -> Self {
+        let law = match rules.control {
+            Control::Nscc(nscc) => Some(Law::new(nscc, spec.rate_bps, &rules.transport)),
+            Control::Off | Control::Dcqcn => None,
+        };
         Self {
             number,
+            law,
             wire: Wire::new(spec, rules.overhead_bytes),
             inbound: Inbound::default(),
             pool: Pool::default(),
@@ -118,6 +131,7 @@ impl Host {
             starts: Vec::new(),
             started: 0,
             nps: HashMap::new(),
+            window_ends: WindowEnds::default(),
             admitted: Admitted::default(),
             storm: 0,
             agenda: Agenda::default(),
@@ -329,6 +343,9 @@ impl Host {
         let Some(qp) = self.senders.get_mut(slot as usize) else { return };
         let before = qp.timeouts;
         let again_ns = qp.on_timer(now_ns, &self.rules.transport);
+        if let Some(law) = self.law.as_ref().filter(|_| qp.timeouts != before) {
+            qp.on_timeout(law);
+        }
         self.counters.timeouts += qp.timeouts - before;
         if let Some(again_ns) = again_ns {
             self.agenda.at(again_ns, Event::Timer, slot);

@@ -18,10 +18,25 @@ pub(crate) struct Answer {
     pub(crate) kind: Kind,
     /// The packet expected next.
     pub(crate) psn: u32,
-    /// NAK: the packet that came instead.
+    /// The packet that came.
     pub(crate) named_psn: u32,
     /// Without its payload.
     pub(crate) trimmed: bool,
+    /// With a mark.
+    pub(crate) marked: bool,
+}
+
+impl Answer {
+    /// Everything before `psn` is here, and `packet` has come.
+    pub(super) const fn ack(psn: u32, packet: &Packet) -> Self {
+        let marked = packet.is(Packet::CE);
+        Self { kind: Kind::Ack, psn, named_psn: packet.psn, trimmed: false, marked }
+    }
+
+    /// What is no acknowledgement, and says up to where, and where from.
+    pub(super) const fn of(kind: Kind, psn: u32, named_psn: u32) -> Self {
+        Self { kind, psn, named_psn, trimmed: false, marked: false }
+    }
 }
 
 /// Go-back-N: what was said of the packet expected.
@@ -93,7 +108,7 @@ impl ReceiveQp {
         let expected = self.expected_psn;
         if packet.is(Packet::TRIMMED) {
             return match recovery {
-                _ if packet.psn < expected => self.acknowledge(),
+                _ if packet.psn < expected => self.acknowledge(packet),
                 Recovery::GoBackN => self.on_trimmed(packet),
                 Recovery::Selective { .. } => Some(self.nak(packet)),
             };
@@ -103,7 +118,7 @@ impl ReceiveQp {
         }
         if packet.psn < expected {
             // A duplicate.
-            return if packet.is(Packet::ACK_REQUEST) { self.acknowledge() } else { None };
+            return if packet.is(Packet::ACK_REQUEST) { self.acknowledge(packet) } else { None };
         }
         self.expected_psn += 1;
         self.nak = Nak::None;
@@ -113,7 +128,7 @@ impl ReceiveQp {
         if self.trimmed_psn == Some(self.expected_psn) {
             self.begin_again();
             let psn = self.expected_psn;
-            return Some(Answer { kind: Kind::Nak, psn, named_psn: psn, trimmed: true });
+            return Some(Answer { kind: Kind::Nak, psn, named_psn: psn, trimmed: true, marked: false });
         }
         let fills_gap = !self.later.is_empty();
         self.later.pop_front();
@@ -124,7 +139,7 @@ impl ReceiveQp {
                 delivered(next as u32);
             }
         }
-        if packet.is(Packet::ACK_REQUEST) || fills_gap { self.acknowledge() } else { None }
+        if packet.is(Packet::ACK_REQUEST) || fills_gap { self.acknowledge(packet) } else { None }
     }
 
     /// Go-back-N: a packet without its payload.
@@ -179,10 +194,12 @@ impl ReceiveQp {
 
     const fn nak(&self, packet: &Packet) -> Answer {
         let trimmed = packet.is(Packet::TRIMMED);
-        Answer { kind: Kind::Nak, psn: self.expected_psn, named_psn: packet.psn, trimmed }
+        let marked = packet.is(Packet::CE);
+        Answer { kind: Kind::Nak, psn: self.expected_psn, named_psn: packet.psn, trimmed, marked }
     }
 
-    const fn acknowledge(&self) -> Option<Answer> {
-        Some(Answer { kind: Kind::Ack, psn: self.expected_psn, named_psn: 0, trimmed: false })
+    /// Everything before the packet expected is here, and `packet` has come.
+    pub(super) const fn acknowledge(&self, packet: &Packet) -> Option<Answer> {
+        Some(Answer::ack(self.expected_psn, packet))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dcqcn_common::flow::HashKeys;
 
 use crate::change::Change;
-use crate::scenario::Transport;
+use crate::scenario::{Control, Transport, WindowEnd};
 use crate::scheduler::Scheduler;
 use crate::workload::{Edge, Workload};
 
@@ -13,7 +13,8 @@ use crate::workload::{Edge, Workload};
 #[derive(Debug)]
 pub(crate) struct HostRules {
     pub(crate) transport: Transport,
-    pub(crate) control: bool,
+    pub(crate) control: Control,
+    pub(crate) window_end: WindowEnd,
     pub(crate) scheduler: Scheduler,
     pub(crate) cnp_class: u8,
     pub(crate) overhead_bytes: u64,
@@ -49,6 +50,8 @@ pub(crate) struct HostCounters {
     pub(crate) marked: u64,
     pub(crate) cnps_sent: u64,
     pub(crate) cnps_handled: u64,
+    /// Marks that were pending when the last packet of their flow had come.
+    pub(crate) marks_unanswered: u64,
     pub(crate) naks: u64,
     pub(crate) retransmitted: u64,
     pub(crate) timeouts: u64,

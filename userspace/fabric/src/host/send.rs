@@ -3,6 +3,8 @@
 //! The NIC asks the QP's rate machine and pacer at the moment a packet leaves. Lost packets are recovered as
 //! [`Recovery`] says.
 
+mod answers;
+
 use std::collections::VecDeque;
 
 use dcqcn_common::flow::{FlowId, RpFlow};
@@ -10,6 +12,7 @@ use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
 
+use super::flight::Flight;
 use super::repair::{Known, Repair};
 use crate::pace::look_again_ns;
 use crate::packet::{Kind, Packet};
@@ -78,13 +81,21 @@ pub(crate) struct SendQp {
     /// When the receiver was last heard of, or the first packet left that is not acknowledged.
     progress_ns: u64,
     repair: Repair,
+    /// NSCC: what is under way, and the window. It takes the place of the rate.
+    flight: Option<Box<Flight>>,
     pub(crate) retransmitted: u64,
     pub(crate) timeouts: u64,
 }
 
 impl SendQp {
     /// A new one, which may send up to `granted_psn` without being told so.
-    pub(crate) fn new(address: Address, id: FlowId, params: &Params, granted_psn: u32) -> Self {
+    pub(crate) fn new(
+        address: Address,
+        id: FlowId,
+        params: &Params,
+        granted_psn: u32,
+        flight: Option<Box<Flight>>,
+    ) -> Self {
         Self {
             address,
             turn: Turn::Idle,
@@ -102,6 +113,7 @@ impl SendQp {
             ack_requested_ns: 0,
             progress_ns: 0,
             repair: Repair::default(),
+            flight,
             retransmitted: 0,
             timeouts: 0,
         }
@@ -126,7 +138,10 @@ impl SendQp {
     /// Whether a packet may be sent as far as the receiver is concerned.
     #[inline]
     pub(crate) fn has_data(&mut self, transport: &Transport) -> bool {
-        self.missing().is_some() || self.may_send_new(transport)
+        match self.missing() {
+            Some(psn) => self.has_room(psn, transport),
+            None => self.may_send_new(transport),
+        }
     }
 
     #[inline]
@@ -135,6 +150,15 @@ impl SendQp {
             u64::from(self.next_psn - self.unacknowledged_psn) * u64::from(transport.payload_bytes);
         self.next_psn < self.end_psn.min(self.granted_psn)
             && (transport.window_bytes == 0 || under_way < transport.window_bytes)
+            && self.has_room(self.next_psn, transport)
+    }
+
+    /// Whether NSCC lets it send a packet.
+    #[inline]
+    fn has_room(&self, psn: u32, transport: &Transport) -> bool {
+        self.flight.as_ref().is_none_or(|flight| {
+            flight.has_room((psn - self.unacknowledged_psn) as usize, transport.frame_bytes().into())
+        })
     }
 
     /// The next packet to send again, by selective repeat.
@@ -179,13 +203,16 @@ impl SendQp {
     ) -> Option<Packet> {
         let missing = self.missing();
         let psn = match missing {
-            Some(psn) => psn,
+            Some(psn) if self.has_room(psn, transport) => psn,
             None if self.may_send_new(transport) => self.next_psn,
-            None => return None,
+            _ => return None,
         };
         let (payload_bytes, ends) = self.payload(psn, transport);
         let frame_bytes = payload_bytes + transport.header_bytes;
-        if let Departure::BeyondHorizon = self.rp.on_send(params, now_ns, frame_bytes.into(), &mut self.debt)
+        if let Some(flight) = &mut self.flight {
+            flight.on_send(now_ns, (psn - self.unacknowledged_psn) as usize, frame_bytes);
+        } else if let Departure::BeyondHorizon =
+            self.rp.on_send(params, now_ns, frame_bytes.into(), &mut self.debt)
         {
             return None;
         }
@@ -196,7 +223,8 @@ impl SendQp {
             || psn + 1 == self.granted_psn
             || self.since_ack_request >= transport.ack_every
             || now_ns - self.ack_requested_ns >= transport.timeout_ns / 4
-            || (transport.window_bytes != 0 && !self.may_send_after(psn, transport));
+            || (transport.window_bytes != 0 && !self.may_send_after(psn, transport))
+            || self.flight.as_ref().is_some_and(|flight| flight.is_full(transport.frame_bytes().into()));
         if asks {
             self.since_ack_request = 0;
             self.ack_requested_ns = now_ns;
@@ -251,70 +279,6 @@ impl SendQp {
                 (if rest == 0 { transport.payload_bytes } else { rest }, Some(message.flow))
             }
             _ => (transport.payload_bytes, None),
-        }
-    }
-
-    /// Everything before `psn` has arrived.
-    #[inline]
-    pub(crate) fn on_ack(&mut self, now_ns: u64, psn: u32, mut completed: impl FnMut(Completed)) {
-        // A receiver that is through with the QP acknowledges whatever it may have been sent.
-        let psn = psn.min(self.sent_psn);
-        if psn <= self.unacknowledged_psn {
-            return;
-        }
-        let newly = (psn - self.unacknowledged_psn) as usize;
-        let known = newly.min(self.repair.known.len());
-        self.repair.known.drain(..known);
-        self.unacknowledged_psn = psn;
-        self.progress_ns = now_ns;
-        while let Some(&Message { flow, end_psn, posted_ns, .. }) = self.messages.front()
-            && end_psn <= psn
-        {
-            self.messages.pop_front();
-            completed(Completed { flow, posted_ns });
-        }
-        self.next_psn = self.next_psn.max(psn);
-    }
-
-    /// `psn` is missing, and `named_psn` has arrived, or was `trimmed`.
-    pub(crate) fn on_nak(
-        &mut self,
-        now_ns: u64,
-        psn: u32,
-        named_psn: u32,
-        trimmed: bool,
-        recovery: Recovery,
-    ) {
-        if psn < self.unacknowledged_psn || psn >= self.sent_psn {
-            return;
-        }
-        match recovery {
-            Recovery::GoBackN => {
-                if psn < self.next_psn {
-                    self.progress_ns = now_ns;
-                    self.next_psn = psn;
-                }
-            }
-            Recovery::Selective { reordering } => {
-                if named_psn < self.unacknowledged_psn || named_psn >= self.sent_psn {
-                    return;
-                }
-                let index = (named_psn - self.unacknowledged_psn) as usize;
-                if trimmed {
-                    self.repair.set(index, Known::Nothing);
-                    self.repair.trimmed.push_back(named_psn);
-                    return;
-                }
-                self.repair.set(index, Known::Arrived);
-                if self.unacknowledged_psn >= self.repair.recover_psn {
-                    // What was sent again is not sent another time until all sent before has been acknowledged.
-                    self.repair.recover_psn = self.sent_psn;
-                    self.repair.next_psn = self.unacknowledged_psn;
-                    self.repair.until_psn = self.unacknowledged_psn;
-                }
-                let until_psn = named_psn.saturating_sub(reordering).min(self.sent_psn);
-                self.repair.until_psn = self.repair.until_psn.max(until_psn);
-            }
         }
     }
 
@@ -375,6 +339,9 @@ impl SendQp {
     /// When to look whether its next packet may leave; `None`: it may.
     #[inline]
     pub(crate) fn due_ns(&mut self, params: &Params, now_ns: u64) -> Option<u64> {
+        if self.flight.is_some() {
+            return None;
+        }
         look_again_ns(&mut self.rp, &params.rp, now_ns, &mut self.debt)
     }
 

@@ -37,6 +37,11 @@ pub enum FabricError {
         /// What is taken.
         taken_bytes: u64,
     },
+    /// NSCC with go-back-N.
+    #[error(
+        "NSCC counts each packet that arrives, which go-back-N throws away behind a gap: use selective recovery"
+    )]
+    NsccRecovery,
     /// The caller asked to stop.
     #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
     Stopped {

@@ -9,7 +9,7 @@ fn admitted(bytes: u64) -> Option<Admission> {
 #[test]
 fn no_more_waits_than_a_receiver_has_let_come() {
     let mut scenario = star(17, incast(16, 1_000_000));
-    scenario.control = false;
+    scenario.control = Control::Off;
     let free = outcome(&scenario);
     scenario.transport.admission = admitted(200_000);
     let out = outcome(&scenario);
@@ -26,7 +26,7 @@ fn no_more_waits_than_a_receiver_has_let_come() {
 #[test]
 fn admission_below_the_round_trip_leaves_the_link_idle() {
     let mut scenario = star(3, incast(2, 4_000_000));
-    scenario.control = false;
+    scenario.control = Control::Off;
     scenario.transport.admission = Some(Admission { bytes: 20_000, chunk_bytes: 10_000, class: None });
     let slowdown = outcome(&scenario).fct.unwrap().slowdown_mean;
     // Four packets in 4 us and their own time.
@@ -42,7 +42,7 @@ fn each_alone_and_both_together() {
     let dcqcn = outcome(&scenario);
     scenario.transport.admission = admitted(400_000);
     let both = outcome(&scenario);
-    scenario.control = false;
+    scenario.control = Control::Off;
     let admission = outcome(&scenario);
     let depth = |out: &Outcome| out.classes[0].max_queue_bytes;
     assert!(depth(&admission) < depth(&dcqcn) && depth(&both) <= depth(&admission));

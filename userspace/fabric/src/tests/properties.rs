@@ -1,5 +1,6 @@
 //! What holds of every fabric.
 
+use super::nscc::NSCC;
 use super::*;
 
 /// Everything at once, on a graph of no regular shape.
@@ -47,6 +48,9 @@ fn the_outcome_is_the_same_on_any_number_of_cores() {
             scenario.transport.admission =
                 Some(Admission { bytes: 150_000, chunk_bytes: 20_000, class: None });
         }
+        if seed >= 2 {
+            scenario.control = Control::Nscc(NSCC);
+        }
         let one = outcome(&scenario);
         assert!(one.flows.iter().filter(|flow| flow.fct_ns.is_some()).count() >= 190, "{:?}", one.transport);
         for threads in [2, 3, 6] {
@@ -63,7 +67,7 @@ proptest! {
     fn whatever_is_lost_all_flows_arrive_once(
         seed in 0u64..1 << 32, limit in 20_000u64..300_000, reordering in 0u32..64, selective in any::<bool>(),
         spray in any::<bool>(), trims in any::<bool>(), window in prop_oneof![Just(0u64), Just(100_000u64)],
-        ack_every in 1u32..40, admitted in prop_oneof![Just(None), (5_000u64..400_000).prop_map(Some)],
+        ack_every in 1u32..40, nscc in any::<bool>(), admitted in prop_oneof![Just(None), (5_000u64..400_000).prop_map(Some)],
     ) {
         let mut scenario = everything(seed, 60);
         scenario.faults.clear();
@@ -76,6 +80,9 @@ proptest! {
         scenario.switch.balance = if spray && selective { Balance::Spray } else { Balance::Ecmp };
         scenario.transport.recovery = if selective { Recovery::Selective { reordering } } else { Recovery::GoBackN };
         scenario.switch.trim_to = (trims && (selective || window != 0)).then_some(5);
+        if nscc && selective {
+            scenario.control = Control::Nscc(NSCC);
+        }
         (scenario.transport.window_bytes, scenario.transport.ack_every) = (window, ack_every);
         scenario.transport.admission =
             admitted.map(|bytes| Admission { bytes, chunk_bytes: bytes.min(30_000), class: Some(0) });
@@ -91,7 +98,7 @@ proptest! {
         let mut scenario = everything(seed, 60);
         scenario.faults.clear();
         scenario.switch.watchdog = None;
-        scenario.control = seed % 2 == 0;
+        scenario.control = if seed % 2 == 0 { Control::Dcqcn } else { Control::Off };
         scenario.switch.balance = Balance::Ecmp;
         for class in [0, 3, 4] {
             let Loss::Lossless(pfc) = scenario.switch.classes[3].loss else { panic!("class 3 is lossless") };

@@ -6,7 +6,7 @@ use super::*;
 fn trimmed_packets_are_asked_for_at_once() {
     for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
         let mut scenario = star(9, incast(8, 500_000));
-        scenario.control = false;
+        scenario.control = Control::Off;
         scenario.switch.classes[3] = lossy();
         scenario.transport.recovery = recovery;
         let dropping = outcome(&scenario);
@@ -24,7 +24,7 @@ fn trimmed_packets_are_asked_for_at_once() {
 #[test]
 fn without_a_window_trimming_may_keep_go_back_n_in_step() {
     let mut scenario = star(9, incast(7, 500_000));
-    scenario.control = false;
+    scenario.control = Control::Off;
     scenario.switch.classes[3] = Class { loss: Loss::Lossy(Threshold::Bytes(93_000)), ..lossy() };
     scenario.switch.trim_to = Some(5);
     scenario.duration_ns = 50 * MS;
@@ -50,7 +50,7 @@ fn trimmed_packets_are_asked_for_once() {
     // What overtakes the packets before it does not have these sent again.
     let again = |recovery| {
         let mut scenario = star(9, incast(8, 500_000));
-        scenario.control = false;
+        scenario.control = Control::Off;
         scenario.switch.classes[3] = lossy();
         scenario.switch.trim_to = Some(5);
         scenario.transport.window_bytes = 100_000;

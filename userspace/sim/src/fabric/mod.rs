@@ -7,6 +7,7 @@ mod report;
 mod run;
 mod setup;
 mod traffic;
+mod words;
 
 pub use network::Shape;
 pub use plot::{PLOT_SAMPLE_NS, write_picture};

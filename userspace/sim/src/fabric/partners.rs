@@ -1,6 +1,7 @@
 //! Flags that mean something only beside others.
 
 use super::setup::FabricSetup;
+use super::words::Choice;
 use super::{Shape, Traffic};
 
 /// A flag, and what it needs.
@@ -19,12 +20,17 @@ impl FabricSetup {
         let collective = matches!(workload, Traffic::Collective(_));
         let from_file = matches!(workload, Traffic::File(..)) || (random && self.sizes.is_some());
         let graph = matches!(self.topology, Some(Shape::File(_)));
-        let selective = self.recovery == Some(true);
+        let selective = self.recovery.unwrap_or(self.control == Some(Choice::Nscc));
         let pfc = self.pfc != Some(false);
         let admitted = self.admission.is_some();
+        let dcqcn = self.control.unwrap_or(Choice::Dcqcn) == Choice::Dcqcn;
+        let nscc = self.control == Some(Choice::Nscc);
         let flags = [
             ("--admission-turn", self.admission_turn.is_some(), admitted, "--admission"),
             ("--admission-class", self.admission_class.is_some(), admitted, "--admission"),
+            ("--window-end", self.window_end.is_some(), dcqcn, "--control dcqcn"),
+            ("--base-rtt", self.base_rtt.is_some(), nscc, "--control nscc"),
+            ("--target-delay", self.target_delay.is_some(), nscc, "--control nscc"),
             ("--reordering", self.reordering.is_some(), selective, "--recovery selective"),
             ("--sizes", self.sizes.is_some(), random, RANDOM),
             ("--load", self.load.is_some(), random, RANDOM),
@@ -61,6 +67,8 @@ mod tests {
             ("--trim 5", "--pfc off"),
             ("--headroom 10KB --pfc off", "--pfc on"),
             ("--reroute 1ms", "--fault"),
+            ("--target-delay 5us --control dcqcn", "--control nscc"),
+            ("--window-end flow --control off", "--control dcqcn"),
         ] {
             let flag = flags.split_whitespace().next().unwrap();
             assert_eq!(setup(flags).without_effect(), [(flag, needs)], "{flags}");
@@ -69,6 +77,7 @@ mod tests {
             "",
             "--admission 64KB --admission-turn 32KB --admission-class 6 --recovery selective --reordering 4",
             "--load 30% --until 1ms --size 1MB --pfc off --trim 5 --fault 1ms,down,leaf0,spine0 --reroute 1ms",
+            "--control nscc --target-delay 5us --base-rtt 8us --reordering 3",
             "--workload all-reduce --placement random --repeat 2 --size 1MB --headroom 10KB --xon-offset 1KB",
         ] {
             assert_eq!(setup(flags).without_effect(), [], "{flags}");

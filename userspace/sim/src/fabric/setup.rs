@@ -5,68 +5,20 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser};
-use dcqcn_common::params::{RP_VARIANT_PAPER, Unit};
+use dcqcn_common::params::RP_VARIANT_PAPER;
 use dcqcn_fabric::{
-    Admission, Balance, Cables, Class, Loss, Marking, Pfc, Recovery, Scenario, Schedule, Threshold, Watchdog,
-    workload::Workload,
+    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
+    Threshold, Watchdog, WindowEnd, workload::Workload,
 };
-use dcqcn_params::quantity::{self, parse_bytes, parse_duration_ns, parse_rate_bps};
+use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
 use dcqcn_params::{Assignment, Profile, Settings};
 
 use super::network::{Shape, fault, watchdog};
 use super::traffic::{Terms, Traffic};
+use super::words::{Choice, balance, control, marking, on_off, placement, recovery, share, window_end};
 use crate::knobs::SHORTHANDS;
 
 const MS: u64 = 1_000_000;
-
-/// A share, from percent.
-fn share(text: &str) -> Result<f64, String> {
-    quantity::parse(text, Unit::PartsPerMillion)
-        .map(|ppm| ppm as f64 / 1e6)
-        .map_err(|error| error.to_string())
-}
-
-fn on_off(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(format!("`{text}` is neither `on` nor `off`")),
-    }
-}
-
-fn balance(text: &str) -> Result<Balance, String> {
-    match text {
-        "ecmp" => Ok(Balance::Ecmp),
-        "spray" => Ok(Balance::Spray),
-        _ => Err(format!("`{text}` is neither `ecmp` nor `spray`")),
-    }
-}
-
-fn marking(text: &str) -> Result<Marking, String> {
-    match text {
-        "ingress" => Ok(Marking::Enqueue),
-        "egress" => Ok(Marking::Dequeue),
-        _ => Err(format!("`{text}` is neither `ingress` nor `egress`")),
-    }
-}
-
-/// Whether recovery is selective.
-fn recovery(text: &str) -> Result<bool, String> {
-    match text {
-        "go-back-n" => Ok(false),
-        "selective" => Ok(true),
-        _ => Err(format!("`{text}` is neither `go-back-n` nor `selective`")),
-    }
-}
-
-/// Whether ranks are on hosts by chance.
-fn placement(text: &str) -> Result<bool, String> {
-    match text {
-        "in-order" => Ok(false),
-        "random" => Ok(true),
-        _ => Err(format!("`{text}` is neither `in-order` nor `random`")),
-    }
-}
 
 /// What a fabric is told; `None`: its default.
 #[derive(Args, Clone, Debug, Default)]
@@ -184,9 +136,18 @@ pub struct FabricSetup {
     #[arg(long, value_name = "CLASS", help_heading = "Switches")]
     pub trim: Option<u8>,
 
-    /// Whether there are CNPs and flows slow down [default: on].
-    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "DCQCN")]
-    pub control: Option<bool>,
+    /// What senders do about congestion: dcqcn or on (CNPs and rates), nscc (UEC's windows), or off [default: dcqcn].
+    #[arg(long, value_name = "dcqcn|nscc|off", value_parser = control, help_heading = "Congestion control")]
+    pub control: Option<Choice>,
+    /// What sends the CNP at the end of a window (np_window both): a timer on time, the flow's next packet as the data plane does, or the next of any flow [default: timer].
+    #[arg(long, value_name = "timer|flow|port", value_parser = window_end, help_heading = "Congestion control")]
+    pub window_end: Option<WindowEnd>,
+    /// With nscc: round trip of a full packet and its ACK through an empty fabric [default: that of host 0 and the farthest].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Congestion control")]
+    pub base_rtt: Option<u64>,
+    /// With nscc: queueing delay aimed at [default: the base round trip, with --trim 3/4 of it].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Congestion control")]
+    pub target_delay: Option<u64>,
     /// The DCQCN parameters to start from [default: hpcc].
     #[arg(long, value_enum, help_heading = "DCQCN")]
     pub profile: Option<Profile>,
@@ -287,15 +248,29 @@ impl FabricSetup {
         }
         let mut scenario = Scenario::new(topology, workload, config);
         scenario.seed = seed;
-        scenario.control = self.control.unwrap_or(true);
         scenario.duration_ns = self.duration.unwrap_or(scenario.duration_ns);
         scenario.sample_ns = self.sample;
         self.apply_transport(&mut scenario);
         self.apply_switching(&mut scenario);
+        scenario.control = self.control(&scenario);
+        scenario.window_end = self.window_end.unwrap_or_default();
         let faults = self.faults.iter().map(|text| fault(text, &scenario.topology, class));
         scenario.faults = faults.collect::<Result<_>>()?;
         scenario.validate().context("cannot simulate this fabric")?;
         Ok(scenario)
+    }
+
+    /// After everything else is told.
+    fn control(&self, scenario: &Scenario) -> Control {
+        match self.control.unwrap_or(Choice::Dcqcn) {
+            Choice::Off => Control::Off,
+            Choice::Dcqcn => Control::Dcqcn,
+            Choice::Nscc => {
+                let base_rtt_ns = self.base_rtt.unwrap_or_else(|| scenario.base_rtt_ns());
+                let default_ns = if self.trim.is_some() { base_rtt_ns * 3 / 4 } else { base_rtt_ns };
+                Control::Nscc(Nscc { base_rtt_ns, target_delay_ns: self.target_delay.unwrap_or(default_ns) })
+            }
+        }
     }
 
     fn apply_transport(&self, scenario: &mut Scenario) {
@@ -303,7 +278,8 @@ impl FabricSetup {
         let bytes = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         transport.payload_bytes = self.mtu.map_or(transport.payload_bytes, bytes);
         transport.header_bytes = self.header.map_or(transport.header_bytes, bytes);
-        transport.ack_every = self.ack_every.unwrap_or(transport.ack_every);
+        let is_nscc = self.control == Some(Choice::Nscc);
+        transport.ack_every = self.ack_every.unwrap_or(if is_nscc { 1 } else { transport.ack_every });
         transport.ack_class = self.ack_class;
         transport.timeout_ns = self.timeout.unwrap_or(transport.timeout_ns);
         transport.window_bytes = self.window.unwrap_or(0);
@@ -313,7 +289,7 @@ impl FabricSetup {
             class: self.admission_class,
         };
         transport.admission = self.admission.map(admission);
-        if self.recovery == Some(true) {
+        if self.recovery.unwrap_or(is_nscc) {
             let default = if self.balance == Some(Balance::Spray) { 64 } else { 0 };
             transport.recovery = Recovery::Selective { reordering: self.reordering.unwrap_or(default) };
         }

@@ -20,7 +20,7 @@ fn flags_make_a_scenario() {
         Loss::Lossless(Pfc { xoff: Threshold::Bytes(100_000), .. })
     ));
     assert!(matches!(scenario.switch.classes[4].loss, Loss::Lossy(_)));
-    assert_eq!((scenario.faults.len(), scenario.control), (2, false));
+    assert_eq!((scenario.faults.len(), scenario.control), (2, Control::Off));
     let lossy = setup("--pfc off --alpha 50% --trim 5").scenario().unwrap();
     assert_eq!(lossy.switch.classes[3].loss, Loss::Lossy(Threshold::Alpha(0.5)));
     assert_eq!(lossy.switch.trim_to, Some(5));

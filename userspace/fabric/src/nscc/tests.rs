@@ -1,0 +1,158 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const BASE_NS: u64 = 12_000;
+const FRAME: u64 = 4_064;
+/// What 100 Gb/s carry in a round trip.
+const PRODUCT: f64 = 150_000.0;
+
+/// The network that the specification's constants are for.
+fn law() -> Law {
+    let transport = Transport { payload_bytes: 4_000, header_bytes: 64, ..Transport::default() };
+    Law::new(Nscc { base_rtt_ns: BASE_NS, target_delay_ns: BASE_NS }, 100_000_000_000, &transport)
+}
+
+/// One packet arrives, with this queueing delay.
+fn packet(delay_ns: u64, marked: bool) -> Feedback {
+    Feedback { new_bytes: FRAME, rtt_ns: Some(BASE_NS + delay_ns), marked, under_way_bytes: 100_000 }
+}
+
+/// The window after `acks` packets, a round trip's worth every `BASE_NS`.
+fn after(acks: u64, delay_ns: u64, marked: bool) -> Window {
+    let law = law();
+    let mut window = Window::new(&law);
+    window.bytes = PRODUCT / 2.0;
+    for ack in 1..=acks {
+        window.on_ack(&law, ack * 650, &packet(delay_ns, marked));
+    }
+    window
+}
+
+#[test]
+fn it_begins_as_large_as_it_may_be() {
+    assert_eq!(Window::new(&law()).bytes, 1.5 * PRODUCT);
+    // A shorter round trip than expected makes it smaller.
+    let mut window = Window::new(&law());
+    let shorter = Feedback { rtt_ns: Some(BASE_NS / 2), ..packet(0, false) };
+    window.on_ack(&law(), 1_000, &shorter);
+    assert_eq!(window.bytes, 0.75 * PRODUCT);
+}
+
+#[test]
+fn without_a_mark_it_grows_by_what_is_left_to_the_target() {
+    let half = after(20, BASE_NS / 2, false).bytes;
+    // Twenty packets: so much of four payloads, half of it, per window, and once or twice 0.15 of a payload.
+    let paid = 2.0 * 9.0 * FRAME as f64 * 4.0 * 4_000.0 * 0.5 / (PRODUCT / 2.0);
+    let grown = half - PRODUCT / 2.0;
+    assert!((grown - paid - 600.0).abs() < paid * 0.1 + 600.0, "{grown} of {paid}");
+    assert!(after(20, BASE_NS / 4, false).bytes > half);
+    // Beyond the target a little, whatever the delay.
+    let beyond = after(20, BASE_NS * 2, false).bytes;
+    assert_eq!(beyond, after(20, BASE_NS * 3, false).bytes);
+    assert!(beyond > PRODUCT / 2.0);
+}
+
+#[test]
+fn through_an_empty_network_it_grows_fast_after_a_window() {
+    let window = after(15, 0, false);
+    assert!(!window.is_fast && window.bytes < PRODUCT * 0.6, "{window:?}");
+    let window = after(40, 0, false);
+    assert!(window.is_fast && window.bytes > PRODUCT * 0.6, "{window:?}");
+    // One packet that queued ends it.
+    let mut window = window;
+    window.on_ack(&law(), 100_000, &packet(2_000, false));
+    assert!(!window.is_fast && window.empty_bytes == 0);
+}
+
+#[test]
+fn a_mark_in_a_short_queue_changes_next_to_nothing() {
+    let grown = after(40, BASE_NS / 2, true).bytes - PRODUCT / 2.0;
+    // What it grows by anyway, once in a round trip.
+    assert!((0.0..=600.0 * 4.0).contains(&grown), "{grown}");
+}
+
+#[test]
+fn marks_in_a_long_queue_shrink_it_once_in_a_round_trip_by_the_average() {
+    let early = after(40, 3 * BASE_NS, true);
+    assert!(early.average_delay_ns > BASE_NS as f64, "{early:?}");
+    let late = after(400, 3 * BASE_NS, true);
+    assert!(late.bytes < PRODUCT / 8.0 && late.bytes >= FRAME as f64, "{late:?}");
+    // No more than half at once.
+    let law = law();
+    let mut window = late;
+    window.bytes = PRODUCT;
+    window.on_ack(&law, 400 * 650 + 2 * BASE_NS, &packet(3 * BASE_NS, true));
+    assert!(window.bytes >= PRODUCT / 2.0, "{window:?}");
+}
+
+#[test]
+fn when_little_arrives_it_is_what_arrives() {
+    let law = law();
+    let mut window = Window::new(&law);
+    let first = packet(5 * BASE_NS, true);
+    window.on_ack(&law, 1, &first);
+    assert!(window.round_ends_ns > 0 && window.bytes > PRODUCT);
+    window.on_ack(&law, 10_000, &first);
+    window.on_ack(&law, 20_000, &first);
+    let before = window.bytes;
+    // The round is over: three packets in it.
+    window.on_ack(&law, 30_000, &first);
+    assert!(before > PRODUCT && window.bytes == 3.0 * FRAME as f64, "{window:?}");
+    assert_eq!(window.stale_bytes, first.under_way_bytes);
+    // What was under way then says nothing new.
+    let mut later = window;
+    later.on_ack(&law, 30_100, &first);
+    assert_eq!((later.bytes, later.stale_bytes), (window.bytes, first.under_way_bytes - FRAME));
+}
+
+#[test]
+fn what_is_trimmed_counts_at_once() {
+    let law = law();
+    let mut window = Window::new(&law);
+    window.round_ends_ns = 50_000;
+    let before = window.bytes;
+    window.on_trimmed(&law, 1_000, None, FRAME, 50_000);
+    assert_eq!(window.bytes, before - FRAME as f64);
+    // At the end of the round it is quick adapt's.
+    window.on_trimmed(&law, 50_001, Some(BASE_NS / 2), FRAME, 50_000);
+    assert_eq!((window.bytes, window.has_lost, window.base_rtt_ns), (FRAME as f64, false, BASE_NS / 2));
+}
+
+fn feedback() -> impl Strategy<Value = (u64, Option<Feedback>)> {
+    let acks = (
+        0u64..60_000,
+        prop_oneof![Just(None), (1u64..400_000).prop_map(Some)],
+        any::<bool>(),
+        0u64..2_000_000,
+    )
+        .prop_map(|(new_bytes, rtt_ns, marked, under_way_bytes)| {
+            Some(Feedback { new_bytes, rtt_ns, marked, under_way_bytes })
+        });
+    (0u64..100_000, prop_oneof![8 => acks, 1 => Just(None)])
+}
+
+proptest! {
+    /// Whatever it hears, it is between a packet and one and a half times what the link carries in a round trip.
+    #[test]
+    fn it_stays_within_its_bounds(
+        heard in proptest::collection::vec(feedback(), 1..300), target_ns in 100u64..100_000, rate_gbit in 1u64..800,
+    ) {
+        let law = Law::new(
+            Nscc { base_rtt_ns: BASE_NS, target_delay_ns: target_ns }, rate_gbit * 1_000_000_000, &Transport::default(),
+        );
+        let (mut window, mut now_ns) = (Window::new(&law), 0);
+        for (gap_ns, feedback) in heard {
+            now_ns += gap_ns;
+            match feedback {
+                Some(feedback) => window.on_ack(&law, now_ns, &feedback),
+                None if gap_ns % 2 == 0 => window.on_trimmed(&law, now_ns, None, 4_162, 100_000),
+                None => window.on_timeout(&law, 4_162),
+            }
+            prop_assert!(window.bytes.is_finite() && window.bytes >= law.frame_bytes, "{window:?}");
+            // A shorter round trip bounds it from the next acknowledgement on.
+            prop_assert!(window.bytes <= (1.5 * BASE_NS as f64 * law.bytes_per_ns).max(law.frame_bytes), "{window:?}");
+            prop_assert!(window.has_room(0, u64::MAX >> 1));
+        }
+    }
+}

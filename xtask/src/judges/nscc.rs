@@ -1,0 +1,123 @@
+//! Ultra Ethernet's htsim with its NSCC: incasts through one switch, with and without trimming, and permutations on two tiers.
+
+use anyhow::Result;
+
+use super::Judged;
+use super::data::Figures;
+use super::flows::Flows;
+use super::htsim::{REPAIRED, Rows, files, ours, theirs};
+use super::matrix::{INCASTS, PERMUTATIONS, incast_file, permutation_file};
+use crate::lab::Lab;
+
+const KEPT: &str = include_str!("nscc.csv");
+/// htsim's packets and constants: it reckons with a round trip over four links, and steers to 3/4 of it; marks from 0.2 to 0.8 times
+/// what is under way then. Its ACKs go first.
+const COMMON: &str = "--control nscc --base-rtt 9321ns --target-delay 6991ns --mtu 4000B --header 64B --ack-every 1 \
+                      --ack-class 6 --pfc off --duration 3s --buffer 4GB --set wire_overhead=0 \
+                      --set wred.3.kmin=24384B --set wred.3.kmax=97536B --set wred.3.pmax=100%";
+/// A queue that never overflows, and htsim's default: 29 packets, and what is beyond is trimmed.
+const DEEP: &str = "--threshold 2GB";
+const TRIMMING: &str = "--threshold 117856B --trim 6";
+const STAR: &str = "--topology leaf-spine:1x0x130";
+/// Bytes of each flow.
+const BYTES: u64 = 2_000_000;
+/// Where a queue is full it trims what arrives, and not half the time what was last in it.
+const ARRIVING: &str = "arriving";
+/// Most by which completion times may differ.
+const BOUND: f64 = 0.05;
+/// With more senders than this their smallest windows overflow the queue, and who is trimmed is chance: the mean may differ by more.
+const FEW: u32 = 32;
+const CHANCE_BOUND: f64 = 0.1;
+
+/// The incasts, and a row of each.
+fn incasts(
+    lab: &Lab,
+    queue: &str,
+    mut row: impl FnMut(&mut Rows, u32, Flows, Figures) -> Result<Vec<String>>,
+) -> Result<(Rows, String)> {
+    let options = format!("{STAR} {queue} {COMMON}");
+    let mut rows = Rows::default();
+    for (senders, bytes) in INCASTS.into_iter().filter(|(_, bytes)| *bytes == BYTES) {
+        let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
+        let row = row(&mut rows, senders, flows, own)?;
+        rows.rows.push(row);
+    }
+    Ok((rows, format!("fabric --workload htsim:{} {options}", incast_file(2, BYTES, 1))))
+}
+
+/// N senders to one receiver: nothing is lost.
+pub(super) fn incast(lab: &Lab) -> Result<Judged> {
+    let (rows, command) = incasts(lab, DEEP, |rows, senders, flows, own| {
+        let case = format!("incast-{senders}-{BYTES}");
+        let theirs = theirs(KEPT, &case, REPAIRED, flows)?;
+        let mut row = vec![senders.to_string()];
+        row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, BOUND));
+        row.extend(rows.compare(&case, own.last_us, theirs.last_us, BOUND));
+        row.push(format!("{:.2} / {:.2}", own.max_queue_bytes / 1e6, theirs.max_queue_bytes / 1e6));
+        Ok(row)
+    })?;
+    let heading =
+        ["N", "htsim: mean", "ours: mean", "**mean**", "htsim: last", "ours: last", "**last**", "queue, MB"];
+    Ok(rows.judged(&[&command], &heading))
+}
+
+/// The same with a queue of one round trip.
+pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
+    let (rows, command) = incasts(lab, TRIMMING, |rows, senders, flows, own| {
+        let case = format!("trimming-{senders}-{BYTES}");
+        let mean_bound = if senders <= FEW { BOUND } else { CHANCE_BOUND };
+        let mut row = vec![senders.to_string()];
+        for (variant, bounds) in [(ARRIVING, [mean_bound, BOUND]), (REPAIRED, [f64::INFINITY; 2])] {
+            let theirs = theirs(KEPT, &case, variant, flows)?;
+            row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, bounds[0]));
+            row.extend(rows.compare(&case, own.last_us, theirs.last_us, bounds[1]));
+        }
+        // Ours stands there already.
+        row.remove(11);
+        row.remove(8);
+        Ok(row)
+    })?;
+    let heading = [
+        "N",
+        "htsim, trims what arrives: mean",
+        "ours: mean",
+        "**mean**",
+        "last",
+        "ours: last",
+        "**last**",
+        "htsim: mean",
+        "mean",
+        "last",
+        "last",
+    ];
+    Ok(rows.judged(&[&command], &heading))
+}
+
+/// Permutations of 128 hosts on 16 leaves and 8 spines, each flow on one path or each packet on its own.
+pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
+    let mut rows = Rows::default();
+    let mut commands = Vec::new();
+    for (name, case, balance) in
+        [("ECMP", "permutation-ecmp", "ecmp"), ("sprayed", "permutation-spray", "spray")]
+    {
+        let options = format!("--topology leaf-spine:16x8x8 --balance {balance} {DEEP} {COMMON}");
+        let workloads: Vec<String> = (1..=PERMUTATIONS)
+            .map(|seed| format!("--workload htsim:{} --seed {seed}", permutation_file(seed)))
+            .collect();
+        let (flows, own) = ours(lab, &options, &workloads)?;
+        let theirs = theirs(KEPT, case, REPAIRED, flows)?;
+        for (figure, own, theirs) in [
+            ("mean", own.mean_us, theirs.mean_us),
+            ("p50", own.p50_us, theirs.p50_us),
+            ("p99", own.p99_us, theirs.p99_us),
+            ("last", own.last_us, theirs.last_us),
+        ] {
+            let mut row = vec![name.to_owned(), figure.to_owned()];
+            row.extend(rows.compare(&format!("{case} {figure}"), own, theirs, BOUND));
+            rows.rows.push(row);
+        }
+        commands.push(format!("fabric --workload htsim:{} --seed 1 {options}", permutation_file(1)));
+    }
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    Ok(rows.judged(&commands, &["", "", "htsim", "ours", "**difference**"]))
+}
