@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// The target that needs the kernel, and the folders of the others.
 const DIFFERENTIAL: &str = "differential";
-/// How long each target runs among the tests: a minute for all.
+/// How long each target runs among the tests: about a minute for all.
 const SECONDS_IN_TESTS: u64 = 10;
 
 /// What one target's run came to.
@@ -50,6 +50,8 @@ struct Figures {
     executions: String,
     per_second: String,
     edges: String,
+    /// Why nothing was tried, if so.
+    skipped: Option<String>,
 }
 
 /// Builds and runs.
@@ -65,31 +67,34 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     };
     let mut rows = Vec::new();
     for name in all.iter().filter(|name| args.targets.is_empty() || args.targets.contains(name)) {
-        if name == DIFFERENTIAL && !run::is_root() {
-            println!("{name}: not run, it loads programs into the kernel, which needs root");
-            continue;
-        }
         header(format_args!("fuzz {name}"));
         rows.push((name, one(workspace, &programs, name, &limit, &args.more)?));
     }
     println!("\n{:<14}{:>14}{:>12}{:>8}", "target", "executions", "per second", "edges");
-    for (name, Figures { executions, per_second, edges }) in rows {
-        println!("{name:<14}{executions:>14}{per_second:>12}{edges:>8}");
+    for (name, Figures { executions, per_second, edges, skipped }) in rows {
+        match skipped {
+            Some(why) => println!("{name:<14}not run: {why}"),
+            None => println!("{name:<14}{executions:>14}{per_second:>12}{edges:>8}"),
+        }
     }
     Ok(())
 }
 
-/// Runs each target that needs no kernel for some seconds, as tests.
+/// Runs each target for some seconds, as tests.
 pub(crate) fn test(workspace: &Workspace, tally: &mut Tally) -> Result<()> {
     header("fuzz");
     let programs = build(workspace)?;
     let limit = format!("-max_total_time={SECONDS_IN_TESTS}");
-    for name in targets(workspace)?.iter().filter(|name| *name != DIFFERENTIAL) {
-        let passed = one(workspace, &programs, name, &limit, &[]);
-        if let Err(error) = &passed {
-            eprintln!("{error:#}");
+    for name in &targets(workspace)? {
+        let test = format!("fuzz {name}");
+        match one(workspace, &programs, name, &limit, &[]) {
+            Ok(Figures { skipped: Some(why), .. }) => tally.not_started(&test, &why),
+            Ok(_) => tally.ran(&test, true),
+            Err(error) => {
+                eprintln!("{error:#}");
+                tally.ran(&test, false);
+            }
         }
-        tally.ran(&format!("fuzz {name}"), passed.is_ok());
     }
     Ok(())
 }
@@ -201,6 +206,8 @@ impl Figures {
             value.trim().clone_into(&mut self.per_second);
         } else if let Some((_, rest)) = text.split_once(" cov: ") {
             rest.split(' ').next().unwrap_or_default().clone_into(&mut self.edges);
+        } else if let Some(rest) = text.strip_prefix("SKIPPED ") {
+            self.skipped = Some(rest.split_once(": ").map_or(rest, |(_, why)| why).to_owned());
         }
     }
 }
@@ -215,7 +222,11 @@ mod tests {
         figures.take("#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb");
         figures.take("stat::number_of_executed_units: 2000000");
         figures.take("stat::average_exec_per_sec:     333333");
-        let Figures { executions, per_second, edges } = figures;
+        let Figures { executions, per_second, edges, skipped } = figures;
         assert_eq!((executions.as_str(), per_second.as_str(), edges.as_str()), ("2000000", "333333", "312"));
+        assert_eq!(skipped, None);
+        let mut figures = Figures::default();
+        figures.take("SKIPPED differential: no right to load programs: run it as root");
+        assert_eq!(figures.skipped.as_deref(), Some("no right to load programs: run it as root"));
     }
 }
