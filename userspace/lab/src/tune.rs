@@ -28,13 +28,13 @@ Columns: SLOWDOWN with the other seeds, SEARCHED with those of the search, QUEUE
 (flows that did not end) of all simulations with the other seeds. `!` is what breaks a limit, and comes behind all that keep them.
 
 Examples:
-  # random traffic at 60 % load, and incasts, on 16 hosts; the best as a file for the fleet
-  dcqcn-lab tune --topology leaf-spine:4x4x4 --load 60% --also workload=incast:12,size=500KB --out fleet.toml
+  # random traffic at 60 % load, and incasts; the best as a file for the fleet
+  dcqcn-lab tune --load 60% --also workload=incast:12,size=500KB --out fleet.toml
   dcqcn-fleet apply fleet.toml --dry-run
   # queues of no more than 1 MB, and no packet lost
   dcqcn-lab tune --load 60% --max-queue 1MB --max-drops 0
-  # the NIC's machine stays, marking is looked for
-  dcqcn-lab tune --profile nvidia --set rpg_ai_rate=5mbit --set rpg_hai_rate=50mbit --set rpg_time_reset=300us --budget 40
+  # the NIC's machine and its steps stay
+  dcqcn-lab tune --profile nvidia --set rpg_ai_rate=5mbit --set rpg_hai_rate=50mbit --budget 48
   # what the search has to be better than
   dcqcn-lab tune --load 60% --search random")]
 pub(crate) struct TuneArgs {

@@ -20,7 +20,7 @@ const LAB: &str = "dcqcn-lab";
     disable_help_flag = true,
     after_long_help = "\
 Examples:
-  dcqcn-fleet tune --topology leaf-spine:4x4x4 --load 60% --also workload=incast:12,size=500KB --out fleet.toml
+  dcqcn-fleet tune --load 60% --also workload=incast:12,size=500KB --out fleet.toml
   dcqcn-fleet apply fleet.toml --dry-run
   dcqcn-fleet apply fleet.toml --wait --why CHG-1234"
 )]
