@@ -1,4 +1,4 @@
-//! Runs `dcqcn-lab sim` for pages whose tables it makes.
+//! Runs `dcqcn-lab sim` and `tune` for pages whose tables it makes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,6 +55,14 @@ impl Lab {
     pub(crate) fn json(&self, options: &str) -> Result<Value> {
         let output = run::capture(self.command(options).arg("--json"))?;
         serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab sim {options}` printed no JSON"))
+    }
+
+    /// `dcqcn-lab tune` with `options`: its JSON.
+    pub(crate) fn tune(&self, options: &str) -> Result<Value> {
+        let mut command = Command::new(&self.binary);
+        command.arg("tune").args(options.split_whitespace()).arg("--json").current_dir(&self.directory);
+        let output = run::capture(&mut command)?;
+        serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab tune {options}` printed no JSON"))
     }
 
     /// A file that it wrote.

@@ -1,5 +1,5 @@
 //! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `image`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`,
-//! `judges`, `nscc`, `enough`, `docs`, `p4` and `vm`.
+//! `judges`, `nscc`, `enough`, `tune`, `docs`, `p4` and `vm`.
 //!
 //! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
 
@@ -33,6 +33,7 @@ mod tally;
 mod test;
 mod toolchain;
 mod tools;
+mod tuned;
 mod version;
 mod vm;
 mod web;
@@ -87,6 +88,8 @@ enum Verb {
     Judges(judges::Args),
     /// Run UEC's NSCC beside DCQCN in the simulated fabric, and write docs/measured/nscc.md.
     Nscc(lab::Args),
+    /// Search parameters with `dcqcn-lab tune`, hold them against presets and chance on other traffic, and write docs/measured/tune.md.
+    Tune(lab::Args),
     /// Write the reference pages and pictures that come from the code.
     Docs,
     /// Write the constants of the P4 program and compile it, where p4c is installed.
@@ -130,6 +133,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Enough(args) => enough::run(&workspace, &args),
         Verb::Judges(args) => judges::run(&workspace, &args),
         Verb::Nscc(args) => nscc::run(&workspace, &args),
+        Verb::Tune(args) => tuned::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),
         Verb::Vm(args) => vm::run(&workspace, &args),

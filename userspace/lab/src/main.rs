@@ -8,6 +8,7 @@ mod qualify;
 mod replay;
 mod sim;
 mod trace;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,7 @@ enum Command {
     Incast(incast::IncastArgs),
     Qualify(qualify::QualifyArgs),
     Sim(sim::SimArgs),
+    Tune(Box<tune::TuneArgs>),
     Replay(replay::ReplayArgs),
     Trace(trace::TraceArgs),
     #[command(subcommand)]
@@ -65,6 +67,7 @@ impl Cli {
             Command::Incast(args) => args.run(out),
             Command::Qualify(args) => args.run(out),
             Command::Sim(args) => args.run(out),
+            Command::Tune(args) => args.run(out),
             Command::Replay(args) => args.run(out),
             Command::Trace(args) => args.run(out),
             Command::P4(command) => command.run(out),

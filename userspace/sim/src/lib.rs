@@ -13,6 +13,7 @@ pub mod report;
 mod scenario;
 pub mod sweep;
 pub mod sweep_report;
+pub mod tune;
 
 pub use engine::run;
 pub use outcome::*;

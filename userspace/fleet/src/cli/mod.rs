@@ -7,6 +7,7 @@ mod history;
 mod operate;
 mod serve;
 mod status;
+mod tune;
 
 use std::process::ExitCode;
 use std::{env, fs};
@@ -62,14 +63,17 @@ enum Command {
     Pause(operate::PauseArgs),
     Resume(operate::ResumeArgs),
     Abort(operate::AbortArgs),
+    Tune(tune::TuneArgs),
     #[command(subcommand, hide = true)]
     Generate(GenerateCommand),
 }
 
 impl Cli {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        if let Command::Generate(command) = self.command {
-            return command.run(out, Self::command(), &[]);
+        match self.command {
+            Command::Generate(command) => return command.run(out, Self::command(), &[]),
+            Command::Tune(args) => return args.run(self.json),
+            _ => {}
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
@@ -90,7 +94,7 @@ impl Cli {
                 Command::Pause(args) => args.run(store, out).await,
                 Command::Resume(args) => args.run(store, out).await,
                 Command::Abort(args) => args.run(store, out).await,
-                Command::Agent(_) | Command::Generate(_) => Ok(()),
+                Command::Agent(_) | Command::Tune(_) | Command::Generate(_) => Ok(()),
             }
         });
         // A controller that does not answer must not hold the end up.

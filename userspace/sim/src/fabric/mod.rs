@@ -12,6 +12,9 @@ mod words;
 pub use network::Shape;
 pub use plot::{PLOT_SAMPLE_NS, write_picture};
 pub use report::{Changed, FabricReport, FabricSweep, write_flows};
+pub(crate) use run::Pool;
 pub use run::{FabricRun, run_all};
+#[cfg(test)]
+pub(crate) use setup::setup;
 pub use setup::{FabricAxis, FabricSetup};
 pub use traffic::Traffic;

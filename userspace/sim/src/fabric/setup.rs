@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser};
-use dcqcn_common::params::RP_VARIANT_PAPER;
+use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 use dcqcn_fabric::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
     Threshold, Watchdog, WindowEnd, workload::Workload,
@@ -203,7 +203,23 @@ impl FabricSetup {
         })
     }
 
-    fn class(&self) -> u8 {
+    /// The same with other settings on top: `KEY=VALUE,KEY=VALUE`, parted by `;` where a value has commas in it.
+    ///
+    /// # Errors
+    /// As [`Self::set`], or the text is none of that.
+    pub fn with(&self, text: &str) -> Result<Self> {
+        let mut setup = self.clone();
+        for setting in text.split(if text.contains(';') { ';' } else { ',' }) {
+            let (key, value) = setting
+                .split_once('=')
+                .with_context(|| format!("`{setting}` is not KEY=VALUE, as in `workload=incast:16`"))?;
+            setup.set(key.trim(), value.trim())?;
+        }
+        Ok(setup)
+    }
+
+    /// The class of the flows.
+    pub(crate) fn class(&self) -> u8 {
         self.class.unwrap_or(3)
     }
 
@@ -235,17 +251,7 @@ impl FabricSetup {
             seed,
         };
         let workload: Workload = self.workload.clone().unwrap_or(Traffic::Random).build(&terms)?;
-        let settings = Settings {
-            profile: Some(self.profile.unwrap_or(Profile::Hpcc)),
-            changes: self.changes.clone(),
-            ..Settings::default()
-        };
-        let mut config = settings.config(Some(terms.host_rate_bps))?;
-        let said = |name: &str| self.changes.iter().any(|change| change.key.to_string() == name);
-        if config.scalars.rp_variant == RP_VARIANT_PAPER && !said("rate_reduce_monitor_period") {
-            // Every CNP cuts, as in the paper.
-            config.scalars.rate_reduce_monitor_period_ns = 0;
-        }
+        let config = self.config(terms.host_rate_bps)?;
         let mut scenario = Scenario::new(topology, workload, config);
         scenario.seed = seed;
         scenario.duration_ns = self.duration.unwrap_or(scenario.duration_ns);
@@ -260,6 +266,12 @@ impl FabricSetup {
         Ok(scenario)
     }
 
+    /// Whether senders do DCQCN.
+    #[must_use]
+    pub fn is_dcqcn(&self) -> bool {
+        matches!(self.control, None | Some(Choice::Dcqcn))
+    }
+
     /// After everything else is told.
     fn control(&self, scenario: &Scenario) -> Control {
         match self.control.unwrap_or(Choice::Dcqcn) {
@@ -271,6 +283,25 @@ impl FabricSetup {
                 Control::Nscc(Nscc { base_rtt_ns, target_delay_ns: self.target_delay.unwrap_or(default_ns) })
             }
         }
+    }
+
+    /// The DCQCN parameters, for hosts' links of `host_rate_bps`.
+    ///
+    /// # Errors
+    /// The profile is not for such links, or the values contradict each other.
+    pub(crate) fn config(&self, host_rate_bps: u64) -> Result<Config> {
+        let settings = Settings {
+            profile: Some(self.profile.unwrap_or(Profile::Hpcc)),
+            changes: self.changes.clone(),
+            ..Settings::default()
+        };
+        let mut config = settings.config(Some(host_rate_bps))?;
+        let said = |name: &str| self.changes.iter().any(|change| change.key.to_string() == name);
+        if config.scalars.rp_variant == RP_VARIANT_PAPER && !said("rate_reduce_monitor_period") {
+            // Every CNP cuts, as in the paper.
+            config.scalars.rate_reduce_monitor_period_ns = 0;
+        }
+        Ok(config)
     }
 
     fn apply_transport(&self, scenario: &mut Scenario) {
@@ -367,7 +398,7 @@ impl FromStr for FabricAxis {
 
 /// The setup that flags on a command line make.
 #[cfg(test)]
-pub(super) fn setup(flags: &str) -> FabricSetup {
+pub(crate) fn setup(flags: &str) -> FabricSetup {
     OneFlag::try_parse_from(["fabric"].into_iter().chain(flags.split_whitespace())).unwrap().setup
 }
 

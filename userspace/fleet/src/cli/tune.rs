@@ -1,0 +1,71 @@
+//! `tune`: the simulator's, which is a program of its own: an agent on every host has no use for it.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+
+const LAB: &str = "dcqcn-lab";
+
+/// Look for better parameters in the simulator, and write them as a file for `apply`.
+///
+/// Runs `dcqcn-lab tune` with the same flags: a simulator has no place in what runs on every host. No host and no etcd is asked, and
+/// nothing is changed: what is found is rolled out by `apply`, and the gate judges it. All flags: `dcqcn-lab tune --help`.
+#[derive(Debug, Args)]
+#[command(
+    disable_help_flag = true,
+    after_long_help = "\
+Examples:
+  dcqcn-fleet tune --load 60% --also workload=incast:12,size=500KB --out fleet.toml
+  dcqcn-fleet apply fleet.toml --dry-run
+  dcqcn-fleet apply fleet.toml --wait --why CHG-1234"
+)]
+pub(super) struct TuneArgs {
+    /// Flags of `dcqcn-lab tune`.
+    #[arg(value_name = "FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    flags: Vec<OsString>,
+}
+
+impl TuneArgs {
+    /// Becomes the simulator.
+    pub(super) fn run(self, is_json: bool) -> Result<()> {
+        let lab = found(env::current_exe().ok().as_deref());
+        let mut command = Command::new(&lab);
+        command.arg("tune").args(self.flags);
+        if is_json {
+            command.arg("--json");
+        }
+        let error = command.exec();
+        Err(anyhow!(error).context(format!(
+            "cannot run {}: the simulator is a program of its own; install `{LAB}` beside `dcqcn-fleet` or in the PATH, or run \
+             `{LAB} tune --out fleet.toml` on another machine and `dcqcn-fleet apply fleet.toml` here",
+            lab.display()
+        )))
+    }
+}
+
+/// The simulator beside this program, or else the PATH's.
+fn found(own: Option<&Path>) -> PathBuf {
+    let beside = own.and_then(Path::parent).map(|directory| directory.join(LAB));
+    beside.filter(|path| path.is_file()).unwrap_or_else(|| LAB.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_simulator_beside_counts_before_the_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().join("dcqcn-fleet");
+        assert_eq!(found(Some(&own)), Path::new(LAB));
+        let lab = directory.path().join(LAB);
+        std::fs::write(&lab, "").unwrap();
+        assert_eq!(found(Some(&own)), lab);
+        assert_eq!(found(None), Path::new(LAB));
+    }
+}

@@ -1,0 +1,253 @@
+//! What is good: one number of many simulations, and limits that must hold.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use dcqcn_common::params::Config;
+use dcqcn_fabric::{Fct, FlowOutcome, Outcome, Scenario};
+use serde::Serialize;
+
+use crate::fabric::{FabricRun, Pool};
+
+/// Which figure of completion times is to be small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Objective {
+    /// 99th percentile of slowdown.
+    #[default]
+    P99,
+    /// 95th percentile of slowdown.
+    P95,
+    /// Median slowdown.
+    P50,
+    /// Mean slowdown.
+    Mean,
+}
+
+impl Objective {
+    /// The figure.
+    const fn of(self, fct: &Fct) -> f64 {
+        match self {
+            Self::P99 => fct.slowdown_p99,
+            Self::P95 => fct.slowdown_p95,
+            Self::P50 => fct.slowdown_p50,
+            Self::Mean => fct.slowdown_mean,
+        }
+    }
+}
+
+/// What must hold; `None`: no limit, and for pauses those of the presets, see [`Limits::beside`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Deepest queue of a port, B.
+    pub queue_bytes: Option<u64>,
+    /// Times that switches paused a neighbour, in all simulations together.
+    pub pauses: Option<u64>,
+    /// Packets dropped, in all simulations together.
+    pub drops: Option<u64>,
+}
+
+impl Limits {
+    /// The same, and unless pauses are limited, no more than a tenth above the preset that has fewest: otherwise the least slowdown
+    /// would often be that of flows that nothing but pauses holds back.
+    pub(super) fn beside(self, presets: &[Score]) -> Self {
+        let fewest = presets.iter().map(|score| score.pauses).min();
+        Self { pauses: self.pauses.or(fewest.map(|fewest| fewest + fewest / 10)), ..self }
+    }
+}
+
+/// What came out of all simulations of one configuration.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Score {
+    /// Geometric mean, over workloads and seeds, of the objective; infinite in a simulation in which no flow was complete.
+    pub slowdown: f64,
+    /// The same of each workload.
+    pub by_workload: Vec<f64>,
+    /// Deepest queue of a port in any simulation, B.
+    pub queue_bytes: u64,
+    /// Pauses in all simulations.
+    pub pauses: u64,
+    /// Packets dropped in all simulations.
+    pub drops: u64,
+    /// Flows that were not complete in the end, of all simulations.
+    pub unfinished: u64,
+    /// By how much limits are broken, as a share of each: 0 if all hold, 1 for twice a limit.
+    pub excess: f64,
+    /// The share of flows that were not complete.
+    #[serde(skip)]
+    left: f64,
+    /// Most hosts that sent to one, in any simulation.
+    #[serde(skip)]
+    pub(super) senders: u64,
+}
+
+/// More than any slowdown: what breaks a limit is behind all that keep them.
+const BEHIND: f64 = 1e6;
+
+impl Score {
+    /// What orders candidates: less is better.
+    #[must_use]
+    pub fn rank(&self) -> f64 {
+        if self.excess > 0.0 { BEHIND * (1.0 + self.excess) } else { self.slowdown.min(BEHIND) }
+    }
+
+    /// What the search goes by: less is better. A broken limit counts by how far, without a step: most of what is near it would be
+    /// on the wrong side of one, and nothing could be learnt of it.
+    pub(super) fn guide(&self) -> f64 {
+        (self.slowdown * (1.0 + self.excess)).min(BEHIND)
+    }
+
+    /// Of `workloads`, each with its simulations.
+    fn new(workloads: &[Vec<Outcome>], objective: Objective) -> Self {
+        let mut score = Self {
+            slowdown: 1.0,
+            by_workload: Vec::new(),
+            queue_bytes: 0,
+            pauses: 0,
+            drops: 0,
+            unfinished: 0,
+            excess: 0.0,
+            left: 0.0,
+            senders: 0,
+        };
+        let mut flows = 0;
+        let mut logs = Vec::new();
+        for outcomes in workloads {
+            let log =
+                |outcome: &Outcome| outcome.fct.as_ref().map_or(f64::INFINITY, |fct| objective.of(fct)).ln();
+            let of_workload: Vec<f64> = outcomes.iter().map(log).collect();
+            score.by_workload.push(mean(&of_workload).exp());
+            logs.extend(of_workload);
+            for outcome in outcomes {
+                let sum = |figure: fn(&dcqcn_fabric::ClassOutcome) -> u64| {
+                    outcome.classes.iter().map(figure).sum::<u64>()
+                };
+                let deepest = outcome.classes.iter().map(|class| class.max_queue_bytes).max();
+                score.queue_bytes = score.queue_bytes.max(deepest.unwrap_or(0));
+                score.pauses += sum(|class| class.pauses);
+                score.drops += sum(|class| class.dropped_packets);
+                let sent = || outcome.flows.iter().filter(|flow| flow.src != flow.dst);
+                score.unfinished += sent().filter(|flow| flow.fct_ns.is_none()).count() as u64;
+                flows += sent().count();
+                score.senders = score.senders.max(most_senders(&outcome.flows));
+            }
+        }
+        score.slowdown = mean(&logs).exp();
+        score.left = score.unfinished as f64 / flows.max(1) as f64;
+        score.excess = score.left;
+        score
+    }
+
+    /// The same under `limits`.
+    pub(super) fn under(self, limits: &Limits) -> Self {
+        let beyond = |value: u64, limit: Option<u64>| {
+            limit.map_or(0.0, |limit| value.saturating_sub(limit) as f64 / limit.max(1) as f64)
+        };
+        let excess = self.left
+            + beyond(self.queue_bytes, limits.queue_bytes)
+            + beyond(self.pauses, limits.pauses)
+            + beyond(self.drops, limits.drops);
+        Self { excess, ..self }
+    }
+}
+
+/// Most hosts that send to one.
+fn most_senders(flows: &[FlowOutcome]) -> u64 {
+    let sent = flows.iter().filter(|flow| flow.src != flow.dst);
+    let pairs: BTreeSet<(u32, u32)> = sent.map(|flow| (flow.dst, flow.src)).collect();
+    let pairs: Vec<(u32, u32)> = pairs.into_iter().collect();
+    pairs.chunk_by(|a, b| a.0 == b.0).map(|to_one| to_one.len() as u64).max().unwrap_or(0)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Simulations that every configuration goes through: of each workload, with several seeds.
+pub(super) struct Judge<'p> {
+    pool: &'p Pool,
+    workloads: Vec<Vec<Scenario>>,
+    objective: Objective,
+}
+
+impl<'p> Judge<'p> {
+    pub(super) fn new(pool: &'p Pool, workloads: Vec<Vec<Scenario>>, objective: Objective) -> Self {
+        Self { pool, workloads, objective }
+    }
+
+    /// Judges them all at once; `None` if it was interrupted.
+    ///
+    /// # Errors
+    /// A configuration cannot be simulated.
+    pub(super) fn scores(&self, configs: &[Config], message: &str) -> Result<Option<Vec<Score>>> {
+        let each = || self.workloads.iter().flatten();
+        let with = |config: &Config| {
+            let config = *config;
+            each().map(move |scenario| Scenario { config, ..scenario.clone() })
+        };
+        let scenarios: Vec<Scenario> = configs.iter().flat_map(with).collect();
+        let runs = self.pool.run(&scenarios, &|_, _| message.to_owned())?;
+        let Some(runs) = runs.into_iter().collect::<Option<Vec<FabricRun>>>() else { return Ok(None) };
+        let mut outcomes = runs.into_iter().map(|run| run.outcome);
+        let score = |_: &Config| {
+            let workloads: Vec<Vec<Outcome>> =
+                self.workloads.iter().map(|seeds| outcomes.by_ref().take(seeds.len()).collect()).collect();
+            Score::new(&workloads, self.objective)
+        };
+        Ok(Some(configs.iter().map(score).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::fabric::setup;
+
+    fn outcome(line: &str) -> Outcome {
+        let scenario = setup(line).scenario().unwrap();
+        dcqcn_fabric::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap()
+    }
+
+    #[test]
+    fn a_score_is_a_mean_and_limits_come_first() {
+        let incast = |degree: u32| {
+            outcome(&format!("--topology leaf-spine:1x0x8 --workload incast:{degree} --size 200KB"))
+        };
+        let workloads = [vec![incast(2)], vec![incast(7)]];
+        let score = |limits| Score::new(&workloads, Objective::P99).under(&limits);
+        let free = score(Limits::default());
+        let p99 = |outcomes: &[Outcome]| outcomes[0].fct.as_ref().unwrap().slowdown_p99;
+        let each = [p99(&workloads[0]), p99(&workloads[1])];
+        assert!((free.slowdown - (each[0] * each[1]).sqrt()).abs() < 1e-9, "{free:?}, {each:?}");
+        assert!((free.by_workload[1] - each[1]).abs() < 1e-9 && free.excess == 0.0 && free.unfinished == 0);
+        assert_eq!((free.rank(), free.senders), (free.slowdown, 7));
+        let limits = Limits { queue_bytes: Some(free.queue_bytes / 2), ..Limits::default() };
+        let broken = score(limits);
+        assert!((broken.excess - 1.0).abs() < 0.01 && broken.rank() > 1e6, "{broken:?}");
+    }
+
+    #[test]
+    fn pauses_are_held_against_the_preset_that_has_fewest() {
+        let one = Score::new(
+            &[vec![outcome("--topology leaf-spine:1x0x3 --workload incast:2 --size 20KB")]],
+            Objective::P99,
+        );
+        let with = |pauses| Score { pauses, ..one.clone() };
+        let limits = Limits::default().beside(&[with(50), with(40)]);
+        assert_eq!((limits.pauses, limits.queue_bytes), (Some(44), None));
+        assert_eq!([44, 45, 88].map(|pauses| with(pauses).under(&limits).excess), [0.0, 1.0 / 44.0, 1.0]);
+        let told = Limits { pauses: Some(0), ..Limits::default() }.beside(&[with(50)]);
+        assert_eq!([0, 1].map(|pauses| with(pauses).under(&told).excess), [0.0, 1.0]);
+    }
+
+    #[test]
+    fn what_does_not_finish_is_behind() {
+        let cut = outcome("--topology leaf-spine:1x0x4 --workload incast:3 --size 1MB --duration 10us");
+        let score = Score::new(&[vec![cut]], Objective::Mean).under(&Limits::default());
+        assert_eq!(score.unfinished, 3);
+        assert!(score.excess == 1.0 && score.rank() > 1e6 && score.rank().is_finite(), "{score:?}");
+    }
+}

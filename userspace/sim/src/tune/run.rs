@@ -1,0 +1,226 @@
+//! The whole: presets, candidates, and the best of both again with other seeds.
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_common::params::Config;
+use dcqcn_fabric::Scenario;
+use dcqcn_params::Profile;
+
+use super::judge::{Judge, Limits, Objective, Score};
+use super::presets::presets;
+use super::prior::{Port, is_plausible};
+use super::report::{Row, TuneReport};
+use super::search::{Method, Point, Search};
+use super::space::{Settings, Space};
+use crate::fabric::{FabricSetup, Pool};
+
+/// Candidates that are simulated before the search is told of any of them: the same on any number of cores.
+const BATCH: usize = 8;
+/// Of those, how many are drawn by chance to the end.
+const CHANCE: usize = 1;
+/// Draws for one candidate before it is given up.
+const DRAWS: usize = 200;
+/// Time to simulate, at most, unless said: who takes longer does not finish, and is behind.
+const DURATION_NS: u64 = 100_000_000;
+/// Seeds of the second look are so far from those of the search.
+const APART: u64 = 1_000;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// The fabric and its traffic; a profile and parameters that it sets are not searched.
+    pub setup: FabricSetup,
+    /// More traffic: settings on top of those, as [`FabricSetup::with`] reads them.
+    pub also: Vec<String>,
+    /// Candidates to simulate.
+    pub budget: usize,
+    /// How they are found.
+    pub method: Method,
+    /// Where the search's random numbers begin.
+    pub search_seed: u64,
+    /// Seeds of each workload while searching, from that of `setup` on.
+    pub seeds: u64,
+    /// Seeds of the second look.
+    pub check_seeds: u64,
+    /// Candidates that get a second look.
+    pub keep: usize,
+    /// What is to be small.
+    pub objective: Objective,
+    /// What must hold.
+    pub limits: Limits,
+}
+
+/// A candidate, or a preset.
+struct Tried {
+    name: String,
+    is_preset: bool,
+    settings: Settings,
+    config: Config,
+    score: Score,
+}
+
+impl Task {
+    /// The simulations of each workload with `count` seeds from the setup's own, and so much more, on.
+    fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>> {
+        // Any profile for these links will do: every candidate brings its own parameters.
+        let bare = FabricSetup {
+            profile: Some(self.setup.profile.unwrap_or(Profile::Paper)),
+            duration: self.setup.duration.or(Some(DURATION_NS)),
+            ..self.setup.clone()
+        };
+        let mut setups = vec![bare.clone()];
+        for text in &self.also {
+            let other = bare.with(text)?;
+            ensure!(
+                (other.profile, other.control, &other.changes) == (bare.profile, bare.control, &bare.changes),
+                "--also {text}: DCQCN is the same for all traffic; give --profile and --set beside it"
+            );
+            setups.push(other);
+        }
+        let of = |setup: &FabricSetup| -> Result<Vec<Scenario>> {
+            let first = setup.seed.unwrap_or(1).saturating_add(beyond);
+            let with = |seed| FabricSetup { seed: Some(seed), ..setup.clone() }.scenario();
+            (first..first.saturating_add(count)).map(with).collect()
+        };
+        setups.iter().map(of).collect()
+    }
+}
+
+/// Looks for parameters, on `threads` cores, with a progress line on stderr. On Ctrl-C the report has what was found so far.
+///
+/// # Errors
+/// The fabric cannot be simulated, nothing was finished, or the system has no file descriptor or thread left.
+pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
+    let searched = task.workloads(0, task.seeds)?;
+    let checked = task.workloads(APART, task.check_seeds)?;
+    let base = searched.iter().flatten().next().context("no simulation: give --seeds 1 or more")?;
+    let (setup, rate_bps) = (&task.setup, base.topology.links.first().map_or(0, |link| link.rate_bps));
+    let presets = presets(setup, rate_bps);
+    let flows = |workloads: &[Vec<Scenario>]| -> u64 {
+        workloads.iter().flatten().map(|scenario| scenario.workload.flows().len() as u64).sum()
+    };
+    let runs = [presets.len() + task.budget, presets.len() + task.keep.min(task.budget)];
+    let pool = Pool::new(runs[0] as u64 * flows(&searched) + runs[1] as u64 * flows(&checked), threads)?;
+    let port = Port {
+        class: setup.class(),
+        link_bps: rate_bps,
+        delay_ns: base.topology.links.first().map_or(0, |link| link.delay_ns),
+        packet_bytes: u64::from(base.transport.payload_bytes) + u64::from(base.transport.header_bytes),
+        senders: 2,
+    };
+    let first = Judge::new(&pool, searched, task.objective);
+    let second = Judge::new(&pool, checked, task.objective);
+
+    let configs: Vec<Config> = presets
+        .iter()
+        .map(|(_, settings)| settings.config(setup, rate_bps))
+        .collect::<Result<_>>()
+        .context("the parameters that are given")?;
+    let scores = first.scores(&configs, "presets")?.context("interrupted: nothing is finished")?;
+    let limits = task.limits.beside(&scores);
+    let senders = scores.iter().map(|score| score.senders).max().unwrap_or(0).max(2);
+    let mut tried: Vec<Tried> = Vec::new();
+    for (((name, settings), config), score) in presets.into_iter().zip(configs).zip(scores) {
+        let score = score.under(&limits);
+        tried.push(Tried { name, is_preset: true, settings, config, score });
+    }
+
+    let presets_count = tried.len();
+    let port = Port { senders, ..port };
+    let candidates = Candidates { task, space: Space::new(setup, rate_bps)?, rate_bps, port };
+    let found = candidates.search(&first, &limits)?;
+    let simulated = found.len();
+    tried.extend(best(found, task.keep));
+
+    let configs: Vec<Config> = tried.iter().map(|tried| tried.config).collect();
+    // After Ctrl-C there is none.
+    let again = second.scores(&configs, "the best again, with other seeds")?;
+    let is_interrupted = again.is_none();
+    // Other seeds, other pauses: those of the presets again.
+    let under = |scores: Vec<Score>| {
+        let limits = task.limits.beside(scores.get(..presets_count).unwrap_or_default());
+        scores.into_iter().map(move |score| score.under(&limits))
+    };
+    let mut again = again.map(under);
+    let mut rows: Vec<Row> = tried
+        .into_iter()
+        .map(|tried| {
+            let Tried { name, is_preset, settings, config, score } = tried;
+            let checked = again.as_mut().and_then(Iterator::next);
+            Row::new(name, is_preset, &settings, &config, setup.class(), (score, checked))
+        })
+        .collect();
+    rows.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
+    Ok(TuneReport::new(task, simulated, is_interrupted, rows))
+}
+
+/// The best `keep` candidates, the best first.
+fn best(mut found: Vec<Tried>, keep: usize) -> Vec<Tried> {
+    found.sort_by(|a, b| a.score.rank().total_cmp(&b.score.rank()));
+    found.truncate(keep);
+    found
+}
+
+/// How candidates come about.
+struct Candidates<'t> {
+    task: &'t Task,
+    space: Space,
+    rate_bps: u64,
+    port: Port,
+}
+
+impl Candidates<'_> {
+    /// All that were simulated; fewer than the budget if it was interrupted, or if there are no more.
+    fn search(&self, judge: &Judge<'_>, limits: &Limits) -> Result<Vec<Tried>> {
+        let Task { budget, method, search_seed, .. } = *self.task;
+        let mut search = Search::new(self.space.profiles(), self.space.numbers(), search_seed)?;
+        let mut found: Vec<Tried> = Vec::new();
+        while found.len() < budget {
+            let mut batch: Vec<(Point, Settings, Config)> = Vec::new();
+            for number in found.len()..budget.min(found.len() + BATCH) {
+                let is_drawn =
+                    method == Method::Random || number < (budget / 4).max(BATCH) || number % BATCH < CHANCE;
+                let is_new = |settings: &Settings| {
+                    found.iter().all(|tried| tried.settings != *settings)
+                        && batch.iter().all(|(_, other, _)| other != settings)
+                };
+                batch.extend(self.next(&mut search, is_drawn, is_new)?);
+            }
+            let configs: Vec<Config> = batch.iter().map(|(_, _, config)| *config).collect();
+            let least = found.iter().map(|tried| tried.score.rank()).fold(f64::INFINITY, f64::min);
+            let message = format!("{} of {budget} candidates, best {least:.2}", found.len());
+            let Some(scores) = judge.scores(&configs, &message)?.filter(|scores| !scores.is_empty()) else {
+                break;
+            };
+            for ((point, settings, config), score) in batch.into_iter().zip(scores) {
+                let score = score.under(limits);
+                search.tell(&point, score.guide())?;
+                let name = format!("candidate {}", found.len() + 1);
+                found.push(Tried { name, is_preset: false, settings, config, score });
+            }
+        }
+        Ok(found)
+    }
+
+    /// A point that is valid and new; `None`: there seems to be none.
+    fn next(
+        &self,
+        search: &mut Search,
+        is_drawn: bool,
+        is_new: impl Fn(&Settings) -> bool,
+    ) -> Result<Option<(Point, Settings, Config)>> {
+        for draw in 0..DRAWS {
+            let point = if is_drawn { search.draw() } else { search.ask()? };
+            let settings = self.space.settings(point.profile, &point.numbers);
+            let Ok(config) = settings.config(&self.task.setup, self.rate_bps) else { continue };
+            // After half of them anything will do: the model is a hint.
+            let is_asked = is_drawn && self.task.method == Method::Tpe && draw < DRAWS / 2;
+            if is_new(&settings) && (!is_asked || is_plausible(&config, &self.port)) {
+                return Ok(Some((point, settings, config)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::fabric::setup;
+use crate::tune::Place;
+
+const SMALL: &str = "--topology leaf-spine:2x1x4 --workload incast:6 --size 300KB";
+
+fn task(line: &str) -> Task {
+    Task {
+        setup: setup(line),
+        also: vec!["workload=permutation,size=1MB".to_owned()],
+        budget: 20,
+        method: Method::Tpe,
+        search_seed: 1,
+        seeds: 1,
+        check_seeds: 1,
+        keep: 3,
+        objective: Objective::P99,
+        limits: Limits::default(),
+    }
+}
+
+#[test]
+fn the_same_seed_finds_the_same_on_any_number_of_cores() {
+    let [one, many] = [1, 3].map(|threads| tune(&task(SMALL), threads).unwrap());
+    assert_eq!(one.rows, many.rows);
+    assert_eq!((one.simulated, one.rows.len(), one.workloads), (20, 3 + 5, 2));
+    assert!(one.rows.is_sorted_by(|a, b| a.rank() <= b.rank()));
+    let other = tune(&Task { search_seed: 2, ..task(SMALL) }, 2).unwrap();
+    assert_ne!(one.rows, other.rows);
+}
+
+/// What the flags of a row make is what the row was judged by.
+#[test]
+fn flags_and_file_have_what_was_simulated() {
+    let task = task(SMALL);
+    let report = tune(&task, 2).unwrap();
+    let rate_bps = 100_000_000_000;
+    for row in &report.rows {
+        let config = setup(&row.flags).config(rate_bps).unwrap();
+        for (name, value) in &row.parameters {
+            let key: dcqcn_params::Key = name.parse().unwrap();
+            assert_eq!(key.get(&config), *value, "{}: {name}", row.name);
+        }
+    }
+    let labels = vec![("rack".to_owned(), "a \"b\"".to_owned())];
+    let place = Place { group: "storage".to_owned(), labels, interface: "eth*".to_owned() };
+    let text = report.fragment(&place).unwrap();
+    let table: toml::Table = toml::from_str(&text).unwrap();
+    let group = &table["group"][0];
+    assert_eq!(group["labels"]["rack"].as_str(), Some("a \"b\""));
+    let mut interface = group["interface"][0].as_table().unwrap().clone();
+    assert_eq!(interface.remove("name").unwrap().as_str(), Some("eth*"));
+    let settings = dcqcn_params::parse("fragment", &toml::to_string(&interface).unwrap()).unwrap();
+    let read: BTreeMap<String, u64> =
+        settings.changes.iter().map(|set| (set.key.to_string(), set.value)).collect();
+    assert_eq!(read, report.rows[0].parameters);
+    settings.config(None).unwrap();
+}
+
+#[test]
+fn limits_come_before_the_objective() {
+    let free = tune(&task(SMALL), 2).unwrap();
+    let deepest = free.rows[0].checked.as_ref().unwrap().queue_bytes;
+    let limits = Limits { queue_bytes: Some(deepest * 4 / 5), ..Limits::default() };
+    let bound = tune(&Task { limits, ..task(SMALL) }, 2).unwrap();
+    let best = &bound.rows[0];
+    let score = best.checked.as_ref().unwrap();
+    assert!(score.queue_bytes < deepest, "{best:?}");
+    let keeps = |row: &Row| row.checked.as_ref().is_some_and(|score| score.excess == 0.0);
+    let first_broken = bound.rows.iter().position(|row| !keeps(row)).unwrap_or(bound.rows.len());
+    assert!(bound.rows[first_broken..].iter().all(|row| !keeps(row)));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (also, says) in [
+        ("size=1MB,rpg_gd=12", "DCQCN is the same for all traffic"),
+        ("control=off", "DCQCN is the same for all traffic"),
+        ("lod=50%", "unexpected argument '--lod'"),
+        ("load", "`load` is not KEY=VALUE"),
+        ("workload=incast:8", "incast:8 is out of range"),
+    ] {
+        let refused = tune(&Task { also: vec![also.to_owned()], ..task(SMALL) }, 1).unwrap_err();
+        assert!(format!("{refused:#}").contains(says), "{refused:#}");
+    }
+    // One profile, and everything that is searched is set: one candidate.
+    let all = "--profile nvidia --set wred.3.kmin=1KB --set wred.3.kmax=1MB --set wred.3.pmax=1% --set rpg_ai_rate=5mbit \
+               --set rpg_hai_rate=50mbit --set rpg_time_reset=300us --set dce_tcp_g=1000 --set min_time_between_cnps=4us";
+    assert_eq!(tune(&task(&format!("{SMALL} {all}")), 1).unwrap().simulated, 1);
+}

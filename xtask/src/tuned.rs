@@ -1,0 +1,266 @@
+//! The figures of docs/measured/tune.md: what `dcqcn-lab tune` finds, on traffic that it was not searched on, beside presets and chance.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::lab::{Args, Lab, number};
+use crate::run::header;
+use crate::{page, workspace::Workspace};
+
+const PAGE: &str = "docs/measured/tune.md";
+/// The places of its tables.
+const PLACES: [&str; 4] = [page::MADE, "other", "searched", "found"];
+
+/// The fabric of all traffic: 16 hosts, no link oversubscribed, buffers of a small switch.
+const FABRIC: &str = "--topology leaf-spine:4x4x4 --buffer 8MB";
+/// What is searched on.
+const TRAFFIC: &str = "--sizes mixed.txt --load 50% --until 4ms --also workload=incast:8,size=500KB";
+/// Flow sizes, as `BYTES PERCENT` lines: most are short; and most are long.
+const SIZES: [(&str, &str); 2] = [
+    ("mixed.txt", "1000 0\n4000 40\n16000 60\n64000 75\n256000 88\n1000000 96\n4000000 100\n"),
+    ("long.txt", "10000 0\n100000 20\n1000000 60\n8000000 100\n"),
+];
+/// What is not searched on: a name, and its flags.
+const OTHER: [(&str, &str); 6] = [
+    ("load 30 %", "--sizes mixed.txt --load 30% --until 4ms"),
+    ("load 80 %", "--sizes mixed.txt --load 80% --until 4ms"),
+    ("long flows", "--sizes long.txt --load 50% --until 4ms"),
+    ("incast of 15", "--workload incast:15 --size 500KB"),
+    ("incast of 4, 5 MB", "--workload incast:4 --size 5MB"),
+    ("permutation, 2 MB", "--workload permutation --size 2MB"),
+];
+/// Its seeds; those of the search and of its second look are others.
+const SEEDS: [u32; 3] = [5_001, 5_002, 5_003];
+/// How candidates are found, and how many are simulated.
+const SEARCHES: [(&str, u32); 4] = [("tpe", 96), ("random", 96), ("tpe", 24), ("random", 24)];
+/// Searches of each kind.
+const REPEATS: u32 = 5;
+
+/// What one search found: its best candidate.
+struct Found {
+    flags: String,
+    searched: f64,
+    checked: f64,
+    keeps_limits: bool,
+    row: Value,
+}
+
+/// Searches, simulates the rest, and rewrites the page's tables.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let files = workspace.root().join("target/tune");
+    fs::create_dir_all(&files).with_context(|| format!("cannot create {}", files.display()))?;
+    for (name, text) in SIZES {
+        let path = files.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
+    let mut others = Vec::new();
+    let mut searched = Vec::new();
+    let mut listed = Vec::new();
+    for (number, (method, budget)) in SEARCHES.iter().enumerate() {
+        header(format_args!("{method}, {budget} candidates"));
+        let mut found = Vec::new();
+        let mut presets = Vec::new();
+        for seed in 1..=REPEATS {
+            let report = lab.tune(&format!(
+                "{FABRIC} {TRAFFIC} --search {method} --budget {budget} --search-seed {seed}"
+            ))?;
+            let rows = report.pointer("/rows").and_then(Value::as_array).context("no rows")?;
+            found.push(best(rows)?);
+            presets = rows.iter().filter(|row| row["is_preset"] == Value::Bool(true)).cloned().collect();
+        }
+        if number == 0 {
+            for preset in &presets {
+                let name = preset["name"].as_str().context("no name")?;
+                header(format_args!("preset {name}, other traffic"));
+                let row = Found::new(preset)?;
+                others.push(other_row(&lab, format!("preset `{name}`"), &[row.flags.as_str()])?);
+                searched.push(searched_row(format!("preset `{name}`"), &[row]));
+            }
+            listed = found.iter().map(|found| parameters(&found.row)).collect::<Result<_>>()?;
+        }
+        header(format_args!("{method}, {budget} candidates, other traffic"));
+        let name = format!("{}, {budget} candidates", if *method == "tpe" { "search" } else { "chance" });
+        let flags: Vec<&str> = found.iter().map(|found| found.flags.as_str()).collect();
+        others.push(other_row(&lab, name.clone(), &flags)?);
+        searched.push(searched_row(name, &found));
+    }
+    let path = workspace.root().join(PAGE);
+    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let tables = [
+        page::made(workspace, "cargo xtask tune")?,
+        table(
+            &[&[""][..], &OTHER.map(|(name, _)| name), &["**all six**", "worst to best search", "pauses"]]
+                .concat(),
+            &others,
+        ),
+        table(
+            &["", "slowdown searched", "with other seeds", "worst to best search", "beyond a limit"],
+            &searched,
+        ),
+        table(
+            &[
+                "profile",
+                "kmin",
+                "kmax",
+                "pmax",
+                "rpg_ai_rate",
+                "rpg_hai_rate",
+                "rpg_time_reset",
+                "dce_tcp_g",
+                "min_time_between_cnps",
+            ],
+            &listed,
+        ),
+    ];
+    for (place, table) in PLACES.iter().zip(tables) {
+        eprintln!("{table}");
+        text = page::replace(PAGE, &text, place, &table)?;
+    }
+    if !args.dry_run {
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    page::table(&heading.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>(), rows)
+}
+
+impl Found {
+    fn new(row: &Value) -> Result<Self> {
+        Ok(Self {
+            flags: row["flags"].as_str().context("no flags")?.to_owned(),
+            searched: number(row, "/searched/slowdown")?,
+            checked: number(row, "/checked/slowdown")?,
+            keeps_limits: number(row, "/checked/excess")? == 0.0,
+            row: row.clone(),
+        })
+    }
+}
+
+/// The first row that is a candidate: rows are in order.
+fn best(rows: &[Value]) -> Result<Found> {
+    let candidate = rows.iter().find(|row| row["is_preset"] == Value::Bool(false));
+    Found::new(candidate.context("no candidate")?)
+}
+
+/// What one configuration does to the other traffic: slowdown of each, and pauses of all.
+fn others(lab: &Lab, flags: &str) -> Result<(Vec<f64>, f64)> {
+    let mut slowdowns = Vec::new();
+    let mut pauses = 0.0;
+    for (_, traffic) in OTHER {
+        let mut logs = 0.0;
+        for seed in SEEDS {
+            let run =
+                lab.json(&format!("fabric {FABRIC} {traffic} --duration 100ms --seed {seed} {flags}"))?;
+            ensure!(number(&run, "/unfinished_flows")? == 0.0, "flows do not end with {flags}, {traffic}");
+            logs += number(&run, "/fct/slowdown_p99")?.ln();
+            for class in run["classes"].as_array().into_iter().flatten() {
+                pauses += number(class, "/pauses")?;
+            }
+        }
+        slowdowns.push((logs / SEEDS.len() as f64).exp());
+    }
+    Ok((slowdowns, pauses))
+}
+
+/// A row of the first table: the medians over what several searches found.
+fn other_row(lab: &Lab, name: String, configurations: &[&str]) -> Result<Vec<String>> {
+    let all = configurations.iter().map(|flags| others(lab, flags)).collect::<Result<Vec<_>>>()?;
+    let mut row = vec![name];
+    for index in 0..OTHER.len() {
+        row.push(format!("{:.1}", median(all.iter().map(|(slowdowns, _)| slowdowns[index]).collect())));
+    }
+    let mean = |slowdowns: &[f64]| {
+        (slowdowns.iter().map(|one| one.ln()).sum::<f64>() / slowdowns.len() as f64).exp()
+    };
+    let means: Vec<f64> = all.iter().map(|(slowdowns, _)| mean(slowdowns)).collect();
+    row.push(format!("**{:.2}**", median(means.clone())));
+    row.push(range(&means));
+    row.push(format!("{:.0}", median(all.iter().map(|(_, pauses)| *pauses).collect())));
+    Ok(row)
+}
+
+fn searched_row(name: String, found: &[Found]) -> Vec<String> {
+    let of = |figure: fn(&Found) -> f64| found.iter().map(figure).collect::<Vec<f64>>();
+    let broken = found.iter().filter(|found| !found.keeps_limits).count();
+    vec![
+        name,
+        format!("{:.2}", median(of(|found| found.searched))),
+        format!("{:.2}", median(of(|found| found.checked))),
+        range(&of(|found| found.checked)),
+        format!("{broken} of {}", found.len()),
+    ]
+}
+
+/// The greatest and the least, if there are several.
+fn range(values: &[f64]) -> String {
+    if values.len() < 2 {
+        return String::new();
+    }
+    let [least, most] =
+        [values.iter().copied().fold(f64::INFINITY, f64::min), values.iter().copied().fold(0.0, f64::max)];
+    format!("{most:.2} to {least:.2}")
+}
+
+/// Of an odd number of values the one in the middle.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The parameters that were searched, as the flags have them.
+fn parameters(row: &Value) -> Result<Vec<String>> {
+    let flags = row["flags"].as_str().context("no flags")?;
+    let of = |flag: &str| {
+        flags.split_once(flag).and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("-").to_owned()
+    };
+    let names = [
+        "wred.3.kmin=",
+        "wred.3.kmax=",
+        "wred.3.pmax=",
+        "rpg_ai_rate=",
+        "rpg_hai_rate=",
+        "rpg_time_reset=",
+        "dce_tcp_g=",
+        "min_time_between_cnps=",
+    ];
+    Ok([of("--profile ")].into_iter().chain(names.map(of)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_a_place_for_every_table() {
+        let workspace = Workspace::locate().unwrap();
+        let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
+        for place in PLACES {
+            page::replace(PAGE, &page, place, "").unwrap();
+        }
+        // The page says what is simulated; it is what is.
+        for said in [FABRIC, TRAFFIC].into_iter().chain(OTHER.map(|(_, flags)| flags)) {
+            assert!(page.contains(said), "{PAGE} does not say `{said}`");
+        }
+    }
+
+    #[test]
+    fn a_row_is_of_medians() {
+        let found = |checked, keeps_limits| Found {
+            flags: String::new(),
+            searched: 1.0,
+            checked,
+            keeps_limits,
+            row: Value::Null,
+        };
+        let row = searched_row("x".to_owned(), &[found(3.0, true), found(9.0, false), found(4.0, true)]);
+        assert_eq!(row, ["x", "1.00", "4.00", "9.00 to 3.00", "1 of 3"]);
+        let flags =
+            serde_json::json!({ "flags": "--profile hpcc --set wred.3.kmin=4KB --set dce_tcp_g=1019" });
+        assert_eq!(parameters(&flags).unwrap(), ["hpcc", "4KB", "-", "-", "-", "-", "-", "1019", "-"]);
+    }
+}
