@@ -1,5 +1,5 @@
-//! NSCC: how many bytes a sender may have under way, by marks and round trips (Ultra Ethernet specification 1.0, network-signaled
-//! congestion control).
+//! NSCC: how many bytes a sender may have under way, by marks and round trips (Ultra Ethernet 1.0, network-signaled congestion
+//! control). Rules and constants are as public descriptions and htsim have them: the specification's own text was not at hand.
 //!
 //! Every acknowledgement says whether the packet it is for was marked, and its round trip says how long it queued. The two are
 //! looked at together:
@@ -16,7 +16,7 @@
 
 use crate::scenario::{Nscc, Transport};
 
-/// The network that the constants of the specification are for: 100 Gb/s and 12 us.
+/// The network that the constants are for: 100 Gb/s and 12 us.
 const REFERENCE_BITS: f64 = 100e9 * 12e-6;
 const REFERENCE_RTT_NS: f64 = 12_000.0;
 /// A queue shorter than this is empty.

@@ -7,7 +7,7 @@ const FRAME: u64 = 4_064;
 /// What 100 Gb/s carry in a round trip.
 const PRODUCT: f64 = 150_000.0;
 
-/// The network that the specification's constants are for.
+/// The network that the constants are for.
 fn law() -> Law {
     let transport = Transport { payload_bytes: 4_000, header_bytes: 64, ..Transport::default() };
     Law::new(Nscc { base_rtt_ns: BASE_NS, target_delay_ns: BASE_NS }, 100_000_000_000, &transport)

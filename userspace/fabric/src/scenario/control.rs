@@ -31,7 +31,7 @@ pub enum WindowEnd {
     NextOfPort,
 }
 
-/// Parameters of NSCC (Ultra Ethernet specification 1.0, network-signaled congestion control).
+/// Parameters of NSCC (Ultra Ethernet 1.0, network-signaled congestion control).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nscc {
     /// Round trip of a full packet and its acknowledgement between the hosts farthest apart, through an empty network: 100 ns to
