@@ -10,6 +10,7 @@ use crate::{build, page, run, workspace::Workspace};
 
 /// Options of every command that makes a page with the simulator.
 #[derive(clap::Args)]
+#[group(id = "page")]
 pub(crate) struct Args {
     /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
