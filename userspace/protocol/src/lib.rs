@@ -170,6 +170,9 @@ pub struct Status {
     pub stuck: Option<String>,
     /// Name of what is in force over the host's own file; null if nothing is.
     pub config: Option<String>,
+    /// Why this socket is root's alone though the host's file names a group; null if it is as the file says.
+    #[serde(default)]
+    pub without_group: Option<String>,
 }
 
 /// An interface that cannot be served.

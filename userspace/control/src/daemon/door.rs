@@ -9,6 +9,7 @@ mod places;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
@@ -44,11 +45,20 @@ const REST: Duration = Duration::from_millis(5);
 /// How long the system has to recover when it gives no connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Opens the socket. A file that nobody listens at any more is replaced.
+/// The socket, open.
+#[derive(Debug)]
+pub(super) struct Opened {
+    listener: StdListener,
+    /// Why it is root's alone though a group was named.
+    without_group: Option<String>,
+}
+
+/// Opens the socket. A file that nobody listens at any more is replaced. A group that is named and cannot have it is a sentence in the
+/// log and in `status`, and the socket is root's alone: what paces packets must not end for it.
 ///
 /// # Errors
-/// Another controller has it, there is no such group, or it cannot be made.
-pub(super) fn open(control: &Control) -> Result<StdListener> {
+/// Another controller has it, or it cannot be made.
+pub(super) fn open(control: &Control) -> Result<Opened> {
     let Control { socket, group } = control;
     let shown = socket.display();
     if StdStream::connect(socket).is_ok() {
@@ -71,22 +81,31 @@ pub(super) fn open(control: &Control) -> Result<StdListener> {
     let bound = StdListener::bind(socket);
     umask(before);
     let listener = bound.with_context(failed)?;
-    if let Some(name) = group {
-        let group = Group::from_name(name)?.with_context(|| {
-            format!("there is no group `{name}`, which [control] names: make it (`addgroup --system {name}`)")
-        })?;
-        let gid = group.gid.as_raw();
-        if fs::metadata(socket).with_context(failed)?.gid() != gid {
-            chown(socket, None, Some(gid)).with_context(|| {
-                format!(
-                    "cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}"
-                )
-            })?;
-        }
+    let given = group.as_deref().map_or(Ok(()), |name| give(socket, name));
+    let without_group =
+        given.err().map(|error| format!("{error:#}; until the next start {shown} is root's alone"));
+    if let Some(why) = &without_group {
+        tracing::warn!("{why}");
+    } else {
+        fs::set_permissions(socket, Permissions::from_mode(0o660)).with_context(failed)?;
     }
-    fs::set_permissions(socket, Permissions::from_mode(0o660)).with_context(failed)?;
     listener.set_nonblocking(true).with_context(failed)?;
-    Ok(listener)
+    Ok(Opened { listener, without_group })
+}
+
+/// Gives the socket, which is nobody else's yet, to the group `name`.
+fn give(socket: &Path, name: &str) -> Result<()> {
+    let shown = socket.display();
+    let group = Group::from_name(name).ok().flatten().with_context(|| {
+        format!("there is no group `{name}`, which [control] names: make it (`addgroup --system {name}`)")
+    })?;
+    let gid = group.gid.as_raw();
+    if fs::metadata(socket).is_ok_and(|found| found.gid() == gid) {
+        return Ok(());
+    }
+    chown(socket, None, Some(gid)).with_context(|| {
+        format!("cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}")
+    })
 }
 
 /// What answers.
@@ -97,6 +116,7 @@ struct Room {
     late: Duration,
     health: Mutex<Option<(Instant, Health)>>,
     looks: Arc<Mutex<Looks>>,
+    without_group: Option<String>,
 }
 
 /// Answers at the socket for as long as it is waited for.
@@ -104,13 +124,15 @@ struct Room {
 /// # Errors
 /// There is no event loop.
 pub(super) fn serve(
-    listener: StdListener,
+    opened: Opened,
     desk: Arc<Desk>,
     commands: Sender<Command>,
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
+    let Opened { listener, without_group } = opened;
     let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
-    let room = Arc::new(Room { desk, commands, late, health: Mutex::default(), looks: Arc::default() });
+    let (health, looks) = (Mutex::default(), Arc::default());
+    let room = Arc::new(Room { desk, commands, late, health, looks, without_group });
     let places = Places::default();
     Ok(async move {
         loop {
@@ -221,6 +243,7 @@ impl Room {
             waiting: snapshot.waiting,
             stuck: self.desk.stuck(self.late),
             config: snapshot.held.as_ref().map(|held| held.name.clone()),
+            without_group: self.without_group.clone(),
         }
     }
 

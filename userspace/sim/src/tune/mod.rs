@@ -13,10 +13,12 @@ mod report;
 mod run;
 mod search;
 mod space;
+mod task;
 
 pub use fragment::Place;
 pub use judge::{Limits, Objective, Score};
 pub use report::{Row, TuneReport};
-pub use run::{Task, tune};
+pub use run::tune;
 pub use search::Method;
 pub use space::Settings;
+pub use task::Task;

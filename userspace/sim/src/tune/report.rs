@@ -9,9 +9,9 @@ use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
 use super::judge::{Limits, Objective, Score};
-use super::run::Task;
 use super::search::Method;
 use super::space::Settings;
+use super::task::Task;
 
 /// A candidate or a preset, and what came out of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

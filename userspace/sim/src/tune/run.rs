@@ -1,17 +1,17 @@
 //! The whole: presets, candidates, and the best of both again with other seeds.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use dcqcn_common::params::Config;
 use dcqcn_fabric::Scenario;
-use dcqcn_params::Profile;
 
-use super::judge::{Judge, Limits, Objective, Score};
+use super::judge::{Judge, Limits, Score};
 use super::presets::presets;
 use super::prior::{Port, is_plausible};
 use super::report::{Row, TuneReport};
 use super::search::{Method, Point, Search};
 use super::space::{Settings, Space};
-use crate::fabric::{FabricSetup, Pool};
+use super::task::Task;
+use crate::fabric::Pool;
 
 /// Candidates that are simulated before the search is told of any of them: the same on any number of cores.
 const BATCH: usize = 8;
@@ -19,35 +19,8 @@ const BATCH: usize = 8;
 const CHANCE: usize = 1;
 /// Draws for one candidate before it is given up.
 const DRAWS: usize = 200;
-/// Time to simulate, at most, unless said: who takes longer does not finish, and is behind.
-const DURATION_NS: u64 = 100_000_000;
 /// Seeds of the second look are so far from those of the search.
 const APART: u64 = 1_000;
-
-/// What is asked for.
-#[derive(Clone, Debug)]
-pub struct Task {
-    /// The fabric and its traffic; a profile and parameters that it sets are not searched.
-    pub setup: FabricSetup,
-    /// More traffic: settings on top of those, as [`FabricSetup::with`] reads them.
-    pub also: Vec<String>,
-    /// Candidates to simulate.
-    pub budget: usize,
-    /// How they are found.
-    pub method: Method,
-    /// Where the search's random numbers begin.
-    pub search_seed: u64,
-    /// Seeds of each workload while searching, from that of `setup` on.
-    pub seeds: u64,
-    /// Seeds of the second look.
-    pub check_seeds: u64,
-    /// Candidates that get a second look.
-    pub keep: usize,
-    /// What is to be small.
-    pub objective: Objective,
-    /// What must hold.
-    pub limits: Limits,
-}
 
 /// A candidate, or a preset.
 struct Tried {
@@ -56,33 +29,6 @@ struct Tried {
     settings: Settings,
     config: Config,
     score: Score,
-}
-
-impl Task {
-    /// The simulations of each workload with `count` seeds from the setup's own, and so much more, on.
-    fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>> {
-        // Any profile for these links will do: every candidate brings its own parameters.
-        let bare = FabricSetup {
-            profile: Some(self.setup.profile.unwrap_or(Profile::Paper)),
-            duration: self.setup.duration.or(Some(DURATION_NS)),
-            ..self.setup.clone()
-        };
-        let mut setups = vec![bare.clone()];
-        for text in &self.also {
-            let other = bare.with(text)?;
-            ensure!(
-                (other.profile, other.control, &other.changes) == (bare.profile, bare.control, &bare.changes),
-                "--also {text}: DCQCN is the same for all traffic; give --profile and --set beside it"
-            );
-            setups.push(other);
-        }
-        let of = |setup: &FabricSetup| -> Result<Vec<Scenario>> {
-            let first = setup.seed.unwrap_or(1).saturating_add(beyond);
-            let with = |seed| FabricSetup { seed: Some(seed), ..setup.clone() }.scenario();
-            (first..first.saturating_add(count)).map(with).collect()
-        };
-        setups.iter().map(of).collect()
-    }
 }
 
 /// Looks for parameters, on `threads` cores, with a progress line on stderr. On Ctrl-C the report has what was found so far.

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::fabric::setup;
-use crate::tune::Place;
+use crate::tune::{Objective, Place};
 
 const SMALL: &str = "--topology leaf-spine:2x1x4 --workload incast:6 --size 300KB";
 
