@@ -1,3 +1,6 @@
+use std::str::FromStr as _;
+
+use super::super::FabricAxis;
 use super::*;
 
 #[test]
