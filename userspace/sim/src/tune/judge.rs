@@ -37,7 +37,7 @@ impl Objective {
     }
 }
 
-/// What must hold; `None`: no limit, and for pauses those of the presets, see [`Limits::beside`].
+/// What must hold; `None`: no limit, and for pauses a tenth more than the preset with fewest has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// Deepest queue of a port, B.

@@ -202,7 +202,7 @@ impl fmt::Display for TuneReport {
         };
         writeln!(
             f,
-            "{} of {} candidates{method}, {} workloads with {} seeds each; the best of them and the presets again with {} others\n{}",
+            "{} of {} candidates{method}; workloads: {}, seeds of each: {}; the best of them and the presets again with {} others\n{}",
             self.simulated,
             self.budget,
             self.workloads,
