@@ -23,19 +23,21 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Waits for the lock in this file, for ten seconds; `what` is what it keeps.
+    /// Waits for the lock in this file, for ten seconds; `what` is what it keeps. `make_dir` makes the directory of the file, and is
+    /// asked before each look: who had the lock may have removed it.
     ///
     /// # Errors
-    /// Another process keeps it: the error names that. Or the file cannot be made.
-    pub(super) fn take(path: &Path, what: &'static str) -> Result<Self, Error> {
+    /// Another process keeps it: the error names that. Or the file or its directory cannot be made.
+    pub(super) fn take(
+        path: &Path,
+        what: &'static str,
+        make_dir: impl Fn() -> Result<(), Error>,
+    ) -> Result<Self, Error> {
         let until = Instant::now() + PATIENCE;
         loop {
+            make_dir()?;
             if let Some(lock) = Self::attempt(path)? {
                 return Ok(lock);
-            }
-            // Removed with its directory by who had the lock.
-            if remake(path) {
-                continue;
             }
             if Instant::now() >= until {
                 let holder = holder(path).unwrap_or_else(|| "another process".into());
@@ -69,11 +71,6 @@ impl Lock {
             }
         }
     }
-}
-
-/// Makes the directory of the lock again, if it is gone.
-fn remake(path: &Path) -> bool {
-    path.parent().is_some_and(|dir| fs::create_dir(dir).is_ok())
 }
 
 /// Whether this open file is the one that is there.
@@ -134,6 +131,9 @@ mod tests {
         assert!(Lock::attempt(&path).expect("a file").is_some());
         fs::remove_dir_all(dir.path()).expect("there");
         assert!(Lock::attempt(&path).expect("no file").is_none(), "who only looks makes nothing");
-        assert!(Lock::take(&path, "a test").is_ok());
+        let make_dir = || {
+            fs::create_dir(dir.path()).map_err(|source| Error::File { path: dir.path().to_owned(), source })
+        };
+        assert!(Lock::take(&path, "a test", make_dir).is_ok());
     }
 }

@@ -101,9 +101,10 @@ impl Place {
         if is_bpf(&bpf) {
             return Ok(());
         }
-        make_dir(&self.root, 0o755)?;
         // Two who come first at once would mount one over the other.
-        let _lock = Lock::take(&self.root.join(LOCK), "the mounting of the BPF file system")?;
+        let _lock = Lock::take(&self.root.join(LOCK), "the mounting of the BPF file system", || {
+            make_dir(&self.root, 0o755)
+        })?;
         make_dir(&bpf, 0o700)?;
         if !is_bpf(&bpf) {
             mount_bpf()?;
@@ -117,8 +118,9 @@ impl Place {
     /// Somebody keeps it, or it cannot be made.
     pub(super) fn lock(&self) -> Result<Held, Error> {
         make_dir(&self.root, 0o755)?;
-        make_dir(&self.files, 0o755)?;
-        let lock = Lock::take(&self.files.join(LOCK), "the attachments of this network namespace")?;
+        let lock = Lock::take(&self.files.join(LOCK), "the attachments of this network namespace", || {
+            make_dir(&self.files, 0o755)
+        })?;
         Ok(Held { place: self.clone(), _lock: lock })
     }
 
@@ -283,7 +285,11 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
             // Whose it is, and what its mode, was settled when it was made.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
-            Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
+            Ok(()) => match fs::set_permissions(path, Permissions::from_mode(mode)) {
+                // Another process has found it empty and removed it.
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                set => set,
+            },
         }
     };
     make().map_err(|source| Error::File { path: path.to_owned(), source })
@@ -352,4 +358,28 @@ fn mount_bpf() -> Result<(), Error> {
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
     });
     mounted.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_at_once_get_the_lock_one_after_the_other_and_leave_nothing() {
+        let root = tempfile::tempdir().expect("a directory");
+        let place = Place::of(root.path().to_owned(), 1);
+        let work = || {
+            for _ in 0..200 {
+                let held = place.lock().expect("the lock");
+                let mode = fs::metadata(&place.files).expect("its directory").permissions().mode();
+                assert_eq!(mode & 0o777, 0o755);
+                drop(held);
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+        assert!(!place.is_there());
+        // Who only looks makes nothing.
+        assert!(place.try_lock().expect("no file").is_none());
+        assert!(!place.is_there());
+    }
 }
