@@ -64,6 +64,13 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let started = Instant::now();
     let mut outside = Vec::new();
     let asked = |name: &str| args.only.as_ref().is_none_or(|only| name.starts_with(only.as_str()));
+    let names = || JUDGES.iter().map(|(name, _)| *name);
+    ensure!(
+        names().any(asked),
+        "no comparison's name begins with `{}`: there are {}",
+        args.only.as_deref().unwrap_or_default(),
+        names().collect::<Vec<_>>().join(", ")
+    );
     for (number, (name, judge)) in JUDGES.iter().enumerate().filter(|(_, (name, _))| asked(name)) {
         header(format_args!("{name} ({} of {})", number + 1, JUDGES.len()));
         let judged = judge(&lab).with_context(|| format!("comparison `{name}`"))?;
@@ -71,7 +78,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         text = page::replace(PAGE, &text, name, &judged.table)?;
         outside.extend(judged.outside.iter().map(|what| format!("{name}: {what}")));
     }
-    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask judges")?)?;
+    // The line is for the whole page.
+    if args.only.is_none() {
+        text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask judges")?)?;
+    }
     if !args.lab.dry_run {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }

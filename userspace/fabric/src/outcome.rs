@@ -239,7 +239,7 @@ pub(crate) fn collect(
                 transport.cnps_sent += c.cnps_sent;
                 transport.cnps_handled += c.cnps_handled;
                 late_ns.extend_from_slice(host.late_ns());
-                unanswered += c.marks_unanswered;
+                unanswered += host.unanswered();
                 transport.naks += c.naks;
                 transport.timeouts += c.timeouts;
                 work.hops += host.hops;

@@ -96,7 +96,9 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
 /// Gives the socket, which is nobody else's yet, to the group `name`.
 fn give(socket: &Path, name: &str) -> Result<()> {
     let shown = socket.display();
-    let group = Group::from_name(name).ok().flatten().with_context(|| {
+    let found = Group::from_name(name)
+        .with_context(|| format!("cannot look up the group `{name}`, which [control] names"))?;
+    let group = found.with_context(|| {
         format!("there is no group `{name}`, which [control] names: make it (`addgroup --system {name}`)")
     })?;
     let gid = group.gid.as_raw();

@@ -105,6 +105,9 @@ impl Host {
     pub(super) fn receiver(&mut self, packet: &Packet, number: u32, pair: Pair) -> u32 {
         let (at_src, local) = self.rules.locals[number as usize];
         let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
+        if let Some(&slot) = self.free_receivers.last() {
+            self.replaced(slot);
+        }
         let slot = place(&mut self.receivers, &mut self.free_receivers, qp);
         self.receives[local as usize].slot = slot;
         slot

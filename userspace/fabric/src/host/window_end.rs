@@ -100,13 +100,31 @@ impl Host {
 
     /// The last packet of a QP has come.
     pub(super) fn gone(&mut self, slot: u32) {
-        let scalars = &self.params.config.scalars;
-        let nobody_asks = self.rules.window_end == WindowEnd::NextOfFlow && scalars.cnp_limit == CNP_LIMIT_QP;
-        let is_answered =
-            self.rules.control != Control::Dcqcn || scalars.np_window != NP_WINDOW_BOTH || !nobody_asks;
-        if !is_answered && self.receivers[slot as usize].np.pending != 0 {
+        if self.rules.window_end == WindowEnd::NextOfFlow && self.is_owed(slot) {
             self.counters.marks_unanswered += 1;
         }
+    }
+
+    /// Another QP gets the place of one that is gone, and what that was owed is forgotten.
+    pub(super) fn replaced(&mut self, slot: u32) {
+        if self.rules.window_end != WindowEnd::NextOfFlow && self.is_owed(slot) {
+            self.counters.marks_unanswered += 1;
+            let interval_ns = self.params.config.scalars.min_time_between_cnps_ns;
+            let end_ns = self.receivers[slot as usize].np.last_cnp_ns + interval_ns;
+            self.window_ends.pending.remove(&(end_ns, slot));
+        }
+    }
+
+    /// Whether marks of the QP in this place wait for an answer that is for it alone.
+    fn is_owed(&self, slot: u32) -> bool {
+        let scalars = &self.params.config.scalars;
+        let of_qp = scalars.np_window == NP_WINDOW_BOTH && scalars.cnp_limit == CNP_LIMIT_QP;
+        of_qp && self.rules.control == Control::Dcqcn && self.receivers[slot as usize].np.pending != 0
+    }
+
+    /// Marks that were never answered: their QP is gone, or no packet came any more.
+    pub(crate) fn unanswered(&self) -> u64 {
+        self.counters.marks_unanswered + self.window_ends.pending.len() as u64
     }
 
     /// By how much each CNP at a window's end came later than that.

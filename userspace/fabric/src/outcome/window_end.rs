@@ -13,7 +13,7 @@ pub struct WindowEndOutcome {
     pub late_p99_ns: u64,
     /// The latest.
     pub late_max_ns: u64,
-    /// Marks that were never answered, as no packet of their flow came after the window.
+    /// Marks that were never answered, as no packet came after the window that could have had them answered.
     pub unanswered: u64,
 }
 

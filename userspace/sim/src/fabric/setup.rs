@@ -172,6 +172,9 @@ struct OneFlag {
     setup: FabricSetup,
 }
 
+/// What an error says first.
+const REFUSED: &str = "cannot simulate this fabric";
+
 impl FabricSetup {
     /// Applies one setting: a flag without its dashes, a DCQCN parameter, or `kmin`, `kmax` and `pmax` of the flows' class.
     ///
@@ -257,11 +260,13 @@ impl FabricSetup {
         scenario.sample_ns = self.sample;
         self.apply_transport(&mut scenario);
         self.apply_switching(&mut scenario);
+        // Before the fabric's round trip is asked for.
+        scenario.validate().context(REFUSED)?;
         scenario.control = self.control(&scenario);
         scenario.window_end = self.window_end.unwrap_or_default();
         let faults = self.faults.iter().map(|text| fault(text, &scenario.topology, class));
         scenario.faults = faults.collect::<Result<_>>()?;
-        scenario.validate().context("cannot simulate this fabric")?;
+        scenario.validate().context(REFUSED)?;
         Ok(scenario)
     }
 

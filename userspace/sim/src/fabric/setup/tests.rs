@@ -57,6 +57,10 @@ fn what_makes_no_sense_is_refused() {
         ),
         ("--fault soon", "--fault soon: write TIME,down,NODE,NODE"),
         ("--class 9", "class = 9 is out of range"),
+        (
+            "--control nscc --switch-link 0bit",
+            "cannot simulate this fabric: rate of the link leaf0 - spine0 = 0bit is out of range",
+        ),
         ("--until 1us --size 1GB", "no flow starts in that time"),
         ("--workload hpcc:/none", "/none: cannot be read"),
     ] {
