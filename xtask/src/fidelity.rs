@@ -61,7 +61,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         eprintln!("{table}");
         text = page::replace(PAGE, &text, WEBSEARCH, &table)?;
     }
-    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
+    // The line is for the whole page.
+    if args.only.is_none() {
+        text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
+    }
     if !args.lab.dry_run {
         for (picture, options) in PICTURES.iter().filter(|_| args.only.is_none()) {
             header(picture);
