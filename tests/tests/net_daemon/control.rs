@@ -128,7 +128,11 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     daemon.child.wait()?;
     daemon.again(&pair.a)?;
     daemon.says(&["as asked for before", "\"name\":\"1\""])?;
-    let held = wait(|| Ok(door.ask::<Option<Held>>(Verb::Config).map_err(|error| error.to_string())))?;
+    // It is told from the first moment on, not only when everything is attached.
+    let held = wait(|| {
+        let held = door.ask::<Option<Held>>(Verb::Config).map_err(|error| error.to_string());
+        Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))
+    })?;
     assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
     both(2_000_000_000)?;
     // SIGHUP reads the host's own file again; it is below what was asked for.

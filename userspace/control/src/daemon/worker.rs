@@ -81,9 +81,16 @@ impl Worker {
             }
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
+        let bounds = Arc::new(asked.own.bounds());
+        // Attaching takes seconds, and an agent that asks meanwhile is not to hear that nothing was asked for.
+        self.desk.publish(Snapshot {
+            held: asked.held(),
+            confirm_until: asked.confirm_until,
+            bounds: Arc::clone(&bounds),
+            ..Snapshot::default()
+        });
         let fleet = Fleet::new(scope, Arc::clone(&self.desk), self.pause_socket.take())?;
         let now = Instant::now();
-        let bounds = Arc::new(asked.own.bounds());
         let said = Said { held: asked.held(), confirm_until: asked.confirm_until, bounds, ..Said::default() };
         let refusals = Refusals::new(now);
         let mut shift = Shift { worker: self, fleet, file, asked, refusals, said, freed: now, measured: now };
