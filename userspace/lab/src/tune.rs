@@ -25,7 +25,8 @@ Searched are the profile (those for the hosts' links), Kmin, Kmax and Pmax of th
 rpg_time_reset, dce_tcp_g and min_time_between_cnps. What --profile and --set say is the same in all candidates, and not searched.
 
 Columns: SLOWDOWN with the other seeds, SEARCHED with those of the search, QUEUE the deepest of any port, PAUSES, DROPS and LEFT
-(flows that did not end) of all simulations with the other seeds. `!` is what breaks a limit, and comes behind all that keep them.
+(flows that did not end) of all simulations with the other seeds. `!` is what breaks a limit, and comes behind all that keep them;
+--max-pauses and --max-drops count for each simulation, and the limits below the table for as many as there are.
 
 Examples:
   # random traffic at 60 % load, and incasts; the best as a file for the fleet
@@ -52,10 +53,10 @@ pub(crate) struct TuneArgs {
     /// Deepest queue of a port; a candidate beyond is behind all that keep to it.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Search")]
     max_queue: Option<u64>,
-    /// Most times that switches pause a neighbour, in all simulations [default: the fewest of any preset, and a tenth more].
+    /// Most times that switches pause a neighbour, in a simulation on average [default: the fewest of any preset, and a tenth more].
     #[arg(long, value_name = "N", help_heading = "Search")]
     max_pauses: Option<u64>,
-    /// Most packets dropped in all simulations.
+    /// Most packets dropped, in a simulation on average.
     #[arg(long, value_name = "N", help_heading = "Search")]
     max_drops: Option<u64>,
     /// Seeds of each workload, from --seed on, while searching.
@@ -76,7 +77,7 @@ pub(crate) struct TuneArgs {
     /// Cores to use [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Search")]
     threads: Option<u16>,
-    /// Write the best here, candidate or preset, for `dcqcn-fleet apply`.
+    /// Write the best here, for `dcqcn-fleet apply`: candidate or preset, with --profile or --set one that has what they say. Not if it breaks a limit.
     #[arg(long, value_name = "FILE", help_heading = "Fleet")]
     out: Option<PathBuf>,
     /// With --out: name of the group.

@@ -65,9 +65,8 @@ impl Space {
                 .collect(),
         };
         let (class, k) = (setup.class(), host_rate_bps as f64 / REFERENCE_BPS);
-        let key = |name: &str| {
-            name.parse::<Key>().context("a parameter that is searched has another name now")
-        };
+        let key =
+            |name: &str| name.parse::<Key>().context("a parameter that is searched has another name now");
         let wred = |name: &str| key(&format!("wred.{class}.{name}"));
         let (kmin, ai_rate) = (wred("kmin")?, key("rpg_ai_rate")?);
         let table = [

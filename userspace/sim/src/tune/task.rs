@@ -4,7 +4,8 @@ use anyhow::{Result, ensure};
 use dcqcn_fabric::Scenario;
 use dcqcn_params::Profile;
 
-use super::judge::{Limits, Objective};
+use super::judge::Objective;
+use super::limits::Limits;
 use super::search::Method;
 use crate::fabric::FabricSetup;
 
