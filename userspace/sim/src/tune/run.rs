@@ -1,8 +1,9 @@
 //! The whole: presets, candidates, and the best of both again with other seeds.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_fabric::Scenario;
+use dcqcn_support::render;
 
 use super::judge::{Judge, Score};
 use super::limits::Bounds;
@@ -11,7 +12,7 @@ use super::prior::{Port, is_plausible};
 use super::report::{Row, TuneReport};
 use super::search::{Method, Point, Search};
 use super::space::{Settings, Space};
-use super::task::Task;
+use super::task::{Task, host_rate_bps};
 use crate::fabric::Pool;
 
 /// Candidates that are simulated before the search is told of any of them: the same on any number of cores.
@@ -41,7 +42,9 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let searched = task.workloads(0, task.seeds)?;
     let checked = task.workloads(APART, task.check_seeds)?;
     let base = searched.iter().flatten().next().context("no simulation: give --seeds 1 or more")?;
-    let (setup, rate_bps) = (&task.setup, base.topology.links.first().map_or(0, |link| link.rate_bps));
+    let (setup, rate_bps) = (&task.setup, host_rate_bps(base));
+    let space = Space::new(setup, rate_bps)?;
+    ensure_one_is_valid(&space, task, rate_bps)?;
     let presets = presets(setup, rate_bps);
     let flows = |workloads: &[Vec<Scenario>]| -> u64 {
         workloads.iter().flatten().map(|scenario| scenario.workload.flows().len() as u64).sum()
@@ -55,15 +58,20 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
         packet_bytes: u64::from(base.transport.payload_bytes) + u64::from(base.transport.header_bytes),
         senders: 2,
     };
+    let duration_ns = base.duration_ns;
     let first = Judge::new(&pool, searched, task.objective)?;
     let second = Judge::new(&pool, checked, task.objective)?;
 
-    let configs: Vec<Config> = presets
-        .iter()
-        .map(|preset| preset.settings.config(setup, rate_bps))
-        .collect::<Result<_>>()
-        .context("the parameters that are given")?;
+    let configs: Vec<Config> =
+        presets.iter().map(|preset| preset.settings.config(setup, rate_bps)).collect::<Result<_>>()?;
     let scores = first.scores(&configs, "presets")?.context("interrupted: nothing is finished")?;
+    if let Some((left, name)) = unfinished(&scores, &presets) {
+        bail!(
+            "no preset has all flows end in the time simulated: with `{name}` {left} are left; give a longer --duration (now {}), or \
+             traffic that ends",
+            render::ns(duration_ns)
+        );
+    }
     let limits = task.limits.of(first.simulations(), &scores);
     let senders = scores.iter().map(|score| score.senders).max().unwrap_or(0).max(2);
     let mut tried: Vec<Tried> = Vec::new();
@@ -74,7 +82,7 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
 
     let presets_count = tried.len();
     let port = Port { senders, ..port };
-    let candidates = Candidates { task, space: Space::new(setup, rate_bps)?, rate_bps, port };
+    let candidates = Candidates { task, space, rate_bps, port };
     let found = candidates.search(&first, &limits)?;
     let simulated = found.len();
     tried.extend(best(found, task.keep));
@@ -99,6 +107,26 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
         .collect();
     rows.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
     Ok(TuneReport::new(task, simulated, (limits, checked_limits), rows))
+}
+
+/// Refuses what is given if it goes with no candidate, before anything is simulated.
+fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> {
+    let mut search = Search::new(space.profiles(), space.numbers(), task.search_seed)?;
+    let mut last = Ok(());
+    for _ in 0..DRAWS {
+        let Point { profile, numbers } = search.draw();
+        match space.settings(profile, &numbers).config(&task.setup, rate_bps) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = Err(error),
+        }
+    }
+    last.context("no candidate is valid with what --profile and --set say")
+}
+
+/// If flows are left with every preset: how many there are of the one with fewest.
+fn unfinished<'p>(scores: &[Score], presets: &'p [Preset]) -> Option<(u64, &'p str)> {
+    let left = scores.iter().zip(presets).map(|(score, preset)| (score.unfinished, preset.name.as_str()));
+    left.min().filter(|(left, _)| *left > 0)
 }
 
 /// The best `keep` candidates, the best first.

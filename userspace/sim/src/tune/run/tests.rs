@@ -110,15 +110,36 @@ fn limits_come_before_the_objective() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let slow = directory.path().join("slow.toml");
+    std::fs::write(&slow, dcqcn_fabric::TOPOLOGY_EXAMPLE.to_string().replace("100gbit", "10gbit")).unwrap();
     for (also, says) in [
         ("size=1MB,rpg_gd=12", "DCQCN is the same for all traffic"),
         ("control=off", "DCQCN is the same for all traffic"),
         ("lod=50%", "unexpected argument '--lod'"),
         ("load", "`load` is not KEY=VALUE"),
         ("workload=incast:8", "incast:8 is out of range"),
+        ("topology=file:TOPOLOGY,workload=permutation", "hosts' links of one rate"),
     ] {
-        let refused = tune(&Task { also: vec![also.to_owned()], ..task(SMALL) }, 1).unwrap_err();
+        let also = also.replace("TOPOLOGY", slow.to_str().unwrap());
+
+        let refused = tune(&Task { also: vec![also], ..task(SMALL) }, 1).unwrap_err();
         assert!(format!("{refused:#}").contains(says), "{refused:#}");
+    }
+    for (line, says) in [
+        ("--set wred.3.kmin=30KB --set wred.3.kmax=20KB", "wred.3.kmin = 30KB is above wred.3.kmax = 20KB"),
+        ("--profile hpcc --host-link 1gbit", "profile `hpcc` is for links of 10gbit and more"),
+        ("--duration 10us", "no preset has all flows end in the time simulated: with `"),
+    ] {
+        let refused = tune(&task(&format!("{SMALL} {line}")), 1).unwrap_err();
+        assert!(format!("{refused:#}").contains(says), "{refused:#}");
+    }
+    // What goes with no profile of its own goes with a candidate.
+    for line in
+        ["--set wred.3.kmin=300KB", "--set wred.3.kmax=3KB", "--host-link 1gbit --set rpg_ai_rate=5mbit"]
+    {
+        let report = tune(&Task { budget: 2, ..task(&format!("{SMALL} {line}")) }, 2).unwrap();
+        assert_eq!((report.simulated, report.best().map(|row| row.is_as_given)), (2, Some(true)), "{line}");
     }
     // One profile, and everything that is searched is set: one candidate.
     let all = "--profile nvidia --set wred.3.kmin=1KB --set wred.3.kmax=1MB --set wred.3.pmax=1% --set rpg_ai_rate=5mbit \
