@@ -52,8 +52,10 @@ impl TuneReport {
 
 fn told(row: &Row) -> String {
     let slowdown = row.score().slowdown;
+    let seeds =
+        if row.checked.is_none() { ", with the seeds of the search alone as it was interrupted" } else { "" };
     format!(
-        "{}: slowdown {slowdown:.2} in the simulated fabric. What it is on the real one the rollout's gate judges.",
+        "{}: slowdown {slowdown:.2} in the simulated fabric{seeds}. What it is on the real one the rollout's gate judges.",
         row.name
     )
 }

@@ -167,8 +167,8 @@ impl TuneReport {
         let (Some(candidate), Some(preset)) = (of(false), of(true)) else {
             return "no candidate was simulated".to_owned();
         };
-        let limits = |row: &Row| if row.score().excess > 0.0 { ", which breaks a limit" } else { "" };
-        let other = if preset.is_as_given { "" } else { ", which is not what --profile and --set say" };
+        let limits = |row: &Row| if row.score().excess > 0.0 { " (which breaks a limit)" } else { "" };
+        let other = if preset.is_as_given { "" } else { " (which is not what --profile and --set say)" };
         let theirs = format!("{}{}{other}", preset.name, limits(preset));
         if candidate.rank() < preset.rank() {
             let compared = compared(candidate.score().slowdown, preset.score().slowdown);
