@@ -41,8 +41,6 @@ impl Task {
     /// All traffic, without what is set of DCQCN: every candidate brings its own parameters, and what is set goes with some of them.
     fn setups(&self) -> Result<Vec<FabricSetup>> {
         let base = FabricSetup {
-            // Any profile for these links will do.
-            profile: Some(self.setup.profile.unwrap_or(Profile::Paper)),
             changes: Vec::new(),
             duration: self.setup.duration.or(Some(DURATION_NS)),
             ..self.setup.clone()
@@ -63,6 +61,10 @@ impl Task {
             }
         }
         refuse_without_effect(&setups.iter().collect::<Vec<_>>())?;
+        // Any profile for these links will do.
+        for setup in &mut setups {
+            setup.profile.get_or_insert(Profile::Paper);
+        }
         Ok(setups)
     }
 
@@ -147,6 +149,7 @@ mod tests {
             ("", "load=30%,host-link=25gbit", "parameters are searched for hosts' links of one rate"),
             ("", "topology=file:/none", "/none"),
             ("", "profile=hpcc", "DCQCN is the same for all traffic"),
+            ("", "profile=paper", "DCQCN is the same for all traffic"),
             ("--profile hpcc", "profile=nvidia", "DCQCN is the same for all traffic"),
             ("", "set=rpg_gd=12", "DCQCN is the same for all traffic"),
             ("", "kmin=12KB", "DCQCN is the same for all traffic"),
