@@ -7,8 +7,8 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use dcqcn_fabric::{FlowOutcome, TOPOLOGY_EXAMPLE};
 use dcqcn_sim::fabric::{
-    Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, run_all, write_flows,
-    write_picture,
+    Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, refuse_without_effect,
+    run_all, write_flows, write_picture,
 };
 use dcqcn_support::file::Replacement;
 
@@ -75,7 +75,7 @@ impl FabricArgs {
             return out.text(&TOPOLOGY_EXAMPLE);
         }
         let setups = self.setups()?;
-        refuse_without_effect(&setups)?;
+        refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())?;
         ensure!(
             setups.len() == 1 || self.plot.is_none(),
             "--plot draws one run and the sweep has {}: leave --plot or --sweep out",
@@ -143,20 +143,6 @@ impl FabricArgs {
         }
         Ok(setups)
     }
-}
-
-/// A flag has to change something in one of the runs at least.
-fn refuse_without_effect(setups: &[(Changed, FabricSetup)]) -> anyhow::Result<()> {
-    let Some(((_, first), others)) = setups.split_first() else { return Ok(()) };
-    let others: Vec<_> = others.iter().map(|(_, setup)| setup.without_effect()).collect();
-    for lone in first.without_effect() {
-        let (flag, needs) = lone;
-        ensure!(
-            !others.iter().all(|other| other.contains(&lone)),
-            "{flag} changes nothing here: it needs {needs}; leave {flag} out or add that"
-        );
-    }
-    Ok(())
 }
 
 fn write_csv(path: &Path, flows: &[FlowOutcome]) -> anyhow::Result<()> {

@@ -12,6 +12,7 @@ mod words;
 
 pub use axis::FabricAxis;
 pub use network::Shape;
+pub use partners::refuse_without_effect;
 pub use plot::{PLOT_SAMPLE_NS, write_picture};
 pub use report::{Changed, FabricReport, FabricSweep, write_flows};
 pub(crate) use run::Pool;

@@ -1,6 +1,8 @@
 //! Flags that mean something only beside others.
 
-use super::setup::FabricSetup;
+use anyhow::{Result, bail};
+
+use super::setup::{FabricSetup, settings};
 use super::words::Choice;
 use super::{Shape, Traffic};
 
@@ -12,9 +14,20 @@ const COLLECTIVE: &str = "a collective as --workload";
 const SHAPE: &str = "--topology leaf-spine or fat-tree, as a file has its own";
 
 impl FabricSetup {
+    /// [`Self::with`], of settings that all change something.
+    ///
+    /// # Errors
+    /// As there, or one of them changes nothing.
+    pub(crate) fn with_effect(&self, text: &str) -> Result<Self> {
+        let setup = self.with(text)?;
+        let keys: Vec<&str> =
+            settings(text).filter_map(|setting| setting.split_once('=')).map(|(key, _)| key.trim()).collect();
+        let is_its = |(flag, _): &&Lone| keys.contains(&flag.trim_start_matches('-'));
+        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| refuse(*lone))
+    }
+
     /// Flags that were given and change nothing, as what they belong to was not asked for: each with what it needs.
-    #[must_use]
-    pub fn without_effect(&self) -> Vec<Lone> {
+    fn without_effect(&self) -> Vec<Lone> {
         let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
         let random = matches!(workload, Traffic::Random);
         let collective = matches!(workload, Traffic::Collective(_));
@@ -49,6 +62,21 @@ impl FabricSetup {
         let lone = flags.into_iter().filter(|(_, given, has_effect, _)| *given && !has_effect);
         lone.map(|(flag, _, _, needs)| (flag, needs)).collect()
     }
+}
+
+/// Refuses a flag that changes nothing in any of these.
+///
+/// # Errors
+/// It names the flag, and what it needs.
+pub fn refuse_without_effect(setups: &[&FabricSetup]) -> Result<()> {
+    let Some((first, others)) = setups.split_first() else { return Ok(()) };
+    let others: Vec<_> = others.iter().map(|setup| setup.without_effect()).collect();
+    let is_everywhere = |lone: &&Lone| others.iter().all(|other| other.contains(lone));
+    first.without_effect().iter().find(is_everywhere).map_or(Ok(()), |lone| refuse(*lone))
+}
+
+fn refuse<T>((flag, needs): Lone) -> Result<T> {
+    bail!("{flag} changes nothing here: it needs {needs}; leave {flag} out or add that")
 }
 
 #[cfg(test)]

@@ -211,7 +211,7 @@ impl FabricSetup {
     /// As [`Self::set`], or the text is none of that.
     pub fn with(&self, text: &str) -> Result<Self> {
         let mut setup = self.clone();
-        for setting in text.split(if text.contains(';') { ';' } else { ',' }) {
+        for setting in settings(text) {
             let (key, value) = setting
                 .split_once('=')
                 .with_context(|| format!("`{setting}` is not KEY=VALUE, as in `workload=incast:16`"))?;
@@ -366,6 +366,11 @@ impl FabricSetup {
             *own = Class { loss, schedule: if class >= 6 { Schedule::Strict } else { own.schedule } };
         }
     }
+}
+
+/// The settings of a text, parted by commas, or by `;` where a value has commas in it.
+pub(super) fn settings(text: &str) -> impl Iterator<Item = &str> {
+    text.split(if text.contains(';') { ';' } else { ',' })
 }
 
 fn error_value(text: &str) -> &str {

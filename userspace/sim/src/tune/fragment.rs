@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::{Settings, to_toml};
 use toml::Value;
 
@@ -19,11 +20,21 @@ pub struct Place {
 }
 
 impl TuneReport {
-    /// The best, candidate or preset, as `fleet.toml`; `None`: there is none. Every parameter that was simulated is in it, so that
+    /// The best that has what was given, candidate or preset, as `fleet.toml`. Every parameter that was simulated is in it, so that
     /// nothing of it depends on what a host's own file says.
-    #[must_use]
-    pub fn fragment(&self, place: &Place) -> Option<String> {
-        let row = self.rows.first()?;
+    ///
+    /// # Errors
+    /// There is none, or it breaks a limit.
+    pub fn fragment(&self, place: &Place) -> Result<String> {
+        let row = self.best().context("nothing was simulated")?;
+        let broken = self.broken(row);
+        ensure!(
+            broken.is_empty(),
+            "the best, `{}`, breaks a limit: {}; a greater --budget may find better; or allow more with --max-queue, --max-pauses or --max-drops, \
+             or give a longer --duration",
+            row.name,
+            broken.join("; ")
+        );
         let mut text = format!("# {}.\n# {}\n", self.verdict(), told(row));
         // Writing into a `String` cannot fail.
         let _ = write_group(&mut text, place);
@@ -35,14 +46,16 @@ impl TuneReport {
             }
             text.push('\n');
         }
-        Some(text)
+        Ok(text)
     }
 }
 
 fn told(row: &Row) -> String {
-    let slowdown = row.checked.as_ref().unwrap_or(&row.searched).slowdown;
+    let slowdown = row.score().slowdown;
+    let seeds =
+        if row.checked.is_none() { ", with the seeds of the search alone as it was interrupted" } else { "" };
     format!(
-        "{}: slowdown {slowdown:.2} in the simulated fabric. What it is on the real one the rollout's gate judges.",
+        "{}: slowdown {slowdown:.2} in the simulated fabric{seeds}. What it is on the real one the rollout's gate judges.",
         row.name
     )
 }

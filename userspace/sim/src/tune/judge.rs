@@ -1,8 +1,8 @@
-//! What is good: one number of many simulations, and limits that must hold.
+//! What is good: one number of many simulations.
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::Config;
 use dcqcn_fabric::{Fct, FlowOutcome, Outcome, Scenario};
@@ -37,26 +37,6 @@ impl Objective {
     }
 }
 
-/// What must hold; `None`: no limit, and for pauses a tenth more than the preset with fewest has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Limits {
-    /// Deepest queue of a port, B.
-    pub queue_bytes: Option<u64>,
-    /// Times that switches paused a neighbour, in all simulations together.
-    pub pauses: Option<u64>,
-    /// Packets dropped, in all simulations together.
-    pub drops: Option<u64>,
-}
-
-impl Limits {
-    /// The same, and unless pauses are limited, no more than a tenth above the preset that has fewest: otherwise the least slowdown
-    /// would often be that of flows that nothing but pauses holds back.
-    pub(super) fn beside(self, presets: &[Score]) -> Self {
-        let fewest = presets.iter().map(|score| score.pauses).min();
-        Self { pauses: self.pauses.or(fewest.map(|fewest| fewest + fewest / 10)), ..self }
-    }
-}
-
 /// What came out of all simulations of one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Score {
@@ -76,7 +56,7 @@ pub struct Score {
     pub excess: f64,
     /// The share of flows that were not complete.
     #[serde(skip)]
-    left: f64,
+    pub(super) left: f64,
     /// Most hosts that sent to one, in any simulation.
     #[serde(skip)]
     pub(super) senders: u64,
@@ -99,7 +79,7 @@ impl Score {
     }
 
     /// Of `workloads`, each with its simulations.
-    fn new(workloads: &[Vec<Outcome>], objective: Objective) -> Self {
+    pub(super) fn new(workloads: &[Vec<Outcome>], objective: Objective) -> Self {
         let mut score = Self {
             slowdown: 1.0,
             by_workload: Vec::new(),
@@ -138,18 +118,6 @@ impl Score {
         score.excess = score.left;
         score
     }
-
-    /// The same under `limits`.
-    pub(super) fn under(self, limits: &Limits) -> Self {
-        let beyond = |value: u64, limit: Option<u64>| {
-            limit.map_or(0.0, |limit| value.saturating_sub(limit) as f64 / limit.max(1) as f64)
-        };
-        let excess = self.left
-            + beyond(self.queue_bytes, limits.queue_bytes)
-            + beyond(self.pauses, limits.pauses)
-            + beyond(self.drops, limits.drops);
-        Self { excess, ..self }
-    }
 }
 
 /// Most hosts that send to one.
@@ -160,8 +128,9 @@ fn most_senders(flows: &[FlowOutcome]) -> u64 {
     pairs.chunk_by(|a, b| a.0 == b.0).map(|to_one| to_one.len() as u64).max().unwrap_or(0)
 }
 
+/// Of one value or more.
 fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Simulations that every configuration goes through: of each workload, with several seeds.
@@ -172,8 +141,19 @@ pub(super) struct Judge<'p> {
 }
 
 impl<'p> Judge<'p> {
-    pub(super) fn new(pool: &'p Pool, workloads: Vec<Vec<Scenario>>, objective: Objective) -> Self {
-        Self { pool, workloads, objective }
+    /// Of workloads, each with a simulation or more.
+    ///
+    /// # Errors
+    /// One has none.
+    pub(super) fn new(pool: &'p Pool, workloads: Vec<Vec<Scenario>>, objective: Objective) -> Result<Self> {
+        let is_simulated = !workloads.is_empty() && workloads.iter().all(|seeds| !seeds.is_empty());
+        ensure!(is_simulated, "no simulation: give --seeds and --check-seeds 1 or more");
+        Ok(Self { pool, workloads, objective })
+    }
+
+    /// How many simulations a configuration goes through.
+    pub(super) fn simulations(&self) -> u64 {
+        self.workloads.iter().map(|seeds| seeds.len() as u64).sum()
     }
 
     /// Judges them all at once; `None` if it was interrupted.
@@ -205,6 +185,7 @@ mod tests {
 
     use super::*;
     use crate::fabric::setup;
+    use crate::tune::Bounds;
 
     fn outcome(line: &str) -> Outcome {
         let scenario = setup(line).scenario().unwrap();
@@ -217,37 +198,35 @@ mod tests {
             outcome(&format!("--topology leaf-spine:1x0x8 --workload incast:{degree} --size 200KB"))
         };
         let workloads = [vec![incast(2)], vec![incast(7)]];
-        let score = |limits| Score::new(&workloads, Objective::P99).under(&limits);
-        let free = score(Limits::default());
+        let score = |bounds| Score::new(&workloads, Objective::P99).under(&bounds);
+        let free = score(Bounds::default());
         let p99 = |outcomes: &[Outcome]| outcomes[0].fct.as_ref().unwrap().slowdown_p99;
         let each = [p99(&workloads[0]), p99(&workloads[1])];
         assert!((free.slowdown - (each[0] * each[1]).sqrt()).abs() < 1e-9, "{free:?}, {each:?}");
         assert!((free.by_workload[1] - each[1]).abs() < 1e-9 && free.excess == 0.0 && free.unfinished == 0);
         assert_eq!((free.rank(), free.senders), (free.slowdown, 7));
-        let limits = Limits { queue_bytes: Some(free.queue_bytes / 2), ..Limits::default() };
-        let broken = score(limits);
+        let bounds = Bounds { queue_bytes: Some(free.queue_bytes / 2), ..Bounds::default() };
+        let broken = score(bounds);
         assert!((broken.excess - 1.0).abs() < 0.01 && broken.rank() > 1e6, "{broken:?}");
     }
 
     #[test]
-    fn pauses_are_held_against_the_preset_that_has_fewest() {
-        let one = Score::new(
-            &[vec![outcome("--topology leaf-spine:1x0x3 --workload incast:2 --size 20KB")]],
-            Objective::P99,
-        );
-        let with = |pauses| Score { pauses, ..one.clone() };
-        let limits = Limits::default().beside(&[with(50), with(40)]);
-        assert_eq!((limits.pauses, limits.queue_bytes), (Some(44), None));
-        assert_eq!([44, 45, 88].map(|pauses| with(pauses).under(&limits).excess), [0.0, 1.0 / 44.0, 1.0]);
-        let told = Limits { pauses: Some(0), ..Limits::default() }.beside(&[with(50)]);
-        assert_eq!([0, 1].map(|pauses| with(pauses).under(&told).excess), [0.0, 1.0]);
+    fn there_is_no_score_of_nothing() {
+        let pool = Pool::new(0, 1).unwrap();
+        for workloads in [vec![], vec![vec![]]] {
+            assert!(Judge::new(&pool, workloads, Objective::P99).is_err());
+        }
     }
 
     #[test]
     fn what_does_not_finish_is_behind() {
         let cut = outcome("--topology leaf-spine:1x0x4 --workload incast:3 --size 1MB --duration 10us");
-        let score = Score::new(&[vec![cut]], Objective::Mean).under(&Limits::default());
+        let score = Score::new(&[vec![cut]], Objective::Mean).under(&Bounds::default());
         assert_eq!(score.unfinished, 3);
+        assert_eq!(
+            Bounds::default().broken(&score),
+            ["flows that do not end in the time simulated 3, limit 0"]
+        );
         assert!(score.excess == 1.0 && score.rank() > 1e6 && score.rank().is_finite(), "{score:?}");
     }
 }

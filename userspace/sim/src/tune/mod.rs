@@ -7,6 +7,7 @@
 
 mod fragment;
 mod judge;
+mod limits;
 mod presets;
 mod prior;
 mod report;
@@ -16,7 +17,8 @@ mod space;
 mod task;
 
 pub use fragment::Place;
-pub use judge::{Limits, Objective, Score};
+pub use judge::{Objective, Score};
+pub use limits::{Bounds, Limits};
 pub use report::{Row, TuneReport};
 pub use run::tune;
 pub use search::Method;

@@ -9,22 +9,52 @@ use crate::fabric::FabricSetup;
 /// SONiC's thresholds for lossless queues (`WRED_PROFILE` of its default QoS configuration).
 const SONIC: [(&str, &str); 3] = [("kmin", "1MiB"), ("kmax", "2MiB"), ("pmax", "5%")];
 
+/// What candidates are held against.
+#[derive(Clone, Debug)]
+pub(super) struct Preset {
+    /// What it is called.
+    pub(super) name: String,
+    /// What it is.
+    pub(super) settings: Settings,
+    /// Whether it has what was given.
+    pub(super) is_as_given: bool,
+}
+
 /// Every profile that is for links of `host_rate_bps`, SONiC's thresholds with NVIDIA's machine, and what `setup` asks for, if it says
-/// anything of parameters.
-pub(super) fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<(String, Settings)> {
-    let mut presets: Vec<(String, Settings)> = Profile::value_variants()
+/// anything of parameters: then the others have something else.
+pub(super) fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
+    let is_as_given = setup.profile.is_none() && setup.changes.is_empty();
+    let profiles: Vec<Profile> = Profile::value_variants()
         .iter()
+        .copied()
         .filter(|profile| profile.config(Some(host_rate_bps)).is_ok())
-        .map(|profile| (dcqcn_params::word(profile), Settings { profile: *profile, changes: Vec::new() }))
         .collect();
+    let of = |profile: &Profile| Preset {
+        name: dcqcn_params::word(profile),
+        settings: Settings { profile: *profile, changes: Vec::new() },
+        is_as_given,
+    };
+    let mut presets: Vec<Preset> = profiles.iter().map(of).collect();
     let sonic = SONIC.map(|(name, text)| Assignment::new(&format!("wred.{}.{name}", setup.class()), text));
     if let Ok(changes) = sonic.into_iter().collect::<Result<Vec<_>, _>>() {
-        presets.push(("sonic".to_owned(), Settings { profile: Profile::Nvidia, changes }));
+        let settings = Settings { profile: Profile::Nvidia, changes };
+        presets.push(Preset { name: "sonic".to_owned(), settings, is_as_given });
     }
-    if setup.profile.is_some() || !setup.changes.is_empty() {
+    if !is_as_given {
+        // The simulator's own profile first, if none was given.
+        let usual = match setup.profile {
+            Some(profile) => vec![profile],
+            None => [Profile::Hpcc].into_iter().chain(profiles).collect(),
+        };
+        let with = |profile| Settings { profile, changes: setup.changes.clone() };
+        // What is given may go with values that are searched, and with none of a profile.
         let settings =
-            Settings { profile: setup.profile.unwrap_or(Profile::Hpcc), changes: setup.changes.clone() };
-        presets.push(("as given".to_owned(), settings));
+            usual.into_iter().map(with).find(|settings| settings.config(setup, host_rate_bps).is_ok());
+        presets.extend(settings.map(|settings| Preset {
+            name: "as given".to_owned(),
+            settings,
+            is_as_given: true,
+        }));
     }
     presets
 }
@@ -39,8 +69,12 @@ mod tests {
         let names = |line: &str, bps: u64| {
             let setup = setup(line);
             let presets = presets(&setup, bps);
-            assert!(presets.iter().all(|(_, settings)| settings.config(&setup, bps).is_ok()), "{presets:?}");
-            presets.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+            assert!(presets.iter().all(|preset| preset.settings.config(&setup, bps).is_ok()), "{presets:?}");
+            let is_given = setup.profile.is_some() || !setup.changes.is_empty();
+            assert!(
+                presets.iter().all(|preset| preset.is_as_given == (!is_given || preset.name == "as given"))
+            );
+            presets.into_iter().map(|preset| preset.name).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(names("", 100_000_000_000), "paper nvidia hpcc irdma sonic");
         assert_eq!(
@@ -48,5 +82,8 @@ mod tests {
             "paper nvidia hpcc irdma sonic as given"
         );
         assert_eq!(names("", 1_000_000_000), "paper nvidia irdma lab sonic");
+        assert_eq!(names("--set rpg_ai_rate=5mbit", 1_000_000_000), "paper nvidia irdma lab sonic as given");
+        // No profile has a Kmax that goes with it.
+        assert_eq!(names("--set wred.3.kmin=900MB", 1_000_000_000), "paper nvidia irdma lab sonic");
     }
 }

@@ -8,7 +8,8 @@ use dcqcn_params::{Assignment, Key, word};
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
-use super::judge::{Limits, Objective, Score};
+use super::judge::{Objective, Score};
+use super::limits::Bounds;
 use super::search::Method;
 use super::space::Settings;
 use super::task::Task;
@@ -20,11 +21,13 @@ pub struct Row {
     pub name: String,
     /// Whether others publish it.
     pub is_preset: bool,
+    /// Whether it has what `--profile` and `--set` say: others are there to compare with.
+    pub is_as_given: bool,
     /// The profile that it starts from.
     pub profile: String,
     /// The flags of `dcqcn-lab sim fabric` that have it simulated.
     pub flags: String,
-    /// Every parameter that profiles are about, in its base unit.
+    /// Every parameter that profiles are about, and what was set, in its base unit.
     pub parameters: BTreeMap<String, u64>,
     /// With the seeds of the search.
     pub searched: Score,
@@ -33,13 +36,16 @@ pub struct Row {
     /// The same parameters, in the order of the file.
     #[serde(skip)]
     pub(super) assignments: Vec<Assignment>,
+    /// Class of the flows.
+    #[serde(skip)]
+    class: u8,
 }
 
 impl Row {
     /// Puts figures together.
     pub(super) fn new(
         name: String,
-        is_preset: bool,
+        [is_preset, is_as_given]: [bool; 2],
         settings: &Settings,
         config: &Config,
         class: u8,
@@ -49,7 +55,8 @@ impl Row {
             Key::Wred(tc, _) => *tc == usize::from(class),
             _ => true,
         };
-        let keys = Key::all().filter(|key| key.in_profiles() && is_of_it(key));
+        let is_set = |key: &Key| settings.changes.iter().any(|change| change.key == *key);
+        let keys = Key::all().filter(|key| is_set(key) || (key.in_profiles() && is_of_it(key)));
         let assignments: Vec<Assignment> =
             keys.map(|key| Assignment { key, value: key.get(config) }).collect();
         let mut flags = format!("--profile {}", word(&settings.profile));
@@ -59,23 +66,31 @@ impl Row {
         Self {
             name,
             is_preset,
+            is_as_given,
             profile: word(&settings.profile),
             flags,
             parameters: assignments.iter().map(|set| (set.key.to_string(), set.value)).collect(),
             searched,
             checked,
             assignments,
+            class,
         }
     }
 
     /// What orders rows: less is better.
     pub(super) fn rank(&self) -> f64 {
-        self.checked.as_ref().unwrap_or(&self.searched).rank()
+        self.score().rank()
     }
 
-    /// The value of a parameter whose name ends so, as people write it.
-    fn text(&self, end: &str) -> String {
-        let is_it = |set: &&Assignment| set.key.to_string().ends_with(end);
+    /// What came out last.
+    pub(super) fn score(&self) -> &Score {
+        self.checked.as_ref().unwrap_or(&self.searched)
+    }
+
+    /// The value of a parameter, or of one of the flows' class, as people write it.
+    fn text(&self, name: &str) -> String {
+        let of_class = format!("wred.{}.{name}", self.class);
+        let is_it = |set: &&Assignment| [name, &of_class].contains(&set.key.to_string().as_str());
         let text = |set: &Assignment| dcqcn_common::params::Quantity(set.value, set.key.unit()).to_string();
         self.assignments.iter().find(is_it).map(text).unwrap_or_default()
     }
@@ -86,8 +101,10 @@ impl Row {
 pub struct TuneReport {
     /// What is small in good ones.
     pub objective: Objective,
-    /// What must hold.
-    pub limits: Limits,
+    /// What must hold of all simulations of the search together.
+    pub searched_limits: Bounds,
+    /// The same of the second look, which has other seeds; `None`: it was interrupted before.
+    pub checked_limits: Option<Bounds>,
     /// How candidates were found.
     pub method: Method,
     /// Where the search's random numbers began.
@@ -107,18 +124,39 @@ pub struct TuneReport {
 }
 
 impl TuneReport {
-    pub(super) fn new(task: &Task, simulated: usize, is_interrupted: bool, rows: Vec<Row>) -> Self {
+    /// Puts it together; without the limits of the second look it was interrupted before.
+    pub(super) fn new(
+        task: &Task,
+        simulated: usize,
+        (searched_limits, checked_limits): (Bounds, Option<Bounds>),
+        rows: Vec<Row>,
+    ) -> Self {
         Self {
             objective: task.objective,
-            limits: task.limits,
+            searched_limits,
+            checked_limits,
             method: task.method,
             search_seed: task.search_seed,
             budget: task.budget,
             simulated,
-            is_interrupted,
+            is_interrupted: checked_limits.is_none(),
             workloads: 1 + task.also.len(),
             seeds: [task.seeds, task.check_seeds],
             rows,
+        }
+    }
+
+    /// The best row that has what was given.
+    #[must_use]
+    pub fn best(&self) -> Option<&Row> {
+        self.rows.iter().find(|row| row.is_as_given)
+    }
+
+    /// The limits that a row breaks, each with how far; none: it keeps all.
+    pub(super) fn broken(&self, row: &Row) -> Vec<String> {
+        match (&row.checked, self.checked_limits) {
+            (Some(score), Some(limits)) => limits.broken(score),
+            _ => self.searched_limits.broken(&row.searched),
         }
     }
 
@@ -129,21 +167,28 @@ impl TuneReport {
         let (Some(candidate), Some(preset)) = (of(false), of(true)) else {
             return "no candidate was simulated".to_owned();
         };
-        let score = |row: &Row| row.checked.as_ref().unwrap_or(&row.searched).clone();
-        let (ours, theirs) = (score(candidate), score(preset));
-        let limits = |score: &Score| if score.excess > 0.0 { ", which breaks a limit" } else { "" };
+        let limits = |row: &Row| if row.score().excess > 0.0 { " (which breaks a limit)" } else { "" };
+        let other = if preset.is_as_given { "" } else { " (which is not what --profile and --set say)" };
+        let theirs = format!("{}{}{other}", preset.name, limits(preset));
         if candidate.rank() < preset.rank() {
-            let less = (1.0 - ours.slowdown / theirs.slowdown) * 100.0;
-            format!(
-                "{}{} has {less:.0} % less slowdown than the best preset, {}{}",
-                candidate.name,
-                limits(&ours),
-                preset.name,
-                limits(&theirs)
-            )
+            let compared = compared(candidate.score().slowdown, preset.score().slowdown);
+            format!("{}{} has {compared} the best preset, {theirs}", candidate.name, limits(candidate))
         } else {
-            format!("no candidate is better than the preset {}{}", preset.name, limits(&theirs))
+            format!("no candidate is better than the preset {theirs}")
         }
+    }
+}
+
+/// What ours is beside theirs, which is behind; infinite where no flow ended.
+fn compared(ours: f64, theirs: f64) -> String {
+    let more = (ours / theirs - 1.0) * 100.0;
+    if !more.is_finite() || theirs.is_infinite() {
+        return "a place before".to_owned();
+    }
+    match more.round() {
+        0.0 => "the slowdown of".to_owned(),
+        more if more < 0.0 => format!("{:.0} % less slowdown than", -more),
+        more => format!("{more:.0} % more slowdown than"),
     }
 }
 
@@ -168,7 +213,7 @@ impl fmt::Display for TuneReport {
             ">CNP TIME",
         ]);
         for row in &self.rows {
-            let score = row.checked.as_ref().unwrap_or(&row.searched);
+            let score = row.score();
             let checked =
                 row.checked.as_ref().map_or_else(|| "-".to_owned(), |_| format!("{:.2}", score.slowdown));
             let mark = if score.excess > 0.0 { " !" } else { "" };
@@ -182,7 +227,7 @@ impl fmt::Display for TuneReport {
                 score.unfinished.to_string(),
                 row.profile.clone(),
             ];
-            let ends = [
+            let names = [
                 "kmin",
                 "kmax",
                 "pmax",
@@ -192,7 +237,7 @@ impl fmt::Display for TuneReport {
                 "dce_tcp_g",
                 "min_time_between_cnps",
             ];
-            cells.extend(ends.map(|end| row.text(end)));
+            cells.extend(names.map(|name| row.text(name)));
             table.row(cells);
         }
         writeln!(f, "{table}")?;
@@ -200,15 +245,48 @@ impl fmt::Display for TuneReport {
             Method::Tpe => "",
             Method::Random => " drawn by chance",
         };
-        writeln!(
+        let [searched, checked] = self.seeds;
+        write!(
             f,
-            "{} of {} candidates{method}; workloads: {}, seeds of each: {}; the best of them and the presets again with {} others\n{}",
-            self.simulated,
-            self.budget,
-            self.workloads,
-            self.seeds[0],
-            self.seeds[1],
-            self.verdict()
-        )
+            "{} of {} candidates{method}; workloads: {}, seeds of each: {searched}",
+            self.simulated, self.budget, self.workloads
+        )?;
+        let limits = &self.searched_limits;
+        match &self.checked_limits {
+            Some(again) => writeln!(
+                f,
+                "; the best of them and the presets again with {checked} others\n\
+                 limits of all simulations together: {limits}; of the second look: {again}"
+            )?,
+            None => writeln!(f, "\nlimits of all simulations together: {limits}")?,
+        }
+        let others: Vec<&str> =
+            self.rows.iter().filter(|row| !row.is_as_given).map(|row| row.name.as_str()).collect();
+        if !others.is_empty() {
+            writeln!(
+                f,
+                "only to compare with, as --profile and --set say something else: {}",
+                others.join(", ")
+            )?;
+        }
+        writeln!(f, "{}", self.verdict())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_is_worded_by_its_sign() {
+        for (ours, theirs, says) in [
+            (1.0, 2.0, "50 % less slowdown than"),
+            (3.0, 2.0, "50 % more slowdown than"),
+            (2.001, 2.0, "the slowdown of"),
+            (1.0, f64::INFINITY, "a place before"),
+            (f64::INFINITY, f64::INFINITY, "a place before"),
+        ] {
+            assert_eq!(compared(ours, theirs), says);
+        }
     }
 }

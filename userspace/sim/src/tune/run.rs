@@ -1,16 +1,18 @@
 //! The whole: presets, candidates, and the best of both again with other seeds.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_fabric::Scenario;
+use dcqcn_support::render;
 
-use super::judge::{Judge, Limits, Score};
-use super::presets::presets;
+use super::judge::{Judge, Score};
+use super::limits::Bounds;
+use super::presets::{Preset, presets};
 use super::prior::{Port, is_plausible};
 use super::report::{Row, TuneReport};
 use super::search::{Method, Point, Search};
 use super::space::{Settings, Space};
-use super::task::Task;
+use super::task::{Task, host_rate_bps};
 use crate::fabric::Pool;
 
 /// Candidates that are simulated before the search is told of any of them: the same on any number of cores.
@@ -26,6 +28,7 @@ const APART: u64 = 1_000;
 struct Tried {
     name: String,
     is_preset: bool,
+    is_as_given: bool,
     settings: Settings,
     config: Config,
     score: Score,
@@ -39,7 +42,9 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let searched = task.workloads(0, task.seeds)?;
     let checked = task.workloads(APART, task.check_seeds)?;
     let base = searched.iter().flatten().next().context("no simulation: give --seeds 1 or more")?;
-    let (setup, rate_bps) = (&task.setup, base.topology.links.first().map_or(0, |link| link.rate_bps));
+    let (setup, rate_bps) = (&task.setup, host_rate_bps(base));
+    let space = Space::new(setup, rate_bps)?;
+    ensure_one_is_valid(&space, task, rate_bps)?;
     let presets = presets(setup, rate_bps);
     let flows = |workloads: &[Vec<Scenario>]| -> u64 {
         workloads.iter().flatten().map(|scenario| scenario.workload.flows().len() as u64).sum()
@@ -53,26 +58,31 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
         packet_bytes: u64::from(base.transport.payload_bytes) + u64::from(base.transport.header_bytes),
         senders: 2,
     };
-    let first = Judge::new(&pool, searched, task.objective);
-    let second = Judge::new(&pool, checked, task.objective);
+    let duration_ns = base.duration_ns;
+    let first = Judge::new(&pool, searched, task.objective)?;
+    let second = Judge::new(&pool, checked, task.objective)?;
 
-    let configs: Vec<Config> = presets
-        .iter()
-        .map(|(_, settings)| settings.config(setup, rate_bps))
-        .collect::<Result<_>>()
-        .context("the parameters that are given")?;
+    let configs: Vec<Config> =
+        presets.iter().map(|preset| preset.settings.config(setup, rate_bps)).collect::<Result<_>>()?;
     let scores = first.scores(&configs, "presets")?.context("interrupted: nothing is finished")?;
-    let limits = task.limits.beside(&scores);
+    if let Some((left, name)) = unfinished(&scores, &presets) {
+        bail!(
+            "no preset has all flows end in the time simulated: with `{name}` {left} are left; give a longer --duration (now {}), or \
+             traffic that ends",
+            render::ns(duration_ns)
+        );
+    }
+    let limits = task.limits.of(first.simulations(), &scores);
     let senders = scores.iter().map(|score| score.senders).max().unwrap_or(0).max(2);
     let mut tried: Vec<Tried> = Vec::new();
-    for (((name, settings), config), score) in presets.into_iter().zip(configs).zip(scores) {
-        let score = score.under(&limits);
-        tried.push(Tried { name, is_preset: true, settings, config, score });
+    for ((preset, config), score) in presets.into_iter().zip(configs).zip(scores) {
+        let (Preset { name, settings, is_as_given }, score) = (preset, score.under(&limits));
+        tried.push(Tried { name, is_preset: true, is_as_given, settings, config, score });
     }
 
     let presets_count = tried.len();
     let port = Port { senders, ..port };
-    let candidates = Candidates { task, space: Space::new(setup, rate_bps)?, rate_bps, port };
+    let candidates = Candidates { task, space, rate_bps, port };
     let found = candidates.search(&first, &limits)?;
     let simulated = found.len();
     tried.extend(best(found, task.keep));
@@ -80,23 +90,43 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let configs: Vec<Config> = tried.iter().map(|tried| tried.config).collect();
     // After Ctrl-C there is none.
     let again = second.scores(&configs, "the best again, with other seeds")?;
-    let is_interrupted = again.is_none();
     // Other seeds, other pauses: those of the presets again.
-    let under = |scores: Vec<Score>| {
-        let limits = task.limits.beside(scores.get(..presets_count).unwrap_or_default());
-        scores.into_iter().map(move |score| score.under(&limits))
+    let of_presets = |scores: &Vec<Score>| {
+        task.limits.of(second.simulations(), scores.get(..presets_count).unwrap_or_default())
     };
-    let mut again = again.map(under);
+    let checked_limits = again.as_ref().map(of_presets);
+    let mut again = again.map(Vec::into_iter);
     let mut rows: Vec<Row> = tried
         .into_iter()
         .map(|tried| {
-            let Tried { name, is_preset, settings, config, score } = tried;
+            let Tried { name, is_preset, is_as_given, settings, config, score } = tried;
             let checked = again.as_mut().and_then(Iterator::next);
-            Row::new(name, is_preset, &settings, &config, setup.class(), (score, checked))
+            let checked = checked.zip(checked_limits).map(|(score, limits)| score.under(&limits));
+            Row::new(name, [is_preset, is_as_given], &settings, &config, setup.class(), (score, checked))
         })
         .collect();
     rows.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
-    Ok(TuneReport::new(task, simulated, is_interrupted, rows))
+    Ok(TuneReport::new(task, simulated, (limits, checked_limits), rows))
+}
+
+/// Refuses what is given if it goes with no candidate, before anything is simulated.
+fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> {
+    let mut search = Search::new(space.profiles(), space.numbers(), task.search_seed)?;
+    let mut last = Ok(());
+    for _ in 0..DRAWS {
+        let Point { profile, numbers } = search.draw();
+        match space.settings(profile, &numbers).config(&task.setup, rate_bps) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = Err(error),
+        }
+    }
+    last.context("no candidate is valid with what --profile and --set say")
+}
+
+/// If flows are left with every preset: how many there are of the one with fewest.
+fn unfinished<'p>(scores: &[Score], presets: &'p [Preset]) -> Option<(u64, &'p str)> {
+    let left = scores.iter().zip(presets).map(|(score, preset)| (score.unfinished, preset.name.as_str()));
+    left.min().filter(|(left, _)| *left > 0)
 }
 
 /// The best `keep` candidates, the best first.
@@ -116,7 +146,7 @@ struct Candidates<'t> {
 
 impl Candidates<'_> {
     /// All that were simulated; fewer than the budget if it was interrupted, or if there are no more.
-    fn search(&self, judge: &Judge<'_>, limits: &Limits) -> Result<Vec<Tried>> {
+    fn search(&self, judge: &Judge<'_>, limits: &Bounds) -> Result<Vec<Tried>> {
         let Task { budget, method, search_seed, .. } = *self.task;
         let mut search = Search::new(self.space.profiles(), self.space.numbers(), search_seed)?;
         let mut found: Vec<Tried> = Vec::new();
@@ -141,7 +171,7 @@ impl Candidates<'_> {
                 let score = score.under(limits);
                 search.tell(&point, score.guide())?;
                 let name = format!("candidate {}", found.len() + 1);
-                found.push(Tried { name, is_preset: false, settings, config, score });
+                found.push(Tried { name, is_preset: false, is_as_given: true, settings, config, score });
             }
         }
         Ok(found)

@@ -18,13 +18,16 @@ pub struct Settings {
 
 /// The link whose numbers the ranges below are; they grow with the link.
 const REFERENCE_BPS: f64 = 25e9;
+/// A range that what is set leaves nothing of begins so many times below it.
+const BELOW: f64 = 100.0;
+
 /// What a dimension is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// A parameter.
     Plain,
-    /// How many times the dimension before it.
-    Times,
+    /// How many times this parameter, which stands before it.
+    Times(Key),
     /// How far it is below 1024: the gain g in 1/1024.
     Gain,
 }
@@ -62,23 +65,29 @@ impl Space {
                 .collect(),
         };
         let (class, k) = (setup.class(), host_rate_bps as f64 / REFERENCE_BPS);
-        let wred = |name: &str| format!("wred.{class}.{name}");
-        let (kmin, kmax, pmax) = (wred("kmin"), wred("kmax"), wred("pmax"));
+        let key =
+            |name: &str| name.parse::<Key>().context("a parameter that is searched has another name now");
+        let wred = |name: &str| key(&format!("wred.{class}.{name}"));
+        let (kmin, ai_rate) = (wred("kmin")?, key("rpg_ai_rate")?);
         let table = [
-            (kmin.as_str(), What::Plain, 2e3 * k, 400e3 * k),
-            (&kmax, What::Times, 1.1, 40.0),
-            (&pmax, What::Plain, 5e3, 1e6),
-            ("rpg_ai_rate", What::Plain, 1e6 * k, 250e6 * k),
-            ("rpg_hai_rate", What::Times, 1.0, 30.0),
-            ("rpg_time_reset", What::Plain, 10e3, 1e6),
-            ("dce_tcp_g", What::Gain, 1.0, 128.0),
-            ("min_time_between_cnps", What::Plain, 1e3, 100e3),
+            (kmin, What::Plain, 2e3 * k, 400e3 * k),
+            (wred("kmax")?, What::Times(kmin), 1.1, 40.0),
+            (wred("pmax")?, What::Plain, 5e3, 1e6),
+            (ai_rate, What::Plain, 1e6 * k, 250e6 * k),
+            (key("rpg_hai_rate")?, What::Times(ai_rate), 1.0, 30.0),
+            (key("rpg_time_reset")?, What::Plain, 10e3, 1e6),
+            (key("dce_tcp_g")?, What::Gain, 1.0, 128.0),
+            (key("min_time_between_cnps")?, What::Plain, 1e3, 100e3),
         ];
         let fixed = setup.changes.clone();
         let mut dimensions = Vec::new();
-        for (name, what, low, high) in table {
-            let key: Key = name.parse().context("a parameter that is searched has another name now")?;
-            if !fixed.iter().any(|change| change.key == key) {
+        for (key, what, low, high) in table {
+            // Kmin is not above a Kmax that is set, nor R_AI above R_HAI.
+            let is_its = |(_, other, ..): &&(Key, What, f64, f64)| *other == What::Times(key);
+            let multiple = table.iter().find(is_its).and_then(|(key, ..)| value_of(&fixed, *key));
+            let high = multiple.map_or(high, |most| high.min(most.max(1.0)));
+            let low = if low < high { low } else { high / BELOW };
+            if value_of(&fixed, key).is_none() {
                 dimensions.push(Dimension { key, what, low, high });
             }
         }
@@ -100,32 +109,27 @@ impl Space {
     pub(super) fn settings(&self, profile: usize, numbers: &[f64]) -> Settings {
         let profile = self.profiles.get(profile).or(self.profiles.first()).copied().unwrap_or_default();
         let mut changes = self.fixed.clone();
-        let mut before = None;
         for (dimension, number) in self.dimensions.iter().zip(numbers) {
             let Dimension { key, what, low, high } = *dimension;
             let drawn = low * (high / low).powf(number.clamp(0.0, 1.0));
-            let value = match (what, before) {
-                (What::Gain, _) => 1_024.0 - drawn.round(),
-                (What::Times, Some(before)) => two_digits(before * drawn),
-                // What it is a multiple of was set by the user: the same as if it were 1 at the least.
-                (What::Times, None) => two_digits(self.base(key, profile) * drawn),
-                (What::Plain, _) => two_digits(drawn),
+            let value = match what {
+                What::Gain => 1_024.0 - drawn.round(),
+                What::Plain => two_digits(drawn).min(high),
+                What::Times(base) => {
+                    let base = value_of(&changes, base).unwrap_or(base.default() as f64);
+                    two_digits(base * drawn).max(base)
+                }
             };
-            before = (what == What::Plain).then_some(value);
             let (least, most) = key.range().into_inner();
             changes.push(Assignment { key, value: (value as u64).clamp(least, most) });
         }
         Settings { profile, changes }
     }
+}
 
-    /// What a multiple is of, if the user set it: Kmin for Kmax, R_AI for R_HAI.
-    fn base(&self, key: Key, profile: Profile) -> f64 {
-        let name = key.to_string().replace("kmax", "kmin").replace("rpg_hai_rate", "rpg_ai_rate");
-        let said = self.fixed.iter().rev().find(|change| change.key.to_string() == name);
-        let default =
-            || name.parse::<Key>().map_or(1, |key| key.get(&profile.config(None).unwrap_or(Config::DEFAULT)));
-        said.map_or_else(default, |change| change.value).max(1) as f64
-    }
+/// What a parameter is set to, if it is.
+fn value_of(changes: &[Assignment], key: Key) -> Option<f64> {
+    changes.iter().rev().find(|change| change.key == key).map(|change| change.value as f64)
 }
 
 /// Rounded to two digits.
@@ -166,6 +170,32 @@ mod tests {
             let space = Space::new(&setup, rate).unwrap();
             let settings = space.settings(profile, &numbers);
             prop_assert!(settings.config(&setup, rate).is_ok(), "{settings:?}");
+        }
+    }
+
+    /// The numbers of a point on a class and links, and with what is set.
+    fn drawn(flags: &str, numbers: &[f64], rate: u64) -> Config {
+        let setup = setup(flags);
+        let space = Space::new(&setup, rate).unwrap();
+        space.settings(0, numbers).config(&setup, rate).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_multiple_is_one_of_its_base_whichever_of_the_two_is_set(
+            numbers in proptest::collection::vec(0.0f64..=1.0, 8), set in 1_000u64..=400_000_000_000,
+        ) {
+            let (_, most) = "rpg_hai_rate".parse::<Key>().unwrap().range().into_inner();
+            let s = drawn(&format!("--set rpg_ai_rate={set}bit"), &numbers, RATE).scalars;
+            prop_assert!(s.rpg_ai_rate_bps == set && s.rpg_hai_rate_bps >= set, "{s:?}");
+            prop_assert!(s.rpg_hai_rate_bps <= (set * 32).min(most), "{s:?}");
+            let s = drawn(&format!("--set rpg_hai_rate={set}bit"), &numbers, RATE).scalars;
+            prop_assert!(s.rpg_hai_rate_bps == set && s.rpg_ai_rate_bps <= set, "{s:?}");
+            let bytes = set % 1_000_000_000;
+            let wred = drawn(&format!("--set wred.3.kmin={bytes}B"), &numbers, RATE).wred[3];
+            prop_assert!(wred.kmin_bytes == bytes && wred.kmax_bytes >= bytes, "{wred:?}");
+            let wred = drawn(&format!("--set wred.3.kmax={bytes}B"), &numbers, RATE).wred[3];
+            prop_assert!(wred.kmax_bytes == bytes && wred.kmin_bytes <= bytes, "{wred:?}");
         }
     }
 

@@ -1,12 +1,13 @@
 //! What is asked for, and the simulations that it means.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_fabric::Scenario;
 use dcqcn_params::Profile;
 
-use super::judge::{Limits, Objective};
+use super::judge::Objective;
+use super::limits::Limits;
 use super::search::Method;
-use crate::fabric::FabricSetup;
+use crate::fabric::{FabricSetup, refuse_without_effect};
 
 /// Time to simulate, at most, unless said: who takes longer does not finish, and is behind.
 const DURATION_NS: u64 = 100_000_000;
@@ -37,28 +38,147 @@ pub struct Task {
 }
 
 impl Task {
-    /// The simulations of each workload with `count` seeds from the setup's own, and so much more, on.
-    pub(super) fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>> {
-        // Any profile for these links will do: every candidate brings its own parameters.
-        let bare = FabricSetup {
-            profile: Some(self.setup.profile.unwrap_or(Profile::Paper)),
+    /// All traffic, without what is set of DCQCN: every candidate brings its own parameters, and what is set goes with some of them.
+    fn setups(&self) -> Result<Vec<FabricSetup>> {
+        let base = FabricSetup {
+            changes: Vec::new(),
             duration: self.setup.duration.or(Some(DURATION_NS)),
             ..self.setup.clone()
         };
-        let mut setups = vec![bare.clone()];
+        let mut setups = vec![base.clone()];
         for text in &self.also {
-            let other = bare.with(text)?;
-            ensure!(
-                (other.profile, other.control, &other.changes) == (bare.profile, bare.control, &bare.changes),
-                "--also {text}: DCQCN is the same for all traffic; give --profile and --set beside it"
-            );
-            setups.push(other);
+            setups.push(beside(&base, text).with_context(|| format!("--also {text}"))?);
         }
+        // There is one figure of many simulations, and DCQCN alone.
+        for setup in &setups {
+            let flags = [
+                ("--sample", setup.sample),
+                ("--base-rtt", setup.base_rtt),
+                ("--target-delay", setup.target_delay),
+            ];
+            for (flag, given) in flags {
+                ensure!(given.is_none(), "{flag} changes nothing here: leave it out");
+            }
+        }
+        refuse_without_effect(&setups.iter().collect::<Vec<_>>())?;
+        // Any profile for these links will do.
+        for setup in &mut setups {
+            setup.profile.get_or_insert(Profile::Paper);
+        }
+        Ok(setups)
+    }
+
+    /// The simulations of each workload with `count` seeds from the setup's own, and so much more, on. After the greatest comes 0.
+    ///
+    /// # Errors
+    /// Settings contradict each other, change nothing, or are of no traffic.
+    pub(super) fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>> {
         let of = |setup: &FabricSetup| -> Result<Vec<Scenario>> {
-            let first = setup.seed.unwrap_or(1).saturating_add(beyond);
-            let with = |seed| FabricSetup { seed: Some(seed), ..setup.clone() }.scenario();
-            (first..first.saturating_add(count)).map(with).collect()
+            let first = setup.seed.unwrap_or(1).wrapping_add(beyond);
+            let with =
+                |number| FabricSetup { seed: Some(first.wrapping_add(number)), ..setup.clone() }.scenario();
+            (0..count).map(with).collect()
         };
-        setups.iter().map(of).collect()
+        let workloads: Vec<Vec<Scenario>> = self.setups()?.iter().map(of).collect::<Result<_>>()?;
+        let mut rates = workloads.iter().flatten().map(host_rate_bps);
+        let first = rates.next();
+        // A topology from a file has its own.
+        ensure!(
+            rates.all(|rate| Some(rate) == first),
+            "parameters are searched for hosts' links of one rate, and the topologies of --topology and --also have several"
+        );
+        Ok(workloads)
+    }
+}
+
+/// The rate of a host's link.
+pub(super) fn host_rate_bps(scenario: &Scenario) -> u64 {
+    scenario.topology.links.first().map_or(0, |link| link.rate_bps)
+}
+
+/// Other traffic between the same hosts.
+fn beside(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
+    let other = base.with_effect(text)?;
+    let is_same = (other.profile, other.control) == (base.profile, base.control) && other.changes.is_empty();
+    ensure!(is_same, "DCQCN is the same for all traffic; give --profile and --set beside --also");
+    ensure!(other.class == base.class, "parameters are searched for one class; give --class beside --also");
+    ensure!(
+        other.host_link == base.host_link,
+        "parameters are searched for hosts' links of one rate; give --host-link beside --also"
+    );
+    Ok(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::setup;
+
+    fn task(line: &str, also: &[&str]) -> Task {
+        Task {
+            setup: setup(line),
+            also: also.iter().map(|text| (*text).to_owned()).collect(),
+            budget: 8,
+            method: Method::Tpe,
+            search_seed: 1,
+            seeds: 2,
+            check_seeds: 3,
+            keep: 1,
+            objective: Objective::P99,
+            limits: Limits::default(),
+        }
+    }
+
+    #[test]
+    fn seeds_go_on_after_the_greatest() {
+        for first in [1, u64::MAX - 1_000, u64::MAX] {
+            let task = task(&format!("--topology leaf-spine:1x0x3 --workload incast:2 --seed {first}"), &[]);
+            let seeds = |beyond, count| -> Vec<u64> {
+                let workloads = task.workloads(beyond, count).unwrap();
+                workloads.iter().flatten().map(|scenario| scenario.seed).collect()
+            };
+            assert_eq!(seeds(0, 2), [first, first.wrapping_add(1)]);
+            assert_eq!(seeds(1_000, 3), [1_000, 1_001, 1_002].map(|more| first.wrapping_add(more)));
+        }
+    }
+
+    #[test]
+    fn traffic_is_between_the_same_hosts_and_every_flag_counts() {
+        for (line, also, says) in [
+            ("", "class=4", "--also class=4: parameters are searched for one class"),
+            ("", "load=30%,host-link=25gbit", "parameters are searched for hosts' links of one rate"),
+            ("", "topology=file:/none", "/none"),
+            ("", "profile=hpcc", "DCQCN is the same for all traffic"),
+            ("", "profile=paper", "DCQCN is the same for all traffic"),
+            ("--profile hpcc", "profile=nvidia", "DCQCN is the same for all traffic"),
+            ("", "set=rpg_gd=12", "DCQCN is the same for all traffic"),
+            ("", "kmin=12KB", "DCQCN is the same for all traffic"),
+            ("", "workload=incast:3,load=30%", "--load changes nothing here: it needs --workload random"),
+            ("--trim 6", "load=30%", "--trim changes nothing here: it needs --pfc off"),
+            ("--sample 1us", "load=30%", "--sample changes nothing here: leave it out"),
+            ("", "sample=1us", "--sample changes nothing here: leave it out"),
+            ("--base-rtt 1us", "load=30%", "--base-rtt changes nothing here: leave it out"),
+            ("--target-delay 1us", "load=30%", "--target-delay changes nothing here: leave it out"),
+        ] {
+            let refused = task(line, &[also]).workloads(0, 1).unwrap_err();
+            assert!(format!("{refused:#}").contains(says), "{line} {also}: {refused:#}");
+        }
+        // Flags of the one traffic are not those of the other.
+        for (line, also) in [
+            ("--load 30%", "workload=incast:3,size=20KB"),
+            ("--workload incast:3", "workload=random,load=30%"),
+            ("--pfc off --trim 6", "pfc=on,headroom=10KB"),
+        ] {
+            assert_eq!(task(line, &[also]).workloads(0, 1).unwrap().len(), 2, "{line} {also}");
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_no_matter_of_the_traffic() {
+        for set in
+            ["--set wred.3.kmin=300KB", "--set wred.3.kmax=3KB", "--host-link 1gbit --set rpg_ai_rate=5mbit"]
+        {
+            task(set, &[]).workloads(0, 1).unwrap();
+        }
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::fabric::setup;
-use crate::tune::{Objective, Place};
+use crate::tune::{Limits, Objective, Place};
 
 const SMALL: &str = "--topology leaf-spine:2x1x4 --workload incast:6 --size 300KB";
 
@@ -29,6 +29,41 @@ fn the_same_seed_finds_the_same_on_any_number_of_cores() {
     assert!(one.rows.is_sorted_by(|a, b| a.rank() <= b.rank()));
     let other = tune(&Task { search_seed: 2, ..task(SMALL) }, 2).unwrap();
     assert_ne!(one.rows, other.rows);
+}
+
+fn place() -> Place {
+    Place { group: "tuned".to_owned(), labels: Vec::new(), interface: "eth*".to_owned() }
+}
+
+/// What is written has what the user said, also where a preset that has not is better; and all that the user said.
+#[test]
+fn what_is_written_is_as_given() {
+    let given = "--profile nvidia --set rpg_ai_rate=1mbit --set wred.3.kmin=1KB --set wred.3.kmax=5KB --set cnp_limit=port";
+    let report = tune(&Task { budget: 8, ..task(&format!("{SMALL} {given}")) }, 2).unwrap();
+    let first = &report.rows[0];
+    assert!(first.is_preset && !first.is_as_given, "{}: nothing to be told apart by", first.name);
+    let best = report.best().unwrap();
+    assert_eq!((best.profile.as_str(), best.parameters["rpg_ai_rate"]), ("nvidia", 1_000_000));
+    let key: dcqcn_params::Key = "cnp_limit".parse().unwrap();
+    assert_eq!(best.parameters["cnp_limit"], key.parse_value("port").unwrap());
+    let text = report.fragment(&place()).unwrap();
+    let interface = text.split_once("name = \"eth*\"\n").unwrap().1.replace("[group.interface.", "[");
+    let settings = dcqcn_params::parse("fragment", &interface).unwrap();
+    assert!(task(given).setup.changes.iter().all(|change| settings.changes.contains(change)), "{text}");
+    let shown = report.to_string();
+    assert!(shown.contains("only to compare with, as --profile and --set say something else: "), "{shown}");
+}
+
+#[test]
+fn what_breaks_a_limit_is_not_written() {
+    let limits = Limits { queue_bytes: Some(1_000), ..Limits::default() };
+    let report = tune(&Task { budget: 8, limits, ..task(SMALL) }, 2).unwrap();
+    let refused = report.fragment(&place()).unwrap_err().to_string();
+    assert!(
+        refused.contains("breaks a limit: deepest queue ") && refused.contains("limit 1.00 kB ("),
+        "{refused}"
+    );
+    assert!(report.to_string().contains("deepest queue 1.00 kB"), "{report}");
 }
 
 /// What the flags of a row make is what the row was judged by.
@@ -75,15 +110,36 @@ fn limits_come_before_the_objective() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let slow = directory.path().join("slow.toml");
+    std::fs::write(&slow, dcqcn_fabric::TOPOLOGY_EXAMPLE.to_string().replace("100gbit", "10gbit")).unwrap();
     for (also, says) in [
         ("size=1MB,rpg_gd=12", "DCQCN is the same for all traffic"),
         ("control=off", "DCQCN is the same for all traffic"),
         ("lod=50%", "unexpected argument '--lod'"),
         ("load", "`load` is not KEY=VALUE"),
         ("workload=incast:8", "incast:8 is out of range"),
+        ("topology=file:TOPOLOGY,workload=permutation", "hosts' links of one rate"),
     ] {
-        let refused = tune(&Task { also: vec![also.to_owned()], ..task(SMALL) }, 1).unwrap_err();
+        let also = also.replace("TOPOLOGY", slow.to_str().unwrap());
+
+        let refused = tune(&Task { also: vec![also], ..task(SMALL) }, 1).unwrap_err();
         assert!(format!("{refused:#}").contains(says), "{refused:#}");
+    }
+    for (line, says) in [
+        ("--set wred.3.kmin=30KB --set wred.3.kmax=20KB", "wred.3.kmin = 30KB is above wred.3.kmax = 20KB"),
+        ("--profile hpcc --host-link 1gbit", "profile `hpcc` is for links of 10gbit and more"),
+        ("--duration 10us", "no preset has all flows end in the time simulated: with `"),
+    ] {
+        let refused = tune(&task(&format!("{SMALL} {line}")), 1).unwrap_err();
+        assert!(format!("{refused:#}").contains(says), "{refused:#}");
+    }
+    // What goes with no profile of its own goes with a candidate.
+    for line in
+        ["--set wred.3.kmin=300KB", "--set wred.3.kmax=3KB", "--host-link 1gbit --set rpg_ai_rate=5mbit"]
+    {
+        let report = tune(&Task { budget: 2, ..task(&format!("{SMALL} {line}")) }, 2).unwrap();
+        assert_eq!((report.simulated, report.best().map(|row| row.is_as_given)), (2, Some(true)), "{line}");
     }
     // One profile, and everything that is searched is set: one candidate.
     let all = "--profile nvidia --set wred.3.kmin=1KB --set wred.3.kmax=1MB --set wred.3.pmax=1% --set rpg_ai_rate=5mbit \

@@ -1,0 +1,155 @@
+//! Limits that must hold.
+
+use std::fmt;
+
+use dcqcn_support::render;
+use serde::Serialize;
+
+use super::judge::Score;
+
+/// What must hold in a simulation; `None`: no limit, and for pauses a tenth more than the preset with fewest has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Deepest queue of a port, B.
+    pub queue_bytes: Option<u64>,
+    /// Times that switches paused a neighbour, on average over simulations.
+    pub pauses: Option<u64>,
+    /// Packets dropped, on average over simulations.
+    pub drops: Option<u64>,
+}
+
+impl Limits {
+    /// What that is for so many simulations together. Unless pauses are limited, no more than a tenth above the one of `presets` that
+    /// has fewest: otherwise the least slowdown would often be that of flows that nothing but pauses holds back.
+    pub(super) fn of(self, simulations: u64, presets: &[Score]) -> Bounds {
+        let fewest = presets.iter().map(|score| score.pauses).min();
+        let all = |limit: u64| limit.saturating_mul(simulations);
+        Bounds {
+            queue_bytes: self.queue_bytes,
+            pauses: self.pauses.map(all).or(fewest.map(|fewest| fewest + fewest / 10)),
+            drops: self.drops.map(all),
+        }
+    }
+}
+
+/// What must hold of all simulations of one configuration together; `None`: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bounds {
+    /// Deepest queue of a port, B.
+    pub queue_bytes: Option<u64>,
+    /// Times that switches paused a neighbour.
+    pub pauses: Option<u64>,
+    /// Packets dropped.
+    pub drops: Option<u64>,
+}
+
+/// A figure that has a limit: its name, how it is written, what it is, and what it may be.
+type Figure = (&'static str, fn(u64) -> String, u64, Option<u64>);
+
+impl Bounds {
+    /// Each figure of `score`.
+    fn each(self, score: &Score) -> [Figure; 3] {
+        [
+            ("deepest queue", render::bytes, score.queue_bytes, self.queue_bytes),
+            ("pauses", |pauses| pauses.to_string(), score.pauses, self.pauses),
+            ("drops", |drops| drops.to_string(), score.drops, self.drops),
+        ]
+    }
+
+    /// By how much limits are broken, as a share of each.
+    pub(super) fn excess(self, score: &Score) -> f64 {
+        let beyond = |(_, _, value, limit): Figure| {
+            limit.map_or(0.0, |limit| value.saturating_sub(limit) as f64 / limit.max(1) as f64)
+        };
+        self.each(score).map(beyond).iter().sum()
+    }
+
+    /// What `score` breaks, each in words.
+    pub(super) fn broken(self, score: &Score) -> Vec<String> {
+        let beyond = |(name, text, value, limit): Figure| {
+            let limit = limit.filter(|limit| value > *limit)?;
+            let more = match limit {
+                0 => String::new(),
+                _ => format!(" ({:.0} % more)", (value as f64 / limit as f64 - 1.0) * 100.0),
+            };
+            Some(format!("{name} {}, limit {}{more}", text(value), text(limit)))
+        };
+        let mut broken: Vec<String> = self.each(score).into_iter().filter_map(beyond).collect();
+        if score.unfinished > 0 {
+            broken.push(format!("flows that do not end in the time simulated {}, limit 0", score.unfinished));
+        }
+        broken
+    }
+}
+
+impl Score {
+    /// The same under `bounds`.
+    pub(super) fn under(self, bounds: &Bounds) -> Self {
+        let excess = self.left + bounds.excess(&self);
+        Self { excess, ..self }
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queue_bytes, pauses, drops } = self;
+        let said = [
+            queue_bytes.map(|bytes| format!("deepest queue {}", render::bytes(bytes))),
+            pauses.map(|pauses| format!("pauses {pauses}")),
+            drops.map(|drops| format!("drops {drops}")),
+        ];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        f.write_str(if said.is_empty() { "none".to_owned() } else { said.join(", ") }.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::fabric::setup;
+    use crate::tune::Objective;
+
+    fn score() -> Score {
+        let line = "--topology leaf-spine:1x0x3 --workload incast:2 --size 20KB";
+        let scenario = setup(line).scenario().unwrap();
+        let outcome = dcqcn_fabric::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap();
+        Score::new(&[vec![outcome]], Objective::P99)
+    }
+
+    #[test]
+    fn pauses_are_held_against_the_preset_that_has_fewest() {
+        let one = score();
+        let with = |pauses| Score { pauses, ..one.clone() };
+        let bounds = Limits::default().of(4, &[with(50), with(40)]);
+        assert_eq!(bounds, Bounds { pauses: Some(44), ..Bounds::default() });
+        assert_eq!([44, 45, 88].map(|pauses| with(pauses).under(&bounds).excess), [0.0, 1.0 / 44.0, 1.0]);
+        assert_eq!(bounds.broken(&with(66)), ["pauses 66, limit 44 (50 % more)"]);
+        assert!(bounds.broken(&with(44)).is_empty());
+        let told = Limits { pauses: Some(0), ..Limits::default() }.of(4, &[with(50)]);
+        assert_eq!([0, 1].map(|pauses| with(pauses).under(&told).excess), [0.0, 1.0]);
+        assert_eq!(told.broken(&with(1)), ["pauses 1, limit 0"]);
+    }
+
+    /// The second look has other seeds, and more of them: what kept a limit in the first keeps it there if it does the same.
+    #[test]
+    fn limits_are_of_a_simulation_however_many_there_are() {
+        let one = score();
+        let limits = Limits { queue_bytes: Some(1_000_000), pauses: Some(7), drops: Some(3) };
+        for simulations in [2, 3, 40] {
+            let score = Score {
+                pauses: 7 * simulations,
+                drops: 3 * simulations,
+                queue_bytes: 1_000_000,
+                ..one.clone()
+            };
+            let bounds = limits.of(simulations, &[]);
+            assert!(bounds.excess(&score) == 0.0 && bounds.broken(&score).is_empty());
+            let more = Score { pauses: score.pauses + 1, drops: score.drops + 1, ..score };
+            assert_eq!(bounds.broken(&more).len(), 2);
+        }
+        assert_eq!(limits.of(2, &[]).to_string(), "deepest queue 1.00 MB, pauses 14, drops 6");
+        assert_eq!(Bounds::default().to_string(), "none");
+    }
+}
