@@ -53,6 +53,17 @@ pub(crate) fn table(heading: &[String], rows: &[Vec<String>]) -> String {
     [line(heading), line(&rule)].into_iter().chain(rows.iter().map(|row| line(row))).collect()
 }
 
+/// The text of a page, which has a place for each table of these names.
+#[cfg(test)]
+pub(crate) fn with_places<'a>(page: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let path = Workspace::locate().unwrap().root().join(page);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for name in names {
+        replace(page, &text, name, "").unwrap();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

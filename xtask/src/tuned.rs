@@ -33,6 +33,17 @@ const OTHER: [(&str, &str); 6] = [
 ];
 /// Its seeds; those of the search and of its second look are others.
 const SEEDS: [u32; 3] = [5_001, 5_002, 5_003];
+/// The parameters that are searched.
+const FOUND: [&str; 8] = [
+    "kmin",
+    "kmax",
+    "pmax",
+    "rpg_ai_rate",
+    "rpg_hai_rate",
+    "rpg_time_reset",
+    "dce_tcp_g",
+    "min_time_between_cnps",
+];
 /// How candidates are found, and how many are simulated.
 const SEARCHES: [(&str, u32); 4] = [("tpe", 96), ("random", 96), ("tpe", 24), ("random", 24)];
 /// Searches of each kind.
@@ -100,20 +111,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             &["", "slowdown searched", "with other seeds", "worst to best search", "beyond a limit"],
             &searched,
         ),
-        table(
-            &[
-                "profile",
-                "kmin",
-                "kmax",
-                "pmax",
-                "rpg_ai_rate",
-                "rpg_hai_rate",
-                "rpg_time_reset",
-                "dce_tcp_g",
-                "min_time_between_cnps",
-            ],
-            &listed,
-        ),
+        table(&[&["profile"][..], &FOUND].concat(), &listed),
     ];
     for (place, table) in PLACES.iter().zip(tables) {
         eprintln!("{table}");
@@ -218,17 +216,7 @@ fn parameters(row: &Value) -> Result<Vec<String>> {
     let of = |flag: &str| {
         flags.split_once(flag).and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("-").to_owned()
     };
-    let names = [
-        "wred.3.kmin=",
-        "wred.3.kmax=",
-        "wred.3.pmax=",
-        "rpg_ai_rate=",
-        "rpg_hai_rate=",
-        "rpg_time_reset=",
-        "dce_tcp_g=",
-        "min_time_between_cnps=",
-    ];
-    Ok([of("--profile ")].into_iter().chain(names.map(of)).collect())
+    Ok([of("--profile ")].into_iter().chain(FOUND.map(|name| of(&format!("{name}=")))).collect())
 }
 
 #[cfg(test)]
@@ -237,11 +225,7 @@ mod tests {
 
     #[test]
     fn the_page_has_a_place_for_every_table() {
-        let workspace = Workspace::locate().unwrap();
-        let page = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        for place in PLACES {
-            page::replace(PAGE, &page, place, "").unwrap();
-        }
+        let page = page::with_places(PAGE, PLACES);
         // The page says what is simulated; it is what is.
         for said in [FABRIC, TRAFFIC].into_iter().chain(OTHER.map(|(_, flags)| flags)) {
             assert!(page.contains(said), "{PAGE} does not say `{said}`");

@@ -362,8 +362,7 @@ impl Fct {
             complete.iter().map(|&(fct_ns, ideal_ns)| fct_ns as f64 / ideal_ns.max(1) as f64).collect();
         times.sort_unstable();
         slowdowns.sort_by(f64::total_cmp);
-        let at = |percent: usize| (count * percent).div_ceil(100).clamp(1, count) - 1;
-        let [p50, p95, p99] = [50, 95, 99].map(at);
+        let [p50, p95, p99] = [50, 95, 99].map(|percent| nearest_rank(count, percent));
         Some(Self {
             count: count as u64,
             mean_ns: times.iter().map(|&time| time as f64).sum::<f64>() / count as f64,
@@ -377,6 +376,11 @@ impl Fct {
             slowdown_p99: slowdowns[p99],
         })
     }
+}
+
+/// The place of a percentile among so many values in order, by the nearest rank; 0 where there is none.
+const fn nearest_rank(count: usize, percent: usize) -> usize {
+    (count * percent).div_ceil(100).saturating_sub(1)
 }
 
 /// A row per size if there are few, or else ten rows of as many flows.

@@ -159,18 +159,22 @@ pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
 
 /// Permutations of 128 hosts on 16 leaves and 8 spines.
 pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
+    let pfc = format!("--control off --threshold 200KB --xon-offset 40KB {COMMON}");
+    let dcqcn = format!("--threshold 1600KB --xon-offset 320KB {DCQCN} {COMMON}");
+    permutations(lab, KEPT, &[("PFC", "permutation-pfc", pfc), ("DCQCN and PFC", "permutation-dcqcn", dcqcn)])
+}
+
+/// Those permutations in several ways, each with its name, its case in the table `kept`, and its options beside the topology.
+pub(super) fn permutations(lab: &Lab, kept: &str, ways: &[(&str, &str, String)]) -> Result<Judged> {
     let mut rows = Rows::default();
     let mut commands = Vec::new();
-    for (name, case, rest) in [
-        ("PFC", "permutation-pfc", "--control off --threshold 200KB --xon-offset 40KB".to_owned()),
-        ("DCQCN and PFC", "permutation-dcqcn", format!("--threshold 1600KB --xon-offset 320KB {DCQCN}")),
-    ] {
-        let options = format!("--topology leaf-spine:16x8x8 {rest} {COMMON}");
+    for (name, case, options) in ways {
+        let options = format!("--topology leaf-spine:16x8x8 {options}");
         let workloads: Vec<String> = (1..=PERMUTATIONS)
             .map(|seed| format!("--workload htsim:{} --seed {seed}", permutation_file(seed)))
             .collect();
         let (flows, own) = ours(lab, &options, &workloads)?;
-        let theirs = theirs(KEPT, case, REPAIRED, flows)?;
+        let theirs = theirs(kept, case, REPAIRED, flows)?;
         for (figure, own, theirs) in [
             ("mean", own.mean_us, theirs.mean_us),
             ("p50", own.p50_us, theirs.p50_us),
@@ -179,7 +183,7 @@ pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
             ("CNPs", own.cnps, theirs.cnps),
         ] {
             if theirs != 0.0 {
-                let mut row = vec![name.to_owned(), figure.to_owned()];
+                let mut row = vec![(*name).to_owned(), figure.to_owned()];
                 row.extend(rows.compare(&format!("{case} {figure}"), own, theirs, 0.05));
                 rows.rows.push(row);
             }

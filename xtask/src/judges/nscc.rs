@@ -5,8 +5,8 @@ use anyhow::Result;
 use super::Judged;
 use super::data::Figures;
 use super::flows::Flows;
-use super::htsim::{REPAIRED, Rows, files, ours, theirs};
-use super::matrix::{INCASTS, PERMUTATIONS, incast_file, permutation_file};
+use super::htsim::{REPAIRED, Rows, files, ours, permutations, theirs};
+use super::matrix::{INCASTS, incast_file};
 use crate::lab::Lab;
 
 const KEPT: &str = include_str!("nscc.csv");
@@ -93,31 +93,9 @@ pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
     Ok(rows.judged(&[&command], &heading))
 }
 
-/// Permutations of 128 hosts on 16 leaves and 8 spines, each flow on one path or each packet on its own.
+/// Permutations, each flow on one path or each packet on its own.
 pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
-    let mut rows = Rows::default();
-    let mut commands = Vec::new();
-    for (name, case, balance) in
-        [("ECMP", "permutation-ecmp", "ecmp"), ("sprayed", "permutation-spray", "spray")]
-    {
-        let options = format!("--topology leaf-spine:16x8x8 --balance {balance} {DEEP} {COMMON}");
-        let workloads: Vec<String> = (1..=PERMUTATIONS)
-            .map(|seed| format!("--workload htsim:{} --seed {seed}", permutation_file(seed)))
-            .collect();
-        let (flows, own) = ours(lab, &options, &workloads)?;
-        let theirs = theirs(KEPT, case, REPAIRED, flows)?;
-        for (figure, own, theirs) in [
-            ("mean", own.mean_us, theirs.mean_us),
-            ("p50", own.p50_us, theirs.p50_us),
-            ("p99", own.p99_us, theirs.p99_us),
-            ("last", own.last_us, theirs.last_us),
-        ] {
-            let mut row = vec![name.to_owned(), figure.to_owned()];
-            row.extend(rows.compare(&format!("{case} {figure}"), own, theirs, BOUND));
-            rows.rows.push(row);
-        }
-        commands.push(format!("fabric --workload htsim:{} --seed 1 {options}", permutation_file(1)));
-    }
-    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-    Ok(rows.judged(&commands, &["", "", "htsim", "ours", "**difference**"]))
+    let by = |balance| format!("--balance {balance} {DEEP} {COMMON}");
+    let ways = [("ECMP", "permutation-ecmp", by("ecmp")), ("sprayed", "permutation-spray", by("spray"))];
+    permutations(lab, KEPT, &ways)
 }

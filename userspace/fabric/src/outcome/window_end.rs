@@ -21,9 +21,7 @@ impl WindowEndOutcome {
     pub(super) fn new(mut late_ns: Vec<u64>, unanswered: u64) -> Self {
         late_ns.sort_unstable();
         let count = late_ns.len();
-        let at = |percent: usize| {
-            late_ns.get((count * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
-        };
+        let at = |percent| late_ns.get(super::nearest_rank(count, percent)).copied().unwrap_or(0);
         let [late_p50_ns, late_p99_ns, late_max_ns] = [50, 99, 100].map(at);
         Self { cnps: count as u64, late_p50_ns, late_p99_ns, late_max_ns, unanswered }
     }
