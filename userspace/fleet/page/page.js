@@ -121,6 +121,7 @@ function trial(held) {
   section.hidden = !waits;
   if (!waits) {
     section.dataset.is = "";
+    section.replaceChildren();
     return;
   }
   if (section.dataset.is !== held.name) {
