@@ -5,18 +5,24 @@
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
+#![expect(internal_features, reason = "see lib.rs of dcqcn-common")]
+#![feature(core_intrinsics)]
 
 mod lock;
 mod object;
 mod packet;
 
 use core::hint::black_box;
+use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
 use aya_ebpf::EbpfContext as _;
-use aya_ebpf::bindings::{__sk_buff, BPF_F_MMAPABLE, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action, xdp_md};
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_MMAPABLE, BPF_F_RECOMPUTE_CSUM, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action, xdp_md,
+};
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::helpers::{
-    bpf_clone_redirect, bpf_redirect, bpf_skb_pull_data, bpf_skb_vlan_push, bpf_xdp_get_buff_len,
+    bpf_clone_redirect, bpf_redirect, bpf_skb_pull_data, bpf_skb_store_bytes, bpf_skb_vlan_push,
+    bpf_xdp_get_buff_len,
 };
 use aya_ebpf::macros::{classifier, map, xdp};
 use aya_ebpf::maps::{Array, PerCpuArray, ProgramArray};
@@ -24,7 +30,8 @@ use aya_ebpf::programs::{TcContext, XdpContext};
 use dcqcn_common::classify::{Frame, classify, mapped};
 use dcqcn_common::flow::{FlowId, HashKeys, QpId, Set, set_index};
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
-use dcqcn_common::wire::udp;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::{ipv4, udp};
 
 use crate::lock::locked;
 use crate::packet::{header, pointer_field};
@@ -182,7 +189,7 @@ pub struct EdtFlow {
 
 dcqcn_common::entries!(EdtFlow: QpId);
 
-/// The minimal pacer's flows, looked up as the data plane's are.
+/// The minimal pacer's flows, looked up as the data plane's are; as many as the loader says.
 #[map]
 pub static EDT: Array<Set<EdtFlow>> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u32, BPF_F_MMAPABLE);
 
@@ -192,8 +199,21 @@ const NS_PER_BYTE_Q24: u64 = (8 << 24) / 50;
 const KEYS: HashKeys = HashKeys::new(0);
 /// fq's horizon.
 const HORIZON_NS: u64 = 10_000_000_000;
+/// The mask of the numbers of [`EDT`]'s sets.
+#[unsafe(no_mangle)]
+pub static EDT_MASK: u32 = DEFAULT_FLOWS / WAYS as u32 - 1;
+
 /// Headers of RoCEv2 over IPv4 without tags or options: Ethernet, IPv4, UDP and BTH.
 const HEADERS_LEN: usize = 54;
+
+/// Whether a packet is RoCEv2 over IPv4, at fixed offsets.
+#[inline(always)]
+fn is_roce(packet: &[u8; HEADERS_LEN]) -> bool {
+    packet[12..14] == [0x08, 0x00]
+        && packet[14] == 0x45
+        && packet[23] == udp::IP_PROTOCOL
+        && packet[36..38] == udp::ROCE_V2_PORT.to_be_bytes()
+}
 
 /// The least that paces RoCE by queue pair: fixed offsets, the data plane's table, earliest departure times.
 #[classifier]
@@ -202,11 +222,7 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     let Some(packet) = frame.header::<HEADERS_LEN>(0) else {
         return TC_ACT_UNSPEC;
     };
-    let is_roce = packet[12..14] == [0x08, 0x00]
-        && packet[14] == 0x45
-        && packet[23] == udp::IP_PROTOCOL
-        && packet[36..38] == udp::ROCE_V2_PORT.to_be_bytes();
-    if !is_roce {
+    if !is_roce(packet) {
         return TC_ACT_UNSPEC;
     }
     let id = QpId {
@@ -218,7 +234,8 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     let bytes = frame.frame_len() as u64;
     let hash = FlowId { src: [0; 4], receiver: id }.hash(&KEYS);
     let departure_ns = locked(
-        EDT.get_ptr_mut(set_index(hash, DEFAULT_FLOWS / WAYS as u32 - 1)),
+        // SAFETY: a constant of the object, which only the loader changes; read as one that the compiler does not know.
+        EDT.get_ptr_mut(set_index(hash, unsafe { (&raw const EDT_MASK).read_volatile() })),
         #[inline(always)]
         |set| {
             if set.find(&id, hash).missing {
@@ -246,6 +263,58 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     }
     // SAFETY: the program's own context; the field is writable.
     unsafe { (*frame.raw()).tstamp = departure_ns };
+    TC_ACT_UNSPEC
+}
+
+/// When the minimal marker's queue is empty.
+#[map]
+pub static EMPTY_AT_NS: Array<u64> = Array::with_max_entries(1, 0);
+
+/// 100 kb/s: 80 us a byte.
+const DRAIN_NS_PER_BYTE: u64 = 80_000;
+/// Offsets of TOS and checksum.
+const TOS_AT: usize = 15;
+const CHECKSUM_AT: usize = 14 + ipv4::CHECKSUM_AT;
+
+/// The least that marks RoCE by a virtual queue: fixed offsets, one queue that all CPUs share, no threshold; and the kernel's function for
+/// writing, as a program that writes by itself has TCP's packets copied.
+#[classifier]
+pub fn mark_tc(ctx: TcContext) -> i32 {
+    let frame = SkbFrame(ctx);
+    let Some(packet) = frame.header::<HEADERS_LEN>(0) else {
+        return TC_ACT_UNSPEC;
+    };
+    let tos = packet[TOS_AT];
+    if !is_roce(packet) || !Ecn::from_tos(tos).is_ect() {
+        return TC_ACT_UNSPEC;
+    }
+    let marked = Ecn::CE.apply(tos);
+    let checksum = u16::from_be_bytes([packet[CHECKSUM_AT], packet[CHECKSUM_AT + 1]]);
+    let version = packet[TOS_AT - 1];
+    let checksum =
+        ipv4::checksum_update16(checksum, u16::from_be_bytes([version, tos]), u16::from_be_bytes([version, marked]));
+    // SAFETY: takes no arguments.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    let lasts_ns = DRAIN_NS_PER_BYTE.wrapping_mul(frame.frame_len() as u64);
+    let Some(empty_at_ns) = EMPTY_AT_NS.get_ptr_mut(0) else {
+        return TC_ACT_UNSPEC;
+    };
+    // SAFETY: a map value. Other CPUs change it under us: every access is atomic.
+    let is_queued = unsafe {
+        let seen_ns = empty_at_ns.read_volatile();
+        let next_ns = seen_ns.max(now_ns).wrapping_add(lasts_ns);
+        atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(empty_at_ns, seen_ns, next_ns).1
+    };
+    if is_queued {
+        let skb: *mut __sk_buff = frame.raw();
+        let write = |at: usize, bytes: &[u8]| {
+            let (at, len) = (at as u32, bytes.len() as u32);
+            // SAFETY: the program's own context, and `len` bytes on the stack.
+            unsafe { bpf_skb_store_bytes(skb, at, bytes.as_ptr().cast(), len, u64::from(BPF_F_RECOMPUTE_CSUM)) };
+        };
+        write(TOS_AT, &[marked]);
+        write(CHECKSUM_AT, &checksum.to_be_bytes());
+    }
     TC_ACT_UNSPEC
 }
 

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::loaded_programs;
 use aya::{Ebpf, EbpfLoader};
+use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_plane::dataplane::SHARED;
 
 use crate::host::Host;
@@ -22,19 +23,26 @@ const GRACE: Duration = Duration::from_secs(30);
 /// # Errors
 /// It is not there.
 pub fn baselines() -> Result<Ebpf> {
-    baselines_to(LO)
+    baselines_with(LO, DEFAULT_FLOWS)
 }
 
 /// The loopback interface's index in every network namespace.
 pub const LO: u32 = 1;
 
-/// The same, whose redirecting program sends to the interface of this index.
+/// The same, whose redirecting program sends to the interface of this index, and whose pacer has places for `flows` flows (a power of
+/// two).
 ///
 /// # Errors
 /// As [`baselines`].
-pub fn baselines_to(ifindex: u32) -> Result<Ebpf> {
+pub fn baselines_with(ifindex: u32, flows: u32) -> Result<Ebpf> {
     let path = object("dcqcn-baselines");
-    let loaded = EbpfLoader::new().override_global("REDIRECT_TO", &ifindex, true).load_file(&path);
+    let sets = flows / WAYS as u32;
+    let mask = sets.wrapping_sub(1);
+    let loaded = EbpfLoader::new()
+        .override_global("REDIRECT_TO", &ifindex, true)
+        .override_global("EDT_MASK", &mask, true)
+        .map_max_entries("EDT", sets)
+        .load_file(&path);
     loaded.with_context(|| format!("cannot load {}; `cargo xtask build` makes it", path.display()))
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use aya::programs::Program;
+use aya::programs::{Program, SchedClassifier};
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_common::params::Config;
@@ -13,6 +13,7 @@ use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_engine::Hook;
 use dcqcn_params::Profile;
+use dcqcn_tests::bpf::{LO, baselines_with};
 use dcqcn_tests::packets::Roce;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -20,7 +21,7 @@ use nix::unistd::Pid;
 use crate::Bench;
 use crate::packets::{FAST_BPS, fed};
 use crate::report::{Figure, Section};
-use crate::runner::{Input, Instance, ORDER_LEN, host, program, program_of, run, runs, switch};
+use crate::runner::{Input, Instance, ORDER_LEN, Target, host, program, program_of, run, runs, switch};
 
 /// Places in a table of `qps` queue pairs: twice as many, lest sets overflow, where there may be so many.
 fn places(qps: u32) -> u32 {
@@ -60,6 +61,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         bench.progress(&format!("growth, {qps} queue pairs, uniform"));
         bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)?;
         table(bench, &instance, name("uniform", qps))?;
+        least(bench, qps)?;
         if qps == 1 {
             continue;
         }
@@ -83,13 +85,13 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
 /// Measures one order of packets.
 fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
-    let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+    let egress = Target::new(program(&instance.ebpf, program_of(Hook::Egress))?)?;
     // All flows get their places.
-    fed(&mut bench.baselines, egress, Hook::Egress, &input, ORDER_LEN)?;
-    let (rounds, repeat) = if bench.quick { (3, 10_000) } else { (15, 100_000) };
+    fed(&mut bench.baselines, &egress, Hook::Egress, &input, ORDER_LEN)?;
+    let (rounds, repeat) = extent(bench);
     let evicted = instance.count(Hook::Egress, Stat::RpFlowEvicted)?;
     let ns = (0..rounds)
-        .map(|_| fed(&mut bench.baselines, egress, Hook::Egress, &input, repeat))
+        .map(|_| fed(&mut bench.baselines, &egress, Hook::Egress, &input, repeat))
         .collect::<Result<Vec<_>>>()?;
     let evicted = instance.count(Hook::Egress, Stat::RpFlowEvicted)? - evicted;
     let share = evicted as f64 / f64::from(rounds * repeat);
@@ -101,19 +103,43 @@ fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
     Ok(())
 }
 
+/// Rounds, and packets in each.
+const fn extent(bench: &Bench) -> (u32, u32) {
+    if bench.quick { (3, 10_000) } else { (15, 100_000) }
+}
+
+/// The least that paces by queue pair, in a table with as many places, on the packets that the last [`table`] had: what the same look-up
+/// costs who does nothing else.
+fn least(bench: &mut Bench, qps: u32) -> Result<()> {
+    const PACER: &str = "edt_tc";
+    let mut peer = baselines_with(LO, places(qps))?;
+    let tc: &mut SchedClassifier = peer.program_mut(PACER).context("no minimal pacer")?.try_into()?;
+    tc.load()?;
+    let pacer = Target::new(program(&peer, PACER)?)?;
+    let input = Input { packet: Roce::default().frame(), ..Input::default() };
+    fed(&mut bench.baselines, &pacer, Hook::Egress, &input, ORDER_LEN)?;
+    let (rounds, repeat) = extent(bench);
+    let ns = (0..rounds)
+        .map(|_| fed(&mut bench.baselines, &pacer, Hook::Egress, &input, repeat))
+        .collect::<Result<Vec<_>>>()?;
+    let named = |qps| format!("minimal pacer, {}", name("uniform", qps));
+    bench.add(Figure::new(Section::Growth, named(qps), "ns", ns).against(&named(1)));
+    Ok(())
+}
+
 /// Every packet is of a flow that is not in the table, and pushes one out.
 fn misses(bench: &mut Bench) -> Result<()> {
     bench.progress("growth, misses");
     let instance = Instance::load(&host(FAST_BPS), WAYS as u32, |port| port)?;
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
-    let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
+    let egress = Target::new(program(&instance.ebpf, program_of(Hook::Egress))?)?;
     bench.baselines.order(|packet| FIRST_QPN + packet % 1_000)?;
-    fed(&mut bench.baselines, egress, Hook::Egress, &input, 1_000)?;
+    fed(&mut bench.baselines, &egress, Hook::Egress, &input, 1_000)?;
     let (rounds, repeat) = if bench.quick { (3, 1_000) } else { (21, 10_000) };
     let ns = (0..rounds)
         .map(|_| {
             instance.counted(Hook::Egress, Stat::RpFlowEvicted, runs(repeat), || {
-                fed(&mut bench.baselines, egress, Hook::Egress, &input, repeat)
+                fed(&mut bench.baselines, &egress, Hook::Egress, &input, repeat)
             })
         })
         .collect::<Result<Vec<_>>>()?;

@@ -47,6 +47,7 @@ const EMPTY_XDP: &str = "empty XDP program";
 const EMPTY_TC: &str = "empty TC program";
 /// See [`EMPTY_XDP`].
 pub(crate) const MINIMAL_PACER: &str = "minimal pacer, same table";
+const MINIMAL_MARKER: &str = "minimal marker";
 const C_PACER: &str = "pacer in C: 5-tuple, hash map, no lock";
 const CLONE: &str = "clone and send, nothing else";
 
@@ -183,6 +184,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     }
     cases.push(Case::steady("ACK, egress", &unpaced, Hook::Egress, Stat::RoceControl, ack.frame())?);
     let port = switch(FAST_BPS);
+    cases.push(minimal_marker(&data));
     cases.push(Case::steady("CP, not marked", &port, Hook::Egress, Stat::RoceData, data.frame())?);
     cases.push(marked(&data)?);
     let mut seldom = unpaced;
@@ -247,6 +249,15 @@ fn in_c(mut ebpf: Ebpf, input: Input) -> Result<Case> {
     }))
 }
 
+/// The least that marks, on packets whose marks the feeding program takes off again.
+fn minimal_marker(data: &Roce) -> Case {
+    let input = Input { packet: data.frame(), ..Input::default() };
+    Case::new(MINIMAL_MARKER, Some(EMPTY_TC), REPEAT, move |baselines, repeat| {
+        let marker = Target::new(program(&baselines.ebpf, "mark_tc")?)?;
+        fed(baselines, &marker, Hook::Egress, &input, repeat)
+    })
+}
+
 /// Everything is marked: the feeding program takes each mark off again.
 fn marked(data: &Roce) -> Result<Case> {
     let mut config = switch(LINK_BPS);
@@ -257,7 +268,7 @@ fn marked(data: &Roce) -> Result<Case> {
     Ok(Case::new(MARKS, Some(EMPTY_TC), REPEAT, move |baselines, repeat| {
         instance.counted(Hook::Egress, Stat::CpEcnMarked, runs(repeat), || {
             let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
-            fed(baselines, egress, Hook::Egress, &input, repeat)
+            fed(baselines, &Target::new(egress)?, Hook::Egress, &input, repeat)
         })
     }))
 }
@@ -273,13 +284,13 @@ pub(crate) fn feeding(baselines: &mut Baselines, hook: Hook, input: &Input, repe
 /// What a program takes on packets that the feeding program hands on.
 pub(crate) fn fed(
     baselines: &mut Baselines,
-    ours: &Program,
+    next: &Target,
     hook: Hook,
     input: &Input,
     repeat: u32,
 ) -> Result<f64> {
     let feeding = feeding(baselines, hook, input, repeat)?;
-    baselines.feed(&input.packet, &Target::new(ours)?)?;
+    baselines.feed(&input.packet, next)?;
     Ok(ns_per_run(baselines.feeder(hook)?, input, repeat)? - feeding)
 }
 

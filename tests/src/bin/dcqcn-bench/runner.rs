@@ -216,7 +216,7 @@ impl Baselines {
     /// Loads the object that `cargo xtask build` leaves beside the data plane's; its redirecting program sends to the interface of
     /// this index.
     pub(crate) fn load(redirect_to: u32) -> Result<Self> {
-        let mut ebpf = dcqcn_tests::bpf::baselines_to(redirect_to)?;
+        let mut ebpf = dcqcn_tests::bpf::baselines_with(redirect_to, DEFAULT_FLOWS)?;
         for (name, program) in ebpf.programs_mut() {
             match program {
                 Program::Xdp(xdp) => xdp.load(),
