@@ -175,7 +175,14 @@ pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
         return Err(Stat::NotRoce);
     };
     let ethertype = Ethernet::new(header).ethertype();
-    if ethertype.is_tag() { tagged(frame) } else { network::<F, { Ethernet::LEN }>(frame, ethertype) }
+    // Most packets first.
+    if ethertype == EtherType::IPV4 {
+        v4(frame, Ethernet::LEN)
+    } else if ethertype.is_tag() {
+        tagged(frame)
+    } else {
+        network::<F, { Ethernet::LEN }>(frame, ethertype)
+    }
 }
 
 #[inline(always)]

@@ -131,8 +131,10 @@ impl SkbHost<'_> {
         let skb = self.raw();
         // SAFETY: the program's own context. The kernel keeps the 16 bits as they are on the wire.
         let protocol = (unsafe { (*skb).protocol } as u16).to_ne_bytes();
-        let is_ip = [EtherType::IPV4, EtherType::IPV6].iter().any(|ip| ip.0.to_be_bytes() == protocol);
-        if !is_ip || self.header(Ethernet::LEN - 2).is_none_or(|found| *found == protocol) {
+        if self.header(Ethernet::LEN - 2).is_none_or(|found| *found == protocol) {
+            return;
+        }
+        if ![EtherType::IPV4, EtherType::IPV6].iter().any(|ip| ip.0.to_be_bytes() == protocol) {
             return;
         }
         let mut link = [0u8; Ethernet::LEN];

@@ -4,6 +4,9 @@
 //! by the flow's timer and byte counter, at times that the last look at it tells: then it is read again. One back at the line
 //! rate is left alone until its next cut. A tick reads so many at most, those first that have waited longest.
 
+mod alone;
+mod waiting;
+
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::time::Duration;
@@ -17,9 +20,10 @@ use dcqcn_common::rate::{Due, RateMachine, RpParams};
 use dcqcn_netlink::tc::{self, Batch, Handle};
 use dcqcn_netlink::{self as net, Netlink};
 use dcqcn_support::clock::monotonic_ns;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{HTB_MAJOR, class, port_classes, port_rate_bps};
+pub use self::alone::HtbPacer;
+use self::waiting::Waiting;
+use super::{HTB_MAJOR, REST, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
 
 /// How often recovering rates are followed at most.
@@ -28,7 +32,7 @@ const TICK_NS: u64 = 1_000_000;
 /// How many flows are read in a tick, so that it does not take all of its millisecond.
 const READS: usize = 128;
 /// How long a loop without a class waits for a cut.
-const REST: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(500);
 /// How often classes that nobody needs any more are given back, and flows looked at that gave theirs back.
 const PRUNE_NS: u64 = 1_000_000_000;
 /// How often the whole table is searched for flows that have no class: those cut while no loop ran, and those whose event
@@ -56,6 +60,7 @@ pub struct Classes {
     /// What the port's own classes were last set to; 0 before that.
     line_bps: u64,
     classes: HashMap<u32, Class>,
+    waiting: Waiting,
     /// When the rate of a class can have changed next, CLOCK_MONOTONIC; each class once, or not at all.
     due: BTreeSet<(u64, u32)>,
     /// The parameters that this was told from.
@@ -92,7 +97,7 @@ impl Classes {
         self.follow_line(&mut batch, &params);
         for Cut { set, way } in cuts {
             if let Some(flow) = maps.rp_flow(*set, *way as usize)? {
-                self.follow(&mut batch, &params, now_ns, (*set, *way as usize), flow);
+                self.meet(&mut batch, &params, now_ns, (*set, *way as usize), flow);
             }
         }
         if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
@@ -107,6 +112,7 @@ impl Classes {
             self.commit(netlink, batch)?;
             return self.prune(netlink, maps, now_ns);
         }
+        self.admit(&mut batch, netlink, maps, &params, now_ns)?;
         self.commit(netlink, batch)
     }
 
@@ -116,9 +122,10 @@ impl Classes {
         match (self.swept_ns, self.due.first()) {
             // The first look finds what was cut while nobody looked.
             (0, _) => Duration::ZERO,
-            (_, None) => REST,
+            _ if !self.waiting.is_empty() => TICK,
+            (_, None) => PAUSE,
             (_, Some((due_ns, _))) => {
-                Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, REST)
+                Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, PAUSE)
             }
         }
     }
@@ -158,6 +165,41 @@ impl Classes {
             }
             self.line_bps = line_bps;
         }
+    }
+
+    /// Gives the class of a flow that has been cut its new rate; a flow without one waits for it.
+    fn meet(&mut self, batch: &mut Batch, params: &Params, now_ns: u64, place: (u32, usize), flow: RpFlow) {
+        let Some(minor) = htb_minor(place.0, place.1) else {
+            return;
+        };
+        if self.classes.contains_key(&minor) || self.found.contains(&minor) {
+            self.follow(batch, params, now_ns, place, flow);
+        } else if flow.machine.active != 0 {
+            self.waiting.enter(minor, now_ns);
+        }
+    }
+
+    /// Makes the classes that are waited for, if it is time.
+    fn admit(
+        &mut self,
+        batch: &mut Batch,
+        netlink: &Netlink,
+        maps: &Maps,
+        params: &Params,
+        now_ns: u64,
+    ) -> Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let in_line = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
+        for minor in self.waiting.take(in_line == 0, now_ns) {
+            if let Some(place) = htb_place(minor)
+                && let Some(flow) = maps.rp_flow(place.0, place.1)?
+            {
+                self.follow(batch, params, now_ns, place, flow);
+            }
+        }
+        Ok(())
     }
 
     /// Gives a flow that has been cut its class, or the class its new rate.
@@ -230,7 +272,7 @@ impl Classes {
         for index in 0..=params.port.rp_set_mask {
             for (way, flow) in maps.rp_set(index)?.ways.into_iter().enumerate() {
                 if flow.last_seen_ns() != 0 && !is_idle(&flow, now_ns) {
-                    self.follow(batch, params, now_ns, (index, way), flow);
+                    self.meet(batch, params, now_ns, (index, way), flow);
                 }
             }
         }
@@ -242,7 +284,7 @@ impl Classes {
         for (minor, class) in mem::take(&mut self.silent) {
             match flow_of(maps, &class)? {
                 Some(flow) if is_idle(&flow, now_ns) => _ = self.silent.insert(minor, class),
-                Some(flow) => self.follow(batch, params, now_ns, class.place, flow),
+                Some(flow) => self.meet(batch, params, now_ns, class.place, flow),
                 None => {}
             }
         }
@@ -311,39 +353,6 @@ fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
 fn flow_minor(handle: Handle) -> Option<u32> {
     let minor = u32::from(handle.minor());
     (handle.major() == HTB_MAJOR && (HTB_FIRST_FLOW..0xffff).contains(&minor)).then_some(minor)
-}
-
-/// Keeps the classes of one interface by itself: a process that does nothing else has one.
-pub struct HtbPacer {
-    netlink: Netlink,
-    maps: Maps,
-    classes: Classes,
-}
-
-impl HtbPacer {
-    /// Takes over the classes of an interface that is attached with the HTB pacer.
-    ///
-    /// # Errors
-    /// The interface is gone.
-    pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
-        let classes = Classes::take_over(&netlink, ifindex)?;
-        Ok(Self { netlink, maps, classes })
-    }
-
-    /// Waits for a cut, for half a second at most, and brings the classes up to date.
-    ///
-    /// # Errors
-    /// The interface or the maps are gone.
-    pub fn turn(&mut self) -> Result<()> {
-        let mut fds = [PollFd::new(self.maps.cuts_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(self.classes.rest()).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error).context("cannot wait for the data plane"),
-        }
-        let cuts = self.maps.cuts();
-        self.classes.turn(&self.netlink, &self.maps, &cuts)
-    }
 }
 
 /// When the rate of a machine that was advanced to `now_ns` can change next but for a CNP; `u64::MAX` = never. A byte counter

@@ -278,7 +278,8 @@ fn port_classes(line_bps: u64, mtu_bytes: u32) -> [HtbClass; 2] {
     let port = class(PORT, line_bps, mtu_bytes);
     // All of its rate is guaranteed.
     let port = HtbClass { parent: root, rate_bps: line_bps, burst_bytes: port.cburst_bytes, ..port };
-    // First in line, so that what a flow sent before its first cut leaves before what it sends after.
+    // First in line: what a flow sent before its first cut leaves before what it sends after, but for the first packets of a new
+    // class (`htb/waiting.rs`).
     let rest = HtbClass { priority: 0, ..class(REST, line_bps, mtu_bytes) };
     [port, rest]
 }
