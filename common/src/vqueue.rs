@@ -128,6 +128,19 @@ impl Drain {
         self.bytes(ahead_ticks(empty_at, now_ns << TICK_SHIFT))
     }
 
+    /// "Empty at" of a queue that drains at this rate from `now_ns` on, with as many bytes in it as it had when it drained at that of
+    /// `before`: by `shared`, which all CPUs shared, and by what each kept to itself.
+    #[must_use]
+    pub fn taking_over(&self, before: &Self, shared: u64, shares: &[Share], now_ns: u64) -> u64 {
+        let now = now_ns << TICK_SHIFT;
+        let told = shares.iter().fold(shared, |shared, share| share.told(shared));
+        let seen = shares.iter().fold(0, |ticks, share| ticks.max(ahead_ticks(share.empty_at, now)));
+        let bytes = before.bytes(ahead_ticks(told, now).max(seen));
+        // What does not fit is longer than any queue.
+        let ticks = bytes.saturating_mul(self.ticks_per_byte_q16) >> 16;
+        now.wrapping_add(ticks.min(self.limit_ticks))
+    }
+
     /// Bytes that leave in `ticks`, at most [`MAX_BACKLOG_TICKS`].
     #[inline(always)]
     const fn bytes(&self, ticks: u64) -> u64 {
@@ -212,6 +225,22 @@ mod tests {
         assert!(deepest.abs_diff(9_000) <= 1, "{deepest}");
     }
 
+    #[test]
+    fn what_cpus_kept_to_themselves_is_taken_over() {
+        let (slow, fast) = (Drain::new(100_000_000), Drain::new(1_000_000_000));
+        let now = 1_000_000 << TICK_SHIFT;
+        let share = |empty_at, batch_ticks| Share { empty_at, batch_at: now, batch_ticks };
+        let at = |shared, shares: &[Share]| {
+            fast.depth_bytes(fast.taking_over(&slow, shared, shares, 1_000_000), 1_000_000)
+        };
+        let ticks = |bytes| slow.service_ticks(bytes);
+        // 40 KB that all know, and 5 KB that one has not told; or one that saw more than is shared.
+        assert!(at(now + ticks(40_000), &[share(0, ticks(5_000)), Share::NONE]).abs_diff(45_000) <= 50);
+        assert!(at(0, &[Share::NONE, share(now + ticks(60_000), 0)]).abs_diff(60_000) <= 70);
+        assert_eq!(at(0, &[Share::NONE; 2]), 0);
+        assert_eq!(Drain::UNKNOWN.taking_over(&slow, now + ticks(40_000), &[], 1_000_000), now);
+    }
+
     /// A byte takes a nanosecond.
     const EXACT: Drain = Drain::new(8_000_000_000);
     const TICKS_PER_BYTE: u64 = 1 << TICK_SHIFT;
@@ -257,6 +286,21 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_change_of_rate_changes_no_depth(
+            before in 100_000u64..=800_000_000_000, after in 100_000u64..=800_000_000_000, bytes in 0u64..1 << 30,
+            now_ns in 0u64..1 << 50,
+        ) {
+            let (before, after) = (Drain::new(before), Drain::new(after));
+            let longest = |drain: &Drain| drain.bytes(MAX_BACKLOG_TICKS);
+            let bytes = bytes.min(longest(&before)).min(longest(&after));
+            let was = (now_ns << TICK_SHIFT).wrapping_add((bytes * before.ticks_per_byte_q16) >> 16);
+            let is = after.taking_over(&before, was, &[], now_ns);
+            let depth = after.depth_bytes(is, now_ns);
+            // The factors are rounded: to 2.4 parts in 100,000 of 800 Gb/s, and to 3 in 10,000 of 100 kb/s.
+            prop_assert!(depth.abs_diff(bytes) <= 2 + bytes / 1_500, "{bytes} became {depth}");
+        }
+
         #[test]
         fn depth_follows_the_real_queue(
             // From 10 Mb/s on, the longest burst here fits the 4 s that a virtual queue holds.

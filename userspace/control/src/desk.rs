@@ -60,7 +60,6 @@ pub(crate) struct Reloaded {
 }
 
 /// Where the thread that works leaves word.
-#[derive(Default)]
 pub(crate) struct Desk {
     snapshot: Mutex<Arc<Snapshot>>,
     tasks: Mutex<TaskWatch>,
@@ -68,6 +67,19 @@ pub(crate) struct Desk {
     /// CLOCK_MONOTONIC of its last step.
     step_ns: AtomicU64,
     is_ending: AtomicBool,
+}
+
+impl Default for Desk {
+    /// Nothing yet, from now on: who has just begun is not late.
+    fn default() -> Self {
+        Self {
+            snapshot: Mutex::default(),
+            tasks: Mutex::default(),
+            watched: Arc::default(),
+            step_ns: AtomicU64::new(monotonic_ns()),
+            is_ending: AtomicBool::default(),
+        }
+    }
 }
 
 impl Desk {

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -191,6 +192,14 @@ pub struct Entered {
     previous: File,
     /// A raw pointer makes the guard `!Send`: it must be dropped on the thread that entered.
     this_thread: PhantomData<*const ()>,
+}
+
+impl Entered {
+    /// The thread stays: who gives up the right to change namespaces cannot go back.
+    pub fn stay(self) {
+        // Not dropped; what it holds open is closed with the process.
+        let _ = ManuallyDrop::new(self);
+    }
 }
 
 impl Drop for Entered {

@@ -50,7 +50,7 @@ enum Problem {
     Syntax,
     #[error("has no unit")]
     NoUnit,
-    #[error("has a unit this parameter is not measured in")]
+    #[error("has a unit that this is not measured in")]
     WrongUnit,
     #[error("is ambiguous, tc(8) reads `bps` as bytes per second")]
     Bps,
@@ -95,8 +95,17 @@ const BITS_PER_SECOND: &[(&str, u64)] = &[
     ("bit/s", 1),
 ];
 // A number alone is refused: NVIDIA's tools count the same parameters in microseconds.
-const NANOSECONDS: &[(&str, u64)] =
-    &[("ns", 1), ("us", 1_000), ("µs", 1_000), ("μs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+const NANOSECONDS: &[(&str, u64)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("μs", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
 // A number alone is refused: 1 may mean 1 % or 100 %.
 const PARTS_PER_MILLION: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
 const COUNT: &[(&str, u64)] = &[("", 1)];
@@ -137,7 +146,7 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
             _ => Problem::WrongUnit,
         })
     })?;
-    // MAX_DIGITS bounds the mantissa and the decimals: both 10^28 · 2^30 and 10^28 fit.
+    // MAX_DIGITS bounds the decimals: 10^28 fits.
     let scaled = mantissa.checked_mul(scale.into()).ok_or_else(|| refused(Problem::TooLarge))?;
     let divisor = 10u128.pow(decimals);
     if scaled % divisor != 0 {
@@ -146,7 +155,7 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
     u64::try_from(scaled / divisor).map_err(|_| refused(Problem::TooLarge))
 }
 
-/// Most digits of a number that is read: 10^28 times the largest unit, below 2^30, fits 128 bits.
+/// Most digits of a number that is read: 10^28 fits 128 bits.
 const MAX_DIGITS: usize = 28;
 
 /// Splits `1.50MB` into 150, two decimals and `mb`.
@@ -255,6 +264,9 @@ mod tests {
             ("on", Unit::Switch, 1),
             ("False", Unit::Switch, 0),
             ("peer", WORDS, 1),
+            ("1m", Unit::Nanoseconds, 60_000_000_000),
+            ("1.5min", Unit::Nanoseconds, 90_000_000_000),
+            ("2h", Unit::Nanoseconds, 7_200_000_000_000),
             ("18446744073709551615", Unit::Bytes, u64::MAX),
         ] {
             assert_eq!(parse(text, unit), Ok(value), "{text}");

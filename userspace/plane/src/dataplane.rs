@@ -2,6 +2,7 @@
 
 mod batch;
 mod came;
+mod depths;
 mod error;
 mod expire;
 mod maps;

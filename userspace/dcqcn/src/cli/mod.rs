@@ -38,7 +38,6 @@ use clap::{FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_cli::{GenerateCommand, Output, log_to_stderr};
 use dcqcn_netlink::Netns;
-use dcqcn_netlink::netns::Entered;
 use dcqcn_plane::attach::Error::NotAttached;
 
 /// Exit code: the interface is not attached. (2, wrong usage, is clap's.)
@@ -160,16 +159,19 @@ pub fn main() -> ExitCode {
         log_to_stderr();
     }
     let work = |out: &mut Output<'_>| {
-        let _inside = enter(netns.as_deref())?;
+        enter(netns.as_deref())?;
         confirm::take_back_overdue();
         cli.run(out)
     };
     dcqcn_cli::run(json, work, exit_code)
 }
 
-/// Takes this thread, and those it starts, into a network namespace for as long as the guard lives.
-fn enter(netns: Option<&str>) -> anyhow::Result<Option<Entered>> {
-    Ok(netns.map(|name| Netns::open(name)?.enter()).transpose()?)
+/// Takes this thread, and those it starts, into a network namespace.
+fn enter(netns: Option<&str>) -> anyhow::Result<()> {
+    if let Some(name) = netns {
+        Netns::open(name)?.enter()?.stay();
+    }
+    Ok(())
 }
 
 /// Whether this process was started under another name, by a link to the binary.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dcqcn_common::params::{Config, Params};
-use dcqcn_support::clock::boottime_ns;
+use dcqcn_support::clock::{boottime_ns, monotonic_ns};
 
 use super::find::find;
 use super::former::Pending;
@@ -160,8 +160,9 @@ fn prepare_one<E: From<Error>>(
 
 /// Puts parameters in force.
 pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
-    let Params { port, config: running, .. } = attachment.maps.params()?;
-    let params = Params::new(config, port)?;
+    let before = attachment.maps.params()?;
+    let running = before.config;
+    let params = Params::new(config, before.port)?;
     // The queues first: what they refuse changes nothing.
     let queues = queues::revise(attachment.info.ifindex, &running, config)?;
     if let Err(error) = attachment.maps.set_params(&params) {
@@ -171,6 +172,10 @@ pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Er
         return Err(error.into());
     }
     failpoint::step("parameters are in force");
+    // They are in force whatever becomes of this; a depth that is wrong is so for seconds.
+    if let Err(error) = attachment.maps.keep_depths(&before, &params, monotonic_ns()) {
+        tracing::warn!(iface = attachment.info.iface, %error, "depths of virtual queues are of the rate before for a while");
+    }
     Ok(())
 }
 

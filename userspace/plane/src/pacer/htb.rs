@@ -271,12 +271,27 @@ impl Classes {
     fn sweep(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         for index in 0..=params.port.rp_set_mask {
             for (way, flow) in maps.rp_set(index)?.ways.into_iter().enumerate() {
-                if flow.last_seen_ns() != 0 && !is_idle(&flow, now_ns) {
+                if flow.last_seen_ns() == 0 {
+                    continue;
+                }
+                if is_idle(&flow, now_ns) {
+                    self.leave_silent((index, way), &flow);
+                } else {
                     self.meet(batch, params, now_ns, (index, way), flow);
                 }
             }
         }
         Ok(())
+    }
+
+    /// A flow without a class that was cut and is silent gets one when it speaks again.
+    fn leave_silent(&mut self, place: (u32, usize), flow: &RpFlow) {
+        if let Some(minor) = htb_minor(place.0, place.1).filter(|minor| !self.classes.contains_key(minor))
+            && flow.machine.active != 0
+        {
+            let class = Class { id: flow.id, place, rate_bps: 0, due_ns: u64::MAX };
+            self.silent.insert(minor, class);
+        }
     }
 
     /// Gives flows that speak again their class.

@@ -201,8 +201,8 @@ pub(super) fn far_apart(snapshot: &Snapshot) -> Vec<Finding> {
                 time(period_ns)
             );
             let fix = format!(
-                "lower `wred.{tc}.kmax`; on links up to 1 Gb/s slow the machine down with the link: `dcqcn config profile apply lab \
-                 {}`, on the senders as well",
+                "lower `wred.{tc}.kmax`; on links up to 1 Gb/s slow the machine down with the link: `dcqcn set {} --profile lab`, \
+                 on the senders as well",
                 known.iface
             );
             findings.push(Finding::warning("kmax-too-deep", what, evidence).on(known.iface).fix(fix));

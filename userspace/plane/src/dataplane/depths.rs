@@ -1,0 +1,37 @@
+//! The depths of the virtual queues when rates change.
+
+use aya::maps::{MapError, PerCpuValues};
+use dcqcn_common::layout::{CLASSES, QUEUES};
+use dcqcn_common::params::Params;
+use dcqcn_common::vqueue::Share;
+
+use super::maps::at;
+use super::{Error, Maps};
+
+impl Maps {
+    /// Leaves as many bytes in each queue as there were at `now_ns`, CLOCK_MONOTONIC, when parameters took the place of `before`: a queue
+    /// is kept as the time at which it is empty, which at another rate is another. A packet that comes in the same microseconds may not
+    /// be counted.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn keep_depths(&mut self, before: &Params, params: &Params, now_ns: u64) -> Result<(), Error> {
+        for index in 0..QUEUES {
+            let class = index as usize % CLASSES;
+            let (Some(was), Some(is)) = (before.drain.get(class), params.drain.get(class)) else {
+                continue;
+            };
+            if was.ticks_per_byte_q16 == is.ticks_per_byte_q16 {
+                continue;
+            }
+            let mut queue = self.queue.get(&index, 0).map_err(at("QUEUE"))?;
+            let shares = self.shares.get(&index, 0).map_err(at("SHARES"))?;
+            queue.empty_at = is.taking_over(was, queue.empty_at, &shares, now_ns);
+            let none = vec![Share::NONE; shares.len()];
+            let none = PerCpuValues::try_from(none).map_err(MapError::IoError).map_err(at("SHARES"))?;
+            self.queue.set(index, queue, 0).map_err(at("QUEUE"))?;
+            self.shares.set(index, none, 0).map_err(at("SHARES"))?;
+        }
+        Ok(())
+    }
+}
