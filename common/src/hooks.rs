@@ -87,7 +87,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             s.env().count(Stat::NpEcnMarked);
         }
         if is_marked || np::may_be_pending(s, p) {
-            if np::is_answerable(s, p) {
+            if np::is_answerable(s, p, &roce) {
                 np::notify(s, p, &roce, is_marked, 0);
             } else if is_marked {
                 s.env().count(Stat::NpNotForHost);

@@ -2,16 +2,21 @@
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::bpf_hdr_start_off::BPF_HDR_START_MAC;
-use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED, TC_ACT_REDIRECT,
+    TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
+};
 use aya_ebpf::helpers::{
+    bpf_fib_lookup as lookup,
     bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_set_hash, bpf_sk_fullsock, bpf_skb_change_head,
     bpf_skb_change_tail, bpf_skb_load_bytes_relative, bpf_skb_pull_data, bpf_skb_set_tstamp,
     bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
-use dcqcn_common::classify::Frame;
+use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::hooks::{self, Host, MAX_REBUILT, Skb, TcVerdict};
 use dcqcn_common::wire::eth::{EtherType, Ethernet};
+use dcqcn_common::wire::udp;
 
 use crate::env::{Env, Hook, expire};
 use crate::maps::{SCRATCH, test};
@@ -59,6 +64,9 @@ const DELIVERY_MONO: u32 = 1;
 
 /// `SOCK_DGRAM` of the kernel's include/linux/net.h.
 const SOCK_DGRAM: u32 = 2;
+/// `AF_INET` and `AF_INET6` of the kernel's include/linux/socket.h.
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
 /// `PACKET_OTHERHOST` of the kernel's uapi/linux/if_packet.h.
 const PACKET_OTHERHOST: u32 = 3;
 
@@ -148,6 +156,32 @@ impl SkbHost<'_> {
                 bpf_skb_store_bytes(skb, 0, at, len, 0);
             }
         }
+    }
+
+    /// Whether the kernel would send it on: its Ethernet address is this host's, its IP address is not. Where nothing is forwarded
+    /// the kernel does not say whose an address is.
+    #[inline(always)]
+    fn is_forwarded(&self, roce: &Roce) -> bool {
+        let Some((src, dst)) = roce.addresses(self) else {
+            return false;
+        };
+        // SAFETY: numbers, all of which may be zero; and the program's own context.
+        let (mut route, ifindex) = unsafe { (core::mem::zeroed::<bpf_fib_lookup>(), (*self.raw()).ifindex) };
+        route.ifindex = ifindex;
+        route.l4_protocol = udp::IP_PROTOCOL;
+        if roce.v6 {
+            route.family = AF_INET6;
+            route.__bindgen_anon_3.ipv6_src = src;
+            route.__bindgen_anon_4.ipv6_dst = dst;
+        } else {
+            route.family = AF_INET;
+            route.__bindgen_anon_3.ipv4_src = src[3];
+            route.__bindgen_anon_4.ipv4_dst = dst[3];
+        }
+        let len = size_of::<bpf_fib_lookup>() as i32;
+        // SAFETY: the program's own context, and a structure of this length. An error is negative.
+        let found = unsafe { lookup(self.raw().cast(), &raw mut route, len, 0) };
+        found >= 0 && found != i64::from(BPF_FIB_LKUP_RET_NOT_FWDED) && found != i64::from(BPF_FIB_LKUP_RET_FWD_DISABLED)
     }
 
     #[inline(always)]
@@ -275,11 +309,13 @@ impl Skb<'static> for SkbHost<'_> {
     }
 
     #[inline(always)]
-    fn is_for_other_host(&self) -> bool {
+    fn is_for_other_host(&self, roce: &Roce) -> bool {
         // A test run's packets are for nobody it knows.
-        //
+        if test().is_some() {
+            return false;
+        }
         // SAFETY: the program's own context.
-        test().is_none() && unsafe { (*self.raw()).pkt_type } == PACKET_OTHERHOST
+        (unsafe { (*self.raw()).pkt_type }) == PACKET_OTHERHOST || self.is_forwarded(roce)
     }
 
     #[inline(always)]

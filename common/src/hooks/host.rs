@@ -1,6 +1,6 @@
 //! What a hook needs from where it runs: packet, maps, clock, random source.
 
-use crate::classify::Frame;
+use crate::classify::{Frame, Roce};
 use crate::events::Event;
 use crate::flow::{FlowId, NpSet, QpId, Shared};
 use crate::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
@@ -99,8 +99,9 @@ pub trait Skb<'p>: Host<'p> {
     /// Whether a process sent it through a datagram socket of its own. Soft-RoCE's sockets are the kernel's, and are bound to no
     /// port.
     fn is_from_process(&self) -> bool;
-    /// Whether its destination MAC address is neither that of the interface it came in on nor a group's.
-    fn is_for_other_host(&self) -> bool;
+    /// Whether its destination MAC address is neither that of the interface it came in on nor a group's, or the kernel forwards it by its
+    /// IP address.
+    fn is_for_other_host(&self, roce: &Roce) -> bool;
     /// Sends a copy with this `skb->mark` out of the hook's own interface, through its egress hook.
     fn clone_out(&mut self, mark: u32) -> bool;
     /// Replaces everything from `at` on by `N` bytes, at most [`MAX_REBUILT`]. They are built first, while the packet is as it was,

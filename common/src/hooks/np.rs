@@ -23,9 +23,9 @@ pub const CNP_TTL: u8 = 64;
 /// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
 /// group; for another host where that is asked for.
 #[inline(always)]
-pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
+pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> bool {
     let is_for_group = s.header::<1>(0).is_none_or(|[first]| first & 1 != 0);
-    !is_for_group && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host())
+    !is_for_group && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
 }
 
 /// How long a mark that is pending waits for a packet of its flow. What comes later finds another congestion.

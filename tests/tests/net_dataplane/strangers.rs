@@ -1,5 +1,6 @@
 //! Other people's packets: what a process, a forger or a neighbour sends does no harm to a queue pair.
 
+use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::Result;
@@ -103,6 +104,40 @@ fn what_is_for_others_is_not_answered_in_their_name() -> Result<()> {
     }
     assert_eq!(a.drain()?.len(), 1);
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, 5);
+    Ok(())
+}
+
+/// A router: packets that it forwards have its Ethernet address.
+#[test]
+fn what_is_forwarded_is_not_answered_in_the_name_of_who_gets_it() -> Result<()> {
+    if !runnable("what_is_forwarded_is_not_answered_in_the_name_of_who_gets_it", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("router")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    pair.b.command("ip address add 10.0.0.2/24 dev b0")?;
+    pair.b.command("ip address add fd00::2/64 dev b0 nodad")?;
+    for ip in ["ipv4", "ipv6"] {
+        pair.b.run(|| fs::write(format!("/proc/sys/net/{ip}/conf/b0/forwarding"), "1"))??;
+    }
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let answers = |packet: &Roce| -> Result<usize> {
+        a.send(&packet.frame())?;
+        b.expect()?;
+        let cnp = packet.cnp(None, CNP_TOS);
+        Ok(a.drain()?.iter().filter(|frame| frame.len() == cnp.len()).count())
+    };
+    let own = |dest_qpn, v6| Roce { ecn: Ecn::CE, dest_qpn, v6, ..Roce::default() };
+    let others = |dest_qpn, v6| Roce { dst: 77, ..own(dest_qpn, v6) };
+    for v6 in [false, true] {
+        let before = pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?;
+        assert_eq!(answers(&own(0x31, v6))?, 1, "its own are, IPv6 {v6}");
+        assert_eq!(answers(&others(0x32, v6))?, 0, "IPv6 {v6}");
+        assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, before + 1);
+    }
+    // A box in front of the receivers, where that is asked for.
+    pair.b.set("b0", &["np_other_host=on"])?;
+    assert_eq!(answers(&others(0x33, false))?, 1);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dcqcn_common::classify::Frame;
+use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, Shared};
 use dcqcn_common::hooks::{self, Env, Host, Skb};
@@ -372,7 +372,7 @@ impl<'a> Skb<'a> for Packet<'a> {
     }
 
     /// An engine is every host.
-    fn is_for_other_host(&self) -> bool {
+    fn is_for_other_host(&self, _: &Roce) -> bool {
         false
     }
 

@@ -66,7 +66,7 @@ impl fmt::Display for FileErrors {
 impl std::error::Error for FileErrors {}
 
 /// What may stand at the top of a file, besides the tables.
-const TOP: [&str; 6] = ["role", "profile", "pacer", "queues", "xdp_mode", "flows"];
+const TOP: [&str; 7] = ["role", "profile", "inline", "pacer", "queues", "xdp_mode", "flows"];
 const PARAMETERS: &str = "parameters";
 /// Tables of parameters whose names start with the table's.
 const TABLES: [&str; 5] = ["wred", "dscp_to_tc", "tc_to_queue", "queue", "pfc"];
@@ -135,6 +135,7 @@ impl Reader<'_> {
         match key.get_ref().as_ref() {
             "role" => self.settings.role = self.choice(value).or(self.settings.role),
             "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
+            "inline" => self.settings.inline = scalar(value).filter(|peer| !peer.is_empty()),
             "pacer" => self.settings.pacer = self.choice(value).or(self.settings.pacer),
             "queues" => self.settings.queues = self.choice(value).or(self.settings.queues),
             "xdp_mode" => self.settings.xdp_mode = self.choice(value).or(self.settings.xdp_mode),

@@ -30,7 +30,8 @@ pub fn to_toml(settings: &Settings) -> String {
 
 fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
     // Telling of packets is for looking into something, not for keeps.
-    let Settings { role, profile, pacer, queues, xdp_mode, flows, log_packets: _, changes } = settings;
+    let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
+        settings;
     let tops = [
         ("role", role.map(|role| word(&role))),
         ("profile", profile.map(|profile| word(&profile))),
@@ -42,6 +43,10 @@ fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
         if let Some(value) = value {
             writeln!(text, "{key} = \"{value}\"")?;
         }
+    }
+    if let Some(peer) = inline {
+        // A name may have any characters.
+        writeln!(text, "inline = {}", toml::Value::from(peer.as_str()))?;
     }
     if let Some(flows) = flows {
         writeln!(text, "flows = {flows}")?;
@@ -118,11 +123,15 @@ mod tests {
                 queues: None,
                 changes: changes_from_default(role, QueuesChoice::None, &config),
                 profile: None,
+                inline: Some("e\"1'\\".into()),
                 log_packets: None,
             };
             // Tables of TOML come back in its own order.
             let read = parse("saved", &to_toml(&settings)).unwrap();
-            prop_assert_eq!((read.role, read.pacer, read.flows), (settings.role, settings.pacer, settings.flows));
+            prop_assert_eq!(
+                (read.role, read.pacer, read.flows, read.inline),
+                (settings.role, settings.pacer, settings.flows, settings.inline)
+            );
             let mut again = Config::DEFAULT;
             role.apply(&mut again);
             for change in read.changes {

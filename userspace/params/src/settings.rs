@@ -13,6 +13,8 @@ pub struct Settings {
     pub role: Option<Role>,
     /// The parameters to start from.
     pub profile: Option<Profile>,
+    /// The other interface of an attachment in line; the daemon's file has it beside the name.
+    pub inline: Option<String>,
     /// Who keeps packets until their departure time.
     pub pacer: Option<PacerChoice>,
     /// Which qdisc has the port's queues.
@@ -53,11 +55,12 @@ impl Settings {
     /// These settings with `later` on top: what it says counts.
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
-        let Self { role, profile, pacer, queues, xdp_mode, flows, log_packets, changes } = later;
+        let Self { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets, changes } = later;
         self.changes.extend(changes);
         Self {
             role: role.or(self.role),
             profile: profile.or(self.profile),
+            inline: inline.or(self.inline),
             pacer: pacer.or(self.pacer),
             queues: queues.or(self.queues),
             xdp_mode: xdp_mode.or(self.xdp_mode),

@@ -123,7 +123,7 @@ fn least(bench: &mut Bench, qps: u32) -> Result<()> {
         .map(|_| fed(&mut bench.baselines, &pacer, Hook::Egress, &input, repeat))
         .collect::<Result<Vec<_>>>()?;
     let named = |qps| format!("minimal pacer, {}", name("uniform", qps));
-    bench.add(Figure::new(Section::Growth, named(qps), "ns", ns).against(&named(1)));
+    bench.add(Figure::new(Section::Growth, named(qps), "ns", ns).against(named(1)));
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use aya::Ebpf;
-use aya::programs::{Program, SchedClassifier, TcAttachType};
+use aya::programs::{SchedClassifier, TcAttachType};
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{DEFAULT_FLOWS, Pair, PairSource};

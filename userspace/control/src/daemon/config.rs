@@ -239,7 +239,22 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return Vec::new();
     };
-    array.iter().filter_map(|value| interface(reader, value)).collect()
+    let interfaces: Vec<Interface> = array.iter().filter_map(|value| interface(reader, value)).collect();
+    for Interface { name, inline_peer, .. } in &interfaces {
+        let Some(peer) = inline_peer else { continue };
+        let in_line = |other: &&Interface| other.name.as_str() == peer && other.inline_peer.is_some();
+        if name.as_str() == peer {
+            reader.refuse(value.span(), format_args!("{peer} cannot be in line with itself"));
+        } else if interfaces.iter().find(in_line).is_some() {
+            reader.refuse(
+                value.span(),
+                format_args!(
+                    "{name} is in line with {peer}, which is in line with another: one entry is for both"
+                ),
+            );
+        }
+    }
+    interfaces
 }
 
 fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {

@@ -33,7 +33,7 @@ pub(super) struct ApplyArgs {
     /// The file.
     file: PathBuf,
     /// The interfaces.
-    #[arg(add = ArgValueCompleter::new(dcqcn_cli::iface))]
+    #[arg(required_unless_present = "all", conflicts_with = "all", add = ArgValueCompleter::new(dcqcn_cli::iface))]
     ifaces: Vec<String>,
     /// Every interface attached in this network namespace; of those, the ones that a file of `run` names.
     #[arg(long)]
@@ -57,7 +57,6 @@ enum Said {
 impl ApplyArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { file, ifaces, all, dry_run, confirm } = self;
-        targets::one_of(&ifaces, all)?;
         let name = file.display().to_string();
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {name}"))?;
         let said = if daemon::config::is_daemon_file(&text) {
@@ -76,7 +75,7 @@ impl ApplyArgs {
             }
             Said::OfAttach(settings) => Ok(Request {
                 iface: info.iface.clone(),
-                inline_peer: info.inline_peer.clone(),
+                inline_peer: settings.inline.clone().or_else(|| info.inline_peer.clone()),
                 settings: (**settings).clone(),
             }),
         };

@@ -86,7 +86,7 @@ impl AttachArgs {
         let may = Options { interrupt, force: false };
         let options = Settings { role, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
         let settings = settings.read()?.then(options);
-        let request = Request { iface, inline_peer: inline, settings };
+        let request = Request { iface, inline_peer: inline.or_else(|| settings.inline.clone()), settings };
         if dry_run {
             let (info, steps) = attach::rehearse(&request, may)?;
             return out.show(&Rehearsed { info, steps });

@@ -129,9 +129,12 @@ struct InterfaceReport {
 
 impl DaemonReport {
     fn new(file: String, config: &daemon::config::Config) -> Self {
-        let interface = |interface: &daemon::config::Interface| InterfaceReport {
-            name: interface.name.to_string(),
-            settings: CheckReport::new(String::new(), &interface.settings).settings,
+        let interface = |interface: &daemon::config::Interface| {
+            let settings = Settings { inline: interface.inline_peer.clone(), ..interface.settings.clone() };
+            InterfaceReport {
+                name: interface.name.to_string(),
+                settings: CheckReport::new(String::new(), &settings).settings,
+            }
         };
         Self {
             file,
@@ -181,7 +184,8 @@ struct Said {
 
 impl CheckReport {
     fn new(file: String, settings: &Settings) -> Self {
-        let Settings { role, profile, pacer, queues, xdp_mode, flows, log_packets: _, changes } = settings;
+        let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
+            settings;
         let tops = [
             role.map(|role| word(&role)),
             profile.map(|profile| word(&profile)),
@@ -194,12 +198,17 @@ impl CheckReport {
             let default = (entry.default)().trim_matches('"').to_owned();
             Some(Said { key: entry.key.to_owned(), value: value?, default })
         });
+        let inline = inline.iter().map(|peer| Said {
+            key: "inline".into(),
+            value: peer.clone(),
+            default: "none".into(),
+        });
         let changes = changes.iter().map(|change| Said {
             key: change.key.to_string(),
             value: Quantity(change.value, change.key.unit()).to_string(),
             default: Quantity(change.key.default(), change.key.unit()).to_string(),
         });
-        Self { file, settings: tops.chain(changes).collect() }
+        Self { file, settings: inline.chain(tops).chain(changes).collect() }
     }
 }
 

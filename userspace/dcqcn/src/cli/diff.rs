@@ -137,6 +137,8 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     let role =
         settings.role.unwrap_or(if info.inline_peer.is_some() { info.role } else { Default::default() });
     top("role", word(&info.role), Some(word(&role)));
+    let peer = info.inline_peer.clone().unwrap_or_else(|| "none".into());
+    top("inline", peer, settings.inline.clone());
     let chosen = |pacer: &PacerChoice| *pacer != PacerChoice::Auto;
     top("pacer", info.pacer.clone(), settings.pacer.filter(chosen).map(|pacer| word(&pacer)));
     // As with the role: where nothing is said there are none.
@@ -205,6 +207,7 @@ fn saved(info: &Info, config: &Config) -> String {
     let settings = Settings {
         role: Some(info.role),
         profile: None,
+        inline: info.inline_peer.clone(),
         pacer: parse_word(&info.pacer).ok(),
         queues: Some(queues).filter(|queues| *queues != QueuesChoice::None),
         xdp_mode: parse_word(&info.xdp_mode).ok(),
@@ -212,13 +215,8 @@ fn saved(info: &Info, config: &Config) -> String {
         log_packets: None,
         changes: changes_from_default(info.role, queues, config),
     };
-    let mut header =
+    let header =
         format!("# {} as of `dcqcn config show`, dcqcn {}.\n", info.iface, env!("CARGO_PKG_VERSION"));
-    if let Some(peer) = &info.inline_peer {
-        header.push_str(&format!(
-            "# Attached with `--inline {peer}`, which stands on the command line only.\n"
-        ));
-    }
     header + &to_toml(&settings)
 }
 
@@ -254,6 +252,17 @@ mod tests {
         assert_eq!(settings.config(None), Ok(config), "{text}");
         assert_eq!(against_file(&info(), &config, &settings).unwrap(), []);
         assert_eq!((settings.pacer, settings.flows), (Some(PacerChoice::Fq), Some(1_024)));
+    }
+
+    #[test]
+    fn an_attachment_in_line_is_saved_as_one() {
+        let inline = |peer: &str| Info { inline_peer: Some(peer.into()), ..info() };
+        let config = running(&[]);
+        let settings = params::parse("saved", &saved(&inline("eth1"), &config)).unwrap();
+        assert_eq!(settings.inline.as_deref(), Some("eth1"));
+        assert_eq!(against_file(&inline("eth1"), &config, &settings).unwrap(), []);
+        let other = against_file(&info(), &config, &settings).unwrap();
+        assert_eq!(other[0].key, "inline");
     }
 
     #[test]

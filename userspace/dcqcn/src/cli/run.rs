@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::metrics;
+use super::targets::called;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_control::daemon::config::{Config, DEFAULT_PATH, LogFormat};
@@ -90,7 +91,7 @@ impl RunArgs {
             let config = Config::load(file.path())?;
             (Source::File(file), config)
         } else {
-            (Source::Ifaces(ifaces), Config::default())
+            (Source::Ifaces(ifaces.into_iter().map(called).collect()), Config::default())
         };
         let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
         daemon::run(Options { source, detach_on_exit, allow_empty }, config, log)

@@ -13,6 +13,7 @@ use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
 use super::confirm::Waiting;
+use super::targets::called;
 
 /// Show what is attached, and whether the kernel has all of it.
 #[derive(Debug, Args)]
@@ -33,7 +34,7 @@ impl StatusArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let detailed = self.iface.is_some();
         let Survey { mut attachments, mut broken } = attach::survey()?;
-        if let Some(iface) = self.iface {
+        if let Some(iface) = self.iface.map(called) {
             attachments.retain(|(info, _)| info.iface == iface);
             broken.retain(|broken| broken.iface.as_ref() == Some(&iface));
             if attachments.is_empty() && broken.is_empty() {

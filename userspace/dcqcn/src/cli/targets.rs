@@ -8,6 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
 use dcqcn_audit::{self as audit, Manner};
 use dcqcn_common::params::Config;
+use dcqcn_netlink::Netlink;
 use dcqcn_params::{Assignment, Profile, SetError};
 use dcqcn_plane::attach::{self, Change, Info, Refused};
 
@@ -21,12 +22,19 @@ pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String
         }
         return Ok(names);
     }
-    for iface in ifaces {
+    for iface in ifaces.into_iter().map(called) {
         if !names.contains(&iface) {
             names.push(iface);
         }
     }
     Ok(names)
+}
+
+/// The name of an interface that may have been given by another name of it (`ip link property add dev IFACE altname NAME`); what is no
+/// interface's is left as it is, for others to say so.
+pub(super) fn called(iface: String) -> String {
+    let link = Netlink::connect().and_then(|netlink| netlink.link(&iface));
+    link.map_or(iface, |link| link.name)
 }
 
 /// The names and parameters of interfaces.

@@ -52,6 +52,11 @@ fn all_errors_are_told_with_their_lines() {
         ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is none of host, switch"),
         ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is no pattern"),
         ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
+        ("[[interface]]\nname = 'b'\ninline = 'b'", "c:1: b cannot be in line with itself"),
+        (
+            "[[interface]]\nname = 'a'\ninline = 'b'\n[[interface]]\nname = 'b'\ninline = 'a'",
+            "c:1: a is in line with b, which is in line with another",
+        ),
         ("[[interface]]\nname = 'a'\n[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
         ("[[interface]]\nname = 'a'\n[interface.wred.0]\nkmin='1MB'", "c:1: "),
         ("[[interface]]\nname = 'a'\n[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is no address"),
