@@ -108,6 +108,41 @@ fn the_longest_run_is_done_in_one_go() {
     assert_eq!((whole, whole.time_stage, whole.rate_bps), (single, 1_000, p.line_rate_bps));
 }
 
+#[test]
+fn what_falls_due_next_is_told() {
+    let p = RpParams {
+        cut_period_ns: 4_000,
+        time_reset_ns: 55_000,
+        alpha_period_ns: 1_000,
+        ..params(MAX_RATE_BPS)
+    };
+    let due = |m: &RateMachine, p: &RpParams, now_ns| {
+        let Due { alpha_ns, cut_ns, increase_ns } = m.due(p, now_ns);
+        (alpha_ns, cut_ns, increase_ns)
+    };
+    let mut m = RateMachine::new(&p);
+    assert_eq!(due(&m, &p, 5), (None, None, None));
+    m.on_cnp(&p, 1_000);
+    assert_eq!(due(&m, &p, 1_000), (Some(2_000), Some(5_000), None), "an increase at the line rate is none");
+    assert_eq!(due(&m, &p, 3_500), (Some(4_000), Some(5_000), None));
+    m.advance(&p, 5_000);
+    assert_eq!(due(&m, &p, 5_000), (Some(6_000), None, Some(60_000)));
+    assert_eq!(due(&m, &RpParams { alpha_period_ns: 0, ..p }, 5_000).0, None);
+    assert_eq!(due(&m, &RpParams { time_reset_ns: 0, ..p }, 5_000).2, None);
+    for (rate_bps, target_bps) in [(MAX_RATE_BPS, 1), (1, MAX_RATE_BPS)] {
+        m = RateMachine { rate_bps, target_bps, ..m };
+        assert_eq!(due(&m, &p, 5_000).2, Some(60_000));
+    }
+    // An alpha of 0 changes only where a CNP came.
+    m = RateMachine { alpha_at_epoch_q31: 0, alpha_epoch_ns: 5_000, ..m };
+    for (pending, alpha_ns, cut_ns) in [(0, None, None), (RAISE, Some(6_000), None), (CUT, None, Some(5_000))]
+    {
+        m.pending = pending;
+        assert_eq!(due(&m, &p, 5_999), (alpha_ns, cut_ns, Some(60_000)), "{pending}");
+        assert_eq!(due(&m, &RpParams { cut_period_ns: 0, ..p }, 5_999).1, None, "no cut waits in the paper");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
