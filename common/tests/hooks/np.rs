@@ -248,6 +248,10 @@ fn what_cannot_become_a_cnp_is_gone() {
         assert_eq!(becomes(&mut w, &p, &roce, around).0, TcVerdict::Drop);
         assert_eq!((w.count_of(Stat::NpCnpFailed), w.count_of(Stat::NpCnpSent)), (1, 0));
     }
+    // Without a tag nothing is written there.
+    let (verdict, left) =
+        becomes(&mut World::new(), &p, &MARKED, Around { no_write_from: 14, ..clone_of(&p) });
+    assert_eq!((verdict, left.bytes), (TcVerdict::Pass, MARKED.cnp(None)));
 }
 
 #[test]
