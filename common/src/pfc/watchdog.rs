@@ -154,6 +154,13 @@ mod tests {
     const WATCHDOG: Watchdog = Watchdog { detection_ns: 400, restoration_ns: 300, action: StormAction::Drop };
 
     #[test]
+    fn there_are_four_looks_in_a_detection_time() {
+        let poll_ns =
+            |detection_ns| Watchdog { detection_ns, restoration_ns: 1, action: StormAction::Drop }.poll_ns();
+        assert_eq!([0, 3, 4, 200_000_000].map(poll_ns), [1, 1, 1, 50_000_000]);
+    }
+
+    #[test]
     fn a_storm_is_found_after_the_detection_time_and_over_after_the_restoration_time() {
         let mut guard = Guard::default();
         let mut paused_ns = 0;
