@@ -281,6 +281,10 @@ mod tests {
             header[at] = value;
             assert_eq!(Ipv4Repr::parse(Ipv4::new(&header)), None);
         }
+        for (first, version, ihl) in [(0x46, 4, 6), (0x65, 6, 5), (0xf0, 15, 0), (0x0f, 0, 15)] {
+            let header = [first; 20];
+            assert_eq!((Ipv4::new(&header).version(), Ipv4::new(&header).ihl()), (version, ihl));
+        }
     }
 
     #[test]

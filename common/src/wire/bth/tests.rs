@@ -115,3 +115,14 @@ fn only_the_roce_opcode_is_a_cnp() {
         assert_eq!(Opcode(code).is_cnp(), code == 0x81);
     }
 }
+
+#[test]
+fn the_three_highest_bits_name_the_transport() {
+    use opcode::Transport::{Cnp, Manufacturer, Rc, Rd, Reserved, Uc, Ud, Xrc};
+    let transports = [Rc, Uc, Rd, Ud, Cnp, Xrc, Reserved, Manufacturer];
+    for code in 0..=u8::MAX {
+        let opcode = Opcode(code);
+        assert_eq!(opcode.transport(), transports[usize::from(code / 32)], "{code:#x}");
+        assert_eq!(opcode.is_manufacturers(), code >= 0xc0, "{code:#x}");
+    }
+}
