@@ -288,6 +288,17 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_is_folded_again_where_its_halves_carry() {
+        assert_eq!([0, 0xffff, 0x1_0000, 0x1_ffff, 0xffff_ffff].map(fold), [0, 0xffff, 1, 1, 0xffff]);
+    }
+
+    #[test]
+    fn a_datagram_is_as_long_as_its_header_says() {
+        let ip = Ipv4Repr::of_udp(0x6a, [10, 0, 0, 1], [10, 0, 0, 2], 52);
+        assert_eq!((ip.total_len, ip.tos, ip.protocol, ip.dont_fragment), (72, 0x6a, 17, true));
+    }
+
+    #[test]
     fn incremental_update_matches_rfc_1624_section_4() {
         assert_eq!(checksum_update16(0xdd2f, 0x5555, 0x3285), 0x0000);
     }

@@ -94,6 +94,7 @@ fn extension_headers_add_up() {
         (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 0),
         (Opcode::RC_ACKNOWLEDGE, 4),
         (Opcode::RC_ATOMIC_ACKNOWLEDGE, 12),
+        (Opcode::RC_COMPARE_SWAP, 28),
         (Opcode::RC_FETCH_ADD, 28),
         (Opcode::RC_FLUSH, 20),
         (Opcode::RC_ATOMIC_WRITE, 16),
