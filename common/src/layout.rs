@@ -304,3 +304,20 @@ pub struct Test {
 }
 
 const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Pair>() == 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_that_the_kernel_takes() {
+        assert_eq!((MAX_FLOWS, CUTS_BYTES), (1_048_576, 65_536));
+        assert!(CUTS_BYTES.is_power_of_two() && CUTS_BYTES.is_multiple_of(4_096));
+    }
+
+    #[test]
+    fn sources_of_pairs_have_names_the_surest_first() {
+        assert_eq!(PairSource::ALL.map(PairSource::label), ["static", "rdma", "cm", "datagram"]);
+        assert!(PairSource::ALL.is_sorted());
+    }
+}

@@ -257,6 +257,12 @@ mod tests {
     }
 
     #[test]
+    fn a_buffer_that_lasts_longer_than_the_longest_queue_limits_nothing() {
+        let slow = Drain::new(100_000);
+        assert_eq!([slow.limited(1 << 29), slow.limited(0)], [slow; 2]);
+    }
+
+    #[test]
     fn the_longest_queue_is_one_and_a_longer_one_is_an_old_time() {
         assert_eq!(EXACT.depth_bytes(MAX_BACKLOG_TICKS, 0), MAX_BACKLOG_TICKS / TICKS_PER_BYTE);
         assert_eq!(EXACT.depth_bytes(MAX_BACKLOG_TICKS + 1, 0), 0);

@@ -58,6 +58,13 @@ mod tests {
     }
 
     #[test]
+    fn a_number_below_the_probability_marks() {
+        let w = Wred { kmin_bytes: 100, kmax_bytes: 1_000, slope_q48: 1 << 16, enabled: 1 };
+        // 10 bytes above Kmin: 10 of 2^32.
+        assert_eq!([0, 9, 10, u32::MAX].map(|random| w.draw(110, random)), [true, true, false, false]);
+    }
+
+    #[test]
     fn thresholds_are_inclusive_as_in_the_paper() {
         let w = wred(5_000, 200_000, 10_000);
         assert!(!mark(&w, 5_000, 0), "q = Kmin is not marked");

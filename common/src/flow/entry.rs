@@ -256,3 +256,72 @@ impl NpFlow {
         self.pending = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::{Missed, Set, Shared, enter};
+    use crate::layout::WAYS;
+    use crate::params::{Config, Port};
+
+    fn params(set: impl FnOnce(&mut Config)) -> Params {
+        let mut config = Config::DEFAULT;
+        (config.scalars.link_rate_bps, config.scalars.pacer) = (8_000_000_000, PACER_FQ);
+        set(&mut config);
+        Params::new(&config, Port::new(1, 1, 1)).unwrap()
+    }
+
+    fn send(flow: &mut RpFlow, p: &Params, bytes: u64) -> Departure {
+        flow.on_send(p, 1_000, bytes, &mut { Debt::NONE })
+    }
+
+    #[test]
+    fn a_flow_was_seen_when_its_last_packet_left_whichever_that_is() {
+        let mut flow = RpFlow::new(FlowId::NONE, &params(|_| {}).rp);
+        for (last_ns, expected) in [([0, 0], 0), ([7, 5], 7), ([5, 7], 7)] {
+            flow.last_ns = last_ns;
+            assert_eq!(Entry::last_seen_ns(&flow), expected);
+        }
+    }
+
+    #[test]
+    fn what_the_wire_adds_takes_time_but_is_no_data() {
+        let p = params(|config| {
+            let s = &mut config.scalars;
+            (s.wire_overhead_bytes, s.pacing_credit_ns, s.rpg_byte_reset_bytes) = (24, 0, 1_500);
+        });
+        let mut flow = RpFlow::new(FlowId::NONE, &p.rp);
+        // A byte takes a nanosecond.
+        assert_eq!([0; 3].map(|_| send(&mut flow, &p, 1_000)), [1_000, 2_024, 3_048].map(Departure::At));
+        assert_eq!((flow.packets, flow.bytes), (3, 3_000));
+        assert_eq!((flow.machine.byte_stage, flow.machine.bytes), (2, 0), "an event each 1,500 bytes");
+    }
+
+    #[test]
+    fn a_cnp_as_late_as_the_guard_time_cuts() {
+        let rp = RpParams { guard_ns: 40_000, ..params(|_| {}).rp };
+        for (gap_ns, cuts) in [(39_999, false), (40_000, true)] {
+            let mut flow = RpFlow::new(FlowId::NONE, &rp);
+            assert!(flow.on_cnp(&rp, 1_000, &mut { Debt::NONE }));
+            assert_eq!(flow.on_cnp(&rp, 1_000 + gap_ns, &mut { Debt::NONE }), cuts);
+            assert_eq!((flow.cnp_handled, flow.cnp_ignored), (1 + u32::from(cuts), u32::from(!cuts)));
+        }
+    }
+
+    #[test]
+    fn who_finds_a_set_or_a_flow_in_use_is_told_so() {
+        let p = params(|_| {});
+        let none = RpFlow::new(FlowId::NONE, &p.rp);
+        let mut set = Set { lock: 1, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [none; WAYS] };
+        // SAFETY: it is there until the end, and is looked at while nothing else is done.
+        let shared = unsafe { Shared::new(&raw mut set) };
+        let id = FlowId { src: [1; 4], ..FlowId::NONE };
+        assert_eq!(enter(shared, &id, 5, &p.rp, 1), Err(Missed::Busy));
+        assert_eq!(enter(shared, &id, 5, &p.rp, 0), Err(Missed::Other), "it asks for no place");
+        (set.lock, set.ways[0].lock) = (0, 1);
+        // SAFETY: as above.
+        let shared = unsafe { Shared::new(&raw mut set) };
+        assert_eq!(enter(shared, &id, 5, &p.rp, 1), Err(Missed::Busy));
+        assert_eq!(shared.update(0, &id, |_| ()), Err(Missed::Busy));
+    }
+}

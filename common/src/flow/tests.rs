@@ -190,6 +190,31 @@ fn what_is_idle_goes_and_leaves_room() {
     assert!(place.missing && !place.evicts);
 }
 
+/// Maps outlive the programs that filled them: a hash that changes finds nothing there any more.
+#[test]
+fn a_hash_stays_what_it_is() {
+    let hash = |qpn, seed| ipv4(0x0a00_0002, qpn).hash(&HashKeys::new(seed));
+    assert_eq!([hash(17, 1), hash(18, 1), hash(17, 2)], [3_376_224_869, 618_528_260, 943_356_428]);
+}
+
+#[test]
+fn a_hash_gives_set_tag_and_home() {
+    assert_eq!([0, 1, 2, 3].map(tag), [1, 1, 3, 3], "0 is an empty place");
+    assert_eq!([0, 2, 6, 0x1_0000].map(|hash| set_index(hash, 0xff)), [0, 1, 3, 0]);
+    assert_eq!([0, 1 << 29, 0x1fff_ffff, u32::MAX].map(home_way), [0, 1, 0, 7]);
+}
+
+#[test]
+fn a_set_is_at_rest_while_nobody_holds_it_or_one_of_its_flows() {
+    assert!(EMPTY.is_at_rest() && !NpSet { lock: 1, ..EMPTY }.is_at_rest());
+    let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [EMPTY_RP; WAYS] };
+    assert!(set.is_at_rest());
+    set.ways[7].lock = 1;
+    assert!(!set.is_at_rest());
+    (set.ways[7].lock, set.lock) = (0, 1);
+    assert!(!set.is_at_rest());
+}
+
 /// Who does not know the seed cannot tell which flows share a set.
 #[test]
 fn the_seed_decides_who_shares_a_set() {

@@ -154,6 +154,73 @@ mod tests {
     const WATCHDOG: Watchdog = Watchdog { detection_ns: 400, restoration_ns: 300, action: StormAction::Drop };
 
     #[test]
+    fn there_are_four_looks_in_a_detection_time() {
+        let poll_ns =
+            |detection_ns| Watchdog { detection_ns, restoration_ns: 1, action: StormAction::Drop }.poll_ns();
+        assert_eq!([0, 3, 4, 200_000_000].map(poll_ns), [1, 1, 1, 50_000_000]);
+    }
+
+    /// The watch of several queues, each of which is paused for so long in a look's 200 ns.
+    struct Queues {
+        guard: Guard,
+        watchdog: Watchdog,
+        paused_ns: [u64; CLASSES],
+    }
+
+    impl Queues {
+        fn new(action: StormAction) -> Self {
+            let watchdog = Watchdog { detection_ns: 800, restoration_ns: 600, action };
+            Self { guard: Guard::default(), watchdog, paused_ns: [0; CLASSES] }
+        }
+
+        fn look(&mut self, class: usize, pause_ns: u64, backlog: bool) -> Found {
+            self.paused_ns[class] += pause_ns;
+            let look = Look { backlog, paused_ns: self.paused_ns[class], since_ns: 200 };
+            self.guard.look(&self.watchdog, class, look)
+        }
+    }
+
+    #[test]
+    fn each_queue_has_a_storm_of_its_own() {
+        for action in [StormAction::Drop, StormAction::Forward] {
+            let mut queues = Queues::new(action);
+            let in_storm = |guard: &Guard, bits| {
+                let drops = action == StormAction::Drop;
+                let (drops, forwards) = if drops { (bits, 0) } else { (0, bits) };
+                assert_eq!((guard.storms(), guard.forwards()), (Storms { forwards, drops }, forwards));
+                assert!((0..CLASSES).all(|class| guard.drops(class) == (drops >> class & 1 == 1)));
+            };
+            let began = [(); 4].map(|()| [0, 3, 7].map(|class| queues.look(class, 200, true)));
+            assert_eq!(began, [[Found::Same; 3], [Found::Same; 3], [Found::Same; 3], [Found::Storm; 3]]);
+            in_storm(&queues.guard, 0b1000_1001);
+            let ended =
+                [(); 3].map(|()| [(0, 0), (3, 200), (7, 1)].map(|(class, ns)| queues.look(class, ns, true)));
+            assert_eq!(ended, [[Found::Same; 3], [Found::Same; 3], [Found::Calm, Found::Same, Found::Same]]);
+            in_storm(&queues.guard, 0b1000_1000);
+            // It may come again, after as long as the first time.
+            let again = [(); 4].map(|()| queues.look(0, 200, true));
+            assert_eq!(again, [Found::Same, Found::Same, Found::Same, Found::Storm]);
+            in_storm(&queues.guard, 0b1000_1001);
+            let calm = [(); 3].map(|()| queues.look(3, 0, true));
+            assert_eq!(calm, [Found::Same, Found::Same, Found::Calm]);
+            in_storm(&queues.guard, 0b1000_0001);
+        }
+    }
+
+    #[test]
+    fn a_storm_takes_a_backlog_and_over_99_per_cent() {
+        for (pause_ns, backlog, is_storm) in [(199, true, true), (198, true, false), (200, false, false)] {
+            let mut queues = Queues::new(StormAction::Drop);
+            let looks = [(); 4].map(|()| queues.look(5, pause_ns, backlog));
+            assert_eq!(looks[3] == Found::Storm, is_storm, "{pause_ns}");
+        }
+        let mut guard = Guard::default();
+        guard.sent(CLASSES);
+        let look = Look { backlog: true, paused_ns: 200, since_ns: 200 };
+        assert_eq!([(); 4].map(|()| guard.look(&WATCHDOG, CLASSES, look)), [Found::Same; 4], "no such class");
+    }
+
+    #[test]
     fn a_storm_is_found_after_the_detection_time_and_over_after_the_restoration_time() {
         let mut guard = Guard::default();
         let mut paused_ns = 0;

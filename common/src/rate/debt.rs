@@ -132,7 +132,48 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const FLAT: Climb = Climb { base_bps: 1_000, slope_bps: 0, growth_bps: 0, off_bps: 0 };
+
+    #[test]
+    fn a_climb_pays_what_its_rates_come_to() {
+        let owes = |nanobits, is_due| Debt { from_ns: 100, nanobits, is_due };
+        let paid = |mut debt: Debt, climb: &Climb, events| {
+            debt.pay_climb(climb, events, 10, climb.base_bps);
+            (debt.from_ns, debt.nanobits)
+        };
+        assert_eq!(paid(owes(50_000, 1), &FLAT, 2), (120, 30_000));
+        // A remainder below a period's worth of one bit a second is still owed; what is more than owed is not paid back.
+        assert_eq!(paid(owes(20_005, 1), &FLAT, 2), (120, 5));
+        assert_eq!(paid(owes(19_999, 1), &FLAT, 2), (120, 0));
+        for (debt, events) in [(owes(0, 1), 2), (owes(50_000, 0), 2), (owes(50_000, 1), 0)] {
+            assert_eq!(paid(debt, &FLAT, events), (100, debt.nanobits));
+        }
+        // Twice as many as would fit 64 bits.
+        let fast = Climb { base_bps: 1 << 38, ..FLAT };
+        assert_eq!(paid(owes(50_000, 1), &fast, 1 << 26).1, 0);
+    }
+
+    #[test]
+    fn a_run_is_due_if_it_begins_after_what_is_paid() {
+        for (first_ns, is_due, nanobits) in [(99, 0, 50_000), (100, 0, 50_000), (101, 1, 49_000)] {
+            let mut debt = Debt { from_ns: 100, nanobits: 50_000, is_due: 7 };
+            debt.pay_until_run(1_000, first_ns);
+            assert_eq!((debt.is_due, debt.nanobits, debt.from_ns), (is_due, nanobits, first_ns.max(100)));
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_climb_adds_up(
+            base_bps in 0u64..1 << 40, slope_bps in 0u64..1 << 30, growth_bps in 0u64..1 << 30,
+            off_bps in -(1i64 << 41)..1 << 41, n in 0u64..200,
+        ) {
+            let climb = Climb { base_bps, slope_bps, growth_bps, off_bps };
+            let after = |k: u64| (base_bps + k * slope_bps + k * (k - 1) / 2 * growth_bps) as i64 - (off_bps >> k.min(63));
+            let sum: i64 = (1..=n).map(after).sum();
+            prop_assert_eq!(climb.sum_bps(n), sum as u64);
+        }
+
         #[test]
         fn halves_add_up(value in -(1i64 << 41)..1 << 41, n in 0u64..100) {
             let mut sum = 0;

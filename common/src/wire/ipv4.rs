@@ -281,6 +281,21 @@ mod tests {
             header[at] = value;
             assert_eq!(Ipv4Repr::parse(Ipv4::new(&header)), None);
         }
+        for (first, version, ihl) in [(0x46, 4, 6), (0x65, 6, 5), (0xf0, 15, 0), (0x0f, 0, 15)] {
+            let header = [first; 20];
+            assert_eq!((Ipv4::new(&header).version(), Ipv4::new(&header).ihl()), (version, ihl));
+        }
+    }
+
+    #[test]
+    fn a_sum_is_folded_again_where_its_halves_carry() {
+        assert_eq!([0, 0xffff, 0x1_0000, 0x1_ffff, 0xffff_ffff].map(fold), [0, 0xffff, 1, 1, 0xffff]);
+    }
+
+    #[test]
+    fn a_datagram_is_as_long_as_its_header_says() {
+        let ip = Ipv4Repr::of_udp(0x6a, [10, 0, 0, 1], [10, 0, 0, 2], 52);
+        assert_eq!((ip.total_len, ip.tos, ip.protocol, ip.dont_fragment), (72, 0x6a, 17, true));
     }
 
     #[test]

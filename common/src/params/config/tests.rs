@@ -191,3 +191,26 @@ fn dscp_26_and_48_have_classes_of_their_own() {
     }
     assert_eq!(dscp_to_tc[Scalars::DEFAULT.cnp_dscp as usize], 6);
 }
+
+#[test]
+fn a_port_is_asked_to_wait_before_it_may_go_on() {
+    let bounds = |xoff, xon| with(|c| (c.pfc[3].xoff, c.pfc[3].xon) = (xoff, xon)).validate();
+    assert_eq!(bounds(20_000, 20_000), Ok(()));
+    let refused = Err(Invalid::XonAboveXoff { priority: 3, xon_bytes: 20_001, xoff_bytes: 20_000 });
+    assert_eq!(bounds(20_000, 20_001), refused);
+}
+
+#[test]
+fn a_watchdog_waits_twice_as_long_for_the_end_unless_told_otherwise() {
+    let watchdog = |detection_ns, restoration_ns, action| {
+        let config = scalars(|s| {
+            (s.pfc_wd_detection_time_ns, s.pfc_wd_restoration_time_ns) = (detection_ns, restoration_ns);
+            s.pfc_wd_action = action;
+        });
+        config.watchdog()
+    };
+    assert_eq!(watchdog(0, 500 * MS, PFC_WD_DROP), None);
+    let expected = |restoration_ns, action| Some(Watchdog { detection_ns: 200 * MS, restoration_ns, action });
+    assert_eq!(watchdog(200 * MS, 0, PFC_WD_FORWARD), expected(400 * MS, StormAction::Forward));
+    assert_eq!(watchdog(200 * MS, 500 * MS, PFC_WD_DROP), expected(500 * MS, StormAction::Drop));
+}

@@ -94,6 +94,7 @@ fn extension_headers_add_up() {
         (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 0),
         (Opcode::RC_ACKNOWLEDGE, 4),
         (Opcode::RC_ATOMIC_ACKNOWLEDGE, 12),
+        (Opcode::RC_COMPARE_SWAP, 28),
         (Opcode::RC_FETCH_ADD, 28),
         (Opcode::RC_FLUSH, 20),
         (Opcode::RC_ATOMIC_WRITE, 16),
@@ -113,5 +114,16 @@ fn extension_headers_add_up() {
 fn only_the_roce_opcode_is_a_cnp() {
     for code in 0..=u8::MAX {
         assert_eq!(Opcode(code).is_cnp(), code == 0x81);
+    }
+}
+
+#[test]
+fn the_three_highest_bits_name_the_transport() {
+    use opcode::Transport::{Cnp, Manufacturer, Rc, Rd, Reserved, Uc, Ud, Xrc};
+    let transports = [Rc, Uc, Rd, Ud, Cnp, Xrc, Reserved, Manufacturer];
+    for code in 0..=u8::MAX {
+        let opcode = Opcode(code);
+        assert_eq!(opcode.transport(), transports[usize::from(code / 32)], "{code:#x}");
+        assert_eq!(opcode.is_manufacturers(), code >= 0xc0, "{code:#x}");
     }
 }

@@ -1,0 +1,163 @@
+//! The machine's parts, one by one.
+
+use super::*;
+use crate::params::{Config, MAX_RATE_BPS};
+use proptest::prelude::*;
+
+fn params(line_rate_bps: u64) -> RpParams {
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = line_rate_bps;
+    RpParams::new(&config)
+}
+
+#[test]
+fn a_timer_changed_live_counts_from_the_change() {
+    let slow = RpParams { time_reset_ns: 10_000_000_000, ..params(MAX_RATE_BPS) };
+    let fast = RpParams { time_reset_ns: 1_000_000, ..slow };
+    let off = RpParams { time_reset_ns: 0, ..slow };
+    let mut machine = RateMachine::new(&slow);
+    machine.on_cnp(&slow, 1_000);
+    machine.advance(&fast, 2_000_000);
+    machine.advance(&fast, 3_000_000);
+    assert_eq!(machine.time_stage, 1, "one short period after the change, not after the old long one");
+    machine.advance(&off, 3_600_000_000_000);
+    machine.advance(&fast, 3_600_000_000_001);
+    assert_eq!(machine.time_stage, 1, "an hour without a timer is no event");
+}
+
+#[test]
+fn the_byte_counter_knows_of_a_line_rate_that_was_lowered() {
+    let fast = RpParams { byte_reset_bytes: 1_000, ..params(100_000_000_000) };
+    let slow = RpParams { line_rate_bps: 40_000_000_000, ..fast };
+    let mut machine = RateMachine::new(&fast);
+    machine.on_cnp(&fast, 1_000);
+    machine.on_cnp(&fast, 2_000);
+    (machine.rate_bps, machine.target_bps) = (30_000_000_000, 100_000_000_000);
+    assert!(machine.is_up_to(machine.rate_bps, &slow, 3_000));
+    machine.on_send(&slow, 1_000);
+    assert_eq!((machine.rate_bps, machine.target_bps), (35_000_000_000, 40_000_000_000));
+}
+
+#[test]
+fn a_machine_is_up_to_the_instant_before_something_falls_due() {
+    let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
+    let mut m = RateMachine::new(&p);
+    let is_up_to = |m: &RateMachine, p: &RpParams, now_ns| m.is_up_to(m.rate_bps, p, now_ns);
+    assert!(is_up_to(&m, &p, u64::MAX), "nothing falls due before the first CNP");
+    m.on_cnp(&p, 1_000);
+    assert!(is_up_to(&m, &p, 1_000) && is_up_to(&m, &p, 4_999) && !is_up_to(&m, &p, 5_000), "the cut");
+    m.advance(&p, 5_000);
+    assert!(is_up_to(&m, &p, 5_000) && is_up_to(&m, &p, 59_999) && !is_up_to(&m, &p, 60_000), "the timer");
+    let without_cuts = RpParams { cut_period_ns: 0, ..p };
+    m.pending = CUT;
+    assert!(!is_up_to(&m, &p, 20_000) && is_up_to(&m, &without_cuts, 20_000));
+}
+
+#[test]
+fn a_period_that_was_changed_is_looked_at() {
+    let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
+    let mut m = RateMachine::new(&p);
+    m.on_cnp(&p, 1_000);
+    let is_up_to = |m: &RateMachine, p: &RpParams| m.is_up_to(m.rate_bps, p, 1_000);
+    assert!(is_up_to(&m, &p));
+    assert!(!is_up_to(&m, &RpParams { cut_period_ns: 3_999, ..p }));
+    assert!(!is_up_to(&m, &RpParams { time_reset_ns: 54_999, ..p }));
+    let off = RpParams { time_reset_ns: 0, ..p };
+    assert!(!is_up_to(&m, &off), "the timer is to be stopped");
+    m.advance(&off, 1_000);
+    assert!(is_up_to(&m, &off) && !is_up_to(&m, &p), "and to be started");
+}
+
+#[test]
+fn between_its_events_the_byte_counter_only_counts() {
+    let p = RpParams { byte_reset_bytes: 1_000, ..params(MAX_RATE_BPS) };
+    let mut m = RateMachine::new(&p);
+    m.on_cnp(&p, 0);
+    assert!(m.on_send_between_events(&p, 999));
+    assert_eq!((m.bytes, m.byte_stage), (999, 0));
+    assert!(!m.on_send_between_events(&p, 1));
+    assert_eq!(m.bytes, 999, "it is not counted yet");
+    m.on_send(&p, 1);
+    assert_eq!((m.bytes, m.byte_stage), (0, 1));
+    // Where it does not count, there are no events.
+    assert!(m.on_send_between_events(&RpParams { byte_reset_bytes: 0, ..p }, 5_000));
+    let firmware = RpParams { cut_period_ns: 4_000, ..p };
+    let mut idle = RateMachine::new(&firmware);
+    assert!(idle.on_send_between_events(&firmware, 5_000));
+    assert_eq!((m.bytes, idle.bytes), (0, 0));
+}
+
+/// Additive, growing and constant hyper increase, the step to the line rate and what follows it: and a debt that is paid from
+/// within the first of them.
+#[test]
+fn the_longest_run_is_done_in_one_go() {
+    let p = RpParams { time_reset_ns: 1_000, ..params(100_000_000_000) };
+    let start = RateMachine {
+        active: 1,
+        rate_bps: 5_000_000_000,
+        target_bps: 10_000_000_000,
+        next_increase_ns: 1_000,
+        byte_stage: 10,
+        ..RateMachine::new(&p)
+    };
+    let (mut whole, mut single) = (start, start);
+    whole.advance_paying(&p, 1_000_000, &mut Debt { from_ns: 2_500, nanobits: 1 << 52, is_due: 0 });
+    for now_ns in (1_000..=1_000_000).step_by(1_000) {
+        single.advance(&p, now_ns);
+    }
+    assert_eq!((whole, whole.time_stage, whole.rate_bps), (single, 1_000, p.line_rate_bps));
+}
+
+#[test]
+fn what_falls_due_next_is_told() {
+    let p = RpParams {
+        cut_period_ns: 4_000,
+        time_reset_ns: 55_000,
+        alpha_period_ns: 1_000,
+        ..params(MAX_RATE_BPS)
+    };
+    let due = |m: &RateMachine, p: &RpParams, now_ns| {
+        let Due { alpha_ns, cut_ns, increase_ns } = m.due(p, now_ns);
+        (alpha_ns, cut_ns, increase_ns)
+    };
+    let mut m = RateMachine::new(&p);
+    assert_eq!(due(&m, &p, 5), (None, None, None));
+    m.on_cnp(&p, 1_000);
+    assert_eq!(due(&m, &p, 1_000), (Some(2_000), Some(5_000), None), "an increase at the line rate is none");
+    assert_eq!(due(&m, &p, 3_500), (Some(4_000), Some(5_000), None));
+    m.advance(&p, 5_000);
+    assert_eq!(due(&m, &p, 5_000), (Some(6_000), None, Some(60_000)));
+    assert_eq!(due(&m, &RpParams { alpha_period_ns: 0, ..p }, 5_000).0, None);
+    assert_eq!(due(&m, &RpParams { time_reset_ns: 0, ..p }, 5_000).2, None);
+    for (rate_bps, target_bps) in [(MAX_RATE_BPS, 1), (1, MAX_RATE_BPS)] {
+        m = RateMachine { rate_bps, target_bps, ..m };
+        assert_eq!(due(&m, &p, 5_000).2, Some(60_000));
+    }
+    // An alpha of 0 changes only where a CNP came.
+    m = RateMachine { alpha_at_epoch_q31: 0, alpha_epoch_ns: 5_000, ..m };
+    for (pending, alpha_ns, cut_ns) in [(0, None, None), (RAISE, Some(6_000), None), (CUT, None, Some(5_000))]
+    {
+        m.pending = pending;
+        assert_eq!(due(&m, &p, 5_999), (alpha_ns, cut_ns, Some(60_000)), "{pending}");
+        assert_eq!(due(&m, &RpParams { cut_period_ns: 0, ..p }, 5_999).1, None, "no cut waits in the paper");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn a_cut_is_exact(
+        rate in 0u64..1 << 40, min in 0u64..1 << 40, alpha in 0u32..=ALPHA_ONE,
+        gd in 10u32..=15, percent in 1u32..=100,
+    ) {
+        let mut p = params(MAX_RATE_BPS);
+        (p.cut_shift, p.min_dec_percent, p.min_rate_bps) = (31 + gd - 10, percent, min);
+        let m = RateMachine { rate_bps: rate, ..RateMachine::new(&p) };
+        let wide = u128::from(rate);
+        let expected = (wide - ((wide * u128::from(alpha)) >> p.cut_shift))
+            .max(wide * u128::from(percent) / 100)
+            .max(u128::from(min));
+        prop_assert_eq!(u128::from(m.rate_after_cut(&p, alpha)), expected);
+    }
+}

@@ -1,0 +1,150 @@
+//! The congestion point.
+
+use dcqcn_common::hooks::TcVerdict;
+use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, ClassCounters, QUEUES};
+use dcqcn_common::params::{Config, Params, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
+
+use super::host::{Around, Left};
+use super::packets::{DATA, MARKED, Roce};
+use super::world::{PORTS, World, params};
+
+/// Class 3 marks what meets more than 1,000 bytes, by chance up to 2,000.
+fn marks(config: &mut Config) {
+    let s = &mut config.scalars;
+    (s.cp_enable, s.rp_enable, s.queue_source) = (1, 0, QUEUE_SOURCE_BACKLOG);
+    let wred = &mut config.wred[3];
+    (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (1_000, 2_000, 1_000_000);
+}
+
+/// What becomes of a packet that meets so many bytes, and what is counted.
+fn met(bytes: u64, p: &Params, roce: &Roce, around: Around) -> (TcVerdict, Left, Vec<(Stat, u64)>) {
+    let mut w = World::new();
+    w.backlogs.insert(3, Backlog { bytes, read_at_ns: w.now_ns });
+    let (verdict, left) = w.egress(p, &roce.frame(), around);
+    let marked = w.count_of(Stat::CpEcnMarked);
+    assert_eq!(w.classes[3].ecn_marked_packets, marked);
+    (verdict, left, w.counted())
+}
+
+const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: false, vid: 77, ethertype: EtherType::VLAN };
+
+#[test]
+fn a_deep_queue_marks_and_nothing_else_changes() {
+    let p = params(marks);
+    for roce in [DATA, Roce { v6: true, ..DATA }, Roce { tag: Some(TAG), ..DATA }] {
+        let (verdict, left, counted) = met(2_001, &p, &roce, Around::default());
+        assert_eq!(verdict, TcVerdict::Pass);
+        let expected = Roce { ecn: Ecn::CE, ..roce }.frame();
+        assert_eq!(left, Left { bytes: expected, ..Left::default() });
+        assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpEcnMarked, 1)]);
+    }
+}
+
+#[test]
+fn what_needs_no_mark_has_none() {
+    let p = params(marks);
+    let shallow = met(1_000, &p, &DATA, Around::default());
+    assert_eq!((shallow.1.bytes, shallow.2), (DATA.frame(), vec![(Stat::RoceData, 1)]));
+    let marked = met(2_001, &p, &MARKED, Around::default());
+    assert_eq!((marked.1.bytes, marked.2), (MARKED.frame(), vec![(Stat::RoceData, 1)]));
+    let mut w = World::new();
+    w.backlogs.insert(6, Backlog { bytes: 1 << 20, read_at_ns: w.now_ns });
+    let cnp = DATA.cnp(Some(1));
+    let (_, left) = w.egress(&p, &cnp, Around::default());
+    assert_eq!((left.bytes, w.counted()), (cnp, vec![(Stat::RoceCnp, 1)]));
+}
+
+#[test]
+fn a_packet_without_ect_is_dropped_above_kmax_where_that_is_asked_for() {
+    let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
+    let passed = vec![(Stat::RoceData, 1), (Stat::CpNotEct, 1)];
+    for (drop, bytes) in [(0, 2_001), (1, 2_000), (0, 2_000)] {
+        let p = params(|config| {
+            marks(config);
+            config.scalars.drop_not_ect = drop;
+        });
+        let (verdict, left, counted) = met(bytes, &p, &roce, Around::default());
+        assert_eq!((verdict, left.bytes, counted), (TcVerdict::Pass, roce.frame(), passed.clone()), "{drop}");
+    }
+    let p = params(|config| {
+        marks(config);
+        config.scalars.drop_not_ect = 1;
+    });
+    let (verdict, _, counted) = met(2_001, &p, &roce, Around::default());
+    assert_eq!(verdict, TcVerdict::Drop);
+    assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpNotEct, 1), (Stat::CpNotEctDropped, 1)]);
+}
+
+#[test]
+fn a_mark_that_the_kernel_refuses_is_none() {
+    let p = params(marks);
+    let v6 = Roce { v6: true, ..DATA };
+    // The field itself; the checksum behind it.
+    for (roce, no_write_from) in [(DATA, 15), (DATA, 24), (v6, 15)] {
+        let (verdict, left, counted) = met(2_001, &p, &roce, Around { no_write_from, ..Around::default() });
+        assert_eq!((verdict, counted), (TcVerdict::Pass, vec![(Stat::RoceData, 1), (Stat::WriteFailed, 1)]));
+        assert_eq!(left.bytes == roce.frame(), no_write_from == 15);
+    }
+}
+
+#[test]
+fn classes_count_packets_bytes_and_who_can_be_marked() {
+    let p = params(marks);
+    let mut w = World::new();
+    let small = Roce { payload: 4, ecn: Ecn::NOT_ECT, ..DATA };
+    let frames = [DATA.frame(), small.frame(), Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED }.frame()];
+    for frame in &frames {
+        w.egress(&p, frame, Around::default());
+    }
+    let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+    assert_eq!(w.classes[3], ClassCounters { packets: 3, bytes, ect_packets: 2, ecn_marked_packets: 0 });
+}
+
+/// A byte takes a nanosecond, which is 64 ticks.
+#[test]
+fn each_class_of_each_port_has_its_queue() {
+    let p = params(|config| {
+        marks(config);
+        (config.scalars.link_rate_bps, config.scalars.wire_overhead_bytes) = (8_000_000_000, 24);
+    });
+    let frame = DATA.frame();
+    let expected = |queue: usize, now_ns: u64| {
+        let mut queues = [0; QUEUES as usize];
+        queues[queue] = (now_ns + frame.len() as u64 + 24) << 6;
+        queues
+    };
+    let mut w = World::new();
+    w.egress(&p, &frame, Around::default());
+    assert_eq!(w.queues, expected(3, w.now_ns));
+    for (ingress_ifindex, queue) in [(PORTS[0], 8 + 3), (PORTS[1], 3)] {
+        let mut w = World::new();
+        w.is_inline = true;
+        w.xdp(&p, &frame, Around { ingress_ifindex, ..Around::default() });
+        assert_eq!(w.queues, expected(queue, w.now_ns));
+    }
+}
+
+#[test]
+fn an_old_backlog_is_not_believed() {
+    let p = params(marks);
+    for (age_ns, is_believed) in
+        [(BACKLOG_AGE_NS - 1, true), (BACKLOG_AGE_NS, false), (BACKLOG_AGE_NS + 1, false)]
+    {
+        let mut w = World::new();
+        w.backlogs.insert(3, Backlog { bytes: 2_001, read_at_ns: w.now_ns - age_ns });
+        w.egress(&p, &DATA.frame(), Around::default());
+        assert_eq!(w.count_of(Stat::CpEcnMarked), u64::from(is_believed), "{age_ns}");
+        assert_eq!(w.count_of(Stat::CpBacklogStale), u64::from(!is_believed), "{age_ns}");
+    }
+    // Where nobody asks for the real one it is not looked at.
+    let p = params(|config| {
+        marks(config);
+        config.scalars.queue_source = 0;
+    });
+    let (_, _, counted) = met(2_001, &p, &DATA, Around::default());
+    assert_eq!(counted, [(Stat::RoceData, 1)]);
+}

@@ -1,0 +1,276 @@
+//! A packet at a hook, and the host around it.
+
+use dcqcn_common::classify::Frame;
+use dcqcn_common::events::Event;
+use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
+use dcqcn_common::hooks::{Env, Host, Skb};
+use dcqcn_common::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
+use dcqcn_common::params::Params;
+use dcqcn_common::rate::Debt;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::vqueue::{Enqueued, Share};
+
+use super::world::World;
+
+/// What a packet has beside its bytes, and what the kernel will not do with it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Around {
+    pub(crate) ingress_ifindex: u32,
+    pub(crate) mark: u32,
+    pub(crate) departure_ns: u64,
+    pub(crate) is_from_process: bool,
+    pub(crate) is_for_other_host: bool,
+    /// So much can be read before more is asked for by `pull`; 0 = everything.
+    pub(crate) linear_len: usize,
+    /// Writes at this place or behind it fail, if it is not 0.
+    pub(crate) no_write_from: usize,
+    pub(crate) no_clone: bool,
+    pub(crate) no_rebuild: bool,
+}
+
+/// What became of a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) mark: u32,
+    pub(crate) priority: Option<u32>,
+    pub(crate) departure_ns: Option<u64>,
+    pub(crate) hash: Option<u32>,
+    pub(crate) clone_mark: Option<u32>,
+    pub(crate) tag_priority: Option<u8>,
+}
+
+/// The host as a hook sees it.
+pub(crate) struct View<'a> {
+    params: Option<&'a Params>,
+    world: &'a mut World,
+}
+
+/// A packet as a hook sees it.
+pub(crate) struct Packet<'a> {
+    around: Around,
+    readable: usize,
+    left: Left,
+    view: View<'a>,
+}
+
+impl<'a> Packet<'a> {
+    pub(crate) fn new(
+        world: &'a mut World,
+        params: Option<&'a Params>,
+        bytes: &[u8],
+        around: Around,
+    ) -> Self {
+        let readable = if around.linear_len == 0 { usize::MAX } else { around.linear_len };
+        let left = Left { bytes: bytes.to_vec(), mark: around.mark, ..Left::default() };
+        Self { around, readable, left, view: View { params, world } }
+    }
+
+    pub(crate) fn into_left(self) -> Left {
+        self.left
+    }
+}
+
+impl Frame for Packet<'_> {
+    fn frame_len(&self) -> u32 {
+        self.left.bytes.len() as u32
+    }
+
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        let readable = self.left.bytes.len().min(self.readable);
+        self.left.bytes[..readable].get(at..)?.first_chunk()
+    }
+
+    fn pull(&mut self, len: usize) {
+        if len <= self.left.bytes.len() {
+            self.readable = self.readable.max(len);
+        }
+    }
+}
+
+impl<'a> Env<'a> for View<'a> {
+    fn params(&self) -> Option<&'a Params> {
+        self.params
+    }
+
+    fn inline(&self) -> Option<&'a Params> {
+        self.params.filter(|_| self.world.is_inline)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.world.now_ns
+    }
+
+    fn random_u32(&mut self) -> u32 {
+        self.world.random
+    }
+
+    fn opaque(&mut self, value: u32) -> u32 {
+        value
+    }
+
+    fn count(&mut self, stat: Stat) {
+        self.world.stats[stat as usize] += 1;
+    }
+
+    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
+        self.world.classes.get_mut(tc)
+    }
+
+    fn pauses(&mut self) -> Option<&mut PauseCounters> {
+        Some(&mut self.world.pauses)
+    }
+
+    fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
+        let empty_at = self.world.queues.get_mut(index as usize)?;
+        let next = update(*empty_at, Share::NONE);
+        *empty_at = next.empty_at;
+        Some(next.depth_bytes)
+    }
+
+    fn came(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
+        self.world.came.push((ingress_ifindex, queue, bytes));
+    }
+
+    fn backlog(&self, index: u32) -> Option<Backlog> {
+        self.world.backlogs.get(&index).copied()
+    }
+
+    fn rp_set(&mut self, index: u32) -> Option<Shared> {
+        // SAFETY: the set is there for longer than this view, and nobody else has it.
+        self.world.rp.get_mut(index as usize).map(|set| unsafe { Shared::new(set) })
+    }
+
+    fn debt(&mut self) -> Option<&mut Debt> {
+        Some(&mut self.world.debt)
+    }
+
+    fn wanted(&mut self) -> Option<&mut FlowId> {
+        Some(&mut self.world.wanted)
+    }
+
+    fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
+        self.world.np.get_mut(index as usize).map(f)
+    }
+
+    fn time(&self, which: Time) -> u64 {
+        self.world.times_ns[which as usize]
+    }
+
+    fn set_time(&mut self, which: Time, at_ns: u64) {
+        self.world.times_ns[which as usize] = at_ns;
+    }
+
+    fn named(&self, id: &QpId) -> Option<u32> {
+        self.world.named.get(id).copied()
+    }
+
+    fn set_named(&mut self, id: &QpId, qpn: u32) {
+        self.world.named.insert(*id, qpn);
+    }
+
+    fn pair(&self, id: &QpId) -> Option<Pair> {
+        self.world.pairs.get(id).copied()
+    }
+
+    fn learn_pair(&mut self, id: &QpId, pair: Pair) {
+        self.world.pairs.insert(*id, pair);
+    }
+
+    fn forget_pair(&mut self, id: &QpId) {
+        self.world.pairs.remove(id);
+    }
+
+    fn is_handed_on(&mut self) -> bool {
+        self.world.is_handed_on
+    }
+
+    fn announce(&mut self, cut: Cut) {
+        self.world.cuts.push(cut);
+    }
+
+    fn record(&mut self, interval_ns: u64, event: Event) {
+        self.world.events.push((interval_ns, event));
+    }
+}
+
+impl<'a> Host<'a> for Packet<'a> {
+    type Env = View<'a>;
+
+    fn env(&mut self) -> &mut View<'a> {
+        &mut self.view
+    }
+
+    fn ingress_ifindex(&self) -> u32 {
+        self.around.ingress_ifindex
+    }
+
+    fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool {
+        let no_write_from = self.around.no_write_from;
+        if no_write_from != 0 && at >= no_write_from {
+            return false;
+        }
+        let target = self.left.bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
+        target.is_some_and(|target| {
+            *target = *bytes;
+            true
+        })
+    }
+}
+
+impl<'a> Skb<'a> for Packet<'a> {
+    fn mark(&self) -> u32 {
+        self.left.mark
+    }
+
+    fn set_mark(&mut self, mark: u32) {
+        self.left.mark = mark;
+    }
+
+    fn set_priority(&mut self, priority: u32) {
+        self.left.priority = Some(priority);
+    }
+
+    fn departure(&self) -> u64 {
+        self.left.departure_ns.unwrap_or(self.around.departure_ns)
+    }
+
+    fn set_departure(&mut self, departure_ns: u64) {
+        self.left.departure_ns = Some(departure_ns);
+    }
+
+    fn set_hash(&mut self, hash: u32) {
+        self.left.hash = Some(hash);
+    }
+
+    fn is_from_process(&self) -> bool {
+        self.around.is_from_process
+    }
+
+    fn is_for_other_host(&self) -> bool {
+        self.around.is_for_other_host
+    }
+
+    fn clone_out(&mut self, mark: u32) -> bool {
+        self.left.clone_mark = Some(mark);
+        !self.around.no_clone
+    }
+
+    fn rebuild<const N: usize>(
+        &mut self,
+        at: usize,
+        build: impl FnOnce(&Self, &mut [u8; N]) -> bool,
+    ) -> bool {
+        let mut bytes = [0; N];
+        if self.around.no_rebuild || !build(self, &mut bytes) {
+            return false;
+        }
+        self.left.bytes.truncate(at);
+        self.left.bytes.extend(bytes);
+        true
+    }
+
+    fn set_tag_priority(&mut self, pcp: u8) {
+        self.left.tag_priority = Some(pcp);
+    }
+}

@@ -1,0 +1,282 @@
+//! The notification point.
+
+use dcqcn_common::events::{EventKind, Table};
+use dcqcn_common::flow::{FlowId, NpFlow, QpId};
+use dcqcn_common::hooks::TcVerdict;
+use dcqcn_common::layout::{Pair, PairSource, Time};
+use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_START, Params};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
+
+use super::host::{Around, Left};
+use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, mac, qp};
+use super::world::{World, params};
+
+const INTERVAL_NS: u64 = 50_000;
+const SECOND_NS: u64 = 1_000_000_000;
+const DATAGRAM: Roce = Roce { opcode: Opcode::UD_SEND_ONLY, ..MARKED };
+const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: true, vid: 0x0a77, ethertype: EtherType::VLAN };
+
+fn clone_mark(w: &mut World, p: &Params, roce: &Roce) -> Option<u32> {
+    w.ingress(p, &roce.frame(), Around::default()).clone_mark
+}
+
+#[test]
+fn the_first_mark_of_an_interval_is_answered() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    assert_eq!(clone_mark(&mut w, &p, &MARKED), Some(p.port.cnp_mark));
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
+    assert_eq!(w.times_ns[Time::NpPending as usize], 0);
+    w.now_ns += INTERVAL_NS - 1;
+    assert_eq!(clone_mark(&mut w, &p, &MARKED), None);
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpSuppressed, 1)]);
+    assert_eq!(w.times_ns[Time::NpPending as usize], w.now_ns);
+    w.now_ns += 1;
+    assert_eq!(clone_mark(&mut w, &p, &MARKED), Some(p.port.cnp_mark));
+    let flow = w.np_flow(&MARKED.id()).copied();
+    assert_eq!(flow.map(|flow| (flow.ecn_marked_packets, flow.cnp_sent, flow.pending)), Some((3, 2, 0)));
+}
+
+#[test]
+fn what_is_not_marked_data_is_not_answered() {
+    let p = params(|_| {});
+    let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED };
+    let management = Roce { dest_qpn: 1, ..MARKED };
+    for (roce, stat) in [(DATA, Stat::RoceData), (ack, Stat::RoceControl), (management, Stat::RoceControl)] {
+        let mut w = World::new();
+        assert_eq!(clone_mark(&mut w, &p, &roce), None);
+        assert_eq!((w.counted(), w.np_flow(&roce.id())), (vec![(stat, 1)], None));
+    }
+}
+
+/// A mark that came within the interval is answered when the interval is over, by whatever packet of its flow comes then.
+#[test]
+fn a_pending_mark_is_answered_by_an_unmarked_packet() {
+    let both = params(|_| {});
+    let start = params(|config| config.scalars.np_window = NP_WINDOW_START);
+    for (p, is_answered) in [(&both, true), (&start, false)] {
+        let mut w = World::new();
+        clone_mark(&mut w, p, &MARKED);
+        w.now_ns += 10;
+        clone_mark(&mut w, p, &MARKED);
+        w.counted();
+        w.now_ns += INTERVAL_NS - 11;
+        assert_eq!(clone_mark(&mut w, p, &DATA), None);
+        assert_eq!(w.counted(), [(Stat::RoceData, 1)]);
+        w.now_ns += 1;
+        // Another flow has nothing pending, and is not kept for that.
+        let other = Roce { dest_qpn: 0x77, ..DATA };
+        assert_eq!(clone_mark(&mut w, p, &other), None);
+        assert_eq!((w.counted(), w.np_flow(&other.id())), (vec![(Stat::RoceData, 1)], None));
+        assert_eq!(clone_mark(&mut w, p, &DATA), is_answered.then_some(p.port.cnp_mark));
+        assert_eq!(w.count_of(Stat::NpCnpWindowEnd), u64::from(is_answered));
+        assert_eq!(clone_mark(&mut w, p, &DATA), None, "once");
+    }
+}
+
+#[test]
+fn a_mark_is_pending_for_a_second_at_most() {
+    let p = params(|_| {});
+    for (wait_ns, is_answered) in [(SECOND_NS - 1, true), (SECOND_NS, false), (SECOND_NS + 1, false)] {
+        let mut w = World::new();
+        clone_mark(&mut w, &p, &MARKED);
+        w.now_ns += 10;
+        clone_mark(&mut w, &p, &MARKED);
+        let pending_ns = w.now_ns;
+        w.now_ns += wait_ns;
+        assert_eq!(clone_mark(&mut w, &p, &DATA), is_answered.then_some(p.port.cnp_mark), "{wait_ns}");
+        // Forgotten, so that no packet looks at the clock for it any more.
+        assert_eq!(w.times_ns[Time::NpPending as usize], if is_answered { pending_ns } else { 0 });
+    }
+}
+
+#[test]
+fn a_mark_at_time_0_is_pending() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    w.now_ns = 0;
+    clone_mark(&mut w, &p, &MARKED);
+    clone_mark(&mut w, &p, &MARKED);
+    assert_eq!(w.times_ns[Time::NpPending as usize], 1);
+}
+
+#[test]
+fn nobody_answers_for_a_group_or_unasked_for_another_host() {
+    let own = params(|_| {});
+    let others = params(|config| config.scalars.np_other_host = 1);
+    let answers = |p: &Params, first: u8, is_for_other_host| {
+        let mut w = World::new();
+        let frame = Roce { dst_mac: [first, 0, 0, 0, 0, 2], ..MARKED }.frame();
+        let left = w.ingress(p, &frame, Around { is_for_other_host, ..Around::default() });
+        let is_answered = left.clone_mark.is_some();
+        assert_eq!(w.count_of(Stat::NpNotForHost), u64::from(!is_answered));
+        is_answered
+    };
+    assert!(answers(&own, 2, false) && answers(&others, 2, false) && answers(&others, 2, true));
+    assert!(!answers(&own, 2, true));
+    for first in [1, 3] {
+        assert!(
+            !answers(&own, first, false) && !answers(&others, first, false) && !answers(&others, first, true)
+        );
+    }
+    // An unmarked packet for somebody else is nobody's business.
+    let mut w = World::new();
+    w.times_ns[Time::NpPending as usize] = w.now_ns;
+    w.ingress(&own, &DATA.frame(), Around { is_for_other_host: true, ..Around::default() });
+    assert_eq!(w.counted(), [(Stat::RoceData, 1)]);
+}
+
+#[test]
+fn a_full_set_gives_the_place_of_the_longest_silent() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    for set in &mut w.np {
+        for (way, flow) in (0..).zip(&mut set.ways) {
+            let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way } };
+            *flow = NpFlow { last_seen_ns: 500_000_000 + u64::from(way), ..NpFlow::new(id) };
+        }
+    }
+    assert_eq!(clone_mark(&mut w, &p, &MARKED), Some(p.port.cnp_mark));
+    assert_eq!(w.count_of(Stat::NpFlowEvicted), 1);
+    assert_eq!(w.only_event(EventKind::TableFull), (MARKED.id().receiver, [500_000_000, Table::Np as u64]));
+    w.events.clear();
+    clone_mark(&mut w, &p, &MARKED);
+    assert_eq!((w.count_of(Stat::NpFlowEvicted), w.events.len()), (1, 0));
+}
+
+#[test]
+fn events_are_recorded_only_where_they_are_asked_for() {
+    let p = params(|config| config.scalars.event_rate = 0);
+    let mut w = World::new();
+    w.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
+    let frame = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 5, ..DATA }.frame();
+    w.egress(&p, &frame, Around::default());
+    assert!(w.pairs.contains_key(&qp(1, 5)) && w.events.is_empty());
+}
+
+#[test]
+fn cnps_are_limited_and_a_clone_may_fail() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    w.times_ns[Time::Cnps as usize] = w.now_ns + p.cnps.burst_ns + 1;
+    assert_eq!(clone_mark(&mut w, &p, &MARKED), None);
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpLimited, 1)]);
+    let unlimited = params(|config| config.scalars.cnp_rate = 0);
+    w.now_ns += INTERVAL_NS;
+    assert!(clone_mark(&mut w, &unlimited, &MARKED).is_some());
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
+    w.now_ns += SECOND_NS;
+    w.ingress(&p, &MARKED.frame(), Around { no_clone: true, ..Around::default() });
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpFailed, 1)]);
+    // Each has used up its time.
+    assert_eq!(w.times_ns[Time::Cnps as usize], w.now_ns + p.cnps.gap_ns);
+}
+
+#[test]
+fn an_interval_is_kept_for_a_queue_pair_a_peer_or_the_port() {
+    let kept = |cnp_limit, roce: &Roce, id: FlowId| {
+        let p = params(|config| config.scalars.cnp_limit = cnp_limit);
+        let mut w = World::new();
+        clone_mark(&mut w, &p, roce);
+        assert!(w.np_flow(&id).is_some(), "{cnp_limit}");
+    };
+    kept(0, &MARKED, MARKED.id());
+    // A datagram QP hears many senders: there the QP is the sender's.
+    kept(0, &DATAGRAM, FlowId { src: addr(false, 2), receiver: qp(1, SENDER_QPN) });
+    for roce in [MARKED, DATAGRAM] {
+        kept(CNP_LIMIT_PEER, &roce, FlowId { src: addr(false, 1), receiver: QpId::NONE });
+        kept(CNP_LIMIT_PORT, &roce, FlowId::NONE);
+    }
+}
+
+fn becomes(w: &mut World, p: &Params, roce: &Roce, around: Around) -> (TcVerdict, Left) {
+    w.egress(p, &roce.frame(), around)
+}
+
+/// A clone of a marked packet.
+fn clone_of(p: &Params) -> Around {
+    Around { mark: p.port.cnp_mark, ..Around::default() }
+}
+
+#[test]
+fn a_clone_becomes_the_cnp() {
+    let p = params(|config| config.scalars.priority_major = 1);
+    for v6 in [false, true] {
+        for tag in [None, Some(TAG)] {
+            for opcode in [MARKED.opcode, DATAGRAM.opcode] {
+                for known in [false, true] {
+                    let roce = Roce { v6, tag, opcode, ..MARKED };
+                    let mut w = World::new();
+                    let names_sender = opcode == DATAGRAM.opcode;
+                    if known && !names_sender {
+                        let pair = Pair::new(SENDER_QPN, PairSource::Static);
+                        w.pairs.insert(roce.id().receiver, pair);
+                    }
+                    let (verdict, left) = becomes(&mut w, &p, &roce, clone_of(&p));
+                    let sender = (known || names_sender).then_some(SENDER_QPN);
+                    let tag = tag.map(|tag| VlanTagRepr { pcp: 6, ..tag });
+                    let expected = Left {
+                        bytes: Roce { tag, ..roce }.cnp(sender),
+                        // DSCP 48 is class 6, in queue 6.
+                        priority: Some(0x0001_0007),
+                        tag_priority: Some(6),
+                        ..Left::default()
+                    };
+                    assert_eq!((verdict, left), (TcVerdict::Pass, expected));
+                    let hinted = sender.is_none().then_some((Stat::NpCnpHinted, 1));
+                    let counted: Vec<_> = [(Stat::NpCnpSent, 1)].into_iter().chain(hinted).collect();
+                    assert_eq!(w.counted(), counted);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_become_a_cnp_is_gone() {
+    let p = params(|_| {});
+    let tagged = Roce { tag: Some(TAG), ..MARKED };
+    let failures = [
+        (MARKED, Around { no_rebuild: true, ..clone_of(&p) }),
+        (Roce { v6: true, ..MARKED }, Around { no_rebuild: true, ..clone_of(&p) }),
+        (tagged, Around { no_write_from: 14, ..clone_of(&p) }),
+    ];
+    for (roce, around) in failures {
+        let mut w = World::new();
+        assert_eq!(becomes(&mut w, &p, &roce, around).0, TcVerdict::Drop);
+        assert_eq!((w.count_of(Stat::NpCnpFailed), w.count_of(Stat::NpCnpSent)), (1, 0));
+    }
+    // Without a tag nothing is written there.
+    let (verdict, left) =
+        becomes(&mut World::new(), &p, &MARKED, Around { no_write_from: 14, ..clone_of(&p) });
+    assert_eq!((verdict, left.bytes), (TcVerdict::Pass, MARKED.cnp(None)));
+}
+
+#[test]
+fn only_a_clone_of_its_own_becomes_a_cnp() {
+    let p = params(|config| config.scalars.rp_enable = 0);
+    let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED };
+    for (roce, mark) in [(MARKED, 0), (MARKED, 1), (MARKED, 0x1234), (ack, p.port.cnp_mark)] {
+        let (verdict, left) = becomes(&mut World::new(), &p, &roce, Around { mark, ..Around::default() });
+        assert_eq!((verdict, left.bytes, left.mark), (TcVerdict::Pass, roce.frame(), mark), "{mark}");
+    }
+}
+
+/// Back to where the data came from: a bridged packet still carries its sender's address, a routed one the router's own.
+#[test]
+fn a_fast_cnp_goes_back_the_way_the_data_came() {
+    for (macs, is_routed) in
+        [([[0; 6]; 2], false), ([mac(1), [0; 6]], true), ([[0; 6], mac(1)], true), ([mac(1); 2], true)]
+    {
+        let mut p = params(|_| {});
+        p.port.macs = macs;
+        let around = Around { mark: p.port.cnp_mark | 1, ingress_ifindex: 5, ..Around::default() };
+        let mut w = World::new();
+        let (verdict, left) = becomes(&mut w, &p, &MARKED, around);
+        assert_eq!(verdict, if is_routed { TcVerdict::RedirectNeigh(5) } else { TcVerdict::Redirect(5) });
+        assert_eq!((left.bytes, left.mark), (MARKED.cnp(None), 0));
+        assert_eq!(w.count_of(Stat::NpCnpSent), 1);
+    }
+}

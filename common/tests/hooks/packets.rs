@@ -1,0 +1,162 @@
+//! Packets between host 1 and host 2.
+
+use dcqcn_common::classify::{QP_GSI, mapped, words};
+use dcqcn_common::flow::{FlowId, QpId};
+use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
+use dcqcn_common::wire::cm::{CmMessage, Mad};
+use dcqcn_common::wire::cnp::{self, CnpRepr};
+use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr};
+use dcqcn_common::wire::ext::{Deth, DethRepr};
+use dcqcn_common::wire::icrc;
+use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
+use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
+use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
+
+/// The QP of host 2 that data is for, and that of host 1 which sends it.
+pub(crate) const RECEIVER_QPN: u32 = 0x11;
+pub(crate) const SENDER_QPN: u32 = 0x22;
+/// UDP source port of data.
+const SPORT: u16 = 0xc123;
+
+/// A packet from host 1 to host 2, unless it is turned round.
+#[derive(Clone, Copy)]
+pub(crate) struct Roce {
+    pub(crate) v6: bool,
+    pub(crate) tag: Option<VlanTagRepr>,
+    pub(crate) opcode: Opcode,
+    pub(crate) dest_qpn: u32,
+    pub(crate) source_qpn: u32,
+    pub(crate) dscp: u8,
+    pub(crate) ecn: Ecn,
+    pub(crate) payload: usize,
+    pub(crate) is_back: bool,
+    pub(crate) dst_mac: [u8; 6],
+}
+
+pub(crate) const DATA: Roce = Roce {
+    v6: false,
+    tag: None,
+    opcode: Opcode::RC_RDMA_WRITE_MIDDLE,
+    dest_qpn: RECEIVER_QPN,
+    source_qpn: SENDER_QPN,
+    dscp: 26,
+    ecn: Ecn::ECT0,
+    payload: 1_000,
+    is_back: false,
+    dst_mac: mac(2),
+};
+
+pub(crate) const MARKED: Roce = Roce { ecn: Ecn::CE, ..DATA };
+
+pub(crate) const fn mac(host: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, host]
+}
+
+const fn v4(host: u8) -> [u8; 4] {
+    [10, 0, 0, host]
+}
+
+const fn v6(host: u8) -> [u8; 16] {
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]
+}
+
+/// The address of a host, as flows have it.
+pub(crate) fn addr(is_v6: bool, host: u8) -> [u32; 4] {
+    if is_v6 { words(v6(host)) } else { mapped(v4(host)) }
+}
+
+/// A QP of host `host`, over IPv4.
+pub(crate) fn qp(host: u8, qpn: u32) -> QpId {
+    QpId { addr: addr(false, host), qpn }
+}
+
+impl Roce {
+    fn ends(&self) -> (u8, u8) {
+        if self.is_back { (2, 1) } else { (1, 2) }
+    }
+
+    /// What the reaction point and the notification point call its flow.
+    pub(crate) fn id(&self) -> FlowId {
+        let (src, dst) = self.ends();
+        FlowId { src: addr(self.v6, src), receiver: QpId { addr: addr(self.v6, dst), qpn: self.dest_qpn } }
+    }
+
+    /// Offset of the IP header.
+    pub(crate) fn l3(&self) -> usize {
+        Ethernet::LEN + if self.tag.is_some() { VlanTag::LEN } else { 0 }
+    }
+
+    fn link(&self) -> Vec<u8> {
+        let inner = if self.v6 { EtherType::IPV6 } else { EtherType::IPV4 };
+        let ethertype = if self.tag.is_some() { EtherType::VLAN } else { inner };
+        let mut out = vec![0; self.l3()];
+        if let Some(header) = out.first_chunk_mut::<{ Ethernet::LEN }>() {
+            EthernetRepr { dst: self.dst_mac, src: mac(self.ends().0), ethertype }.emit(header);
+        }
+        if let (Some(tag), Some(header)) = (self.tag, out.last_chunk_mut::<{ VlanTag::LEN }>()) {
+            VlanTagRepr { ethertype: inner, ..tag }.emit(header);
+        }
+        out
+    }
+
+    pub(crate) fn frame(&self) -> Vec<u8> {
+        let mut body = vec![0x5a; self.opcode.ext_len()];
+        if let Some(deth) = body.first_chunk_mut::<{ Deth::LEN }>().filter(|_| self.opcode.has_deth()) {
+            DethRepr { q_key: 0x1111_1111, src_qpn: self.source_qpn }.emit(deth);
+        }
+        body.resize(body.len() + self.payload, 7);
+        self.frame_of(&body)
+    }
+
+    /// With all that is between BTH and ICRC.
+    fn frame_of(&self, body: &[u8]) -> Vec<u8> {
+        let mut out = self.link();
+        let length = (Udp::LEN + Bth::LEN + body.len() + icrc::LEN) as u16;
+        let tos = ecn::tos(self.dscp, self.ecn);
+        let (src, dst) = self.ends();
+        if self.v6 {
+            let mut header = [0; Ipv6::LEN];
+            Ipv6Repr::of_udp(tos, v6(src), v6(dst), length).emit(&mut header);
+            out.extend(header);
+        } else {
+            let mut header = [0; Ipv4::LEN];
+            Ipv4Repr::of_udp(tos, v4(src), v4(dst), length).emit(&mut header);
+            out.extend(header);
+        }
+        let (mut udp, mut bth) = ([0; Udp::LEN], [0; Bth::LEN]);
+        UdpRepr { src_port: SPORT, dst_port: udp::ROCE_V2_PORT, length, checksum: 0 }.emit(&mut udp);
+        BthRepr::new(self.opcode, self.dest_qpn, 7).emit(&mut bth);
+        out.extend([&udp[..], &bth, body, &[0; icrc::LEN]].concat());
+        assert_eq!(icrc::seal(&mut out[self.l3()..]), Some(()));
+        out
+    }
+
+    /// The CNP by which its receiver answers it: `qpn` is the sender's QPN where that is known, else there is a hint.
+    pub(crate) fn cnp(&self, qpn: Option<u32>) -> Vec<u8> {
+        let (src, dst) = self.ends();
+        let hint = if qpn.is_some() { cnp::NO_HINT } else { self.dest_qpn };
+        let tos = ecn::tos(48, Ecn::NOT_ECT);
+        let repr = CnpRepr { udp_sport: SPORT, dest_qpn: qpn.unwrap_or(0), hint, tos, ttl: 64 };
+        let mut out = Self { is_back: !self.is_back, dst_mac: mac(src), ..*self }.link();
+        if self.v6 {
+            let mut packet = [0; cnp::V6_LEN];
+            cnp::emit_v6(&mut packet, v6(dst), v6(src), &repr);
+            out.extend(packet);
+        } else {
+            let mut packet = [0; cnp::V4_LEN];
+            cnp::emit_v4(&mut packet, v4(dst), v4(src), &repr);
+            out.extend(packet);
+        }
+        out
+    }
+}
+
+/// A message of connection management, from host 1 to host 2 or back.
+pub(crate) fn cm(message: &CmMessage, is_back: bool) -> Vec<u8> {
+    let (mut deth, mut mad) = ([0; Deth::LEN], [0; Mad::LEN]);
+    DethRepr { q_key: 0x8001_0000, src_qpn: QP_GSI }.emit(&mut deth);
+    message.emit(7, &mut mad);
+    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: QP_GSI, is_back, ..DATA };
+    datagram.frame_of(&[&deth[..], &mad].concat())
+}

@@ -1,0 +1,198 @@
+//! Who is at the other end of whom, from the messages that connect them.
+
+use dcqcn_common::events::EventKind;
+use dcqcn_common::flow::QpId;
+use dcqcn_common::hooks::LEARNING;
+use dcqcn_common::layout::{Pair, PairSource, Time};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Mra, Rej, Rep, Req};
+
+use super::host::Around;
+use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, cm, qp};
+use super::world::{World, params};
+
+/// What the two ends call the connection.
+const IDS: [u32; 2] = [0x1111_1111, 0x2222_2222];
+/// Where the message begins in a frame.
+const MAD: usize = 14 + 20 + 8 + 12 + 8;
+/// As host 1 sends it, and as host 2 does.
+const FROM_1: CommIds = CommIds { local: IDS[0], remote: IDS[1] };
+const FROM_2: CommIds = CommIds { local: IDS[1], remote: IDS[0] };
+
+fn req() -> CmMessage {
+    CmMessage::Req(Req {
+        local_comm_id: IDS[0],
+        service_id: 1,
+        local_qpn: SENDER_QPN,
+        starting_psn: 1,
+        p_key: 0xffff,
+        path_mtu: 3,
+        local_gid: [0; 16],
+        remote_gid: [0; 16],
+        traffic_class: 0,
+    })
+}
+
+fn rep() -> CmMessage {
+    CmMessage::Rep(Rep { comm_ids: FROM_2, local_qpn: RECEIVER_QPN, starting_psn: 1 })
+}
+
+fn hear(w: &mut World, message: &CmMessage, is_back: bool) {
+    let frame = cm(message, is_back);
+    w.xdp(&params(|_| {}), &frame, Around { linear_len: 14 + 20, ..Around::default() });
+}
+
+fn pair(qpn: u32, source: PairSource, host: u8) -> Pair {
+    Pair { qpn, source: source as u32, addr: qp(host, 0).addr }
+}
+
+/// What both ends are known by once they are connected.
+fn known() -> [(QpId, Pair); 2] {
+    [
+        (qp(1, SENDER_QPN), pair(RECEIVER_QPN, PairSource::Cm, 2)),
+        (qp(2, RECEIVER_QPN), pair(SENDER_QPN, PairSource::Cm, 1)),
+    ]
+}
+
+fn connected() -> World {
+    let mut w = World::new();
+    hear(&mut w, &req(), false);
+    hear(&mut w, &rep(), true);
+    w
+}
+
+#[test]
+fn a_request_and_its_reply_make_a_pair_known() {
+    let mut w = World::new();
+    hear(&mut w, &req(), false);
+    assert_eq!(w.named, [(qp(1, IDS[0]), SENDER_QPN)].into());
+    assert!(w.pairs.is_empty());
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+    hear(&mut w, &rep(), true);
+    assert_eq!(w.named, [(qp(1, IDS[0]), SENDER_QPN), (qp(2, IDS[1]), RECEIVER_QPN)].into());
+    assert_eq!(w.pairs, known().into());
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1), (Stat::PairCm, 1)]);
+    assert_eq!(w.kinds(), [EventKind::FlowPaired as u32; 2]);
+    // Again: nothing new.
+    hear(&mut w, &rep(), true);
+    assert_eq!((w.pairs, w.events.len()), (known().into(), 2));
+}
+
+#[test]
+fn a_reply_to_nobody_s_request_says_only_what_its_sender_is_called() {
+    let mut w = World::new();
+    hear(&mut w, &rep(), true);
+    assert_eq!((w.named, w.pairs.len()), ([(qp(2, IDS[1]), RECEIVER_QPN)].into(), 0));
+}
+
+#[test]
+fn other_messages_change_nothing() {
+    let others =
+        [CmMessage::Rtu(FROM_1), CmMessage::Mra(Mra { comm_ids: FROM_1, message: 0, service_timeout: 1 })];
+    for message in others {
+        let mut w = connected();
+        w.counted();
+        hear(&mut w, &message, false);
+        assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+        assert_eq!((w.pairs, w.named.len()), (known().into(), 2));
+    }
+    // Of another class, or of no attribute that is known here.
+    for (at, value) in [(0, 9), (1, 9), (17, 0x19)] {
+        let mut w = connected();
+        w.counted();
+        let mut frame = cm(&CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN }), false);
+        frame[MAD + at] = value;
+        w.xdp(&params(|_| {}), &frame, Around::default());
+        assert_eq!((w.counted(), w.pairs), (vec![(Stat::RoceControl, 1)], known().into()));
+    }
+}
+
+#[test]
+fn only_what_the_general_services_interface_hears_is_management() {
+    let like = |opcode, dest_qpn| {
+        let mut frame = cm(&req(), false);
+        frame[42] = opcode;
+        frame[47..50].copy_from_slice(&[0, 0, dest_qpn]);
+        frame
+    };
+    let is_read = |frame: &[u8]| {
+        let mut w = World::new();
+        w.xdp(&params(|_| {}), frame, Around::default());
+        w.count_of(Stat::CmMessages) == 1
+    };
+    assert!(is_read(&like(0x64, 1)));
+    assert!(!is_read(&like(0x64, 2)) && !is_read(&like(0x64, 0)), "of another QP");
+    assert!(!is_read(&like(0x65, 1)), "with immediate data");
+    assert!(!is_read(&like(0x04, 1)), "of a connection");
+}
+
+#[test]
+fn who_ends_a_connection_ends_the_pair() {
+    let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
+    let rej = CmMessage::Rej(Rej { comm_ids: FROM_1, message: 1, reason: 28 });
+    for message in [dreq, CmMessage::Drep(FROM_1), rej] {
+        let mut w = connected();
+        hear(&mut w, &message, false);
+        assert!(w.pairs.is_empty(), "{message:?}");
+    }
+    for message in [CmMessage::Drep(FROM_2), CmMessage::Rej(Rej { comm_ids: FROM_2, message: 1, reason: 28 })]
+    {
+        let mut w = connected();
+        hear(&mut w, &message, true);
+        assert!(w.pairs.is_empty(), "{message:?}");
+    }
+}
+
+#[test]
+fn nobody_else_ends_a_connection() {
+    let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
+    let own = qp(2, RECEIVER_QPN);
+    // Another host's, or surer than messages.
+    for kept in [pair(SENDER_QPN, PairSource::Cm, 3), pair(SENDER_QPN, PairSource::Static, 1)] {
+        let mut w = World::new();
+        w.pairs.insert(own, kept);
+        hear(&mut w, &dreq, false);
+        assert_eq!(w.pairs, [(own, kept)].into());
+    }
+    // The way back is another pair's by now, or was not learned from messages.
+    for kept in [pair(0x77, PairSource::Cm, 2), pair(RECEIVER_QPN, PairSource::Static, 2)] {
+        let mut w = connected();
+        w.pairs.insert(qp(1, SENDER_QPN), kept);
+        hear(&mut w, &dreq, false);
+        assert_eq!(w.pairs, [(qp(1, SENDER_QPN), kept)].into());
+    }
+}
+
+#[test]
+fn of_two_sources_the_surer_counts() {
+    let id = qp(1, SENDER_QPN);
+    let told = |qpn, source| {
+        let mut w = World::new();
+        w.pairs.insert(id, pair(qpn, source, 2));
+        hear(&mut w, &req(), false);
+        hear(&mut w, &rep(), true);
+        (w.pairs[&id], w.count_of(Stat::PairConflict))
+    };
+    let heard = pair(RECEIVER_QPN, PairSource::Cm, 2);
+    for source in [PairSource::Static, PairSource::Rdma] {
+        assert_eq!(told(RECEIVER_QPN, source), (pair(RECEIVER_QPN, source, 2), 0));
+        assert_eq!(told(0x77, source), (pair(0x77, source, 2), 1));
+    }
+    // A QP may be connected to another one later.
+    assert_eq!(told(0x77, PairSource::Cm), (heard, 0));
+    assert_eq!(told(RECEIVER_QPN, PairSource::Datagram), (heard, 0));
+    assert_eq!(told(0x77, PairSource::Datagram), (heard, 1));
+}
+
+#[test]
+fn pairs_are_learned_so_fast_and_no_faster() {
+    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA }.frame();
+    for (ahead_ns, is_learned) in [(LEARNING.burst_ns, true), (LEARNING.burst_ns + 1, false)] {
+        let mut w = World::new();
+        w.times_ns[Time::Pairs as usize] = w.now_ns + ahead_ns;
+        w.egress(&params(|_| {}), &datagram, Around::default());
+        assert_eq!((w.pairs.len(), w.events.len()), (usize::from(is_learned), usize::from(is_learned)));
+        assert_eq!(w.count_of(Stat::PairLimited), u64::from(!is_learned));
+    }
+}

@@ -1,0 +1,375 @@
+//! The reaction point.
+
+use dcqcn_common::events::{EventKind, Table};
+use dcqcn_common::flow::{FlowId, RpFlow, set_index};
+use dcqcn_common::hooks::{HTB_FIRST_FLOW, TcVerdict, XdpVerdict, htb_minor, htb_place};
+use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
+use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+
+use super::host::{Around, Left};
+use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, qp};
+use super::world::{SETS, World, params};
+
+const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
+const REQUEST: Roce = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn paced(pacer: u64) -> Params {
+    params(|config| {
+        let s = &mut config.scalars;
+        (s.pacer, s.pacing_credit_ns) = (pacer, 0);
+    })
+}
+
+fn send(w: &mut World, p: &Params, roce: &Roce) -> Left {
+    let (verdict, left) = w.egress(p, &roce.frame(), Around::default());
+    assert_eq!(verdict, TcVerdict::Pass);
+    left
+}
+
+fn cnp(w: &mut World, p: &Params, roce: &Roce) -> XdpVerdict {
+    w.xdp(p, &roce.cnp(None), Around::default()).0
+}
+
+fn flow<'a>(w: &'a mut World, p: &Params, id: &FlowId) -> &'a mut RpFlow {
+    let (set, way) = w.place(p, id);
+    &mut w.rp[set as usize].ways[way]
+}
+
+/// A flow of the same set as `DATA`'s, with the same place for its home.
+fn at_the_same_home(p: &Params) -> Roce {
+    let hash = |roce: &Roce| roce.id().hash(&p.port.hash_keys);
+    let place = |hash: u32| (set_index(hash, p.port.rp_set_mask), hash >> 29);
+    (100..)
+        .map(|dest_qpn| Roce { dest_qpn, ..DATA })
+        .find(|other| place(hash(other)) == place(hash(&DATA)))
+        .unwrap_or_else(|| unreachable!("one of 32"))
+}
+
+#[test]
+fn a_cnp_cuts_its_flow_and_no_other() {
+    for pacer in [PACER_FQ, PACER_HTB] {
+        for roce in [DATA, Roce { v6: true, ..DATA }] {
+            let p = paced(pacer);
+            let mut w = World::new();
+            let other = Roce { dest_qpn: 0x77, ..roce };
+            send(&mut w, &p, &roce);
+            send(&mut w, &p, &other);
+            w.counted();
+            assert_eq!(cnp(&mut w, &p, &roce), XdpVerdict::Pass);
+            assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
+            let rates = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.rates());
+            assert_eq!(rates(&w, &roce), Some([500_000_000, 1_000_000_000]));
+            assert_eq!(rates(&w, &other), Some([1_000_000_000; 2]));
+            assert_eq!(w.only_event(EventKind::RateCut), (roce.id().receiver, [500_000_000, 1_000_000_000]));
+            let (set, way) = w.place(&p, &roce.id());
+            let cut = Cut { set, way: way as u32 };
+            assert_eq!(w.cuts, if pacer == PACER_HTB { vec![cut] } else { vec![] });
+        }
+    }
+}
+
+#[test]
+fn a_cnp_that_names_the_sender_is_for_the_pair_of_that_qp() {
+    let p = paced(PACER_FQ);
+    let mut w = World::new();
+    send(&mut w, &p, &DATA);
+    let frame = DATA.cnp(Some(SENDER_QPN));
+    assert_eq!(w.xdp(&p, &frame, Around::default()).0, XdpVerdict::HandOn);
+    assert_eq!(w.count_of(Stat::RpCnpUnknownFlow), 1);
+    w.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
+    assert_eq!(w.xdp(&p, &frame, Around::default()).0, XdpVerdict::Pass);
+    assert_eq!(w.count_of(Stat::RpCnpHandled), 1);
+}
+
+#[test]
+fn what_was_handled_is_kept_from_the_host_where_that_is_asked_for() {
+    let p = params(|config| config.scalars.cnp_consume = 1);
+    let mut w = World::new();
+    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::HandOn);
+    send(&mut w, &p, &DATA);
+    w.counted();
+    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::Drop);
+    assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
+    w.now_ns += 1;
+    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::Drop);
+    assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
+    let mut damaged = DATA.cnp(None);
+    damaged[60] ^= 1;
+    assert_eq!(w.xdp(&p, &damaged, Around::default()).0, XdpVerdict::Pass);
+    assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
+}
+
+#[test]
+fn a_cnp_for_a_flow_not_known_here_is_handed_on_and_counted_once() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::HandOn);
+    assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)]);
+    w.is_handed_on = true;
+    assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (XdpVerdict::HandOn, vec![]));
+    send(&mut w, &p, &DATA);
+    w.counted();
+    assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (XdpVerdict::Pass, vec![(Stat::RpCnpHandled, 1)]));
+    // Without reaction points here it goes on as it came.
+    let off = params(|config| config.scalars.rp_enable = 0);
+    assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (XdpVerdict::HandOn, vec![]));
+    w.is_handed_on = false;
+    assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (XdpVerdict::Pass, vec![(Stat::RoceCnp, 1)]));
+}
+
+#[test]
+fn a_flow_that_another_cpu_has_is_not_cut() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    send(&mut w, &p, &DATA);
+    flow(&mut w, &p, &DATA.id()).lock = 1;
+    w.counted();
+    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::HandOn);
+    let unknown = [(Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)];
+    assert_eq!(w.counted(), [&[(Stat::RoceCnp, 1)], &unknown[..], &[(Stat::TableBusy, 1)]].concat());
+}
+
+#[test]
+fn without_a_line_rate_nothing_is_kept() {
+    let p = params(|config| (config.scalars.link_rate_bps, config.scalars.pacer) = (0, PACER_FQ));
+    let mut w = World::new();
+    assert_eq!(send(&mut w, &p, &DATA), Left { bytes: DATA.frame(), ..Left::default() });
+    assert_eq!(w.flow(&DATA.id()), None);
+}
+
+#[test]
+fn what_a_process_sends_is_no_flow() {
+    let p = paced(PACER_FQ);
+    let mut w = World::new();
+    let (_, left) = w.egress(&p, &DATA.frame(), Around { is_from_process: true, ..Around::default() });
+    assert_eq!(left, Left { bytes: DATA.frame(), ..Left::default() });
+    assert_eq!(
+        (w.counted(), w.flow(&DATA.id())),
+        (vec![(Stat::RoceData, 1), (Stat::RpFromProcess, 1)], None)
+    );
+}
+
+/// At 1 Gb/s a frame of data lasts 8 ns a byte. The two sequences of a QP have an hash each.
+#[test]
+fn data_leaves_at_the_rate_and_the_rest_in_order() {
+    let p = paced(PACER_FQ);
+    let roce = (0x11..)
+        .map(|dest_qpn| Roce { dest_qpn, ..DATA })
+        .find(|roce| roce.id().hash(&p.port.hash_keys) % 2 == 1)
+        .unwrap_or_else(|| unreachable!("one of two"));
+    let hash = roce.id().hash(&p.port.hash_keys);
+    let mut w = World::new();
+    let first = send(&mut w, &p, &roce);
+    assert_eq!((first.hash, first.departure_ns, first.priority), (Some(hash), None, None));
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1)]);
+    let turn_ns = w.now_ns + roce.frame().len() as u64 * 8;
+    let second = send(&mut w, &p, &roce);
+    assert_eq!((second.hash, second.departure_ns), (Some(hash), Some(turn_ns)));
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    let request = send(&mut w, &p, &Roce { opcode: REQUEST.opcode, payload: 0, ..roce });
+    assert_eq!((request.hash, request.departure_ns), (Some(hash), Some(turn_ns)));
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
+    let ack = send(&mut w, &p, &Roce { opcode: ACK.opcode, payload: 0, ..roce });
+    assert_eq!((ack.hash, ack.departure_ns), (Some(hash ^ 1), None));
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(w.flow(&roce.id()).map(|flow| flow.packets), Some(2));
+}
+
+#[test]
+fn a_time_that_soft_roce_stamped_gives_way_to_the_turn() {
+    let p = paced(PACER_FQ);
+    let mut w = World::new();
+    let (_, left) = w.egress(&p, &DATA.frame(), Around { departure_ns: 5, ..Around::default() });
+    assert_eq!((left.departure_ns, w.count_of(Stat::RpPaced)), (Some(w.now_ns), 0));
+}
+
+#[test]
+fn a_flow_that_was_cut_has_a_class_of_its_own_in_htb() {
+    let p = paced(PACER_HTB);
+    let mut w = World::new();
+    // In a set of which it has not the first place.
+    let other = at_the_same_home(&p);
+    send(&mut w, &p, &other);
+    let left = send(&mut w, &p, &DATA);
+    assert_eq!((left.priority, left.departure_ns, left.hash), (None, None, None));
+    cnp(&mut w, &p, &DATA);
+    w.counted();
+    let (set, way) = w.place(&p, &DATA.id());
+    let minor = 0x100 + set * WAYS as u32 + way as u32;
+    assert_eq!(send(&mut w, &p, &DATA).priority, Some(0xdc00_0000 | minor));
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    assert_eq!(send(&mut w, &p, &REQUEST).priority, Some(0xdc00_0000 | minor));
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
+    assert_eq!(send(&mut w, &p, &other).priority, None);
+    // Without a pacer nothing is told to anybody.
+    let none = paced(0);
+    assert_eq!(send(&mut w, &none, &DATA), Left { bytes: DATA.frame(), ..Left::default() });
+}
+
+#[test]
+fn classes_of_htb_end_where_their_numbers_do() {
+    let last = 0xffff - 1 - HTB_FIRST_FLOW;
+    assert_eq!(htb_minor(0, 0), Some(HTB_FIRST_FLOW));
+    assert_eq!(htb_minor(last / 8, (last % 8) as usize), Some(0xfffe));
+    assert_eq!(htb_minor((last + 1) / 8, ((last + 1) % 8) as usize), None);
+    assert_eq!(htb_minor(1 << 16, 0), None);
+    for minor in [HTB_FIRST_FLOW, HTB_FIRST_FLOW + 1, 0x1234, 0xfffe] {
+        let place = htb_place(minor);
+        assert_eq!(place.and_then(|(set, way)| htb_minor(set, way)), Some(minor));
+        assert!(place.is_some_and(|(_, way)| way < WAYS));
+    }
+    assert_eq!([HTB_FIRST_FLOW - 1, 0, 0xffff, 0x1_0000].map(htb_place), [None; 4]);
+}
+
+#[test]
+fn a_datagram_makes_its_pair_known() {
+    let p = paced(PACER_FQ);
+    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA };
+    let mut w = World::new();
+    send(&mut w, &p, &datagram);
+    let learned = Pair { qpn: RECEIVER_QPN, source: PairSource::Datagram as u32, addr: qp(2, 0).addr };
+    assert_eq!(w.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
+    assert_eq!(
+        w.only_event(EventKind::FlowPaired),
+        (qp(1, SENDER_QPN), [RECEIVER_QPN.into(), PairSource::Datagram as u64])
+    );
+    // The first counts: of several receivers a CNP could mean any.
+    send(&mut w, &p, &Roce { dest_qpn: 0x77, ..datagram });
+    assert_eq!(w.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
+}
+
+/// Two packets of a flow that has been cut to 10 Mb/s: the third is beyond a horizon of a millisecond.
+fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (World, TcVerdict, Left) {
+    let p = params(|config| {
+        let s = &mut config.scalars;
+        (s.pacer, s.pacing_credit_ns) = (PACER_FQ, 0);
+        (s.rpg_max_rate_bps, s.pacing_horizon_ns) = (10_000_000, 1_000_000);
+        s.pacing_horizon_drop = pacing_horizon_drop;
+    });
+    let mut w = World::new();
+    let large = Roce { payload: 2_000, ..DATA };
+    send(&mut w, &p, &large);
+    w.counted();
+    let (verdict, left) = w.egress(&p, &last.frame(), Around::default());
+    (w, verdict, left)
+}
+
+#[test]
+fn what_is_beyond_the_horizon_leaves_at_it() {
+    let (mut w, verdict, left) = beyond_the_horizon(0, &DATA);
+    assert_eq!((verdict, left.departure_ns), (TcVerdict::Pass, Some(w.now_ns + 1_000_000)));
+    assert!(left.hash.is_some());
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonPass, 1)]);
+    assert!(w.events.is_empty());
+    let last_ns = w.flow(&DATA.id()).map(|flow| flow.last_ns);
+    assert_eq!(last_ns, Some([w.now_ns + 1_000_000, 0]), "what has no data comes behind it");
+}
+
+#[test]
+fn a_response_beyond_the_horizon_is_of_the_other_sequence() {
+    let p = paced(PACER_FQ);
+    let hash = DATA.id().hash(&p.port.hash_keys);
+    let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, ..DATA };
+    let (_, _, left) = beyond_the_horizon(0, &response);
+    assert_eq!(left.hash, Some(hash ^ 1));
+    let odd = (0x11..).map(|dest_qpn| Roce { dest_qpn, ..response });
+    let odd = odd.clone().find(|roce| roce.id().hash(&p.port.hash_keys) % 2 == 1);
+    let odd = odd.unwrap_or_else(|| unreachable!("one of two"));
+    let mut w = World::new();
+    let p = params(|config| {
+        let s = &mut config.scalars;
+        (s.pacer, s.pacing_credit_ns) = (PACER_FQ, 0);
+        (s.rpg_max_rate_bps, s.pacing_horizon_ns) = (10_000_000, 1_000_000);
+    });
+    send(&mut w, &p, &Roce { payload: 2_000, ..odd });
+    let left = send(&mut w, &p, &odd);
+    assert_eq!((left.hash, w.count_of(Stat::RpHorizonPass)), (Some(odd.id().hash(&p.port.hash_keys) ^ 1), 1));
+}
+
+#[test]
+fn what_is_beyond_the_horizon_is_dropped_where_that_is_asked_for() {
+    let (mut w, verdict, left) = beyond_the_horizon(1, &DATA);
+    assert_eq!((verdict, left.departure_ns), (TcVerdict::Drop, None));
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonDrop, 1)]);
+    assert_eq!(w.only_event(EventKind::HorizonDrop), (DATA.id().receiver, [DATA.frame().len() as u64, 0]));
+    assert_eq!(w.flow(&DATA.id()).map(|flow| flow.last_ns), Some([w.now_ns, 0]), "it never leaves");
+}
+
+/// As a virtual machine does whose CPU was stopped with the flow in its hands.
+#[test]
+fn a_flow_that_another_cpu_has_keeps_its_order() {
+    for pacer in [PACER_FQ, PACER_HTB] {
+        let p = paced(pacer);
+        let mut w = World::new();
+        send(&mut w, &p, &DATA);
+        send(&mut w, &p, &DATA);
+        cnp(&mut w, &p, &DATA);
+        let state = flow(&mut w, &p, &DATA.id());
+        (state.lock, state.last_ns) = (1, [2 * SECOND_NS, 3 * SECOND_NS]);
+        state.pacer.next_ns = 4 * SECOND_NS;
+        w.counted();
+        let turns = [(DATA, 4 * SECOND_NS), (REQUEST, 2 * SECOND_NS), (ACK, 3 * SECOND_NS)];
+        for (roce, departure_ns) in turns {
+            let left = send(&mut w, &p, &roce);
+            let is_fq = pacer == PACER_FQ;
+            assert_eq!(left.departure_ns, is_fq.then_some(departure_ns));
+            assert_eq!(left.priority.is_some(), !is_fq, "it was cut");
+            assert_eq!(w.count_of(Stat::TableBusy), 1);
+            w.counted();
+        }
+        let state = flow(&mut w, &p, &DATA.id());
+        state.machine.active = 0;
+        w.now_ns = 5 * SECOND_NS;
+        let left = send(&mut w, &p, &DATA);
+        assert_eq!((left.departure_ns, left.priority), (None, None), "nothing waits, nothing was cut");
+    }
+}
+
+#[test]
+fn a_flow_away_from_home_is_found_again() {
+    let p = paced(PACER_FQ);
+    let mut w = World::new();
+    let other = at_the_same_home(&p);
+    for _ in 0..3 {
+        send(&mut w, &p, &other);
+        send(&mut w, &p, &DATA);
+    }
+    assert_eq!(w.count_of(Stat::RpFlowNew), 2);
+    let packets = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.packets);
+    assert_eq!((packets(&w, &other), packets(&w, &DATA)), (Some(3), Some(3)));
+    assert_eq!(w.count_of(Stat::RpFlowEvicted), 0);
+}
+
+#[test]
+fn a_full_set_gives_the_place_of_the_longest_silent_or_none() {
+    let p = paced(PACER_FQ);
+    let mut w = World::new();
+    w.fill(&p.rp, SECOND_NS / 2);
+    // Who sends no data asks for no place.
+    send(&mut w, &p, &REQUEST);
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
+    send(&mut w, &p, &DATA);
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1), (Stat::RpFlowEvicted, 1)]);
+    assert_eq!(w.only_event(EventKind::TableFull), (DATA.id().receiver, [SECOND_NS / 2, Table::Rp as u64]));
+    let mut w = World::new();
+    w.fill(&p.rp, 2 * SECOND_NS);
+    let left = send(&mut w, &p, &DATA);
+    assert_eq!(left, Left { bytes: DATA.frame(), ..Left::default() });
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpTableFull, 1)]);
+    send(&mut w, &p, &REQUEST);
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
+}
+
+#[test]
+fn a_set_that_another_cpu_has_lets_nobody_in() {
+    let p = paced(PACER_FQ);
+    let mut w = World::new();
+    for set in 0..SETS as usize {
+        w.rp[set].lock = 1;
+    }
+    send(&mut w, &p, &DATA);
+    assert_eq!((w.counted(), w.flow(&DATA.id())), (vec![(Stat::RoceData, 1), (Stat::TableBusy, 1)], None));
+}

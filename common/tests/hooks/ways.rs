@@ -1,0 +1,198 @@
+//! Which way a packet takes through a hook.
+
+use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
+use dcqcn_common::layout::{Backlog, ClassCounters};
+use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG, QUEUES_ETS};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::cm::{CmMessage, CommIds};
+use dcqcn_common::wire::ecn::Ecn;
+
+use super::host::{Around, Left};
+use super::packets::{DATA, MARKED, Roce, cm};
+use super::world::{PORTS, World, params};
+
+const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
+const RTU: CmMessage = CmMessage::Rtu(CommIds { local: 1, remote: 2 });
+
+/// Neither IPv4 nor IPv6.
+fn arp() -> Vec<u8> {
+    let mut frame = DATA.frame();
+    frame[12..14].copy_from_slice(&[0x08, 0x06]);
+    frame
+}
+
+/// RoCE but for its UDP port.
+fn other_udp() -> Vec<u8> {
+    let mut frame = DATA.frame();
+    frame[36] ^= 1;
+    frame
+}
+
+fn from(ingress_ifindex: u32) -> Around {
+    Around { ingress_ifindex, ..Around::default() }
+}
+
+#[test]
+fn before_there_are_parameters_everything_passes() {
+    for frame in [DATA.frame(), arp(), MARKED.frame()] {
+        let mut w = World::new();
+        let untouched = Left { bytes: frame.clone(), ..Left::default() };
+        assert_eq!(w.all_hooks_without_parameters(&frame), [untouched.clone(), untouched.clone(), untouched]);
+    }
+}
+
+#[test]
+fn kinds_are_counted_where_they_come_in() {
+    let p = params(|config| config.scalars.rp_enable = 0);
+    let kinds = [
+        (DATA.frame(), Stat::RoceData),
+        (ACK.frame(), Stat::RoceControl),
+        (DATA.cnp(Some(1)), Stat::RoceCnp),
+        (other_udp(), Stat::NotRoce),
+        (arp(), Stat::NotRoce),
+    ];
+    for (frame, stat) in kinds {
+        let mut w = World::new();
+        assert_eq!(w.xdp(&p, &frame, Around::default()).0, XdpVerdict::Pass);
+        assert_eq!(w.counted(), [(stat, 1)]);
+        w.is_handed_on = true;
+        let (verdict, _) = w.xdp(&p, &frame, Around::default());
+        // A CNP that another interface's hook handed on was counted there.
+        let is_cnp = stat == Stat::RoceCnp;
+        assert_eq!(verdict, if is_cnp { XdpVerdict::HandOn } else { XdpVerdict::Pass });
+        assert_eq!(w.counted(), if is_cnp { vec![] } else { vec![(stat, 1)] });
+        w.is_handed_on = false;
+        w.ingress(&p, &frame, Around::default());
+        assert_eq!(w.counted(), [(stat, 1)]);
+        w.egress(&p, &frame, Around::default());
+        assert_eq!(w.counted(), [(stat, 1)]);
+    }
+}
+
+#[test]
+fn in_line_everything_leaves_by_the_other_port() {
+    let p = params(|_| {});
+    for frame in [DATA.frame(), arp(), DATA.cnp(Some(1)), cm(&RTU, false)] {
+        for (came_by, leaves_by) in [(PORTS[0], PORTS[1]), (PORTS[1], PORTS[0])] {
+            let mut w = World::new();
+            w.is_inline = true;
+            let (verdict, left) = w.xdp(&p, &frame, from(came_by));
+            assert_eq!((verdict, &left.bytes), (XdpVerdict::Redirect(leaves_by), &frame));
+            assert_eq!(w.count_of(Stat::InlineForwarded), 1);
+            assert_eq!(w.count_of(Stat::CmMessages), u64::from(frame == cm(&RTU, false)));
+            assert_eq!(w.classes, [ClassCounters::default(); 8], "the congestion point is off");
+        }
+    }
+}
+
+#[test]
+fn in_line_packets_are_marked_and_dropped() {
+    let p = params(|config: &mut Config| {
+        let s = &mut config.scalars;
+        (s.cp_enable, s.drop_not_ect, s.queue_source) = (1, 1, QUEUE_SOURCE_BACKLOG);
+    });
+    let mut w = World::new();
+    w.is_inline = true;
+    w.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: w.now_ns });
+    let (verdict, left) = w.xdp(&p, &DATA.frame(), from(PORTS[1]));
+    assert_eq!((verdict, left.bytes), (XdpVerdict::Redirect(PORTS[0]), MARKED.frame()));
+    let not_ect = Roce { ecn: Ecn::NOT_ECT, ..DATA }.frame();
+    assert_eq!(w.xdp(&p, &not_ect, from(PORTS[1])).0, XdpVerdict::Drop);
+    assert_eq!(w.count_of(Stat::InlineForwarded), 1);
+}
+
+#[test]
+fn a_cnp_is_no_packet_of_management() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    assert_eq!(w.xdp(&p, &cm(&RTU, false), Around::default()).0, XdpVerdict::Pass);
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+    assert_eq!(w.xdp(&p, &ACK.frame(), Around::default()).0, XdpVerdict::Pass);
+    assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
+}
+
+#[test]
+fn a_process_connects_nobody() {
+    let p = params(|_| {});
+    for (is_from_process, stat) in [(false, Stat::CmMessages), (true, Stat::RpFromProcess)] {
+        let mut w = World::new();
+        w.egress(&p, &cm(&RTU, false), Around { is_from_process, ..Around::default() });
+        assert_eq!(w.counted(), [(Stat::RoceControl, 1), (stat, 1)]);
+    }
+}
+
+#[test]
+fn packets_go_to_the_queue_of_their_class() {
+    let of_operator = params(|config| config.scalars.priority_major = 1);
+    let queues = params(|config| config.scalars.queues = QUEUES_ETS);
+    let neither = params(|_| {});
+    let priority = |p, frame: &[u8]| World::new().egress(p, frame, Around::default()).1.priority;
+    for (frame, is_roce) in [(DATA.frame(), true), (other_udp(), false)] {
+        assert_eq!(priority(&of_operator, &frame), is_roce.then_some(0x0001_0004));
+        assert_eq!(priority(&queues, &frame), Some(0xdc03_0005));
+        assert_eq!(priority(&neither, &frame), None);
+    }
+    assert_eq!(priority(&queues, &arp()), Some(queues.priority[0]), "no DSCP is DSCP 0");
+}
+
+#[test]
+fn what_comes_in_is_counted_by_port_and_queue_where_a_neighbour_may_be_asked_to_wait() {
+    let counts = params(|config| {
+        config.scalars.queues = QUEUES_ETS;
+        config.pfc[3].tx = 1;
+    });
+    let frame = DATA.frame();
+    let mut w = World::new();
+    w.egress(&counts, &frame, from(5));
+    w.egress(&counts, &Roce { dscp: 0, ..DATA }.frame(), from(5));
+    assert_eq!(w.came, [(5, 3, frame.len() as u64)]);
+}
+
+#[test]
+fn a_switch_that_is_off_does_nothing() {
+    let off = params(|config| {
+        let s = &mut config.scalars;
+        (s.np_enable, s.rp_enable, s.pacer) = (0, 0, PACER_FQ);
+    });
+    let mut w = World::new();
+    assert_eq!(w.ingress(&off, &MARKED.frame(), Around::default()).clone_mark, None);
+    assert_eq!(w.counted(), [(Stat::RoceData, 1)]);
+    let (verdict, left) = w.egress(&off, &DATA.frame(), Around::default());
+    assert_eq!((verdict, left), (TcVerdict::Pass, Left { bytes: DATA.frame(), ..Left::default() }));
+    assert_eq!((w.counted(), w.flow(&DATA.id())), (vec![(Stat::RoceData, 1)], None));
+}
+
+#[test]
+fn a_cnp_is_not_paced() {
+    let p = params(|config| config.scalars.pacer = PACER_FQ);
+    let mut w = World::new();
+    let cnp = DATA.cnp(Some(1));
+    assert_eq!(w.egress(&p, &cnp, Around::default()).1, Left { bytes: cnp, ..Left::default() });
+}
+
+/// The congestion point answers at once what came in by another port, and only where that is asked for.
+#[test]
+fn a_fast_cnp_goes_out_for_a_mark_on_a_packet_of_somebody_else() {
+    let marks = |fast_cnp| {
+        params(|config| {
+            let s = &mut config.scalars;
+            (s.cp_enable, s.rp_enable, s.queue_source, s.fast_cnp) = (1, 0, QUEUE_SOURCE_BACKLOG, fast_cnp);
+        })
+    };
+    for (fast_cnp, ingress_ifindex, roce, is_answered) in [
+        (1, 5, DATA, true),
+        (1, 0, DATA, false),
+        (0, 5, DATA, false),
+        (0, 0, DATA, false),
+        (1, 5, ACK, false),
+    ] {
+        let p = marks(fast_cnp);
+        let mut w = World::new();
+        w.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: w.now_ns });
+        let (_, left) = w.egress(&p, &roce.frame(), from(ingress_ifindex));
+        assert_eq!(w.count_of(Stat::CpEcnMarked), 1);
+        assert_eq!(left.clone_mark, is_answered.then_some(p.port.cnp_mark | 1));
+        assert_eq!(w.np_flow(&roce.id()).is_some(), is_answered);
+    }
+}

@@ -1,0 +1,162 @@
+//! What a host keeps from packet to packet, in plain memory, and how a packet meets its hooks.
+
+use std::collections::HashMap;
+
+use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::flow::{Entry, FlowId, HashKeys, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, set_index};
+use dcqcn_common::hooks::{self, TcVerdict, XdpVerdict};
+use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Cut, Pair, PauseCounters, QUEUES, TIMES, WAYS};
+use dcqcn_common::params::{Config, Params, Port};
+use dcqcn_common::rate::{Debt, RpParams};
+use dcqcn_common::stats::Stat;
+
+use super::host::{Around, Left, Packet};
+
+/// The interface of the port, and the other of two in line.
+pub(crate) const PORTS: [u32; 2] = [7, 9];
+/// Sets of each flow table.
+pub(crate) const SETS: u32 = 4;
+
+/// Everything that stays from packet to packet.
+pub(crate) struct World {
+    pub(crate) now_ns: u64,
+    pub(crate) random: u32,
+    pub(crate) stats: [u64; Stat::COUNT],
+    pub(crate) classes: [ClassCounters; CLASSES],
+    pub(crate) pauses: PauseCounters,
+    pub(crate) queues: [u64; QUEUES as usize],
+    pub(crate) backlogs: HashMap<u32, Backlog>,
+    pub(crate) rp: Vec<RpSet>,
+    pub(crate) np: Vec<NpSet>,
+    pub(crate) times_ns: [u64; TIMES as usize],
+    pub(crate) named: HashMap<QpId, u32>,
+    pub(crate) pairs: HashMap<QpId, Pair>,
+    pub(crate) came: Vec<(u32, usize, u64)>,
+    pub(crate) cuts: Vec<Cut>,
+    pub(crate) events: Vec<(u64, Event)>,
+    pub(crate) is_handed_on: bool,
+    pub(crate) is_inline: bool,
+    pub(crate) debt: Debt,
+    pub(crate) wanted: FlowId,
+}
+
+/// The parameters of a port of 1 Gb/s, changed.
+pub(crate) fn params(change: impl FnOnce(&mut Config)) -> Params {
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = 1_000_000_000;
+    change(&mut config);
+    let port = Port { ifindex: PORTS, hash_keys: HashKeys::new(5), ..Port::new(PORTS[0], SETS, SETS) };
+    Params::new(&config, port).unwrap_or_else(|invalid| panic!("{invalid}"))
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let none = RpFlow::new(FlowId::NONE, &params(|_| {}).rp);
+        Self {
+            now_ns: 1_000_000_000,
+            random: 0,
+            stats: [0; Stat::COUNT],
+            classes: [ClassCounters::default(); CLASSES],
+            pauses: PauseCounters::default(),
+            queues: [0; QUEUES as usize],
+            backlogs: HashMap::new(),
+            rp: vec![empty(none); SETS as usize],
+            np: vec![empty(NpFlow::EMPTY); SETS as usize],
+            times_ns: [0; TIMES as usize],
+            named: HashMap::new(),
+            pairs: HashMap::new(),
+            came: Vec::new(),
+            cuts: Vec::new(),
+            events: Vec::new(),
+            is_handed_on: false,
+            is_inline: false,
+            debt: Debt::NONE,
+            wanted: FlowId::NONE,
+        }
+    }
+
+    pub(crate) fn xdp(&mut self, p: &Params, bytes: &[u8], around: Around) -> (XdpVerdict, Left) {
+        let mut packet = Packet::new(self, Some(p), bytes, around);
+        (hooks::xdp(&mut packet), packet.into_left())
+    }
+
+    pub(crate) fn ingress(&mut self, p: &Params, bytes: &[u8], around: Around) -> Left {
+        let around = Around { ingress_ifindex: PORTS[0], ..around };
+        let mut packet = Packet::new(self, Some(p), bytes, around);
+        assert_eq!(hooks::ingress(&mut packet), TcVerdict::Pass);
+        packet.into_left()
+    }
+
+    pub(crate) fn egress(&mut self, p: &Params, bytes: &[u8], around: Around) -> (TcVerdict, Left) {
+        let mut packet = Packet::new(self, Some(p), bytes, around);
+        (hooks::egress(&mut packet), packet.into_left())
+    }
+
+    /// The same before there are parameters.
+    pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> Vec<Left> {
+        let mut left = Vec::new();
+        let mut packet = Packet::new(self, None, bytes, Around::default());
+        assert_eq!(hooks::xdp(&mut packet), XdpVerdict::Pass);
+        left.push(packet.into_left());
+        let mut packet = Packet::new(self, None, bytes, Around::default());
+        assert_eq!(hooks::ingress(&mut packet), TcVerdict::Pass);
+        left.push(packet.into_left());
+        let mut packet = Packet::new(self, None, bytes, Around::default());
+        assert_eq!(hooks::egress(&mut packet), TcVerdict::Pass);
+        left.push(packet.into_left());
+        left
+    }
+
+    /// What was counted since the last call, each with how often.
+    pub(crate) fn counted(&mut self) -> Vec<(Stat, u64)> {
+        let counts = std::mem::replace(&mut self.stats, [0; Stat::COUNT]);
+        Stat::ALL.iter().copied().zip(counts).filter(|(_, count)| *count != 0).collect()
+    }
+
+    /// How often this was counted.
+    pub(crate) fn count_of(&self, stat: Stat) -> u64 {
+        self.stats[stat as usize]
+    }
+
+    pub(crate) fn flow(&self, id: &FlowId) -> Option<&RpFlow> {
+        self.rp.iter().flat_map(|set| &set.ways).find(|flow| flow.id == *id && flow.last_seen_ns() != 0)
+    }
+
+    pub(crate) fn np_flow(&self, id: &FlowId) -> Option<&NpFlow> {
+        self.np.iter().flat_map(|set| &set.ways).find(|flow| flow.id == *id && flow.last_seen_ns != 0)
+    }
+
+    /// Set and way of a flow.
+    pub(crate) fn place(&self, p: &Params, id: &FlowId) -> (u32, usize) {
+        let index = set_index(id.hash(&p.port.hash_keys), p.port.rp_set_mask);
+        let ways = &self.rp[index as usize].ways;
+        let way = ways.iter().position(|flow| flow.id == *id);
+        (index, way.unwrap_or_else(|| panic!("{id:?} is not in its set")))
+    }
+
+    pub(crate) fn kinds(&self) -> Vec<u32> {
+        self.events.iter().map(|(_, event)| event.kind).collect()
+    }
+
+    /// The values of the only event there was, which is of this kind.
+    pub(crate) fn only_event(&self, kind: EventKind) -> (QpId, [u64; 2]) {
+        assert_eq!(self.kinds(), [kind as u32]);
+        let (_, event) = self.events[0];
+        assert_eq!((event.at_ns, event.left_out), (self.now_ns, 0));
+        (event.id, event.values)
+    }
+
+    /// A set full of flows that have nothing waiting, which began when they say.
+    pub(crate) fn fill(&mut self, rp: &RpParams, last_ns: u64) {
+        for set in &mut self.rp {
+            for (way, flow) in set.ways.iter_mut().enumerate() {
+                let id = FlowId { src: [99; 4], receiver: QpId { addr: [98; 4], qpn: way as u32 } };
+                *flow = RpFlow { last_ns: [last_ns + way as u64, 0], ..RpFlow::new(id, rp) };
+            }
+        }
+    }
+}
+
+fn empty<T: Entry>(flow: T) -> Set<T> {
+    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
+}
