@@ -59,19 +59,25 @@ pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
 }
 
 impl Job {
+    /// The command line that does it to all `disks`, and says what came of it as JSON.
+    #[must_use]
+    pub fn command(self, disks: &[&str]) -> String {
+        let Self { pattern, block_bytes, depth, settling_s, length_s } = self;
+        let jobs: Vec<_> = disks.iter().map(|disk| format!("--name={disk} --filename={disk}")).collect();
+        format!(
+            "fio --rw={pattern} --bs={block_bytes} --size={SIZE_MB}m --iodepth={depth} --ioengine=libaio --direct=1 \
+             --verify=crc32c --time_based --ramp_time={settling_s} --runtime={length_s} --group_reporting \
+             --output-format=json {}",
+            jobs.join(" ")
+        )
+    }
+
     /// Starts it over all `disks`.
     ///
     /// # Errors
     /// fio is not installed.
     pub fn start(self, disks: &[&str]) -> Result<Running> {
-        let Self { pattern, block_bytes, depth, settling_s, length_s } = self;
-        let jobs: Vec<_> = disks.iter().map(|disk| format!("--name={disk} --filename={disk}")).collect();
-        Running::start(&format!(
-            "fio --rw={pattern} --bs={block_bytes} --size={SIZE_MB}m --iodepth={depth} --ioengine=libaio --direct=1 \
-             --verify=crc32c --time_based --ramp_time={settling_s} --runtime={length_s} --group_reporting \
-             --output-format=json {}",
-            jobs.join(" ")
-        ))
+        Running::start(&self.command(disks))
     }
 
     /// Waits for its end.

@@ -39,6 +39,8 @@ impl Transport {
     }
 }
 
+/// What the disks of the first and the second target are, on the targets.
+pub const MEMORY: [&str; 2] = ["/dev/ram0", "/dev/ram1"];
 /// Size of a target's disk, in memory.
 const DISK_KB: u32 = 32 * 1024;
 /// Commands in flight of a connection.

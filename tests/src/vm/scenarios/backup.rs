@@ -22,17 +22,15 @@ const INITIATOR: u8 = 3;
 const TARGETS: [u8; 2] = [1, 2];
 /// Sends the backup.
 const BACKUP: u8 = 4;
-/// What a target's disk is, on the target.
-const MEMORY: [&str; 2] = ["/dev/ram0", "/dev/ram1"];
 const READS: Job = Job { pattern: "randread", block_bytes: 16_384, depth: 8, settling_s: 8, length_s: 14 };
 /// The published share of storage with classes, ECN and DCQCN: 17 of the 23 to 24 Gb/s that arrive (weights as here).
 const WEIGHTS: &str = "--set queue.3.weight=70 --set queue.0.weight=30";
 const WEIGHT_OF_STORAGE: f64 = 0.7;
 /// How far a share of payload may be from a weight, which counts whole frames.
 const WITHIN: f64 = 0.05;
-/// Of the RoCE queue: as much as the port has without queues.
 /// Room for all that is in flight, and a Kmin at which more of it waits, so that the queue is less often empty.
 const DEEP: &str = "wred.3.kmin=40KB wred.3.queue_limit=300KB";
+/// Of the RoCE queue: as much as the port has without queues.
 const QUEUE: &str = "--set wred.3.queue_limit=100KB --set wred.3.kmin=10KB";
 const HOSTS: &str = "--profile lab --set link_rate=40mbit --set pfc.3.rx=on";
 
@@ -59,7 +57,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     }
     shape(&lab)?;
     nvme::prepare(&lab, &TARGETS, INITIATOR, ECT)?;
-    fio::fill(&MEMORY, READS.block_bytes)?;
+    fio::fill(&nvme::MEMORY, READS.block_bytes)?;
     report.columns(COLUMNS);
     let bench = Bench { lab: &lab };
     let tcp = bench.without(report, Transport::Tcp, "NVMe/TCP, nothing on")?;
@@ -112,7 +110,7 @@ impl Bench<'_> {
         self.lose(0)?;
         let half = Job { pattern: "randrw", ..READS };
         let mixed = self.row(report, "classes, DCQCN, half reads, half writes", half, &disks)?;
-        fio::fill(&MEMORY, 4_096)?;
+        fio::fill(&nvme::MEMORY, 4_096)?;
         let small = Job { block_bytes: 4_096, depth: 32, ..READS };
         let small = self.row(report, "classes, DCQCN, blocks of 4 KiB", small, &disks)?;
         disconnect(disks)?;
@@ -172,13 +170,14 @@ impl Bench<'_> {
         let paths: Vec<_> = disks.iter().map(|disk| disk.path.to_string_lossy().into_owned()).collect();
         let paths: Vec<_> = paths.iter().map(String::as_str).collect();
         let (from, to) = (self.lab.address(BACKUP), self.lab.address(INITIATOR));
+        // Emulated, to ask takes seconds: before anything runs.
+        let pauses = self.pauses()?;
         let mut server = Running::start(&format!("iperf3 -s -B {to} --one-off -J"))?;
         thread::sleep(Duration::from_millis(500));
         let (settling, seconds) = (job.settling_s, job.settling_s + job.length_s);
         let mut fio = job.start(&paths)?;
         let mut client =
             Running::start(&format!("iperf3 -c {to} -B {from} -O {settling} -t {} -J", job.length_s))?;
-        let pauses = self.pauses()?;
         thread::sleep(Duration::from_secs(u64::from(settling) + 1));
         let (settled, queue_drops, busy) = (self.counts()?, self.queue_drops(), Busy::read()?);
         let done = job.finish(&mut fio)?;

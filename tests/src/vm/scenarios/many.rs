@@ -27,7 +27,7 @@ const FLOOR_BPS: f64 = 100e3;
 const MTU_BYTES: u32 = 4_200;
 /// From the link's rate to the floor, each by half at most.
 const CNPS: usize = 30;
-/// So that the CNPs of all do not come at once: see [`veth_drops`].
+/// So that the CNPs of all do not come at once.
 const BETWEEN_CNPS: Duration = Duration::from_millis(2);
 const PORT: u16 = 18_700;
 const MESSAGE_BYTES: u32 = 4_096;
@@ -45,9 +45,10 @@ const TOLERANCE: f64 = 0.15;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options { mtu_bytes: MTU_BYTES, ..Options::default() })?;
-    // Nothing raises a rate, and each CNP cuts.
+    // Nothing raises a rate, and each CNP cuts. XDP in the driver would put a ring of 256 packets before the host, and the ACKs of so
+    // many QPs can be more while an emulated CPU is late: nothing that this is about.
     let line = format!(
-        "attach {{}} --profile lab --pacer fq --set link_rate={LINK} --set rpg_min_rate={FLOOR} --set rpg_time_reset=0ns --set \
+        "attach {{}} --profile lab --pacer fq --xdp-mode skb --set link_rate={LINK} --set rpg_min_rate={FLOOR} --set rpg_time_reset=0ns --set \
          rpg_byte_reset=0B --set rate_reduce_monitor_period=0ns --set pacing_credit=5ms"
     );
     lab.on_host(SENDER, &line)?;
@@ -76,7 +77,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         "mean",
         "most",
         "of all: dropped by fq",
-        "by a veth's ring",
+        "by a wire",
         "retries",
         "out of sequence",
         "duplicates",
@@ -96,7 +97,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     report.at_least("packets/s of one that was not, of the highest cut one's", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", before.dropped + after.dropped, 0);
     // One that is lost there is not sent again before `TIMEOUT`, and its QP stands still: that says nothing of fq.
-    report.equals("packets dropped by a veth's ring", veth_drops(&lab)?, 0);
+    let lost = veth_drops(&lab)?;
+    report.check("packets that wires between hosts and bridge lost", list(&lost), "none", lost.is_empty());
     report.equals("retries", before.retries + after.retries, 0);
     let counters = lab.on_host(SENDER, "counters {}")?;
     for name in ["rp_horizon_pass", "rp_table_full", "rp_flow_evicted"] {
@@ -130,7 +132,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
     let counts = || -> Result<[u64; 5]> {
         Ok([
             lab.host_stats(SENDER)?.drops.into(),
-            veth_drops(lab)?,
+            veth_drops(lab)?.iter().map(|(_, drops)| drops).sum(),
             lab.hw_counter(SENDER, "completer_retry_err")?,
             lab.hw_counter(RECEIVER, "out_of_seq_request")?,
             lab.hw_counter(RECEIVER, "duplicate_request")?,
@@ -236,9 +238,17 @@ fn send_cnps(lab: &Lab, qpn: u64) -> Result<()> {
     Ok(())
 }
 
-/// Packets that the wires between hosts and bridge lost: with XDP at its other end, a veth has room for 256 that were not looked at.
-fn veth_drops(lab: &Lab) -> Result<u64> {
+/// The ends of the wires between hosts and bridge that could not put packets onto them, and how many.
+fn veth_drops(lab: &Lab) -> Result<Vec<(String, u64)>> {
     let all = [json("ip -s -j link show type veth")?, json_in(&lab.switch, "ip -s -j link show type veth")?];
     let links = all.iter().filter_map(Value::as_array).flatten();
-    Ok(links.filter_map(|link| link.pointer("/stats64/tx/dropped")?.as_u64()).sum())
+    let drops = links.filter_map(|link| {
+        Some((link.get("ifname")?.as_str()?.to_owned(), link.pointer("/stats64/tx/dropped")?.as_u64()?))
+    });
+    Ok(drops.filter(|(_, drops)| *drops > 0).collect())
+}
+
+fn list(drops: &[(String, u64)]) -> String {
+    let each: Vec<_> = drops.iter().map(|(port, drops)| format!("{port} {drops}")).collect();
+    if each.is_empty() { "none".to_owned() } else { each.join(", ") }
 }

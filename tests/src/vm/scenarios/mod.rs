@@ -20,7 +20,9 @@ mod qualify;
 mod queues;
 mod read;
 mod storage;
+mod storage_guide;
 mod systemd;
+mod typing;
 mod verifier;
 
 use super::Scenario;
@@ -205,11 +207,11 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "storage-guide",
-        about: "what docs/how-to/fix-storage.md says to type, typed",
-        limit_s: 300,
+        about: "what docs/how-to/fix-storage.md says to type, typed while two disks are read beside a backup",
+        limit_s: 460,
         is_ci: false,
         with_systemd: false,
-        run: guide::storage,
+        run: storage_guide::run,
     },
     Scenario {
         name: "killed",

@@ -1,0 +1,245 @@
+//! What docs/how-to/fix-storage.md says to type, typed while an initiator reads two disks beside a backup: how long its reads take
+//! before, and what each step makes of that.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::super::command::sh;
+use super::super::fio::{self, Done, Job};
+use super::super::lab::{Lab, Options, rxe};
+use super::super::nvme::{self, Transport};
+use super::super::report::Report;
+use super::typing::{self, PREAMBLE, blocks, typed};
+
+const TARGETS: [u8; 2] = [1, 2];
+/// Its port is too small.
+const INITIATOR: u8 = 3;
+/// Sends the backup.
+const BACKUP: u8 = 4;
+const PAGE: &str = include_str!("../../../../docs/how-to/fix-storage.md");
+/// Step 6 is a file for the package.
+const SECTIONS: [&str; 5] = [
+    "## 1. Is it the port?",
+    "## 2. The port: classes, queues, marks",
+    "## 3. The hosts: marks asked for, and heeded",
+    "## 4. See it work",
+    "## 5. More for storage, or less",
+];
+/// In the page, with the number of the target; what it is called here comes from [`nvme`].
+const DISK: &str = "nqn.2014-08.org.example:disk";
+const READS: Job = Job { pattern: "randread", block_bytes: 16_384, depth: 8, settling_s: 8, length_s: 20 };
+/// What the page calls a stall, s: all that is in flight from both targets takes the port 0.1 s.
+const STALL_S: f64 = 1.0;
+/// Storage's weight, of 1, and how near it storage's part of the port is with step 5, in which the page says that it comes near.
+const WEIGHT: f64 = 0.7;
+const NEAR: f64 = 0.1;
+const PORT_BPS: f64 = 20e6;
+/// What a packet is on the wire, of its payload: Ethernet, IPv4, UDP, BTH and ICRC around 1,024 bytes.
+const WIRE: f64 = (1_024 + 14 + 20 + 8 + 12 + 4) as f64 / 1_024.0;
+/// Three times reads of half a minute, and three attachments, emulated on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(340);
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let lab = Lab::new(BACKUP, &Options::default())?;
+    sh("modprobe sch_ets")?;
+    lab.shape(INITIATOR, "20mbit")?;
+    // Nobody has asked for marks yet.
+    nvme::prepare(&lab, &TARGETS, INITIATOR, 0)?;
+    fio::fill(&nvme::MEMORY, READS.block_bytes)?;
+    let disks = TARGETS.map(|target| nvme::connect(&lab, INITIATOR, target, Transport::Rdma));
+    let disks = disks.into_iter().collect::<Result<Vec<_>>>()?;
+    let paths: Vec<_> = disks.iter().map(|disk| disk.path.to_string_lossy().into_owned()).collect();
+    let paths: Vec<_> = paths.iter().map(String::as_str).collect();
+    let reads = READS.command(&paths);
+    let transcript = typing::run(report, &script(&lab, &reads), PATIENCE)?;
+
+    report.columns(&[
+        "",
+        "storage, Mbit/s",
+        "of the port",
+        "p50, ms",
+        "p99, ms",
+        "longest, s",
+        "drops of the port, settled",
+        "of storage's queue, settled",
+    ]);
+    let [before, after, more] = ["before", "after", "more"].map(Phase::read);
+    let (before, after, more) = (before?, after?, more?);
+    before.row(report, "before");
+    after.row(report, "step 4");
+    more.row(report, "step 5");
+    let failed = [&before, &after, &more].into_iter().filter(|phase| phase.done.failed).count();
+    report.equals("runs with a wrong block or a failed read", failed as u64, 0);
+    // Without a stall there is nothing to fix. How much is read meanwhile is luck: a fifth of the port on Linux 6.1, half of it later.
+    report.at_least("before: longest read, s", before.done.max_ms / 1e3, STALL_S);
+    for (name, phase) in [("step 4", &after), ("step 5", &more)] {
+        report.at_most(&format!("{name}: longest read, s"), phase.done.max_ms / 1e3, STALL_S);
+        let drops = phase.queue_drops.context("the port has no queues")?;
+        report.equals(&format!("{name}: drops of storage's queue, settled"), drops, 0);
+    }
+    report.at_least("step 5: storage's part of the port", more.share(), WEIGHT - NEAR);
+    report.at_most("step 5: storage's part of the port", more.share(), WEIGHT + NEAR);
+    report.at_least("step 5: storage, of that at step 4", more.share() / after.share(), 1.0);
+    let weights: Vec<_> =
+        queues("end")?.iter().filter_map(|row| row.get("weight")?.as_u64()).filter(|at| *at == 50).collect();
+    report.equals("queues with a weight of 50, at the end", weights.len() as u64, 2);
+    if !report.passed() {
+        println!("{transcript}");
+    }
+    Ok(())
+}
+
+/// All that is typed, and the reads that go on meanwhile: before anything is changed, with all of it, and with step 5's Kmin.
+fn script(lab: &Lab, reads: &str) -> String {
+    let (from, to) = (lab.address(BACKUP), lab.address(INITIATOR));
+    let mut script = format!(
+        "{PREAMBLE}iperf3 -s -B {to} --one-off >/dev/null & sleep 1; iperf3 -c {to} -B {from} -t 1000 >/dev/null &\n"
+    );
+    script += &start("before", reads);
+    for line in blocks(PAGE, &SECTIONS).iter().flatten() {
+        let is_more = line.starts_with("dcqcn set") && line.contains("kmin");
+        if line.starts_with("dcqcn attach eth1") {
+            script += &end("before");
+        } else if line.starts_with("dcqcn queues") {
+            script += &start("after", reads);
+        } else if is_more {
+            script += &end("after");
+        } else if line.starts_with("dcqcn set") {
+            script += &end("more");
+        }
+        script += &typed(&ours(line, lab));
+        if line.contains("attach eth0") {
+            for host in TARGETS {
+                script += &format!("command dcqcn attach h{host} --profile lab --set link_rate=40mbit\n");
+            }
+        } else if line.starts_with("dcqcn run") {
+            script += "sleep 5\n";
+        } else if is_more {
+            script += &start("more", reads);
+        }
+    }
+    script += &look("end");
+    script + "kill $(pgrep -x iperf3) $(pgrep -x dcqcn) 2>/dev/null\nwait 2>/dev/null\n"
+}
+
+/// Begins to read, and looks at the port when all has settled.
+fn start(phase: &str, reads: &str) -> String {
+    let settled = look(&format!("{phase}-from"));
+    format!("{reads} >/tmp/{phase}.json &\nreads=$!\nsleep {}\n{settled}", READS.settling_s + 1)
+}
+
+/// Waits for the end of the reads, and looks again.
+fn end(phase: &str) -> String {
+    format!("wait $reads\n{}", look(&format!("{phase}-to")))
+}
+
+/// Writes down what the port has counted; of queues that are not there, nothing.
+fn look(name: &str) -> String {
+    format!(
+        "ip netns exec switch tc -s -j qdisc show dev p3 >/tmp/{name}-port.json\n\
+         ip netns exec switch dcqcn --json queues p3 >/tmp/{name}-queues.json 2>/dev/null\n"
+    )
+}
+
+/// A line of the page with our names.
+fn ours(line: &str, lab: &Lab) -> String {
+    let mut line = line.replace("rxe0", &rxe(INITIATOR));
+    for target in TARGETS {
+        line = line.replace(&format!("{DISK}{target}"), &nvme::name(target));
+    }
+    if line.starts_with("nvme connect") {
+        return format!("{line} --host-traddr={} --nr-io-queues=1", lab.address(INITIATOR));
+    }
+    let switch = |line: &str| format!("ip netns exec switch {}", line.replace("eth1", "p3"));
+    match line.strip_prefix("dcqcn top eth1") {
+        Some(rest) => format!("in_terminal 'ip netns exec switch dcqcn top p3{rest}'"),
+        None if line.contains("eth1") => switch(&line),
+        None if line.contains("attach") => line.replace("eth0", "h3") + " --set link_rate=40mbit",
+        None => line.replace("eth0", "h3"),
+    }
+}
+
+/// What came of reading.
+struct Phase {
+    done: Done,
+    /// Packets that the port dropped once all had settled.
+    drops: u64,
+    /// Of them, by storage's queue; none while the port has no queues.
+    queue_drops: Option<u64>,
+}
+
+impl Phase {
+    fn read(name: &str) -> Result<Self> {
+        let said = fs::read_to_string(format!("/tmp/{name}.json")).with_context(|| format!("fio, {name}"))?;
+        let [from, to] = ["from", "to"].map(|when| format!("{name}-{when}"));
+        let queue_drops = match queues(&from) {
+            Ok(from) => Some(storage_drops(&queues(&to)?)? - storage_drops(&from)?),
+            Err(_) => None,
+        };
+        Ok(Self { done: fio::done(&said)?, drops: port_drops(&to)? - port_drops(&from)?, queue_drops })
+    }
+
+    /// Storage's part of the port, headers and all.
+    fn share(&self) -> f64 {
+        self.done.read_bps * WIRE / PORT_BPS
+    }
+
+    fn row(&self, report: &mut Report, name: &str) {
+        let Done { read_bps, p50_ms, p99_ms, max_ms, .. } = self.done;
+        report.row([
+            name.to_owned(),
+            format!("{:.2}", read_bps / 1e6),
+            format!("{:.0} %", 100.0 * self.share()),
+            format!("{p50_ms:.0}"),
+            format!("{p99_ms:.0}"),
+            format!("{:.1}", max_ms / 1e3),
+            self.drops.to_string(),
+            self.queue_drops.map_or_else(|| "-".to_owned(), |drops| drops.to_string()),
+        ]);
+    }
+}
+
+/// Packets that storage's queue has dropped.
+fn storage_drops(queues: &[Value]) -> Result<u64> {
+    let row = queues.iter().find(|row| row.get("queue").and_then(Value::as_u64) == Some(3));
+    row.and_then(|row| row.get("drops")?.as_u64()).context("no drops of queue 3")
+}
+
+/// What `dcqcn queues` said of the port's queues.
+fn queues(name: &str) -> Result<Vec<Value>> {
+    let said: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-queues.json"))?)?;
+    let rows = said.get("queues").and_then(Value::as_array);
+    rows.cloned().context("`dcqcn queues` lists queues")
+}
+
+/// What `tc` said that the root of the port dropped.
+fn port_drops(name: &str) -> Result<u64> {
+    let said: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-port.json"))?)?;
+    let mut qdiscs = said.as_array().into_iter().flatten();
+    let root = qdiscs.find(|qdisc| qdisc.get("root").is_some());
+    root.and_then(|root| root.get("drops")?.as_u64()).context("`tc` names a root")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_what_is_typed() {
+        let typed = blocks(PAGE, &SECTIONS);
+        let lines: Vec<_> = typed.iter().flatten().collect();
+        assert_eq!((typed.len(), lines.len()), (SECTIONS.len() + 1, 18), "{lines:#?}");
+        for target in TARGETS {
+            let disk = format!("{DISK}{target}");
+            assert!(lines.iter().any(|line| line.starts_with("nvme connect") && line.contains(&disk)));
+        }
+        assert!(lines.iter().any(|line| line.as_str() == "dcqcn run eth1 &"), "{lines:#?}");
+        // What the reads are begun and ended at.
+        for (word, times) in [("attach eth1", 1), ("dcqcn queues", 1), ("kmin", 1), ("weight=50", 1)] {
+            assert_eq!(lines.iter().filter(|line| line.contains(word)).count(), times, "{word}: {lines:#?}");
+        }
+    }
+}
