@@ -1,6 +1,6 @@
 //! A packet at a hook, and the host around it.
 
-use dcqcn_common::classify::Frame;
+use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
 use dcqcn_common::hooks::{Env, Host, Skb};
@@ -247,7 +247,7 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.around.is_from_process
     }
 
-    fn is_for_other_host(&self) -> bool {
+    fn is_for_other_host(&self, _: &Roce) -> bool {
         self.around.is_for_other_host
     }
 
