@@ -115,11 +115,15 @@ fn what_is_forwarded_is_not_answered_in_the_name_of_who_gets_it() -> Result<()> 
     }
     let pair = Pair::new("router")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
+    for (setting, value) in [
+        ("ipv6/conf/b0/disable_ipv6", "0"),
+        ("ipv6/conf/b0/forwarding", "1"),
+        ("ipv4/conf/b0/forwarding", "1"),
+    ] {
+        pair.b.run(|| fs::write(format!("/proc/sys/net/{setting}"), value))??;
+    }
     pair.b.command("ip address add 10.0.0.2/24 dev b0")?;
     pair.b.command("ip address add fd00::2/64 dev b0 nodad")?;
-    for ip in ["ipv4", "ipv6"] {
-        pair.b.run(|| fs::write(format!("/proc/sys/net/{ip}/conf/b0/forwarding"), "1"))??;
-    }
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let answers = |packet: &Roce| -> Result<usize> {
         a.send(&packet.frame())?;
