@@ -291,8 +291,11 @@ pub fn mark_tc(ctx: TcContext) -> i32 {
     let marked = Ecn::CE.apply(tos);
     let checksum = u16::from_be_bytes([packet[CHECKSUM_AT], packet[CHECKSUM_AT + 1]]);
     let version = packet[TOS_AT - 1];
-    let checksum =
-        ipv4::checksum_update16(checksum, u16::from_be_bytes([version, tos]), u16::from_be_bytes([version, marked]));
+    let checksum = ipv4::checksum_update16(
+        checksum,
+        u16::from_be_bytes([version, tos]),
+        u16::from_be_bytes([version, marked]),
+    );
     // SAFETY: takes no arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     let lasts_ns = DRAIN_NS_PER_BYTE.wrapping_mul(frame.frame_len() as u64);
@@ -303,14 +306,21 @@ pub fn mark_tc(ctx: TcContext) -> i32 {
     let is_queued = unsafe {
         let seen_ns = empty_at_ns.read_volatile();
         let next_ns = seen_ns.max(now_ns).wrapping_add(lasts_ns);
-        atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(empty_at_ns, seen_ns, next_ns).1
+        atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(
+            empty_at_ns,
+            seen_ns,
+            next_ns,
+        )
+        .1
     };
     if is_queued {
         let skb: *mut __sk_buff = frame.raw();
         let write = |at: usize, bytes: &[u8]| {
             let (at, len) = (at as u32, bytes.len() as u32);
             // SAFETY: the program's own context, and `len` bytes on the stack.
-            unsafe { bpf_skb_store_bytes(skb, at, bytes.as_ptr().cast(), len, u64::from(BPF_F_RECOMPUTE_CSUM)) };
+            unsafe {
+                bpf_skb_store_bytes(skb, at, bytes.as_ptr().cast(), len, u64::from(BPF_F_RECOMPUTE_CSUM))
+            };
         };
         write(TOS_AT, &[marked]);
         write(CHECKSUM_AT, &checksum.to_be_bytes());

@@ -3,14 +3,13 @@
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::bpf_hdr_start_off::BPF_HDR_START_MAC;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED, TC_ACT_REDIRECT,
-    TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
+    __sk_buff, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED,
+    TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
 };
 use aya_ebpf::helpers::{
-    bpf_fib_lookup as lookup,
-    bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_set_hash, bpf_sk_fullsock, bpf_skb_change_head,
-    bpf_skb_change_tail, bpf_skb_load_bytes_relative, bpf_skb_pull_data, bpf_skb_set_tstamp,
-    bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
+    bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_redirect_neigh, bpf_set_hash,
+    bpf_sk_fullsock, bpf_skb_change_head, bpf_skb_change_tail, bpf_skb_load_bytes_relative,
+    bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
@@ -181,7 +180,9 @@ impl SkbHost<'_> {
         let len = size_of::<bpf_fib_lookup>() as i32;
         // SAFETY: the program's own context, and a structure of this length. An error is negative.
         let found = unsafe { lookup(self.raw().cast(), &raw mut route, len, 0) };
-        found >= 0 && found != i64::from(BPF_FIB_LKUP_RET_NOT_FWDED) && found != i64::from(BPF_FIB_LKUP_RET_FWD_DISABLED)
+        found >= 0
+            && found != i64::from(BPF_FIB_LKUP_RET_NOT_FWDED)
+            && found != i64::from(BPF_FIB_LKUP_RET_FWD_DISABLED)
     }
 
     #[inline(always)]
