@@ -57,6 +57,8 @@ pub(super) struct Fleet {
     released: BTreeSet<u32>,
     /// By interface index.
     failing: BTreeMap<u32, Trouble>,
+    /// Named in the file and not there.
+    absent: BTreeSet<String>,
     /// What was attached at the last look.
     seen: BTreeSet<Id>,
     desk: Arc<Desk>,
@@ -78,6 +80,7 @@ impl Fleet {
             tasks,
             released: BTreeSet::new(),
             failing: BTreeMap::new(),
+            absent: BTreeSet::new(),
             seen: BTreeSet::new(),
             desk,
         })
@@ -115,6 +118,7 @@ impl Fleet {
         let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(is_there);
+        self.miss(&world);
         let resting =
             self.failing.iter().filter(|(_, t)| t.tried.elapsed() < RETRY).map(|(index, _)| *index).collect();
         let served = self.served.keys().copied().collect();
@@ -178,6 +182,22 @@ impl Fleet {
         });
         let world = World { interfaces: interfaces.collect(), attached: attached.collect() };
         Ok((world, infos))
+    }
+
+    /// Says of interfaces that the file names letter by letter that they are not there, once: a name that is not right is like one of
+    /// an interface that is still to come.
+    fn miss(&mut self, world: &World) {
+        let Scope::File(config) = &self.scope else {
+            return;
+        };
+        let is_there = |name: &str| world.interfaces.iter().any(|interface| interface.name == name);
+        let names = config.interfaces.iter().map(|interface| interface.name.as_str());
+        let absent = names.filter(|name| !name.contains(['*', '?', '[']) && !is_there(name));
+        let absent: BTreeSet<String> = absent.map(ToOwned::to_owned).collect();
+        for iface in absent.difference(&self.absent) {
+            tracing::warn!(iface, "the file names it, and it is not there: it is attached when it comes");
+        }
+        self.absent = absent;
     }
 
     /// Ends the tasks of what is gone or was detached.

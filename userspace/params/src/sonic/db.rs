@@ -127,6 +127,11 @@ impl<'a> Row<'a> {
         self.key
     }
 
+    /// Whether another says the same.
+    pub(super) fn agrees(&self, other: &Self) -> bool {
+        self.fields == other.fields
+    }
+
     /// Names of its fields.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'a str> {
         self.fields.keys().map(String::as_str)

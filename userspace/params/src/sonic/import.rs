@@ -216,7 +216,12 @@ impl<'a> Reader<'a> {
             }
             for queue in numbers_of(&row, numbers)? {
                 if queue < CLASSES {
-                    queues.insert(queue, row);
+                    if let Some(other) = queues.insert(queue, row).filter(|other| !other.agrees(&row)) {
+                        let key = other.key();
+                        return Err(
+                            row.error(format_args!("queue {queue} is in QUEUE|{key} too, with other fields"))
+                        );
+                    }
                 } else {
                     let reason = format!("there are queues 0 to {} here", CLASSES - 1);
                     self.unmapped("QUEUE", row.key(), [], reason);

@@ -140,6 +140,7 @@ fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
             json!("[SCHEDULER|ROCE]"),
             "expected NAME or [WRED_PROFILE|NAME]",
         ),
+        ("/QUEUE/Ethernet4|3", json!({}), "queue 3 is in QUEUE|"),
         ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x: `x` is no queue"),
         ("/QUEUE/Ethernet4|4-3", json!({}), "`4-3` is no queue"),
         ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64: expected a DSCP, 0 to 63"),
