@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
@@ -55,6 +55,9 @@ pub(crate) struct Reach {
     prefix: String,
 }
 
+/// How a certificate begins.
+const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
 impl Reach {
     /// Gets ready to ask; nobody is asked yet.
     ///
@@ -67,7 +70,12 @@ impl Reach {
             .with_keep_alive(PATIENCE, PATIENCE)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
-        let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        let read = |path: &Path| {
+            let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let is_certificate = text.windows(PEM.len()).any(|part| part == PEM);
+            ensure!(is_certificate, "{} has no certificate in it: one in PEM is expected", path.display());
+            Ok(text)
+        };
         if self.etcd_ca.is_some() || self.etcd_cert.is_some() {
             let mut tls = TlsOptions::new();
             if let Some(ca) = &self.etcd_ca {
@@ -352,12 +360,18 @@ fn is_passing(error: &etcd_client::Error) -> bool {
 
 /// Says what to look at when etcd does not do what it is asked for.
 fn asked(error: etcd_client::Error) -> anyhow::Error {
-    let text = error.to_string();
-    let error = anyhow::Error::from(error);
+    let (text, is_passing) = (error.to_string(), is_passing(&error));
+    let error = match error {
+        // Its own words are the whole structure.
+        etcd_client::Error::GRpcStatus(status) => anyhow!("{}", status.message()),
+        other => other.into(),
+    };
     if text.contains("permission denied") {
         error.context("etcd refuses: this user has no right to that (docs/how-to/fleet.md has the roles)")
     } else if text.contains("space exceeded") {
         error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
+    } else if is_passing {
+        error.context("no member of etcd answers: are they running, and is `--etcd` right?")
     } else {
         error.context("etcd does not do it")
     }
