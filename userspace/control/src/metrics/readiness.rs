@@ -41,6 +41,11 @@ pub(super) fn look(desk: Option<&Desk>) -> Readiness {
             readiness.failing.push(Failing { interface: interface.clone(), error });
         }
     }
+    for (interface, error) in attach::unreadable().unwrap_or_default() {
+        if readiness.failing.iter().all(|failing| failing.interface != interface) {
+            readiness.failing.push(Failing { interface, error: error.to_string() });
+        }
+    }
     readiness.is_ready &= readiness.failing.is_empty() && readiness.waiting == 0;
     readiness
 }

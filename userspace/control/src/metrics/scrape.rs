@@ -39,6 +39,12 @@ impl Scrape {
                 return scrape;
             }
         };
+        let unreadable = attach::unreadable().unwrap_or_default();
+        scrape.unreadable.extend(
+            unreadable
+                .into_iter()
+                .map(|(name, error)| Unreadable { interface: Some(name), error: error.to_string() }),
+        );
         // Tables are large: each core reads some.
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let share = names.len().div_ceil(threads).max(1);

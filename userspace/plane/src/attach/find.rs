@@ -95,6 +95,15 @@ pub fn list_alive() -> Result<Vec<Info>, Error> {
     Ok(list()?.into_iter().filter(is_alive).collect())
 }
 
+/// What is written down of interfaces that are there, and cannot be read: by name, and why.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn unreadable() -> Result<Vec<(String, Error)>, Error> {
+    let broken = look(&Place::here()?, &Netlink::connect()?.links()?)?.broken;
+    Ok(broken.into_iter().filter_map(|Broken { iface, error }| Some((iface?, error))).collect())
+}
+
 /// The names under which everything in this network namespace can be detached, whatever state it is in.
 ///
 /// # Errors
