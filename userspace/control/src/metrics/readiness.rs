@@ -21,9 +21,11 @@ pub(crate) struct Readiness {
 /// Looks; `desk` is the controller's, if this is one.
 pub(super) fn look(desk: Option<&Desk>) -> Readiness {
     let mut readiness = Readiness { is_ready: true, interfaces: Vec::new(), failing: Vec::new(), waiting: 0 };
-    match attach::list_alive() {
-        Ok(infos) => {
-            for info in infos {
+    let mut unreadable = Vec::new();
+    match attach::alive() {
+        Ok(alive) => {
+            unreadable = alive.unreadable;
+            for info in alive.attached {
                 match problem(&info) {
                     None => readiness.interfaces.push(info.iface),
                     Some(error) => readiness.failing.push(Failing { interface: info.iface, error }),
@@ -41,7 +43,7 @@ pub(super) fn look(desk: Option<&Desk>) -> Readiness {
             readiness.failing.push(Failing { interface: interface.clone(), error });
         }
     }
-    for (interface, error) in attach::unreadable().unwrap_or_default() {
+    for (interface, error) in unreadable {
         if readiness.failing.iter().all(|failing| failing.interface != interface) {
             readiness.failing.push(Failing { interface, error: error.to_string() });
         }

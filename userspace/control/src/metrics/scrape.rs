@@ -4,7 +4,7 @@ use std::panic;
 use std::thread::{self, ScopedJoinHandle};
 
 use dcqcn_plane::attach;
-use dcqcn_view::{Reading, attached};
+use dcqcn_view::Reading;
 use serde::Serialize;
 
 /// A reading of every interface attached in this network namespace.
@@ -32,19 +32,20 @@ impl Scrape {
     #[must_use]
     pub(crate) fn take(with_flows: bool) -> Self {
         let mut scrape = Self::default();
-        let names = match attached() {
-            Ok(names) => names,
+        let attach::Alive { attached, unreadable } = match attach::alive() {
+            Ok(alive) => alive,
             Err(error) => {
                 scrape.unreadable.push(Unreadable { interface: None, error: error.to_string() });
                 return scrape;
             }
         };
-        let unreadable = attach::unreadable().unwrap_or_default();
-        scrape.unreadable.extend(
-            unreadable
-                .into_iter()
-                .map(|(name, error)| Unreadable { interface: Some(name), error: error.to_string() }),
-        );
+        let told = |(name, error): (String, attach::Error)| Unreadable {
+            interface: Some(name),
+            error: error.to_string(),
+        };
+        scrape.unreadable.extend(unreadable.into_iter().map(told));
+        let mut names: Vec<String> = attached.into_iter().map(|info| info.iface).collect();
+        names.sort_unstable();
         // Tables are large: each core reads some.
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let share = names.len().div_ceil(threads).max(1);

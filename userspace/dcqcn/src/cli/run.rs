@@ -28,9 +28,9 @@ checks it beforehand. With interfaces instead of a file, these are served as the
 Metrics for Prometheus are served where the file's [metrics] says, or by `run --metrics-only` without a controller:
 `/metrics` has every counter, queue and threshold of every interface attached in this network namespace, under the names
 `dcqcn counters` shows, as in dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"}; `/healthz` answers
-200 as long as the process is at work, `/readyz` 503 with the reasons unless all is served. A flow is a series only if --top-qps asks for it: each costs
-the server that stores it. There is no encryption and no password: other addresses than loopback are for networks that
-need none.
+200 as long as the process is at work, `/readyz` 503 with the reasons unless all is served. A flow is a series only if
+--top-qps asks for it: each costs the server that stores it. There is no encryption and no password: other addresses than
+loopback are for networks that need none.
 
 Examples:
   dcqcn run

@@ -90,18 +90,35 @@ pub fn list() -> Result<Vec<Info>, Error> {
 /// # Errors
 /// As [`list`].
 pub fn list_alive() -> Result<Vec<Info>, Error> {
-    let links = Netlink::connect()?.links()?;
-    let is_alive = |info: &Info| links.iter().any(|link| link.index == info.ifindex);
-    Ok(list()?.into_iter().filter(is_alive).collect())
+    let Alive { attached, unreadable } = alive()?;
+    for (iface, error) in unreadable {
+        tracing::warn!(iface, %error, "passed over");
+    }
+    Ok(attached)
 }
 
-/// What is written down of interfaces that are there, and cannot be read: by name, and why.
+/// What is written down of interfaces that are there.
+#[derive(Debug, Default)]
+pub struct Alive {
+    /// What is attached to them.
+    pub attached: Vec<Info>,
+    /// What cannot be read, by the interface's name, and why.
+    pub unreadable: Vec<(String, Error)>,
+}
+
+/// Looks at everything that is written down of interfaces that are there, once.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn unreadable() -> Result<Vec<(String, Error)>, Error> {
-    let broken = look(&Place::here()?, &Netlink::connect()?.links()?)?.broken;
-    Ok(broken.into_iter().filter_map(|Broken { iface, error }| Some((iface?, error))).collect())
+pub fn alive() -> Result<Alive, Error> {
+    let links = Netlink::connect()?.links()?;
+    let Survey { attachments, broken } = look(&Place::here()?, &links)?;
+    let is_alive = |info: &Info| links.iter().any(|link| link.index == info.ifindex);
+    let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
+    Ok(Alive {
+        attached: whole.map(|(info, _)| info).filter(is_alive).collect(),
+        unreadable: broken.into_iter().filter_map(|Broken { iface, error }| Some((iface?, error))).collect(),
+    })
 }
 
 /// The names under which everything in this network namespace can be detached, whatever state it is in.

@@ -44,7 +44,7 @@ use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, Programs, classifier};
 pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
 pub use detach::{detach, detach_all, detach_id, detach_with};
-pub use find::{Broken, Survey, is_alive, labels, list, list_alive, open, open_expire, survey, unreadable};
+pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
 pub use former::Pending;
 pub use gc::{Freed, gc};
 pub use identity::Id;
