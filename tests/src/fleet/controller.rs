@@ -192,7 +192,7 @@ impl Controller {
                 Answer::of(Ok(self.lock().go_over(Some((apply.name, apply.text)))))
             }
             (Verb::Release(_), _) => Answer::of(Ok(self.lock().go_over(None))),
-            (Verb::Health, _) => {
+            (Verb::Health {}, _) => {
                 let mut state = self.lock();
                 state.count();
                 let counts = Counts {
@@ -215,9 +215,9 @@ impl Controller {
                 };
                 Answer::of(Ok(Values { parameters: Key::all().map(value).collect() }))
             }
-            (Verb::Changes, _) => Answer::of(Ok(Changes::default())),
-            (Verb::Config, _) => Answer::of(Ok(None::<Held>)),
-            (Verb::Version, _) => Answer::of(Ok(VersionAnswer { dcqcn: "test".into(), protocol: 1 })),
+            (Verb::Changes {}, _) => Answer::of(Ok(Changes::default())),
+            (Verb::Config {}, _) => Answer::of(Ok(None::<Held>)),
+            (Verb::Version {}, _) => Answer::of(Ok(VersionAnswer { dcqcn: "test".into(), protocol: 1 })),
             _ => {
                 let config = self.lock().held.as_ref().map(|(name, _)| name.clone());
                 let interfaces = vec!["eth0".into()];

@@ -54,7 +54,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     let mode = fs::metadata(dir.path().join("control"))?.permissions().mode() & 0o777;
     assert_eq!(mode, 0o660);
     wait(|| {
-        let status: Status = door.ask(Verb::Status)?;
+        let status: Status = door.ask(Verb::Status {})?;
         Ok(if status.is_ready && status.interfaces.len() == 2 { Ok(()) } else { Err(format!("{status:?}")) })
     })?;
 
@@ -82,7 +82,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     assert!(door.ask::<Applied>(Verb::Apply(one)).is_err());
     both(2_000_000_000)?;
 
-    let health: Health = door.ask(Verb::Health)?;
+    let health: Health = door.ask(Verb::Health {})?;
     assert!(health.failing.is_empty() && health.interfaces.len() == 2, "{health:?}");
     assert!(
         health.interfaces["a0"].attached_at_ns != 0 && health.interfaces["a0"].kmax_bytes == 200_000,
@@ -102,7 +102,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
             data.send(&Roce::default().frame())?;
             cnp.send(&Roce::default().cnp(None, CNP_TOS))?;
         }
-        let health: Health = door.ask(Verb::Health)?;
+        let health: Health = door.ask(Verb::Health {})?;
         let counts = &health.interfaces["a0"];
         let looks: u64 = counts.queue_looks.iter().sum();
         let is_there = looks >= 50 && (counts.active_flows, counts.flows_at_floor) == (1, 1);
@@ -117,7 +117,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     assert_eq!(value("rpg_gd"), ("11".into(), "10 to 15".into()));
     assert_eq!(value("cnp_dscp").1, "", "nobody else may set it");
     assert!(door.ask::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
-    let Changes { changes } = door.ask(Verb::Changes)?;
+    let Changes { changes } = door.ask(Verb::Changes {})?;
     let told = |kind: &str, what: &str| {
         changes.iter().any(|change| change.kind == kind && change.what == what && !change.new.is_empty())
     };
@@ -130,7 +130,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     daemon.says(&["as asked for before", "\"name\":\"1\""])?;
     // It is told from the first moment on, not only when everything is attached.
     let held = wait(|| {
-        let held = door.ask::<Option<Held>>(Verb::Config).map_err(|error| error.to_string());
+        let held = door.ask::<Option<Held>>(Verb::Config {}).map_err(|error| error.to_string());
         Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))
     })?;
     assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
@@ -161,7 +161,7 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), "'link_rate'"), "a0")?;
     let door = Door::new(&dir.path().join("control"), Duration::from_secs(20));
-    wait(|| Ok(door.ask::<Status>(Verb::Status).map_err(|error| error.to_string())))?;
+    wait(|| Ok(door.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
     let apply = |name: &str, bps: &str, confirm_within_s| {
         door.ask::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
     };
@@ -209,7 +209,7 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
     daemon.write(&file(dir.path(), "'link_rate'"))?;
     daemon.says(&["\"reloaded\""])?;
     wait(|| {
-        let held: Option<Held> = door.ask(Verb::Config)?;
+        let held: Option<Held> = door.ask(Verb::Config {})?;
         Ok(if held.is_none() { Ok(()) } else { Err(format!("{held:?}")) })
     })?;
     has(1_000_000_000)?;

@@ -164,7 +164,7 @@ fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<(
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
     // Somebody else changes it while this one is being decided: it is refused, and theirs stays.
     let door = Door::new(Path::new(&site.control()), PATIENCE);
-    let held: Option<Held> = door.ask(Verb::Config)?;
+    let held: Option<Held> = door.ask(Verb::Config {})?;
     let text = held.context("nothing is in force")?.text.replace("200KB", "180KB");
     let theirs = || Apply {
         name: "theirs".into(),

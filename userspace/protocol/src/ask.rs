@@ -137,7 +137,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             question
         });
-        let answer = Door::new(&path, Duration::from_secs(5)).ask(Verb::Version);
+        let answer = Door::new(&path, Duration::from_secs(5)).ask(Verb::Version {});
         assert_eq!(controller.join().unwrap(), "{\"v\":1,\"verb\":\"version\"}\n");
         answer
     }
@@ -177,8 +177,8 @@ mod tests {
             }
         });
         let door = Door::new(&path, Duration::from_secs(5));
-        assert_eq!(door.ask::<VersionAnswer>(Verb::Version).unwrap().protocol, 1);
-        let (began, busy) = (Instant::now(), door.ask::<VersionAnswer>(Verb::Version).unwrap_err());
+        assert_eq!(door.ask::<VersionAnswer>(Verb::Version {}).unwrap().protocol, 1);
+        let (began, busy) = (Instant::now(), door.ask::<VersionAnswer>(Verb::Version {}).unwrap_err());
         assert!(!busy.is_refusal() && busy.to_string().contains("user 7 has 4"), "{busy}");
         assert!((AGAIN..AGAIN * 3).contains(&began.elapsed()));
     }
@@ -188,7 +188,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let door = Door::new(&path, Duration::from_secs(1));
-        let error = door.ask::<VersionAnswer>(Verb::Version).unwrap_err().to_string();
+        let error = door.ask::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
         assert!(error.contains("[control] in its file"), "{error}");
         let _listener = UnixListener::bind(&path).unwrap();
         let text = "x".repeat(LINE_BYTES);

@@ -42,19 +42,19 @@ pub struct Question {
 #[serde(tag = "verb", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Verb {
     /// Which dcqcn this is: [`VersionAnswer`].
-    Version,
+    Version {},
     /// What the controller is at: [`Status`].
-    Status,
+    Status {},
     /// What the interfaces count: [`Health`].
-    Health,
+    Health {},
     /// What it was told over this socket and keeps: [`Held`], or null.
-    Config,
+    Config {},
     /// Interfaces as they are now: [`Looked`].
     Look(Look),
     /// The parameters of an interface: [`Values`].
     Parameters(Parameters),
     /// What was changed of late: [`Changes`].
-    Changes,
+    Changes {},
     /// Go over to a configuration, on every interface or on none: [`Applied`].
     Apply(Apply),
     /// Keep a configuration that waits to be confirmed: [`Applied`].
@@ -279,13 +279,14 @@ mod tests {
             panic!("not an apply");
         };
         assert_eq!((v, apply.name.as_str(), apply.confirm_within_s), (1, "7", None));
-        let version = Question { v: VERSION, verb: Verb::Version };
+        let version = Question { v: VERSION, verb: Verb::Version {} };
         assert_eq!(serde_json::to_string(&version).unwrap(), r#"{"v":1,"verb":"version"}"#);
         for refused in [
             r#"{"verb":"version"}"#,
             r#"{"v":1,"verb":"reboot"}"#,
             r#"{"v":1,"verb":"apply","name":"7"}"#,
             r#"{"v":1,"verb":"apply","name":"7","text":"x","confrm_within_s":1}"#,
+            r#"{"v":1,"verb":"status","x":1}"#,
             r#"{"v":1}"#,
             "[]",
         ] {

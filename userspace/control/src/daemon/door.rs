@@ -214,18 +214,18 @@ impl Room {
             return Answer::of::<Status>(Err(why));
         }
         match verb {
-            Verb::Version => {
+            Verb::Version {} => {
                 let dcqcn = env!("CARGO_PKG_VERSION").into();
                 Answer::of(Ok(VersionAnswer { dcqcn, protocol: VERSION }))
             }
-            Verb::Status => Answer::of(Ok(self.status())),
-            Verb::Config => Answer::of(Ok(self.held())),
-            Verb::Health => Answer::of(self.health().await),
+            Verb::Status {} => Answer::of(Ok(self.status())),
+            Verb::Config {} => Answer::of(Ok(self.held())),
+            Verb::Health {} => Answer::of(self.health().await),
             Verb::Look(look) => Answer::of(self.read(move |desk, looks| looks.look(desk, &look)).await),
             Verb::Parameters(Parameters { interface }) => {
                 Answer::of(self.read(move |desk, _| looks::values(desk, &interface)).await)
             }
-            Verb::Changes => Answer::of(self.read(|_, looks| looks.changes()).await),
+            Verb::Changes {} => Answer::of(self.read(|_, looks| looks.changes()).await),
             Verb::Apply(apply) => self.order(Order::Apply(apply), peer).await,
             Verb::Confirm(confirm) => self.order(Order::Confirm(confirm), peer).await,
             Verb::Undo(undo) => self.order(Order::Undo(undo), peer).await,

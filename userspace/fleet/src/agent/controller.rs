@@ -63,8 +63,8 @@ impl Controller {
     /// # Errors
     /// In a sentence.
     pub(super) async fn look(&self) -> Result<(Status, Health), String> {
-        let status = ask(&self.soon, Verb::Status).await.map_err(|error| error.to_string())?;
-        let health = ask(&self.soon, Verb::Health).await.map_err(|error| error.to_string())?;
+        let status = ask(&self.soon, Verb::Status {}).await.map_err(|error| error.to_string())?;
+        let health = ask(&self.soon, Verb::Health {}).await.map_err(|error| error.to_string())?;
         Ok((status, health))
     }
 }

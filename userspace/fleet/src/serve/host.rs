@@ -73,9 +73,9 @@ async fn look(board: &Board, door: &Door, before: &mut Looked) -> Result<(), Str
         *before = looked;
     }
     if board.is_looked_at() {
-        let status: Status = ask(door, Verb::Status).await.map_err(|error| error.to_string())?;
-        let held: Option<Held> = ask(door, Verb::Config).await.map_err(|error| error.to_string())?;
-        let Changes { mut changes } = ask(door, Verb::Changes).await.map_err(|error| error.to_string())?;
+        let status: Status = ask(door, Verb::Status {}).await.map_err(|error| error.to_string())?;
+        let held: Option<Held> = ask(door, Verb::Config {}).await.map_err(|error| error.to_string())?;
+        let Changes { mut changes } = ask(door, Verb::Changes {}).await.map_err(|error| error.to_string())?;
         changes.drain(..changes.len().saturating_sub(CHANGES));
         board.say("status", json!(status));
         board.say("held", json!(held));

@@ -107,7 +107,7 @@ pub(super) async fn change(door: &Door, change: &Change) -> Result<Applied, Stri
     }
     let key: Key = key.parse().map_err(|error: dcqcn_params::UnknownKey| error.to_string())?;
     key.parse_value(value).map_err(|error| error.to_string())?;
-    let held: Option<Held> = ask(door, Verb::Config).await.map_err(|error| error.to_string())?;
+    let held: Option<Held> = ask(door, Verb::Config {}).await.map_err(|error| error.to_string())?;
     let found = held.as_ref().map(|held| held.name.clone()).unwrap_or_default();
     let text = match held {
         Some(held) if held.name.starts_with(OF_A_FLEET) => {
