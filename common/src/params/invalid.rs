@@ -10,6 +10,9 @@ pub enum Invalid {
     /// A value outside its range; `tc` names the class of a per-class parameter.
     #[expect(missing_docs, reason = "the fields are the parameter's own")]
     Range { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
+    /// The same, where 0, below the range, has a meaning of its own and is allowed.
+    #[expect(missing_docs, reason = "the fields are the parameter's own")]
+    RangeOrZero { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
     /// A parameter outside its range in a row of the table of queues or PFC priorities.
     #[expect(missing_docs, reason = "the fields are the parameter's own")]
     RowRange {
@@ -54,7 +57,7 @@ pub enum Invalid {
 }
 
 impl Invalid {
-    /// `key` of `specs` is out of its range although [`Spec::min`] alone allows it (0 has a meaning of its own there).
+    /// `key` of `specs` is too small although [`Spec::min`] alone allows it: 0 has a meaning of its own there.
     pub(super) fn range<T>(
         specs: &'static [Spec<T>],
         key: &'static str,
@@ -66,7 +69,7 @@ impl Invalid {
             Unit::BitsPerSecond => super::MIN_RATE_BPS,
             _ => 1_000,
         };
-        Self::Range { key, tc, value, min, max, unit }
+        Self::RangeOrZero { key, tc, value, min, max, unit }
     }
 
     /// The same, in a row of `table`.
@@ -143,6 +146,9 @@ impl fmt::Display for Invalid {
                 }
                 let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
                 write!(f, "{key} = {value} is out of range: allowed is {min} to {max}")
+            }
+            Self::RangeOrZero { key, tc, value, min, max, unit } => {
+                write!(f, "{}, or 0", Self::Range { key, tc, value, min, max, unit })
             }
             Self::RowRange { table, row, key, value, min, max, unit } => {
                 let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
@@ -295,6 +301,17 @@ mod tests {
         let rate = |key| Invalid::AboveLink { key, rate_bps: 40_000_000_000, link_rate_bps: 1_000_000_000 };
         for (invalid, message) in [
             (range(None), "kmax = 2GB is out of range: allowed is 0B to 1GB"),
+            (
+                Invalid::RangeOrZero {
+                    key: "link_rate",
+                    tc: None,
+                    value: 1_000,
+                    min: 100_000,
+                    max: 800_000_000_000,
+                    unit: Unit::BitsPerSecond,
+                },
+                "link_rate = 1kbit is out of range: allowed is 100kbit to 800gbit, or 0",
+            ),
             (range(Some(3)), "wred.3.kmax = 2GB is out of range: allowed is 0B to 1GB"),
             (
                 Invalid::KminAboveKmax { tc: 3, kmin_bytes: 400_000, kmax_bytes: 200_000 },

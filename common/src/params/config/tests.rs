@@ -100,7 +100,7 @@ fn a_queue_s_parameters_are_refused_by_name() {
 #[test]
 fn next_to_0_is_too_small() {
     let refused = |config: Config, wanted: &str, min: u64| match config.validate() {
-        Err(Invalid::Range { key, min: allowed, .. }) => assert_eq!((key, allowed), (wanted, min)),
+        Err(Invalid::RangeOrZero { key, min: allowed, .. }) => assert_eq!((key, allowed), (wanted, min)),
         other => panic!("{wanted}: {other:?}"),
     };
     for value in [1, MIN_RATE_BPS - 1] {
