@@ -3,6 +3,7 @@
 use std::fmt;
 
 use anyhow::{Result, bail};
+use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_support::render;
 use serde::Serialize;
 
@@ -106,38 +107,34 @@ impl IncastConfig {
     /// # Errors
     /// Names the first field out of range, its value and the range.
     pub fn validate(&self) -> Result<()> {
-        let ranges: [(&str, u64, u64, u64); 11] = [
-            ("senders", self.senders.into(), 1, MAX_SENDERS.into()),
-            ("queue pairs of each sender", self.qps_per_sender.into(), 1, 64),
-            ("link rate, bit/s", self.link_bps, 1_000_000, 100_000_000_000),
-            ("duration, ns", self.duration_ns, 100_000_000, 3_600_000_000_000),
-            ("warm-up, ns", self.warm_up_ns, 0, self.duration_ns.saturating_sub(1)),
-            ("message, bytes", self.message_bytes.into(), 1, 1 << 30),
-            ("window, packets", self.window_packets.into(), 1, 1 << 20),
-            ("packets per acknowledgement", self.ack_every_packets.into(), 1, 1 << 20),
-            ("timeout, ns", self.timeout_ns, 1_000_000, 60_000_000_000),
-            ("buffer, bytes", self.buffer_bytes.into(), 10_000, 1 << 30),
-            ("TCP flows", self.tcp_flows.into(), 0, 64),
+        // Named as on the command line.
+        let ranges: [(&str, u64, u64, u64, Unit); 11] = [
+            ("senders", self.senders.into(), 1, MAX_SENDERS.into(), Unit::Count),
+            ("qps", self.qps_per_sender.into(), 1, 64, Unit::Count),
+            ("link", self.link_bps, 1_000_000, 100_000_000_000, Unit::BitsPerSecond),
+            ("duration", self.duration_ns, 100_000_000, 3_600_000_000_000, Unit::Nanoseconds),
+            ("warm-up", self.warm_up_ns, 0, self.duration_ns.saturating_sub(1), Unit::Nanoseconds),
+            ("message", self.message_bytes.into(), 1, 1_000_000_000, Unit::Bytes),
+            ("window", self.window_packets.into(), 1, 1_000_000, Unit::Count),
+            ("packets per acknowledgement", self.ack_every_packets.into(), 1, 1_000_000, Unit::Count),
+            ("timeout", self.timeout_ns, 1_000_000, 60_000_000_000, Unit::Nanoseconds),
+            ("buffer", self.buffer_bytes.into(), 10_000, 1_000_000_000, Unit::Bytes),
+            ("tcp", self.tcp_flows.into(), 0, 64, Unit::Count),
         ];
-        for (name, value, low, high) in ranges {
+        for (name, value, low, high, unit) in ranges {
             if !(low..=high).contains(&value) {
-                bail!("{name}: {value} is out of range, choose {low} to {high}");
+                let [value, low, high] = [value, low, high].map(|value| Quantity(value, unit));
+                bail!("{name} = {value} is out of range: allowed is {low} to {high}");
             }
         }
         if !matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096) {
-            bail!(
-                "MTU, bytes: {} is not an InfiniBand MTU, choose 256, 512, 1024, 2048 or 4096",
-                self.mtu_bytes
-            );
+            bail!("mtu = {} is no InfiniBand MTU: allowed is 256, 512, 1024, 2048 or 4096", self.mtu_bytes);
         }
         if self.bmv2 && self.mtu_bytes > Self::BMV2_MTU_BYTES {
-            bail!("MTU, bytes: {} is too large for BMv2's links, choose 256, 512 or 1024", self.mtu_bytes);
+            bail!("mtu = {} is too large for BMv2's links: allowed is 256, 512 or 1024", self.mtu_bytes);
         }
         if self.bmv2 && self.tcp_flows != 0 {
-            bail!(
-                "TCP flows: {} beside BMv2, whose queues count packets and not bytes; choose 0",
-                self.tcp_flows
-            );
+            bail!("tcp = {}, but BMv2's queues count packets and not bytes: leave it 0", self.tcp_flows);
         }
         Ok(())
     }
@@ -180,9 +177,14 @@ mod tests {
     fn the_default_is_valid_and_bad_fields_are_named() {
         IncastConfig::default().validate().unwrap();
         let refused = |config: IncastConfig| config.validate().unwrap_err().to_string();
-        assert!(refused(IncastConfig { senders: 0, ..IncastConfig::default() }).contains("senders: 0"));
+        assert!(
+            refused(IncastConfig { senders: 0, ..IncastConfig::default() })
+                .contains("senders = 0 is out of range: allowed is 1 to 250")
+        );
         assert!(refused(IncastConfig { mtu_bytes: 1500, ..IncastConfig::default() }).contains("1500"));
         let endless_warm_up = IncastConfig { warm_up_ns: 10_000_000_000, ..IncastConfig::default() };
-        assert!(refused(endless_warm_up).contains("warm-up"));
+        assert!(refused(endless_warm_up).contains("warm-up = 10s"));
+        let brief = IncastConfig { duration_ns: 0, ..IncastConfig::default() };
+        assert_eq!(refused(brief), "duration = 0ns is out of range: allowed is 100ms to 3600s");
     }
 }
