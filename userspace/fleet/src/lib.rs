@@ -9,6 +9,7 @@ mod cli;
 mod coordinate;
 mod file;
 mod history;
+mod reach;
 mod record;
 mod rollout;
 mod secret;

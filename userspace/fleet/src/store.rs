@@ -1,15 +1,12 @@
 //! etcd: reading a fleet at one moment, and changing it only if nobody else has meanwhile.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use clap::Args;
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
-    PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,10 +14,9 @@ use tokio::time::sleep;
 
 use crate::record::{Member, Outcome, Report, Version, Want};
 use crate::rollout::Rollout;
-use crate::secret;
 
 /// How long a member of etcd may take to answer, and how often a connection is looked at.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// How often a question is asked again that got no answer: each time another member may get it.
 const TRIES: usize = 4;
 /// How long between two of them.
@@ -28,69 +24,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often a change is tried that a coordinator is faster than.
 const EDITS: usize = 20;
-
-/// Where etcd is, and who asks.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Reach {
-    /// Members of etcd, as in https://etcd1:2379,https://etcd2:2379.
-    #[arg(
-        long,
-        global = true,
-        env = "DCQCN_ETCD",
-        value_delimiter = ',',
-        default_value = "http://127.0.0.1:2379"
-    )]
-    etcd: Vec<String>,
-    /// Certificate of the authority that etcd's certificates are from.
-    #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_CA")]
-    etcd_ca: Option<PathBuf>,
-    /// This client's certificate; etcd's user is its common name.
-    #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_CERT", requires = "etcd_key")]
-    etcd_cert: Option<PathBuf>,
-    /// The key of that certificate; nobody but this user may read it.
-    #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_KEY", requires = "etcd_cert")]
-    etcd_key: Option<PathBuf>,
-    /// What the fleet's keys in etcd begin with.
-    #[arg(long, global = true, value_name = "KEY", env = "DCQCN_PREFIX", default_value = "/dcqcn")]
-    prefix: String,
-}
-
-/// How a certificate begins.
-const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
-
-impl Reach {
-    /// Gets ready to ask; nobody is asked yet.
-    ///
-    /// # Errors
-    /// A file cannot be read, the key is not a secret, or an address is none.
-    pub(crate) async fn store(&self) -> Result<Store> {
-        let mut options = ConnectOptions::new()
-            .with_timeout(PATIENCE)
-            .with_connect_timeout(PATIENCE)
-            .with_keep_alive(PATIENCE, PATIENCE)
-            .with_keep_alive_while_idle(true)
-            .with_require_leader(true);
-        let read = |path: &Path| {
-            let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let is_certificate = text.windows(PEM.len()).any(|part| part == PEM);
-            ensure!(is_certificate, "{} has no certificate in it: one in PEM is expected", path.display());
-            Ok(text)
-        };
-        if self.etcd_ca.is_some() || self.etcd_cert.is_some() {
-            let mut tls = TlsOptions::new();
-            if let Some(ca) = &self.etcd_ca {
-                tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
-            }
-            if let Some((cert, key)) = self.etcd_cert.as_ref().zip(self.etcd_key.as_ref()) {
-                tls = tls.identity(Identity::from_pem(read(cert)?, secret::read(key)?));
-            }
-            options = options.with_tls(tls);
-        }
-        let client = Client::connect(&self.etcd, Some(options));
-        let client = client.await.with_context(|| format!("cannot use etcd at {}", self.etcd.join(", ")))?;
-        Ok(Store { client, prefix: self.prefix.trim_end_matches('/').to_owned() })
-    }
-}
 
 /// A fleet in etcd.
 #[derive(Clone)]
@@ -120,6 +53,11 @@ impl Snapshot {
 }
 
 impl Store {
+    /// The fleet whose keys begin with `prefix`.
+    pub(crate) const fn new(client: Client, prefix: String) -> Self {
+        Self { client, prefix }
+    }
+
     /// The key of a host's `what`.
     pub(crate) fn host_key(&self, host: &str, what: &str) -> String {
         format!("{}/hosts/{host}/{what}", self.prefix)

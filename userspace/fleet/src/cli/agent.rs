@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::host;
 use crate::agent::{self, Options};
-use crate::store::Reach;
+use crate::reach::Reach;
 
 /// Have this host's controller do what etcd says, and say in etcd how the host does.
 ///

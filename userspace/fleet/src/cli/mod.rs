@@ -17,7 +17,7 @@ use clap_complete::CompleteEnv;
 use dcqcn_cli::{GenerateCommand, Output, log_to_stderr};
 use nix::unistd::{Uid, User};
 
-use crate::store::Reach;
+use crate::reach::Reach;
 
 const AFTER_HELP: &str = "\
 Desired state is in etcd, in versions. An agent on each host has the controller (`dcqcn run`) do what etcd says, through its socket; a

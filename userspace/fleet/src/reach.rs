@@ -1,0 +1,109 @@
+//! Where etcd is, and with what certificates it is asked.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+
+use crate::secret;
+use crate::store::{PATIENCE, Store};
+
+/// Where etcd is, and who asks.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Reach {
+    /// Members of etcd, as in https://etcd1:2379,https://etcd2:2379.
+    #[arg(
+        long,
+        global = true,
+        env = "DCQCN_ETCD",
+        value_delimiter = ',',
+        value_parser = parse_member,
+        default_value = "http://127.0.0.1:2379"
+    )]
+    etcd: Vec<String>,
+    /// Certificate of the authority that etcd's certificates are from.
+    #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_CA")]
+    etcd_ca: Option<PathBuf>,
+    /// This client's certificate; etcd's user is its common name.
+    #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_CERT", requires = "etcd_key")]
+    etcd_cert: Option<PathBuf>,
+    /// The key of that certificate; nobody but this user may read it.
+    #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_KEY", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
+    /// What the fleet's keys in etcd begin with.
+    #[arg(long, global = true, value_name = "KEY", env = "DCQCN_PREFIX", default_value = "/dcqcn")]
+    prefix: String,
+}
+
+/// Reads the address of a member of etcd.
+fn parse_member(text: &str) -> Result<String, String> {
+    let is_known = match text.split_once("://") {
+        Some((scheme, rest)) => ["http", "https"].contains(&scheme) && !rest.is_empty(),
+        None => !text.is_empty(),
+    };
+    if is_known {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("`{text}` is no address of etcd: write https://HOST:2379, or http://HOST:2379"))
+    }
+}
+
+/// How a certificate begins.
+const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
+impl Reach {
+    /// Gets ready to ask; nobody is asked yet.
+    ///
+    /// # Errors
+    /// A file cannot be read, the key is not a secret, or an address is none.
+    pub(crate) async fn store(&self) -> Result<Store> {
+        let mut options = ConnectOptions::new()
+            .with_timeout(PATIENCE)
+            .with_connect_timeout(PATIENCE)
+            .with_keep_alive(PATIENCE, PATIENCE)
+            .with_keep_alive_while_idle(true)
+            .with_require_leader(true);
+        let read = |path: &Path| {
+            let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let is_certificate = text.windows(PEM.len()).any(|part| part == PEM);
+            ensure!(is_certificate, "{} has no certificate in it: one in PEM is expected", path.display());
+            Ok(text)
+        };
+        if self.etcd_ca.is_some() || self.etcd_cert.is_some() {
+            if let Some(open) = self.etcd.iter().find(|address| !address.starts_with("https://")) {
+                bail!("certificates are given, but {open} is not encrypted: write https://HOST:2379");
+            }
+            let mut tls = TlsOptions::new();
+            if let Some(ca) = &self.etcd_ca {
+                tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+            }
+            if let Some((cert, key)) = self.etcd_cert.as_ref().zip(self.etcd_key.as_ref()) {
+                tls = tls.identity(Identity::from_pem(read(cert)?, secret::read(key)?));
+            }
+            options = options.with_tls(tls);
+        }
+        let client = Client::connect(&self.etcd, Some(options));
+        let client = client.await.with_context(|| format!("cannot use etcd at {}", self.etcd.join(", ")))?;
+        Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_member;
+
+    #[test]
+    fn members_of_etcd_speak_http() {
+        for address in ["http://127.0.0.1:2379", "https://etcd1:2379", "etcd1:2379"] {
+            assert_eq!(parse_member(address).as_deref(), Ok(address));
+        }
+        for address in ["ftp://etcd1", "https://", ""] {
+            assert!(
+                parse_member(address).is_err_and(|error| error.contains("https://HOST:2379")),
+                "{address}"
+            );
+        }
+    }
+}
