@@ -10,7 +10,7 @@ use super::command::{Running, sh};
 /// What is read and written. As every engine that fio has, libaio compares what it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// `randread`, `randrw`, ...
+    /// `randread`, `randwrite`, `randrw`, ...
     pub pattern: &'static str,
     /// Bytes of a block; the disk is filled with blocks of this size before.
     pub block_bytes: u32,
@@ -24,8 +24,8 @@ pub struct Job {
 
 /// Of each disk, MB.
 const SIZE_MB: u32 = 8;
-/// How long fio may take to start and to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long fio may take to start and to end: it waits for writes that stall, for 70 s and more with nothing against that.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,13 +34,13 @@ pub struct Done {
     pub read_bps: f64,
     /// Written, bit/s.
     pub written_bps: f64,
-    /// Completion times of reads, ms.
+    /// Completion times of reads, or of writes if nothing is read, ms.
     pub p50_ms: f64,
     /// The same.
     pub p99_ms: f64,
     /// The longest.
     pub max_ms: f64,
-    /// Blocks that were wrong, or reads and writes that failed: fio ends with the first.
+    /// A block was wrong, or a read or write failed: fio ends with the first.
     pub failed: bool,
 }
 
@@ -58,15 +58,35 @@ pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
     Ok(())
 }
 
+/// Whether every block of `disks` is whole, and what was written where it is.
+///
+/// # Errors
+/// fio does not start.
+pub fn is_whole(disks: &[&str], block_bytes: u32) -> Result<bool> {
+    for disk in disks {
+        let mut check = Running::start(&format!(
+            "fio --name=check --filename={disk} --rw=read --bs={block_bytes} --size={SIZE_MB}m --direct=1 --ioengine=psync \
+             --verify=crc32c"
+        ))?;
+        if !check.finish(PATIENCE)?.0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 impl Job {
-    /// The command line that does it to all `disks`, and says what came of it as JSON.
+    /// The command line that does it to all `disks`, and says what came of it as JSON. Of writes alone nothing is read again: see
+    /// [`is_whole`].
     #[must_use]
     pub fn command(self, disks: &[&str]) -> String {
         let Self { pattern, block_bytes, depth, settling_s, length_s } = self;
         let jobs: Vec<_> = disks.iter().map(|disk| format!("--name={disk} --filename={disk}")).collect();
+        // What fio writes alone it reads in between, unless told not to.
+        let alone = if pattern == "randwrite" { " --do_verify=0" } else { "" };
         format!(
             "fio --rw={pattern} --bs={block_bytes} --size={SIZE_MB}m --iodepth={depth} --ioengine=libaio --direct=1 \
-             --verify=crc32c --time_based --ramp_time={settling_s} --runtime={length_s} --group_reporting \
+             --verify=crc32c{alone} --time_based --ramp_time={settling_s} --runtime={length_s} --group_reporting \
              --output-format=json {}",
             jobs.join(" ")
         )
@@ -106,13 +126,15 @@ pub fn done(printed: &str) -> Result<Done> {
         .with_context(|| format!("fio said {printed:?}"))?;
     let job = said.pointer("/jobs/0").context("fio ran no job")?;
     let figure = |path: &str| job.pointer(path).and_then(Value::as_f64).with_context(|| format!("no {path}"));
-    let of = |part: &str| figure(&format!("/read/clat_ns/percentile/{part}")).map(|ns| ns / 1e6);
+    let read_bps = figure("/read/bw_bytes")? * 8.0;
+    let way = if read_bps > 0.0 { "read" } else { "write" };
+    let of = |part: &str| figure(&format!("/{way}/clat_ns/{part}")).map(|ns| ns / 1e6);
     Ok(Done {
-        read_bps: figure("/read/bw_bytes")? * 8.0,
+        read_bps,
         written_bps: figure("/write/bw_bytes")? * 8.0,
-        p50_ms: of("50.000000")?,
-        p99_ms: of("99.000000")?,
-        max_ms: figure("/read/clat_ns/max")? / 1e6,
+        p50_ms: of("percentile/50.000000")?,
+        p99_ms: of("percentile/99.000000")?,
+        max_ms: of("max")?,
         failed: figure("/error")? != 0.0,
     })
 }
@@ -127,6 +149,9 @@ mod tests {
         let said = format!("note: x\n{{\"jobs\":[{{\"error\":0,{read},\"write\":{{\"bw_bytes\":0}}}}]}}");
         let wanted = Done { read_bps: 2e6, p50_ms: 2.0, p99_ms: 9.0, max_ms: 12.0, ..Done::default() };
         assert_eq!(done(&said).unwrap(), wanted);
+        let written = said.replace("write", "x").replace("read", "write").replace("\"x\"", "\"read\"");
+        let wanted = Done { read_bps: 0.0, written_bps: 2e6, ..wanted };
+        assert_eq!(done(&written).unwrap(), wanted);
         assert!(done("fio: no such file").is_err());
         assert!(done(&said.replace("50.000000", "5")).is_err());
     }

@@ -39,7 +39,16 @@ impl Transport {
     }
 }
 
-/// What the disks of the first and the second target are, on the targets.
+/// Who uses whose disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Host that connects.
+    pub initiator: u8,
+    /// Host that has the disk.
+    pub target: u8,
+}
+
+/// What the first and the second disk are, on their targets.
 pub const MEMORY: [&str; 2] = ["/dev/ram0", "/dev/ram1"];
 /// Size of a target's disk, in memory.
 const DISK_KB: u32 = 32 * 1024;
@@ -50,49 +59,57 @@ const NVMET: &str = "/sys/kernel/config/nvmet";
 /// How long a disk takes to appear, emulated, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Loads what is needed, makes a disk for each target, and has connections of RDMA's manager marked with `tos`.
+/// Loads what is needed, makes a disk for each of `all`, and has connections of RDMA's manager marked with `tos`.
 ///
 /// # Errors
 /// The kernel has no such module, or refuses.
-pub fn prepare(lab: &Lab, targets: &[u8], initiator: u8, tos: u8) -> Result<()> {
-    sh(&format!("modprobe brd rd_nr={} rd_size={DISK_KB}", targets.len()))?;
+pub fn prepare(lab: &Lab, all: &[Ends], tos: u8) -> Result<()> {
+    sh(&format!("modprobe brd rd_nr={} rd_size={DISK_KB}", all.len()))?;
     for module in ["nvmet-rdma", "nvmet-tcp", "nvme-rdma", "nvme-tcp"] {
         sh(&format!("modprobe {module}"))?;
     }
-    for host in targets.iter().copied().chain([initiator]) {
+    for host in all.iter().flat_map(|ends| [ends.initiator, ends.target]) {
         let device = format!("/sys/kernel/config/rdma_cm/{}", rxe(host));
         fs::create_dir_all(&device).with_context(|| device.clone())?;
         sysfs::write(&format!("{device}/ports/1/default_roce_tos"), &tos.to_string())?;
     }
-    for (number, &host) in targets.iter().enumerate() {
-        let subsystem = format!("{NVMET}/subsystems/{}", name(host));
+    for (number, ends) in (1..).zip(all) {
+        let subsystem = format!("{NVMET}/subsystems/{}", name(number));
         let namespace = format!("{subsystem}/namespaces/1");
         fs::create_dir(&subsystem).and_then(|()| fs::create_dir(&namespace)).context(namespace.clone())?;
         sysfs::write(&format!("{subsystem}/attr_allow_any_host"), "1")?;
-        sysfs::write(&format!("{namespace}/device_path"), &format!("/dev/ram{number}"))?;
+        sysfs::write(&format!("{namespace}/device_path"), &format!("/dev/ram{}", number - 1))?;
         sysfs::write(&format!("{namespace}/enable"), "1")?;
         for transport in [Transport::Rdma, Transport::Tcp] {
-            let port = format!("{NVMET}/ports/{}", usize::from(transport.service()) * 10 + number);
-            fs::create_dir(&port).with_context(|| port.clone())?;
-            for (key, value) in [
-                ("addr_trtype", transport.name().to_owned()),
-                ("addr_adrfam", "ipv4".to_owned()),
-                ("addr_traddr", lab.address(host).to_string()),
-                ("addr_trsvcid", transport.service().to_string()),
-            ] {
-                sysfs::write(&format!("{port}/{key}"), &value)?;
-            }
-            let link = format!("{port}/subsystems/{}", name(host));
+            let link = format!("{}/subsystems/{}", port(lab, ends.target, transport)?, name(number));
             symlink(&subsystem, &link).with_context(|| link)?;
         }
     }
     Ok(())
 }
 
-/// The name of a host's subsystem.
+/// Where a target listens, which all its disks share.
+fn port(lab: &Lab, target: u8, transport: Transport) -> Result<String> {
+    let port = format!("{NVMET}/ports/{}", transport.service() * 10 + u16::from(target));
+    if Path::new(&port).exists() {
+        return Ok(port);
+    }
+    fs::create_dir(&port).with_context(|| port.clone())?;
+    for (key, value) in [
+        ("addr_trtype", transport.name().to_owned()),
+        ("addr_adrfam", "ipv4".to_owned()),
+        ("addr_traddr", lab.address(target).to_string()),
+        ("addr_trsvcid", transport.service().to_string()),
+    ] {
+        sysfs::write(&format!("{port}/{key}"), &value)?;
+    }
+    Ok(port)
+}
+
+/// The name of a disk's subsystem; the first is 1.
 #[must_use]
-pub fn name(host: u8) -> String {
-    format!("nqn.2014-08.org.nvmexpress:dcqcn:{host}")
+pub fn name(disk: u8) -> String {
+    format!("nqn.2014-08.org.nvmexpress:dcqcn:{disk}")
 }
 
 /// A connection to a target, and its disk.
@@ -102,18 +119,22 @@ pub struct Disk {
     instance: u32,
 }
 
-/// Connects `initiator` to the target at `host`.
+/// Connects all initiators to their disks, in the order of [`prepare`].
 ///
 /// # Errors
 /// The kernel refuses, or no disk appears.
-pub fn connect(lab: &Lab, initiator: u8, host: u8, transport: Transport) -> Result<Disk> {
+pub fn connect(lab: &Lab, all: &[Ends], transport: Transport) -> Result<Vec<Disk>> {
+    (1..).zip(all).map(|(number, ends)| connect_one(lab, number, *ends, transport)).collect()
+}
+
+fn connect_one(lab: &Lab, number: u8, ends: Ends, transport: Transport) -> Result<Disk> {
     let line = format!(
         "transport={},traddr={},trsvcid={},nqn={},host_traddr={},nr_io_queues=1,queue_size={QUEUE_SIZE}",
         transport.name(),
-        lab.address(host),
+        lab.address(ends.target),
         transport.service(),
-        name(host),
-        lab.address(initiator)
+        name(number),
+        lab.address(ends.initiator)
     );
     let mut fabrics = OpenOptions::new().read(true).write(true).open("/dev/nvme-fabrics")?;
     fabrics.write_all(line.as_bytes()).with_context(|| line.clone())?;
@@ -124,7 +145,7 @@ pub fn connect(lab: &Lab, initiator: u8, host: u8, transport: Transport) -> Resu
         .find_map(|field| field.trim().strip_prefix("instance=")?.parse().ok())
         .with_context(|| format!("{line}: {answer:?}"))?;
     let disk = Disk { path: block_device(instance)?, instance };
-    println!("{} is host {host}'s disk over {}", disk.path.display(), transport.name());
+    println!("{} is host {}'s disk over {}", disk.path.display(), ends.target, transport.name());
     Ok(disk)
 }
 

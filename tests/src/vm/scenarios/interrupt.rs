@@ -12,12 +12,13 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::super::command::sh;
 use super::super::lab::{self, Lab, Options};
-use super::super::nvme::{self, Disk, Transport};
+use super::super::nvme::{self, Disk, Ends, Transport};
 use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
 use super::super::report::Report;
 
 const INITIATOR: u8 = 1;
 const TARGET: u8 = 2;
+const ENDS: [Ends; 1] = [Ends { initiator: INITIATOR, target: TARGET }];
 /// Where the disk is mounted.
 const MOUNTED: &str = "/mnt";
 /// Of what is written over and over.
@@ -30,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
-    nvme::prepare(&lab, &[TARGET], INITIATOR, ECT)?;
+    nvme::prepare(&lab, &ENDS, ECT)?;
     let ends = lab::ends_with_a_drop()?;
     // The first program on a hook and the last have the kernel rewrite its own code, which an emulated CPU that is running it takes
     // ill: one interface stays attached throughout.
@@ -202,7 +203,7 @@ fn verdict(traffic: Traffic) -> Result<String> {
 
 /// Connects the target's disk and mounts a new file system on it.
 fn mount(lab: &Lab) -> Result<Disk> {
-    let disk = nvme::connect(lab, INITIATOR, TARGET, Transport::Rdma)?;
+    let disk = nvme::connect(lab, &ENDS, Transport::Rdma)?.pop().context("no disk")?;
     let path = disk.path.display().to_string();
     sh(&format!("mke2fs -q -t ext2 {path}"))?;
     // ext4's module has ext2 too.

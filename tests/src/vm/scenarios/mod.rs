@@ -127,11 +127,19 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "backup",
-        about: "two NVMe-oF targets beside TCP through that port: classes, marks, pauses, losses, and NVMe/TCP",
-        limit_s: 700,
+        about: "two NVMe-oF targets read beside TCP through that port: classes, marks, pauses, losses, and NVMe/TCP",
+        limit_s: 1_200,
         is_ci: false,
         with_systemd: false,
-        run: backup::run,
+        run: backup::reads,
+    },
+    Scenario {
+        name: "backup-writes",
+        about: "the same with two NVMe-oF disks behind that port, written",
+        limit_s: 2_400,
+        is_ci: false,
+        with_systemd: false,
+        run: backup::writes,
     },
     Scenario {
         name: "mixed",

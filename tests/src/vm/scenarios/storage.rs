@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use super::super::counts::Counts;
 use super::super::lab::{Lab, Options};
 use super::super::load::{self, Done, Mix};
-use super::super::nvme::{self, Disk, Transport};
+use super::super::nvme::{self, Disk, Ends, Transport};
 use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast;
@@ -19,6 +19,8 @@ use super::incast;
 /// Has the port that is too small.
 const INITIATOR: u8 = 3;
 const TARGETS: [u8; 2] = [1, 2];
+const ENDS: [Ends; 2] =
+    [Ends { initiator: INITIATOR, target: TARGETS[0] }, Ends { initiator: INITIATOR, target: TARGETS[1] }];
 /// Reads and writes in flight to each target.
 const DEPTH: u64 = 8;
 const SETTLING: Duration = Duration::from_secs(6);
@@ -44,18 +46,18 @@ const COLUMNS: &[&str] = &[
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(INITIATOR, &Options::default())?;
     incast::shape(&lab)?;
-    nvme::prepare(&lab, &TARGETS, INITIATOR, ECT)?;
+    nvme::prepare(&lab, &ENDS, ECT)?;
     report.columns(COLUMNS);
-    let tcp = connect(&lab, Transport::Tcp)?;
+    let tcp = nvme::connect(&lab, &ENDS, Transport::Tcp)?;
     for mix in [Mix::Reads, Mix::Half] {
         measure(&lab, &tcp, mix)?.row(report, "NVMe/TCP", mix);
     }
     disconnect(tcp)?;
-    let disks = connect(&lab, Transport::Rdma)?;
+    let disks = nvme::connect(&lab, &ENDS, Transport::Rdma)?;
     let off = [Mix::Reads, Mix::Half].map(|mix| measure(&lab, &disks, mix).map(|measured| (mix, measured)));
     disconnect(disks)?;
     incast::attach(&lab)?;
-    let disks = connect(&lab, Transport::Rdma)?;
+    let disks = nvme::connect(&lab, &ENDS, Transport::Rdma)?;
     for off in off {
         let (mix, off) = off?;
         off.row(report, "off", mix);
@@ -64,10 +66,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         on.check(report, mix, &off);
     }
     disconnect(disks)
-}
-
-fn connect(lab: &Lab, transport: Transport) -> Result<Vec<Disk>> {
-    TARGETS.into_iter().map(|target| nvme::connect(lab, INITIATOR, target, transport)).collect()
 }
 
 fn disconnect(disks: Vec<Disk>) -> Result<()> {

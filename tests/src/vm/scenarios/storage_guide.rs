@@ -10,10 +10,11 @@ use serde_json::Value;
 use super::super::command::sh;
 use super::super::fio::{self, Done, Job};
 use super::super::lab::{Lab, Options, rxe};
-use super::super::nvme::{self, Transport};
+use super::super::nvme::{self, Ends, Transport};
 use super::super::report::Report;
 use super::typing::{self, PREAMBLE, blocks, typed};
 
+/// The disk of each has its number.
 const TARGETS: [u8; 2] = [1, 2];
 /// Its port is too small.
 const INITIATOR: u8 = 3;
@@ -47,10 +48,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe sch_ets")?;
     lab.shape(INITIATOR, "20mbit")?;
     // Nobody has asked for marks yet.
-    nvme::prepare(&lab, &TARGETS, INITIATOR, 0)?;
+    let ends = TARGETS.map(|target| Ends { initiator: INITIATOR, target });
+    nvme::prepare(&lab, &ends, 0)?;
     fio::fill(&nvme::MEMORY, READS.block_bytes)?;
-    let disks = TARGETS.map(|target| nvme::connect(&lab, INITIATOR, target, Transport::Rdma));
-    let disks = disks.into_iter().collect::<Result<Vec<_>>>()?;
+    let disks = nvme::connect(&lab, &ends, Transport::Rdma)?;
     let paths: Vec<_> = disks.iter().map(|disk| disk.path.to_string_lossy().into_owned()).collect();
     let paths: Vec<_> = paths.iter().map(String::as_str).collect();
     let reads = READS.command(&paths);
