@@ -49,6 +49,41 @@ fn interfaces_that_come_are_attached_and_those_that_go_leave_nothing() -> Result
     Ok(())
 }
 
+/// As udev does to one that is new.
+#[test]
+fn a_renamed_interface_is_served_under_its_new_name() -> Result<()> {
+    if !runnable("a_renamed_interface_is_served_under_its_new_name", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("renamed")?;
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
+    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
+    pair.a.command("ip link set a0 down")?;
+    pair.a.command("ip link set a0 name a9")?;
+    pair.a.command("ip link set a9 up")?;
+    daemon.says(&["\"renamed\"", "\"iface\":\"a9\"", "\"was\":\"a0\""])?;
+    let asked = |path| get(&pair.a, "127.0.0.1:9310", path);
+    wait(|| {
+        let ready = asked("/readyz")?;
+        Ok(if ready.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(ready) })
+    })?;
+    // Another takes the old name, and both are served.
+    pair.also("a0", "b1")?;
+    daemon.attaches("a0")?;
+    let lines = ["a0", "a9"].map(|iface| format!("dcqcn_interface_served{{interface=\"{iface}\"}} 1"));
+    wait(|| {
+        let metrics = asked("/metrics")?;
+        let are_once = lines.iter().all(|line| metrics.matches(line).count() == 1);
+        Ok(if are_once { Ok(()) } else { Err(metrics) })
+    })?;
+    fs::write(daemon.log(), "")?;
+    daemon.end()?;
+    let log = fs::read_to_string(daemon.log())?;
+    assert!(!log.contains("serving metrics"), "nobody wants them any more: {log}");
+    Ok(())
+}
+
 #[test]
 fn a_reload_is_in_force_on_all_interfaces_or_on_none() -> Result<()> {
     if !runnable("a_reload_is_in_force_on_all_interfaces_or_on_none", &[])? {

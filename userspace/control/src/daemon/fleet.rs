@@ -115,6 +115,7 @@ impl Fleet {
     /// Brings what is served up to date with the interfaces there are; `tell` is called after each step.
     pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
         let (world, infos) = self.look()?;
+        self.rename(&infos);
         let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(is_there);
@@ -182,6 +183,22 @@ impl Fleet {
         });
         let world = World { interfaces: interfaces.collect(), attached: attached.collect() };
         Ok((world, infos))
+    }
+
+    /// Calls interfaces what they are called now; their tasks too.
+    fn rename(&mut self, infos: &[Info]) {
+        for info in infos {
+            let id = info.id();
+            let Some(old) = self.served.get(&id).filter(|served| served.info.iface != info.iface) else {
+                continue;
+            };
+            tracing::info!(iface = info.iface, was = old.info.iface, "renamed");
+            self.tasks.remove(&[id]);
+            if let Some(Served { _claim, .. }) = self.served.remove(&id) {
+                let done = self.begin(info.clone(), _claim);
+                self.note(id.ifindex, &info.iface, done);
+            }
+        }
     }
 
     /// Says of interfaces that the file names letter by letter that they are not there, once: a name that is not right is like one of

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use tokio::net::TcpListener;
-use tokio::sync::watch::Receiver;
+use tokio::sync::watch::{Receiver, error::RecvError};
 use tokio::time::timeout;
 
 use crate::metrics::{self, Exporter};
@@ -64,7 +64,11 @@ pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<E
                 told.clear();
                 tokio::select! {
                     () = metrics::accept(listener, Arc::clone(&exporter)) => {}
-                    () = other(&mut wanted, listen, &exporter) => {}
+                    other = other(&mut wanted, listen, &exporter) => {
+                        if other.is_err() {
+                            return;
+                        }
+                    }
                 }
             }
             Err(error) => {
@@ -74,7 +78,9 @@ pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<E
                     told = text;
                 }
                 // Whichever comes first.
-                let _ = timeout(RETRY, wanted.changed()).await;
+                if matches!(timeout(RETRY, wanted.changed()).await, Ok(Err(_))) {
+                    return;
+                }
             }
         }
     }
@@ -87,14 +93,22 @@ fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Waits until another address is wanted, or none.
-async fn other(wanted: &mut Receiver<Option<Metrics>>, listen: SocketAddr, exporter: &Exporter) {
-    while wanted.changed().await.is_ok() {
+///
+/// # Errors
+/// Nobody is left who may want one.
+async fn other(
+    wanted: &mut Receiver<Option<Metrics>>,
+    listen: SocketAddr,
+    exporter: &Exporter,
+) -> Result<(), RecvError> {
+    loop {
+        wanted.changed().await?;
         let now = *wanted.borrow();
         match now {
             Some(metrics) if metrics.listen == listen => exporter.set_top_qps(metrics.top_qps),
             _ => {
                 wanted.mark_changed();
-                return;
+                return Ok(());
             }
         }
     }
