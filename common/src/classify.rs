@@ -153,6 +153,22 @@ pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
     [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(addr)]
 }
 
+/// Whether an address, as [`mapped`] or [`words`] has it, is one that a host can have towards others: no group's, not the loopback's,
+/// not the one that stands for none.
+#[inline(always)]
+#[must_use]
+pub const fn is_of_one_host(addr: [u32; 4]) -> bool {
+    let [a, b, c, d] =
+        [u32::from_be(addr[0]), u32::from_be(addr[1]), u32::from_be(addr[2]), u32::from_be(addr[3])];
+    if a | b == 0 && c == 0xffff {
+        // Classes A to C (RFC 1122 §3.2.1.3); above them are groups and the broadcast.
+        let first = d >> 24;
+        return first != 0 && first != 127 && first < 224;
+    }
+    // RFC 4291 §2.5.2, §2.5.3 and §2.7.
+    a >> 24 != 0xff && !(a | b | c == 0 && d <= 1)
+}
+
 /// An IPv6 address in words of the wire's byte order.
 #[inline(always)]
 #[must_use]
@@ -325,4 +341,31 @@ fn transport<F: Frame>(
         return Err(Stat::Malformed);
     }
     Ok(Roce { l3, v6, opcode, class, dest_qpn: bth.dest_qpn(), tos })
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    #[test]
+    fn groups_and_what_no_host_is_called_are_of_nobody() {
+        let v4 = |text: &str| mapped(text.parse::<Ipv4Addr>().unwrap().octets());
+        let v6 = |text: &str| words(text.parse::<Ipv6Addr>().unwrap().octets());
+        for text in
+            ["1.0.0.0", "10.0.0.255", "126.255.255.255", "128.0.0.1", "192.168.0.1", "223.255.255.255"]
+        {
+            assert!(is_of_one_host(v4(text)), "{text}");
+        }
+        for text in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.0", "239.1.1.1", "255.255.255.255"] {
+            assert!(!is_of_one_host(v4(text)), "{text}");
+        }
+        for text in ["fe80::1", "fd00::1", "2001:db8::", "::2", "::1:0:0:1", "1::1", "fe00::", "0:1::1"] {
+            assert!(is_of_one_host(v6(text)), "{text}");
+        }
+        for text in ["::", "::1", "ff00::", "ff02::1", "::ffff:224.0.0.1"] {
+            assert!(!is_of_one_host(v6(text)), "{text}");
+        }
+    }
 }

@@ -120,7 +120,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Drop => return TcVerdict::Drop,
             // A packet this host made itself has no port to go back to: its sender is told by its own stack.
             Marking::Marked if p.config.scalars.fast_cnp != 0 && s.ingress_ifindex() != 0 => {
-                if roce.congests() {
+                if roce.congests() && np::is_between_hosts(s, &roce) {
                     np::notify(s, p, &roce, true, np::FAST);
                 }
             }

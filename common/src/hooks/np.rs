@@ -1,7 +1,7 @@
 //! NP, the notification point: which marks are answered, and how a clone becomes the CNP.
 
 use super::{Env, Skb, TcVerdict, record, set_class, within};
-use crate::classify::{Frame, Roce};
+use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, NpFlow, QpId, set_index};
 use crate::layout::Time;
@@ -20,12 +20,20 @@ pub(super) const FAST: u32 = 1;
 /// TTL and hop limit of CNPs.
 pub const CNP_TTL: u8 = 64;
 
+/// Whether a CNP with the packet's addresses, the other way round, could come from one host and reach one.
+#[inline(always)]
+pub(super) fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
+    roce.addresses(frame).is_some_and(|(src, dst)| is_of_one_host(src) && is_of_one_host(dst))
+}
+
 /// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
 /// group; for another host where that is asked for.
 #[inline(always)]
 pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> bool {
     let is_for_group = s.header::<1>(0).is_none_or(|[first]| first & 1 != 0);
-    !is_for_group && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
+    !is_for_group
+        && is_between_hosts(s, roce)
+        && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
 }
 
 /// How long a mark that is pending waits for a packet of its flow. What comes later finds another congestion.
