@@ -198,10 +198,12 @@ impl Bench<'_> {
         let of_classes = |drops: u64| drops as f64 / classes.queue_drops.max(1) as f64;
         report.at_least("classes: drops of storage's queue, settled", classes.queue_drops as f64, 100.0);
         report.at_most("DCQCN: of those", of_classes(on.queue_drops), 0.02);
-        let of_off = |now: &Measured| now.storage_bps / off.storage_bps;
-        report.at_least("DCQCN: storage, of that with nothing on", of_off(on), 0.7);
-        // With nothing on, 4 Mb/s on Linux 6.1 and 10 on 6.12, both with reads of ten seconds among them.
-        report.at_least("DCQCN with room: storage, of that with nothing on", of_off(deep), 0.9);
+        // How much is written with nothing on is luck: one of the two stalls for 40 s, and the other has the port, or TCP has it.
+        if let Way::Reads = self.way {
+            let of_off = |now: &Measured| now.storage_bps / off.storage_bps;
+            report.at_least("DCQCN: storage, of that with nothing on", of_off(on), 0.7);
+            report.at_least("DCQCN with room: storage, of that with nothing on", of_off(deep), 0.9);
+        }
         report.at_most("DCQCN: longest, of that with nothing on", on.done.max_ms / off.done.max_ms, 0.5);
         report.at_least(
             "DCQCN with room: storage, of that over TCP",
