@@ -61,8 +61,8 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     reader.speed(!queues.is_empty() || maps.is_some())?;
     let tc_to_queue = reader.maps(maps.as_ref(), current)?;
     reader.wred(&queues, &tc_to_queue)?;
-    reader.pfc(maps.as_ref())?;
-    reader.buffers()?;
+    reader.pfc(maps.as_ref(), current)?;
+    reader.buffers(current)?;
     for (table, reason) in OTHER_TABLES {
         if db.tables().any(|name| name == table) {
             reader.unmapped(table, "*", [], reason);

@@ -289,8 +289,28 @@ fn a_lossless_group_is_one_that_is_paused() {
     let asked = config.pfc.map(|of| (of.tx, of.xoff, of.xon, of.headroom));
     let (off, on) = ((0, 50_000, 20_000, 50_000), (1, 60_000, 18_000, 160_000));
     assert_eq!(asked, [off, off, off, on, on, off, off, off]);
+    // What the port had is off where it has no group.
+    let mut had = Config::DEFAULT;
+    (had.pfc[6].tx, had.pfc[6].rx, had.scalars.pfc_wd_detection_time_ns) = (1, 1, 200_000_000);
+    assert_eq!(imported(&read(&db.to_string()), "Ethernet4", had).0.pfc[6].tx, 0);
     let told = import.unmapped.iter().find(|u| u.table == "BUFFER_PROFILE" && u.key == "lossless").unwrap();
     assert_eq!(told.fields, ["xon_offset"]);
+    // Without any group, or a watchdog, what it has stays, and that is said.
+    let mut none = db.clone();
+    for table in ["BUFFER_PG", "PFC_WD"] {
+        none.as_object_mut().unwrap().remove(table);
+    }
+    none["PORT_QOS_MAP"]["Ethernet4"].as_object_mut().unwrap().remove("pfc_enable");
+    let (config, import) = imported(&read(&none.to_string()), "Ethernet4", had);
+    assert_eq!(
+        (config.pfc[6].tx, config.pfc[6].rx, config.scalars.pfc_wd_detection_time_ns),
+        (1, 1, 200_000_000)
+    );
+    let stays = import.unmapped.iter().filter(|u| u.reason.ends_with("stays") && u.key == "Ethernet4");
+    let stays: Vec<_> = stays.map(|u| u.table.as_str()).collect();
+    assert_eq!(stays, ["PORT_QOS_MAP", "PFC_WD", "BUFFER_PG"]);
+    let unasked = imported(&read(&none.to_string()), "Ethernet4", Config::DEFAULT).1.unmapped;
+    assert!(!unasked.iter().any(|u| u.reason.ends_with("stays")), "{unasked:?}");
     // What is free is no threshold here.
     db["BUFFER_PROFILE"]["lossless"] = json!({ "xoff": "160000", "dynamic_th": "0" });
     let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);

@@ -1,7 +1,10 @@
 //! Buffers of a port's priority groups: at which depths its neighbour is asked to wait.
 
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::Config;
+
 use super::values::numbers_of;
-use super::{Error, Reader};
+use super::{Error, Reader, Row};
 
 /// Largest number of bytes that parameters take.
 const MOST_BYTES: u64 = 1_000_000_000;
@@ -11,8 +14,10 @@ const FIELDS: [(&str, &str); 3] = [("xon", "xon"), ("static_th", "xoff"), ("xoff
 const SILENT: [&str; 2] = ["pool", "size"];
 
 impl Reader<'_> {
-    /// A group whose profile has headroom (`xoff`) is lossless: its priority is paused. Groups have the numbers of priorities.
-    pub(super) fn buffers(&mut self) -> Result<(), Error> {
+    /// A group whose profile has headroom (`xoff`) is lossless: its priority is paused. Groups have the numbers of priorities; one
+    /// without a row, where others have one, has no buffer of its own and is not lossless.
+    pub(super) fn buffers(&mut self, current: &Config) -> Result<(), Error> {
+        let mut of_port: Option<(Row<'_>, u8)> = None;
         for row in self.db.rows("BUFFER_PG")? {
             let parts = row.key_parts();
             let [ports, groups] = parts.as_slice() else {
@@ -30,6 +35,8 @@ impl Reader<'_> {
                 let from = |field: &str| format!("BUFFER_PROFILE|{} {field}", profile.key());
                 let tx = format!("BUFFER_PG|{}", row.key());
                 self.set(tx, &row, &of("tx"), u64::from(is_lossless))?;
+                // There is a priority of that number.
+                of_port.get_or_insert((row, 0)).1 |= 1 << priority;
                 if !is_lossless {
                     continue;
                 }
@@ -48,6 +55,18 @@ impl Reader<'_> {
                     "thresholds are bytes here, of one port and not of what is free: pfc.N.xoff is to be set";
                 self.unmapped("BUFFER_PROFILE", profile.key(), others, reason);
             }
+        }
+        match of_port {
+            Some((row, named)) => {
+                for priority in (0..CLASSES).filter(|priority| named >> priority & 1 == 0) {
+                    let from = format!("BUFFER_PG|{}|{priority} is not in the file", self.port);
+                    self.set(from, &row, &format!("pfc.{priority}.tx"), 0)?;
+                }
+            }
+            None if current.pfc.iter().any(|of| of.tx != 0) => {
+                self.unmapped("BUFFER_PG", self.port, [], "not in the file: pfc.N.tx stays");
+            }
+            None => {}
         }
         Ok(())
     }

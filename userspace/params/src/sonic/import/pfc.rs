@@ -1,7 +1,7 @@
 //! PFC of a port: which priorities' pauses count, for which queues, and the watchdog.
 
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{PFC_WD_DROP, PFC_WD_FORWARD};
+use dcqcn_common::params::{Config, PFC_WD_DROP, PFC_WD_FORWARD};
 
 use super::values::map_entries;
 use super::{Error, Reader, Row};
@@ -16,12 +16,19 @@ const TO_QUEUE: &str = "pfc_to_queue_map";
 pub(super) const FIELDS: [&str; 3] = [ENABLE, WATCHED, TO_QUEUE];
 
 impl<'a> Reader<'a> {
-    pub(super) fn pfc(&mut self, of_port: Option<&Row<'a>>) -> Result<(), Error> {
+    pub(super) fn pfc(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<(), Error> {
         if let Some(of_port) = of_port {
             self.priorities(of_port)?;
             self.queues_of_priorities(of_port)?;
+            if !of_port.fields().any(|field| field == ENABLE) && current.pfc.iter().any(|of| of.rx != 0) {
+                self.unmapped("PORT_QOS_MAP", of_port.key(), [ENABLE], "not in the file: pfc.N.rx stays");
+            }
         }
-        self.watchdog()
+        if !self.watchdog()? && current.watchdog().is_some() {
+            let reason = "not in the file: the interface has a watchdog, which stays";
+            self.unmapped("PFC_WD", self.port, [], reason);
+        }
+        Ok(())
     }
 
     fn priorities(&mut self, of_port: &Row<'a>) -> Result<(), Error> {
@@ -56,7 +63,9 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn watchdog(&mut self) -> Result<(), Error> {
+    /// Whether the port has one.
+    fn watchdog(&mut self) -> Result<bool, Error> {
+        let mut is_there = false;
         const TIMES: [(&str, &str, u64); 2] = [
             ("detection_time", "pfc_wd_detection_time", 5_000),
             ("restoration_time", "pfc_wd_restoration_time", 60_000),
@@ -75,6 +84,7 @@ impl<'a> Reader<'a> {
             if !row.key().split(',').any(|port| port.trim() == self.port) {
                 continue;
             }
+            is_there = true;
             let from = format!("PFC_WD|{}", row.key());
             for (field, key, most_ms) in TIMES {
                 if let Some(ms) = row.number(field, 1..=most_ms, "milliseconds")? {
@@ -104,7 +114,7 @@ impl<'a> Reader<'a> {
                 self.unmapped("PFC_WD", row.key(), others, "no counterpart here");
             }
         }
-        Ok(())
+        Ok(is_there)
     }
 }
 
