@@ -32,8 +32,8 @@ const UNLIMITED_BPS: u64 = 800_000_000_000;
 pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>), Error> {
     let htb = |why: &str| {
         format!(
-            "queues htb{why}: a weighted queue's turn lasts a millisecond or 64 KiB and more, so others wait longer for \
-             theirs than with ets, where it is a frame or more"
+            "queues htb{why}: turns of weighted queues are a millisecond of the port's rate for the least weight (a frame at least, \
+             64 KiB at most) and longer by weight, so one may wait longer for its turn than with ets, where it is a frame or more"
         )
     };
     match choice {

@@ -1,6 +1,7 @@
 //! PFC: does it act as it is asked to, and who ends it?
 
 use dcqcn_common::params::{Config, PACER_FQ};
+use dcqcn_params::Role;
 
 use super::{Finding, Known, Snapshot, known, time};
 
@@ -46,6 +47,11 @@ pub(super) fn without_effect(snapshot: &Snapshot) -> Vec<Finding> {
         let (why, fix) = if known.attached.inline_peer.is_some() {
             let fix = format!("`dcqcn set {iface} pfc.N.rx=off`: PFC frames are passed on as any other");
             ("it is in line, and paces nothing", fix)
+        } else if known.attached.role == Role::Switch {
+            let fix = format!(
+                "`dcqcn set {iface} pfc.N.rx=off`: a switch's port reads no PFC frames, and paces nothing"
+            );
+            ("role switch has no XDP program, which would read them", fix)
         } else if s.rp_enable == 0 {
             ("rp_enable = off: nothing is paced", format!("`dcqcn set {iface} rp_enable=on`"))
         } else if s.pacer != PACER_FQ {

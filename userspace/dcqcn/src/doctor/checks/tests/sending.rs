@@ -223,6 +223,11 @@ fn pauses_that_are_honoured() {
     let mut snapshot = healthy();
     watched(&mut snapshot);
     assert!(found(&snapshot).iter().all(|(id, _)| !id.starts_with("pfc-")), "{:?}", found(&snapshot));
+    let finding = planted("pfc-no-effect", Severity::Warning, |s| {
+        watched(s);
+        s.attachments[0].role = dcqcn_params::Role::Switch;
+    });
+    assert!(finding.fix.unwrap().starts_with("`dcqcn set eth0 pfc.N.rx=off`"));
     for (key, value, why) in
         [("pacer", "none", "pacer"), ("rp_enable", "off", "rp_enable"), ("link_rate", "0", "link_rate")]
     {
