@@ -220,7 +220,6 @@ impl Drop for Host {
 pub fn request(iface: &str, role: Role, changes: &[&str]) -> Result<Request> {
     Ok(Request {
         iface: iface.to_owned(),
-        inline_peer: None,
         settings: Settings {
             role: Some(role),
             pacer: Some(PacerChoice::None),

@@ -42,9 +42,8 @@ impl Bump {
 
     fn attach(&self, mode: XdpModeChoice) -> Result<()> {
         let request = request("x0", Role::Switch, &[&["link_rate=1gbit"][..], &MARKING].concat())?;
-        let settings = Settings { xdp_mode: Some(mode), ..request.settings };
-        let info =
-            self.between.attach_as(&Request { inline_peer: Some("x1".into()), settings, ..request })?;
+        let settings = Settings { inline: Some("x1".into()), xdp_mode: Some(mode), ..request.settings };
+        let info = self.between.attach_as(&Request { settings, ..request })?;
         let expected = if mode == XdpModeChoice::Skb { "skb" } else { "driver" };
         assert_eq!((info.xdp_mode.as_str(), info.programs.as_slice()), (expected, &["xdp".to_owned()][..]));
         Ok(())
@@ -120,7 +119,8 @@ fn vlan_tags_beside_the_packet_survive() -> Result<()> {
     push.load()?;
     bump.a.run(|| push.attach("a0", TcAttachType::Egress))??;
     let request = request("x0", Role::Switch, &[&["link_rate=1gbit"][..], &MARKING].concat())?;
-    let request = Request { inline_peer: Some("x1".into()), ..request };
+    let settings = Settings { inline: Some("x1".into()), ..request.settings };
+    let request = Request { settings, ..request };
     let info = bump.between.attach_as(&request)?;
     assert_eq!(info.xdp_mode, "skb", "{:?}", info.notes);
     assert!(info.notes.iter().any(|note| note.contains("x0 is a veth")), "{:?}", info.notes);

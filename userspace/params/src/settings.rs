@@ -13,7 +13,7 @@ pub struct Settings {
     pub role: Option<Role>,
     /// The parameters to start from.
     pub profile: Option<Profile>,
-    /// The other interface of an attachment in line; the daemon's file has it beside the name.
+    /// The other end of a bump in the wire, for an attachment in line.
     pub inline: Option<String>,
     /// Who keeps packets until their departure time.
     pub pacer: Option<PacerChoice>,

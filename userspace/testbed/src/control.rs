@@ -72,11 +72,7 @@ impl DataPlane {
             changes,
             ..Settings::default()
         };
-        let request = Request {
-            iface: iface.to_owned(),
-            inline_peer: None,
-            settings: settings.then(self.settings.clone()),
-        };
+        let request = Request { iface: iface.to_owned(), settings: settings.then(self.settings.clone()) };
         let attached = netns.run(|| attach::attach(&request).and_then(|_| attach::open(iface)))?;
         let Attachment { info, maps } = attached.with_context(|| format!("{} in {}", iface, netns.name()))?;
         let params = maps.params()?;

@@ -89,8 +89,6 @@ pub struct Config {
 pub struct Interface {
     /// Its name, or a pattern.
     pub name: Pattern,
-    /// The other interface of an inline attachment.
-    pub inline_peer: Option<String>,
     /// What is attached, and how.
     pub settings: Settings,
 }
@@ -107,23 +105,19 @@ impl Config {
         let (own, over) = (first(&self.interfaces, iface), first(&self.over, iface));
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
         let both = match (own, over) {
-            (Some(own), Some(over)) => Interface {
-                name: own.name,
-                inline_peer: over.inline_peer.or(own.inline_peer),
-                settings: own.settings.then(over.settings),
-            },
+            (Some(own), Some(over)) => {
+                Interface { name: own.name, settings: own.settings.then(over.settings) }
+            }
             (None, Some(over)) if may_name => over,
             (own, _) => own?,
         };
-        Some(Request { iface: iface.to_owned(), inline_peer: both.inline_peer, settings: both.settings })
+        Some(Request { iface: iface.to_owned(), settings: both.settings })
     }
 
     /// Whether `other` says the same of the interface of this name.
     #[must_use]
     pub(crate) fn agrees_on(&self, other: &Self, iface: &str) -> bool {
-        let said = |config: &Self| {
-            config.request(iface).map(|Request { inline_peer, settings, .. }| (inline_peer, settings))
-        };
+        let said = |config: &Self| config.request(iface).map(|request| request.settings);
         said(self) == said(other)
     }
 
@@ -138,7 +132,7 @@ impl Config {
         // What was asked for of interfaces that the file does not name is nothing, unless that is allowed.
         let counts = self.over.iter().filter(|asked| may_name || names(asked));
         let mut both = self.interfaces.iter().chain(counts);
-        both.any(|interface| interface.inline_peer.as_deref() == Some(iface))
+        both.any(|interface| interface.settings.inline.as_deref() == Some(iface))
     }
 
     /// Reads the file at `path`.
@@ -240,9 +234,9 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
         return Vec::new();
     };
     let interfaces: Vec<Interface> = array.iter().filter_map(|value| interface(reader, value)).collect();
-    for Interface { name, inline_peer, .. } in &interfaces {
-        let Some(peer) = inline_peer else { continue };
-        let in_line = |other: &&Interface| other.name.as_str() == peer && other.inline_peer.is_some();
+    for Interface { name, settings } in &interfaces {
+        let Some(peer) = &settings.inline else { continue };
+        let in_line = |other: &&Interface| other.name.as_str() == peer && other.settings.inline.is_some();
         if name.as_str() == peer {
             reader.refuse(value.span(), format_args!("{peer} cannot be in line with itself"));
         } else if interfaces.iter().find(in_line).is_some() {
@@ -262,11 +256,10 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return None;
     };
-    let (mut name, mut inline_peer) = (None, None);
+    let mut name = None;
     for (key, value) in table {
         match key.get_ref().as_ref() {
             "name" => name = Some(pattern(reader, value)),
-            "inline" => inline_peer = scalar(value).filter(|peer| !peer.is_empty()),
             _ => reader.setting(key, value),
         }
     }
@@ -280,13 +273,13 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
         return None;
     };
     let name = name?;
-    if inline_peer.is_some() && name.as_str().contains(['*', '?', '[']) {
+    if settings.inline.is_some() && name.as_str().contains(['*', '?', '[']) {
         reader.refuse(
             value.span(),
             format_args!("`inline` needs the name of one interface, `{name}` is a pattern"),
         );
     }
-    Some(Interface { name, inline_peer, settings })
+    Some(Interface { name, settings })
 }
 
 fn pattern(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Pattern> {

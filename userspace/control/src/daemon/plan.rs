@@ -140,7 +140,7 @@ pub(super) fn reload(old: &Config, new: &Config, asked: Asked, world: &World) ->
     let needed: BTreeSet<String> = plan
         .attach
         .iter()
-        .flat_map(|name| [Some(name.clone()), new.request(name).and_then(|request| request.inline_peer)])
+        .flat_map(|name| [Some(name.clone()), new.request(name).and_then(|request| request.settings.inline)])
         .flatten()
         .collect();
     for attached in world.attached.iter().filter(|attached| attached.is_served) {
@@ -347,7 +347,7 @@ mod tests {
             let allowed = Asked { allow_empty: true, explicitly: false };
             let plan = reload(&old, &new, allowed, &world).unwrap();
             for name in &plan.attach {
-                let peer = new.request(name).and_then(|request| request.inline_peer);
+                let peer = new.request(name).and_then(|request| request.settings.inline);
                 for drop in &plan.drop {
                     let dropped = world.attached.iter().find(|attached| attached.id == drop.id).unwrap();
                     let conflicts = dropped.name == *name || Some(&dropped.name) == peer.as_ref();

@@ -73,11 +73,10 @@ impl ApplyArgs {
             Said::OfRun(config) => {
                 config.request(&info.iface).with_context(|| format!("{name} does not name {}", info.iface))
             }
-            Said::OfAttach(settings) => Ok(Request {
-                iface: info.iface.clone(),
-                inline_peer: settings.inline.clone().or_else(|| info.inline_peer.clone()),
-                settings: (**settings).clone(),
-            }),
+            Said::OfAttach(settings) => {
+                let attached = Settings { inline: info.inline_peer.clone(), ..Settings::default() };
+                Ok(Request { iface: info.iface.clone(), settings: attached.then((**settings).clone()) })
+            }
         };
         let manner = confirm::manner(dry_run, confirm)?;
         let _waiter = Waiter::start(manner)?;

@@ -84,9 +84,9 @@ impl AttachArgs {
             interrupt,
         } = self;
         let may = Options { interrupt, force: false };
-        let options = Settings { role, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
-        let settings = settings.read()?.then(options);
-        let request = Request { iface, inline_peer: inline.or_else(|| settings.inline.clone()), settings };
+        let options =
+            Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
+        let request = Request { iface, settings: settings.read()?.then(options) };
         if dry_run {
             let (info, steps) = attach::rehearse(&request, may)?;
             return out.show(&Rehearsed { info, steps });

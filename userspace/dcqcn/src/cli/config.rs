@@ -130,7 +130,7 @@ struct InterfaceReport {
 impl DaemonReport {
     fn new(file: String, config: &daemon::config::Config) -> Self {
         let interface = |interface: &daemon::config::Interface| {
-            let settings = Settings { inline: interface.inline_peer.clone(), ..interface.settings.clone() };
+            let settings = interface.settings.clone();
             InterfaceReport {
                 name: interface.name.to_string(),
                 settings: CheckReport::new(String::new(), &settings).settings,

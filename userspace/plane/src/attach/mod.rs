@@ -63,9 +63,7 @@ pub use verify::{Part, verify};
 pub struct Request {
     /// The interface.
     pub iface: String,
-    /// The other end of a bump in the wire, for an inline attachment.
-    pub inline_peer: Option<String>,
-    /// Role, profile, parameters, pacer, XDP mode, table sizes.
+    /// Role, the other end of an attachment in line, profile, parameters, pacer, XDP mode, table sizes.
     pub settings: Settings,
 }
 
@@ -243,7 +241,7 @@ fn make_way(
     taken: &mut Vec<u32>,
 ) -> Result<Vec<Owed>, Error> {
     let mut inherited = Vec::new();
-    for iface in [Some(&request.iface), request.inline_peer.as_ref()].into_iter().flatten() {
+    for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         let link = netlink.link(iface)?;
         if taken.contains(&link.index) {
             return Err(Error::Unsupported(format!(
@@ -265,7 +263,7 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     probe::check()?;
     let place = Place::here()?;
     let netlink = Netlink::connect()?;
-    for iface in [Some(&request.iface), request.inline_peer.as_ref()].into_iter().flatten() {
+    for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         find::refuse_taken(&place, &netlink, &netlink.link(iface)?)?;
     }
     let sibling = siblings::free(&place)?.next();

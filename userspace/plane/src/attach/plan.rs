@@ -51,9 +51,9 @@ impl Plan {
         may_interrupt: bool,
         sibling: Option<u32>,
     ) -> Result<Self, Error> {
-        let Request { iface, inline_peer, settings } = request;
+        let Request { iface, settings } = request;
         let link = netlink.link(iface)?;
-        let peer = inline_peer.as_deref().map(|peer| netlink.link(peer)).transpose()?;
+        let peer = settings.inline.as_deref().map(|peer| netlink.link(peer)).transpose()?;
         for link in [Some(&link), peer.as_ref()].into_iter().flatten() {
             if !link.is_ethernet() {
                 return Err(Error::NotEthernet { iface: link.name.clone() });
@@ -127,7 +127,7 @@ impl Plan {
             iface: iface.clone(),
             ifindex: link.index,
             netns_cookie: place.cookie,
-            inline_peer: inline_peer.clone(),
+            inline_peer: settings.inline.clone(),
             peer_ifindex: peer.as_ref().map(|peer| peer.index),
             role,
             pacer: word(&pacer),

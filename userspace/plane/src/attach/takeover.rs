@@ -41,14 +41,14 @@ impl Info {
 /// # Errors
 /// The request asks for what only attaching anew can give, or its parameters are refused.
 pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
-    let Request { inline_peer, settings, .. } = request;
-    let Settings { role, pacer, queues, xdp_mode, flows, .. } = settings;
+    let settings = &request.settings;
+    let Settings { role, inline, pacer, queues, xdp_mode, flows, .. } = settings;
     let refused = |what: &'static str, asked: String, found: &str| {
         Err(Error::Anew { iface: info.iface.clone(), what, asked, found: found.to_owned() })
     };
-    if *inline_peer != info.inline_peer {
+    if *inline != info.inline_peer {
         let name = |peer: &Option<String>| peer.clone().unwrap_or_else(|| "none".into());
-        return refused("inline", name(inline_peer), &name(&info.inline_peer));
+        return refused("inline", name(inline), &name(&info.inline_peer));
     }
     if let Some(role) = role.filter(|role| *role != info.role) {
         return refused("role", word(&role), &word(&info.role));

@@ -57,9 +57,9 @@ impl Bounds {
     /// Everything in `asked` that goes beyond.
     pub(crate) fn refusals(&self, asked: &[Interface]) -> Vec<String> {
         let mut refused = Vec::new();
-        for Interface { name, inline_peer, settings } in asked {
+        for Interface { name, settings } in asked {
             let said = [
-                ("inline", inline_peer.is_some()),
+                ("inline", settings.inline.is_some()),
                 ("role", settings.role.is_some()),
                 ("profile", settings.profile.is_some()),
                 ("pacer", settings.pacer.is_some()),
