@@ -91,7 +91,9 @@ impl ShowArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let config = self.name.config(self.link_rate).map_err(|error| match error {
             ProfileError::NoRate(name) => {
-                anyhow!("profile `{name}` depends on the link's rate: give it, as in `--link-rate 25gbit`")
+                // One that the profile takes.
+                let rate = if self.name == Profile::Lab { "1gbit" } else { "25gbit" };
+                anyhow!("profile `{name}` depends on the link's rate: give it, as in `--link-rate {rate}`")
             }
             error => error.into(),
         })?;

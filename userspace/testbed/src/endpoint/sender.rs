@@ -111,7 +111,11 @@ impl<'a> Sender<'a> {
                     continue;
                 }
                 qp.send(&mut self.frame, schedule).with_context(|| {
-                    format!("cannot send at {} of {}", self.host.ifname, self.host.netns.name())
+                    format!(
+                        "cannot send at {} (network namespace: {})",
+                        self.host.ifname,
+                        self.host.netns.name()
+                    )
                 })?;
                 qp.note(schedule.elapsed_ns());
             }

@@ -31,7 +31,7 @@ pub(super) struct Switch<'a> {
     pub(super) is_read: bool,
     /// Its queues are scheduled by weight.
     pub(super) has_queues: bool,
-    /// A single sender is faster than its port.
+    /// A single sender's queue pairs are together faster than its port.
     pub(super) is_slower: bool,
 }
 
@@ -190,17 +190,18 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
 }
 
 /// Why nothing can be said of marks.
-pub(super) const UNCONGESTED: &str = "nothing was marked: one port does not congest another of its rate; name a third, or a sender that is faster than --link";
+pub(super) const UNCONGESTED: &str =
+    "nothing was marked: one port does not congest another of its rate: name a third";
 
 /// Packets with a CE mark at the receiver.
 fn marked(record: &RunRecord) -> u64 {
     record.flows.iter().map(|flow| flow.received.ce_packets.sum(record.whole())).sum()
 }
 
-/// Whether one sender alone could not fill the port. That nothing was marked is no proof: a switch that marks nothing is what is
-/// looked for.
+/// Whether one sender alone could not fill the port: its reaction point holds each queue pair to the port's rate. That nothing was
+/// marked is no proof: a switch that marks nothing is what is looked for.
 fn cannot_congest(record: &RunRecord, switch: Switch<'_>) -> bool {
-    record.senders == 1 && marked(record) == 0 && !switch.is_slower
+    record.senders == 1 && marked(record) == 0 && (record.flows.len() == 1 || !switch.is_slower)
 }
 
 /// The reaction: marks, and CNPs that are heeded.

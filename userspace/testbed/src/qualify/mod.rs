@@ -4,6 +4,7 @@
 
 mod incast;
 mod marking;
+mod ports;
 mod report;
 mod watchdog;
 mod wire;
@@ -13,7 +14,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use dcqcn_common::params::Config;
-use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_params::{Assignment, Profile, Settings};
 use dcqcn_support::interrupt::Interrupt;
@@ -29,6 +29,7 @@ use super::record::RunRecord;
 use super::topology::{SwitchKind, Topology, TopologyConfig};
 use super::{DataPlane, RpPlace};
 use incast::Switch;
+use ports::of_ports;
 use wire::Wire;
 
 pub use report::{Check, Outcome, QualifyReport, Taken};
@@ -134,6 +135,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     if config.incast.link_bps < MIN_LINK_BPS {
         bail!("link rate: {} bit/s, choose {MIN_LINK_BPS} and more", config.incast.link_bps);
     }
+    let config = &config.fitted()?;
     let interrupt = Interrupt::catch()?;
     let progress = if config.quiet { ProgressBar::hidden() } else { progress_line("qualify")? };
     let settings = config.all_settings()?;
@@ -224,23 +226,7 @@ impl Bench<'_> {
             config: &self.said,
             is_read: !matches!(self.config.against, Against::Ports(_)),
             has_queues: self.config.against != Against::Bmv2,
-            is_slower: self.is_slower(),
-        }
-    }
-
-    /// Whether the first sender is known to be faster than the port that is qualified.
-    fn is_slower(&self) -> bool {
-        match &self.config.against {
-            Against::Linux | Against::Bmv2 => true,
-            Against::Ports(ports) => {
-                let speed = ports.first().and_then(|port| {
-                    let netlink = Netlink::connect().ok()?;
-                    let link = netlink.link(port).ok()?;
-                    netlink.speed_bps(link.index).ok()?
-                });
-                // As much slower as marks need to show.
-                speed.is_some_and(|bps| bps / 11 * 10 >= self.config.incast.link_bps)
-            }
+            is_slower: self.is_slower() && self.are_hosts_faster(),
         }
     }
 
@@ -407,19 +393,6 @@ const PFC_WINDOW: u32 = 64;
 /// Queue pairs of each storage target, and what it sends for a read.
 const STORAGE_QPS: u16 = 4;
 const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;
-
-/// The network between ports of the machine. If somebody is to send what is not RoCE, it is the last but one.
-fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
-    match ports {
-        [senders @ .., flooder, receiver] if flood && !senders.is_empty() => {
-            Topology::of_ports(senders, Some(flooder), receiver)
-        }
-        [senders @ .., receiver] if !flood && !senders.is_empty() => {
-            Topology::of_ports(senders, None, receiver)
-        }
-        _ => bail!("--against wants two ports and more, the last receives: `--against eth1,eth2`"),
-    }
-}
 
 /// The kernel's release.
 fn release() -> String {

@@ -17,9 +17,10 @@ use dcqcn_params::{PacerChoice, Settings};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render;
 
+use super::ports::of_ports;
 use super::report::Check;
 use super::wire::Wire;
-use super::{Against, Bench, Case, of_ports};
+use super::{Against, Bench, Case};
 use crate::DataPlane;
 use crate::host::{Host, ROCE_TC};
 use crate::rc::Psn;

@@ -1,0 +1,74 @@
+//! Ports of this machine around the switch that is qualified.
+
+use anyhow::{Result, bail};
+use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::kernel_has_qdisc;
+
+use super::{Against, Bench, QualifyConfig};
+use crate::topology::Topology;
+
+/// Payloads of packets that InfiniBand knows, the largest first.
+const PAYLOADS: [u32; 5] = [4_096, 2_048, 1_024, 512, 256];
+
+impl QualifyConfig {
+    /// With the largest payload that the ports' MTU has room for.
+    pub(super) fn fitted(&self) -> Result<Self> {
+        /// IPv6, UDP, BTH, RETH, immediate data and ICRC.
+        const HEADERS_BYTES: u32 = 40 + 8 + 12 + 16 + 4 + 4;
+        let mut config = self.clone();
+        let Against::Ports(ports) = &self.against else {
+            return Ok(config);
+        };
+        let netlink = Netlink::connect()?;
+        for (at, port) in ports.iter().enumerate() {
+            if ports.iter().take(at).any(|other| other == port) {
+                bail!("--against names {port} twice");
+            }
+            let mtu = netlink.link(port)?.mtu;
+            let fits = |payload: &u32| payload + HEADERS_BYTES <= mtu;
+            let Some(payload) = PAYLOADS.into_iter().find(fits) else {
+                bail!(
+                    "{port} has an MTU of {mtu}, which leaves no room for RoCE: `ip link set {port} mtu 1500`"
+                );
+            };
+            config.incast.mtu_bytes = config.incast.mtu_bytes.min(payload);
+        }
+        Ok(config)
+    }
+}
+
+impl Bench<'_> {
+    /// Whether several queue pairs of a sender may have more than the port's rate: fq holds each to that, HTB all of them.
+    pub(super) fn are_hosts_faster(&self) -> bool {
+        !matches!(self.config.against, Against::Ports(_)) || kernel_has_qdisc("fq").unwrap_or(true)
+    }
+
+    /// Whether the first sender is known to be faster than the port that is qualified.
+    pub(super) fn is_slower(&self) -> bool {
+        match &self.config.against {
+            Against::Linux | Against::Bmv2 => true,
+            Against::Ports(ports) => {
+                let speed = ports.first().and_then(|port| {
+                    let netlink = Netlink::connect().ok()?;
+                    let link = netlink.link(port).ok()?;
+                    netlink.speed_bps(link.index).ok()?
+                });
+                // As much slower as marks need to show.
+                speed.is_some_and(|bps| bps / 11 * 10 >= self.config.incast.link_bps)
+            }
+        }
+    }
+}
+
+/// The network between ports of the machine. If somebody is to send what is not RoCE, it is the last but one.
+pub(super) fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
+    match ports {
+        [senders @ .., flooder, receiver] if flood && !senders.is_empty() => {
+            Topology::of_ports(senders, Some(flooder), receiver)
+        }
+        [senders @ .., receiver] if !flood && !senders.is_empty() => {
+            Topology::of_ports(senders, None, receiver)
+        }
+        _ => bail!("--against wants two ports and more, the last receives: `--against eth1,eth2`"),
+    }
+}
