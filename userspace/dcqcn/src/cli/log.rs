@@ -5,6 +5,7 @@ use std::fmt;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_audit::{Contents, Entry, Log, What};
+use dcqcn_netlink::netns::current_inode;
 use dcqcn_support::render::{Table, printable};
 use serde::Serialize;
 
@@ -23,6 +24,7 @@ Environment:
 Examples:
   dcqcn log
   dcqcn log eth0 --last 10
+  dcqcn -n blue log --here          # without those of other namespaces' interfaces of the same name
   dcqcn log --json | jq '.entries[] | select(.key == \"rpg_ai_rate\")'")]
 pub(super) struct LogArgs {
     /// The interface; all if none is named.
@@ -31,17 +33,25 @@ pub(super) struct LogArgs {
     /// Only the latest N.
     #[arg(long, value_name = "N")]
     last: Option<usize>,
+    /// Only what was done in this network namespace, by its number, which another boot may give to another.
+    #[arg(long)]
+    here: bool,
 }
 
 impl LogArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let log = Log::here();
-        let contents = log.read()?;
+        let mut contents = log.read()?;
+        let here = current_inode()?;
+        if self.here {
+            contents.entries.retain(|entry| entry.netns == here);
+        }
         out.show(&LogReport::new(
             log.path().display().to_string(),
             contents,
             self.iface.as_deref(),
             self.last,
+            here,
         ))
     }
 }
@@ -52,20 +62,23 @@ struct LogReport {
     entries: Vec<Entry>,
     /// Numbers of lines that are no entries.
     unreadable_lines: Vec<usize>,
+    /// Number of this network namespace.
+    #[serde(skip)]
+    here: u64,
 }
 
 impl LogReport {
-    fn new(file: String, contents: Contents, iface: Option<&str>, last: Option<usize>) -> Self {
+    fn new(file: String, contents: Contents, iface: Option<&str>, last: Option<usize>, here: u64) -> Self {
         let Contents { mut entries, unreadable } = contents;
         entries.retain(|entry| iface.is_none_or(|iface| entry.iface == iface));
         let skipped = last.map_or(0, |last| entries.len().saturating_sub(last));
-        Self { file, entries: entries.split_off(skipped), unreadable_lines: unreadable }
+        Self { file, entries: entries.split_off(skipped), unreadable_lines: unreadable, here }
     }
 }
 
 impl fmt::Display for LogReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, entries, unreadable_lines } = self;
+        let Self { file, entries, unreadable_lines, here } = self;
         if entries.is_empty() {
             writeln!(f, "no change is entered in {file}")?;
         } else {
@@ -94,7 +107,11 @@ impl fmt::Display for LogReport {
                         order.name.as_deref().map(printable).unwrap_or_default(),
                     ],
                 };
-                let iface = if entry.iface.is_empty() { "-".into() } else { entry.iface.clone() };
+                let iface = match entry.iface.as_str() {
+                    "" => "-".into(),
+                    iface if entry.netns == *here => iface.to_owned(),
+                    iface => format!("{iface} (netns {})", entry.netns),
+                };
                 let command = printable(&entry.command);
                 table.row([entry.time.clone(), entry.who(), iface, key, old, new, command]);
             }
@@ -130,7 +147,7 @@ mod tests {
     fn entries_are_told_by_interface_and_latest() {
         let entries = vec![entry("eth0", "12"), entry("eth1", "13"), entry("eth0", "14")];
         let contents = Contents { entries, unreadable: vec![4] };
-        let report = |iface, last| LogReport::new("log".into(), contents.clone(), iface, last);
+        let report = |iface, last| LogReport::new("log".into(), contents.clone(), iface, last, 1);
         let text = report(Some("eth0"), Some(1)).to_string();
         let expected = "\
 TIME                      WHO          IFACE  PARAMETER  OLD  NEW  COMMAND
@@ -138,6 +155,8 @@ TIME                      WHO          IFACE  PARAMETER  OLD  NEW  COMMAND
 not readable in log: line 4
 ";
         assert_eq!(text, expected);
+        let elsewhere = LogReport::new("log".into(), contents.clone(), Some("eth1"), None, 2).to_string();
+        assert!(elsewhere.contains("eth1 (netns 1)"), "{elsewhere}");
         assert_eq!(report(None, None).entries.len(), 3);
         assert!(report(Some("eth9"), None).to_string().starts_with("no change is entered in log\n"));
     }
