@@ -157,7 +157,7 @@ pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
 /// not the one that stands for none.
 #[inline(always)]
 #[must_use]
-pub const fn is_of_one_host(addr: [u32; 4]) -> bool {
+pub(crate) const fn is_of_one_host(addr: [u32; 4]) -> bool {
     let [a, b, c, d] =
         [u32::from_be(addr[0]), u32::from_be(addr[1]), u32::from_be(addr[2]), u32::from_be(addr[3])];
     if a | b == 0 && c == 0xffff {

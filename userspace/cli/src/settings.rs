@@ -1,12 +1,12 @@
 //! Options that say what differs from the defaults; shared by all commands that start from a configuration.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_params::{self as params, Assignment, Profile, Settings};
+use dcqcn_support::file::read_text;
 
 /// Where parameters come from: the profile, then the file, then single settings.
 #[derive(Debug, Default, Args)]
@@ -39,6 +39,6 @@ impl SettingsArgs {
 /// # Errors
 /// It cannot be read, or something in it is wrong.
 pub fn read_file(path: &Path) -> anyhow::Result<Settings> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(params::parse(&path.display().to_string(), &text)?)
 }

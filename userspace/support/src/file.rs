@@ -1,7 +1,7 @@
-//! Files that take the place of others at once.
+//! Files that take the place of others at once, and files that are read whole.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read as _, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +80,22 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
+/// Most bytes of a file that is read whole: settings of a thousand interfaces have less than one of these megabytes.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Reads a file of text, which may be a pipe.
+///
+/// # Errors
+/// It cannot be read, is no text, or has more than 16 MiB.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let bytes = File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    if bytes as u64 > MOST_BYTES {
+        return Err(io::Error::other("it has more than 16 MiB"));
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +113,8 @@ mod tests {
         replace(&path, b"two").expect("written");
         assert_eq!(fs::read(&path).expect("there"), b"two");
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o640);
+        assert_eq!(read_text(&path).expect("text"), "two");
+        assert!(read_text(Path::new("/dev/zero")).is_err_and(|error| error.to_string().contains("16 MiB")));
         assert!(replace(Path::new("/nonexistent/x.toml"), b"").is_err());
         assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 1);
     }

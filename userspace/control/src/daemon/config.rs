@@ -31,11 +31,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use dcqcn_params::file::{Reader, Value, read, scalar};
 use dcqcn_params::{FileErrors, Profile, Settings};
 use dcqcn_plane::attach::Request;
+use dcqcn_support::file::read_text;
 use glob::Pattern;
 use toml::de::{DeTable, DeValue};
 
@@ -140,8 +141,12 @@ impl Config {
     /// # Errors
     /// It cannot be read, or as [`parse`].
     pub fn load(path: &Path) -> anyhow::Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let failed = || format!("cannot read {}", path.display());
+        // It is read again and again, and nothing is to wait for whoever writes into a pipe.
+        if !std::fs::metadata(path).with_context(failed)?.is_file() {
+            bail!("cannot read {}: it is no regular file", path.display());
+        }
+        let text = read_text(path).with_context(failed)?;
         Ok(parse(&path.display().to_string(), &text)?)
     }
 }

@@ -1,6 +1,5 @@
 //! `config apply`: a file on what is attached already.
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use dcqcn_cli::Output;
 use dcqcn_control::daemon;
 use dcqcn_params::{self as params, Settings};
 use dcqcn_plane::attach::{self, Info, Request};
+use dcqcn_support::file::read_text;
 use dcqcn_view::ChangeReport;
 
 use super::confirm::{self, Changed, Waiter};
@@ -58,7 +58,7 @@ impl ApplyArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { file, ifaces, all, dry_run, confirm } = self;
         let name = file.display().to_string();
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {name}"))?;
+        let text = read_text(&file).with_context(|| format!("cannot read {name}"))?;
         let said = if daemon::config::is_daemon_file(&text) {
             Said::OfRun(Box::new(daemon::config::parse(&name, &text)?))
         } else {

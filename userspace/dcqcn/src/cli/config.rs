@@ -1,8 +1,8 @@
 //! `config`: the configuration file.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::{fmt, fs};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -10,6 +10,7 @@ use dcqcn_common::params::Quantity;
 use dcqcn_control::daemon;
 use dcqcn_params::quantity::parse_rate_bps;
 use dcqcn_params::{self as params, Profile, Settings, word};
+use dcqcn_support::file::read_text;
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
@@ -99,7 +100,7 @@ pub(super) struct CheckArgs {
 impl CheckArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let file = self.file.display().to_string();
-        let text = fs::read_to_string(&self.file).with_context(|| format!("cannot read {file}"))?;
+        let text = read_text(&self.file).with_context(|| format!("cannot read {file}"))?;
         if daemon::config::is_daemon_file(&text) {
             let config = daemon::config::parse(&file, &text)?;
             return out.show(&DaemonReport::new(file, &config));

@@ -1,13 +1,13 @@
 //! `apply` and `rollback`: a new version.
 
 use std::fmt;
-use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use dcqcn_cli::Output;
+use dcqcn_support::file::read_text;
 use dcqcn_support::render::Table;
 use dcqcn_support::time::rfc3339;
 use serde::Serialize;
@@ -96,7 +96,7 @@ struct Options {
 impl ApplyArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
         let shown = self.file.display();
-        let text = fs::read_to_string(&self.file).with_context(|| format!("cannot read {shown}"))?;
+        let text = read_text(&self.file).with_context(|| format!("cannot read {shown}"))?;
         let (policy, groups) = parse(&text).with_context(|| format!("{shown} is refused"))?;
         let versions = store.versions().await?;
         let next = Version { policy, groups, ..Version::none() };

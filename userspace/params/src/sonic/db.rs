@@ -1,9 +1,10 @@
 //! The file: tables of rows of fields, whose values are text.
 
 use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::{fs, io};
 
 use serde_json::{Map, Value};
 
@@ -68,11 +69,12 @@ impl Database {
     pub fn read(path: &Path) -> Result<Self, Error> {
         let file = path.display().to_string();
         let failed = |source| Error::Read { file: file.clone(), source };
-        let bytes = fs::metadata(path).map_err(failed)?.len();
-        if bytes > MAX_BYTES {
-            return Err(failed(io::Error::other(format!("{bytes} bytes are more than {MAX_BYTES}"))));
+        let mut text = Vec::new();
+        File::open(path).and_then(|from| from.take(MAX_BYTES + 1).read_to_end(&mut text)).map_err(failed)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
         }
-        Self::parse(&file, &fs::read(path).map_err(failed)?)
+        Self::parse(&file, &text)
     }
 
     /// Reads the text of a file called `file`.
