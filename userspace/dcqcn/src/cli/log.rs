@@ -24,7 +24,7 @@ Environment:
 Examples:
   dcqcn log
   dcqcn log eth0 --last 10
-  dcqcn -n blue log --here          # without what was done in other namespaces
+  dcqcn -n pod1 log eth0 --here
   dcqcn log --json | jq '.entries[] | select(.key == \"rpg_ai_rate\")'")]
 pub(super) struct LogArgs {
     /// The interface; all if none is named.
