@@ -120,7 +120,7 @@ fn what_is_between_ports_is_qualified_by_what_comes_out() -> Result<()> {
 
 #[test]
 fn what_is_not_there_is_skipped_and_said() -> Result<()> {
-    if !runnable("what_is_not_there_is_skipped_and_said", &["tbf"])? {
+    if !runnable("what_is_not_there_is_skipped_and_said", &[])? {
         return Ok(());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -128,9 +128,28 @@ fn what_is_not_there_is_skipped_and_said() -> Result<()> {
         let (code, report) = qualify("--switch bmv2")?;
         assert_eq!((code, checks(&report, "skipped").len()), (1, 5), "{report}");
     }
-    let output = dcqcn_lab("qualify --against lo,lo")?.output()?;
-    assert_eq!(output.status.code(), Some(1));
-    let says = String::from_utf8(output.stderr)?;
-    assert!(says.contains("lo is no Ethernet port"), "{says}");
+    Ok(())
+}
+
+#[test]
+fn ports_that_cannot_be_used_are_named() -> Result<()> {
+    if !runnable("ports_that_cannot_be_used_are_named", &["tbf"])? {
+        return Ok(());
+    }
+    let (machine, other) = (Host::new("unusable", "machine")?, Host::new("unusable", "other")?);
+    join((&machine, "e1", 1), (&other, "p1", 2), 1_500)?;
+    for (ports, names) in [
+        ("e1,e1", "--against names e1 twice"),
+        ("e1,e9", "e9"),
+        ("lo,e1", "lo is no Ethernet port"),
+        ("e1,lo", "lo is no Ethernet port"),
+    ] {
+        let mut command = dcqcn_lab(&format!("qualify --against {ports}"))?;
+        let output = machine.run(move || command.output())??;
+        let says = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(1) && says.contains(names), "{ports}: {says}");
+        machine.command("ip link show e1")?;
+        ensure!(Netns::list("dcqcn-lab-")?.is_empty(), "namespaces are left over");
+    }
     Ok(())
 }
