@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::build;
 use crate::run::{capture, find_program, header, stream};
 use crate::workspace::Workspace;
-use packages::{DCQCN, FLEET, Package};
+use packages::{DCQCN, FLEET, LAB, Package};
 
 /// Completion scripts: the shell, and where its script goes, but for the command's name in the place of `*`.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -25,8 +25,9 @@ const MAN: &str = "usr/share/man";
 
 /// Builds the commands as they are packaged, and their packages.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    build::dist(workspace, &[DCQCN.binary, FLEET.binary])?;
-    for package in [&DCQCN, &FLEET] {
+    let packages = [&DCQCN, &FLEET, &LAB];
+    build::dist(workspace, &packages.map(|package| package.binary))?;
+    for package in packages {
         let (name, out) = (package.binary.0, workspace.host_target().join("deb"));
         header(format_args!("Debian package {name}"));
         let file = put_together(
@@ -92,11 +93,14 @@ fn put_together(
         let script = capture(Command::new(binary).args(["generate", "completions", shell]))?;
         write(&root.join(to.replace('*', name)), &script, 0o644)?;
     }
-    for script in SCRIPTS {
-        let from = repository.join(package.scripts).join(script);
-        install(&from, &root.join("DEBIAN").join(script), 0o755)?;
+    if let Some(scripts) = package.scripts {
+        for script in SCRIPTS {
+            install(&repository.join(scripts).join(script), &root.join("DEBIAN").join(script), 0o755)?;
+        }
     }
-    write(&root.join("DEBIAN/conffiles"), &(package.conffiles.join("\n") + "\n"), 0o644)?;
+    if !package.conffiles.is_empty() {
+        write(&root.join("DEBIAN/conffiles"), &(package.conffiles.join("\n") + "\n"), 0o644)?;
+    }
     let architecture = capture(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
     let installed_kb = size_bytes(&root)?.div_ceil(1_024);
@@ -282,14 +286,36 @@ mod tests {
         ] {
             has(&contents, "-rw-r--r-- root/root", path);
         }
-        // No file is in both: each can be installed and removed without the other.
-        let Some((_, others)) = put("the_fleet_s_package_is_one_of_its_own", &DCQCN) else { return };
-        let files = |contents: &str| -> Vec<String> {
-            let files = contents.lines().filter(|line| !line.ends_with('/'));
-            files.filter_map(|line| Some(line.split_whitespace().last()?.to_owned())).collect()
+    }
+
+    #[test]
+    fn the_lab_s_package_has_neither_a_service_nor_a_configuration() {
+        let Some((info, contents)) = put("the_lab_s_package_has_neither_a_service_nor_a_configuration", &LAB)
+        else {
+            return;
         };
-        let (own, others) = (files(&contents), files(&others));
-        assert!(own.iter().all(|file| !others.contains(file)), "{own:?}");
+        assert!(info.contains("Package: dcqcn-lab\n"), "{info}");
+        assert!(!info.contains("postinst") && !info.contains("conffiles"), "{info}");
+        has(&contents, "-rwxr-xr-x root/root", "usr/bin/dcqcn-lab");
+        for path in ["usr/share/man/man1/dcqcn-lab.1.gz", "usr/share/doc/dcqcn-lab/copyright"] {
+            has(&contents, "-rw-r--r-- root/root", path);
+        }
+        assert!(!contents.contains(" ./etc/") && !contents.contains("systemd"), "{contents}");
+    }
+
+    /// Each can be installed and removed without the others.
+    #[test]
+    fn no_file_is_in_two_packages() {
+        let mut all = Vec::new();
+        for package in [&DCQCN, &FLEET, &LAB] {
+            let Some((_, contents)) = put("no_file_is_in_two_packages", package) else { return };
+            for line in contents.lines().filter(|line| !line.ends_with('/')) {
+                let file = line.split_whitespace().last().unwrap().to_owned();
+                assert!(!all.contains(&file), "{file}");
+                all.push(file);
+            }
+        }
+        assert!(all.len() > 30, "{all:?}");
     }
 
     #[test]

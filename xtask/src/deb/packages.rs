@@ -1,5 +1,5 @@
 //! What each package has. `dcqcn-fleet` is one of its own: a host that is in no fleet, or a machine that only rolls out, has nothing of the
-//! other, and what speaks to a network is installed by those alone who ask for it.
+//! other, and what speaks to a network is installed by those alone who ask for it. So is `dcqcn-lab`, which no host needs to run.
 
 use crate::build;
 
@@ -11,8 +11,8 @@ pub(crate) struct Package {
     pub(crate) files: &'static [(&'static str, &'static str)],
     /// Those of them that an administrator changes.
     pub(crate) conffiles: &'static [&'static str],
-    /// Where its maintainer scripts are.
-    pub(crate) scripts: &'static str,
+    /// Where its maintainer scripts are, if it has any.
+    pub(crate) scripts: Option<&'static str>,
     /// What it needs besides the C library.
     pub(crate) depends: &'static str,
     /// What goes with it, as a line of the control file.
@@ -39,7 +39,7 @@ pub(crate) const DCQCN: Package = Package {
         ("LICENSE", "usr/share/doc/dcqcn/copyright"),
     ],
     conffiles: &["/etc/dcqcn/dcqcn.toml", "/etc/logrotate.d/dcqcn"],
-    scripts: "dist/debian",
+    scripts: Some("dist/debian"),
     depends: "",
     beside: "Suggests: iproute2",
     description: "\
@@ -72,7 +72,7 @@ pub(crate) const FLEET: Package = Package {
         ("LICENSE", "usr/share/doc/dcqcn-fleet/copyright"),
     ],
     conffiles: &["/etc/default/dcqcn-fleet"],
-    scripts: "dist/debian-fleet",
+    scripts: Some("dist/debian-fleet"),
     depends: ", adduser",
     beside: "Recommends: dcqcn\nSuggests: etcd-client",
     description: "\
@@ -84,5 +84,31 @@ DCQCN parameters of many hosts, in steps, and a page to watch them
  Runs as a user without rights and asks the controller of dcqcn through a
  socket. Nothing is started by installing it: see /etc/default/dcqcn-fleet, then
  `systemctl enable --now dcqcn-fleet-agent` or `dcqcn-fleet-serve`.
+",
+};
+
+/// The command for experiments: it has no service and no configuration.
+pub(crate) const LAB: Package = Package {
+    binary: build::LAB,
+    files: &[
+        ("docs/first-steps/simulate.md", "usr/share/doc/dcqcn-lab/simulate.md"),
+        ("docs/how-to/find-parameters.md", "usr/share/doc/dcqcn-lab/find-parameters.md"),
+        ("docs/how-to/qualify.md", "usr/share/doc/dcqcn-lab/qualify.md"),
+        ("CHANGELOG.md", "usr/share/doc/dcqcn-lab/changelog"),
+        ("LICENSE", "usr/share/doc/dcqcn-lab/copyright"),
+    ],
+    conffiles: &[],
+    scripts: None,
+    depends: "",
+    beside: "Suggests: dcqcn, p4lang-bmv2",
+    description: "\
+experiments with RoCEv2 congestion control (DCQCN)
+ Qualifies a switch by what test plans for RoCEv2 demand of it, looks for
+ parameters in a simulated fabric, simulates DCQCN packet by packet, replays
+ captures, and runs the pipeline in P4; all with the code of the data plane of
+ dcqcn.
+ .
+ Nothing of the machine's network is touched unless a command says so: what needs
+ a network makes network namespaces of its own.
 ",
 };
