@@ -9,4 +9,5 @@ mod multiqueue;
 mod qdiscs;
 mod rights;
 mod status;
+mod together;
 mod upgrade;

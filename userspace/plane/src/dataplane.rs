@@ -95,6 +95,21 @@ pub fn load(
     pins: Option<&Path>,
     wanted: &[&str],
 ) -> Result<Ebpf, Error> {
+    let mut ebpf = make_maps(programs, sizes, mode, pins)?;
+    load_programs(&mut ebpf, programs, wanted)?;
+    Ok(ebpf)
+}
+
+/// The first half of [`load`]: the maps, pinned or taken.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn make_maps(
+    programs: Programs,
+    sizes: Sizes,
+    mode: Mode,
+    pins: Option<&Path>,
+) -> Result<Ebpf, Error> {
     let mode = mode as u32;
     let paths: Vec<(&str, PathBuf)> =
         pins.map(|pins| MAPS.iter().map(|name| (*name, pins.join(name))).collect()).unwrap_or_default();
@@ -110,9 +125,15 @@ pub fn load(
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
     }
-    let mut ebpf =
-        loader.load(programs.object()).map_err(|source| Error::Load { source: Box::new(source) })?;
-    verify(&mut ebpf, wanted).map_err(|error| match (programs, error) {
+    loader.load(programs.object()).map_err(|source| Error::Load { source: Box::new(source) })
+}
+
+/// The second half of [`load`]: the programs, which takes nearly all of the time.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, wanted: &[&str]) -> Result<(), Error> {
+    verify(ebpf, wanted).map_err(|error| match (programs, error) {
         (Programs::Telling { .. }, Error::Program { name, source }) => Error::Telling { name, source },
         (_, error) => error,
     })?;
@@ -121,7 +142,7 @@ pub fn load(
         let instructions = info.verified_instruction_count();
         tracing::debug!(program, instructions, "loaded; instructions are those the verifier went through");
     }
-    Ok(ebpf)
+    Ok(())
 }
 
 /// Has the kernel verify the programs, all at the same time: that is nearly all that loading takes.

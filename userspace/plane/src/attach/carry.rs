@@ -1,6 +1,7 @@
 //! Carrying a plan out, step by step, each written down before it is taken.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use aya::Ebpf;
 use dcqcn_common::layout::LAYOUT_VERSION;
@@ -60,6 +61,10 @@ pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<O
     }
     Err(error)
 }
+
+/// Of attachments that are made side by side one looks for shared maps at a time, so that the first makes them and the others take
+/// them. Other processes wait for the lock of the [`Place`].
+static SHARING: Mutex<()> = Mutex::new(());
 
 /// What the steps need.
 struct Carrier<'a> {
@@ -170,9 +175,12 @@ impl Carrier<'_> {
         let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
         let params = Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes)?)?;
         self.place.make_pins(link.index)?;
-        self.share()?;
-        let mut ebpf =
-            dataplane::load(info.which(), *sizes, info.mode(), Some(&self.pins), &info.program_names())?;
+        let mut ebpf = {
+            let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+            self.share()?;
+            dataplane::make_maps(info.which(), *sizes, info.mode(), Some(&self.pins))?
+        };
+        dataplane::load_programs(&mut ebpf, info.which(), &info.program_names())?;
         failpoint::step("the maps are pinned");
         Maps::take(&mut ebpf)?.set_params(&params)?;
         pin_expire(&mut ebpf, &self.pins)?;

@@ -24,14 +24,13 @@ mod place;
 mod plan;
 mod probe;
 mod siblings;
+mod side_by_side;
 mod speed;
 mod takeover;
 mod verify;
 
-use std::num::NonZero;
+use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::{fs, thread};
 
 use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
@@ -194,28 +193,10 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
         requests.iter().map(|request| make_way(&place, &netlink, request, &mut taken)).collect();
     let mut free = siblings::free(&place)?;
     let ways: Vec<_> = ways.into_iter().map(|way| (way, free.next())).collect();
-    let jobs: Mutex<Vec<_>> = Mutex::new(requests.iter().zip(ways).enumerate().rev().collect());
-    let results = Mutex::new(Vec::new());
-    let work = || {
-        while let Some((number, (request, (way, sibling)))) = locked(&jobs).pop() {
-            let attached =
-                way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited));
-            locked(&results).push((number, attached));
-        }
-    };
-    let workers = thread::available_parallelism().map_or(1, NonZero::get).min(requests.len());
-    thread::scope(|scope| {
-        (1..workers).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(number, _)| *number);
-    Ok(results.into_iter().map(|(_, result)| result).collect())
-}
-
-/// The contents of a lock, also after a panic: each entry is whole.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    let jobs: Vec<_> = requests.iter().zip(ways).collect();
+    Ok(side_by_side::run(jobs, |(request, (way, sibling))| {
+        way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited))
+    }))
 }
 
 /// Attaches one interface whose way is clear, with the lock held; `sibling` is its place among those that hand CNPs on to each other,

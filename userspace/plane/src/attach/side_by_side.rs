@@ -1,0 +1,66 @@
+//! Work on several things at once.
+
+use std::num::NonZero;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Does `work` with each of `jobs`, as many at a time as there are CPUs; the results are in the order of the jobs.
+pub(super) fn run<T: Send, R: Send>(jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    run_on(thread::available_parallelism().map_or(1, NonZero::get), jobs, work)
+}
+
+fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let threads = threads.min(jobs.len());
+    let results = Mutex::new(Vec::with_capacity(jobs.len()));
+    let jobs = Mutex::new(jobs.into_iter().enumerate());
+    // Not within the `while let`, which would keep the lock while it works.
+    let next = || locked(&jobs).next();
+    let worker = || {
+        while let Some((number, job)) = next() {
+            let result = work(job);
+            locked(&results).push((number, result));
+        }
+    };
+    thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(worker)));
+        worker();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The contents of a lock, also after a panic: each entry is whole.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Each of two jobs waits for the other's word.
+    #[test]
+    fn jobs_run_at_the_same_time_and_results_keep_their_order() {
+        type Job = (u32, Sender<u32>, Receiver<u32>);
+        let jobs = || -> Vec<Job> {
+            let ((to_one, one), (to_two, two)) = (channel(), channel());
+            vec![(1, to_two, one), (2, to_one, two)]
+        };
+        let meet = |(number, other, own): Job| {
+            other.send(number).ok()?;
+            own.recv_timeout(Duration::from_secs(5)).ok()
+        };
+        assert_eq!(run_on(2, jobs(), meet), [Some(2), Some(1)]);
+        assert_eq!(run_on(8, jobs(), meet), [Some(2), Some(1)]);
+    }
+
+    #[test]
+    fn one_thread_does_all_jobs_in_turn() {
+        assert_eq!(run_on(1, vec![3, 1, 2], |job| job * 10), [30, 10, 20]);
+        assert_eq!(run_on(4, Vec::<u32>::new(), |job| job), [0; 0]);
+    }
+}
