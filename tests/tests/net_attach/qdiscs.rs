@@ -97,6 +97,38 @@ fn the_rate_of_a_shaper_that_changes_is_followed() -> Result<()> {
     Ok(())
 }
 
+/// A trial that is over, a file that is read again: what it does not say is not what somebody has set meanwhile.
+#[test]
+fn what_settings_do_not_say_is_as_it_was_when_attaching() -> Result<()> {
+    if !runnable("what_settings_do_not_say_is_as_it_was_when_attaching", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("unsaid")?;
+    lab.host.command("ip link add br0 type bridge")?;
+    lab.host.command("ip link set b0 master br0")?;
+    for (iface, other_host) in [("a0", 0), ("b0", 1)] {
+        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=100mbit"))?;
+        let set = if other_host == 0 { "on" } else { "off" };
+        lab.ok(&format!("set {iface} link_rate=50mbit wire_overhead=38B np_other_host={set} rpg_gd=12"))?;
+        let attachment = lab.host.attachment(iface)?;
+        let running = attachment.maps.params()?.config;
+        let mut said = request(iface, Role::Host, &[])?;
+        said.settings.flows = Some(64);
+        let revised = attach::revise(&said, &attachment.info, &running)?.scalars;
+        let running = running.scalars;
+        assert_eq!(
+            (running.link_rate_bps, running.wire_overhead_bytes, running.np_other_host, running.rpg_gd),
+            (50_000_000, 38, 1 - other_host, 12)
+        );
+        assert_eq!(
+            (revised.link_rate_bps, revised.wire_overhead_bytes, revised.np_other_host, revised.rpg_gd),
+            (100_000_000, 0, other_host, 11)
+        );
+        lab.ok(&format!("detach {iface}"))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn rpg_max_rate_bounds_flows_and_not_the_port() -> Result<()> {
     if !runnable("rpg_max_rate_bounds_flows_and_not_the_port", &["htb"])? {

@@ -24,7 +24,10 @@ fn what_is_attached_side_by_side_shares_its_maps() -> Result<()> {
     let request = |name: &String| request(name, Role::Host, &["link_rate=1gbit"]);
     let requests = names.iter().map(request).collect::<Result<Vec<_>>>()?;
     for _ in 0..3 {
-        lab.host.run(|| attach_all(&requests, Options::default()))??.into_iter().collect::<Result<Vec<_>, _>>()?;
+        lab.host
+            .run(|| attach_all(&requests, Options::default()))??
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
         for shared in SHARED {
             let id = |name: &String| -> Result<u32> {
                 Ok(MapData::from_pin(lab.host.pins(name)?.join(shared))?.info()?.id())

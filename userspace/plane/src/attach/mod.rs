@@ -128,6 +128,20 @@ pub struct Info {
     /// The rate that was found there last, bit/s. If another one is in force somebody has set it, and it stays.
     #[serde(default)]
     pub link_rate_found_bps: Option<u64>,
+    /// What settings that say nothing of it have; `None` from versions that did not say.
+    #[serde(default)]
+    pub unsaid: Option<Unsaid>,
+}
+
+/// Parameters that an interface has by what it is, as far as nothing else is said, as they were when attaching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsaid {
+    /// Rate of the link in bit/s, found or given; 0 = not known. If it was found, what is found later counts.
+    pub link_rate_bps: u64,
+    /// Bytes that the wire adds to a frame.
+    pub wire_overhead_bytes: u64,
+    /// `np_other_host`.
+    pub other_host: bool,
 }
 
 /// What versions without queues have.

@@ -15,7 +15,7 @@ use dcqcn_support::render;
 use super::journal::Owed;
 use super::names::{HOOKS, XDP_PEER, filter_name};
 use super::place::Place;
-use super::{Error, Info, LinkRateFrom, Request, interrupt, takeover};
+use super::{Error, Info, LinkRateFrom, Request, Unsaid, interrupt, takeover};
 use crate::dataplane::Sizes;
 use crate::failpoint;
 use crate::pacer::{self, Placement};
@@ -146,6 +146,11 @@ impl Plan {
             link_rate_from,
             link_rate_found_bps: (link_rate_from != LinkRateFrom::Given)
                 .then_some(config.scalars.link_rate_bps),
+            unsaid: Some(Unsaid {
+                link_rate_bps: config.scalars.link_rate_bps,
+                wire_overhead_bytes: found.wire_overhead_bytes,
+                other_host: found.other_host,
+            }),
         };
         let mut info = Info { object: takeover::object_id(info.which()), ..info };
         let xdp_mode = settings.xdp_mode.unwrap_or_default();

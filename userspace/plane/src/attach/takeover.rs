@@ -15,7 +15,7 @@ use super::hooks::replace_filter;
 use super::journal::Journal;
 use super::names::XDP_PEER;
 use super::place::Place;
-use super::{Error, Info, Request, pin_expire, probe, siblings};
+use super::{Error, Info, Request, Unsaid, pin_expire, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
@@ -33,10 +33,23 @@ impl Info {
     pub(crate) fn is_current(&self) -> bool {
         self.object == object_id(self.which())
     }
+
+    /// What settings that do not say it have: what was found, and not what is in force (`running`), which somebody may have set since.
+    fn found(&self, running: &Config) -> Found {
+        let running = Unsaid {
+            link_rate_bps: running.scalars.link_rate_bps,
+            wire_overhead_bytes: running.scalars.wire_overhead_bytes,
+            other_host: running.scalars.np_other_host != 0,
+        };
+        let Unsaid { link_rate_bps, wire_overhead_bytes, other_host } = self.unsaid.unwrap_or(running);
+        let link_rate_bps = self.link_rate_found_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
+        Found { link_rate_bps, wire_overhead_bytes, other_host }
+    }
 }
 
 /// The parameters that `request` asks of an attachment that is there already, whose parameters are `running`. What the
-/// request does not say stays as it was chosen when attaching: role, pacer, table sizes, the rate of the link.
+/// request does not say stays as it was chosen when attaching, or was found: role, pacer, table sizes, the rate of the link, what the
+/// wire adds, whether frames are for other hosts.
 ///
 /// # Errors
 /// The request asks for what only attaching anew can give, or its parameters are refused.
@@ -70,15 +83,7 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     }
     let queues = parse_word(&info.queues).ok();
     let settings = Settings { role: Some(info.role), queues, ..settings.clone() };
-    let found = Found {
-        // Not the one in force, if somebody has set that: what the settings do not say is what was found.
-        link_rate_bps: info
-            .link_rate_found_bps
-            .or(Some(running.scalars.link_rate_bps))
-            .filter(|bps| *bps != 0),
-        wire_overhead_bytes: running.scalars.wire_overhead_bytes,
-        other_host: running.scalars.np_other_host != 0,
-    };
+    let found = info.found(running);
     let mut config = settings.config_on(&found).map_err(|error| Error::Unsupported(error.to_string()))?;
     config.scalars.pacer = running.scalars.pacer;
     config.scalars.queues = running.scalars.queues;
