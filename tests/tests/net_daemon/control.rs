@@ -10,6 +10,7 @@ use dcqcn_protocol::{
     Applied, Apply, AskError, Changes, Confirm, Door, Health, Held, Look, Looked, Parameters, Release,
     Status, Values, Verb,
 };
+use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
@@ -213,5 +214,41 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
         Ok(if held.is_none() { Ok(()) } else { Err(format!("{held:?}")) })
     })?;
     has(1_000_000_000)?;
+    daemon.end()
+}
+
+/// A change of an operator's that waits to be confirmed is in the way of others, and passes.
+#[test]
+fn what_is_refused_for_a_while_is_taken_later_and_a_trial_takes_all_of_it_back() -> Result<()> {
+    if !runnable("what_is_refused_for_a_while_is_taken_later_and_a_trial_takes_all_of_it_back", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("later-control")?;
+    let dir = tempfile::tempdir()?;
+    let own = file(dir.path(), "'*'");
+    let mut daemon = Daemon::serving(&pair.a, &own, "a0")?;
+    let door = Door::new(&dir.path().join("control"), Duration::from_secs(20));
+    wait(|| Ok(door.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
+    let scalars = || -> Result<_> { Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars) };
+
+    let mut trial = dcqcn("set a0 rpg_gd=12 --confirm 8s")?;
+    assert!(pair.a.run(|| trial.status())??.success());
+    let refused = door.ask::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
+    assert!(refused.as_ref().is_some_and(|error| !error.is_refusal()), "{refused:?}");
+    daemon.write(&own.replace("rpg_byte_reset", "rpg_ai_rate = '7mbit'\nrpg_byte_reset"))?;
+    daemon.says(&["refused: all stays as it was", "\"tried_again\":true"])?;
+    wait(|| {
+        let found = scalars()?;
+        let is_taken = found.rpg_ai_rate_bps == 7_000_000 && found.rpg_gd == 11;
+        Ok(if is_taken { Ok(()) } else { Err(format!("{found:?}")) })
+    })?;
+
+    let all = "link_rate = '2gbit'\nwire_overhead = '38B'\nnp_other_host = true\nrpg_gd = 13";
+    let text = format!("[[interface]]\nname = 'a*'\n[interface.parameters]\n{all}\n");
+    let before = scalars()?;
+    door.ask::<Applied>(Verb::Apply(Apply { text, confirm_within_s: Some(1), ..rate("2", "") }))?;
+    assert_eq!((scalars()?.wire_overhead_bytes, scalars()?.np_other_host), (38, 1));
+    daemon.says(&["taken back", "nobody confirmed 2 in time"])?;
+    assert_eq!(scalars()?, before);
     daemon.end()
 }

@@ -27,7 +27,7 @@ use tokio::sync::{Mutex, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::config::Control;
-use super::order::{Order, Ordered};
+use super::order::{Order, Ordered, Refusal};
 use super::worker::Command;
 use crate::counts;
 use crate::desk::Desk;
@@ -291,7 +291,8 @@ impl Room {
             return ending();
         }
         match timeout(CHANGE, result).await {
-            Ok(Ok(result)) => Answer::of(result),
+            Ok(Ok(Err(Refusal { why, again: true }))) => Answer::again(why),
+            Ok(Ok(result)) => Answer::of(result.map_err(|refusal| refusal.why)),
             Ok(Err(_)) => ending(),
             Err(_) => {
                 let why =

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use dcqcn_audit as audit;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_netlink::Netlink;
@@ -395,6 +395,9 @@ fn attach_all(requests: &[Request]) -> Vec<Result<Info>> {
     match attach::attach_all(requests, Options::default()) {
         Ok(results) => results.into_iter().map(|result| Ok(result?)).collect(),
         // Nothing was tried: each is told why.
-        Err(error) => requests.iter().map(|_| Err(anyhow!("{error}"))).collect(),
+        Err(error) => {
+            let error = Arc::new(error);
+            requests.iter().map(|_| Err(Arc::clone(&error).into())).collect()
+        }
     }
 }

@@ -18,5 +18,13 @@ pub(super) struct Ordered {
     pub(super) order: Order,
     /// Who asks: user and process.
     pub(super) peer: String,
-    pub(super) reply: oneshot::Sender<Result<Applied, String>>,
+    pub(super) reply: oneshot::Sender<Result<Applied, Refusal>>,
+}
+
+/// Why an order is not carried out.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) why: String,
+    /// It passes by itself: the same may be taken when it is asked again.
+    pub(super) again: bool,
 }

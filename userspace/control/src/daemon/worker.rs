@@ -35,6 +35,9 @@ use refusals::Refusals;
 const TICK: Duration = Duration::from_secs(1);
 /// How often what belongs to namespaces that are gone is freed.
 const GC: Duration = Duration::from_secs(60);
+/// How soon a file that can be read and was refused is tried again; twice as long after each time, up to [`RETRY_MOST`].
+const RETRY: Duration = Duration::from_secs(10);
+const RETRY_MOST: Duration = Duration::from_secs(320);
 /// How often the speeds of links are looked at, beside at each change of an interface.
 const SPEEDS: Duration = Duration::from_secs(10);
 
@@ -93,7 +96,17 @@ impl Worker {
         let now = Instant::now();
         let said = Said { held: asked.held(), confirm_until: asked.confirm_until, bounds, ..Said::default() };
         let refusals = Refusals::new(now);
-        let mut shift = Shift { worker: self, fleet, file, asked, refusals, said, freed: now, measured: now };
+        let mut shift = Shift {
+            worker: self,
+            fleet,
+            file,
+            retry: None,
+            asked,
+            refusals,
+            said,
+            freed: now,
+            measured: now,
+        };
         shift.follow();
         shift.said.is_ready = true;
         shift.publish();
@@ -120,6 +133,8 @@ struct Shift {
     worker: Worker,
     fleet: Fleet,
     file: Option<FileWatch>,
+    /// The file was refused, and is tried again.
+    retry: Option<Retry>,
     /// What others asked for.
     asked: Asked,
     /// How often they were refused.
@@ -129,6 +144,16 @@ struct Shift {
     freed: Instant,
     /// When the speeds of links were looked at last.
     measured: Instant,
+}
+
+/// A file that was refused though it can be read: what is in its way may pass, as a lock does, or a change that waits to be confirmed.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Instant,
+    /// How long was waited for it.
+    waited: Duration,
+    /// It was asked for.
+    explicitly: bool,
 }
 
 impl Shift {
@@ -152,7 +177,7 @@ impl Shift {
                         }
                     }
                     if reload {
-                        self.reload(true);
+                        self.reload(true, None);
                     } else if follow {
                         self.follow();
                     }
@@ -182,8 +207,11 @@ impl Shift {
             self.fleet.follow_link_rates();
             self.measured = Instant::now();
         }
-        if self.file.as_mut().is_some_and(|file| file.has_changed(Instant::now())) {
-            self.reload(false);
+        let now = Instant::now();
+        if self.file.as_mut().is_some_and(|file| file.has_changed(now)) {
+            self.reload(false, None);
+        } else if let Some(retry) = self.retry.filter(|retry| now >= retry.at) {
+            self.reload(retry.explicitly, Some(retry));
         }
         match self.fleet.has_changed() {
             Ok(true) => self.follow(),
@@ -206,8 +234,9 @@ impl Shift {
         notify(&[NotifyState::Status(&self.status())]);
     }
 
-    /// Reads the file again; a bad one changes nothing.
-    fn reload(&mut self, explicitly: bool) {
+    /// Reads the file again; a bad one changes nothing, and is read again when it changes. One that can be read, and is refused, is
+    /// tried again; `retry`: this is that.
+    fn reload(&mut self, explicitly: bool, retry: Option<Retry>) {
         let Some(file) = &mut self.file else {
             return;
         };
@@ -223,6 +252,10 @@ impl Shift {
         let name = file.path().display().to_string();
         let manner = Manner { explicitly, allow_empty: self.worker.allow_empty };
         let loaded = Config::load(file.path()).map_err(Refused::from);
+        let is_read = loaded.is_ok();
+        self.retry = None;
+        let was_refused = retry.and_then(|_| self.said.reloaded.take()).map(|reloaded| reloaded.refused);
+        let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MOST));
         let refused = match loaded.and_then(|own| self.take_file(own, manner)) {
             Ok(()) => {
                 let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -230,11 +263,21 @@ impl Shift {
                 String::new()
             }
             Err(refused) => {
-                for line in refused.0.iter().flat_map(|text| text.lines()) {
-                    tracing::error!(file = name, error = line, "refused: all stays as it was");
+                let why = refused.why.join("; ");
+                self.retry = is_read.then(|| Retry { at: Instant::now() + wait, waited: wait, explicitly });
+                // Once, however often it is tried.
+                if was_refused.as_ref() != Some(&why) {
+                    for line in refused.why.iter().flat_map(|text| text.lines()) {
+                        tracing::error!(
+                            file = name,
+                            error = line,
+                            tried_again = is_read,
+                            "refused: all stays as it was"
+                        );
+                    }
+                    audit::enter_refusal("", &format!("{name}: {why}"));
                 }
-                audit::enter_refusal("", &format!("{name}: {}", refused.0.join("; ")));
-                refused.0.join("; ")
+                why
             }
         };
         self.said.reloaded = Some(Reloaded { at: SystemTime::now(), refused });

@@ -41,7 +41,9 @@ impl Served {
             while let Ok(Command::Order(ordered)) = received.recv() {
                 let Ordered { order, reply, .. } = *ordered;
                 let answer = match order {
-                    Order::Apply(apply) if apply.name == "bad" => Err("refused for a reason".into()),
+                    Order::Apply(apply) if ["bad", "locked"].contains(&apply.name.as_str()) => {
+                        Err(Refusal { why: "refused for a reason".into(), again: apply.name == "locked" })
+                    }
                     order => Ok(Applied {
                         name: Some(format!("{order:?}").chars().take(7).collect()),
                         changed: true,
@@ -129,6 +131,8 @@ fn changes_go_to_the_thread_that_works_and_its_refusal_comes_back() {
     assert_eq!(applied.name.as_deref(), Some("Apply(A"));
     let refused = door.ask::<Applied>(apply("bad")).unwrap_err();
     assert!(refused.is_refusal() && refused.to_string() == "refused for a reason");
+    let passing = door.ask::<Applied>(apply("locked")).unwrap_err();
+    assert!(!passing.is_refusal() && passing.to_string().contains("refused for a reason"), "{passing}");
     let confirmed: Applied = door.ask(Verb::Confirm(Confirm { name: "7".into() })).unwrap();
     assert_eq!(confirmed.name.as_deref(), Some("Confirm"));
 }

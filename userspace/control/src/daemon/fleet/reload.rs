@@ -1,6 +1,7 @@
 //! Going over to another configuration: on every interface, or on none.
 
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::Result;
 use dcqcn_plane::attach::{self, Request};
@@ -12,17 +13,57 @@ use crate::daemon::{chain, change};
 
 /// Everything a reload is refused for.
 #[derive(Debug)]
-pub(in crate::daemon) struct Refused(pub(in crate::daemon) Vec<String>);
+pub(in crate::daemon) struct Refused {
+    pub(in crate::daemon) why: Vec<String>,
+    /// It is not about what was asked for, and passes by itself: the same may be taken when it is asked again.
+    pub(in crate::daemon) passes: bool,
+}
+
+impl Refused {
+    /// For what was asked.
+    pub(in crate::daemon) const fn all(why: Vec<String>) -> Self {
+        Self { why, passes: false }
+    }
+
+    /// The same for one reason.
+    pub(in crate::daemon) fn one(why: impl Into<String>) -> Self {
+        Self::all(vec![why.into()])
+    }
+
+    /// For nothing so far.
+    const fn none() -> Self {
+        Self { why: Vec::new(), passes: true }
+    }
+
+    /// One reason more. All have to pass.
+    fn add(&mut self, error: &anyhow::Error) {
+        self.passes &= passes(error);
+        self.why.push(chain(error));
+    }
+
+    fn unless_none(self) -> std::result::Result<(), Self> {
+        if self.why.is_empty() { Ok(()) } else { Err(self) }
+    }
+}
+
+/// Whether an error passes by itself: another command has the lock, or a change of an operator's waits to be confirmed.
+fn passes(error: &anyhow::Error) -> bool {
+    let attach = error.chain().find_map(|error| {
+        let shared = error.downcast_ref::<Arc<attach::Error>>().map(AsRef::as_ref);
+        shared.or_else(|| error.downcast_ref::<attach::Error>())
+    });
+    matches!(attach, Some(attach::Error::Locked { .. } | attach::Error::Pending { .. }))
+}
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
+        f.write_str(&self.why.join("\n"))
     }
 }
 
 impl From<anyhow::Error> for Refused {
     fn from(error: anyhow::Error) -> Self {
-        Self(vec![chain(&error)])
+        Self { why: vec![chain(&error)], passes: passes(&error) }
     }
 }
 
@@ -43,24 +84,22 @@ impl Fleet {
             return Ok(false);
         };
         let (world, infos) = self.look()?;
-        let plan = plan::reload(old, &new, asked, &world).map_err(|error| Refused(vec![error]))?;
+        let plan = plan::reload(old, &new, asked, &world).map_err(Refused::one)?;
         // All that can be told beforehand.
-        let mut refused = Vec::new();
+        let mut refused = Refused::none();
         if plan.listen
             && let Err(error) = may_listen()
         {
-            refused.push(chain(&error));
+            refused.add(&error);
         }
         let mut changes = Vec::new();
         for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
             match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
                 Ok(change) => changes.extend(change.flatten()),
-                Err(error) => refused.push(chain(&error)),
+                Err(error) => refused.add(&error),
             }
         }
-        if !refused.is_empty() {
-            return Err(Refused(refused));
-        }
+        refused.unless_none()?;
         self.carry_out(&plan, &new, &changes)?;
         self.scope = Scope::File(Box::new(new));
         self.released.clear();
@@ -85,7 +124,7 @@ impl Fleet {
         let gone =
             self.detach(first.iter().map(|drop| drop.id).collect(), "makes way for what the file names");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
-        let (mut fresh, mut refused) = (Vec::new(), Vec::new());
+        let (mut fresh, mut refused) = (Vec::new(), Refused::none());
         for some in requests.chunks(at_once()) {
             self.desk.step();
             for (request, result) in some.iter().zip(attach_all(some)) {
@@ -96,16 +135,16 @@ impl Fleet {
                     }
                     // What could not be attached before the reload need not be now.
                     Err(_) if self.failing.values().any(|trouble| trouble.iface == request.iface) => {}
-                    Err(error) => refused.push(format!("{}: {error}", request.iface)),
+                    Err(error) => refused.add(&error.context(request.iface.clone())),
                 }
             }
         }
-        if refused.is_empty()
+        if refused.why.is_empty()
             && let Err(error) = change::set(changes)
         {
-            refused.push(chain(&error));
+            refused.add(&error);
         }
-        if refused.is_empty() {
+        if refused.why.is_empty() {
             self.detach(last.iter().map(|drop| drop.id).collect(), "no longer in the file: detached");
             return Ok(());
         }
@@ -119,6 +158,6 @@ impl Fleet {
         {
             tracing::error!(error = chain(&error), "cannot look at the interfaces");
         }
-        Err(Refused(refused))
+        Err(refused)
     }
 }

@@ -95,14 +95,14 @@ fn after(kept: Kept, now_s: u64) -> Kept {
 pub(super) fn over(own: &Config, name: &str, text: &str) -> Result<Vec<Interface>, Refused> {
     let Some(bounds) = &own.fleet else {
         let why = "this host takes nothing from others: write [fleet] with `allow = [...]` into its file";
-        return Err(Refused(vec![why.into()]));
+        return Err(Refused::one(why));
     };
-    let config = parse(name, text).map_err(|errors| Refused(vec![errors.to_string()]))?;
+    let config = parse(name, text).map_err(|errors| Refused::one(errors.to_string()))?;
     let interfaces = config.interfaces.clone();
     // What nobody else may say: where this host listens, what it logs, whom it obeys.
     if config != (Config { interfaces: config.interfaces.clone(), ..Config::default() }) {
         let why = format!("{name}: only [[interface]] can be asked for; the rest is for the host's own file");
-        return Err(Refused(vec![why]));
+        return Err(Refused::one(why));
     }
     let mut refused = bounds.refusals(&interfaces);
     // Together with the file's, values may contradict each other.
@@ -114,7 +114,7 @@ pub(super) fn over(own: &Config, name: &str, text: &str) -> Result<Vec<Interface
             refused.extend(error.map(|error| format!("{b}: with what the host's own file says: {error}")));
         }
     }
-    if refused.is_empty() { Ok(interfaces) } else { Err(Refused(refused)) }
+    if refused.is_empty() { Ok(interfaces) } else { Err(Refused::all(refused)) }
 }
 
 /// Seconds since 1970.

@@ -11,7 +11,7 @@ use super::asked::{over, unix_s};
 use super::kept::{self, Kept, Trial, Written};
 use super::{Manner, Refused, Shift};
 use crate::daemon::config::{Config, Interface};
-use crate::daemon::order::{Order, Ordered};
+use crate::daemon::order::{Order, Ordered, Refusal};
 use crate::daemon::{chain, change};
 
 /// Longest name, in characters.
@@ -33,7 +33,10 @@ impl Shift {
             Order::Undo(undo) => self.undo(undo, &peer),
             Order::Release(release) => self.release(release, &peer),
         };
-        if let Err(refused) = &result {
+        // What passes is asked again, and again.
+        if let Err(refused) = &result
+            && !refused.passes
+        {
             // Who may ask is not to fill the logs, neither with long words nor with many.
             let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
             let entry = format!("asked over the socket by {peer}: {why}");
@@ -44,7 +47,8 @@ impl Shift {
         }
         self.publish();
         // Who asked may be gone.
-        let _ = reply.send(result.map_err(|refused| refused.to_string()));
+        let _ =
+            reply.send(result.map_err(|refused| Refusal { why: refused.to_string(), again: refused.passes }));
     }
 
     fn apply(&mut self, apply: &Apply, peer: &str) -> Result<Applied, Refused> {
@@ -52,9 +56,9 @@ impl Shift {
         let began = Instant::now();
         if self.file.is_none() {
             let why = "this controller has no file (`dcqcn run IFACE`): run it with one, with [fleet] in it";
-            return Err(Refused(vec![why.into()]));
+            return Err(Refused::one(why));
         }
-        check(apply).map_err(|why| Refused(vec![why]))?;
+        check(apply).map_err(Refused::one)?;
         let interfaces = over(&self.asked.own, name, text)?;
         let now = self.asked.held();
         let is_same = now.as_ref().is_some_and(|held| held.name == *name && held.text == *text);
@@ -67,11 +71,11 @@ impl Shift {
             let called = |name: &str| {
                 if name.is_empty() { "the host's own file alone".into() } else { format!("`{name}`") }
             };
-            return Err(Refused(vec![format!(
+            return Err(Refused::one(format!(
                 "{name} was made from {}, and {} is in force since: look at that, and ask again",
                 called(made_from),
                 called(found)
-            )]));
+            )));
         }
         // Whatever it says, it says it of none of them: most likely a name is wrong.
         let served = self.fleet.ifaces();
@@ -79,7 +83,7 @@ impl Shift {
         if !served.is_empty() && !names_one {
             let why =
                 format!("{name}: it names none of the interfaces that are served: {}", served.join(", "));
-            return Err(Refused(vec![why]));
+            return Err(Refused::one(why));
         }
         let trial = confirm_within_s.map(|within_s| Trial {
             // Of several that nobody confirmed, what was before the first comes back.
@@ -105,7 +109,7 @@ impl Shift {
         let Some(held) = self.asked.held().filter(|held| held.name == confirm.name) else {
             let now = self.asked.held().map_or_else(|| "nothing".into(), |held| held.name);
             let why = format!("{} is not in force over the host's own file: {now} is", confirm.name);
-            return Err(Refused(vec![why]));
+            return Err(Refused::one(why));
         };
         if self.asked.confirm_until.is_none() {
             return Ok(self.applied(false, began));
@@ -134,7 +138,7 @@ impl Shift {
         let waits = self.asked.confirm_until.is_some();
         let held = self.asked.held().filter(|held| waits && held.name == undo.name);
         let Some(held) = held else {
-            return Err(Refused(vec![format!("{} does not wait to be confirmed", undo.name)]));
+            return Err(Refused::one(format!("{} does not wait to be confirmed", undo.name)));
         };
         self.take_back()?;
         self.enter("taken back", &held.by, &format!("{} was not to be kept", undo.name), peer);
@@ -186,7 +190,7 @@ impl Shift {
     /// Goes over to the host's own file as it is now. What others asked for stays on top, if it is still allowed.
     pub(super) fn take_file(&mut self, own: Config, manner: Manner) -> Result<(), Refused> {
         if let Some(why) = self.asked.own.needs_restart(&own) {
-            return Err(Refused(vec![why.into()]));
+            return Err(Refused::one(why));
         }
         let held = self.asked.held();
         let (over, refused) = match held.map(|held| over(&own, &held.name, &held.text)).transpose() {
@@ -235,7 +239,7 @@ impl Shift {
 
     fn save(&self, kept: &Kept) -> Result<Written, Refused> {
         let Some(bounds) = &self.asked.own.fleet else {
-            return Err(Refused(vec!["this host takes nothing from others".into()]));
+            return Err(Refused::one("this host takes nothing from others"));
         };
         kept::write(&bounds.state, kept).map_err(failed)
     }
@@ -278,6 +282,7 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
+/// A disk that is full may have room later.
 fn failed(error: anyhow::Error) -> Refused {
-    Refused::from(error.context("it cannot be kept for the next start"))
+    Refused { passes: true, ..Refused::from(error.context("it cannot be kept for the next start")) }
 }
