@@ -6,6 +6,7 @@ pub mod daemon;
 mod depths;
 mod desk;
 mod error;
+mod fresh;
 pub mod hangup;
 mod looks;
 pub mod metrics;

@@ -31,6 +31,7 @@ use super::order::{Order, Ordered, Refusal};
 use super::worker::Command;
 use crate::counts;
 use crate::desk::Desk;
+use crate::fresh::Fresh;
 use crate::looks::{self, Looks};
 use places::Places;
 
@@ -38,8 +39,6 @@ use places::Places;
 const LINE: Duration = Duration::from_secs(30);
 /// How long a change may take: the verifier looks at every interface that is attached.
 const CHANGE: Duration = Duration::from_secs(300);
-/// How old an answer about the counters may be.
-const FRESH: Duration = Duration::from_secs(1);
 /// How long nothing is read after something was.
 const REST: Duration = Duration::from_millis(5);
 /// How long the system has to recover when it gives no connection.
@@ -116,7 +115,7 @@ struct Room {
     commands: Sender<Command>,
     /// How long a step of the controller may take.
     late: Duration,
-    health: Mutex<Option<(Instant, Health)>>,
+    health: Fresh<Health>,
     looks: Arc<Mutex<Looks>>,
     without_group: Option<String>,
 }
@@ -133,7 +132,7 @@ pub(super) fn serve(
 ) -> Result<impl Future<Output = ()> + Send> {
     let Opened { listener, without_group } = opened;
     let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
-    let (health, looks) = (Mutex::default(), Arc::default());
+    let (health, looks) = (Fresh::default(), Arc::default());
     let room = Arc::new(Room { desk, commands, late, health, looks, without_group });
     let places = Places::default();
     Ok(async move {
@@ -256,17 +255,10 @@ impl Room {
         snapshot.held.clone().map(|held| Held { confirm_within_s: left, ..held })
     }
 
-    /// What the interfaces count, no older than a second. Who asks meanwhile waits for the same.
+    /// What the interfaces count, no older than a second.
     async fn health(&self) -> Result<Health, String> {
-        let mut kept = self.health.lock().await;
-        if let Some((_, health)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return Ok(health.clone());
-        }
         let desk = Arc::clone(&self.desk);
-        let take = move || counts::take(&desk);
-        let health = tokio::task::spawn_blocking(take).await.map_err(|error| error.to_string())?;
-        *kept = Some((Instant::now(), health.clone()));
-        Ok(health)
+        self.health.get(move || counts::take(&desk)).await.map_err(|error| error.to_string())
     }
 
     /// Reads what may take a while: one after the other for all who ask, and each followed by a rest.

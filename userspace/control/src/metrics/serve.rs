@@ -22,13 +22,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::exposition::Format;
 use super::{Scrape, readiness, render};
 use crate::desk::Desk;
+use crate::fresh::Fresh;
 
 /// How long a connection has to say what it wants.
 const ASKING: Duration = Duration::from_secs(5);
@@ -38,8 +38,6 @@ const WHOLE: Duration = Duration::from_secs(30);
 const REQUEST_BYTES: usize = 16 << 10;
 /// Connections at a time. One more takes the place of the oldest that has not asked yet.
 const CONNECTIONS: usize = 64;
-/// How old an answer may be.
-const FRESH: Duration = Duration::from_secs(1);
 /// How long the system has to recover when it gives no connection.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long answers under way may take once the end has come.
@@ -52,17 +50,14 @@ dcqcn
 /readyz   whether everything that is attached is whole, and all that is to be attached is
 ";
 
-/// An answer, and when it was made.
-type Kept = Mutex<Option<(Instant, Bytes)>>;
-
 /// What answers requests.
 pub struct Exporter {
     top_qps: AtomicUsize,
     /// The controller it is part of, and how long a step of that may take.
     daemon: Option<(Arc<Desk>, Duration)>,
-    metrics: Kept,
-    open_metrics: Kept,
-    readiness: Mutex<Option<(Instant, StatusCode, Bytes)>>,
+    metrics: Fresh<Bytes>,
+    open_metrics: Fresh<Bytes>,
+    readiness: Fresh<Result<(StatusCode, Bytes), Failed>>,
 }
 
 impl Exporter {
@@ -72,9 +67,9 @@ impl Exporter {
         Arc::new(Self {
             top_qps: AtomicUsize::new(top_qps),
             daemon: None,
-            metrics: Mutex::default(),
-            open_metrics: Mutex::default(),
-            readiness: Mutex::default(),
+            metrics: Fresh::default(),
+            open_metrics: Fresh::default(),
+            readiness: Fresh::default(),
         })
     }
 
@@ -84,9 +79,9 @@ impl Exporter {
         Arc::new(Self {
             top_qps: AtomicUsize::new(0),
             daemon: Some((desk, late)),
-            metrics: Mutex::default(),
-            open_metrics: Mutex::default(),
-            readiness: Mutex::default(),
+            metrics: Fresh::default(),
+            open_metrics: Fresh::default(),
+            readiness: Fresh::default(),
         })
     }
 
@@ -95,16 +90,12 @@ impl Exporter {
         self.top_qps.store(top_qps, Ordering::Relaxed);
     }
 
-    /// The metrics, no older than a second. Who asks meanwhile waits for the same.
+    /// The metrics, no older than a second.
     async fn metrics(self: &Arc<Self>, format: Format) -> Result<Bytes, Failed> {
         let kept = match format {
             Format::Text => &self.metrics,
             Format::OpenMetrics => &self.open_metrics,
         };
-        let mut kept = kept.lock().await;
-        if let Some((_, text)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return Ok(text.clone());
-        }
         let exporter = Arc::clone(self);
         let read = move || {
             let began = Instant::now();
@@ -113,23 +104,17 @@ impl Exporter {
             let desk = exporter.daemon.as_ref().map(|(desk, _)| &**desk);
             Bytes::from(render::whole(&scrape, top_qps, desk, began, format))
         };
-        let text = tokio::task::spawn_blocking(read).await.map_err(|error| failed(&error))?;
-        *kept = Some((Instant::now(), text.clone()));
-        Ok(text)
+        kept.get(read).await.map_err(|error| failed(&error))
     }
 
     /// Whether what is attached is whole, no older than a second.
     async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
-        let mut kept = self.readiness.lock().await;
-        if let Some((_, status, text)) = kept.as_ref().filter(|(at, ..)| at.elapsed() < FRESH) {
-            return Ok((*status, text.clone()));
-        }
         let exporter = Arc::clone(self);
-        let look = move || readiness::look(exporter.daemon.as_ref().map(|(desk, _)| &**desk));
-        let found = tokio::task::spawn_blocking(look).await.map_err(|error| failed(&error))?;
-        let (status, text) = (status(found.is_ready), json(&found)?);
-        *kept = Some((Instant::now(), status, text.clone()));
-        Ok((status, text))
+        let look = move || {
+            let found = readiness::look(exporter.daemon.as_ref().map(|(desk, _)| &**desk));
+            Ok((status(found.is_ready), json(&found)?))
+        };
+        self.readiness.get(look).await.map_err(|error| failed(&error))?
     }
 }
 

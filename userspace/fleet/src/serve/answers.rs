@@ -14,7 +14,7 @@ use dcqcn_protocol::{Door, Parameters, Values, Verb};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::board::{Board, View};
@@ -56,10 +56,16 @@ struct Room {
 }
 
 impl Room {
-    /// One that is alone with the controller until it is dropped; whoever comes meanwhile waits.
-    async fn alone(of: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    /// Answers alone with the controller; whoever comes meanwhile waits.
+    async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Response> + Send + 'static) -> Response {
         // It is never closed.
-        Arc::clone(of).acquire_owned().await.ok()
+        let permit = Arc::clone(of).acquire_owned().await.ok();
+        // A task of its own has the permit: who asks may be gone before it is done, and the controller still busy with it.
+        let task = tokio::spawn(async move {
+            let _permit = permit;
+            answer.await
+        });
+        task.await.unwrap_or_else(|error| refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
     }
 }
 
@@ -105,9 +111,13 @@ fn stream(room: Room, view: Option<View>) -> Response {
 
 /// Parameters with their meaning.
 async fn parameters(State(room): State<Room>, Path(interface): Path<String>) -> Response {
-    let _alone = Room::alone(&room.reading).await;
+    let desk = Arc::clone(&room.desk);
+    Room::alone(&room.reading, async move { explained(&desk.soon, interface).await }).await
+}
+
+async fn explained(door: &Door, interface: String) -> Response {
     let verb = Verb::Parameters(Parameters { interface });
-    let values: Values = match ask(&room.desk.soon, verb).await {
+    let values: Values = match ask(door, verb).await {
         Ok(values) => values,
         Err(error) => return refused(StatusCode::BAD_GATEWAY, error.to_string()),
     };
@@ -125,8 +135,9 @@ async fn parameters(State(room): State<Room>, Path(interface): Path<String>) -> 
 async fn change(State(room): State<Room>, body: Body) -> Response {
     match read(body).await {
         Ok(asked) => {
-            let _alone = Room::alone(&room.changing).await;
-            done(write::change(&room.desk.change, &asked).await)
+            let desk = Arc::clone(&room.desk);
+            let change = async move { done(write::change(&desk.change, &asked).await) };
+            Room::alone(&room.changing, change).await
         }
         Err(refusal) => refusal.into_response(),
     }
@@ -143,8 +154,9 @@ async fn undo(State(room): State<Room>, body: Body) -> Response {
 async fn settle(room: &Room, body: Body, is_kept: bool) -> Response {
     match read(body).await {
         Ok(waiting) => {
-            let _alone = Room::alone(&room.changing).await;
-            done(write::settle(&room.desk.change, waiting, is_kept).await)
+            let desk = Arc::clone(&room.desk);
+            let settle = async move { done(write::settle(&desk.change, waiting, is_kept).await) };
+            Room::alone(&room.changing, settle).await
         }
         Err(refusal) => refusal.into_response(),
     }
@@ -201,4 +213,31 @@ fn answer(value: &impl Serialize) -> Response {
 
 fn refused(status: StatusCode, why: String) -> Response {
     (status, why).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_is_alone_with_the_controller_though_those_who_asked_go_away() {
+        let (place, busy, most) =
+            (Arc::new(Semaphore::new(1)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let asking = |busy: Arc<AtomicUsize>, most: Arc<AtomicUsize>| async move {
+            most.fetch_max(busy.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            sleep(Duration::from_millis(50)).await;
+            busy.fetch_sub(1, Ordering::SeqCst);
+            answer(&"done")
+        };
+        for _ in 0..20 {
+            let answer = Room::alone(&place, asking(Arc::clone(&busy), Arc::clone(&most)));
+            assert!(timeout(Duration::from_millis(5), answer).await.is_err(), "nobody waits for it");
+        }
+        assert_eq!(Room::alone(&place, asking(busy, Arc::clone(&most))).await.status(), StatusCode::OK);
+        assert_eq!(most.load(Ordering::SeqCst), 1);
+    }
 }
