@@ -201,6 +201,24 @@ fn links_are_made_and_described() -> Result<()> {
 }
 
 #[test]
+fn what_an_interface_drops_is_its_own() -> Result<()> {
+    if !runnable("what_an_interface_drops_is_its_own", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("drops")?;
+    let drops = || -> Result<u64> { Ok(pair.near_link.drops()?[&pair.near_index]) };
+    let before = drops()?;
+    pair.send(3, 100)?;
+    assert_eq!(drops()?, before);
+    // A veth drops what is too long for its other end.
+    let far = Netlink::connect_in(&pair.far)?;
+    far.set_mtu(far.link("far0")?.index, 68)?;
+    pair.send(7, 500)?;
+    assert_eq!(drops()?, before + 7);
+    Ok(())
+}
+
+#[test]
 fn ipv6_addresses_are_usable_at_once() -> Result<()> {
     if !runnable("ipv6_addresses_are_usable_at_once", &[])? {
         return Ok(());

@@ -199,10 +199,12 @@ fn the_root_qdisc_comes_back_as_it_was() -> Result<()> {
         let saved: SavedQdisc = serde_json::from_str(&serde_json::to_string(&saved)?)?;
         netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
         netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;
+        // Somebody's own, meanwhile.
         netlink.set_tx_queue_len(ifindex, 5)?;
         netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "{saved}");
-        assert_eq!(netlink.link("near0")?.tx_queue_len, saved.tx_queue_len);
+        assert_eq!(netlink.link("near0")?.tx_queue_len, 5);
+        netlink.set_tx_queue_len(ifindex, saved.tx_queue_len)?;
         pair.send(3, 100)?;
         let seen = |stats: Stats| (stats.packets, stats.backlog_packets);
         let sent = seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?);

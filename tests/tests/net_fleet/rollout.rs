@@ -130,3 +130,38 @@ fn one_rollout_at_a_time_which_is_paused_aborted_and_rolled_back() -> Result<()>
     site.settle("each has its own file", |_, controller| controller.name().is_none())?;
     Ok(())
 }
+
+#[test]
+fn a_host_that_refuses_to_go_back_is_planned_for_and_goes_back_by_itself_when_it_can() -> Result<()> {
+    if !Etcd::is_there("a_host_that_refuses_to_go_back_is_planned_for_and_goes_back_by_itself_when_it_can") {
+        return Ok(());
+    }
+    let site = Site::new(1, 3)?;
+    let rollout = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '5s'\npatience = '4s'";
+    let quick = rollout.replace("'5s'", "'0s'");
+    site.text(&apply(&site.file(&quick, "rpg_gd = 12")?, &[]))?;
+    site.text(&["apply", &site.file(rollout, "rpg_gd = 13")?])?;
+    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let host = &site.controllers["h000"];
+    site.settle("the canary has it", |name, controller| {
+        name != "h000" || controller.name().as_deref() == Some("fleet 2")
+    })?;
+    host.be(Nature::Refuses);
+    site.text(&["abort"])?;
+    let ended = site.wait("it is taken back", |status| Ok(status["rollout"]["is_over"] == true));
+    coordinator.kill()?;
+    coordinator.wait()?;
+    ended?;
+    let status = site.status()?.to_string();
+    for words in ["h000 cannot go back to version 1: this host's own bounds", "; 1 have not, and do when"] {
+        assert!(status.contains(words), "{words}: {status}");
+    }
+    // An operator who rolls the same out again gets it there too, and what was taken back is no difference.
+    let plan = site.text(&["apply", &site.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
+    assert_eq!(plan, "version 3, first: h000\n");
+    host.be(Nature::Good);
+    site.settle("it is back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
+    assert_eq!(host.names(), ["fleet 1", "fleet 2", "fleet 1"].map(|name| Some(name.to_owned())));
+    site.wait("it says so", |status| Ok(status["hosts"][0]["has"] == 1))?;
+    Ok(())
+}

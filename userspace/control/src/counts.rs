@@ -50,11 +50,11 @@ pub(crate) fn take_each<T>(
         interface: unreadable.interface.clone().unwrap_or_default(),
         error: unreadable.error.clone(),
     }));
-    let (mut errors, watched) = (rdma_errors(), desk.watched());
+    let (mut errors, drops, watched) = (rdma_errors(), interface_drops(), desk.watched());
     let count = |reading: &Reading| {
         let mut counts = counts(reading);
         counts.rdma_errors = errors.remove(&reading.info.ifindex).unwrap_or_default();
-        counts.drops += interface_drops(&reading.info.iface);
+        counts.drops += drops.get(&reading.info.ifindex).copied().unwrap_or_default();
         let Depths { looks, active, at_floor } = watched.want(reading.info.ifindex);
         (counts.queue_looks, counts.active_flows, counts.flows_at_floor) = (looks.to_vec(), active, at_floor);
         (reading.info.iface.clone(), of(reading, counts))
@@ -99,10 +99,10 @@ fn counts(reading: &Reading) -> Counts {
     }
 }
 
-/// What the interface itself dropped, in both directions.
-fn interface_drops(iface: &str) -> u64 {
-    let statistics = Path::new("/sys/class/net").join(iface).join("statistics");
-    ["rx_dropped", "tx_dropped"].iter().filter_map(|name| number(&statistics.join(name))).sum()
+/// What each interface itself dropped, in both directions; none if it cannot be read. Not by way of sysfs, which is that of the network
+/// namespace of whoever mounted it.
+fn interface_drops() -> BTreeMap<u32, u64> {
+    Netlink::connect().and_then(|netlink| netlink.drops()).unwrap_or_default()
 }
 
 /// Retransmissions and time-outs of RDMA devices, by the interface they are on; none that cannot be read.

@@ -2,11 +2,12 @@
 
 mod message;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use libc::{
-    IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TXQLEN,
-    IFLA_XDP,
+    IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_STATS64,
+    IFLA_TXQLEN, IFLA_XDP,
 };
 use libc::{RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
@@ -18,7 +19,7 @@ use super::error::{Error, Refusal, Result};
 use super::ethtool;
 use super::netlink::{Netlink, Subsystem};
 use super::netns::Netns;
-use super::wire::{attribute, string, u32_at};
+use super::wire::{attribute, string, u32_at, u64_at};
 use message::{address_message, emit, neighbour_message, place};
 
 /// Bytes of `struct ifinfomsg`.
@@ -28,6 +29,8 @@ const XDP_PROGRAMS: [(u16, &str); 3] = [(5, "driver"), (6, "skb"), (7, "offload"
 /// The program, where there is only one, and where it runs (`XDP_ATTACHED_*`).
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
+/// Where `rx_dropped` and `tx_dropped` are in `struct rtnl_link_stats64`.
+const STATS64_DROPPED: [usize; 2] = [6 * 8, 7 * 8];
 /// How alike two names must be, from 0 to 1, for one to be offered as what the user meant.
 const SIMILAR: f64 = 0.5;
 
@@ -133,6 +136,22 @@ impl Netlink {
         let mut links = bodies.iter().map(|body| describe(body)).collect::<Result<Vec<_>>>()?;
         links.sort_unstable_by_key(|link| link.index);
         Ok(links)
+    }
+
+    /// Packets that each interface of the namespace has dropped, in both directions, by its index.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn drops(&self) -> Result<BTreeMap<u32, u64>> {
+        let bodies = self
+            .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
+            .map_err(|refusal| refused("list", "all interfaces", refusal))?;
+        let drops = |body: &Vec<u8>| {
+            let statistics = attribute(body.get(IFINFOMSG_LEN..)?, IFLA_STATS64)?;
+            let dropped = STATS64_DROPPED.iter().filter_map(|at| u64_at(statistics, *at)).sum();
+            Some((u32_at(body, 4)?, dropped))
+        };
+        Ok(bodies.iter().filter_map(drops).collect())
     }
 
     /// The XDP programs on the interface: none, or one for each place where they run.

@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 use crate::netlink::Netlink;
 use crate::netns;
 
+/// What an interface without a queue gets when a qdisc is set on it, packets (`DEFAULT_TX_QUEUE_LEN`, net/sched/sch_api.c).
+const DEFAULT_TX_QUEUE_LEN: u32 = 1_000;
+
 /// Kinds whose whole configuration is in the options they report. Others have classes, or tables they do not
 /// report.
 const SELF_CONTAINED: [&str; 13] = [
@@ -186,8 +189,9 @@ impl Netlink {
         {
             tracing::warn!(was = saved.kind, is = root.kind, "the kernel's default qdisc changed meanwhile");
         }
-        if self.link_by_index(ifindex)?.tx_queue_len != saved.tx_queue_len {
-            self.set_tx_queue_len(ifindex, saved.tx_queue_len)?;
+        // Only if it is what the kernel made of none for a qdisc: another one is somebody's.
+        if saved.tx_queue_len == 0 && self.link_by_index(ifindex)?.tx_queue_len == DEFAULT_TX_QUEUE_LEN {
+            self.set_tx_queue_len(ifindex, 0)?;
         }
         Ok(Restored::Done)
     }

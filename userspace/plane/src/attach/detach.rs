@@ -90,8 +90,8 @@ fn detach_found(
 pub fn detach_all() -> Result<(), Error> {
     let mut failed = None;
     for iface in labels()? {
-        failed =
-            detach_with(&iface, Options { interrupt: true, force: false }).err().filter(is_due).or(failed);
+        let error = detach_with(&iface, Options { interrupt: true, force: false }).err().filter(is_due);
+        failed = failed.or(error);
     }
     failed.map_or(Ok(()), Err)
 }
