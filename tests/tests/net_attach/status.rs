@@ -1,15 +1,51 @@
 //! What `status` says is what the kernel has.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use aya::programs::SchedClassifier;
 use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
 use dcqcn_plane::dataplane::{self, PROGRAMS, Programs, Sizes};
+use dcqcn_tests::command::binary;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::problems;
 use dcqcn_tests::skip::runnable;
+
+/// To whom the pins are closed they all seem to be missing.
+#[test]
+fn whoever_has_no_rights_is_not_told_that_something_is_missing() -> Result<()> {
+    const NOBODY: u32 = 65_534;
+    if !runnable("whoever_has_no_rights_is_not_told_that_something_is_missing", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("no-rights")?;
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    // Where anybody may start it.
+    let directory = tempfile::tempdir()?;
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+    let dcqcn = directory.path().join("dcqcn");
+    fs::copy(binary()?, &dcqcn)?;
+    let as_nobody = |words: &str| {
+        let mut command = Command::new(&dcqcn);
+        command.args(words.split_whitespace()).uid(NOBODY).gid(NOBODY);
+        lab.host.run(|| command.output())
+    };
+    let output = as_nobody("status a0 --json")??;
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let status = &report["attachments"][0];
+    assert_eq!((&status["problems"], &status["parts"]), (&serde_json::json!([]), &serde_json::json!([])));
+    assert!(status["unread"].as_str().is_some_and(|why| why.contains("Permission denied")), "{status}");
+    says(&String::from_utf8(as_nobody("status")??.stdout)?, "not seen");
+    let output = as_nobody("doctor --json")??;
+    let findings = String::from_utf8(output.stdout)?;
+    assert!(findings.contains("\"unread\"") && !findings.contains("program-missing"), "{findings}");
+    lab.ok("detach a0")?;
+    Ok(())
+}
 
 #[test]
 fn every_part_is_asked_of_the_kernel() -> Result<()> {

@@ -49,6 +49,32 @@ fn interfaces_that_come_are_attached_and_those_that_go_leave_nothing() -> Result
     Ok(())
 }
 
+#[test]
+fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_detached() -> Result<()> {
+    let name = "what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_detached";
+    if !runnable(name, &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("taken-off")?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
+    fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
+    daemon.says(&[
+        "somebody has taken off what is attached",
+        "egress: expected, not found",
+        "dcqcn detach a0",
+    ])?;
+    pair.a.run(|| attach::detach("a0"))??;
+    daemon.says(&["detached by somebody else", "\"iface\":\"a0\""])?;
+    daemon.signal(Signal::SIGHUP)?;
+    daemon.says(&["\"reloaded\""])?;
+    let info = pair.a.attachment("a0")?.info;
+    let parts = pair.a.run(|| attach::verify(&info))??;
+    assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
+    let log = fs::read_to_string(daemon.log())?;
+    assert_eq!(log.matches("somebody has taken off").count(), 1, "{log}");
+    daemon.end()
+}
+
 /// As udev does to one that is new.
 #[test]
 fn a_renamed_interface_is_served_under_its_new_name() -> Result<()> {

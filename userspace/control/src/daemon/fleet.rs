@@ -1,5 +1,6 @@
 //! The interfaces of the daemon: attaching, taking over, changing and letting go.
 
+mod beneath;
 mod reload;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,8 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use dcqcn_audit as audit;
-use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_netlink::Netlink;
 use dcqcn_plane::asking::PauseSocket;
 use dcqcn_plane::attach::{self, Claim, Freed, Id, Info, Options, Request};
@@ -38,6 +37,8 @@ struct Served {
     _claim: Claim,
     /// What was last complained of about the speed of its link.
     told: String,
+    /// What was last told to be missing of it.
+    missing: String,
 }
 
 /// An interface that cannot be served.
@@ -277,7 +278,7 @@ impl Fleet {
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
         let id = info.id();
         self.tasks.add(id, Port::open(&info.iface)?);
-        self.served.insert(id, Served { info, _claim, told: String::new() });
+        self.served.insert(id, Served { info, _claim, told: String::new(), missing: String::new() });
         Ok(())
     }
 
@@ -300,46 +301,6 @@ impl Fleet {
         }
         tracing::info!(iface, pacer = info.pacer, "taken over");
         self.begin(info.clone(), claim)
-    }
-
-    /// Brings the rates of links up to date with their speeds.
-    pub(super) fn follow_link_rates(&mut self) {
-        let infos = match attach::list() {
-            Ok(infos) => infos,
-            Err(error) => {
-                tracing::warn!(%error, "the speeds of links are not looked at");
-                return;
-            }
-        };
-        for info in infos {
-            let Some(served) = self.served.get_mut(&info.id()) else {
-                continue;
-            };
-            let iface = info.iface;
-            match attach::follow_link_rate(&iface) {
-                Ok(None) => served.told.clear(),
-                Ok(Some(change)) => {
-                    served.told.clear();
-                    let text = |config: &dcqcn_common::params::Config| {
-                        Quantity(config.scalars.link_rate_bps, Unit::BitsPerSecond).to_string()
-                    };
-                    let (from, to) = (text(&change.old), text(&change.new));
-                    tracing::info!(iface, from, to, "the speed of the link has changed: link_rate follows");
-                    if let Err(error) = audit::Log::here().append(&[change]) {
-                        tracing::warn!(iface, %error, "the change is in force but not in the audit log");
-                    }
-                }
-                // Gone meanwhile.
-                Err(attach::Error::NotAttached { .. }) => {}
-                Err(error) => {
-                    let error = error.to_string();
-                    if error != served.told {
-                        tracing::warn!(iface, error, "link_rate does not follow the speed of the link");
-                        served.told = error;
-                    }
-                }
-            }
-        }
     }
 
     /// Ends tasks and detaches what they worked on.

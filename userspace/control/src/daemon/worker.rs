@@ -205,6 +205,7 @@ impl Shift {
         if self.measured.elapsed() >= SPEEDS {
             self.worker.desk.step();
             self.fleet.follow_link_rates();
+            self.fleet.tell_of_missing_parts();
             self.measured = Instant::now();
         }
         let now = Instant::now();

@@ -83,6 +83,8 @@ struct Status {
     parts: Vec<Part>,
     /// What is wrong, each in a sentence.
     problems: Vec<String>,
+    /// Why the parts cannot be seen; `null` if they can.
+    unread: Option<String>,
     /// A change that is taken back unless it is confirmed; `null` if there is none.
     pending: Option<Waiting>,
     /// `null` if the rate is not known or the maps cannot be read.
@@ -98,10 +100,10 @@ impl Status {
             problems.push(error.to_string());
             false
         });
-        let parts = attach::verify(&info).unwrap_or_else(|error| {
-            problems.push(format!("the kernel cannot be asked: {error}"));
-            Vec::new()
-        });
+        let (parts, unread) = match attach::verify(&info) {
+            Ok(parts) => (parts, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
         problems.extend(
             parts.iter().filter_map(|part| Some(format!("{}: {}", part.name, part.problem.as_ref()?))),
         );
@@ -109,7 +111,7 @@ impl Status {
         let link_rate_bps = params.map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
         let attached_for_ns = now_ns.saturating_sub(info.attached_at_ns);
         let pending = Waiting::of(waiting, &info);
-        Self { info, state, alive, parts, problems, pending, link_rate_bps, attached_for_ns }
+        Self { info, state, alive, parts, problems, unread, pending, link_rate_bps, attached_for_ns }
     }
 
     /// In one word or two.
@@ -119,6 +121,7 @@ impl Status {
             State::Attaching => "half attached",
             State::Detaching => "half detached",
             State::Attached if !self.problems.is_empty() => "INCOMPLETE",
+            State::Attached if self.unread.is_some() => "not seen",
             State::Attached => "attached",
         }
     }
@@ -156,6 +159,9 @@ impl fmt::Display for StatusReport {
         write!(f, "{table}")?;
         for status in &self.attachments {
             status.problems.iter().try_for_each(|problem| writeln!(f, "{}: {problem}", status.info.iface))?;
+            if let Some(why) = &status.unread {
+                writeln!(f, "{}: what runs there cannot be seen: {why}", status.info.iface)?;
+            }
             if let Some(pending) = &status.pending {
                 writeln!(f, "{}: {pending}", status.info.iface)?;
             }

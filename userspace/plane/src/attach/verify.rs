@@ -1,6 +1,7 @@
 //! Asking the kernel whether what was attached is there.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
@@ -37,9 +38,17 @@ pub struct Part {
 /// Asks the kernel for every part of an attachment.
 ///
 /// # Errors
-/// It is not attached any more, or the kernel cannot be asked. What is missing is no error: see [`Part::problem`].
+/// It is not attached any more, or the kernel cannot be asked: the right to is missing. A part that is missing is no error: see
+/// [`Part::problem`].
 pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
     let place = Place::here()?;
+    let pins = place.pins(info.ifindex);
+    // To whom the directory is closed everything in it seems to be missing.
+    if let Err(source) = fs::read_dir(&pins)
+        && source.kind() == ErrorKind::PermissionDenied
+    {
+        return Err(Error::File { path: pins, source });
+    }
     match place.read(info.ifindex)? {
         Some(record) if record.info.id() == info.id() => parts(&place, &Netlink::connect()?, &record),
         _ => Err(Error::NotAttached { iface: info.iface.clone() }),
