@@ -100,6 +100,12 @@ impl Report {
         self.tried.as_ref().is_some_and(|tried| tried.version == version && tried.error.is_none())
     }
 
+    /// Whether it says that it does not have what `version` says: it refused it, or has another. Before it was told anything it says
+    /// neither.
+    pub(crate) fn lacks(&self, version: u64) -> bool {
+        self.tried.is_some() && !self.has(version)
+    }
+
     /// Why it does not have what `version` says, if it said so.
     pub(crate) fn refusal(&self, version: u64) -> Option<&str> {
         self.tried.as_ref().filter(|tried| tried.version == version)?.error.as_deref()

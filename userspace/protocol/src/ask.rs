@@ -12,9 +12,9 @@ use crate::{Answer, LINE_BYTES, Question, VERSION, Verb};
 
 /// Longest answer, in bytes: the counters of all interfaces of a switch.
 const ANSWER_BYTES: u64 = 4 << 20;
-/// For how long the same is asked again while the controller has no place for one more.
+/// For how long the same is asked again while the controller has no place for one more, or says that what is in the way passes.
 const AGAIN: Duration = Duration::from_secs(3);
-/// How long is waited in between.
+/// How long is waited before the second time; twice as long before each one after it.
 const REST: Duration = Duration::from_millis(50);
 
 /// Why there is no answer.
@@ -72,9 +72,13 @@ impl Door {
     /// It cannot be asked, is busy, refuses, or says what is not understood.
     pub fn ask<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, AskError> {
         let (question, until) = (Question { v: VERSION, verb }, Instant::now() + AGAIN);
+        let mut rest = REST;
         loop {
             match self.once(&question) {
-                Err(AskError::Busy(_)) if Instant::now() < until => thread::sleep(REST),
+                Err(AskError::Busy(_)) if Instant::now() < until => {
+                    thread::sleep(rest);
+                    rest *= 2;
+                }
                 answered => return answered,
             }
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dcqcn_protocol::{Applied, Apply, Door, Health, Release, Status, Verb};
+use dcqcn_protocol::{Applied, Apply, AskError, Door, Health, Release, Status, Verb};
 
 use crate::ask::ask;
 use crate::record::Want;
@@ -20,7 +20,9 @@ pub(super) enum Obeyed {
     InForce { changed: bool },
     /// The controller says no.
     Refused(String),
-    /// The controller does not answer, or has no place for a question now.
+    /// The controller has not done it, and says that it is worth asking again.
+    Busy(String),
+    /// The controller does not answer.
     Unreachable(String),
 }
 
@@ -54,6 +56,7 @@ impl Controller {
         match ask::<Applied>(&self.change, verb).await {
             Ok(Applied { changed, .. }) => Obeyed::InForce { changed },
             Err(error) if error.is_refusal() => Obeyed::Refused(error.to_string()),
+            Err(error @ AskError::Busy(_)) => Obeyed::Busy(error.to_string()),
             Err(error) => Obeyed::Unreachable(error.to_string()),
         }
     }
@@ -96,6 +99,6 @@ mod tests {
         let target = Target { version: 7, ..Target::default() };
         let want = Want { target, text: Some(String::new()), by, why };
         let obeyed = Controller::new(&path).obey(&want).await;
-        assert!(matches!(&obeyed, Obeyed::Unreachable(why) if why.contains("user 7")), "{obeyed:?}");
+        assert!(matches!(&obeyed, Obeyed::Busy(why) if why.contains("user 7")), "{obeyed:?}");
     }
 }

@@ -4,6 +4,7 @@
 
 mod controller;
 mod lease;
+mod pending;
 mod rates;
 mod wanted;
 
@@ -13,13 +14,14 @@ use std::time::Duration;
 use anyhow::Result;
 use dcqcn_protocol::Status;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::file::Labels;
 use crate::record::{Member, Report, Tried, Want};
 use crate::store::Store;
 use controller::{Controller, Obeyed};
 use lease::Lease;
+use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
 
 /// What an agent is for.
@@ -45,6 +47,8 @@ struct Agent {
     controller: Controller,
     window: Window,
     tried: Option<Tried>,
+    /// What is tried again.
+    pending: Option<Pending>,
     /// What was last complained of.
     told: String,
 }
@@ -64,9 +68,7 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
         reported,
         options.every,
     );
-    let controller = Controller::new(&options.control);
-    let mut agent =
-        Agent { options, controller, window: Window::default(), tried: None, told: String::new() };
+    let mut agent = Agent::new(options);
     let working = async {
         let mut tick = interval(agent.options.look);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -89,29 +91,22 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
 }
 
 impl Agent {
+    fn new(options: Options) -> Self {
+        let controller = Controller::new(&options.control);
+        let (window, told) = (Window::default(), String::new());
+        Self { options, controller, window, tried: None, pending: None, told }
+    }
+
     /// Has the controller do what is wanted, if it has not, and looks how the host does.
     async fn turn(&mut self, wanted: Option<Want>) -> Report {
         let mut failing = Vec::new();
-        let is_new =
-            |want: &&Want| self.tried.as_ref().is_none_or(|tried| tried.version != want.target.version);
-        if let Some(want) = wanted.as_ref().filter(is_new) {
-            match self.controller.obey(want).await {
-                Obeyed::InForce { changed } => {
-                    if changed {
-                        self.window.clear();
-                    }
-                    let Want { target, by, why, .. } = want;
-                    tracing::info!(version = target.version, changed, by, why, "in force");
-                    self.tried = Some(Tried { version: target.version, error: None });
-                }
-                Obeyed::Refused(error) => {
-                    tracing::error!(version = want.target.version, error, "refused: all stays as it was");
-                    self.tried = Some(Tried { version: want.target.version, error: Some(error) });
-                }
-                // It is tried again.
-                Obeyed::Unreachable(error) => failing.push(error),
-            }
+        if let Some(want) = wanted.as_ref().filter(|want| self.is_due(want.target.version)) {
+            failing.extend(self.obey(want).await);
         }
+        let pending = self.pending.as_ref();
+        let still =
+            |pending: &&Pending| wanted.as_ref().is_some_and(|want| pending.is_of(want.target.version));
+        failing.extend(pending.filter(still).and_then(|pending| pending.why.clone()));
         let interfaces = match self.controller.look().await {
             Ok((status, health)) => {
                 self.look_at(&status, wanted.as_ref());
@@ -134,6 +129,46 @@ impl Agent {
             self.told = told;
         }
         Report { tried: self.tried.clone(), interfaces, failing, rates: self.window.rates() }
+    }
+
+    /// Whether the controller is to be asked for a version now: it has not done it, and did not say no just before.
+    fn is_due(&self, version: u64) -> bool {
+        let is_done = |tried: &Tried| tried.version == version && tried.error.is_none();
+        let waits = |pending: &Pending| pending.is_of(version) && pending.at > Instant::now();
+        !self.tried.as_ref().is_some_and(is_done) && !self.pending.as_ref().is_some_and(waits)
+    }
+
+    /// Asks the controller for what is wanted. Returns why it cannot be asked, if so.
+    async fn obey(&mut self, want: &Want) -> Option<String> {
+        let Want { target, by, why, .. } = want;
+        let version = target.version;
+        match self.controller.obey(want).await {
+            Obeyed::InForce { changed } => {
+                if changed {
+                    self.window.clear();
+                }
+                tracing::info!(version, changed, by, why, "in force");
+                (self.tried, self.pending) = (Some(Tried { version, error: None }), None);
+            }
+            Obeyed::Refused(error) => {
+                // Once: it is tried again for as long as it is wanted.
+                if self.tried.as_ref().is_none_or(|tried| tried.version != version) {
+                    tracing::error!(
+                        version,
+                        error,
+                        "refused: all stays as it was; tried again, ever more seldom"
+                    );
+                }
+                self.tried = Some(Tried { version, error: Some(error) });
+                self.pending = Some(Pending::after(self.pending.take(), version, REFUSED, None));
+            }
+            Obeyed::Busy(error) => {
+                self.pending = Some(Pending::after(self.pending.take(), version, BUSY, Some(error)));
+            }
+            // Asking costs nothing then: it is tried again at the next turn.
+            Obeyed::Unreachable(error) => return Some(error),
+        }
+        None
     }
 }
 
@@ -159,3 +194,6 @@ fn complaints(status: &Status) -> Vec<String> {
     let failing = status.failing.iter().map(|one| format!("{}: {}", one.interface, one.error));
     failing.chain(status.stuck.iter().map(|what| format!("the controller is stuck: {what}"))).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! `apply` and `rollback`: a new version.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -98,34 +99,60 @@ impl ApplyArgs {
         let shown = self.file.display();
         let text = read_text(&self.file).with_context(|| format!("cannot read {shown}"))?;
         let (policy, groups) = parse(&text).with_context(|| format!("{shown} is refused"))?;
-        let versions = store.versions().await?;
+        let past = Past::read(&mut store).await?;
         let next = Version { policy, groups, ..Version::none() };
-        begin(store, next, versions, self.options, out).await
+        begin(store, next, &past, self.options, out).await
     }
 }
 
 impl RollbackArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let versions = store.versions().await?;
-        let former = store.version(self.version).await?;
-        // How carefully, as the version now in force says.
-        let policy = versions.last().map_or_else(|| former.policy.clone(), |last| last.policy.clone());
-        let next = Version { rollback_of: Some(self.version), policy, ..former };
-        begin(store, next, versions, self.options, out).await
+        let past = Past::read(&mut store).await?;
+        let next = past.again(store.version(self.version).await?);
+        begin(store, next, &past, self.options, out).await
+    }
+}
+
+/// The versions made so far, oldest first, and how their rollouts ended.
+struct Past {
+    versions: Vec<Version>,
+    outcomes: BTreeMap<u64, Outcome>,
+}
+
+impl Past {
+    async fn read(store: &mut Store) -> Result<Self> {
+        Ok(Self { versions: store.versions().await?, outcomes: store.outcomes().await? })
+    }
+
+    /// The version in force: the last one whose rollout was done. One that was taken back is nowhere.
+    fn in_force(&self) -> Option<&Version> {
+        let is_done =
+            |version: &&Version| self.outcomes.get(&version.version).is_some_and(|outcome| outcome.is_done);
+        self.versions.iter().rfind(is_done)
+    }
+
+    /// An earlier version, once more; how carefully, the version now in force says.
+    fn again(&self, former: Version) -> Version {
+        let policy = self.in_force().map_or_else(|| former.policy.clone(), |now| now.policy.clone());
+        Version { rollback_of: Some(former.version), policy, ..former }
+    }
+
+    /// The number of the next one.
+    fn next(&self) -> u64 {
+        self.versions.last().map_or(1, |last| last.version + 1)
     }
 }
 
 async fn begin(
     mut store: Store,
     next: Version,
-    versions: Vec<Version>,
+    past: &Past,
     options: Options,
     out: &mut Output<'_>,
 ) -> Result<()> {
     let Options { wait, dry_run, max_unavailable, why, tick } = options;
     ensure!(why.chars().count() <= 500, "--why has {} characters: allowed are 500", why.chars().count());
-    let last = versions.last().cloned().unwrap_or_else(Version::none);
-    let (by, at, version) = (who(), rfc3339(SystemTime::now()), last.version + 1);
+    let (by, at, version) = (who(), rfc3339(SystemTime::now()), past.next());
     let mut next = Version { version, by, at, why, ..next };
     if let Some(most) = max_unavailable {
         ensure!((1..=STEP).contains(&most), "--max-unavailable {most}: allowed is 1 to {STEP}");
@@ -134,7 +161,7 @@ async fn begin(
     let snapshot = store.snapshot().await?;
     refuse_second(&snapshot)?;
     let rollout = plan(&next, &snapshot.members, &snapshot.wants, &snapshot.reports);
-    let plan = Plan::new(&next, &last, &rollout, &snapshot);
+    let plan = Plan::new(&next, past, &rollout, &snapshot);
     if dry_run {
         return out.show(&plan);
     }
@@ -204,7 +231,7 @@ struct Difference {
 }
 
 impl Plan {
-    fn new(next: &Version, last: &Version, rollout: &Rollout, snapshot: &Snapshot) -> Self {
+    fn new(next: &Version, past: &Past, rollout: &Rollout, snapshot: &Snapshot) -> Self {
         let mut waves: Vec<Wave> = Vec::new();
         for step in &rollout.steps {
             match waves.last_mut().filter(|wave| wave.wave == step.wave) {
@@ -216,7 +243,8 @@ impl Plan {
         let is_without = |(host, member): &(&String, &crate::record::Member)| {
             next.group_of(host, &member.labels).is_none()
         };
-        let changes = differences(&last.groups, &next.groups);
+        let now = past.in_force().map_or(&[][..], |now| &now.groups);
+        let changes = differences(now, &next.groups);
         Self {
             version: next.version,
             waves,
@@ -269,5 +297,48 @@ struct Ended {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "version {} is in force: {}", self.version, self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::{Group, Labels, Policy};
+
+    fn version(version: u64, kmax: &str, max_unavailable: usize) -> Version {
+        let text = format!("[[interface]]\nname = 'eth*'\n[interface.wred.3]\nkmax = '{kmax}'\n");
+        let group = Group { name: "all".into(), hosts: Vec::new(), labels: Labels::new(), text };
+        let policy = Policy { max_unavailable, ..Policy::default() };
+        Version { version, policy, groups: vec![group], ..Version::none() }
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_what_a_new_version_is_held_against() {
+        let outcome = |is_done: bool| Outcome { is_done, reason: String::new() };
+        let versions = vec![version(3, "300KB", 2), version(4, "400KB", 1), version(5, "800KB", 100)];
+        let outcomes = [(3, outcome(true)), (4, outcome(true)), (5, outcome(false))].into();
+        let past = Past { versions, outcomes };
+        assert_eq!(past.next(), 6, "its number is nobody else's");
+        let next = past.again(past.versions[0].clone());
+        assert_eq!(
+            (next.rollback_of, next.policy.max_unavailable),
+            (Some(3), 1),
+            "as carefully as version 4"
+        );
+        let shown = |next: &Version| -> Vec<[String; 3]> {
+            let rollout = plan(next, &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
+            let changes = Plan::new(next, &past, &rollout, &Snapshot::default()).changes;
+            changes.into_iter().map(|Difference { setting, old, new }| [setting, old, new]).collect()
+        };
+        assert!(shown(&past.versions[1]).is_empty(), "it is in force");
+        assert_eq!(shown(&past.versions[2]), [["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from)]);
+    }
+
+    #[test]
+    fn before_anything_is_in_force_an_earlier_version_is_as_careful_as_itself() {
+        let past = Past { versions: vec![version(1, "300KB", 2)], outcomes: BTreeMap::new() };
+        assert_eq!(past.again(past.versions[0].clone()).policy.max_unavailable, 2);
+        let none = Past { versions: Vec::new(), outcomes: BTreeMap::new() };
+        assert!(none.in_force().is_none() && none.next() == 1);
     }
 }

@@ -120,6 +120,7 @@ mod tests {
             state,
             before: Some(CALM),
             was_failing: false,
+            is_mended: false,
         };
         let rollout = Rollout {
             version: 2,

@@ -75,6 +75,9 @@ pub(crate) struct Step {
     pub(crate) before: Option<Rates>,
     /// It had something that did not work before it was changed.
     pub(crate) was_failing: bool,
+    /// It was to have this text before, and has not: that it refuses it again says nothing of this version.
+    #[serde(default)]
+    pub(crate) is_mended: bool,
 }
 
 /// Where a host is.
@@ -87,7 +90,7 @@ pub(crate) enum State {
     Sent { ms: u64 },
     /// It has changed. It has been silent for so long.
     Applied { silent_ms: u64 },
-    /// It did not answer when its turn came: it changes when it is back.
+    /// It did not answer when its turn came, or has still not what it should have had before: it changes when it can.
     Away,
     /// It answered before it was told to change, and has not since.
     Lost,
@@ -95,7 +98,7 @@ pub(crate) enum State {
     Returning { ms: u64 },
     /// It has what it had.
     Returned,
-    /// Told to go back, and did not answer in time: it does when it is back.
+    /// Told to go back, and did not answer in time, or refused: it does when it is back, or takes it.
     Unheard,
 }
 
@@ -119,10 +122,13 @@ impl Rollout {
         match &self.phase {
             Phase::Done => {
                 let away = self.count(|state| matches!(state, State::Away | State::Lost));
-                let reason = format!(
-                    "{} hosts changed, {away} are away and change when they are back",
-                    self.steps.len() - away
-                );
+                let is_left = |step: &Step| step.is_mended && step.state == State::Away;
+                let how = if self.steps.iter().any(is_left) {
+                    "are away, or did not take it before either, and change when they can"
+                } else {
+                    "are away and change when they are back"
+                };
+                let reason = format!("{} hosts changed, {away} {how}", self.steps.len() - away);
                 Some(Outcome { is_done: true, reason })
             }
             Phase::TakenBack { reason } => Some(Outcome { is_done: false, reason: reason.clone() }),
@@ -238,15 +244,19 @@ impl Rollout {
             if matches!(step.state, State::Waiting) {
                 continue;
             }
-            if let Some(why) = report.and_then(|report| report.refusal(version)) {
+            let refusal = report.and_then(|report| report.refusal(version));
+            if let Some(why) = refusal.filter(|_| !step.is_mended) {
                 return Err(format!("{} refuses version {version}: {why}", step.host));
             }
             let has = report.is_some_and(|report| report.has(version));
             step.state = match step.state {
                 _ if has => State::Applied { silent_ms: 0 },
+                // As before, and it tries again by itself: others get what is new to them.
+                State::Sent { .. } if step.is_mended && refusal.is_some() => State::Away,
                 State::Sent { ms } | State::Applied { silent_ms: ms } => {
                     let ms = ms.saturating_add(elapsed_ms);
                     match step.state {
+                        State::Sent { .. } if step.is_mended && ms >= patience_ms => State::Away,
                         _ if ms >= patience_ms => State::Lost,
                         State::Sent { .. } => State::Sent { ms },
                         _ => State::Applied { silent_ms: ms },
@@ -273,8 +283,11 @@ impl Rollout {
         if is_stuck || self.is_lost(0) {
             let (count, seconds) = (lost.len(), patience_ms / 1_000);
             let some = lost.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+            // One may be there, and its controller busy.
+            let says = lost.iter().find_map(|host| Some((host, reports.get(*host)?.failing.first()?)));
+            let says = says.map_or_else(String::new, |(host, what)| format!("; {host} says: {what}"));
             return Err(format!(
-                "{count} hosts have not answered for {seconds} s since they were told to change ({some}): that may be no canary, and with max_unavailable = {most} it leaves no room for others"
+                "{count} hosts have not answered for {seconds} s since they were told to change ({some}): that may be no canary, and with max_unavailable = {most} it leaves no room for others{says}"
             ));
         }
         Ok(())

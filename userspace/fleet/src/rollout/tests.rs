@@ -14,6 +14,8 @@ use crate::record::{Member, Tried, Version, Want};
 struct Host {
     is_away: bool,
     refuses: bool,
+    /// It refuses so many times to go back, and tries again each turn.
+    refuses_back: usize,
     /// What it counts with version 2.
     marks: u64,
     want: Option<Target>,
@@ -31,7 +33,7 @@ struct World {
     told: Vec<Vec<Send>>,
 }
 
-fn policy(canary: usize, wave: usize, max_unavailable: usize) -> Policy {
+pub(super) fn policy(canary: usize, wave: usize, max_unavailable: usize) -> Policy {
     Policy {
         canary,
         wave: Wave::Hosts(wave),
@@ -42,7 +44,7 @@ fn policy(canary: usize, wave: usize, max_unavailable: usize) -> Policy {
     }
 }
 
-fn version(policy: Policy) -> Version {
+pub(super) fn version(policy: Policy) -> Version {
     let group = |name: &str, hosts: &str| Group {
         name: name.into(),
         hosts: vec![hosts.into()],
@@ -102,7 +104,9 @@ impl World {
         for host in self.hosts.values_mut().filter(|host| !host.is_away) {
             host.due = host.due.saturating_sub(1);
             if let Some(want) = host.want.as_ref().filter(|_| host.due == 0) {
-                let refuses = host.refuses && want.version == 2;
+                let goes_back = host.refuses_back > 0 && want.version == 0;
+                host.refuses_back -= usize::from(goes_back);
+                let refuses = goes_back || host.refuses && want.version == 2;
                 host.has = Some(Tried { version: want.version, error: refuses.then(|| "no".into()) });
             }
         }
@@ -210,6 +214,17 @@ fn hosts_that_fall_silent_end_it_when_there_are_too_many() {
 }
 
 #[test]
+fn one_whose_controller_is_busy_for_too_long_has_its_own_words_in_the_reason() {
+    let mut world = World::new(healthy(3), policy(1, 2, 1));
+    world.step(0, false);
+    let mut reports = world.reports();
+    reports.get_mut("a01").unwrap().failing = vec!["somebody tries something".into()];
+    world.kept.step(5_000, &reports);
+    let Phase::Back { reason } = &world.kept.phase else { panic!("{:?}", world.kept) };
+    assert!(reason.ends_with("; a01 says: somebody tries something"), "{reason}");
+}
+
+#[test]
 fn pause_holds_it_resume_lets_it_go_on_and_abort_takes_it_back() {
     let mut world = World::new(healthy(6), policy(1, 2, 1));
     world.step(0, false);
@@ -240,11 +255,53 @@ fn nothing_to_change_is_done_at_once_and_what_is_the_same_is_left_alone() {
     assert_eq!(rollout.steps.iter().map(|step| step.host.as_str()).collect::<Vec<_>>(), ["a2"]);
 }
 
+/// A rollout of three waves that is aborted in the last one, where a canary refuses so many times to go back, and a host of the second
+/// wave may be away.
+fn aborted(refuses_back: usize, is_away: bool) -> World {
+    let mut world = World::new(healthy(6), policy(1, 2, 2));
+    while world.told_at("a05").is_none() {
+        world.step(1_000, false);
+        world.obey();
+    }
+    world.hosts.get_mut("a01").unwrap().refuses_back = refuses_back;
+    world.hosts.get_mut("a02").unwrap().is_away = is_away;
+    world.kept.abort("ada", "");
+    assert!(!world.run().is_done);
+    world
+}
+
+#[test]
+fn a_host_that_refuses_to_go_back_is_waited_for_and_keeps_nobody_from_going_back() {
+    for (refuses, is_away, state) in [
+        (0, false, State::Returned),
+        (4, false, State::Returned),
+        (6, false, State::Unheard),
+        // For longer than one is waited for, while another still is.
+        (6, true, State::Returned),
+        (usize::MAX, true, State::Unheard),
+    ] {
+        let World { kept, told, .. } = aborted(refuses, is_away);
+        let of = |host: &str| kept.steps.iter().find(|step| step.host == host).unwrap().state;
+        let away = if is_away { State::Unheard } else { State::Returned };
+        assert_eq!((of("a01"), of("a02"), of("a05")), (state, away, State::Returned), "{refuses}, {is_away}");
+        let back = |host: &str| {
+            let is_back = |send: &Send| send.host == host && send.target.version == 0;
+            told.iter().position(|sends| sends.iter().any(is_back)).unwrap()
+        };
+        assert_eq!(back("a04") - back("a01"), 1, "{refuses}: the next wave waits for no answer of its");
+        let said = kept.lines.iter().filter(|line| *line == "a01 cannot go back to version 0: no").count();
+        assert_eq!(said, usize::from(refuses > 0), "{:?}", kept.lines);
+        let unheard = [state, away].iter().filter(|state| **state == State::Unheard).count();
+        assert!(kept.lines.last().unwrap().contains(&format!("; {unheard} have not")), "{:?}", kept.lines);
+    }
+}
+
 /// Fleets of every kind.
 fn hosts() -> impl Strategy<Value = Vec<Host>> {
     let host = (0..12_u8, 0..4_usize).prop_map(|(kind, slow)| Host {
         is_away: kind == 0,
         refuses: kind == 1,
+        refuses_back: if kind == 3 { 3 * slow } else { 0 },
         marks: if kind == 2 { 9_000 } else { 500 },
         slow,
         ..Host::default()
@@ -284,7 +341,7 @@ proptest! {
         world.kept.resume("ada");
         let outcome = world.run();
         world.hosts.values_mut().for_each(|host| host.is_away = false);
-        for _ in 0..5 {
+        for _ in 0..12 {
             world.obey();
         }
         for (name, host) in &world.hosts {

@@ -1,0 +1,125 @@
+//! An agent and a controller that refuses for a while.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use dcqcn_protocol::{Answer, Applied, Health, Question, Verb};
+
+use super::*;
+use crate::record::Target;
+
+/// A controller.
+#[derive(Default)]
+struct Fake {
+    /// What it answers to orders; if nothing, it does them.
+    refusal: Option<Answer>,
+    /// What it was told last, and has.
+    name: Option<String>,
+    orders: usize,
+}
+
+impl Fake {
+    fn listen(path: &Path) -> Arc<Mutex<Self>> {
+        let (listener, fake) = (UnixListener::bind(path).unwrap(), Arc::<Mutex<Self>>::default());
+        let answering = Arc::clone(&fake);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                answer(stream.unwrap(), &mut answering.lock().unwrap());
+            }
+        });
+        fake
+    }
+}
+
+fn answer(mut stream: UnixStream, fake: &mut Fake) {
+    let mut line = String::new();
+    BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+    let answer = match serde_json::from_str::<Question>(&line).unwrap().verb {
+        Verb::Status {} => Answer::of(Ok(Status { config: fake.name.clone(), ..Status::default() })),
+        Verb::Health {} => Answer::of(Ok(Health::default())),
+        order => {
+            fake.orders += 1;
+            fake.refusal.clone().unwrap_or_else(|| {
+                fake.name = match order {
+                    Verb::Apply(apply) => Some(apply.name),
+                    _ => None,
+                };
+                let (changed, took_ms, interfaces) = (true, 0, Vec::new());
+                Answer::of(Ok(Applied { name: fake.name.clone(), changed, took_ms, interfaces }))
+            })
+        }
+    };
+    stream.write_all((serde_json::to_string(&answer).unwrap() + "\n").as_bytes()).unwrap();
+}
+
+fn agent(control: &Path) -> Agent {
+    let (every, look) = (Duration::from_secs(5), Duration::from_secs(1));
+    let control = control.to_owned();
+    Agent::new(Options { host: "h1".into(), labels: Labels::new(), control, every, ttl_s: 15, look })
+}
+
+fn want(version: u64) -> Option<Want> {
+    let target = Target { version, group: Some("all".into()) };
+    Some(Want { target, text: Some(format!("of {version}")), by: "ada".into(), why: "to try".into() })
+}
+
+/// What is tried again later is due now.
+fn let_time_pass(agent: &mut Agent) {
+    agent.pending.as_mut().unwrap().at = Instant::now();
+}
+
+fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
+    Some(Tried { version, error: error.map(str::to_owned) })
+}
+
+#[tokio::test]
+async fn what_was_refused_is_tried_again_and_reported_when_it_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control");
+    let fake = Fake::listen(&path);
+    let mut agent = agent(&path);
+    fake.lock().unwrap().refusal = Some(Answer::of::<Applied>(Err("no space left".into())));
+    for _ in 0..3 {
+        assert_eq!(agent.turn(want(4)).await.tried, tried(4, Some("no space left")));
+    }
+    assert_eq!(fake.lock().unwrap().orders, 1, "not at every turn");
+    let_time_pass(&mut agent);
+    assert_eq!(agent.turn(want(4)).await.tried, tried(4, Some("no space left")));
+    assert_eq!(fake.lock().unwrap().orders, 2);
+    // Another version waits for nothing.
+    agent.turn(want(5)).await;
+    assert_eq!(fake.lock().unwrap().orders, 3);
+    fake.lock().unwrap().refusal = None;
+    let_time_pass(&mut agent);
+    for _ in 0..3 {
+        assert_eq!(agent.turn(want(5)).await.tried, tried(5, None));
+    }
+    assert_eq!(fake.lock().unwrap().orders, 4, "it is in force");
+}
+
+#[tokio::test]
+async fn a_controller_that_is_busy_is_asked_again_and_complained_of_until_it_has_done_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control");
+    let fake = Fake::listen(&path);
+    let mut agent = agent(&path);
+    assert_eq!(agent.turn(want(4)).await.tried, tried(4, None));
+    fake.lock().unwrap().refusal = Some(Answer::again("somebody tries something".into()));
+    let report = agent.turn(want(5)).await;
+    assert_eq!(report.tried, tried(4, None), "it has what it had, and has refused nothing");
+    let orders = fake.lock().unwrap().orders;
+    // Due in a second: of the turns until then none asks.
+    agent.pending.as_mut().unwrap().at += Duration::from_secs(600);
+    let again = agent.turn(want(5)).await;
+    assert_eq!((fake.lock().unwrap().orders, &again.failing), (orders, &report.failing));
+    assert!(again.failing[0].contains("somebody tries something"), "{again:?}");
+    // What is wanted is what it has.
+    assert!(agent.turn(want(4)).await.failing.is_empty());
+    fake.lock().unwrap().refusal = None;
+    let_time_pass(&mut agent);
+    let done = agent.turn(want(5)).await;
+    assert_eq!((done.tried, done.failing), (tried(5, None), Vec::new()));
+}
