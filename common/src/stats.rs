@@ -123,7 +123,7 @@ stats! {
     RpTableFull = "rp_table_full",
     /// Packets that a process sent to port 4791 through a datagram socket of its own: no queue pair's, so no flow is charged and no pair learned.
     RpFromProcess = "rp_from_process_packets",
-    /// CE-marked data packets for a group or with an address that no host has, or for another host without `np_other_host`: not answered.
+    /// CE-marked data packets for a group or with an address that no host has (IP or Ethernet), or for another host without `np_other_host`: not answered.
     NpNotForHost = "np_not_for_host",
     /// CNPs not sent because `cnp_rate` was used up.
     NpCnpLimited = "np_cnp_limited",

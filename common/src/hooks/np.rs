@@ -23,17 +23,17 @@ pub const CNP_TTL: u8 = 64;
 /// Whether a CNP with the packet's addresses, the other way round, could come from one host and reach one.
 #[inline(always)]
 pub(super) fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
-    roce.addresses(frame).is_some_and(|(src, dst)| is_of_one_host(src) && is_of_one_host(dst))
+    // The lowest bit of an Ethernet address's first byte is a group's (IEEE 802.3 §3.2.3), which sends nothing.
+    let has_hosts = |[dst, .., src]: &[u8; 7]| (dst | src) & 1 == 0;
+    frame.header(0).is_some_and(has_hosts)
+        && roce.addresses(frame).is_some_and(|(src, dst)| is_of_one_host(src) && is_of_one_host(dst))
 }
 
 /// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
 /// group; for another host where that is asked for.
 #[inline(always)]
 pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> bool {
-    let is_for_group = s.header::<1>(0).is_none_or(|[first]| first & 1 != 0);
-    !is_for_group
-        && is_between_hosts(s, roce)
-        && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
+    is_between_hosts(s, roce) && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
 }
 
 /// How long a mark that is pending waits for a packet of its flow. What comes later finds another congestion.

@@ -124,11 +124,17 @@ fn nobody_answers_for_a_group_or_unasked_for_another_host() {
     // Nor with an address that no host has, whatever the frame's is.
     const SRC_AT: usize = 26;
     const DST_AT: usize = 30;
-    for (at, addr) in
-        [(DST_AT, [239, 1, 1, 1]), (DST_AT, [127, 0, 0, 1]), (SRC_AT, [0; 4]), (SRC_AT, [255; 4])]
-    {
+    const SRC_MAC_AT: usize = 6;
+    for (at, addr) in [
+        (DST_AT, &[239, 1, 1, 1][..]),
+        (DST_AT, &[127, 0, 0, 1]),
+        (SRC_AT, &[0; 4]),
+        (SRC_AT, &[255; 4]),
+        (SRC_MAC_AT, &[1, 0, 0x5e, 1, 1, 1]),
+        (SRC_MAC_AT, &[0xff; 6]),
+    ] {
         let mut frame = MARKED.frame();
-        frame[at..at + addr.len()].copy_from_slice(&addr);
+        frame[at..at + addr.len()].copy_from_slice(addr);
         let mut w = World::new();
         assert_eq!(w.ingress(&others, &frame, Around::default()).clone_mark, None, "{at} {addr:?}");
         assert_eq!(w.count_of(Stat::NpNotForHost), 1);

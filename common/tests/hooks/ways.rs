@@ -196,10 +196,12 @@ fn a_fast_cnp_goes_out_for_a_mark_on_a_packet_of_somebody_else() {
         assert_eq!(w.np_flow(&roce.id()).is_some(), is_answered);
     }
     // A group has nobody in whose name to answer.
-    let mut w = World::new();
-    w.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: w.now_ns });
-    let mut frame = DATA.frame();
-    frame[30..34].copy_from_slice(&[239, 1, 1, 1]);
-    let (_, left) = w.egress(&marks(1), &frame, from(5));
-    assert_eq!((w.count_of(Stat::CpEcnMarked), left.clone_mark), (1, None));
+    for (at, group) in [(30, &[239, 1, 1, 1][..]), (0, &[1, 0, 0x5e, 1, 1, 1]), (6, &[0xff; 6])] {
+        let mut w = World::new();
+        w.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: w.now_ns });
+        let mut frame = DATA.frame();
+        frame[at..at + group.len()].copy_from_slice(group);
+        let (_, left) = w.egress(&marks(1), &frame, from(5));
+        assert_eq!((w.count_of(Stat::CpEcnMarked), left.clone_mark), (1, None), "{at} {group:?}");
+    }
 }
