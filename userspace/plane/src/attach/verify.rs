@@ -9,7 +9,7 @@ use aya::programs::MultiProgLink as _;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::SchedClassifierLink;
 use dcqcn_netlink::Netlink;
-use dcqcn_netlink::tc::Handle;
+use dcqcn_netlink::tc::{Handle, Qdisc};
 use nix::errno::Errno;
 use serde::Serialize;
 
@@ -129,17 +129,38 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
                 let found = there.map_or("nothing", |there| there.kind.as_str());
                 let problem =
                     (!is_ours).then(|| format!("expected {kind} {handle} at {parent}, found {found}"));
+                let problem = problem.or_else(|| unpaced(&qdiscs).filter(|_| info.pacer == "fq"));
                 Part { problem, ..part(qdisc_name(*handle)) }
             }
         });
     }
     if info.pacer == "fq" && !parts.iter().any(|part| part.name == "pacer") {
-        let has_fq = netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.kind == "fq");
+        let qdiscs = netlink.qdiscs(info.ifindex)?;
+        let has_fq = qdiscs.iter().any(|qdisc| qdisc.kind == "fq");
         let problem = (!has_fq).then(|| "expected the fq that was there, not found".to_owned());
+        let problem = problem.or_else(|| unpaced(&qdiscs));
         let (iface, name) = (info.iface.clone(), "pacer".to_owned());
         parts.push(Part { name, iface, program_id: None, link_id: None, problem });
     }
     Ok(parts)
+}
+
+/// Transmit queues of an mq that have no fq: those that were turned on after attaching have what the kernel gives by default.
+fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
+    let mq = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT && qdisc.kind == "mq")?;
+    let is_below = |qdisc: &&Qdisc| qdisc.parent.minor() != 0 && qdisc.parent.major() == mq.handle.major();
+    let others: Vec<String> = qdiscs
+        .iter()
+        .filter(|qdisc| qdisc.parent != Handle::ROOT)
+        .filter(is_below)
+        .filter(|qdisc| qdisc.kind != "fq")
+        .map(|qdisc| format!("{} has {}", qdisc.parent.minor(), qdisc.kind))
+        .collect();
+    let (few, many) = (others.iter().take(3), others.len().saturating_sub(3));
+    let listed = few.cloned().collect::<Vec<_>>().join(", ");
+    let more = if many == 0 { String::new() } else { format!(" and {many} more") };
+    (!others.is_empty())
+        .then(|| format!("transmit queue {listed}{more}, not fq: flows there leave at the line's rate"))
 }
 
 /// Whether a link holds its program on its interface.
@@ -199,4 +220,34 @@ impl Bound {
 /// A number in the text of a file in `/proc/self/fdinfo`.
 fn field(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_netlink::tc::Stats;
+
+    use super::*;
+
+    fn qdisc(kind: &str, handle: Handle, parent: Handle) -> Qdisc {
+        let (kind, options) = (kind.to_owned(), Vec::new());
+        Qdisc { kind, handle, parent, options, has_size_table: false, stats: Stats::default() }
+    }
+
+    #[test]
+    fn queues_that_were_turned_on_later_are_named() {
+        for major in [0, 7] {
+            let root = qdisc("mq", Handle::new(major, 0), Handle::ROOT);
+            let queue = |number, kind| qdisc(kind, Handle::UNSPEC, Handle::new(major, number));
+            let mut qdiscs = vec![root, queue(1, "fq"), queue(2, "fq")];
+            assert_eq!(unpaced(&qdiscs), None);
+            qdiscs.push(queue(3, "pfifo_fast"));
+            let says = unpaced(&qdiscs).unwrap();
+            assert!(says.starts_with("transmit queue 3 has pfifo_fast, not fq"), "{says}");
+            qdiscs.extend([4, 5, 6].map(|number| queue(number, "fq_codel")));
+            let says = unpaced(&qdiscs).unwrap();
+            assert!(says.contains("5 has fq_codel and 1 more, not fq"), "{says}");
+        }
+        let ingress = qdisc("clsact", Handle::new(0xffff, 0), Handle::new(0xffff, 0xfff1));
+        assert_eq!(unpaced(&[qdisc("fq", Handle::new(1, 0), Handle::ROOT), ingress]), None);
+    }
 }

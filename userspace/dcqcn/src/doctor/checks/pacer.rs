@@ -49,13 +49,26 @@ pub(super) fn replaced(snapshot: &Snapshot) -> Vec<Finding> {
         for (known, link) in paced(snapshot, pacer) {
             let found = link.root().map_or_else(|| "none".to_owned(), |root| root.kind.clone());
             // Under mq every queue has one of its own; under a shaper it is what that sends from.
-            let is_above = ["mq", "tbf", "htb"].contains(&found.as_str());
-            let below = is_above && link.qdiscs.iter().any(|qdisc| qdisc.kind == pacer);
+            let mut children = link.qdiscs.iter().filter(|qdisc| {
+                qdisc.parent != "root" && !["clsact", "ingress"].contains(&qdisc.kind.as_str())
+            });
+            let below = match found.as_str() {
+                "mq" => {
+                    children.clone().next().is_some() && children.clone().all(|qdisc| qdisc.kind == pacer)
+                }
+                "tbf" | "htb" => children.clone().any(|qdisc| qdisc.kind == pacer),
+                _ => false,
+            };
             if found == pacer || below || link.qdiscs.is_empty() {
                 continue;
             }
             let iface = known.iface;
-            let fix = if pacer == "fq" {
+            // A transmit queue that was turned on after attaching has what the kernel gives by default.
+            let other = children.find(|qdisc| found == "mq" && qdisc.kind != pacer);
+            let found = other.map_or(found.clone(), |other| {
+                format!("mq, and below it at {} {}", other.parent, other.kind)
+            });
+            let fix = if pacer == "fq" && other.is_none() {
                 format!("`tc qdisc replace dev {iface} root fq {}`", FqLimits::of(DEFAULT_FLOWS))
             } else {
                 format!("`dcqcn detach {iface}`, then attach again")

@@ -8,6 +8,15 @@ fn pacing() {
     planted("pacer-gone", Severity::Error, |s| {
         link(s).qdiscs = vec![Qdisc { kind: "pfifo".into(), parent: "root".into(), ..Qdisc::default() }];
     });
+    let below_mq = |s: &mut Snapshot, kinds: &[&str]| {
+        let qdisc =
+            |kind: &str, parent: &str| Qdisc { kind: kind.into(), parent: parent.into(), ..Qdisc::default() };
+        link(s).qdiscs = vec![qdisc("mq", "root"), qdisc("clsact", "ffff:fff1")];
+        link(s).qdiscs.extend((1..).zip(kinds).map(|(number, kind)| qdisc(kind, &format!(":{number}"))));
+    };
+    let finding = planted("pacer-gone", Severity::Error, |s| below_mq(s, &["fq", "fq", "pfifo_fast"]));
+    assert!(finding.evidence.contains("mq, and below it at :3 pfifo_fast"), "{}", finding.evidence);
+    assert!(finding.fix.unwrap().contains("dcqcn detach"));
     let root = |s: &mut Snapshot, change: &dyn Fn(&mut Qdisc)| {
         let root = link(s).qdiscs.iter_mut().find(|qdisc| qdisc.parent == "root").unwrap();
         change(root);
