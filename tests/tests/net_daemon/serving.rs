@@ -5,6 +5,7 @@ use std::net::TcpListener;
 
 use anyhow::Result;
 use dcqcn_plane::attach;
+use dcqcn_protocol::{Door, Status, Verb};
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
@@ -56,13 +57,25 @@ fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_deta
         return Ok(());
     }
     let pair = Pair::new("taken-off")?;
-    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    let dir = tempfile::tempdir()?;
+    let socket = dir.path().join("control");
+    let file =
+        format!("{HOST}[control]\nsocket = '{}'\n[metrics]\nlisten = '127.0.0.1:9310'\n", socket.display());
+    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
+    wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
     daemon.says(&[
         "somebody has taken off what is attached",
         "egress: expected, not found",
         "dcqcn detach a0",
     ])?;
+    // The same of it everywhere, and once.
+    let status: Status = Door::new(&socket, PATIENCE).ask(Verb::Status {})?;
+    assert_eq!(status.failing.len(), 1, "{status:?}");
+    assert!(status.failing[0].error.contains("egress: expected"), "{status:?}");
+    let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
+    assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
     pair.a.run(|| attach::detach("a0"))??;
     daemon.says(&["detached by somebody else", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;

@@ -92,11 +92,12 @@ impl Fleet {
         self.served.values().map(|served| served.info.iface.clone()).collect()
     }
 
-    /// Those that cannot be.
+    /// Those that cannot be, and those that are and of which somebody has taken off a part.
     pub(super) fn failing(&self) -> Vec<Failing> {
-        let failing =
-            |trouble: &Trouble| Failing { interface: trouble.iface.clone(), error: trouble.told.clone() };
-        self.failing.values().map(failing).collect()
+        let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
+        let cannot = self.failing.values().map(|trouble| failing(&trouble.iface, &trouble.told));
+        let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
+        cannot.chain(incomplete.map(|served| failing(&served.info.iface, &served.missing))).collect()
     }
 
     /// The file in force, if there is one.

@@ -205,7 +205,9 @@ impl Shift {
         if self.measured.elapsed() >= SPEEDS {
             self.worker.desk.step();
             self.fleet.follow_link_rates();
-            self.fleet.tell_of_missing_parts();
+            if self.fleet.look_for_parts() {
+                self.publish();
+            }
             self.measured = Instant::now();
         }
         let now = Instant::now();

@@ -35,12 +35,18 @@ pub(super) fn look(desk: Option<&Desk>) -> Readiness {
         Err(error) => readiness.failing.push(Failing { interface: String::new(), error: error.to_string() }),
     }
     if let Some(snapshot) = desk.map(Desk::snapshot) {
-        readiness.failing.extend(snapshot.failing.iter().cloned());
         readiness.waiting = snapshot.waiting;
         readiness.is_ready = snapshot.is_ready;
-        for interface in snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name)) {
-            let error = "it is served, and nothing is attached to it".into();
-            readiness.failing.push(Failing { interface: interface.clone(), error });
+        let absent = snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name));
+        let absent = absent.map(|interface| Failing {
+            interface: interface.clone(),
+            error: "it is served, and nothing is attached to it".into(),
+        });
+        // Of an interface that is not whole the kernel has just been asked why.
+        for other in snapshot.failing.iter().cloned().chain(absent) {
+            if readiness.failing.iter().all(|failing| failing.interface != other.interface) {
+                readiness.failing.push(other);
+            }
         }
     }
     for (interface, error) in unreadable {

@@ -48,8 +48,9 @@ impl Fleet {
         }
     }
 
-    /// Tells of parts of attachments that are not there any more, once, and when they are there again.
-    pub(in crate::daemon) fn tell_of_missing_parts(&mut self) {
+    /// Tells of parts of attachments that are not there any more, once, and when they are there again. Returns whether that has changed.
+    pub(in crate::daemon) fn look_for_parts(&mut self) -> bool {
+        let mut has_changed = false;
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
             // What cannot be asked now is asked the next time.
@@ -71,6 +72,8 @@ impl Fleet {
                 tracing::error!(iface, missing, next, "somebody has taken off what is attached");
             }
             served.missing = missing;
+            has_changed = true;
         }
+        has_changed
     }
 }
