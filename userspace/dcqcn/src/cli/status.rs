@@ -177,7 +177,7 @@ impl fmt::Display for StatusReport {
             let parts = self.attachments.iter().flat_map(|status| &status.parts);
             parts.into_iter().try_for_each(|part| writeln!(f, "{}", line(part)))?;
             let notes = self.attachments.iter().flat_map(|status| &status.info.notes);
-            notes.into_iter().try_for_each(|note| writeln!(f, "{note}"))?;
+            notes.into_iter().try_for_each(|note| writeln!(f, "when attached: {note}"))?;
         }
         Ok(())
     }

@@ -59,8 +59,8 @@ pub struct FabricSetup {
     /// With `random`: flows start until then [default: 2ms].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Flows")]
     pub until: Option<u64>,
-    /// With a collective: how often, one after the other [default: 1].
-    #[arg(long, value_name = "N", help_heading = "Flows")]
+    /// With a collective: how often, one after the other, 1 to 10000 [default: 1].
+    #[arg(long, value_name = "N", help_heading = "Flows", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeat: Option<u32>,
     /// With a collective: ranks on hosts in order, or on hosts by chance, as a cluster's scheduler has it [default: in-order].
     #[arg(long, value_name = "in-order|random", value_parser = placement, help_heading = "Flows")]
