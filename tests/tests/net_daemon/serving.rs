@@ -66,9 +66,9 @@ fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_deta
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
     daemon.says(&[
-        "somebody has taken off what is attached",
+        "what is attached is not whole any more",
         "egress: expected, not found",
-        "dcqcn detach a0",
+        "dcqcn doctor",
     ])?;
     // The same of it everywhere, and once.
     let status: Status = Door::new(&socket, PATIENCE).ask(Verb::Status {})?;
@@ -84,7 +84,7 @@ fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_deta
     let parts = pair.a.run(|| attach::verify(&info))??;
     assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
     let log = fs::read_to_string(daemon.log())?;
-    assert_eq!(log.matches("somebody has taken off").count(), 1, "{log}");
+    assert_eq!(log.matches("not whole any more").count(), 1, "{log}");
     daemon.end()
 }
 

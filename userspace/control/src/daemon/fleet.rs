@@ -39,6 +39,8 @@ struct Served {
     told: String,
     /// What was last told to be missing of it.
     missing: String,
+    /// What was missing at the last look.
+    seen_missing: String,
 }
 
 /// An interface that cannot be served.
@@ -279,7 +281,10 @@ impl Fleet {
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
         let id = info.id();
         self.tasks.add(id, Port::open(&info.iface)?);
-        self.served.insert(id, Served { info, _claim, told: String::new(), missing: String::new() });
+        self.served.insert(
+            id,
+            Served { info, _claim, told: String::new(), missing: String::new(), seen_missing: String::new() },
+        );
         Ok(())
     }
 

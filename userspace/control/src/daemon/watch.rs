@@ -54,6 +54,11 @@ impl FileWatch {
         now.saturating_duration_since(since) >= SETTLED
     }
 
+    /// Whether it is another, and somebody may still be writing it.
+    pub(super) const fn is_settling(&self) -> bool {
+        self.seen.is_some()
+    }
+
     /// Notes that the file is going to be read.
     pub(super) fn mark(&mut self) {
         self.taken = stamp(&self.path);

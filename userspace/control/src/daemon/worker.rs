@@ -35,7 +35,7 @@ use refusals::Refusals;
 const TICK: Duration = Duration::from_secs(1);
 /// How often what belongs to namespaces that are gone is freed.
 const GC: Duration = Duration::from_secs(60);
-/// How soon a file that can be read and was refused is tried again; twice as long after each time, up to [`RETRY_MOST`].
+/// How soon a file that was refused for what passes is tried again; twice as long after each time, up to [`RETRY_MOST`].
 const RETRY: Duration = Duration::from_secs(10);
 const RETRY_MOST: Duration = Duration::from_secs(320);
 /// How often the speeds of links are looked at, beside at each change of an interface.
@@ -103,6 +103,7 @@ impl Worker {
             retry: None,
             asked,
             refusals,
+            told: String::new(),
             said,
             freed: now,
             measured: now,
@@ -139,6 +140,8 @@ struct Shift {
     asked: Asked,
     /// How often they were refused.
     refusals: Refusals,
+    /// Why last, if that passes.
+    told: String,
     said: Said,
     /// When what belongs to namespaces that are gone was freed last.
     freed: Instant,
@@ -146,14 +149,12 @@ struct Shift {
     measured: Instant,
 }
 
-/// A file that was refused though it can be read: what is in its way may pass, as a lock does, or a change that waits to be confirmed.
+/// A file that was refused for what passes: a lock, or a change that waits to be confirmed.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     at: Instant,
     /// How long was waited for it.
     waited: Duration,
-    /// It was asked for.
-    explicitly: bool,
 }
 
 impl Shift {
@@ -202,19 +203,23 @@ impl Shift {
             fleet::free();
             self.freed = Instant::now();
         }
-        if self.measured.elapsed() >= SPEEDS {
+        let is_time = self.measured.elapsed() >= SPEEDS;
+        if (is_time || self.fleet.is_unsure_of_parts()) && self.fleet.look_for_parts() {
+            self.publish();
+        }
+        if is_time {
             self.worker.desk.step();
             self.fleet.follow_link_rates();
-            if self.fleet.look_for_parts() {
-                self.publish();
-            }
             self.measured = Instant::now();
         }
         let now = Instant::now();
         if self.file.as_mut().is_some_and(|file| file.has_changed(now)) {
             self.reload(false, None);
-        } else if let Some(retry) = self.retry.filter(|retry| now >= retry.at) {
-            self.reload(retry.explicitly, Some(retry));
+        } else if let Some(retry) = self.retry.filter(|retry| now >= retry.at)
+            && !self.file.as_ref().is_some_and(FileWatch::is_settling)
+        {
+            // What was set by hand since stays, whoever asked for the file.
+            self.reload(false, Some(retry));
         }
         match self.fleet.has_changed() {
             Ok(true) => self.follow(),
@@ -237,8 +242,8 @@ impl Shift {
         notify(&[NotifyState::Status(&self.status())]);
     }
 
-    /// Reads the file again; a bad one changes nothing, and is read again when it changes. One that can be read, and is refused, is
-    /// tried again; `retry`: this is that.
+    /// Reads the file again; a bad one changes nothing, and is read again when it changes. One that is refused for what passes is tried
+    /// again; `retry`: this is that.
     fn reload(&mut self, explicitly: bool, retry: Option<Retry>) {
         let Some(file) = &mut self.file else {
             return;
@@ -255,7 +260,6 @@ impl Shift {
         let name = file.path().display().to_string();
         let manner = Manner { explicitly, allow_empty: self.worker.allow_empty };
         let loaded = Config::load(file.path()).map_err(Refused::from);
-        let is_read = loaded.is_ok();
         self.retry = None;
         let was_refused = retry.and_then(|_| self.said.reloaded.take()).map(|reloaded| reloaded.refused);
         let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MOST));
@@ -267,14 +271,15 @@ impl Shift {
             }
             Err(refused) => {
                 let why = refused.why.join("; ");
-                self.retry = is_read.then(|| Retry { at: Instant::now() + wait, waited: wait, explicitly });
+                let again = refused.passes;
+                self.retry = again.then(|| Retry { at: Instant::now() + wait, waited: wait });
                 // Once, however often it is tried.
-                if was_refused.as_ref() != Some(&why) {
+                if was_refused.is_none_or(|before| !is_alike(&before, &why)) {
                     for line in refused.why.iter().flat_map(|text| text.lines()) {
                         tracing::error!(
                             file = name,
                             error = line,
-                            tried_again = is_read,
+                            tried_again = again,
                             "refused: all stays as it was"
                         );
                     }
@@ -316,6 +321,12 @@ impl Shift {
     fn status(&self) -> String {
         status(&self.fleet, 0)
     }
+}
+
+/// Whether two errors say the same, but for numbers: how long something will be in the way.
+fn is_alike(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
+    words(one) == words(other)
 }
 
 fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {

@@ -44,7 +44,8 @@ pub(super) fn look(desk: Option<&Desk>) -> Readiness {
         });
         // Of an interface that is not whole the kernel has just been asked why.
         for other in snapshot.failing.iter().cloned().chain(absent) {
-            if readiness.failing.iter().all(|failing| failing.interface != other.interface) {
+            let is_whole = readiness.interfaces.contains(&other.interface);
+            if !is_whole && readiness.failing.iter().all(|failing| failing.interface != other.interface) {
                 readiness.failing.push(other);
             }
         }

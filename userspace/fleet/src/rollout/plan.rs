@@ -45,9 +45,9 @@ pub(crate) fn plan(
     }
     let mut canaries: BTreeMap<Option<String>, usize> = BTreeMap::new();
     let mut is_canary = |candidate: &Candidate| {
-        // One that is away would prove nothing.
+        // One that is away, or may refuse again and be passed over, would prove nothing.
         let taken = canaries.entry(candidate.step.group.clone()).or_default();
-        let is_canary = candidate.is_there && *taken < version.policy.canary;
+        let is_canary = candidate.is_there && !candidate.step.is_mended && *taken < version.policy.canary;
         *taken += usize::from(is_canary);
         is_canary
     };
@@ -79,14 +79,14 @@ mod tests {
     }
 
     /// A host that was to have version 1, whose text this is again, and one that is new; what the first one says of itself.
-    fn mended(tried: Option<Tried>) -> (Rollout, BTreeMap<String, Report>) {
+    fn mended(canary: usize, tried: Option<Tried>) -> (Rollout, BTreeMap<String, Report>) {
         let members = ["a1", "a2"].map(|name| (name.to_owned(), Member { labels: Labels::new() })).into();
         let [by, why] = [const { String::new() }; 2];
         let target = Target { version: 1, group: Some("a".into()) };
         let wants = [("a1".to_owned(), Want { target, text: Some("of a".into()), by, why })].into();
         let report = |tried| Report { tried, ..Report::default() };
         let reports = [("a1".to_owned(), report(tried)), ("a2".to_owned(), report(None))].into();
-        (plan(&version(policy(1, 4, 1)), &members, &wants, &reports), reports)
+        (plan(&version(policy(canary, 4, 1)), &members, &wants, &reports), reports)
     }
 
     #[test]
@@ -99,17 +99,28 @@ mod tests {
             // It comes up, and its agent tells it.
             (None, false),
         ] {
-            let told: Vec<(String, bool)> =
-                mended(tried.clone()).0.steps.into_iter().map(|step| (step.host, step.is_mended)).collect();
+            let told: Vec<(String, bool)> = mended(0, tried.clone())
+                .0
+                .steps
+                .into_iter()
+                .map(|step| (step.host, step.is_mended))
+                .collect();
             let expected = [("a1".to_owned(), true), ("a2".to_owned(), false)];
             assert_eq!(told, expected[usize::from(!is_told)..], "{tried:?}");
         }
     }
 
     #[test]
+    fn one_that_may_refuse_again_is_no_canary() {
+        let steps = mended(1, tried(1, Some("no"))).0.steps;
+        let waves: Vec<(&str, usize)> = steps.iter().map(|step| (step.host.as_str(), step.wave)).collect();
+        assert_eq!(waves, [("a2", 0), ("a1", 1)]);
+    }
+
+    #[test]
     fn one_that_refuses_or_does_not_do_the_same_again_takes_nothing_back() {
         for answer in [tried(2, Some("no")), tried(1, Some("no"))] {
-            let (mut rollout, mut reports) = mended(tried(1, Some("no")));
+            let (mut rollout, mut reports) = mended(0, tried(1, Some("no")));
             assert_eq!(rollout.step(0, &reports).len(), 1);
             for _ in 0..20 {
                 reports.get_mut("a1").unwrap().tried = answer.clone();
@@ -122,7 +133,7 @@ mod tests {
                 "1 hosts changed, 1 are away, or did not take it before either, and change when they can";
             assert_eq!((outcome.is_done, outcome.reason.as_str()), (true, expected), "{answer:?}");
         }
-        let (mut rollout, mut reports) = mended(tried(1, Some("no")));
+        let (mut rollout, mut reports) = mended(0, tried(1, Some("no")));
         rollout.step(0, &reports);
         let mut after = |answer| {
             reports.get_mut("a1").unwrap().tried = answer;

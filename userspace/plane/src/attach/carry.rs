@@ -56,6 +56,8 @@ pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<O
     // What was done so far is undone; the first error is the one to report.
     let pins = carrier.pins.clone();
     drop(carrier);
+    // Nobody is to take maps that are about to go.
+    let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
     for error in settle_in(journal, &pins, Reach::Here(netlink)).errors {
         tracing::error!(iface = plan.info.iface, %error, "not undone after attaching failed");
     }

@@ -207,10 +207,17 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
         requests.iter().map(|request| make_way(&place, &netlink, request, &mut taken)).collect();
     let mut free = siblings::free(&place)?;
     let ways: Vec<_> = ways.into_iter().map(|way| (way, free.next())).collect();
-    let jobs: Vec<_> = requests.iter().zip(ways).collect();
-    Ok(side_by_side::run(jobs, |(request, (way, sibling))| {
-        way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited))
-    }))
+    let mut jobs: Vec<Option<_>> = requests.iter().zip(ways).map(Some).collect();
+    let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
+    let mut results = Vec::new();
+    for round in side_by_side::rounds(&ifaces, &netlink.links()?) {
+        let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
+        results.extend(side_by_side::run(round, |(at, (request, (way, sibling)))| {
+            (at, way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited)))
+        }));
+    }
+    results.sort_by_key(|(at, _)| *at);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
 /// Attaches one interface whose way is clear, with the lock held; `sibling` is its place among those that hand CNPs on to each other,

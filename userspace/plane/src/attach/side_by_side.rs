@@ -4,6 +4,30 @@ use std::num::NonZero;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use dcqcn_netlink::Link;
+
+/// Which of these interfaces, as places in the list, may be attached at the same time: what is above another one (a VLAN, a bridge, a
+/// bond) comes in a later round, as the kernel puts no XDP program on an interface when one above it has one.
+pub(super) fn rounds(ifaces: &[&str], links: &[Link]) -> Vec<Vec<usize>> {
+    let link = |at: usize| links.iter().find(|link| ifaces.get(at).is_some_and(|name| link.name == *name));
+    let is_above = |upper: usize, lower: usize| {
+        let (Some(upper), Some(lower)) = (link(upper), link(lower)) else { return false };
+        let is_stacked = upper.kind.as_deref() != Some("veth") && upper.peer == Some(lower.index);
+        is_stacked || lower.master == Some(upper.index)
+    };
+    let mut left: Vec<usize> = (0..ifaces.len()).collect();
+    let mut rounds = Vec::new();
+    while !left.is_empty() {
+        let waits = |upper: &usize| left.iter().any(|lower| is_above(*upper, *lower));
+        let (later, now): (Vec<_>, Vec<_>) = left.iter().copied().partition(waits);
+        // Interfaces are in no circle; were they, they would go together.
+        let (now, later) = if now.is_empty() { (later, now) } else { (now, later) };
+        rounds.push(now);
+        left = later;
+    }
+    rounds
+}
+
 /// Does `work` with each of `jobs`, as many at a time as there are CPUs; the results are in the order of the jobs.
 pub(super) fn run<T: Send, R: Send>(jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     run_on(thread::available_parallelism().map_or(1, NonZero::get), jobs, work)
@@ -56,6 +80,35 @@ mod tests {
         };
         assert_eq!(run_on(2, jobs(), meet), [Some(2), Some(1)]);
         assert_eq!(run_on(8, jobs(), meet), [Some(2), Some(1)]);
+    }
+
+    #[test]
+    fn what_is_above_another_interface_comes_after_it() {
+        let link = |index: u32, name: &str, kind: Option<&str>, peer, master| Link {
+            index,
+            name: name.into(),
+            mac: None,
+            mtu: 1_500,
+            kind: kind.map(Into::into),
+            up: true,
+            peer,
+            master,
+            tx_queue_len: 0,
+            speed_bps: None,
+        };
+        let links = [
+            link(2, "eth0", None, None, Some(9)),
+            link(3, "eth1", None, None, Some(9)),
+            link(5, "veth0", Some("veth"), Some(6), None),
+            link(6, "veth1", Some("veth"), Some(5), None),
+            link(9, "bond0", Some("bond"), None, None),
+            link(10, "bond0.5", Some("vlan"), Some(9), None),
+        ];
+        assert_eq!(
+            rounds(&["bond0.5", "veth0", "bond0", "eth1", "veth1", "eth0", "gone"], &links),
+            [vec![1, 3, 4, 5, 6], vec![2], vec![0]]
+        );
+        assert!(rounds(&[], &links).is_empty());
     }
 
     #[test]

@@ -48,6 +48,11 @@ impl Fleet {
         }
     }
 
+    /// Whether parts were missing at the last look, or there again, of which nothing was told yet.
+    pub(in crate::daemon) fn is_unsure_of_parts(&self) -> bool {
+        self.served.values().any(|served| served.seen_missing != served.missing)
+    }
+
     /// Tells of parts of attachments that are not there any more, once, and when they are there again. Returns whether that has changed.
     pub(in crate::daemon) fn look_for_parts(&mut self) -> bool {
         let mut has_changed = false;
@@ -62,14 +67,17 @@ impl Fleet {
                 .filter_map(|part| Some(format!("{}: {}", part.name, part.problem.as_ref()?)))
                 .collect();
             let missing = missing.join("; ");
-            if missing == served.missing {
+            // Not what is just being detached, or gone: the next look does not find that any more.
+            let is_settled = missing == served.seen_missing;
+            served.seen_missing.clone_from(&missing);
+            if missing == served.missing || !is_settled {
                 continue;
             }
             if missing.is_empty() {
                 tracing::info!(iface, "what is attached is whole again");
             } else {
-                let next = format!("`dcqcn detach {iface}`, then reload this daemon: it attaches anew");
-                tracing::error!(iface, missing, next, "somebody has taken off what is attached");
+                let next = "`dcqcn doctor` says what mends it; after `dcqcn detach` this daemon attaches anew when it is reloaded";
+                tracing::error!(iface, missing, next, "what is attached is not whole any more");
             }
             served.missing = missing;
             has_changed = true;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use dcqcn_plane::attach::{self, Request};
+use dcqcn_support::clock::boottime_ns;
 
 use super::{Fleet, at_once, attach_all, tell_attached};
 use crate::daemon::config::Config;
@@ -97,6 +98,13 @@ impl Fleet {
             match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
                 Ok(change) => changes.extend(change.flatten()),
                 Err(error) => refused.add(&error),
+            }
+        }
+        // Nothing is begun that a change which waits to be confirmed would end.
+        for (info, pending) in attach::pending().map_err(anyhow::Error::from)? {
+            if changes.iter().any(|(iface, _)| *iface == info.iface) {
+                let left = pending.left(boottime_ns());
+                refused.add(&attach::Error::Pending { iface: info.iface, left }.into());
             }
         }
         refused.unless_none()?;

@@ -1,5 +1,6 @@
 //! What others ask for over the socket: it goes the way that a file goes, and is kept for the next start.
 
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,7 +10,7 @@ use dcqcn_support::time::rfc3339;
 
 use super::asked::{over, unix_s};
 use super::kept::{self, Kept, Trial, Written};
-use super::{Manner, Refused, Shift};
+use super::{Manner, Refused, Shift, is_alike};
 use crate::daemon::config::{Config, Interface};
 use crate::daemon::order::{Order, Ordered, Refusal};
 use crate::daemon::{chain, change};
@@ -33,14 +34,17 @@ impl Shift {
             Order::Undo(undo) => self.undo(undo, &peer),
             Order::Release(release) => self.release(release, &peer),
         };
-        // What passes is asked again, and again.
-        if let Err(refused) = &result
-            && !refused.passes
-        {
+        let told = std::mem::take(&mut self.told);
+        if let Err(refused) = &result {
             // Who may ask is not to fill the logs, neither with long words nor with many.
             let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
             let entry = format!("asked over the socket by {peer}: {why}");
-            if let Some(entry) = self.refusals.entry(entry, Instant::now()) {
+            // What passes is asked again, and again.
+            let is_told = refused.passes && is_alike(&told, &why);
+            if refused.passes {
+                self.told.clone_from(&why);
+            }
+            if !is_told && let Some(entry) = self.refusals.entry(entry, Instant::now()) {
                 tracing::error!(peer, error = %first_line(&why), "refused: all stays as it was");
                 audit::enter_refusal("", &entry);
             }
@@ -282,7 +286,9 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// A disk that is full may have room later.
+/// A disk that is full may have room later; what else is wrong with it stays so.
 fn failed(error: anyhow::Error) -> Refused {
-    Refused { passes: true, ..Refused::from(error.context("it cannot be kept for the next start")) }
+    let kind = error.chain().find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
+    let passes = matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded));
+    Refused { passes, ..Refused::from(error.context("it cannot be kept for the next start")) }
 }
