@@ -1,6 +1,6 @@
 //! Whether everything is attached that should be, and whole.
 
-use dcqcn_plane::attach::{self, Info};
+use dcqcn_plane::attach::{self, Info, Part};
 use serde::Serialize;
 
 use crate::desk::{Desk, Failing};
@@ -62,7 +62,7 @@ pub(super) fn look(desk: Option<&Desk>) -> Readiness {
 /// What is wrong with an attachment, asked of the kernel.
 fn problem(info: &Info) -> Option<String> {
     match attach::verify(info) {
-        Ok(parts) => parts.into_iter().find_map(|part| Some(format!("{}: {}", part.name, part.problem?))),
+        Ok(parts) => parts.iter().find_map(Part::complaint),
         Err(error) => Some(error.to_string()),
     }
 }

@@ -104,9 +104,7 @@ impl Status {
             Ok(parts) => (parts, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        problems.extend(
-            parts.iter().filter_map(|part| Some(format!("{}: {}", part.name, part.problem.as_ref()?))),
-        );
+        problems.extend(parts.iter().filter_map(Part::complaint));
         let params = attach::open(&info.iface).ok().and_then(|attachment| attachment.maps.params().ok());
         let link_rate_bps = params.map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
         let attached_for_ns = now_ns.saturating_sub(info.attached_at_ns);

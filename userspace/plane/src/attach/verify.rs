@@ -35,6 +35,14 @@ pub struct Part {
     pub problem: Option<String>,
 }
 
+impl Part {
+    /// What is wrong, with the part's name before it.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        Some(format!("{}: {}", self.name, self.problem.as_ref()?))
+    }
+}
+
 /// Asks the kernel for every part of an attachment.
 ///
 /// # Errors
@@ -148,12 +156,11 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
 /// Transmit queues of an mq that have no fq: those that were turned on after attaching have what the kernel gives by default.
 fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
     let mq = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT && qdisc.kind == "mq")?;
-    let is_below = |qdisc: &&Qdisc| qdisc.parent.minor() != 0 && qdisc.parent.major() == mq.handle.major();
+    let is_below =
+        |parent: Handle| parent != Handle::ROOT && parent.minor() != 0 && parent.major() == mq.handle.major();
     let others: Vec<String> = qdiscs
         .iter()
-        .filter(|qdisc| qdisc.parent != Handle::ROOT)
-        .filter(is_below)
-        .filter(|qdisc| qdisc.kind != "fq")
+        .filter(|qdisc| is_below(qdisc.parent) && qdisc.kind != "fq")
         .map(|qdisc| format!("{} has {}", qdisc.parent.minor(), qdisc.kind))
         .collect();
     let (few, many) = (others.iter().take(3), others.len().saturating_sub(3));

@@ -3,7 +3,7 @@
 
 use dcqcn_audit as audit;
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_plane::attach;
+use dcqcn_plane::attach::{self, Part};
 
 use super::Fleet;
 
@@ -62,10 +62,7 @@ impl Fleet {
             let Ok(parts) = attach::verify(&served.info) else {
                 continue;
             };
-            let missing: Vec<String> = parts
-                .iter()
-                .filter_map(|part| Some(format!("{}: {}", part.name, part.problem.as_ref()?)))
-                .collect();
+            let missing: Vec<String> = parts.iter().filter_map(Part::complaint).collect();
             let missing = missing.join("; ");
             // Not what is just being detached, or gone: the next look does not find that any more.
             let is_settled = missing == served.seen_missing;
