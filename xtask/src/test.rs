@@ -150,7 +150,7 @@ fn unit(
 
     header("ring unit: across crates");
     let mut command = crate_tests(workspace, programs);
-    command.arg("--lib").args(["--", "--nocapture"]).args(harness);
+    command.args(["--lib", "--bins", "--", "--nocapture"]).args(harness);
     counted(command, path, tally)
 }
 

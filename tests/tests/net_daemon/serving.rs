@@ -1,14 +1,17 @@
 //! What is served, and what a reload makes of it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
+use std::path::Path;
 
 use anyhow::Result;
+use dcqcn_netlink::netns::current_cookie;
 use dcqcn_plane::attach;
 use dcqcn_protocol::{Door, Status, Verb};
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
+use dcqcn_tests::leftover::state;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::sys::signal::Signal;
@@ -265,5 +268,36 @@ fn systemd_is_told_of_every_state() -> Result<()> {
     daemon.signal(Signal::SIGTERM)?;
     hears("STOPPING=1")?;
     assert!(daemon.child.wait()?.success());
+    Ok(())
+}
+
+#[test]
+fn detach_on_exit_leaves_nothing_and_fails_if_it_cannot() -> Result<()> {
+    if !runnable("detach_on_exit_leaves_nothing_and_fails_if_it_cannot", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("exit")?;
+    let before = state(&pair.a, "a0")?;
+    let detaching = || -> Result<Daemon> {
+        let mut daemon =
+            Daemon::start_with(&pair.a, HOST, &["--log-format", "json", "--detach-on-exit"], &[])?;
+        // Attached, or taken over.
+        daemon.says(&["\"iface\":\"a0\"", "\"pacer\""])?;
+        Ok(daemon)
+    };
+    let mut daemon = detaching()?;
+    let journals = Path::new("/run/dcqcn").join(format!("ns-{}", pair.a.run(current_cookie)??));
+    let lock = File::options().append(true).open(journals.join("lock"))?;
+    lock.lock()?;
+    daemon.signal(Signal::SIGTERM)?;
+    assert_eq!(daemon.child.wait()?.code(), Some(1));
+    let log = fs::read_to_string(daemon.log())?;
+    assert!(log.contains("still attached, as detaching failed: a0"), "{log}");
+    drop(lock);
+    assert_eq!(pair.a.attached()?, ["a0"]);
+
+    detaching()?.end()?;
+    assert!(pair.a.attached()?.is_empty());
+    assert_eq!(state(&pair.a, "a0")?, before);
     Ok(())
 }

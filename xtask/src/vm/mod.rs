@@ -144,6 +144,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
     ensure!(failed == 0, "{failed} of {} scenarios failed", finished.len());
+    ensure!(!finished.is_empty(), "no scenario ran: none of the kernels asked for can be had");
     Ok(())
 }
 

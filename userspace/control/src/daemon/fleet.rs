@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use dcqcn_netlink::Netlink;
 use dcqcn_plane::asking::PauseSocket;
 use dcqcn_plane::attach::{self, Claim, Freed, Id, Info, Options, Request};
@@ -29,6 +29,14 @@ const RETRY: Duration = Duration::from_secs(10);
 /// CPU, which the verifier keeps busy for seconds.
 fn at_once() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// What is served no longer.
+#[derive(Default)]
+struct Gone {
+    infos: Vec<Info>,
+    /// Interfaces of which it could not be detached.
+    kept: Vec<String>,
 }
 
 /// An attachment that is served. Its tasks end before another process can claim it.
@@ -310,9 +318,9 @@ impl Fleet {
     }
 
     /// Ends tasks and detaches what they worked on.
-    fn detach(&mut self, ids: Vec<Id>, why: &str) -> Vec<Info> {
+    fn detach(&mut self, ids: Vec<Id>, why: &str) -> Gone {
         self.tasks.remove(&ids);
-        let mut gone = Vec::new();
+        let mut gone = Gone::default();
         for id in ids {
             let Some(Served { info, _claim, .. }) = self.served.remove(&id) else {
                 continue;
@@ -320,18 +328,28 @@ impl Fleet {
             drop(_claim);
             match attach::detach_id(info.id()) {
                 Ok(done) => tracing::info!(iface = info.iface, done = done.join("; "), "{why}"),
-                Err(error) => tracing::error!(iface = info.iface, %error, "cannot detach"),
+                Err(error) => {
+                    tracing::error!(iface = info.iface, %error, "cannot detach");
+                    gone.kept.push(info.iface.clone());
+                }
             }
-            gone.push(info);
+            gone.infos.push(info);
         }
         gone
     }
 
     /// Ends all tasks, and detaches what they worked on if asked to.
-    pub(super) fn end(mut self, detach: bool) {
+    ///
+    /// # Errors
+    /// Something could not be detached: it stays as it is.
+    pub(super) fn end(mut self, detach: bool) -> Result<()> {
         if detach {
-            self.detach(self.served.keys().copied().collect(), "detached");
+            let Gone { kept, .. } = self.detach(self.served.keys().copied().collect(), "detached");
+            if !kept.is_empty() {
+                bail!("still attached, as detaching failed: {}; run `dcqcn detach`", kept.join(", "));
+            }
         }
+        Ok(())
     }
 }
 

@@ -113,8 +113,7 @@ impl Worker {
         shift.publish();
         notify(&[NotifyState::Ready, NotifyState::Status(&shift.status())]);
         let detach = shift.serve(commands);
-        shift.fleet.end(detach);
-        Ok(())
+        shift.fleet.end(detach)
     }
 }
 

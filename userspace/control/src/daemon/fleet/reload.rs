@@ -161,7 +161,7 @@ impl Fleet {
             tracing::info!(iface = info.iface, ok = undone.is_ok(), "attached by the refused file: detached");
         }
         // What had made way comes back, as the file in force says; its flows begin anew.
-        if !gone.is_empty()
+        if !gone.infos.is_empty()
             && let Err(error) = self.follow(&mut |_, _| {})
         {
             tracing::error!(error = chain(&error), "cannot look at the interfaces");
