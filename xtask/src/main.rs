@@ -26,6 +26,7 @@ mod nscc;
 mod p4;
 mod page;
 mod peer;
+mod programs;
 mod public;
 mod run;
 mod soak;

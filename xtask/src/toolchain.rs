@@ -16,6 +16,7 @@ use crate::{
     apt::Apt,
     linker,
     llvm::{self, Llvm},
+    programs,
     run::{self, capture, header},
     version::{Rustc, Version},
     workspace::Workspace,
@@ -24,10 +25,6 @@ use crate::{
 /// Debian's and Ubuntu's current compiler (the one browsers are built with), and what belongs to it.
 const DEBIAN_COMPILER: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", DEBIAN_CLIPPY];
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
-/// Programs the tests and the lab run, and what makes code of etcd's messages; the Debian packages they are in.
-const RUNTIME_TOOLS: [(&str, &str); 4] =
-    [("ip", "iproute2"), ("tc", "iproute2"), ("ethtool", "ethtool"), ("protoc", "protobuf-compiler")];
-
 /// A compiler with what it needs to produce eBPF objects.
 pub(crate) struct Toolchain {
     compiler: Compiler,
@@ -85,7 +82,7 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
 
 /// Fails when a program that the tests and the lab run is missing.
 pub(crate) fn require_runtime_tools() -> Result<()> {
-    let packages = missing_tool_packages();
+    let packages = programs::missing();
     ensure!(
         packages.is_empty(),
         "programs of these packages are missing: {}; install them with the system's package manager (Debian: apt-get \
@@ -341,20 +338,10 @@ fn llvm_packages(major: u32) -> [String; 2] {
     [format!("llvm-{major}-dev"), format!("libpolly-{major}-dev")]
 }
 
-fn missing_tool_packages() -> Vec<String> {
-    let mut packages: Vec<String> = RUNTIME_TOOLS
-        .iter()
-        .filter(|(program, _)| run::find_program(program).is_none())
-        .map(|&(_, package)| package.to_owned())
-        .collect();
-    packages.dedup();
-    packages
-}
-
 /// Those to install along with the compiler. Building needs none of them, so they do not stand in its way when this is not
 /// root; [`require_runtime_tools`] speaks up where they are needed.
 fn installable_tool_packages() -> Vec<String> {
-    if run::is_root() { missing_tool_packages() } else { Vec::new() }
+    if run::is_root() { programs::missing() } else { Vec::new() }
 }
 
 #[cfg(test)]
