@@ -25,6 +25,7 @@ use crate::{
 /// Debian's and Ubuntu's current compiler (the one browsers are built with), and what belongs to it.
 const DEBIAN_COMPILER: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", DEBIAN_CLIPPY];
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
+
 /// A compiler with what it needs to produce eBPF objects.
 pub(crate) struct Toolchain {
     compiler: Compiler,

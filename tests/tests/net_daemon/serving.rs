@@ -2,10 +2,8 @@
 
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::path::Path;
 
 use anyhow::Result;
-use dcqcn_netlink::netns::current_cookie;
 use dcqcn_plane::attach;
 use dcqcn_protocol::{Door, Status, Verb};
 use dcqcn_tests::bpf::Held;
@@ -286,8 +284,7 @@ fn detach_on_exit_leaves_nothing_and_fails_if_it_cannot() -> Result<()> {
         Ok(daemon)
     };
     let mut daemon = detaching()?;
-    let journals = Path::new("/run/dcqcn").join(format!("ns-{}", pair.a.run(current_cookie)??));
-    let lock = File::options().append(true).open(journals.join("lock"))?;
+    let lock = File::options().append(true).open(pair.a.journals()?.join("lock"))?;
     lock.lock()?;
     daemon.signal(Signal::SIGTERM)?;
     assert_eq!(daemon.child.wait()?.code(), Some(1));
