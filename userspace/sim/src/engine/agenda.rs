@@ -1,9 +1,7 @@
 //! What is to happen when: in order of time and then of entry.
 
-use std::collections::VecDeque;
-
 /// Something to happen at a time of its own. What only waits for the end of a constant delay is in a
-/// [`Lane`](super::lane::Lane) instead.
+/// [`Lanes`](super::lane::Lanes) instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A flow begins.
@@ -43,104 +41,188 @@ pub(super) struct PfcFrame {
     pub(super) pause: bool,
 }
 
-/// An event and its time.
-type Entry = (u64, Event);
+/// Places of one wheel.
+const PLACES: usize = 1 << 10;
+/// The bits of a time from which on a wheel has its places: of 1 ns, 1 us, 1 ms and 4.3 s.
+const SHIFTS: [u32; 4] = [0, 10, 20, 32];
+/// Places of all wheels.
+const ALL_PLACES: usize = SHIFTS.len() * PLACES;
+/// The last time there is a place for: more than an hour.
+const LAST_NS: u64 = ((PLACES as u64) << SHIFTS[3]) - 1;
+/// No entry.
+const NONE: u32 = u32::MAX;
 
-/// Buckets: one for the current time, and one for each bit in which a time may differ from it.
-const BUCKETS: usize = 65;
-
-/// Events to come, in a radix heap.
+/// Events to come, in wheels of 1024 places.
 ///
-/// Time never goes back, so what is to come can lie in buckets by the highest bit in which its time differs from the current
-/// one. When the current time's bucket is empty, time moves to the earliest of the next bucket, whose events fall into
-/// lower ones. All events of one time are always in one bucket and keep their order there: so of events at one time the first
-/// entered comes first, with no number to compare.
+/// Times that differ from the current one in their last ten bits only stand in the first wheel, a place for each nanosecond;
+/// those that differ in the ten bits before that, in the second; those in the next ten, in the third; all others in the last.
+/// Time never goes back. When the first wheel is empty, time moves to the earliest event of the next, and the events of that
+/// place move to the wheels before it: mostly once in an event's life. All events of one time are always in one place and
+/// keep their order there: so of events at one time the first entered comes first, with no number to compare.
 #[derive(Debug)]
 pub(super) struct Agenda {
     now_ns: u64,
     until_ns: u64,
-    /// Events of the current time.
-    now: VecDeque<Event>,
-    later: Vec<Bucket>,
-    /// Bit per bucket of `later` that is not empty.
-    filled: u64,
+    /// When the next event is; `u64::MAX` if there is none.
+    next_ns: u64,
+    /// The last entry of each place, or [`NONE`]; the places of the first wheel first.
+    last: Box<[u32; ALL_PLACES]>,
+    /// Bit per place that is not empty.
+    filled: [u64; ALL_PLACES / 64],
+    /// Bit per word of `filled` that is not 0.
+    words: u64,
+    entries: Vec<Entry>,
+    /// The first entry that is free.
+    free: u32,
 }
 
-#[derive(Debug)]
-struct Bucket {
-    entries: Vec<Entry>,
-    /// The earliest of their times.
-    least_ns: u64,
+/// An event in the list of its place.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at_ns: u64,
+    event: Event,
+    /// The entry behind it; behind the last, the first. If it is free, the next that is, or [`NONE`].
+    next: u32,
 }
 
 impl Agenda {
-    /// Nothing yet; what is to happen after `until_ns` will be forgotten.
+    /// Nothing yet; what is to happen after `until_ns`, or after [`LAST_NS`], will be forgotten.
     pub(super) fn new(until_ns: u64) -> Self {
-        let bucket = || Bucket { entries: Vec::new(), least_ns: u64::MAX };
         Self {
             now_ns: 0,
-            until_ns,
-            now: VecDeque::new(),
-            later: (1..BUCKETS).map(|_| bucket()).collect(),
-            filled: 0,
+            until_ns: until_ns.min(LAST_NS),
+            next_ns: u64::MAX,
+            last: Box::new([NONE; ALL_PLACES]),
+            filled: [0; ALL_PLACES / 64],
+            words: 0,
+            entries: Vec::new(),
+            free: NONE,
         }
     }
 
     /// Enters `event`, not before the last one that was taken. Of events at one time the first entered comes first.
     #[inline]
     pub(super) fn at(&mut self, at_ns: u64, event: Event) {
-        if at_ns <= self.until_ns {
-            self.enter(at_ns.max(self.now_ns), event);
+        if at_ns > self.until_ns {
+            return;
         }
+        let at_ns = at_ns.max(self.now_ns);
+        let entry = Entry { at_ns, event, next: NONE };
+        let number = self.free;
+        let number = match self.entries.get_mut(number as usize) {
+            Some(place) => {
+                self.free = place.next;
+                *place = entry;
+                number
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.next_ns = self.next_ns.min(at_ns);
+        self.enter(number, at_ns);
     }
 
+    /// The place of a time that is not over, up to the last there is.
     #[inline]
-    fn enter(&mut self, at_ns: u64, event: Event) {
-        let Some(bit) = (at_ns ^ self.now_ns).checked_ilog2() else {
-            self.now.push_back(event);
-            return;
+    fn place(&self, at_ns: u64) -> usize {
+        let differs = self.now_ns ^ at_ns;
+        let wheel = match differs >> SHIFTS[1] {
+            0 => 0,
+            1..0x400 => 1,
+            0x400..0x10_0000 => 2,
+            _ => 3,
         };
-        self.filled |= 1 << bit;
-        let bucket = &mut self.later[bit as usize];
-        bucket.least_ns = bucket.least_ns.min(at_ns);
-        bucket.entries.push((at_ns, event));
+        wheel * PLACES + (at_ns >> SHIFTS[wheel]) as usize % PLACES
+    }
+
+    /// Puts an entry behind those of its place.
+    #[inline]
+    fn enter(&mut self, number: u32, at_ns: u64) {
+        let place = self.place(at_ns);
+        self.filled[place / 64] |= 1 << (place % 64);
+        self.words |= 1 << (place / 64);
+        let last = std::mem::replace(&mut self.last[place], number);
+        let first = match self.entries.get_mut(last as usize) {
+            Some(last) => std::mem::replace(&mut last.next, number),
+            None => number,
+        };
+        self.entries[number as usize].next = first;
+    }
+
+    /// Empties a place; says which entry was its last.
+    #[inline]
+    fn empty(&mut self, place: usize) -> u32 {
+        let word = &mut self.filled[place / 64];
+        *word &= !(1 << (place % 64));
+        if *word == 0 {
+            self.words &= !(1 << (place / 64));
+        }
+        std::mem::replace(&mut self.last[place], NONE)
     }
 
     /// Time of the next event; `u64::MAX` if there is none.
     #[inline]
-    pub(super) fn next_ns(&self) -> u64 {
-        if !self.now.is_empty() {
-            self.now_ns
-        } else if self.filled == 0 {
-            u64::MAX
-        } else {
-            self.later[self.filled.trailing_zeros() as usize].least_ns
-        }
+    pub(super) const fn next_ns(&self) -> u64 {
+        self.next_ns
     }
 
     /// Takes the next event.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Event> {
-        if let Some(event) = self.now.pop_front() {
-            return Some(event);
-        }
-        if self.filled == 0 {
+        if self.next_ns == u64::MAX {
             return None;
         }
-        let bit = self.filled.trailing_zeros();
-        self.filled &= !(1 << bit);
-        let bucket = &mut self.later[bit as usize];
-        self.now_ns = std::mem::replace(&mut bucket.least_ns, u64::MAX);
-        if let [_] = bucket.entries.as_slice() {
-            return bucket.entries.pop().map(|(_, event)| event);
+        let place = self.place(self.next_ns);
+        self.now_ns = self.next_ns;
+        if place >= PLACES {
+            self.come_near(place);
         }
-        let mut entries = std::mem::take(&mut bucket.entries);
-        for (at_ns, event) in entries.drain(..) {
-            self.enter(at_ns, event);
+        let place = self.now_ns as usize % PLACES;
+        let last = self.last[place];
+        let first = self.entries[last as usize].next;
+        let entry = &mut self.entries[first as usize];
+        let event = entry.event;
+        let second = std::mem::replace(&mut entry.next, self.free);
+        self.free = first;
+        if first == last {
+            self.empty(place);
+            self.next_ns = self.least_ns();
+        } else {
+            self.entries[last as usize].next = second;
         }
-        // Its room is used again.
-        self.later[bit as usize].entries = entries;
-        self.now.pop_front()
+        Some(event)
+    }
+
+    /// The time of the first event there is. No place lies before the current time's, and those of the first wheel come
+    /// first: so the first place that is not empty has it.
+    #[inline]
+    fn least_ns(&self) -> u64 {
+        let Some(filled) = self.filled.get(self.words.trailing_zeros() as usize) else { return u64::MAX };
+        let place = self.words.trailing_zeros() * 64 + filled.trailing_zeros();
+        let last = self.last[place as usize];
+        let Entry { mut at_ns, mut next, .. } = self.entries[last as usize];
+        while next != last {
+            let entry = &self.entries[next as usize];
+            at_ns = at_ns.min(entry.at_ns);
+            next = entry.next;
+        }
+        at_ns
+    }
+
+    /// Time has come to the first event of this place, which is none of the first wheel: everything in it moves nearer.
+    fn come_near(&mut self, place: usize) {
+        let last = self.empty(place);
+        let mut number = self.entries[last as usize].next;
+        loop {
+            let Entry { at_ns, next, .. } = self.entries[number as usize];
+            self.enter(number, at_ns);
+            if number == last {
+                return;
+            }
+            number = next;
+        }
     }
 }
 
@@ -178,6 +260,37 @@ mod tests {
         let expected: Vec<_> = expected.into_iter().map(|(at_ns, i)| (at_ns, Some(Event::Due(i)))).collect();
         // Numbers rise with entry.
         assert_eq!(taken, expected);
+    }
+
+    #[test]
+    fn events_come_in_order_however_far_they_are() {
+        for bits in [4, 9, 10, 11, 19, 20, 21, 29, 30, 31, 33, 36] {
+            let mut agenda = Agenda::new(u64::MAX - 1);
+            let (mut now_ns, mut entered, mut taken) = (0, 0, 0);
+            // What is to come, as a list that is sorted.
+            let mut expected = std::collections::BTreeSet::new();
+            let mut random = bits;
+            while taken < 20_000 {
+                random = rng::next(random);
+                if entered < 20_000 && (agenda.next_ns() == u64::MAX || rng::value(random) % 100 < 55) {
+                    // Few different times, so that some are together; of all lengths up to this many bits.
+                    let length = rng::value(random) % (bits as u32 + 1);
+                    let at_ns =
+                        now_ns + ((u64::from(rng::value(rng::next(random))) % 7) << length) % (1 << bits);
+                    agenda.at(at_ns, Event::Due(entered));
+                    expected.insert((at_ns, entered));
+                    entered += 1;
+                } else {
+                    let first = expected.pop_first();
+                    let next_ns = agenda.next_ns();
+                    let Some(Event::Due(number)) = agenda.take() else { panic!("nothing, for {first:?}") };
+                    assert_eq!(Some((next_ns, number)), first, "{bits} bits");
+                    now_ns = next_ns;
+                    taken += 1;
+                }
+            }
+            assert_eq!((agenda.next_ns(), agenda.take()), (u64::MAX, None));
+        }
     }
 
     #[test]

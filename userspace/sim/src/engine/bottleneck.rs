@@ -34,7 +34,7 @@ impl Simulation<'_> {
     #[inline]
     pub(super) fn on_port_done(&mut self) {
         if let Some(packet) = self.port.finish() {
-            self.down.enter(self.now_ns, packet);
+            self.down.enter(self.now_ns, 0, packet);
         }
         self.begin_port();
     }
@@ -43,9 +43,9 @@ impl Simulation<'_> {
     #[inline]
     pub(super) fn signal(&mut self, class: u8, change: PauseChange) {
         let Some(pause) = change else { return };
-        for (delay, lane) in (0..).zip(&self.up) {
+        for (delay, delay_ns) in (0..).zip(self.up.delays_ns()) {
             let frame = PfcFrame { delay, class, pause };
-            self.agenda.at(self.now_ns + lane.delay_ns(), Event::Pfc(frame));
+            self.agenda.at(self.now_ns + delay_ns, Event::Pfc(frame));
         }
     }
 

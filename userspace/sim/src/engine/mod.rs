@@ -31,7 +31,7 @@ use dcqcn_fabric::Random;
 
 use self::agenda::{Agenda, Event};
 use self::collect::Collector;
-use self::lane::Lane;
+use self::lane::Lanes;
 use self::packet::{Packet, Reply, ReplyKind};
 use self::port::Port;
 use self::qp::{Qp, Turn};
@@ -66,21 +66,6 @@ pub fn run(
     Ok(simulation.finish())
 }
 
-/// What happens next.
-#[derive(Clone, Copy, Debug)]
-enum Next {
-    /// An event of the agenda.
-    Agenda,
-    /// The port has sent a packet.
-    PortDone,
-    /// A packet reaches the receiver.
-    Delivery,
-    /// A packet of the senders with this delay reaches the switch.
-    Arrival(usize),
-    /// An answer reaches one of the senders with this delay.
-    Reply(usize),
-}
-
 struct Simulation<'s> {
     scenario: &'s Scenario,
     now_ns: u64,
@@ -98,11 +83,11 @@ struct Simulation<'s> {
     nps: Vec<NpFlow>,
     port: Port,
     /// Sender to switch, per distinct delay.
-    up: Vec<Lane<Packet>>,
+    up: Lanes<Packet>,
     /// Switch to receiver.
-    down: Lane<Packet>,
+    down: Lanes<Packet>,
     /// Receiver to sender, per distinct delay.
-    back: Vec<Lane<Reply>>,
+    back: Lanes<Reply>,
     /// By RoCE group: its flows, with their time from its start on, if it waits for another group.
     held: Vec<Vec<(u32, u64)>>,
     /// By RoCE group: messages of flows that send one which are not complete; and of all groups.
@@ -124,48 +109,31 @@ impl Simulation<'_> {
         Some(self.now_ns)
     }
 
-    #[inline]
+    /// What happens next. Of several at one time: first what the agenda has, then the port, then the lanes from the receiver
+    /// back.
+    #[inline(always)]
     fn step(&mut self) {
-        let mut at_ns = self.agenda.next_ns();
-        let mut next = Next::Agenda;
-        let mut consider = |candidate_ns: u64, candidate: Next| {
-            if candidate_ns < at_ns {
-                at_ns = candidate_ns;
-                next = candidate;
-            }
-        };
-        consider(self.port.done_ns, Next::PortDone);
-        consider(self.down.next_ns(), Next::Delivery);
-        for (i, lane) in self.up.iter().enumerate() {
-            consider(lane.next_ns(), Next::Arrival(i));
-        }
-        for (i, lane) in self.back.iter().enumerate() {
-            consider(lane.next_ns(), Next::Reply(i));
-        }
-        self.now_ns = at_ns;
+        let (down_ns, up_ns, back_ns) = (self.down.next_ns(), self.up.next_ns(), self.back.next_ns());
+        let lanes_ns = down_ns.min(up_ns).min(back_ns);
+        let now_ns = self.agenda.next_ns().min(self.port.done_ns).min(lanes_ns);
+        self.now_ns = now_ns;
         self.counters.events += 1;
-        match next {
-            Next::Agenda => {
-                if let Some(event) = self.agenda.take() {
-                    self.on_event(event);
-                }
+        if self.agenda.next_ns() == now_ns {
+            if let Some(event) = self.agenda.take() {
+                self.on_event(event);
             }
-            Next::PortDone => self.on_port_done(),
-            Next::Delivery => {
-                if let Some(packet) = self.down.take() {
-                    self.on_delivery(packet);
-                }
+        } else if self.port.done_ns == now_ns {
+            self.on_port_done();
+        } else if down_ns == now_ns {
+            if let Some(packet) = self.down.take() {
+                self.on_delivery(packet);
             }
-            Next::Arrival(i) => {
-                if let Some(packet) = self.up[i].take() {
-                    self.on_arrival(packet);
-                }
+        } else if up_ns == now_ns {
+            if let Some(packet) = self.up.take() {
+                self.on_arrival(packet);
             }
-            Next::Reply(i) => {
-                if let Some(reply) = self.back[i].take() {
-                    self.on_reply(reply);
-                }
-            }
+        } else if let Some(reply) = self.back.take() {
+            self.on_reply(reply);
         }
     }
 
@@ -300,7 +268,7 @@ impl Simulation<'_> {
 
     fn finish(mut self) -> Outcome {
         self.port.end(self.now_ns);
-        let on_links = self.up.iter().map(Lane::len).sum::<usize>() + self.down.len();
+        let on_links = self.up.len() + self.down.len();
         self.counters.in_flight_packets = (on_links + self.port.packets()) as u64;
         self.collector.outcome(
             self.scenario,

@@ -76,6 +76,6 @@ impl Simulation<'_> {
     #[inline]
     pub(super) fn reply(&mut self, sender: usize, reply: Reply) {
         let delay = usize::from(self.senders[sender].delay);
-        self.back[delay].enter(self.now_ns, reply);
+        self.back.enter(self.now_ns, delay, reply);
     }
 }

@@ -134,7 +134,7 @@ impl Simulation<'_> {
     pub(super) fn on_link_free(&mut self, sender: u32) {
         let nic = &mut self.senders[sender as usize];
         let Some(packet) = nic.sending.take() else { return };
-        self.up[usize::from(nic.delay)].enter(self.now_ns, packet);
+        self.up.enter(self.now_ns, usize::from(nic.delay), packet);
         self.counters.sent_packets += 1;
         match self.tcp_index(packet.flow) {
             None => self.qps[packet.flow as usize].turn = Turn::Idle,

@@ -7,7 +7,7 @@ use dcqcn_fabric::{Random, Transmitter};
 use super::Simulation;
 use super::agenda::{Agenda, Event};
 use super::collect::Collector;
-use super::lane::Lane;
+use super::lane::Lanes;
 use super::port::Port;
 use super::qp::Qp;
 use super::sender::Sender;
@@ -36,9 +36,9 @@ impl<'s> Simulation<'s> {
             senders: Vec::new(),
             nps: Vec::new(),
             port: Port::new(scenario, &port_params.wred, overhead_bytes),
-            up: delays_ns.iter().map(|&delay_ns| Lane::new(delay_ns)).collect(),
-            down: Lane::new(scenario.receiver_delay_ns),
-            back: delays_ns.iter().map(|&delay_ns| Lane::new(delay_ns + back_ns)).collect(),
+            up: Lanes::new(delays_ns.iter().copied()),
+            down: Lanes::new([scenario.receiver_delay_ns]),
+            back: Lanes::new(delays_ns.iter().map(|&delay_ns| delay_ns + back_ns)),
             held: vec![Vec::new(); scenario.roce.len()],
             unfinished: vec![0; scenario.roce.len()],
             all_unfinished: 0,
