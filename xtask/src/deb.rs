@@ -127,6 +127,8 @@ fn lintian(package: &Path) -> Result<Option<String>> {
         .arg(package)
         .output()
         .context("cannot start lintian")?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(matches!(output.status.code(), Some(0 | 2)), "lintian: {}: {complaint}", output.status);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(Some(said.lines().filter(|line| line.starts_with("E: ")).collect::<Vec<_>>().join("\n")))
 }

@@ -30,7 +30,21 @@ impl Want {
     const fn installed(self) -> Programs {
         match self {
             Self::Little | Self::Etcd => &[],
-            Self::All => &[("ping", "iputils-ping"), ("chromium", "chromium"), ("faketime", "faketime")],
+            Self::All => &[
+                ("ping", "iputils-ping"),
+                ("python3", "python3"),
+                ("chromium", "chromium"),
+                ("faketime", "faketime"),
+                ("lintian", "lintian"),
+            ],
+        }
+    }
+
+    /// As [`Want::installed`], but of no use without a program that Debian does not have.
+    const fn installed_beside(self) -> &'static [(&'static str, Programs)] {
+        match self {
+            Self::Little | Self::Etcd => &[],
+            Self::All => &[("simple_switch", &[("mn", "mininet")])],
         }
     }
 
@@ -53,7 +67,9 @@ pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
     if want == Want::All {
         web::for_tests(workspace);
     }
+    let beside = want.installed_beside().iter().filter(|(program, _)| run::find_program(program).is_some());
     let wanted: Vec<String> = (want.installed().iter())
+        .chain(beside.flat_map(|(_, programs)| programs.iter()))
         .filter(|(program, _)| run::find_program(program).is_none())
         .map(|(_, package)| (*package).to_owned())
         .collect();

@@ -10,7 +10,7 @@ use dcqcn_common::wire::bth::Opcode;
 
 use super::host::{Around, Left};
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, qp};
-use super::world::{SETS, World, params};
+use super::world::{SETS, World, empty, params};
 
 const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
 const REQUEST: Roce = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
@@ -207,6 +207,32 @@ fn a_flow_that_was_cut_has_a_class_of_its_own_in_htb() {
     // Without a pacer nothing is told to anybody.
     let none = paced(0);
     assert_eq!(send(&mut w, &none, &DATA), Left { bytes: DATA.frame(), ..Left::default() });
+}
+
+#[test]
+fn a_flow_that_was_cut_and_has_no_class_in_htb_is_counted() {
+    // More flows than a qdisc has classes: those of the last sets have none.
+    const MANY_SETS: u32 = 1 << 14;
+    let mut p = paced(PACER_HTB);
+    p.port.rp_set_mask = MANY_SETS - 1;
+    let mut w = World::new();
+    w.rp.resize_with(MANY_SETS as usize, || empty(RpFlow::new(FlowId::NONE, &p.rp)));
+    let set = |roce: &Roce| set_index(roce.id().hash(&p.port.hash_keys), p.port.rp_set_mask);
+    let of_a_set = |is_it: &dyn Fn(u32) -> bool| {
+        let mut all = (100..).map(|dest_qpn| Roce { dest_qpn, ..DATA });
+        all.find(|roce| is_it(set(roce))).unwrap_or_else(|| unreachable!("one of two"))
+    };
+    let last = of_a_set(&|set| htb_minor(set, 0).is_none());
+    let other = of_a_set(&|set| htb_minor(set, WAYS - 1).is_some());
+    for roce in [&last, &other] {
+        send(&mut w, &p, roce);
+        cnp(&mut w, &p, roce);
+    }
+    w.counted();
+    assert_eq!(send(&mut w, &p, &last).priority, None);
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpUnpaced, 1)]);
+    assert!(send(&mut w, &p, &other).priority.is_some());
+    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
 }
 
 #[test]

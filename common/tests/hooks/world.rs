@@ -157,6 +157,6 @@ impl World {
     }
 }
 
-fn empty<T: Entry>(flow: T) -> Set<T> {
+pub(crate) fn empty<T: Entry>(flow: T) -> Set<T> {
     Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
 }

@@ -137,6 +137,7 @@ fn while_a_change_waits_others_are_refused() -> Result<()> {
     lab.ok("set a0 rpg_ai_rate=30mbit")?;
     // A change that waits keeps nobody from detaching, and goes with what it changed.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
+    assert_eq!(ai_rate_mbit(&lab)?, 20);
     lab.ok("detach a0")?;
     nobody_waits(&lab)?;
     lab.ok(ATTACH)?;

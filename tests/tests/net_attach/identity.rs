@@ -226,7 +226,8 @@ fn an_inline_peer_made_anew_is_noticed() -> Result<()> {
 
 #[test]
 fn several_kinds_of_interfaces_work_or_are_refused_in_words() -> Result<()> {
-    if !runnable("several_kinds_of_interfaces_work_or_are_refused_in_words", &[])? {
+    const TEST: &str = "several_kinds_of_interfaces_work_or_are_refused_in_words";
+    if !runnable(TEST, &[])? {
         return Ok(());
     }
     let lab = Lab::new("kinds")?;
@@ -238,7 +239,7 @@ fn several_kinds_of_interfaces_work_or_are_refused_in_words() -> Result<()> {
         ("mac0", "ip link add link a0 name mac0 type macvlan"),
     ] {
         if let Err(error) = lab.host.command(make) {
-            eprintln!("SKIPPED {name}: this kernel makes none: {error}");
+            eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
             continue;
         }
         lab.host.command(&format!("ip link set {name} up"))?;

@@ -160,6 +160,9 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
         },
     )?;
     assert!(steps >= 1, "{steps} steps");
+    // The last run was not killed.
+    let values = [lab.ok("get a0 rpg_ai_rate")?, lab.ok("get a0 rpg_hai_rate")?];
+    assert!(values[0].contains("20mbit") && values[1].contains("200mbit"), "{values:?}");
     // As another build would have left it.
     let path = lab.host.journal("a0")?;
     let object = lab.json("status a0")?["attachments"][0]["object"].as_str().context("no object")?.to_owned();
