@@ -7,9 +7,10 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use crate::barrier::Barrier;
 use crate::build::build;
 use crate::node::Node;
 use crate::outcome::{self, Outcome};

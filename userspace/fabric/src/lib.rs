@@ -10,6 +10,7 @@
 //! switch or a NIC takes to think, cells and pipes within a switch, bit errors.
 
 mod agenda;
+mod barrier;
 mod buffer;
 mod build;
 mod change;

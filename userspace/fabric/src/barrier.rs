@@ -1,0 +1,100 @@
+//! Where threads meet at the end of a window.
+
+use std::hint;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Looks before a thread goes to sleep: some 20 us, which is about what sleeping and being woken costs.
+const LOOKS: u32 = 2_000;
+
+/// A barrier as in the standard library, whose waiters look for a while before they sleep.
+///
+/// A window of a small fabric is some ten microseconds of work, and going to sleep and being woken at each end of it costs
+/// more than that. Who has waited in vain sleeps: where threads are more than cores, whom they wait for needs the core.
+#[derive(Debug)]
+pub(crate) struct Barrier {
+    threads: usize,
+    arrived: AtomicUsize,
+    /// Times that all have met.
+    meetings: AtomicU64,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    woken: Condvar,
+}
+
+impl Barrier {
+    /// A barrier for so many threads.
+    pub(crate) const fn new(threads: usize) -> Self {
+        Self {
+            threads,
+            arrived: AtomicUsize::new(0),
+            meetings: AtomicU64::new(0),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            woken: Condvar::new(),
+        }
+    }
+
+    /// Waits until all threads have come here. What they wrote before that is seen behind it.
+    pub(crate) fn wait(&self) {
+        let meeting = self.meetings.load(Ordering::Acquire);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
+            // Nobody comes again before the meeting is counted.
+            self.arrived.store(0, Ordering::Relaxed);
+            // In one order with the sleepers' count: either that is seen here, or a sleeper sees the meeting.
+            self.meetings.store(meeting + 1, Ordering::SeqCst);
+            if self.sleepers.load(Ordering::SeqCst) != 0 {
+                // Whoever counted itself holds the lock until it sleeps.
+                drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+                self.woken.notify_all();
+            }
+            return;
+        }
+        for _ in 0..LOOKS {
+            if self.meetings.load(Ordering::Acquire) != meeting {
+                return;
+            }
+            hint::spin_loop();
+        }
+        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while self.meetings.load(Ordering::SeqCst) == meeting {
+            held = self.woken.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn nobody_goes_on_before_all_have_come() {
+        for threads in [1, 2, 5] {
+            let barrier = Barrier::new(threads);
+            let came = AtomicUsize::new(0);
+            thread::scope(|scope| {
+                for number in 0..threads {
+                    let (barrier, came) = (&barrier, &came);
+                    scope.spawn(move || {
+                        for round in 0..300 {
+                            // Now and then one is so late that the others sleep.
+                            if round % 100 == number {
+                                thread::sleep(Duration::from_millis(3));
+                            }
+                            came.fetch_add(1, Ordering::Relaxed);
+                            barrier.wait();
+                            assert_eq!(came.load(Ordering::Relaxed), threads * (round + 1));
+                            barrier.wait();
+                        }
+                    });
+                }
+            });
+            assert_eq!(barrier.sleepers.into_inner(), 0);
+        }
+    }
+}
