@@ -79,6 +79,10 @@ fn every_part_is_asked_of_the_kernel() -> Result<()> {
         );
     }
     says(&lab.ok("status")?, "INCOMPLETE");
+    for upgrade in ["upgrade a0", "upgrade --all --dry-run"] {
+        let said = lab.refused(1, upgrade)?;
+        says(&said, "a0 has not every program it was given: egress: expected, not found");
+    }
     // Nothing runs: attaching starts over.
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     assert!(problems(&lab, "a0")?.is_empty());

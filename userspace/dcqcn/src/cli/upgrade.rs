@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use anyhow::anyhow;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_plane::attach;
+use dcqcn_plane::attach::{self, Part};
 use serde::Serialize;
 
 use dcqcn_cli::Output;
@@ -44,8 +45,16 @@ impl UpgradeArgs {
         let mut failed = None;
         for iface in ifaces {
             let replaced = if self.dry_run { would_replace(&iface) } else { attach::upgrade(&iface) };
-            match replaced {
-                Ok(replaced) => report.upgraded.push(Upgraded { iface, replaced }),
+            match replaced.and_then(|replaced| Ok((replaced, problems(&iface)?))) {
+                Ok((replaced, problems)) => {
+                    if !problems.is_empty() {
+                        let problems = problems.join("; ");
+                        let next = "`dcqcn attach` with the options it had begins anew";
+                        let error = anyhow!("{iface} has not every program it was given: {problems}; {next}");
+                        failed = failed.or(Some(error));
+                    }
+                    report.upgraded.push(Upgraded { iface, replaced, problems });
+                }
                 Err(error) => {
                     let not = if self.dry_run { "cannot be" } else { "is not" };
                     let error = anyhow::Error::from(error).context(format!("{iface} {not} upgraded"));
@@ -58,6 +67,13 @@ impl UpgradeArgs {
         }
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// Programs that were attached and are not there.
+fn problems(iface: &str) -> Result<Vec<String>, attach::Error> {
+    let info = attach::open(iface)?.info;
+    let parts = attach::verify(&info)?;
+    Ok(parts.iter().filter(|part| info.programs.contains(&part.name)).filter_map(Part::complaint).collect())
 }
 
 /// The programs that would be replaced.
@@ -80,6 +96,8 @@ struct Upgraded {
     iface: String,
     /// Programs; none if they were this dcqcn's already.
     replaced: Vec<String>,
+    /// Programs that were attached and are not there.
+    problems: Vec<String>,
 }
 
 impl fmt::Display for UpgradeReport {
@@ -87,8 +105,9 @@ impl fmt::Display for UpgradeReport {
         if self.upgraded.is_empty() {
             writeln!(f, "nothing is attached in this network namespace")?;
         }
-        for Upgraded { iface, replaced } in &self.upgraded {
+        for Upgraded { iface, replaced, problems } in &self.upgraded {
             match replaced.join(", ") {
+                none if none.is_empty() && !problems.is_empty() => {}
                 none if none.is_empty() => writeln!(f, "{iface} has the programs of this dcqcn already")?,
                 programs if self.dry_run => writeln!(f, "{iface}: {programs} would be replaced in place")?,
                 programs => writeln!(f, "{iface}: {programs} replaced in place")?,
