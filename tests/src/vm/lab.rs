@@ -27,6 +27,8 @@ pub struct Options {
     /// The last host is behind a second bridge, and what goes there is tagged with this VLAN on the way. (soft-RoCE itself
     /// sends no tags: it wants a device of its own, not a VLAN on one.)
     pub vlan: Option<u16>,
+    /// Each host's interface is the port of a bridge `bN`, which has its address and its RDMA device.
+    pub bridged: bool,
 }
 
 /// What soft-RoCE puts around the payload of a packet at most (`RXE_MAX_HDR_LENGTH`, drivers/infiniband/sw/rxe/rxe_param.h).
@@ -42,7 +44,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mtu_bytes: 1_500, ipv6: false, vlan: None }
+        Self { mtu_bytes: 1_500, ipv6: false, vlan: None, bridged: false }
     }
 }
 
@@ -102,7 +104,7 @@ impl Lab {
             lab.add_routes(host)?;
         }
         for &host in &lab.hosts {
-            sh(&format!("rdma link add {} type rxe netdev {}", rxe(host), lab.iface(host)))?;
+            sh(&format!("rdma link add {} type rxe netdev {}", rxe(host), lab.upper(host)))?;
         }
         Ok(lab)
     }
@@ -111,6 +113,11 @@ impl Lab {
     #[must_use]
     pub fn iface(&self, host: u8) -> String {
         format!("h{host}")
+    }
+
+    /// The interface that has a host's address.
+    fn upper(&self, host: u8) -> String {
+        if self.options.bridged { format!("b{host}") } else { self.iface(host) }
     }
 
     /// The port towards a host.
@@ -235,6 +242,13 @@ impl Lab {
         let mtu = self.options.mtu_bytes;
         sh_in(&self.switch, &format!("ip link set {far} mtu {mtu} master br0 up"))?;
         sh(&format!("ip link set {near} mtu {mtu} up"))?;
+        if self.options.bridged {
+            let bridge = self.upper(host);
+            let mac = mac(host).map(|octet| format!("{octet:02x}")).join(":");
+            sh(&format!("ip link add {bridge} mtu {mtu} address {mac} type bridge"))?;
+            sh(&format!("ip link set {near} master {bridge}"))?;
+            sh(&format!("ip link set {bridge} up"))?;
+        }
         // On one CPU each packet is handled after the one before it: soft-RoCE takes others for lost.
         sysfs::write(&format!("/sys/class/net/{near}/{RPS}"), "1")?;
         script_in(&self.switch, &format!("echo 1 > /sys/class/net/{far}/{RPS}")).map(drop)
@@ -263,7 +277,7 @@ impl Lab {
     }
 
     fn add_routes(&self, host: u8) -> Result<()> {
-        let (iface, address, table) = (self.iface(host), self.address(host), 100 + u32::from(host));
+        let (iface, address, table) = (self.upper(host), self.address(host), 100 + u32::from(host));
         let (family, prefix_len, network) = self.network();
         let nodad = if self.options.ipv6 { " nodad" } else { "" };
         sh(&format!("ip {family} address add {address}/{prefix_len} dev {iface}{nodad}"))?;

@@ -278,7 +278,7 @@ mod tests {
         let flow = Flow::new(Tool::Write, 1, 2, 1, 8);
         let efficiency = flow.efficiency(&Options::default());
         assert!((efficiency - 8_192.0 / (8_192.0 + 8.0 * 58.0 + 16.0)).abs() < 1e-12, "{efficiency}");
-        let jumbo = Options { mtu_bytes: 4_200, ipv6: true, vlan: Some(5) };
+        let jumbo = Options { mtu_bytes: 4_200, ipv6: true, vlan: Some(5), bridged: false };
         let efficiency = flow.efficiency(&jumbo);
         assert!((efficiency - 8_192.0 / (8_192.0 + 2.0 * 82.0 + 16.0)).abs() < 1e-12, "{efficiency}");
     }

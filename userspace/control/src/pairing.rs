@@ -2,12 +2,13 @@
 //!
 //! The data plane learns others by itself (`dcqcn_common::hooks`). The surest source counts: see [`PairSource`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource};
-use dcqcn_netlink::{self as net, Netlink};
+use dcqcn_netlink::{self as net, Netlink, with_those_above};
 use dcqcn_params::qp::qp_id;
 use dcqcn_plane::dataplane::{self, Maps};
 use dcqcn_support::clock::monotonic_ns;
@@ -48,10 +49,13 @@ pub(crate) struct RdmaPairs {
     has_device: bool,
     /// CLOCK_MONOTONIC when each of them was last looked up among the pairs in force.
     looked_up_ns: u64,
+    ways: Ways,
+    /// CLOCK_MONOTONIC when these were found.
+    ways_ns: Option<u64>,
 }
 
-/// How often what was entered is compared with what is in force: somebody else may have changed that. What the kernel says is
-/// new is entered at once.
+/// How often what was entered is compared with what is in force, which somebody else may have changed, and interfaces and their
+/// addresses are looked at. A queue pair that is new is entered at once.
 const LOOK_UP_NS: u64 = 1_000_000_000;
 
 impl RdmaPairs {
@@ -67,21 +71,41 @@ impl RdmaPairs {
                 entered.insert(id, pair.qpn);
             }
         }
-        Ok(Self { entered, has_device: false, looked_up_ns: 0 })
+        Ok(Self { entered, ..Self::default() })
     }
 
-    /// Whether the interface had an RDMA device at the last look.
+    /// Whether there was an RDMA device at the last look whose packets pass the interface.
     #[must_use]
     pub(crate) const fn has_device(&self) -> bool {
         self.has_device
     }
 
-    /// What the kernel says is connected on an interface.
+    /// What the kernel says is connected by way of an interface.
     ///
     /// # Errors
     /// The kernel's queue pairs cannot be read.
-    pub(crate) fn present(netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
-        present(netlink, ifindex)
+    pub(crate) fn present(&mut self, netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
+        let devices = netlink.rdma_devices()?;
+        if devices.is_empty() {
+            return Ok(Present::default());
+        }
+        let now_ns = monotonic_ns();
+        if self.ways_ns.is_none_or(|found_ns| now_ns.saturating_sub(found_ns) >= LOOK_UP_NS) {
+            self.ways = Ways::of(netlink, ifindex)?;
+            self.ways_ns = Some(now_ns);
+        }
+        let Ways { of_devices, addresses } = &self.ways;
+        let mut present = Present::default();
+        for device in
+            devices.iter().filter(|device| device.ifindexes.iter().any(|of| of_devices.contains(of)))
+        {
+            present.has_device = true;
+            for qp in netlink.rdma_connected_qps(device.index)? {
+                let ids = addresses.iter().map(|address| qp_id(*address, qp.local_qpn));
+                present.pairs.extend(ids.map(|id| (id, qp.remote_qpn)));
+            }
+        }
+        Ok(present)
     }
 
     /// Enters the queue pairs that are new, removes those that are gone, and returns what changed.
@@ -120,28 +144,34 @@ impl RdmaPairs {
     }
 }
 
-/// What the kernel says is connected on an interface.
+/// What the kernel says is connected by way of an interface.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Present {
-    /// The interface has an RDMA device.
+    /// There is an RDMA device whose packets pass the interface.
     has_device: bool,
     /// The QPN at the other end of each. Each address of the interface may be a queue pair's.
     pairs: HashMap<QpId, u32>,
 }
 
-fn present(netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
-    let mut pairs = HashMap::new();
-    let mut addresses = None;
-    for device in netlink.rdma_devices()?.iter().filter(|device| device.ifindexes.contains(&ifindex)) {
-        let addresses = match &addresses {
-            Some(addresses) => addresses,
-            None => addresses.insert(netlink.addresses(ifindex)?),
-        };
-        for qp in netlink.rdma_connected_qps(device.index)? {
-            pairs.extend(addresses.iter().map(|address| (qp_id(*address, qp.local_qpn), qp.remote_qpn)));
-        }
+/// By which ways queue pairs' packets come to an interface.
+#[derive(Debug, Default)]
+struct Ways {
+    /// Where their devices are: it, what is above it (a bridge or a bond, say), and what is below it, as soft-RoCE has the addresses
+    /// of VLANs and no device on one.
+    of_devices: BTreeSet<u32>,
+    /// Addresses of it and of what is above it.
+    addresses: Vec<IpAddr>,
+}
+
+impl Ways {
+    fn of(netlink: &Netlink, ifindex: u32) -> Result<Self, net::Error> {
+        let links = netlink.links()?;
+        let above = with_those_above(&links, ifindex);
+        let below = links.iter().map(|link| link.index);
+        let below = below.filter(|lower| with_those_above(&links, *lower).contains(&ifindex));
+        let addresses = above.iter().map(|iface| netlink.addresses(*iface)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { of_devices: below.chain(above.iter().copied()).collect(), addresses: addresses.concat() })
     }
-    Ok(Present { has_device: addresses.is_some(), pairs })
 }
 
 /// The queue pairs to be compared with what is in force: each takes a system call, and a host may have thousands.

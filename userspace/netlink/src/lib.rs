@@ -11,6 +11,7 @@ pub mod link;
 mod netlink;
 pub mod netns;
 pub mod rdma;
+mod stack;
 pub mod tc;
 mod wire;
 
@@ -18,3 +19,4 @@ pub use error::{Error, Result};
 pub use link::Link;
 pub use netlink::Netlink;
 pub use netns::Netns;
+pub use stack::with_those_above;

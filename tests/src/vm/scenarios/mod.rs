@@ -70,6 +70,14 @@ pub const SCENARIOS: &[Scenario] = &[
         run: pairing::run,
     },
     Scenario {
+        name: "pairing-bridge",
+        about: "the same by the kernel's list of QPs, where soft-RoCE is on a bridge above the interface",
+        limit_s: 60,
+        is_ci: false,
+        with_systemd: false,
+        run: pairing::bridged,
+    },
+    Scenario {
         name: "pacing",
         about: "QPs held to 10, 40 and 80 Mbit/s, and two to 20 each",
         limit_s: 90,

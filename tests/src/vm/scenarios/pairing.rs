@@ -51,7 +51,15 @@ impl Known {
 }
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    let lab = Lab::new(RECEIVER, &Options::default())?;
+    each(report, &Options::default(), &Known::ALL)
+}
+
+pub(super) fn bridged(report: &mut Report) -> Result<()> {
+    each(report, &Options { bridged: true, ..Options::default() }, &[Known::Rdma])
+}
+
+fn each(report: &mut Report, options: &Options, all: &[Known]) -> Result<()> {
+    let lab = Lab::new(RECEIVER, options)?;
     for host in [SENDER, RECEIVER] {
         lab.on_host(host, &format!("attach {{}} --profile lab --set link_rate={LINK}"))?;
     }
@@ -73,7 +81,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         "CNPs with hint",
         "unknown flow",
     ]);
-    for known in Known::ALL {
+    for &known in all {
         one(&lab, report, known).with_context(|| known.name())?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::fs;
 
 use aya::util::KernelVersion;
-use dcqcn_netlink::{Link, Netlink};
+use dcqcn_netlink::{Link, Netlink, with_those_above};
 
 use super::Error;
 use crate::pacer::FqLimits;
@@ -25,8 +25,14 @@ pub(super) fn check(
     if KernelVersion::current().is_ok_and(|version| version < SINCE) {
         return Ok(());
     }
-    for device in netlink.rdma_devices()? {
-        if !device.ifindexes.contains(&link.index) || is_hardware(&device.name) {
+    let devices = netlink.rdma_devices()?;
+    if devices.is_empty() {
+        return Ok(());
+    }
+    // What a VLAN, a bridge or a bond above it sends goes by way of its qdisc too.
+    let ifaces = with_those_above(&netlink.links()?, link.index);
+    for device in devices {
+        if !device.ifindexes.iter().any(|ifindex| ifaces.contains(ifindex)) || is_hardware(&device.name) {
             continue;
         }
         let queue_pairs = netlink.rdma_connected_qps(device.index)?.len();

@@ -12,8 +12,7 @@ pub(super) fn rounds(ifaces: &[&str], links: &[Link]) -> Vec<Vec<usize>> {
     let link = |at: usize| links.iter().find(|link| ifaces.get(at).is_some_and(|name| link.name == *name));
     let is_above = |upper: usize, lower: usize| {
         let (Some(upper), Some(lower)) = (link(upper), link(lower)) else { return false };
-        let is_stacked = upper.kind.as_deref() != Some("veth") && upper.peer == Some(lower.index);
-        is_stacked || lower.master == Some(upper.index)
+        upper.is_above(lower)
     };
     let mut left: Vec<usize> = (0..ifaces.len()).collect();
     let mut rounds = Vec::new();

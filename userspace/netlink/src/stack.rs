@@ -1,0 +1,69 @@
+//! Interfaces on other interfaces.
+
+use std::collections::BTreeSet;
+
+use super::Link;
+
+impl Link {
+    /// Whether it sends and receives by way of `lower`: it is a VLAN or the like on it, or the bridge or bond that `lower` belongs
+    /// to.
+    #[must_use]
+    pub fn is_above(&self, lower: &Self) -> bool {
+        let is_stacked = self.kind.as_deref() != Some("veth") && self.peer == Some(lower.index);
+        is_stacked || lower.master == Some(self.index)
+    }
+}
+
+/// The interface number `ifindex`, and all of `links` above it.
+#[must_use]
+pub fn with_those_above(links: &[Link], ifindex: u32) -> BTreeSet<u32> {
+    let mut found = BTreeSet::from([ifindex]);
+    loop {
+        let lower = |link: &&Link| found.contains(&link.index);
+        let is_next = |link: &&Link| {
+            !found.contains(&link.index) && links.iter().filter(lower).any(|lower| link.is_above(lower))
+        };
+        let next: Vec<u32> = links.iter().filter(is_next).map(|link| link.index).collect();
+        if next.is_empty() {
+            return found;
+        }
+        found.extend(next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vlans_bridges_and_bonds_are_above_and_the_other_end_of_a_veth_is_not() {
+        let link = |index: u32, kind: Option<&str>, peer, master| Link {
+            index,
+            name: format!("if{index}"),
+            mac: None,
+            mtu: 1_500,
+            kind: kind.map(Into::into),
+            up: true,
+            peer,
+            master,
+            tx_queue_len: 0,
+            speed_bps: None,
+        };
+        // Two ports of a bond, a VLAN on it in a bridge, a veth in that bridge, and another bridge.
+        let links = [
+            link(2, None, None, Some(9)),
+            link(3, None, None, Some(9)),
+            link(5, Some("veth"), Some(6), Some(11)),
+            link(6, Some("veth"), Some(5), None),
+            link(9, Some("bond"), None, None),
+            link(10, Some("vlan"), Some(9), Some(11)),
+            link(11, Some("bridge"), None, None),
+            link(12, Some("bridge"), None, None),
+        ];
+        let above = |ifindex| with_those_above(&links, ifindex).into_iter().collect::<Vec<_>>();
+        assert_eq!(above(2), [2, 9, 10, 11]);
+        assert_eq!(above(9), [9, 10, 11]);
+        assert_eq!(above(5), [5, 11]);
+        assert_eq!((above(6), above(12), above(77)), (vec![6], vec![12], vec![77]));
+    }
+}
