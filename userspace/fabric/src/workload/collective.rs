@@ -18,6 +18,17 @@ pub enum Collective {
     AllToAll,
 }
 
+impl Collective {
+    /// Flows that each of `ranks`, at least one, sends.
+    const fn steps(self, ranks: u64) -> u64 {
+        let others = ranks.saturating_sub(1);
+        match self {
+            Self::AllReduce => 2 * others,
+            Self::ReduceScatter | Self::AllGather | Self::AllToAll => others,
+        }
+    }
+}
+
 impl Workload {
     /// `collective` over `bytes`, which all ranks together cut into as many parts as there are ranks. `ready` holds for each
     /// rank the flow (usually a computation there) that it waits for; the result for each the flow whose delivery tells
@@ -57,9 +68,8 @@ impl Workload {
             }
             return done;
         }
-        let steps = if collective == Collective::AllReduce { 2 * (count - 1) } else { count - 1 };
         let mut before: Vec<u32> = Vec::new();
-        for _ in 0..steps {
+        for _ in 0..collective.steps(count as u64) {
             let step: Vec<u32> = (0..count)
                 .map(|rank| {
                     let flow = self.between(pairs, ranks[rank], ranks[(rank + 1) % count], part_bytes);
@@ -83,6 +93,13 @@ impl Workload {
         let class = pairs.class;
         let qp = *pairs.known.entry((src, dst)).or_insert_with(|| self.pair(src, dst, class));
         self.send(qp, bytes, 0)
+    }
+
+    /// How many flows [`Workload::collectives`] makes, those that only wait included.
+    #[must_use]
+    pub fn flows_of_collectives(collective: Collective, ranks: u64, times: u32) -> u64 {
+        let of_one = collective.steps(ranks).saturating_add(1).saturating_mul(ranks);
+        of_one.saturating_mul(times.into()).saturating_add(ranks)
     }
 
     /// `collective` alone, over all of `ranks`, which are hosts, `times` times in a row.
@@ -132,6 +149,7 @@ mod tests {
                 .filter(|flow| workload.ends(flow).is_some_and(|pair| pair.src != pair.dst))
                 .collect();
             assert_eq!(sent.len(), 2 * flows, "{collective:?}");
+            assert_eq!(workload.flows().len() as u64, Workload::flows_of_collectives(collective, 4, 2));
             assert!(sent.iter().all(|flow| flow.bytes == 1_000));
             assert_eq!(workload.pairs().iter().filter(|pair| pair.src != pair.dst).count(), pairs);
             assert_eq!(workload.validate(4), Ok(()));

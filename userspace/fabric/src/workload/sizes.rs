@@ -28,6 +28,20 @@ pub struct Poisson {
     pub seed: u64,
 }
 
+impl Poisson {
+    /// How many flows start, on average.
+    #[must_use]
+    pub fn mean_flows(&self, sizes: &Sizes) -> f64 {
+        f64::from(self.hosts) * self.until_ns as f64 / self.gap_ns(sizes)
+    }
+
+    /// Mean time between two flows of a host.
+    fn gap_ns(&self, sizes: &Sizes) -> f64 {
+        // None is shorter than a byte.
+        sizes.mean_bytes().max(1.0) * 8e9 / (self.rate_bps as f64 * self.load)
+    }
+}
+
 impl Sizes {
     /// Reads a distribution of HPCC's traffic generator: lines `BYTES PERCENT`, the last of them 100 percent.
     ///
@@ -92,14 +106,14 @@ impl Sizes {
 
 impl Workload {
     /// Flows with lengths of `sizes` that start at random times (a Poisson process at every host) and go to other hosts, each
-    /// as likely.
+    /// as likely. [`Poisson::mean_flows`] says how many that will be.
     #[must_use]
     pub fn poisson(sizes: &Sizes, spec: &Poisson) -> Self {
         let mut workload = Self::new();
         if spec.hosts < 2 {
             return workload;
         }
-        let gap_ns = sizes.mean_bytes() * 8e9 / (spec.rate_bps as f64 * spec.load);
+        let gap_ns = spec.gap_ns(sizes);
         for src in 0..spec.hosts {
             // A sequence of its own: other hosts' flows stay as they are when one is added.
             let mut random = Random::new(spec.seed << 20 | u64::from(src));

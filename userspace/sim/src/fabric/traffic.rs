@@ -9,6 +9,9 @@ use dcqcn_fabric::workload::{self, Collective, Poisson, Sizes, Workload};
 
 use super::network::path;
 
+/// Most flows of one simulation, which take some 2 GB.
+const MAX_FLOWS: u64 = 16_000_000;
+
 /// What hosts send each other, as it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Traffic {
@@ -96,6 +99,7 @@ impl Traffic {
     /// The workload.
     pub(super) fn build(&self, terms: &Terms) -> Result<Workload> {
         let Terms { hosts, class, bytes, repeat, .. } = *terms;
+        ensure!(bytes != 0, "size = 0B is out of range: allowed is 1B and more");
         Ok(match self {
             Self::Incast(senders) => {
                 ensure!(
@@ -112,8 +116,14 @@ impl Traffic {
                     None => Sizes::constant(bytes),
                 };
                 let Terms { host_rate_bps: rate_bps, load, until_ns, seed, .. } = *terms;
-                let workload =
-                    Workload::poisson(&sizes, &Poisson { hosts, rate_bps, load, until_ns, class, seed });
+                let spec = Poisson { hosts, rate_bps, load, until_ns, class, seed };
+                let flows = spec.mean_flows(&sizes);
+                ensure!(
+                    flows <= MAX_FLOWS as f64,
+                    "some {flows:.0} flows would start: allowed are {MAX_FLOWS}; give longer ones, a shorter --until, or \
+                     less --load"
+                );
+                let workload = Workload::poisson(&sizes, &spec);
                 ensure!(
                     !workload.flows().is_empty(),
                     "no flow starts in that time: give a longer --until, or more --load"
@@ -121,6 +131,11 @@ impl Traffic {
                 workload
             }
             Self::Collective(collective) => {
+                let flows = Workload::flows_of_collectives(*collective, hosts.into(), repeat);
+                ensure!(
+                    flows <= MAX_FLOWS,
+                    "{flows} flows would be sent: allowed are {MAX_FLOWS}; give fewer hosts, or a smaller --repeat"
+                );
                 let ranks = if terms.shuffled { shuffled(hosts, terms.seed) } else { (0..hosts).collect() };
                 Workload::collectives(*collective, &ranks, bytes, class, repeat)
             }

@@ -62,6 +62,12 @@ fn what_makes_no_sense_is_refused() {
             "cannot simulate this fabric: rate of the link leaf0 - spine0 = 0bit is out of range",
         ),
         ("--until 1us --size 1GB", "no flow starts in that time"),
+        ("--size 0B", "size = 0B is out of range: allowed is 1B and more"),
+        ("--size 1B --until 1ms", "some 200000000 flows would start: allowed are 16000000; give longer ones"),
+        (
+            "--workload all-reduce --repeat 10000",
+            "20160032 flows would be sent: allowed are 16000000; give fewer hosts",
+        ),
         ("--workload hpcc:/none", "/none: cannot be read"),
     ] {
         let refused = format!("{:#}", setup(flags).scenario().unwrap_err());
