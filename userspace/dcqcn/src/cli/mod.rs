@@ -34,6 +34,7 @@ mod upgrade;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_cli::{GenerateCommand, Output, log_to_stderr};
@@ -169,7 +170,10 @@ pub fn main() -> ExitCode {
 /// Takes this thread, and those it starts, into a network namespace.
 fn enter(netns: Option<&str>) -> anyhow::Result<()> {
     if let Some(name) = netns {
-        Netns::open(name)?.enter()?.stay();
+        let netns = Netns::open(name).with_context(|| {
+            format!("{name} cannot be worked in; `ip netns` lists what can be named here")
+        })?;
+        netns.enter()?.stay();
     }
     Ok(())
 }

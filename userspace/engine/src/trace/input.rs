@@ -52,10 +52,10 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// Not the fields an event has.
-    #[error("`{0}` is no event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`")]
+    #[error("`{}` is no event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`", .0.escape_debug())]
     Fields(String),
     /// A field is not a number in its range.
-    #[error("{column} `{text}`: expected a whole number of {unit}, {min} to {max}")]
+    #[error("{column} `{}`: expected a whole number of {unit}, {min} to {max}", text.escape_debug())]
     Number {
         /// The field.
         column: &'static str,
@@ -69,10 +69,10 @@ pub enum Problem {
         max: u64,
     },
     /// No such event.
-    #[error("event `{0}`: expected `cnp`, `send` or `sample`")]
+    #[error("event `{}`: expected `cnp`, `send` or `sample`", .0.escape_debug())]
     Event(String),
     /// Only a `send` has bytes.
-    #[error("bytes `{text}`: expected none, a `{event}` has no bytes")]
+    #[error("bytes `{}`: expected none, a `{event}` has no bytes", text.escape_debug())]
     NoBytes {
         /// The event.
         event: &'static str,
@@ -267,6 +267,7 @@ mod tests {
         let bytes = "expected a whole number of bytes, 1 to 1099511627776";
         for (line, says) in [
             ("7", format!("`7` is no event: {events}")),
+            ("\u{1b}[2J", format!("`\\u{{1b}}[2J` is no event: {events}")),
             ("1,send,5,6", format!("`1,send,5,6` is no event: {events}")),
             ("x,cnp", format!("t_ns `x`: {time}")),
             (",cnp", format!("t_ns ``: {time}")),
