@@ -156,3 +156,25 @@ fn clocks_that_differ_by_minutes_and_years_change_nothing() -> Result<()> {
     ensure!(took < Duration::from_secs(30), "{took:?}");
     Ok(())
 }
+
+#[test]
+fn two_agents_of_one_name_are_told_of() -> Result<()> {
+    let test = "two_agents_of_one_name_are_told_of";
+    if !Etcd::is_there(test) {
+        return Ok(());
+    }
+    let site = Site::new(1, 2)?;
+    let of = |status: &Value, host: &str| -> String {
+        let hosts = status["hosts"].as_array().into_iter().flatten();
+        hosts.filter(|found| found["host"] == host).map(Value::to_string).collect()
+    };
+    let complaint = "another agent reports as h000 too";
+    ensure!(!site.status()?.to_string().contains(complaint), "there is one of each");
+    let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", "h000"];
+    let other = Agent(site.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
+    site.wait("h000 says so", |status| Ok(of(status, "h000").contains(complaint)))?;
+    ensure!(!of(&site.status()?, "h001").contains(complaint), "the other host is well");
+    drop(other);
+    site.wait("it is gone", |status| Ok(!status.to_string().contains(complaint)))?;
+    Ok(())
+}

@@ -216,7 +216,7 @@ impl Store {
         bail!("coordinators are faster, {EDITS} times in a row: try again")
     }
 
-    /// Writes what a host says; under a lease it is gone when that ends.
+    /// Writes what a host says; under a lease it is gone when that ends. Returns the lease of what stood there before, 0 without one.
     ///
     /// # Errors
     /// As [`Self::snapshot`].
@@ -226,14 +226,14 @@ impl Store {
         what: &str,
         value: &impl Serialize,
         lease: Option<i64>,
-    ) -> Result<()> {
-        let options = lease.map(|lease| PutOptions::new().with_lease(lease));
+    ) -> Result<Option<i64>> {
+        let options = PutOptions::new().with_prev_key().with_lease(lease.unwrap_or_default());
         let (key, value) = (self.host_key(host, what), text(value)?);
         let ask = |mut client: Client| {
             let (key, value, options) = (key.clone(), value.clone(), options.clone());
-            async move { client.put(key, value, options).await }
+            async move { client.put(key, value, Some(options)).await }
         };
-        self.tried(ask).await.map(drop)
+        Ok(self.tried(ask).await?.prev_key().map(KeyValue::lease))
     }
 
     /// What a host is to have, and etcd's revision at that moment.

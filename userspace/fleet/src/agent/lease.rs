@@ -60,6 +60,38 @@ fn is_news(old: Option<&Report>, new: &Report) -> bool {
     })
 }
 
+/// Whether another agent writes what this one does.
+///
+/// Reports of another lease than its own stand where this one writes only if somebody else wrote since it did: an agent that has just
+/// begun finds those of the one before it.
+#[derive(Debug, Default)]
+struct Rival {
+    own: Option<i64>,
+    seen: Option<Instant>,
+}
+
+impl Rival {
+    /// A report was written under the lease `own`, where one of the lease `before` was. Says whether there is news of another.
+    fn wrote(&mut self, own: i64, before: Option<i64>) -> bool {
+        let last = self.own.replace(own);
+        let is_others = |before: i64| before != 0 && before != own && last.is_some_and(|last| last != before);
+        let is_new = before.is_some_and(is_others);
+        let was_seen = self.seen.is_some();
+        if is_new {
+            self.seen = Some(Instant::now());
+        }
+        is_new && !was_seen
+    }
+
+    /// What is said of it, until it has not written for `patience`.
+    fn complaint(&mut self, host: &str, patience: Duration) -> Option<String> {
+        self.seen = self.seen.filter(|seen| seen.elapsed() < patience);
+        self.seen.map(|_| {
+            format!("another agent reports as {host} too: give each host a name of its own with --name")
+        })
+    }
+}
+
 /// Reports whatever is new at once, and figures once in `every`.
 pub(super) async fn report(
     mut lease: Lease,
@@ -69,20 +101,29 @@ pub(super) async fn report(
 ) {
     let (mut said, mut said_at): (Option<Report>, _) = (None, Instant::now());
     let mut told = String::new();
+    let mut rival = Rival::default();
     loop {
         if reports.changed().await.is_err() {
             return;
         }
-        let Some(report) = reports.borrow_and_update().clone() else { continue };
+        let Some(mut report) = reports.borrow_and_update().clone() else { continue };
+        // The other one writes as often, and when it ends this one is not to be blamed for long.
+        report.failing.extend(rival.complaint(&lease.host, 3 * every));
         let is_due = is_news(said.as_ref(), &report) || said_at.elapsed() >= every;
         let done = async {
             let before = lease.id;
             let id = lease.keep(&member).await?;
             if is_due || before != Some(id) {
-                if let Err(error) = lease.store.say(&lease.host, "report", &report, Some(id)).await {
+                match lease.store.say(&lease.host, "report", &report, Some(id)).await {
+                    Ok(before) if rival.wrote(id, before) => {
+                        tracing::warn!(host = lease.host, "another agent reports under this name");
+                    }
+                    Ok(_) => {}
                     // Perhaps for the lease is gone.
-                    lease.id = None;
-                    return Err(error);
+                    Err(error) => {
+                        lease.id = None;
+                        return Err(error);
+                    }
                 }
                 (said, said_at) = (Some(report), Instant::now());
             }
@@ -99,5 +140,26 @@ pub(super) async fn report(
                 sleep(REST).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_agent_is_told_from_the_one_before_and_from_leases_of_its_own() {
+        let mut rival = Rival::default();
+        let says = |rival: &mut Rival| rival.complaint("h1", Duration::from_secs(60)).is_some();
+        // The one before it, then its own, a lease that was lost, and nothing.
+        for (own, before) in [(5, Some(3)), (5, Some(5)), (7, Some(5)), (7, None), (7, Some(0)), (7, Some(7))]
+        {
+            assert!(!rival.wrote(own, before) && !says(&mut rival), "{own} {before:?}");
+        }
+        assert!(rival.wrote(7, Some(9)) && says(&mut rival));
+        assert!(!rival.wrote(7, Some(9)) && says(&mut rival), "told once");
+        assert_eq!(rival.complaint("h1", Duration::ZERO), None, "it has gone");
+        assert!(!rival.wrote(7, Some(7)) && !says(&mut rival));
+        assert!(rival.wrote(7, Some(11)), "and comes again");
     }
 }
