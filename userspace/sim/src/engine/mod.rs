@@ -1,8 +1,8 @@
 //! The engine: one loop over everything that happens, in order of time.
 //!
 //! What waits for the end of a constant delay (a link, the way back) stands in a queue of its own; only what has a time of
-//! its own (departures, timers) is in the heap. So the cost of an event depends on the number of senders, and memory on the
-//! number of packets in flight.
+//! its own (departures, timers) is in the agenda. What an event costs depends neither on the number of senders nor on that of
+//! packets in flight; memory does.
 //!
 //! DCQCN itself is not here: marking, the CNP interval, the rate machine and pacing are those of `dcqcn-common`.
 
