@@ -3,7 +3,8 @@
 //! Ethernet, up to two VLAN tags, IPv4 without options or IPv6 without extension headers, UDP 4791, BTH. Everything
 //! else is recognised as far as its name in [`Stat`] says, and left alone.
 
-use crate::flow::{FlowId, QpId};
+use crate::flow::{FlowId, FlowName, HashKeys, QpId};
+use crate::id::V4_MAPPED;
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::ecn::{self, Ecn};
@@ -12,6 +13,7 @@ use crate::wire::ext::Deth;
 use crate::wire::icrc;
 use crate::wire::ipv4::Ipv4;
 use crate::wire::ipv6::{self, Ipv6};
+use crate::wire::sub;
 use crate::wire::udp::{self, Udp};
 
 /// A packet that can be read header by header.
@@ -23,6 +25,15 @@ pub trait Frame {
     fn frame_len(&self) -> u32;
     /// `N` bytes from `at`, if the packet has them.
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]>;
+    /// Whether the whole packet has so many bytes.
+    fn reaches(&self, len: usize) -> bool {
+        len <= self.frame_len() as usize
+    }
+    /// Length of the whole frame, of a packet that is known to [reach](Frame::reaches) `len`: where it does so in the frame's first
+    /// piece, others are padding, and may be left out.
+    fn len_reaching(&self, _len: usize) -> u32 {
+        self.frame_len()
+    }
     /// Makes the first `len` bytes readable where they are not yet (a socket buffer in pieces).
     fn pull(&mut self, _len: usize) {}
 }
@@ -42,6 +53,8 @@ pub struct Roce {
     pub dest_qpn: u32,
     /// DSCP and ECN.
     pub tos: u8,
+    /// Where it ends, as its IP header says.
+    pub end: usize,
 }
 
 /// QP 1, the general services interface; it and QP 0 carry management, which is never paced or answered.
@@ -107,7 +120,21 @@ impl Roce {
             Some((words(ip.src()), words(ip.dst())))
         } else {
             let ip = Ipv4::new(frame.header(self.l3)?);
-            Some((mapped(ip.src()), mapped(ip.dst())))
+            let (src, dst) = ip.addresses();
+            Some(([0, 0, V4_MAPPED, src], [0, 0, V4_MAPPED, dst]))
+        }
+    }
+
+    /// The flow it belongs to, and its hash.
+    #[inline(always)]
+    pub(crate) fn name<F: Frame>(&self, frame: &F, keys: &HashKeys) -> Option<(FlowName, u32)> {
+        if self.v6 {
+            let (src, dst) = Ipv6::new(frame.header(self.l3)?).addresses();
+            let name = FlowName::v6(src, dst, self.dest_qpn);
+            Some((name, name.id().hash(keys)))
+        } else {
+            let (src, dst) = Ipv4::new(frame.header(self.l3)?).addresses();
+            Some((FlowName::v4(src, dst, self.dest_qpn), keys.hash_v4(src, dst, self.dest_qpn)))
         }
     }
 
@@ -150,7 +177,7 @@ impl Roce {
 #[inline(always)]
 #[must_use]
 pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
-    [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(addr)]
+    [0, 0, V4_MAPPED, u32::from_ne_bytes(addr)]
 }
 
 /// Whether an address, as [`mapped`] or [`words`] has it, is one that a host can have towards others: no group's, not the loopback's,
@@ -187,18 +214,26 @@ pub const fn words(a: [u8; 16]) -> [u32; 4] {
 /// Why the packet is left alone, as the counter it belongs to.
 #[inline(always)]
 pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
+    let roce = walk(frame)?;
+    if roce.class == Class::Datagram {
+        frame.pull(roce.bth() + Bth::LEN + Deth::LEN);
+    }
+    Ok(roce)
+}
+
+#[inline(always)]
+fn walk<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
+    // Most packets first: their headers lie where they do in most, and are looked for once.
+    if let Some(headers) = frame.header::<{ Ethernet::LEN + V4_HEADERS }>(0)
+        && Ethernet::new(sub::<0, { Ethernet::LEN }, _>(headers)).ethertype() == EtherType::IPV4
+    {
+        return v4_headers(frame, Ethernet::LEN, sub::<{ Ethernet::LEN }, V4_HEADERS, _>(headers));
+    }
     let Some(header) = frame.header(0) else {
         return Err(Stat::NotRoce);
     };
     let ethertype = Ethernet::new(header).ethertype();
-    // Most packets first.
-    if ethertype == EtherType::IPV4 {
-        v4(frame, Ethernet::LEN)
-    } else if ethertype.is_tag() {
-        tagged(frame)
-    } else {
-        network::<F, { Ethernet::LEN }>(frame, ethertype)
-    }
+    if ethertype.is_tag() { tagged(frame) } else { network::<F, { Ethernet::LEN }>(frame, ethertype) }
 }
 
 #[inline(always)]
@@ -260,13 +295,25 @@ fn network<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Re
     }
 }
 
+/// IPv4, UDP and BTH; no TCP packet is shorter.
+const V4_HEADERS: usize = Ipv4::LEN + TRANSPORT;
+/// IPv6, UDP and BTH; no TCP packet is shorter.
+const V6_HEADERS: usize = Ipv6::LEN + TRANSPORT;
+/// UDP and BTH.
+const TRANSPORT: usize = Udp::LEN + Bth::LEN;
+
 #[inline(always)]
 fn v4<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
-    frame.pull(l3 + Ipv4::LEN);
-    let Some(header) = frame.header(l3) else {
-        return Err(Stat::Malformed);
-    };
-    let ip = Ipv4::new(header);
+    frame.pull(l3 + V4_HEADERS);
+    match frame.header(l3) {
+        Some(headers) => v4_headers(frame, l3, headers),
+        None => Err(short_v4(frame, l3)),
+    }
+}
+
+/// Why it is left alone, if it is for another reason than what lies behind it.
+#[inline(always)]
+fn is_v4(ip: Ipv4<'_>) -> Result<(), Stat> {
     if ip.protocol() != udp::IP_PROTOCOL {
         return Err(Stat::NotRoce);
     }
@@ -276,17 +323,42 @@ fn v4<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
     if !ip.is_plain() {
         return Err(if ip.version() == 4 && ip.ihl() > 5 { Stat::Ipv4Options } else { Stat::Malformed });
     }
+    Ok(())
+}
+
+#[inline(always)]
+fn v4_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V4_HEADERS]) -> Result<Roce, Stat> {
+    let ip = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(headers));
+    is_v4(ip)?;
     let (ip_len, tos) = (ip.total_len() as usize, ip.tos());
-    transport(frame, l3, l3 + Ipv4::LEN, ip_len, tos, false)
+    transport(frame, l3, Ipv4::LEN, ip_len, tos, sub::<{ Ipv4::LEN }, TRANSPORT, _>(headers))
+}
+
+/// Why a packet is left alone that is too short for RoCE.
+#[inline(always)]
+fn short_v4<F: Frame>(frame: &mut F, l3: usize) -> Stat {
+    frame.pull(l3 + Ipv4::LEN);
+    let Some(header) = frame.header(l3) else {
+        return Stat::Malformed;
+    };
+    match is_v4(Ipv4::new(header)) {
+        Ok(()) => short_udp(frame, l3 + Ipv4::LEN),
+        Err(stat) => stat,
+    }
 }
 
 #[inline(always)]
 fn v6<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
-    frame.pull(l3 + Ipv6::LEN);
-    let Some(header) = frame.header(l3) else {
-        return Err(Stat::Malformed);
-    };
-    let ip = Ipv6::new(header);
+    frame.pull(l3 + V6_HEADERS);
+    match frame.header(l3) {
+        Some(headers) => v6_headers(frame, l3, headers),
+        None => Err(short_v6(frame, l3)),
+    }
+}
+
+/// As [`is_v4`].
+#[inline(always)]
+fn is_v6(ip: Ipv6<'_>) -> Result<(), Stat> {
     let next = ip.next_header();
     if next != udp::IP_PROTOCOL {
         return Err(if ipv6::is_extension_header(next) { Stat::Ipv6Extensions } else { Stat::NotRoce });
@@ -294,42 +366,72 @@ fn v6<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
     if ip.version() != 6 {
         return Err(Stat::Malformed);
     }
-    let (ip_len, tos) = (Ipv6::LEN + ip.payload_len() as usize, ip.traffic_class());
-    transport(frame, l3, l3 + Ipv6::LEN, ip_len, tos, true)
+    Ok(())
 }
 
-/// `ip_len` is what the IP header says of its packet's length.
+#[inline(always)]
+fn v6_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V6_HEADERS]) -> Result<Roce, Stat> {
+    let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(headers));
+    is_v6(ip)?;
+    let (ip_len, tos) = (Ipv6::LEN + ip.payload_len() as usize, ip.traffic_class());
+    transport(frame, l3, Ipv6::LEN, ip_len, tos, sub::<{ Ipv6::LEN }, TRANSPORT, _>(headers))
+}
+
+/// As [`short_v4`].
+#[inline(always)]
+fn short_v6<F: Frame>(frame: &mut F, l3: usize) -> Stat {
+    frame.pull(l3 + Ipv6::LEN);
+    let Some(header) = frame.header(l3) else {
+        return Stat::Malformed;
+    };
+    match is_v6(Ipv6::new(header)) {
+        Ok(()) => short_udp(frame, l3 + Ipv6::LEN),
+        Err(stat) => stat,
+    }
+}
+
+/// Why a datagram is left alone that ends before a BTH does.
+#[inline(always)]
+fn short_udp<F: Frame>(frame: &mut F, l4: usize) -> Stat {
+    frame.pull(l4 + Udp::LEN);
+    match frame.header(l4) {
+        Some(header) => is_roce(Udp::new(header)).err().unwrap_or(Stat::Malformed),
+        None => Stat::Malformed,
+    }
+}
+
+#[inline(always)]
+fn is_roce(udp: Udp<'_>) -> Result<(), Stat> {
+    match udp.dst_port() {
+        udp::ROCE_V2_PORT => Ok(()),
+        udp::UET_PORT => Err(Stat::Uet),
+        _ => Err(Stat::NotRoce),
+    }
+}
+
+/// `ip_len` is what the IP header, which has `header_len` bytes, says of its packet's length.
 #[inline(always)]
 fn transport<F: Frame>(
-    frame: &mut F,
+    frame: &F,
     l3: usize,
-    l4: usize,
+    header_len: usize,
     ip_len: usize,
     tos: u8,
-    v6: bool,
+    headers: &[u8; TRANSPORT],
 ) -> Result<Roce, Stat> {
-    frame.pull(l4 + Udp::LEN + Bth::LEN + Deth::LEN);
-    let Some(header) = frame.header(l4) else {
-        return Err(Stat::Malformed);
-    };
-    let udp = Udp::new(header);
-    if udp.dst_port() != udp::ROCE_V2_PORT {
-        return Err(if udp.dst_port() == udp::UET_PORT { Stat::Uet } else { Stat::NotRoce });
-    }
+    let udp = Udp::new(sub::<0, { Udp::LEN }, _>(headers));
+    is_roce(udp)?;
     let udp_len = udp.length() as usize;
     let too_short = udp_len < Udp::LEN + Bth::LEN + icrc::LEN;
-    if too_short || l4 - l3 + udp_len < ip_len || l3 + ip_len > frame.frame_len() as usize {
+    if too_short || header_len + udp_len < ip_len || !frame.reaches(l3 + ip_len) {
         return Err(Stat::Malformed);
     }
-    let Some(header) = frame.header(l4 + Udp::LEN) else {
-        return Err(Stat::Malformed);
-    };
     // Who trims a packet has to set the length in its IP header, or its host would drop it there; UDP's stays.
-    if l4 - l3 + udp_len != ip_len {
-        let has_headers = ip_len >= l4 - l3 + Udp::LEN + Bth::LEN;
+    if header_len + udp_len != ip_len {
+        let has_headers = ip_len >= header_len + TRANSPORT;
         return Err(if has_headers { Stat::Trimmed } else { Stat::Malformed });
     }
-    let bth = Bth::new(header);
+    let bth = Bth::new(sub::<{ Udp::LEN }, { Bth::LEN }, _>(headers));
     let opcode = bth.opcode();
     let class = opcode.class();
     if bth.tver() != 0 || class == Class::Unknown {
@@ -337,10 +439,18 @@ fn transport<F: Frame>(
         return Err(if is_manufacturers { Stat::VendorBth } else { Stat::UnknownBth });
     }
     // A datagram's sender is read, so it must be there.
-    if class == Class::Datagram && udp_len < Udp::LEN + Bth::LEN + Deth::LEN + icrc::LEN {
+    if class == Class::Datagram && udp_len < TRANSPORT + Deth::LEN + icrc::LEN {
         return Err(Stat::Malformed);
     }
-    Ok(Roce { l3, v6, opcode, class, dest_qpn: bth.dest_qpn(), tos })
+    Ok(Roce {
+        l3,
+        v6: header_len == Ipv6::LEN,
+        opcode,
+        class,
+        dest_qpn: bth.dest_qpn(),
+        tos,
+        end: l3 + ip_len,
+    })
 }
 
 #[cfg(test)]

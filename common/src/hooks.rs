@@ -14,9 +14,9 @@ mod rp;
 use crate::classify::{Roce, classify, dscp};
 use crate::events::{Event, EventKind};
 use crate::flow::QpId;
-use crate::layout::{CLASSES, Time};
+use crate::layout::{CLASSES, DSCPS, Time};
 use crate::limit::Limit;
-use crate::params::{Params, QUEUES_NONE};
+use crate::params::{DscpClass, Params};
 use crate::stats::Stat;
 use cp::Marking;
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict};
@@ -28,43 +28,55 @@ pub use pfc::HEARD;
 /// XDP, ingress: feeds CNPs to the rate machines of this host; inline, marks and forwards everything.
 #[inline(always)]
 pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
-    match classify(h) {
+    let roce = match classify(h) {
+        Ok(roce) => settled(h, roce),
         Err(stat) => {
             h.env().count(stat);
             if stat == Stat::MacControl {
                 pfc::hear(h);
             }
-        }
-        Ok(roce) => {
-            let roce = settled(h, roce);
-            // What came in elsewhere is counted there.
-            let is_handed_on = roce.is_cnp() && h.env().is_handed_on();
-            if !is_handed_on {
-                count_kind(h, &roce);
+            // What is not RoCE is not worth a look at the parameters, except in line.
+            if h.env().is_never_inline() {
+                return XdpVerdict::Pass;
             }
-            let Some(p) = h.env().params() else {
-                return if is_handed_on { XdpVerdict::HandOn } else { XdpVerdict::Pass };
+            return match h.env().params() {
+                Some(p) => forward(h, p),
+                None => XdpVerdict::Pass,
             };
-            if h.env().inline().is_some() {
-                let marking = p.config.scalars.cp_enable != 0;
-                let port = way_out(h, p) as u32;
-                if marking && cp::congestion_point(h, p, &roce, port) == Marking::Drop {
-                    return XdpVerdict::Drop;
-                }
-            } else if roce.is_cnp() {
-                return rp::on_cnp(h, p, &roce, is_handed_on);
-            }
-            if pairing::is_management(&roce) {
-                pairing::snoop(h, p, &roce);
-            }
         }
+    };
+    // What came in elsewhere is counted there.
+    let is_handed_on = roce.is_cnp() && h.env().is_handed_on();
+    if !is_handed_on {
+        count_kind(h, &roce);
     }
-    // Asked anew: what was asked before the verifier may have forgotten. The ports never change.
-    if let Some(p) = h.env().inline() {
-        h.env().count(Stat::InlineForwarded);
-        return XdpVerdict::Redirect(p.port.ifindex[way_out(h, p)]);
+    let Some(p) = h.env().params() else {
+        return if is_handed_on { XdpVerdict::HandOn } else { XdpVerdict::Pass };
+    };
+    if h.env().is_inline(p) {
+        let port = way_out(h, p) as u32;
+        let class = class_of(p, roce.dscp());
+        let marks = p.config.scalars.cp_enable != 0;
+        if marks && cp::congestion_point(h, p, &roce, class, port) == Marking::Drop {
+            return XdpVerdict::Drop;
+        }
+    } else if roce.is_cnp() {
+        return rp::on_cnp(h, p, &roce, is_handed_on);
     }
-    XdpVerdict::Pass
+    if pairing::is_management(&roce) {
+        pairing::snoop(h, p, &roce);
+    }
+    forward(h, p)
+}
+
+/// Sends a packet on, where the port is one of two in line.
+#[inline(always)]
+fn forward<'p, H: Host<'p>>(h: &mut H, p: &Params) -> XdpVerdict {
+    if !h.env().is_inline(p) {
+        return XdpVerdict::Pass;
+    }
+    h.env().count(Stat::InlineForwarded);
+    XdpVerdict::Redirect(p.port.ifindex[way_out(h, p)])
 }
 
 /// Which of two ports in line a packet leaves by.
@@ -77,7 +89,14 @@ fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
 /// send a marked copy to the own egress, where it becomes the CNP; the packet itself always passes.
 #[inline(always)]
 pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
-    let Ok((p, roce)) = look(s) else {
+    let roce = match classify(s) {
+        Ok(roce) => roce,
+        Err(stat) => {
+            s.env().count(stat);
+            return TcVerdict::Pass;
+        }
+    };
+    let Some(p) = s.env().params() else {
         return TcVerdict::Pass;
     };
     count_kind(s, &roce);
@@ -114,9 +133,10 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return np::become_cnp(s, p, &roce);
     }
     count_kind(s, &roce);
-    set_class(s, p, roce.dscp());
+    let class = class_of(p, roce.dscp());
+    set_class(s, p, class);
     if p.config.scalars.cp_enable != 0 {
-        match cp::congestion_point(s, p, &roce, 0) {
+        match cp::congestion_point(s, p, &roce, class, 0) {
             Marking::Drop => return TcVerdict::Drop,
             // A packet this host made itself has no port to go back to: its sender is told by its own stack.
             Marking::Marked if p.config.scalars.fast_cnp != 0 && s.ingress_ifindex() != 0 => {
@@ -128,7 +148,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         }
     }
     if p.config.scalars.rp_enable != 0 && roce.is_sequenced() {
-        return rp::pace(s, p, &roce);
+        return rp::pace(s, p, &roce, class);
     }
     if pairing::is_management(&roce) {
         // What a process writes is no message of this host's connection manager.
@@ -174,15 +194,18 @@ fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
     });
 }
 
-/// The traffic class of a DSCP, below [`CLASSES`].
+/// What a DSCP means on the port.
 #[inline(always)]
-fn class_of(p: &Params, dscp: usize) -> usize {
-    p.config.dscp_to_tc[dscp % p.config.dscp_to_tc.len()] as usize % CLASSES
+fn class_of(p: &Params, dscp: usize) -> DscpClass {
+    p.classes[dscp % DSCPS]
 }
 
 #[inline(always)]
-fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, dscp: usize) {
-    let tc = class_of(p, dscp);
+fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
+    if !class.is_sorted() {
+        return;
+    }
+    let tc = class.tc();
     let priority = p.priority[tc];
     if priority != 0 {
         s.set_priority(priority);
@@ -197,11 +220,14 @@ fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, dscp: usize) {
 /// Puts a packet that is not RoCE, or not looked into, where its DSCP belongs, if the port has queues.
 #[inline(always)]
 fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S) {
+    if !s.env().sorts_all() {
+        return;
+    }
     let Some(p) = s.env().params() else {
         return;
     };
-    if p.config.scalars.queues != QUEUES_NONE {
-        set_class(s, p, dscp(s).unwrap_or(0));
+    if p.sorts_all() {
+        set_class(s, p, class_of(p, dscp(s).unwrap_or(0)));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 15;
+pub const LAYOUT_VERSION: u32 = 16;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -164,8 +164,8 @@ impl PairSource {
 pub struct Active {
     /// Its number, below [`PARAMS_SLOTS`].
     pub slot: u32,
-    /// Explicit padding.
-    pub _pad: u32,
+    /// 1 = by the parameters in that slot, packets that are not RoCE have a class too. Elsewhere those do not look at parameters.
+    pub sorts_all: u32,
     /// When each slot was left, CLOCK_MONOTONIC; 0 = never. The controller's own.
     pub left_ns: [u64; PARAMS_SLOTS as usize],
 }

@@ -3,7 +3,7 @@
 //! Nothing here reads a clock, a random source or a queue: they are arguments. The eBPF programs, the reference
 //! engine, the simulator and the tests all call these functions.
 #![no_std]
-#![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch, core_intrinsics))]
 #![cfg_attr(
     target_arch = "bpf",
     expect(internal_features, reason = "the BPF target has atomics only as intrinsics")

@@ -86,8 +86,9 @@ impl Pacer {
     /// Schedules a packet of `bytes` (below 2^20) of a flow at the rate it was told last.
     #[inline(always)]
     pub(crate) fn schedule(&mut self, now_ns: u64, bytes: u64, credit_ns: u64, horizon_ns: u64) -> Departure {
-        let earliest_ns = now_ns.saturating_sub(credit_ns);
-        let start_ns = self.next_ns.max(earliest_ns);
+        // No earlier than the credit allows; later than that, nothing is subtracted that could be more than there is.
+        let is_late = self.next_ns.wrapping_add(credit_ns) < now_ns;
+        let start_ns = if is_late { now_ns.wrapping_sub(credit_ns) } else { self.next_ns };
         let departure_ns = start_ns.max(now_ns);
         if departure_ns.wrapping_sub(now_ns) > horizon_ns {
             return Departure::BeyondHorizon;

@@ -93,6 +93,12 @@ impl Frame for XdpFrame {
     }
 
     #[inline(always)]
+    fn reaches(&self, len: usize) -> bool {
+        let (data, data_end) = self.bounds();
+        len <= data_end.wrapping_sub(data) || len <= self.frame_len() as usize
+    }
+
+    #[inline(always)]
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
         let (data, data_end) = self.bounds();
         header(data, data_end, at).map(|header| &*header)

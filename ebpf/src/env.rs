@@ -1,6 +1,7 @@
 //! What XDP and TC hooks share: parameters, counters, tables, time and randomness.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
+use core::ptr::NonNull;
 
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
@@ -15,8 +16,8 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    ACTIVE, BACKLOG, CAME, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP,
-    SHARES, TIMES_NS, mode, test,
+    BACKLOG, CAME, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP, SHARES,
+    TIMES_NS, active_slot, mode, sorts_all, test,
 };
 use crate::tell::Telling;
 
@@ -54,7 +55,7 @@ pub enum Hook {
 
 /// One packet's view of the maps.
 pub struct Env {
-    counters: Option<*mut Counters>,
+    counters: NonNull<Counters>,
     now_ns: u64,
     /// Where in [`SIBLINGS`](crate::maps::SIBLINGS) a CNP goes next.
     pub next_sibling: u32,
@@ -62,14 +63,18 @@ pub struct Env {
 }
 
 impl Env {
+    /// `None` does not happen, but the verifier wants to see what is done then.
     #[inline(always)]
-    pub fn new(hook: Hook) -> Self {
-        Self {
-            counters: COUNTERS.get_ptr_mut(hook as u32),
-            now_ns: 0,
-            next_sibling: 0,
-            telling: Telling::NONE,
-        }
+    pub fn new(hook: Hook) -> Option<Self> {
+        let counters = NonNull::new(COUNTERS.get_ptr_mut(hook as u32)?)?;
+        Some(Self { counters, now_ns: 0, next_sibling: 0, telling: Telling::NONE })
+    }
+
+    /// This CPU's counters.
+    #[inline(always)]
+    fn counters(&mut self) -> &mut Counters {
+        // SAFETY: this CPU's slot of a per-CPU map; hooks of one kind do not interrupt each other on a CPU.
+        unsafe { self.counters.as_mut() }
     }
 
     /// Counts that a set was not to be had.
@@ -85,16 +90,23 @@ impl Env {
 impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn params(&self) -> Option<&'static Params> {
-        ACTIVE.get(0).and_then(|active| PARAMS.get(active.slot))
+        PARAMS.get(active_slot())
+    }
+
+    #[inline(always)]
+    fn sorts_all(&self) -> bool {
+        sorts_all()
     }
 
     /// What is in line is settled when the object is loaded; a program under test asks its parameters.
     #[inline(always)]
-    fn inline(&self) -> Option<&'static Params> {
-        if mode() == Mode::Host as u32 {
-            return None;
-        }
-        self.params().filter(|p| mode() == Mode::Inline as u32 || p.port.ifindex[1] != 0)
+    fn is_inline(&self, p: &Params) -> bool {
+        !self.is_never_inline() && (mode() == Mode::Inline as u32 || p.port.ifindex[1] != 0)
+    }
+
+    #[inline(always)]
+    fn is_never_inline(&self) -> bool {
+        mode() == Mode::Host as u32
     }
 
     #[inline(always)]
@@ -128,12 +140,9 @@ impl hooks::Env<'static> for Env {
     /// By way of a map: of what it reads there the verifier believes anything.
     #[inline(always)]
     fn opaque(&mut self, value: u32) -> u32 {
-        let Some(counters) = self.counters else {
-            return value;
-        };
-        // SAFETY: as in `count`.
+        let detour = &raw mut self.counters().detour;
+        // SAFETY: a field of what is there.
         unsafe {
-            let detour = &raw mut (*counters).detour;
             detour.write_volatile(value.into());
             detour.read_volatile() as u32
         }
@@ -142,23 +151,18 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn count(&mut self, stat: Stat) {
         self.telling.counted(stat);
-        if let Some(counters) = self.counters {
-            // SAFETY: this CPU's slot of a per-CPU map; hooks of one kind do not interrupt each other on a CPU.
-            unsafe { (*counters).stat[stat as usize] += 1 };
-        }
+        self.counters().stat[stat as usize] += 1;
     }
 
     /// This CPU's counters of class `tc`.
     #[inline(always)]
-    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
-        // SAFETY: as in `count`.
-        self.counters.and_then(|counters| unsafe { (*counters).class.get_mut(tc) })
+    fn class(&mut self, tc: usize) -> &mut ClassCounters {
+        &mut self.counters().class[tc % CLASSES]
     }
 
     #[inline(always)]
-    fn pauses(&mut self) -> Option<&mut PauseCounters> {
-        // SAFETY: as in `count`.
-        self.counters.map(|counters| unsafe { &mut (*counters).pause })
+    fn pauses(&mut self) -> &mut PauseCounters {
+        &mut self.counters().pause
     }
 
     #[inline(always)]
@@ -294,15 +298,13 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn debt(&mut self) -> Option<&mut Debt> {
-        // SAFETY: as in `count`.
-        self.counters.map(|counters| unsafe { &mut (*counters).debt })
+    fn debt(&mut self) -> &mut Debt {
+        &mut self.counters().debt
     }
 
     #[inline(always)]
-    fn wanted(&mut self) -> Option<&mut FlowId> {
-        // SAFETY: as in `count`.
-        self.counters.map(|counters| unsafe { &mut (*counters).wanted })
+    fn wanted(&mut self) -> &mut FlowId {
+        &mut self.counters().wanted
     }
 
     #[inline(always)]

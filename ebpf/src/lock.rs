@@ -1,6 +1,6 @@
 //! A set of the NP table under its lock.
 
-use dcqcn_common::flow::lock::{TRIES, free, take};
+use dcqcn_common::flow::lock::{TRIES, free, take_as_seen};
 use dcqcn_common::flow::{Entry, Set};
 
 /// Runs `f` on a set that nobody else uses meanwhile; `None` if there is no such set, or it was not to be had.
@@ -10,11 +10,11 @@ pub fn locked<T: Entry, R>(set: Option<*mut Set<T>>, f: impl FnOnce(&mut Set<T>)
     // SAFETY: a map value; its first field is the lock, and the rest is ours while it is held.
     unsafe {
         let lock = &raw mut (*set).lock;
-        if !take(lock, TRIES) {
+        if take_as_seen(lock, 0, TRIES) != Ok(()) {
             return None;
         }
         let result = f(&mut *set);
-        free(lock);
+        free(lock, 0);
         Some(result)
     }
 }

@@ -18,9 +18,28 @@ use dcqcn_common::vqueue::Share;
 #[map]
 pub static PARAMS: Array<Params> = Array::with_max_entries(PARAMS_SLOTS, 0);
 
-/// Which slot is in use.
-#[map]
-pub static ACTIVE: Array<Active> = Array::with_max_entries(1, 0);
+/// Which slot is in use. A variable to the programs, which need no look-up for it; to the controller it is a map like the others,
+/// called by its section.
+#[unsafe(link_section = ".bss.active")]
+#[unsafe(no_mangle)]
+static ACTIVE: Global<Active> =
+    Global::new(Active { slot: 0, sorts_all: 0, left_ns: [0; PARAMS_SLOTS as usize] });
+
+/// The slot in use.
+#[inline(always)]
+pub fn active_slot() -> u32 {
+    let active = (&raw const ACTIVE).cast::<Active>();
+    // SAFETY: a variable of this type. The controller changes it under us: the field is read at once.
+    unsafe { (&raw const (*active).slot).read_volatile() }
+}
+
+/// [`Active::sorts_all`].
+#[inline(always)]
+pub fn sorts_all() -> bool {
+    let active = (&raw const ACTIVE).cast::<Active>();
+    // SAFETY: as above.
+    unsafe { (&raw const (*active).sorts_all).read_volatile() != 0 }
+}
 
 /// Counters per hook.
 #[map]

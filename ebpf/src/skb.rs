@@ -29,7 +29,10 @@ struct SkbHost<'a> {
 
 #[inline(always)]
 pub fn run_ingress(ctx: &TcContext) -> i32 {
-    let mut host = SkbHost { ctx, env: Env::new(Hook::Ingress) };
+    let Some(env) = Env::new(Hook::Ingress) else {
+        return TC_ACT_UNSPEC;
+    };
+    let mut host = SkbHost { ctx, env };
     host.resize_under_test();
     host.restore_link_header();
     host.told(
@@ -41,7 +44,10 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
 
 #[inline(always)]
 pub fn run_egress(ctx: &TcContext) -> i32 {
-    let mut host = SkbHost { ctx, env: Env::new(Hook::Egress) };
+    let Some(env) = Env::new(Hook::Egress) else {
+        return TC_ACT_UNSPEC;
+    };
+    let mut host = SkbHost { ctx, env };
     host.resize_under_test();
     host.told(
         Hook::Egress,
@@ -137,11 +143,11 @@ impl SkbHost<'_> {
     fn restore_link_header(&mut self) {
         let skb = self.raw();
         // SAFETY: the program's own context. The kernel keeps the 16 bits as they are on the wire.
-        let protocol = (unsafe { (*skb).protocol } as u16).to_ne_bytes();
-        if self.header(Ethernet::LEN - 2).is_none_or(|found| *found == protocol) {
+        let protocol = EtherType(u16::from_be(unsafe { (*skb).protocol } as u16));
+        if self.header(0).is_none_or(|eth| Ethernet::new(eth).ethertype() == protocol) {
             return;
         }
-        if ![EtherType::IPV4, EtherType::IPV6].iter().any(|ip| ip.0.to_be_bytes() == protocol) {
+        if ![EtherType::IPV4, EtherType::IPV6].contains(&protocol) {
             return;
         }
         let mut link = [0u8; Ethernet::LEN];

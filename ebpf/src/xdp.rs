@@ -19,7 +19,10 @@ struct XdpHost<'a> {
 
 #[inline(always)]
 pub fn run(ctx: &XdpContext) -> u32 {
-    let mut host = XdpHost { ctx, env: Env::new(Hook::Xdp) };
+    let Some(env) = Env::new(Hook::Xdp) else {
+        return xdp_action::XDP_PASS;
+    };
+    let mut host = XdpHost { ctx, env };
     host.env.telling = Telling::of(Hook::Xdp, &mut host);
     let decided = hooks::xdp(&mut host);
     let next = host.env.next_sibling;
@@ -83,11 +86,32 @@ impl XdpHost<'_> {
     }
 }
 
+impl XdpHost<'_> {
+    /// Length of the piece that can be read. A difference, and not a sum with what a packet says of itself: to the verifier of Linux 6.1
+    /// a number whose bytes were swapped may be any.
+    #[inline(always)]
+    fn first_piece(&self) -> usize {
+        self.data_end().wrapping_sub(self.data())
+    }
+}
+
 impl Frame for XdpHost<'_> {
     #[inline(always)]
     fn frame_len(&self) -> u32 {
         // SAFETY: the program's own context. Includes the fragments.
         unsafe { bpf_xdp_get_buff_len(self.ctx.ctx) as u32 }
+    }
+
+    /// Most packets are in one piece, and of those nobody has to be asked.
+    #[inline(always)]
+    fn reaches(&self, len: usize) -> bool {
+        len <= self.first_piece() || len <= self.frame_len() as usize
+    }
+
+    #[inline(always)]
+    fn len_reaching(&self, len: usize) -> u32 {
+        let first = self.first_piece();
+        if len <= first { first as u32 } else { self.frame_len() }
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! What the tables keep of a flow, and what a packet or a CNP does to it.
 
-use super::{FlowId, NpFlow, RpFlow, set::Entry, subprogram};
+use super::{FlowId, NpFlow, RpFlow, lock::HELD, set::Entry, subprogram};
 use crate::entries;
 use crate::pacing::{Departure, Pacer};
 use crate::params::{PACER_FQ, Params};
@@ -44,7 +44,7 @@ impl Entry for RpFlow {
     }
 
     fn is_held(&self) -> bool {
-        self.lock != 0
+        self.lock & HELD != 0
     }
 }
 
@@ -322,6 +322,7 @@ mod tests {
         // SAFETY: as above.
         let shared = unsafe { Shared::new(&raw mut set) };
         assert_eq!(enter(shared, &id, 5, &p.rp, 1), Err(Missed::Busy));
-        assert_eq!(shared.update(0, &id, |_| ()), Err(Missed::Busy));
+        let seen = shared.look(0, &FlowId::NONE.name()).unwrap();
+        assert_eq!(shared.hold(0, &FlowId::NONE.name(), seen).map(drop), Err(Missed::Busy));
     }
 }

@@ -8,65 +8,109 @@
 /// nanoseconds.
 pub const TRIES: u32 = 256;
 
-/// Takes the lock in this word; false if another CPU holds it each time it is asked for.
+/// Of a lock's word: a program holds it. The other bits are the holder's to change; in the lock of a set they are 0.
+pub(super) const HELD: u32 = 1;
+
+/// Why a lock was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Another CPU holds it each time it is asked for.
+    Held,
+    /// Its word is another one by now.
+    Changed,
+}
+
+/// Takes the lock in this word, which nobody holds in `seen`.
+///
+/// # Errors
+/// Another CPU holds it, or its word is not `seen` any more.
 ///
 /// # Safety
-/// `word` is a lock's: all who use it use this and [`free`].
+/// `word` is a lock's: all who use it use the functions of this module.
 #[inline(always)]
-pub unsafe fn take(word: *mut u32, tries: u32) -> bool {
+pub unsafe fn take_as_seen(word: *mut u32, seen: u32, tries: u32) -> Result<(), Refused> {
     for _ in 0..tries {
         // SAFETY: the caller's promise.
-        if unsafe { exchange(word) } {
-            return true;
+        let found = unsafe { exchange(word, seen, seen | HELD) };
+        if found == seen {
+            return Ok(());
+        }
+        if found != seen | HELD {
+            return Err(Refused::Changed);
         }
     }
-    false
+    Err(Refused::Held)
 }
 
-/// Makes 1 of 0; false if it is not 0.
-#[cfg(target_arch = "bpf")]
-#[inline(always)]
-unsafe fn exchange(word: *mut u32) -> bool {
-    use core::intrinsics::{AtomicOrdering, atomic_cxchg};
-    // SAFETY: the caller's promise. Other CPUs change it under us: every access is atomic.
-    unsafe { atomic_cxchg::<u32, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(word, 0, 1).1 }
-}
-
-/// Frees the lock after all that was written.
+/// Takes the lock in this word; `None` if another CPU holds it each time it is asked for, else the word to [`free`] it with.
 ///
 /// # Safety
-/// As for [`take`], and it was taken.
+/// As for [`take_as_seen`].
+#[inline(always)]
+pub(super) unsafe fn take(word: *mut u32, tries: u32) -> Option<u32> {
+    for _ in 0..tries {
+        // SAFETY: the caller's promise.
+        let seen = unsafe { word.read_volatile() } & !HELD;
+        // SAFETY: the caller's promise.
+        if unsafe { exchange(word, seen, seen | HELD) } == seen {
+            return Some(seen);
+        }
+    }
+    None
+}
+
+/// Makes `new` of `old`; returns what was there.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]
-pub unsafe fn free(word: *mut u32) {
-    // The compiler must have written it all.
-    let word = core::hint::black_box(word);
+unsafe fn exchange(word: *mut u32, old: u32, new: u32) -> u32 {
+    use core::intrinsics::{AtomicOrdering, atomic_cxchg};
+    // SAFETY: the caller's promise. Other CPUs change it under us: every access is atomic.
+    unsafe { atomic_cxchg::<u32, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(word, old, new).0 }
+}
+
+/// Frees the lock after all that was written, and leaves `value`, which is even, as its word.
+///
+/// # Safety
+/// As for [`take_as_seen`], and it was taken.
+#[cfg(target_arch = "bpf")]
+#[inline(always)]
+pub unsafe fn free(word: *mut u32, value: u32) {
     if cfg!(bpf_target_arch = "x86_64") {
-        // SAFETY: the caller's promise. x86 does not let a store overtake another.
-        unsafe { word.write_volatile(0) };
+        // By hand, so that the compiler has written it all before. x86 does not let a store overtake another.
+        //
+        // SAFETY: the caller's promise.
+        unsafe {
+            core::arch::asm!(
+                "*(u32 *)({word} + 0) = {value}",
+                word = in(reg) word,
+                value = in(reg) u64::from(value),
+                options(nostack, preserves_flags),
+            );
+        }
     } else {
         // SAFETY: as above.
         unsafe {
-            core::intrinsics::atomic_xchg::<u32, { core::intrinsics::AtomicOrdering::AcqRel }>(word, 0)
+            core::intrinsics::atomic_xchg::<u32, { core::intrinsics::AtomicOrdering::AcqRel }>(word, value)
         };
     }
 }
 
 /// As in a program.
 #[cfg(not(target_arch = "bpf"))]
-unsafe fn exchange(word: *mut u32) -> bool {
+unsafe fn exchange(word: *mut u32, old: u32, new: u32) -> u32 {
     use core::sync::atomic::{AtomicU32, Ordering};
     // SAFETY: the caller's promise; the word is aligned.
-    unsafe { AtomicU32::from_ptr(word) }.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    let word = unsafe { AtomicU32::from_ptr(word) };
+    word.compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed).unwrap_or_else(|found| found)
 }
 
-/// Frees the lock after all that was written.
+/// As in a program.
 ///
 /// # Safety
-/// As for [`take`], and it was taken.
+/// As for [`take_as_seen`], and it was taken.
 #[cfg(not(target_arch = "bpf"))]
-pub unsafe fn free(word: *mut u32) {
+pub unsafe fn free(word: *mut u32, value: u32) {
     use core::sync::atomic::{AtomicU32, Ordering};
     // SAFETY: the caller's promise; the word is aligned.
-    unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
+    unsafe { AtomicU32::from_ptr(word) }.store(value, Ordering::Release);
 }

@@ -2,14 +2,19 @@
 //!
 //! Each flow has a lock of its own, in the cache line that each of its packets changes anyway: who only adds a packet to a flow
 //! touches nobody else's. The set's lock is for putting a flow in; under it nobody else does, and the place is taken under the
-//! lock of the flow that is in it. Who looks for a flow looks without a lock, and makes sure under the flow's.
+//! lock of the flow that is in it. Who looks for a flow looks without a lock. The lock's word says how often its place has changed
+//! hands, so who then takes the lock of that very word has the flow that was seen.
 
-use super::lock::{TRIES, free, take};
+use core::mem::offset_of;
+use core::ops::{Deref, DerefMut};
+
+use super::lock::{HELD, Refused, TRIES, free, take, take_as_seen};
 use super::set::{WAY_BITS, home_way, tag};
-use super::{Entry, FlowId, RpFlow, RpSet};
+use super::wait;
+use super::{Entry, FlowId, FlowName, RpFlow, RpSet};
 use crate::layout::WAYS;
 use crate::rate::RpParams;
-use crate::verifier::opaque;
+use crate::verifier::{opaque, whole};
 
 /// A set to which others may be writing.
 #[derive(Clone, Copy)]
@@ -24,6 +29,42 @@ pub struct Glance {
     pub next_ns: u64,
     /// Whether it was ever cut.
     pub active: bool,
+}
+
+/// A flow that was seen in a place: what its lock's word was, with nobody holding it.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen(u32);
+
+/// A flow that is its holder's until this is dropped.
+pub(crate) struct Held {
+    flow: *mut RpFlow,
+    seen: Seen,
+}
+
+impl Deref for Held {
+    type Target = RpFlow;
+
+    #[inline(always)]
+    fn deref(&self) -> &RpFlow {
+        // SAFETY: the set is there, as promised to `Shared::new`, and the flow's lock is held.
+        unsafe { &*self.flow }
+    }
+}
+
+impl DerefMut for Held {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut RpFlow {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *self.flow }
+    }
+}
+
+impl Drop for Held {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: as in `deref`.
+        unsafe { free(&raw mut (*self.flow).lock, self.seen.0) }
+    }
 }
 
 /// Why a flow was not changed.
@@ -79,12 +120,40 @@ impl Shared {
         }
     }
 
-    /// Whether the flow is at home, as it is seen without a lock.
+    /// The flow in this place, if it is the one of that name as it is seen without its lock.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn is_at_home(self, id: &FlowId, hash: u32) -> bool {
-        // SAFETY: as in `flow`; who is there is asked again under its lock.
-        unsafe { (*self.flow(home_way(hash))).id == *id }
+    pub(crate) fn look(self, way: usize, name: &FlowName) -> Option<Seen> {
+        let flow = self.flow(way);
+        // SAFETY: as in `flow`. The word first: a name that came after it has another word.
+        unsafe {
+            let seen = (&raw const (*flow).lock).read_volatile() & !HELD;
+            is_called(flow, name).then_some(Seen(seen))
+        }
+    }
+
+    /// Takes the flow that was seen in this place for the caller.
+    ///
+    /// # Errors
+    /// The place is another's by now, or another CPU has it.
+    #[inline(always)]
+    pub(crate) fn hold(self, way: usize, name: &FlowName, seen: Seen) -> Result<Held, Missed> {
+        let flow = self.flow(way);
+        // SAFETY: as in `flow`; the flow is ours while its lock is held.
+        unsafe {
+            match wait::take(flow, seen.0) {
+                Ok(()) => {}
+                Err(Refused::Held) => return Err(Missed::Busy),
+                Err(Refused::Changed) => return Err(Missed::Other),
+            }
+            let held = Held { flow, seen };
+            // x86 reads in order. Elsewhere the name may have been read before the word.
+            if cfg!(bpf_target_arch = "x86_64") || is_called(flow, name) {
+                Ok(held)
+            } else {
+                Err(Missed::Other)
+            }
+        }
     }
 
     /// Where the flow is; [`WAYS`] = nowhere. The verifier knows which on every path, and would follow all that is done with the
@@ -130,17 +199,20 @@ impl Shared {
         let flow = self.flow(way);
         // SAFETY: as in `flow`; the flow is ours while its lock is held.
         unsafe {
-            if !take(&raw mut (*flow).lock, TRIES) {
+            let Some(word) = take(&raw mut (*flow).lock, TRIES) else {
                 return Err(Missed::Busy);
+            };
+            if (*flow).in_use_until_ns() > now_ns {
+                free(&raw mut (*flow).lock, word);
+                return Err(Missed::Other);
             }
-            let is_free = (*flow).in_use_until_ns() <= now_ns;
-            let last_seen_ns = (*flow).last_seen_ns();
-            if is_free {
-                *flow = RpFlow { lock: (*flow).lock, ..RpFlow::new(*id, rp) };
-                (&raw mut (*self.0).tags[way % WAYS]).write_volatile(tag(hash));
-            }
-            free(&raw mut (*flow).lock);
-            if is_free { Ok(last_seen_ns) } else { Err(Missed::Other) }
+            let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
+            // The word before the name: who sees the one then waits for the other.
+            (&raw mut (*flow).lock).write_volatile(word | HELD);
+            *flow = RpFlow { lock: word | HELD, ..RpFlow::new(*id, rp) };
+            (&raw mut (*self.0).tags[way % WAYS]).write_volatile(tag(hash));
+            free(&raw mut (*flow).lock, word);
+            Ok(last_seen_ns)
         }
     }
 
@@ -166,7 +238,7 @@ impl Shared {
         // SAFETY: as in `flow`.
         unsafe {
             let lock = &raw mut (*self.0).lock;
-            if !take(lock, TRIES) {
+            if take_as_seen(lock, 0, TRIES) != Ok(()) {
                 return Err(Missed::Busy);
             }
             // Another CPU may have been faster.
@@ -179,26 +251,8 @@ impl Shared {
             } else {
                 Err(Missed::Other)
             };
-            free(lock);
+            free(lock, 0);
             entered
-        }
-    }
-
-    /// Runs `f` on the flow `id` in this place, which is the caller's meanwhile.
-    ///
-    /// # Errors
-    /// The place is another's, or another CPU has it.
-    #[inline(always)]
-    pub fn update<R>(self, way: usize, id: &FlowId, f: impl FnOnce(&mut RpFlow) -> R) -> Result<R, Missed> {
-        let flow = self.flow(way);
-        // SAFETY: as in `flow`; the flow is ours while its lock is held.
-        unsafe {
-            if !take(&raw mut (*flow).lock, TRIES) {
-                return Err(Missed::Busy);
-            }
-            let result = if (*flow).id == *id { Ok(f(&mut *flow)) } else { Err(Missed::Other) };
-            free(&raw mut (*flow).lock);
-            result
         }
     }
 
@@ -226,19 +280,43 @@ impl Shared {
             // SAFETY: as in `flow`; the flow is ours while its lock is held.
             unsafe {
                 // Whoever is being used now is not idle.
-                if !take(&raw mut (*flow).lock, 1) {
+                let Some(mut word) = take(&raw mut (*flow).lock, 1) else {
                     continue;
-                }
+                };
                 if (*flow).last_seen_ns() != 0 && (*flow).in_use_until_ns() < before_ns {
                     (*flow).clear();
                     (&raw mut (*self.0).tags[way]).write_volatile(0);
+                    word = other_hands(word);
                     expired += 1;
                 }
-                free(&raw mut (*flow).lock);
+                free(&raw mut (*flow).lock, word);
             }
         }
         expired
     }
+}
+
+/// Whether a flow has this name.
+///
+/// # Safety
+/// There is one. If nobody holds it, it may be given another name meanwhile.
+#[inline(always)]
+unsafe fn is_called(flow: *const RpFlow, name: &FlowName) -> bool {
+    const { assert!(offset_of!(RpFlow, id) % align_of::<u64>() == 0 && offset_of!(FlowId, src) == 0) };
+    // SAFETY: the caller's promise; the addresses are four words of eight bytes at the beginning, and lie where those may. Volatile, so
+    // that the compiler reads none of it before what its caller has read.
+    unsafe {
+        let addresses = (&raw const (*flow).id).cast::<u64>();
+        let differs = |at: usize| addresses.add(at).read_volatile() ^ name.addresses[at];
+        let qpn = (&raw const (*flow).id.receiver.qpn).read_volatile() ^ name.qpn;
+        // A comparison of arrays becomes a loop over bytes, and one of words a branch for each.
+        whole(differs(0) | differs(1) | differs(2) | differs(3) | u64::from(qpn)) == 0
+    }
+}
+
+/// A lock's word after its place has changed hands. The highest byte stays 0; see [`Shared::fetch_home`].
+const fn other_hands(word: u32) -> u32 {
+    word.wrapping_add(HELD << 1) & 0xff_ffff
 }
 
 /// Of a word's bytes.

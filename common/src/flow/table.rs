@@ -14,7 +14,8 @@ use crate::rate::RateMachine;
 pub struct RpFlow {
     /// Whom it belongs to.
     pub id: FlowId,
-    /// Guards the flow: 1 while a program holds it; see [`Shared`](super::Shared).
+    /// Guards the flow: odd while a program holds it, and above the lowest bit how often the place has changed hands, modulo 2^23;
+    /// see [`Shared`](super::Shared).
     pub lock: u32,
     /// Its departure times.
     pub pacer: Pacer,

@@ -1,9 +1,9 @@
 //! CP, the congestion point: the virtual queue of a class, and the mark that its depth calls for.
 
-use super::{Env, Host, class_of};
+use super::{Env, Host};
 use crate::classify::Roce;
 use crate::layout::{BACKLOG_AGE_NS, CLASSES};
-use crate::params::{Params, QUEUE_SOURCE_BACKLOG};
+use crate::params::{DscpClass, Params, QUEUE_SOURCE_BACKLOG};
 use crate::stats::Stat;
 use crate::wire::ecn::Ecn;
 use crate::wire::{ipv4, ipv6};
@@ -18,17 +18,22 @@ pub(super) enum Marking {
 
 /// CP: puts the packet into its class's virtual queue and marks it by the depth it met.
 #[inline(always)]
-pub(super) fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, port: u32) -> Marking {
+pub(super) fn congestion_point<'p, H: Host<'p>>(
+    h: &mut H,
+    p: &Params,
+    roce: &Roce,
+    class: DscpClass,
+    port: u32,
+) -> Marking {
     // First of all, because reading the clock waits for all before it, and nothing for it.
     let now_ns = h.env().now_ns();
-    let tc = class_of(p, roce.dscp());
+    let tc = class.tc();
     let ecn = roce.ecn();
-    let frame_bytes = h.frame_len() as u64;
-    if let Some(class) = h.env().class(tc) {
-        class.packets += 1;
-        class.bytes += frame_bytes;
-        class.ect_packets += (ecn != Ecn::NOT_ECT) as u64;
-    }
+    let frame_bytes = h.len_reaching(roce.end) as u64;
+    let counters = h.env().class(tc);
+    counters.packets += 1;
+    counters.bytes += frame_bytes;
+    counters.ect_packets += (ecn != Ecn::NOT_ECT) as u64;
     let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes;
     let drain = &p.drain[tc];
     let enqueue = |shared, share| drain.enqueue(shared, share, now_ns, wire_bytes);
@@ -61,9 +66,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Ro
             return Marking::Unmarked;
         }
         h.env().count(Stat::CpEcnMarked);
-        if let Some(class) = h.env().class(tc) {
-            class.ecn_marked_packets += 1;
-        }
+        h.env().class(tc).ecn_marked_packets += 1;
         return Marking::Marked;
     }
     h.env().count(Stat::CpNotEct);

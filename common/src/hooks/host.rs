@@ -17,8 +17,12 @@ pub const MAX_REBUILT: usize = cnp::V6_LEN;
 pub trait Env<'p> {
     /// The parameters in force; `None` before the first were written. Asked once for each packet, so that it sees no two.
     fn params(&self) -> Option<&'p Params>;
-    /// The same, where the port is one of two in line; `None` elsewhere. For XDP.
-    fn inline(&self) -> Option<&'p Params>;
+    /// Whether packets that are not RoCE may have a class of the port's queues. For TC, egress.
+    fn sorts_all(&self) -> bool;
+    /// Whether the port is one of two in line, as these say. For XDP.
+    fn is_inline(&self, p: &Params) -> bool;
+    /// Whether it cannot be, whatever they say: what it was loaded for.
+    fn is_never_inline(&self) -> bool;
     /// Monotonic time, the same for the whole packet; first read before any lock is taken.
     fn now_ns(&mut self) -> u64;
     /// A uniform random number.
@@ -28,9 +32,9 @@ pub trait Env<'p> {
     /// Counts one.
     fn count(&mut self, stat: Stat);
     /// The counters of a traffic class, below [`CLASSES`](crate::layout::CLASSES).
-    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters>;
+    fn class(&mut self, tc: usize) -> &mut ClassCounters;
     /// The counters of PFC.
-    fn pauses(&mut self) -> Option<&mut PauseCounters>;
+    fn pauses(&mut self) -> &mut PauseCounters;
     /// Updates a virtual queue, its "empty at" atomically, and this CPU's share of it, and returns the depth `update` saw.
     /// `None`: no such queue.
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64>;
@@ -42,9 +46,9 @@ pub trait Env<'p> {
     /// A set of the RP table.
     fn rp_set(&mut self, index: u32) -> Option<Shared>;
     /// A place to reckon in.
-    fn debt(&mut self) -> Option<&mut Debt>;
+    fn debt(&mut self) -> &mut Debt;
     /// A place for whom a place in the RP table is looked for.
-    fn wanted(&mut self) -> Option<&mut FlowId>;
+    fn wanted(&mut self) -> &mut FlowId;
     /// Runs `f` on a set of the NP table under its lock; `None` if it is not to be had.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
     /// A time that all CPUs share; 0 before it is set.

@@ -1,6 +1,6 @@
 //! NP, the notification point: which marks are answered, and how a clone becomes the CNP.
 
-use super::{Env, Skb, TcVerdict, record, set_class, within};
+use super::{Env, Skb, TcVerdict, class_of, record, set_class, within};
 use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, NpFlow, QpId, set_index};
@@ -135,7 +135,7 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
         return TcVerdict::Drop;
     }
     s.env().count(Stat::NpCnpSent);
-    set_class(s, p, p.config.scalars.cnp_dscp as usize);
+    set_class(s, p, class_of(p, p.config.scalars.cnp_dscp as usize));
     if !fast {
         return TcVerdict::Pass;
     }

@@ -1,9 +1,9 @@
 //! PFC: the frames by which a neighbour pauses what is sent to it, and how long they hold a packet.
 
 use super::{Env, Host, within};
-use crate::layout::{CLASSES, Time};
+use crate::layout::Time;
 use crate::limit::Limit;
-use crate::params::Params;
+use crate::params::{DscpClass, Params};
 use crate::pfc::{Pause, Storms};
 use crate::stats::Stat;
 use crate::wire::eth::Ethernet;
@@ -70,24 +70,22 @@ fn read<'p, H: Host<'p>>(h: &mut H) -> Option<[u8; Pfc::LEN]> {
 
 #[inline(always)]
 fn count<'p, H: Host<'p>>(h: &mut H, priorities: u32) {
-    if let Some(pauses) = h.env().pauses() {
-        for (priority, frames) in pauses.frames.iter_mut().enumerate() {
-            *frames += u64::from(priorities >> priority & 1);
-        }
+    for (priority, frames) in h.env().pauses().frames.iter_mut().enumerate() {
+        *frames += u64::from(priorities >> priority & 1);
     }
 }
 
 /// What [`held_until`] says of a packet that is dropped.
 pub(super) const DROPPED: u64 = u64::MAX;
 
-/// Up to when the neighbour's pauses hold packets of class `tc`, within the pacing horizon; 0 = they do not, or no longer because
+/// Up to when the neighbour's pauses hold packets of a class, within the pacing horizon; 0 = they do not, or no longer because
 /// there is no end to them.
 #[inline(always)]
-pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, tc: usize, now_ns: u64) -> u64 {
-    let priorities = u32::from(p.pauses.of_class[tc % CLASSES]);
-    if priorities == 0 {
+pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, class: DscpClass, now_ns: u64) -> u64 {
+    if !class.may_be_paused() {
         return 0;
     }
+    let priorities = u32::from(p.pauses.of_class[class.tc()]);
     let storms = Storms::read(h.env().time(Time::Storms), now_ns);
     if u32::from(storms.drops) & priorities != 0 {
         return DROPPED;
@@ -100,9 +98,7 @@ pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, tc: usize, now_
                 let paused_ns = h.env().time(Time::PAUSED_UNTIL[$n]);
                 if paused_ns > now_ns {
                     until_ns = paused_ns.max(until_ns);
-                    if let Some(pauses) = h.env().pauses() {
-                        pauses.held[$n] += 1;
-                    }
+                    h.env().pauses().held[$n] += 1;
                 }
             })+
         };

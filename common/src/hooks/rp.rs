@@ -1,12 +1,12 @@
 //! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
 
-use super::{Env, Host, Skb, TcVerdict, XdpVerdict, class_of, htb_minor, pairing, pfc, record};
+use super::{Env, Host, Skb, TcVerdict, XdpVerdict, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
-use crate::flow::{self, Entered, FlowId, Glance, Missed, QpId, Shared, home_way, set_index};
+use crate::flow::{self, Entered, FlowId, FlowName, Glance, Held, Missed, QpId, Shared, home_way, set_index};
 use crate::layout::{Cut, Pair, PairSource, WAYS};
 use crate::pacing::Departure;
-use crate::params::{PACER_FQ, PACER_HTB, Params};
+use crate::params::{DscpClass, PACER_FQ, PACER_HTB, Params};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, Cnp};
 
@@ -62,15 +62,13 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         return Stat::RpCnpUnknownFlow;
     }
     let way = h.env().opaque(way as u32) as usize % WAYS;
-    let Some(debt) = h.env().debt() else {
-        return Stat::RpCnpUnknownFlow;
+    let debt = h.env().debt();
+    let name = id.name();
+    let held = match set.look(way, &name) {
+        Some(seen) => set.hold(way, &name, seen),
+        None => Err(Missed::Other),
     };
-    let outcome = set.update(
-        way,
-        &id,
-        #[inline(always)]
-        |flow| flow.on_cnp(rp, now_ns, debt).then(|| flow.rates()),
-    );
+    let outcome = held.map(|mut flow| flow.on_cnp(rp, now_ns, debt).then(|| flow.rates()));
     match outcome {
         Ok(Some(rates)) => {
             // The controller keeps the classes; fq needs nobody.
@@ -113,7 +111,7 @@ const BEYOND: u32 = 2;
 /// RP: counts a packet with data on its flow's rate machine and has it leave no sooner than the rate allows; has one without
 /// leave no sooner than those ahead of it.
 #[inline(always)]
-pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
+pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: DscpClass) -> TcVerdict {
     let rp = &p.rp;
     let scalars = &p.config.scalars;
     if rp.line_rate_bps == 0 {
@@ -124,10 +122,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
         s.env().count(Stat::RpFromProcess);
         return TcVerdict::Pass;
     }
-    let Some(id) = roce.flow(s) else {
+    let Some((name, hash)) = roce.name(s, &p.port.hash_keys) else {
         return TcVerdict::Pass;
     };
-    let hash = id.hash(&p.port.hash_keys);
     let index = set_index(hash, p.port.rp_set_mask);
     let Some(set) = s.env().rp_set(index) else {
         return TcVerdict::Pass;
@@ -136,6 +133,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
     let now_ns = s.env().now_ns();
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
     if let Some(qpn) = roce.source_qpn(s) {
+        let id = name.id();
         let own = QpId { addr: id.src, qpn };
         if s.env().pair(&own).is_none() {
             let QpId { addr, qpn } = id.receiver;
@@ -143,21 +141,25 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
         }
     }
     let congests = roce.congests();
-    let held_ns = pfc::held_until(s, p, class_of(p, roce.dscp()), now_ns);
+    let held_ns = pfc::held_until(s, p, class, now_ns);
     if held_ns == pfc::DROPPED {
         s.env().count(Stat::PfcWatchdogDrop);
         return TcVerdict::Drop;
     }
-    let way = if set.is_at_home(&id, hash) {
-        home_way(hash)
-    } else {
-        match enter(s, p, set, &id, hash, congests) {
+    let (mut way, mut seen) = (home_way(hash), set.look(home_way(hash), &name));
+    if seen.is_none() {
+        way = match enter(s, p, set, &name, hash, congests) {
             Some(way) => s.env().opaque(way as u32) as usize % WAYS,
             None => return TcVerdict::Pass,
-        }
+        };
+        seen = set.look(way, &name);
+    }
+    let held = match seen {
+        Some(seen) => set.hold(way, &name, seen),
+        None => Err(Missed::Other),
     };
-    let turn = match take_turn(s, p, roce, set, way, &id, held_ns) {
-        Ok(turn) => turn,
+    let turn = match held {
+        Ok(flow) => take_turn(s, p, roce, flow, held_ns),
         // Between the look and the lock another CPU gave its place away. So it was out of use, and nothing of it waits.
         Err(Missed::Other) => {
             s.env().count(Stat::TableBusy);
@@ -180,7 +182,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
     if turn.standing & BEYOND != 0 {
         if scalars.pacing_horizon_drop != 0 {
             s.env().count(Stat::RpHorizonDrop);
-            record(s, p, EventKind::HorizonDrop, id.receiver, [s.frame_len().into(), 0]);
+            record(s, p, EventKind::HorizonDrop, name.id().receiver, [s.frame_len().into(), 0]);
             return TcVerdict::Drop;
         }
         s.set_hash(hash ^ roce.class.stream() as u32);
@@ -215,56 +217,39 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerd
     TcVerdict::Pass
 }
 
-/// A packet's turn in its flow, which is in place `way` of `set`; its queue is held until `held_ns`.
+/// A packet's turn in its flow; its queue is held until `held_ns`.
 #[inline(always)]
-fn take_turn<'p, S: Skb<'p>>(
-    s: &mut S,
-    p: &Params,
-    roce: &Roce,
-    set: Shared,
-    way: usize,
-    id: &FlowId,
-    held_ns: u64,
-) -> Result<Turn, Missed> {
+fn take_turn<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, mut flow: Held, held_ns: u64) -> Turn {
     let scalars = &p.config.scalars;
     let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64);
-    let (congests, stream) = (roce.congests(), roce.class.stream());
-    let Some(debt) = s.env().debt() else {
-        return Err(Missed::Other);
-    };
-    set.update(
-        way,
-        id,
-        #[inline(always)]
-        |flow| {
-            let (departure_ns, beyond) = if congests {
-                // The stream last: the verifier would follow the machine once for each.
-                match flow.on_send(p, now_ns, frame_bytes, debt) {
-                    Departure::At(departure_ns) => {
-                        let departure_ns = flow.held(departure_ns, held_ns);
-                        flow.leaves(stream, departure_ns);
-                        (departure_ns, 0)
-                    }
-                    Departure::BeyondHorizon => {
-                        let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
-                        if scalars.pacing_horizon_drop == 0 {
-                            flow.leaves(stream, horizon_ns);
-                        }
-                        (horizon_ns, BEYOND)
-                    }
-                }
-            } else {
-                let departure_ns = flow.in_order(now_ns.max(held_ns), stream);
-                if held_ns != 0 {
-                    flow.waits(departure_ns);
-                    flow.leaves(stream, departure_ns);
-                }
+    let stream = roce.class.stream();
+    let debt = s.env().debt();
+    let (departure_ns, beyond) = if roce.congests() {
+        // The stream last: the verifier would follow the machine once for each.
+        match flow.on_send(p, now_ns, frame_bytes, debt) {
+            Departure::At(departure_ns) => {
+                let departure_ns = flow.held(departure_ns, held_ns);
+                flow.leaves(stream, departure_ns);
                 (departure_ns, 0)
-            };
-            let cut = if flow.machine.active != 0 { CUT } else { 0 };
-            Turn { departure_ns, standing: beyond | cut }
-        },
-    )
+            }
+            Departure::BeyondHorizon => {
+                let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
+                if scalars.pacing_horizon_drop == 0 {
+                    flow.leaves(stream, horizon_ns);
+                }
+                (horizon_ns, BEYOND)
+            }
+        }
+    } else {
+        let departure_ns = flow.in_order(now_ns.max(held_ns), stream);
+        if held_ns != 0 {
+            flow.waits(departure_ns);
+            flow.leaves(stream, departure_ns);
+        }
+        (departure_ns, 0)
+    };
+    let cut = if flow.machine.active != 0 { CUT } else { 0 };
+    Turn { departure_ns, standing: beyond | cut }
 }
 
 /// The place of a flow that is not at home: its own, or, for a packet with data, one that is out of use. `None`: it gets none.
@@ -273,14 +258,14 @@ fn enter<'p, S: Skb<'p>>(
     s: &mut S,
     p: &Params,
     set: Shared,
-    id: &FlowId,
+    name: &FlowName,
     hash: u32,
     congests: bool,
 ) -> Option<usize> {
     let now_ns = s.env().now_ns();
     // By way of a map, as a program's own 512 bytes are few.
-    let wanted = s.env().wanted()?;
-    *wanted = *id;
+    let wanted = s.env().wanted();
+    *wanted = name.id();
     // Whoever has packets waiting, or a rate to remember, keeps its place.
     match flow::enter(set, wanted, hash, &p.rp, if congests { now_ns } else { 0 }) {
         Ok(Entered { way, silent_since_ns }) => {
@@ -289,7 +274,7 @@ fn enter<'p, S: Skb<'p>>(
                 if silent_since_ns != 0 {
                     s.env().count(Stat::RpFlowEvicted);
                     let silent_ns = now_ns.saturating_sub(silent_since_ns);
-                    record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Rp as u64]);
+                    record(s, p, EventKind::TableFull, name.id().receiver, [silent_ns, Table::Rp as u64]);
                 }
             }
             Some(way)

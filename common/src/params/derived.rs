@@ -1,8 +1,8 @@
 //! The parameters in the form the data plane reads: every division done beforehand.
 
-use super::{Config, Invalid, Pauses};
+use super::{Config, DscpClass, Invalid, Pauses, QUEUES_NONE};
 use crate::id::HashKeys;
-use crate::layout::{CLASSES, LAYOUT_VERSION};
+use crate::layout::{CLASSES, DSCPS, LAYOUT_VERSION};
 use crate::limit::Limit;
 use crate::rate::RpParams;
 use crate::vqueue::Drain;
@@ -64,6 +64,8 @@ pub struct Params {
     pub port: Port,
     /// Least time between two entries of a kind in the event log, in the long run; 0 = there are none.
     pub event_interval_ns: u64,
+    /// What each DSCP means.
+    pub classes: [DscpClass; DSCPS],
     /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
     pub priority: [u32; CLASSES],
     /// CNPs of the notification point.
@@ -79,6 +81,13 @@ pub struct Params {
 }
 
 impl Params {
+    /// Whether the port has queues, and so packets that are not RoCE a class.
+    #[inline(always)]
+    #[must_use]
+    pub const fn sorts_all(&self) -> bool {
+        self.config.scalars.queues != QUEUES_NONE
+    }
+
     /// Validates `config` and computes what the data plane reads.
     ///
     /// # Errors
@@ -96,7 +105,19 @@ impl Params {
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
         let (priority, rp) = (config.priorities(), RpParams::new(config));
         let (cnps, pauses) = (config.cnps(), Pauses::new(config));
-        Ok(Self { config: *config, port, event_interval_ns, priority, cnps, pauses, rp, wred, drain })
+        let classes = DscpClass::all(config, &priority, &pauses);
+        Ok(Self {
+            config: *config,
+            port,
+            event_interval_ns,
+            classes,
+            priority,
+            cnps,
+            pauses,
+            rp,
+            wred,
+            drain,
+        })
     }
 }
 

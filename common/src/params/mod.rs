@@ -2,6 +2,7 @@
 //! ([`Config::validate`]), and the form the data plane reads ([`Params`]).
 
 mod bands;
+mod class;
 mod config;
 mod derived;
 mod invalid;
@@ -11,6 +12,7 @@ mod queue;
 mod spec;
 
 pub use bands::Band;
+pub use class::DscpClass;
 pub use config::*;
 pub use derived::*;
 pub use invalid::{Invalid, Quantity};

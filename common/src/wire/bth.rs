@@ -3,7 +3,7 @@
 mod class;
 mod opcode;
 
-use super::{be16, be24, put16, put24, view};
+use super::{be16, be24, load, put16, put24, view};
 pub use class::{Class, Stream};
 pub use opcode::{Opcode, Transport};
 
@@ -69,8 +69,9 @@ impl Bth<'_> {
 
     /// Queue pair the packet is for, 24 bits: the receiver's.
     #[inline(always)]
-    pub const fn dest_qpn(&self) -> u32 {
-        be24::<5, _>(self.0)
+    pub fn dest_qpn(&self) -> u32 {
+        // The last three bytes of four.
+        load::be32_at::<4, _>(self.0) & 0xff_ffff
     }
 
     /// A: the sender asks for an acknowledgement.
@@ -134,7 +135,7 @@ impl BthRepr {
 
     /// Reads the header.
     #[inline(always)]
-    pub const fn parse(bth: Bth<'_>) -> Self {
+    pub fn parse(bth: Bth<'_>) -> Self {
         Self {
             opcode: bth.opcode(),
             dest_qpn: bth.dest_qpn(),

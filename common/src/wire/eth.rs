@@ -1,6 +1,6 @@
 //! Ethernet II and 802.1Q / 802.1ad tags.
 
-use super::{be16, put16, sub, sub_mut, view};
+use super::{be16, load, put16, sub, sub_mut, view};
 
 /// An Ethernet address in wire order.
 pub type MacAddr = [u8; 6];
@@ -50,8 +50,8 @@ impl Ethernet<'_> {
 
     /// What follows: a protocol, or the TPID of a tag.
     #[inline(always)]
-    pub const fn ethertype(&self) -> EtherType {
-        EtherType(be16::<12, _>(self.0))
+    pub fn ethertype(&self) -> EtherType {
+        EtherType(load::be16_at::<12, _>(self.0))
     }
 }
 
@@ -69,7 +69,7 @@ pub struct EthernetRepr {
 impl EthernetRepr {
     /// Reads the header.
     #[inline(always)]
-    pub const fn parse(eth: Ethernet<'_>) -> Self {
+    pub fn parse(eth: Ethernet<'_>) -> Self {
         Self { dst: eth.dst(), src: eth.src(), ethertype: eth.ethertype() }
     }
 
@@ -109,8 +109,8 @@ impl VlanTag<'_> {
 
     /// What follows: a protocol, or the TPID of another tag.
     #[inline(always)]
-    pub(crate) const fn ethertype(&self) -> EtherType {
-        EtherType(be16::<2, _>(self.0))
+    pub(crate) fn ethertype(&self) -> EtherType {
+        EtherType(load::be16_at::<2, _>(self.0))
     }
 }
 
@@ -130,7 +130,7 @@ pub struct VlanTagRepr {
 impl VlanTagRepr {
     /// Reads the tag.
     #[inline(always)]
-    pub const fn parse(tag: VlanTag<'_>) -> Self {
+    pub fn parse(tag: VlanTag<'_>) -> Self {
         Self { pcp: tag.pcp(), dei: tag.dei(), vid: tag.vid(), ethertype: tag.ethertype() }
     }
 

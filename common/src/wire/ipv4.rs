@@ -1,6 +1,6 @@
 //! The IPv4 base header (RFC 791) and its checksum.
 
-use super::{be16, put16, sub, sub_mut, view};
+use super::{be16, load, put16, sub, sub_mut, view};
 
 /// An IPv4 address in wire order.
 pub type Ipv4Addr = [u8; 4];
@@ -44,8 +44,8 @@ impl Ipv4<'_> {
 
     /// Length of header and payload, bytes.
     #[inline(always)]
-    pub const fn total_len(&self) -> u16 {
-        be16::<2, _>(self.0)
+    pub fn total_len(&self) -> u16 {
+        load::be16_at::<2, _>(self.0)
     }
 
     /// Identification.
@@ -74,8 +74,8 @@ impl Ipv4<'_> {
 
     /// Whether this is any fragment, the first one included: none of them holds a whole RoCE packet.
     #[inline(always)]
-    pub const fn is_fragment(&self) -> bool {
-        be16::<6, _>(self.0) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
+    pub fn is_fragment(&self) -> bool {
+        load::be16_at::<6, _>(self.0) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
     }
 
     /// Time to live, hops.
@@ -106,6 +106,12 @@ impl Ipv4<'_> {
     #[inline(always)]
     pub const fn dst(&self) -> Ipv4Addr {
         *sub::<16, 4, 20>(self.0)
+    }
+
+    /// Source and destination address, in the byte order of the wire.
+    #[inline(always)]
+    pub(crate) fn addresses(&self) -> (u32, u32) {
+        (load::u32_at::<12, _>(self.0), load::u32_at::<16, _>(self.0))
     }
 
     /// Whether the checksum in the packet is that of its 20 bytes (so only for a header without options).
@@ -160,7 +166,7 @@ impl Ipv4Repr {
 
     /// Reads the header; `None` unless it is version 4, without options and its checksum is right.
     #[inline(always)]
-    pub const fn parse(ip: Ipv4<'_>) -> Option<Self> {
+    pub fn parse(ip: Ipv4<'_>) -> Option<Self> {
         if !ip.is_plain() || !ip.checksum_ok() {
             return None;
         }

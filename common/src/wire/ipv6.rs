@@ -1,6 +1,6 @@
 //! The IPv6 base header (RFC 8200).
 
-use super::{be16, be32, ecn::Ecn, put16, put32, sub, sub_mut, view};
+use super::{be32, ecn::Ecn, load, put16, put32, sub, sub_mut, view};
 
 /// An IPv6 address in wire order.
 pub type Ipv6Addr = [u8; 16];
@@ -19,8 +19,8 @@ impl Ipv6<'_> {
 
     /// Traffic class: DSCP and ECN together.
     #[inline(always)]
-    pub const fn traffic_class(&self) -> u8 {
-        (be16::<0, _>(self.0) >> 4) as u8
+    pub fn traffic_class(&self) -> u8 {
+        (load::be16_at::<0, _>(self.0) >> 4) as u8
     }
 
     /// Flow label, 20 bits.
@@ -31,8 +31,8 @@ impl Ipv6<'_> {
 
     /// Length of everything after these 40 bytes, extension headers included.
     #[inline(always)]
-    pub const fn payload_len(&self) -> u16 {
-        be16::<4, _>(self.0)
+    pub fn payload_len(&self) -> u16 {
+        load::be16_at::<4, _>(self.0)
     }
 
     /// What follows: an upper-layer protocol, or an extension header.
@@ -57,6 +57,16 @@ impl Ipv6<'_> {
     #[inline(always)]
     pub const fn dst(&self) -> Ipv6Addr {
         *sub::<24, 16, 40>(self.0)
+    }
+
+    /// Source and destination address, in the byte order of the wire.
+    #[inline(always)]
+    pub(crate) fn addresses(&self) -> ([u64; 2], [u64; 2]) {
+        let at = self.0;
+        (
+            [load::u64_at::<8, _>(at), load::u64_at::<16, _>(at)],
+            [load::u64_at::<24, _>(at), load::u64_at::<32, _>(at)],
+        )
     }
 }
 
@@ -96,7 +106,7 @@ impl Ipv6Repr {
 
     /// Reads the header; `None` unless it is version 6.
     #[inline(always)]
-    pub const fn parse(ip: Ipv6<'_>) -> Option<Self> {
+    pub fn parse(ip: Ipv6<'_>) -> Option<Self> {
         if ip.version() != 6 {
             return None;
         }

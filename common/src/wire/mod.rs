@@ -12,7 +12,7 @@
 //!   their widths; fields wider on the host than on the wire are truncated to their low bits.
 //!
 //! What BPF programs call is `#[inline(always)]`: that target cannot return an aggregate from a function.
-//! Multi-byte fields are in host byte order once read; addresses stay arrays in wire order.
+//! Multi-byte fields are in host byte order once read; addresses stay in wire order, arrays or words.
 
 pub mod bth;
 pub mod cm;
@@ -23,6 +23,7 @@ pub mod ext;
 pub mod icrc;
 pub mod ipv4;
 pub mod ipv6;
+mod load;
 pub mod pfc;
 pub mod udp;
 

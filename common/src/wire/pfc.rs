@@ -87,7 +87,7 @@ impl PfcRepr {
 
     /// The PFC frame that these bytes are; `None` if they are another.
     #[must_use]
-    pub const fn read(frame: &[u8; FRAME_LEN]) -> Option<Self> {
+    pub fn read(frame: &[u8; FRAME_LEN]) -> Option<Self> {
         let eth = Ethernet::new(sub::<0, { Ethernet::LEN }, _>(frame));
         let pfc = Pfc::new(sub::<{ Ethernet::LEN }, { Pfc::LEN }, _>(frame));
         if eth.ethertype().0 != EtherType::MAC_CONTROL.0 || pfc.opcode() != OPCODE {

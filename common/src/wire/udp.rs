@@ -1,6 +1,6 @@
 //! UDP (RFC 768) as RoCEv2 uses it.
 
-use super::{be16, put16, view};
+use super::{be16, load, put16, view};
 
 /// IP protocol number of UDP.
 pub const IP_PROTOCOL: u8 = 17;
@@ -25,14 +25,14 @@ impl Udp<'_> {
 
     /// Destination port.
     #[inline(always)]
-    pub const fn dst_port(&self) -> u16 {
-        be16::<2, _>(self.0)
+    pub fn dst_port(&self) -> u16 {
+        load::be16_at::<2, _>(self.0)
     }
 
     /// Length of header and payload, bytes.
     #[inline(always)]
-    pub const fn length(&self) -> u16 {
-        be16::<4, _>(self.0)
+    pub fn length(&self) -> u16 {
+        load::be16_at::<4, _>(self.0)
     }
 
     /// Checksum as it stands in the packet; 0 means none, which is what RoCE endpoints send.
@@ -58,7 +58,7 @@ pub struct UdpRepr {
 impl UdpRepr {
     /// Reads the header.
     #[inline(always)]
-    pub const fn parse(udp: Udp<'_>) -> Self {
+    pub fn parse(udp: Udp<'_>) -> Self {
         Self {
             src_port: udp.src_port(),
             dst_port: udp.dst_port(),

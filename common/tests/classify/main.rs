@@ -10,7 +10,7 @@ use dcqcn_common::{
     flow::{FlowId, QpId},
     stats::Stat,
     wire::{
-        bth::{Bth, Opcode, Stream},
+        bth::{Bth, Class, Opcode, Stream},
         ecn::Ecn,
         eth::{EtherType, Ethernet, VlanTag},
         ext::{Deth, DethRepr},
@@ -172,7 +172,8 @@ fn every_field_is_read_at_its_place() {
         let roce =
             classify(&mut Bytes(frame.0)).unwrap_or_else(|stat| panic!("{tpids:x?}: {}", stat.label()));
         let opcode = Opcode::RC_RDMA_WRITE_MIDDLE;
-        assert_eq!(roce, Roce { l3, v6, opcode, class: opcode.class(), dest_qpn: QPN, tos: TOS });
+        let end = frame.0.len();
+        assert_eq!(roce, Roce { l3, v6, opcode, class: opcode.class(), dest_qpn: QPN, tos: TOS, end });
         assert_eq!((roce.udp(), roce.bth()), (udp, udp + Udp::LEN));
         assert_eq!((kind_of(&roce), roce.dscp(), roce.ecn()), (DATA, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };
@@ -218,7 +219,8 @@ fn a_packet_in_pieces_is_the_same_packet() {
             let roce = classify(&mut pieces).unwrap();
             assert_eq!(Ok(roce), classify(&mut Bytes(&frame)), "{tpids:x?}");
             assert_eq!(roce.sender(&pieces), roce.sender(&Bytes(&frame)));
-            let headers = roce.bth() + Bth::LEN + Deth::LEN;
+            let extension = if roce.class == Class::Datagram { Deth::LEN } else { 0 };
+            let headers = roce.bth() + Bth::LEN + extension;
             assert_eq!(pieces.readable, headers, "a pull is a copy: no more than the headers");
         }
     }

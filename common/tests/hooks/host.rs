@@ -93,8 +93,16 @@ impl<'a> Env<'a> for View<'a> {
         self.params
     }
 
-    fn inline(&self) -> Option<&'a Params> {
-        self.params.filter(|_| self.world.is_inline)
+    fn sorts_all(&self) -> bool {
+        self.params.is_some_and(Params::sorts_all)
+    }
+
+    fn is_inline(&self, _p: &Params) -> bool {
+        self.world.is_inline
+    }
+
+    fn is_never_inline(&self) -> bool {
+        !self.world.is_inline
     }
 
     fn now_ns(&mut self) -> u64 {
@@ -113,12 +121,12 @@ impl<'a> Env<'a> for View<'a> {
         self.world.stats[stat as usize] += 1;
     }
 
-    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
-        self.world.classes.get_mut(tc)
+    fn class(&mut self, tc: usize) -> &mut ClassCounters {
+        &mut self.world.classes[tc]
     }
 
-    fn pauses(&mut self) -> Option<&mut PauseCounters> {
-        Some(&mut self.world.pauses)
+    fn pauses(&mut self) -> &mut PauseCounters {
+        &mut self.world.pauses
     }
 
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
@@ -141,12 +149,12 @@ impl<'a> Env<'a> for View<'a> {
         self.world.rp.get_mut(index as usize).map(|set| unsafe { Shared::new(set) })
     }
 
-    fn debt(&mut self) -> Option<&mut Debt> {
-        Some(&mut self.world.debt)
+    fn debt(&mut self) -> &mut Debt {
+        &mut self.world.debt
     }
 
-    fn wanted(&mut self) -> Option<&mut FlowId> {
-        Some(&mut self.world.wanted)
+    fn wanted(&mut self) -> &mut FlowId {
+        &mut self.world.wanted
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {

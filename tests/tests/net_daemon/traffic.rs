@@ -193,6 +193,7 @@ fn a_new_version_replaces_programs_in_place() -> Result<()> {
     let other = description.replace(&object, "0123456789abcdef");
     assert_ne!(other, description);
     fs::write(&info, &other)?;
+    let params = pair.a.attachment("a0")?.maps.params()?;
     under_traffic(&pair, || {
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
         let cut = flow_cut(&pair.a, 1)?;
@@ -201,6 +202,7 @@ fn a_new_version_replaces_programs_in_place() -> Result<()> {
         daemon.says(&["programs replaced in place", "egress, ingress, xdp"])?;
         let after = flow(&pair.a)?;
         ensure!(after.machine.rate_bps == cut.machine.rate_bps && after.cnp_handled == 1, "{after:?}");
+        ensure!(pair.a.attachment("a0")?.maps.params()? == params, "the parameters stay");
         Ok(())
     })?;
     daemon.end()?;

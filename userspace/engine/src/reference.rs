@@ -193,8 +193,16 @@ impl<'a> Env<'a> for View<'a> {
         Some(self.params)
     }
 
-    fn inline(&self) -> Option<&'a Params> {
-        Some(self.params).filter(|p| p.port.ifindex[1] != 0)
+    fn sorts_all(&self) -> bool {
+        self.params.sorts_all()
+    }
+
+    fn is_inline(&self, p: &Params) -> bool {
+        p.port.ifindex[1] != 0
+    }
+
+    fn is_never_inline(&self) -> bool {
+        false
     }
 
     fn now_ns(&mut self) -> u64 {
@@ -214,12 +222,12 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.counters[self.slot].stat[stat as usize] += 1;
     }
 
-    fn class(&mut self, tc: usize) -> Option<&mut ClassCounters> {
-        self.tables.counters[self.slot].class.get_mut(tc)
+    fn class(&mut self, tc: usize) -> &mut ClassCounters {
+        &mut self.tables.counters[self.slot].class[tc]
     }
 
-    fn pauses(&mut self) -> Option<&mut PauseCounters> {
-        Some(&mut self.tables.counters[self.slot].pause)
+    fn pauses(&mut self) -> &mut PauseCounters {
+        &mut self.tables.counters[self.slot].pause
     }
 
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
@@ -238,12 +246,12 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.rp.get_mut(index as usize).map(|set| unsafe { Shared::new(set) })
     }
 
-    fn debt(&mut self) -> Option<&mut Debt> {
-        Some(&mut self.tables.debt)
+    fn debt(&mut self) -> &mut Debt {
+        &mut self.tables.debt
     }
 
-    fn wanted(&mut self) -> Option<&mut FlowId> {
-        Some(&mut self.tables.wanted)
+    fn wanted(&mut self) -> &mut FlowId {
+        &mut self.tables.wanted
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {

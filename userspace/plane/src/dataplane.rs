@@ -34,6 +34,15 @@ pub const MAPS: [&str; 18] = [
     "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "CAME", "PAIRS", "LEARNED", "RP", "NP",
     "CM", "TIMES_NS", "CUTS", "EVENTS", "TEST", "SIBLINGS", "HANDED",
 ];
+/// The one of them that is a variable to the programs, and so is called by its section in the object.
+const ACTIVE: &str = "ACTIVE";
+const ACTIVE_SECTION: &str = ".bss.active";
+
+/// What the object calls the map of this name.
+fn in_object(name: &str) -> &str {
+    if name == ACTIVE { ACTIVE_SECTION } else { name }
+}
+
 /// Those of them that all attachments of a network namespace have in common: who is connected with whom, and who else may know the
 /// flow of a CNP.
 pub const SHARED: [&str; 4] = ["LEARNED", "CM", "SIBLINGS", "HANDED"];
@@ -122,8 +131,15 @@ pub(crate) fn make_maps(
     if let Programs::Telling { one_in } = &programs {
         loader.override_global(ONE_IN, one_in, true);
     }
+    // The map of a variable is filled when it is opened, also one that programs are using: with what it has, then. Whoever changes an
+    // attachment holds the lock of its namespace, so nothing comes between.
+    let active = pins.map(|pins| pins.join(ACTIVE)).filter(|pin| pin.exists());
+    let active = active.map(|pin| maps::active(&pin)).transpose()?;
+    if let Some(active) = &active {
+        loader.override_global(ACTIVE, active, true);
+    }
     for (name, path) in &paths {
-        loader.map_pin_path(name, path.as_path());
+        loader.map_pin_path(in_object(name), path.as_path());
     }
     loader.load(programs.object()).map_err(|source| Error::Load { source: Box::new(source) })
 }

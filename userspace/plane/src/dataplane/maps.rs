@@ -18,7 +18,7 @@ use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::Error;
+use super::{Error, in_object};
 use crate::events::Log;
 
 /// How often a set that programs are changing is read again: for some 20 ms. At a million packets per second of one set every
@@ -49,13 +49,21 @@ pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
     move |source| Error::Map { name, source }
 }
 
+/// What the map pinned here says of the parameters in force.
+pub(super) fn active(pin: &Path) -> Result<Active, Error> {
+    const NAME: &str = "ACTIVE";
+    let map = MapData::from_pin(pin).and_then(Map::from_map_data).map_err(at(NAME))?;
+    let active: Array<MapData, Active> = map.try_into().map_err(at(NAME))?;
+    active.get(&0, 0).map_err(at(NAME))
+}
+
 impl Maps {
     /// Takes the maps out of a loaded object.
     ///
     /// # Errors
     /// The object lacks one.
     pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
-        Self::open(|name| ebpf.take_map(name).ok_or(Error::Missing(name)))
+        Self::open(|name| ebpf.take_map(in_object(name)).ok_or(Error::Missing(name)))
     }
 
     /// Opens the maps pinned in `pins`.
@@ -114,6 +122,7 @@ impl Maps {
         self.params.set(new, params, 0).map_err(at("PARAMS"))?;
         let now_ns = monotonic_ns();
         active.slot = new;
+        active.sorts_all = params.sorts_all().into();
         if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
             *left_ns = now_ns;
         }
@@ -131,8 +140,10 @@ impl Maps {
     /// # Errors
     /// What the kernel says.
     pub fn set_params_at_rest(&mut self, params: &Params) -> Result<(), Error> {
-        let Active { slot, .. } = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
-        self.params.set(slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))
+        let mut active = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        self.params.set(active.slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))?;
+        active.sorts_all = params.sorts_all().into();
+        self.active.set(0, active, 0).map_err(at("ACTIVE"))
     }
 
     /// The counters of the three hooks (XDP, ingress, egress), summed over the CPUs.

@@ -1,0 +1,45 @@
+//! Waiting for a flow that another CPU has, as a function of its own: the verifier goes through its loop once, and not once for each
+//! way a packet can have come to it.
+
+use super::RpFlow;
+use super::lock::{self, Refused};
+
+const TAKEN: u64 = 0;
+const HELD: u64 = 1;
+const CHANGED: u64 = 2;
+
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_rp_wait(flow: *mut RpFlow, seen: u64) -> u64 {
+    if flow.is_null() {
+        return HELD;
+    }
+    // SAFETY: called below with a flow whose lock all take by `lock`.
+    match unsafe { lock::take_as_seen(&raw mut (*flow).lock, seen as u32, lock::TRIES) } {
+        Ok(()) => TAKEN,
+        Err(Refused::Held) => HELD,
+        Err(Refused::Changed) => CHANGED,
+    }
+}
+
+/// Takes the lock of a flow, which nobody held when its word was `seen`.
+///
+/// # Errors
+/// As [`lock::take_as_seen`].
+///
+/// # Safety
+/// `flow` points to one whose lock all take by the functions of [`lock`].
+#[inline(always)]
+pub(super) unsafe fn take(flow: *mut RpFlow, seen: u32) -> Result<(), Refused> {
+    // Nearly always it is free.
+    //
+    // SAFETY: the caller's promise.
+    if unsafe { lock::take_as_seen(&raw mut (*flow).lock, seen, 1) } == Ok(()) {
+        return Ok(());
+    }
+    match dcqcn_rp_wait(flow, seen.into()) {
+        TAKEN => Ok(()),
+        CHANGED => Err(Refused::Changed),
+        _ => Err(Refused::Held),
+    }
+}

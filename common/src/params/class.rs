@@ -1,0 +1,82 @@
+//! What a packet's DSCP says of it, in one byte: all that the way of every packet asks.
+
+use super::{Config, Pauses};
+use crate::layout::{CLASSES, DSCPS};
+
+/// The traffic class of a DSCP, and whether there is anything to be done for packets of that class.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DscpClass(u8);
+
+/// Its packets are given a priority, or are counted by where they came in.
+const SORTED: u8 = CLASSES as u8;
+/// Pauses of the neighbour may hold it.
+const PAUSED: u8 = SORTED << 1;
+
+impl DscpClass {
+    /// By DSCP.
+    #[must_use]
+    pub(super) fn all(config: &Config, priority: &[u32; CLASSES], pauses: &Pauses) -> [Self; DSCPS] {
+        config.dscp_to_tc.map(|tc| {
+            let at = tc as usize % CLASSES;
+            let is_sorted = priority[at] != 0 || pauses.counted[at] != 0;
+            let (sorted, paused) =
+                (if is_sorted { SORTED } else { 0 }, if pauses.of_class[at] != 0 { PAUSED } else { 0 });
+            Self(at as u8 | sorted | paused)
+        })
+    }
+
+    /// The traffic class, below [`CLASSES`].
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn tc(self) -> usize {
+        self.0 as usize % CLASSES
+    }
+
+    /// Whether its packets are given a priority, or are counted by where they came in.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn is_sorted(self) -> bool {
+        self.0 & SORTED != 0
+    }
+
+    /// Whether pauses of the neighbour may hold it.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn may_be_paused(self) -> bool {
+        self.0 & PAUSED != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PACER_FQ, Params, Port, QUEUES_ETS};
+    use super::*;
+
+    #[test]
+    fn a_dscp_has_the_class_it_is_mapped_to_and_what_is_done_for_that() {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = 1_000_000_000;
+        config.scalars.pacer = PACER_FQ;
+        (config.pfc[3].rx, config.pfc[3].queue) = (1, 3);
+        let p = Params::new(&config, Port::new(1, 1, 1)).unwrap();
+        for dscp in 0..DSCPS {
+            let class = p.classes[dscp];
+            let tc = class.tc();
+            assert_eq!(tc, config.dscp_to_tc[dscp] as usize, "{dscp}");
+            assert_eq!(class.may_be_paused(), config.tc_to_queue[tc] == 3, "{dscp}");
+            assert!(!class.is_sorted(), "{dscp}");
+        }
+        config.scalars.queues = QUEUES_ETS;
+        let p = Params::new(&config, Port::new(1, 1, 1)).unwrap();
+        for dscp in 0..DSCPS {
+            let tc = p.classes[dscp].tc();
+            assert_eq!(
+                p.classes[dscp].is_sorted(),
+                p.priority[tc] != 0 || p.pauses.counted[tc] != 0,
+                "{dscp}"
+            );
+        }
+        assert!(p.classes.iter().any(|class| class.is_sorted()));
+    }
+}

@@ -1,0 +1,73 @@
+//! Fields of two, four and eight bytes, read at once: those that are read of every packet.
+//!
+//! Headers are arrays of bytes, and begin anywhere. Of such an array the compiler for BPF reads byte after byte and puts the value
+//! together, as not every machine reads a word where none begins. Those that this is for do, and the verifier lets programs read
+//! packets and maps so, but not their stack. Hence by hand, and only for headers that nobody copies before they are read.
+
+#[cfg(target_arch = "bpf")]
+macro_rules! load {
+    ($name:ident, $width:literal, $value:ty) => {
+        /// The bytes at `AT`, as they lie in memory.
+        #[inline(always)]
+        pub(super) fn $name<const AT: usize, const N: usize>(bytes: &[u8; N]) -> $value {
+            const { assert!(AT + size_of::<$value>() <= N) };
+            let value: u64;
+            // SAFETY: a load from inside the array, as just checked.
+            unsafe {
+                core::arch::asm!(
+                    concat!("{value} = *(", $width, " *)({bytes} + {at})"),
+                    value = out(reg) value,
+                    bytes = in(reg) bytes.as_ptr(),
+                    at = const AT,
+                    options(pure, readonly, nostack, preserves_flags),
+                );
+            }
+            // SAFETY: the load clears the rest of the register, which the compiler would do again.
+            unsafe { core::hint::assert_unchecked(value <= <$value>::MAX as u64) };
+            value as $value
+        }
+    };
+}
+
+#[cfg(not(target_arch = "bpf"))]
+macro_rules! load {
+    ($name:ident, $width:literal, $value:ty) => {
+        /// The bytes at `AT`, as they lie in memory.
+        #[inline(always)]
+        pub(super) fn $name<const AT: usize, const N: usize>(bytes: &[u8; N]) -> $value {
+            <$value>::from_ne_bytes(*super::sub::<AT, { size_of::<$value>() }, N>(bytes))
+        }
+    };
+}
+
+load!(u16_at, "u16", u16);
+load!(u32_at, "u32", u32);
+load!(u64_at, "u64", u64);
+
+/// The big-endian 16 bits at `AT`.
+#[inline(always)]
+pub(super) fn be16_at<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u16 {
+    u16::from_be(u16_at::<AT, N>(bytes))
+}
+
+/// The big-endian 32 bits at `AT`.
+#[inline(always)]
+pub(super) fn be32_at<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
+    u32::from_be(u32_at::<AT, N>(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn fields_are_read_as_they_lie() {
+        let bytes = [1, 2, 3, 4, 5, 6];
+        assert_eq!(
+            (super::u16_at::<1, _>(&bytes), super::be16_at::<1, _>(&bytes)),
+            (u16::from_ne_bytes([2, 3]), 0x0203)
+        );
+        assert_eq!(super::u32_at::<2, _>(&bytes), u32::from_ne_bytes([3, 4, 5, 6]));
+        assert_eq!(super::be32_at::<2, _>(&bytes), 0x0304_0506);
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(super::u64_at::<1, _>(&bytes), u64::from_ne_bytes([2, 3, 4, 5, 6, 7, 8, 9]));
+    }
+}
