@@ -116,6 +116,53 @@ fn two_cpus_count_every_packet_of_eight_flows_in_one_set() -> Result<()> {
     Ok(())
 }
 
+/// More flows than the set has places, so that each place changes hands all the time between two CPUs: a flow's packets have a length of
+/// their own, and no flow is charged for another's.
+#[test]
+fn two_cpus_charge_no_flow_for_another_whose_place_it_has() -> Result<()> {
+    if !runnable("two_cpus_charge_no_flow_for_another_whose_place_it_has", &[])? {
+        return Ok(());
+    }
+    const FLOWS: u32 = WAYS as u32 + 4;
+    const SHORT_CALLS: u32 = 40_000;
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = 100_000_000_000;
+    let (ebpf, maps) = load(&config)?;
+    let egress = egress(&ebpf)?;
+    let packet = |flow: u32| {
+        let payload = 64 * (1 + flow % FLOWS) as usize;
+        Roce { dest_qpn: 0x20 + flow % FLOWS, payload, ..Roce::default() }.frame()
+    };
+    let run = |step: u32| -> Result<()> {
+        for call in 0..SHORT_CALLS {
+            let packet = packet(call * step);
+            let options = TestRunOptions { data_in: Some(&packet), repeat: 8, ..TestRunOptions::new() };
+            egress.test_run(options)?;
+        }
+        Ok(())
+    };
+    let look = || -> Result<()> {
+        for flow in maps.rp_flows() {
+            let (_, _, flow) = flow?;
+            let bytes = packet(flow.id.receiver.qpn - 0x20).len() as u64;
+            ensure!(flow.bytes == flow.packets * bytes, "{bytes} bytes a packet: {flow:?}");
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        // Steps that share no factor with the number of flows, so that both come to all.
+        let threads = [scope.spawn(|| run(5)), scope.spawn(|| run(7))];
+        for _ in 0..200 {
+            look()?;
+        }
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
+    })?;
+    look()?;
+    let stat = maps.counters()?[Hook::Egress.slot()].stat;
+    ensure!(stat[Stat::RpFlowEvicted as usize] > u64::from(SHORT_CALLS) / 10, "{stat:?}");
+    Ok(())
+}
+
 /// What a CPU does that was taken away while it held a flow. Sent at once, a packet would overtake those of its flow that wait in
 /// fq: seen with soft-RoCE on virtual CPUs, each time two NAKs and a window of packets sent again.
 #[test]
