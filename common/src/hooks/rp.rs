@@ -148,6 +148,11 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     }
     let (mut way, mut seen) = (home_way(hash), set.look(home_way(hash), &name));
     if seen.is_none() {
+        // A flow that finds its home taken lives next door, if that is empty, and needs no search there.
+        way = s.env().opaque(way as u32 ^ 1) as usize % WAYS;
+        seen = set.look(way, &name);
+    }
+    if seen.is_none() {
         way = match enter(s, p, set, &name, hash, congests) {
             Some(way) => s.env().opaque(way as u32) as usize % WAYS,
             None => return TcVerdict::Pass,

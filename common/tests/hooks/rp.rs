@@ -38,14 +38,12 @@ fn flow<'a>(w: &'a mut World, p: &Params, id: &FlowId) -> &'a mut RpFlow {
     &mut w.rp[set as usize].ways[way]
 }
 
-/// A flow of the same set as `DATA`'s, with the same place for its home.
-fn at_the_same_home(p: &Params) -> Roce {
+/// Flows of the same set as `DATA`'s, with the same place for their home.
+fn at_the_same_home(p: &Params) -> impl Iterator<Item = Roce> {
     let hash = |roce: &Roce| roce.id().hash(&p.port.hash_keys);
-    let place = |hash: u32| (set_index(hash, p.port.rp_set_mask), hash >> 29);
-    (100..)
-        .map(|dest_qpn| Roce { dest_qpn, ..DATA })
-        .find(|other| place(hash(other)) == place(hash(&DATA)))
-        .unwrap_or_else(|| unreachable!("one of 32"))
+    let place = move |roce: &Roce| (set_index(hash(roce), p.port.rp_set_mask), hash(roce) >> 29);
+    // One of 32.
+    (100..1_000).map(|dest_qpn| Roce { dest_qpn, ..DATA }).filter(move |other| place(other) == place(&DATA))
 }
 
 #[test]
@@ -191,7 +189,7 @@ fn a_flow_that_was_cut_has_a_class_of_its_own_in_htb() {
     let p = paced(PACER_HTB);
     let mut w = World::new();
     // In a set of which it has not the first place.
-    let other = at_the_same_home(&p);
+    let other = at_the_same_home(&p).next().unwrap_or_else(|| unreachable!("one of 32"));
     send(&mut w, &p, &other);
     let left = send(&mut w, &p, &DATA);
     assert_eq!((left.priority, left.departure_ns, left.hash), (None, None, None));
@@ -354,19 +352,22 @@ fn a_flow_that_another_cpu_has_keeps_its_order() {
     }
 }
 
+/// The first has its home, the second lives next door, the others wherever there is room.
 #[test]
 fn a_flow_away_from_home_is_found_again() {
     let p = paced(PACER_FQ);
     let mut w = World::new();
-    let other = at_the_same_home(&p);
+    let flows: Vec<Roce> = at_the_same_home(&p).take(WAYS - 1).chain([DATA]).collect();
     for _ in 0..3 {
-        send(&mut w, &p, &other);
-        send(&mut w, &p, &DATA);
+        for flow in &flows {
+            send(&mut w, &p, flow);
+        }
     }
-    assert_eq!(w.count_of(Stat::RpFlowNew), 2);
-    let packets = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.packets);
-    assert_eq!((packets(&w, &other), packets(&w, &DATA)), (Some(3), Some(3)));
-    assert_eq!(w.count_of(Stat::RpFlowEvicted), 0);
+    assert_eq!((flows.len(), w.count_of(Stat::RpFlowNew), w.count_of(Stat::RpFlowEvicted)), (WAYS, 8, 0));
+    let home = w.place(&p, &flows[0].id()).1;
+    let ways: Vec<usize> = flows.iter().map(|flow| w.place(&p, &flow.id()).1 ^ home).collect();
+    assert_eq!(ways, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(flows.iter().all(|flow| w.flow(&flow.id()).is_some_and(|flow| flow.packets == 3)));
 }
 
 #[test]
