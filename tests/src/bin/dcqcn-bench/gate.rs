@@ -45,7 +45,7 @@ pub(crate) struct Change {
 /// What a figure is compared by: in relation to another of its own run where there is one, as machines are busier at one time than at
 /// another; and how far its quartiles are apart, as a share of it.
 fn told(report: &Report, figure: &Figure) -> (f64, f64) {
-    (report.ratio(figure).unwrap_or(figure.median), ((figure.high - figure.low) / figure.median).abs())
+    (report.ratio(figure).unwrap_or(figure.better()), ((figure.high - figure.low) / figure.median).abs())
 }
 
 fn change(old: &Report, new: &Report, then: &Figure) -> Change {
@@ -54,7 +54,7 @@ fn change(old: &Report, new: &Report, then: &Figure) -> Change {
             section: then.section,
             name: then.name.clone(),
             unit: then.unit.clone(),
-            old: then.median,
+            old: then.better(),
             new: f64::NAN,
             ratio: f64::NAN,
             verdict: Verdict::Unsure,
@@ -93,7 +93,7 @@ pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
     for figure in &mut best.figures {
         for run in more {
             if let Some(other) = run.figure(figure.section, &figure.name)
-                && (other.median < figure.median) != figure.more_is_better
+                && (other.better() < figure.better()) != figure.more_is_better
             {
                 *figure = other.clone();
             }

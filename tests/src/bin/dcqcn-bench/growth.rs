@@ -16,6 +16,7 @@ use dcqcn_params::Profile;
 use dcqcn_tests::bpf::{LO, baselines_with};
 use dcqcn_tests::packets::Roce;
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use crate::Bench;
@@ -31,6 +32,8 @@ fn places(qps: u32) -> u32 {
 const FIRST_QPN: u32 = 0x100;
 /// Numbers of queue pairs.
 pub(crate) const QPS: [u32; 6] = [1, 64, 4_096, 65_536, 262_144, 1_000_000];
+/// Of them, those of which all were cut, too: their increase timers run.
+const CUT: [u32; 4] = [1, 64, 4_096, 65_536];
 /// What the tables call one queue pair.
 pub(crate) const ALONE: &str = "uniform, 1 QP";
 /// Exponent of the Zipf distribution, as traffic has it.
@@ -56,13 +59,14 @@ impl Random {
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let qps = if bench.quick { QPS.get(..3).unwrap_or(&QPS) } else { &QPS };
     for &qps in qps {
-        let instance = Instance::load(&host(FAST_BPS), places(qps), |port| port)?;
+        let mut instance = Instance::load(&host(FAST_BPS), places(qps), |port| port)?;
         let mut random = Random(SEED);
         bench.progress(&format!("growth, {qps} queue pairs, uniform"));
-        bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)?;
+        uniform(bench, &mut random, qps)?;
         table(bench, &instance, name("uniform", qps))?;
         least(bench, qps)?;
         if qps == 1 {
+            each_cut(bench, &mut instance, &mut random, qps)?;
             continue;
         }
         bench.progress(&format!("growth, {qps} queue pairs, Zipf"));
@@ -78,8 +82,26 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
             FIRST_QPN + shares.partition_point(|&share| share <= drawn) as u32
         })?;
         table(bench, &instance, name("Zipf", qps))?;
+        if CUT.contains(&qps) {
+            each_cut(bench, &mut instance, &mut random, qps)?;
+        }
     }
     misses(bench)
+}
+
+/// The order of packets of queue pairs that are all as likely.
+fn uniform(bench: &mut Bench, random: &mut Random, qps: u32) -> Result<()> {
+    bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)
+}
+
+/// The same after a CNP for each: something falls due each time that the increase timer expires, for good.
+fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut Random, qps: u32) -> Result<()> {
+    bench.progress(&format!("growth, {qps} queue pairs, each cut once"));
+    uniform(bench, random, qps)?;
+    let sets = instance.maps.rp_sets().collect::<Result<Vec<_>, _>>()?;
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+    instance.cut(&sets, now.as_nanos() as u64, None)?;
+    table(bench, instance, format!("{}, each cut once", name("uniform", qps)))
 }
 
 /// Measures one order of packets.

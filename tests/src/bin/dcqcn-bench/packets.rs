@@ -9,7 +9,6 @@ use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{DEFAULT_FLOWS, Pair, PairSource};
 use dcqcn_common::params::{Config, Port};
-use dcqcn_common::rate::RateMachine;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::{self, Ecn};
@@ -381,15 +380,7 @@ fn idle(data: &Roce) -> Result<Case> {
             }
             let now_ns = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_nanos() as u64;
             let cut_ns = now_ns.saturating_sub(SECOND_NS);
-            for (index, set) in (0..).zip(&sets) {
-                let mut set = *set;
-                for flow in set.ways.iter_mut().filter(|flow| flow.last_seen_ns() != 0) {
-                    flow.last_ns = [cut_ns, 0];
-                    flow.machine = RateMachine::new(&instance.params.rp);
-                    flow.machine.on_cnp(&instance.params.rp, cut_ns);
-                }
-                instance.rp.set(index, set, 0)?;
-            }
+            instance.cut(&sets, cut_ns, Some(cut_ns))?;
             Ok(ns_per_run(baselines.feeder(Hook::Egress)?, &input, repeat)? - feeding)
         },
     ))

