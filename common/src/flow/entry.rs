@@ -123,7 +123,10 @@ impl RpFlow {
     /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in.
     #[inline(always)]
     pub fn advance(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) {
-        if !self.machine.is_up_to(self.pacer.rate_bps, rp, now_ns) {
+        let rate_bps = self.pacer.rate_bps;
+        let keeps_rate = self.machine.is_up_to(rate_bps, rp, now_ns)
+            || self.machine.rate_bps == rate_bps && self.machine.rests(rp, now_ns);
+        if !keeps_rate {
             subprogram::advance(self, rp, now_ns, debt);
         }
     }

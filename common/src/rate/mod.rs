@@ -116,6 +116,27 @@ impl RateMachine {
         p.cut_period_ns == 0 || self.cut_check_ns.wrapping_sub(now_ns).wrapping_sub(1) < p.cut_period_ns
     }
 
+    /// Catches up where that changes no rate: only the increase timer expired, and the flow is at the line's rate. That is where each
+    /// flow that was ever cut is most of the time. False: there is more to do, and nothing was done.
+    #[inline(always)]
+    pub(crate) fn rests(&mut self, p: &RpParams, now_ns: u64) -> bool {
+        let is_at_line = self.rate_bps == p.line_rate_bps && self.target_bps == p.line_rate_bps;
+        if self.active == 0 || !is_at_line || self.pending & CUT != 0 {
+            return false;
+        }
+        let Some(late_ns) = now_ns.checked_sub(self.next_increase_ns) else {
+            return false;
+        };
+        let Some(periods) = late_ns.checked_div(p.time_reset_ns) else {
+            return false;
+        };
+        let taken = periods + 1;
+        self.time_stage = self.time_stage.saturating_add(taken.min(u32::MAX as u64) as u32);
+        self.next_increase_ns = self.next_increase_ns.wrapping_add(taken.wrapping_mul(p.time_reset_ns));
+        self.cut_check_ns = self.cut_check_ns.min(now_ns.saturating_add(p.cut_period_ns));
+        true
+    }
+
     /// Catches up on all that fell due up to and including `now_ns`.
     ///
     /// That is bounded work whatever the gap: a run of increase events of at most `MAX_STEPS` steps, a cut, and another

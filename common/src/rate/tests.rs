@@ -160,4 +160,31 @@ proptest! {
             .max(u128::from(min));
         prop_assert_eq!(u128::from(m.rate_after_cut(&p, alpha)), expected);
     }
+
+    /// Where the short way says that it has caught up, the long one comes to the same, whatever is owed; else it leaves all as it was.
+    #[test]
+    fn a_machine_at_rest_catches_up_as_any_other(
+        off_bps in prop_oneof![3 => Just([0u64; 2]), 1 => [0u64..3, 0u64..3]], active in 0u16..2, pending in 0u16..4,
+        next_increase_ns in 0u64..200_000, cut_check_ns in 0u64..200_000, stages: [u32; 2], now_ns in 0u64..2_000_000,
+        from_ns in 0u64..2_000_000, time_reset_ns in prop_oneof![Just(0u64), 1_000u64..100_000],
+        cut_period_ns in prop_oneof![Just(0u64), Just(4_000)],
+    ) {
+        let p = RpParams { time_reset_ns, cut_period_ns, ..params(100_000_000_000) };
+        let [rate_bps, target_bps] = off_bps.map(|off_bps| p.line_rate_bps - off_bps);
+        let [time_stage, byte_stage] = stages;
+        let before = RateMachine {
+            rate_bps, target_bps, active, pending, next_increase_ns, cut_check_ns, time_stage, byte_stage, ..RateMachine::new(&p)
+        };
+        let (mut short, mut long) = (before, before);
+        if short.rests(&p, now_ns) {
+            let owed = 12_000_000_000_000;
+            let mut debt = Debt { from_ns, nanobits: owed, is_due: 0 };
+            long.advance_paying(&p, now_ns, &mut debt);
+            prop_assert_eq!((short, debt.nanobits), (long, owed), "nothing to pay anew at the same rate");
+        } else {
+            prop_assert_eq!(short, before);
+            let is_idle = active == 0 || time_reset_ns == 0 || next_increase_ns > now_ns;
+            prop_assert!(is_idle || off_bps != [0; 2] || pending & CUT != 0);
+        }
+    }
 }
