@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn what_the_others_are_compared_with_is_taken_at_its_best_too() {
         let mut disturbed = run(vec![120.0]);
-        disturbed.figures[0].median = 12.0;
+        disturbed.figures[0].low = 12.0;
         let changes = compare(&run(vec![100.0]), &[run(vec![120.0]), disturbed]);
         assert_eq!(changes.last().unwrap().verdict, Verdict::Worse);
     }
@@ -232,7 +232,7 @@ mod tests {
         }));
         assert_eq!(beyond(&report), Vec::<String>::new());
         let Some(figure) = report.figures.last_mut() else { panic!("no figures") };
-        figure.median *= 1.1;
+        figure.low *= 1.1;
         assert!(beyond(&report).iter().all(|line| line.starts_with(STABLE[STABLE.len() - 1].0)));
         assert_eq!(beyond(&report).len(), 1);
     }
