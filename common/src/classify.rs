@@ -3,7 +3,7 @@
 //! Ethernet, up to two VLAN tags, IPv4 without options or IPv6 without extension headers, UDP 4791, BTH. Everything
 //! else is recognised as far as its name in [`Stat`] says, and left alone.
 
-use crate::flow::{FlowId, FlowName, HashKeys, QpId};
+use crate::flow::{FlowId, HashKeys, QpId};
 use crate::id::V4_MAPPED;
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
@@ -116,8 +116,7 @@ impl Roce {
     #[must_use]
     pub fn addresses<F: Frame>(&self, frame: &F) -> Option<([u32; 4], [u32; 4])> {
         if self.v6 {
-            let ip = Ipv6::new(frame.header(self.l3)?);
-            Some((words(ip.src()), words(ip.dst())))
+            Some(Ipv6::new(frame.header(self.l3)?).addresses())
         } else {
             let ip = Ipv4::new(frame.header(self.l3)?);
             let (src, dst) = ip.addresses();
@@ -125,16 +124,15 @@ impl Roce {
         }
     }
 
-    /// The flow it belongs to, and its hash.
+    /// [`FlowId::fingerprint`] of the flow it belongs to.
     #[inline(always)]
-    pub(crate) fn name<F: Frame>(&self, frame: &F, keys: &HashKeys) -> Option<(FlowName, u32)> {
+    pub(crate) fn fingerprint<F: Frame>(&self, frame: &F, keys: &HashKeys) -> Option<u64> {
         if self.v6 {
-            let (src, dst) = Ipv6::new(frame.header(self.l3)?).addresses();
-            let name = FlowName::v6(src, dst, self.dest_qpn);
-            Some((name, name.id().hash(keys)))
+            let (src, addr) = Ipv6::new(frame.header(self.l3)?).addresses();
+            Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn } }.fingerprint(keys))
         } else {
             let (src, dst) = Ipv4::new(frame.header(self.l3)?).addresses();
-            Some((FlowName::v4(src, dst, self.dest_qpn), keys.hash_v4(src, dst, self.dest_qpn)))
+            Some(keys.fingerprint_v4(src, dst, self.dest_qpn))
         }
     }
 

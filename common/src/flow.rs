@@ -17,15 +17,14 @@ mod subprogram;
 mod table;
 mod wait;
 
-pub(crate) use crate::id::FlowName;
-pub use crate::id::{FlowId, HashKeys, QpId};
+pub use crate::id::{FlowId, HashKeys, QpId, hash};
 pub use enter::enter;
 
 pub(crate) use set::home_way;
 pub use set::{Entry, Place, Set, set_index, tag};
 pub(crate) use shared::Held;
 pub use shared::{Entered, Glance, Missed, Shared};
-pub use table::{NpFlow, NpSet, RpFlow, RpSet};
+pub use table::{Cnps, NpFlow, NpSet, RpCold, RpFlow, RpHot, RpSet};
 
 #[cfg(test)]
 mod tests;

@@ -29,10 +29,10 @@ impl FlowId {
     /// No flow: what a CNP limit for the whole port is kept under.
     pub const NONE: Self = Self { src: [0; 4], receiver: QpId::NONE };
 
-    /// Hash over all of it, which nobody can foresee without the keys.
+    /// A number over all of it, which nobody can foresee without the keys; see [`HashKeys`].
     #[inline(always)]
     #[must_use]
-    pub const fn hash(&self, keys: &HashKeys) -> u32 {
+    pub const fn fingerprint(&self, keys: &HashKeys) -> u64 {
         let ([a, b, c, d], [e, f, g, h]) = (self.src, self.receiver.addr);
         let sum = keys
             .start
@@ -40,74 +40,27 @@ impl FlowId {
             .wrapping_add(product(keys.of(2), [c, d]))
             .wrapping_add(product(keys.of(4), [e, f]))
             .wrapping_add(product(keys.of(6), [g, h]));
-        keys.finish(sum, self.receiver.qpn)
+        keys.with(sum, self.receiver.qpn)
     }
 
-    /// The same name, in the words that packets' and flows' are compared by.
+    /// Hash over all of it: [`hash`] of its fingerprint.
     #[inline(always)]
-    pub(crate) const fn name(&self) -> FlowName {
-        let ([a, b, c, d], [e, f, g, h]) = (self.src, self.receiver.addr);
-        FlowName { addresses: [pair(a, b), pair(c, d), pair(e, f), pair(g, h)], qpn: self.receiver.qpn }
-    }
-}
-
-/// A [`FlowId`] as the way of every packet has it: the same bytes in half as many words.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FlowName {
-    /// Addresses of the sender and of the receiver, in the byte order of the wire.
-    pub(crate) addresses: [u64; 4],
-    /// The queue pair they are for.
-    pub(crate) qpn: u32,
-}
-
-impl FlowName {
-    /// A flow between IPv4 addresses, in the byte order of the wire.
-    #[inline(always)]
-    pub(crate) const fn v4(src: u32, dst: u32, qpn: u32) -> Self {
-        Self { addresses: [0, pair(V4_MAPPED, src), 0, pair(V4_MAPPED, dst)], qpn }
-    }
-
-    /// A flow between IPv6 addresses, in the byte order of the wire.
-    #[inline(always)]
-    pub(crate) const fn v6([a, b]: [u64; 2], [c, d]: [u64; 2], qpn: u32) -> Self {
-        Self { addresses: [a, b, c, d], qpn }
-    }
-
-    /// The same name, as it is called everywhere else.
-    #[inline(always)]
-    pub(crate) const fn id(&self) -> FlowId {
-        let [ab, cd, ef, gh] = self.addresses;
-        let ([a, b], [c, d], [e, f], [g, h]) = (words(ab), words(cd), words(ef), words(gh));
-        FlowId { src: [a, b, c, d], receiver: QpId { addr: [e, f, g, h], qpn: self.qpn } }
+    #[must_use]
+    pub const fn hash(&self, keys: &HashKeys) -> u32 {
+        hash(self.fingerprint(keys))
     }
 }
 
 /// The third word of an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2), in the byte order of the wire.
 pub(crate) const V4_MAPPED: u32 = 0xffff_u32.to_be();
 
-/// Two words as one, as they lie in memory.
-#[inline(always)]
-const fn pair(first: u32, second: u32) -> u64 {
-    if cfg!(target_endian = "little") {
-        (second as u64) << 32 | first as u64
-    } else {
-        (first as u64) << 32 | second as u64
-    }
-}
-
-/// One word as two, as they lie in memory.
-#[inline(always)]
-const fn words(both: u64) -> [u32; 2] {
-    let (high, low) = ((both >> 32) as u32, both as u32);
-    if cfg!(target_endian = "little") { [low, high] } else { [high, low] }
-}
-
-/// What [`FlowId::hash`] depends on.
+/// What the fingerprints of flows depend on.
 ///
-/// The hash is Lemire and Kaser's Multilinear-HM ("Strongly universal string hashing is fast", 2013): its products are independent
-/// of each other, so a processor has them all at once, and two flows have the same hash with a chance of about 2^-32 whoever chose
-/// them, if the keys are random.
+/// A fingerprint is the sum of Lemire and Kaser's Multilinear-HM ("Strongly universal string hashing is fast", 2013): its products are
+/// independent of each other, so a processor has them all at once. Its upper half alone is the same for two flows with a chance of
+/// 2^-32 if the keys are random, whoever chose the flows. All of it is only if, for one word in which they differ, the difference
+/// times a number that is as good as random is one certain number modulo 2^64: a chance of 2^-64, times the largest power of two that
+/// divides the difference. Among a million flows as they occur, that any two have the same is a chance of about one in a million.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKeys {
@@ -140,15 +93,15 @@ impl HashKeys {
         Self { start, start_v4, factors_v4, keys: [a, b, c, d, e, f, g, h, i, j] }
     }
 
-    /// As [`FlowId::hash`], of a flow between IPv4 addresses, in the byte order of the wire.
+    /// [`FlowId::fingerprint`] of a flow between IPv4 addresses, in the byte order of the wire.
     #[inline(always)]
-    pub(crate) const fn hash_v4(&self, src: u32, dst: u32, qpn: u32) -> u32 {
+    pub(crate) const fn fingerprint_v4(&self, src: u32, dst: u32, qpn: u32) -> u64 {
         let [of_src, of_dst] = self.factors_v4;
         let sum = self
             .start_v4
             .wrapping_add(of_src.wrapping_mul(self.keys[3].wrapping_add(src as u64)))
             .wrapping_add(of_dst.wrapping_mul(self.keys[7].wrapping_add(dst as u64)));
-        self.finish(sum, qpn)
+        self.with(sum, qpn)
     }
 
     /// The two keys from `at` on.
@@ -159,12 +112,18 @@ impl HashKeys {
 
     /// Adds the queue pair.
     #[inline(always)]
-    const fn finish(&self, sum: u64, qpn: u32) -> u32 {
-        let sum = sum.wrapping_add(product(self.of(8), [qpn, 0]));
-        // What is linear has regular flows lie in rows; a finalizer of SplitMix64 ends that.
-        let mixed = (sum ^ (sum >> 32)).wrapping_mul(MIX);
-        (mixed >> 32) as u32
+    const fn with(&self, sum: u64, qpn: u32) -> u64 {
+        sum.wrapping_add(product(self.of(8), [qpn, 0]))
     }
+}
+
+/// Hash of the flow that has this fingerprint: two flows have the same with a chance of about 2^-32.
+#[inline(always)]
+#[must_use]
+pub const fn hash(fingerprint: u64) -> u32 {
+    // What is linear has regular flows lie in rows; a finalizer of SplitMix64 ends that.
+    let mixed = (fingerprint ^ (fingerprint >> 32)).wrapping_mul(MIX);
+    (mixed >> 32) as u32
 }
 
 /// A multiplier of SplitMix64.
@@ -182,23 +141,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_is_the_same_in_other_words(src: [u32; 4], addr: [u32; 4], qpn: u32) {
-            let id = FlowId { src, receiver: QpId { addr, qpn } };
-            prop_assert_eq!(id.name().id(), id);
-            let lie = |first: u32, second: u32| {
-                u64::from_ne_bytes(*[first, second].map(u32::to_ne_bytes).as_flattened().first_chunk().unwrap())
-            };
-            let ([a, b, c, d], [e, f, g, h]) = (src, addr);
-            prop_assert_eq!(id.name().addresses, [lie(a, b), lie(c, d), lie(e, f), lie(g, h)]);
-        }
-
-        #[test]
-        fn the_short_way_of_ipv4_has_the_same_hash(src: u32, dst: u32, qpn: u32, seed: u64) {
+        fn the_short_way_of_ipv4_has_the_same_fingerprint(src: u32, dst: u32, qpn: u32, seed: u64) {
             let mapped = |addr| [0, 0, V4_MAPPED, addr];
             let id = FlowId { src: mapped(src), receiver: QpId { addr: mapped(dst), qpn } };
             let keys = HashKeys::new(seed);
-            prop_assert_eq!(keys.hash_v4(src, dst, qpn), id.hash(&keys));
-            prop_assert_eq!(FlowName::v4(src, dst, qpn), id.name());
+            prop_assert_eq!(keys.fingerprint_v4(src, dst, qpn), id.fingerprint(&keys));
+        }
+
+        /// What differs in one bit only, the highest of a word, is the worst case: the keys' lowest bits decide alone.
+        #[test]
+        fn flows_that_differ_have_other_fingerprints(src: [u32; 4], addr: [u32; 4], qpn: u32, seed: u64, bit in 0usize..288) {
+            let id = FlowId { src, receiver: QpId { addr, qpn } };
+            let mut other = id;
+            let word = match bit / 32 {
+                at @ 0..4 => &mut other.src[at],
+                at @ 4..8 => &mut other.receiver.addr[at - 4],
+                _ => &mut other.receiver.qpn,
+            };
+            *word ^= 1 << (bit % 32);
+            let keys = HashKeys::new(seed);
+            prop_assert_ne!(id.fingerprint(&keys), other.fingerprint(&keys));
         }
     }
 }

@@ -8,16 +8,13 @@
 
 use crate::rate::Debt;
 
-/// Where a flow's next packet stands in time.
-#[repr(C)]
+/// Where a flow's next packet stands in time; a flow [keeps](crate::flow::RpHot) it in fewer bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacer {
     /// When the last packet will have left, whole nanoseconds.
     pub next_ns: u64,
-    /// The rate `ns_per_byte_q24` belongs to, at which what is owed is being paid.
-    pub rate_bps: u64,
     /// 8·10^9 / rate in 2^-24 ns, rounded up, so that no packet leaves early; 100 kb/s: 1.3·10^12, 800 Gb/s: 167773, at
-    /// most 5 millionths too long.
+    /// most 5 millionths too long. What is owed is being paid at this rate.
     pub ns_per_byte_q24: u64,
     /// Fraction of `next_ns`, in 2^-27 ns: a 64-byte packet lasts 0.64 ns at 800 Gb/s.
     pub next_frac_q27: u32,
@@ -39,9 +36,12 @@ pub enum Departure {
 const NANO: u64 = 1_000_000_000;
 
 impl Pacer {
-    /// A flow that has sent nothing.
-    pub const NEW: Self =
-        Self { next_ns: 0, rate_bps: 0, ns_per_byte_q24: 0, next_frac_q27: 0, owed_bits: 0 };
+    /// A flow that has sent nothing yet, and may send at `rate_bps`.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn new(rate_bps: u64) -> Self {
+        Self { next_ns: 0, ns_per_byte_q24: ns_per_byte_q24(rate_bps), next_frac_q27: 0, owed_bits: 0 }
+    }
 
     /// What is owed for the last packet, and from when on it is paid.
     #[inline(always)]
@@ -60,20 +60,10 @@ impl Pacer {
         (self.owed_bits as u64).wrapping_mul(self.ns_per_byte_q24)
     }
 
-    /// The flow's rate is `rate_bps` now, and `debt` is what is left of what it owes. Called before each packet and after
-    /// each CNP; costs something when the rate has changed.
+    /// The flow's rate is `rate_bps` now, and another than before; `debt` is what is left of what it owes.
     #[inline(always)]
     pub(crate) fn follow(&mut self, rate_bps: u64, debt: &Debt) {
-        if rate_bps == self.rate_bps {
-            return;
-        }
-        // One division per change of rate. 8·10^9 · 2^24 = 1.3·10^17 fits.
-        let Some(ns_per_byte_q24) =
-            ((8_000_000_000_u64 << 24) + rate_bps).wrapping_sub(1).checked_div(rate_bps)
-        else {
-            return;
-        };
-        (self.rate_bps, self.ns_per_byte_q24) = (rate_bps, ns_per_byte_q24);
+        self.ns_per_byte_q24 = ns_per_byte_q24(rate_bps);
         if self.owed_bits != 0 {
             // Rounded up to a bit: nothing leaves early.
             self.owed_bits = ((debt.nanobits + NANO).wrapping_sub(1) / NANO) as u32;
@@ -111,20 +101,24 @@ impl Pacer {
     }
 }
 
+/// [`Pacer::ns_per_byte_q24`] at `rate_bps`; 0 at a rate of 0, which no flow has. One division per change of rate.
+#[inline(always)]
+const fn ns_per_byte_q24(rate_bps: u64) -> u64 {
+    // 8·10^9 · 2^24 = 1.3·10^17 fits.
+    match ((8_000_000_000_u64 << 24) + rate_bps).wrapping_sub(1).checked_div(rate_bps) {
+        Some(ns_per_byte_q24) => ns_per_byte_q24,
+        None => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn at_rate(rate_bps: u64) -> Pacer {
-        let mut pacer = Pacer::NEW;
-        pacer.follow(rate_bps, &Debt::NONE);
-        pacer
-    }
-
     #[test]
     fn packets_leave_at_the_rate_and_credit_is_bounded() {
-        let mut pacer = at_rate(8_000_000_000);
+        let mut pacer = Pacer::new(8_000_000_000);
         let mut at = |now, credit| match pacer.schedule(now, 1_000, credit, 1_000_000_000) {
             Departure::At(t) => t,
             Departure::BeyondHorizon => panic!("within the horizon"),
@@ -137,7 +131,7 @@ mod tests {
     /// 1000 bytes at 40 Gb/s last 200 ns, which no power of two divides.
     #[test]
     fn no_packet_leaves_early() {
-        let mut pacer = at_rate(40_000_000_000);
+        let mut pacer = Pacer::new(40_000_000_000);
         for n in 0..20_000 {
             let departure = pacer.schedule(5, 1_000, 0, u64::MAX);
             assert_eq!(departure, Departure::At(5 + n * 200), "packet {n}");
@@ -146,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_packet_beyond_the_horizon_moves_nothing() {
-        let mut pacer = at_rate(1_000_000);
+        let mut pacer = Pacer::new(1_000_000);
         while let Departure::At(_) = pacer.schedule(5, 1_000, 0, 20_000_000) {}
         let before = pacer;
         assert_eq!(pacer.schedule(5, 1_000, 0, 20_000_000), Departure::BeyondHorizon);
@@ -155,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_packet_at_the_horizon_is_within_it() {
-        let mut pacer = at_rate(8_000_000_000);
+        let mut pacer = Pacer::new(8_000_000_000);
         let _ = pacer.schedule(5, 1_000, 0, 1_000);
         assert_eq!(pacer.schedule(5, 1_000, 0, 999), Departure::BeyondHorizon);
         assert_eq!(pacer.schedule(5, 1_000, 0, 1_000), Departure::At(1_005));
@@ -163,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_is_owed_is_paid_by_the_time_that_is_skipped() {
-        let mut pacer = at_rate(8_000_000_000);
+        let mut pacer = Pacer::new(8_000_000_000);
         let _ = pacer.schedule(0, 1_000, 0, u64::MAX);
         for (departure_ns, owed_bits) in [(0, 8_000), (250, 6_000), (250, 6_000), (1_000, 0), (9_000, 0)] {
             pacer.skip_to(departure_ns);
@@ -173,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_change_of_rate_keeps_the_fraction_of_a_nanosecond() {
-        let mut pacer = at_rate(8_000_000_000);
+        let mut pacer = Pacer::new(8_000_000_000);
         let _ = pacer.schedule(0, 125, 0, u64::MAX);
         // 1000 bits at 3 Gb/s last a third more than 333 ns.
         pacer.follow(3_000_000_000, &Debt { from_ns: 100, nanobits: 1_000 * NANO, is_due: 0 });
@@ -183,7 +177,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_long_run_rate_is_exact(rate in 1_000_000u64..=800_000_000_000, size in 64u64..9_216) {
-            let mut pacer = at_rate(rate);
+            let mut pacer = Pacer::new(rate);
             let start = 1_000_000;
             for _ in 0..1_000 {
                 let _ = pacer.schedule(start, size, 0, u64::MAX);

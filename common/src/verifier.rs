@@ -17,25 +17,6 @@ pub(crate) fn opaque<T>(value: T) -> T {
     black_box(value)
 }
 
-/// The same number, of which the compiler knows nothing any more: what led to it stays one number, and is not taken apart into a
-/// branch for each part. That takes one instruction, where [`opaque`] takes a detour by way of the stack.
-#[inline(always)]
-pub(crate) fn whole(number: u64) -> u64 {
-    #[cfg(target_arch = "bpf")]
-    {
-        let mut number = number;
-        // None at all would leave the line without one in the lines that the kernel is told of, which it refuses.
-        //
-        // SAFETY: a register is copied to itself.
-        unsafe {
-            core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack, preserves_flags))
-        };
-        number
-    }
-    #[cfg(not(target_arch = "bpf"))]
-    number
-}
-
 /// Has everything that is known of a value in a map forgotten: it is read back when it is needed.
 #[inline(always)]
 pub(crate) fn forget<T>(value: &mut T) {

@@ -24,7 +24,7 @@ fn params(config: &Config) -> Params {
 }
 
 fn sends(flow: &mut RpFlow, p: &Params, now_ns: u64, bytes: u64) -> u64 {
-    match flow.on_send(p, now_ns, bytes, &mut { Debt::NONE }) {
+    match flow.hot.on_send(p, now_ns, bytes, &mut { Debt::NONE }) {
         Departure::At(departure_ns) => departure_ns,
         Departure::BeyondHorizon => panic!("beyond the horizon at {now_ns}"),
     }
@@ -38,12 +38,12 @@ fn a_flow_does_not_wait_at_a_rate_it_has_left() {
     for n in 0..16 {
         flow.on_cnp(&p.rp, 1_000 + n * 50_000, &mut { Debt::NONE });
     }
-    assert_eq!(flow.machine.rate_bps, 10_000_000);
+    assert_eq!(flow.hot.machine.rate_bps, 10_000_000);
     assert_eq!(sends(&mut flow, &p, 760_000, 4_096), 760_000);
     // At 10 Mb/s 4096 bytes take 3.28 ms. By then the rate has grown by 40 Mb/s every 55 us for most of the time.
     let second_ns = sends(&mut flow, &p, 1_500_000, 4_096);
     assert!(second_ns <= 1_500_000, "{second_ns}");
-    assert!(flow.machine.rate_bps > 100_000_000);
+    assert!(flow.hot.machine.rate_bps > 100_000_000);
 }
 
 /// When `bits` that were sent at `from_ns` are paid, if the machine, in force as it is, meets nothing but its own timers; and
@@ -101,15 +101,15 @@ proptest! {
         let sent = flow;
 
         let look_at_ns = now_ns + look_ns;
-        flow.advance(&p.rp, look_at_ns, &mut { Debt::NONE });
-        let left = unpaid(sent.machine, &p, from_ns, bytes * 8, look_at_ns);
-        let rate_bps = flow.machine.rate_bps;
+        flow.hot.advance(&p.rp, look_at_ns, &mut { Debt::NONE });
+        let left = unpaid(sent.hot.machine, &p, from_ns, bytes * 8, look_at_ns);
+        let rate_bps = flow.hot.machine.rate_bps;
         if left <= 0 {
             // Paid by now. (In a run of increases it counts as paid at their end, which is not in the future either.)
-            prop_assert!(flow.pacer.next_ns <= look_at_ns + 1, "{} after {look_at_ns}", flow.pacer.next_ns);
+            prop_assert!(flow.hot.pacer().next_ns <= look_at_ns + 1, "{} after {look_at_ns}", flow.hot.pacer().next_ns);
         } else {
             let expected_ns = look_at_ns.max(from_ns) as f64 + left as f64 / rate_bps as f64;
-            let off_ns = flow.pacer.next_ns as f64 - expected_ns;
+            let off_ns = flow.hot.pacer().next_ns as f64 - expected_ns;
             // A bit is rounded up, the time per byte is by 5 millionths.
             let bit_ns = 1e9 / rate_bps as f64;
             let gap_ns = left as f64 / rate_bps as f64;
@@ -119,11 +119,11 @@ proptest! {
         // Looked at on the way, the same: but for a bit each time.
         let mut looked_at = sent;
         for n in 1..=8 {
-            looked_at.advance(&p.rp, now_ns + look_ns * n / 8, &mut { Debt::NONE });
+            looked_at.hot.advance(&p.rp, now_ns + look_ns * n / 8, &mut { Debt::NONE });
         }
-        prop_assert_eq!(looked_at.machine, flow.machine);
+        prop_assert_eq!(looked_at.hot.machine, flow.hot.machine);
         if left > 0 {
-            let off_ns = looked_at.pacer.next_ns as f64 - flow.pacer.next_ns as f64;
+            let off_ns = looked_at.hot.pacer().next_ns as f64 - flow.hot.pacer().next_ns as f64;
             prop_assert!(off_ns.abs() <= 2.0 + 8.0 * 1e9 / rate_bps as f64 + 8.0, "off by {off_ns} ns");
         }
     }
@@ -155,17 +155,17 @@ proptest! {
                     p = params(&config);
                     continue;
                 }
-                2 | 3 => flow.in_order(now_ns, stream),
+                2 | 3 => flow.hot.in_order(now_ns, stream),
                 _ => {
                     now_ns += gap_ns / 100;
-                    match flow.on_send(&p, now_ns, bytes, &mut { Debt::NONE }) {
+                    match flow.hot.on_send(&p, now_ns, bytes, &mut { Debt::NONE }) {
                         Departure::At(departure_ns) => departure_ns,
                         Departure::BeyondHorizon => now_ns + horizon_ns,
                     }
                 }
             };
             if what > 3 {
-                flow.leaves(stream, leaves_ns);
+                flow.hot.leaves(stream, leaves_ns);
             }
             let last_ns = &mut last_ns[stream as usize];
             prop_assert!(leaves_ns >= *last_ns && leaves_ns >= now_ns, "{leaves_ns} after {last_ns}");

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::{SchedClassifier, TestRun as _};
 use aya::{Ebpf, TestRunOptions};
-use dcqcn_common::flow::{RpFlow, RpSet};
+use dcqcn_common::flow::{RpHot, RpSet};
 use dcqcn_common::layout::{Mode, WAYS};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
@@ -58,7 +58,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
         for _ in 0..1_000 {
             for flow in maps.rp_flows() {
                 let (_, _, flow) = flow?;
-                ensure!(flow.bytes == flow.packets * packet.len() as u64, "half a packet: {flow:?}");
+                ensure!(flow.hot.bytes == flow.hot.packets * packet.len() as u64, "half a packet: {flow:?}");
             }
         }
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
@@ -70,7 +70,11 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
     let flows: Vec<_> = maps.rp_flows().collect::<Result<_, _>>()?;
     let [(_, _, flow)] = flows.as_slice() else { return Err(anyhow!("one flow: {flows:?}")) };
     let passed_by = counters.stat[Stat::TableBusy as usize];
-    ensure!(flow.packets + passed_by == sent, "{} counted, {passed_by} passed by, {sent} sent", flow.packets);
+    ensure!(
+        flow.hot.packets + passed_by == sent,
+        "{} counted, {passed_by} passed by, {sent} sent",
+        flow.hot.packets
+    );
     Ok(())
 }
 
@@ -107,7 +111,7 @@ fn two_cpus_count_every_packet_of_eight_flows_in_one_set() -> Result<()> {
         "{stat:?}"
     );
     let found: Vec<_> = maps.rp_flows().collect::<Result<_, _>>()?;
-    let counted: u64 = found.iter().map(|(_, _, flow)| flow.packets).sum();
+    let counted: u64 = found.iter().map(|(_, _, flow)| flow.hot.packets).sum();
     let passed_by = stat[Stat::TableBusy as usize];
     ensure!(
         found.len() == WAYS && counted + passed_by == sent,
@@ -145,7 +149,7 @@ fn two_cpus_charge_no_flow_for_another_whose_place_it_has() -> Result<()> {
         for flow in maps.rp_flows() {
             let (_, _, flow) = flow?;
             let bytes = packet(flow.id.receiver.qpn - 0x20).len() as u64;
-            ensure!(flow.bytes == flow.packets * bytes, "{bytes} bytes a packet: {flow:?}");
+            ensure!(flow.hot.bytes == flow.hot.packets * bytes, "{bytes} bytes a packet: {flow:?}");
         }
         Ok(())
     };
@@ -212,7 +216,7 @@ fn rp_sets(program: &SchedClassifier) -> Result<RpSets> {
 fn hold(sets: &mut RpSets, lock: u32) -> Result<()> {
     let mut set = sets.get(&0, 0)?;
     for way in 0..WAYS {
-        let at = offset_of!(RpSet, ways) + way * size_of::<RpFlow>() + offset_of!(RpFlow, lock);
+        let at = offset_of!(RpSet, hot) + way * size_of::<RpHot>() + offset_of!(RpHot, lock);
         set[at..at + 4].copy_from_slice(&lock.to_ne_bytes());
     }
     Ok(sets.set(0, set, 0)?)

@@ -21,7 +21,7 @@ extern "C" fn dcqcn_rp_enter(
     set: *mut RpSet,
     id: *const FlowId,
     rp: *const RpParams,
-    hash: u64,
+    fingerprint: u64,
     now_ns: u64,
 ) -> u64 {
     // SAFETY: called below with references only, and a set that is shared as it is here.
@@ -33,7 +33,7 @@ extern "C" fn dcqcn_rp_enter(
         return NOWHERE;
     }
     // SAFETY: as above.
-    match unsafe { Shared::new(set) }.find_or_put(id, hash as u32, rp, now_ns) {
+    match unsafe { Shared::new(set) }.find_or_put(id, fingerprint, rp, now_ns) {
         Ok(Entered { way, silent_since_ns: None }) => way as u64,
         Ok(Entered { way, silent_since_ns: Some(since_ns) }) => way as u64 | PUT | since_ns << SINCE_SHIFT,
         Err(Missed::Busy) => BUSY,
@@ -41,13 +41,19 @@ extern "C" fn dcqcn_rp_enter(
     }
 }
 
-/// The place of a flow that is not at home: its own, or one that is out of use at `now_ns`, which it then has; 0 = its own only.
+/// The place of the flow `id`, whose fingerprint this is, if it is not at home: its own, or one that is out of use at `now_ns`, which it then has; 0 = its own only.
 ///
 /// # Errors
 /// It is nowhere and gets no place, or another CPU is at it.
 #[inline(always)]
-pub fn enter(set: Shared, id: &FlowId, hash: u32, rp: &RpParams, now_ns: u64) -> Result<Entered, Missed> {
-    let entered = dcqcn_rp_enter(set.pointer(), id, rp, hash.into(), now_ns);
+pub fn enter(
+    set: Shared,
+    id: &FlowId,
+    fingerprint: u64,
+    rp: &RpParams,
+    now_ns: u64,
+) -> Result<Entered, Missed> {
+    let entered = dcqcn_rp_enter(set.pointer(), id, rp, fingerprint, now_ns);
     let way = entered as usize % WAYS;
     match entered & WHAT {
         0 => Ok(Entered { way, silent_since_ns: None }),

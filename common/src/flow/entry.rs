@@ -1,6 +1,7 @@
 //! What the tables keep of a flow, and what a packet or a CNP does to it.
 
-use super::{FlowId, NpFlow, RpFlow, lock::HELD, set::Entry, subprogram};
+use super::table::gap;
+use super::{Cnps, FlowId, NpFlow, RpHot, subprogram};
 use crate::entries;
 use crate::pacing::{Departure, Pacer};
 use crate::params::{PACER_FQ, Params};
@@ -14,53 +15,11 @@ entries!(NpFlow: FlowId);
 /// by a million packets, and a rate that is forgotten starts at the line's again.
 pub(crate) const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
 
-impl Entry for RpFlow {
-    type Id = FlowId;
-
-    #[inline(always)]
-    fn id(&self) -> FlowId {
-        self.id
-    }
-
-    #[inline(always)]
-    fn last_seen_ns(&self) -> u64 {
-        self.last_seen_ns()
-    }
-
-    /// While packets of it wait; and some time more once it was cut.
-    #[inline(always)]
-    fn in_use_until_ns(&self) -> u64 {
-        let last_seen_ns = self.last_seen_ns();
-        let is_used = (last_seen_ns != 0) as u64;
-        let grace_ns = (self.machine.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
-        last_seen_ns.max(self.pacer.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
-    }
-
-    /// It is found by its name where no tag is looked at, so that goes too.
-    #[inline(always)]
-    fn clear(&mut self) {
-        self.id = FlowId::NONE;
-        self.last_ns = [0; 2];
-    }
-
-    fn is_held(&self) -> bool {
-        self.lock & HELD != 0
-    }
-}
-
-impl RpFlow {
-    /// When its last packet with data leaves, or has left; 0 = there is none, the place is empty.
-    #[inline(always)]
-    #[must_use]
-    pub fn last_seen_ns(&self) -> u64 {
-        let [requests_ns, responses_ns] = self.last_ns;
-        requests_ns.max(responses_ns)
-    }
-
+impl RpHot {
     /// A flow whose first packet leaves.
     #[inline(always)]
     #[must_use]
-    pub fn new(id: FlowId, p: &RpParams) -> Self {
+    pub fn new(fingerprint: u64, p: &RpParams) -> Self {
         let zero = zero();
         let none = zero as u32;
         let machine = RateMachine {
@@ -75,40 +34,61 @@ impl RpFlow {
             ..RateMachine::new(p)
         };
         Self {
-            id,
             lock: none,
-            machine,
-            pacer: Pacer {
-                next_ns: zero,
-                rate_bps: zero,
-                ns_per_byte_q24: zero,
-                next_frac_q27: none,
-                owed_bits: none,
-            },
+            next_frac_q27: none,
+            fingerprint,
+            next_ns: zero,
+            gap: gap(&Pacer::new(p.line_rate_bps)),
             last_ns: [zero, zero],
             packets: zero,
             bytes: zero,
-            last_cnp_ns: zero,
-            cnp_handled: none,
-            cnp_ignored: none,
-            _pad: zero,
+            machine,
         }
     }
 
-    /// A CNP for this flow at `now_ns`; `debt` is a place to reckon in, as in [`RpFlow::advance`]. False = it came too soon
-    /// after the last and changes nothing.
+    /// When its last packet with data leaves, or has left; 0 = there is none, the place is empty.
     #[inline(always)]
-    pub fn on_cnp(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
-        if self.last_cnp_ns != 0 && now_ns.saturating_sub(self.last_cnp_ns) < rp.guard_ns {
-            self.cnp_ignored = self.cnp_ignored.wrapping_add(1);
+    #[must_use]
+    pub fn last_seen_ns(&self) -> u64 {
+        let [requests_ns, responses_ns] = self.last_ns;
+        requests_ns.max(responses_ns)
+    }
+
+    /// Until when it is in use: while packets of it wait, and some time more once it was cut; 0 = the place is empty.
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn in_use_until_ns(&self) -> u64 {
+        let last_seen_ns = self.last_seen_ns();
+        let is_used = (last_seen_ns != 0) as u64;
+        let grace_ns = (self.machine.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
+        last_seen_ns.max(self.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
+    }
+
+    /// A CNP for this flow at `now_ns`, and `cnps` those that came before; `debt` is a place to reckon in, as in
+    /// [`RpHot::advance`]. False = it came too soon after the last and changes nothing.
+    #[inline(always)]
+    pub fn on_cnp(&mut self, cnps: &mut Cnps, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
+        if cnps.last_ns != 0 && now_ns.saturating_sub(cnps.last_ns) < rp.guard_ns {
+            cnps.ignored = cnps.ignored.wrapping_add(1);
             return false;
         }
-        self.last_cnp_ns = now_ns;
-        self.cnp_handled = self.cnp_handled.wrapping_add(1);
+        cnps.last_ns = now_ns;
+        cnps.handled = cnps.handled.wrapping_add(1);
+        let rate_bps = self.machine.rate_bps;
         subprogram::advance_to_cnp(self, rp, now_ns, debt);
         self.machine.on_cnp(rp, now_ns);
-        self.pacer.follow(self.machine.rate_bps, debt);
+        self.follow(rate_bps, debt);
         true
+    }
+
+    /// The rate was `rate_bps`, and may be another now; `debt` is what is left of what is owed.
+    #[inline(always)]
+    pub(super) fn follow(&mut self, rate_bps: u64, debt: &Debt) {
+        if self.machine.rate_bps != rate_bps {
+            let mut pacer = self.pacer();
+            pacer.follow(self.machine.rate_bps, debt);
+            self.set_pacer(&pacer);
+        }
     }
 
     /// Its rate and its target rate, in bit/s.
@@ -123,10 +103,7 @@ impl RpFlow {
     /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in.
     #[inline(always)]
     pub fn advance(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) {
-        let rate_bps = self.pacer.rate_bps;
-        let keeps_rate = self.machine.is_up_to(rate_bps, rp, now_ns)
-            || self.machine.rate_bps == rate_bps && self.machine.rests(rp, now_ns);
-        if !keeps_rate {
+        if !self.machine.is_up_to(rp, now_ns) && !self.machine.rests(rp, now_ns) {
             subprogram::advance(self, rp, now_ns, debt);
         }
     }
@@ -138,12 +115,15 @@ impl RpFlow {
         let scalars = &p.config.scalars;
         self.advance(&p.rp, now_ns, debt);
         let departure = if scalars.pacer == PACER_FQ {
-            self.pacer.schedule(
+            let mut pacer = self.pacer();
+            let departure = pacer.schedule(
                 now_ns,
                 frame_bytes + scalars.wire_overhead_bytes,
                 scalars.pacing_credit_ns,
                 scalars.pacing_horizon_ns,
-            )
+            );
+            self.set_pacer(&pacer);
+            departure
         } else {
             Departure::At(now_ns)
         };
@@ -151,7 +131,7 @@ impl RpFlow {
             if scalars.pacing_horizon_drop != 0 {
                 return departure;
             }
-            self.pacer.skip_to(now_ns.wrapping_add(scalars.pacing_horizon_ns));
+            self.skip_to(now_ns.wrapping_add(scalars.pacing_horizon_ns));
         }
         if !self.machine.on_send_between_events(&p.rp, frame_bytes) {
             subprogram::count(self, &p.rp, frame_bytes, debt);
@@ -168,7 +148,7 @@ impl RpFlow {
         if wait_ns == 0 {
             return departure_ns;
         }
-        self.pacer.next_ns = self.pacer.next_ns.wrapping_add(wait_ns);
+        self.next_ns = self.next_ns.wrapping_add(wait_ns);
         // Credit for time it was late would let what comes after an early end of the pause overtake it.
         self.waits(held_ns);
         held_ns
@@ -178,8 +158,16 @@ impl RpFlow {
     /// rate.
     #[inline(always)]
     pub fn waits(&mut self, departure_ns: u64) {
-        self.pacer.next_ns = self.pacer.next_ns.max(departure_ns);
-        self.pacer.skip_to(departure_ns);
+        self.next_ns = self.next_ns.max(departure_ns);
+        self.skip_to(departure_ns);
+    }
+
+    /// As [`Pacer::skip_to`].
+    #[inline(always)]
+    fn skip_to(&mut self, departure_ns: u64) {
+        let mut pacer = self.pacer();
+        pacer.skip_to(departure_ns);
+        self.set_pacer(&pacer);
     }
 
     /// A packet of `stream` leaves at this time.
@@ -263,9 +251,10 @@ impl NpFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::{Missed, Set, Shared, enter};
-    use crate::layout::WAYS;
-    use crate::params::{Config, Port};
+    use crate::flow::table::OWED_BITS;
+    use crate::flow::{Missed, RpSet, Shared, enter};
+    use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, Port};
+    use proptest::prelude::*;
 
     fn params(set: impl FnOnce(&mut Config)) -> Params {
         let mut config = Config::DEFAULT;
@@ -274,16 +263,16 @@ mod tests {
         Params::new(&config, Port::new(1, 1, 1)).unwrap()
     }
 
-    fn send(flow: &mut RpFlow, p: &Params, bytes: u64) -> Departure {
+    fn send(flow: &mut RpHot, p: &Params, bytes: u64) -> Departure {
         flow.on_send(p, 1_000, bytes, &mut { Debt::NONE })
     }
 
     #[test]
     fn a_flow_was_seen_when_its_last_packet_left_whichever_that_is() {
-        let mut flow = RpFlow::new(FlowId::NONE, &params(|_| {}).rp);
+        let mut flow = RpHot::new(0, &params(|_| {}).rp);
         for (last_ns, expected) in [([0, 0], 0), ([7, 5], 7), ([5, 7], 7)] {
             flow.last_ns = last_ns;
-            assert_eq!(Entry::last_seen_ns(&flow), expected);
+            assert_eq!(flow.last_seen_ns(), expected);
         }
     }
 
@@ -293,7 +282,7 @@ mod tests {
             let s = &mut config.scalars;
             (s.wire_overhead_bytes, s.pacing_credit_ns, s.rpg_byte_reset_bytes) = (24, 0, 1_500);
         });
-        let mut flow = RpFlow::new(FlowId::NONE, &p.rp);
+        let mut flow = RpHot::new(0, &p.rp);
         // A byte takes a nanosecond.
         assert_eq!([0; 3].map(|_| send(&mut flow, &p, 1_000)), [1_000, 2_024, 3_048].map(Departure::At));
         assert_eq!((flow.packets, flow.bytes), (3, 3_000));
@@ -304,28 +293,40 @@ mod tests {
     fn a_cnp_as_late_as_the_guard_time_cuts() {
         let rp = RpParams { guard_ns: 40_000, ..params(|_| {}).rp };
         for (gap_ns, cuts) in [(39_999, false), (40_000, true)] {
-            let mut flow = RpFlow::new(FlowId::NONE, &rp);
-            assert!(flow.on_cnp(&rp, 1_000, &mut { Debt::NONE }));
-            assert_eq!(flow.on_cnp(&rp, 1_000 + gap_ns, &mut { Debt::NONE }), cuts);
-            assert_eq!((flow.cnp_handled, flow.cnp_ignored), (1 + u32::from(cuts), u32::from(!cuts)));
+            let (mut flow, mut cnps) = (RpHot::new(0, &rp), Cnps::NONE);
+            assert!(flow.on_cnp(&mut cnps, &rp, 1_000, &mut { Debt::NONE }));
+            assert_eq!(flow.on_cnp(&mut cnps, &rp, 1_000 + gap_ns, &mut { Debt::NONE }), cuts);
+            assert_eq!((cnps.handled, cnps.ignored), (1 + u32::from(cuts), u32::from(!cuts)));
         }
     }
 
     #[test]
     fn who_finds_a_set_or_a_flow_in_use_is_told_so() {
         let p = params(|_| {});
-        let none = RpFlow::new(FlowId::NONE, &p.rp);
-        let mut set = Set { lock: 1, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [none; WAYS] };
+        let mut set = RpSet { lock: 1, ..RpSet::EMPTY };
         // SAFETY: it is there until the end, and is looked at while nothing else is done.
         let shared = unsafe { Shared::new(&raw mut set) };
-        let id = FlowId { src: [1; 4], ..FlowId::NONE };
-        assert_eq!(enter(shared, &id, 5, &p.rp, 1), Err(Missed::Busy));
-        assert_eq!(enter(shared, &id, 5, &p.rp, 0), Err(Missed::Other), "it asks for no place");
-        (set.lock, set.ways[0].lock) = (0, 1);
+        let (id, fingerprint) = (FlowId { src: [1; 4], ..FlowId::NONE }, 5);
+        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(Missed::Busy));
+        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 0), Err(Missed::Other), "it asks for no place");
+        set.lock = 0;
+        set.hot.iter_mut().for_each(|flow| flow.lock = 1);
         // SAFETY: as above.
         let shared = unsafe { Shared::new(&raw mut set) };
-        assert_eq!(enter(shared, &id, 5, &p.rp, 1), Err(Missed::Busy));
-        let seen = shared.look(0, &FlowId::NONE.name()).unwrap();
-        assert_eq!(shared.hold(0, &FlowId::NONE.name(), seen).map(drop), Err(Missed::Busy));
+        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(Missed::Busy));
+        let seen = shared.look(0, 0).unwrap();
+        assert_eq!(shared.hold(0, 0, seen).map(drop), Err(Missed::Busy));
+    }
+
+    proptest! {
+        #[test]
+        fn a_pacer_is_kept_as_it_is(
+            rate_bps in MIN_RATE_BPS..=MAX_RATE_BPS, next_ns: u64, next_frac_q27 in 0u32..1 << 27, owed_bits in 0u32..1 << OWED_BITS,
+        ) {
+            let mut flow = RpHot::EMPTY;
+            let pacer = Pacer { next_ns, next_frac_q27, owed_bits, ..Pacer::new(rate_bps) };
+            flow.set_pacer(&pacer);
+            prop_assert_eq!(flow.pacer(), pacer);
+        }
     }
 }

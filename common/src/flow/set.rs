@@ -19,10 +19,6 @@ pub trait Entry: Copy {
     }
     /// Leaves its place empty.
     fn clear(&mut self);
-    /// Whether a program has it under a lock of its own.
-    fn is_held(&self) -> bool {
-        false
-    }
 }
 
 /// Makes entries of structures that have `id` and `last_seen_ns` as fields.
@@ -63,8 +59,7 @@ pub struct Place {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set<T: Entry> {
-    /// 1 while a program holds it. It guards everything below; in the RP table who is in the set, and each flow has a lock of its
-    /// own (see [`Shared`](super::Shared)).
+    /// 1 while a program holds it. It guards everything below.
     pub lock: u32,
     /// The place used last; see [`Set::place`].
     pub selected: u32,
@@ -165,7 +160,7 @@ impl<T: Entry> Set<T> {
     /// Whether no program is changing anything in it.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.lock == 0 && !self.ways.iter().any(Entry::is_held)
+        self.lock == 0
     }
 
     /// Puts a new flow in the place selected.

@@ -5,16 +5,15 @@
 //! lock of the flow that is in it. Who looks for a flow looks without a lock. The lock's word says how often its place has changed
 //! hands, so who then takes the lock of that very word has the flow that was seen.
 
-use core::mem::offset_of;
 use core::ops::{Deref, DerefMut};
 
 use super::lock::{HELD, Refused, TRIES, free, take, take_as_seen};
 use super::set::{WAY_BITS, home_way, tag};
-use super::wait;
-use super::{Entry, FlowId, FlowName, RpFlow, RpSet};
+use super::{Cnps, FlowId, RpCold, RpHot, RpSet, wait};
+use crate::id::hash;
 use crate::layout::WAYS;
-use crate::rate::RpParams;
-use crate::verifier::{opaque, whole};
+use crate::rate::{Debt, RpParams};
+use crate::verifier::opaque;
 
 /// A set to which others may be writing.
 #[derive(Clone, Copy)]
@@ -37,15 +36,26 @@ pub(crate) struct Seen(u32);
 
 /// A flow that is its holder's until this is dropped.
 pub(crate) struct Held {
-    flow: *mut RpFlow,
+    flow: *mut RpHot,
+    cold: *mut RpCold,
     seen: Seen,
 }
 
+impl Held {
+    /// As [`RpHot::on_cnp`].
+    #[inline(always)]
+    pub(crate) fn on_cnp(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
+        // SAFETY: as in `deref`.
+        let cnps = unsafe { &mut (*self.cold).cnps };
+        RpHot::on_cnp(self, cnps, rp, now_ns, debt)
+    }
+}
+
 impl Deref for Held {
-    type Target = RpFlow;
+    type Target = RpHot;
 
     #[inline(always)]
-    fn deref(&self) -> &RpFlow {
+    fn deref(&self) -> &RpHot {
         // SAFETY: the set is there, as promised to `Shared::new`, and the flow's lock is held.
         unsafe { &*self.flow }
     }
@@ -53,7 +63,7 @@ impl Deref for Held {
 
 impl DerefMut for Held {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut RpFlow {
+    fn deref_mut(&mut self) -> &mut RpHot {
         // SAFETY: as in `deref`.
         unsafe { &mut *self.flow }
     }
@@ -103,9 +113,15 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn flow(self, way: usize) -> *mut RpFlow {
+    fn flow(self, way: usize) -> *mut RpHot {
         // SAFETY: the set is there, as promised to `new`, and has this place.
-        unsafe { &raw mut (*self.0).ways[way % WAYS] }
+        unsafe { &raw mut (*self.0).hot[way % WAYS] }
+    }
+
+    #[inline(always)]
+    fn cold(self, way: usize) -> *mut RpCold {
+        // SAFETY: as in `flow`.
+        unsafe { &raw mut (*self.0).cold[way % WAYS] }
     }
 
     /// Has the first cache line of the flow at home fetched, to be written to, while the caller does something else.
@@ -120,15 +136,15 @@ impl Shared {
         }
     }
 
-    /// The flow in this place, if it is the one of that name as it is seen without its lock.
+    /// The flow in this place, if it is the one of that fingerprint as it is seen without its lock.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn look(self, way: usize, name: &FlowName) -> Option<Seen> {
+    pub(crate) fn look(self, way: usize, fingerprint: u64) -> Option<Seen> {
         let flow = self.flow(way);
-        // SAFETY: as in `flow`. The word first: a name that came after it has another word.
+        // SAFETY: as in `flow`. The word first: a fingerprint that came after it has another word.
         unsafe {
             let seen = (&raw const (*flow).lock).read_volatile() & !HELD;
-            is_called(flow, name).then_some(Seen(seen))
+            ((&raw const (*flow).fingerprint).read_volatile() == fingerprint).then_some(Seen(seen))
         }
     }
 
@@ -137,7 +153,7 @@ impl Shared {
     /// # Errors
     /// The place is another's by now, or another CPU has it.
     #[inline(always)]
-    pub(crate) fn hold(self, way: usize, name: &FlowName, seen: Seen) -> Result<Held, Missed> {
+    pub(crate) fn hold(self, way: usize, fingerprint: u64, seen: Seen) -> Result<Held, Missed> {
         let flow = self.flow(way);
         // SAFETY: as in `flow`; the flow is ours while its lock is held.
         unsafe {
@@ -146,9 +162,9 @@ impl Shared {
                 Err(Refused::Held) => return Err(Missed::Busy),
                 Err(Refused::Changed) => return Err(Missed::Other),
             }
-            let held = Held { flow, seen };
-            // x86 reads in order. Elsewhere the name may have been read before the word.
-            if cfg!(bpf_target_arch = "x86_64") || is_called(flow, name) {
+            let held = Held { flow, cold: self.cold(way), seen };
+            // x86 reads in order. Elsewhere the fingerprint may have been read before the word.
+            if cfg!(bpf_target_arch = "x86_64") || held.fingerprint == fingerprint {
                 Ok(held)
             } else {
                 Err(Missed::Other)
@@ -160,13 +176,15 @@ impl Shared {
     /// flow once for each.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn way_of(self, id: &FlowId, hash: u32) -> usize {
-        let mut found = WAYS;
+    pub(crate) fn way_of(self, fingerprint: u64) -> usize {
+        let (tag, mut found) = (tag(hash(fingerprint)), WAYS);
         for way in 0..WAYS {
             // SAFETY: as in `flow`; who is there is asked again under its lock.
-            let (seen, other) =
-                unsafe { ((&raw const (*self.0).tags[way]).read_volatile(), (*self.flow(way)).id) };
-            if seen == tag(hash) && other == *id {
+            let is_here = unsafe {
+                (&raw const (*self.0).tags[way]).read_volatile() == tag
+                    && (&raw const (*self.flow(way)).fingerprint).read_volatile() == fingerprint
+            };
+            if is_here {
                 found = way;
                 break;
             }
@@ -177,8 +195,7 @@ impl Shared {
     /// An empty place, that at home if it is, or the one that is out of use for the longest, if one is at `now_ns`. Under the set's
     /// lock.
     #[inline(always)]
-    fn victim(self, hash: u32, now_ns: u64) -> Option<usize> {
-        let home = home_way(hash);
+    fn victim(self, home: usize, now_ns: u64) -> Option<usize> {
         // Time and place in one number, so that the verifier does not follow each way by itself: 2^61 ns are 73 years.
         let mut oldest = u64::MAX;
         for way in 0..WAYS {
@@ -189,13 +206,21 @@ impl Shared {
             // One after the other: side by side they would fill the stack.
             oldest = opaque(oldest);
         }
-        (oldest >> WAY_BITS <= now_ns).then_some((oldest % WAYS as u64) as usize ^ home)
+        // Linux 6.1 knows no bounds of what `^` gives: hidden, so that it is made a place's number again where it is used.
+        (oldest >> WAY_BITS <= now_ns).then_some(opaque((oldest % WAYS as u64) as usize ^ home))
     }
 
     /// Puts a flow in this place, if the one in it is still out of use at `now_ns`. Returns when that had sent last; 0 = the place
     /// was empty. Under the set's lock.
     #[inline(always)]
-    fn put(self, way: usize, id: &FlowId, hash: u32, rp: &RpParams, now_ns: u64) -> Result<u64, Missed> {
+    fn put(
+        self,
+        way: usize,
+        id: &FlowId,
+        fingerprint: u64,
+        rp: &RpParams,
+        now_ns: u64,
+    ) -> Result<u64, Missed> {
         let flow = self.flow(way);
         // SAFETY: as in `flow`; the flow is ours while its lock is held.
         unsafe {
@@ -207,10 +232,12 @@ impl Shared {
                 return Err(Missed::Other);
             }
             let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
-            // The word before the name: who sees the one then waits for the other.
+            // The word before the fingerprint: who sees the one then waits for the other.
             (&raw mut (*flow).lock).write_volatile(word | HELD);
-            *flow = RpFlow { lock: word | HELD, ..RpFlow::new(*id, rp) };
-            (&raw mut (*self.0).tags[way % WAYS]).write_volatile(tag(hash));
+            *flow = RpHot { lock: word | HELD, ..RpHot::new(fingerprint, rp) };
+            let cold = self.cold(way);
+            ((*cold).id, (*cold).cnps) = (*id, Cnps::NONE);
+            (&raw mut (*self.0).tags[way % WAYS]).write_volatile(tag(hash(fingerprint)));
             free(&raw mut (*flow).lock, word);
             Ok(last_seen_ns)
         }
@@ -224,11 +251,11 @@ impl Shared {
     pub(super) fn find_or_put(
         self,
         id: &FlowId,
-        hash: u32,
+        fingerprint: u64,
         rp: &RpParams,
         now_ns: u64,
     ) -> Result<Entered, Missed> {
-        let way = self.way_of(id, hash);
+        let way = self.way_of(fingerprint);
         if way != WAYS {
             return Ok(Entered { way, silent_since_ns: None });
         }
@@ -242,11 +269,11 @@ impl Shared {
                 return Err(Missed::Busy);
             }
             // Another CPU may have been faster.
-            let way = self.way_of(id, hash);
+            let way = self.way_of(fingerprint);
             let entered = if way != WAYS {
                 Ok(Entered { way, silent_since_ns: None })
-            } else if let Some(way) = self.victim(hash, now_ns) {
-                self.put(way, id, hash, rp, now_ns)
+            } else if let Some(way) = self.victim(home_way(hash(fingerprint)), now_ns) {
+                self.put(way, id, fingerprint, rp, now_ns)
                     .map(|silent_since_ns| Entered { way, silent_since_ns: Some(silent_since_ns) })
             } else {
                 Err(Missed::Other)
@@ -265,7 +292,7 @@ impl Shared {
         unsafe {
             Glance {
                 last_ns: (&raw const (*flow).last_ns).read_volatile(),
-                next_ns: (&raw const (*flow).pacer.next_ns).read_volatile(),
+                next_ns: (&raw const (*flow).next_ns).read_volatile(),
                 active: (&raw const (*flow).machine.active).read_volatile() != 0,
             }
         }
@@ -284,7 +311,8 @@ impl Shared {
                     continue;
                 };
                 if (*flow).last_seen_ns() != 0 && (*flow).in_use_until_ns() < before_ns {
-                    (*flow).clear();
+                    // Who looks for it looks at no tag.
+                    ((*flow).fingerprint, (*flow).last_ns) = (0, [0; 2]);
                     (&raw mut (*self.0).tags[way]).write_volatile(0);
                     word = other_hands(word);
                     expired += 1;
@@ -296,24 +324,6 @@ impl Shared {
     }
 }
 
-/// Whether a flow has this name.
-///
-/// # Safety
-/// There is one. If nobody holds it, it may be given another name meanwhile.
-#[inline(always)]
-unsafe fn is_called(flow: *const RpFlow, name: &FlowName) -> bool {
-    const { assert!(offset_of!(RpFlow, id) % align_of::<u64>() == 0 && offset_of!(FlowId, src) == 0) };
-    // SAFETY: the caller's promise; the addresses are four words of eight bytes at the beginning, and lie where those may. Volatile, so
-    // that the compiler reads none of it before what its caller has read.
-    unsafe {
-        let addresses = (&raw const (*flow).id).cast::<u64>();
-        let differs = |at: usize| addresses.add(at).read_volatile() ^ name.addresses[at];
-        let qpn = (&raw const (*flow).id.receiver.qpn).read_volatile() ^ name.qpn;
-        // A comparison of arrays becomes a loop over bytes, and one of words a branch for each.
-        whole(differs(0) | differs(1) | differs(2) | differs(3) | u64::from(qpn)) == 0
-    }
-}
-
 /// A lock's word after its place has changed hands. The highest byte stays 0; see [`Shared::fetch_home`].
 const fn other_hands(word: u32) -> u32 {
     word.wrapping_add(HELD << 1) & 0xff_ffff
@@ -321,3 +331,11 @@ const fn other_hands(word: u32) -> u32 {
 
 /// Of a word's bytes.
 const HIGHEST_BYTE: usize = if cfg!(target_endian = "little") { 3 } else { 0 };
+
+impl RpHot {
+    /// Whether a program is changing it.
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
+        self.lock & HELD != 0
+    }
+}

@@ -1,9 +1,8 @@
 extern crate std;
 use super::*;
 use crate::layout::{DEFAULT_FLOWS, WAYS};
-use crate::pacing::Pacer;
 use crate::params::{COARSE_ALPHA_BITS, Config, PACER_FQ, Params, Port, RP_VARIANT_FIRMWARE};
-use crate::rate::{Debt, RateMachine};
+use crate::rate::Debt;
 use crate::wire::bth::Stream;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -205,45 +204,41 @@ fn a_hash_gives_set_tag_and_home() {
 }
 
 #[test]
-fn a_set_is_at_rest_while_nobody_holds_it_or_one_of_its_flows() {
+fn a_set_or_a_flow_is_at_rest_while_nobody_holds_it() {
     assert!(EMPTY.is_at_rest() && !NpSet { lock: 1, ..EMPTY }.is_at_rest());
-    let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [EMPTY_RP; WAYS] };
-    assert!(set.is_at_rest());
-    set.ways[7].lock = 1;
-    assert!(!set.is_at_rest());
-    (set.ways[7].lock, set.lock) = (0, 1);
-    assert!(!set.is_at_rest());
+    assert!(!RpHot { lock: 4, ..RpHot::EMPTY }.is_held() && RpHot { lock: 5, ..RpHot::EMPTY }.is_held());
 }
 
 /// Who looked at a flow before its place was given away does not have it, and were it the same flow's again.
 #[test]
 fn a_place_that_changed_hands_is_another_place() {
     let p = params();
-    let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [EMPTY_RP; WAYS] };
+    let mut set = RpSet::EMPTY;
     // SAFETY: it is there until the end, and is looked at while nothing else is done.
     let shared = unsafe { Shared::new(&raw mut set) };
-    let (id, hash) = (ipv4(0x0a00_0001, 17), 5);
-    let enter = |now_ns| enter(shared, &id, hash, &p.rp, now_ns).unwrap().way;
+    let id = ipv4(0x0a00_0001, 17);
+    let fingerprint = id.fingerprint(&HashKeys::new(5));
+    let enter = |now_ns| enter(shared, &id, fingerprint, &p.rp, now_ns).unwrap().way;
     let way = enter(1);
-    let seen = shared.look(way, &id.name()).unwrap();
-    shared.hold(way, &id.name(), seen).unwrap().leaves(Stream::Requests, 1);
-    assert!(shared.hold(way, &id.name(), seen).is_ok(), "it is the same flow after a packet");
+    let seen = shared.look(way, fingerprint).unwrap();
+    shared.hold(way, fingerprint, seen).unwrap().leaves(Stream::Requests, 1);
+    assert!(shared.hold(way, fingerprint, seen).is_ok(), "it is the same flow after a packet");
     assert_eq!(shared.expire(10), 1);
-    assert!(shared.look(way, &id.name()).is_none());
+    assert!(shared.look(way, fingerprint).is_none());
     assert_eq!(enter(20), way);
-    assert_eq!(shared.hold(way, &id.name(), seen).map(drop), Err(Missed::Other));
-    let again = shared.look(way, &id.name()).unwrap();
-    assert!(shared.hold(way, &id.name(), again).is_ok());
+    assert_eq!(shared.hold(way, fingerprint, seen).map(drop), Err(Missed::Other));
+    let again = shared.look(way, fingerprint).unwrap();
+    assert!(shared.hold(way, fingerprint, again).is_ok());
     // What is stored to fetch the line changes nothing, however often the place changes hands.
     for n in 0..1_000 {
         shared
-            .hold(way, &id.name(), shared.look(way, &id.name()).unwrap())
+            .hold(way, fingerprint, shared.look(way, fingerprint).unwrap())
             .unwrap()
             .leaves(Stream::Requests, 30 + n);
         assert_eq!(shared.expire(100 + n), 1);
         enter(200 + n);
-        shared.fetch_home(hash);
-        assert!(shared.look(way, &id.name()).is_some());
+        shared.fetch_home(hash(fingerprint));
+        assert!(shared.look(way, fingerprint).is_some());
     }
 }
 
@@ -257,31 +252,12 @@ fn the_seed_decides_who_shares_a_set() {
     assert!(apart.len() * 10 > together.len() * 9, "{} of {}", apart.len(), together.len());
 }
 
-const EMPTY_RP: RpFlow = RpFlow {
-    id: FlowId::NONE,
-    lock: 0,
-    pacer: Pacer::NEW,
-    last_ns: [0; 2],
-    packets: 0,
-    bytes: 0,
-    machine: RateMachine {
-        bytes: 0,
-        next_increase_ns: 0,
-        active: 0,
-        pending: 0,
-        alpha_at_epoch_q31: 0,
-        rate_bps: 0,
-        target_bps: 0,
-        cut_check_ns: 0,
-        alpha_epoch_ns: 0,
-        time_stage: 0,
-        byte_stage: 0,
-    },
-    last_cnp_ns: 0,
-    cnp_handled: 0,
-    cnp_ignored: 0,
-    _pad: 0,
-};
+/// The fingerprint with this hash of the `n`th of all that have it: what [`hash`](super::hash) does, undone.
+fn fingerprint_of(hash: u32, n: u32) -> u64 {
+    // The multiplier's inverse modulo 2^64.
+    let mixed = (u64::from(hash) << 32 | u64::from(n)).wrapping_mul(0x96de_1b17_3f11_9089);
+    mixed ^ (mixed >> 32)
+}
 
 fn params() -> Params {
     let mut config = Config::DEFAULT;
@@ -298,7 +274,7 @@ proptest! {
     ) {
         let p = params();
         let keys = HashKeys::new(seed);
-        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [EMPTY_RP; WAYS] };
+        let mut set = RpSet::EMPTY;
         // SAFETY: it is there until the end, and is looked at while nothing else is done.
         let shared = unsafe { Shared::new(&raw mut set) };
         let mut model: Vec<(FlowId, u64)> = Vec::new();
@@ -307,8 +283,10 @@ proptest! {
             now_ns += gap_ns;
             let id = ipv4(0x0a00_0001, qpn);
             let hash = ipv4(0x0a00_0001, qpn % hashes).hash(&keys);
+            let fingerprint = fingerprint_of(hash, qpn);
+            assert_eq!(super::hash(fingerprint), hash);
             let known = model.iter().position(|(other, _)| *other == id);
-            let entered = enter(shared, &id, hash, &p.rp, now_ns);
+            let entered = enter(shared, &id, fingerprint, &p.rp, now_ns);
             let silent = entered.map(|entered| entered.silent_since_ns);
             let free = model.iter().enumerate().min_by_key(|(_, (_, until_ns))| *until_ns);
             match (known, free) {
@@ -328,9 +306,9 @@ proptest! {
                 }
             }
             let Ok(Entered { way, .. }) = entered else { continue };
-            prop_assert_eq!(shared.look(home_way(hash), &id.name()).is_some(), way == home_way(hash));
-            let Some(seen) = shared.look(way, &id.name()) else { panic!("it is there") };
-            let Ok(mut flow) = shared.hold(way, &id.name(), seen) else { panic!("nobody else is here") };
+            prop_assert_eq!(shared.look(home_way(hash), fingerprint).is_some(), way == home_way(hash));
+            let Some(seen) = shared.look(way, fingerprint) else { panic!("it is there") };
+            let Ok(mut flow) = shared.hold(way, fingerprint, seen) else { panic!("nobody else is here") };
             if cnp == 0 {
                 flow.on_cnp(&p.rp, now_ns, &mut { Debt::NONE });
             }
@@ -339,14 +317,14 @@ proptest! {
             let Some(entry) = model.iter_mut().find(|(other, _)| *other == id) else { panic!("entered above") };
             entry.1 = flow.in_use_until_ns();
             drop(flow);
-            prop_assert!(shared.look(way, &ipv4(9, id.receiver.qpn).name()).is_none());
+            prop_assert!(shared.look(way, fingerprint_of(hash, qpn + 20)).is_none());
         }
         let is_idle = |(_, until_ns): &&(FlowId, u64)| *until_ns < now_ns;
         let idle = model.iter().filter(is_idle).count();
         prop_assert_eq!(shared.expire(now_ns) as usize, idle);
         prop_assert_eq!(shared.expire(now_ns), 0);
-        prop_assert!(set.is_at_rest());
-        let left: BTreeSet<_> = set.ways.iter().filter(|f| f.last_seen_ns() != 0).map(|f| f.id.receiver.qpn).collect();
+        prop_assert!(set.lock == 0 && !set.hot.iter().any(RpHot::is_held));
+        let left: BTreeSet<_> = set.flows().map(|(_, flow)| flow.id.receiver.qpn).collect();
         let expected: BTreeSet<_> =
             model.iter().filter(|entry| !is_idle(entry)).map(|(id, _)| id.receiver.qpn).collect();
         prop_assert_eq!(left, expected);
@@ -383,17 +361,17 @@ proptest! {
                 }
                 1 => p = other,
                 _ => {
-                    subprogram::advance(&mut catches_up, &p.rp, now_ns, &mut debt);
+                    subprogram::advance(&mut catches_up.hot, &p.rp, now_ns, &mut debt);
                     prop_assert_eq!(
-                        looks.on_send(&p, now_ns, bytes, &mut debt),
-                        catches_up.on_send(&p, now_ns, bytes, &mut debt)
+                        looks.hot.on_send(&p, now_ns, bytes, &mut debt),
+                        catches_up.hot.on_send(&p, now_ns, bytes, &mut debt)
                     );
                 }
             }
             // A target above a line rate just lowered is put right later. (Were the line rate raised again before, it would stay.)
             let settled = |flow: &RpFlow| {
                 let mut flow = *flow;
-                subprogram::advance(&mut flow, &p.rp, now_ns, &mut { Debt::NONE });
+                subprogram::advance(&mut flow.hot, &p.rp, now_ns, &mut { Debt::NONE });
                 flow
             };
             prop_assert_eq!(settled(&looks), settled(&catches_up));

@@ -1,7 +1,7 @@
 //! Waiting for a flow that another CPU has, as a function of its own: the verifier goes through its loop once, and not once for each
 //! way a packet can have come to it.
 
-use super::RpFlow;
+use super::RpHot;
 use super::lock::{self, Refused};
 
 const TAKEN: u64 = 0;
@@ -10,7 +10,7 @@ const CHANGED: u64 = 2;
 
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
-extern "C" fn dcqcn_rp_wait(flow: *mut RpFlow, seen: u64) -> u64 {
+extern "C" fn dcqcn_rp_wait(flow: *mut RpHot, seen: u64) -> u64 {
     if flow.is_null() {
         return HELD;
     }
@@ -30,7 +30,7 @@ extern "C" fn dcqcn_rp_wait(flow: *mut RpFlow, seen: u64) -> u64 {
 /// # Safety
 /// `flow` points to one whose lock all take by the functions of [`lock`].
 #[inline(always)]
-pub(super) unsafe fn take(flow: *mut RpFlow, seen: u32) -> Result<(), Refused> {
+pub(super) unsafe fn take(flow: *mut RpHot, seen: u32) -> Result<(), Refused> {
     // Nearly always it is free.
     //
     // SAFETY: the caller's promise.

@@ -3,7 +3,7 @@
 use super::{Env, Host, Skb, TcVerdict, XdpVerdict, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
-use crate::flow::{self, Entered, FlowId, FlowName, Glance, Held, Missed, QpId, Shared, home_way, set_index};
+use crate::flow::{self, Entered, FlowId, Glance, Held, Missed, QpId, Shared, home_way, set_index};
 use crate::layout::{Cut, Pair, PairSource, WAYS};
 use crate::pacing::Departure;
 use crate::params::{DscpClass, PACER_FQ, PACER_HTB, Params};
@@ -50,22 +50,21 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         return Stat::RpCnpUnknownFlow;
     };
     let id = FlowId { src: own, receiver: QpId { addr: peer, qpn } };
-    let hash = id.hash(&p.port.hash_keys);
+    let fingerprint = id.fingerprint(&p.port.hash_keys);
     let now_ns = h.env().now_ns();
     let rp = &p.rp;
-    let index = set_index(hash, p.port.rp_set_mask);
+    let index = set_index(flow::hash(fingerprint), p.port.rp_set_mask);
     let Some(set) = h.env().rp_set(index) else {
         return Stat::RpCnpUnknownFlow;
     };
-    let way = set.way_of(&id, hash);
+    let way = set.way_of(fingerprint);
     if way == WAYS {
         return Stat::RpCnpUnknownFlow;
     }
     let way = h.env().opaque(way as u32) as usize % WAYS;
     let debt = h.env().debt();
-    let name = id.name();
-    let held = match set.look(way, &name) {
-        Some(seen) => set.hold(way, &name, seen),
+    let held = match set.look(way, fingerprint) {
+        Some(seen) => set.hold(way, fingerprint, seen),
         None => Err(Missed::Other),
     };
     let outcome = held.map(|mut flow| flow.on_cnp(rp, now_ns, debt).then(|| flow.rates()));
@@ -122,9 +121,10 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         s.env().count(Stat::RpFromProcess);
         return TcVerdict::Pass;
     }
-    let Some((name, hash)) = roce.name(s, &p.port.hash_keys) else {
+    let Some(fingerprint) = roce.fingerprint(s, &p.port.hash_keys) else {
         return TcVerdict::Pass;
     };
+    let hash = flow::hash(fingerprint);
     let index = set_index(hash, p.port.rp_set_mask);
     let Some(set) = s.env().rp_set(index) else {
         return TcVerdict::Pass;
@@ -132,8 +132,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     set.fetch_home(hash);
     let now_ns = s.env().now_ns();
     // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
-    if let Some(qpn) = roce.source_qpn(s) {
-        let id = name.id();
+    if let Some(qpn) = roce.source_qpn(s)
+        && let Some(id) = roce.flow(s)
+    {
         let own = QpId { addr: id.src, qpn };
         if s.env().pair(&own).is_none() {
             let QpId { addr, qpn } = id.receiver;
@@ -146,21 +147,21 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         s.env().count(Stat::PfcWatchdogDrop);
         return TcVerdict::Drop;
     }
-    let (mut way, mut seen) = (home_way(hash), set.look(home_way(hash), &name));
+    let (mut way, mut seen) = (home_way(hash), set.look(home_way(hash), fingerprint));
     if seen.is_none() {
         // A flow that finds its home taken lives next door, if that is empty, and needs no search there.
         way = s.env().opaque(way as u32 ^ 1) as usize % WAYS;
-        seen = set.look(way, &name);
+        seen = set.look(way, fingerprint);
     }
     if seen.is_none() {
-        way = match enter(s, p, set, &name, hash, congests) {
+        way = match enter(s, p, roce, set, fingerprint) {
             Some(way) => s.env().opaque(way as u32) as usize % WAYS,
             None => return TcVerdict::Pass,
         };
-        seen = set.look(way, &name);
+        seen = set.look(way, fingerprint);
     }
     let held = match seen {
-        Some(seen) => set.hold(way, &name, seen),
+        Some(seen) => set.hold(way, fingerprint, seen),
         None => Err(Missed::Other),
     };
     let turn = match held {
@@ -187,7 +188,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     if turn.standing & BEYOND != 0 {
         if scalars.pacing_horizon_drop != 0 {
             s.env().count(Stat::RpHorizonDrop);
-            record(s, p, EventKind::HorizonDrop, name.id().receiver, [s.frame_len().into(), 0]);
+            if let Some(receiver) = roce.receiver(s) {
+                record(s, p, EventKind::HorizonDrop, receiver, [s.frame_len().into(), 0]);
+            }
             return TcVerdict::Drop;
         }
         s.set_hash(hash ^ roce.class.stream() as u32);
@@ -259,27 +262,21 @@ fn take_turn<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, mut flow: Held,
 
 /// The place of a flow that is not at home: its own, or, for a packet with data, one that is out of use. `None`: it gets none.
 #[inline(always)]
-fn enter<'p, S: Skb<'p>>(
-    s: &mut S,
-    p: &Params,
-    set: Shared,
-    name: &FlowName,
-    hash: u32,
-    congests: bool,
-) -> Option<usize> {
-    let now_ns = s.env().now_ns();
+fn enter<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, set: Shared, fingerprint: u64) -> Option<usize> {
+    let (now_ns, congests) = (s.env().now_ns(), roce.congests());
+    let id = roce.flow(s)?;
     // By way of a map, as a program's own 512 bytes are few.
     let wanted = s.env().wanted();
-    *wanted = name.id();
+    *wanted = id;
     // Whoever has packets waiting, or a rate to remember, keeps its place.
-    match flow::enter(set, wanted, hash, &p.rp, if congests { now_ns } else { 0 }) {
+    match flow::enter(set, wanted, fingerprint, &p.rp, if congests { now_ns } else { 0 }) {
         Ok(Entered { way, silent_since_ns }) => {
             if let Some(silent_since_ns) = silent_since_ns {
                 s.env().count(Stat::RpFlowNew);
                 if silent_since_ns != 0 {
                     s.env().count(Stat::RpFlowEvicted);
                     let silent_ns = now_ns.saturating_sub(silent_since_ns);
-                    record(s, p, EventKind::TableFull, name.id().receiver, [silent_ns, Table::Rp as u64]);
+                    record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Rp as u64]);
                 }
             }
             Some(way)

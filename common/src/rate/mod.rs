@@ -34,7 +34,7 @@ pub const RAISE: u16 = 1;
 /// [`RateMachine::pending`]: a CNP came since the last cut.
 pub const CUT: u16 = 2;
 
-/// The rate machine of one QP. What each packet looks at or changes comes first; see [`RpFlow`](crate::flow::RpFlow).
+/// The rate machine of one QP. What each packet looks at or changes comes first; see [`RpHot`](crate::flow::RpHot).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateMachine {
@@ -94,13 +94,12 @@ impl RateMachine {
     }
 
     /// Whether nothing fell due up to and including `now_ns`, and no parameter was changed that matters to when something does:
-    /// advancing to it changes no rate, if `rate_bps` is what it was advanced to last. A target that is above a line rate just
-    /// lowered is put right when something falls due.
+    /// advancing to it changes no rate. A target that is above a line rate just lowered is put right when something falls due.
     #[inline(always)]
     #[must_use]
-    pub(crate) const fn is_up_to(&self, rate_bps: u64, p: &RpParams, now_ns: u64) -> bool {
+    pub(crate) const fn is_up_to(&self, p: &RpParams, now_ns: u64) -> bool {
         if self.active == 0 {
-            return rate_bps == p.line_rate_bps;
+            return self.rate_bps == p.line_rate_bps;
         }
         let timer_waits = if p.time_reset_ns == 0 {
             self.next_increase_ns == u64::MAX
@@ -108,7 +107,9 @@ impl RateMachine {
             // At least 1 ns from now, and no later than a period.
             self.next_increase_ns.wrapping_sub(now_ns).wrapping_sub(1) < p.time_reset_ns
         };
-        timer_waits && rate_bps <= p.line_rate_bps && (self.pending & CUT == 0 || self.cut_waits(p, now_ns))
+        timer_waits
+            && self.rate_bps <= p.line_rate_bps
+            && (self.pending & CUT == 0 || self.cut_waits(p, now_ns))
     }
 
     #[inline(always)]

@@ -33,7 +33,7 @@ fn the_byte_counter_knows_of_a_line_rate_that_was_lowered() {
     machine.on_cnp(&fast, 1_000);
     machine.on_cnp(&fast, 2_000);
     (machine.rate_bps, machine.target_bps) = (30_000_000_000, 100_000_000_000);
-    assert!(machine.is_up_to(machine.rate_bps, &slow, 3_000));
+    assert!(machine.is_up_to(&slow, 3_000));
     machine.on_send(&slow, 1_000);
     assert_eq!((machine.rate_bps, machine.target_bps), (35_000_000_000, 40_000_000_000));
 }
@@ -42,7 +42,7 @@ fn the_byte_counter_knows_of_a_line_rate_that_was_lowered() {
 fn a_machine_is_up_to_the_instant_before_something_falls_due() {
     let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
-    let is_up_to = |m: &RateMachine, p: &RpParams, now_ns| m.is_up_to(m.rate_bps, p, now_ns);
+    let is_up_to = |m: &RateMachine, p: &RpParams, now_ns| m.is_up_to(p, now_ns);
     assert!(is_up_to(&m, &p, u64::MAX), "nothing falls due before the first CNP");
     m.on_cnp(&p, 1_000);
     assert!(is_up_to(&m, &p, 1_000) && is_up_to(&m, &p, 4_999) && !is_up_to(&m, &p, 5_000), "the cut");
@@ -58,7 +58,7 @@ fn a_period_that_was_changed_is_looked_at() {
     let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
     m.on_cnp(&p, 1_000);
-    let is_up_to = |m: &RateMachine, p: &RpParams| m.is_up_to(m.rate_bps, p, 1_000);
+    let is_up_to = |m: &RateMachine, p: &RpParams| m.is_up_to(p, 1_000);
     assert!(is_up_to(&m, &p));
     assert!(!is_up_to(&m, &RpParams { cut_period_ns: 3_999, ..p }));
     assert!(!is_up_to(&m, &RpParams { time_reset_ns: 54_999, ..p }));

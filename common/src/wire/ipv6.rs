@@ -61,11 +61,21 @@ impl Ipv6<'_> {
 
     /// Source and destination address, in the byte order of the wire.
     #[inline(always)]
-    pub(crate) fn addresses(&self) -> ([u64; 2], [u64; 2]) {
+    pub(crate) fn addresses(&self) -> ([u32; 4], [u32; 4]) {
         let at = self.0;
         (
-            [load::u64_at::<8, _>(at), load::u64_at::<16, _>(at)],
-            [load::u64_at::<24, _>(at), load::u64_at::<32, _>(at)],
+            [
+                load::u32_at::<8, _>(at),
+                load::u32_at::<12, _>(at),
+                load::u32_at::<16, _>(at),
+                load::u32_at::<20, _>(at),
+            ],
+            [
+                load::u32_at::<24, _>(at),
+                load::u32_at::<28, _>(at),
+                load::u32_at::<32, _>(at),
+                load::u32_at::<36, _>(at),
+            ],
         )
     }
 }

@@ -1,4 +1,4 @@
-//! Fields of two, four and eight bytes, read at once: those that are read of every packet.
+//! Fields of two and four bytes, read at once: those that are read of every packet.
 //!
 //! Headers are arrays of bytes, and begin anywhere. Of such an array the compiler for BPF reads byte after byte and puts the value
 //! together, as not every machine reads a word where none begins. Those that this is for do, and the verifier lets programs read
@@ -42,7 +42,6 @@ macro_rules! load {
 
 load!(u16_at, "u16", u16);
 load!(u32_at, "u32", u32);
-load!(u64_at, "u64", u64);
 
 /// The big-endian 16 bits at `AT`.
 #[inline(always)]
@@ -67,7 +66,5 @@ mod tests {
         );
         assert_eq!(super::u32_at::<2, _>(&bytes), u32::from_ne_bytes([3, 4, 5, 6]));
         assert_eq!(super::be32_at::<2, _>(&bytes), 0x0304_0506);
-        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
-        assert_eq!(super::u64_at::<1, _>(&bytes), u64::from_ne_bytes([2, 3, 4, 5, 6, 7, 8, 9]));
     }
 }

@@ -1,7 +1,7 @@
 //! The reaction point.
 
 use dcqcn_common::events::{EventKind, Table};
-use dcqcn_common::flow::{FlowId, RpFlow, set_index};
+use dcqcn_common::flow::{FlowId, RpHot, RpSet, set_index};
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, TcVerdict, XdpVerdict, htb_minor, htb_place};
 use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
 use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params};
@@ -10,7 +10,7 @@ use dcqcn_common::wire::bth::Opcode;
 
 use super::host::{Around, Left};
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, qp};
-use super::world::{SETS, World, empty, params};
+use super::world::{SETS, World, params};
 
 const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
 const REQUEST: Roce = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
@@ -33,9 +33,9 @@ fn cnp(w: &mut World, p: &Params, roce: &Roce) -> XdpVerdict {
     w.xdp(p, &roce.cnp(None), Around::default()).0
 }
 
-fn flow<'a>(w: &'a mut World, p: &Params, id: &FlowId) -> &'a mut RpFlow {
+fn flow<'a>(w: &'a mut World, p: &Params, id: &FlowId) -> &'a mut RpHot {
     let (set, way) = w.place(p, id);
-    &mut w.rp[set as usize].ways[way]
+    &mut w.rp[set as usize].hot[way]
 }
 
 /// Flows of the same set as `DATA`'s, with the same place for their home.
@@ -58,7 +58,7 @@ fn a_cnp_cuts_its_flow_and_no_other() {
             w.counted();
             assert_eq!(cnp(&mut w, &p, &roce), XdpVerdict::Pass);
             assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
-            let rates = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.rates());
+            let rates = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.hot.rates());
             assert_eq!(rates(&w, &roce), Some([500_000_000, 1_000_000_000]));
             assert_eq!(rates(&w, &other), Some([1_000_000_000; 2]));
             assert_eq!(w.only_event(EventKind::RateCut), (roce.id().receiver, [500_000_000, 1_000_000_000]));
@@ -173,7 +173,7 @@ fn data_leaves_at_the_rate_and_the_rest_in_order() {
     let ack = send(&mut w, &p, &Roce { opcode: ACK.opcode, payload: 0, ..roce });
     assert_eq!((ack.hash, ack.departure_ns), (Some(hash ^ 1), None));
     assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
-    assert_eq!(w.flow(&roce.id()).map(|flow| flow.packets), Some(2));
+    assert_eq!(w.flow(&roce.id()).map(|flow| flow.hot.packets), Some(2));
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_flow_that_was_cut_and_has_no_class_in_htb_is_counted() {
     let mut p = paced(PACER_HTB);
     p.port.rp_set_mask = MANY_SETS - 1;
     let mut w = World::new();
-    w.rp.resize_with(MANY_SETS as usize, || empty(RpFlow::new(FlowId::NONE, &p.rp)));
+    w.rp.resize_with(MANY_SETS as usize, || RpSet::EMPTY);
     let set = |roce: &Roce| set_index(roce.id().hash(&p.port.hash_keys), p.port.rp_set_mask);
     let of_a_set = |is_it: &dyn Fn(u32) -> bool| {
         let mut all = (100..).map(|dest_qpn| Roce { dest_qpn, ..DATA });
@@ -288,7 +288,7 @@ fn what_is_beyond_the_horizon_leaves_at_it() {
     assert!(left.hash.is_some());
     assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonPass, 1)]);
     assert!(w.events.is_empty());
-    let last_ns = w.flow(&DATA.id()).map(|flow| flow.last_ns);
+    let last_ns = w.flow(&DATA.id()).map(|flow| flow.hot.last_ns);
     assert_eq!(last_ns, Some([w.now_ns + 1_000_000, 0]), "what has no data comes behind it");
 }
 
@@ -319,7 +319,7 @@ fn what_is_beyond_the_horizon_is_dropped_where_that_is_asked_for() {
     assert_eq!((verdict, left.departure_ns), (TcVerdict::Drop, None));
     assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonDrop, 1)]);
     assert_eq!(w.only_event(EventKind::HorizonDrop), (DATA.id().receiver, [DATA.frame().len() as u64, 0]));
-    assert_eq!(w.flow(&DATA.id()).map(|flow| flow.last_ns), Some([w.now_ns, 0]), "it never leaves");
+    assert_eq!(w.flow(&DATA.id()).map(|flow| flow.hot.last_ns), Some([w.now_ns, 0]), "it never leaves");
 }
 
 /// As a virtual machine does whose CPU was stopped with the flow in its hands.
@@ -333,7 +333,7 @@ fn a_flow_that_another_cpu_has_keeps_its_order() {
         cnp(&mut w, &p, &DATA);
         let state = flow(&mut w, &p, &DATA.id());
         (state.lock, state.last_ns) = (1, [2 * SECOND_NS, 3 * SECOND_NS]);
-        state.pacer.next_ns = 4 * SECOND_NS;
+        state.next_ns = 4 * SECOND_NS;
         w.counted();
         let turns = [(DATA, 4 * SECOND_NS), (REQUEST, 2 * SECOND_NS), (ACK, 3 * SECOND_NS)];
         for (roce, departure_ns) in turns {
@@ -367,7 +367,7 @@ fn a_flow_away_from_home_is_found_again() {
     let home = w.place(&p, &flows[0].id()).1;
     let ways: Vec<usize> = flows.iter().map(|flow| w.place(&p, &flow.id()).1 ^ home).collect();
     assert_eq!(ways, [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert!(flows.iter().all(|flow| w.flow(&flow.id()).is_some_and(|flow| flow.packets == 3)));
+    assert!(flows.iter().all(|flow| w.flow(&flow.id()).is_some_and(|flow| flow.hot.packets == 3)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use dcqcn_common::events::{Event, EventKind};
-use dcqcn_common::flow::{Entry, FlowId, HashKeys, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, set_index};
+use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, set_index};
 use dcqcn_common::hooks::{self, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Cut, Pair, PauseCounters, QUEUES, TIMES, WAYS};
 use dcqcn_common::params::{Config, Params, Port};
@@ -14,6 +14,8 @@ use super::host::{Around, Left, Packet};
 
 /// The interface of the port, and the other of two in line.
 pub(crate) const PORTS: [u32; 2] = [7, 9];
+/// Where the keys of its hashes come from.
+const KEYS: u64 = 5;
 /// Sets of each flow table.
 pub(crate) const SETS: u32 = 4;
 
@@ -45,13 +47,12 @@ pub(crate) fn params(change: impl FnOnce(&mut Config)) -> Params {
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 1_000_000_000;
     change(&mut config);
-    let port = Port { ifindex: PORTS, hash_keys: HashKeys::new(5), ..Port::new(PORTS[0], SETS, SETS) };
+    let port = Port { ifindex: PORTS, hash_keys: HashKeys::new(KEYS), ..Port::new(PORTS[0], SETS, SETS) };
     Params::new(&config, port).unwrap_or_else(|invalid| panic!("{invalid}"))
 }
 
 impl World {
     pub(crate) fn new() -> Self {
-        let none = RpFlow::new(FlowId::NONE, &params(|_| {}).rp);
         Self {
             now_ns: 1_000_000_000,
             random: 0,
@@ -60,8 +61,8 @@ impl World {
             pauses: PauseCounters::default(),
             queues: [0; QUEUES as usize],
             backlogs: HashMap::new(),
-            rp: vec![empty(none); SETS as usize],
-            np: vec![empty(NpFlow::EMPTY); SETS as usize],
+            rp: vec![RpSet::EMPTY; SETS as usize],
+            np: vec![EMPTY_NP_SET; SETS as usize],
             times_ns: [0; TIMES as usize],
             named: HashMap::new(),
             pairs: HashMap::new(),
@@ -118,8 +119,8 @@ impl World {
         self.stats[stat as usize]
     }
 
-    pub(crate) fn flow(&self, id: &FlowId) -> Option<&RpFlow> {
-        self.rp.iter().flat_map(|set| &set.ways).find(|flow| flow.id == *id && flow.last_seen_ns() != 0)
+    pub(crate) fn flow(&self, id: &FlowId) -> Option<RpFlow> {
+        self.rp.iter().flat_map(RpSet::flows).map(|(_, flow)| flow).find(|flow| flow.id == *id)
     }
 
     pub(crate) fn np_flow(&self, id: &FlowId) -> Option<&NpFlow> {
@@ -129,8 +130,7 @@ impl World {
     /// Set and way of a flow.
     pub(crate) fn place(&self, p: &Params, id: &FlowId) -> (u32, usize) {
         let index = set_index(id.hash(&p.port.hash_keys), p.port.rp_set_mask);
-        let ways = &self.rp[index as usize].ways;
-        let way = ways.iter().position(|flow| flow.id == *id);
+        let way = self.rp[index as usize].cold.iter().position(|flow| flow.id == *id);
         (index, way.unwrap_or_else(|| panic!("{id:?} is not in its set")))
     }
 
@@ -149,14 +149,15 @@ impl World {
     /// A set full of flows that have nothing waiting, which began when they say.
     pub(crate) fn fill(&mut self, rp: &RpParams, last_ns: u64) {
         for set in &mut self.rp {
-            for (way, flow) in set.ways.iter_mut().enumerate() {
+            for way in 0..WAYS {
                 let id = FlowId { src: [99; 4], receiver: QpId { addr: [98; 4], qpn: way as u32 } };
-                *flow = RpFlow { last_ns: [last_ns + way as u64, 0], ..RpFlow::new(id, rp) };
+                let mut flow = RpFlow::new(id, rp);
+                flow.hot.last_ns = [last_ns + way as u64, 0];
+                set.set_flow(way, &HashKeys::new(KEYS), &flow);
             }
         }
     }
 }
 
-pub(crate) fn empty<T: Entry>(flow: T) -> Set<T> {
-    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
-}
+const EMPTY_NP_SET: NpSet =
+    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };

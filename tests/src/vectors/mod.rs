@@ -18,7 +18,7 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn_common::flow::{FlowId, QpId, RpFlow};
+use dcqcn_common::flow::{FlowId, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
@@ -257,10 +257,10 @@ impl Step {
 
 /// The flow that has sent more data than in `sent`, which then has what each has sent, or was cut at this time.
 fn flow(state: &State, sent: &mut HashMap<FlowId, u64>, now_ns: u64) -> Option<Flow> {
-    let flows = || state.rp.iter().flat_map(|set| &set.ways).filter(|flow| flow.last_seen_ns() != 0);
-    let has_sent = |flow: &RpFlow| sent.get(&flow.id) != Some(&flow.packets);
-    let touched = flows().find(|flow| has_sent(flow) || flow.last_cnp_ns == now_ns && now_ns != 0);
-    *sent = flows().map(|flow| (flow.id, flow.packets)).collect();
+    let flows = || state.rp.iter().flat_map(RpSet::flows).map(|(_, flow)| flow);
+    let has_sent = |flow: &RpFlow| sent.get(&flow.id) != Some(&flow.hot.packets);
+    let touched = flows().find(|flow| has_sent(flow) || flow.cnps.last_ns == now_ns && now_ns != 0);
+    *sent = flows().map(|flow| (flow.id, flow.hot.packets)).collect();
     let flow = touched?;
     let receiver = flow.id.receiver;
     let words = receiver.addr.map(u32::to_ne_bytes).concat();
@@ -268,14 +268,14 @@ fn flow(state: &State, sent: &mut HashMap<FlowId, u64>, now_ns: u64) -> Option<F
     Some(Flow {
         addr: addr.into(),
         qpn: receiver.qpn,
-        rate_bps: flow.machine.rate_bps,
-        target_bps: flow.machine.target_bps,
-        alpha_at_epoch_q31: flow.machine.alpha_at_epoch_q31,
-        time_stage: flow.machine.time_stage,
-        byte_stage: flow.machine.byte_stage,
-        bytes: flow.machine.bytes,
-        cut_check_ns: flow.machine.cut_check_ns,
-        pending: flow.machine.pending,
+        rate_bps: flow.hot.machine.rate_bps,
+        target_bps: flow.hot.machine.target_bps,
+        alpha_at_epoch_q31: flow.hot.machine.alpha_at_epoch_q31,
+        time_stage: flow.hot.machine.time_stage,
+        byte_stage: flow.hot.machine.byte_stage,
+        bytes: flow.hot.machine.bytes,
+        cut_check_ns: flow.hot.machine.cut_check_ns,
+        pending: flow.hot.machine.pending,
     })
 }
 

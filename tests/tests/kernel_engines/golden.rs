@@ -4,7 +4,7 @@ mod cnps;
 mod pauses;
 
 use dcqcn_common::classify::{mapped, words};
-use dcqcn_common::flow::{QpId, RpFlow};
+use dcqcn_common::flow::{QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
@@ -45,7 +45,7 @@ fn marker() -> Config {
 }
 
 fn flows(state: &State) -> Vec<RpFlow> {
-    state.rp.iter().flat_map(|set| set.ways).filter(|flow| flow.last_seen_ns() != 0).collect()
+    state.rp.iter().flat_map(RpSet::flows).map(|(_, flow)| flow).collect()
 }
 
 fn send(both: &mut Both, now_ns: u64, frame: &[u8]) -> Outcome {
@@ -82,8 +82,11 @@ fn departures_follow_the_rate() {
             let cut = flows(&both.state());
             assert_eq!(cut.len(), cut_flows);
             for flow in cut {
-                assert_eq!((flow.machine.rate_bps, flow.machine.target_bps), (500_000_000, 1_000_000_000));
-                assert_eq!((flow.cnp_handled, flow.packets), (1, 6));
+                assert_eq!(
+                    (flow.hot.machine.rate_bps, flow.hot.machine.target_bps),
+                    (500_000_000, 1_000_000_000)
+                );
+                assert_eq!((flow.cnps.handled, flow.hot.packets), (1, 6));
             }
         }
     }
@@ -180,7 +183,7 @@ fn beyond_the_horizon_packets_leave_at_it_in_order() {
     let state = both.state();
     assert_eq!(count(&state, Hook::Egress, Stat::RpHorizonPass), beyond);
     assert_eq!(count(&state, Hook::Egress, Stat::RpHorizonDrop), 0);
-    let sent: Vec<_> = flows(&state).iter().map(|flow| flow.packets).collect();
+    let sent: Vec<_> = flows(&state).iter().map(|flow| flow.hot.packets).collect();
     assert_eq!(sent, [4 * HORIZON_NS / gap_ns + 1], "what leaves at the horizon is sent");
 }
 

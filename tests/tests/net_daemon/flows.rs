@@ -79,7 +79,7 @@ fn a_flow_that_revives_between_look_and_removal_stays() -> Result<()> {
     socket.send(&data.frame())?;
     assert_eq!(expire.run(Table::Rp, found.0, before_ns)?, 0);
     let revived = maps.rp_flows().next().context("it was removed")??;
-    assert_eq!((revived.2.id, revived.2.packets), (found.2.id, 2));
+    assert_eq!((revived.2.id, revived.2.hot.packets), (found.2.id, 2));
     assert_eq!(expire.run(Table::Np, found.0, u64::MAX)?, 0);
     assert_eq!(expire.run(Table::Rp, u32::MAX, u64::MAX)?, 0);
     assert_eq!(expire.run(Table::Rp, found.0, revived.2.last_seen_ns() + 1)?, 1);

@@ -53,7 +53,7 @@ fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
 /// Waits until this many more frames of [`stream`] have left.
 fn passed(host: &Host, more: u64) -> Result<()> {
     // The flow is there when its first frame has left.
-    let packets = || flow(host).map_or(0, |flow| flow.packets);
+    let packets = || flow(host).map_or(0, |flow| flow.hot.packets);
     let from = packets();
     wait(|| {
         let now = packets();
@@ -82,7 +82,7 @@ fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
 fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
     wait(|| {
         let flow = flow(host)?;
-        Ok(if flow.cnp_handled == times { Ok(flow) } else { Err(format!("{flow:?}")) })
+        Ok(if flow.cnps.handled == times { Ok(flow) } else { Err(format!("{flow:?}")) })
     })
 }
 
@@ -144,7 +144,7 @@ fn killed_under_traffic_it_leaves_all_at_work_and_takes_it_over() -> Result<()> 
     under_traffic(&pair, || {
         cut()?;
         let first = flow_cut(&pair.a, 1)?;
-        ensure!(first.machine.rate_bps == 300_000_000, "{first:?}");
+        ensure!(first.hot.machine.rate_bps == 300_000_000, "{first:?}");
         wait_for_class(&pair.a, 0, 300_000_000)?;
 
         daemon.signal(Signal::SIGKILL)?;
@@ -156,7 +156,7 @@ fn killed_under_traffic_it_leaves_all_at_work_and_takes_it_over() -> Result<()> 
         thread::sleep(Duration::from_millis(60));
         cut()?;
         let second = flow_cut(&pair.a, 2)?;
-        ensure!(second.machine.rate_bps < 300_000_000, "{second:?}");
+        ensure!(second.hot.machine.rate_bps < 300_000_000, "{second:?}");
         let marked = Roce { src: 2, dst: 1, ecn: Ecn::CE, dest_qpn: 0x77, ..Roce::default() };
         pair.b.socket("b0")?.send(&marked.frame())?;
         wait(|| {
@@ -168,10 +168,13 @@ fn killed_under_traffic_it_leaves_all_at_work_and_takes_it_over() -> Result<()> 
 
         daemon.again(&pair.a)?;
         daemon.says(&["taken over", "\"iface\":\"a0\""])?;
-        wait_for_class(&pair.a, 0, second.machine.rate_bps)?;
+        wait_for_class(&pair.a, 0, second.hot.machine.rate_bps)?;
         let third = flow(&pair.a)?;
-        ensure!(third.machine.rate_bps == second.machine.rate_bps && third.cnp_handled == 2, "{third:?}");
-        ensure!(third.packets >= second.packets);
+        ensure!(
+            third.hot.machine.rate_bps == second.hot.machine.rate_bps && third.cnps.handled == 2,
+            "{third:?}"
+        );
+        ensure!(third.hot.packets >= second.hot.packets);
         ensure!(Held::by(&pair.a, "a0")?.maps.keys().eq(held.maps.keys()), "the maps are others");
         Ok(())
     })
@@ -197,11 +200,14 @@ fn a_new_version_replaces_programs_in_place() -> Result<()> {
     under_traffic(&pair, || {
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
         let cut = flow_cut(&pair.a, 1)?;
-        ensure!(cut.machine.rate_bps == 500_000_000, "{cut:?}");
+        ensure!(cut.hot.machine.rate_bps == 500_000_000, "{cut:?}");
         daemon.again(&pair.a)?;
         daemon.says(&["programs replaced in place", "egress, ingress, xdp"])?;
         let after = flow(&pair.a)?;
-        ensure!(after.machine.rate_bps == cut.machine.rate_bps && after.cnp_handled == 1, "{after:?}");
+        ensure!(
+            after.hot.machine.rate_bps == cut.hot.machine.rate_bps && after.cnps.handled == 1,
+            "{after:?}"
+        );
         ensure!(pair.a.attachment("a0")?.maps.params()? == params, "the parameters stay");
         Ok(())
     })?;

@@ -22,7 +22,7 @@ fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
     let maps = pair.a.attachment("a0")?.maps;
     let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn };
     let flow = maps.rp_find(&maps.params()?, &FlowId { src: mapped(v4(data.src)), receiver })?;
-    Ok(flow.context("the flow is known")?.machine.rate_bps)
+    Ok(flow.context("the flow is known")?.hot.machine.rate_bps)
 }
 
 /// CNPs that an interface's XDP program counted: come in, handled, of no known flow.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::classify::{mapped, words};
-use dcqcn_common::flow::{FlowId, QpId, RpFlow};
+use dcqcn_common::flow::{Cnps, FlowId, QpId, RpFlow};
 use dcqcn_common::layout::{Pair as QpPair, PairSource};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
@@ -75,14 +75,14 @@ fn halved(test: &str, mode: XdpModeChoice) -> Result<()> {
         // Those are no data, and make no difference.
         a.send(&Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..data.clone() }.frame())?;
         let flow = flow(&pair, data)?;
-        assert_eq!((flow.packets, flow.bytes), (2, 2 * data.frame().len() as u64), "{data:?}");
-        assert_eq!((flow.machine.rate_bps, flow.machine.active), (LINE_BPS, 0));
+        assert_eq!((flow.hot.packets, flow.hot.bytes), (2, 2 * data.frame().len() as u64), "{data:?}");
+        assert_eq!((flow.hot.machine.rate_bps, flow.hot.machine.active), (LINE_BPS, 0));
     }
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 4);
 
     for (cut, data) in flows.iter().enumerate() {
         assert_eq!(outcome(&pair, &data.cnp(None, CNP_TOS))?, Stat::RpCnpHandled, "{data:?}");
-        let rates = flows.iter().map(|data| Ok(flow(&pair, data)?.machine.rate_bps));
+        let rates = flows.iter().map(|data| Ok(flow(&pair, data)?.hot.machine.rate_bps));
         let rates = rates.collect::<Result<Vec<_>>>()?;
         let expected: Vec<_> =
             (0..flows.len()).map(|flow| if flow <= cut { LINE_BPS / 2 } else { LINE_BPS }).collect();
@@ -135,7 +135,8 @@ fn a_forged_cnp_changes_nothing_and_is_counted_by_name() -> Result<()> {
         for soon in 1..=3 {
             assert_eq!(outcome(&pair, &good)?, Stat::RpCnpTooSoon);
             let now = flow(&pair, &data)?;
-            assert_eq!(now, RpFlow { cnp_ignored: soon, ..once }, "a flood cuts once per interval");
+            let cnps = Cnps { ignored: soon, ..once.cnps };
+            assert_eq!(now, RpFlow { cnps, ..once }, "a flood cuts once per interval");
         }
     }
     Ok(())
@@ -156,12 +157,12 @@ fn a_nics_cnp_finds_the_flow_by_its_own_qpn() -> Result<()> {
     pair.a.attachment("a0")?.maps.set_pair(&own, &peer)?;
     a.send(&data.frame())?;
     assert_eq!(outcome(&pair, &data.cnp(Some(0x22), CNP_TOS))?, Stat::RpCnpHandled);
-    assert_eq!(flow(&pair, &data)?.machine.rate_bps, LINE_BPS / 2);
+    assert_eq!(flow(&pair, &data)?.hot.machine.rate_bps, LINE_BPS / 2);
     // A datagram's pair is learned from the datagram.
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x31, source_qpn: 0x32, ..data };
     a.send(&datagram.frame())?;
     assert_eq!(outcome(&pair, &datagram.cnp(Some(0x32), CNP_TOS))?, Stat::RpCnpHandled);
-    assert_eq!(flow(&pair, &datagram)?.machine.rate_bps, LINE_BPS / 2);
+    assert_eq!(flow(&pair, &datagram)?.hot.machine.rate_bps, LINE_BPS / 2);
     Ok(())
 }
 
@@ -181,7 +182,7 @@ fn handled_cnps_are_consumed_if_asked() -> Result<()> {
         b.send(&data.cnp(None, CNP_TOS))?;
     }
     assert_eq!(a.receive(SILENCE)?, None);
-    assert_eq!(flow(&pair, &data)?.machine.rate_bps, LINE_BPS / 2);
+    assert_eq!(flow(&pair, &data)?.hot.machine.rate_bps, LINE_BPS / 2);
     // Somebody else's goes on.
     let foreign = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
     b.send(&foreign)?;

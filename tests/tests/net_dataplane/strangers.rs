@@ -43,7 +43,7 @@ fn what_a_process_sends_is_charged_to_no_queue_pair() -> Result<()> {
     a.expect()?;
     b.drain()?;
     let before = flow(&pair, &data)?;
-    assert!(before.is_some_and(|flow| flow.machine.active != 0), "{before:?}");
+    assert!(before.is_some_and(|flow| flow.hot.machine.active != 0), "{before:?}");
 
     // Everything behind the UDP header is the process's own.
     let frame = data.frame();

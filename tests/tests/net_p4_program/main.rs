@@ -304,10 +304,10 @@ fn a_cnp_made_here_cuts_the_flow_of_the_sender_here() {
     let flows = Reader::new(&mut bench.session, &bench.program).rp_flows().unwrap();
     assert_eq!(flows.len(), 2);
     for flow in flows {
-        let machine = flow.machine;
+        let machine = flow.hot.machine;
         // Alpha is 1 at first, and nothing has fallen due since.
         assert_eq!((machine.active, machine.target_bps, machine.rate_bps), (1, 100_000_000, 50_000_000));
-        assert_eq!((flow.cnp_handled, flow.packets), (1, 2));
+        assert_eq!((flow.cnps.handled, flow.hot.packets), (1, 2));
     }
 }
 

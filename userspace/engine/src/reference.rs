@@ -4,15 +4,14 @@ use std::collections::HashMap;
 
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, Shared};
+use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpSet, Set, Shared};
 use dcqcn_common::hooks::{self, Env, Host, Skb};
 use dcqcn_common::layout::{
     Backlog, ClassCounters, Counters, Cut, Pair, PauseCounters, QUEUES, TIMES, Time, WAYS,
 };
-use dcqcn_common::pacing::Pacer;
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
-use dcqcn_common::rate::{Debt, RateMachine};
+use dcqcn_common::rate::Debt;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
@@ -21,36 +20,9 @@ use dcqcn_plane::events::Log;
 
 use super::{Engine, Error, Hook, Meta, Outcome, Run, State};
 
-/// Maps begin as zero bytes; these are what zero bytes mean.
-pub(super) const EMPTY_RP_FLOW: RpFlow = RpFlow {
-    id: FlowId::NONE,
-    lock: 0,
-    machine: RateMachine {
-        rate_bps: 0,
-        target_bps: 0,
-        alpha_epoch_ns: 0,
-        next_increase_ns: 0,
-        cut_check_ns: 0,
-        bytes: 0,
-        alpha_at_epoch_q31: 0,
-        time_stage: 0,
-        byte_stage: 0,
-        active: 0,
-        pending: 0,
-    },
-    pacer: Pacer::NEW,
-    last_ns: [0; 2],
-    packets: 0,
-    bytes: 0,
-    last_cnp_ns: 0,
-    cnp_handled: 0,
-    cnp_ignored: 0,
-    _pad: 0,
-};
-
-const fn empty_set<T: dcqcn_common::flow::Entry>(flow: T) -> Set<T> {
-    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [flow; WAYS] }
-}
+/// Maps begin as zero bytes; this is what zero bytes mean.
+pub(super) const EMPTY_NP_SET: NpSet =
+    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
 
 /// The hooks over plain memory.
 pub struct Reference {
@@ -83,8 +55,8 @@ impl Reference {
             queues: [0; QUEUES as usize],
             backlogs: [Backlog::default(); QUEUES as usize],
             pairs: HashMap::new(),
-            rp: vec![empty_set(EMPTY_RP_FLOW); sizes.rp_sets() as usize],
-            np: vec![empty_set(NpFlow::EMPTY); sizes.np_sets() as usize],
+            rp: vec![RpSet::EMPTY; sizes.rp_sets() as usize],
+            np: vec![EMPTY_NP_SET; sizes.np_sets() as usize],
             times_ns: [0; TIMES as usize],
             cm: HashMap::new(),
             events: Log::in_memory(),

@@ -1,6 +1,6 @@
 //! When a queue pair's next packet may leave, while its rate changes.
 
-use dcqcn_common::flow::RpFlow;
+use dcqcn_common::flow::RpHot;
 use dcqcn_common::rate::{Debt, RpParams};
 
 /// When to look whether the next packet of `flow` may leave: now, or at this later time.
@@ -9,18 +9,18 @@ use dcqcn_common::rate::{Debt, RpParams};
 /// as the gap follows the rate. A CNP puts it off: who looks too soon looks again. `debt` is a place to reckon in.
 #[inline]
 #[must_use]
-pub fn look_again_ns(flow: &mut RpFlow, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> Option<u64> {
+pub fn look_again_ns(flow: &mut RpHot, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> Option<u64> {
     if flow.machine.active == 0 {
-        return (flow.pacer.next_ns > now_ns).then_some(flow.pacer.next_ns);
+        return (flow.next_ns > now_ns).then_some(flow.next_ns);
     }
     flow.advance(rp, now_ns, debt);
-    let next_ns = flow.pacer.next_ns;
+    let next_ns = flow.next_ns;
     (next_ns > now_ns).then(|| next_ns.min(flow.machine.next_increase_ns).max(now_ns + 1))
 }
 
 #[cfg(test)]
 mod tests {
-    use dcqcn_common::flow::FlowId;
+    use dcqcn_common::flow::{FlowId, RpFlow};
     use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 
     use super::*;
@@ -40,12 +40,12 @@ mod tests {
             flow.on_cnp(&params.rp, cnp * 1_000, &mut debt);
         }
         let now_ns = 40_000;
-        let _ = flow.on_send(&params, now_ns, 4_096, &mut debt);
-        let frozen_ns = flow.pacer.next_ns;
+        let _ = flow.hot.on_send(&params, now_ns, 4_096, &mut debt);
+        let frozen_ns = flow.hot.next_ns;
         assert!(frozen_ns > now_ns + 3_000_000, "4 KB at the floor of 10 Mb/s");
         let mut looks = 0;
         let mut at_ns = now_ns;
-        while let Some(later_ns) = look_again_ns(&mut flow, &params.rp, at_ns, &mut debt) {
+        while let Some(later_ns) = look_again_ns(&mut flow.hot, &params.rp, at_ns, &mut debt) {
             assert!(later_ns > at_ns);
             at_ns = later_ns;
             looks += 1;

@@ -1,6 +1,6 @@
 //! A switch's registers and counters as the structures the rest of the command shows.
 
-use dcqcn_common::flow::{FlowId, NpFlow, QpId, RpFlow};
+use dcqcn_common::flow::{Cnps, FlowId, NpFlow, QpId, RpFlow, RpHot};
 use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, Pair};
 use dcqcn_common::pacing::Pacer;
 use dcqcn_common::rate::RateMachine;
@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
         let (time_stage, byte_stage, active) = (of("rp_time_stage")?, of("rp_byte_stage")?, of("rp_active")?);
         let (next_ns, next_frac_q27) = (of("rp_next_ns")?, of("rp_next_frac_q27")?);
         let owed_bits = of("rp_owed_bits")?;
-        let (pacer_rate_bps, ns_per_byte_q24) = (of("rp_pacer_rate_bps")?, of("rp_ns_per_byte_q24")?);
+        let ns_per_byte_q24 = of("rp_ns_per_byte_q24")?;
         let (packets, bytes) = (of("rp_packets")?, of("rp_bytes")?);
         let (last_cnp_ns, cnp_handled, cnp_ignored) =
             (of("rp_last_cnp_ns")?, of("rp_cnp_handled")?, of("rp_cnp_ignored")?);
@@ -215,39 +215,41 @@ impl<'a> Reader<'a> {
                 vec![self.rp_last_ns(index, Stream::Requests)?, self.rp_last_ns(index, Stream::Responses)?]
             }
         };
-        let flow = |(at, (id, _)): (usize, (FlowId, u64))| RpFlow {
-            id,
-            lock: 0,
-            machine: RateMachine {
-                rate_bps: get(&rate_bps, at),
-                target_bps: get(&target_bps, at),
-                alpha_epoch_ns: get(&alpha_epoch_ns, at),
-                next_increase_ns: match get(&next_increase_ns, at) {
-                    NEVER => u64::MAX,
-                    at_ns => at_ns,
+        let flow = |(at, (id, _)): (usize, (FlowId, u64))| {
+            let mut hot = RpHot {
+                last_ns: [get(&last_ns, 2 * at), get(&last_ns, 2 * at + 1)],
+                packets: get(&packets, at),
+                bytes: get(&bytes, at),
+                machine: RateMachine {
+                    rate_bps: get(&rate_bps, at),
+                    target_bps: get(&target_bps, at),
+                    alpha_epoch_ns: get(&alpha_epoch_ns, at),
+                    next_increase_ns: match get(&next_increase_ns, at) {
+                        NEVER => u64::MAX,
+                        at_ns => at_ns,
+                    },
+                    cut_check_ns: get(&cut_check_ns, at),
+                    bytes: get(&bytes_counted, at),
+                    alpha_at_epoch_q31: get(&alpha_q31, at) as u32,
+                    time_stage: get(&time_stage, at) as u32,
+                    byte_stage: get(&byte_stage, at) as u32,
+                    active: get(&active, at) as u16,
+                    pending: get(&pending, at) as u16,
                 },
-                cut_check_ns: get(&cut_check_ns, at),
-                bytes: get(&bytes_counted, at),
-                alpha_at_epoch_q31: get(&alpha_q31, at) as u32,
-                time_stage: get(&time_stage, at) as u32,
-                byte_stage: get(&byte_stage, at) as u32,
-                active: get(&active, at) as u16,
-                pending: get(&pending, at) as u16,
-            },
-            pacer: Pacer {
+                ..RpHot::EMPTY
+            };
+            hot.set_pacer(&Pacer {
                 next_ns: get(&next_ns, at),
-                rate_bps: get(&pacer_rate_bps, at),
                 ns_per_byte_q24: get(&ns_per_byte_q24, at),
                 next_frac_q27: get(&next_frac_q27, at) as u32,
                 owed_bits: get(&owed_bits, at) as u32,
-            },
-            last_ns: [get(&last_ns, 2 * at), get(&last_ns, 2 * at + 1)],
-            packets: get(&packets, at),
-            bytes: get(&bytes, at),
-            last_cnp_ns: get(&last_cnp_ns, at),
-            cnp_handled: get(&cnp_handled, at) as u32,
-            cnp_ignored: get(&cnp_ignored, at) as u32,
-            _pad: 0,
+            });
+            let cnps = Cnps {
+                last_ns: get(&last_cnp_ns, at),
+                handled: get(&cnp_handled, at) as u32,
+                ignored: get(&cnp_ignored, at) as u32,
+            };
+            RpFlow { id, hot, cnps }
         };
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
     }

@@ -6,6 +6,7 @@ mod depths;
 mod error;
 mod expire;
 mod maps;
+mod settle;
 mod sizes;
 mod storms;
 

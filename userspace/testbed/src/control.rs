@@ -359,9 +359,9 @@ impl Attached for Hosts {
         for (sender, id) in &self.flows {
             let sender = &self.senders[*sender];
             let flow = sender.attachment.maps.rp_find(&sender.params, id)?;
-            sample.rates_bps.push(flow.filter(|flow| flow.machine.active != 0).map(|mut flow| {
-                flow.machine.advance(&sender.params.rp, now_ns);
-                flow.machine.rate_bps
+            sample.rates_bps.push(flow.filter(|flow| flow.hot.machine.active != 0).map(|mut flow| {
+                flow.hot.machine.advance(&sender.params.rp, now_ns);
+                flow.hot.machine.rate_bps
             }));
         }
         Ok(sample)

@@ -215,14 +215,14 @@ mod tests {
             FlowId { src: mapped([10, 0, 0, 1]), receiver: QpId { addr: mapped([10, 0, 0, host]), qpn } },
             &p.rp,
         );
-        flow.last_ns = [MS, 0];
+        flow.hot.last_ns = [MS, 0];
         for &at_ns in cnp_at_ns {
-            flow.machine.advance(&p.rp, at_ns);
-            flow.machine.on_cnp(&p.rp, at_ns);
-            flow.last_cnp_ns = at_ns;
-            flow.cnp_handled += 1;
+            flow.hot.machine.advance(&p.rp, at_ns);
+            flow.hot.machine.on_cnp(&p.rp, at_ns);
+            flow.cnps.last_ns = at_ns;
+            flow.cnps.handled += 1;
         }
-        (flow.packets, flow.bytes) = (1_000, 4_154_000);
+        (flow.hot.packets, flow.hot.bytes) = (1_000, 4_154_000);
         flow
     }
 

@@ -68,7 +68,7 @@ impl FlowRow {
     /// `flow` as it is at `now_ns` (CLOCK_MONOTONIC).
     #[must_use]
     pub fn new(flow: &RpFlow, p: &RpParams, now_ns: u64) -> Self {
-        let mut machine = flow.machine;
+        let mut machine = flow.hot.machine;
         // The machine is lazy: what fell due since the last packet has not happened yet.
         machine.advance(p, now_ns);
         Self {
@@ -77,12 +77,12 @@ impl FlowRow {
             qpn: flow.id.receiver.qpn,
             state: state(&machine, p),
             rate: RateRow::new(&machine, p, now_ns),
-            packets: flow.packets,
-            bytes: flow.bytes,
+            packets: flow.hot.packets,
+            bytes: flow.hot.bytes,
             last_seen_age_ns: now_ns.saturating_sub(flow.last_seen_ns()),
-            last_cnp_age_ns: age(flow.last_cnp_ns, now_ns),
-            cnp_handled: flow.cnp_handled,
-            cnp_ignored: flow.cnp_ignored,
+            last_cnp_age_ns: age(flow.cnps.last_ns, now_ns),
+            cnp_handled: flow.cnps.handled,
+            cnp_ignored: flow.cnps.ignored,
         }
     }
 }

@@ -215,14 +215,14 @@ pub(crate) mod testing {
                 },
                 &params.rp,
             );
-            flow.last_ns = [at_ns, 0];
+            flow.hot.last_ns = [at_ns, 0];
             let share = u64::from(flows - n + 1);
-            (flow.packets, flow.bytes) = (ms * share, 4_000 * ms * share);
+            (flow.hot.packets, flow.hot.bytes) = (ms * share, 4_000 * ms * share);
             if n % 2 == 1 {
                 // The later the flow, the longer ago its cut.
                 let cut_ns = at_ns - 70_000 * u64::from(n).min(1_000);
-                flow.machine.on_cnp(&params.rp, cut_ns);
-                (flow.last_cnp_ns, flow.cnp_handled) = (cut_ns, n);
+                flow.hot.machine.on_cnp(&params.rp, cut_ns);
+                (flow.cnps.last_ns, flow.cnps.handled) = (cut_ns, n);
             }
             flow
         };

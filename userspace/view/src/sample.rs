@@ -222,14 +222,14 @@ fn queues(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<Qu
 
 fn qps(before: Option<&Reading>, now: &Reading, interval: Interval) -> Vec<QpSample> {
     let before: HashMap<FlowId, (u64, u64)> = before
-        .map(|reading| reading.rp.iter().map(|flow| (flow.id, (flow.packets, flow.bytes))).collect())
+        .map(|reading| reading.rp.iter().map(|flow| (flow.id, (flow.hot.packets, flow.hot.bytes))).collect())
         .unwrap_or_default();
     let sample = |flow: &dcqcn_common::flow::RpFlow| {
         let (packets, bytes) = before.get(&flow.id).copied().unwrap_or_default();
         QpSample {
             row: FlowRow::new(flow, &now.params.rp, now.at_ns),
-            packets_per_s: interval.per_s(packets, flow.packets),
-            throughput_bps: interval.per_s(bytes, flow.bytes) * 8.0,
+            packets_per_s: interval.per_s(packets, flow.hot.packets),
+            throughput_bps: interval.per_s(bytes, flow.hot.bytes) * 8.0,
         }
     };
     now.rp.iter().map(sample).collect()
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn a_flow_that_started_anew_is_counted_from_its_start() {
         let (mut before, now) = (reading("eth0", 1_000, 1), reading("eth0", 2_000, 1));
-        before.rp[0].bytes = u64::MAX;
+        before.rp[0].hot.bytes = u64::MAX;
         let sample = Sample::new(Some(&before), &now);
         assert_eq!(sample.qps[0].throughput_bps, 64e6);
     }

@@ -92,8 +92,8 @@ impl Site {
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
         let count = |stat| self.pair.a.count("a0", Hook::Egress, stat);
         Ok(Seen {
-            charged: flow.as_ref().map(|flow| flow.packets),
-            rate_bps: flow.as_ref().map_or(0, |flow| flow.machine.rate_bps),
+            charged: flow.as_ref().map(|flow| flow.hot.packets),
+            rate_bps: flow.as_ref().map_or(0, |flow| flow.hot.machine.rate_bps),
             new_flows: count(Stat::RpFlowNew)?,
             evicted: count(Stat::RpFlowEvicted)?,
             table_flows: attachment.info.rp_flows,

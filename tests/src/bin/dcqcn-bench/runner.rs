@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd, TestRun as _};
 use aya::{Ebpf, Pod, TestRunAttrs, TestRunOptions};
-use dcqcn_common::flow::RpSet;
+use dcqcn_common::flow::{Cnps, RpHot, RpSet};
 use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
 use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
-use dcqcn_common::rate::RateMachine;
+use dcqcn_common::rate::Debt;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
 use dcqcn_engine::Hook;
@@ -154,10 +154,10 @@ impl Instance {
         let rp = &self.params.rp;
         for (index, set) in (0..).zip(sets) {
             let mut set = *set;
-            for flow in set.ways.iter_mut().filter(|flow| flow.last_seen_ns() != 0) {
-                flow.machine = RateMachine::new(rp);
-                flow.machine.on_cnp(rp, at_ns);
-                flow.last_ns = last_ns.map_or(flow.last_ns, |last_ns| [last_ns, 0]);
+            for flow in set.hot.iter_mut().filter(|flow| flow.last_seen_ns() != 0) {
+                let last_ns = last_ns.map_or(flow.last_ns, |last_ns| [last_ns, 0]);
+                *flow = RpHot { last_ns, lock: flow.lock, ..RpHot::new(flow.fingerprint, rp) };
+                flow.on_cnp(&mut { Cnps::NONE }, rp, at_ns, &mut { Debt::NONE });
             }
             self.rp.set(index, set, 0)?;
         }

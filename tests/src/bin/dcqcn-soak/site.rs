@@ -81,8 +81,8 @@ impl Site {
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
         let rate_bps = wait(|| {
             let flow = flow(&pair)?;
-            let is_cut = flow.cnp_handled == 1 && flow.machine.rate_bps < 600_000_000;
-            Ok(if is_cut { Ok(flow.machine.rate_bps) } else { Err(format!("{flow:?}")) })
+            let is_cut = flow.cnps.handled == 1 && flow.hot.machine.rate_bps < 600_000_000;
+            Ok(if is_cut { Ok(flow.hot.machine.rate_bps) } else { Err(format!("{flow:?}")) })
         })?;
         let attachment = pair.a.attachment("a0")?;
         let (id, config) = (attachment.info.id(), attachment.maps.params()?.config);
@@ -138,7 +138,7 @@ impl Site {
         ensure!(others.is_empty(), "parameters are others: {others:?}");
         drop(attachment);
         let flow = flow(&self.pair)?;
-        let rates_lost = u64::from(flow.machine.rate_bps != self.rate_bps || flow.cnp_handled != 1);
+        let rates_lost = u64::from(flow.hot.machine.rate_bps != self.rate_bps || flow.cnps.handled != 1);
         Ok(Harm { packets_lost, rates_lost, left_behind: self.left_behind()? })
     }
 

@@ -134,11 +134,11 @@ fn cnps_too_soon_change_nothing() {
         both.process(Hook::Xdp, START_NS + number * 1_000, &cnp, &received());
         let state = both.state();
         let flow = flows(&state)[0];
-        assert_eq!((flow.machine, flow.pacer), (first[0].machine, first[0].pacer));
-        assert_eq!((flow.cnp_handled, u64::from(flow.cnp_ignored)), (1, number));
+        assert_eq!((flow.hot.machine, flow.hot.pacer()), (first[0].hot.machine, first[0].hot.pacer()));
+        assert_eq!((flow.cnps.handled, u64::from(flow.cnps.ignored)), (1, number));
         assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpTooSoon), number);
     }
     // 40 us after the one that counted.
     both.process(Hook::Xdp, START_NS + 40_001, &cnp, &received());
-    assert_eq!(flows(&both.state())[0].cnp_handled, 2);
+    assert_eq!(flows(&both.state())[0].cnps.handled, 2);
 }

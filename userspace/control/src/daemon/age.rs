@@ -51,7 +51,7 @@ impl Work for Age {
         let params = port.maps().params()?;
         // Set by set: others need the maps meanwhile.
         for index in 0..=params.port.rp_set_mask {
-            if port.maps().rp_set(index)?.ways.iter().any(|flow| is_idle(flow.last_seen_ns())) {
+            if port.maps().rp_set(index)?.hot.iter().any(|flow| is_idle(flow.last_seen_ns())) {
                 rp_flows += expire.run(Table::Rp, index, before_ns)?;
             }
         }

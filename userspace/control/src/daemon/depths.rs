@@ -111,7 +111,7 @@ fn flows(port: &Port, params: &Params) -> Result<(Duration, u64, u64)> {
             continue;
         }
         active += 1;
-        let mut machine = flow.machine;
+        let mut machine = flow.hot.machine;
         // It is lazy: what fell due since its last packet has not happened yet.
         machine.advance(&params.rp, now_ns);
         at_floor += u64::from(machine.active != 0 && machine.rate_bps <= params.rp.min_rate_bps);

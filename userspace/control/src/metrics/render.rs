@@ -304,7 +304,7 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
 fn rows(reading: &Reading, most: usize) -> Vec<FlowRow> {
     let mut flows: Vec<&RpFlow> = reading.rp.iter().collect();
     flows.sort_unstable_by_key(|flow| {
-        (std::cmp::Reverse(flow.bytes), address(&flow.id.receiver), flow.id.receiver.qpn)
+        (std::cmp::Reverse(flow.hot.bytes), address(&flow.id.receiver), flow.id.receiver.qpn)
     });
     flows.truncate(most);
     flows.into_iter().map(|flow| FlowRow::new(flow, &reading.params.rp, reading.at_ns)).collect()

@@ -161,11 +161,11 @@ impl Loop {
             let at_ns = now.at_ns;
             now.depth_bytes[3] = now.depth_bytes[3].saturating_sub(PACKET_BYTES);
             for (flow, credit_bits) in now.rp.iter_mut().zip(&mut *credit_bits) {
-                flow.advance(&params.rp, at_ns, &mut debt);
-                *credit_bits += flow.rates()[0] * STEP_NS / SECOND;
+                flow.hot.advance(&params.rp, at_ns, &mut debt);
+                *credit_bits += flow.hot.rates()[0] * STEP_NS / SECOND;
                 while *credit_bits >= PACKET_BYTES * 8 {
                     *credit_bits -= PACKET_BYTES * 8;
-                    flow.on_send(&params, at_ns, PACKET_BYTES, &mut debt);
+                    flow.hot.on_send(&params, at_ns, PACKET_BYTES, &mut debt);
                     let depth_bytes = &mut now.depth_bytes[3];
                     *depth_bytes += PACKET_BYTES;
                     *random = rng::next(*random);
@@ -174,7 +174,7 @@ impl Loop {
                     let class = &mut now.counters[2].class[3];
                     class.packets += 1;
                     class.ecn_marked_packets += u64::from(marked);
-                    if marked && at_ns - flow.last_cnp_ns >= limits.min_time_between_cnps_ns {
+                    if marked && at_ns - flow.cnps.last_ns >= limits.min_time_between_cnps_ns {
                         let cut = flow.on_cnp(&params.rp, at_ns, &mut debt);
                         let stat = if cut { Stat::RpCnpHandled } else { Stat::RpCnpIgnored };
                         now.counters[0].stat[stat as usize] += 1;

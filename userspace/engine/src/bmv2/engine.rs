@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use dcqcn_common::classify::classify;
-use dcqcn_common::flow::{Entry as FlowEntry, FlowId, NpFlow, NpSet, QpId, RpSet, Set, set_index, tag};
+use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index, tag};
 use dcqcn_common::layout::{Backlog, Counters, Pair, TIMES, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params};
 use dcqcn_common::pfc::Storms;
@@ -14,7 +14,7 @@ use dcqcn_params::qp::address;
 use dcqcn_plane::dataplane;
 
 use super::{Bmv2, HOST, MAX_FRAME, Packet, Passed, WORLD};
-use crate::reference::EMPTY_RP_FLOW;
+use crate::reference::EMPTY_NP_SET;
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
 impl Engine for Bmv2 {
@@ -121,7 +121,7 @@ impl Engine for Bmv2 {
                 flows.extend(reader.rp_flow(place)?);
             }
         }
-        Ok(self.set(EMPTY_RP_FLOW, &flows))
+        Ok(self.rp_set_of(&flows))
     }
 
     /// As [`Self::rp_set`].
@@ -134,7 +134,7 @@ impl Engine for Bmv2 {
                 flows.extend(reader.np_flow(place)?);
             }
         }
-        Ok(self.set(NpFlow::EMPTY, &flows))
+        Ok(self.np_set_of(&flows))
     }
 
     /// All under the hook that ran last: a switch has one pipeline.
@@ -157,8 +157,8 @@ impl Engine for Bmv2 {
             counters,
             queues: self.queues,
             pairs: pairs.into_iter().collect(),
-            rp: rp.chunks(WAYS).map(|flows| self.set(EMPTY_RP_FLOW, flows)).collect(),
-            np: np.chunks(WAYS).map(|flows| self.set(NpFlow::EMPTY, flows)).collect(),
+            rp: rp.chunks(WAYS).map(|flows| self.rp_set_of(flows)).collect(),
+            np: np.chunks(WAYS).map(|flows| self.np_set_of(flows)).collect(),
             cm: Vec::new(),
             times_ns: [0; TIMES as usize],
             events: Vec::new(),
@@ -183,10 +183,18 @@ impl Bmv2 {
         set_index(id.hash(&self.params.port.hash_keys), mask)
     }
 
-    fn set<T: FlowEntry<Id = FlowId>>(&self, empty: T, flows: &[T]) -> Set<T> {
-        let mut set = Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [empty; WAYS] };
+    fn rp_set_of(&self, flows: &[RpFlow]) -> RpSet {
+        let mut set = RpSet::EMPTY;
+        for (way, flow) in flows.iter().enumerate() {
+            set.set_flow(way, &self.params.port.hash_keys, flow);
+        }
+        set
+    }
+
+    fn np_set_of(&self, flows: &[NpFlow]) -> NpSet {
+        let mut set = EMPTY_NP_SET;
         for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
-            (*way, *place) = (*flow, tag(flow.id().hash(&self.params.port.hash_keys)));
+            (*way, *place) = (*flow, tag(flow.id.hash(&self.params.port.hash_keys)));
         }
         set
     }

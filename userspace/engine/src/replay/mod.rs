@@ -15,7 +15,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use dcqcn_common::classify::Roce;
-use dcqcn_common::flow::{Entry, FlowId, QpId, Set, set_index};
+use dcqcn_common::flow::{FlowId, QpId, set_index};
 use dcqcn_common::hooks::np_flow_id;
 use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, Port};
 use dcqcn_common::wire::cnp;
@@ -313,8 +313,10 @@ fn flow(
                 return Ok(None);
             };
             let hash = id.hash(&params.port.hash_keys);
-            let set = engine.np_set(set_index(hash, params.port.np_set_mask))?;
-            return Ok(found(set, &id, hash).map(|flow| Flow::Np(NpFlowRow::new(&flow, now_ns))));
+            let mut set = engine.np_set(set_index(hash, params.port.np_set_mask))?;
+            let place = set.find(&id, hash);
+            let flow = set.ways.get(place.way).filter(|_| !place.missing);
+            return Ok(flow.map(|flow| Flow::Np(NpFlowRow::new(flow, now_ns))));
         }
         _ => None,
     };
@@ -323,12 +325,8 @@ fn flow(
     };
     let hash = id.hash(&params.port.hash_keys);
     let set = engine.rp_set(set_index(hash, params.port.rp_set_mask))?;
-    Ok(found(set, &id, hash).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
-}
-
-fn found<T: Entry>(mut set: Set<T>, id: &T::Id, hash: u32) -> Option<T> {
-    let place = set.find(id, hash);
-    if place.missing { None } else { set.ways.get(place.way).copied() }
+    let flow = set.flows().map(|(_, flow)| flow).find(|flow| flow.id == id);
+    Ok(flow.map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
 }
 
 /// The flow that a CNP complains of.

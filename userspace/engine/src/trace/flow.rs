@@ -81,11 +81,11 @@ impl Flow for Reference {
     }
 
     fn send(&mut self, now_ns: u64, frame_bytes: u64) -> Result<Departure, Error> {
-        Ok(self.flow.on_send(&self.params, now_ns, frame_bytes, &mut self.debt))
+        Ok(self.flow.hot.on_send(&self.params, now_ns, frame_bytes, &mut self.debt))
     }
 
     fn machine(&self) -> Result<RateMachine, Error> {
-        Ok(self.flow.machine)
+        Ok(self.flow.hot.machine)
     }
 }
 
@@ -138,10 +138,9 @@ impl Flow for InKernel {
 
     fn machine(&self) -> Result<RateMachine, Error> {
         let hash = ID.hash(&self.params.port.hash_keys);
-        let mut set = self.kernel.rp_set(set_index(hash, self.params.port.rp_set_mask))?;
-        let place = set.find(&ID, hash);
-        let flow = set.ways.get(place.way).filter(|_| !place.missing);
-        flow.map(|flow| flow.machine).ok_or(Error::NoFlow)
+        let set = self.kernel.rp_set(set_index(hash, self.params.port.rp_set_mask))?;
+        let flow = set.flows().find(|(_, flow)| flow.id == ID);
+        flow.map(|(_, flow)| flow.hot.machine).ok_or(Error::NoFlow)
     }
 }
 

@@ -212,7 +212,7 @@ impl SendQp {
         if let Some(flight) = &mut self.flight {
             flight.on_send(now_ns, (psn - self.unacknowledged_psn) as usize, frame_bytes);
         } else if let Departure::BeyondHorizon =
-            self.rp.on_send(params, now_ns, frame_bytes.into(), &mut self.debt)
+            self.rp.hot.on_send(params, now_ns, frame_bytes.into(), &mut self.debt)
         {
             return None;
         }
@@ -342,7 +342,7 @@ impl SendQp {
         if self.flight.is_some() {
             return None;
         }
-        look_again_ns(&mut self.rp, &params.rp, now_ns, &mut self.debt)
+        look_again_ns(&mut self.rp.hot, &params.rp, now_ns, &mut self.debt)
     }
 
     /// Whether it has nothing under way and nothing to send.

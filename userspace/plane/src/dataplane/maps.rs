@@ -4,20 +4,21 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
+use aya::Ebpf;
 use aya::maps::{
     Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf,
 };
-use aya::{Ebpf, Pod};
 use dcqcn_common::events::EventLog;
-use dcqcn_common::flow::{Entry, FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, set_index};
+use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index};
 use dcqcn_common::layout::{
     Active, Backlog, Came, Counters, Cut, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES, Queue,
-    TIMES, Test, WAYS,
+    TIMES, Test,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
 use dcqcn_support::clock::monotonic_ns;
 
+use super::settle::Settling;
 use super::{Error, in_object};
 use crate::events::Log;
 
@@ -187,8 +188,7 @@ impl Maps {
     /// # Errors
     /// There is no such set, or what the kernel says.
     pub(crate) fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
-        let set = settled(&self.rp, set).map_err(at("RP"))?;
-        Ok(set.ways.get(way).copied().filter(|flow| flow.last_seen_ns() != 0))
+        Ok(self.rp_set(set)?.flow(way))
     }
 
     /// The flow `id` of the RP table.
@@ -197,8 +197,8 @@ impl Maps {
     /// What the kernel says.
     pub fn rp_find(&self, params: &Params, id: &FlowId) -> Result<Option<RpFlow>, Error> {
         let index = set_index(id.hash(&params.port.hash_keys), params.port.rp_set_mask);
-        let set = settled(&self.rp, index).map_err(at("RP"))?;
-        Ok(set.ways.into_iter().find(|flow| flow.last_seen_ns() != 0 && flow.id == *id))
+        let set = self.rp_set(index)?;
+        Ok(set.flows().map(|(_, flow)| flow).find(|flow| flow.id == *id))
     }
 
     /// What the reaction point has told since the last call. There is one ring: two pacers would share it.
@@ -239,12 +239,19 @@ impl Maps {
         Ok(shares.iter().fold(told, |told, share| share.told(told)))
     }
 
-    /// One set of the RP table, as between two packets.
+    /// One set of the RP table, each of its flows as between two packets; one that packets change each time it is looked at is given
+    /// as read last.
     ///
     /// # Errors
     /// There is no such set, or what the kernel says.
     pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
-        settled(&self.rp, index).map_err(at("RP"))
+        let mut settling = Settling::new(self.rp.get(&index, 0).map_err(at("RP"))?);
+        for _ in 0..SET_READS {
+            if settling.read(&self.rp.get(&index, 0).map_err(at("RP"))?) {
+                break;
+            }
+        }
+        Ok(settling.into_set())
     }
 
     /// One set of the NP table, as between two packets.
@@ -255,9 +262,9 @@ impl Maps {
         settled(&self.np, index).map_err(at("NP"))
     }
 
-    /// Every set of the RP table, each as between two packets.
+    /// Every set of the RP table, as [`Self::rp_set`] has it.
     pub fn rp_sets(&self) -> impl Iterator<Item = Result<RpSet, Error>> {
-        (0..self.rp.len()).map(|index| settled(&self.rp, index).map_err(at("RP")))
+        (0..self.rp.len()).map(|index| self.rp_set(index))
     }
 
     /// Every set of the NP table, each as between two packets.
@@ -268,9 +275,7 @@ impl Maps {
     /// Every flow of the RP table, with the index of its set and its way.
     pub fn rp_flows(&self) -> impl Iterator<Item = Result<(u32, usize, RpFlow), Error>> {
         (0..).zip(self.rp_sets()).flat_map(|(index, set)| match set {
-            Ok(set) => live(set.ways, RpFlow::last_seen_ns)
-                .map(|(way, flow)| Ok((index, way, flow)))
-                .collect::<Vec<_>>(),
+            Ok(set) => set.flows().map(|(way, flow)| Ok((index, way, flow))).collect::<Vec<_>>(),
             Err(error) => vec![Err(error)],
         })
     }
@@ -295,9 +300,7 @@ impl Maps {
     /// Every flow of the NP table.
     pub fn np_flows(&self) -> impl Iterator<Item = Result<NpFlow, Error>> {
         self.np_sets().flat_map(|set| match set {
-            Ok(set) => {
-                live(set.ways, |f: &NpFlow| f.last_seen_ns).map(|(_, flow)| Ok(flow)).collect::<Vec<_>>()
-            }
+            Ok(set) => set.ways.into_iter().filter(|flow| flow.last_seen_ns != 0).map(Ok).collect::<Vec<_>>(),
             Err(error) => vec![Err(error)],
         })
     }
@@ -381,12 +384,9 @@ impl Maps {
     }
 }
 
-/// A set as it is between two packets: nobody held it, and it was the same twice. Every packet changes its set, if only
-/// a counter. One that changes each time it is looked at is given as read last.
-fn settled<T: Entry + PartialEq>(array: &Array<MapData, Set<T>>, index: u32) -> Result<Set<T>, MapError>
-where
-    Set<T>: Pod,
-{
+/// A set of the NP table as it is between two packets: nobody held it, and it was the same twice. Every packet changes its set, if
+/// only a counter. One that changes each time it is looked at is given as read last.
+fn settled(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError> {
     let mut last = array.get(&index, 0)?;
     for _ in 0..SET_READS {
         let set = array.get(&index, 0)?;
@@ -404,10 +404,6 @@ fn forget(map: &mut HashMap<MapData, QpId, Pair>, id: &QpId) -> Result<(), MapEr
         Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
-}
-
-fn live<T>(ways: [T; WAYS], last_seen_ns: impl Fn(&T) -> u64) -> impl Iterator<Item = (usize, T)> {
-    ways.into_iter().enumerate().filter(move |(_, flow)| last_seen_ns(flow) != 0)
 }
 
 /// How long a slot of parameters rests before it is written again: no program, which runs for microseconds and with soft

@@ -174,7 +174,7 @@ impl Classes {
         };
         if self.classes.contains_key(&minor) || self.found.contains(&minor) {
             self.follow(batch, params, now_ns, place, flow);
-        } else if flow.machine.active != 0 {
+        } else if flow.hot.machine.active != 0 {
             self.waiting.enter(minor, now_ns);
         }
     }
@@ -214,12 +214,12 @@ impl Classes {
         let Some(minor) = htb_minor(place.0, place.1) else {
             return;
         };
-        if flow.machine.active == 0 {
+        if flow.hot.machine.active == 0 {
             return;
         }
-        flow.machine.advance(&params.rp, now_ns);
-        let mut rate_bps = flow.machine.rate_bps;
-        let due_ns = next_change_ns(&flow.machine, &params.rp, now_ns);
+        flow.hot.machine.advance(&params.rp, now_ns);
+        let mut rate_bps = flow.hot.machine.rate_bps;
+        let due_ns = next_change_ns(&flow.hot.machine, &params.rp, now_ns);
         let old = self.classes.remove(&minor);
         if let Some(old) = &old {
             self.due.remove(&(old.due_ns, minor));
@@ -270,10 +270,7 @@ impl Classes {
     /// Looks at the whole table.
     fn sweep(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         for index in 0..=params.port.rp_set_mask {
-            for (way, flow) in maps.rp_set(index)?.ways.into_iter().enumerate() {
-                if flow.last_seen_ns() == 0 {
-                    continue;
-                }
+            for (way, flow) in maps.rp_set(index)?.flows() {
                 if is_idle(&flow, now_ns) {
                     self.leave_silent((index, way), &flow);
                 } else {
@@ -287,7 +284,7 @@ impl Classes {
     /// A flow without a class that was cut and is silent gets one when it speaks again.
     fn leave_silent(&mut self, place: (u32, usize), flow: &RpFlow) {
         if let Some(minor) = htb_minor(place.0, place.1).filter(|minor| !self.classes.contains_key(minor))
-            && flow.machine.active != 0
+            && flow.hot.machine.active != 0
         {
             let class = Class { id: flow.id, place, rate_bps: 0, due_ns: u64::MAX };
             self.silent.insert(minor, class);
@@ -352,7 +349,7 @@ impl Classes {
 /// The flow a class was made for, if it is still there.
 fn flow_of(maps: &Maps, class: &Class) -> Result<Option<RpFlow>> {
     let flow = maps.rp_flow(class.place.0, class.place.1)?;
-    Ok(flow.filter(|flow| flow.id == class.id && flow.machine.active != 0))
+    Ok(flow.filter(|flow| flow.id == class.id && flow.hot.machine.active != 0))
 }
 
 /// Whether a flow's packets name the class: the one in the place that it stands for, whichever flow that is.
@@ -361,7 +358,7 @@ fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
         return Ok(true);
     };
     let flow = maps.rp_flow(set, way)?;
-    Ok(flow.is_some_and(|flow| flow.machine.active != 0 && !is_idle(&flow, monotonic_ns())))
+    Ok(flow.is_some_and(|flow| flow.hot.machine.active != 0 && !is_idle(&flow, monotonic_ns())))
 }
 
 /// The minor number of a class of a flow.

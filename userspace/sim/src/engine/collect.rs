@@ -308,7 +308,7 @@ impl Collector {
 fn rates(qp: &Qp, params: &[Params], now_ns: u64) -> (u64, u64) {
     let Some(params) = params.get(qp.group as usize).filter(|_| qp.started) else { return (0, 0) };
     // A copy: looking must not change anything.
-    let mut machine = qp.rp.machine;
+    let mut machine = qp.rp.hot.machine;
     machine.advance(&params.rp, now_ns);
     (machine.rate_bps, machine.target_bps)
 }

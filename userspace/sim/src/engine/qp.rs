@@ -171,7 +171,7 @@ impl Qp {
         let (payload_bytes, ends_message) = self.payload(psn);
         let frame_bytes = payload_bytes + self.header_bytes;
         if let Departure::BeyondHorizon =
-            self.rp.on_send(params, now_ns, u64::from(frame_bytes), &mut self.debt)
+            self.rp.hot.on_send(params, now_ns, u64::from(frame_bytes), &mut self.debt)
         {
             return None;
         }

@@ -66,7 +66,7 @@ impl Simulation<'_> {
                     return;
                 }
                 let rp = &self.params[qp.group as usize].rp;
-                if let Some(due_ns) = look_again_ns(&mut qp.rp, rp, self.now_ns, &mut qp.debt) {
+                if let Some(due_ns) = look_again_ns(&mut qp.rp.hot, rp, self.now_ns, &mut qp.debt) {
                     qp.turn = Turn::Waiting;
                     self.agenda.at(due_ns, Event::Due(flow));
                     return;

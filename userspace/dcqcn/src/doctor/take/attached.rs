@@ -81,7 +81,7 @@ fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), data
     attached.after = Some(counts(maps)?);
     let mut tables = Tables::default();
     for set in maps.rp_sets() {
-        for flow in set?.ways {
+        for flow in set?.hot {
             tables.capacity += 1;
             tables.rp_flows += u64::from(flow.last_seen_ns() != 0);
             if flow.last_seen_ns() >= looked_ns {

@@ -1,0 +1,105 @@
+//! Flows as they are between two packets, read while programs change them.
+
+use dcqcn_common::flow::RpSet;
+use dcqcn_common::layout::WAYS;
+
+/// A set of the RP table that is read again until each of its flows was seen twice the same, and in nobody's hands: every packet
+/// changes its flow, if only a counter.
+#[derive(Clone, Copy)]
+pub(super) struct Settling {
+    /// As read last.
+    last: RpSet,
+    /// Its flows that were seen so, as they were then.
+    settled: RpSet,
+    is_settled: [bool; WAYS],
+}
+
+impl Settling {
+    /// Begins with a first reading.
+    pub(super) const fn new(first: RpSet) -> Self {
+        Self { last: first, settled: first, is_settled: [false; WAYS] }
+    }
+
+    /// Another reading. True = it was the last that is needed.
+    pub(super) fn read(&mut self, set: &RpSet) -> bool {
+        let readings = set.tags.iter().zip(&set.hot).zip(&set.cold);
+        let before = self.last.tags.iter().zip(&self.last.hot).zip(&self.last.cold);
+        let settled = &mut self.settled;
+        let places = settled.tags.iter_mut().zip(&mut settled.hot).zip(&mut settled.cold);
+        for (((now, before), place), is_settled) in readings.zip(before).zip(places).zip(&mut self.is_settled)
+        {
+            let ((tag, hot), cold) = now;
+            if !*is_settled {
+                // What never settles stays as it is read last.
+                (*place.0.0, *place.0.1, *place.1) = (*tag, *hot, *cold);
+                *is_settled = now == before && !hot.is_held();
+            }
+        }
+        self.last = *set;
+        self.is_settled == [true; WAYS]
+    }
+
+    /// The set; its flows need not all be of one moment.
+    pub(super) const fn into_set(self) -> RpSet {
+        RpSet { lock: 0, ..self.settled }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(change: impl FnOnce(&mut RpSet)) -> RpSet {
+        let mut set = RpSet::EMPTY;
+        change(&mut set);
+        set
+    }
+
+    #[test]
+    fn a_set_at_rest_is_read_twice() {
+        let at_rest = set(|set| set.hot[3].packets = 7);
+        let mut settling = Settling::new(at_rest);
+        assert!(settling.read(&at_rest));
+        assert_eq!(settling.into_set(), at_rest);
+    }
+
+    #[test]
+    fn each_flow_is_as_it_was_when_it_stood_still() {
+        let packets = |of: [u64; 2]| set(|set| (set.hot[0].packets, set.hot[1].packets) = of.into());
+        let mut settling = Settling::new(packets([1, 1]));
+        assert!(!settling.read(&packets([1, 2])), "the second is busy");
+        assert!(!settling.read(&packets([2, 3])), "both are, and the first was seen already");
+        assert!(settling.read(&packets([3, 3])));
+        assert_eq!(settling.into_set(), packets([1, 3]));
+    }
+
+    #[test]
+    fn a_flow_in_somebodys_hands_is_not_between_two_packets() {
+        let held = set(|set| set.hot[7].lock = 5);
+        let free = set(|set| set.hot[7].lock = 4);
+        let mut settling = Settling::new(held);
+        assert!(!settling.read(&held));
+        assert!(!settling.read(&free));
+        assert!(settling.read(&free));
+        assert_eq!(settling.into_set(), free);
+    }
+
+    #[test]
+    fn what_is_told_of_cnps_and_tags_stands_still_too() {
+        for changed in [set(|set| set.cold[2].cnps.handled = 1), set(|set| set.tags[2] = 9)] {
+            let mut settling = Settling::new(RpSet::EMPTY);
+            assert!(!settling.read(&changed));
+            assert!(settling.read(&changed));
+            assert_eq!(settling.into_set(), changed);
+        }
+    }
+
+    #[test]
+    fn a_flow_that_never_settles_is_as_it_was_read_last() {
+        let mut settling = Settling::new(RpSet::EMPTY);
+        for packets in 1..100 {
+            assert!(!settling.read(&set(|set| set.hot[4].packets = packets)));
+        }
+        assert_eq!(settling.into_set().hot[4].packets, 99);
+    }
+}
