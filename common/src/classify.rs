@@ -128,8 +128,7 @@ impl Roce {
     #[inline(always)]
     pub(crate) fn fingerprint<F: Frame>(&self, frame: &F, keys: &HashKeys) -> Option<u64> {
         if self.v6 {
-            let (src, addr) = Ipv6::new(frame.header(self.l3)?).addresses();
-            Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn } }.fingerprint(keys))
+            Some(self.flow(frame)?.fingerprint(keys))
         } else {
             let (src, dst) = Ipv4::new(frame.header(self.l3)?).addresses();
             Some(keys.fingerprint_v4(src, dst, self.dest_qpn))

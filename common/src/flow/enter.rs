@@ -41,7 +41,8 @@ extern "C" fn dcqcn_rp_enter(
     }
 }
 
-/// The place of the flow `id`, whose fingerprint this is, if it is not at home: its own, or one that is out of use at `now_ns`, which it then has; 0 = its own only.
+/// The place of the flow `id`, whose fingerprint this is, if it is not at home: its own, or one that is out of use at `now_ns`, which
+/// it then has; 0 = its own only.
 ///
 /// # Errors
 /// It is nowhere and gets no place, or another CPU is at it.

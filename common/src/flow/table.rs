@@ -21,8 +21,8 @@ pub(super) const fn gap(pacer: &Pacer) -> u64 {
 
 /// What packets look at and change of a flow at the reaction point.
 ///
-/// It is two cache lines that are neighbours, which a processor has fetched together. A packet changes the first, and the second, the
-/// rate machine, only when the flow was ever cut.
+/// It is two cache lines that are neighbours, which a processor has fetched together. Each packet changes the first, and looks at the
+/// second, the rate machine, which it changes if a timer runs or bytes are counted there.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpHot {
@@ -192,6 +192,12 @@ impl RpSet {
         (0..WAYS).filter_map(|way| Some((way, self.flow(way)?)))
     }
 
+    /// The flow of this name, if it is here.
+    #[must_use]
+    pub fn find(&self, id: &FlowId) -> Option<RpFlow> {
+        self.flows().map(|(_, flow)| flow).find(|flow| flow.id == *id)
+    }
+
     /// Puts a flow in this place, whoever is there.
     pub fn set_flow(&mut self, way: usize, keys: &HashKeys, flow: &RpFlow) {
         let fingerprint = flow.id.fingerprint(keys);
@@ -225,6 +231,12 @@ pub struct NpFlow {
 
 /// A set of the NP table.
 pub type NpSet = Set<NpFlow>;
+
+impl NpSet {
+    /// A set without flows.
+    pub const EMPTY: Self =
+        Self { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
+}
 
 const _: () = assert!(size_of::<NpFlow>() == 72);
 

@@ -8,8 +8,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::vec::Vec;
 
-const EMPTY: NpSet =
-    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
+const EMPTY: NpSet = NpSet::EMPTY;
 
 const SETS: u32 = DEFAULT_FLOWS / WAYS as u32;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use dcqcn_common::events::{Event, EventKind};
-use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, NpSet, QpId, RpFlow, RpSet, Set, set_index};
+use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index};
 use dcqcn_common::hooks::{self, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Cut, Pair, PauseCounters, QUEUES, TIMES, WAYS};
 use dcqcn_common::params::{Config, Params, Port};
@@ -62,7 +62,7 @@ impl World {
             queues: [0; QUEUES as usize],
             backlogs: HashMap::new(),
             rp: vec![RpSet::EMPTY; SETS as usize],
-            np: vec![EMPTY_NP_SET; SETS as usize],
+            np: vec![NpSet::EMPTY; SETS as usize],
             times_ns: [0; TIMES as usize],
             named: HashMap::new(),
             pairs: HashMap::new(),
@@ -120,7 +120,7 @@ impl World {
     }
 
     pub(crate) fn flow(&self, id: &FlowId) -> Option<RpFlow> {
-        self.rp.iter().flat_map(RpSet::flows).map(|(_, flow)| flow).find(|flow| flow.id == *id)
+        self.rp.iter().find_map(|set| set.find(id))
     }
 
     pub(crate) fn np_flow(&self, id: &FlowId) -> Option<&NpFlow> {
@@ -158,6 +158,3 @@ impl World {
         }
     }
 }
-
-const EMPTY_NP_SET: NpSet =
-    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };

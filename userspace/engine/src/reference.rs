@@ -4,11 +4,9 @@ use std::collections::HashMap;
 
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpSet, Set, Shared};
+use dcqcn_common::flow::{FlowId, NpSet, QpId, RpSet, Shared};
 use dcqcn_common::hooks::{self, Env, Host, Skb};
-use dcqcn_common::layout::{
-    Backlog, ClassCounters, Counters, Cut, Pair, PauseCounters, QUEUES, TIMES, Time, WAYS,
-};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, PauseCounters, QUEUES, TIMES, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
 use dcqcn_common::rate::Debt;
@@ -19,10 +17,6 @@ use dcqcn_plane::dataplane::{self, Sizes};
 use dcqcn_plane::events::Log;
 
 use super::{Engine, Error, Hook, Meta, Outcome, Run, State};
-
-/// Maps begin as zero bytes; this is what zero bytes mean.
-pub(super) const EMPTY_NP_SET: NpSet =
-    Set { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
 
 /// The hooks over plain memory.
 pub struct Reference {
@@ -56,7 +50,7 @@ impl Reference {
             backlogs: [Backlog::default(); QUEUES as usize],
             pairs: HashMap::new(),
             rp: vec![RpSet::EMPTY; sizes.rp_sets() as usize],
-            np: vec![EMPTY_NP_SET; sizes.np_sets() as usize],
+            np: vec![NpSet::EMPTY; sizes.np_sets() as usize],
             times_ns: [0; TIMES as usize],
             cm: HashMap::new(),
             events: Log::in_memory(),

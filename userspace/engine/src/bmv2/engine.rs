@@ -14,7 +14,6 @@ use dcqcn_params::qp::address;
 use dcqcn_plane::dataplane;
 
 use super::{Bmv2, HOST, MAX_FRAME, Packet, Passed, WORLD};
-use crate::reference::EMPTY_NP_SET;
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
 impl Engine for Bmv2 {
@@ -192,7 +191,7 @@ impl Bmv2 {
     }
 
     fn np_set_of(&self, flows: &[NpFlow]) -> NpSet {
-        let mut set = EMPTY_NP_SET;
+        let mut set = NpSet::EMPTY;
         for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
             (*way, *place) = (*flow, tag(flow.id.hash(&self.params.port.hash_keys)));
         }

@@ -325,8 +325,7 @@ fn flow(
     };
     let hash = id.hash(&params.port.hash_keys);
     let set = engine.rp_set(set_index(hash, params.port.rp_set_mask))?;
-    let flow = set.flows().map(|(_, flow)| flow).find(|flow| flow.id == id);
-    Ok(flow.map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
+    Ok(set.find(&id).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
 }
 
 /// The flow that a CNP complains of.

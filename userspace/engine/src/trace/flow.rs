@@ -139,8 +139,7 @@ impl Flow for InKernel {
     fn machine(&self) -> Result<RateMachine, Error> {
         let hash = ID.hash(&self.params.port.hash_keys);
         let set = self.kernel.rp_set(set_index(hash, self.params.port.rp_set_mask))?;
-        let flow = set.flows().find(|(_, flow)| flow.id == ID);
-        flow.map(|(_, flow)| flow.hot.machine).ok_or(Error::NoFlow)
+        set.find(&ID).map(|flow| flow.hot.machine).ok_or(Error::NoFlow)
     }
 }
 

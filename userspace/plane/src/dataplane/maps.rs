@@ -197,8 +197,7 @@ impl Maps {
     /// What the kernel says.
     pub fn rp_find(&self, params: &Params, id: &FlowId) -> Result<Option<RpFlow>, Error> {
         let index = set_index(id.hash(&params.port.hash_keys), params.port.rp_set_mask);
-        let set = self.rp_set(index)?;
-        Ok(set.flows().map(|(_, flow)| flow).find(|flow| flow.id == *id))
+        Ok(self.rp_set(index)?.find(id))
     }
 
     /// What the reaction point has told since the last call. There is one ring: two pacers would share it.

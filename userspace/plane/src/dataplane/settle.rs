@@ -5,43 +5,37 @@ use dcqcn_common::layout::WAYS;
 
 /// A set of the RP table that is read again until each of its flows was seen twice the same, and in nobody's hands: every packet
 /// changes its flow, if only a counter.
-#[derive(Clone, Copy)]
 pub(super) struct Settling {
-    /// As read last.
-    last: RpSet,
-    /// Its flows that were seen so, as they were then.
-    settled: RpSet,
+    /// Flows that were seen so are as they were then, the others as read last.
+    set: RpSet,
     is_settled: [bool; WAYS],
 }
 
 impl Settling {
     /// Begins with a first reading.
     pub(super) const fn new(first: RpSet) -> Self {
-        Self { last: first, settled: first, is_settled: [false; WAYS] }
+        Self { set: first, is_settled: [false; WAYS] }
     }
 
     /// Another reading. True = it was the last that is needed.
     pub(super) fn read(&mut self, set: &RpSet) -> bool {
-        let readings = set.tags.iter().zip(&set.hot).zip(&set.cold);
-        let before = self.last.tags.iter().zip(&self.last.hot).zip(&self.last.cold);
-        let settled = &mut self.settled;
-        let places = settled.tags.iter_mut().zip(&mut settled.hot).zip(&mut settled.cold);
-        for (((now, before), place), is_settled) in readings.zip(before).zip(places).zip(&mut self.is_settled)
+        let now = set.tags.iter().zip(&set.hot).zip(&set.cold);
+        let before = self.set.tags.iter_mut().zip(&mut self.set.hot).zip(&mut self.set.cold);
+        for ((((tag, hot), cold), ((old_tag, old_hot), old_cold)), is_settled) in
+            now.zip(before).zip(&mut self.is_settled)
         {
-            let ((tag, hot), cold) = now;
             if !*is_settled {
-                // What never settles stays as it is read last.
-                (*place.0.0, *place.0.1, *place.1) = (*tag, *hot, *cold);
-                *is_settled = now == before && !hot.is_held();
+                let is_as_before = (tag, hot, cold) == (&*old_tag, &*old_hot, &*old_cold);
+                *is_settled = is_as_before && !hot.is_held();
+                (*old_tag, *old_hot, *old_cold) = (*tag, *hot, *cold);
             }
         }
-        self.last = *set;
         self.is_settled == [true; WAYS]
     }
 
     /// The set; its flows need not all be of one moment.
     pub(super) const fn into_set(self) -> RpSet {
-        RpSet { lock: 0, ..self.settled }
+        RpSet { lock: 0, ..self.set }
     }
 }
 
