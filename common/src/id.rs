@@ -60,7 +60,9 @@ pub(crate) const V4_MAPPED: u32 = 0xffff_u32.to_be();
 /// independent of each other, so a processor has them all at once. Its upper half alone is the same for two flows with a chance of
 /// 2^-32 if the keys are random, whoever chose the flows. All of it is only if, for one word in which they differ, the difference
 /// times a number that is as good as random is one certain number modulo 2^64: a chance of 2^-64, times the largest power of two that
-/// divides the difference. Among a million flows as they occur, that any two have the same is a chance of about one in a million.
+/// divides the difference, so 2^-33 at worst. (Addresses are in the byte order of the wire, where neighbours differ by 2^24.) A million
+/// queue pairs of one peer with numbers in a row come to 2^-21; of peers that differ in an IPv4 address alone all have one factor in
+/// common, so that any two of them share a fingerprint is 2^-33 at worst too. Two flows that do are paced as one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKeys {

@@ -63,6 +63,10 @@ impl Pacer {
     /// The flow's rate is `rate_bps` now, and another than before; `debt` is what is left of what it owes.
     #[inline(always)]
     pub(crate) fn follow(&mut self, rate_bps: u64, debt: &Debt) {
+        // The line's rate is not known for now. What is owed is paid at the rate that there was.
+        if rate_bps == 0 {
+            return;
+        }
         self.ns_per_byte_q24 = ns_per_byte_q24(rate_bps);
         if self.owed_bits != 0 {
             // Rounded up to a bit: nothing leaves early.
@@ -101,7 +105,7 @@ impl Pacer {
     }
 }
 
-/// [`Pacer::ns_per_byte_q24`] at `rate_bps`; 0 at a rate of 0, which no flow has. One division per change of rate.
+/// [`Pacer::ns_per_byte_q24`] at `rate_bps`; 0 at a rate of 0, at which no flow sends. One division per change of rate.
 #[inline(always)]
 const fn ns_per_byte_q24(rate_bps: u64) -> u64 {
     // 8·10^9 · 2^24 = 1.3·10^17 fits.
@@ -163,6 +167,15 @@ mod tests {
             pacer.skip_to(departure_ns);
             assert_eq!(pacer.owed_bits, owed_bits, "{departure_ns}");
         }
+    }
+
+    #[test]
+    fn a_rate_that_is_not_known_changes_nothing() {
+        let mut pacer = Pacer::new(8_000_000_000);
+        let _ = pacer.schedule(0, 1_000, 0, u64::MAX);
+        let before = pacer;
+        pacer.follow(0, &Debt { from_ns: 100, nanobits: 1_000 * NANO, is_due: 0 });
+        assert_eq!(pacer, before);
     }
 
     #[test]

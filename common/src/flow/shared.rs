@@ -163,12 +163,8 @@ impl Shared {
                 Err(Refused::Changed) => return Err(Missed::Other),
             }
             let held = Held { flow, cold: self.cold(way), seen };
-            // x86 reads in order. Elsewhere the fingerprint may have been read before the word.
-            if cfg!(bpf_target_arch = "x86_64") || held.fingerprint == fingerprint {
-                Ok(held)
-            } else {
-                Err(Missed::Other)
-            }
+            // The word may have been that of the next owner already, and the fingerprint still that of the last.
+            if held.fingerprint == fingerprint { Ok(held) } else { Err(Missed::Other) }
         }
     }
 
@@ -232,7 +228,7 @@ impl Shared {
                 return Err(Missed::Other);
             }
             let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
-            // The word before the fingerprint: who sees the one then waits for the other.
+            // The word before the fingerprint: who is looked for here meanwhile waits, and then looks again whose place it is.
             (&raw mut (*flow).lock).write_volatile(word | HELD);
             *flow = RpHot { lock: word | HELD, ..RpHot::new(fingerprint, rp) };
             let cold = self.cold(way);

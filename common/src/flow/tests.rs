@@ -241,6 +241,24 @@ fn a_place_that_changed_hands_is_another_place() {
     }
 }
 
+/// A place is given away in two steps. Who sees the word of the next owner and still the fingerprint of the last does not have it.
+#[test]
+fn who_looks_while_a_place_changes_hands_does_not_have_the_next_flow() {
+    let mut set = RpSet::EMPTY;
+    (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT, 17);
+    // SAFETY: it is there until the end, and is looked at while nothing else is done.
+    let shared = unsafe { Shared::new(&raw mut set) };
+    let seen = shared.look(3, 17).unwrap();
+    (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT - 1, 18);
+    // SAFETY: as above.
+    let shared = unsafe { Shared::new(&raw mut set) };
+    assert_eq!(shared.hold(3, 17, seen).map(drop), Err(Missed::Other));
+    assert!(shared.hold(3, 18, seen).is_ok(), "and its lock is free again");
+}
+
+/// A lock's word while the flow that comes next is put there.
+const HELD_OF_THE_NEXT: u32 = 3;
+
 /// Who does not know the seed cannot tell which flows share a set.
 #[test]
 fn the_seed_decides_who_shares_a_set() {
