@@ -189,8 +189,9 @@ fn events_end_cleanly_and_refuse_what_is_not_there() -> Result<()> {
     let (a, b, data) = (pair.a.socket("a0")?, pair.b.socket("b0")?, Roce::default());
     a.send(&data.frame())?;
     b.send(&data.cnp(None, CNP_TOS))?;
-    let mut line = String::new();
-    waiting.output()?.read_line(&mut line)?;
+    // Held to the end: without a reader it would end by itself, and the signal would meet a process that is ending already.
+    let (mut output, mut line) = (waiting.output()?, String::new());
+    output.read_line(&mut line)?;
     assert_eq!(kinds(&values(&line)?), ["rate-cut"]);
     waiting.signal(Signal::SIGINT)?;
     assert_eq!(waiting.wait()?.code(), Some(0));
