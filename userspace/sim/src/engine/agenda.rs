@@ -67,6 +67,8 @@ pub(super) struct Agenda {
     next_ns: u64,
     /// The last entry of each place, or [`NONE`]; the places of the first wheel first.
     last: Box<[u32; ALL_PLACES]>,
+    /// The time of the earliest event of each place, or `u64::MAX`.
+    least_ns: Box<[u64; ALL_PLACES]>,
     /// Bit per place that is not empty.
     filled: [u64; ALL_PLACES / 64],
     /// Bit per word of `filled` that is not 0.
@@ -93,6 +95,7 @@ impl Agenda {
             until_ns: until_ns.min(LAST_NS),
             next_ns: u64::MAX,
             last: Box::new([NONE; ALL_PLACES]),
+            least_ns: Box::new([u64::MAX; ALL_PLACES]),
             filled: [0; ALL_PLACES / 64],
             words: 0,
             entries: Vec::new(),
@@ -141,6 +144,7 @@ impl Agenda {
     #[inline]
     fn enter(&mut self, number: u32, at_ns: u64) {
         let place = self.place(at_ns);
+        self.least_ns[place] = self.least_ns[place].min(at_ns);
         self.filled[place / 64] |= 1 << (place % 64);
         self.words |= 1 << (place / 64);
         let last = std::mem::replace(&mut self.last[place], number);
@@ -159,6 +163,7 @@ impl Agenda {
         if *word == 0 {
             self.words &= !(1 << (place / 64));
         }
+        self.least_ns[place] = u64::MAX;
         std::mem::replace(&mut self.last[place], NONE)
     }
 
@@ -200,15 +205,7 @@ impl Agenda {
     #[inline]
     fn least_ns(&self) -> u64 {
         let Some(filled) = self.filled.get(self.words.trailing_zeros() as usize) else { return u64::MAX };
-        let place = self.words.trailing_zeros() * 64 + filled.trailing_zeros();
-        let last = self.last[place as usize];
-        let Entry { mut at_ns, mut next, .. } = self.entries[last as usize];
-        while next != last {
-            let entry = &self.entries[next as usize];
-            at_ns = at_ns.min(entry.at_ns);
-            next = entry.next;
-        }
-        at_ns
+        self.least_ns[(self.words.trailing_zeros() * 64 + filled.trailing_zeros()) as usize]
     }
 
     /// Time has come to the first event of this place, which is none of the first wheel: everything in it moves nearer.

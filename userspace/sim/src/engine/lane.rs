@@ -34,7 +34,10 @@ impl<T> Lanes<T> {
         let lane = &mut self.lanes[number];
         let at_ns = now_ns + lane.delay_ns;
         lane.under_way.push_back((at_ns, item));
-        self.next = self.next.min((at_ns, number));
+        // What was under way in this lane is not later.
+        if (at_ns, number) < self.next {
+            self.next = (at_ns, number);
+        }
     }
 
     /// When the next item arrives; `u64::MAX` if there is none.
@@ -47,9 +50,14 @@ impl<T> Lanes<T> {
     #[inline]
     pub(super) fn take(&mut self) -> Option<T> {
         let (_, item) = self.lanes.get_mut(self.next.1)?.under_way.pop_front()?;
-        let heads =
-            self.lanes.iter().map(|lane| lane.under_way.front().map_or(u64::MAX, |&(at_ns, _)| at_ns));
-        self.next = heads.zip(0..).min().unwrap_or((u64::MAX, 0));
+        self.next = (u64::MAX, 0);
+        for (number, lane) in self.lanes.iter().enumerate() {
+            if let Some(&(at_ns, _)) = lane.under_way.front()
+                && at_ns < self.next.0
+            {
+                self.next = (at_ns, number);
+            }
+        }
         Some(item)
     }
 

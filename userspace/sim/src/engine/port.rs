@@ -155,9 +155,10 @@ impl Port {
     /// Begins the next packet if there is one and the port is idle; says whether its class may go on.
     #[inline]
     pub(super) fn begin(&mut self, now_ns: u64, random: &mut Random) -> Option<(u8, PauseChange)> {
-        if self.sending.is_some() {
-            return None;
-        }
+        if self.sending.is_some() { None } else { self.begin_next(now_ns, random) }
+    }
+
+    fn begin_next(&mut self, now_ns: u64, random: &mut Random) -> Option<(u8, PauseChange)> {
         let class = self.next_class()?;
         let queue = &mut self.queues[class];
         let mut packet = queue.packets.pop_front()?;

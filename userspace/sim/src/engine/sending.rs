@@ -59,73 +59,92 @@ impl Simulation<'_> {
     /// Puts a flow that has something to send in line, if it is not there.
     #[inline]
     pub(super) fn wake(&mut self, flow: u32) {
-        let sender = match self.tcp_index(flow) {
+        match self.tcp_index(flow) {
             None => {
-                let qp = &mut self.qps[flow as usize];
-                if qp.turn != Turn::Idle || !qp.has_data() {
-                    return;
+                let qp = &self.qps[flow as usize];
+                if qp.turn == Turn::Idle && qp.has_data() {
+                    self.wake_idle(flow);
                 }
-                let rp = &self.params[qp.group as usize].rp;
-                if let Some(due_ns) = look_again_ns(&mut qp.rp.hot, rp, self.now_ns, &mut qp.debt) {
-                    qp.turn = Turn::Waiting;
-                    self.agenda.at(due_ns, Event::Due(flow));
-                    return;
-                }
-                qp.turn = Turn::Ready;
-                qp.sender
             }
             Some(i) => {
                 let tcp = &mut self.tcps[i];
-                if tcp.queued || !tcp.can_send() {
-                    return;
+                if !tcp.queued && tcp.can_send() {
+                    tcp.queued = true;
+                    let sender = tcp.sender;
+                    self.stand_in_line(sender, flow);
                 }
-                tcp.queued = true;
-                tcp.sender
             }
-        };
-        self.senders[sender as usize].ready.push_back(flow);
-        self.pump(sender);
+        }
+    }
+
+    /// A QP that has something to send, and that no event wakes, is in line if its next packet may leave, or will be woken.
+    fn wake_idle(&mut self, flow: u32) {
+        let qp = &mut self.qps[flow as usize];
+        let rp = &self.params[qp.group as usize].rp;
+        if let Some(due_ns) = look_again_ns(&mut qp.rp.hot, rp, self.now_ns, &mut qp.debt) {
+            qp.turn = Turn::Waiting;
+            self.agenda.at(due_ns, Event::Due(flow));
+            return;
+        }
+        qp.turn = Turn::Ready;
+        let sender = qp.sender;
+        self.stand_in_line(sender, flow);
+    }
+
+    #[inline]
+    fn stand_in_line(&mut self, sender: u32, flow: u32) {
+        let nic = &mut self.senders[sender as usize];
+        if nic.sending.is_none() && nic.ready.is_empty() {
+            // There is no line.
+            self.send(sender, flow);
+        } else {
+            nic.ready.push_back(flow);
+            self.pump(sender);
+        }
     }
 
     /// Begins a sender's next packet if its link is free.
     #[inline]
     pub(super) fn pump(&mut self, sender: u32) {
+        while self.senders[sender as usize].sending.is_none()
+            && let Some(flow) = self.senders[sender as usize].ready.pop_front()
+        {
+            self.send(sender, flow);
+        }
+    }
+
+    /// Begins the next packet of a flow, whose turn it is on a link that is free, if it has one and its class is not paused.
+    #[inline]
+    fn send(&mut self, sender: u32, flow: u32) {
         let now_ns = self.now_ns;
-        let number = sender as usize;
-        if self.senders[number].sending.is_some() {
+        let tcp_index = self.tcp_index(flow);
+        let class = tcp_index.map_or_else(|| self.qps[flow as usize].class, |i| self.tcps[i].class);
+        if self.senders[sender as usize].park(flow, class) {
             return;
         }
-        while let Some(flow) = self.senders[number].ready.pop_front() {
-            let tcp_index = self.tcp_index(flow);
-            let class = tcp_index.map_or_else(|| self.qps[flow as usize].class, |i| self.tcps[i].class);
-            if self.senders[number].park(flow, class) {
-                continue;
+        let (packet, timer_ns) = match tcp_index {
+            None => {
+                let qp = &mut self.qps[flow as usize];
+                let packet = qp.next_packet(flow, &self.params[qp.group as usize], now_ns);
+                qp.turn = if packet.is_some() { Turn::Sending } else { Turn::Idle };
+                (packet, packet.and_then(|_| qp.set_timer(now_ns)))
             }
-            let (packet, timer_ns) = match tcp_index {
-                None => {
-                    let qp = &mut self.qps[flow as usize];
-                    let packet = qp.next_packet(flow, &self.params[qp.group as usize], now_ns);
-                    qp.turn = if packet.is_some() { Turn::Sending } else { Turn::Idle };
-                    (packet, packet.and_then(|_| qp.set_timer(now_ns)))
-                }
-                Some(i) => {
-                    let tcp = &mut self.tcps[i];
-                    let packet = tcp.next_packet(flow, now_ns);
-                    tcp.queued = packet.is_some();
-                    (packet, packet.and_then(|_| tcp.set_timer(now_ns)))
-                }
-            };
-            if let Some(timer_ns) = timer_ns {
-                self.agenda.at(timer_ns, Event::Timer(flow));
+            Some(i) => {
+                let tcp = &mut self.tcps[i];
+                let packet = tcp.next_packet(flow, now_ns);
+                tcp.queued = packet.is_some();
+                (packet, packet.and_then(|_| tcp.set_timer(now_ns)))
             }
-            if let Some(packet) = packet {
-                let nic = &mut self.senders[number];
-                let wire_bytes = u64::from(packet.frame_bytes) + self.overhead_bytes;
-                let free_ns = nic.link.send(now_ns, wire_bytes);
-                nic.sending = Some(packet);
-                self.agenda.at(free_ns, Event::LinkFree(sender));
-                return;
-            }
+        };
+        if let Some(timer_ns) = timer_ns {
+            self.agenda.at(timer_ns, Event::Timer(flow));
+        }
+        if let Some(packet) = packet {
+            let nic = &mut self.senders[sender as usize];
+            let wire_bytes = u64::from(packet.frame_bytes) + self.overhead_bytes;
+            let free_ns = nic.link.send(now_ns, wire_bytes);
+            nic.sending = Some(packet);
+            self.agenda.at(free_ns, Event::LinkFree(sender));
         }
     }
 
