@@ -12,10 +12,10 @@ use crate::wire::cnp::{self, Cnp};
 
 /// RP: what a CNP for one of this host's QPs does to its rate. A QP's CNPs need not come back by the interface that its data
 /// leaves by: one for a flow that is not known here is handed on. It is counted as unknown where it came in, and as handled where
-/// its flow is. While the rate of the line is not known nobody is paced, and no rate can be cut.
+/// its flow is.
 #[inline(always)]
 pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_handed_on: bool) -> XdpVerdict {
-    if p.config.scalars.rp_enable == 0 || p.rp.line_rate_bps == 0 {
+    if p.config.scalars.rp_enable == 0 {
         return if is_handed_on { XdpVerdict::HandOn } else { XdpVerdict::Pass };
     }
     let outcome = cut(h, p, roce);

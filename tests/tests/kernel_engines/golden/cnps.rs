@@ -142,31 +142,3 @@ fn cnps_too_soon_change_nothing() {
     both.process(Hook::Xdp, START_NS + 40_001, &cnp, &received());
     assert_eq!(flows(&both.state())[0].cnps.handled, 2);
 }
-
-/// The speed of a link that is down is not known.
-#[test]
-fn a_line_whose_rate_is_not_known_cuts_nobody() {
-    let name = "a_line_whose_rate_is_not_known_cuts_nobody";
-    let known = sender();
-    let Some(mut both) = Both::load(name, 64, &known) else {
-        return;
-    };
-    let data = Roce::default();
-    let cnp = data.cnp(None, CNP_TOS);
-    send(&mut both, START_NS, &data.frame());
-    both.process(Hook::Xdp, START_NS + 1, &cnp, &received());
-    let before = both.state();
-    assert_eq!(flows(&before)[0].hot.machine.rate_bps, 500_000_000);
-    let mut unknown = known.clone();
-    unknown.scalars.link_rate_bps = 0;
-    both.set_config(&unknown);
-    for number in 1..4 {
-        let passed = both.process(Hook::Xdp, START_NS + number * 100_000, &cnp, &received());
-        assert_eq!((passed.verdict, &passed.packet), (Verdict::Pass, &cnp));
-        assert_eq!(flows(&both.state()), flows(&before));
-    }
-    assert_eq!(count(&both.state(), Hook::Xdp, Stat::RpCnpHandled), 1);
-    both.set_config(&known);
-    both.process(Hook::Xdp, START_NS + 1_000_000, &cnp, &received());
-    assert_eq!(count(&both.state(), Hook::Xdp, Stat::RpCnpHandled), 2);
-}
