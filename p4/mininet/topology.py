@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 LINK_RATE = "10mbit"
+# Of every switch, in a network namespace of its own.
+THRIFT_PORT = "9090"
 # BMv2's queues hold 64 packets: marking starts at 8 of them and is certain above 32.
 KMIN, KMAX, PMAX, QUEUE_LIMIT = "8656B", "34624B", "10%", "69248B"
 
@@ -125,9 +127,35 @@ def leaf_spine(leaves=2, spines=2, hosts=2):
     return net
 
 
-def attach(dcqcn, iface):
-    """The command that gives a host its notification and reaction point."""
-    return f"{dcqcn} attach {iface} --role host --profile lab --set link_rate={LINK_RATE}"
+class Commands:
+    """What both builders run, as lists of words: `dcqcn` in the hosts, `dcqcn-lab` beside the switches."""
+
+    def __init__(self, dcqcn, lab):
+        self.dcqcn, self.lab = dcqcn, lab
+
+    def attach(self, iface):
+        """Gives a host its notification and reaction point."""
+        return [self.dcqcn, "attach", iface, "--role", "host", "--profile", "lab", "--set", f"link_rate={LINK_RATE}"]
+
+    def flows(self, iface):
+        """Shows a host's flows."""
+        return [self.dcqcn, "flows", iface]
+
+    def detach(self):
+        """Takes everything off a host."""
+        return [self.dcqcn, "detach", "--all"]
+
+    def program(self):
+        """Prints the P4 program, as simple_switch takes it."""
+        return [self.lab, "p4", "json"]
+
+    def push(self, path):
+        """Configures a switch by a file."""
+        return [self.lab, "p4", "push", "--config", path, "--thrift-port", THRIFT_PORT]
+
+    def read(self):
+        """Shows a switch's flows, queues and counters."""
+        return [self.lab, "p4", "read", "--thrift-port", THRIFT_PORT]
 
 
 NETWORKS = {"dumbbell": dumbbell, "incast": incast, "leaf-spine": leaf_spine}
@@ -146,6 +174,7 @@ def arguments(doc):
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("network", choices=NETWORKS)
     parser.add_argument("--dcqcn", default="dcqcn", help="the dcqcn command")
+    parser.add_argument("--dcqcn-lab", default="dcqcn-lab", help="the dcqcn-lab command")
     parser.add_argument("--rp", choices=["none", "host", "switch"], default="host",
                         help="who answers marks and paces: nobody, eBPF in the hosts, or P4 in the hosts' switches")
     parser.add_argument("--duration", type=seconds, metavar="TIME", default="5s",

@@ -9,29 +9,28 @@ from mininet.cli import CLI
 from mininet.net import Mininet
 from mininet.node import Host, Switch
 
-from topology import NETWORKS, arguments, attach
+from topology import NETWORKS, THRIFT_PORT, Commands, arguments
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-THRIFT_PORT = 9090
 
 
 class Bmv2(Switch):
     """simple_switch, in a namespace of its own: its Thrift server listens on every address."""
 
-    def __init__(self, name, configuration, dcqcn, **params):
+    def __init__(self, name, configuration, commands, **params):
         super().__init__(name, **{**params, "inNamespace": True})
-        self.configuration, self.dcqcn = configuration, dcqcn
+        self.configuration, self.commands = configuration, commands
 
     def start(self, controllers):
         ports = " ".join(f"-i {n}@{intf.name}" for n, intf in self.intfs.items() if intf.name != "lo")
         base = f"/tmp/dcqcn-mininet-{self.name}"
         self.cmd("ip link set lo up")
-        self.cmd(f"{self.dcqcn} p4 json > {base}.json")
+        self.cmd(*self.commands.program(), f"> {base}.json")
         with open(f"{base}.toml", "w") as file:
             file.write(self.configuration)
         self.cmd(f"simple_switch {ports} --thrift-port {THRIFT_PORT} {base}.json -- --priority-queues 8 > {base}.log 2>&1 &")
         for _ in range(100):
-            answer = self.cmd(f"{self.dcqcn} p4 push --config {base}.toml --thrift-port {THRIFT_PORT} 2>&1")
+            answer = self.cmd(*self.commands.push(f"{base}.toml"), "2>&1")
             if "no switch answers" not in answer:
                 break
             time.sleep(0.1)
@@ -42,12 +41,12 @@ class Bmv2(Switch):
         super().stop(deleteIntfs)
 
 
-def build(described, dcqcn, rp_in_switch):
+def build(described, commands, rp_in_switch):
     net = Mininet(controller=None, build=False)
     for name, address in described.hosts.items():
         net.addHost(name, cls=Host, ip=f"{address}/8", mac=described.ports[name][0].mac)
     for name in described.switches:
-        net.addSwitch(name, cls=Bmv2, configuration=described.configuration(name, rp_in_switch), dcqcn=dcqcn)
+        net.addSwitch(name, cls=Bmv2, configuration=described.configuration(name, rp_in_switch), commands=commands)
     for (a, a_port), (b, b_port) in described.links():
         net.addLink(a, b, port1=a_port.number, port2=b_port.number, addr1=a_port.mac, addr2=b_port.mac)
     net.build()
@@ -65,7 +64,8 @@ def main():
     parser.add_argument("--cli", action="store_true", help="open mininet's command line instead of sending")
     options = parser.parse_args()
     described = NETWORKS[options.network]()
-    net = build(described, options.dcqcn, options.rp == "switch")
+    commands = Commands(options.dcqcn, options.dcqcn_lab)
+    net = build(described, commands, options.rp == "switch")
     try:
         net.start()
         if options.cli:
@@ -73,7 +73,7 @@ def main():
         lost = net.pingAll()
         if options.rp == "host":
             for host in net.hosts:
-                host.cmd(attach(options.dcqcn, host.defaultIntf()))
+                host.cmd(*commands.attach(host.defaultIntf().name))
         receiver, address = net["h1"], described.hosts["h1"]
         senders = [net[name] for name in described.hosts if name != "h1"]
         receiver.sendCmd(f"python3 {HERE}/traffic.py take {options.duration + 1}")
@@ -83,13 +83,13 @@ def main():
             print(f"{host.name}: {host.waitOutput().strip()}")
         if options.rp == "host":
             for host in net.hosts:
-                print(f"\n{host.name}:\n{host.cmd(f'{options.dcqcn} qp {host.defaultIntf()}')}")
+                print(f"\n{host.name}:\n{host.cmd(*commands.flows(host.defaultIntf().name))}")
         for switch in net.switches:
-            print(f"\n{switch.name}:\n{switch.cmd(f'{options.dcqcn} p4 read --thrift-port {THRIFT_PORT}')}")
+            print(f"\n{switch.name}:\n{switch.cmd(*commands.read())}")
         return 0 if lost == 0 else 1
     finally:
         for host in net.hosts:
-            host.cmd(f"{options.dcqcn} detach --all")
+            host.cmd(*commands.detach())
         net.stop()
 
 

@@ -7,11 +7,10 @@ import sys
 import tempfile
 import time
 
-from topology import NETWORKS, arguments, attach
+from topology import NETWORKS, THRIFT_PORT, Commands, arguments
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PREFIX = "dcqcn-net-"
-THRIFT_PORT = "9090"
 
 
 def run(*words):
@@ -48,11 +47,11 @@ def build(described):
                 run("ip", "-n", PREFIX + host, "neigh", "replace", to, "lladdr", mac, "dev", name)
 
 
-def start_switches(described, options, directory):
+def start_switches(described, commands, rp_in_switch, directory):
     """Starts simple_switch in every switch's namespace and pushes its configuration. Returns the processes."""
     program = os.path.join(directory, "dcqcn.json")
     with open(program, "w") as file:
-        file.write(run(options.dcqcn, "p4", "json"))
+        file.write(run(*commands.program()))
     processes = []
     for switch in described.switches:
         ports = [word for port in described.ports[switch] for word in ("-i", f"{port.number}@{interface(switch, port)}")]
@@ -61,8 +60,8 @@ def start_switches(described, options, directory):
         processes.append(subprocess.Popen(inside(switch, *line), stdout=log, stderr=log))
         path = os.path.join(directory, f"{switch}.toml")
         with open(path, "w") as file:
-            file.write(described.configuration(switch, options.rp == "switch"))
-        push = inside(switch, options.dcqcn, "p4", "push", "--config", path, "--thrift-port", THRIFT_PORT)
+            file.write(described.configuration(switch, rp_in_switch))
+        push = inside(switch, *commands.push(path))
         for _ in range(100):
             pushed = subprocess.run(push, capture_output=True, text=True, check=False)
             if "no switch answers" not in pushed.stderr:
@@ -91,11 +90,12 @@ def send(described, seconds):
 def main():
     options = arguments(__doc__).parse_args()
     described = NETWORKS[options.network]()
+    commands = Commands(options.dcqcn, options.dcqcn_lab)
     processes = []
     try:
         build(described)
         with tempfile.TemporaryDirectory() as directory:
-            processes = start_switches(described, options, directory)
+            processes = start_switches(described, commands, options.rp == "switch", directory)
             for host in described.hosts:
                 for address in described.hosts.values():
                     run(*inside(host, "ping", "-c", "1", "-W", "2", address))
@@ -103,21 +103,21 @@ def main():
             if options.rp == "host":
                 for host, ports in described.ports.items():
                     if host in described.hosts:
-                        run(*inside(host, *attach(options.dcqcn, interface(host, ports[0])).split()))
+                        run(*inside(host, *commands.attach(interface(host, ports[0]))))
             send(described, options.duration)
             if options.rp == "host":
                 for host in described.hosts:
-                    print(f"\n{host}:\n{run(*inside(host, options.dcqcn, 'qp', interface(host, described.ports[host][0])))}")
+                    iface = interface(host, described.ports[host][0])
+                    print(f"\n{host}:\n{run(*inside(host, *commands.flows(iface)))}")
             for switch in described.switches:
-                read = run(*inside(switch, options.dcqcn, "p4", "read", "--thrift-port", THRIFT_PORT))
-                print(f"\n{switch}:\n{read}")
+                print(f"\n{switch}:\n{run(*inside(switch, *commands.read()))}")
     finally:
         for process in processes:
             process.terminate()
             process.wait()
         for node in described.ports:
             if node in described.hosts:
-                subprocess.run(inside(node, options.dcqcn, "detach", "--all"), capture_output=True, check=False)
+                subprocess.run(inside(node, *commands.detach()), capture_output=True, check=False)
             subprocess.run(["ip", "netns", "delete", PREFIX + node], capture_output=True, check=False)
     return 0
 

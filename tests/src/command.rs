@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use crate::host::Host;
 use crate::socket::PATIENCE;
 
-/// Where it is.
+/// Where `dcqcn` is.
 ///
 /// # Errors
 /// `DCQCN_BIN` does not say so.
@@ -23,13 +23,20 @@ pub fn binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
 }
 
+/// Where `dcqcn-lab` is.
+///
+/// # Errors
+/// `DCQCN_LAB_BIN` does not say so.
+pub fn lab_binary() -> Result<PathBuf> {
+    Ok(env::var_os("DCQCN_LAB_BIN").context("DCQCN_LAB_BIN is not set: run `cargo xtask test`")?.into())
+}
+
 /// `dcqcn-lab` with the words of `line`.
 ///
 /// # Errors
-/// `DCQCN_LAB_BIN` does not say where it is.
+/// As [`lab_binary`].
 pub fn dcqcn_lab(line: &str) -> Result<Command> {
-    let binary = env::var_os("DCQCN_LAB_BIN").context("DCQCN_LAB_BIN is not set: run `cargo xtask test`")?;
-    let mut command = Command::new(binary);
+    let mut command = Command::new(lab_binary()?);
     command.args(line.split_whitespace());
     Ok(command)
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::Temporary;
-use dcqcn_tests::command::{binary, dcqcn_lab};
+use dcqcn_tests::command::{binary, dcqcn_lab, lab_binary};
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::has_bmv2;
 
@@ -59,6 +59,38 @@ for name, make in topology.NETWORKS.items():
     Ok(())
 }
 
+/// What the scripts run exists, whether there is a BMv2 to run it on or not.
+#[test]
+fn every_command_of_the_scripts_is_one() -> Result<()> {
+    let test = "every_command_of_the_scripts_is_one";
+    if !runs(PYTHON, &["--version"]) {
+        eprintln!("SKIPPED {test}: there is no {PYTHON}");
+        return Ok(());
+    }
+    let program = "\
+import sys, topology
+commands = topology.Commands(*sys.argv[1:])
+for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), commands.program(),
+              commands.push('switch.toml'), commands.read()):
+    print(*words)
+";
+    let told = Command::new(PYTHON)
+        .args(["-B", "-c", program])
+        .args([binary()?, lab_binary()?])
+        .env("PYTHONPATH", scripts())
+        .output()?;
+    ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let commands = String::from_utf8(told.stdout)?;
+    ensure!(commands.lines().count() == 6, "{commands}");
+    for line in commands.lines() {
+        let mut words = line.split(' ');
+        // With `--help` behind it, it does nothing but tell whether the words before that are known.
+        let output = Command::new(words.next().unwrap_or_default()).args(words).arg("--help").output()?;
+        ensure!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
 /// Runs a script until packets were marked; it ends with an error unless every host reaches every other.
 fn run(script: &str, arguments: &str) -> Result<()> {
     // In a namespace of its own mininet cannot change the machine's limits, as it else does (`mininet.util.fixLimits`).
@@ -66,7 +98,7 @@ fn run(script: &str, arguments: &str) -> Result<()> {
     while_busy(3, || {
         let mut command = Command::new(PYTHON);
         command.arg("-B").arg(scripts().join(script)).args(arguments.split_whitespace());
-        command.args(["--duration", "3s", "--dcqcn"]).arg(binary()?);
+        command.args(["--duration", "3s", "--dcqcn"]).arg(binary()?).arg("--dcqcn-lab").arg(lab_binary()?);
         let output = netns.run(|| command.output())??;
         let said = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr);
