@@ -247,6 +247,9 @@ pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result
         host.netlink()?.set_mtu(index, mtu)?;
         host.netlink()?.set_up(index, true)?;
     }
+    // The end that comes up first drops what it sends until the kernel has seen its carrier, in a work queue: or, on newer
+    // kernels, until somebody asks for it.
+    near.0.netlink()?.link(near.1)?;
     Ok(())
 }
 

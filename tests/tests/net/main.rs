@@ -62,8 +62,10 @@ impl Pair {
         let far_link = Netlink::connect_in(&far)?;
         let near_index = near_link.link("near0")?.index;
         let far_index = far_link.link("far0")?.index;
-        near_link.set_up(near_index, true)?;
+        // The end that comes up second can send at once; the first drops what it sends until the kernel has seen its carrier, in a
+        // work queue.
         far_link.set_up(far_index, true)?;
+        near_link.set_up(near_index, true)?;
         near_link.add_address(near_index, NEAR_ADDRESS, 24)?;
         far_link.add_address(far_index, FAR_ADDRESS, 24)?;
         near_link.add_neighbour(near_index, FAR_ADDRESS, [2, 0, 0, 0, 0, 2])?;
