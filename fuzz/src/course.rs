@@ -9,7 +9,7 @@ use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::PfcRepr;
-use dcqcn_engine::{Hook, Meta};
+use dcqcn_replay::{Hook, Meta};
 use dcqcn_tests::both::LO;
 use dcqcn_tests::packets::{Roce, cm, req};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{env, fs, process};
 
 use dcqcn_common::params::{Config, Params, Port};
-use dcqcn_engine::replay::Capture;
+use dcqcn_replay::replay::Capture;
 use dcqcn_params::{Found, parse, sonic, to_toml};
 
 /// A configuration file.

@@ -11,7 +11,7 @@ use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::loaded_programs;
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
-use dcqcn_plane::dataplane::SHARED;
+use dcqcn_loader::dataplane::SHARED;
 
 use crate::host::Host;
 

@@ -11,7 +11,7 @@ use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
 use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
 use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
 use dcqcn_common::wire::{cnp, icrc};
-use dcqcn_engine::replay::Capture;
+use dcqcn_replay::replay::Capture;
 
 /// TOS of the CNPs that the programs make: DSCP 48, Not-ECT.
 pub const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);

@@ -9,7 +9,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_params::{QueuesChoice, Role};
-use dcqcn_plane::queues;
+use dcqcn_loader::queues;
 
 use crate::host::{Pair, request};
 use crate::packets::Roce;

@@ -1,3 +1,3 @@
 //! Raw sockets: whole frames out of, and in from, one interface.
 
-pub use dcqcn_engine::frames::{PATIENCE, RawSocket, SILENCE};
+pub use dcqcn_replay::frames::{PATIENCE, RawSocket, SILENCE};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use dcqcn_common::rng;
-use dcqcn_engine::trace::{self, EngineKind, Format, Options};
+use dcqcn_replay::trace::{self, EngineKind, Format, Options};
 use dcqcn_params::{Profile, Settings};
 
 /// Every profile, on a link it is for.

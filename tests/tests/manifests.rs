@@ -157,7 +157,7 @@ fn no_container_has_more_rights_than_it_needs() {
             .collect();
         match name {
             "dcqcn" => assert!(paths.iter().all(|path| path.contains("dcqcn")), "{paths:?}"),
-            "dcqcn-fleet-agent" => assert_eq!(paths, ["/run/dcqcn-control"]),
+            "dcqcn-fleet-agent" => assert_eq!(paths, ["/run/dcqcn-daemon"]),
             _ => assert!(paths.is_empty(), "{name}: {paths:?}"),
         }
     }

@@ -51,7 +51,7 @@ impl Node {
         let dir = tempfile::tempdir()?;
         for name in [
             "run/dcqcn",
-            "run/dcqcn-control",
+            "run/dcqcn-daemon",
             "sys/fs/bpf/dcqcn",
             "var/lib/dcqcn",
             "var/log/dcqcn",

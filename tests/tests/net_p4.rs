@@ -17,7 +17,7 @@ use dcqcn_tests::skip::{has_bmv2, runnable};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const FILE: &str = include_str!("../../userspace/p4/src/sample.toml");
+const FILE: &str = include_str!("../../userspace/experiments/p4/src/sample.toml");
 
 /// A directory with a configuration, and programs that stand in for p4c's and BMv2's.
 struct Desk {

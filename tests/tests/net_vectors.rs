@@ -1,7 +1,7 @@
 //! The vectors of `tests/vectors/`, through the P4 program in `simple_switch`.
 
 use dcqcn_common::params::{Params, Port};
-use dcqcn_engine::Bmv2;
+use dcqcn_replay::Bmv2;
 use dcqcn_tests::{skip, vectors};
 
 #[test]

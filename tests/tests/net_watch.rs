@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::daemon::wait;
@@ -125,7 +125,7 @@ fn watch_ends_cleanly() -> Result<()> {
     let mut watch = Running::start(&pair.a, "monitor a0 --interval 50ms")?;
     let mut output = watch.output()?;
     output.read_line(&mut String::new())?;
-    pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
+    pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
     output.read_to_end(&mut Vec::new())?;
     assert_eq!(watch.wait()?.code(), Some(3));
     Ok(())
@@ -214,7 +214,7 @@ fn metrics_are_the_counters() -> Result<()> {
         Ok(if up == Some(0.0) { Ok(()) } else { Err(format!("{up:?}")) })
     })?;
     // What is detached is missed by nobody.
-    pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
+    pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
     told("/readyz", "HTTP/1.1 200")?;
 
     server.signal(Signal::SIGTERM)?;

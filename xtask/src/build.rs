@@ -61,7 +61,7 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
     Ok(())
 }
 
-/// Builds the eBPF objects and puts them where `userspace/plane/build.rs` looks for it.
+/// Builds the eBPF objects and puts them where `userspace/hosts/loader/build.rs` looks for it.
 pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
     header(format_args!("eBPF object: {}", toolchain.summary()));
     stream(&mut toolchain.cargo(workspace, "build")?)?;

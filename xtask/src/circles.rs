@@ -37,9 +37,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     header("circles of modules");
     let root = workspace.root();
     let mut crates = vec![root.join("common"), root.join("ebpf"), root.join("tests"), root.join("xtask")];
-    for entry in fs::read_dir(root.join("userspace"))? {
-        crates.push(entry?.path());
-    }
+    crates.extend(workspace.userspace()?);
     let mut found = Vec::new();
     for path in &crates {
         let mut modules = Modules::new();

@@ -92,7 +92,7 @@ fn picture(arrows: &Arrows) -> String {
             let _ = writeln!(text, "  {} --> {}", short(name), short(used));
         }
     }
-    text + "  plane -. embeds .-> ebpf --> common\n```\n"
+    text + "  loader -. embeds .-> ebpf --> common\n```\n"
 }
 
 fn short(name: &str) -> &str {
@@ -120,12 +120,12 @@ mod tests {
             capture(workspace.cargo("metadata").args(["--no-deps", "--offline", "--format-version", "1"]))
                 .unwrap();
         let metadata: Metadata = serde_json::from_str(&json).unwrap();
-        let below = below(&arrows(&metadata.packages), "dcqcn-control");
-        assert!(below.contains("dcqcn-plane") && below.contains("dcqcn-common"), "{below:?}");
+        let below = below(&arrows(&metadata.packages), "dcqcn-daemon");
+        assert!(below.contains("dcqcn-loader") && below.contains("dcqcn-common"), "{below:?}");
         for experiment in
-            ["dcqcn-model", "dcqcn-plot", "dcqcn-sim", "dcqcn-p4", "dcqcn-engine", "dcqcn-testbed"]
+            ["dcqcn-model", "dcqcn-sim", "dcqcn-p4", "dcqcn-replay", "dcqcn-testbed"]
         {
-            assert!(!below.contains(experiment), "{experiment} is below dcqcn-control: {below:?}");
+            assert!(!below.contains(experiment), "{experiment} is below dcqcn-daemon: {below:?}");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
 /// `DCQCN_WRITE_GOLDEN` set they write it.
 const WRITTEN: [(&str, &str); 3] = [
     ("dcqcn-common", "the_reference_of"),
-    ("dcqcn-control", "the_documentation"),
+    ("dcqcn-daemon", "the_documentation"),
     ("dcqcn", "the_documentation"),
 ];
 

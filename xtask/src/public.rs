@@ -18,15 +18,13 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     header("nothing public that no one outside uses");
     let root = workspace.root();
     let mut libraries = vec![root.join("common")];
-    for entry in fs::read_dir(root.join("userspace"))? {
-        libraries.push(entry?.path());
-    }
+    libraries.extend(workspace.userspace()?);
     libraries.retain(|path| path.join("src/lib.rs").exists());
     let mut sources = BTreeMap::new();
     for path in ["ebpf", "fuzz", "tests", "xtask"].map(|name| root.join(name)).iter().chain(&libraries) {
         read(path, &mut sources)?;
     }
-    let lab = root.join("userspace/lab");
+    let lab = root.join("userspace/experiments/lab");
     read(&lab, &mut sources)?;
     let mut unused = Vec::new();
     for library in &libraries {

@@ -1,7 +1,7 @@
 //! Where things are in this checkout.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -31,6 +31,26 @@ impl Workspace {
         &self.root
     }
 
+    /// The directories of the crates below `userspace`.
+    pub(crate) fn userspace(&self) -> Result<Vec<PathBuf>> {
+        let mut crates = Vec::new();
+        let mut folders = vec![self.root.join("userspace")];
+        while let Some(folder) = folders.pop() {
+            if folder.join("Cargo.toml").exists() {
+                crates.push(folder);
+                continue;
+            }
+            for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    folders.push(entry.path());
+                }
+            }
+        }
+        crates.sort();
+        Ok(crates)
+    }
+
     /// Where Cargo puts what it builds for the host: `CARGO_TARGET_DIR`, else `target`.
     pub(crate) fn host_target(&self) -> &Path {
         &self.target
@@ -56,13 +76,13 @@ impl Workspace {
         self.root.join("ebpf")
     }
 
-    /// Cargo's target directory for the eBPF crate. Not moved by `CARGO_TARGET_DIR`: `userspace/plane/build.rs` has to find
+    /// Cargo's target directory for the eBPF crate. Not moved by `CARGO_TARGET_DIR`: `userspace/hosts/loader/build.rs` has to find
     /// the object without being told.
     pub(crate) fn ebpf_target(&self) -> PathBuf {
         self.root.join("target/ebpf")
     }
 
-    /// The finished eBPF object, at the path `userspace/plane/build.rs` reads.
+    /// The finished eBPF object, at the path `userspace/hosts/loader/build.rs` reads.
     pub(crate) fn ebpf_object(&self) -> PathBuf {
         self.ebpf_target().join("dcqcn-ebpf")
     }

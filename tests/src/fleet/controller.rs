@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use dcqcn_params::Key;
-use dcqcn_protocol::{
+use dcqcn_control_api::{
     Answer, Applied, Changes, Class, Counts, Health, Held, Looked, ParameterValue, Qp, Question, Seen,
     Status, Values, Verb, VersionAnswer,
 };

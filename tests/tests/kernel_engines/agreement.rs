@@ -8,7 +8,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_engine::{Hook, Meta, Verdict};
+use dcqcn_replay::{Hook, Meta, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{OPCODES, Roce, capture, set_ecn};
 

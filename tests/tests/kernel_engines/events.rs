@@ -8,7 +8,7 @@ use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_engine::{Hook, Meta};
+use dcqcn_replay::{Hook, Meta};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{self, CNP_TOS, Roce};
 

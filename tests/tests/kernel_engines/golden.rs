@@ -13,7 +13,7 @@ use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
-use dcqcn_engine::{Hook, Meta, Outcome, State, Verdict};
+use dcqcn_replay::{Hook, Meta, Outcome, State, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{CNP_TOS, Roce, seal, v4, v6};
 

@@ -7,7 +7,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_engine::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
+use dcqcn_replay::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{Roce, capture};
 use proptest::prelude::*;

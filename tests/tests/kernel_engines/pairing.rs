@@ -7,7 +7,7 @@ use dcqcn_common::params::{Config, Scalars};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep};
-use dcqcn_engine::{Hook, Meta, State};
+use dcqcn_replay::{Hook, Meta, State};
 use dcqcn_tests::both::{Both, LO, count};
 use dcqcn_tests::packets::{self, Roce, cm};
 

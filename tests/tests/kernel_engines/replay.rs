@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use dcqcn_common::params::Config;
-use dcqcn_engine::Hook;
-use dcqcn_engine::replay::{self, EngineKind, Options, Summary};
+use dcqcn_replay::Hook;
+use dcqcn_replay::replay::{self, EngineKind, Options, Summary};
 use dcqcn_tests::both::Both;
 
 fn replay(input: &Path, hook: Hook, engine: EngineKind, out: &Path) -> (String, Summary, Vec<u8>) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use dcqcn_netlink::netns;
-use dcqcn_plane::attach;
+use dcqcn_loader::attach;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};

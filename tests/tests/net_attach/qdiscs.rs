@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::Role;
-use dcqcn_plane::attach;
+use dcqcn_loader::attach;
 use dcqcn_tests::host::{Host, request};
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::{problems, state};

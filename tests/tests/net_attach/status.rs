@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use aya::programs::SchedClassifier;
 use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
-use dcqcn_plane::dataplane::{self, PROGRAMS, Programs, Sizes};
+use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::command::binary;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::problems;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use dcqcn_common::layout::LAYOUT_VERSION;
-use dcqcn_plane::attach;
+use dcqcn_loader::attach;
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_protocol::{
+use dcqcn_control_api::{
     Applied, Apply, AskError, Changes, Confirm, Door, Health, Held, Look, Looked, Parameters, Release,
     Status, Values, Verb,
 };

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 
 use anyhow::Result;
-use dcqcn_plane::attach;
-use dcqcn_protocol::{Door, Status, Verb};
+use dcqcn_loader::attach;
+use dcqcn_control_api::{Door, Status, Verb};
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
@@ -212,9 +212,9 @@ fn a_reload_changes_the_form_of_the_log_and_what_is_in_it() -> Result<()> {
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
     // Each program as it was loaded, in text.
     for program in ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
-        daemon.says(&["DEBUG dcqcn_plane::dataplane: loaded", &format!("program=\"{program}\"")])?;
+        daemon.says(&["DEBUG dcqcn_loader::dataplane: loaded", &format!("program=\"{program}\"")])?;
     }
-    daemon.says(&["INFO dcqcn_control::daemon::fleet: attached", "iface=\"a0\""])?;
+    daemon.says(&["INFO dcqcn_daemon::daemon::fleet: attached", "iface=\"a0\""])?;
     for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {
         fs::write(daemon.log(), "")?;
         daemon.write(&file(format, "info"))?;

@@ -9,10 +9,10 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::{icrc, ipv4};
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn_params::Role;
-use dcqcn_plane::backlog;
+use dcqcn_loader::backlog;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::while_busy;
@@ -80,7 +80,7 @@ fn the_link_rate_is_the_shapers() -> Result<()> {
         let config = pair.a.attachment("a0")?.maps.params()?.config;
         assert_eq!((config.scalars.link_rate_bps, config.drain_rate_bps(3)), (rate_bps, rate_bps));
         assert_eq!(config.scalars.wire_overhead_bytes, 0, "a shaper counts frames as they are");
-        pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
+        pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
         assert_eq!(netlink.root_qdisc(index)?.context("the shaper is gone")?.kind, shaper);
     }
     Ok(())

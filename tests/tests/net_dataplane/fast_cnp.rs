@@ -10,7 +10,7 @@ use dcqcn_common::flow::QpId;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::packets::{Roce, cm, mac, req, v4, v6};
@@ -137,7 +137,7 @@ fn a_bridge_answers_with_the_hosts_own_addresses() -> Result<()> {
     path.answers(&Roce::default(), same, same, same)?;
     path.counted(2, 1, 1)?;
     // The queue is not empty any more: start again for the other family.
-    path.switch.run(|| dcqcn_plane::attach::detach("r1"))??;
+    path.switch.run(|| dcqcn_loader::attach::detach("r1"))??;
     path.attach()?;
     path.answers(&Roce { v6: true, ..Roce::default() }, same, same, same)?;
     path.counted(2, 1, 1)
@@ -244,7 +244,7 @@ fn the_ports_of_a_switch_learn_a_connection_together() -> Result<()> {
     };
     assert_eq!((known("r0")?, known("r1")?), (Some(0x11), Some(0x11)));
     // Who goes takes nothing from who stays.
-    path.switch.run(|| dcqcn_plane::attach::detach("r1"))??;
+    path.switch.run(|| dcqcn_loader::attach::detach("r1"))??;
     assert_eq!(known("r0")?, Some(0x11));
     path.switch.attach("r1", Role::Switch, &CHANGES)?;
     assert_eq!(known("r1")?, Some(0x11));

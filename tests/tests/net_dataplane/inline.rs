@@ -9,9 +9,9 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::{Role, Settings, XdpModeChoice};
-use dcqcn_plane::attach::Request;
+use dcqcn_loader::attach::Request;
 use dcqcn_tests::bpf::baselines;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::{Roce, v4};
@@ -126,7 +126,7 @@ fn vlan_tags_beside_the_packet_survive() -> Result<()> {
     assert!(info.notes.iter().any(|note| note.contains("x0 is a veth")), "{:?}", info.notes);
     tag_passes(&bump)?;
     assert_eq!(bump.counted(Stat::InlineForwarded)?, 1);
-    bump.between.run(|| dcqcn_plane::attach::detach("x0"))??;
+    bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
 
     let stripping = |iface: &str| -> Result<bool> {
         Ok(bump.between.command(&format!("ethtool -k {iface}"))?.contains("rx-vlan-offload: on"))
@@ -141,13 +141,13 @@ fn vlan_tags_beside_the_packet_survive() -> Result<()> {
         host.command(&format!("ethtool -K {iface} tx-vlan-offload off"))?;
     }
     tag_passes(&bump)?;
-    let parts = bump.between.run(|| dcqcn_plane::attach::verify(&info))??;
+    let parts = bump.between.run(|| dcqcn_loader::attach::verify(&info))??;
     let vlan: Vec<_> = parts.iter().filter(|part| part.name == "vlan").collect();
     assert!(vlan.len() == 2 && vlan.iter().all(|part| part.problem.is_none()), "{parts:?}");
     bump.between.command("ethtool -K x1 rx-vlan-offload on")?;
-    let parts = bump.between.run(|| dcqcn_plane::attach::verify(&info))??;
+    let parts = bump.between.run(|| dcqcn_loader::attach::verify(&info))??;
     assert!(parts.iter().any(|part| part.iface == "x1" && part.problem.is_some()), "{parts:?}");
-    bump.between.run(|| dcqcn_plane::attach::detach("x0"))??;
+    bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
     assert!(stripping("x0")? && stripping("x1")?);
     Ok(())
 }
@@ -199,9 +199,9 @@ fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resu
 
     // Named by its other end, and gone: nothing passes any more.
     let error =
-        bump.between.run(|| dcqcn_plane::attach::detach("x1"))?.expect_err("x0 keeps the state").to_string();
+        bump.between.run(|| dcqcn_loader::attach::detach("x1"))?.expect_err("x0 keeps the state").to_string();
     assert!(error.contains("use `x0`"), "{error}");
-    bump.between.run(|| dcqcn_plane::attach::detach("x0"))??;
+    bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
     a.send(&Roce::default().frame())?;
     assert_eq!(b.drain()?, [] as [Vec<u8>; 0]);
     Ok(())

@@ -12,7 +12,7 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::udp;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, v4};
@@ -202,7 +202,7 @@ fn a_vlan_interface_answers_for_itself_or_its_parent_for_it() -> Result<()> {
     let inside = pair.b.socket("b0.5")?;
     answered(&pair, &data, &Roce { tags: tags(0xc005), ..data.clone() }.cnp(None, CNP_TOS))?;
     assert_eq!(inside.expect()?, untagged);
-    pair.b.run(|| dcqcn_plane::attach::detach("b0"))??;
+    pair.b.run(|| dcqcn_loader::attach::detach("b0"))??;
 
     // At the VLAN interface: it sees no tag, and gives its own with the priority of its map.
     pair.b.attach("b0.5", Role::Host, &CHANGES)?;

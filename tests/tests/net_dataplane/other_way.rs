@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::stats::Stat;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::{Role, XdpModeChoice};
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::host::{Pair, join, request};
@@ -98,7 +98,7 @@ fn who_has_left_gets_no_cnps_and_leaves_nothing_behind() -> Result<()> {
         assert_eq!(a1.expect()?, cnp);
         assert_eq!(counted(&pair, "a0")?[1], 1, "round {round}");
         let held = Held::by(&pair.a, "a0")?;
-        pair.a.run(|| dcqcn_plane::attach::detach("a0"))??;
+        pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
         assert!(held.is_freed(), "{held:?}");
         b1.send(&cnp)?;
         assert_eq!(a1.expect()?, cnp, "with nobody to hand it on to");

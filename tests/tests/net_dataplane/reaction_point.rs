@@ -7,7 +7,7 @@ use dcqcn_common::layout::{Pair as QpPair, PairSource};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::{Role, XdpModeChoice};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::{Roce, v4, v6};

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::stats::Stat;
-use dcqcn_engine::Hook;
-use dcqcn_protocol::{Applied, Apply, Door, Held, Verb};
+use dcqcn_replay::Hook;
+use dcqcn_control_api::{Applied, Apply, Door, Held, Verb};
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::skip::runnable;

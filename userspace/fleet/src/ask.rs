@@ -1,6 +1,6 @@
 //! Asking the controller of this host, on a thread of its own.
 
-use dcqcn_protocol::{AskError, Door, Verb};
+use dcqcn_control_api::{AskError, Door, Verb};
 use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 

@@ -2,10 +2,14 @@
 //! clock, Ctrl-C as a value, what is logged.
 
 pub mod causes;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod clock;
 pub mod file;
 pub mod interrupt;
 pub mod logging;
+#[cfg(feature = "plot")]
+pub mod plot;
 pub mod render;
 pub mod time;
 

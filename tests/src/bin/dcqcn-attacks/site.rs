@@ -6,7 +6,7 @@ use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::Role;
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::host::Pair;

@@ -4,8 +4,8 @@ use std::process;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dcqcn_engine::frames::PATIENCE;
-use dcqcn_engine::wire;
+use dcqcn_replay::frames::PATIENCE;
+use dcqcn_replay::wire;
 use dcqcn_netlink::netns::Temporary;
 use dcqcn_p4::push::push;
 use dcqcn_p4::{self as p4, Plan, Process, Program};

@@ -13,7 +13,7 @@ use dcqcn_common::params::Config;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_params::{Assignment, Role, Settings};
-use dcqcn_plane::attach::{self, Request};
+use dcqcn_loader::attach::{self, Request};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::PATIENCE;

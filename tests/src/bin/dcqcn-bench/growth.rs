@@ -11,7 +11,7 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_common::params::Config;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::Profile;
 use dcqcn_tests::bpf::{LO, baselines_with};
 use dcqcn_tests::packets::Roce;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec, kernel_has_qdisc};
 use dcqcn_params::{PacerChoice, Role, Settings};
-use dcqcn_plane::attach::Request;
+use dcqcn_loader::attach::Request;
 use dcqcn_tests::host::{Host, Pair, join, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::RawSocket;

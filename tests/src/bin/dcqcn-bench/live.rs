@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::{Program, Xdp, XdpMode};
 use dcqcn_common::stats::Stat;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 

@@ -13,7 +13,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_engine::Hook;
+use dcqcn_replay::Hook;
 use dcqcn_params::Profile;
 use dcqcn_tests::bpf::{LO, peer};
 use dcqcn_tests::host;

@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use aya::EbpfLoader;
 use aya::programs::{Program, ProgramFd, ProgramInfo};
-use dcqcn_plane::dataplane::PROGRAMS;
-use dcqcn_plane::object::OBJECT;
+use dcqcn_loader::dataplane::PROGRAMS;
+use dcqcn_loader::object::OBJECT;
 
 use crate::Bench;
 use crate::report::{Figure, Section};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use dcqcn_plot::{COLOURS, Chart, Curve, Line, Marks, write};
+use dcqcn_support::plot::{COLOURS, Chart, Curve, Line, Marks, write};
 use dcqcn_support::render::Table;
 
 use crate::gate::{Change, Verdict};

@@ -156,7 +156,7 @@ fn kill_waiters(site: &Site) -> Result<()> {
 fn confirm_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     killed(site, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
     wait(|| {
-        let waiting = site.pair.a.run(dcqcn_plane::attach::pending)??.len();
+        let waiting = site.pair.a.run(dcqcn_loader::attach::pending)??.len();
         Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes wait")) })
     })?;
     is_back(site)

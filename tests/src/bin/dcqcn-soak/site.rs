@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::params::Config;
-use dcqcn_plane::attach::{self, Id};
+use dcqcn_loader::attach::{self, Id};
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::host::Pair;

@@ -6,7 +6,7 @@ use dcqcn_common::pfc::{Pause, STORM_AGE_NS, Storms};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::pfc::PfcRepr;
-use dcqcn_engine::{Hook, Meta, State, Verdict};
+use dcqcn_replay::{Hook, Meta, State, Verdict};
 use dcqcn_tests::both::{Both, count};
 use dcqcn_tests::packets::Roce;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dcqcn_protocol::{Applied, Apply, AskError, Door, Health, Release, Status, Verb};
+use dcqcn_control_api::{Applied, Apply, AskError, Door, Health, Release, Status, Verb};
 
 use crate::ask::ask;
 use crate::record::Want;
@@ -78,7 +78,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
 
-    use dcqcn_protocol::Answer;
+    use dcqcn_control_api::Answer;
 
     use super::*;
     use crate::record::Target;

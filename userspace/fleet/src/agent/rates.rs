@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_protocol::{Counts, Health, LOOKS, QUEUE_PERCENT};
+use dcqcn_control_api::{Counts, Health, LOOKS, QUEUE_PERCENT};
 
 use crate::record::Rates;
 

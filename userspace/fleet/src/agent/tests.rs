@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use dcqcn_protocol::{Answer, Applied, Health, Question, Verb};
+use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
 
 use super::*;
 use crate::record::Target;

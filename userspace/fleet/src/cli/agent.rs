@@ -27,7 +27,7 @@ pub(super) struct AgentArgs {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
     /// The controller's socket.
-    #[arg(long, value_name = "PATH", default_value = dcqcn_protocol::PATH)]
+    #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
     /// How often figures are reported; what is new is at once.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use dcqcn_cli::Output;
+use dcqcn_support::cli::Output;
 use dcqcn_support::file::read_text;
 use dcqcn_support::render::Table;
 use dcqcn_support::time::rfc3339;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use clap::Args;
-use dcqcn_cli::Output;
+use dcqcn_support::cli::Output;
 use dcqcn_support::render::Table;
 use serde::Serialize;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use dcqcn_cli::Output;
+use dcqcn_support::cli::Output;
 use serde::Serialize;
 
 use super::who;

@@ -29,7 +29,7 @@ pub(super) struct ServeArgs {
     #[arg(long)]
     fleet: bool,
     /// The controller's socket.
-    #[arg(long, value_name = "PATH", default_value = dcqcn_protocol::PATH)]
+    #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
     /// Let those who know the token in FILE change parameters, and pause, resume and abort rollouts. A change of a parameter goes back
     /// unless it is kept in time; the host's own bounds (`[fleet] allow`) hold. On a loopback address only.

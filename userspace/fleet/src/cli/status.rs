@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use dcqcn_cli::Output;
+use dcqcn_support::cli::Output;
 
 use crate::status::Status;
 use crate::store::Store;

@@ -10,7 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use dcqcn_params::{Key, word};
-use dcqcn_protocol::{Door, Parameters, Values, Verb};
+use dcqcn_control_api::{Door, Parameters, Values, Verb};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

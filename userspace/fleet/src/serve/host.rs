@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dcqcn_protocol::{Changes, Door, Held, LOOKED_AT, Look, Looked, MOST_QPS, Seen, Status, Verb};
+use dcqcn_control_api::{Changes, Door, Held, LOOKED_AT, Look, Looked, MOST_QPS, Seen, Status, Verb};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -96,7 +96,7 @@ fn rows(before: &Looked, now: &Looked) -> Value {
                 .find(|(other, _)| *other == column)
                 .and_then(|(_, value)| value.map(f64::round))
         };
-        let percent = |class: &dcqcn_protocol::Class| (class.depth_bytes * 100).checked_div(class.kmax_bytes);
+        let percent = |class: &dcqcn_control_api::Class| (class.depth_bytes * 100).checked_div(class.kmax_bytes);
         json!({
             "name": name, "role": seen.role, "pacer": seen.pacer, "flows": seen.counts.flows,
             "line_rate_bps": seen.line_rate_bps,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_protocol::{Qp, Seen};
+use dcqcn_control_api::{Qp, Seen};
 use serde_json::{Map, Value, json};
 
 /// How far back it goes, in seconds.
@@ -247,7 +247,7 @@ pub(super) fn point(t: f64, before: Option<(&Seen, u64)>, now: &Seen, at_ns: u64
 
 #[cfg(test)]
 mod tests {
-    use dcqcn_protocol::{Class, Counts};
+    use dcqcn_control_api::{Class, Counts};
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
 use dcqcn_params::Key;
-use dcqcn_protocol::{Applied, Apply, Confirm, Door, Held, Verb};
+use dcqcn_control_api::{Applied, Apply, Confirm, Door, Held, Verb};
 use dcqcn_support::time::rfc3339;
 use serde::Deserialize;
 use tokio::sync::Mutex;

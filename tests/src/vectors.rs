@@ -1,0 +1,351 @@
+//! Vectors: packets in, configuration, queue depth and time; packets out and state. One set for every engine.
+//!
+//! A file of `tests/vectors/` is one [`Vector`]: a configuration, and packets that meet it one after the other. The files are written
+//! from [`scenarios()`] by the reference engine (`DCQCN_WRITE_VECTORS=1 cargo test -p dcqcn-tests --test vectors`); whoever reads one needs
+//! nothing else.
+
+mod courses;
+mod ends;
+mod parts;
+mod scenarios;
+mod strangers;
+mod variants;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_common::flow::{FlowId, QpId, RpFlow, RpSet};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
+use dcqcn_common::params::{Config, PACER_FQ};
+use dcqcn_common::stats::Stat;
+use dcqcn_replay::{Engine, Hook, Meta, Outcome, State, Verdict};
+use dcqcn_params::{Assignment, Settings};
+use serde::{Deserialize, Serialize};
+
+pub use scenarios::scenarios;
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vector {
+    /// What is tried.
+    pub about: String,
+    /// Changes to the defaults, as `dcqcn set` takes them.
+    pub settings: Vec<String>,
+    /// Whether departure times are kept, as `attach --pacer fq` has it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub paces: bool,
+    /// Where queues are counted in packets, the size that stands for one, bytes. All thresholds are multiples of it.
+    pub packet_bytes: u64,
+    /// Who is at the other end of whom.
+    pub pairs: Vec<Other>,
+    /// The packets, in order.
+    pub steps: Vec<Step>,
+    /// Counters of the traffic classes after the last, by class: packets, bytes, ECT packets, marked packets.
+    pub classes: BTreeMap<usize, [u64; 4]>,
+}
+
+/// The QP at the other end of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Other {
+    /// Address; an IPv4 one mapped.
+    pub addr: Ipv6Addr,
+    /// QPN at it.
+    pub qpn: u32,
+    /// QPN at the other end.
+    pub other_qpn: u32,
+}
+
+/// A packet that meets a hook, and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// What is particular about it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
+    /// `xdp`, `ingress`, `egress`.
+    pub hook: String,
+    /// Time, microseconds.
+    pub now_us: u64,
+    /// At `egress`: it came in by another port, and was not made by the host itself.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_forwarded: bool,
+    /// Packets that wait in its queue.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub depth_packets: u64,
+    /// Its bytes, in hexadecimal.
+    pub packet: String,
+    /// What leaves: the packet itself unless said otherwise.
+    #[serde(default, skip_serializing_if = "Output::is_same")]
+    pub out: Output,
+    /// The CNP sent beside it, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cnp: Option<String>,
+    /// When it leaves, if it has to wait; nanoseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub departure_ns: u64,
+    /// What is counted, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// The flow of the reaction point that the packet belongs to, after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<Flow>,
+}
+
+/// What leaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Output {
+    /// The packet as it came.
+    #[default]
+    Same,
+    /// Nothing.
+    Dropped,
+    /// These bytes, in hexadecimal.
+    Changed(String),
+}
+
+/// A rate machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// The receiver's address; an IPv4 one mapped.
+    pub addr: Ipv6Addr,
+    /// The receiver's QPN.
+    pub qpn: u32,
+    /// Current rate.
+    pub rate_bps: u64,
+    /// Target rate.
+    pub target_bps: u64,
+    /// Alpha as of the last CNP, or of the period's begin before it, in 2^-31.
+    pub alpha_at_epoch_q31: u32,
+    /// Events of the increase timer since the last cut.
+    pub time_stage: u32,
+    /// Events of the byte counter since the last cut.
+    pub byte_stage: u32,
+    /// Bytes since the byte counter's last event.
+    pub bytes: u64,
+    /// An instant of the decrease check, nanoseconds; `firmware` only.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cut_check_ns: u64,
+    /// What the last CNP has yet to do: bits for alpha (1) and the cut (2); `firmware` only.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub pending: u16,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+fn is_none(bits: &u16) -> bool {
+    *bits == 0
+}
+
+impl Output {
+    fn is_same(&self) -> bool {
+        *self == Self::Same
+    }
+}
+
+impl Vector {
+    /// Its configuration.
+    ///
+    /// # Errors
+    /// A setting is refused.
+    pub fn config(&self) -> Result<Config> {
+        let changes = self.settings.iter().map(|setting| setting.parse::<Assignment>());
+        let settings = Settings { changes: changes.collect::<Result<_, _>>()?, ..Settings::default() };
+        let mut config = settings.config(None)?;
+        if self.paces {
+            config.scalars.pacer = PACER_FQ;
+        }
+        Ok(config)
+    }
+
+    /// Runs it through an engine that has its configuration, and says how the engine differs from it.
+    ///
+    /// # Errors
+    /// What the engine says, or the vector is broken.
+    pub fn differences(&self, engine: &mut dyn Engine) -> Result<Vec<String>> {
+        let observed = self.observe(engine)?;
+        let steps = self.steps.iter().zip(&observed.steps).enumerate();
+        let mut differences: Vec<String> = steps
+            .filter(|(_, (expected, observed))| expected != observed)
+            .map(|(n, (expected, observed))| {
+                format!("step {n}: expected {expected:?}\n  observed {observed:?}")
+            })
+            .collect();
+        if self.classes != observed.classes {
+            differences
+                .push(format!("classes: expected {:?}, observed {:?}", self.classes, observed.classes));
+        }
+        Ok(differences)
+    }
+
+    /// The same vector with what this engine answers.
+    ///
+    /// # Errors
+    /// What the engine says, or the vector is broken.
+    pub fn observe(&self, engine: &mut dyn Engine) -> Result<Self> {
+        let mut observed = self.clone();
+        for Other { addr, qpn, other_qpn } in &self.pairs {
+            let pair = Pair::new(*other_qpn, PairSource::Static);
+            engine.set_pair(&qp_id(*addr, *qpn), &pair)?;
+        }
+        let reacts = self.config()?.scalars.rp_enable != 0;
+        let mut before = engine.counters()?;
+        let mut sent = HashMap::new();
+        for (n, step) in observed.steps.iter_mut().enumerate() {
+            step.observe(engine, self.packet_bytes, &mut before).with_context(|| format!("step {n}"))?;
+            // Asked only where it matters: of some engines it takes a while.
+            step.flow = if reacts { flow(&engine.state()?, &mut sent, step.now_us * 1_000) } else { None };
+        }
+        observed.classes = classes(&before);
+        Ok(observed)
+    }
+}
+
+impl Step {
+    fn observe(
+        &mut self,
+        engine: &mut dyn Engine,
+        packet_bytes: u64,
+        before: &mut [Counters; 3],
+    ) -> Result<()> {
+        let hook = match self.hook.as_str() {
+            "xdp" => Hook::Xdp,
+            "ingress" => Hook::Ingress,
+            "egress" => Hook::Egress,
+            other => bail!("no hook is called `{other}`"),
+        };
+        let now_ns = self.now_us * 1_000;
+        let backlog = Backlog { bytes: self.depth_packets * packet_bytes, read_at_ns: now_ns };
+        for queue in 0..8 {
+            engine.set_backlog(queue, &backlog)?;
+        }
+        let packet = bytes(&self.packet)?;
+        let came_in = hook != Hook::Egress || self.is_forwarded;
+        let meta = Meta { ingress_ifindex: u32::from(came_in), ..Meta::default() };
+        let Outcome { verdict, packet: left, departure_ns, emitted, .. } =
+            engine.process(hook, now_ns, &packet, &meta)?;
+        self.departure_ns = departure_ns;
+        self.out = match verdict {
+            Verdict::Drop => Output::Dropped,
+            _ if left == packet => Output::Same,
+            _ => Output::Changed(hex(&left)),
+        };
+        ensure!(emitted.len() <= 1, "{} packets beside it", emitted.len());
+        self.cnp = emitted.first().map(|cnp| hex(&cnp.packet));
+        let after = engine.counters()?;
+        self.counters = Stat::ALL
+            .iter()
+            .map(|&stat| (stat.label().to_owned(), total(&after, stat) - total(before, stat)))
+            .filter(|(_, counted)| *counted != 0)
+            .collect();
+        *before = after;
+        Ok(())
+    }
+}
+
+/// The flow that has sent more data than in `sent`, which then has what each has sent, or was cut at this time.
+fn flow(state: &State, sent: &mut HashMap<FlowId, u64>, now_ns: u64) -> Option<Flow> {
+    let flows = || state.rp.iter().flat_map(RpSet::flows).map(|(_, flow)| flow);
+    let has_sent = |flow: &RpFlow| sent.get(&flow.id) != Some(&flow.hot.packets);
+    let touched = flows().find(|flow| has_sent(flow) || flow.cnps.last_ns == now_ns && now_ns != 0);
+    *sent = flows().map(|flow| (flow.id, flow.hot.packets)).collect();
+    let flow = touched?;
+    let receiver = flow.id.receiver;
+    let words = receiver.addr.map(u32::to_ne_bytes).concat();
+    let addr = <[u8; 16]>::try_from(words.as_slice()).ok()?;
+    Some(Flow {
+        addr: addr.into(),
+        qpn: receiver.qpn,
+        rate_bps: flow.hot.machine.rate_bps,
+        target_bps: flow.hot.machine.target_bps,
+        alpha_at_epoch_q31: flow.hot.machine.alpha_at_epoch_q31,
+        time_stage: flow.hot.machine.time_stage,
+        byte_stage: flow.hot.machine.byte_stage,
+        bytes: flow.hot.machine.bytes,
+        cut_check_ns: flow.hot.machine.cut_check_ns,
+        pending: flow.hot.machine.pending,
+    })
+}
+
+fn total(counters: &[Counters; 3], stat: Stat) -> u64 {
+    counters.iter().map(|hook| hook.stat[stat as usize]).sum()
+}
+
+fn classes(counters: &[Counters; 3]) -> BTreeMap<usize, [u64; 4]> {
+    let mut classes = BTreeMap::new();
+    for hook in counters {
+        for (tc, class) in hook.class.iter().enumerate() {
+            let ClassCounters { packets, bytes, ect_packets, ecn_marked_packets } = *class;
+            if packets != 0 {
+                classes.insert(tc, [packets, bytes, ect_packets, ecn_marked_packets]);
+            }
+        }
+    }
+    classes
+}
+
+fn qp_id(addr: Ipv6Addr, qpn: u32) -> QpId {
+    QpId { addr: dcqcn_common::classify::words(addr.octets()), qpn }
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Result<Vec<u8>> {
+    ensure!(hex.len().is_multiple_of(2), "an odd number of digits");
+    let digits = |at| hex.get(at..at + 2).with_context(|| format!("no digits at {at}"));
+    (0..hex.len()).step_by(2).map(|at| Ok(u8::from_str_radix(digits(at)?, 16)?)).collect()
+}
+
+impl Vector {
+    /// Its file: a step a line.
+    ///
+    /// # Errors
+    /// It is no JSON.
+    pub fn file(&self) -> Result<String> {
+        let mut text = String::from("{\n");
+        let Self { about, settings, paces, packet_bytes, pairs, steps, classes } = self;
+        writeln!(text, "\"about\": {},", serde_json::to_string(about)?)?;
+        writeln!(text, "\"settings\": {},", serde_json::to_string(settings)?)?;
+        if *paces {
+            writeln!(text, "\"paces\": true,")?;
+        }
+        writeln!(text, "\"packet_bytes\": {packet_bytes},")?;
+        writeln!(text, "\"pairs\": {},", serde_json::to_string(pairs)?)?;
+        let steps = steps.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+        writeln!(text, "\"steps\": [\n{}\n],", steps.join(",\n"))?;
+        writeln!(text, "\"classes\": {}\n}}", serde_json::to_string(classes)?)?;
+        Ok(text)
+    }
+}
+
+/// Where the file of a vector is.
+#[must_use]
+pub fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(name).with_extension("json")
+}
+
+/// A vector as it is on disk.
+///
+/// # Errors
+/// Its file is missing or broken.
+pub fn load(name: &str) -> Result<Vector> {
+    let path = path(name);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{}", path.display()))
+}

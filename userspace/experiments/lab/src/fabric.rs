@@ -1,0 +1,153 @@
+//! `sim fabric`: leaf-spine, fat-tree or any graph, with PFC, ECMP and the workloads of others.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use dcqcn_fabric::{FlowOutcome, TOPOLOGY_EXAMPLE};
+use dcqcn_sim::fabric::{
+    Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, refuse_without_effect,
+    run_all, write_flows, write_picture,
+};
+use dcqcn_support::file::Replacement;
+
+use dcqcn_support::cli::Output;
+
+/// Most combinations of one sweep.
+const MAX_RUNS: usize = 10_000;
+
+/// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and flows that end.
+///
+/// Every packet, ACKs and CNPs included, queues at every port. Flow completion times are told by size, with slowdown: how many
+/// times as long as in an empty fabric. The same settings and seed give the same result to the last bit, on any number of
+/// cores.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; without fct_ns: not complete.
+
+Examples:
+  # 32 hosts at 50 % load, flows of 1 MB
+  dcqcn-lab sim fabric
+  # 16 hosts send 500 KB to one; with and without DCQCN
+  dcqcn-lab sim fabric --workload incast:16 --size 500KB --sweep control=on,off
+  # lossy, and what is missing is sent again
+  dcqcn-lab sim fabric --workload permutation --size 2MB --pfc off --recovery selective
+  # a collective on a fat tree
+  dcqcn-lab sim fabric --topology fat-tree:4x2x2 --workload all-reduce --sweep balance=ecmp,spray
+  # UEC's NSCC, on switches that trim
+  dcqcn-lab sim fabric --workload incast:16 --size 2MB --control nscc --pfc off --threshold 100KB --trim 6
+  # DCQCN and NSCC, each packet on its own path
+  dcqcn-lab sim fabric --workload permutation --size 2MB --balance spray --recovery selective --sweep control=dcqcn,nscc
+  # receivers that say who may send, instead of DCQCN and beside it
+  dcqcn-lab sim fabric --workload incast:16 --admission 400KB --sweep control=on,off
+  # pictures: slowdown, queues, pauses
+  dcqcn-lab sim fabric --load 80% --plot fabric
+  # a pause storm, and the watchdog
+  dcqcn-lab sim fabric --fault 100us,storm,host3 --watchdog 1ms,2ms,drop --duration 20ms
+  # flow sizes, flows and topologies in HPCC's formats; a line per flow
+  dcqcn-lab sim fabric --topology file:fat.txt --sizes WebSearch_distribution.txt --csv flows.csv
+  # a graph of one's own
+  dcqcn-lab sim fabric --example > mine.toml && dcqcn-lab sim fabric --topology file:mine.toml")]
+pub(crate) struct FabricArgs {
+    #[command(flatten)]
+    setup: FabricSetup,
+    /// Run with each value of a flag, of a DCQCN parameter, or of kmin, kmax and pmax, on all cores. May be repeated: all combinations.
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    sweep: Vec<FabricAxis>,
+    /// Cores to use [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Write a line per flow here.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw slowdown by size, queues over switches and time, and pauses, as PATH.svg and PATH.png, or PATH itself if it names a format.
+    #[arg(long, value_name = "PATH")]
+    plot: Option<PathBuf>,
+    /// Print a topology file.
+    #[arg(long, exclusive = true)]
+    example: bool,
+}
+
+impl FabricArgs {
+    pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        if self.example {
+            return out.text(&TOPOLOGY_EXAMPLE);
+        }
+        let setups = self.setups()?;
+        refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())?;
+        ensure!(
+            setups.len() == 1 || self.plot.is_none(),
+            "--plot draws one run and the sweep has {}: leave --plot or --sweep out",
+            setups.len()
+        );
+        ensure!(
+            setups.len() == 1 || self.csv.is_none(),
+            "--csv writes the flows of one run and the sweep has {}: leave --csv or --sweep out",
+            setups.len()
+        );
+        let mut scenarios =
+            setups.iter().map(|(_, setup)| setup.scenario()).collect::<anyhow::Result<Vec<_>>>()?;
+        if self.plot.is_some() {
+            scenarios.iter_mut().for_each(|scenario| {
+                scenario.sample_ns.get_or_insert(PLOT_SAMPLE_NS);
+            });
+        }
+        let threads = match self.threads {
+            Some(threads) => threads.into(),
+            None => thread::available_parallelism().map_or(1, usize::from),
+        };
+        let runs = run_all(&scenarios, threads)?;
+        let mut finished = Vec::new();
+        for ((run, scenario), (settings, _)) in runs.into_iter().zip(&scenarios).zip(&setups) {
+            let Some(run) = run else { continue };
+            if let Some(path) = &self.csv {
+                write_csv(path, &run.outcome.flows)?;
+            }
+            let mut report = FabricReport::new(scenario, run.outcome, run.wall);
+            if let Some(path) = &self.plot {
+                write_picture(path, &report)?;
+                if self.setup.sample.is_none() {
+                    // They were for the picture.
+                    report.samples = None;
+                }
+            }
+            finished.push((settings.clone(), report));
+        }
+        let (done, all) = (finished.len(), scenarios.len());
+        if self.sweep.is_empty() {
+            let Some((_, report)) = finished.pop() else { bail!("interrupted: nothing is finished") };
+            return out.show(&report);
+        }
+        out.show(&FabricSweep { runs: finished })?;
+        ensure!(done == all, "interrupted: {done} of {all} runs are finished");
+        Ok(())
+    }
+
+    /// Every combination of the sweep's values, with what it consists of; the last axis changes fastest.
+    fn setups(&self) -> anyhow::Result<Vec<(Changed, FabricSetup)>> {
+        let mut setups = vec![(Changed::new(), self.setup.clone())];
+        for axis in &self.sweep {
+            let count = setups.len() * axis.values.len();
+            ensure!(count <= MAX_RUNS, "the sweep has {count} combinations or more: allowed is {MAX_RUNS}");
+            let mut longer = Vec::with_capacity(count);
+            for (settings, setup) in &setups {
+                for value in &axis.values {
+                    let (mut settings, mut setup) = (settings.clone(), setup.clone());
+                    setup.set(&axis.key, value)?;
+                    settings.push((axis.key.clone(), value.clone()));
+                    longer.push((settings, setup));
+                }
+            }
+            setups = longer;
+        }
+        Ok(setups)
+    }
+}
+
+fn write_csv(path: &Path, flows: &[FlowOutcome]) -> anyhow::Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let mut file = Replacement::create(path).with_context(failed)?;
+    write_flows(&mut file, flows).with_context(failed)?;
+    file.finish().with_context(failed)
+}

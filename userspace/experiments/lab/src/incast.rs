@@ -1,0 +1,182 @@
+//! `incast`: congestion to look at, in network namespaces.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use dcqcn_params::Profile;
+use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
+use dcqcn_testbed::{self as lab, Control, IncastConfig, RpPlace};
+
+use dcqcn_support::cli::{Output, SettingsArgs};
+
+/// Whether the data plane is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ControlChoice {
+    /// With DCQCN.
+    On,
+    /// Without.
+    Off,
+    /// Without, then with, side by side.
+    Both,
+}
+
+/// What forwards between the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SwitchChoice {
+    /// The kernel of this machine.
+    Linux,
+    /// BMv2's simple_switch with the P4 program.
+    Bmv2,
+}
+
+/// Let several hosts send to one at once, over a switch with a finite buffer.
+///
+/// Builds hosts and a switch from network namespaces, drives RoCEv2 traffic (RC, go-back-N) through them, and removes
+/// them again. Needs root; the network of the machine is not touched.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Without --profile the parameters are those of `lab` up to 1 Gb/s, else of `paper`.
+
+Examples:
+  # 4 senders into 200 Mb/s, 10 s without and 10 s with DCQCN
+  dcqcn-lab incast
+  # a parameter changed
+  dcqcn-lab incast --senders 8 --link 100mbit --control on --set wred.3.kmax=400KB
+  # beside two bulk TCP flows, with pictures
+  dcqcn-lab incast --tcp 2 --plot plots
+  # BMv2 as the switch, with the hosts' reaction points in eBPF or in the switch
+  dcqcn-lab incast --switch bmv2
+  dcqcn-lab incast --switch bmv2 --rp switch --plot plots
+  # one figure
+  dcqcn-lab incast --duration 5s --json | jq '.runs[].steady.jain_index'")]
+pub(crate) struct IncastArgs {
+    /// What forwards between the hosts.
+    #[arg(long, value_enum, default_value_t = SwitchChoice::Linux)]
+    switch: SwitchChoice,
+    /// Where the hosts' notification and reaction points are: in the hosts, or in a BMv2 switch.
+    #[arg(long, value_enum, default_value_t = RpPlace::Host)]
+    rp: RpPlace,
+    /// Sender hosts.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    senders: u16,
+    /// Queue pairs of each sender.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    qps: u16,
+    /// Rate of every link, the bottleneck included [default: 200mbit; bmv2: 10mbit].
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
+    link: Option<u64>,
+    /// How long traffic runs, each way.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_ns)]
+    duration: u64,
+    /// Start-up that the steady figures leave out [default: 2 s, at most a fifth of the run].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns)]
+    warm_up: Option<u64>,
+    /// With DCQCN, without, or one after the other.
+    #[arg(long, value_enum, default_value_t = ControlChoice::Both)]
+    control: ControlChoice,
+    /// Bulk TCP flows that share the bottleneck in a class of their own.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    tcp: u16,
+    /// RDMA path MTU: 256, 512, 1024, 2048 or 4096 [default: 4096; bmv2: 1024, its largest].
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// Length of each message [default: 1MiB; bmv2: 64KiB].
+    #[arg(long, value_name = "SIZE", value_parser = parse_small_bytes)]
+    message: Option<u32>,
+    /// Most packets of a queue pair without acknowledgement [default: 256; bmv2: 32].
+    #[arg(long, value_name = "PACKETS")]
+    window: Option<u32>,
+    /// Buffer of the bottleneck's RoCE queue [default: 512KB; bmv2: 64 packets].
+    #[arg(long, value_name = "SIZE", value_parser = parse_small_bytes)]
+    buffer: Option<u32>,
+    /// IPv6 instead of IPv4.
+    #[arg(long)]
+    ipv6: bool,
+    /// Write pictures of rates and queue depth over time here, as SVG and PNG.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// A size that fits 32 bits.
+fn parse_small_bytes(text: &str) -> anyhow::Result<u32> {
+    Ok(u32::try_from(parse_bytes(text)?)?)
+}
+
+impl IncastArgs {
+    fn config(&self) -> IncastConfig {
+        let default = match self.switch {
+            SwitchChoice::Linux => IncastConfig::default(),
+            SwitchChoice::Bmv2 => IncastConfig::bmv2(),
+        };
+        IncastConfig {
+            senders: self.senders,
+            qps_per_sender: self.qps,
+            link_bps: self.link.unwrap_or(default.link_bps),
+            duration_ns: self.duration,
+            warm_up_ns: self.warm_up.unwrap_or_else(|| default.warm_up_ns.min(self.duration / 5)),
+            mtu_bytes: self.mtu.unwrap_or(default.mtu_bytes),
+            message_bytes: self.message.unwrap_or(default.message_bytes),
+            window_packets: self.window.unwrap_or(default.window_packets),
+            buffer_bytes: self.buffer.unwrap_or(default.buffer_bytes),
+            tcp_flows: self.tcp,
+            ipv6: self.ipv6,
+            ..default
+        }
+    }
+
+    pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let config = self.config();
+        let mut settings = self.settings.read()?;
+        if config.link_bps > Profile::MAX_LAB_RATE_BPS {
+            settings.profile.get_or_insert(Profile::Paper);
+        }
+        let data_plane = lab::DataPlane { link_bps: config.link_bps, settings, rp: self.rp };
+        let on: Option<&dyn Control> = Some(&data_plane);
+        let controls = match self.control {
+            ControlChoice::On => vec![on],
+            ControlChoice::Off => vec![None],
+            ControlChoice::Both => vec![None, on],
+        };
+        out.show(&lab::incast(&config, &controls, self.plot.as_deref())?)?;
+        match &self.plot {
+            Some(directory) if !out.is_json() => {
+                out.text(&format!("\nplots are in {}\n", directory.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: IncastArgs,
+    }
+
+    fn config(options: &str) -> IncastConfig {
+        let line = ["incast"].into_iter().chain(options.split_whitespace());
+        Line::try_parse_from(line).unwrap().args.config()
+    }
+
+    #[test]
+    fn the_defaults_are_the_labs() {
+        assert_eq!(config(""), IncastConfig::default());
+    }
+
+    #[test]
+    fn quantities_are_read() {
+        let config = config("--link 1gbit --duration 500ms --message 64KiB --buffer 1MB --tcp 2 --ipv6");
+        assert_eq!((config.link_bps, config.duration_ns), (1_000_000_000, 500_000_000));
+        assert_eq!((config.warm_up_ns, config.message_bytes), (100_000_000, 65_536));
+        assert_eq!((config.buffer_bytes, config.tcp_flows, config.ipv6), (1_000_000, 2, true));
+        config.validate().unwrap();
+    }
+}

@@ -1,0 +1,104 @@
+//! The `dcqcn-lab` command: what an experimenter types. Congestion in network namespaces, a simulator, captures and flows
+//! through the pipeline, and the tools for the same pipeline in P4.
+
+mod fabric;
+mod incast;
+mod p4;
+mod qualify;
+mod replay;
+mod sim;
+mod trace;
+mod tune;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::CompleteEnv;
+use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+
+/// Exit code: failed.
+const FAILED: u8 = 1;
+
+const AFTER_HELP: &str = "\
+Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
+Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
+
+Exit codes:
+  0  done
+  1  failed
+  2  wrong usage
+
+Environment:
+  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
+
+Completions for bash: source <(COMPLETE=bash dcqcn-lab)";
+
+/// Experiments with DCQCN: congestion to look at, a simulator, captures, and the pipeline in P4.
+///
+/// Runs the code of the data plane. Nothing of this machine's network is touched, but for `p4 push`, `p4 set` and `p4 read`, which
+/// speak to a running simple_switch.
+#[derive(Debug, Parser)]
+#[command(name = "dcqcn-lab", version, max_term_width = 120, after_long_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print JSON: raw numbers, units in the names.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Incast(incast::IncastArgs),
+    Qualify(qualify::QualifyArgs),
+    Sim(sim::SimArgs),
+    Tune(Box<tune::TuneArgs>),
+    Replay(replay::ReplayArgs),
+    Trace(trace::TraceArgs),
+    #[command(subcommand)]
+    P4(p4::P4Command),
+    #[command(subcommand, hide = true)]
+    Generate(GenerateCommand),
+}
+
+impl Cli {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self.command {
+            Command::Incast(args) => args.run(out),
+            Command::Qualify(args) => args.run(out),
+            Command::Sim(args) => args.run(out),
+            Command::Tune(args) => args.run(out),
+            Command::Replay(args) => args.run(out),
+            Command::Trace(args) => args.run(out),
+            Command::P4(command) => command.run(out),
+            Command::Generate(command) => command.run(out, Self::command(), &[]),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    CompleteEnv::with_factory(Cli::command).complete();
+    let cli = Cli::parse();
+    log_to_stderr();
+    // The report has told what is wrong.
+    dcqcn_support::cli::run(
+        cli.json,
+        |out| cli.run(out),
+        |error| error.is::<qualify::NotQualified>().then_some((FAILED, true)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_that_is_shown_is_one() {
+        assert_eq!(dcqcn_support::cli::refused::<Cli>(Cli::command()), [] as [String; 0]);
+    }
+}

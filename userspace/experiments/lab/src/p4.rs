@@ -1,0 +1,231 @@
+//! `p4`: the same pipeline on a BMv2 switch.
+
+mod running;
+
+use std::path::PathBuf;
+use std::{fmt, fs};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use dcqcn_support::cli::Output;
+use dcqcn_common::params::{Config, PACER_FQ, PACER_NONE};
+use dcqcn_p4::{Kept, Plan, Program, Switch, build, switch};
+use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
+use running::{CheckArgs, GetArgs, PushArgs, ReadArgs, SetArgs};
+use serde::Serialize;
+use serde_json::json;
+
+/// Where BMv2's Thrift server is unless told otherwise.
+const THRIFT_PORT: u16 = 9_090;
+
+/// Compile, configure and read the pipeline in P4, on BMv2's simple_switch.
+#[derive(Debug, Subcommand)]
+#[command(after_long_help = "\
+A configuration file is that of `dcqcn config example`, with a section that says what the switch is like:
+
+  [bmv2]
+  packet = \"1082B\"          # bytes of a packet: BMv2 counts queues in packets (64B to 9216B)
+  depth = \"dequeue\"         # or \"enqueue\": whose queue depth marks
+  [[bmv2.port]]
+  number = 1                # as in `simple_switch -i 1@veth1`
+  host = true               # its NP and RP are in the switch, where np_enable and rp_enable say so
+  rate = \"10mbit\"           # how fast its queues drain; link_rate unless said
+  [[bmv2.route]]
+  to = \"10.0.1.0/24\"
+  port = 1
+  src_mac = \"02:00:00:00:00:01\"
+  dst_mac = \"02:00:00:00:00:02\"
+  [[bmv2.mac]]              # by Ethernet address, before any route
+  address = \"02:00:00:00:00:03\"
+  port = 1
+  [[bmv2.pair]]             # who is at the other end of which QP
+  address = \"10.0.1.2\"
+  qpn = 17
+  peer_qpn = 529
+
+Unless a role is set the switch marks and neither answers nor paces.
+
+Examples:
+  dcqcn-lab p4 build --out /tmp/dcqcn
+  dcqcn-lab p4 commands --config switch.toml
+  dcqcn-lab p4 push --config switch.toml --thrift-port 9090
+  dcqcn-lab p4 read --thrift-port 9090")]
+pub(crate) enum P4Command {
+    Build(BuildArgs),
+    Commands(CommandsArgs),
+    Check(CheckArgs),
+    Push(PushArgs),
+    Get(GetArgs),
+    Set(SetArgs),
+    Read(ReadArgs),
+    Json(JsonArgs),
+}
+
+impl P4Command {
+    pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Build(args) => args.run(out),
+            Self::Commands(args) => args.run(out),
+            Self::Check(args) => args.run(out),
+            Self::Push(args) => args.run(out),
+            Self::Get(args) => args.run(out),
+            Self::Set(args) => args.run(out),
+            Self::Read(args) => args.run(out),
+            Self::Json(args) => args.run(out),
+        }
+    }
+}
+
+/// Compile the program with p4c-bm2-ss.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The program is the directory p4/ of the project's repository. Writes dcqcn.json, which simple_switch runs, and dcqcn.p4info.txtpb for P4Runtime. The program as it was
+compiled for this version is in this command (`dcqcn-lab p4 json`), so that nobody needs the compiler.
+
+Examples:
+  dcqcn-lab p4 build
+  dcqcn-lab p4 build --source p4 --out /tmp/dcqcn")]
+pub(crate) struct BuildArgs {
+    /// The directory of the program.
+    #[arg(long, value_name = "DIR", default_value = "p4")]
+    source: PathBuf,
+    /// Where the results go [default: `build` in it].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl BuildArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let to = self.out.unwrap_or_else(|| self.source.join("build"));
+        out.show(&BuiltReport(build::build(&self.source, &to)?))
+    }
+}
+
+#[derive(Serialize)]
+struct BuiltReport(build::Built);
+
+impl fmt::Display for BuiltReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let build::Built { json, p4info, compiler, fits } = &self.0;
+        writeln!(f, "compiled by p4c {compiler}:\n  {}\n  {}", json.display(), p4info.display())?;
+        if *fits {
+            return Ok(());
+        }
+        writeln!(f, "its tables, registers or counters are not those this dcqcn writes and reads")
+    }
+}
+
+/// Print the compiled program of this version, for simple_switch.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn-lab p4 json > dcqcn.json")]
+pub(crate) struct JsonArgs {}
+
+impl JsonArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        Ok(out.writer().write_all(dcqcn_p4::program::JSON.as_bytes())?)
+    }
+}
+
+/// Where a switch's configuration comes from: the profile, then the file, then single settings.
+#[derive(Debug, Args)]
+struct FileArgs {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The parameters to start from.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+    /// Set a parameter; overrides profile and file. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    changes: Vec<Assignment>,
+}
+
+impl FileArgs {
+    fn read(self) -> anyhow::Result<Kept> {
+        let Self { config, profile, changes } = self;
+        let name = config.display().to_string();
+        let text = fs::read_to_string(&config).with_context(|| format!("cannot read {name}"))?;
+        let (settings, switch) = switch::parse(&name, &text)?;
+        let settings = settings.then(Settings { profile, changes, ..Settings::default() });
+        Ok(Kept { config: switch_config(settings)?, switch })
+    }
+}
+
+/// The parameters of a switch: its role is that unless said, and it paces unless told not to.
+fn switch_config(mut settings: Settings) -> anyhow::Result<Config> {
+    settings.role.get_or_insert(Role::Switch);
+    let pacer = settings.pacer.take().unwrap_or_default();
+    let mut config = settings.config(None)?;
+    config.scalars.pacer = if pacer == PacerChoice::None { PACER_NONE } else { PACER_FQ };
+    Ok(config)
+}
+
+/// What the settings of a file mean for its switch.
+fn plan(settings: Settings, switch: &Switch) -> anyhow::Result<Plan> {
+    Ok(Plan::new(&Program::embedded()?, &switch_config(settings)?, switch)?)
+}
+
+/// Print the commands of simple_switch_CLI for a whole configuration.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+They make a switch that has just started what the file says. Parameters that mean nothing in P4 are
+named on standard error.
+
+Examples:
+  dcqcn-lab p4 commands --config switch.toml
+  dcqcn-lab p4 commands --config switch.toml | simple_switch_CLI --thrift-port 9090
+  dcqcn-lab p4 commands --config switch.toml --set wred.3.kmax=60KB --json")]
+pub(crate) struct CommandsArgs {
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+impl CommandsArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Kept { config, switch } = self.file.read()?;
+        let plan = Plan::new(&Program::embedded()?, &config, &switch)?;
+        let not_in_p4 = Ignored::of(&plan, &config);
+        if out.is_json() {
+            let commands: Vec<String> = plan.commands().map(|command| command.to_string()).collect();
+            return out.json(&json!({ "commands": commands, "not_in_p4": not_in_p4.0 }));
+        }
+        for command in plan.commands() {
+            writeln!(out.writer(), "{command}")?;
+        }
+        eprint!("{not_in_p4}");
+        Ok(())
+    }
+}
+
+/// Parameters that were set and mean nothing in P4.
+#[derive(Serialize)]
+struct Ignored(Vec<String>);
+
+impl Ignored {
+    fn of(plan: &Plan, config: &Config) -> Self {
+        Self(plan.not_in_p4.iter().map(|key| format!("{key}={}", key.text(config))).collect())
+    }
+}
+
+impl fmt::Display for Ignored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|setting| writeln!(f, "not in P4: {setting}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_marks_and_paces_unless_told_otherwise() {
+        let config = switch_config(Settings::default()).unwrap().scalars;
+        assert_eq!((config.cp_enable, config.np_enable, config.rp_enable, config.pacer), (1, 0, 0, PACER_FQ));
+        let unpaced =
+            Settings { pacer: Some(PacerChoice::None), role: Some(Role::Host), ..Settings::default() };
+        let config = switch_config(unpaced).unwrap().scalars;
+        assert_eq!((config.cp_enable, config.rp_enable, config.pacer), (0, 1, PACER_NONE));
+    }
+}

@@ -1,0 +1,337 @@
+//! A running switch: written, compared, changed and read.
+
+use std::path::PathBuf;
+use std::{fmt, fs};
+
+use anyhow::Context as _;
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_telemetry::audit as audit;
+use dcqcn_support::cli::Output;
+use dcqcn_common::params::{Config, Params, Port};
+use dcqcn_p4::push::{Pushed, push, verify};
+use dcqcn_p4::read::Reader;
+use dcqcn_p4::{Claim, Kept, Plan, Program, Session, switch};
+use dcqcn_params::{Assignment, Key};
+use dcqcn_loader::attach::Change;
+use dcqcn_loader::dataplane::Sizes;
+use dcqcn_telemetry::{ChangeReport, CountersReport, FlowsReport, Parameter, QueuesReport};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{FileArgs, Ignored, THRIFT_PORT, plan};
+
+/// A running switch.
+#[derive(Clone, Copy, Debug, Args)]
+struct SwitchArgs {
+    /// Port of the switch's Thrift server, in this network namespace.
+    #[arg(long, value_name = "PORT", default_value_t = THRIFT_PORT)]
+    thrift_port: u16,
+}
+
+/// Make a running switch what a configuration says: only what differs is written, all is read back.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Rates and depths of queues cannot be read back; they are written every time. Forwarding tables are left
+alone where the file has neither [[bmv2.route]] nor [[bmv2.mac]]. A change the switch refuses is taken back.
+
+Examples:
+  dcqcn-lab p4 push --config switch.toml --thrift-port 9090
+  dcqcn-lab p4 push --config switch.toml --set rpg_ai_rate=200kbit --json")]
+pub(crate) struct PushArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
+    switch: SwitchArgs,
+}
+
+impl PushArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let port = self.switch.thrift_port;
+        let kept = self.file.read()?;
+        let program = Program::embedded()?;
+        let plan = Plan::new(&program, &kept.config, &kept.switch)?;
+        let _claim = Claim::take(port)?;
+        let mut session = Session::open(port)?;
+        session.require(&program)?;
+        let pushed = push(&mut session, &plan)?;
+        kept.save(port)?;
+        let not_in_p4 = Ignored::of(&plan, &kept.config);
+        out.show(&PushReport { thrift_port: port, pushed, queue_commands: plan.blind.len(), not_in_p4 })
+    }
+}
+
+#[derive(Serialize)]
+struct PushReport {
+    thrift_port: u16,
+    #[serde(flatten)]
+    pushed: Pushed,
+    /// Mirror sessions, queue rates and depths, which are written every time.
+    queue_commands: usize,
+    not_in_p4: Ignored,
+}
+
+impl fmt::Display for PushReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { thrift_port, pushed, queue_commands, not_in_p4 } = self;
+        let Pushed { written, modified, deleted, unchanged, cells } = pushed;
+        writeln!(
+            f,
+            "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged, \
+             {cells} cells of registers; read back; {queue_commands} settings of queues"
+        )?;
+        write!(f, "{not_in_p4}")
+    }
+}
+
+/// Check a configuration file that describes a switch, and say what is made of it.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  # exit code 1 if anything is wrong
+  dcqcn-lab p4 check switch.toml")]
+pub(crate) struct CheckArgs {
+    /// The file.
+    file: PathBuf,
+}
+
+impl CheckArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let file = self.file.display().to_string();
+        let text = fs::read_to_string(&self.file).with_context(|| format!("cannot read {file}"))?;
+        let (settings, switch) = switch::parse(&file, &text)?;
+        let plan = plan(settings, &switch).with_context(|| format!("{file}: not for a BMv2 switch"))?;
+        out.show(&CheckReport { file, ports: switch.port.len(), entries: plan.entries.len() })
+    }
+}
+
+#[derive(Serialize)]
+struct CheckReport {
+    file: String,
+    ports: usize,
+    /// Of its tables.
+    entries: usize,
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, ports, entries } = self;
+        writeln!(f, "{file} is valid: a BMv2 switch of {ports} ports and {entries} table entries")
+    }
+}
+
+/// Show the parameters of a running switch, as they were pushed or set last.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn-lab p4 get --thrift-port 9090
+  dcqcn-lab p4 get wred.3.kmax rpg_ai_rate")]
+pub(crate) struct GetArgs {
+    /// The parameters; all if none is named.
+    #[arg(value_name = "KEY")]
+    keys: Vec<Key>,
+    #[command(flatten)]
+    switch: SwitchArgs,
+}
+
+impl GetArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let (iface, config) = Target { port: self.switch.thrift_port }.config()?;
+        let says_something = |key: &Key| !matches!(key, Key::DscpToTc(_)) || key.get(&config) != 0;
+        let keys = if self.keys.is_empty() { Key::all().filter(says_something).collect() } else { self.keys };
+        let parameters = keys.into_iter().map(|key| Parameter::new(key, &config)).collect();
+        out.show(&GetReport { iface, parameters })
+    }
+}
+
+#[derive(Serialize)]
+struct GetReport {
+    iface: String,
+    parameters: Vec<Parameter>,
+}
+
+impl fmt::Display for GetReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Parameter::table(&self.parameters))
+    }
+}
+
+/// Change parameters of a running switch, all at once or not at all.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+A change the switch refuses is taken back. What was changed is entered in the audit log.
+
+Examples:
+  dcqcn-lab p4 set wred.3.kmax=60KB --thrift-port 9090")]
+pub(crate) struct SetArgs {
+    /// What to set.
+    #[arg(value_name = "KEY=VALUE", required = true, add = ArgValueCompleter::new(dcqcn_support::cli::key_value))]
+    changes: Vec<Assignment>,
+    #[command(flatten)]
+    switch: SwitchArgs,
+}
+
+impl SetArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        Target { port: self.switch.thrift_port }.set(out, &self.changes)
+    }
+}
+
+/// Show flows, queues and counters of a running switch, as `dcqcn flows`, `queues` and `counters` show those of an interface.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+DEPTH is how many packets were behind the last one that left, times the size of a packet. The parameters
+shown are those pushed last, as long as the switch still has them; with --config, those of the file.
+
+Examples:
+  dcqcn-lab p4 read --thrift-port 9090
+  dcqcn-lab p4 read --config switch.toml
+  dcqcn-lab p4 read --json | jq '.flows.rp[] | .rate_bps'")]
+pub(crate) struct ReadArgs {
+    #[command(flatten)]
+    switch: SwitchArgs,
+    /// The configuration, where it was not pushed by this command.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Show too what is zero.
+    #[arg(long)]
+    all: bool,
+}
+
+impl ReadArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let port = self.switch.thrift_port;
+        let program = Program::embedded()?;
+        let mut session = Session::open(port)?;
+        // Another switch may have had this port before, in this namespace or in one whose number is this one's now.
+        let kept = match self.config {
+            Some(config) => {
+                session.require(&program)?;
+                FileArgs { config, profile: None, changes: Vec::new() }.read()?
+            }
+            None => {
+                let kept = Kept::load(port)?;
+                Target { port }.check(&mut session, &program, &kept).context(
+                    "what is known of the switch is not true; `--config FILE` reads it as FILE says",
+                )?;
+                kept
+            }
+        };
+        let report = SwitchReport::read(&mut session, &program, &kept, port, self.all)?;
+        if out.is_json() { out.json(&report.to_json()) } else { out.text(&report) }
+    }
+}
+
+struct SwitchReport {
+    flows: FlowsReport,
+    queues: Vec<QueuesReport>,
+    counters: CountersReport,
+}
+
+impl SwitchReport {
+    fn read(
+        session: &mut Session,
+        program: &Program,
+        Kept { config, switch }: &Kept,
+        port: u16,
+        all: bool,
+    ) -> anyhow::Result<Self> {
+        let name = target_name(port);
+        let sizes = Sizes::default();
+        let params = Params::new(config, Port::new(1, sizes.rp_sets(), sizes.np_sets()))?;
+        let mut reader = Reader::new(session, program);
+        let (rp, np) = (reader.rp_flows()?, reader.np_flows()?);
+        let now_ns = reader.session().now_ns()?;
+        let pairs = switch.pair.iter().map(|pair| pair.known()).collect();
+        let mut queues = Vec::new();
+        for one in &switch.port {
+            let mut counters = dcqcn_common::layout::Counters::ZERO;
+            let mut depth_bytes = Vec::new();
+            for (tc, class) in counters.class.iter_mut().enumerate() {
+                *class = reader.class(one.number, tc)?;
+                depth_bytes.push(vec![reader.depth_packets(one.number, tc)? * switch.packet.0]);
+            }
+            let ports = vec![format!("port {}", one.number)];
+            queues.push(QueuesReport::of_depths(ports, &params.config, &[counters], &depth_bytes, all));
+        }
+        let counters =
+            CountersReport::of_one_hook(name.clone(), "switch", reader.counters(std::iter::empty())?, all);
+        Ok(Self { flows: FlowsReport::new(name, &params, now_ns, rp, np, pairs), queues, counters })
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        json!({ "flows": self.flows, "queues": self.queues, "counters": self.counters.to_json() })
+    }
+}
+
+impl fmt::Display for SwitchReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.flows)?;
+        for queues in &self.queues {
+            write!(f, "\n{}:\n{queues}", queues.ports().join(" / "))?;
+        }
+        write!(f, "\n{}", self.counters)
+    }
+}
+
+/// How a switch is called where others have the name of an interface.
+fn target_name(port: u16) -> String {
+    format!("bmv2:{port}")
+}
+
+/// A switch that was configured before.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    /// Port of the switch's Thrift server.
+    port: u16,
+}
+
+impl Target {
+    /// Its parameters, if the switch still has what was pushed.
+    fn config(self) -> anyhow::Result<(String, Config)> {
+        let kept = Kept::load(self.port)?;
+        let program = Program::embedded()?;
+        let mut session = Session::open(self.port)?;
+        self.check(&mut session, &program, &kept)?;
+        Ok((target_name(self.port), kept.config))
+    }
+
+    /// Changes parameters of the running switch, all or none.
+    fn set(self, out: &mut Output<'_>, changes: &[Assignment]) -> anyhow::Result<()> {
+        let _claim = Claim::take(self.port)?;
+        let mut kept = Kept::load(self.port)?;
+        let program = Program::embedded()?;
+        let old = kept.config;
+        changes.iter().try_for_each(|change| change.apply(&mut kept.config))?;
+        kept.config.validate()?;
+        let plan = Plan::new(&program, &kept.config, &kept.switch)?;
+        let mut session = Session::open(self.port)?;
+        self.check(&mut session, &program, &Kept { config: old, switch: kept.switch.clone() })?;
+        push(&mut session, &plan)?;
+        kept.save(self.port)?;
+        let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
+        let change = [Change { iface: target_name(self.port), old, new: kept.config }];
+        if let Err(error) = audit::Log::here().append(&change) {
+            tracing::warn!(%error, "the change is in force but not in the audit log");
+        }
+        out.show(&ChangeReport::of_keys(&change, &keys))?;
+        let ignored =
+            Ignored(keys.iter().filter(|key| plan.not_in_p4.contains(key)).map(Key::to_string).collect());
+        if !ignored.0.is_empty() {
+            eprint!("{ignored}");
+        }
+        Ok(())
+    }
+
+    fn check(self, session: &mut Session, program: &Program, kept: &Kept) -> anyhow::Result<()> {
+        session.require(program)?;
+        let plan = Plan::new(program, &kept.config, &kept.switch)?;
+        verify(session, &plan).with_context(|| {
+            format!(
+                "the switch at port {0} has not what was pushed last: `dcqcn-lab p4 push --config FILE --thrift-port {0}` \
+                 makes it so",
+                self.port
+            )
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! `qualify`: what SONiC's RoCEv2 test plans demand of a switch.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use dcqcn_support::cli::{Output, SettingsArgs};
+use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
+use dcqcn_testbed::IncastConfig;
+use dcqcn_testbed::qualify::{Against, Case, Outcome, QualifyConfig, qualify};
+
+/// What forwards between the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SwitchChoice {
+    /// The kernel of this machine.
+    Linux,
+    /// BMv2's simple_switch with the P4 program.
+    Bmv2,
+}
+
+/// A check failed; the report has said which.
+#[derive(Debug, thiserror::Error)]
+#[error("the switch is not qualified")]
+pub(crate) struct NotQualified;
+
+/// Run what SONiC's RoCEv2 test plans demand of a switch, and say what it does and does not do.
+///
+/// N:1 incast without loss or NAK and with the shares of the weights; marks against theory; storage; CNPs and ACKs in their
+/// classes; the watchdog against PFC storms. In network namespaces of its own, or between ports of this machine. Needs root.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Cases:
+  incast    N senders at once beside other traffic: no drop, no NAK, nothing sent again, the link full, queues within 5 % of their weights
+  marking   the share of packets marked at each depth, against theory, in as many rounds as --rounds says
+  storage   N targets with four queue pairs each: no loss under DCQCN, by marks and CNPs
+  classes   CNPs and ACKs keep their DSCP, and the switch counts them in their classes
+  watchdog  a storm of PFC is found in time, holds nothing then, and pauses count again afterwards (needs fq and `dcqcn`)
+
+Exit codes:
+  0  something was checked, and nothing failed
+  1  a check failed, a case could not be run because of an error, or nothing could be checked
+  2  wrong usage
+
+Examples:
+  # Linux, as it is here
+  dcqcn-lab qualify
+  # the parameters that are to go onto a switch, at its rate
+  dcqcn-lab qualify --link 1gbit --config switch.toml --junit qualify.xml
+  # a switch between three ports of this machine, which has what is in the file; the last receives
+  dcqcn-lab qualify --against eth1,eth2,eth3 --link 25gbit --config switch.toml
+  # one line
+  dcqcn-lab qualify --case marking --json | jq -r '.checks[] | select(.outcome != \"passed\") | .what'")]
+pub(crate) struct QualifyArgs {
+    /// Ports of this machine around the switch: all but the last send, the last receives; the last but one of three and more
+    /// sends what is not RoCE. Parameters are what the switch is said to be set to.
+    #[arg(long, value_name = "PORT,PORT", value_delimiter = ',', conflicts_with = "switch")]
+    against: Vec<String>,
+    /// What forwards in the namespaces.
+    #[arg(long, value_enum, default_value_t = SwitchChoice::Linux)]
+    switch: SwitchChoice,
+    /// Run these only.
+    #[arg(long, value_name = "CASE", value_enum, value_delimiter = ',')]
+    case: Vec<Case>,
+    /// Sender hosts in the namespaces.
+    #[arg(long, value_name = "N", default_value_t = QualifyConfig::incast().senders)]
+    senders: u16,
+    /// Rate of every link [default: 100mbit; bmv2: 10mbit].
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
+    link: Option<u64>,
+    /// How long traffic runs in each case that has some.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_ns)]
+    duration: u64,
+    /// Rounds of the case `marking`, 10 to 10000.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    rounds: u32,
+    /// Most packets of a queue pair without acknowledgement [default: 32].
+    #[arg(long, value_name = "PACKETS")]
+    window: Option<u32>,
+    /// Buffer of the bottleneck's RoCE queue [default: 512KB; bmv2: 64 packets].
+    #[arg(long, value_name = "SIZE", value_parser = parse_small_bytes)]
+    buffer: Option<u32>,
+    /// Write the checks here as JUnit XML, too.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// A size that fits 32 bits.
+fn parse_small_bytes(text: &str) -> anyhow::Result<u32> {
+    Ok(u32::try_from(parse_bytes(text)?)?)
+}
+
+impl QualifyArgs {
+    fn config(self) -> anyhow::Result<QualifyConfig> {
+        let against = match self.switch {
+            _ if !self.against.is_empty() => Against::Ports(self.against),
+            SwitchChoice::Linux => Against::Linux,
+            SwitchChoice::Bmv2 => Against::Bmv2,
+        };
+        let default = if against == Against::Bmv2 { IncastConfig::bmv2() } else { QualifyConfig::incast() };
+        let cases = if self.case.is_empty() { Case::value_variants().to_vec() } else { self.case };
+        let incast = IncastConfig {
+            senders: self.senders,
+            link_bps: self.link.unwrap_or(default.link_bps),
+            duration_ns: self.duration,
+            warm_up_ns: default.warm_up_ns.min(self.duration / 3),
+            window_packets: self.window.unwrap_or(default.window_packets),
+            buffer_bytes: self.buffer.unwrap_or(default.buffer_bytes),
+            ..default
+        };
+        incast.validate()?;
+        let (rounds, settings) = (self.rounds, self.settings.read()?);
+        Ok(QualifyConfig { against, cases, incast, rounds, quiet: false, settings })
+    }
+
+    pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let junit = self.junit.clone();
+        let report = qualify(&self.config()?)?;
+        out.show(&report)?;
+        if let Some(file) = junit {
+            std::fs::write(&file, report.junit())
+                .with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        if report.count(Outcome::Failed) != 0 {
+            return Err(NotQualified.into());
+        }
+        if report.count(Outcome::Passed) == 0 {
+            bail!("nothing could be checked: the reasons are in the lines that say `skipped`");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: QualifyArgs,
+    }
+
+    fn config(options: &str) -> QualifyConfig {
+        let line = ["qualify"].into_iter().chain(options.split_whitespace());
+        Line::try_parse_from(line).unwrap().args.config().unwrap()
+    }
+
+    #[test]
+    fn all_cases_run_unless_some_are_named() {
+        assert_eq!(config("").cases, Case::value_variants());
+        assert_eq!(config("--case marking,classes").cases, [Case::Marking, Case::Classes]);
+        assert_eq!(config("").incast.warm_up_ns, 2_000_000_000);
+    }
+
+    #[test]
+    fn ports_are_those_of_the_machine() {
+        let ports = ["eth1".to_owned(), "eth2".to_owned()];
+        assert_eq!(config("--against eth1,eth2").against, Against::Ports(ports.to_vec()));
+        assert!(Line::try_parse_from(["qualify", "--against", "a,b", "--switch", "bmv2"]).is_err());
+    }
+}

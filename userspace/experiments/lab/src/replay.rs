@@ -1,0 +1,115 @@
+//! `replay`: a capture through the data plane.
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE};
+use dcqcn_replay::Hook;
+use dcqcn_replay::replay::{self, DEFAULT_LINK_RATE_BPS, EngineKind, Options};
+use dcqcn_params::{PacerChoice, Settings, SettingsError};
+
+use dcqcn_support::cli::{Output, SettingsArgs};
+
+/// Send the packets of a capture through a hook and see what becomes of each.
+///
+/// Prints a line of JSON for each packet: what it is, what was decided, queue depth, departure time, the state of its
+/// flow, and the packets sent beside it. A summary follows on standard error; with --json, as the last line.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Unless a role is set all three points are on: egress marks and paces, ingress answers with CNPs,
+XDP takes CNPs. The link has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and
+attaches nothing. The engine `bmv2` needs root and BMv2: it starts simple_switch in a network namespace of
+its own. Depths are then in packets of 1082 bytes, times in microseconds, random numbers the switch's own.
+
+Examples:
+  dcqcn-lab replay incast.pcap --hook egress --set link_rate=1gbit --out marked.pcap
+  dcqcn-lab replay incast.pcap --hook ingress --engine kernel > kernel.jsonl
+  dcqcn-lab replay incast.pcap --hook ingress --engine bmv2 > bmv2.jsonl
+  dcqcn-lab replay incast.pcap --hook egress | jq -c 'select(.marked) | {index, depth_before_bytes}'")]
+pub(crate) struct ReplayArgs {
+    /// A pcap or pcapng file. Cooked (device "any") and bare IP packets get an Ethernet header.
+    #[arg(value_name = "IN.pcap")]
+    input: PathBuf,
+    /// Where the packets meet the data plane.
+    #[arg(long, value_enum)]
+    hook: Hook,
+    /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel. `bmv2`: the P4
+    /// program, in simple_switch.
+    #[arg(long, value_enum, default_value = "reference")]
+    engine: EngineKind,
+    /// Where the random sequence begins.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Write the packets as they leave, CNPs included, in the order of departure.
+    #[arg(long, value_name = "OUT.pcap")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+impl ReplayArgs {
+    pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { input, hook, engine, seed, out: departures, settings } = self;
+        let options = Options {
+            input,
+            hook,
+            engine,
+            config: Some(config(settings.read()?)?),
+            seed,
+            out: departures,
+            summary_line: out.is_json(),
+        };
+        let mut lines = BufWriter::new(out.writer());
+        let summary = replay::run(&options, &mut lines)?;
+        lines.flush()?;
+        drop(lines);
+        if !out.is_json() {
+            eprint!("{summary}");
+        }
+        Ok(())
+    }
+}
+
+/// The parameters of a replay, where nothing is attached that could tell the pacer and the rate of the link.
+fn config(mut settings: Settings) -> Result<Config, SettingsError> {
+    let all_points = settings.role.is_none();
+    let cp_is_said = settings.changes.iter().any(|change| change.key.to_string() == "cp_enable");
+    let pacer = settings.pacer.take().unwrap_or_default();
+    let mut config = settings.config(None)?;
+    let scalars = &mut config.scalars;
+    if all_points && !cp_is_said {
+        scalars.cp_enable = 1;
+    }
+    scalars.pacer = match pacer {
+        PacerChoice::Auto | PacerChoice::Fq => PACER_FQ,
+        PacerChoice::Htb => PACER_HTB,
+        PacerChoice::None => PACER_NONE,
+    };
+    if scalars.link_rate_bps == 0 {
+        scalars.link_rate_bps = DEFAULT_LINK_RATE_BPS;
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_params::Role;
+
+    use super::*;
+
+    #[test]
+    fn without_settings_every_point_is_on() {
+        assert_eq!(config(Settings::default()), Ok(replay::default_config()));
+    }
+
+    #[test]
+    fn a_role_or_a_switch_counts() {
+        let host = Settings { role: Some(Role::Host), pacer: Some(PacerChoice::Htb), ..Settings::default() };
+        let host = config(host).unwrap().scalars;
+        assert_eq!((host.cp_enable, host.rp_enable, host.pacer), (0, 1, PACER_HTB));
+        let changes = vec!["cp_enable=off".parse().unwrap(), "link_rate=1gbit".parse().unwrap()];
+        let off = config(Settings { changes, ..Settings::default() }).unwrap().scalars;
+        assert_eq!((off.cp_enable, off.link_rate_bps), (0, 1_000_000_000));
+    }
+}

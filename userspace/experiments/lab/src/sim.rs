@@ -1,0 +1,340 @@
+//! `sim`: DCQCN at link speeds that no test machine has.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
+use dcqcn_params::{Assignment, Profile};
+use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
+use dcqcn_sim::presets::{Preset, Setting, Setup};
+use dcqcn_sim::report::{Report, title, write_series};
+use dcqcn_sim::sweep::{Axis, Run, combinations, run_all};
+use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
+use dcqcn_sim::{Scenario, file, plot};
+use dcqcn_support::file::Replacement;
+
+use dcqcn_support::cli::Output;
+
+use crate::fabric::FabricArgs;
+
+/// The presets by their place in [`Preset`], for types that depend on one.
+const INCAST: usize = 0;
+const STAIRCASE: usize = 1;
+const STABILITY: usize = 2;
+const COEXIST: usize = 3;
+/// What `stability` compares unless one of them is said.
+const STABILITY_FLOWS: &str = "flows=2,10,64";
+const STABILITY_DELAYS: &str = "loop-delay=4us,85us";
+
+/// Simulate DCQCN packet by packet, at any link speed, with the code of the data plane.
+///
+/// Senders with a link each into a switch, one port of it, one receiver behind. Rates, marks and CNP intervals are computed by
+/// the same functions as in the kernel. The same settings and seed give the same result to the last bit.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true,
+    after_long_help = "\
+FILE is a scenario in TOML with the names and quantities of the flags; flags count over it. What each flag
+does: `dcqcn-lab sim incast --help`. Unless --profile says otherwise the parameters are the paper's on every link.
+
+CSV of one run: a line per sample and series, t_ns,series,rate_bps,target_bps,goodput_bps,queue_bytes,
+max_queue_bytes; a series is `flow:NAME`, `group:NAME` or `class:N`. CSV of a sweep: a line per run.
+
+Examples:
+  # 8 flows into 40 Gb/s, the queue beside what the fluid model says
+  dcqcn-lab sim incast --flows 8
+  # a sweep on all cores, one table
+  dcqcn-lab sim incast --flows 16 --sweep kmax=200KB,400KB,1MB --sweep profile=paper,nvidia
+  # a scenario of one's own
+  dcqcn-lab sim example > mine.toml && dcqcn-lab sim mine.toml --duration 150ms --plot mine"
+)]
+pub(crate) struct SimArgs {
+    #[command(subcommand)]
+    command: Option<SimCommand>,
+    /// A scenario (`dcqcn-lab sim example` prints one).
+    #[arg(value_name = "FILE.toml")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    run: RunArgs<INCAST>,
+}
+
+#[derive(Debug, Subcommand)]
+enum SimCommand {
+    /// Let N senders send to one receiver.
+    ///
+    /// Beside the measured queue stands the fixed point of the fluid model, where that applies: parameters of the paper's
+    /// machine, data without an end, nothing else on the link.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-lab sim incast --flows 4
+  # the paper's packets of 1 KB, pictures of rates and queue
+  dcqcn-lab sim incast --flows 2 --mtu 1000B --header 0 --plot incast
+  # 100 Gb/s with HPCC's thresholds
+  dcqcn-lab sim incast --link 100g --kmin 400KB --kmax 1600KB --pmax 20%
+  # 64 messages of 1 MB without DCQCN, lossless by PFC
+  dcqcn-lab sim incast --flows 64 --size 1MB --control off --pfc on
+  # one figure
+  dcqcn-lab sim incast --json | jq '.outcome.classes[0].queue.mean_bytes'")]
+    Incast(Box<RunArgs<INCAST>>),
+    /// Start with two flows and let one more join every --step.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-lab sim staircase
+  dcqcn-lab sim staircase --flows 5 --step 50ms --duration 250ms --plot staircase.svg")]
+    Staircase(Box<RunArgs<STAIRCASE>>),
+    /// Look for oscillation: few and many flows, with a short and a long control loop.
+    ///
+    /// Unless set: 2, 10 and 64 flows, each with 4 us and 85 us of loop delay. The table says by how much the queue
+    /// deviates from its mean, by how much the sum of all rates swings, and how long the link was busy.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-lab sim stability
+  # the cure
+  dcqcn-lab sim stability --set rpg_ai_rate=10mbit --kmax 1000KB
+  # one case, to look at
+  dcqcn-lab sim stability --flows 10 --loop-delay 85us --plot unstable")]
+    Stability(Box<RunArgs<STABILITY>>),
+    /// Read blocks from storage beside TCP, with and without classes, ECN and DCQCN.
+    ///
+    /// One client reads blocks of 16 KiB from 6 targets over a port of 25 Gb/s that TCP wants to fill as well.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-lab sim coexist --classes on
+  dcqcn-lab sim coexist --sweep classes=on,off
+  dcqcn-lab sim coexist --tcp 16 --tcp-law dctcp --outstanding 64")]
+    Coexist(Box<RunArgs<COEXIST>>),
+    Fabric(Box<FabricArgs>),
+    /// Print a scenario file with everything that can be said.
+    #[command(after_long_help = "\
+Examples:
+  dcqcn-lab sim example > scenario.toml")]
+    Example,
+}
+
+impl SimArgs {
+    pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self.command {
+            Some(SimCommand::Incast(args)) => args.run(None, out),
+            Some(SimCommand::Staircase(args)) => args.run(None, out),
+            Some(SimCommand::Stability(args)) => args.run(None, out),
+            Some(SimCommand::Coexist(args)) => args.run(None, out),
+            Some(SimCommand::Fabric(args)) => args.run(out),
+            Some(SimCommand::Example) => out.text(&file::EXAMPLE),
+            None => {
+                let path = self.file.context(
+                    "nothing to simulate: name a preset, as in `dcqcn-lab sim incast`, or a FILE.toml",
+                )?;
+                self.run.run(Some(&path), out)
+            }
+        }
+    }
+}
+
+/// What every simulation can be told. `PRESET` is the place of its preset.
+#[derive(Debug, Args)]
+struct RunArgs<const PRESET: usize> {
+    #[command(flatten)]
+    knobs: Knobs<PRESET>,
+    /// Messages at random times with the lengths of this file: lines BYTES,WEIGHT. See --load.
+    #[arg(long, value_name = "FILE", help_heading = "RoCE flows")]
+    flow_sizes: Option<PathBuf>,
+    /// The DCQCN parameters to start from [default: paper].
+    #[arg(long, value_enum, help_heading = "DCQCN")]
+    profile: Option<Profile>,
+    /// Set a parameter of DCQCN; overrides the profile. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "DCQCN")]
+    changes: Vec<Assignment>,
+    /// Run with each value of a flag or parameter, on all cores. May be repeated: all combinations.
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    sweep: Vec<Axis>,
+    /// Write time series here; of a sweep, a line per run.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw rates and queue over time into this file, .svg or .png, or into both if it ends in neither.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// The flags that [`Knob`]s describe.
+#[derive(Clone, Debug, Default)]
+struct Knobs<const PRESET: usize>(Vec<Setting>);
+
+impl<const PRESET: usize> Knobs<PRESET> {
+    fn preset() -> Preset {
+        Preset::value_variants().get(PRESET).copied().unwrap_or(Preset::Incast)
+    }
+
+    fn keys() -> impl Iterator<Item = &'static str> {
+        let own = Setup::knobs(Self::preset()).map(|knob| knob.key);
+        own.chain(ROCE_KNOBS.iter().map(|knob| knob.key)).chain(SHORTHANDS.iter().map(|short| short.0))
+    }
+}
+
+impl<const PRESET: usize> Args for Knobs<PRESET> {
+    fn augment_args(mut command: clap::Command) -> clap::Command {
+        fn arg<T>(knob: &'static Knob<T>, defaults: &T) -> Arg {
+            let help = format!("{} [default: {}]", knob.doc, knob.text(defaults));
+            flag(knob.key, knob.value, help)
+        }
+        fn flag(key: &'static str, value: &'static str, help: String) -> Arg {
+            let parse = move |text: &str| Setting::new(key, text);
+            Arg::new(key).long(key).value_name(value).help(help).value_parser(parse)
+        }
+        let defaults = Setup::new(Self::preset());
+        for knob in Setup::knobs(Self::preset()) {
+            let arg = arg(knob, &defaults).help_heading("Network and time");
+            let arg = if knob.key == "loop-delay" { arg.conflicts_with("delay") } else { arg };
+            command = command.arg(arg);
+        }
+        for knob in ROCE_KNOBS {
+            command = command.arg(arg(knob, &defaults.roce).help_heading("RoCE flows"));
+        }
+        for (key, name, value, doc) in SHORTHANDS {
+            let help = format!("{doc}; short for --set {name}");
+            command = command.arg(flag(key, value, help).help_heading("DCQCN"));
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<const PRESET: usize> FromArgMatches for Knobs<PRESET> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = Self::keys().filter_map(|key| matches.get_one::<Setting>(key).cloned());
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl<const PRESET: usize> RunArgs<PRESET> {
+    fn run(&self, file: Option<&Path>, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let setup = self.setup(file)?;
+        let axes = self.axes()?;
+        let combinations = combinations(&axes)?;
+        let setups: Vec<Setup> = combinations
+            .iter()
+            .map(|settings| settings.iter().try_fold(setup.clone(), apply))
+            .collect::<Result<_, _>>()?;
+        ensure!(
+            axes.is_empty() || self.plot.is_none(),
+            "--plot draws one run and a sweep has {}: leave --plot or --sweep out (or say --flows and --loop-delay)",
+            setups.len()
+        );
+        let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
+        let scenarios: Vec<Scenario> =
+            setups.iter().map(|setup| setup.scenario(wants_series)).collect::<Result<_, _>>()?;
+        let runs = run_all(&scenarios)?;
+        let count = runs.len();
+        if axes.is_empty() {
+            let (Some(Some(run)), Some(scenario)) = (runs.into_iter().next(), scenarios.first()) else {
+                bail!("interrupted: nothing is finished");
+            };
+            return self.show_one(&setup, scenario, run, out);
+        }
+        let inputs = setups.iter().zip(&scenarios).zip(&combinations);
+        let finished = runs.into_iter().zip(inputs).filter_map(|(run, ((setup, scenario), settings))| {
+            let Run { outcome, wall } = run?;
+            Some(SweepRun::new(settings, Report::new(setup, scenario, outcome, wall)))
+        });
+        let report = SweepReport { runs: finished.collect() };
+        out.show(&report)?;
+        if let Some(path) = &self.csv {
+            write_file(path, |file| report.write_csv(file))?;
+        }
+        ensure!(
+            report.runs.len() == count,
+            "interrupted: {} of {count} runs are finished",
+            report.runs.len()
+        );
+        Ok(())
+    }
+
+    fn setup(&self, file: Option<&Path>) -> anyhow::Result<Setup> {
+        let mut setup = match file {
+            Some(path) => file::read(path)?,
+            None => Setup::new(Knobs::<PRESET>::preset()),
+        };
+        for setting in &self.knobs.0 {
+            setup = apply(setup, setting)?;
+        }
+        if let Some(path) = &self.flow_sizes {
+            setup.roce.sizes = file::flow_sizes(path)?;
+        }
+        setup.profile = self.profile.unwrap_or(setup.profile);
+        setup.changes.extend(&self.changes);
+        Ok(setup)
+    }
+
+    fn is_said(&self, keys: &[&str]) -> bool {
+        let swept = self.sweep.iter().filter_map(|axis| axis.settings.first());
+        self.knobs.0.iter().chain(swept).any(|setting| keys.contains(&setting.key.as_str()))
+    }
+
+    /// What was asked for, and what `stability` compares unless it was told what to look at.
+    fn axes(&self) -> anyhow::Result<Vec<Axis>> {
+        let mut axes = Vec::new();
+        if PRESET == STABILITY {
+            if !self.is_said(&["flows"]) {
+                axes.push(STABILITY_FLOWS.parse()?);
+            }
+            if !self.is_said(&["delay", "loop-delay"]) {
+                axes.push(STABILITY_DELAYS.parse()?);
+            }
+        }
+        axes.extend(self.sweep.iter().cloned());
+        Ok(axes)
+    }
+
+    fn show_one(
+        &self,
+        setup: &Setup,
+        scenario: &Scenario,
+        run: Run,
+        out: &mut Output<'_>,
+    ) -> anyhow::Result<()> {
+        let Run { outcome, wall } = run;
+        if let Some(series) = &outcome.series {
+            if let Some(path) = &self.csv {
+                write_file(path, |file| write_series(file, series))?;
+            }
+            if let Some(path) = &self.plot {
+                plot::write(path, &title(setup), scenario, series)?;
+            }
+        }
+        out.show(&Report::new(setup, scenario, outcome, wall))
+    }
+}
+
+/// `setup` with `setting`, which must change something: the groups of a file may all say their own.
+fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
+    let Setting { key, text } = setting;
+    let of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
+    let says = |settings: &[Setting]| settings.iter().any(|setting| setting.key == *key);
+    ensure!(
+        !of_groups
+            || setup.roce_groups.is_empty()
+            || !setup.roce_groups.iter().all(|group| says(&group.settings)),
+        "{key} = {text} changes nothing: every [[roce]] group of the file says its own; take it out there"
+    );
+    setup.set(key, text)?;
+    Ok(setup)
+}
+
+fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> anyhow::Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let mut file = Replacement::create(path).with_context(failed)?;
+    write(&mut file).with_context(failed)?;
+    file.finish().with_context(failed)
+}
+
+#[cfg(test)]
+mod tests;

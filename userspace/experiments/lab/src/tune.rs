@@ -1,0 +1,270 @@
+//! `tune`: parameters for a fabric and its traffic, as a file for `dcqcn-fleet apply`.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::thread;
+
+use anyhow::{Context as _, ensure};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Arg, Args};
+use dcqcn_support::cli::Output;
+use dcqcn_params::quantity::parse_bytes;
+use dcqcn_sim::fabric::FabricSetup;
+use dcqcn_sim::tune::{Limits, Method, Objective, Place, Task, TuneReport, tune};
+use dcqcn_support::file::Replacement;
+
+/// Look for better parameters in a simulated fabric: Kmin, Kmax, Pmax and the rate machine.
+///
+/// Simulates candidates on a fabric and traffic of yours (the flags are those of `sim fabric`), and the presets that others publish.
+/// What is small in a good one: the 99th percentile of slowdown, which is how many times as long as in an empty fabric a flow took;
+/// of several workloads and seeds the geometric mean. The first quarter of the candidates is drawn at random, of the paper's machine
+/// only those for which DCQCN's fluid model has a steady queue; the others follow from what was found. The best, and all presets, are
+/// simulated again with seeds that were not searched on: that decides. The same flags find the same, on any number of cores.
+#[derive(Debug, Args)]
+#[command(mut_args(told))]
+#[command(after_long_help = "\
+Searched are the profile (those for the hosts' links), Kmin, Kmax and Pmax of the flows' class, rpg_ai_rate, rpg_hai_rate,
+rpg_time_reset, dce_tcp_g and min_time_between_cnps. What --profile and --set say is the same in all candidates, and not searched.
+
+Columns: SLOWDOWN with the other seeds, SEARCHED with those of the search, QUEUE the deepest of any port, PAUSES, DROPS and LEFT
+(flows that did not end) of all simulations with the other seeds. `!` is what breaks a limit, and comes behind all that keep them;
+--max-pauses and --max-drops count for each simulation, and the limits below the table for as many as there are.
+
+Examples:
+  # random traffic at 60 % load, and incasts; the best as a file for the fleet
+  dcqcn-lab tune --load 60% --also workload=incast:12,size=500KB --out fleet.toml
+  dcqcn-fleet apply fleet.toml --dry-run
+  # queues of no more than 1 MB, and no packet lost
+  dcqcn-lab tune --load 60% --max-queue 1MB --max-drops 0
+  # the NIC's machine and its steps stay
+  dcqcn-lab tune --profile nvidia --set rpg_ai_rate=5mbit --set rpg_hai_rate=50mbit --budget 48
+  # what the search has to be better than
+  dcqcn-lab tune --load 60% --search random")]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    setup: FabricSetup,
+    /// More traffic that the same parameters must serve: flags that count over the others, as workload=incast:16,size=500KB. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE,...", help_heading = "Search")]
+    also: Vec<String>,
+    /// Candidates to simulate.
+    #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=10_000), help_heading = "Search")]
+    budget: u16,
+    /// Which figure of slowdown is to be small.
+    #[arg(long, value_name = "FIGURE", value_enum, default_value_t = Objective::P99, help_heading = "Search")]
+    objective: Objective,
+    /// Deepest queue of a port; a candidate beyond is behind all that keep to it.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Search")]
+    max_queue: Option<u64>,
+    /// Most times that switches pause a neighbour, in a simulation on average [default: the fewest of any preset, and a tenth more].
+    #[arg(long, value_name = "N", help_heading = "Search")]
+    max_pauses: Option<u64>,
+    /// Most packets dropped, in a simulation on average.
+    #[arg(long, value_name = "N", help_heading = "Search")]
+    max_drops: Option<u64>,
+    /// Seeds of each workload, from --seed on, while searching.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100), help_heading = "Search")]
+    seeds: u64,
+    /// Other seeds for the second look at the best.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100), help_heading = "Search")]
+    check_seeds: u64,
+    /// Candidates that get a second look.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Search")]
+    keep: u16,
+    /// How candidates are found: from the fluid model and what was found before (tpe), or all by chance (random).
+    #[arg(long, value_name = "METHOD", value_enum, default_value_t = Method::Tpe, help_heading = "Search")]
+    search: Method,
+    /// Where the random numbers of the search begin.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Search")]
+    search_seed: u64,
+    /// Cores to use [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Search")]
+    threads: Option<u16>,
+    /// Write the best here, for `dcqcn-fleet apply`: candidate or preset, with --profile or --set one that has what they say. Not if it breaks a limit.
+    #[arg(long, value_name = "FILE", help_heading = "Fleet")]
+    out: Option<PathBuf>,
+    /// With --out: name of the group.
+    #[arg(long, value_name = "NAME", default_value = "tuned", requires = "out", value_parser = NonEmptyStringValueParser::new(), help_heading = "Fleet")]
+    group: String,
+    /// With --out: a label that the group's hosts have. May be repeated [default: all hosts].
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label, requires = "out", help_heading = "Fleet")]
+    label: Vec<(String, String)>,
+    /// With --out: the hosts' interfaces.
+    #[arg(long, value_name = "PATTERN", default_value = "eth*", requires = "out", value_parser = NonEmptyStringValueParser::new(), help_heading = "Fleet")]
+    interface: String,
+}
+
+/// The flags of `sim fabric` as they are here: what is refused is not told.
+fn told(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "sample" | "base_rtt" | "target_delay" | "control" => arg.hide(true),
+        "duration" => arg.help(
+            "Time to simulate, at most: it ends when all flows are complete, and what leaves some breaks a limit [default: 100ms]",
+        ),
+        _ => arg,
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("`{text}` is not KEY=VALUE, as in `rack=a`")),
+    }
+}
+
+/// The file of `--out`, and whom it is for.
+struct Written {
+    path: PathBuf,
+    file: Replacement,
+    place: Place,
+}
+
+impl Written {
+    /// Begins the file: what cannot be written is better known before the search.
+    fn begin(path: PathBuf, place: Place) -> anyhow::Result<Self> {
+        let mut keys = BTreeSet::new();
+        for (key, _) in &place.labels {
+            ensure!(
+                keys.insert(key),
+                "--label {key} is there twice: a host has one value of it; leave one out"
+            );
+        }
+        let file = Replacement::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, file, place })
+    }
+
+    /// Writes the best; returns what is to be said of it.
+    fn finish(self, report: &TuneReport) -> anyhow::Result<String> {
+        let Self { path, mut file, place } = self;
+        let shown = path.display();
+        let text = report.fragment(&place).with_context(|| format!("nothing is written to {shown}"))?;
+        let mut write = || file.write_all(text.as_bytes());
+        write().and_then(|()| file.finish()).with_context(|| format!("cannot write {shown}"))?;
+        Ok(format!("{shown} is written; what it would change: dcqcn-fleet apply {shown} --dry-run\n"))
+    }
+}
+
+impl TuneArgs {
+    pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        ensure!(self.setup.is_dcqcn(), "DCQCN is what is tuned: leave --control out");
+        let threads = match self.threads {
+            Some(threads) => threads.into(),
+            None => thread::available_parallelism().map_or(1, usize::from),
+        };
+        let limits = Limits { queue_bytes: self.max_queue, pauses: self.max_pauses, drops: self.max_drops };
+        let task = Task {
+            setup: self.setup,
+            also: self.also,
+            budget: self.budget.into(),
+            method: self.search,
+            search_seed: self.search_seed,
+            seeds: self.seeds,
+            check_seeds: self.check_seeds,
+            keep: self.keep.into(),
+            objective: self.objective,
+            limits,
+        };
+        let place = Place { group: self.group, labels: self.label, interface: self.interface };
+        let written = self.out.map(|path| Written::begin(path, place)).transpose()?;
+        let report = tune(&task, threads)?;
+        out.show(&report)?;
+        // Also after Ctrl-C: the best so far.
+        let written = written.map(|written| written.finish(&report)).transpose();
+        let done = format!("interrupted: {} of {} candidates are simulated", report.simulated, task.budget);
+        let said = match written {
+            Err(error) if report.is_interrupted => return Err(error.context(done)),
+            written => written?,
+        };
+        if let Some(said) = said.filter(|_| !out.is_json()) {
+            out.text(&said)?;
+        }
+        ensure!(!report.is_interrupted, done);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        tune: TuneArgs,
+    }
+
+    fn parse(options: &str) -> Result<TuneArgs, clap::Error> {
+        Line::try_parse_from(["tune"].into_iter().chain(options.split_whitespace())).map(|line| line.tune)
+    }
+
+    /// The error of a run, and whether it printed a report before.
+    fn refused(options: &str) -> (String, bool) {
+        let mut printed = Vec::new();
+        let error = parse(options).unwrap().run(&mut Output::new(&mut printed, false)).unwrap_err();
+        (format!("{error:#}"), !printed.is_empty())
+    }
+
+    const SMALL: &str =
+        "--topology leaf-spine:1x0x4 --workload incast:3 --size 100KB --budget 2 --seeds 1 --check-seeds 1";
+
+    #[test]
+    fn whom_a_file_is_for_needs_a_file_and_a_name() {
+        for options in
+            ["--group a", "--label rack=a", "--interface eth0", "--out x --group=", "--out x --interface="]
+        {
+            assert!(parse(options).is_err(), "{options}");
+        }
+        let args = parse("--out x --label rack=a").unwrap();
+        assert_eq!((args.group.as_str(), args.interface.as_str()), ("tuned", "eth*"));
+        assert!(parse("").is_ok());
+    }
+
+    /// Nothing is simulated for a file that cannot be written.
+    #[test]
+    fn what_cannot_be_written_is_refused_before_the_search() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fleet.toml");
+        for (options, says) in [
+            ("--out /nonexistent/fleet.toml".to_owned(), "cannot write /nonexistent/fleet.toml"),
+            (format!("--out {}", directory.path().display()), "cannot write "),
+            (
+                format!("--out {} --label rack=a --label rack=b", path.display()),
+                "--label rack is there twice",
+            ),
+        ] {
+            let (error, is_printed) = refused(&format!("{SMALL} {options}"));
+            assert!(error.starts_with(says) && !is_printed, "{error}");
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_best_is_written_unless_it_breaks_a_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fleet.toml");
+        let out = format!("{SMALL} --out {}", path.display());
+        let (error, is_printed) = refused(&format!("{out} --max-queue 1KB"));
+        assert!(
+            is_printed && error.starts_with(&format!("nothing is written to {}", path.display())),
+            "{error}"
+        );
+        assert!(error.contains("breaks a limit: deepest queue "), "{error}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        let mut printed = Vec::new();
+        parse(&out).unwrap().run(&mut Output::new(&mut printed, false)).unwrap();
+        let printed = String::from_utf8(printed).unwrap();
+        assert!(printed.contains(" is written; what it would change: dcqcn-fleet apply "), "{printed}");
+        assert!(std::fs::read_to_string(&path).unwrap().contains("[[group.interface]]\nname = \"eth*\""));
+    }
+
+    #[test]
+    fn help_has_what_a_search_has() {
+        let help = Line::command().render_long_help().to_string();
+        assert!(help.contains("[default: 100ms]") && !help.contains("[default: 1s]"), "{help}");
+        for flag in ["--sample ", "--base-rtt ", "--target-delay ", "--control "] {
+            assert!(!help.contains(flag), "{flag}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The `dcqcn-lab` command as people call it; nothing here needs root.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dcqcn-lab")).args(args).output().expect("dcqcn-lab starts")
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+#[test]
+fn a_replay_is_a_line_of_json_for_each_packet() {
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/captures/rc_write.pcap");
+    let capture = capture.to_str().unwrap();
+    let replay = run(&["replay", capture, "--hook", "egress", "--set", "link_rate=10mbit", "--json"]);
+    assert_eq!(replay.status.code(), Some(0), "{}", stderr(&replay));
+    let lines: Vec<serde_json::Value> =
+        stdout(&replay).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, packets) = lines.split_last().unwrap();
+    assert_eq!(summary["packets"], packets.len());
+    assert!(packets.iter().any(|packet| packet["marked"] == true));
+    assert_eq!(stderr(&replay), "");
+}
+
+#[test]
+fn a_flag_of_a_fabric_that_changes_nothing_is_refused_by_name() {
+    let fabric = |flags: &str| {
+        let line = format!("sim fabric --workload incast:2 --size 4KB {flags}");
+        run(&line.split_whitespace().collect::<Vec<_>>())
+    };
+    for (flags, says) in [
+        ("--admission-turn 64KB", "--admission-turn changes nothing here: it needs --admission"),
+        ("--admission-class 6", "--admission-class changes nothing here: it needs --admission"),
+        ("--reordering 8", "--reordering changes nothing here: it needs --recovery selective"),
+        ("--load 20%", "--load changes nothing here: it needs --workload random"),
+    ] {
+        let refused = fabric(flags);
+        assert!(!refused.status.success() && stderr(&refused).contains(says), "{}", stderr(&refused));
+    }
+    // One run of a sweep has a use for it.
+    for flags in
+        ["--reordering 8 --sweep recovery=go-back-n,selective", "--admission-turn 8KB --admission 64KB"]
+    {
+        let done = fabric(flags);
+        assert!(done.status.success(), "{}", stderr(&done));
+    }
+}
+
+#[test]
+fn every_flag_of_a_fabric_is_in_its_reference() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/fabric.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let help = run(&["sim", "fabric", "--help"]);
+    let flags: Vec<&str> = stdout(&help)
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--"))
+        .filter_map(|line| line.split([' ', '[']).next())
+        .collect();
+    assert!(flags.len() > 40, "{flags:?}");
+    let missing: Vec<_> = flags.iter().filter(|flag| !page.contains(&format!("--{flag}"))).collect();
+    assert!(missing.is_empty(), "docs/reference/fabric.md does not name {missing:?}");
+}

@@ -1,0 +1,389 @@
+//! The compiled program: what a switch has in the way of tables, registers and counters.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::entry::{Entry, Match};
+use super::error::{Error, Result};
+
+/// The program as it was compiled from this version of `p4/`.
+pub const JSON: &str = include_str!("../../../../p4/build/dcqcn.json");
+
+/// How a table compares one of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MatchKind {
+    /// All bits.
+    Exact,
+    /// The longest prefix.
+    Lpm,
+    /// The bits of a mask.
+    Ternary,
+    /// From one value to another.
+    Range,
+}
+
+/// A key of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyField {
+    /// Its name in the program.
+    pub name: String,
+    /// How it is compared.
+    pub kind: MatchKind,
+    /// Its width.
+    pub bits: u32,
+}
+
+/// A parameter of an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Its name.
+    pub name: String,
+    /// Its width.
+    pub bits: u32,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Its keys, in order.
+    pub key: Vec<KeyField>,
+    /// The actions its entries may have, and their parameters.
+    pub actions: BTreeMap<String, Vec<Param>>,
+    /// Most entries.
+    pub size: u64,
+}
+
+/// A register or a counter array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Array {
+    /// Its length.
+    pub size: u64,
+    /// Width of an element; 0 for counters.
+    pub bits: u32,
+}
+
+/// What is written to and read from: names as the control plane knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// The tables.
+    pub tables: BTreeMap<String, Table>,
+    /// The registers.
+    pub registers: BTreeMap<String, Array>,
+    /// The counters.
+    pub counters: BTreeMap<String, Array>,
+}
+
+impl Program {
+    /// The program of this version.
+    ///
+    /// # Errors
+    /// Never, as a test has it.
+    pub fn embedded() -> Result<Self> {
+        Self::parse("the embedded program", JSON)
+    }
+
+    /// Reads the compiler's output; `what` names it in errors.
+    ///
+    /// # Errors
+    /// It is not JSON of the form BMv2 reads.
+    pub(crate) fn parse(what: &str, json: &str) -> Result<Self> {
+        let failed = |reason: String| Error::Json { what: what.to_owned(), reason };
+        let raw: raw::Program = serde_json::from_str(json).map_err(|error| failed(error.to_string()))?;
+        let mut program = Self::default();
+        for pipeline in &raw.pipelines {
+            for table in &pipeline.tables {
+                let key = table.key.iter().map(|key| {
+                    let bits = raw.bits(&key.target);
+                    let name = key.name.clone().unwrap_or_else(|| key.target.join("."));
+                    let bits =
+                        bits.ok_or_else(|| failed(format!("key {name} of {} has no width", table.name)))?;
+                    Ok(KeyField { name, kind: key.match_type, bits })
+                });
+                let key = key.collect::<Result<_>>()?;
+                let actions = table.actions.iter().zip(&table.action_ids).map(|(name, id)| {
+                    let action = raw.actions.iter().find(|action| action.id == *id);
+                    let action = action.ok_or_else(|| failed(format!("there is no action {id}")))?;
+                    let params = action.runtime_data.iter();
+                    let params = params.map(|param| Param { name: param.name.clone(), bits: param.bitwidth });
+                    Ok((name.clone(), params.collect()))
+                });
+                let actions = actions.collect::<Result<_>>()?;
+                program.tables.insert(table.name.clone(), Table { key, actions, size: table.max_size });
+            }
+        }
+        let array = |array: raw::Array| (array.name, Array { size: array.size, bits: array.bitwidth });
+        program.registers = raw.register_arrays.into_iter().map(array).collect();
+        program.counters = raw.counter_arrays.into_iter().map(array).collect();
+        Ok(program)
+    }
+
+    /// The full name of the table whose name ends in `name`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn table(&self, name: &str) -> Result<&str> {
+        find("table", name, self.tables.keys())
+    }
+
+    /// The full names of a table and of one of its actions.
+    ///
+    /// # Errors
+    /// There is no such table, or no such action of it.
+    pub fn names(&self, table: &str, action: &str) -> Result<(&str, &str)> {
+        let table = self.table(table)?;
+        let actions = self.tables.get(table).into_iter().flat_map(|table| table.actions.keys());
+        Ok((table, find("action", action, actions)?))
+    }
+
+    /// The full name of the register whose name ends in `name`, and what it is.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn register(&self, name: &str) -> Result<&str> {
+        find("register", name, self.registers.keys())
+    }
+
+    /// The full name of the counter whose name ends in `name`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn counter(&self, name: &str) -> Result<&str> {
+        find("counter", name, self.counters.keys())
+    }
+
+    /// The first thing in which `other` differs from this as far as a controller can tell.
+    #[must_use]
+    pub(crate) fn difference(&self, other: &Self) -> Option<String> {
+        fn first<T: PartialEq + std::fmt::Debug>(
+            what: &str,
+            own: &BTreeMap<String, T>,
+            other: &BTreeMap<String, T>,
+        ) -> Option<String> {
+            own.iter().find_map(|(name, own)| match other.get(name) {
+                None => Some(format!("it has no {what} `{name}`")),
+                Some(other) if other != own => Some(format!("its {what} `{name}` is another: {other:?}")),
+                Some(_) => None,
+            })
+        }
+        first("table", &self.tables, &other.tables)
+            .or_else(|| first("register", &self.registers, &other.registers))
+            .or_else(|| first("counter", &self.counters, &other.counters))
+    }
+
+    /// Whether the program takes an entry: its table, its keys, its action, and the width of every value.
+    ///
+    /// # Errors
+    /// The first thing that does not fit.
+    pub fn check(&self, entry: &Entry) -> Result<()> {
+        let stale = |difference: String| Error::Stale { what: "the program".to_owned(), difference };
+        let table = self.tables.get(&entry.table);
+        let table = table.ok_or_else(|| stale(format!("it has no table `{}`", entry.table)))?;
+        let params = table.actions.get(&entry.action);
+        let params = params
+            .ok_or_else(|| stale(format!("table `{}` has no action `{}`", entry.table, entry.action)))?;
+        if let Some(key) = &entry.key {
+            if key.len() != table.key.len() {
+                return Err(stale(format!("table `{}` has {} keys", entry.table, table.key.len())));
+            }
+            for (field, value) in table.key.iter().zip(key) {
+                let fits = match (field.kind, value) {
+                    (MatchKind::Exact, Match::Exact(value)) => vec![value.bits()],
+                    (MatchKind::Lpm, Match::Lpm(value, len)) => {
+                        vec![value.bits(), (*len > field.bits).into()]
+                    }
+                    (MatchKind::Ternary, Match::Ternary(value, mask)) => vec![*value, *mask],
+                    (MatchKind::Range, Match::Range(low, high)) => vec![*low, *high],
+                    _ => {
+                        return Err(stale(format!(
+                            "key `{}` of `{}` is {:?}",
+                            field.name, entry.table, field.kind
+                        )));
+                    }
+                };
+                for value in fits {
+                    fits_in(&format!("{} of {}", field.name, entry.table), value, field.bits)?;
+                }
+            }
+        }
+        if params.len() != entry.params.len() {
+            return Err(stale(format!("action `{}` has {} parameters", entry.action, params.len())));
+        }
+        let mut pairs = params.iter().zip(&entry.params);
+        pairs.try_for_each(|(param, value)| {
+            fits_in(&format!("{} of {}", param.name, entry.action), value.bits(), param.bits)
+        })
+    }
+}
+
+/// The one of `names` that is `name`, or ends in it after a dot.
+fn find<'a>(what: &str, name: &str, names: impl IntoIterator<Item = &'a String>) -> Result<&'a str> {
+    let is_it = |full: &&String| {
+        full.strip_suffix(name).is_some_and(|scope| scope.is_empty() || scope.ends_with('.'))
+    };
+    names.into_iter().find(is_it).map(String::as_str).ok_or_else(|| Error::Stale {
+        what: "the program".to_owned(),
+        difference: format!("it has no {what} `{name}`"),
+    })
+}
+
+fn fits_in(what: &str, value: u128, bits: u32) -> Result<()> {
+    let max = u128::MAX.checked_shr(128_u32.saturating_sub(bits)).unwrap_or(0);
+    if value <= max { Ok(()) } else { Err(Error::TooWide { what: what.to_owned(), value, bits, max }) }
+}
+
+/// The compiler's JSON (p4lang/behavioral-model, `docs/JSON_format.md`), as far as it is needed here.
+mod raw {
+    use serde::Deserialize;
+
+    use super::MatchKind;
+
+    #[derive(Deserialize)]
+    pub(super) struct Program {
+        pub(super) pipelines: Vec<Pipeline>,
+        pub(super) actions: Vec<Action>,
+        #[serde(default)]
+        pub(super) register_arrays: Vec<Array>,
+        #[serde(default)]
+        pub(super) counter_arrays: Vec<Array>,
+        header_types: Vec<HeaderType>,
+        headers: Vec<Header>,
+    }
+
+    #[derive(Deserialize)]
+    pub(super) struct Pipeline {
+        pub(super) tables: Vec<Table>,
+    }
+
+    #[derive(Deserialize)]
+    pub(super) struct Table {
+        pub(super) name: String,
+        pub(super) key: Vec<Key>,
+        pub(super) actions: Vec<String>,
+        pub(super) action_ids: Vec<u32>,
+        pub(super) max_size: u64,
+    }
+
+    #[derive(Deserialize)]
+    pub(super) struct Key {
+        pub(super) match_type: MatchKind,
+        pub(super) name: Option<String>,
+        pub(super) target: Vec<String>,
+    }
+
+    #[derive(Deserialize)]
+    pub(super) struct Action {
+        pub(super) id: u32,
+        pub(super) runtime_data: Vec<Param>,
+    }
+
+    #[derive(Deserialize)]
+    pub(super) struct Param {
+        pub(super) name: String,
+        pub(super) bitwidth: u32,
+    }
+
+    #[derive(Deserialize)]
+    pub(super) struct Array {
+        pub(super) name: String,
+        pub(super) size: u64,
+        #[serde(default)]
+        pub(super) bitwidth: u32,
+    }
+
+    #[derive(Deserialize)]
+    struct HeaderType {
+        name: String,
+        /// Name, width and signedness of each field.
+        fields: Vec<(String, serde_json::Value, bool)>,
+    }
+
+    #[derive(Deserialize)]
+    struct Header {
+        name: String,
+        header_type: String,
+    }
+
+    impl Program {
+        /// Width of the field that a key looks at.
+        pub(super) fn bits(&self, target: &[String]) -> Option<u32> {
+            let [header, field] = target else { return None };
+            if field == "$valid$" {
+                return Some(1);
+            }
+            let header = self.headers.iter().find(|candidate| candidate.name == *header)?;
+            let kind = self.header_types.iter().find(|kind| kind.name == header.header_type)?;
+            let (_, bits, _) = kind.fields.iter().find(|(name, _, _)| name == field)?;
+            bits.as_u64()?.try_into().ok()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::Value;
+    use super::*;
+
+    #[test]
+    fn the_committed_program_is_read() {
+        let program = Program::embedded().unwrap();
+        let wred = program.tables.get(program.table("wred").unwrap()).unwrap();
+        let key: Vec<_> =
+            wred.key.iter().map(|field| (field.name.as_str(), field.kind, field.bits)).collect();
+        assert_eq!(key, [("port", MatchKind::Exact, 9), ("tc", MatchKind::Exact, 3)]);
+        assert!(program.registers.contains_key(program.register("rp_rate_bps").unwrap()));
+        assert!(program.counters.contains_key(program.counter("stats").unwrap()));
+        assert_eq!(program.difference(&program), None);
+    }
+
+    /// simple_switch_CLI knows an action by its name and takes the parameters of the last one that has it.
+    #[test]
+    fn actions_of_one_name_have_the_same_parameters() {
+        let json: serde_json::Value = serde_json::from_str(JSON).unwrap();
+        let mut params: BTreeMap<&str, &serde_json::Value> = BTreeMap::new();
+        for action in json["actions"].as_array().unwrap() {
+            let (name, own) = (action["name"].as_str().unwrap(), &action["runtime_data"]);
+            assert_eq!(*params.entry(name).or_insert(own), own, "{name}");
+        }
+    }
+
+    #[test]
+    fn another_program_is_told_apart() {
+        let program = Program::embedded().unwrap();
+        let says = |change: &dyn Fn(&mut Program)| {
+            let mut other = program.clone();
+            change(&mut other);
+            program.difference(&other).unwrap()
+        };
+        let wred = program.table("wred").unwrap();
+        let rate = program.register("rp_rate_bps").unwrap();
+        assert!(says(&|other| _ = other.tables.remove(wred)).contains("no table"));
+        let without = says(&|other| other.tables.get_mut(wred).unwrap().actions.clear());
+        assert!(without.contains("its table") && without.contains("wred"), "{without}");
+        assert!(says(&|other| _ = other.registers.remove(rate)).contains("no register"));
+        let narrower = says(&|other| other.registers.get_mut(rate).unwrap().bits = 32);
+        assert!(narrower.contains("its register") && narrower.contains("32"), "{narrower}");
+        for text in ["", "{}", "[1]"] {
+            let refused = Program::parse("x.json", text).unwrap_err().to_string();
+            assert!(refused.starts_with("x.json is no program for BMv2"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn entries_are_held_to_the_program() {
+        let program = Program::embedded().unwrap();
+        let (table, action) = program.names("np_pair", "sender").unwrap();
+        let entry = |key: Vec<Match>, qpn: u64| Entry::new(table, key, action, vec![qpn.into()]);
+        let key = || vec![Match::exact(1_u64), Match::exact(2_u64)];
+        assert!(program.check(&entry(key(), 0xff_ffff)).is_ok());
+        let says = |entry: Entry| program.check(&entry).unwrap_err().to_string();
+        assert!(says(entry(key(), 0x100_0000)).contains("does not fit 24 bits: the largest is 16777215"));
+        assert!(says(entry(vec![Match::exact(1_u64)], 1)).contains("has 2 keys"));
+        assert!(says(entry(vec![Match::exact(1_u64), Match::Ternary(1, 1)], 1)).contains("is Exact"));
+        assert!(says(Entry { params: Vec::<Value>::new(), ..entry(key(), 1) }).contains("1 parameters"));
+        assert!(says(Entry { table: "T".into(), ..entry(key(), 1) }).contains("no table `T`"));
+        assert!(says(Entry { action: "A".into(), ..entry(key(), 1) }).contains("no action `A`"));
+        assert!(program.names("wred", "no_such").is_err() && program.register("no_such").is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! The switch as an engine: packets in, outcomes out, its tables as the maps of the data plane.
+
+use std::collections::HashMap;
+
+use dcqcn_common::classify::classify;
+use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index, tag};
+use dcqcn_common::layout::{Backlog, Counters, Pair, TIMES, WAYS};
+use dcqcn_common::params::{PACER_NONE, Params};
+use dcqcn_common::pfc::Storms;
+use dcqcn_p4 as p4;
+use dcqcn_p4::read::Reader;
+use dcqcn_p4::switch::QpPair;
+use dcqcn_params::qp::address;
+use dcqcn_loader::dataplane;
+
+use super::{Bmv2, HOST, MAX_FRAME, Packet, Passed, WORLD};
+use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
+
+impl Engine for Bmv2 {
+    /// As [`Engine::process`]: a switch clones on its own.
+    fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
+        Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0, flow_hash: 0 })
+    }
+
+    fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Outcome, Error> {
+        let &Meta { mark, priority, .. } = meta;
+        let outcome = |verdict, packet| Outcome {
+            verdict,
+            packet,
+            mark,
+            priority,
+            departure_ns: 0,
+            emitted: Vec::new(),
+        };
+        if !(MIN_PACKET..=MAX_FRAME).contains(&packet.len()) {
+            return Ok(outcome(Verdict::NotRun, packet.to_vec()));
+        }
+        let frame = Packet(packet);
+        let roce = classify(&mut Packet(packet)).ok();
+        let marks = hook == Hook::Egress && self.params.config.scalars.cp_enable != 0;
+        let depth_bytes = match &roce {
+            Some(roce) if marks => self.queue_up(roce, now_ns, packet.len() as u64),
+            _ => 0,
+        };
+        // A packet that its own host made has no port to go back to.
+        let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && meta.ingress_ifindex != 0;
+        self.prepare(hook, is_fast, now_ns, packet, depth_bytes)?;
+        let Passed { out, beside } = self.pass(hook, is_fast, now_ns, packet)?;
+        let mut outcome = match out {
+            Some(out) => outcome(Verdict::Pass, out),
+            None => outcome(Verdict::Drop, packet.to_vec()),
+        };
+        let sent = |packet| Outcome {
+            verdict: Verdict::Pass,
+            packet,
+            mark,
+            priority,
+            departure_ns: 0,
+            emitted: Vec::new(),
+        };
+        outcome.emitted = beside.into_iter().map(sent).collect();
+        let scalars = &self.params.config.scalars;
+        let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
+        let roce = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
+        if let Some((roce, id)) = roce.and_then(|roce| Some((roce, roce.flow(&frame)?))) {
+            let mut reader = Reader::new(self.session.get_mut(), &self.program);
+            let last_ns = match reader.rp_index(&id)? {
+                Some(index) => reader.rp_last_ns(index, roce.class.stream())?,
+                None => 0,
+            };
+            outcome.departure_ns = if last_ns > now_ns { last_ns } else { 0 };
+        }
+        Ok(outcome)
+    }
+
+    fn set_params(&mut self, params: &Params) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.params, *params);
+        if let Err(error) = self.check() {
+            self.params = before;
+            return Err(error.into());
+        }
+        self.hook = None;
+        Ok(())
+    }
+
+    fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
+        self.pairs.insert(*id, *pair);
+        let entry =
+            |(id, pair): (&QpId, &Pair)| QpPair { address: address(id), qpn: id.qpn, peer_qpn: pair.qpn };
+        self.switch.pair = self.pairs.iter().map(entry).collect();
+        self.hook = None;
+        Ok(())
+    }
+
+    fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
+        *self.backlogs.get_mut(index as usize).ok_or(dataplane::Error::Missing("BACKLOG"))? = *backlog;
+        Ok(())
+    }
+
+    /// The program in P4 reads no pauses, so it has no storms of them.
+    fn set_storms(&mut self, _: Storms, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
+        Ok(self.all_pairs()?.get(id).copied())
+    }
+
+    fn queue(&self, index: u32) -> Result<u64, Error> {
+        self.queues.get(index as usize).copied().ok_or(dataplane::Error::Missing("QUEUE").into())
+    }
+
+    /// The flows that would be in this set, as many as it holds; a switch has sets of its own.
+    fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
+        let mut session = self.session.borrow_mut();
+        let mut reader = Reader::new(&mut session, &self.program);
+        let mut flows = Vec::new();
+        for (place, id) in reader.rp_places()? {
+            if self.set_of(&id, self.params.port.rp_set_mask) == index {
+                flows.extend(reader.rp_flow(place)?);
+            }
+        }
+        Ok(self.rp_set_of(&flows))
+    }
+
+    /// As [`Self::rp_set`].
+    fn np_set(&self, index: u32) -> Result<NpSet, Error> {
+        let mut session = self.session.borrow_mut();
+        let mut reader = Reader::new(&mut session, &self.program);
+        let mut flows = Vec::new();
+        for (place, id) in reader.np_places()? {
+            if self.set_of(&id, self.params.port.np_set_mask) == index {
+                flows.extend(reader.np_flow(place)?);
+            }
+        }
+        Ok(self.np_set_of(&flows))
+    }
+
+    /// All under the hook that ran last: a switch has one pipeline.
+    fn counters(&self) -> Result<[Counters; 3], Error> {
+        let mut session = self.session.borrow_mut();
+        let mut counters = [Counters::ZERO; 3];
+        let slot = self.hook.map_or(0, |(hook, _)| hook.slot());
+        if let Some(of_hook) = counters.get_mut(slot) {
+            *of_hook = Reader::new(&mut session, &self.program).counters([HOST, WORLD].into_iter())?;
+        }
+        Ok(counters)
+    }
+
+    fn state(&self) -> Result<State, Error> {
+        let (counters, pairs) = (self.counters()?, self.all_pairs()?);
+        let mut session = self.session.borrow_mut();
+        let mut reader = Reader::new(&mut session, &self.program);
+        let (rp, np) = (reader.rp_flows()?, reader.np_flows()?);
+        let mut state = State {
+            counters,
+            queues: self.queues,
+            pairs: pairs.into_iter().collect(),
+            rp: rp.chunks(WAYS).map(|flows| self.rp_set_of(flows)).collect(),
+            np: np.chunks(WAYS).map(|flows| self.np_set_of(flows)).collect(),
+            cm: Vec::new(),
+            times_ns: [0; TIMES as usize],
+            events: Vec::new(),
+            random: 0,
+        };
+        state.sort();
+        Ok(state)
+    }
+}
+
+impl Bmv2 {
+    /// What was entered goes before what the switch has learned.
+    fn all_pairs(&self) -> Result<HashMap<QpId, Pair>, p4::Error> {
+        let mut session = self.session.borrow_mut();
+        let mut pairs: HashMap<_, _> =
+            Reader::new(&mut session, &self.program).pairs()?.into_iter().collect();
+        pairs.extend(&self.pairs);
+        Ok(pairs)
+    }
+
+    fn set_of(&self, id: &FlowId, mask: u32) -> u32 {
+        set_index(id.hash(&self.params.port.hash_keys), mask)
+    }
+
+    fn rp_set_of(&self, flows: &[RpFlow]) -> RpSet {
+        let mut set = RpSet::EMPTY;
+        for (way, flow) in flows.iter().enumerate() {
+            set.set_flow(way, &self.params.port.hash_keys, flow);
+        }
+        set
+    }
+
+    fn np_set_of(&self, flows: &[NpFlow]) -> NpSet {
+        let mut set = NpSet::EMPTY;
+        for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
+            (*way, *place) = (*flow, tag(flow.id.hash(&self.params.port.hash_keys)));
+        }
+        set
+    }
+}

@@ -1,0 +1,351 @@
+//! `dcqcn-lab replay`: a capture through any engine.
+//!
+//! Time is the capture's, shifted so that the first packet comes at `BASE_NS`. Every packet meets the same hook, as
+//! if it came in on interface 1, alone, with tables that were empty at the start. What the hook sends beside it goes
+//! through the egress hook.
+
+mod capture;
+mod departures;
+mod line;
+mod link;
+mod summary;
+
+use std::io::{self, Write};
+use std::iter;
+use std::path::{Path, PathBuf};
+
+use dcqcn_common::classify::Roce;
+use dcqcn_common::flow::{FlowId, QpId, set_index};
+use dcqcn_common::hooks::np_flow_id;
+use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, Port};
+use dcqcn_common::wire::cnp;
+use dcqcn_p4::switch::DEFAULT_PACKET_BYTES;
+use dcqcn_loader::dataplane::Sizes;
+use pcap_file::PcapError;
+use serde::Serialize;
+
+use crate::{Bmv2, Engine, Hook, Kernel, Meta, Outcome, Reference, Verdict};
+pub use capture::{Capture, CaptureError, Captured};
+use dcqcn_support::JSON_VERSION;
+use dcqcn_telemetry::{FlowRow, NpFlowRow};
+use departures::Departures;
+use line::{Bytes, Emitted, Flow, Left, Line};
+pub use summary::Summary;
+
+/// When the first packet comes, in the time of the run, ns: later than every packet that a capture may have out of order.
+pub(crate) const BASE_NS: u64 = 1_000_000_000;
+/// Rate of the link where the configuration has none: the paper's, 40 Gb/s. A capture does not tell.
+pub const DEFAULT_LINK_RATE_BPS: u64 = 40_000_000_000;
+/// The interface of a replay: the loopback interface has this number in every network namespace.
+const IFINDEX: u32 = 1;
+
+/// What runs the hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// The library, in this process.
+    Reference,
+    /// The eBPF object, in the running kernel.
+    Kernel,
+    /// The P4 program, in `simple_switch`.
+    Bmv2,
+}
+
+/// What to replay, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A pcap or pcapng file.
+    pub input: PathBuf,
+    /// Where the packets meet the data plane.
+    pub hook: Hook,
+    /// What runs it.
+    pub engine: EngineKind,
+    /// The parameters; `None` = [`default_config`]. Where they have no `link_rate` it is [`DEFAULT_LINK_RATE_BPS`].
+    pub config: Option<Config>,
+    /// Where the random sequence begins.
+    pub seed: u64,
+    /// A pcap file for the packets as they leave.
+    pub out: Option<PathBuf>,
+    /// End the output with the summary as a line of JSON.
+    pub summary_line: bool,
+}
+
+/// Why a replay fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// The parameters.
+    #[error(transparent)]
+    Config(#[from] Invalid),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] crate::Error),
+    /// The lines cannot be written.
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+    /// The file of departures cannot be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Out {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What applies without a configuration: each hook does all it can. Egress marks and paces (`fq`), ingress answers, XDP
+/// takes CNPs.
+#[must_use]
+pub fn default_config() -> Config {
+    let mut config = Config::DEFAULT;
+    config.scalars.cp_enable = 1;
+    config.scalars.pacer = PACER_FQ;
+    config.scalars.link_rate_bps = DEFAULT_LINK_RATE_BPS;
+    config
+}
+
+/// Replays a capture: one line of JSON for each packet goes to `output`.
+///
+/// A capture that is damaged is replayed as far as it goes; the summary says where it ended.
+///
+/// # Errors
+/// The capture cannot be read at all, the parameters are invalid, the engine does not start, or an output cannot be
+/// written.
+pub fn run(options: &Options, output: &mut impl Write) -> Result<Summary, Error> {
+    let mut config = options.config.unwrap_or_else(default_config);
+    if config.scalars.link_rate_bps == 0 {
+        config.scalars.link_rate_bps = DEFAULT_LINK_RATE_BPS;
+    }
+    let sizes = Sizes::default();
+    let params = Params::new(&config, Port::new(IFINDEX, sizes.rp_sets(), sizes.np_sets()))?;
+    let capture = Capture::open(&options.input)?;
+    // A sequence that begins at 0 stays there.
+    let seed = if options.seed == 0 { u64::MAX } else { options.seed };
+    match options.engine {
+        EngineKind::Reference => {
+            replay(options, capture, &params, Reference::new(sizes, &params, seed), output)
+        }
+        EngineKind::Kernel => replay(options, capture, &params, Kernel::new(sizes, &params, seed)?, output),
+        EngineKind::Bmv2 => {
+            let packet_bytes = DEFAULT_PACKET_BYTES.into();
+            replay(options, capture, &params, Bmv2::new(&params, packet_bytes)?, output)
+        }
+    }
+}
+
+fn replay(
+    options: &Options,
+    mut capture: Capture,
+    params: &Params,
+    mut engine: impl Engine,
+    output: &mut impl Write,
+) -> Result<Summary, Error> {
+    let hook = options.hook;
+    let mut summary = Summary::new(options.engine, hook);
+    let mut departures = match &options.out {
+        Some(path) => Some((Departures::create(path).map_err(out_error(path))?, path)),
+        None => None,
+    };
+    let mut line = Vec::new();
+    let mut first_ns = None;
+    while let Some(packet) = capture.next_packet() {
+        let packet = match packet {
+            Err(error @ CaptureError::Damaged { .. }) => {
+                summary.damaged = Some(error.to_string());
+                break;
+            }
+            packet => packet?,
+        };
+        let epoch_ns = *first_ns.get_or_insert(packet.time_ns);
+        // Time never is 0, which means "never" in the tables.
+        let now_ns = BASE_NS
+            .saturating_add(packet.time_ns.saturating_sub(epoch_ns))
+            .saturating_sub(epoch_ns.saturating_sub(packet.time_ns))
+            .max(1);
+
+        let seen = Seen::process(&mut engine, params, hook, now_ns, &packet.data)?;
+        let truncated = packet.data.len() < packet.length as usize;
+        summary.count(&seen.outcome, seen.marked, truncated, now_ns);
+        summary.duration_ns = summary.duration_ns.max(now_ns.saturating_sub(BASE_NS));
+        if let Some((departures, path)) = &mut departures {
+            let since_1970 = |run_ns: u64| epoch_ns.saturating_add(run_ns).saturating_sub(BASE_NS);
+            let cut_off = packet.length.saturating_sub(packet.data.len() as u32);
+            for (outcome, cut_off) in
+                iter::once((&seen.outcome, cut_off)).chain(seen.outcome.emitted.iter().map(|sent| (sent, 0)))
+            {
+                if outcome.verdict != Verdict::Drop {
+                    departures.push(since_1970(outcome.departure_ns.max(now_ns)), &outcome.packet, cut_off);
+                }
+            }
+            departures.flush_until(since_1970(now_ns)).map_err(out_error(path))?;
+        }
+        line.clear();
+        seen.write(&mut line, summary.packets - 1, now_ns, hook, &packet, params)?;
+        output.write_all(&line)?;
+    }
+    if let Some((departures, path)) = departures {
+        departures.finish().map_err(out_error(path))?;
+    }
+    summary.set_counters(&engine.counters()?);
+    if options.summary_line {
+        line.clear();
+        serde_json::to_writer(&mut line, &summary).map_err(io::Error::from)?;
+        line.push(b'\n');
+        output.write_all(&line)?;
+    }
+    output.flush()?;
+    Ok(summary)
+}
+
+fn out_error(path: &Path) -> impl FnOnce(PcapError) -> Error {
+    move |error| {
+        let reason = match error {
+            PcapError::IoError(source) => source.to_string(),
+            other => other.to_string(),
+        };
+        Error::Out { path: path.to_owned(), reason }
+    }
+}
+
+/// A packet's way through the hook, with what stood in the tables before and after.
+struct Seen {
+    outcome: Outcome,
+    marked: bool,
+    depth_before_bytes: Option<u64>,
+    depth_after_bytes: Option<u64>,
+    flow: Option<Flow>,
+}
+
+impl Seen {
+    fn process(
+        engine: &mut impl Engine,
+        params: &Params,
+        hook: Hook,
+        now_ns: u64,
+        packet: &[u8],
+    ) -> Result<Self, crate::Error> {
+        let frame = Bytes(packet);
+        let roce = frame.classify().ok();
+        let depth_before_bytes = depth(engine, params, hook, roce.as_ref(), now_ns)?;
+        let meta = Meta { ingress_ifindex: IFINDEX, ..Meta::default() };
+        let outcome = engine.process(hook, now_ns, packet, &meta)?;
+        let depth_after_bytes = depth(engine, params, hook, roce.as_ref(), now_ns)?;
+        let flow = match &roce {
+            Some(roce) => flow(engine, params, hook, &frame, roce, now_ns)?,
+            None => None,
+        };
+        let marked = Bytes(&outcome.packet).is_ce() && !frame.is_ce();
+        Ok(Self { outcome, marked, depth_before_bytes, depth_after_bytes, flow })
+    }
+
+    fn write(
+        self,
+        line: &mut Vec<u8>,
+        index: u64,
+        now_ns: u64,
+        hook: Hook,
+        packet: &Captured,
+        params: &Params,
+    ) -> io::Result<()> {
+        let (parse, left_alone) = line::parse(&packet.data, params);
+        let emitted: Vec<_> = self.outcome.emitted.iter().map(|sent| Emitted::new(sent, params)).collect();
+        let packet = Line {
+            json_version: JSON_VERSION,
+            index,
+            time_ns: now_ns,
+            length: packet.length,
+            captured_length: packet.data.len(),
+            parse,
+            left_alone,
+            hook,
+            left: Left::new(&self.outcome),
+            marked: self.marked,
+            depth_before_bytes: self.depth_before_bytes,
+            depth_after_bytes: self.depth_after_bytes,
+            flow: self.flow,
+            emitted: &emitted,
+        };
+        serde_json::to_writer(&mut *line, &packet)?;
+        line.push(b'\n');
+        Ok(())
+    }
+}
+
+/// Bytes in the virtual queue of a packet's class, where the congestion point runs: at egress.
+fn depth(
+    engine: &impl Engine,
+    params: &Params,
+    hook: Hook,
+    roce: Option<&Roce>,
+    now_ns: u64,
+) -> Result<Option<u64>, crate::Error> {
+    let Some(roce) = roce.filter(|_| hook == Hook::Egress && params.config.scalars.cp_enable != 0) else {
+        return Ok(None);
+    };
+    let Some((&tc, drain)) = params
+        .config
+        .dscp_to_tc
+        .get(roce.dscp())
+        .and_then(|tc| Some((tc, params.drain.get(usize::from(*tc))?)))
+    else {
+        return Ok(None);
+    };
+    Ok(Some(drain.depth_bytes(engine.queue(u32::from(tc))?, now_ns)))
+}
+
+/// The flow whose state the hook keeps for a packet.
+fn flow(
+    engine: &impl Engine,
+    params: &Params,
+    hook: Hook,
+    frame: &Bytes<'_>,
+    roce: &Roce,
+    now_ns: u64,
+) -> Result<Option<Flow>, crate::Error> {
+    let scalars = &params.config.scalars;
+    let rp = match hook {
+        Hook::Egress if roce.is_sequenced() => roce.flow(frame),
+        Hook::Xdp if roce.is_cnp() => flow_of_cnp(engine, frame, roce)?,
+        Hook::Ingress if roce.congests() && roce.ecn().is_ce() => {
+            let Some(id) = np_flow_id(frame, scalars.cnp_limit, roce) else {
+                return Ok(None);
+            };
+            let hash = id.hash(&params.port.hash_keys);
+            let mut set = engine.np_set(set_index(hash, params.port.np_set_mask))?;
+            let place = set.find(&id, hash);
+            let flow = set.ways.get(place.way).filter(|_| !place.missing);
+            return Ok(flow.map(|flow| Flow::Np(NpFlowRow::new(flow, now_ns))));
+        }
+        _ => None,
+    };
+    let Some(id) = rp else {
+        return Ok(None);
+    };
+    let hash = id.hash(&params.port.hash_keys);
+    let set = engine.rp_set(set_index(hash, params.port.rp_set_mask))?;
+    Ok(set.find(&id).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
+}
+
+/// The flow that a CNP complains of.
+fn flow_of_cnp(engine: &impl Engine, frame: &Bytes<'_>, roce: &Roce) -> Result<Option<FlowId>, crate::Error> {
+    use dcqcn_common::classify::Frame as _;
+    let cnp = if roce.v6 {
+        frame.header(roce.l3).and_then(cnp::parse_v6)
+    } else {
+        frame.header(roce.l3).and_then(cnp::parse_v4)
+    };
+    let (Some(cnp), Some((peer, own))) = (cnp, roce.addresses(frame)) else {
+        return Ok(None);
+    };
+    let qpn = if cnp.hint == cnp::NO_HINT {
+        engine.pair(&QpId { addr: own, qpn: cnp.dest_qpn })?.map(|pair| pair.qpn)
+    } else {
+        Some(cnp.hint)
+    };
+    Ok(qpn.map(|qpn| FlowId { src: own, receiver: QpId { addr: peer, qpn } }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! What a replay says of each packet, as one line of JSON.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use dcqcn_common::classify::{Frame, Roce, classify};
+use dcqcn_common::params::Params;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Bth;
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
+use dcqcn_common::wire::ipv4::Ipv4;
+use dcqcn_common::wire::ipv6::Ipv6;
+use dcqcn_telemetry::{FlowRow, NpFlowRow};
+use serde::Serialize;
+
+use crate::{Hook, MIN_PACKET, Outcome, Verdict};
+
+/// A packet's bytes, read header by header.
+pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
+
+impl Frame for Bytes<'_> {
+    fn frame_len(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.0.get(at..)?.first_chunk()
+    }
+}
+
+impl Bytes<'_> {
+    /// What the hooks take it for, and why they leave it alone if they do.
+    pub(super) fn classify(&self) -> Result<Roce, Stat> {
+        classify(&mut Bytes(self.0))
+    }
+
+    /// Whether it is RoCEv2 and carries CE.
+    pub(super) fn is_ce(&self) -> bool {
+        self.classify().is_ok_and(|roce| roce.ecn().is_ce())
+    }
+}
+
+/// One packet of the capture.
+#[derive(Debug, Serialize)]
+pub(super) struct Line<'a> {
+    /// `JSON_VERSION`.
+    pub(super) json_version: u32,
+    /// Its number, from 0.
+    pub(super) index: u64,
+    /// When, in the time of the run.
+    pub(super) time_ns: u64,
+    /// Bytes it had on the wire.
+    pub(super) length: u32,
+    /// Bytes of them in the capture.
+    pub(super) captured_length: usize,
+    /// What it is, if it is RoCEv2.
+    pub(super) parse: Option<Parse>,
+    /// Why it was left alone, if it was.
+    pub(super) left_alone: Option<&'static str>,
+    /// Where it met the data plane.
+    pub(super) hook: Hook,
+    #[serde(flatten)]
+    pub(super) left: Left,
+    /// CE was set here.
+    pub(super) marked: bool,
+    /// Bytes in its class's virtual queue in front of it, where the congestion point runs.
+    pub(super) depth_before_bytes: Option<u64>,
+    /// And behind it.
+    pub(super) depth_after_bytes: Option<u64>,
+    /// The flow it belongs to, as it stands afterwards.
+    pub(super) flow: Option<Flow>,
+    /// What was sent beside it.
+    pub(super) emitted: &'a [Emitted],
+}
+
+/// What became of a packet.
+#[derive(Debug, Serialize)]
+pub(super) struct Left {
+    verdict: &'static str,
+    /// The interface it was redirected to.
+    redirect_ifindex: Option<u32>,
+    /// Earliest departure, in the time of the run; `None` = at once.
+    departure_ns: Option<u64>,
+    /// `skb->priority`.
+    priority: u32,
+}
+
+impl Left {
+    pub(super) fn new(outcome: &Outcome) -> Self {
+        let (verdict, redirect_ifindex) = match outcome.verdict {
+            Verdict::Pass => ("pass", None),
+            Verdict::Drop => ("drop", None),
+            Verdict::Redirect { ifindex, neighbour: false } => ("redirect", Some(ifindex)),
+            Verdict::Redirect { ifindex, neighbour: true } => ("redirect_neighbour", Some(ifindex)),
+            Verdict::NotRun => ("not_run", None),
+        };
+        let departure_ns = Some(outcome.departure_ns).filter(|&departure_ns| departure_ns != 0);
+        Self { verdict, redirect_ifindex, departure_ns, priority: outcome.priority }
+    }
+}
+
+/// A packet sent beside another.
+#[derive(Debug, Serialize)]
+pub(super) struct Emitted {
+    #[serde(flatten)]
+    left: Left,
+    parse: Option<Parse>,
+    left_alone: Option<&'static str>,
+    /// Its bytes.
+    hex: String,
+}
+
+impl Emitted {
+    pub(super) fn new(outcome: &Outcome, params: &Params) -> Self {
+        let (parse, left_alone) = parse(&outcome.packet, params);
+        let hex = outcome.packet.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { left: Left::new(outcome), parse, left_alone, hex }
+    }
+}
+
+/// A RoCEv2 packet's headers.
+#[derive(Debug, Serialize)]
+pub(super) struct Parse {
+    /// Behind the tags.
+    ethertype: String,
+    /// From the outermost.
+    vlan: Vec<Tag>,
+    ip_version: u8,
+    src: String,
+    dst: String,
+    dscp: usize,
+    ecn: &'static str,
+    opcode: &'static str,
+    kind: &'static str,
+    dest_qpn: u32,
+    /// Datagrams only.
+    source_qpn: Option<u32>,
+    psn: u32,
+    class: u8,
+    queue: u8,
+}
+
+#[derive(Debug, Serialize)]
+struct Tag {
+    vid: u16,
+    pcp: u8,
+    dei: bool,
+}
+
+/// What the hooks see in a packet, or the counter under which they leave it alone.
+pub(super) fn parse(packet: &[u8], params: &Params) -> (Option<Parse>, Option<&'static str>) {
+    if packet.len() < MIN_PACKET {
+        return (None, Some("too_short"));
+    }
+    let frame = Bytes(packet);
+    match frame.classify() {
+        Ok(roce) => (Parse::new(&frame, &roce, params), None),
+        Err(stat) => (None, Some(stat.label())),
+    }
+}
+
+impl Parse {
+    fn new(frame: &Bytes<'_>, roce: &Roce, params: &Params) -> Option<Self> {
+        let (src, dst) = if roce.v6 {
+            let ip = Ipv6::new(frame.header(roce.l3)?);
+            (Ipv6Addr::from(ip.src()).to_string(), Ipv6Addr::from(ip.dst()).to_string())
+        } else {
+            let ip = Ipv4::new(frame.header(roce.l3)?);
+            (Ipv4Addr::from(ip.src()).to_string(), Ipv4Addr::from(ip.dst()).to_string())
+        };
+        let vlan = (Ethernet::LEN..roce.l3)
+            .step_by(VlanTag::LEN)
+            .filter_map(|at| frame.header(at))
+            .map(VlanTag::new)
+            .map(|tag| Tag { vid: tag.vid(), pcp: tag.pcp(), dei: tag.dei() })
+            .collect();
+        let EtherType(ethertype) = if roce.v6 { EtherType::IPV6 } else { EtherType::IPV4 };
+        let class = params.config.dscp_to_tc.get(roce.dscp()).copied().unwrap_or(0);
+        Some(Self {
+            ethertype: format!("{ethertype:#06x}"),
+            vlan,
+            ip_version: if roce.v6 { 6 } else { 4 },
+            src,
+            dst,
+            dscp: roce.dscp(),
+            ecn: match roce.ecn() {
+                Ecn::NOT_ECT => "not_ect",
+                Ecn::ECT0 => "ect0",
+                Ecn::ECT1 => "ect1",
+                _ => "ce",
+            },
+            opcode: roce.opcode.name(),
+            kind: if roce.congests() {
+                "data"
+            } else if roce.is_cnp() {
+                "cnp"
+            } else {
+                "control"
+            },
+            dest_qpn: roce.dest_qpn,
+            source_qpn: roce.source_qpn(frame),
+            psn: Bth::new(frame.header(roce.bth())?).psn(),
+            class,
+            queue: params.config.tc_to_queue.get(usize::from(class)).copied().unwrap_or(0),
+        })
+    }
+}
+
+/// A flow's state.
+#[derive(Debug, Serialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub(super) enum Flow {
+    /// At the reaction point.
+    Rp(FlowRow),
+    /// At the notification point.
+    Np(NpFlowRow),
+}

@@ -1,0 +1,394 @@
+//! Captures as they occur in the wild, and what a replay makes of them.
+
+use std::borrow::Cow;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter, RawPcapPacket};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::blocks::simple_packet::SimplePacketBlock;
+use pcap_file::{DataLink, TsResolution};
+use proptest::prelude::*;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::*;
+
+/// 44 s past the epoch, as in the captures' own clock nothing special.
+const AT_NS: u64 = 44_000_000_000;
+
+fn soft_roce(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/captures").join(name)
+}
+
+/// The first `count` frames of a capture of soft-RoCE, ECT.
+fn frames(name: &str, count: usize) -> Vec<Vec<u8>> {
+    let mut capture = Capture::open(&soft_roce(name)).unwrap();
+    let mut frames = Vec::new();
+    while let Some(packet) = capture.next_packet().filter(|_| frames.len() < count) {
+        let mut frame = packet.unwrap().data;
+        let header = frame[14..].first_chunk_mut().unwrap();
+        let ip = Ipv4Repr::parse(Ipv4::new(header)).unwrap();
+        Ipv4Repr { tos: Ecn::ECT0.apply(ip.tos), ..ip }.emit(header);
+        frames.push(frame);
+    }
+    frames
+}
+
+fn options(input: &Path, hook: Hook) -> Options {
+    Options {
+        input: input.to_owned(),
+        hook,
+        engine: EngineKind::Reference,
+        config: None,
+        seed: 1,
+        out: None,
+        summary_line: false,
+    }
+}
+
+fn replayed(options: &Options) -> (Vec<Value>, Summary) {
+    let mut output = Vec::new();
+    let summary = run(options, &mut output).unwrap_or_else(|error| panic!("{error}"));
+    let lines = output.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    (lines.map(|line| serde_json::from_slice(line).unwrap()).collect(), summary)
+}
+
+fn write(directory: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = directory.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// A pcap file of frames 1 us apart, each cut to `snaplen`.
+fn pcap(frames: &[Vec<u8>], link_type: DataLink, resolution: TsResolution, snaplen: u32) -> Vec<u8> {
+    let header =
+        PcapHeader { snaplen, datalink: link_type, ts_resolution: resolution, ..PcapHeader::default() };
+    let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();
+    for (number, frame) in (0u32..).zip(frames) {
+        let data = &frame[..frame.len().min(snaplen as usize)];
+        let unit = if resolution == TsResolution::NanoSecond { 1_000 } else { 1 };
+        let packet = RawPcapPacket {
+            ts_sec: 44,
+            ts_frac: number * unit,
+            incl_len: data.len() as u32,
+            orig_len: frame.len() as u32,
+            data: Cow::Borrowed(data),
+        };
+        writer.write_raw_packet(&packet).unwrap();
+    }
+    writer.into_writer()
+}
+
+/// A pcapng file of the same frames at the same times, in units of `resolution` (if_tsresol), `per_us` a microsecond.
+fn pcapng(frames: &[Vec<u8>], link_type: DataLink, resolution: Option<u8>, per_us: f64) -> Vec<u8> {
+    let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+    let mut interface = InterfaceDescriptionBlock::new(link_type, 0);
+    interface.options.extend(resolution.map(InterfaceDescriptionOption::IfTsResol));
+    writer.write_pcapng_block(interface).unwrap();
+    for (number, frame) in (0u64..).zip(frames) {
+        let units = ((AT_NS / 1_000 + number) as f64 * per_us).ceil() as u64;
+        let packet = EnhancedPacketBlock {
+            interface_id: 0,
+            // The library writes the number of nanoseconds as the number of units.
+            timestamp: Duration::from_nanos(units),
+            original_len: frame.len() as u32,
+            data: Cow::Borrowed(frame),
+            options: Vec::new(),
+        };
+        writer.write_pcapng_block(packet).unwrap();
+    }
+    writer.into_inner()
+}
+
+#[test]
+fn every_format_tells_the_same_times() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = frames("rc_write.pcap", 20);
+    let expected: Vec<_> = (0u64..)
+        .zip(&frames)
+        .map(|(number, frame)| Captured {
+            time_ns: AT_NS + number * 1_000,
+            length: frame.len() as u32,
+            data: frame.clone(),
+        })
+        .collect();
+    let ethernet = DataLink::ETHERNET;
+    for (name, bytes) in [
+        ("us.pcap", pcap(&frames, ethernet, TsResolution::MicroSecond, 65_535)),
+        ("ns.pcap", pcap(&frames, ethernet, TsResolution::NanoSecond, 65_535)),
+        ("default.pcapng", pcapng(&frames, ethernet, None, 1.0)),
+        ("us.pcapng", pcapng(&frames, ethernet, Some(6), 1.0)),
+        ("ns.pcapng", pcapng(&frames, ethernet, Some(9), 1_000.0)),
+        ("binary.pcapng", pcapng(&frames, ethernet, Some(0x80 | 30), (1u64 << 30) as f64 / 1e6)),
+    ] {
+        let mut capture = Capture::open(&write(&directory, name, &bytes)).unwrap();
+        for expected in &expected {
+            assert_eq!(capture.next_packet().unwrap().unwrap(), *expected, "{name}");
+        }
+        assert!(capture.next_packet().is_none(), "{name}");
+    }
+}
+
+#[test]
+fn simple_blocks_have_no_time_and_no_padding() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+    writer.write_pcapng_block(InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0)).unwrap();
+    let frame = vec![1; 61];
+    let packet = SimplePacketBlock { original_len: 61, data: Cow::Borrowed(&frame) };
+    writer.write_pcapng_block(packet).unwrap();
+    let path = write(&directory, "simple.pcapng", &writer.into_inner());
+    let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
+    assert_eq!(packet, Captured { time_ns: 0, length: 61, data: frame });
+}
+
+#[test]
+fn packets_of_other_link_types_get_an_ethernet_header() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = frames("rc_write.pcap", 3);
+    let cooked = |head: &[u8], tail: &[u8]| [head, &[2, 0, 0, 0, 0, 9, 0, 0], tail].concat();
+    let sll = cooked(&[0, 0, 0, 1, 0, 6], &[0x08, 0x00]);
+    let sll2 = cooked(&[0x08, 0x00, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6], &[]);
+    let no_mac = [&sll[..4], &[0, 0], &sll[6..]].concat();
+    for (link_type, header, src) in [
+        (DataLink::RAW, &[][..], [0; 6]),
+        (DataLink::IPV4, &[], [0; 6]),
+        (DataLink::NULL, &[2, 0, 0, 0], [0; 6]),
+        (DataLink::LOOP, &[0, 0, 0, 2], [0; 6]),
+        (DataLink::LINUX_SLL, &sll, [2, 0, 0, 0, 0, 9]),
+        (DataLink::LINUX_SLL, &no_mac, [0; 6]),
+        (DataLink::LINUX_SLL2, &sll2, [2, 0, 0, 0, 0, 9]),
+    ] {
+        let packets: Vec<_> = frames.iter().map(|frame| [header, &frame[14..]].concat()).collect();
+        for bytes in [
+            pcap(&packets, link_type, TsResolution::MicroSecond, 65_535),
+            pcapng(&packets, link_type, None, 1.0),
+        ] {
+            let path = write(&directory, "other", &bytes);
+            let mut capture = Capture::open(&path).unwrap();
+            for frame in &frames {
+                let packet = capture.next_packet().unwrap().unwrap();
+                assert_eq!(packet.data, [&[0; 6], &src, &frame[12..]].concat(), "{link_type:?}");
+                assert_eq!(packet.length as usize, frame.len(), "{link_type:?}");
+            }
+            assert!(capture.next_packet().is_none());
+            let (lines, _) = replayed(&options(&path, Hook::Egress));
+            assert!(lines.iter().all(|line| line["parse"]["dest_qpn"].is_u64()), "{link_type:?}: {lines:?}");
+        }
+    }
+}
+
+#[test]
+fn a_packet_shorter_than_its_link_header_is_not_roce() {
+    let directory = tempfile::tempdir().unwrap();
+    for link_type in [DataLink::RAW, DataLink::NULL, DataLink::LINUX_SLL, DataLink::LINUX_SLL2] {
+        for length in 0..4 {
+            let bytes = pcap(&[vec![0x45; length]], link_type, TsResolution::MicroSecond, 65_535);
+            let path = write(&directory, "short", &bytes);
+            let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
+            assert!(packet.data.len() >= 14 && packet.length as usize >= packet.data.len(), "{packet:?}");
+            let (lines, _) = replayed(&options(&path, Hook::Egress));
+            assert_eq!(lines[0]["parse"], Value::Null, "{link_type:?}");
+        }
+    }
+}
+
+#[test]
+fn unknown_link_types_are_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = frames("rc_write.pcap", 1);
+    let link_type = DataLink::IEEE802_11;
+    for bytes in
+        [pcap(&frames, link_type, TsResolution::MicroSecond, 65_535), pcapng(&frames, link_type, None, 1.0)]
+    {
+        let path = write(&directory, "wireless", &bytes);
+        let error = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("link type IEEE802_11 cannot be replayed"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_capture_is_refused_with_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    for bytes in [&b""[..], b"abc", b"#!/bin/sh\necho no capture at all\n", &[0x0a, 0x0d, 0x0d, 0x0a]] {
+        let path = write(&directory, "nothing", bytes);
+        let error = Capture::open(&path).err().unwrap().to_string();
+        assert!(error.contains("nothing: neither a pcap nor a pcapng file"), "{error}");
+    }
+    let error = Capture::open(&directory.path().join("absent")).err().unwrap().to_string();
+    assert!(error.contains("absent: No such file"), "{error}");
+}
+
+#[test]
+fn a_capture_cut_short_is_replayed_as_far_as_it_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = frames("rc_write.pcap", 10);
+    let whole = pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
+    for cut in [1, 20, 40] {
+        let path = write(&directory, "cut.pcap", &whole[..whole.len() - cut]);
+        let (lines, summary) = replayed(&options(&path, Hook::Egress));
+        assert_eq!((lines.len(), summary.packets), (9, 9));
+        let damaged = summary.damaged.unwrap();
+        assert!(damaged.contains("cut short after packet 9"), "{damaged}");
+    }
+}
+
+#[test]
+fn packets_captured_in_part_pass_and_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = frames("rc_write.pcap", 100);
+    let path =
+        write(&directory, "headers.pcap", &pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 96));
+    let out = directory.path().join("out.pcap");
+    let (lines, summary) = replayed(&Options { out: Some(out.clone()), ..options(&path, Hook::Egress) });
+    let cut: Vec<_> =
+        lines.iter().filter(|line| line["captured_length"].as_u64() < line["length"].as_u64()).collect();
+    assert!(cut.len() > 50);
+    assert_eq!((summary.truncated, summary.passed), (cut.len() as u64, 100));
+    assert_eq!(summary.counters["egress"]["malformed"], cut.len() as u64);
+    for line in cut {
+        assert_eq!((&line["left_alone"], &line["verdict"]), (&"malformed".into(), &"pass".into()));
+        assert!(line["parse"].is_null());
+    }
+    // What they were on the wire is still known.
+    let mut reader = PcapReader::new(fs::File::open(out).unwrap()).unwrap();
+    let packet = reader.next_raw_packet().unwrap().unwrap();
+    assert_eq!((packet.incl_len, packet.orig_len as usize), (96, frames[0].len()));
+}
+
+#[test]
+fn a_line_says_what_happened() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = frames("rc_write.pcap", 270);
+    let bytes = pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
+    let path = write(&directory, "write.pcap", &bytes);
+    let mut config = default_config();
+    config.scalars.link_rate_bps = 1_000_000_000;
+    let options = Options { config: Some(config), ..options(&path, Hook::Egress) };
+    let (lines, summary) = replayed(&options);
+    assert_eq!((lines.len(), summary.packets, summary.damaged.clone()), (270, 270, None));
+
+    let first = lines.iter().find(|line| line["parse"]["kind"] == "data").unwrap();
+    assert_eq!(first["time_ns"], BASE_NS + 1_000 * first["index"].as_u64().unwrap());
+    let parse = &first["parse"];
+    for (key, value) in [
+        ("ethertype", Value::from("0x0800")),
+        ("ip_version", 4.into()),
+        ("ecn", "ect0".into()),
+        ("opcode", "RC_RDMA_WRITE_FIRST".into()),
+    ] {
+        assert_eq!(parse[key], value, "{key}");
+    }
+    assert_eq!(
+        (&first["flow"]["role"], &first["flow"]["rate_bps"]),
+        (&"rp".into(), &1_000_000_000u64.into())
+    );
+
+    // A megabit each millisecond and a byte per 8 ns: the queue grows by what comes.
+    let data: Vec<_> = lines.iter().filter(|line| line["flow"]["role"] == "rp").collect();
+    for line in &data {
+        let (before, after) = (&line["depth_before_bytes"], &line["depth_after_bytes"]);
+        let wire_bytes = line["length"].as_u64().unwrap() + config.scalars.wire_overhead_bytes;
+        assert!(after.as_u64().unwrap().abs_diff(before.as_u64().unwrap() + wire_bytes) <= 1, "{line}");
+    }
+    assert!(data.iter().any(|line| line["marked"] == true));
+    assert!(data.iter().any(|line| line["departure_ns"].as_u64() > line["time_ns"].as_u64()));
+    let marked = lines.iter().filter(|line| line["marked"] == true).count() as u64;
+    assert_eq!((marked, marked), (summary.marked, summary.counters["egress"]["cp_ecn_marked_packets"]));
+    assert_eq!(summary.delayed, summary.counters["egress"]["rp_paced_packets"]);
+    assert_eq!(replayed(&options), (lines, summary), "the same every time");
+}
+
+#[test]
+fn departures_are_in_order_and_cnps_among_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = soft_roce("rc_write.pcap");
+    let out = directory.path().join("out.pcap");
+    let paced = Options { out: Some(out.clone()), ..options(&path, Hook::Egress) };
+    let times = |path: &Path| {
+        let mut capture = Capture::open(path).unwrap();
+        iter::from_fn(|| capture.next_packet()).map(|packet| packet.unwrap().time_ns).collect::<Vec<_>>()
+    };
+    let (_, summary) = replayed(&paced);
+    let left = times(&out);
+    assert_eq!(left.len() as u64, summary.passed);
+    assert!(left.is_sorted());
+    assert_eq!(left[0], times(&path)[0], "the capture's own time");
+
+    let marked: Vec<_> = frames("rc_write.pcap", 270)
+        .into_iter()
+        .map(|mut frame| {
+            let header = frame[14..].first_chunk_mut().unwrap();
+            let ip = Ipv4Repr::parse(Ipv4::new(header)).unwrap();
+            Ipv4Repr { tos: Ecn::CE.apply(ip.tos), ..ip }.emit(header);
+            frame
+        })
+        .collect();
+    let bytes = pcap(&marked, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
+    let path = write(&directory, "marked.pcap", &bytes);
+    let (lines, summary) =
+        replayed(&Options { out: Some(out.clone()), summary_line: true, ..options(&path, Hook::Ingress) });
+    assert!(summary.emitted > 0);
+    assert_eq!(times(&out).len() as u64, summary.passed + summary.emitted);
+    assert_eq!(serde_json::to_value(&summary).unwrap(), *lines.last().unwrap());
+    let emitted: Vec<_> = lines.iter().filter_map(|line| line["emitted"].get(0)).collect();
+    assert_eq!(emitted.len() as u64, summary.emitted);
+    for cnp in emitted {
+        assert_eq!((&cnp["parse"]["opcode"], &cnp["parse"]["dscp"]), (&"CNP".into(), &48.into()));
+        assert_eq!(cnp["hex"].as_str().unwrap().len(), 2 * 74);
+    }
+    let counted = lines.iter().filter(|line| line["flow"]["role"] == "np").count() as u64;
+    assert_eq!(counted, summary.counters["ingress"]["np_ecn_marked_roce_packets"]);
+}
+
+#[test]
+fn time_may_run_backwards() {
+    let directory = tempfile::tempdir().unwrap();
+    let frame = &frames("rc_write.pcap", 1)[0];
+    let mut writer = PcapWriter::new(Vec::new()).unwrap();
+    for seconds in [10, 4_000_000_000, 9, 0] {
+        let time = Duration::from_secs(seconds);
+        writer.write_packet(&PcapPacket::new(time, frame.len() as u32, frame)).unwrap();
+    }
+    let path = write(&directory, "backwards.pcap", &writer.into_writer());
+    let out = directory.path().join("out.pcap");
+    let (lines, _) = replayed(&Options { out: Some(out), ..options(&path, Hook::Egress) });
+    let times: Vec<_> = lines.iter().map(|line| line["time_ns"].as_u64().unwrap()).collect();
+    assert_eq!(times, [BASE_NS, BASE_NS + 3_999_999_990_000_000_000, 1, 1]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the file, it is replayed as far as it makes sense, or refused.
+    #[test]
+    fn damaged_captures_are_never_a_panic(
+        ng in any::<bool>(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let frames = frames("rc_cm_rping.pcap", 12);
+        let mut bytes = if ng {
+            pcapng(&frames, DataLink::ETHERNET, Some(9), 1_000.0)
+        } else {
+            pcap(&frames, DataLink::ETHERNET, TsResolution::NanoSecond, 65_535)
+        };
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        bytes.truncate(cut.index(4 * bytes.len()));
+        let directory = tempfile::tempdir().unwrap();
+        let path = write(&directory, "damaged", &bytes);
+        let out = directory.path().join("out.pcap");
+        let _ = run(&Options { out: Some(out), ..options(&path, Hook::Egress) }, &mut Vec::new());
+    }
+}

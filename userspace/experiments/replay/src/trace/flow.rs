@@ -1,0 +1,220 @@
+//! One flow at the reaction point, in this process or in the kernel.
+
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::{FlowId, QpId, RpFlow, set_index};
+use dcqcn_common::pacing::Departure;
+use dcqcn_common::params::{PACER_NONE, Params, Port};
+use dcqcn_common::rate::{Debt, RateMachine};
+use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
+use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
+use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Addr, Ipv4Repr};
+use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
+use dcqcn_common::wire::{cnp, icrc};
+use dcqcn_loader::dataplane::Sizes;
+
+use super::Error;
+use crate::{Engine as _, Hook, Kernel, MAX_PACKET, Meta, Verdict};
+
+/// The flow of a trace.
+pub(super) trait Flow {
+    /// Fewest bytes it can send.
+    const MIN_SEND_BYTES: u64;
+
+    /// A CNP for it.
+    fn cnp(&mut self, now_ns: u64) -> Result<(), Error>;
+
+    /// A packet of it that is to leave; when it does.
+    fn send(&mut self, now_ns: u64, frame_bytes: u64) -> Result<Departure, Error>;
+
+    /// Its rate machine, as the last packet left it.
+    fn machine(&self) -> Result<RateMachine, Error>;
+}
+
+/// Sizes of the packets a message of `bytes` is sent in: as few as the kernel engine can take, as equal as they can be.
+pub(super) fn packets(bytes: u64) -> impl Iterator<Item = u64> {
+    let count = bytes.div_ceil(MAX_PACKET as u64).max(1);
+    let (size, longer) = (bytes / count, bytes % count);
+    (0..count).map(move |index| size + u64::from(index < longer))
+}
+
+/// Whom the packets are from and for: documentation addresses (RFC 5737), locally administered MAC addresses.
+const SENDER: Ipv4Addr = [192, 0, 2, 1];
+const RECEIVER: Ipv4Addr = [192, 0, 2, 2];
+const SENDER_MAC: MacAddr = [2, 0, 0, 0, 0, 1];
+const RECEIVER_MAC: MacAddr = [2, 0, 0, 0, 0, 2];
+const QPN: u32 = 0x11;
+const UDP_SOURCE_PORT: u16 = 0xc000;
+const TTL: u8 = 64;
+/// The flow.
+const ID: FlowId = FlowId { src: mapped(SENDER), receiver: QpId { addr: mapped(RECEIVER), qpn: QPN } };
+/// The interface of a trace: the loopback interface has this number in every network namespace.
+pub(super) const IFINDEX: u32 = 1;
+/// One flow is all there is.
+const SIZES: Sizes = Sizes { rp_flows: 1, np_flows: 1 };
+
+/// The port both engines are on.
+pub(super) fn port() -> Port {
+    Port::new(IFINDEX, SIZES.rp_sets(), SIZES.np_sets())
+}
+
+/// The library, in this process.
+pub(super) struct Reference {
+    params: Params,
+    flow: RpFlow,
+    debt: Debt,
+}
+
+impl Reference {
+    pub(super) fn new(params: &Params) -> Self {
+        Self { params: *params, flow: RpFlow::new(ID, &params.rp), debt: Debt::NONE }
+    }
+}
+
+impl Flow for Reference {
+    const MIN_SEND_BYTES: u64 = 1;
+
+    fn cnp(&mut self, now_ns: u64) -> Result<(), Error> {
+        // Whether it came within the guard time shows in the state.
+        let _ = self.flow.on_cnp(&self.params.rp, now_ns, &mut self.debt);
+        Ok(())
+    }
+
+    fn send(&mut self, now_ns: u64, frame_bytes: u64) -> Result<Departure, Error> {
+        Ok(self.flow.hot.on_send(&self.params, now_ns, frame_bytes, &mut self.debt))
+    }
+
+    fn machine(&self) -> Result<RateMachine, Error> {
+        Ok(self.flow.hot.machine)
+    }
+}
+
+/// The eBPF object, in the running kernel: data packets through its egress hook, CNPs through XDP.
+pub(super) struct InKernel {
+    kernel: Kernel,
+    params: Params,
+    /// The data packet sent last: the next is often as long.
+    packet: Vec<u8>,
+    cnp: Vec<u8>,
+}
+
+impl InKernel {
+    /// Loads the object and has it make the flow, in its state at the start.
+    ///
+    /// A packet makes it, one that nothing shows of: the pacer and the byte counter are off, and no timer runs before the
+    /// first CNP.
+    pub(super) fn new(params: &Params) -> Result<Self, Error> {
+        let mut unseen = *params;
+        unseen.config.scalars.pacer = PACER_NONE;
+        unseen.rp.byte_reset_bytes = 0;
+        let kernel = Kernel::new(SIZES, &unseen, 1)?;
+        let mut flow = Self { kernel, params: *params, packet: data_packet(MIN_PACKET), cnp: cnp_packet() };
+        flow.kernel.process(Hook::Egress, 1, &flow.packet, &Meta::default())?;
+        flow.kernel.set_params(params)?;
+        Ok(flow)
+    }
+}
+
+impl Flow for InKernel {
+    const MIN_SEND_BYTES: u64 = MIN_PACKET as u64;
+
+    fn cnp(&mut self, now_ns: u64) -> Result<(), Error> {
+        let meta = Meta { ingress_ifindex: IFINDEX, ..Meta::default() };
+        self.kernel.process(Hook::Xdp, now_ns, &self.cnp, &meta)?;
+        Ok(())
+    }
+
+    fn send(&mut self, now_ns: u64, frame_bytes: u64) -> Result<Departure, Error> {
+        if self.packet.len() as u64 != frame_bytes {
+            // `packets` makes none longer than MAX_PACKET.
+            self.packet = data_packet(frame_bytes as usize);
+        }
+        let sent = self.kernel.process(Hook::Egress, now_ns, &self.packet, &Meta::default())?;
+        Ok(match sent.verdict {
+            Verdict::Pass => Departure::At(sent.departure_ns.max(now_ns)),
+            _ => Departure::BeyondHorizon,
+        })
+    }
+
+    fn machine(&self) -> Result<RateMachine, Error> {
+        let hash = ID.hash(&self.params.port.hash_keys);
+        let set = self.kernel.rp_set(set_index(hash, self.params.port.rp_set_mask))?;
+        set.find(&ID).map(|flow| flow.hot.machine).ok_or(Error::NoFlow)
+    }
+}
+
+/// Length of a data packet without payload, bytes.
+const MIN_PACKET: usize = Ethernet::LEN + Ipv4::LEN + Udp::LEN + Bth::LEN + icrc::LEN;
+
+fn ethernet(dst: MacAddr, src: MacAddr) -> Vec<u8> {
+    let mut header = [0; Ethernet::LEN];
+    EthernetRepr { dst, src, ethertype: EtherType::IPV4 }.emit(&mut header);
+    header.to_vec()
+}
+
+/// A data packet of `len` bytes, [`MIN_PACKET`] to [`MAX_PACKET`]. Its payload is not rounded up to words: no hook looks
+/// at it.
+fn data_packet(len: usize) -> Vec<u8> {
+    let mut packet = ethernet(RECEIVER_MAC, SENDER_MAC);
+    let udp_len = len.saturating_sub(Ethernet::LEN + Ipv4::LEN) as u16;
+    let mut ip = [0; Ipv4::LEN];
+    Ipv4Repr::of_udp(ecn::tos(0, Ecn::ECT0), SENDER, RECEIVER, udp_len).emit(&mut ip);
+    packet.extend(ip);
+    let mut udp = [0; Udp::LEN];
+    let ports = (UDP_SOURCE_PORT, udp::ROCE_V2_PORT);
+    UdpRepr { src_port: ports.0, dst_port: ports.1, length: udp_len, checksum: 0 }.emit(&mut udp);
+    packet.extend(udp);
+    let mut bth = [0; Bth::LEN];
+    BthRepr::new(Opcode::RC_RDMA_WRITE_MIDDLE, QPN, 0).emit(&mut bth);
+    packet.extend(bth);
+    packet.resize(len, 0);
+    if let Some(ip) = packet.get_mut(Ethernet::LEN..) {
+        let sealed = icrc::seal(ip);
+        debug_assert!(sealed.is_some(), "the headers above make a packet that has an ICRC");
+    }
+    packet
+}
+
+/// The receiver's answer to a marked packet.
+fn cnp_packet() -> Vec<u8> {
+    let mut packet = ethernet(SENDER_MAC, RECEIVER_MAC);
+    let mut ip = [0; cnp::V4_LEN];
+    // The sender's own QPN is not known: the hint names the receiver's.
+    let tos = ecn::tos(0, Ecn::NOT_ECT);
+    let repr = cnp::CnpRepr { udp_sport: UDP_SOURCE_PORT, dest_qpn: 0, hint: QPN, tos, ttl: TTL };
+    cnp::emit_v4(&mut ip, RECEIVER, SENDER, &repr);
+    packet.extend(ip);
+    packet
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::wire::icrc;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn packets_have_the_length_asked_for_and_a_right_icrc() {
+        for len in [MIN_PACKET, MIN_PACKET + 1, 1_024, MAX_PACKET] {
+            let packet = data_packet(len);
+            assert_eq!(packet.len(), len);
+            assert!(icrc::verify(&packet[Ethernet::LEN..]));
+        }
+        assert_eq!(MIN_PACKET, 58);
+        assert!(icrc::verify(&cnp_packet()[Ethernet::LEN..]));
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_is_the_sum_of_its_packets(bytes in 1u64..10_000_000) {
+            let sizes: Vec<u64> = packets(bytes).collect();
+            prop_assert_eq!(sizes.iter().sum::<u64>(), bytes);
+            let (min, max) = (*sizes.iter().min().unwrap(), *sizes.iter().max().unwrap());
+            prop_assert!(max <= MAX_PACKET as u64 && max - min <= 1);
+            // One packet less would not do; and where there are several, each is as long as a packet must be.
+            prop_assert!((sizes.len() as u64 - 1) * (MAX_PACKET as u64) < bytes);
+            prop_assert!(sizes.len() == 1 || min >= MIN_PACKET as u64);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Rates and queue depth of a simulation over time.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use dcqcn_support::plot::{
+    self as plot, AXIS, COLOURS, Chart, Curve, LEVEL, Line, MAX_LEGEND, largest, mean, thin_out,
+};
+use dcqcn_support::render;
+
+use super::outcome::Series;
+use super::presets::roce_class;
+use super::scenario::Scenario;
+
+/// Curves of a simulation are dense, and a PNG of them large.
+pub(crate) const PNG_SCALE: u32 = 1;
+
+/// The files that `--plot PATH` stands for: `PATH` itself if its name ends in a format, otherwise one of each.
+#[must_use]
+pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
+    if path.extension().is_some_and(|extension| extension == "svg" || extension == "png") {
+        return vec![path.to_owned()];
+    }
+    // Not `with_extension`: a stem may have a dot in it.
+    let with = |extension: &str| PathBuf::from(format!("{}.{extension}", path.display()));
+    vec![with("svg"), with("png")]
+}
+
+/// Draws `series` into the files of `path`.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write(path: &Path, title: &str, scenario: &Scenario, series: &Series) -> Result<()> {
+    let charts = [rates(scenario, series), queues(scenario, series)];
+    for file in files(path) {
+        plot::write_scaled(&file, title, &charts, PNG_SCALE)
+            .with_context(|| format!("cannot draw {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// The horizontal axis: its name, how many ns its unit has, and its end.
+pub(crate) fn time_axis(duration_ns: u64) -> (&'static str, f64, f64) {
+    let (name, unit_ns) = match duration_ns {
+        0..5_000_000 => ("time, us", 1e3),
+        5_000_000..5_000_000_000 => ("time, ms", 1e6),
+        _ => ("time, s", 1e9),
+    };
+    (name, unit_ns, duration_ns as f64 / unit_ns)
+}
+
+fn curve(
+    series: &Series,
+    values: &[u64],
+    unit_ns: f64,
+    unit: f64,
+    end: f64,
+    reduce: fn(&[f64]) -> f64,
+) -> Curve {
+    let points = series.t_ns.iter().zip(values);
+    thin_out(points.map(|(t_ns, value)| (*t_ns as f64 / unit_ns, *value as f64 / unit)), end, reduce)
+}
+
+/// The greatest value from `from` on: a start at line rate would flatten all that comes after it.
+fn top(lines: &[Line], from: f64) -> f64 {
+    let points = lines.iter().flat_map(|line| &line.curve).filter(|point| point.0 >= from);
+    points.map(|point| point.1).fold(0.0, f64::max)
+}
+
+fn rates(scenario: &Scenario, series: &Series) -> Chart {
+    let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(scenario.duration_ns));
+    let roce = |group: u32| usize::try_from(group).is_ok_and(|group| group < scenario.roce.len());
+    let gbps = |values: &[u64]| curve(series, values, unit_ns, 1e9, end, mean);
+    let mut lines = Vec::new();
+    // Of a RoCE flow its rate, which is what DCQCN steers; of TCP the goodput of the group.
+    let flows = series.flows.iter().filter(|flow| roce(flow.group));
+    for ((index, flow), colour) in flows.enumerate().zip(COLOURS.iter().cycle()) {
+        let values = if scenario.control { &flow.rate_bps } else { &flow.goodput_bps };
+        let line = Line::new(&flow.name, gbps(values), *colour, 1);
+        let label = line.label.filter(|_| index + 3 < MAX_LEGEND);
+        lines.push(Line { label, ..line });
+    }
+    for (index, group) in series.groups.iter().enumerate().skip(scenario.roce.len()) {
+        let colour = if index % 2 == 0 { LEVEL } else { AXIS };
+        lines.push(Line::new(format!("{}, all", group.name), gbps(&group.goodput_bps), colour, 2));
+    }
+    let flows: u32 = scenario.roce.iter().map(|group| group.flows).sum();
+    let link = scenario.port_rate_bps as f64 / 1e9;
+    if scenario.tcp.is_empty() {
+        lines.push(Line::level("fair share", end, link / f64::from(flows.max(1))));
+    }
+    let top = top(&lines, scenario.stats_from_ns as f64 / unit_ns);
+    let caption = if scenario.control { "rate of each RoCE flow" } else { "goodput of each RoCE flow" };
+    Chart { caption: caption.to_owned(), across, up: "Gb/s", end, top: top * 1.05, lines, ..Chart::default() }
+}
+
+fn queues(scenario: &Scenario, series: &Series) -> Chart {
+    let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(scenario.duration_ns));
+    let mut lines = Vec::new();
+    for (class, colour) in series.classes.iter().zip(COLOURS) {
+        let depths = curve(series, &class.max_queue_bytes, unit_ns, 1e3, end, largest);
+        lines.push(Line::new(format!("class {}", class.class), depths, colour, 1));
+    }
+    let deepest = top(&lines, scenario.stats_from_ns as f64 / unit_ns);
+    let wred = scenario.config.wred.get(usize::from(roce_class(scenario))).filter(|wred| wred.ecn != 0);
+    let mut top = deepest;
+    for (name, bytes) in wred.iter().flat_map(|wred| [("Kmin", wred.kmin_bytes), ("Kmax", wred.kmax_bytes)]) {
+        let kb = bytes as f64 / 1e3;
+        // A threshold far above the queue would flatten it.
+        if kb <= 2.0 * deepest {
+            lines.push(Line::level(format!("{name}, {}", render::bytes(bytes)), end, kb));
+            top = top.max(kb);
+        }
+    }
+    let caption = "depth of the bottleneck's queues, the largest of each stretch".to_owned();
+    Chart { caption, across, up: "kB", end, top: top * 1.05, lines, ..Chart::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stands_for_its_format_or_for_both() {
+        assert_eq!(files(Path::new("a.svg")), [PathBuf::from("a.svg")]);
+        assert_eq!(files(Path::new("p/a.png")), [PathBuf::from("p/a.png")]);
+        assert_eq!(files(Path::new("a.5")), [PathBuf::from("a.5.svg"), PathBuf::from("a.5.png")]);
+    }
+}

@@ -1,0 +1,391 @@
+//! The data plane in the lab: attached as on any host, with the same calls as `dcqcn attach`.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, anyhow, bail};
+use dcqcn_common::classify::{mapped, words};
+use dcqcn_common::flow::{FlowId, QpId};
+use dcqcn_common::layout::Counters;
+use dcqcn_common::params::{Config, PACER_FQ, Params, QUEUES_NONE};
+use dcqcn_common::stats::Stat;
+use dcqcn_netlink::Netns;
+use dcqcn_netlink::tc::Handle;
+use dcqcn_params::{Assignment, Profile, QueuesChoice, Role, Settings};
+use dcqcn_loader::attach::{self, Attachment, Request};
+use dcqcn_loader::queues;
+use dcqcn_support::clock::monotonic_ns;
+
+use super::bmv2::Probe;
+use super::host::{self as lab, ROCE_TC};
+use super::task::Task;
+use super::{Attached, Control, ControlSample, QueuePair, Thresholds, Topology};
+
+/// Flows each table holds: many times the lab's most.
+const FLOWS: u32 = 4_096;
+/// Hooks in the counter map.
+const XDP: usize = 0;
+const EGRESS: usize = 2;
+
+/// Where the hosts' notification and reaction points are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum RpPlace {
+    /// In the hosts, in eBPF.
+    #[default]
+    Host,
+    /// In the switch, in P4.
+    Switch,
+}
+
+/// DCQCN on every host of the lab.
+#[derive(Clone, Debug)]
+pub struct DataPlane {
+    /// Rate of every link: a veth pair does not know its own.
+    pub link_bps: u64,
+    /// Parameters beyond the profile, for hosts and switch alike.
+    pub settings: Settings,
+    /// Where the hosts' points are; in the switch only if that is BMv2.
+    pub rp: RpPlace,
+}
+
+impl DataPlane {
+    fn attach(&self, netns: &Netns, iface: &str, role: Role, changes: &[(&str, String)]) -> Result<Host> {
+        self.attach_with(netns, iface, role, changes, None)
+    }
+
+    fn attach_with(
+        &self,
+        netns: &Netns,
+        iface: &str,
+        role: Role,
+        changes: &[(&str, String)],
+        queues: Option<QueuesChoice>,
+    ) -> Result<Host> {
+        let link_rate = [("link_rate", format!("{}bit", self.link_bps))];
+        let changes = link_rate.iter().chain(changes);
+        let changes = changes.map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?;
+        let settings = Settings {
+            role: Some(role),
+            profile: Some(Profile::Lab),
+            flows: Some(FLOWS),
+            queues,
+            changes,
+            ..Settings::default()
+        };
+        let request = Request { iface: iface.to_owned(), settings: settings.then(self.settings.clone()) };
+        let attached = netns.run(|| attach::attach(&request).and_then(|_| attach::open(iface)))?;
+        let Attachment { info, maps } = attached.with_context(|| format!("{} in {}", iface, netns.name()))?;
+        let params = maps.params()?;
+        let mut host = Host {
+            netns: netns.try_clone()?,
+            iface: iface.to_owned(),
+            params,
+            attachment: Attachment { info, maps },
+            tasks: Vec::new(),
+        };
+        if host.attachment.info.pacer == "htb" {
+            host.tasks.push(Task::pacer(netns, iface)?);
+        }
+        if queues.is_some() {
+            host.tasks.push(Task::feeder(netns, iface)?);
+            host.tasks.push(Task::asker(netns, iface)?);
+        }
+        Ok(host)
+    }
+}
+
+impl DataPlane {
+    /// Attaches to the bottleneck's port alone.
+    pub(super) fn attach_port(&self, network: &Topology) -> Result<Alone> {
+        match self.attach_switch(network)? {
+            SwitchSide::Linux { port, .. } => Ok(Alone(*port)),
+            SwitchSide::Bmv2(_) | SwitchSide::Unseen => bail!("the switch is not Linux"),
+        }
+    }
+
+    /// Attaches to a sender alone, which acts on pauses of the class of RoCE.
+    pub(super) fn attach_host(&self, host: &lab::Host, settings: Settings) -> Result<Alone> {
+        let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
+        let changes = [("pfc.3.rx", "on".to_owned())];
+        Ok(Alone(data_plane.attach(&host.netns, &host.ifname, Role::Host, &changes)?))
+    }
+
+    /// The switch attached, the hosts not yet.
+    fn hosts(&self, network: &Topology) -> Result<Hosts> {
+        Ok(Hosts {
+            switch: self.attach_switch(network)?,
+            said: self.settings.clone().config(Some(self.link_bps))?,
+            receiver: None,
+            senders: Vec::new(),
+            flows: Vec::new(),
+        })
+    }
+
+    fn attach_switch(&self, network: &Topology) -> Result<SwitchSide> {
+        let Some(switch) = &network.switch else { return Ok(SwitchSide::Unseen) };
+        let Some(bmv2) = &switch.bmv2 else {
+            if self.rp == RpPlace::Switch {
+                bail!(
+                    "a Linux switch has no reaction point of its hosts: choose `--switch bmv2`, or `--rp host`"
+                );
+            }
+            let limit = ("wred.3.queue_limit", format!("{}B", switch.buffer_bytes));
+            if switch.queues {
+                let queues = Some(QueuesChoice::Auto);
+                let (netns, port) = (&switch.netns, &switch.egress_ifname);
+                let port = self.attach_with(netns, port, Role::Switch, &[limit], queues)?;
+                let hosts = network.senders.iter();
+                let back = hosts.map(|host| self.attach(netns, &host.port, Role::Switch, &[]));
+                let back = back.collect::<Result<_>>()?;
+                return Ok(SwitchSide::Linux { port: Box::new(port), back });
+            }
+            let on_port = [
+                // The port's qdisc is 1:, its class for queue q is 1:q+1.
+                ("priority_major", "1".to_owned()),
+                ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
+                limit,
+            ];
+            let port = self.attach(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
+            return Ok(SwitchSide::Linux { port: Box::new(port), back: Vec::new() });
+        };
+        let settings = Settings {
+            role: Some(Role::Switch),
+            profile: Some(Profile::Lab),
+            changes: bmv2_changes(self.link_bps, switch.buffer_bytes)?,
+            ..Settings::default()
+        };
+        let mut config = settings.then(self.settings.clone()).config(Some(self.link_bps))?;
+        let in_switch = u64::from(self.rp == RpPlace::Switch);
+        (config.scalars.np_enable, config.scalars.rp_enable) = (in_switch, in_switch);
+        config.scalars.pacer = PACER_FQ;
+        bmv2.configure(&config)?;
+        let probe = bmv2.probe()?;
+        Ok(SwitchSide::Bmv2(Box::new(P4Switch { config, probe, rp: self.rp, places: HashMap::new() })))
+    }
+}
+
+/// What BMv2's queue of 64 packets wants instead of the profile's thresholds for a buffer of hundreds.
+fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
+    let changes = [
+        ("link_rate", format!("{link_bps}bit")),
+        ("wred.3.kmin", format!("{}B", buffer_bytes / 8)),
+        ("wred.3.kmax", format!("{}B", buffer_bytes / 2)),
+        ("wred.3.queue_limit", format!("{buffer_bytes}B")),
+    ];
+    Ok(changes.iter().map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?)
+}
+
+impl Control for DataPlane {
+    fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Box<dyn Attached>> {
+        let mut all = self.hosts(network)?;
+        if self.rp == RpPlace::Host {
+            let receiver = &network.receiver;
+            all.receiver = Some(self.attach(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
+            for sender in &network.senders {
+                all.senders.push(self.attach(&sender.netns, &sender.ifname, Role::Host, &[])?);
+            }
+        }
+        for pair in queue_pairs {
+            let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
+            let sender = sender.ok_or_else(|| anyhow!("no sender has {}", pair.sender_address))?;
+            let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn };
+            all.flows.push((sender, FlowId { src: address(pair.sender_address), receiver }));
+        }
+        Ok(Box::new(all))
+    }
+}
+
+/// One attached interface.
+pub(super) struct Alone(Host);
+
+impl Alone {
+    /// Detaches it.
+    pub(super) fn detach(mut self) -> Result<()> {
+        self.0.detach()
+    }
+}
+
+/// The data plane on the switch only: the hosts react to nothing but PFC.
+pub(super) struct SwitchAlone(pub(super) DataPlane);
+
+impl Control for SwitchAlone {
+    fn attach(&self, network: &Topology, _: &[QueuePair]) -> Result<Box<dyn Attached>> {
+        Ok(Box::new(self.0.hosts(network)?))
+    }
+}
+
+/// An attached interface; detached when dropped.
+struct Host {
+    netns: Netns,
+    iface: String,
+    params: Params,
+    attachment: Attachment,
+    tasks: Vec<Task>,
+}
+
+impl Host {
+    fn counters(&self) -> Result<[Counters; 3]> {
+        Ok(self.attachment.maps.counters()?)
+    }
+
+    fn detach(&mut self) -> Result<()> {
+        self.tasks.drain(..).try_for_each(Task::stop)?;
+        if !self.iface.is_empty() {
+            let iface = std::mem::take(&mut self.iface);
+            self.netns.run(|| attach::detach(&iface))??;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Err(error) = self.detach() {
+            tracing::warn!("{error:#}");
+        }
+    }
+}
+
+/// The congestion point.
+enum SwitchSide {
+    /// The data plane at the ports of a Linux switch.
+    Linux {
+        /// The one to the receiver.
+        port: Box<Host>,
+        /// Those to the senders, if what goes back is counted.
+        back: Vec<Host>,
+    },
+    /// A switch that is not the lab's.
+    Unseen,
+    /// A BMv2 switch, which may have the hosts' points too.
+    Bmv2(Box<P4Switch>),
+}
+
+/// What is known of a configured BMv2 switch.
+struct P4Switch {
+    config: Config,
+    probe: Probe,
+    rp: RpPlace,
+    /// Where flows have their registers.
+    places: HashMap<FlowId, u64>,
+}
+
+impl P4Switch {
+    /// Adds what the switch counted, and the rates of its reaction points.
+    fn sample(&mut self, flows: &[(usize, FlowId)], sample: &mut ControlSample) -> Result<()> {
+        let mut reader = self.probe.reader();
+        sample.ce_marks = reader.stat(Stat::CpEcnMarked)?;
+        if self.rp == RpPlace::Host {
+            return Ok(());
+        }
+        sample.cnps_sent = reader.stat(Stat::NpCnpSent)?;
+        sample.cnps_handled = reader.stat(Stat::RpCnpHandled)?;
+        sample.cnps_ignored = reader.stat(Stat::RpCnpIgnored)?;
+        if flows.iter().any(|(_, id)| !self.places.contains_key(id)) {
+            self.places = reader.rp_places()?.into_iter().map(|(place, id)| (id, place)).collect();
+        }
+        for (_, id) in flows {
+            sample.rates_bps.push(match self.places.get(id) {
+                Some(place) => reader.rp_rate_bps(*place)?,
+                None => None,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The data plane of the whole lab.
+struct Hosts {
+    switch: SwitchSide,
+    /// The settings of the whole lab.
+    said: Config,
+    /// `None` if the points of the hosts are in the switch; then there are no senders either.
+    receiver: Option<Host>,
+    senders: Vec<Host>,
+    /// Sender and identity of each flow.
+    flows: Vec<(usize, FlowId)>,
+}
+
+impl Attached for Hosts {
+    fn thresholds(&self) -> Thresholds {
+        let config = match &self.switch {
+            SwitchSide::Linux { port, .. } => &port.params.config,
+            SwitchSide::Bmv2(switch) => &switch.config,
+            // What it is told to be set to.
+            SwitchSide::Unseen => &self.said,
+        };
+        let wred = &config.wred[ROCE_TC];
+        Thresholds { kmin_bytes: wred.kmin_bytes, kmax_bytes: wred.kmax_bytes }
+    }
+
+    fn roce_class(&self) -> Option<Handle> {
+        match &self.switch {
+            SwitchSide::Linux { port, .. } if port.params.config.scalars.queues != QUEUES_NONE => {
+                let config = &port.params.config;
+                Some(queues::class(config, config.tc_to_queue[ROCE_TC].into()))
+            }
+            _ => None,
+        }
+    }
+
+    fn sample(&mut self) -> Result<ControlSample> {
+        let now_ns = monotonic_ns();
+        let mut sample = ControlSample::default();
+        match &mut self.switch {
+            SwitchSide::Linux { port, back } => {
+                if port.params.config.scalars.queues == QUEUES_NONE {
+                    let empty_at = port.attachment.maps.queues()?[ROCE_TC];
+                    let depth_bytes = port.params.drain[ROCE_TC].depth_bytes(empty_at, now_ns);
+                    sample.virtual_queue_bytes = Some(depth_bytes);
+                }
+                sample.ce_marks = stat(&port.counters()?[EGRESS], Stat::CpEcnMarked);
+                for port in back {
+                    let counters = &port.counters()?[EGRESS];
+                    for (returned, class) in sample.returned.iter_mut().zip(&counters.class) {
+                        *returned += class.packets;
+                    }
+                }
+            }
+            SwitchSide::Bmv2(switch) => switch.sample(&self.flows, &mut sample)?,
+            SwitchSide::Unseen => {}
+        }
+        let Some(receiver) = &self.receiver else { return Ok(sample) };
+        sample.cnps_sent = stat(&receiver.counters()?[EGRESS], Stat::NpCnpSent);
+        for sender in &self.senders {
+            let counters = sender.counters()?;
+            sample.cnps_handled += stat(&counters[XDP], Stat::RpCnpHandled);
+            sample.cnps_ignored += stat(&counters[XDP], Stat::RpCnpIgnored);
+        }
+        for (sender, id) in &self.flows {
+            let sender = &self.senders[*sender];
+            let flow = sender.attachment.maps.rp_find(&sender.params, id)?;
+            sample.rates_bps.push(flow.filter(|flow| flow.hot.machine.active != 0).map(|mut flow| {
+                flow.hot.machine.advance(&sender.params.rp, now_ns);
+                flow.hot.machine.rate_bps
+            }));
+        }
+        Ok(sample)
+    }
+
+    fn detach(mut self: Box<Self>) -> Result<()> {
+        let switch: Vec<&mut Host> = match &mut self.switch {
+            SwitchSide::Linux { port, back } => back.iter_mut().chain([port.as_mut()]).collect(),
+            SwitchSide::Bmv2(_) | SwitchSide::Unseen => Vec::new(),
+        };
+        for host in self.senders.iter_mut().chain(&mut self.receiver).chain(switch) {
+            host.detach()?;
+        }
+        Ok(())
+    }
+}
+
+fn stat(counters: &Counters, stat: Stat) -> u64 {
+    counters.stat[stat as usize]
+}
+
+fn address(address: IpAddr) -> [u32; 4] {
+    match address {
+        IpAddr::V4(address) => mapped(address.octets()),
+        IpAddr::V6(address) => words(address.octets()),
+    }
+}

@@ -1,0 +1,117 @@
+//! Rate and queue depth of a lab's runs over time, as SVG and PNG.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use dcqcn_support::plot::{AXIS, COLOURS, Chart, Curve, LEVEL, Line, MAX_LEGEND, largest, mean, thin_out, write_both};
+use dcqcn_support::render;
+use plotters::style::{Color, RGBColor};
+
+use super::record::{BIN_NS, Binned, RunRecord, Sample};
+
+/// Goodput is averaged over this many bins, 50 ms: as long as a message takes at a fair share of a lab's link.
+const RATE_BINS: usize = 5;
+const REAL_QUEUE: RGBColor = COLOURS[0];
+const VIRTUAL_QUEUE: RGBColor = COLOURS[1];
+
+/// Writes `NAME.svg` and `NAME.png` into `directory`, which is made if need be. The runs are stacked in order.
+///
+/// # Errors
+/// A file cannot be written.
+pub(crate) fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord]) -> Result<[PathBuf; 2]> {
+    let charts: Vec<Chart> = runs.iter().flat_map(|run| [rates(run), queue(run)]).collect();
+    write_both(directory, name, title, &charts)
+}
+
+fn chart(run: &RunRecord, caption: String, up: &'static str, top: f64, lines: Vec<Line>) -> Chart {
+    Chart { caption, across: "time, s", up, end: run.whole().seconds(), top, lines, ..Chart::default() }
+}
+
+fn rates(run: &RunRecord) -> Chart {
+    let seconds = run.whole().seconds();
+    let link_mbps = run.link_bps as f64 / 1e6;
+    let mut lines = Vec::new();
+    for (index, (flow, colour)) in run.flows.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        // Behind its goodput: what the flow's reaction point allows it.
+        let limits = run.samples.iter().filter_map(|sample| rate_limit_mbps(sample, index));
+        let curve = thin_out(limits, seconds, mean);
+        lines.push(Line { label: None, curve, colour: colour.mix(0.4), width: 1, dashed: false });
+        let goodput = Line::new(&flow.name, rate_mbps(&flow.received.goodput_bytes), *colour, 2);
+        let label = goodput.label.filter(|_| index < MAX_LEGEND);
+        lines.push(Line { label, ..goodput });
+    }
+    for (index, bytes) in run.tcp_bytes.iter().enumerate() {
+        let colour = if index % 2 == 0 { LEVEL } else { AXIS };
+        lines.push(Line::new(format!("TCP {index}"), rate_mbps(bytes), colour, 1));
+    }
+    let fair_mbps = run.roce_bps as f64 / 1e6 / run.flows.len().max(1) as f64;
+    lines.push(Line::level("fair share", seconds, fair_mbps));
+    let caption = match run.control {
+        Some(_) => "DCQCN: goodput of each queue pair, and faintly the rate it is allowed",
+        None => "Off: goodput of each queue pair",
+    };
+    chart(run, caption.to_owned(), "Mb/s", link_mbps * 1.1, lines)
+}
+
+fn queue(run: &RunRecord) -> Chart {
+    let seconds = run.whole().seconds();
+    let curve = |depth: fn(&Sample) -> Option<u64>| {
+        let points = run
+            .samples
+            .iter()
+            .filter_map(|sample| depth(sample).map(|bytes| (sample.at_ns as f64 / 1e9, bytes as f64 / 1e3)));
+        thin_out(points, seconds, largest)
+    };
+    let mut lines = vec![Line::new("real", curve(|sample| Some(sample.backlog_bytes)), REAL_QUEUE, 2)];
+    // The real queue never exceeds the buffer, so with this all runs have one scale. A virtual queue may be deeper: it has
+    // no buffer.
+    let mut levels = vec![("buffer", run.buffer_bytes)];
+    if let Some(thresholds) = run.control {
+        let depth = |sample: &Sample| sample.control.as_ref()?.virtual_queue_bytes;
+        let virtual_queue = curve(depth);
+        if !virtual_queue.is_empty() {
+            lines.push(Line::new("virtual", virtual_queue, VIRTUAL_QUEUE, 1));
+        }
+        levels.extend([("Kmin", thresholds.kmin_bytes), ("Kmax", thresholds.kmax_bytes)]);
+    }
+    let top_kb = levels.iter().map(|level| level.1).max().unwrap_or(1) as f64 * 1.1 / 1e3;
+    for (name, bytes) in levels {
+        let label = format!("{name}, {}", render::bytes(bytes));
+        lines.push(Line::level(label, seconds, bytes as f64 / 1e3));
+    }
+    let state = if run.control.is_some() { "DCQCN" } else { "Off" };
+    let caption = format!("{state}: depth of the bottleneck's RoCE queue, the largest of each stretch");
+    chart(run, caption, "kB", top_kb, lines)
+}
+
+/// The rate a flow's reaction point allows at a sample, Mb/s.
+fn rate_limit_mbps(sample: &Sample, flow: usize) -> Option<(f64, f64)> {
+    let limit_bps = (*sample.control.as_ref()?.rates_bps.get(flow)?)?;
+    Some((sample.at_ns as f64 / 1e9, limit_bps as f64 / 1e6))
+}
+
+/// A byte counter as a rate, Mb/s, at the middle of each stretch of [`RATE_BINS`].
+fn rate_mbps(bytes: &Binned) -> Curve {
+    let bins: Vec<_> = bytes.iter().collect();
+    let stretch = |bins: &[(u64, u64)]| {
+        let start_ns = bins.first().map_or(0, |bin| bin.0);
+        let bytes: u64 = bins.iter().map(|bin| bin.1).sum();
+        let length_ns = bins.len() as u64 * BIN_NS;
+        ((start_ns + length_ns / 2) as f64 / 1e9, bytes as f64 * 8e3 / length_ns as f64)
+    };
+    bins.chunks(RATE_BINS).map(stretch).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_becomes_a_rate() {
+        let mut bytes = Binned::new(100_000_000);
+        for ms in 0..100 {
+            bytes.add(ms * 1_000_000, 1250);
+        }
+        assert_eq!(rate_mbps(&bytes), [(0.025, 10.0), (0.075, 10.0)]);
+    }
+}

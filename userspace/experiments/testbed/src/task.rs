@@ -1,0 +1,74 @@
+//! What `dcqcn run` does for an attached interface, as far as the lab needs it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, Result, anyhow};
+use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_loader::asking::{Asker, PauseSocket};
+use dcqcn_loader::attach::{self, Attachment};
+use dcqcn_loader::backlog;
+use dcqcn_loader::pacer::htb::HtbPacer;
+use dcqcn_support::clock::monotonic_ns;
+
+/// Something of what `dcqcn run` does.
+pub(super) struct Task {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Task {
+    /// Keeps the classes of a host whose kernel has no fq.
+    pub(super) fn pacer(netns: &Netns, iface: &str) -> Result<Self> {
+        let Attachment { info, maps } = netns.run(|| attach::open(iface))??;
+        let mut pacer = HtbPacer::new(Netlink::connect_in(netns)?, maps, info.ifindex)?;
+        Ok(Self::start(move || pacer.turn()))
+    }
+
+    /// Tells the congestion point how deep the port's queues are.
+    pub(super) fn feeder(netns: &Netns, iface: &str) -> Result<Self> {
+        let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
+        let netlink = Netlink::connect_in(netns)?;
+        Ok(Self::start(move || {
+            backlog::feed(&netlink, info.ifindex, &mut maps)?;
+            std::thread::sleep(backlog::PERIOD);
+            Ok(())
+        }))
+    }
+
+    /// Asks the neighbours of the switch's other ports to wait.
+    pub(super) fn asker(netns: &Netns, iface: &str) -> Result<Self> {
+        let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
+        let netlink = Netlink::connect_in(netns)?;
+        let socket = netns.run(PauseSocket::open)?.context("cannot send PFC frames")?;
+        let mut asker = Asker::default();
+        Ok(Self::start(move || {
+            let now_ns = monotonic_ns();
+            if asker.is_behind(now_ns) {
+                asker.follow(&netlink, info.ifindex, &mut maps, now_ns)?;
+            }
+            asker.look(&netlink, info.ifindex, &maps, &socket, now_ns)?;
+            std::thread::sleep(backlog::PERIOD);
+            Ok(())
+        }))
+    }
+
+    fn start(mut turn: impl FnMut() -> Result<()> + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                turn()?;
+            }
+            Ok(())
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends it.
+    pub(super) fn stop(self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("a thread of the lab's controller panicked"))?
+    }
+}

@@ -1,0 +1,390 @@
+//! The lab's network: N sender hosts and a receiver, each in a namespace of its own, around a Linux switch.
+//!
+//! ```text
+//!  dcqcn-lab-s0 [dlab-s0]--veth--[swp1]                          10.0.1.2   fd00::1:2
+//!  dcqcn-lab-s1 [dlab-s1]--veth--[swp2] dcqcn-lab-sw [swp0]--veth--[dlab-rx] dcqcn-lab-rx
+//!   ...                                                          10.0.0.2   fd00::2
+//! ```
+//!
+//! The switch forwards at layer 3, as data-centre leaf switches do. That is not only for likeness: a bridge passes
+//! a packet on with its sender's socket still charged for it, so a queue in the switch would push back on a socket
+//! in another host, which no real switch can. `ip_rcv` drops that tie, as the wire would.
+//!
+//! Each sender has a NIC of the link's rate (a token bucket, and so back-pressure to the sockets). The switch's port to
+//! the receiver is the bottleneck: HTB at the link's rate, a class per queue, a bounded FIFO in each.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::{Context, Result, bail};
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
+use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_loader::attach;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::bmv2::Bmv2;
+use super::classify;
+use super::host::Host;
+
+/// What the names of all the lab's namespaces start with.
+pub(crate) const NETNS_PREFIX: &str = "dcqcn-lab-";
+/// Held by the lab that runs; the kernel lets go of it when the process ends, however it ends.
+const LOCK_FILE: &str = "/run/dcqcn-lab.lock";
+/// MTU of every interface, bytes: what switches are set to for an RDMA MTU of 4096.
+const LINK_MTU: u32 = 4200;
+/// MTU around BMv2, bytes: libpcap's buffers hold so few larger packets that a burst of them is lost.
+const BMV2_MTU: u32 = 1500;
+/// A frame of the larger MTU.
+const FRAME_BYTES: u32 = LINK_MTU + 14;
+/// What a token bucket may send at once: the time between two looks of the kernel at its queue, no more.
+const BURST_BYTES: u32 = 2 * FRAME_BYTES;
+/// A sender NIC's queue, bytes. Socket buffers fill long before it does.
+const NIC_QUEUE_BYTES: u32 = 4 << 20;
+/// Buffer of the classes that are not RoCE, bytes.
+const OTHER_BUFFER_BYTES: u32 = 256 << 10;
+
+/// Minor number of the switch port's class for a queue: the data plane puts a packet of queue `q` into class `1:q+1`.
+const fn queue_class(queue: u16) -> Handle {
+    Handle::new(1, queue + 1)
+}
+/// The port as a whole.
+const PORT: Handle = Handle::new(1, 0xff);
+/// Queue 0: everything that is not RoCE.
+const BEST_EFFORT: Handle = queue_class(0);
+/// Queue 3: RoCE data.
+pub(super) const ROCE: Handle = queue_class(3);
+/// Queue 6: CNPs.
+const CNP: Handle = queue_class(6);
+
+/// What forwards in the lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwitchKind {
+    /// The kernel, with HTB and FIFOs at the bottleneck.
+    Linux,
+    /// `simple_switch`, whose queues hold and send packets of this many bytes, layer 2, whatever their length is.
+    Bmv2 {
+        /// Bytes of a data packet.
+        packet_bytes: u32,
+    },
+}
+
+/// What the lab's network is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TopologyConfig {
+    /// Sender hosts, 1 to `MAX_SENDERS`.
+    pub senders: u16,
+    /// Rate of every link, bit/s.
+    pub link_bps: u64,
+    /// Buffer of the bottleneck's RoCE queue, bytes.
+    pub buffer_bytes: u32,
+    /// Other traffic shares the port: it has a class of its own, and RoCE is sure of half the link only.
+    pub shared_with_tcp: bool,
+    /// Addresses of IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// What forwards.
+    pub switch: SwitchKind,
+    /// The bottleneck's queues are the data plane's own (`dcqcn attach --queues`), behind a token bucket of the link's rate.
+    pub queues: bool,
+    /// One more host, which sends what is not RoCE.
+    pub flooder: bool,
+    /// The hosts send as fast as this machine can, not at the link's rate.
+    pub fast_hosts: bool,
+}
+
+/// Most sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
+pub(crate) const MAX_SENDERS: u16 = 250;
+
+/// The switch: a namespace with a port per host.
+#[derive(Debug)]
+pub struct Switch {
+    /// Its namespace.
+    pub netns: Netns,
+    /// The port towards the receiver: the bottleneck.
+    pub egress_ifname: String,
+    /// Index of that port in the namespace.
+    pub egress_ifindex: u32,
+    /// Rate the port's RoCE queue is sure of, bit/s.
+    pub roce_bps: u64,
+    /// Buffer of that queue, bytes.
+    pub buffer_bytes: u32,
+    /// The data plane brings the port's queues.
+    pub queues: bool,
+    /// The switch's process, if it is BMv2.
+    pub bmv2: Option<Bmv2>,
+}
+
+/// The network, which exists as long as this does.
+#[derive(Debug)]
+pub struct Topology {
+    /// The senders, in order.
+    pub senders: Vec<Host>,
+    /// The host that sends what is not RoCE, if there is one.
+    pub flooder: Option<Host>,
+    /// The receiver.
+    pub receiver: Host,
+    /// The switch between them, if it is the lab's.
+    pub switch: Option<Switch>,
+    // Last, so that everything is gone before another lab may start.
+    _removal: Option<Removal>,
+    _lock: Flock<File>,
+}
+
+impl Topology {
+    /// Builds the network. What a crashed lab left behind is removed first.
+    ///
+    /// # Errors
+    /// Another lab runs, the configuration is out of range, or the kernel refuses a step.
+    pub(crate) fn build(config: &TopologyConfig) -> Result<Self> {
+        if config.senders == 0 || config.senders > MAX_SENDERS {
+            bail!("{} senders: the lab has room for 1 to {MAX_SENDERS}", config.senders);
+        }
+        let lock = lock()?;
+        remove_namespaces().context("cannot remove what an earlier lab left behind")?;
+        // From here on a failure removes what was built.
+        let removal = Removal;
+
+        let switch_netns = create_netns("sw", config.ipv6)?;
+        if config.switch == SwitchKind::Linux {
+            switch_netns.run(|| enable_forwarding(config.ipv6))??;
+        }
+        let switch_netlink = Netlink::connect_in(&switch_netns)?;
+
+        let join = |subnet: u8, name: &str| join(config, &switch_netns, &switch_netlink, subnet, name);
+        let receiver = join(0, "rx")?;
+        // The number of senders fits a byte, checked above.
+        let senders =
+            (0..config.senders as u8).map(|i| join(i + 1, &format!("s{i}"))).collect::<Result<Vec<_>>>()?;
+        let flooder = config.flooder.then(|| join(config.senders as u8 + 1, "fl")).transpose()?;
+
+        let receiver_netlink = Netlink::connect_in(&receiver.netns)?;
+        for sender in senders.iter().chain(&flooder) {
+            let netlink = Netlink::connect_in(&sender.netns)?;
+            netlink.add_neighbour(sender.ifindex, receiver.address, sender.gateway_mac)?;
+            receiver_netlink.add_neighbour(receiver.ifindex, sender.address, receiver.gateway_mac)?;
+            let nic = QdiscSpec::Tbf {
+                rate_bps: config.link_bps,
+                burst_bytes: BURST_BYTES,
+                limit_bytes: NIC_QUEUE_BYTES,
+            };
+            if !config.fast_hosts {
+                netlink.replace_root(sender.ifindex, Handle::new(1, 0), &nic)?;
+            }
+        }
+
+        let egress_ifname = port_name(0);
+        let egress_ifindex = switch_netlink.link(&egress_ifname)?.index;
+        let roce_bps = if config.shared_with_tcp { config.link_bps / 2 } else { config.link_bps };
+        let mut bmv2 = None;
+        if let SwitchKind::Bmv2 { packet_bytes } = config.switch {
+            let hosts = std::iter::once(&receiver).chain(&senders);
+            let ports: Vec<_> = (0..).zip(hosts).map(|(subnet, host)| (port_name(subnet), host)).collect();
+            let (packet, buffer) = (packet_bytes.into(), config.buffer_bytes.into());
+            bmv2 = Some(Bmv2::start(&switch_netns, &ports, packet, config.link_bps, buffer)?);
+        } else if config.queues {
+            let port = QdiscSpec::Tbf {
+                rate_bps: config.link_bps,
+                burst_bytes: BURST_BYTES,
+                // Until the queues are below it.
+                limit_bytes: config.buffer_bytes,
+            };
+            switch_netlink.replace_root(egress_ifindex, Handle::new(1, 0), &port)?;
+        } else {
+            shape(config, roce_bps, &switch_netlink, egress_ifindex)?;
+        }
+        if config.shared_with_tcp {
+            switch_netns.run(|| classify::tcp_to(egress_ifindex, BEST_EFFORT))??;
+        }
+        let switch = Switch {
+            netns: switch_netns,
+            egress_ifname,
+            egress_ifindex,
+            roce_bps,
+            buffer_bytes: config.buffer_bytes,
+            queues: config.queues,
+            bmv2,
+        };
+        Ok(Self { senders, flooder, receiver, switch: Some(switch), _removal: Some(removal), _lock: lock })
+    }
+
+    /// Ports of this machine around a switch that is not the lab's: `senders` send to `receiver`, and `flooder` what is not RoCE.
+    /// Nothing of them is changed.
+    ///
+    /// # Errors
+    /// Another lab runs, or a port is not there.
+    pub(crate) fn of_ports(senders: &[String], flooder: Option<&String>, receiver: &str) -> Result<Self> {
+        let lock = lock()?;
+        let netlink = Netlink::connect()?;
+        let receiver = Host::port_of_machine(&netlink, receiver, address(false, 0, HOST_END), None)?;
+        let gateway = Some(receiver.mac);
+        let senders = (1..)
+            .zip(senders)
+            .map(|(subnet, name)| {
+                Host::port_of_machine(&netlink, name, address(false, subnet, HOST_END), gateway)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let flooder = flooder
+            .map(|name| Host::port_of_machine(&netlink, name, address(false, u8::MAX, HOST_END), gateway))
+            .transpose()?;
+        let switch = None;
+        Ok(Self { senders, flooder, receiver, switch, _removal: None, _lock: lock })
+    }
+}
+
+/// Removes the lab's namespaces, and with them all that is in them.
+#[derive(Debug)]
+struct Removal;
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        if let Err(error) = remove_namespaces() {
+            tracing::error!(%error, "cannot remove the lab's network namespaces; `ip netns` lists them");
+        }
+    }
+}
+
+fn remove_namespaces() -> Result<()> {
+    for name in Netns::list(NETNS_PREFIX)? {
+        // What a crashed lab left attached is pinned outside its namespaces and would outlive them.
+        Netns::open(&name)?.run(attach::detach_all)??;
+        Netns::delete(&name)?;
+    }
+    Ok(())
+}
+
+fn lock() -> Result<Flock<File>> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .read(true)
+        .open(LOCK_FILE)
+        .with_context(|| format!("cannot open {LOCK_FILE}: the lab must run as root"))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(mut lock) => {
+            lock.set_len(0)?;
+            writeln!(lock, "{}", std::process::id())?;
+            Ok(lock)
+        }
+        Err(_) => {
+            let holder = fs::read_to_string(LOCK_FILE).unwrap_or_default();
+            bail!("another lab runs (process {}); wait for it or stop it", holder.trim())
+        }
+    }
+}
+
+fn create_netns(suffix: &str, ipv6: bool) -> Result<Netns> {
+    let netns = Netns::create(&format!("{NETNS_PREFIX}{suffix}"))?;
+    if !ipv6 {
+        // Neighbour discovery would be the only traffic of it.
+        netns.run(|| write_sysctl("ipv6/conf/default/disable_ipv6", "1"))?.or_else(|error| {
+            // A kernel without IPv6 has nothing to disable.
+            if fs::exists("/proc/sys/net/ipv6").unwrap_or(false) { Err(error) } else { Ok(()) }
+        })?;
+    }
+    Ok(netns)
+}
+
+fn enable_forwarding(ipv6: bool) -> Result<()> {
+    write_sysctl(if ipv6 { "ipv6/conf/all/forwarding" } else { "ipv4/ip_forward" }, "1")
+}
+
+/// Sets a network parameter of the calling thread's namespace.
+fn write_sysctl(name: &str, value: &str) -> Result<()> {
+    let path = format!("/proc/sys/net/{name}");
+    fs::write(&path, value).with_context(|| format!("cannot write {value} to {path}"))
+}
+
+/// Name of the switch's port to the host in `subnet`.
+fn port_name(subnet: u8) -> String {
+    format!("swp{subnet}")
+}
+
+/// A locally administered Ethernet address.
+const fn mac(subnet: u8, end: u8) -> [u8; 6] {
+    [0x02, 0xdc, 0x0c, 0x00, subnet, end]
+}
+
+const PORT_END: u8 = 1;
+const HOST_END: u8 = 2;
+
+/// Address of one end of the link to the host in `subnet`.
+fn address(ipv6: bool, subnet: u8, end: u8) -> IpAddr {
+    if ipv6 {
+        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, subnet.into(), end.into()).into()
+    } else {
+        Ipv4Addr::new(10, 0, subnet, end).into()
+    }
+}
+
+/// Makes a host and joins it to the switch.
+fn join(
+    config: &TopologyConfig,
+    switch: &Netns,
+    switch_netlink: &Netlink,
+    subnet: u8,
+    name: &str,
+) -> Result<Host> {
+    let netns = create_netns(name, config.ipv6)?;
+    let (ifname, port) = (format!("dlab-{name}"), port_name(subnet));
+    let (host_mac, port_mac) = (mac(subnet, HOST_END), mac(subnet, PORT_END));
+    let host_end = VethEnd { name: &ifname, netns: Some(&netns), mac: Some(host_mac) };
+    let port_end = VethEnd { name: &port, netns: Some(switch), mac: Some(port_mac) };
+    switch_netlink.add_veth(&port_end, &host_end)?;
+
+    let host_address = address(config.ipv6, subnet, HOST_END);
+    // The host takes all the lab for its own link, so that it needs no route; the switch knows better.
+    let (host_prefix_len, port_prefix_len) = if config.ipv6 { (64, 112) } else { (16, 24) };
+    let mtu = if config.switch == SwitchKind::Linux { LINK_MTU } else { BMV2_MTU };
+    let host_netlink = Netlink::connect_in(&netns)?;
+    let ifindex = host_netlink.link(&ifname)?.index;
+    host_netlink.set_mtu(ifindex, mtu)?;
+    host_netlink.set_up(ifindex, true)?;
+    host_netlink.add_address(ifindex, host_address, host_prefix_len)?;
+
+    let port_index = switch_netlink.link(&port)?.index;
+    switch_netlink.set_mtu(port_index, mtu)?;
+    switch_netlink.set_up(port_index, true)?;
+    // The kernel is to leave BMv2's ports alone.
+    if config.switch == SwitchKind::Linux {
+        switch_netlink.add_address(port_index, address(config.ipv6, subnet, PORT_END), port_prefix_len)?;
+        switch_netlink.add_neighbour(port_index, host_address, host_mac)?;
+    }
+
+    Ok(Host { netns, ifname, ifindex, mac: host_mac, gateway_mac: port_mac, address: host_address, port })
+}
+
+/// Makes the bottleneck.
+fn shape(config: &TopologyConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32) -> Result<()> {
+    let link_bps = config.link_bps;
+    let root = Handle::new(1, 0);
+    // Without the data plane nobody chooses a class, and what is not TCP is RoCE.
+    let htb = QdiscSpec::Htb { default_minor: ROCE.minor(), direct_qlen: 1000 };
+    netlink.replace_root(ifindex, root, &htb)?;
+    let class = |parent, handle, rate_bps, priority| HtbClass {
+        parent,
+        handle,
+        rate_bps,
+        ceil_bps: link_bps,
+        burst_bytes: BURST_BYTES,
+        cburst_bytes: BURST_BYTES,
+        quantum_bytes: FRAME_BYTES,
+        priority,
+    };
+    netlink.replace_htb_class(ifindex, &class(root, PORT, link_bps, 0))?;
+    // CNPs go first and are few; the others share what is left by their rates.
+    let queues = [
+        (CNP, link_bps / 10, 0, OTHER_BUFFER_BYTES),
+        (ROCE, roce_bps, 1, config.buffer_bytes),
+        (BEST_EFFORT, link_bps - roce_bps, 1, OTHER_BUFFER_BYTES),
+    ];
+    for (handle, rate_bps, priority, buffer_bytes) in queues {
+        // The class that gets nothing for sure still needs a rate to exist.
+        let rate_bps = rate_bps.max(link_bps / 100);
+        netlink.replace_htb_class(ifindex, &class(PORT, handle, rate_bps, priority))?;
+        let fifo = QdiscSpec::Bfifo { limit_bytes: buffer_bytes };
+        netlink.replace_qdisc(ifindex, handle, Handle::new(0x10 + handle.minor(), 0), &fifo)?;
+    }
+    Ok(())
+}

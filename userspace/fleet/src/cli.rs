@@ -1,0 +1,141 @@
+//! The command line.
+
+mod agent;
+mod apply;
+mod diff;
+mod history;
+mod operate;
+mod serve;
+mod status;
+mod tune;
+
+use std::process::ExitCode;
+use std::{env, fs};
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::CompleteEnv;
+use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+use nix::unistd::{Uid, User};
+
+use crate::reach::Reach;
+
+const AFTER_HELP: &str = "\
+Desired state is in etcd, in versions. An agent on each host has the controller (`dcqcn run`) do what etcd says, through its socket; a
+host never takes a value that its own file does not allow ([fleet] allow).
+
+Exit codes:
+  0  done
+  1  failed, refused, or taken back
+  2  wrong usage
+
+Environment:
+  DCQCN_ETCD, DCQCN_ETCD_CA, DCQCN_ETCD_CERT, DCQCN_ETCD_KEY, DCQCN_PREFIX  as the options
+  DCQCN_LOG  what is logged to standard error, as in `info` (default: warn)
+
+Completions for bash: source <(COMPLETE=bash dcqcn-fleet)";
+
+/// Where the kernel has this host's name.
+const HOSTNAME: &str = "/proc/sys/kernel/hostname";
+
+/// One change on many hosts: canaries first, then in waves, taken back by itself when things get worse.
+#[derive(Debug, Parser)]
+#[command(name = "dcqcn-fleet", version, max_term_width = 120, after_long_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    reach: Reach,
+    /// Print JSON: raw numbers, units in the names.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::ServeArgs),
+    Agent(agent::AgentArgs),
+    Apply(apply::ApplyArgs),
+    Rollback(apply::RollbackArgs),
+    Coordinate(operate::CoordinateArgs),
+    Status(status::StatusArgs),
+    History(history::HistoryArgs),
+    Diff(diff::DiffArgs),
+    Pause(operate::PauseArgs),
+    Resume(operate::ResumeArgs),
+    Abort(operate::AbortArgs),
+    Tune(tune::TuneArgs),
+    #[command(subcommand, hide = true)]
+    Generate(GenerateCommand),
+}
+
+impl Cli {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self.command {
+            Command::Generate(command) => return command.run(out, Self::command(), &[]),
+            Command::Tune(args) => return args.run(self.json),
+            _ => {}
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let ended = runtime.block_on(async {
+            let store = match self.command {
+                // One host needs no etcd.
+                Command::Serve(args) if !args.is_of_a_fleet() => return args.run(None).await,
+                Command::Agent(args) => return args.run(&self.reach).await,
+                _ => self.reach.store().await?,
+            };
+            match self.command {
+                Command::Serve(args) => args.run(Some(store)).await,
+                Command::Apply(args) => args.run(store, out).await,
+                Command::Rollback(args) => args.run(store, out).await,
+                Command::Coordinate(args) => args.run(store, out).await,
+                Command::Status(args) => args.run(store, out).await,
+                Command::History(args) => args.run(store, out).await,
+                Command::Diff(args) => args.run(store, out).await,
+                Command::Pause(args) => args.run(store, out).await,
+                Command::Resume(args) => args.run(store, out).await,
+                Command::Abort(args) => args.run(store, out).await,
+                Command::Agent(_) | Command::Tune(_) | Command::Generate(_) => Ok(()),
+            }
+        });
+        // A controller that does not answer must not hold the end up.
+        runtime.shutdown_background();
+        ended
+    }
+}
+
+/// Runs the command.
+#[must_use]
+pub fn main() -> ExitCode {
+    CompleteEnv::with_factory(Cli::command).complete();
+    let cli = Cli::parse();
+    log_to_stderr();
+    dcqcn_support::cli::run(cli.json, |out| cli.run(out), |_| None)
+}
+
+/// Who asks, for those who read it later.
+fn who() -> String {
+    let user = env::var("SUDO_USER")
+        .ok()
+        .or_else(|| User::from_uid(Uid::current()).ok().flatten().map(|user| user.name));
+    format!("{}@{}", user.unwrap_or_else(|| Uid::current().to_string()), host())
+}
+
+/// This host's name.
+fn host() -> String {
+    fs::read_to_string(HOSTNAME).map_or_else(|_| "localhost".into(), |name| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_that_is_shown_is_one() {
+        assert_eq!(dcqcn_support::cli::refused::<Cli>(Cli::command()), [] as [String; 0]);
+    }
+}

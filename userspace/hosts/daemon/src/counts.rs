@@ -1,0 +1,124 @@
+//! What the interfaces count, as others compare it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::stats::Stat;
+use dcqcn_netlink::Netlink;
+use dcqcn_control_api::{Counts, Failing, Health};
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_telemetry::Reading;
+
+use crate::depths::Depths;
+use crate::desk::Desk;
+use crate::metrics::Scrape;
+
+/// Where the kernel lists RDMA devices.
+const RDMA: &str = "/sys/class/infiniband";
+/// What drivers call their retransmissions and time-outs: mlx5's, irdma's and soft-RoCE's.
+const RDMA_ERRORS: [&str; 12] = [
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "out_of_sequence",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+    "roce_slow_restart",
+    "RetransSegs",
+    "retry_exceeded_err",
+    "retry_rnr_exceeded_err",
+    "completer_retry_err",
+    "rcvd_seq_err",
+];
+
+/// Looks at every interface that is attached in this network namespace.
+pub(crate) fn take(desk: &Desk) -> Health {
+    let (counted, failing) = take_each(desk, |_, counts| counts);
+    Health { at_ns: monotonic_ns(), interfaces: counted, failing }
+}
+
+/// Makes something of every interface that is attached in this network namespace, and of what it counts; and tells what fails.
+pub(crate) fn take_each<T>(
+    desk: &Desk,
+    of: impl Fn(&Reading, Counts) -> T,
+) -> (BTreeMap<String, T>, Vec<Failing>) {
+    let scrape = Scrape::take(false);
+    let mut failing: Vec<Failing> = desk.snapshot().failing.iter().map(told).collect();
+    failing.extend(scrape.unreadable.iter().map(|unreadable| Failing {
+        interface: unreadable.interface.clone().unwrap_or_default(),
+        error: unreadable.error.clone(),
+    }));
+    let (mut errors, drops, watched) = (rdma_errors(), interface_drops(), desk.watched());
+    let count = |reading: &Reading| {
+        let mut counts = counts(reading);
+        counts.rdma_errors = errors.remove(&reading.info.ifindex).unwrap_or_default();
+        counts.drops += drops.get(&reading.info.ifindex).copied().unwrap_or_default();
+        let Depths { looks, active, at_floor } = watched.want(reading.info.ifindex);
+        (counts.queue_looks, counts.active_flows, counts.flows_at_floor) = (looks.to_vec(), active, at_floor);
+        (reading.info.iface.clone(), of(reading, counts))
+    };
+    (scrape.readings.iter().map(count).collect(), failing)
+}
+
+fn told(failing: &crate::desk::Failing) -> Failing {
+    Failing { interface: failing.interface.clone(), error: failing.error.clone() }
+}
+
+fn counts(reading: &Reading) -> Counts {
+    let total =
+        |stat: Stat| -> u64 { reading.counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
+    let ecn = |tc: &usize| reading.params.config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
+    let pauses = (0..CLASSES).map(|priority| reading.pause_frames(priority));
+    let [pauses_received, pauses_sent] =
+        pauses.fold([0, 0], |[received, sent], [of, by]| [received + of, sent + by]);
+    let deepest = (0..CLASSES)
+        .filter(ecn)
+        .map(|tc| {
+            let kmax_bytes = reading.params.config.wred.get(tc).map_or(0, |wred| wred.kmax_bytes);
+            (reading.depths(tc).into_iter().max().unwrap_or(0), kmax_bytes)
+        })
+        .max_by_key(|(depth, _)| *depth);
+    let (queue_bytes, kmax_bytes) = deepest.unwrap_or_default();
+    Counts {
+        attached_at_ns: reading.info.id().attached_at_ns,
+        data_packets: total(Stat::RoceData),
+        marked_packets: total(Stat::CpEcnMarked) + total(Stat::NpEcnMarked),
+        cnps_sent: total(Stat::NpCnpSent),
+        cnps_handled: total(Stat::RpCnpHandled),
+        pauses_received,
+        pauses_sent,
+        drops: total(Stat::RpHorizonDrop)
+            + total(Stat::CpNotEctDropped)
+            + reading.queues().map(|(_, stats)| u64::from(stats.drops)).sum::<u64>(),
+        flows: reading.rp_flows as u64,
+        queue_bytes,
+        kmax_bytes,
+        ..Counts::default()
+    }
+}
+
+/// What each interface itself dropped, in both directions; none if it cannot be read. Not by way of sysfs, which is that of the network
+/// namespace of whoever mounted it.
+fn interface_drops() -> BTreeMap<u32, u64> {
+    Netlink::connect().and_then(|netlink| netlink.drops()).unwrap_or_default()
+}
+
+/// Retransmissions and time-outs of RDMA devices, by the interface they are on; none that cannot be read.
+fn rdma_errors() -> BTreeMap<u32, u64> {
+    let devices = Netlink::connect().and_then(|netlink| netlink.rdma_devices()).unwrap_or_default();
+    let mut errors = BTreeMap::new();
+    for device in devices {
+        let counters = Path::new(RDMA).join(&device.name).join("ports/1/hw_counters");
+        let sum: u64 = RDMA_ERRORS.iter().filter_map(|name| number(&counters.join(name))).sum();
+        for ifindex in device.ifindexes {
+            *errors.entry(ifindex).or_default() += sum;
+        }
+    }
+    errors
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,69 @@
+//! Removing flows that have been silent for long.
+//!
+//! User space can write a set of flows only as a whole, and what a packet changed between the read and the write would be
+//! lost. So it only finds the sets that have idle flows; a program removes them, under the set's lock and by its own look
+//! at the time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn_common::events::Table;
+use dcqcn_netlink::Netlink;
+use dcqcn_loader::attach;
+use dcqcn_loader::dataplane::Expire;
+use dcqcn_support::clock::monotonic_ns;
+
+use super::work::{Port, Settings, Work};
+
+/// Most and least often that is looked at the tables, each a whole one.
+const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
+
+/// How often it is looked whether anybody wants it.
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
+
+struct Age {
+    port: Arc<Port>,
+    settings: Arc<Settings>,
+    expire: Expire,
+}
+
+/// Begins looking.
+pub(super) fn begin(
+    port: &Arc<Port>,
+    settings: &Arc<Settings>,
+    _: &Netlink,
+) -> Result<Option<Box<dyn Work>>> {
+    let expire = attach::open_expire(&port.info.iface)?;
+    Ok(Some(Box::new(Age { port: Arc::clone(port), settings: Arc::clone(settings), expire })))
+}
+
+impl Work for Age {
+    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+        let Some(idle) = self.settings.age_idle() else {
+            return Ok(IDLE_PERIOD);
+        };
+        let Self { port, expire, .. } = self;
+        let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
+        let before_ns = monotonic_ns().saturating_sub(idle_ns);
+        let is_idle = |last_seen_ns: u64| last_seen_ns != 0 && last_seen_ns < before_ns;
+        let (mut rp_flows, mut np_flows) = (0, 0);
+        let params = port.maps().params()?;
+        // Set by set: others need the maps meanwhile.
+        for index in 0..=params.port.rp_set_mask {
+            if port.maps().rp_set(index)?.hot.iter().any(|flow| is_idle(flow.last_seen_ns())) {
+                rp_flows += expire.run(Table::Rp, index, before_ns)?;
+            }
+        }
+        for index in 0..=params.port.np_set_mask {
+            if port.maps().np_set(index)?.ways.iter().any(|flow| is_idle(flow.last_seen_ns)) {
+                np_flows += expire.run(Table::Np, index, before_ns)?;
+            }
+        }
+        if rp_flows + np_flows != 0 {
+            tracing::info!(iface = port.info.iface, rp_flows, np_flows, "idle flows removed");
+        }
+        let (shortest, longest) = LOOK;
+        Ok((idle / 4).clamp(shortest, longest))
+    }
+}

@@ -1,0 +1,71 @@
+//! Asking the neighbours of ingress ports to wait (PFC), while the parameters want it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn_netlink::Netlink;
+use dcqcn_loader::asking::{Asker, Looked, PauseSocket};
+use dcqcn_support::clock::monotonic_ns;
+
+use super::work::{Port, Settings, Work};
+
+/// How often it is looked whether the parameters want it.
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_millis(1);
+
+struct Teller {
+    port: Arc<Port>,
+    settings: Arc<Settings>,
+    asker: Asker,
+    /// That nothing can be sent was said.
+    complained: bool,
+}
+
+/// Begins looking.
+pub(super) fn begin(
+    port: &Arc<Port>,
+    settings: &Arc<Settings>,
+    _: &Netlink,
+) -> Result<Option<Box<dyn Work>>> {
+    let (port, settings) = (Arc::clone(port), Arc::clone(settings));
+    Ok(Some(Box::new(Teller { port, settings, asker: Asker::default(), complained: false })))
+}
+
+impl Teller {
+    fn complain(&mut self, wanted: bool) {
+        if wanted && !std::mem::replace(&mut self.complained, true) {
+            let iface = &self.port.info.iface;
+            tracing::error!(
+                iface,
+                "pfc.N.tx is on, but no PFC frame can be sent: start this with CAP_NET_RAW, and with AF_PACKET allowed"
+            );
+        }
+    }
+}
+
+impl Work for Teller {
+    fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
+        let Some(socket): Option<&PauseSocket> = self.settings.pause_socket() else {
+            let wanted = self.port.maps().params()?.pauses.counted.contains(&1);
+            self.complain(wanted);
+            return Ok(IDLE_PERIOD);
+        };
+        let (port, now_ns) = (Arc::clone(&self.port), monotonic_ns());
+        if self.asker.is_behind(now_ns) {
+            self.asker.follow(netlink, port.info.ifindex, &mut port.maps_mut(), now_ns)?;
+        }
+        let looked = self.asker.look(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
+        Ok(if looked == Looked::Unwanted { IDLE_PERIOD } else { PERIOD })
+    }
+}
+
+impl Drop for Teller {
+    /// Nobody waits any longer than he has to.
+    fn drop(&mut self) {
+        if let Some(socket) = self.settings.pause_socket() {
+            self.asker.give_up(self.port.info.ifindex, socket, monotonic_ns());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Telling the congestion point what really waits, and the event log what was dropped.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::params::{Params, QUEUES_NONE};
+use dcqcn_netlink::Netlink;
+use dcqcn_loader::backlog;
+use dcqcn_loader::queues::{self, QueueStats};
+use dcqcn_support::clock::monotonic_ns;
+
+use super::work::{Port, Settings, Work};
+
+/// How often it is looked whether the parameters want it.
+const IDLE_PERIOD: Duration = Duration::from_millis(200);
+
+struct Feeder {
+    port: Arc<Port>,
+    /// When drops were looked at last, and how many each of the port's queues had.
+    looked: Option<(Instant, QueueStats)>,
+}
+
+impl Feeder {
+    /// Enters in the event log what the port's own queues have dropped, a few times a second.
+    fn note_drops(&mut self, netlink: &Netlink, params: &Params) -> Result<()> {
+        let is_due = self.looked.as_ref().is_none_or(|(at, _)| at.elapsed() >= IDLE_PERIOD);
+        if params.config.scalars.queues == QUEUES_NONE || !is_due {
+            return Ok(());
+        }
+        let now = queues::stats(netlink, self.port.info.ifindex, &params.config)?;
+        let Some((_, before)) = self.looked.replace((Instant::now(), now)) else {
+            return Ok(());
+        };
+        for (queue, (before, now)) in (0..).zip(before.iter().zip(&now)) {
+            let (Some(before), Some(now)) = (before, now) else {
+                continue;
+            };
+            let drops = u64::from(now.drops.wrapping_sub(before.drops));
+            if drops != 0 && params.event_interval_ns != 0 {
+                let (kind, values) = (EventKind::QueueDrop as u32, [queue, drops]);
+                let event = Event { at_ns: monotonic_ns(), left_out: 0, id: QpId::NONE, kind, values };
+                // One that is left out is counted in the log.
+                self.port.maps().event_log()?.record(params.event_interval_ns, event);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Begins looking.
+pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
+    Ok(Some(Box::new(Feeder { port: Arc::clone(port), looked: None })))
+}
+
+impl Work for Feeder {
+    fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
+        let params = self.port.maps().params()?;
+        self.note_drops(netlink, &params)?;
+        let Some(backlogs) = backlog::read(netlink, self.port.info.ifindex, &params.config)? else {
+            return Ok(IDLE_PERIOD);
+        };
+        let mut maps = self.port.maps_mut();
+        for (index, backlog) in (0..).zip(&backlogs) {
+            maps.set_backlog(index, backlog)?;
+        }
+        Ok(backlog::PERIOD)
+    }
+}

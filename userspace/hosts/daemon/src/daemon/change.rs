@@ -1,0 +1,65 @@
+//! The file's parameters on what is attached already.
+
+use anyhow::Result;
+use dcqcn_telemetry::audit as audit;
+use dcqcn_common::params::Config;
+use dcqcn_loader::attach::{self, Change, Info, Refused, Request, TakenBack, Which};
+
+/// An interface, and the parameters it is to have.
+pub(super) type Wanted = (String, Config);
+
+/// The change that `request` means for an attachment that is there, if any.
+///
+/// # Errors
+/// It cannot become what is asked for.
+pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<Wanted>> {
+    let running = attach::open(&info.iface)?.maps.params()?.config;
+    let wanted = attach::revise(request, info, &running)?;
+    Ok((wanted != running).then(|| (info.iface.clone(), wanted)))
+}
+
+/// Puts parameters in force, on all interfaces or none, and enters them in the audit log.
+///
+/// # Errors
+/// They are refused; nothing is changed.
+pub(super) fn set(changes: &[Wanted]) -> Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let ifaces: Vec<&str> = changes.iter().map(|(iface, _)| iface.as_str()).collect();
+    let edit = |info: &Info, config: &mut Config| -> Result<(), attach::Error> {
+        if let Some((_, wanted)) = changes.iter().find(|(iface, _)| *iface == info.iface) {
+            *config = *wanted;
+        }
+        Ok(())
+    };
+    let done = audit::change(&ifaces, audit::Manner::Lasting, edit).map_err(|refused| {
+        anyhow::Error::from(refused.error).context(format!("{} is refused", refused.iface))
+    })?;
+    for change in done {
+        tracing::info!(iface = change.iface, changes = differences(&change), "parameters changed");
+    }
+    Ok(())
+}
+
+/// Takes back what nobody confirmed in time.
+pub(super) fn take_back() {
+    match audit::take_back(Which::Overdue) {
+        Ok(TakenBack { changes, failed }) => {
+            for change in changes {
+                let changes = differences(&change);
+                tracing::warn!(iface = change.iface, changes, "nobody confirmed a change: taken back");
+            }
+            for Refused { iface, error } in failed {
+                tracing::error!(iface, %error, "nobody confirmed a change, and it cannot be taken back");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "not looked for changes to take back"),
+    }
+}
+
+fn differences(change: &Change) -> String {
+    let Change { old, new, .. } = change;
+    let text = |key: dcqcn_params::Key| format!("{key}: {} -> {}", key.text(old), key.text(new));
+    dcqcn_params::differing(old, new).map(text).collect::<Vec<_>>().join(", ")
+}

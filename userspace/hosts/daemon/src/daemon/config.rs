@@ -1,0 +1,355 @@
+//! The daemon's configuration file: which interfaces, each with what `attach` knows, and what the daemon itself does.
+//!
+//! ```toml
+//! [[interface]]
+//! name = "eth*"
+//! role = "host"
+//!
+//! [interface.parameters]
+//! link_rate = "25gbit"
+//!
+//! [metrics]
+//! listen = "127.0.0.1:9310"
+//!
+//! [age]
+//! idle = "10min"
+//!
+//! [log]
+//! format = "json"
+//! filter = "info"
+//!
+//! [control]
+//! group = "dcqcn-fleet"
+//!
+//! [fleet]
+//! allow = ["wred.*.kmin = 50KB..500KB"]
+//! ```
+
+mod outside;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+use dcqcn_params::file::{Reader, Value, read, scalar};
+use dcqcn_params::{FileErrors, Profile, Settings};
+use dcqcn_loader::attach::Request;
+use dcqcn_support::file::read_text;
+use glob::Pattern;
+use toml::de::{DeTable, DeValue};
+
+pub use outside::{Bounds, Control};
+
+use super::serving::Metrics;
+
+/// Where the file is unless said otherwise.
+pub const DEFAULT_PATH: &str = "/etc/dcqcn/dcqcn.toml";
+/// What may stand at the top of the file; none of it is known to `attach`.
+const TOP: [&str; 6] = ["interface", "metrics", "age", "log", "control", "fleet"];
+/// Longest and shortest time after which a flow may count as idle.
+const IDLE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
+
+/// Most flows of an interface that metrics tell one by one.
+const TOP_QPS: usize = 1_000;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line of text.
+    #[default]
+    Text,
+    /// An object of JSON on a line.
+    Json,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The interfaces; of those whose name matches, the first counts.
+    pub interfaces: Vec<Interface>,
+    /// Where metrics are served; nowhere unless said.
+    pub metrics: Option<Metrics>,
+    /// How long a flow is silent before it counts as idle; nobody looks unless said.
+    pub age_idle: Option<Duration>,
+    /// How log lines look.
+    pub log_format: Option<LogFormat>,
+    /// What is logged, in the language of `DCQCN_LOG`.
+    pub log_filter: Option<String>,
+    /// Where others may ask for changes; nowhere unless said.
+    pub control: Option<Control>,
+    /// Which changes they may ask for; none unless said.
+    pub fleet: Option<Bounds>,
+    /// What they asked for: it counts over the interfaces' own settings.
+    pub over: Vec<Interface>,
+}
+
+/// One `[[interface]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, or a pattern.
+    pub name: Pattern,
+    /// What is attached, and how.
+    pub settings: Settings,
+}
+
+impl Config {
+    /// Whether the file has the whole name, and no pattern for it.
+    pub(super) fn spells(&self, iface: &str) -> bool {
+        first(&self.interfaces, iface).is_some_and(|interface| interface.name.as_str() == iface)
+    }
+
+    /// What to attach to the interface of this name, if the file names it.
+    #[must_use]
+    pub fn request(&self, iface: &str) -> Option<Request> {
+        let (own, over) = (first(&self.interfaces, iface), first(&self.over, iface));
+        let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
+        let both = match (own, over) {
+            (Some(own), Some(over)) => {
+                Interface { name: own.name, settings: own.settings.then(over.settings) }
+            }
+            (None, Some(over)) if may_name => over,
+            (own, _) => own?,
+        };
+        Some(Request { iface: iface.to_owned(), settings: both.settings })
+    }
+
+    /// Whether `other` says the same of the interface of this name.
+    #[must_use]
+    pub(crate) fn agrees_on(&self, other: &Self, iface: &str) -> bool {
+        let said = |config: &Self| config.request(iface).map(|request| request.settings);
+        said(self) == said(other)
+    }
+
+    /// Whether the interface is named as the other end of an inline attachment: it has no state of its own.
+    #[must_use]
+    pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
+        let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
+        let names = |asked: &Interface| {
+            let asked = asked.name.as_str();
+            self.interfaces.iter().any(|own| own.name.as_str() == asked || own.name.matches(asked))
+        };
+        // What was asked for of interfaces that the file does not name is nothing, unless that is allowed.
+        let counts = self.over.iter().filter(|asked| may_name || names(asked));
+        let mut both = self.interfaces.iter().chain(counts);
+        both.any(|interface| interface.settings.inline.as_deref() == Some(iface))
+    }
+
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// It cannot be read, or as [`parse`].
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
+        let failed = || format!("cannot read {}", path.display());
+        // It is read again and again, and nothing is to wait for whoever writes into a pipe.
+        if !std::fs::metadata(path).with_context(failed)?.is_file() {
+            bail!("cannot read {}: it is no regular file", path.display());
+        }
+        let text = read_text(path).with_context(failed)?;
+        Ok(parse(&path.display().to_string(), &text)?)
+    }
+}
+
+fn first(interfaces: &[Interface], iface: &str) -> Option<Interface> {
+    interfaces.iter().find(|interface| interface.name.matches(iface)).cloned()
+}
+
+/// Whether the text is meant for the daemon: it has something at the top that only the daemon knows.
+#[must_use]
+pub fn is_daemon_file(text: &str) -> bool {
+    let (table, _) = DeTable::parse_recoverable(text);
+    table.get_ref().keys().any(|key| TOP.contains(&key.get_ref().as_ref()))
+}
+
+/// Reads the text of a file called `name`.
+///
+/// # Errors
+/// Everything that is wrong, each with its line.
+pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
+    read(name, text, |reader, table| {
+        let mut config = Config::default();
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "interface" => config.interfaces = interfaces(reader, value),
+                "metrics" => config.metrics = metrics(reader, value),
+                "control" => config.control = outside::control(reader, value),
+                "fleet" => config.fleet = outside::bounds(reader, value),
+                "age" => section(reader, value, "age", &["idle"], |reader, _, value| {
+                    config.age_idle = idle(reader, value);
+                }),
+                "log" => section(reader, value, "log", &["format", "filter"], |reader, key, value| {
+                    if key == "format" {
+                        config.log_format = reader.choice(value);
+                    } else {
+                        config.log_filter = filter(reader, value);
+                    }
+                }),
+                other => reader.refuse(
+                    key.span(),
+                    format_args!(
+                        "unknown key `{other}`: at the top of a daemon's file stand {}; settings of an interface \
+                         stand below [[interface]]",
+                        TOP.join(", ")
+                    ),
+                ),
+            }
+        }
+        config
+    })
+}
+
+/// Reads a table of scalars.
+fn section(
+    reader: &mut Reader<'_>,
+    value: &Value<'_>,
+    name: &str,
+    known: &[&str],
+    mut entry: impl FnMut(&mut Reader<'_>, &str, &Value<'_>),
+) {
+    let Some(table) = value.get_ref().as_table() else {
+        return reader.refuse(value.span(), format_args!("`{name}` is a table: write [{name}]"));
+    };
+    for (key, value) in table {
+        let word = key.get_ref().as_ref();
+        if known.contains(&word) {
+            entry(reader, word, value);
+        } else {
+            let known = known.join(", ");
+            reader.refuse(key.span(), format_args!("unknown key `{word}` in [{name}], which has {known}"));
+        }
+    }
+}
+
+fn metrics(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Metrics> {
+    let (mut address, mut top_qps) = (None, 0);
+    section(reader, value, "metrics", &["listen", "top_qps"], |reader, key, value| {
+        if key == "listen" {
+            address = listen(reader, value);
+        } else {
+            top_qps = flows(reader, value);
+        }
+    });
+    address.map(|listen| Metrics { listen, top_qps })
+}
+
+fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
+    let Some(array) = value.get_ref().as_array() else {
+        reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
+        return Vec::new();
+    };
+    let interfaces: Vec<Interface> = array.iter().filter_map(|value| interface(reader, value)).collect();
+    for Interface { name, settings } in &interfaces {
+        let Some(peer) = &settings.inline else { continue };
+        let in_line = |other: &&Interface| other.name.as_str() == peer && other.settings.inline.is_some();
+        if name.as_str() == peer {
+            reader.refuse(value.span(), format_args!("{peer} cannot be in line with itself"));
+        } else if interfaces.iter().find(in_line).is_some() {
+            reader.refuse(
+                value.span(),
+                format_args!(
+                    "{name} is in line with {peer}, which is in line with another: one entry is for both"
+                ),
+            );
+        }
+    }
+    interfaces
+}
+
+fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
+    let DeValue::Table(table) = value.get_ref() else {
+        reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
+        return None;
+    };
+    let mut name = None;
+    for (key, value) in table {
+        match key.get_ref().as_ref() {
+            "name" => name = Some(pattern(reader, value)),
+            _ => reader.setting(key, value),
+        }
+    }
+    let settings = std::mem::take(&mut reader.settings);
+    // `lab` needs a rate, which attaching may find out; any that it takes does here.
+    if let Err(error) = settings.config(Some(Profile::MAX_LAB_RATE_BPS)) {
+        reader.refuse(value.span(), error);
+    }
+    let Some(name) = name else {
+        reader.refuse(value.span(), "an [[interface]] without a name: write, for example, name = \"eth*\"");
+        return None;
+    };
+    let name = name?;
+    if settings.inline.is_some() && name.as_str().contains(['*', '?', '[']) {
+        reader.refuse(
+            value.span(),
+            format_args!("`inline` needs the name of one interface, `{name}` is a pattern"),
+        );
+    }
+    Some(Interface { name, settings })
+}
+
+fn pattern(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Pattern> {
+    let text = scalar(value).unwrap_or_default();
+    if text.is_empty() {
+        reader.refuse(
+            value.span(),
+            "name is a string: the name of an interface, or a pattern such as \"eth*\"",
+        );
+        return None;
+    }
+    let refused =
+        |error| reader.refuse(value.span(), format_args!("name = \"{text}\" is no pattern: {error}"));
+    Pattern::new(&text).map_err(refused).ok()
+}
+
+fn listen(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<SocketAddr> {
+    let text = scalar(value).unwrap_or_default();
+    let refused = |_| {
+        reader.refuse(
+            value.span(),
+            format_args!(
+                "listen = \"{text}\" is no address and port: write, for example, \"127.0.0.1:9310\""
+            ),
+        );
+    };
+    text.parse().map_err(refused).ok()
+}
+
+fn flows(reader: &mut Reader<'_>, value: &Value<'_>) -> usize {
+    let text = scalar(value).unwrap_or_default();
+    text.parse().ok().filter(|flows| *flows <= TOP_QPS).unwrap_or_else(|| {
+        reader.refuse(
+            value.span(),
+            format_args!("top_qps = {text} is out of range: allowed is 0 to {TOP_QPS}"),
+        );
+        0
+    })
+}
+
+fn idle(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Duration> {
+    let text = scalar(value).unwrap_or_default();
+    let time = humantime::parse_duration(&text).ok().filter(|time| IDLE.contains(time));
+    if time.is_none() {
+        reader.refuse(
+            value.span(),
+            format_args!("idle = \"{text}\" is no time from 1s to 7d: write, for example, \"10min\""),
+        );
+    }
+    time
+}
+
+fn filter(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
+    let text = scalar(value).unwrap_or_default();
+    match dcqcn_support::logging::filter(&text) {
+        Ok(_) => Some(text),
+        Err(error) => {
+            reader.refuse(
+                value.span(),
+                format_args!("filter = \"{text}\": {error}; write, for example, \"info\""),
+            );
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

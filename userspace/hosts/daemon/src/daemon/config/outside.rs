@@ -1,0 +1,327 @@
+//! What the file lets others do over the socket: `[control]` says who may ask, `[fleet]` what they may be given.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use dcqcn_common::params::Quantity;
+use dcqcn_params::Key;
+use dcqcn_params::file::{Reader, Value, scalar};
+use glob::Pattern;
+
+use super::{Config, Interface, section};
+
+/// Where what was asked for is kept, unless said otherwise.
+const STATE: &str = "/var/lib/dcqcn/fleet.json";
+/// What may be allowed besides parameters: what `[[interface]]` says of attaching, and interfaces the file does not name.
+const WORDS: [&str; 9] =
+    ["interface", "inline", "role", "profile", "pacer", "queues", "xdp_mode", "flows", "log_packets"];
+
+/// Where others may ask for changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// The socket.
+    pub socket: PathBuf,
+    /// The group whose members may use it; root's alone unless said.
+    pub group: Option<String>,
+}
+
+/// What others may ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Where what was asked for is kept.
+    pub(crate) state: PathBuf,
+    allow: Vec<Allowed>,
+}
+
+/// Parameters that others may set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Allowed {
+    /// Their names.
+    keys: Pattern,
+    /// Their values; any that the controller's own validation takes unless said.
+    range: Option<RangeInclusive<u64>>,
+}
+
+impl Bounds {
+    /// Whether interfaces may be attached that the file does not name.
+    #[must_use]
+    pub(crate) fn may_name_interfaces(&self) -> bool {
+        self.may("interface")
+    }
+
+    fn may(&self, word: &str) -> bool {
+        self.allow.iter().any(|allowed| allowed.range.is_none() && allowed.keys.matches(word))
+    }
+
+    /// Everything in `asked` that goes beyond.
+    pub(crate) fn refusals(&self, asked: &[Interface]) -> Vec<String> {
+        let mut refused = Vec::new();
+        for Interface { name, settings } in asked {
+            let said = [
+                ("inline", settings.inline.is_some()),
+                ("role", settings.role.is_some()),
+                ("profile", settings.profile.is_some()),
+                ("pacer", settings.pacer.is_some()),
+                ("queues", settings.queues.is_some()),
+                ("xdp_mode", settings.xdp_mode.is_some()),
+                ("flows", settings.flows.is_some()),
+                ("log_packets", settings.log_packets.is_some()),
+            ];
+            for (word, _) in said.into_iter().filter(|(word, is_said)| *is_said && !self.may(word)) {
+                refused.push(format!(
+                    "{name}: this host's own bounds do not let others set {word}: add \"{word}\" to `[fleet] allow` in \
+                     its file"
+                ));
+            }
+            for change in &settings.changes {
+                refused.extend(self.refusal(change.key, change.value).map(|why| format!("{name}: {why}")));
+            }
+        }
+        refused
+    }
+
+    /// What others may set `key` to, in words; `None` if nothing.
+    fn of(&self, key: Key) -> Option<String> {
+        let name = key.to_string();
+        let mut ranges = Vec::new();
+        for Allowed { range, .. } in self.allow.iter().filter(|allowed| allowed.keys.matches(&name)) {
+            let Some(range) = range else {
+                ranges = vec![key.allowed()];
+                break;
+            };
+            ranges.push(range_text(range, key));
+        }
+        let is_any = !ranges.is_empty() && !key.follows_from_attach();
+        is_any.then(|| ranges.join(" or "))
+    }
+
+    fn refusal(&self, key: Key, value: u64) -> Option<String> {
+        let (name, value_text) = (key.to_string(), Quantity(value, key.unit()).to_string());
+        let mut ranges = Vec::new();
+        for Allowed { range, .. } in self.allow.iter().filter(|allowed| allowed.keys.matches(&name)) {
+            match range {
+                Some(range) if !range.contains(&value) => ranges.push(range_text(range, key)),
+                _ => return None,
+            }
+        }
+        Some(if ranges.is_empty() {
+            format!(
+                "{name} = {value_text}: this host's own bounds do not let others set {name}: add it to `[fleet] allow` \
+                 in its file"
+            )
+        } else {
+            let ranges = ranges.join(" or ");
+            format!("{name} = {value_text}: this host's own bounds (`[fleet] allow`) are {ranges}")
+        })
+    }
+}
+
+fn range_text(range: &RangeInclusive<u64>, key: Key) -> String {
+    let text = |value: &u64| Quantity(*value, key.unit()).to_string();
+    format!("{} to {}", text(range.start()), text(range.end()))
+}
+
+impl Config {
+    /// This file with what others `asked` for on top.
+    #[must_use]
+    pub(crate) fn under(&self, asked: Vec<Interface>) -> Self {
+        Self { over: asked, ..self.clone() }
+    }
+
+    /// The parameters that others may set, and to what, in words.
+    pub(crate) fn bounds(&self) -> BTreeMap<String, String> {
+        let fleet = self.fleet.iter();
+        let each = |bounds: &Bounds| {
+            let of = |key: Key| Some((key.to_string(), bounds.of(key)?));
+            Key::all().filter_map(of).collect::<Vec<_>>()
+        };
+        fleet.flat_map(each).collect()
+    }
+
+    /// What a change to `new` needs a new process for, in words.
+    pub(crate) fn needs_restart(&self, new: &Self) -> Option<&'static str> {
+        let state = |config: &Self| config.fleet.as_ref().map(|bounds| bounds.state.clone());
+        if self.control != new.control {
+            return Some("[control] does not change while the controller runs: restart it");
+        }
+        let moved = state(self).zip(state(new)).is_some_and(|(old, new)| old != new);
+        moved.then_some("state in [fleet] does not change while the controller runs: restart it")
+    }
+}
+
+pub(super) fn control(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Control> {
+    let mut control = Control { socket: dcqcn_control_api::PATH.into(), group: None };
+    section(reader, value, "control", &["socket", "group"], |reader, key, value| {
+        let text = scalar(value).unwrap_or_default();
+        if key == "group" && !text.is_empty() {
+            control.group = Some(text);
+        } else if key == "socket" && Path::new(&text).is_absolute() {
+            control.socket = text.into();
+        } else {
+            let example = if key == "group" { "\"dcqcn-fleet\"" } else { "\"/run/dcqcn/control\"" };
+            reader.refuse(value.span(), format_args!("{key} = \"{text}\": write, for example, {example}"));
+        }
+    });
+    Some(control)
+}
+
+pub(super) fn bounds(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Bounds> {
+    let mut bounds = Bounds { state: STATE.into(), allow: Vec::new() };
+    section(reader, value, "fleet", &["allow", "state"], |reader, key, value| {
+        if key == "state" {
+            let text = scalar(value).unwrap_or_default();
+            if Path::new(&text).is_absolute() {
+                bounds.state = text.into();
+            } else {
+                reader.refuse(
+                    value.span(),
+                    format_args!("state = \"{text}\": write, for example, \"{STATE}\""),
+                );
+            }
+            return;
+        }
+        let Some(array) = value.get_ref().as_array() else {
+            return reader.refuse(value.span(), "`allow` is a list: write, for example, [\"rpg_ai_rate\"]");
+        };
+        for value in array {
+            let text = scalar(value).unwrap_or_default();
+            match allowed(&text) {
+                Ok(allowed) => bounds.allow.push(allowed),
+                Err(why) => reader.refuse(value.span(), format_args!("allow \"{text}\": {why}")),
+            }
+        }
+    });
+    Some(bounds)
+}
+
+/// Reads `NAME` or `NAME = LOWEST..HIGHEST`; the name may have `*`.
+fn allowed(text: &str) -> Result<Allowed, String> {
+    let (name, range) = text.split_once('=').map_or((text, None), |(name, range)| (name, Some(range)));
+    let name = name.trim();
+    let keys = Pattern::new(name).map_err(|error| error.to_string())?;
+    let matching = |key: &Key| keys.matches(&key.to_string());
+    let mut found = Key::all().filter(matching).peekable();
+    let Some(range) = range else {
+        let is_known = found.peek().is_some() || WORDS.iter().any(|word| keys.matches(word));
+        return if is_known { Ok(Allowed { keys, range: None }) } else { Err(unknown()) };
+    };
+    let key = *found.peek().ok_or_else(unknown)?;
+    let example = || "write, for example, \"wred.*.kmin = 50KB..500KB\"".to_owned();
+    let (low, high) = range.split_once("..").ok_or_else(example)?;
+    if found.any(|other| other.unit() != key.unit()) {
+        return Err(format!("parameters of different units cannot share a range: {}", example()));
+    }
+    let parse = |text: &str| key.parse_value(text.trim()).map_err(|error| error.to_string());
+    let (low, high) = (parse(low)?, parse(high)?);
+    if low > high {
+        return Err(format!("nothing is from {low} to {high}: {}", example()));
+    }
+    Ok(Allowed { keys, range: Some(low..=high) })
+}
+
+fn unknown() -> String {
+    format!(
+        "no parameter is called so (`dcqcn config example` has them), and it is none of {}",
+        WORDS.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::parse;
+    use super::*;
+
+    fn bounds(allow: &str) -> Bounds {
+        parse("own", &format!("[fleet]\nallow = [{allow}]\n")).unwrap().fleet.unwrap()
+    }
+
+    fn asked(text: &str) -> Vec<Interface> {
+        parse("asked", &format!("[[interface]]\nname = 'eth*'\n{text}")).unwrap().interfaces
+    }
+
+    fn refusals(allow: &str, text: &str) -> String {
+        bounds(allow).refusals(&asked(text)).join("; ")
+    }
+
+    #[test]
+    fn only_what_is_allowed_passes_and_the_rest_is_told() {
+        let ai = "[interface.parameters]\nrpg_ai_rate = '50mbit'\n";
+        let kmin = "[interface.wred.3]\nkmin = '40KB'\n";
+        assert_eq!(refusals("'*'", &format!("role = 'host'\nprofile = 'paper'\n{ai}{kmin}")), "");
+        assert_eq!(refusals("'rpg_ai_rate'", ai), "");
+        assert_eq!(refusals("'rpg_ai_rate = 10mbit..50mbit'", ai), "");
+        let refused = refusals("'rpg_ai_rate = 10mbit..40mbit'", ai);
+        assert!(
+            refused.contains("rpg_ai_rate = 50mbit: this host's own bounds")
+                && refused.contains("10mbit to 40mbit")
+        );
+        assert!(refusals("", ai).contains("add it to `[fleet] allow`"));
+        assert!(refusals("'wred.*.kmin = 50KB..1MB'", kmin).contains("wred.3.kmin = 40KB"));
+        assert_eq!(refusals("'wred.*.kmin = 50KB..1MB', 'wred.3.kmin = 40KB..45KB'", kmin), "");
+        assert!(refusals("'rpg_*'", "role = 'switch'\n").contains("do not let others set role"));
+        // Each is told, not the first alone.
+        assert_eq!(refusals("", &format!("pacer = 'none'\n{ai}{kmin}")).matches("own bounds").count(), 3);
+    }
+
+    #[test]
+    fn what_is_asked_for_counts_over_the_own_file_and_names_no_interface_of_its_own() {
+        let own = "[[interface]]\nname = 'eth0'\nrole = 'host'\n[interface.parameters]\nrpg_gd = 12\nrpg_ai_rate = '1mbit'\n";
+        let changes = asked("[interface.parameters]\nrpg_ai_rate = '50mbit'\n");
+        for (allow, names) in [("'rpg_*'", false), ("'*'", true), ("'interface', 'rpg_*'", true)] {
+            let own = parse("own", &format!("{own}[fleet]\nallow = [{allow}]\n")).unwrap();
+            let both = own.under(changes.clone());
+            let eth0 = both.request("eth0").unwrap().settings;
+            let config = eth0.config(None).unwrap();
+            assert_eq!((config.scalars.rpg_gd, config.scalars.rpg_ai_rate_bps), (12, 50_000_000));
+            assert_eq!(eth0.role, own.request("eth0").unwrap().settings.role);
+            assert_eq!(both.request("eth1").is_some(), names, "{allow}");
+            assert!(!own.agrees_on(&both, "eth0") && own.under(Vec::new()).agrees_on(&own, "eth0"));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        for (text, says) in [
+            ("[control]\nsocket = 'run'", "c:2: socket = \"run\": write"),
+            ("[control]\ngroup = ''", "c:2: group = \"\": write"),
+            ("[fleet]\nallow = 'x'", "c:2: `allow` is a list"),
+            ("[fleet]\nallow = ['kmin']", "c:2: allow \"kmin\": no parameter is called so"),
+            ("[fleet]\nallow = ['rpg_gd = 12']", "c:2: allow \"rpg_gd = 12\": write"),
+            ("[fleet]\nallow = ['rpg_gd = 13..12']", "nothing is from 13 to 12"),
+            ("[fleet]\nallow = ['rpg_* = 13..14']", "different units"),
+            ("[fleet]\nallow = ['[']", "c:2: allow \"[\""),
+            ("[fleet]\nstate = 'x'", "c:2: state = \"x\""),
+        ] {
+            let refused = parse("c", text).unwrap_err().to_string();
+            assert!(refused.contains(says), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_change_while_it_runs_is_told() {
+        let parse = |text: &str| parse("c", text).unwrap();
+        let (old, other) = (parse("[control]\n"), parse("[control]\ngroup = 'x'\n"));
+        assert!(old.needs_restart(&other).is_some() && old.needs_restart(&old).is_none());
+        let (old, other) = (parse("[fleet]\n"), parse("[fleet]\nstate = '/x'\n"));
+        assert!(old.needs_restart(&other).is_some());
+        assert!(old.needs_restart(&parse("[fleet]\nallow = ['*']\n")).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_outside_a_range_passes(low in 1..500_u64, len in 0..500_u64, value in 1..1_100_u64) {
+            let allow = format!("'rpg_ai_rate = {low}mbit..{}mbit'", low + len);
+            let text = format!("[interface.parameters]\nrpg_ai_rate = '{value}mbit'\n");
+            let passes = refusals(&allow, &text).is_empty();
+            prop_assert_eq!(passes, (low..=low + len).contains(&value));
+        }
+
+        #[test]
+        fn any_bound_is_read_or_refused(text in "[a-z_.*=0-9KM \\[\\]]{0,24}") {
+            let _ = allowed(&text);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The control socket: what others on this host may ask, within limits.
+//!
+//! Whoever may open the socket may ask, and who may is the file system's to say. Nobody may take more than a little: few
+//! connections, lines of a bounded length, seconds for each. What is to be changed is handed to the thread that works; the
+//! answer is its result.
+
+mod places;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_control_api::{
+    Answer, Failing, Health, Held, LINE_BYTES, Parameters, Question, Status, VERSION, Verb, VersionAnswer,
+};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::Group;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::config::Control;
+use super::order::{Order, Ordered, Refusal};
+use super::worker::Command;
+use crate::counts;
+use crate::desk::Desk;
+use crate::fresh::Fresh;
+use crate::looks::{self, Looks};
+use places::Places;
+
+/// How long a line may take to come, and an answer to go.
+const LINE: Duration = Duration::from_secs(30);
+/// How long a change may take: the verifier looks at every interface that is attached.
+const CHANGE: Duration = Duration::from_secs(300);
+/// How long nothing is read after something was.
+const REST: Duration = Duration::from_millis(5);
+/// How long the system has to recover when it gives no connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The socket, open.
+#[derive(Debug)]
+pub(super) struct Opened {
+    listener: StdListener,
+    /// Why it is root's alone though a group was named.
+    without_group: Option<String>,
+}
+
+/// Opens the socket. A file that nobody listens at any more is replaced. A group that is named and cannot have it is a sentence in the
+/// log and in `status`, and the socket is root's alone: what paces packets must not end for it.
+///
+/// # Errors
+/// Another controller has it, or it cannot be made.
+pub(super) fn open(control: &Control) -> Result<Opened> {
+    let Control { socket, group } = control;
+    let shown = socket.display();
+    if StdStream::connect(socket).is_ok() {
+        bail!("another controller answers at {shown}: write another socket into [control], or end that one");
+    }
+    if let Ok(found) = fs::symlink_metadata(socket) {
+        use std::os::unix::fs::FileTypeExt as _;
+        ensure!(
+            found.file_type().is_socket(),
+            "{shown} is no socket: remove it, or write another into [control]"
+        );
+        fs::remove_file(socket).with_context(|| format!("cannot remove {shown}"))?;
+    }
+    let failed = || format!("cannot make the socket {shown}");
+    if let Some(dir) = socket.parent() {
+        fs::create_dir_all(dir).with_context(failed)?;
+    }
+    // Nobody else's from the first moment on.
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let bound = StdListener::bind(socket);
+    umask(before);
+    let listener = bound.with_context(failed)?;
+    let given = group.as_deref().map_or(Ok(()), |name| give(socket, name));
+    let without_group =
+        given.err().map(|error| format!("{error:#}; until the next start {shown} is root's alone"));
+    if let Some(why) = &without_group {
+        tracing::warn!("{why}");
+    } else {
+        fs::set_permissions(socket, Permissions::from_mode(0o660)).with_context(failed)?;
+    }
+    listener.set_nonblocking(true).with_context(failed)?;
+    Ok(Opened { listener, without_group })
+}
+
+/// Gives the socket, which is nobody else's yet, to the group `name`.
+fn give(socket: &Path, name: &str) -> Result<()> {
+    let shown = socket.display();
+    let found = Group::from_name(name)
+        .with_context(|| format!("cannot look up the group `{name}`, which [control] names"))?;
+    let group = found.with_context(|| {
+        format!("there is no group `{name}`, which [control] names: make it (`addgroup --system {name}`)")
+    })?;
+    let gid = group.gid.as_raw();
+    if fs::metadata(socket).is_ok_and(|found| found.gid() == gid) {
+        return Ok(());
+    }
+    chown(socket, None, Some(gid)).with_context(|| {
+        format!("cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}")
+    })
+}
+
+/// What answers.
+struct Room {
+    desk: Arc<Desk>,
+    commands: Sender<Command>,
+    /// How long a step of the controller may take.
+    late: Duration,
+    health: Fresh<Health>,
+    looks: Arc<Mutex<Looks>>,
+    without_group: Option<String>,
+}
+
+/// Answers at the socket for as long as it is waited for.
+///
+/// # Errors
+/// There is no event loop.
+pub(super) fn serve(
+    opened: Opened,
+    desk: Arc<Desk>,
+    commands: Sender<Command>,
+    late: Duration,
+) -> Result<impl Future<Output = ()> + Send> {
+    let Opened { listener, without_group } = opened;
+    let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
+    let (health, looks) = (Fresh::default(), Arc::default());
+    let room = Arc::new(Room { desk, commands, late, health, looks, without_group });
+    let places = Places::default();
+    Ok(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // No file descriptor is left, for example.
+                sleep(PAUSE).await;
+                continue;
+            };
+            let room = Arc::clone(&room);
+            // One that is gone already has no user, and needs no place.
+            let Ok(peer) = stream.peer_cred() else { continue };
+            match places.take(peer.uid()) {
+                Ok(place) => {
+                    tokio::spawn(async move {
+                        // What goes wrong with a connection is its client's.
+                        let _ = room.connection(stream).await;
+                        drop(place);
+                    });
+                }
+                Err(why) => refuse(stream, why),
+            }
+        }
+    })
+}
+
+/// One more than there is room for is told so, if its end takes that at once.
+fn refuse(stream: UnixStream, why: String) {
+    if let Ok(line) = serde_json::to_string(&Answer::again(why)) {
+        let _ = stream.try_write((line + "\n").as_bytes());
+    }
+}
+
+impl Room {
+    async fn connection(&self, mut stream: UnixStream) -> Result<()> {
+        let peer = stream.peer_cred().map_or_else(
+            |_| "somebody".into(),
+            |peer| format!("user {}, process {}", peer.uid(), peer.pid().unwrap_or_default()),
+        );
+        let (read, mut write) = stream.split();
+        let mut lines = BufReader::new(read);
+        loop {
+            let mut line = Vec::new();
+            let longest = LINE_BYTES as u64 + 1;
+            timeout(LINE, (&mut lines).take(longest).read_until(b'\n', &mut line)).await??;
+            if line.is_empty() {
+                return Ok(());
+            }
+            let is_whole = line.last() == Some(&b'\n') && line.len() <= LINE_BYTES;
+            let answer = if is_whole {
+                self.answer(&line, &peer).await
+            } else {
+                let why = format!("a line of more than {LINE_BYTES} bytes, or without an end");
+                Answer::of::<Status>(Err(why))
+            };
+            let mut answer = serde_json::to_vec(&answer)?;
+            answer.push(b'\n');
+            timeout(LINE, write.write_all(&answer)).await??;
+            if !is_whole {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn answer(&self, line: &[u8], peer: &str) -> Answer {
+        let Question { v, verb } = match serde_json::from_slice(line) {
+            Ok(question) => question,
+            Err(error) => {
+                let verbs = "version, status, health, config, look, parameters, changes, apply, confirm, undo, release";
+                let why = format!(
+                    "not understood: {error}; a question is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
+                );
+                return Answer::of::<Status>(Err(why));
+            }
+        };
+        if v != VERSION {
+            let why = format!("v = {v}: this controller knows version {VERSION}");
+            return Answer::of::<Status>(Err(why));
+        }
+        match verb {
+            Verb::Version {} => {
+                let dcqcn = env!("CARGO_PKG_VERSION").into();
+                Answer::of(Ok(VersionAnswer { dcqcn, protocol: VERSION }))
+            }
+            Verb::Status {} => Answer::of(Ok(self.status())),
+            Verb::Config {} => Answer::of(Ok(self.held())),
+            Verb::Health {} => Answer::of(self.health().await),
+            Verb::Look(look) => Answer::of(self.read(move |desk, looks| looks.look(desk, &look)).await),
+            Verb::Parameters(Parameters { interface }) => {
+                Answer::of(self.read(move |desk, _| looks::values(desk, &interface)).await)
+            }
+            Verb::Changes {} => Answer::of(self.read(|_, looks| looks.changes()).await),
+            Verb::Apply(apply) => self.order(Order::Apply(apply), peer).await,
+            Verb::Confirm(confirm) => self.order(Order::Confirm(confirm), peer).await,
+            Verb::Undo(undo) => self.order(Order::Undo(undo), peer).await,
+            Verb::Release(release) => self.order(Order::Release(release), peer).await,
+        }
+    }
+
+    fn status(&self) -> Status {
+        let snapshot = self.desk.snapshot();
+        let failing = snapshot.failing.iter();
+        Status {
+            is_ready: snapshot.is_ready,
+            interfaces: snapshot.served.clone(),
+            failing: failing
+                .map(|one| Failing { interface: one.interface.clone(), error: one.error.clone() })
+                .collect(),
+            waiting: snapshot.waiting,
+            stuck: self.desk.stuck(self.late),
+            config: snapshot.held.as_ref().map(|held| held.name.clone()),
+            without_group: self.without_group.clone(),
+        }
+    }
+
+    fn held(&self) -> Option<Held> {
+        let snapshot = self.desk.snapshot();
+        let left =
+            snapshot.confirm_until.map(|until| until.saturating_duration_since(Instant::now()).as_secs());
+        snapshot.held.clone().map(|held| Held { confirm_within_s: left, ..held })
+    }
+
+    /// What the interfaces count, no older than a second.
+    async fn health(&self) -> Result<Health, String> {
+        let desk = Arc::clone(&self.desk);
+        self.health.get(move || counts::take(&desk)).await.map_err(|error| error.to_string())
+    }
+
+    /// Reads what may take a while: one after the other for all who ask, and each followed by a rest.
+    async fn read<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&Desk, &mut Looks) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let (desk, mut looks) = (Arc::clone(&self.desk), Arc::clone(&self.looks).lock_owned().await);
+        let read = move || {
+            let result = what(&desk, &mut looks);
+            thread::sleep(REST);
+            result
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
+    }
+
+    async fn order(&self, order: Order, peer: &str) -> Answer {
+        let (reply, result) = oneshot::channel();
+        let ordered = Ordered { order, peer: peer.to_owned(), reply };
+        let ending = || Answer::again("the controller is ending".to_owned());
+        if self.commands.send(Command::Order(Box::new(ordered))).is_err() {
+            return ending();
+        }
+        match timeout(CHANGE, result).await {
+            Ok(Ok(Err(Refusal { why, again: true }))) => Answer::again(why),
+            Ok(Ok(result)) => Answer::of(result.map_err(|refusal| refusal.why)),
+            Ok(Err(_)) => ending(),
+            Err(_) => {
+                let why =
+                    format!("not done within {} s; it may be done yet: ask for `config`", CHANGE.as_secs());
+                Answer::again(why)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

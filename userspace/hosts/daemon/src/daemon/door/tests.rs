@@ -1,0 +1,203 @@
+//! The protocol, with a thread that works in place of the controller's.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+
+use dcqcn_control_api::{Applied, Apply, Confirm, Door};
+
+use super::*;
+
+/// A room, and what its thread was asked for.
+struct Served {
+    dir: tempfile::TempDir,
+    /// Dropped, the room is closed.
+    _end: oneshot::Sender<()>,
+}
+
+impl Served {
+    /// Applying something called `bad` is refused.
+    fn new() -> Self {
+        Self::of(None)
+    }
+
+    /// The same, for a group.
+    fn of(group: Option<&str>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let control = Control { socket: dir.path().join("control"), group: group.map(str::to_owned) };
+        let opened = open(&control).unwrap();
+        let (commands, received) = mpsc::channel();
+        let (_end, ended) = oneshot::channel::<()>();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let desk = Arc::new(Desk::sample());
+                tokio::spawn(serve(opened, desk, commands, Duration::from_secs(1)).unwrap());
+                ended.await
+            })
+        });
+        thread::spawn(move || {
+            while let Ok(Command::Order(ordered)) = received.recv() {
+                let Ordered { order, reply, .. } = *ordered;
+                let answer = match order {
+                    Order::Apply(apply) if ["bad", "locked"].contains(&apply.name.as_str()) => {
+                        Err(Refusal { why: "refused for a reason".into(), again: apply.name == "locked" })
+                    }
+                    order => Ok(Applied {
+                        name: Some(format!("{order:?}").chars().take(7).collect()),
+                        changed: true,
+                        took_ms: 1,
+                        interfaces: Vec::new(),
+                    }),
+                };
+                reply.send(answer).unwrap();
+            }
+        });
+        Self { dir, _end }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("control")
+    }
+
+    /// What is answered to lines on one connection.
+    fn answers(&self, text: &[u8]) -> Vec<Answer> {
+        let mut stream = StdStream::connect(self.path()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // One that is refused early is closed while it is written to.
+        let _ = stream.write_all(text);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        lines.map(|line| serde_json::from_str(&line).unwrap()).collect()
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn questions_are_answered_in_order_and_wrong_ones_end_nothing() {
+    let served = Served::new();
+    assert_eq!(mode(&served.path()), 0o660);
+    let answers = served.answers(
+        b"{\"v\":1,\"verb\":\"version\"}\nhello\n{\"v\":2,\"verb\":\"version\"}\n{\"v\":1,\"verb\":\"status\"}\n\
+          {\"v\":1,\"verb\":\"reboot\"}\n\xff\n{\"v\":1,\"verb\":\"config\"}\n",
+    );
+    let error = |answer: &Answer| answer.error.clone().unwrap_or_default();
+    assert_eq!(answers.len(), 7);
+    assert_eq!(answers[0].ok.as_ref().unwrap()["protocol"], 1);
+    assert!(error(&answers[1]).contains("verbs are version, status"), "{answers:?}");
+    assert!(error(&answers[2]).contains("knows version 1"), "{answers:?}");
+    let status: Status = serde_json::from_value(answers[3].ok.clone().unwrap()).unwrap();
+    assert_eq!((status.is_ready, status.failing[0].interface.as_str()), (true, "eth1"));
+    assert!(error(&answers[4]).contains("reboot") && !error(&answers[5]).is_empty());
+    assert_eq!((&answers[6].ok, &answers[6].error), (&None, &None));
+}
+
+#[test]
+fn a_group_that_is_gone_leaves_the_socket_to_root_and_is_told() {
+    let status = |served: &Served| {
+        let answers = served.answers(b"{\"v\":1,\"verb\":\"status\"}\n");
+        serde_json::from_value::<Status>(answers[0].ok.clone().unwrap()).unwrap()
+    };
+    let gone = Served::of(Some("dcqcn-is-gone"));
+    assert_eq!(mode(&gone.path()), 0o600);
+    let why = status(&gone).without_group.unwrap();
+    assert!(why.starts_with("there is no group `dcqcn-is-gone`, which [control] names: make it"), "{why}");
+    assert!(why.ends_with("is root's alone"), "{why}");
+    let own = Group::from_gid(nix::unistd::getgid()).unwrap().unwrap();
+    let there = Served::of(Some(&own.name));
+    assert_eq!((mode(&there.path()), status(&there).without_group), (0o660, None));
+}
+
+#[test]
+fn changes_go_to_the_thread_that_works_and_its_refusal_comes_back() {
+    let served = Served::new();
+    let door = Door::new(&served.path(), Duration::from_secs(20));
+    let apply = |name: &str| {
+        let [by, why] = ["ada", "to try"].map(String::from);
+        Verb::Apply(Apply {
+            name: name.into(),
+            text: String::new(),
+            by,
+            why,
+            confirm_within_s: None,
+            over: None,
+        })
+    };
+    let applied: Applied = door.ask(apply("7")).unwrap();
+    assert_eq!(applied.name.as_deref(), Some("Apply(A"));
+    let refused = door.ask::<Applied>(apply("bad")).unwrap_err();
+    assert!(refused.is_refusal() && refused.to_string() == "refused for a reason");
+    let passing = door.ask::<Applied>(apply("locked")).unwrap_err();
+    assert!(!passing.is_refusal() && passing.to_string().contains("refused for a reason"), "{passing}");
+    let confirmed: Applied = door.ask(Verb::Confirm(Confirm { name: "7".into() })).unwrap();
+    assert_eq!(confirmed.name.as_deref(), Some("Confirm"));
+}
+
+#[test]
+fn a_line_that_is_too_long_ends_its_connection_and_no_other() {
+    let served = Served::new();
+    let answers = served.answers(&vec![b'x'; LINE_BYTES + 1_000]);
+    assert!(answers.is_empty() || answers[0].error.as_ref().unwrap().contains("a line of more than"));
+    let mut long = vec![b' '; LINE_BYTES - 30];
+    long.extend(b"{\"v\":1,\"verb\":\"version\"}\n");
+    assert!(served.answers(&long)[0].ok.is_some());
+    assert!(served.answers(b"{\"v\":1")[0].error.is_some());
+    assert!(served.answers(b"").is_empty());
+}
+
+#[test]
+fn a_user_s_connection_too_many_is_told_and_has_room_when_another_ends() {
+    let served = Served::new();
+    let version = b"{\"v\":1,\"verb\":\"version\"}\n";
+    let mut open: Vec<StdStream> = Vec::new();
+    for _ in 0..places::OF_A_USER {
+        let mut stream = StdStream::connect(served.path()).unwrap();
+        stream.write_all(version).unwrap();
+        stream.read_exact(&mut [0; 8]).unwrap();
+        open.push(stream);
+    }
+    let answers = served.answers(b"");
+    assert!(answers[0].error.as_ref().unwrap().contains("has 4 connections already"), "{answers:?}");
+    assert!(answers[0].again, "nobody has refused anything: {answers:?}");
+    open.pop();
+    let until = Instant::now() + Duration::from_secs(20);
+    while served.answers(version).first().is_none_or(|answer| answer.ok.is_none()) {
+        assert!(Instant::now() < until, "no room");
+    }
+}
+
+#[test]
+fn a_socket_in_use_and_a_file_in_the_way_are_told_and_a_dead_one_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = Control { socket: dir.path().join("new/control"), group: None };
+    let first = open(&control).unwrap();
+    assert!(open(&control).unwrap_err().to_string().contains("another controller answers"));
+    drop(first);
+    open(&control).unwrap();
+    fs::remove_file(&control.socket).unwrap();
+    fs::write(&control.socket, "").unwrap();
+    assert!(open(&control).unwrap_err().to_string().contains("is no socket"));
+}
+
+#[test]
+fn the_socket_is_given_to_the_group_that_the_file_names() {
+    // Every Debian has it; another group than root's.
+    let group = Group::from_name("daemon").unwrap();
+    let (true, Some(group)) = (nix::unistd::Uid::effective().is_root(), group) else {
+        eprintln!(
+            "SKIPPED the_socket_is_given_to_the_group_that_the_file_names: needs root, and a group `daemon`"
+        );
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let control = Control { socket: dir.path().join("control"), group: Some("daemon".into()) };
+    let _listener = open(&control).unwrap();
+    assert_eq!(
+        (fs::metadata(&control.socket).unwrap().gid(), mode(&control.socket)),
+        (group.gid.as_raw(), 0o660)
+    );
+}

@@ -1,0 +1,56 @@
+//! Carrying the data plane's events into the log.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use dcqcn_netlink::Netlink;
+use dcqcn_params::word;
+use dcqcn_loader::events::Reader;
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_telemetry::event::{EventRow, Kind};
+
+use super::work::{Port, Settings, Work};
+
+/// How often it is looked for new ones.
+const PERIOD: Duration = Duration::from_secs(1);
+
+struct Events {
+    iface: String,
+    reader: Reader,
+}
+
+/// Begins following the event log, from now on.
+pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
+    let reader = Reader::new(port.maps().event_log()?, 0);
+    Ok(Some(Box::new(Events { iface: port.info.iface.clone(), reader })))
+}
+
+impl Work for Events {
+    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+        let (clock, now_ns, iface) = (SystemTime::now(), monotonic_ns(), &self.iface);
+        let entries = self.reader.read();
+        let rows = entries.iter().filter_map(|entry| EventRow::new(iface, entry, clock, now_ns));
+        // Of what goes wrong, the last of its kind, and how many there were.
+        let mut wrong: Vec<(EventRow, u64)> = Vec::new();
+        for row in rows {
+            match row.event {
+                // What DCQCN does all the time.
+                Kind::RateCut => {
+                    tracing::debug!(iface, left_out = row.left_out, "{}: {}", word(&row.event), row.detail)
+                }
+                Kind::FlowPaired => {
+                    tracing::info!(iface, left_out = row.left_out, "{}: {}", word(&row.event), row.detail)
+                }
+                _ => match wrong.iter_mut().find(|(last, _)| last.event == row.event) {
+                    Some((last, times)) => (*times, *last) = (*times + 1 + row.left_out, row),
+                    None => wrong.push((row.clone(), 1 + row.left_out)),
+                },
+            }
+        }
+        for (last, times) in wrong {
+            tracing::warn!(iface, times, "{}: {}", word(&last.event), last.detail);
+        }
+        Ok(PERIOD)
+    }
+}

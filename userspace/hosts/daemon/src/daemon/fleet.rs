@@ -1,0 +1,388 @@
+//! The interfaces of the daemon: attaching, taking over, changing and letting go.
+
+mod beneath;
+mod reload;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use dcqcn_netlink::Netlink;
+use dcqcn_loader::asking::PauseSocket;
+use dcqcn_loader::attach::{self, Claim, Freed, Id, Info, Options, Request};
+
+use super::config::Config;
+use super::plan::{self, Attached, Follow, Interface, Scope, World};
+use super::tasks::Tasks;
+use super::work::{Port, Settings};
+use super::{chain, change};
+use crate::desk::{Desk, Failing};
+pub(super) use reload::Refused;
+
+/// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// How many interfaces are attached before the signals are looked at again, and others may change something: one for each
+/// CPU, which the verifier keeps busy for seconds.
+fn at_once() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// What is served no longer.
+#[derive(Default)]
+struct Gone {
+    infos: Vec<Info>,
+    /// Interfaces of which it could not be detached.
+    kept: Vec<String>,
+}
+
+/// An attachment that is served. Its tasks end before another process can claim it.
+struct Served {
+    info: Info,
+    _claim: Claim,
+    /// What was last complained of about the speed of its link.
+    told: String,
+    /// What was last told to be missing of it.
+    missing: String,
+    /// What was missing at the last look.
+    seen_missing: String,
+}
+
+/// An interface that cannot be served.
+struct Trouble {
+    iface: String,
+    told: String,
+    tried: Instant,
+}
+
+/// What is served.
+pub(super) struct Fleet {
+    netlink: Netlink,
+    scope: Scope,
+    served: BTreeMap<Id, Served>,
+    tasks: Tasks,
+    /// Detached by somebody else while served: left alone until a reload.
+    released: BTreeSet<u32>,
+    /// By interface index.
+    failing: BTreeMap<u32, Trouble>,
+    /// Named in the file and not there.
+    absent: BTreeSet<String>,
+    /// What was attached at the last look.
+    seen: BTreeSet<Id>,
+    desk: Arc<Desk>,
+}
+
+impl Fleet {
+    pub(super) fn new(scope: Scope, desk: Arc<Desk>, pause_socket: Option<PauseSocket>) -> Result<Self> {
+        free();
+        change::take_back();
+        let tasks = Tasks::start(Settings::new(desk.watched(), pause_socket))?;
+        desk.set_tasks(tasks.watch());
+        if let Scope::File(config) = &scope {
+            tasks.set_age_idle(config.age_idle);
+        }
+        Ok(Self {
+            netlink: Netlink::connect()?,
+            scope,
+            served: BTreeMap::new(),
+            tasks,
+            released: BTreeSet::new(),
+            failing: BTreeMap::new(),
+            absent: BTreeSet::new(),
+            seen: BTreeSet::new(),
+            desk,
+        })
+    }
+
+    /// The interfaces served.
+    pub(super) fn ifaces(&self) -> Vec<String> {
+        self.served.values().map(|served| served.info.iface.clone()).collect()
+    }
+
+    /// Those that cannot be, and those that are and of which somebody has taken off a part.
+    pub(super) fn failing(&self) -> Vec<Failing> {
+        let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
+        let cannot = self.failing.values().map(|trouble| failing(&trouble.iface, &trouble.told));
+        let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
+        cannot.chain(incomplete.map(|served| failing(&served.info.iface, &served.missing))).collect()
+    }
+
+    /// The file in force, if there is one.
+    pub(super) fn config(&self) -> Option<&Config> {
+        match &self.scope {
+            Scope::File(config) => Some(config.as_ref()),
+            Scope::Named(_) => None,
+        }
+    }
+
+    /// Whether there is a reason to look: something was attached or detached, by whomever, or is to be tried again.
+    pub(super) fn has_changed(&self) -> Result<bool> {
+        let retry = self.failing.values().any(|trouble| trouble.tried.elapsed() >= RETRY);
+        Ok(retry || ids(&attach::list()?) != self.seen)
+    }
+
+    /// Brings what is served up to date with the interfaces there are; `tell` is called after each step.
+    pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
+        let (world, infos) = self.look()?;
+        self.rename(&infos);
+        let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
+        self.failing.retain(|index, _| is_there(index));
+        self.released.retain(is_there);
+        self.miss(&world);
+        let resting =
+            self.failing.iter().filter(|(_, t)| t.tried.elapsed() < RETRY).map(|(index, _)| *index).collect();
+        let served = self.served.keys().copied().collect();
+        let plan = plan::follow(&self.scope, &world, &served, &self.released, &resting);
+        self.let_go(&plan);
+        for id in &plan.leftover {
+            self.desk.step();
+            if let Err(error) = attach::detach_id(*id) {
+                tracing::warn!(ifindex = id.ifindex, %error, "cannot remove what an interface left behind");
+            }
+        }
+        for iface in &plan.missing {
+            let error = attach::Error::NotAttached { iface: iface.clone() }.into();
+            let interface = world.interfaces.iter().find(|interface| interface.name == *iface);
+            self.complain(interface.map_or(0, |interface| interface.index), iface, &error);
+        }
+        let mut left = plan.take_over.len() + plan.attach.len();
+        for id in &plan.take_over {
+            if self.desk.is_ending() {
+                return Ok(());
+            }
+            if let Some(info) = infos.iter().find(|info| info.id() == *id) {
+                let done = self.take_over(info);
+                self.note(id.ifindex, &info.iface, done);
+            }
+            left -= 1;
+            tell(self, left);
+        }
+        for some in plan.attach.chunks(at_once()) {
+            if self.desk.is_ending() {
+                return Ok(());
+            }
+            self.attach(some);
+            left -= some.len();
+            tell(self, left);
+        }
+        self.seen = ids(&attach::list()?);
+        self.follow_link_rates();
+        Ok(())
+    }
+
+    /// What there is.
+    fn look(&self) -> Result<(World, Vec<Info>)> {
+        let links = self.netlink.links()?;
+        let interfaces = links.into_iter().map(|link| Interface {
+            index: link.index,
+            is_ethernet: link.mac.is_some_and(|mac| mac != [0; 6]),
+            name: link.name,
+        });
+        let infos = attach::list()?;
+        let attached = infos.iter().map(|info| {
+            let id = info.id();
+            let is_served = self.served.contains_key(&id);
+            Attached {
+                id,
+                name: info.iface.clone(),
+                inline_peer: info.inline_peer.clone(),
+                is_served,
+                is_foreign: !is_served && attach::claim(&info.iface).is_err(),
+            }
+        });
+        let world = World { interfaces: interfaces.collect(), attached: attached.collect() };
+        Ok((world, infos))
+    }
+
+    /// Calls interfaces what they are called now; their tasks too.
+    fn rename(&mut self, infos: &[Info]) {
+        for info in infos {
+            let id = info.id();
+            let Some(old) = self.served.get(&id).filter(|served| served.info.iface != info.iface) else {
+                continue;
+            };
+            tracing::info!(iface = info.iface, was = old.info.iface, "renamed");
+            self.tasks.remove(&[id]);
+            if let Some(Served { _claim, .. }) = self.served.remove(&id) {
+                let done = self.begin(info.clone(), _claim);
+                self.note(id.ifindex, &info.iface, done);
+            }
+        }
+    }
+
+    /// Says of interfaces that the file names letter by letter that they are not there, once: a name that is not right is like one of
+    /// an interface that is still to come.
+    fn miss(&mut self, world: &World) {
+        let Scope::File(config) = &self.scope else {
+            return;
+        };
+        let is_there = |name: &str| world.interfaces.iter().any(|interface| interface.name == name);
+        let names = config.interfaces.iter().map(|interface| interface.name.as_str());
+        let absent = names.filter(|name| !name.contains(['*', '?', '[']) && !is_there(name));
+        let absent: BTreeSet<String> = absent.map(ToOwned::to_owned).collect();
+        for iface in absent.difference(&self.absent) {
+            tracing::warn!(iface, "the file names it, and it is not there: it is attached when it comes");
+        }
+        self.absent = absent;
+    }
+
+    /// Ends the tasks of what is gone or was detached.
+    fn let_go(&mut self, plan: &Follow) {
+        // The tasks end before what they work on does.
+        self.tasks.remove(&[plan.gone.as_slice(), plan.released.as_slice()].concat());
+        for id in &plan.released {
+            if let Some(served) = self.served.remove(id) {
+                let iface = served.info.iface;
+                tracing::info!(iface, "detached by somebody else: left alone until a reload");
+                self.released.insert(id.ifindex);
+            }
+        }
+        for id in &plan.gone {
+            if let Some(served) = self.served.remove(id) {
+                tracing::info!(iface = served.info.iface, "gone");
+            }
+        }
+    }
+
+    fn note(&mut self, index: u32, iface: &str, done: Result<()>) {
+        match done {
+            Ok(()) => _ = self.failing.remove(&index),
+            Err(error) => self.complain(index, iface, &error),
+        }
+    }
+
+    fn complain(&mut self, index: u32, iface: &str, error: &anyhow::Error) {
+        let told = chain(error);
+        let trouble = Trouble { iface: iface.to_owned(), told: told.clone(), tried: Instant::now() };
+        if self.failing.insert(index, trouble).is_some_and(|old| old.told == told) {
+            return;
+        }
+        tracing::error!(iface, error = told, "not served; tried again every 10 s");
+    }
+
+    /// Attaches interfaces, several at a time, and begins their tasks.
+    fn attach(&mut self, some: &[(u32, String)]) {
+        let Scope::File(config) = &self.scope else {
+            return;
+        };
+        let requests: Vec<Request> = some.iter().filter_map(|(_, iface)| config.request(iface)).collect();
+        let attached = attach_all(&requests);
+        for (request, result) in requests.iter().zip(attached) {
+            let done = result.and_then(|info| {
+                tell_attached(&info);
+                self.serve(info)
+            });
+            let index = some.iter().find(|(_, name)| *name == request.iface).map_or(0, |(index, _)| *index);
+            self.note(index, &request.iface, done);
+        }
+    }
+
+    /// Claims an attachment and begins its tasks.
+    fn serve(&mut self, info: Info) -> Result<()> {
+        let claim = attach::claim(&info.iface)?;
+        self.begin(info, claim)
+    }
+
+    fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
+        let id = info.id();
+        self.tasks.add(id, Port::open(&info.iface)?);
+        self.served.insert(
+            id,
+            Served { info, _claim, told: String::new(), missing: String::new(), seen_missing: String::new() },
+        );
+        Ok(())
+    }
+
+    /// Takes over what is attached already.
+    fn take_over(&mut self, info: &Info) -> Result<()> {
+        let iface = &info.iface;
+        // Before anything is changed that another daemon looks after.
+        let claim = attach::claim(iface)?;
+        let replaced = attach::upgrade(iface)?;
+        if !replaced.is_empty() {
+            let programs = replaced.join(", ");
+            tracing::info!(iface, from = info.version, programs, "programs replaced in place");
+        }
+        if attach::pending()?.iter().any(|(other, _)| other.id() == info.id()) {
+            tracing::info!(iface, "a change waits to be confirmed: the parameters stay as they are");
+        } else if let Scope::File(config) = &self.scope
+            && let Some(request) = config.request(iface)
+        {
+            change::set(&change::revised(&request, info)?.into_iter().collect::<Vec<_>>())?;
+        }
+        tracing::info!(iface, pacer = info.pacer, "taken over");
+        self.begin(info.clone(), claim)
+    }
+
+    /// Ends tasks and detaches what they worked on.
+    fn detach(&mut self, ids: Vec<Id>, why: &str) -> Gone {
+        self.tasks.remove(&ids);
+        let mut gone = Gone::default();
+        for id in ids {
+            let Some(Served { info, _claim, .. }) = self.served.remove(&id) else {
+                continue;
+            };
+            drop(_claim);
+            match attach::detach_id(info.id()) {
+                Ok(done) => tracing::info!(iface = info.iface, done = done.join("; "), "{why}"),
+                Err(error) => {
+                    tracing::error!(iface = info.iface, %error, "cannot detach");
+                    gone.kept.push(info.iface.clone());
+                }
+            }
+            gone.infos.push(info);
+        }
+        gone
+    }
+
+    /// Ends all tasks, and detaches what they worked on if asked to.
+    ///
+    /// # Errors
+    /// Something could not be detached: it stays as it is.
+    pub(super) fn end(mut self, detach: bool) -> Result<()> {
+        if detach {
+            let Gone { kept, .. } = self.detach(self.served.keys().copied().collect(), "detached");
+            if !kept.is_empty() {
+                bail!("still attached, as detaching failed: {}; run `dcqcn detach`", kept.join(", "));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Frees what belongs to namespaces and interfaces that are gone, and undoes what was left half done.
+pub(super) fn free() {
+    match attach::gc() {
+        Ok(freed) => {
+            for Freed { iface, why, done, problem, .. } in freed {
+                tracing::info!(iface, why, done = done.join("; "), problem, "freed");
+            }
+        }
+        // Somebody keeps the lock: the next time.
+        Err(error) => tracing::warn!(%error, "what is gone is not freed"),
+    }
+}
+
+fn tell_attached(info: &Info) {
+    let Info { iface, pacer, notes, .. } = info;
+    tracing::info!(iface, pacer, notes = notes.join("; "), "attached");
+}
+
+fn ids(infos: &[Info]) -> BTreeSet<Id> {
+    infos.iter().map(Info::id).collect()
+}
+
+/// Attaches interfaces, several at a time; each has its own result.
+fn attach_all(requests: &[Request]) -> Vec<Result<Info>> {
+    match attach::attach_all(requests, Options::default()) {
+        Ok(results) => results.into_iter().map(|result| Ok(result?)).collect(),
+        // Nothing was tried: each is told why.
+        Err(error) => {
+            let error = Arc::new(error);
+            requests.iter().map(|_| Err(Arc::clone(&error).into())).collect()
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Going over to another configuration: on every interface, or on none.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::Result;
+use dcqcn_loader::attach::{self, Request};
+use dcqcn_support::clock::boottime_ns;
+
+use super::{Fleet, at_once, attach_all, tell_attached};
+use crate::daemon::config::Config;
+use crate::daemon::plan::{self, Asked, Reload, Scope};
+use crate::daemon::{chain, change};
+
+/// Everything a reload is refused for.
+#[derive(Debug)]
+pub(in crate::daemon) struct Refused {
+    pub(in crate::daemon) why: Vec<String>,
+    /// It is not about what was asked for, and passes by itself: the same may be taken when it is asked again.
+    pub(in crate::daemon) passes: bool,
+}
+
+impl Refused {
+    /// For what was asked.
+    pub(in crate::daemon) const fn all(why: Vec<String>) -> Self {
+        Self { why, passes: false }
+    }
+
+    /// The same for one reason.
+    pub(in crate::daemon) fn one(why: impl Into<String>) -> Self {
+        Self::all(vec![why.into()])
+    }
+
+    /// For nothing so far.
+    const fn none() -> Self {
+        Self { why: Vec::new(), passes: true }
+    }
+
+    /// One reason more. All have to pass.
+    fn add(&mut self, error: &anyhow::Error) {
+        self.passes &= passes(error);
+        self.why.push(chain(error));
+    }
+
+    fn unless_none(self) -> std::result::Result<(), Self> {
+        if self.why.is_empty() { Ok(()) } else { Err(self) }
+    }
+}
+
+/// Whether an error passes by itself: another command has the lock, or a change of an operator's waits to be confirmed.
+fn passes(error: &anyhow::Error) -> bool {
+    let attach = error.chain().find_map(|error| {
+        let shared = error.downcast_ref::<Arc<attach::Error>>().map(AsRef::as_ref);
+        shared.or_else(|| error.downcast_ref::<attach::Error>())
+    });
+    matches!(attach, Some(attach::Error::Locked { .. } | attach::Error::Pending { .. }))
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why.join("\n"))
+    }
+}
+
+impl From<anyhow::Error> for Refused {
+    fn from(error: anyhow::Error) -> Self {
+        Self { why: vec![chain(&error)], passes: passes(&error) }
+    }
+}
+
+impl Fleet {
+    /// Goes over to another configuration: on every interface, or on none. Whether metrics are to be served elsewhere is the
+    /// answer.
+    ///
+    /// # Errors
+    /// Everything it is refused for; all stays as it was.
+    pub(in crate::daemon) fn reload(
+        &mut self,
+        new: Config,
+        asked: Asked,
+        may_listen: impl FnOnce() -> Result<()>,
+        tell: &mut dyn FnMut(&Self, usize),
+    ) -> std::result::Result<bool, Refused> {
+        let Scope::File(old) = &self.scope else {
+            return Ok(false);
+        };
+        let (world, infos) = self.look()?;
+        let plan = plan::reload(old, &new, asked, &world).map_err(Refused::one)?;
+        // All that can be told beforehand.
+        let mut refused = Refused::none();
+        if plan.listen
+            && let Err(error) = may_listen()
+        {
+            refused.add(&error);
+        }
+        let mut changes = Vec::new();
+        for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
+            match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
+                Ok(change) => changes.extend(change.flatten()),
+                Err(error) => refused.add(&error),
+            }
+        }
+        // Nothing is begun that a change which waits to be confirmed would end.
+        for (info, pending) in attach::pending().map_err(anyhow::Error::from)? {
+            if changes.iter().any(|(iface, _)| *iface == info.iface) {
+                let left = pending.left(boottime_ns());
+                refused.add(&attach::Error::Pending { iface: info.iface, left }.into());
+            }
+        }
+        refused.unless_none()?;
+        self.carry_out(&plan, &new, &changes)?;
+        self.scope = Scope::File(Box::new(new));
+        self.released.clear();
+        self.failing.clear();
+        if let Scope::File(config) = &self.scope {
+            self.tasks.set_age_idle(config.age_idle);
+        }
+        if let Err(error) = self.follow(tell) {
+            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+        }
+        Ok(plan.listen)
+    }
+
+    /// Does what was planned; if a step is refused, what was done is undone.
+    fn carry_out(
+        &mut self,
+        plan: &Reload,
+        new: &Config,
+        changes: &[change::Wanted],
+    ) -> std::result::Result<(), Refused> {
+        let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
+        let gone =
+            self.detach(first.iter().map(|drop| drop.id).collect(), "makes way for what the file names");
+        let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
+        let (mut fresh, mut refused) = (Vec::new(), Refused::none());
+        for some in requests.chunks(at_once()) {
+            self.desk.step();
+            for (request, result) in some.iter().zip(attach_all(some)) {
+                match result {
+                    Ok(info) => {
+                        tell_attached(&info);
+                        fresh.push(info);
+                    }
+                    // What could not be attached before the reload need not be now.
+                    Err(_) if self.failing.values().any(|trouble| trouble.iface == request.iface) => {}
+                    Err(error) => refused.add(&error.context(request.iface.clone())),
+                }
+            }
+        }
+        if refused.why.is_empty()
+            && let Err(error) = change::set(changes)
+        {
+            refused.add(&error);
+        }
+        if refused.why.is_empty() {
+            self.detach(last.iter().map(|drop| drop.id).collect(), "no longer in the file: detached");
+            return Ok(());
+        }
+        for info in fresh {
+            let undone = attach::detach_id(info.id());
+            tracing::info!(iface = info.iface, ok = undone.is_ok(), "attached by the refused file: detached");
+        }
+        // What had made way comes back, as the file in force says; its flows begin anew.
+        if !gone.infos.is_empty()
+            && let Err(error) = self.follow(&mut |_, _| {})
+        {
+            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+        }
+        Err(refused)
+    }
+}

@@ -1,0 +1,41 @@
+//! Keeping the classes of the HTB pacer.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use dcqcn_netlink::Netlink;
+use dcqcn_params::{PacerChoice, word};
+use dcqcn_loader::pacer::htb::Classes;
+
+use super::work::{Port, Settings, Work};
+
+struct Pacer {
+    port: Arc<Port>,
+    /// Tells of cuts.
+    cuts: OwnedFd,
+    classes: Classes,
+}
+
+/// Begins keeping them, where that is the pacer.
+pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> Result<Option<Box<dyn Work>>> {
+    if port.info.pacer != word(&PacerChoice::Htb) {
+        return Ok(None);
+    }
+    let cuts = port.maps().cuts_fd().try_clone_to_owned().context("cannot wait for the data plane")?;
+    let classes = Classes::take_over(netlink, port.info.ifindex)?;
+    Ok(Some(Box::new(Pacer { port: Arc::clone(port), cuts, classes })))
+}
+
+impl Work for Pacer {
+    fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
+        let cuts = self.port.maps_mut().cuts();
+        self.classes.turn(netlink, &self.port.maps(), &cuts)?;
+        Ok(self.classes.rest())
+    }
+
+    fn wakes(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.cuts.as_fd())
+    }
+}

@@ -1,0 +1,143 @@
+//! What the daemon does for interfaces for as long as they are attached: one thread for each kind of task, which goes from
+//! interface to interface, with one netlink socket; one set of maps of each interface, which all of them share.
+
+mod looper;
+
+use std::collections::BTreeMap;
+use std::io::{self, PipeWriter, Write as _};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use dcqcn_netlink::Netlink;
+use dcqcn_loader::attach::Id;
+
+use super::work::{Port, Settings, Work};
+use super::{age, asking, backlog, depths, events, pacer, pairs, watchdog};
+use crate::desk::{Health, TaskWatch, lock};
+use looper::Looper;
+
+/// How long it is waited for tasks to let go of an interface. One that is stuck must not hold up the others.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Begins a task, or says that the interface does not need it.
+type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
+
+/// Every kind of task.
+const KINDS: [(&str, Begin); 8] = [
+    ("pacer", pacer::begin),
+    ("age", age::begin),
+    ("pairs", pairs::begin),
+    ("backlog", backlog::begin),
+    ("events", events::begin),
+    ("watchdog", watchdog::begin),
+    ("depths", depths::begin),
+    ("asking", asking::begin),
+];
+
+/// The interfaces there are tasks for.
+#[derive(Clone, Default)]
+struct Ports {
+    /// Counts changes.
+    generation: u64,
+    ports: BTreeMap<Id, Arc<Port>>,
+    is_over: bool,
+    /// The generation each thread has last gone over to.
+    gone_over: [u64; KINDS.len()],
+}
+
+#[derive(Default)]
+struct Shared {
+    ports: Mutex<Ports>,
+    /// A thread has gone over to another generation.
+    changed: Condvar,
+    settings: Arc<Settings>,
+}
+
+/// All tasks; dropped, they end.
+pub(super) struct Tasks {
+    shared: Arc<Shared>,
+    threads: Vec<Thread>,
+}
+
+struct Thread {
+    name: &'static str,
+    health: Arc<Health>,
+    wake: PipeWriter,
+    /// `None` once joined.
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Tasks {
+    /// Starts their threads; what is seen of queues and flows goes into `watched`.
+    ///
+    /// # Errors
+    /// The system gives none, or no file descriptor.
+    pub(super) fn start(settings: Settings) -> Result<Self> {
+        let shared = Arc::new(Shared { settings: Arc::new(settings), ..Shared::default() });
+        let mut tasks = Self { shared, threads: Vec::new() };
+        for (index, (name, begin)) in KINDS.into_iter().enumerate() {
+            let (woken, wake) = io::pipe().context("cannot start a task")?;
+            let (shared, health) = (Arc::clone(&tasks.shared), Arc::<Health>::default());
+            let looper = Looper { index, name, begin, shared, health: Arc::clone(&health), woken };
+            let handle = thread::Builder::new().name(name.into()).spawn(move || looper.run());
+            let handle = Some(handle.context("cannot start a thread")?);
+            tasks.threads.push(Thread { name, health, wake, handle });
+        }
+        Ok(tasks)
+    }
+
+    /// Begins the tasks that an interface needs.
+    pub(super) fn add(&mut self, id: Id, port: Arc<Port>) {
+        self.change(|ports| _ = ports.ports.insert(id, port));
+    }
+
+    /// Ends the tasks of these interfaces, and waits until all of them have let go.
+    pub(super) fn remove(&mut self, ids: &[Id]) {
+        if ids.is_empty() {
+            return;
+        }
+        let generation = self.change(|ports| ports.ports.retain(|id, _| !ids.contains(id)));
+        let are_behind = |ports: &mut Ports| ports.gone_over.iter().any(|at| *at < generation);
+        let ports = lock(&self.shared.ports);
+        let waited = self.shared.changed.wait_timeout_while(ports, PATIENCE, are_behind);
+        if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {
+            tracing::error!("a task does not let go of an interface; it is gone on without it");
+        }
+    }
+
+    /// Sets after how long a flow counts as idle.
+    pub(super) fn set_age_idle(&self, idle: Option<Duration>) {
+        self.shared.settings.set_age_idle(idle);
+    }
+
+    /// How each kind does.
+    pub(super) fn watch(&self) -> TaskWatch {
+        TaskWatch(self.threads.iter().map(|thread| (thread.name, Arc::clone(&thread.health))).collect())
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Ports)) -> u64 {
+        let generation = {
+            let mut ports = lock(&self.shared.ports);
+            change(&mut ports);
+            ports.generation += 1;
+            ports.generation
+        };
+        for thread in &mut self.threads {
+            // One that has ended needs none.
+            let _ = thread.wake.write(&[0]);
+        }
+        generation
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.change(|ports| ports.is_over = true);
+        for thread in &mut self.threads {
+            // A panic of a task has been caught and told.
+            let _ = thread.handle.take().map(JoinHandle::join);
+        }
+    }
+}

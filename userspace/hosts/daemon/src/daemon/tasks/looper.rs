@@ -1,0 +1,186 @@
+//! The thread of one kind of task, which goes from interface to interface.
+
+use std::collections::BTreeMap;
+use std::io::{PipeReader, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use dcqcn_netlink::Netlink;
+use dcqcn_loader::attach::Id;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::super::work::{Port, Work};
+use super::{Begin, Ports, Shared};
+use crate::daemon::chain;
+use crate::desk::{Health, lock};
+
+/// How long a task that failed rests.
+const REST: Duration = Duration::from_secs(1);
+
+/// A thread's view of one interface.
+struct Entry {
+    port: Arc<Port>,
+    state: State,
+    /// When it wants to be at work next; `None` = never.
+    due: Option<Instant>,
+    /// What was last complained of.
+    told: String,
+}
+
+enum State {
+    /// To be begun.
+    New,
+    /// The interface does not need it.
+    NotNeeded,
+    AtWork(Box<dyn Work>),
+}
+
+pub(super) struct Looper {
+    pub(super) index: usize,
+    pub(super) name: &'static str,
+    pub(super) begin: Begin,
+    pub(super) shared: Arc<Shared>,
+    pub(super) health: Arc<Health>,
+    pub(super) woken: PipeReader,
+}
+
+impl Looper {
+    pub(super) fn run(mut self) {
+        let mut entries: BTreeMap<Id, Entry> = BTreeMap::new();
+        let mut netlink = None;
+        let mut generation = 0;
+        loop {
+            let ports = lock(&self.shared.ports).clone();
+            if ports.is_over {
+                return;
+            }
+            if ports.generation != generation {
+                generation = ports.generation;
+                self.go_over(&mut entries, ports);
+            }
+            let now = Instant::now();
+            for entry in entries.values_mut().filter(|entry| entry.due.is_some_and(|due| due <= now)) {
+                if lock(&self.shared.ports).generation != generation {
+                    break;
+                }
+                self.health.begin(&entry.port.info.iface);
+                self.turn(&mut netlink, entry);
+                self.health.rest();
+            }
+            self.wait(&mut entries);
+        }
+    }
+
+    /// Lets go of interfaces that are no longer served, and takes on those that are new.
+    fn go_over(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
+        entries.retain(|id, _| ports.ports.contains_key(id));
+        for (id, port) in ports.ports {
+            let entry = || Entry { port, state: State::New, due: Some(Instant::now()), told: String::new() };
+            entries.entry(id).or_insert_with(entry);
+        }
+        self.count(entries);
+        let mut shared = lock(&self.shared.ports);
+        if let Some(gone_over) = shared.gone_over.get_mut(self.index) {
+            *gone_over = ports.generation;
+        }
+        self.shared.changed.notify_all();
+    }
+
+    fn count(&self, entries: &BTreeMap<Id, Entry>) {
+        let at_work = entries.values().filter(|entry| !matches!(entry.state, State::NotNeeded)).count();
+        self.health.interfaces.store(at_work as u64, Ordering::Relaxed);
+    }
+
+    /// Begins the task of an interface, or does what is due. One that fails is begun anew.
+    fn turn(&self, netlink: &mut Option<Netlink>, entry: &mut Entry) {
+        let iface = &entry.port.info.iface;
+        let mut turn = || -> Result<Option<Duration>> {
+            let netlink = match netlink {
+                Some(netlink) => netlink,
+                None => netlink.insert(Netlink::connect()?),
+            };
+            if matches!(entry.state, State::New) {
+                entry.state = match (self.begin)(&entry.port, &self.shared.settings, netlink)? {
+                    Some(work) => State::AtWork(work),
+                    None => State::NotNeeded,
+                };
+                if matches!(entry.state, State::AtWork(_)) {
+                    tracing::info!(iface, task = self.name, "begun");
+                }
+            }
+            match &mut entry.state {
+                State::AtWork(work) => work.turn(netlink).map(Some),
+                _ => Ok(None),
+            }
+        };
+        let done = panic::catch_unwind(AssertUnwindSafe(&mut turn))
+            .unwrap_or_else(|_| Err(anyhow!("the task panicked")));
+        match done {
+            Ok(rest) => {
+                entry.due = rest.map(|rest| Instant::now() + rest);
+                if rest.is_none() {
+                    let interfaces = &self.health.interfaces;
+                    // Counted before it was known that it is not needed.
+                    let _ = interfaces.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+                }
+            }
+            Err(error) => {
+                let text = chain(&error);
+                if text != entry.told {
+                    tracing::warn!(iface, task = self.name, error = text, "failed; tried again every second");
+                    entry.told = text;
+                }
+                self.health.failures.fetch_add(1, Ordering::Relaxed);
+                // The socket may be what failed.
+                *netlink = None;
+                entry.state = State::New;
+                entry.due = Some(Instant::now() + REST);
+            }
+        }
+    }
+
+    /// Rests until something is due, something came to be read, or the interfaces are others.
+    fn wait(&mut self, entries: &mut BTreeMap<Id, Entry>) {
+        let due = entries.values().filter_map(|entry| entry.due).min();
+        let timeout = due.map_or(PollTimeout::NONE, |due| {
+            // Rounded up, or the last millisecond would be waited for in circles.
+            let rest_ms = due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1_000);
+            PollTimeout::try_from(rest_ms).unwrap_or(PollTimeout::MAX)
+        });
+        let wakes: Vec<(&Id, BorrowedFd<'_>)> = entries
+            .iter()
+            .filter_map(|(id, entry)| match &entry.state {
+                State::AtWork(work) => Some((id, work.wakes()?)),
+                _ => None,
+            })
+            .collect();
+        let mut fds = vec![PollFd::new(self.woken.as_fd(), PollFlags::POLLIN)];
+        fds.extend(wakes.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)));
+        if poll(&mut fds, timeout).is_err() {
+            // A signal, or no memory: looked at again.
+            return;
+        }
+        let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
+        let is_woken = fds.first().is_some_and(is_ready);
+        let ready: Vec<Id> = wakes
+            .iter()
+            .zip(fds.iter().skip(1))
+            .filter(|(_, fd)| is_ready(fd))
+            .map(|((id, _), _)| **id)
+            .collect();
+        if is_woken {
+            // What was written so far; more wakes it again.
+            let _ = self.woken.read(&mut [0; 64]);
+        }
+        let now = Instant::now();
+        for id in ready {
+            if let Some(entry) = entries.get_mut(&id) {
+                entry.due = Some(now);
+            }
+        }
+    }
+}

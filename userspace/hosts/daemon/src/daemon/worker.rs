@@ -1,0 +1,353 @@
+//! The thread that works: whatever may wait, for a lock, the verifier or a list of the kernel's, happens here, and one thing
+//! after the other. What it is at is on the [`Desk`].
+
+mod asked;
+mod kept;
+mod orders;
+mod refusals;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Result;
+use dcqcn_telemetry::audit as audit;
+use dcqcn_loader::asking::PauseSocket;
+use dcqcn_control_api::Held;
+use sd_notify::NotifyState;
+use tokio::sync::watch::Sender;
+
+use super::config::Config;
+use super::fleet::{self, Fleet, Refused};
+use super::log::Log;
+use super::manager::notify;
+use super::order::Ordered;
+use super::plan::{Asked as Manner, Scope};
+use super::serving::{self, Metrics};
+use super::watch::FileWatch;
+use super::{Source, chain, change};
+use crate::desk::{Desk, Reloaded, Snapshot};
+use asked::Asked;
+use refusals::Refusals;
+
+/// How often the file and the attachments are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// How often what belongs to namespaces that are gone is freed.
+const GC: Duration = Duration::from_secs(60);
+/// How soon a file that was refused for what passes is tried again; twice as long after each time, up to [`RETRY_MOST`].
+const RETRY: Duration = Duration::from_secs(10);
+const RETRY_MOST: Duration = Duration::from_secs(320);
+/// How often the speeds of links are looked at, beside at each change of an interface.
+const SPEEDS: Duration = Duration::from_secs(10);
+
+/// What it is asked for.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Interfaces have changed.
+    Follow,
+    /// The file is to be read again.
+    Reload,
+    /// Others ask over the socket.
+    Order(Box<Ordered>),
+    /// The end; with what was served to be detached, or left as it is.
+    End {
+        /// Detached.
+        detach: bool,
+    },
+}
+
+/// What it works with.
+pub(super) struct Worker {
+    pub(super) desk: Arc<Desk>,
+    pub(super) log: Log,
+    /// Tells which metrics are to be served.
+    pub(super) metrics: Sender<Option<Metrics>>,
+    /// A file that leaves nothing of what is served is taken.
+    pub(super) allow_empty: bool,
+    /// With what PFC frames are sent, if that is allowed.
+    pub(super) pause_socket: Option<PauseSocket>,
+}
+
+impl Worker {
+    /// Attaches what is to be attached, and works until it is told to end.
+    ///
+    /// # Errors
+    /// The kernel refuses what the daemon cannot be without.
+    pub(super) fn run(mut self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
+        self.desk.step();
+        let mut asked = Asked::default();
+        let (scope, file) = match source {
+            Source::File(file) => {
+                asked = Asked::begin(config, file.path());
+                (Scope::File(Box::new(asked.both())), Some(file))
+            }
+            Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
+        };
+        let bounds = Arc::new(asked.own.bounds());
+        // Attaching takes seconds, and an agent that asks meanwhile is not to hear that nothing was asked for.
+        self.desk.publish(Snapshot {
+            held: asked.held(),
+            confirm_until: asked.confirm_until,
+            bounds: Arc::clone(&bounds),
+            ..Snapshot::default()
+        });
+        let fleet = Fleet::new(scope, Arc::clone(&self.desk), self.pause_socket.take())?;
+        let now = Instant::now();
+        let said = Said { held: asked.held(), confirm_until: asked.confirm_until, bounds, ..Said::default() };
+        let refusals = Refusals::new(now);
+        let mut shift = Shift {
+            worker: self,
+            fleet,
+            file,
+            retry: None,
+            asked,
+            refusals,
+            told: String::new(),
+            said,
+            freed: now,
+            measured: now,
+        };
+        shift.follow();
+        shift.said.is_ready = true;
+        shift.publish();
+        notify(&[NotifyState::Ready, NotifyState::Status(&shift.status())]);
+        let detach = shift.serve(commands);
+        shift.fleet.end(detach)
+    }
+}
+
+/// What others are told besides what the interfaces are at.
+#[derive(Debug, Default)]
+struct Said {
+    is_ready: bool,
+    reloaded: Option<Reloaded>,
+    held: Option<Held>,
+    confirm_until: Option<Instant>,
+    /// The parameters that others may set, and to what.
+    bounds: Arc<BTreeMap<String, String>>,
+}
+
+/// The work under way.
+struct Shift {
+    worker: Worker,
+    fleet: Fleet,
+    file: Option<FileWatch>,
+    /// The file was refused, and is tried again.
+    retry: Option<Retry>,
+    /// What others asked for.
+    asked: Asked,
+    /// How often they were refused.
+    refusals: Refusals,
+    /// Why last, if that passes.
+    told: String,
+    said: Said,
+    /// When what belongs to namespaces that are gone was freed last.
+    freed: Instant,
+    /// When the speeds of links were looked at last.
+    measured: Instant,
+}
+
+/// A file that was refused for what passes: a lock, or a change that waits to be confirmed.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Instant,
+    /// How long was waited for it.
+    waited: Duration,
+}
+
+impl Shift {
+    /// Does what it is asked for until the end, and returns whether to detach.
+    fn serve(&mut self, commands: &Receiver<Command>) -> bool {
+        let mut tick = Instant::now() + TICK;
+        loop {
+            self.worker.desk.step();
+            let first = commands.recv_timeout(tick.saturating_duration_since(Instant::now()));
+            self.worker.desk.step();
+            match first {
+                Ok(first) => {
+                    let (mut reload, mut follow, mut orders) = (false, false, Vec::new());
+                    // Many changes are one look.
+                    for command in std::iter::once(first).chain(commands.try_iter()) {
+                        match command {
+                            Command::End { detach } => return detach,
+                            Command::Reload => reload = true,
+                            Command::Follow => follow = true,
+                            Command::Order(order) => orders.push(*order),
+                        }
+                    }
+                    if reload {
+                        self.reload(true, None);
+                    } else if follow {
+                        self.follow();
+                    }
+                    orders.into_iter().for_each(|order| self.order(order));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // Whoever asks is gone.
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+            if Instant::now() >= tick {
+                self.tick();
+                tick = Instant::now() + TICK;
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        change::take_back();
+        self.take_back_unconfirmed();
+        if self.freed.elapsed() >= GC {
+            self.worker.desk.step();
+            fleet::free();
+            self.freed = Instant::now();
+        }
+        let is_time = self.measured.elapsed() >= SPEEDS;
+        if (is_time || self.fleet.is_unsure_of_parts()) && self.fleet.look_for_parts() {
+            self.publish();
+        }
+        if is_time {
+            self.worker.desk.step();
+            self.fleet.follow_link_rates();
+            self.measured = Instant::now();
+        }
+        let now = Instant::now();
+        if self.file.as_mut().is_some_and(|file| file.has_changed(now)) {
+            self.reload(false, None);
+        } else if let Some(retry) = self.retry.filter(|retry| now >= retry.at)
+            && !self.file.as_ref().is_some_and(FileWatch::is_settling)
+        {
+            // What was set by hand since stays, whoever asked for the file.
+            self.reload(false, Some(retry));
+        }
+        match self.fleet.has_changed() {
+            Ok(true) => self.follow(),
+            Ok(false) => {}
+            Err(error) => tracing::error!(error = chain(&error), "cannot look at what is attached"),
+        }
+    }
+
+    fn follow(&mut self) {
+        let Self { worker, fleet, said, .. } = self;
+        let mut tell = |fleet: &Fleet, waiting: usize| {
+            worker.desk.step();
+            publish(&worker.desk, fleet, said, waiting);
+            notify(&[NotifyState::Status(&status(fleet, waiting))]);
+        };
+        if let Err(error) = fleet.follow(&mut tell) {
+            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+        }
+        self.publish();
+        notify(&[NotifyState::Status(&self.status())]);
+    }
+
+    /// Reads the file again; a bad one changes nothing, and is read again when it changes. One that is refused for what passes is tried
+    /// again; `retry`: this is that.
+    fn reload(&mut self, explicitly: bool, retry: Option<Retry>) {
+        let Some(file) = &mut self.file else {
+            return;
+        };
+        let began = Instant::now();
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => notify(&[NotifyState::Reloading, now]),
+            Err(error) => tracing::debug!(%error, "no clock"),
+        }
+        // Of what nobody confirmed in time nothing is to be in the way.
+        change::take_back();
+        // Before it is read: what is written meanwhile is read the next time.
+        file.mark();
+        let name = file.path().display().to_string();
+        let manner = Manner { explicitly, allow_empty: self.worker.allow_empty };
+        let loaded = Config::load(file.path()).map_err(Refused::from);
+        self.retry = None;
+        let was_refused = retry.and_then(|_| self.said.reloaded.take()).map(|reloaded| reloaded.refused);
+        let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MOST));
+        let refused = match loaded.and_then(|own| self.take_file(own, manner)) {
+            Ok(()) => {
+                let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                tracing::info!(file = name, took_ms, "reloaded");
+                String::new()
+            }
+            Err(refused) => {
+                let why = refused.why.join("; ");
+                let again = refused.passes;
+                self.retry = again.then(|| Retry { at: Instant::now() + wait, waited: wait });
+                // Once, however often it is tried.
+                if was_refused.is_none_or(|before| !is_alike(&before, &why)) {
+                    for line in refused.why.iter().flat_map(|text| text.lines()) {
+                        tracing::error!(
+                            file = name,
+                            error = line,
+                            tried_again = again,
+                            "refused: all stays as it was"
+                        );
+                    }
+                    audit::enter_refusal("", &format!("{name}: {why}"));
+                }
+                why
+            }
+        };
+        self.said.reloaded = Some(Reloaded { at: SystemTime::now(), refused });
+        self.publish();
+        notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
+    }
+
+    fn go_over(&mut self, config: Config, manner: Manner) -> Result<(), Refused> {
+        if !manner.explicitly && self.fleet.config() == Some(&config) {
+            // Touched. What was set since stays.
+            tracing::info!("the file was written again, and says what it said");
+            return Ok(());
+        }
+        let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
+        let served = self.fleet.config().and_then(|config| config.metrics);
+        let Self { worker, fleet, said, .. } = self;
+        let mut tell = |fleet: &Fleet, waiting: usize| {
+            worker.desk.step();
+            publish(&worker.desk, fleet, said, waiting);
+        };
+        let listen = fleet.reload(config, manner, || serving::check(wanted, served), &mut tell)?;
+        if listen {
+            worker.metrics.send_replace(wanted);
+        }
+        worker.log.set(format, filter.as_deref());
+        Ok(())
+    }
+
+    fn publish(&self) {
+        publish(&self.worker.desk, &self.fleet, &self.said, 0);
+    }
+
+    fn status(&self) -> String {
+        status(&self.fleet, 0)
+    }
+}
+
+/// Whether two errors say the same, but for numbers: how long something will be in the way.
+fn is_alike(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
+    words(one) == words(other)
+}
+
+fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {
+    let (served, failing) = (fleet.ifaces(), fleet.failing());
+    let Said { is_ready, reloaded, held, confirm_until, bounds } = said;
+    desk.publish(Snapshot {
+        is_ready: *is_ready,
+        served,
+        failing,
+        waiting,
+        reload: reloaded.clone(),
+        held: held.clone(),
+        confirm_until: *confirm_until,
+        bounds: Arc::clone(bounds),
+    });
+}
+
+fn status(fleet: &Fleet, waiting: usize) -> String {
+    let served = match fleet.ifaces() {
+        none if none.is_empty() => "no interface to serve yet".into(),
+        ifaces if ifaces.len() > 16 => format!("serving {} interfaces", ifaces.len()),
+        ifaces => format!("serving {}", ifaces.join(", ")),
+    };
+    if waiting == 0 { served } else { format!("{served}; {waiting} more to attach") }
+}

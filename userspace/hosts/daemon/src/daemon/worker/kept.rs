@@ -1,0 +1,87 @@
+//! The file with what others asked for: replaced as a whole, and there after a power cut.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use dcqcn_control_api::Held;
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+
+/// What is kept for the next start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// In force; none if the host's own file alone is.
+    pub(super) held: Option<Held>,
+    /// It waits to be confirmed.
+    pub(super) trial: Option<Trial>,
+}
+
+/// What waits to be confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trial {
+    /// What comes back.
+    pub(super) former: Option<Held>,
+    /// When, in seconds since 1970: the only clock that goes on while the machine is off.
+    pub(super) until_unix_s: u64,
+    /// How long there was, in seconds: that clock may have been set.
+    pub(super) within_s: u64,
+}
+
+impl Trial {
+    /// How much of it is left at a time in seconds since 1970.
+    pub(super) fn left(&self, now_s: u64) -> Duration {
+        Duration::from_secs(self.until_unix_s.saturating_sub(now_s).min(self.within_s))
+    }
+}
+
+/// Written beside the file that it is to replace.
+pub(super) struct Written {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Written {
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(super) fn persist(self) -> Result<()> {
+        let Self { file, path } = self;
+        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let dir = path.parent().unwrap_or(&path);
+        File::open(dir)
+            .and_then(|dir| dir.sync_all())
+            .with_context(|| format!("cannot sync {}", dir.display()))
+    }
+}
+
+/// Writes `kept` beside the file at `path`.
+///
+/// # Errors
+/// It cannot.
+pub(super) fn write(path: &Path, kept: &Kept) -> Result<Written> {
+    let failed = || format!("cannot write {}", path.display());
+    let dir = path.parent().unwrap_or(path);
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(failed)?;
+    let mut file = NamedTempFile::new_in(dir).with_context(failed)?;
+    serde_json::to_writer(&mut file, kept).with_context(failed)?;
+    file.write_all(b"\n").and_then(|()| file.as_file().sync_all()).with_context(failed)?;
+    Ok(Written { file, path: path.to_owned() })
+}
+
+/// What the file at `path` has; `None` if there is none.
+///
+/// # Errors
+/// It cannot be read, or was written by something else.
+pub(super) fn read(path: &Path) -> Result<Option<Kept>> {
+    let failed = || format!("cannot read {}", path.display());
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).with_context(failed),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(failed),
+    }
+}

@@ -1,0 +1,294 @@
+//! What others ask for over the socket: it goes the way that a file goes, and is kept for the next start.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use dcqcn_telemetry::audit as audit;
+use dcqcn_control_api::{Applied, Apply, CONFIRM_WITHIN_S, Confirm, Held, Release};
+use dcqcn_support::time::rfc3339;
+
+use super::asked::{over, unix_s};
+use super::kept::{self, Kept, Trial, Written};
+use super::{Manner, Refused, Shift, is_alike};
+use crate::daemon::config::{Config, Interface};
+use crate::daemon::order::{Order, Ordered, Refusal};
+use crate::daemon::{chain, change};
+
+/// Longest name, in characters.
+const NAME: usize = 100;
+/// Longest line about who and why, in characters.
+const WHY: usize = 1_000;
+/// How soon it is tried again to take back what could not be.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Characters of a refusal that the audit log gets.
+const MOST_LOGGED: usize = 2_000;
+
+impl Shift {
+    /// Does what others ask for, and answers.
+    pub(super) fn order(&mut self, ordered: Ordered) {
+        let Ordered { order, peer, reply } = ordered;
+        let result = match &order {
+            Order::Apply(apply) => self.apply(apply, &peer),
+            Order::Confirm(confirm) => self.confirm(confirm, &peer),
+            Order::Undo(undo) => self.undo(undo, &peer),
+            Order::Release(release) => self.release(release, &peer),
+        };
+        let told = std::mem::take(&mut self.told);
+        if let Err(refused) = &result {
+            // Who may ask is not to fill the logs, neither with long words nor with many.
+            let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
+            let entry = format!("asked over the socket by {peer}: {why}");
+            // What passes is asked again, and again.
+            let is_told = refused.passes && is_alike(&told, &why);
+            if refused.passes {
+                self.told.clone_from(&why);
+            }
+            if !is_told && let Some(entry) = self.refusals.entry(entry, Instant::now()) {
+                tracing::error!(peer, error = %first_line(&why), "refused: all stays as it was");
+                audit::enter_refusal("", &entry);
+            }
+        }
+        self.publish();
+        // Who asked may be gone.
+        let _ =
+            reply.send(result.map_err(|refused| Refusal { why: refused.to_string(), again: refused.passes }));
+    }
+
+    fn apply(&mut self, apply: &Apply, peer: &str) -> Result<Applied, Refused> {
+        let Apply { name, text, by, why, confirm_within_s, over: made_from } = apply;
+        let began = Instant::now();
+        if self.file.is_none() {
+            let why = "this controller has no file (`dcqcn run IFACE`): run it with one, with [fleet] in it";
+            return Err(Refused::one(why));
+        }
+        check(apply).map_err(Refused::one)?;
+        let interfaces = over(&self.asked.own, name, text)?;
+        let now = self.asked.held();
+        let is_same = now.as_ref().is_some_and(|held| held.name == *name && held.text == *text);
+        if is_same && confirm_within_s.is_none() && self.asked.confirm_until.is_none() {
+            return Ok(self.applied(false, began));
+        }
+        let found = now.as_ref().map_or("", |held| held.name.as_str());
+        // One that is asked again is in force already.
+        if let Some(made_from) = made_from.as_ref().filter(|made_from| !is_same && *made_from != found) {
+            let called = |name: &str| {
+                if name.is_empty() { "the host's own file alone".into() } else { format!("`{name}`") }
+            };
+            return Err(Refused::one(format!(
+                "{name} was made from {}, and {} is in force since: look at that, and ask again",
+                called(made_from),
+                called(found)
+            )));
+        }
+        // Whatever it says, it says it of none of them: most likely a name is wrong.
+        let served = self.fleet.ifaces();
+        let names_one = served.iter().any(|iface| interfaces.iter().any(|one| one.name.matches(iface)));
+        if !served.is_empty() && !names_one {
+            let why =
+                format!("{name}: it names none of the interfaces that are served: {}", served.join(", "));
+            return Err(Refused::one(why));
+        }
+        let trial = confirm_within_s.map(|within_s| Trial {
+            // Of several that nobody confirmed, what was before the first comes back.
+            former: self.asked.trial().map_or(now, |trial| trial.former),
+            until_unix_s: unix_s().saturating_add(within_s),
+            within_s,
+        });
+        let held = Held {
+            name: name.clone(),
+            text: text.clone(),
+            by: by.clone(),
+            why: why.clone(),
+            at: rfc3339(SystemTime::now()),
+            confirm_within_s: *confirm_within_s,
+        };
+        self.put(Kept { held: Some(held), trial }, interfaces)?;
+        self.enter("applied", by, why, peer);
+        Ok(self.applied(true, began))
+    }
+
+    fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Refused> {
+        let began = Instant::now();
+        let Some(held) = self.asked.held().filter(|held| held.name == confirm.name) else {
+            let now = self.asked.held().map_or_else(|| "nothing".into(), |held| held.name);
+            let why = format!("{} is not in force over the host's own file: {now} is", confirm.name);
+            return Err(Refused::one(why));
+        };
+        if self.asked.confirm_until.is_none() {
+            return Ok(self.applied(false, began));
+        }
+        let (by, why) = (held.by.clone(), held.why.clone());
+        let kept = Kept { held: Some(Held { confirm_within_s: None, ..held }), trial: None };
+        self.save(&kept)?.persist().map_err(failed)?;
+        self.take(kept);
+        self.enter("confirmed", &by, &why, peer);
+        Ok(self.applied(true, began))
+    }
+
+    fn release(&mut self, release: &Release, peer: &str) -> Result<Applied, Refused> {
+        let began = Instant::now();
+        if self.asked.held().is_none() {
+            return Ok(self.applied(false, began));
+        }
+        self.put(Kept::default(), Vec::new())?;
+        self.enter("released", &release.by, &release.why, peer);
+        Ok(self.applied(true, began))
+    }
+
+    /// Takes back what waits to be confirmed.
+    fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Refused> {
+        let began = Instant::now();
+        let waits = self.asked.confirm_until.is_some();
+        let held = self.asked.held().filter(|held| waits && held.name == undo.name);
+        let Some(held) = held else {
+            return Err(Refused::one(format!("{} does not wait to be confirmed", undo.name)));
+        };
+        self.take_back()?;
+        self.enter("taken back", &held.by, &format!("{} was not to be kept", undo.name), peer);
+        Ok(self.applied(true, began))
+    }
+
+    /// Takes back what nobody confirmed in time.
+    pub(super) fn take_back_unconfirmed(&mut self) {
+        if self.asked.confirm_until.is_none_or(|until| Instant::now() < until) {
+            return;
+        }
+        let name = self.asked.held().map(|held| held.name).unwrap_or_default();
+        match self.take_back() {
+            Ok(()) => self.enter("taken back", "", &format!("nobody confirmed {name} in time"), ""),
+            Err(refused) => {
+                self.asked.confirm_until = Some(Instant::now() + AGAIN);
+                tracing::error!(name, error = %refused, "nobody confirmed it in time, and it cannot be taken back");
+            }
+        }
+        self.publish();
+    }
+
+    /// Goes back to what was before the first that nobody confirmed.
+    fn take_back(&mut self) -> Result<(), Refused> {
+        let former = self.asked.trial().and_then(|trial| trial.former);
+        let over = former.as_ref().map(|held| over(&self.asked.own, &held.name, &held.text)).transpose();
+        let (kept, over) = match over {
+            Ok(over) => (Kept { held: former, trial: None }, over.unwrap_or_default()),
+            Err(refused) => {
+                tracing::warn!(error = %refused, "the file no longer allows what was before: it alone counts");
+                (Kept::default(), Vec::new())
+            }
+        };
+        self.go_back(kept, over)
+    }
+
+    /// Puts in force what was before, whether or not it can be kept.
+    fn go_back(&mut self, kept: Kept, over: Vec<Interface>) -> Result<(), Refused> {
+        change::take_back();
+        let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
+        self.go_over(self.asked.own.under(over), manner)?;
+        if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(failed)) {
+            tracing::warn!(%error, "what is kept is still what nobody confirmed: a daemon that starts takes it back again");
+        }
+        self.take(kept);
+        Ok(())
+    }
+
+    /// Goes over to the host's own file as it is now. What others asked for stays on top, if it is still allowed.
+    pub(super) fn take_file(&mut self, own: Config, manner: Manner) -> Result<(), Refused> {
+        if let Some(why) = self.asked.own.needs_restart(&own) {
+            return Err(Refused::one(why));
+        }
+        let held = self.asked.held();
+        let (over, refused) = match held.map(|held| over(&own, &held.name, &held.text)).transpose() {
+            Ok(over) => (over.unwrap_or_default(), None),
+            Err(refused) => (Vec::new(), Some(refused)),
+        };
+        self.go_over(own.under(over), manner)?;
+        self.said.bounds = Arc::new(own.bounds());
+        let before = std::mem::replace(&mut self.asked.own, own);
+        if let Some(refused) = refused {
+            tracing::warn!(error = %refused, "the file no longer allows what others asked for: it alone counts");
+            // A file without [fleet] does not say where.
+            let path = before.fleet.map(|bounds| bounds.state);
+            if let Some(Err(error)) = path.map(|path| kept::write(&path, &Kept::default())?.persist()) {
+                tracing::warn!(error = chain(&error), "not noted: what the file allows again counts again");
+            }
+            self.take(Kept::default());
+            self.enter("released", "", "the host's own file no longer allows it", "");
+        }
+        Ok(())
+    }
+
+    /// Puts it in force and keeps it, or neither. Killed in between, the daemon begins with what was before.
+    fn put(&mut self, kept: Kept, over: Vec<Interface>) -> Result<(), Refused> {
+        // Of what nobody confirmed in time nothing is to be in the way.
+        change::take_back();
+        let written = self.save(&kept)?;
+        let (before, now) = (self.asked.both(), self.asked.own.under(over));
+        let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
+        self.go_over(now, manner)?;
+        if let Err(error) = written.persist() {
+            let undone = self.go_over(before, manner).is_ok();
+            tracing::error!(error = chain(&error), undone, "it cannot be kept");
+            return Err(failed(error));
+        }
+        self.take(kept);
+        Ok(())
+    }
+
+    /// Notes what is in force since.
+    fn take(&mut self, kept: Kept) {
+        self.asked.take(kept);
+        self.said.held = self.asked.held();
+        self.said.confirm_until = self.asked.confirm_until;
+    }
+
+    fn save(&self, kept: &Kept) -> Result<Written, Refused> {
+        let Some(bounds) = &self.asked.own.fleet else {
+            return Err(Refused::one("this host takes nothing from others"));
+        };
+        kept::write(&bounds.state, kept).map_err(failed)
+    }
+
+    fn applied(&self, changed: bool, began: Instant) -> Applied {
+        let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let name = self.asked.held().map(|held| held.name);
+        Applied { name, changed, took_ms, interfaces: self.fleet.ifaces() }
+    }
+
+    fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {
+        let name = self.asked.held().map(|held| held.name);
+        tracing::info!(name, by, why, peer, "{order}");
+        let [order, by, why, peer] = [order, by, why, peer].map(str::to_owned);
+        if let Err(error) = audit::Log::here().append_order(audit::Order { order, name, by, why, peer }) {
+            tracing::warn!(%error, "this is not in the audit log");
+        }
+    }
+}
+
+/// What can be told of a question alone.
+fn check(apply: &Apply) -> Result<(), String> {
+    let Apply { name, by, why, confirm_within_s, .. } = apply;
+    let length = name.chars().count();
+    if length == 0 || length > NAME || name.chars().any(char::is_control) {
+        return Err(format!("a name of {length} characters: allowed are 1 to {NAME}, none of control"));
+    }
+    if by.chars().count() > WHY || why.chars().count() > WHY {
+        return Err(format!("who and why may have {WHY} characters each"));
+    }
+    if let Some(within_s) = confirm_within_s.filter(|within_s| !CONFIRM_WITHIN_S.contains(within_s)) {
+        let (low, high) = CONFIRM_WITHIN_S.into_inner();
+        return Err(format!("confirm_within_s = {within_s}: allowed is {low} to {high}"));
+    }
+    Ok(())
+}
+
+/// The first line of what may be many.
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// A disk that is full may have room later; what else is wrong with it stays so.
+fn failed(error: anyhow::Error) -> Refused {
+    let kind = error.chain().find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
+    let passes = matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded));
+    Refused { passes, ..Refused::from(error.context("it cannot be kept for the next start")) }
+}

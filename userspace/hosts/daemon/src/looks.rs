@@ -1,0 +1,249 @@
+//! Interfaces as somebody looks at them: figures no older than a second, queue pairs of a few interfaces at a time, the parameters in
+//! force, and the end of the audit log. Whoever asks, and however often, the work is bounded.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dcqcn_telemetry::audit::{Entry, Log, Order, What};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_netlink::netns;
+use dcqcn_params::{Key, word};
+use dcqcn_loader::attach;
+use dcqcn_control_api::{
+    Change, Changes, Class, Counts, LOOKED_AT, Look, Looked, MOST_CHANGES, MOST_QPS, ParameterValue, Qp,
+    Seen, Values,
+};
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_telemetry::{QpSample, Reading, Sample};
+
+use crate::counts;
+use crate::desk::Desk;
+
+/// How old an answer may be: less than the second in which who looks on asks again.
+const FRESH: Duration = Duration::from_millis(800);
+/// For how long an interface counts as looked at.
+const LOOKED: Duration = Duration::from_secs(10);
+/// How far back the audit log is read, in bytes.
+const LOG_BYTES: u64 = 256 << 10;
+/// How long a text of the log may be that is told, in characters.
+const WORDS: usize = 500;
+
+/// An interface whose queue pairs are looked at.
+struct Table {
+    interface: String,
+    read_at: Instant,
+    reading: Reading,
+    busiest: Vec<Qp>,
+}
+
+/// What was looked at last.
+#[derive(Default)]
+pub(crate) struct Looks {
+    all: Option<(Instant, Looked)>,
+    tables: Vec<Table>,
+    changes: Option<(Instant, Changes)>,
+}
+
+impl Looks {
+    /// Interfaces as they are now.
+    ///
+    /// # Errors
+    /// In a sentence.
+    pub(crate) fn look(&mut self, desk: &Desk, look: &Look) -> Result<Looked, String> {
+        let Look { busiest_of, most } = look;
+        if *most > MOST_QPS {
+            return Err(format!("most = {most}: allowed is 0 to {MOST_QPS}"));
+        }
+        let busiest = match busiest_of {
+            Some(interface) => self.busiest(interface)?.iter().take(*most).cloned().collect(),
+            None => Vec::new(),
+        };
+        let looked = match &self.all {
+            Some((at, looked)) if at.elapsed() < FRESH => looked.clone(),
+            _ => {
+                let (interfaces, failing) = counts::take_each(desk, seen);
+                let looked = Looked { at_ns: monotonic_ns(), interfaces, failing, busiest: Vec::new() };
+                self.all = Some((Instant::now(), looked.clone()));
+                looked
+            }
+        };
+        Ok(Looked { busiest, ..looked })
+    }
+
+    /// The busiest queue pairs of an interface. Of few interfaces at a time: tables are large.
+    fn busiest(&mut self, interface: &str) -> Result<&[Qp], String> {
+        let place = self.tables.iter().position(|table| table.interface == interface);
+        if let Some(at) = place.filter(|at| self.tables[*at].read_at.elapsed() < FRESH) {
+            return Ok(&self.tables[at].busiest);
+        }
+        self.tables.retain(|table| table.read_at.elapsed() < LOOKED);
+        let before = self.tables.iter().position(|table| table.interface == interface);
+        let before = before.map(|at| self.tables.swap_remove(at));
+        if self.tables.len() >= LOOKED_AT {
+            let names: Vec<&str> = self.tables.iter().map(|table| table.interface.as_str()).collect();
+            return Err(format!(
+                "the queue pairs of {} are looked at: of more than {LOOKED_AT} interfaces at a time they are not",
+                names.join(", ")
+            ));
+        }
+        let reading = Reading::take(interface).map_err(|error| error.to_string())?;
+        let sample = Sample::new(before.as_ref().map(|table| &table.reading), &reading).busiest(MOST_QPS);
+        let busiest = sample.qps.iter().map(qp).collect();
+        let table = Table { interface: interface.to_owned(), read_at: Instant::now(), reading, busiest };
+        self.tables.push(table);
+        Ok(self.tables.last().map(|table| table.busiest.as_slice()).unwrap_or_default())
+    }
+
+    /// What was changed of late in this network namespace.
+    ///
+    /// # Errors
+    /// In a sentence.
+    pub(crate) fn changes(&mut self) -> Result<Changes, String> {
+        if let Some((_, changes)) = self.changes.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return Ok(changes.clone());
+        }
+        let here = netns::current_inode().map_err(|error| error.to_string())?;
+        let contents = Log::here().tail(LOG_BYTES).map_err(|error| error.to_string())?;
+        let of_here = contents.entries.iter().filter(|entry| entry.netns == here);
+        let mut changes: Vec<Change> = of_here.filter_map(change).collect();
+        changes.drain(..changes.len().saturating_sub(MOST_CHANGES));
+        let changes = Changes { changes };
+        self.changes = Some((Instant::now(), changes.clone()));
+        Ok(changes)
+    }
+}
+
+/// The parameters of an interface, and what the host's own bounds let others set.
+///
+/// # Errors
+/// In a sentence.
+pub(crate) fn values(desk: &Desk, interface: &str) -> Result<Values, String> {
+    let bounds = Arc::clone(&desk.snapshot().bounds);
+    let attachment = attach::open(interface).map_err(|error| error.to_string())?;
+    let params = attachment.maps.params().map_err(|error| error.to_string())?;
+    let value = |key: Key| {
+        let name = key.to_string();
+        let bounds = bounds.get(&name).cloned();
+        (name, ParameterValue { text: key.text(&params.config), bounds })
+    };
+    Ok(Values { parameters: Key::all().map(value).collect() })
+}
+
+fn seen(reading: &Reading, counts: Counts) -> Seen {
+    Seen {
+        counts,
+        role: word(&reading.info.role),
+        pacer: reading.info.pacer.clone(),
+        line_rate_bps: reading.params.rp.line_rate_bps,
+        classes: (0..CLASSES).filter_map(|tc| class(reading, tc)).collect(),
+    }
+}
+
+fn class(reading: &Reading, tc: usize) -> Option<Class> {
+    let counted = reading.class(tc);
+    if counted.packets == 0 && !reading.in_use(tc) {
+        return None;
+    }
+    let wred = reading.params.config.wred.get(tc)?;
+    Some(Class {
+        tc,
+        ecn: wred.ecn != 0,
+        kmin_bytes: wred.kmin_bytes,
+        kmax_bytes: wred.kmax_bytes,
+        depth_bytes: reading.depths(tc).into_iter().max().unwrap_or(0),
+        packets: counted.packets,
+        bytes: counted.bytes,
+        marked_packets: counted.ecn_marked_packets,
+    })
+}
+
+fn qp(sample: &QpSample) -> Qp {
+    let QpSample { row, throughput_bps, .. } = sample;
+    Qp {
+        address: row.address.to_string(),
+        qpn: row.qpn,
+        state: row.state.to_owned(),
+        rate_bps: row.rate.rate_bps,
+        target_bps: row.rate.target_bps,
+        throughput_bps: *throughput_bps,
+        cnps_handled: row.cnp_handled,
+    }
+}
+
+/// An entry of the audit log as it is told: neither the command line nor the process.
+fn change(entry: &Entry) -> Option<Change> {
+    let (kind, what, old, new) = match entry.what.clone() {
+        What::Changed { key, old, new } => ("changed".into(), key, old, new),
+        What::Pending { key, old, pending, .. } => ("pending".into(), key, old, pending),
+        What::Confirmed { key, former, confirmed } => ("confirmed".into(), key, former, confirmed),
+        What::TakenBack { key, unconfirmed, restored } => ("taken back".into(), key, unconfirmed, restored),
+        What::Refused { refused } => ("refused".into(), String::new(), String::new(), refused),
+        What::Ordered(Order { order, name, why, .. }) => {
+            (order, name.unwrap_or_default(), String::new(), why)
+        }
+        // It has another entry that says how it went, or the parameters in force tell.
+        What::Intended { .. } => return None,
+    };
+    let by = match &entry.what {
+        What::Ordered(order) => order.by.clone(),
+        _ => entry.who(),
+    };
+    let [new, by] = [new, by].map(|text| text.chars().take(WORDS).collect());
+    Some(Change { at: entry.time.clone(), interface: entry.iface.clone(), kind, what, old, new, by })
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_telemetry::reading;
+
+    use super::*;
+
+    #[test]
+    fn an_interface_is_seen_with_the_classes_that_are_in_use() {
+        let seen = seen(&reading("eth0", 1_000, 3), Counts::default());
+        assert_eq!(
+            (seen.role.as_str(), seen.pacer.as_str(), seen.line_rate_bps),
+            ("host", "fq", 1_000_000_000)
+        );
+        let class = seen.classes.iter().find(|class| class.tc == 3).unwrap();
+        assert_eq!((class.packets, class.marked_packets), (25_000, 1_000));
+        assert!(class.depth_bytes.abs_diff(90_000) <= 1 && class.kmin_bytes < class.kmax_bytes, "{class:?}");
+    }
+
+    #[test]
+    fn queue_pairs_have_rates_by_the_look_before() {
+        let (before, now) = (reading("eth0", 1_000, 5), reading("eth0", 2_000, 5));
+        let sample = Sample::new(Some(&before), &now).busiest(2);
+        let qps: Vec<Qp> = sample.qps.iter().map(qp).collect();
+        assert_eq!(qps.len(), 2);
+        assert_eq!((qps[0].address.as_str(), qps[0].qpn), ("10.0.0.1", 0x101));
+        assert!(qps[0].throughput_bps > qps[1].throughput_bps, "{qps:?}");
+    }
+
+    #[test]
+    fn a_look_for_too_many_queue_pairs_is_refused() {
+        let look = Look { busiest_of: None, most: MOST_QPS + 1 };
+        assert!(Looks::default().look(&Desk::sample(), &look).unwrap_err().contains("allowed is 0 to 64"));
+    }
+
+    #[test]
+    fn an_entry_of_the_log_is_told_without_the_command_line() {
+        let entry: Entry = serde_json::from_value(serde_json::json!({
+            "time": "2026-01-01T00:00:00Z", "uid": 0, "user": "root", "sudo_user": "ada", "pid": 1,
+            "command": "dcqcn set secret", "netns": 1, "iface": "eth0",
+            "key": "wred.3.kmin", "old": "5KB", "new": "100KB",
+        }))
+        .unwrap();
+        let told = change(&entry).unwrap();
+        assert_eq!(
+            (told.kind.as_str(), told.new.as_str(), told.by.as_str()),
+            ("changed", "100KB", "ada as root")
+        );
+        assert!(!serde_json::to_string(&told).unwrap().contains("secret"));
+        let long = "x".repeat(10_000);
+        let refused = change(&Entry { what: What::Refused { refused: long }, ..entry.clone() }).unwrap();
+        assert_eq!((refused.kind.as_str(), refused.new.len()), ("refused", 500));
+        let [key, old, intended] = ["rpg_gd", "11", "12"].map(String::from);
+        assert_eq!(change(&Entry { what: What::Intended { key, old, intended }, ..entry }), None);
+    }
+}

@@ -1,0 +1,311 @@
+//! Readings as metrics.
+
+use std::time::Instant;
+
+use dcqcn_common::flow::RpFlow;
+use dcqcn_common::layout::{CLASSES, WAYS};
+use dcqcn_common::stats::Stat;
+use dcqcn_netlink::tc::Stats;
+use dcqcn_params::qp::{address, hex};
+use dcqcn_params::word;
+use dcqcn_loader::dataplane::HOOKS;
+use dcqcn_telemetry::{FlowRow, Reading};
+
+use super::exposition::{Exposition, Format, Kind};
+use super::process;
+use super::scrape::Scrape;
+use crate::desk::Desk;
+
+/// Everything: of what was read, of this process, and of the controller if it is one. Reading began at `began`.
+pub(super) fn whole(
+    scrape: &Scrape,
+    top_qps: usize,
+    desk: Option<&Desk>,
+    began: Instant,
+    format: Format,
+) -> String {
+    let mut text = Exposition::new(format);
+    data_plane(&mut text, &scrape.readings, &scrape.failed(), top_qps);
+    if let Some(desk) = desk {
+        process::controller(&mut text, desk);
+    }
+    process::process(&mut text);
+    process::duration(&mut text, began);
+    text.finish()
+}
+
+/// The metrics of what was read, and of the `top_qps` flows of each interface that sent most. `failed` are the interfaces
+/// that could not be read.
+fn data_plane(text: &mut Exposition, readings: &[Reading], failed: &[String], top_qps: usize) {
+    let mut build =
+        text.family("dcqcn_build_info", Kind::Gauge, "Version of the dcqcn that reads; always 1.");
+    build.series(&[("version", &env!("CARGO_PKG_VERSION"))], 1);
+    let mut up = text.family("dcqcn_up", Kind::Gauge, "1 if the interface's maps could be read, 0 if not.");
+    readings.iter().for_each(|reading| up.series(&[("interface", &reading.info.iface)], 1));
+    failed.iter().for_each(|iface| up.series(&[("interface", iface)], 0));
+    interfaces(text, readings);
+    for stat in Stat::ALL {
+        counter(text, readings, *stat);
+    }
+    classes(text, readings);
+    if top_qps != 0 {
+        flows(text, readings, top_qps);
+    }
+}
+
+/// A counter of the hooks, for each interface and hook.
+fn counter(text: &mut Exposition, readings: &[Reading], stat: Stat) {
+    let name = format!("dcqcn_{}_total", stat.label());
+    let mut family = text.named(name, Kind::Counter, stat.doc().trim());
+    for reading in readings {
+        for (hook, counters) in HOOKS.iter().zip(&reading.counters) {
+            let value = counters.stat.get(stat as usize).copied().unwrap_or(0);
+            family.series(&[("interface", &reading.info.iface), ("hook", hook)], value);
+        }
+    }
+}
+
+/// What is attached, and how full its tables are.
+fn interfaces(text: &mut Exposition, readings: &[Reading]) {
+    let mut family = text.family("dcqcn_interface_info", Kind::Gauge, "How it is attached; always 1.");
+    for Reading { info, .. } in readings {
+        let labels: [(&str, &dyn std::fmt::Display); 6] = [
+            ("interface", &info.iface),
+            ("role", &word(&info.role)),
+            ("pacer", &info.pacer),
+            ("xdp_mode", &info.xdp_mode),
+            ("tc_mode", &info.tc_mode),
+            ("version", &info.version),
+        ];
+        family.series(&labels, 1);
+    }
+    let mut family =
+        text.family("dcqcn_enabled", Kind::Gauge, "Whether a point of DCQCN is on: cp, np or rp.");
+    for Reading { info, params, .. } in readings {
+        let s = &params.config.scalars;
+        for (point, enabled) in [("cp", s.cp_enable), ("np", s.np_enable), ("rp", s.rp_enable)] {
+            family.series(&[("interface", &info.iface), ("point", &point)], enabled);
+        }
+    }
+    let help = "Highest rate of a flow; 0 = not known.";
+    let mut family = text.family("dcqcn_line_rate_bytes_per_second", Kind::Gauge, help);
+    for Reading { info, params, .. } in readings {
+        family.series(&[("interface", &info.iface)], bytes_per_s(params.rp.line_rate_bps));
+    }
+    let mut family = text.family("dcqcn_flows", Kind::Gauge, "Flows in the table of a point: np or rp.");
+    for Reading { info, np_flows, rp_flows, .. } in readings {
+        for (point, flows) in [("np", *np_flows), ("rp", *rp_flows)] {
+            family.series(&[("interface", &info.iface), ("point", &point)], flows);
+        }
+    }
+    let help = "Flows that the table of a point has places for: np or rp.";
+    let mut family = text.family("dcqcn_flow_places", Kind::Gauge, help);
+    for Reading { info, params, .. } in readings {
+        for (point, mask) in [("np", params.port.np_set_mask), ("rp", params.port.rp_set_mask)] {
+            let places = (u64::from(mask) + 1) * WAYS as u64;
+            family.series(&[("interface", &info.iface), ("point", &point)], places);
+        }
+    }
+}
+
+/// Prometheus' base unit for rates.
+fn bytes_per_s(rate_bps: u64) -> f64 {
+    rate_bps as f64 / 8.0
+}
+
+/// What the congestion point counts of a class.
+type CountOfClass = fn(&Reading, usize) -> u64;
+/// What the congestion point knows of a class.
+type OfClass = fn(&Reading, usize) -> f64;
+
+/// Traffic classes that any DSCP belongs to.
+fn classes(text: &mut Exposition, readings: &[Reading]) {
+    let counters: [(_, _, CountOfClass); 4] = [
+        ("dcqcn_class_packets_total", "RoCEv2 packets at the congestion point.", |r, tc| r.class(tc).packets),
+        ("dcqcn_class_bytes_total", "Their bytes, layer 2.", |r, tc| r.class(tc).bytes),
+        ("dcqcn_class_ect_packets_total", "Those able to be marked (ECT or CE).", |r, tc| {
+            r.class(tc).ect_packets
+        }),
+        ("dcqcn_class_ecn_marked_packets_total", "Those marked CE here.", |r, tc| {
+            r.class(tc).ecn_marked_packets
+        }),
+    ];
+    for (name, help, value) in counters {
+        let mut family = text.family(name, Kind::Counter, help);
+        for (reading, tc) in each_class(readings) {
+            family.series(&[("interface", &reading.info.iface), ("tc", &tc)], value(reading, tc));
+        }
+    }
+    let help = "Bytes that wait: what decides on marking.";
+    let mut family = text.family("dcqcn_queue_depth_bytes", Kind::Gauge, help);
+    for (reading, tc) in each_class(readings) {
+        for (port, depth_bytes) in reading.ports().zip(reading.depths(tc)) {
+            let labels: [(&str, &dyn std::fmt::Display); 3] =
+                [("interface", &reading.info.iface), ("tc", &tc), ("port", &port)];
+            family.series(&labels, depth_bytes);
+        }
+    }
+    own_queues(text, readings);
+    pauses(text, readings);
+    let gauges: [(_, _, OfClass); 5] = [
+        ("dcqcn_queue_kmin_bytes", "Depth at which marking begins.", |r, tc| wred(r, tc).0),
+        ("dcqcn_queue_kmax_bytes", "Depth from which on all is marked.", |r, tc| wred(r, tc).1),
+        ("dcqcn_queue_pmax_ratio", "Probability of a mark just below Kmax, 0 to 1.", |r, tc| wred(r, tc).2),
+        ("dcqcn_queue_ecn", "1 if ECT packets of the class are marked.", |r, tc| wred(r, tc).3),
+        ("dcqcn_queue_drain_rate_bytes_per_second", "Rate the queue drains at; 0 = not known.", |r, tc| {
+            bytes_per_s(r.params.config.drain_rate_bps(tc))
+        }),
+    ];
+    for (name, help, value) in gauges {
+        let mut family = text.family(name, Kind::Gauge, help);
+        for (reading, tc) in each_class(readings) {
+            family.series(&[("interface", &reading.info.iface), ("tc", &tc)], value(reading, tc));
+        }
+    }
+}
+
+fn each_class(readings: &[Reading]) -> impl Iterator<Item = (&Reading, usize)> {
+    readings.iter().flat_map(|reading| {
+        let shown = move |tc: &usize| reading.in_use(*tc) || reading.class(*tc).packets != 0;
+        (0..CLASSES).filter(shown).map(move |tc| (reading, tc))
+    })
+}
+
+/// Kmin, Kmax, Pmax from 0 to 1, and whether ECN is on.
+fn wred(reading: &Reading, tc: usize) -> (f64, f64, f64, f64) {
+    reading.params.config.wred.get(tc).map_or((0.0, 0.0, 0.0, 0.0), |wred| {
+        (wred.kmin_bytes as f64, wred.kmax_bytes as f64, wred.pmax_ppm as f64 / 1e6, wred.ecn as f64)
+    })
+}
+
+/// A metric of a flow; a flow may have none.
+type OfFlow = fn(&FlowRow) -> Option<f64>;
+
+/// What is told of one of a port's own queues.
+type OfQueue = fn(&Stats) -> u64;
+
+/// The port's own queues, where it has any.
+fn own_queues(text: &mut Exposition, readings: &[Reading]) {
+    let metrics: [(_, _, _, OfQueue); 5] = [
+        (
+            "dcqcn_port_queue_backlog_bytes",
+            Kind::Gauge,
+            "Bytes that wait in a queue of the port's own.",
+            |stats| stats.backlog_bytes.into(),
+        ),
+        ("dcqcn_port_queue_backlog_packets", Kind::Gauge, "Packets that wait in it.", |stats| {
+            stats.backlog_packets.into()
+        }),
+        ("dcqcn_port_queue_sent_bytes_total", Kind::Counter, "Bytes it has sent, of all traffic.", |stats| {
+            stats.bytes
+        }),
+        ("dcqcn_port_queue_sent_packets_total", Kind::Counter, "Packets it has sent.", |stats| stats.packets),
+        (
+            "dcqcn_port_queue_dropped_packets_total",
+            Kind::Counter,
+            "Packets dropped because it was full.",
+            |stats| stats.drops.into(),
+        ),
+    ];
+    for (name, kind, help, value) in metrics {
+        let mut family = text.family(name, kind, help);
+        for (reading, (queue, stats)) in
+            readings.iter().flat_map(|reading| reading.queues().map(move |queue| (reading, queue)))
+        {
+            family.series(&[("interface", &reading.info.iface), ("queue", &queue)], value(stats));
+        }
+    }
+}
+
+/// What is told of a priority of PFC.
+type OfPriority = fn(&Reading, usize) -> f64;
+
+/// PFC.
+fn pauses(text: &mut Exposition, readings: &[Reading]) {
+    let metrics: [(_, _, OfPriority); 3] = [
+        ("dcqcn_rx_pause_frames_total", "PFC frames received that name a priority.", |reading, priority| {
+            let [rx, _] = reading.pause_frames(priority);
+            rx as f64
+        }),
+        ("dcqcn_tx_pause_frames_total", "PFC frames sent that name a priority.", |reading, priority| {
+            let [_, tx] = reading.pause_frames(priority);
+            tx as f64
+        }),
+        (
+            "dcqcn_rx_pause_seconds_total",
+            "Time that the neighbour has paused a priority, by link_rate.",
+            |reading, priority| {
+                reading.pauses.get(priority).map_or(0.0, |pause| pause.paused_ns(reading.at_ns) as f64 / 1e9)
+            },
+        ),
+    ];
+    for (name, help, value) in metrics {
+        let mut family = text.family(name, Kind::Counter, help);
+        for (reading, priority) in
+            readings.iter().flat_map(|reading| (0..CLASSES).map(move |priority| (reading, priority)))
+        {
+            let labels: [(&str, &dyn std::fmt::Display); 2] =
+                [("interface", &reading.info.iface), ("priority", &priority)];
+            family.series(&labels, value(reading, priority));
+        }
+    }
+}
+
+/// The flows that sent most.
+fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
+    let top: Vec<(&Reading, Vec<FlowRow>)> =
+        readings.iter().map(|reading| (reading, rows(reading, most))).collect();
+    let metrics: [(_, _, _, OfFlow); 9] = [
+        ("dcqcn_qp_rate_bytes_per_second", Kind::Gauge, "Rate the flow is held to.", |row| {
+            Some(bytes_per_s(row.rate.rate_bps))
+        }),
+        ("dcqcn_qp_target_rate_bytes_per_second", Kind::Gauge, "Rate the flow recovers to.", |row| {
+            Some(bytes_per_s(row.rate.target_bps))
+        }),
+        ("dcqcn_qp_alpha_ratio", Kind::Gauge, "DCQCN's alpha of the flow, 0 to 1.", |row| {
+            Some(row.rate.alpha)
+        }),
+        ("dcqcn_qp_packets_total", Kind::Counter, "Data packets sent.", |row| Some(row.packets as f64)),
+        ("dcqcn_qp_bytes_total", Kind::Counter, "Bytes of data packets sent, layer 2.", |row| {
+            Some(row.bytes as f64)
+        }),
+        ("dcqcn_qp_cnp_handled_total", Kind::Counter, "CNPs that cut the flow's rate.", |row| {
+            Some(row.cnp_handled.into())
+        }),
+        ("dcqcn_qp_cnp_ignored_total", Kind::Counter, "CNPs that came too soon to cut it.", |row| {
+            Some(row.cnp_ignored.into())
+        }),
+        ("dcqcn_qp_last_seen_age_seconds", Kind::Gauge, "Time since the flow sent last.", |row| {
+            Some(row.last_seen_age_ns as f64 / 1e9)
+        }),
+        ("dcqcn_qp_last_cnp_age_seconds", Kind::Gauge, "Time since a CNP cut it, if one did.", |row| {
+            row.last_cnp_age_ns.map(|age_ns| age_ns as f64 / 1e9)
+        }),
+    ];
+    for (name, kind, help, value) in metrics {
+        let mut family = text.family(name, kind, help);
+        for (reading, rows) in &top {
+            for row in rows {
+                let Some(value) = value(row) else {
+                    continue;
+                };
+                let labels: [(&str, &dyn std::fmt::Display); 4] = [
+                    ("interface", &reading.info.iface),
+                    ("sender", &row.source),
+                    ("receiver", &row.address),
+                    ("qpn", &hex(row.qpn)),
+                ];
+                family.series(&labels, value);
+            }
+        }
+    }
+}
+
+fn rows(reading: &Reading, most: usize) -> Vec<FlowRow> {
+    let mut flows: Vec<&RpFlow> = reading.rp.iter().collect();
+    flows.sort_unstable_by_key(|flow| {
+        (std::cmp::Reverse(flow.hot.bytes), address(&flow.id.receiver), flow.id.receiver.qpn)
+    });
+    flows.truncate(most);
+    flows.into_iter().map(|flow| FlowRow::new(flow, &reading.params.rp, reading.at_ns)).collect()
+}

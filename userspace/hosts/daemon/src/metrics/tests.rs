@@ -1,0 +1,229 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use dcqcn_common::stats::Stat;
+use dcqcn_telemetry::reading;
+use tokio::net::TcpListener;
+
+use super::exposition::Format;
+use super::*;
+use crate::desk::Desk;
+
+fn scrape() -> Scrape {
+    let mut inline = reading("e\"0\\", 20, 0);
+    inline.info.inline_peer = Some("eth2".into());
+    Scrape {
+        readings: vec![reading("eth0", 10, 5), inline],
+        unreadable: vec![Unreadable { interface: Some("eth9".into()), error: "map RP: gone".into() }],
+    }
+}
+
+/// Everything, as a process without a controller tells it.
+fn text_of(scrape: &Scrape, top_qps: usize) -> String {
+    render::whole(scrape, top_qps, None, Instant::now(), Format::Text)
+}
+
+/// The names of the families, and a check of what the format demands: HELP, TYPE, then all series of the name.
+fn families(text: &str) -> BTreeSet<String> {
+    let mut families = BTreeSet::new();
+    let mut series = BTreeSet::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let name = line.strip_prefix("# HELP ").and_then(|line| line.split(' ').next()).unwrap();
+        assert!(line.len() > "# HELP ".len() + name.len() + 3, "{line}");
+        assert!(families.insert(name.to_owned()), "{name} twice");
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        assert_eq!(lines.next(), Some(format!("# TYPE {name} {kind}").as_str()));
+        while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
+            let (labels, value) = line.rsplit_once(' ').unwrap();
+            assert!(labels.split('{').next() == Some(name) && value.parse::<f64>().is_ok(), "{line}");
+            assert!(series.insert(labels.to_owned()), "{labels} twice");
+        }
+    }
+    families
+}
+
+#[test]
+fn every_counter_has_its_name_and_its_meaning() {
+    let text = text_of(&scrape(), 2);
+    let families = families(&text);
+    for stat in Stat::ALL {
+        assert!(families.contains(&format!("dcqcn_{}_total", stat.label())), "{}", stat.label());
+    }
+    for line in [
+        "dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"} 50",
+        "dcqcn_np_ecn_marked_roce_packets_total{interface=\"eth0\",hook=\"ingress\"} 200",
+        "dcqcn_rp_cnp_handled_total{interface=\"eth0\",hook=\"xdp\"} 20",
+        "dcqcn_rp_cnp_ignored_total{interface=\"eth0\",hook=\"xdp\"} 10",
+        "# HELP dcqcn_np_cnp_sent_total CNPs sent.",
+        "dcqcn_class_packets_total{interface=\"eth0\",tc=\"3\"} 250",
+        "dcqcn_queue_kmax_bytes{interface=\"eth0\",tc=\"3\"} 200000",
+        "dcqcn_queue_pmax_ratio{interface=\"eth0\",tc=\"3\"} 0.01",
+        "dcqcn_queue_depth_bytes{interface=\"e\\\"0\\\\\",tc=\"3\",port=\"eth2\"} 0",
+        "dcqcn_flow_places{interface=\"eth0\",point=\"rp\"} 65536",
+        "dcqcn_up{interface=\"eth9\"} 0",
+        concat!("dcqcn_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+        "dcqcn_qp_bytes_total{interface=\"eth0\",sender=\"10.255.0.1\",receiver=\"10.0.0.1\",qpn=\"0x000101\"} 200000",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn open_metrics_say_the_same_and_where_they_end() {
+    let whole = |format| render::whole(&scrape(), 3, Some(&Desk::sample()), Instant::now(), format);
+    let text = whole(Format::OpenMetrics);
+    assert!(text.ends_with("\n# EOF\n"), "{text}");
+    // A family is named once, without `_total`, and its series follow.
+    let mut families = BTreeSet::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next().filter(|line| *line != "# EOF") {
+        let name = line.strip_prefix("# HELP ").and_then(|line| line.split(' ').next()).unwrap();
+        assert!(families.insert(name) && !name.ends_with("_total"), "{line}");
+        let kind = lines.next().and_then(|line| line.strip_prefix(&format!("# TYPE {name} "))).unwrap();
+        let series = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+        while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
+            assert_eq!(line.split(['{', ' ']).next(), Some(series.as_str()), "{line}");
+        }
+    }
+    let count = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(count(&text), count(&whole(Format::Text)));
+}
+
+#[test]
+fn flows_are_series_only_if_asked_for() {
+    let series = |top_qps| {
+        let text = text_of(&scrape(), top_qps);
+        text.lines().filter(|line| line.starts_with("dcqcn_qp_alpha_ratio{")).count()
+    };
+    assert_eq!([series(0), series(2), series(100)], [0, 2, 5]);
+    assert!(!text_of(&scrape(), 0).contains("dcqcn_qp_"));
+}
+
+/// A file of the repository.
+fn dist(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../dist").join(path)
+}
+
+#[test]
+fn dashboard_and_alerts_use_metrics_that_exist() {
+    let families = families(&text_of(&scrape(), 1));
+    for path in ["grafana/dcqcn.json", "prometheus/dcqcn.rules.yml", "prometheus/dcqcn.rules.test.yml"] {
+        let text = fs::read_to_string(dist(path)).unwrap();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: BTreeSet<&str> = words.filter(|word| word.starts_with("dcqcn_")).collect();
+        assert!(names.len() > 5, "{names:?}");
+        for name in names {
+            assert!(families.contains(name), "{path}: /metrics has no {name}");
+        }
+    }
+}
+
+#[test]
+fn the_dashboard_is_one() {
+    let text = fs::read_to_string(dist("grafana/dcqcn.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let panels = json["panels"].as_array().unwrap();
+    let ids: BTreeSet<i64> = panels.iter().map(|panel| panel["id"].as_i64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len());
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        assert!(panel["title"].is_string() && panel["gridPos"]["w"].is_u64(), "{panel}");
+        for target in panel["targets"].as_array().unwrap() {
+            assert!(target["expr"].as_str().is_some_and(|expr| !expr.is_empty()), "{panel}");
+        }
+    }
+}
+
+/// Runs promtool, if there is one, and returns what it objects to.
+fn promtool(test: &str, args: &[&str], input: &str) -> Option<String> {
+    let mut command = Command::new("promtool");
+    let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut child) = command.spawn() else {
+        eprintln!("SKIPPED {test}: promtool is not installed");
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    Some(if output.status.success() { String::new() } else { said })
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let said = promtool(
+        "promtool_finds_nothing_wrong_with_the_metrics",
+        &["check", "metrics"],
+        &text_of(&scrape(), 3),
+    );
+    assert_eq!(said.unwrap_or_default(), "");
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_alerts() {
+    for (command, file) in [("check", "dcqcn.rules.yml"), ("test", "dcqcn.rules.test.yml")] {
+        let path = dist("prometheus").join(file);
+        let args = [command, "rules", path.to_str().unwrap()];
+        let Some(said) = promtool("promtool_finds_nothing_wrong_with_the_alerts", &args, "") else {
+            return;
+        };
+        assert_eq!(said, "", "{file}");
+    }
+}
+
+/// Sends bytes, and returns all that comes back until the server closes.
+fn exchange(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn the_server_answers_refuses_and_ends() {
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            serve(listener, Exporter::alone(1), async move { ended.await.unwrap() }).await.unwrap();
+        });
+    });
+    let address = told.recv().unwrap();
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    for (request, status) in [
+        (get("/"), "HTTP/1.1 200 OK"),
+        (get("/nothing"), "HTTP/1.1 404 Not Found"),
+        (get("/metrics").replace("GET", "POST"), "HTTP/1.1 405 Method Not Allowed"),
+        ("\u{1}\r\n\r\n".to_owned(), "HTTP/1.1 400 Bad Request"),
+    ] {
+        let answer = exchange(address, &request);
+        assert!(answer.starts_with(status), "{request}: {answer}");
+    }
+    let accepting = |accept: &str| {
+        exchange(address, &get("/metrics").replace("\r\n\r\n", &format!("\r\nAccept: {accept}\r\n\r\n")))
+    };
+    let text = accepting("*/*").to_lowercase();
+    assert!(
+        text.contains("\r\ncontent-type: text/plain; version=0.0.4;") && !text.contains("# eof"),
+        "{text}"
+    );
+    let text = accepting("application/openmetrics-text;version=1.0.0, */*;q=0.1").to_lowercase();
+    let kind = "\r\ncontent-type: application/openmetrics-text; version=1.0.0;";
+    assert!(text.contains(kind) && text.ends_with("\n# eof\n"), "{text}");
+    // A client that never finishes its request holds nothing up, not even the end.
+    let mut idle = TcpStream::connect(address).unwrap();
+    idle.write_all(b"GET /met").unwrap();
+    assert!(exchange(address, &get("/")).contains("/readyz"));
+    end.send(()).unwrap();
+    server.join().unwrap();
+}

@@ -1,0 +1,243 @@
+//! Pairs that the controller enters: the operator's, and those of the kernel's own RDMA queue pairs.
+//!
+//! The data plane learns others by itself (`dcqcn_common::hooks`). The surest source counts: see [`PairSource`].
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Pair, PairSource};
+use dcqcn_netlink::{self as net, Netlink, with_those_above};
+use dcqcn_params::qp::qp_id;
+use dcqcn_loader::dataplane::{self, Maps};
+use dcqcn_support::clock::monotonic_ns;
+
+use crate::Error;
+
+/// Enters a pair, and in the event log that it was, as the programs do for what they learn.
+///
+/// # Errors
+/// The table is full, or what the kernel says.
+pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
+    maps.set_pair(id, pair)?;
+    let interval_ns = maps.params()?.event_interval_ns;
+    if interval_ns != 0 {
+        let (kind, values) = (EventKind::FlowPaired as u32, [pair.qpn.into(), pair.source.into()]);
+        let event = Event { at_ns: monotonic_ns(), left_out: 0, id: *id, kind, values };
+        // One that is left out is counted in the log.
+        maps.event_log()?.record(interval_ns, event);
+    }
+    Ok(())
+}
+
+/// Something to do, or that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A queue pair is connected, to this QPN.
+    Set(QpId, u32),
+    /// A queue pair is gone.
+    Remove(QpId),
+    /// The operator says that another QPN is at the other end of this one than the kernel does; his word stands.
+    Conflict(QpId, Pair, u32),
+}
+
+/// The queue pairs of the kernel's RDMA devices on one interface, as entered into its pairs.
+#[derive(Debug, Default)]
+pub(crate) struct RdmaPairs {
+    entered: HashMap<QpId, u32>,
+    has_device: bool,
+    /// CLOCK_MONOTONIC when each of them was last looked up among the pairs in force.
+    looked_up_ns: u64,
+    ways: Ways,
+    /// CLOCK_MONOTONIC when these were found.
+    ways_ns: Option<u64>,
+}
+
+/// How often what was entered is compared with what is in force, which somebody else may have changed, and interfaces and their
+/// addresses are looked at. A queue pair that is new is entered at once.
+const LOOK_UP_NS: u64 = 1_000_000_000;
+
+impl RdmaPairs {
+    /// Takes over what an earlier controller entered.
+    ///
+    /// # Errors
+    /// The pairs in force cannot be read.
+    pub(crate) fn take_over(maps: &Maps) -> Result<Self, Error> {
+        let mut entered = HashMap::new();
+        for pair in maps.pairs() {
+            let (id, pair) = pair?;
+            if pair.source == PairSource::Rdma as u32 {
+                entered.insert(id, pair.qpn);
+            }
+        }
+        Ok(Self { entered, ..Self::default() })
+    }
+
+    /// Whether there was an RDMA device at the last look whose packets pass the interface.
+    #[must_use]
+    pub(crate) const fn has_device(&self) -> bool {
+        self.has_device
+    }
+
+    /// What the kernel says is connected by way of an interface.
+    ///
+    /// # Errors
+    /// The kernel's queue pairs cannot be read.
+    pub(crate) fn present(&mut self, netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
+        let devices = netlink.rdma_devices()?;
+        if devices.is_empty() {
+            return Ok(Present::default());
+        }
+        let now_ns = monotonic_ns();
+        if self.ways_ns.is_none_or(|found_ns| now_ns.saturating_sub(found_ns) >= LOOK_UP_NS) {
+            self.ways = Ways::of(netlink, ifindex)?;
+            self.ways_ns = Some(now_ns);
+        }
+        let Ways { of_devices, addresses } = &self.ways;
+        let mut present = Present::default();
+        for device in
+            devices.iter().filter(|device| device.ifindexes.iter().any(|of| of_devices.contains(of)))
+        {
+            present.has_device = true;
+            for qp in netlink.rdma_connected_qps(device.index)? {
+                let ids = addresses.iter().map(|address| qp_id(*address, qp.local_qpn));
+                present.pairs.extend(ids.map(|id| (id, qp.remote_qpn)));
+            }
+        }
+        Ok(present)
+    }
+
+    /// Enters the queue pairs that are new, removes those that are gone, and returns what changed.
+    ///
+    /// # Errors
+    /// A pair cannot be read or written; the next call tries again.
+    pub(crate) fn refresh(&mut self, present: Present, maps: &mut Maps) -> Result<Vec<Change>, Error> {
+        let Present { has_device, pairs: present } = present;
+        self.has_device = has_device;
+        let mut changes = Vec::new();
+        let now_ns = monotonic_ns();
+        let looks_up_all = now_ns.saturating_sub(self.looked_up_ns) >= LOOK_UP_NS;
+        if looks_up_all {
+            self.looked_up_ns = now_ns;
+        }
+        for (id, qpn) in to_look_up(&present, &self.entered, looks_up_all) {
+            let in_force = maps.pair(&id)?;
+            changes.extend(change(id, qpn, in_force, self.entered.get(&id)));
+        }
+        for id in self.entered.keys().filter(|id| !present.contains_key(id)) {
+            if maps.pair(id)?.is_some_and(|pair| pair.source == PairSource::Rdma as u32) {
+                changes.push(Change::Remove(*id));
+            }
+        }
+        for change in &changes {
+            match change {
+                Change::Set(id, qpn) => {
+                    enter(maps, id, &Pair::new(*qpn, PairSource::Rdma))?;
+                }
+                Change::Remove(id) => maps.remove_pair(id)?,
+                Change::Conflict(..) => {}
+            }
+        }
+        self.entered = present;
+        Ok(changes)
+    }
+}
+
+/// What the kernel says is connected by way of an interface.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Present {
+    /// There is an RDMA device whose packets pass the interface.
+    has_device: bool,
+    /// The QPN at the other end of each. Each address of the interface may be a queue pair's.
+    pairs: HashMap<QpId, u32>,
+}
+
+/// By which ways queue pairs' packets come to an interface.
+#[derive(Debug, Default)]
+struct Ways {
+    /// Where their devices are: it, what is above it (a bridge or a bond, say), and what is below it, as soft-RoCE has the addresses
+    /// of VLANs and no device on one.
+    of_devices: BTreeSet<u32>,
+    /// Addresses of it and of what is above it.
+    addresses: Vec<IpAddr>,
+}
+
+impl Ways {
+    fn of(netlink: &Netlink, ifindex: u32) -> Result<Self, net::Error> {
+        let links = netlink.links()?;
+        let above = with_those_above(&links, ifindex);
+        let below = links.iter().map(|link| link.index);
+        let below = below.filter(|lower| with_those_above(&links, *lower).contains(&ifindex));
+        let addresses = above.iter().map(|iface| netlink.addresses(*iface)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { of_devices: below.chain(above.iter().copied()).collect(), addresses: addresses.concat() })
+    }
+}
+
+/// The queue pairs to be compared with what is in force: each takes a system call, and a host may have thousands.
+fn to_look_up<'a>(
+    present: &'a HashMap<QpId, u32>,
+    entered: &'a HashMap<QpId, u32>,
+    all: bool,
+) -> impl Iterator<Item = (QpId, u32)> + 'a {
+    let is_news = move |id: &QpId, qpn: &u32| all || entered.get(id) != Some(qpn);
+    present.iter().filter(move |(id, qpn)| is_news(id, qpn)).map(|(id, qpn)| (*id, *qpn))
+}
+
+/// What a connected queue pair makes of the pair in force; `entered` is what was entered for it the last time.
+fn change(id: QpId, qpn: u32, in_force: Option<Pair>, entered: Option<&u32>) -> Option<Change> {
+    let set = Some(Change::Set(id, qpn));
+    let Some(pair) = in_force else {
+        return set;
+    };
+    if pair.source == PairSource::Static as u32 {
+        // Told once.
+        let is_news = pair.qpn != qpn && entered != Some(&qpn);
+        return is_news.then_some(Change::Conflict(id, pair, qpn));
+    }
+    if pair.source == PairSource::Rdma as u32 && pair.qpn == qpn { None } else { set }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::classify::{mapped, words};
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_counts_over_messages_and_the_operator_over_the_kernel() {
+        let id = qp_id([10, 0, 0, 1].into(), 0x11);
+        let pair = |qpn, source: PairSource| Some(Pair::new(qpn, source));
+        let set = Some(Change::Set(id, 0x17));
+        assert_eq!(change(id, 0x17, None, None), set);
+        assert_eq!(change(id, 0x17, pair(0x17, PairSource::Cm), None), set);
+        assert_eq!(change(id, 0x17, pair(0x99, PairSource::Datagram), None), set);
+        assert_eq!(change(id, 0x17, pair(0x16, PairSource::Rdma), Some(&0x16)), set);
+        assert_eq!(change(id, 0x17, pair(0x17, PairSource::Rdma), Some(&0x17)), None);
+        assert_eq!(change(id, 0x17, pair(0x17, PairSource::Static), None), None);
+        let operator = pair(0x18, PairSource::Static);
+        let conflict = operator.map(|pair| Change::Conflict(id, pair, 0x17));
+        assert_eq!(change(id, 0x17, operator, None), conflict);
+        assert_eq!(change(id, 0x17, operator, Some(&0x17)), None, "told once");
+    }
+
+    #[test]
+    fn only_news_are_looked_up_between_two_looks_at_all() {
+        let qp = |qpn| qp_id([10, 0, 0, 1].into(), qpn);
+        let entered = HashMap::from([(qp(1), 11), (qp(2), 12)]);
+        let present = HashMap::from([(qp(1), 11), (qp(2), 99), (qp(3), 13)]);
+        let found = |all| {
+            let mut found: Vec<u32> = to_look_up(&present, &entered, all).map(|(_, qpn)| qpn).collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(false), [13, 99]);
+        assert_eq!(found(true), [11, 13, 99]);
+    }
+
+    #[test]
+    fn ids_are_those_of_the_wire() {
+        assert_eq!(qp_id([10, 0, 0, 1].into(), 7).addr, mapped([10, 0, 0, 1]));
+        assert_eq!(qp_id([0xfd; 16].into(), 7).addr, words([0xfd; 16]));
+    }
+}

@@ -1,0 +1,241 @@
+//! The `dcqcn` command.
+
+mod apply;
+mod attach;
+mod carry;
+mod config;
+mod confirm;
+mod counters;
+mod diff;
+mod doctor;
+mod ecnconfig;
+mod events;
+mod flows;
+mod gc;
+mod get;
+mod help;
+mod log;
+mod metrics;
+mod monitor;
+mod nvidia;
+mod packets;
+mod pages;
+mod pair;
+mod profile;
+mod queues;
+mod run;
+mod set;
+mod sonic;
+mod status;
+mod targets;
+mod top;
+mod upgrade;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{FromArgMatches as _, Parser, Subcommand};
+use clap_complete::CompleteEnv;
+use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+use dcqcn_netlink::Netns;
+use dcqcn_loader::attach::Error::NotAttached;
+
+/// Exit code: the interface is not attached. (2, wrong usage, is clap's.)
+const NOT_ATTACHED: u8 = 3;
+/// Exit code: `config diff` found a difference.
+const DIFFERENT: u8 = 4;
+
+const AFTER_HELP: &str = "\
+Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
+Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
+Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
+
+Exit codes:
+  0  done
+  1  failed or refused; a refused change leaves what is attached as it was (`detach --all` and `upgrade --all` may have
+     done some interfaces: the output names them)
+  2  wrong usage
+  3  the interface is not attached
+  4  `config diff`: what was compared is different; `doctor`: warnings, nothing worse
+  5  `doctor`: errors
+
+Environment:
+  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
+  DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
+
+Completions for bash: source <(COMPLETE=bash dcqcn)";
+
+/// DCQCN congestion control for RoCEv2, in eBPF.
+///
+/// Marks packets at congestion points, answers marked packets with CNPs, and holds each queue pair to its DCQCN rate.
+/// The data plane stays in the kernel when the command ends.
+#[derive(Debug, Parser)]
+#[command(name = "dcqcn", version, max_term_width = 120, after_long_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print JSON: raw numbers, units in the names.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Work in this network namespace, one of those that `ip netns` lists.
+    #[arg(short, long, global = true, value_name = "NETNS")]
+    netns: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Attach(attach::AttachArgs),
+    Detach(attach::DetachArgs),
+    Status(status::StatusArgs),
+    Gc(gc::GcArgs),
+    Run(run::RunArgs),
+    Upgrade(upgrade::UpgradeArgs),
+    #[command(visible_alias = "qp")]
+    Flows(flows::FlowsArgs),
+    Queues(queues::QueuesArgs),
+    Counters(counters::CountersArgs),
+    Events(events::EventsArgs),
+    Log(log::LogArgs),
+    Monitor(monitor::MonitorArgs),
+    Top(top::TopArgs),
+    Doctor(doctor::DoctorArgs),
+    Get(get::GetArgs),
+    Set(set::SetArgs),
+    Confirm(confirm::ConfirmArgs),
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    Import(carry::ImportArgs),
+    Export(carry::ExportArgs),
+    #[command(subcommand, hide = true)]
+    Generate(GenerateCommand),
+}
+
+impl Cli {
+    /// Reads the command line of this process, or ends it with what is wrong with it.
+    fn read() -> Self {
+        let matches = help::command().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut help::command()).exit())
+    }
+
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self.command {
+            Command::Attach(args) => args.run(out),
+            Command::Detach(args) => args.run(out),
+            Command::Status(args) => args.run(out),
+            Command::Gc(args) => args.run(out),
+            Command::Run(args) => args.run(out),
+            Command::Upgrade(args) => args.run(out),
+            Command::Flows(args) => args.run(out),
+            Command::Queues(args) => args.run(out),
+            Command::Counters(args) => args.run(out),
+            Command::Events(args) => args.run(out),
+            Command::Log(args) => args.run(out),
+            Command::Monitor(args) => args.run(out),
+            Command::Top(args) => args.run(out),
+            Command::Doctor(args) => args.run(out),
+            Command::Get(args) => args.run(out),
+            Command::Set(args) => args.run(out),
+            Command::Confirm(args) => args.run(out),
+            Command::Config(command) => command.run(out),
+            Command::Import(args) => args.run(out),
+            Command::Export(args) => args.run(out),
+            Command::Generate(command) => command.run(out, help::command(), &pages::pages()?),
+        }
+    }
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    if is_called("ecnconfig") {
+        let args = ecnconfig::EcnconfigArgs::parse();
+        log_to_stderr();
+        return dcqcn_support::cli::run(args.wants_json(), |out| args.run(out), exit_code);
+    }
+    CompleteEnv::with_factory(help::command).complete();
+    let cli = Cli::read();
+    let (json, netns) = (cli.json, cli.netns.clone());
+    if !matches!(&cli.command, Command::Run(args) if args.keeps_its_own_log()) {
+        log_to_stderr();
+    }
+    let work = |out: &mut Output<'_>| {
+        enter(netns.as_deref())?;
+        confirm::take_back_overdue();
+        cli.run(out)
+    };
+    dcqcn_support::cli::run(json, work, exit_code)
+}
+
+/// Takes this thread, and those it starts, into a network namespace.
+fn enter(netns: Option<&str>) -> anyhow::Result<()> {
+    if let Some(name) = netns {
+        let netns = Netns::open(name).with_context(|| {
+            format!("{name} cannot be worked in; `ip netns` lists what can be named here")
+        })?;
+        netns.enter()?.stay();
+    }
+    Ok(())
+}
+
+/// Whether this process was started under another name, by a link to the binary.
+fn is_called(name: &str) -> bool {
+    std::env::args_os()
+        .next()
+        .is_some_and(|path| Path::new(&path).file_name().is_some_and(|file| file == name))
+}
+
+/// The codes of errors that have one of their own, and whether what they say was printed already.
+fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
+    if error.is::<diff::Differs>() {
+        return Some((DIFFERENT, true));
+    }
+    if let Some(unwell) = error.downcast_ref::<doctor::Unwell>() {
+        return Some((unwell.exit_code(), true));
+    }
+    let not_attached =
+        |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));
+    error.chain().any(not_attached).then_some((NOT_ATTACHED, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        help::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_that_is_shown_is_one() {
+        assert_eq!(dcqcn_support::cli::refused::<Cli>(help::command()), [] as [String; 0]);
+    }
+
+    #[test]
+    fn wrong_usage_names_the_next_step() {
+        for (line, says) in [
+            ("dcqcn set eth0", "<KEY=VALUE|--profile PROFILE>"),
+            ("dcqcn set eth0 rpg_ai_rat=1mbit", "did you mean `rpg_ai_rate`?"),
+            ("dcqcn set eth0 rpg_time_reset=55", "write a time, as in `55us`"),
+            ("dcqcn attach eth0 --role swich", "[possible values: host, switch]"),
+            ("dcqcn attach eth0 --flows 3", "allowed is 8 to 1048576"),
+            ("dcqcn detach", "<IFACE|--all>"),
+            ("dcqcn flows", "<IFACE>"),
+            ("dcqcn import --format sonic config_db.json eth1", "--port <PORT>"),
+            ("dcqcn doctor --duration 10ms", "allowed is 1s to 1h"),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn causes_tell_the_exit_code() {
+        let error = NotAttached { iface: "eth0".into() };
+        let error = anyhow::Error::from(error).context("cannot show");
+        assert_eq!(exit_code(&error), Some((NOT_ATTACHED, false)));
+        assert_eq!(exit_code(&anyhow::anyhow!("other")), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! `config apply`: a file on what is attached already.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_support::cli::Output;
+use dcqcn_daemon::daemon;
+use dcqcn_params::{self as params, Settings};
+use dcqcn_loader::attach::{self, Info, Request};
+use dcqcn_support::file::read_text;
+use dcqcn_telemetry::ChangeReport;
+
+use super::confirm::{self, Changed, Waiter};
+use super::targets;
+
+/// Give interfaces the parameters of a configuration file, all at once or not at all.
+///
+/// What the file does not say is as a new attachment would have it.
+#[derive(Debug, Args)]
+#[command(override_usage = "dcqcn config apply <FILE> <IFACE...|--all> [--dry-run] [--confirm TIME]")]
+#[command(after_long_help = "\
+The file is one of `attach`, for each interface named, or one of `run`, which names them itself. Role, pacer and table sizes
+are chosen when attaching: a file that wants others is refused.
+
+Examples:
+  dcqcn config apply /etc/dcqcn.toml eth0 --dry-run
+  dcqcn config apply /etc/dcqcn.toml eth0 eth1 --confirm 60s
+  dcqcn confirm")]
+pub(super) struct ApplyArgs {
+    /// The file.
+    file: PathBuf,
+    /// The interfaces.
+    #[arg(required_unless_present = "all", conflicts_with = "all", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    ifaces: Vec<String>,
+    /// Every interface attached in this network namespace; of those, the ones that a file of `run` names.
+    #[arg(long)]
+    all: bool,
+    /// Only show what would change.
+    #[arg(long, conflicts_with = "confirm")]
+    dry_run: bool,
+    /// Take the change back after this time (1s to 24h) unless `dcqcn confirm` follows.
+    #[arg(long, value_name = "TIME", value_parser = confirm::within)]
+    confirm: Option<Duration>,
+}
+
+/// What a file says.
+enum Said {
+    /// The same of every interface.
+    OfAttach(Box<Settings>),
+    /// Of each its own.
+    OfRun(Box<daemon::config::Config>),
+}
+
+impl ApplyArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { file, ifaces, all, dry_run, confirm } = self;
+        let name = file.display().to_string();
+        let text = read_text(&file).with_context(|| format!("cannot read {name}"))?;
+        let said = if daemon::config::is_daemon_file(&text) {
+            Said::OfRun(Box::new(daemon::config::parse(&name, &text)?))
+        } else {
+            Said::OfAttach(Box::new(params::parse(&name, &text)?))
+        };
+        let mut ifaces = targets::names(ifaces, all)?;
+        if let (Said::OfRun(config), true) = (&said, all) {
+            ifaces.retain(|iface| config.request(iface).is_some());
+            anyhow::ensure!(!ifaces.is_empty(), "{name} names nothing that is attached");
+        }
+        let request = |info: &Info| match &said {
+            Said::OfRun(config) => {
+                config.request(&info.iface).with_context(|| format!("{name} does not name {}", info.iface))
+            }
+            Said::OfAttach(settings) => {
+                let attached = Settings { inline: info.inline_peer.clone(), ..Settings::default() };
+                Ok(Request { iface: info.iface.clone(), settings: attached.then((**settings).clone()) })
+            }
+        };
+        let manner = confirm::manner(dry_run, confirm)?;
+        let _waiter = Waiter::start(manner)?;
+        let changes = targets::change(&ifaces, manner, |info, config| {
+            *config = attach::revise(&request(info)?, info, config)?;
+            Ok(())
+        })?;
+        out.show(&Changed::new(ChangeReport::of_differences(&changes), &changes, manner))
+    }
+}

@@ -1,0 +1,225 @@
+//! `attach`, `detach`.
+
+use std::fmt;
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
+use dcqcn_loader::attach::{self, Info, Options, Request};
+use serde::Serialize;
+
+use dcqcn_support::cli::Output;
+use dcqcn_support::cli::SettingsArgs;
+
+/// Attach the data plane to an interface.
+///
+/// It stays when the command ends, until `dcqcn detach` or a reboot.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  # an end host: notification and reaction point
+  dcqcn attach eth0
+  # a router's port towards the receivers, RoCE shaped to 10 Gb/s there
+  dcqcn attach eth1 --role switch --set wred.3.drain_rate=10gbit
+  # strict and weighted queues for all traffic: storage (DSCP 26) two thirds, everything else one
+  dcqcn attach eth1 --role switch --queues --set queue.3.weight=20 --set queue.0.weight=10
+  # a bump in the wire that marks both ways
+  dcqcn attach eth0 --inline eth1 --set link_rate=25gbit
+  # a slow link with the paper's dynamics
+  dcqcn attach eth0 --profile lab --set link_rate=200mbit
+  # all of it from a file
+  dcqcn attach eth0 --config /etc/dcqcn.toml
+  # what it would do, in another network namespace
+  dcqcn -n pod1 attach eth0 --dry-run")]
+pub(super) struct AttachArgs {
+    /// The interface: Ethernet or veth.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: String,
+    /// `host`: notification and reaction point. `switch`: congestion point [default: host; inline: switch].
+    #[arg(long, value_enum)]
+    role: Option<Role>,
+    /// Forward everything between the interface and this one in XDP, marking on the way.
+    #[arg(long, value_name = "PEER")]
+    inline: Option<String>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// What holds flows to their rate [default: auto].
+    #[arg(long, value_enum)]
+    pacer: Option<PacerChoice>,
+    /// Give the port strict and weighted queues for all its traffic, by DSCP [default: none; without a word: auto].
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    queues: Option<QueuesChoice>,
+    /// Where the XDP program runs [default: auto].
+    #[arg(long, value_enum)]
+    xdp_mode: Option<XdpModeChoice>,
+    /// Flows each table holds; the least recently used goes first [default: 65536].
+    #[arg(long, value_name = "N", value_parser = parse_flows)]
+    flows: Option<u32>,
+    /// Tell of packets, one in N [default: 100]: what each was taken for, and why it was left alone, marked or delayed. For
+    /// looking into something: it slows every packet. `dcqcn events --packets` shows them.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    log_packets: Option<u32>,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Put a pacer or queues in the place of a qdisc though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
+    #[arg(long)]
+    interrupt: bool,
+}
+
+impl AttachArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self {
+            iface,
+            role,
+            inline,
+            settings,
+            pacer,
+            queues,
+            xdp_mode,
+            flows,
+            log_packets,
+            dry_run,
+            interrupt,
+        } = self;
+        let may = Options { interrupt, force: false };
+        let options =
+            Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
+        let request = Request { iface, settings: settings.read()?.then(options) };
+        if dry_run {
+            let (info, steps) = attach::rehearse(&request, may)?;
+            return out.show(&Rehearsed { info, steps });
+        }
+        out.show(&Attached(attach::attach_with(&request, may)?))
+    }
+}
+
+/// What attaching would choose and do.
+#[derive(Serialize)]
+struct Rehearsed {
+    #[serde(flatten)]
+    info: Info,
+    /// What would be done, in this order.
+    steps: Vec<String>,
+}
+
+impl fmt::Display for Rehearsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { info, steps } = self;
+        let role = word(&info.role);
+        writeln!(
+            f,
+            "would attach to {}{} as {role}, pacer {}, queues {}:",
+            info.iface,
+            inline(info),
+            info.pacer,
+            info.queues
+        )?;
+        steps.iter().try_for_each(|step| writeln!(f, "  {step}"))?;
+        info.notes.iter().try_for_each(|note| writeln!(f, "  {note}"))
+    }
+}
+
+/// What attaching chose.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Attached(Info);
+
+impl fmt::Display for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(info) = self;
+        writeln!(f, "attached to {}{} as {}", info.iface, inline(info), word(&info.role))?;
+        writeln!(
+            f,
+            "  programs {} (xdp: {}, tc: {}), pacer {}, queues {}, {} flows",
+            info.programs.join(", "),
+            info.xdp_mode,
+            info.tc_mode,
+            info.pacer,
+            info.queues,
+            info.rp_flows
+        )?;
+        info.notes.iter().try_for_each(|note| writeln!(f, "  {note}"))
+    }
+}
+
+fn inline(info: &Info) -> String {
+    info.inline_peer.as_ref().map(|peer| format!(" inline with {peer}")).unwrap_or_default()
+}
+
+/// Detach the data plane and put back what was there before.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn detach eth0
+  dcqcn detach --all
+  # what cannot be put back is given up
+  dcqcn detach eth0 --force")]
+pub(super) struct DetachArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Give up what cannot be put back.
+    #[arg(long)]
+    force: bool,
+    /// Put a qdisc back though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
+    #[arg(long)]
+    interrupt: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: Option<String>,
+    /// Every interface of this network namespace, whatever state it is in.
+    #[arg(long)]
+    all: bool,
+}
+
+impl DetachArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { which, force, interrupt } = self;
+        let ifaces = match which.iface {
+            Some(iface) => vec![iface],
+            None => attach::labels()?,
+        };
+        let mut report = DetachReport::default();
+        let mut failed = None;
+        for iface in ifaces {
+            match attach::detach_with(&iface, Options { interrupt, force }) {
+                Ok(done) => report.detached.push(Detached { iface, done }),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        if failed.is_none() || !report.detached.is_empty() {
+            out.show(&report)?;
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+#[derive(Default, Serialize)]
+struct DetachReport {
+    detached: Vec<Detached>,
+}
+
+#[derive(Serialize)]
+struct Detached {
+    iface: String,
+    done: Vec<String>,
+}
+
+impl fmt::Display for DetachReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.detached.is_empty() {
+            writeln!(f, "nothing is attached in this network namespace")?;
+        }
+        for Detached { iface, done } in &self.detached {
+            writeln!(f, "detached from {iface}")?;
+            done.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! `config`: the configuration file.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use dcqcn_common::params::Quantity;
+use dcqcn_daemon::daemon;
+use dcqcn_params::quantity::parse_rate_bps;
+use dcqcn_params::{self as params, Profile, Settings, word};
+use dcqcn_support::file::read_text;
+use dcqcn_support::render::Table;
+use serde::Serialize;
+
+use super::apply::ApplyArgs;
+use super::diff::{DiffArgs, ShowArgs};
+use super::profile::ProfileCommand;
+use dcqcn_support::cli::Output;
+
+/// Configuration files and profiles: write what is in force, compare, check, apply and describe them.
+#[derive(Debug, Subcommand)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn config show eth0 --out /etc/dcqcn.toml
+  dcqcn config diff eth0 --config /etc/dcqcn.toml
+  dcqcn config example > /etc/dcqcn.toml
+  dcqcn config check /etc/dcqcn.toml
+  dcqcn config apply /etc/dcqcn.toml eth0 --confirm 60s
+  dcqcn config profile list
+  dcqcn config schema > dcqcn.schema.json")]
+pub(super) enum ConfigCommand {
+    Show(ShowArgs),
+    Diff(DiffArgs),
+    Example(ExampleArgs),
+    Check(CheckArgs),
+    Apply(ApplyArgs),
+    #[command(subcommand)]
+    Profile(ProfileCommand),
+    /// Print the JSON schema of the file, for editors.
+    #[command(after_long_help = "Examples:\n  dcqcn config schema > dcqcn.schema.json")]
+    Schema,
+}
+
+impl ConfigCommand {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Show(args) => args.run(out),
+            Self::Diff(args) => args.run(out),
+            Self::Example(args) => args.run(out),
+            Self::Check(args) => args.run(out),
+            Self::Apply(args) => args.run(out),
+            Self::Profile(command) => command.run(out),
+            Self::Schema => out.document(&params::schema()),
+        }
+    }
+}
+
+/// Print a complete configuration file: every setting with its meaning, range and default.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn config example
+  # what a profile amounts to
+  dcqcn config example --profile lab --link-rate 200mbit")]
+pub(super) struct ExampleArgs {
+    /// With the values of this profile.
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
+    /// The link's rate, on which some profiles depend.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
+    link_rate: Option<u64>,
+}
+
+impl ExampleArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let config = self.profile.config(self.link_rate)?;
+        if out.is_json() {
+            out.json(&serde_json::json!({ "parameters": params::example_json(&config) }))
+        } else {
+            out.text(&params::example(&config))
+        }
+    }
+}
+
+/// Check a configuration file, of `attach` or of `run`, and print what it says.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Every error is told with its line. Whether rates fit the link is decided when attaching.
+
+Examples:
+  # exit code 1 if anything is wrong
+  dcqcn config check /etc/dcqcn.toml")]
+pub(super) struct CheckArgs {
+    /// The file.
+    file: PathBuf,
+}
+
+impl CheckArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let file = self.file.display().to_string();
+        let text = read_text(&self.file).with_context(|| format!("cannot read {file}"))?;
+        if daemon::config::is_daemon_file(&text) {
+            let config = daemon::config::parse(&file, &text)?;
+            return out.show(&DaemonReport::new(file, &config));
+        }
+        let settings = params::parse(&file, &text)?;
+        // `lab` needs a rate, which `attach` may find out; any that it takes does here.
+        settings
+            .config(Some(Profile::MAX_LAB_RATE_BPS))
+            .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
+        out.show(&CheckReport::new(file, &settings))
+    }
+}
+
+/// What the file of `dcqcn run` says.
+#[derive(Serialize)]
+struct DaemonReport {
+    file: String,
+    interfaces: Vec<InterfaceReport>,
+    metrics: Option<SocketAddr>,
+}
+
+#[derive(Serialize)]
+struct InterfaceReport {
+    name: String,
+    settings: Vec<Said>,
+}
+
+impl DaemonReport {
+    fn new(file: String, config: &daemon::config::Config) -> Self {
+        let interface = |interface: &daemon::config::Interface| {
+            let settings = interface.settings.clone();
+            InterfaceReport {
+                name: interface.name.to_string(),
+                settings: CheckReport::new(String::new(), &settings).settings,
+            }
+        };
+        Self {
+            file,
+            interfaces: config.interfaces.iter().map(interface).collect(),
+            metrics: config.metrics.map(|metrics| metrics.listen),
+        }
+    }
+}
+
+impl fmt::Display for DaemonReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} is valid, a file of `dcqcn run`", self.file)?;
+        let mut table = Table::new(&["INTERFACE", "SETTING", ">VALUE", ">DEFAULT"]);
+        for InterfaceReport { name, settings } in &self.interfaces {
+            if settings.is_empty() {
+                table.row([name.clone(), "all at their defaults".into(), String::new(), String::new()]);
+            }
+            for Said { key, value, default } in settings {
+                table.row([name.clone(), key.clone(), value.clone(), default.clone()]);
+            }
+        }
+        if self.interfaces.is_empty() {
+            writeln!(f, "it names no interface")?;
+        } else {
+            write!(f, "{table}")?;
+        }
+        self.metrics.map_or(Ok(()), |address| writeln!(f, "metrics on {address}"))
+    }
+}
+
+/// A file that both could read would be taken for the other's: `run` refuses what stands here at the top.
+const OF_ATTACH: &str = ", a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]])";
+
+#[derive(Serialize)]
+struct CheckReport {
+    file: String,
+    settings: Vec<Said>,
+}
+
+/// A setting the file has.
+#[derive(Serialize)]
+struct Said {
+    key: String,
+    value: String,
+    default: String,
+}
+
+impl CheckReport {
+    fn new(file: String, settings: &Settings) -> Self {
+        let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
+            settings;
+        let tops = [
+            role.map(|role| word(&role)),
+            profile.map(|profile| word(&profile)),
+            pacer.map(|pacer| word(&pacer)),
+            queues.map(|queues| word(&queues)),
+            xdp_mode.map(|mode| word(&mode)),
+            flows.map(|flows| flows.to_string()),
+        ];
+        let tops = params::ENTRIES.iter().zip(tops).filter_map(|(entry, value)| {
+            let default = (entry.default)().trim_matches('"').to_owned();
+            Some(Said { key: entry.key.to_owned(), value: value?, default })
+        });
+        let inline = inline.iter().map(|peer| Said {
+            key: "inline".into(),
+            value: peer.clone(),
+            default: "none".into(),
+        });
+        let changes = changes.iter().map(|change| Said {
+            key: change.key.to_string(),
+            value: Quantity(change.value, change.key.unit()).to_string(),
+            default: Quantity(change.key.default(), change.key.unit()).to_string(),
+        });
+        Self { file, settings: inline.chain(tops).chain(changes).collect() }
+    }
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, settings } = self;
+        if settings.is_empty() {
+            writeln!(f, "{file} is valid{OF_ATTACH}; it leaves everything at its default")?;
+        } else {
+            writeln!(f, "{file} is valid{OF_ATTACH}; it sets:")?;
+            let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
+            for Said { key, value, default } in settings {
+                table.row([key.clone(), value.clone(), default.clone()]);
+            }
+            write!(f, "{table}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_daemon_is_told_interface_by_interface() {
+        let text = "[[interface]]\nname = 'eth*'\nrole = 'switch'\n[[interface]]\nname = 'ib0'\n\
+                    [metrics]\nlisten = '127.0.0.1:9310'\n";
+        let expected = "\
+x is valid, a file of `dcqcn run`
+INTERFACE  SETTING                 VALUE  DEFAULT
+eth*       role                   switch     host
+ib0        all at their defaults
+metrics on 127.0.0.1:9310
+";
+        let report =
+            |text| DaemonReport::new("x".into(), &daemon::config::parse("x", text).unwrap()).to_string();
+        assert_eq!(report(text), expected);
+        assert_eq!(report("[log]\n"), "x is valid, a file of `dcqcn run`\nit names no interface\n");
+    }
+
+    #[test]
+    fn check_prints_what_it_found() {
+        let settings = params::parse("x", "role = 'switch'\n[wred.3]\nkmin = '100KB'\n").unwrap();
+        let text = "\
+x is valid, a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]]); it sets:
+SETTING       VALUE  DEFAULT
+role         switch     host
+wred.3.kmin   100KB      5KB
+";
+        assert_eq!(CheckReport::new("x".into(), &settings).to_string(), text);
+        let nothing = CheckReport::new("x".into(), &Settings::default());
+        let says = nothing.to_string();
+        assert!(
+            says.starts_with("x is valid, ") && says.ends_with("; it leaves everything at its default\n"),
+            "{says}"
+        );
+    }
+}

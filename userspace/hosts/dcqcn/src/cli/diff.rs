@@ -1,0 +1,285 @@
+//! `config diff` and `config show`: what is in force against a file or a profile, and as a file.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_common::params::Config;
+use dcqcn_params::{
+    PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, changes_from_default, differing, parse_word,
+    to_toml, word,
+};
+use dcqcn_loader::attach::{self, Info};
+use dcqcn_support::file::replace;
+use dcqcn_support::render::Table;
+use serde::Serialize;
+
+use dcqcn_support::cli::Output;
+use dcqcn_support::cli::read_file;
+
+/// Compare the parameters in force with a configuration file or a profile.
+///
+/// With neither: with the defaults of the interface's role.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Where a file does not say the link's rate and overhead, those found when attaching are right. A profile is compared in
+what profiles are about: the rate machine, the time between CNPs and the marking curves.
+
+Exit codes: 0 the same, 4 different, others as for all commands.
+
+Examples:
+  dcqcn config diff eth0
+  dcqcn config diff eth0 --config /etc/dcqcn.toml
+  dcqcn config diff eth0 --profile nvidia --json")]
+pub(super) struct DiffArgs {
+    /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: String,
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
+    config: Option<PathBuf>,
+    /// The profile.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+}
+
+/// What was compared is not the same; it is an exit code and nothing is to be told.
+#[derive(Debug, thiserror::Error)]
+#[error("different")]
+pub(super) struct Differs;
+
+impl DiffArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { iface, config, profile } = self;
+        let settings = config.as_deref().map(read_file).transpose()?;
+        let attach::Attachment { info, maps } = attach::open(&iface)?;
+        let running = maps.params()?.config;
+        let report = match (settings, profile) {
+            (Some(settings), _) => {
+                let name = config.unwrap_or_default().display().to_string();
+                against_file(&info, &running, &settings).map(|of| DiffReport::new(iface, name, of))?
+            }
+            (None, Some(profile)) => {
+                let mut expected = running;
+                profile.put_into(&mut expected)?;
+                DiffReport::new(iface, format!("profile {}", word(&profile)), parameters(&running, &expected))
+            }
+            (None, None) => {
+                let settings = Settings { role: Some(info.role), ..Settings::default() };
+                let name = format!("the defaults of role {}", word(&info.role));
+                against_file(&info, &running, &settings).map(|of| DiffReport::new(iface, name, of))?
+            }
+        };
+        out.show(&report)?;
+        out.finish()?;
+        if report.differences.is_empty() { Ok(()) } else { Err(Differs.into()) }
+    }
+}
+
+#[derive(Serialize)]
+struct DiffReport {
+    iface: String,
+    /// What it is compared with.
+    against: String,
+    same: bool,
+    differences: Vec<Difference>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Difference {
+    key: String,
+    running: String,
+    expected: String,
+}
+
+impl DiffReport {
+    fn new(iface: String, against: String, differences: Vec<Difference>) -> Self {
+        Self { iface, against, same: differences.is_empty(), differences }
+    }
+}
+
+impl fmt::Display for DiffReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { iface, against, differences, .. } = self;
+        if differences.is_empty() {
+            return writeln!(f, "{iface} agrees with {against}");
+        }
+        writeln!(f, "{iface} differs from {against}:")?;
+        let mut table = Table::new(&["PARAMETER", ">RUNNING", ">EXPECTED"]);
+        for Difference { key, running, expected } in differences {
+            table.row([key.clone(), running.clone(), expected.clone()]);
+        }
+        write!(f, "{table}")
+    }
+}
+
+fn parameters(running: &Config, expected: &Config) -> Vec<Difference> {
+    let keys = differing(running, expected).filter(|key| !key.follows_from_attach());
+    let difference = |key: dcqcn_params::Key| Difference {
+        key: key.to_string(),
+        running: key.text(running),
+        expected: key.text(expected),
+    };
+    keys.map(difference).collect()
+}
+
+/// What would be different had the interface been attached with these settings.
+fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::Result<Vec<Difference>> {
+    let mut differences = Vec::new();
+    let mut top = |key: &str, running: String, expected: Option<String>| {
+        if let Some(expected) = expected.filter(|expected| *expected != running) {
+            differences.push(Difference { key: key.to_owned(), running, expected });
+        }
+    };
+    // An inline attachment has the role of a switch without its being said.
+    let role =
+        settings.role.unwrap_or(if info.inline_peer.is_some() { info.role } else { Default::default() });
+    top("role", word(&info.role), Some(word(&role)));
+    let peer = info.inline_peer.clone().unwrap_or_else(|| "none".into());
+    top("inline", peer, settings.inline.clone());
+    let chosen = |pacer: &PacerChoice| *pacer != PacerChoice::Auto;
+    top("pacer", info.pacer.clone(), settings.pacer.filter(chosen).map(|pacer| word(&pacer)));
+    // As with the role: where nothing is said there are none.
+    let queues = settings.queues.unwrap_or_default();
+    top("queues", info.queues.clone(), Some(word(&queues)).filter(|_| queues != QueuesChoice::Auto));
+    let chosen = |mode: &XdpModeChoice| *mode != XdpModeChoice::Auto && info.xdp_mode != "none";
+    top("xdp_mode", info.xdp_mode.clone(), settings.xdp_mode.filter(chosen).map(|mode| word(&mode)));
+    top("flows", info.rp_flows.to_string(), settings.flows.map(|flows| flows.to_string()));
+    let link_bps = Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0);
+    let settings = Settings { role: Some(role), ..settings.clone() };
+    let mut expected = settings.config(link_bps)?;
+    if expected.scalars.link_rate_bps == 0 {
+        expected.scalars.link_rate_bps = running.scalars.link_rate_bps;
+    }
+    if expected.scalars.wire_overhead_bytes == 0 {
+        expected.scalars.wire_overhead_bytes = running.scalars.wire_overhead_bytes;
+    }
+    differences.extend(parameters(running, &expected));
+    Ok(differences)
+}
+
+/// Write what is in force as a configuration file, for `attach --config`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The file says what differs from the defaults; with it `dcqcn attach` gives exactly what is in force now. An existing
+FILE is replaced at once.
+
+Examples:
+  dcqcn config show eth0
+  dcqcn config show eth0 --out /etc/dcqcn.toml && dcqcn config diff eth0 --config /etc/dcqcn.toml")]
+pub(super) struct ShowArgs {
+    /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: String,
+    /// The file [default: standard output].
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct ShowReport<'a> {
+    iface: &'a str,
+    file: Option<String>,
+    toml: &'a str,
+}
+
+impl ShowArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { iface, out: path } = self;
+        let attach::Attachment { info, maps } = attach::open(&iface)?;
+        let toml = saved(&info, &maps.params()?.config);
+        if let Some(path) = &path {
+            replace(path, toml.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let file = path.map(|path| path.display().to_string());
+        match (&file, out.is_json()) {
+            (_, true) => out.json(&ShowReport { iface: &iface, file, toml: &toml }),
+            (Some(file), false) => out.text(&format!("{iface} is saved in {file}\n")),
+            (None, false) => out.text(&toml),
+        }
+    }
+}
+
+fn saved(info: &Info, config: &Config) -> String {
+    let queues = parse_word(&info.queues).unwrap_or_default();
+    let settings = Settings {
+        role: Some(info.role),
+        profile: None,
+        inline: info.inline_peer.clone(),
+        pacer: parse_word(&info.pacer).ok(),
+        queues: Some(queues).filter(|queues| *queues != QueuesChoice::None),
+        xdp_mode: parse_word(&info.xdp_mode).ok(),
+        flows: Some(info.rp_flows),
+        log_packets: None,
+        changes: changes_from_default(info.role, queues, config),
+    };
+    let header =
+        format!("# {} as of `dcqcn config show`, dcqcn {}.\n", info.iface, env!("CARGO_PKG_VERSION"));
+    header + &to_toml(&settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_params::{self as params, Role};
+
+    use super::*;
+
+    fn info() -> Info {
+        let text = r#"{"iface": "eth0", "ifindex": 2, "inline_peer": null, "role": "host", "pacer": "fq",
+            "xdp_mode": "driver", "tc_mode": "tcx", "programs": ["xdp", "ingress", "egress"], "rp_flows": 1024,
+            "np_flows": 1024, "version": "0.1.0", "attached_at_ns": 1, "notes": [], "saved_qdisc": null,
+            "added_clsact": false}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn running(changes: &[&str]) -> Config {
+        let mut config = Config::DEFAULT;
+        Role::Host.apply(&mut config);
+        for change in changes {
+            change.parse::<params::Assignment>().unwrap().apply(&mut config).unwrap();
+        }
+        config
+    }
+
+    #[test]
+    fn what_is_saved_is_what_is_running() {
+        let config =
+            running(&["link_rate=25gbit", "wire_overhead=24", "wred.3.kmax=1048576", "dscp_to_tc.26=0"]);
+        let text = saved(&info(), &config);
+        let settings = params::parse("saved", &text).unwrap();
+        assert_eq!(settings.config(None), Ok(config), "{text}");
+        assert_eq!(against_file(&info(), &config, &settings).unwrap(), []);
+        assert_eq!((settings.pacer, settings.flows), (Some(PacerChoice::Fq), Some(1_024)));
+    }
+
+    #[test]
+    fn an_attachment_in_line_is_saved_as_one() {
+        let inline = |peer: &str| Info { inline_peer: Some(peer.into()), ..info() };
+        let config = running(&[]);
+        let settings = params::parse("saved", &saved(&inline("eth1"), &config)).unwrap();
+        assert_eq!(settings.inline.as_deref(), Some("eth1"));
+        assert_eq!(against_file(&inline("eth1"), &config, &settings).unwrap(), []);
+        let other = against_file(&info(), &config, &settings).unwrap();
+        assert_eq!(other[0].key, "inline");
+    }
+
+    #[test]
+    fn a_file_that_leaves_the_link_unsaid_agrees_with_any() {
+        let config = running(&["link_rate=25gbit", "wire_overhead=24", "rpg_gd=12"]);
+        let settings =
+            params::parse("x", "flows = 2048\npacer = 'auto'\n[parameters]\nrpg_ai_rate = '1mbit'\n");
+        let differences = against_file(&info(), &config, &settings.unwrap()).unwrap();
+        let told: Vec<_> =
+            differences.iter().map(|d| (d.key.as_str(), d.running.as_str(), d.expected.as_str())).collect();
+        assert_eq!(
+            told,
+            [("flows", "1024", "2048"), ("rpg_ai_rate", "40mbit", "1mbit"), ("rpg_gd", "12", "11")]
+        );
+        let switch = params::parse("x", "role = 'switch'\n").unwrap();
+        let keys: Vec<_> =
+            against_file(&info(), &running(&[]), &switch).unwrap().into_iter().map(|d| d.key).collect();
+        assert_eq!(keys, ["role", "cp_enable", "np_enable", "rp_enable"]);
+    }
+}

@@ -1,0 +1,180 @@
+//! `doctor`: why nothing happens, and whether this host is ready.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use dcqcn_params::quantity::parse_duration_ns;
+use serde::Serialize;
+
+use crate::doctor::snapshot::DEFAULT_RTT_NS;
+use crate::doctor::{Finding, Severity, examine, record, take};
+use dcqcn_support::cli::Output;
+
+/// Find out why nothing happens, and whether this host is ready.
+///
+/// Looks twice at everything that has to do with RoCE congestion control in this network namespace, and says what is
+/// wrong, how it can tell, and how to mend it. Changes nothing. Root sees more.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Exit codes: 0 nothing worse than info, 1 failed to look, 2 wrong usage, 4 warnings, 5 errors.
+
+Examples:
+  dcqcn doctor
+  # under traffic, for longer, with a switch 100 us away
+  dcqcn doctor --duration 10s --rtt 100us
+  # elsewhere: take the directory along
+  dcqcn doctor --record /tmp/eth0-is-slow
+  dcqcn doctor --from /tmp/eth0-is-slow
+  dcqcn doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .fix'")]
+pub(super) struct DoctorArgs {
+    /// Time between the two looks.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    duration: Duration,
+    /// Round trip time between sender and receiver, which thresholds are judged by [default: 20us].
+    #[arg(long, value_name = "TIME", value_parser = rtt_ns)]
+    rtt: Option<u64>,
+    /// Keep what was read in this directory.
+    #[arg(long, value_name = "DIR", conflicts_with = "from")]
+    record: Option<PathBuf>,
+    /// Examine what was kept in this directory instead of this host.
+    #[arg(long, value_name = "DIR", conflicts_with = "duration")]
+    from: Option<PathBuf>,
+}
+
+/// What makes up the exit code; it has been printed already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("findings")]
+pub(super) struct Unwell(u8);
+
+impl Unwell {
+    /// The exit code it stands for.
+    pub(super) const fn exit_code(self) -> u8 {
+        self.0
+    }
+}
+
+/// Exit code: warnings.
+const WARNINGS: u8 = 4;
+/// Exit code: errors.
+const ERRORS: u8 = 5;
+
+impl DoctorArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { duration, rtt, record, from } = self;
+        let snapshot = match from {
+            Some(dir) => {
+                let mut snapshot = record::read(&dir)?;
+                snapshot.rtt_ns = rtt.unwrap_or(snapshot.rtt_ns);
+                snapshot
+            }
+            None => take(duration, rtt.unwrap_or(DEFAULT_RTT_NS)),
+        };
+        if let Some(dir) = record {
+            record::write(&dir, &snapshot)?;
+        }
+        let report = DoctorReport::new(examine(&snapshot));
+        out.show(&report)?;
+        out.finish()?;
+        match report.worst {
+            Severity::Ok | Severity::Info => Ok(()),
+            Severity::Warning => Err(Unwell(WARNINGS).into()),
+            Severity::Error => Err(Unwell(ERRORS).into()),
+        }
+    }
+}
+
+/// Time between the looks.
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    if (SHORTEST..=LONGEST).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err(format!("`{text}` is out of range: allowed is 1s to 1h"))
+    }
+}
+
+/// Rates of less than a second are chance.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(3_600);
+
+fn rtt_ns(text: &str) -> Result<u64, String> {
+    const LONGEST_NS: u64 = 1_000_000_000;
+    let ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
+    if (1..=LONGEST_NS).contains(&ns) { Ok(ns) } else { Err("allowed is 1ns to 1s".to_owned()) }
+}
+
+#[derive(Debug, Serialize)]
+struct DoctorReport {
+    worst: Severity,
+    /// How many there are of each severity.
+    counts: BTreeMap<&'static str, usize>,
+    findings: Vec<Finding>,
+}
+
+impl DoctorReport {
+    fn new(findings: Vec<Finding>) -> Self {
+        let worst = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
+        let mut counts = BTreeMap::new();
+        for severity in [Severity::Ok, Severity::Info, Severity::Warning, Severity::Error] {
+            let of = findings.iter().filter(|finding| finding.severity == severity);
+            counts.insert(severity.label(), of.count());
+        }
+        Self { worst, counts, findings }
+    }
+}
+
+impl fmt::Display for DoctorReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for group in self.findings.chunk_by(|a, b| a.iface == b.iface) {
+            let name = group.first().and_then(|finding| finding.iface.as_deref());
+            writeln!(f, "{}", name.unwrap_or("host"))?;
+            for Finding { id, severity, what, evidence, fix, .. } in group {
+                writeln!(f, "  {:<7}  {what} ({id})", severity.label())?;
+                writeln!(f, "           {evidence}")?;
+                if let Some(fix) = fix {
+                    writeln!(f, "           fix: {fix}")?;
+                }
+            }
+            writeln!(f)?;
+        }
+        let count = |severity: Severity| self.counts.get(severity.label()).copied().unwrap_or(0);
+        let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+        writeln!(f, "errors {errors}, warnings {warnings}, info {}", count(Severity::Info))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::{Snapshot, snapshot};
+
+    #[test]
+    fn a_report_has_its_findings_by_interface_and_the_host_last() {
+        let host =
+            snapshot::Host { kernel: "5.10.0".to_owned(), bpf_jit: Some(0), ..snapshot::Host::default() };
+        let link =
+            snapshot::Link { name: "eth0".to_owned(), index: 2, mtu: 1_500, ..snapshot::Link::default() };
+        let device = snapshot::Rdma {
+            name: "rxe0".to_owned(),
+            ifaces: vec!["eth0".to_owned()],
+            hardware: Some(false),
+            ..snapshot::Rdma::default()
+        };
+        let snapshot =
+            Snapshot { host, links: vec![link], rdma: vec![device], rtt_ns: 20_000, ..Snapshot::default() };
+        let report = DoctorReport::new(examine(&snapshot));
+        let text = report.to_string();
+        let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what} in {text}"));
+        assert!(at("eth0\n  error    eth0 is down (link-down)") < at("rdma-no-role"));
+        assert!(at("rdma-no-role") < at("mtu-small"));
+        assert!(at("mtu-small") < at("host\n  error") && at("kernel-old") < at("jit-off"));
+        assert!(text.ends_with("errors 2, warnings 3, info 1\n"), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["worst"], "error");
+        assert_eq!(json["findings"][0]["id"], "link-down");
+        assert_eq!(json["counts"]["info"], 1);
+    }
+}

@@ -1,0 +1,174 @@
+//! `events`: what happens to flows, as it happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_telemetry::audit::{Follow, Log};
+use dcqcn_netlink::netns;
+use dcqcn_loader::attach;
+use dcqcn_loader::events::Reader;
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::interrupt::Interrupt;
+use dcqcn_telemetry::event::{EventRow, Kind};
+
+use super::{packets, targets};
+use dcqcn_support::cli::Output;
+
+/// Show what happens: flows paired, rates cut, packets dropped, tables and queues full, changes refused.
+///
+/// The data plane keeps the latest 1,024 events of each interface, whether anybody reads them or not. Any number of
+/// readers see them all, beside `dcqcn run` or without it.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The kinds, and what is told of them:
+  flow-paired     a QP, the QPN at its other end, and the source: static, rdma, cm or datagram
+  rate-cut        a CNP was accepted: the flow, its rate and its target rate since (rp_variant firmware
+                  cuts at the next end of its period; the rate told is the one before)
+  horizon-drop    a packet that would have waited longer than pacing_horizon was dropped: the flow, its bytes
+  table-full      the RP or NP table: the flow that came, and how long the one it pushed out was silent
+  pfc-storm       a neighbour pauses and pauses (pfc_wd_detection_time): the priority, what is done; from dcqcn run
+  pfc-restored    such a storm is over: the priority; from dcqcn run
+  queue-drop      a queue of the port's own (attach --queues) was full: its number, how many packets; from dcqcn run
+  config-refused  who was refused which command, and why (from the audit log)
+  missed          entries that were written over before they were read here
+
+Of each kind there are at most event_rate entries per second and interface (100 by default). What is left out is told with
+the next of its kind, and counted under events_lost (`dcqcn counters`).
+
+Examples:
+  dcqcn events
+  dcqcn events eth0 --kind table-full,horizon-drop
+  dcqcn events eth0 --packets --count 20
+  dcqcn events --no-follow --last 1000 --json | jq 'select(.event == \"rate-cut\") | .rate_bps'")]
+pub(super) struct EventsArgs {
+    /// The interfaces, separated by commas or spaces; all that is attached, whenever it is, if none is named.
+    #[arg(value_name = "IFACE", value_delimiter = ',', add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    ifaces: Vec<String>,
+    /// Only these kinds, separated by commas.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    kind: Vec<Kind>,
+    /// End after this many events.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Begin with the N newest that each interface has already.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    last: u64,
+    /// Show packets instead, of interfaces attached with --log-packets: what each was taken for, and why it was left alone,
+    /// marked or delayed. What one reader has shown no other sees.
+    #[arg(long, conflicts_with_all = ["kind", "last"])]
+    packets: bool,
+    /// End when these are shown.
+    #[arg(long)]
+    no_follow: bool,
+}
+
+/// How often it is looked for new events.
+const PERIOD: Duration = Duration::from_millis(50);
+/// How often it is looked for what was attached or detached.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl EventsArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let interrupt = Interrupt::catch_or(|| {})?;
+        let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
+        if self.packets {
+            let left = self.count.unwrap_or(u64::MAX);
+            return packets::run(out, &ifaces, left, !self.no_follow, &interrupt);
+        }
+        let mut refusals = Follow::new(Log::here())?;
+        let netns = netns::current_inode()?;
+        let mut sources =
+            Sources { ifaces, last: self.last, readers: BTreeMap::new(), unreadable: BTreeSet::new() };
+        let is_wanted = |row: &EventRow| self.kind.is_empty() || self.kind.contains(&row.event);
+        let (mut left, mut looked) = (self.count.unwrap_or(u64::MAX), Instant::now());
+        if !sources.follow()? && sources.ifaces.is_empty() {
+            tracing::warn!(
+                "nothing is attached in this network namespace yet; `dcqcn attach IFACE` attaches"
+            );
+        }
+        sources.last = u64::MAX;
+        loop {
+            let mut rows = sources.read();
+            let here = refusals.read()?.into_iter().filter(|entry| entry.netns == netns);
+            rows.extend(here.filter(|entry| sources.concerns(&entry.iface)).filter_map(|e| e.event_row()));
+            rows.retain(is_wanted);
+            rows.sort_by(|a, b| a.time.cmp(&b.time));
+            for row in rows.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+                out.line(&row)?;
+                left -= 1;
+            }
+            out.finish()?;
+            if left == 0 || self.no_follow || interrupt.sleep(PERIOD)? {
+                return Ok(());
+            }
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                sources.follow()?;
+            }
+        }
+    }
+}
+
+/// The logs that are read.
+struct Sources {
+    /// Empty: all there are.
+    ifaces: Vec<String>,
+    /// With how many old entries a new one begins.
+    last: u64,
+    /// By interface and time of attaching: one that is attached anew has a new log.
+    readers: BTreeMap<(String, u64), Reader>,
+    /// Others, which cannot be opened and were complained of.
+    unreadable: BTreeSet<(String, u64)>,
+}
+
+impl Sources {
+    /// Whether what is told of `iface` (empty: of several) is wanted.
+    fn concerns(&self, iface: &str) -> bool {
+        self.ifaces.is_empty() || iface.is_empty() || self.ifaces.iter().any(|wanted| wanted == iface)
+    }
+
+    /// Brings the readers up to date with what is attached; returns whether anything is.
+    fn follow(&mut self) -> anyhow::Result<bool> {
+        let first = self.readers.is_empty();
+        let attached = attach::list()?;
+        for iface in self.ifaces.iter().filter(|_| first) {
+            // To be told at once of one that is not there, and why.
+            attach::open(iface)?;
+        }
+        let mut readers = BTreeMap::new();
+        for info in attached {
+            if !self.concerns(&info.iface) {
+                continue;
+            }
+            let key = (info.iface, info.attached_at_ns);
+            let reader = match self.readers.remove(&key) {
+                Some(reader) => reader,
+                None => match attach::open(&key.0) {
+                    // Detached since it was listed.
+                    Err(attach::Error::NotAttached { .. }) => continue,
+                    Err(error) => {
+                        if self.unreadable.insert(key.clone()) {
+                            tracing::warn!(iface = key.0, %error, "its events cannot be read; tried again every second");
+                        }
+                        continue;
+                    }
+                    Ok(attachment) => Reader::new(attachment.maps.event_log()?, self.last),
+                },
+            };
+            readers.insert(key, reader);
+        }
+        self.readers = readers;
+        Ok(!self.readers.is_empty())
+    }
+
+    fn read(&mut self) -> Vec<EventRow> {
+        let (clock, now_ns) = (SystemTime::now(), monotonic_ns());
+        let mut rows = Vec::new();
+        for ((iface, _), reader) in &mut self.readers {
+            rows.extend(reader.read().iter().filter_map(|entry| EventRow::new(iface, entry, clock, now_ns)));
+        }
+        rows
+    }
+}

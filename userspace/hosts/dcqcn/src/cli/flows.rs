@@ -1,0 +1,49 @@
+//! `flows`: the flows of the reaction point and of the notification point, and who is at the other end of which.
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
+use dcqcn_support::cli::Output;
+use dcqcn_loader::attach;
+use dcqcn_telemetry::FlowsReport;
+
+use super::pair::PairCommand;
+
+/// Show flows: rates at the reaction point, CNPs at the notification point.
+///
+/// A flow is named by the QP that receives its data, because data packets name no other.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_long_help = "\
+STATE is what the last increase of a flow was (rp_variant firmware: what the next one will be):
+line-rate (never cut, or back at the line rate), fast-recovery, additive-increase or hyper-increase.
+STAGE counts the increases by timer and by bytes since the last cut.
+
+Examples:
+  dcqcn flows eth0
+  dcqcn flows eth0 --json | jq '.rp[] | select(.state != \"line-rate\") | .rate_bps'
+  # which QP is at the other end of which
+  dcqcn flows pair list eth0")]
+pub(super) struct FlowsArgs {
+    #[command(subcommand)]
+    command: Option<FlowsCommand>,
+    /// The interface.
+    #[arg(required = true, add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum FlowsCommand {
+    #[command(subcommand)]
+    Pair(PairCommand),
+}
+
+impl FlowsArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        if let Some(FlowsCommand::Pair(command)) = self.command {
+            return command.run(out);
+        }
+        let iface = self.iface.context("no interface is named")?;
+        out.show(&FlowsReport::read(&attach::open(&iface)?)?)
+    }
+}

@@ -1,0 +1,276 @@
+//! `get`: the parameters in force.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap_complete::ArgValueCompleter;
+use dcqcn_support::cli::Output;
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{Config, QUEUES_NONE, QueueConfig, WredConfig};
+use dcqcn_params::{Group, Key, UnknownKey};
+use dcqcn_telemetry::{Parameter, each};
+use serde::Serialize;
+
+use super::targets;
+
+/// Show the parameters in force.
+#[derive(Debug, Args)]
+#[command(override_usage = "dcqcn get <IFACE,...|--all> [KEY]... [OPTIONS]")]
+#[command(after_long_help = "\
+The first word names interfaces, separated by commas; further interfaces and parameters follow. With --all every word is
+a parameter. DSCPs in traffic class 0 are left out unless named.
+
+Groups:
+  wred  the congestion point: WRED marking, classes and queues
+  np    the notification point: CNPs
+  rp    the reaction point: the rate machine and the pacer
+  link  the link
+
+Examples:
+  dcqcn get eth0
+  dcqcn get eth0 rpg_ai_rate wred.3.kmax dscp_to_tc.26
+  # everything about the marking of one class: meaning, range, default
+  dcqcn get eth1 --group wred --tc 3 --explain
+  dcqcn get eth0,eth1 --group rp
+  dcqcn get --all rpg_ai_rate
+  dcqcn get eth0 --json | jq '.parameters[] | select(.value != .default)'")]
+pub(super) struct GetArgs {
+    #[command(flatten)]
+    what: What,
+    /// Only the parameters of this group.
+    #[arg(long, value_enum)]
+    group: Option<Group>,
+    /// Only those of this traffic class.
+    #[arg(long, value_name = "TC", value_parser = clap::value_parser!(u8).range(0..CLASSES as i64))]
+    tc: Option<u8>,
+    /// Tell what each means, what is allowed, and what more of it does.
+    #[arg(long)]
+    explain: bool,
+}
+
+/// Interfaces, then parameters.
+#[derive(Debug)]
+struct What {
+    ifaces: Vec<String>,
+    keys: Vec<Key>,
+    all: bool,
+}
+
+#[derive(Debug, Args)]
+struct Words {
+    /// The interfaces and the parameters; all parameters if none is named.
+    #[arg(value_name = "IFACE|KEY", add = ArgValueCompleter::new(dcqcn_support::cli::iface_or_key))]
+    words: Vec<String>,
+    /// Every interface attached in this network namespace.
+    #[arg(long)]
+    all: bool,
+}
+
+impl FromArgMatches for What {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let Words { words, all } = Words::from_arg_matches(matches)?;
+        let mut what = Self { ifaces: Vec::new(), keys: Vec::new(), all };
+        for (i, word) in words.into_iter().enumerate() {
+            match Key::from_str(&word) {
+                Ok(key) if all || i != 0 => what.keys.push(key),
+                // What is like no parameter is an interface.
+                Err(UnknownKey::Name { nearest: None, .. }) if !all => what.take_ifaces(&word),
+                Err(error) if all || i != 0 => {
+                    return Err(clap::Error::raw(clap::error::ErrorKind::ValueValidation, error.to_string()));
+                }
+                _ => what.take_ifaces(&word),
+            }
+        }
+        targets::one_of(&what.ifaces, all)?;
+        Ok(what)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl What {
+    fn take_ifaces(&mut self, word: &str) {
+        self.ifaces.extend(word.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned));
+    }
+}
+
+impl Args for What {
+    fn augment_args(command: Command) -> Command {
+        Words::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Words::augment_args_for_update(command)
+    }
+}
+
+impl GetArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { what: What { ifaces, keys, all }, group, tc, explain } = self;
+        let tc = tc.map(usize::from);
+        let report = |(iface, config): (String, Config)| {
+            let shown = shown(&keys, group, tc, &config);
+            let parameters = shown.into_iter().map(|key| Parameter::new(key, &config)).collect();
+            GetReport { iface, parameters, explain }
+        };
+        let reports: Vec<GetReport> = targets::configs(ifaces, all)?.into_iter().map(report).collect();
+        match reports.as_slice() {
+            [one] => out.show(one),
+            _ => out.show(&GetReports { interfaces: reports }),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct GetReports {
+    interfaces: Vec<GetReport>,
+}
+
+impl fmt::Display for GetReports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        each(f, self.interfaces.iter().map(|report| (report.iface.as_str(), report)))
+    }
+}
+
+#[derive(Serialize)]
+struct GetReport {
+    iface: String,
+    parameters: Vec<Parameter>,
+    #[serde(skip)]
+    explain: bool,
+}
+
+/// The parameters to show: those named, or all that say something.
+fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config) -> Vec<Key> {
+    let says_something = |key: &Key| match key {
+        Key::DscpToTc(_) => key.get(config) != 0,
+        Key::Pfc(..) => key.get(config) != key.default(),
+        Key::Queue(..) => config.scalars.queues != QUEUES_NONE || key.get(config) != key.default(),
+        Key::Scalar(_) | Key::Wred(..) | Key::TcToQueue(_) => true,
+    };
+    let of_class = |key: &Key| match (key, tc) {
+        (_, None) => true,
+        (Key::Wred(of, _) | Key::TcToQueue(of), Some(tc)) => *of == tc,
+        (Key::DscpToTc(_), Some(tc)) => key.get(config) == tc as u64,
+        (Key::Queue(of, _), Some(tc)) => {
+            config.tc_to_queue.get(tc).is_some_and(|queue| usize::from(*queue) == *of)
+        }
+        (Key::Pfc(of, _), Some(tc)) => config.pfc.get(*of).is_some_and(|pfc| {
+            config.tc_to_queue.get(tc).is_some_and(|queue| u64::from(*queue) == pfc.queue)
+        }),
+        (Key::Scalar(_), Some(_)) => false,
+    };
+    let mut shown: Vec<Key> = if keys.is_empty() {
+        Key::all().filter(|key| of_class(key) && (tc.is_some() || says_something(key))).collect()
+    } else {
+        keys.iter().copied().filter(of_class).collect()
+    };
+    shown.retain(|key| group.is_none_or(|group| key.group() == group));
+    if keys.is_empty() {
+        // All classes' Kmin, then all classes' Kmax: what is explained once stands together.
+        shown.sort_by_key(|key| match key {
+            Key::Scalar(_) => 0,
+            Key::Wred(_, spec) => {
+                let mut specs = WredConfig::SPECS.iter();
+                1 + specs.position(|other| other.key == spec.key).unwrap_or(WredConfig::SPECS.len())
+            }
+            Key::Queue(_, spec) => {
+                let mut specs = QueueConfig::SPECS.iter();
+                1 + WredConfig::SPECS.len() + specs.position(|other| other.key == spec.key).unwrap_or(0)
+            }
+            Key::Pfc(..) => usize::MAX - 2,
+            Key::DscpToTc(_) => usize::MAX - 1,
+            Key::TcToQueue(_) => usize::MAX,
+        });
+    }
+    shown
+}
+
+impl fmt::Display for GetReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.explain {
+            return Parameter::explain(&self.parameters, f);
+        }
+        write!(f, "{}", Parameter::table(&self.parameters))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(keys: &[&str], group: Option<Group>, tc: Option<usize>, explain: bool) -> GetReport {
+        let mut config = Config::DEFAULT;
+        config.scalars.rpg_ai_rate_bps = 1_000_000;
+        let keys: Vec<Key> = keys.iter().map(|key| key.parse().unwrap()).collect();
+        let parameters = shown(&keys, group, tc, &config).into_iter();
+        let parameters = parameters.map(|key| Parameter::new(key, &config)).collect();
+        GetReport { iface: "eth0".into(), parameters, explain }
+    }
+
+    fn keys(report: &GetReport) -> Vec<&str> {
+        report.parameters.iter().map(|parameter| parameter.key.as_str()).collect()
+    }
+
+    #[test]
+    fn get_shows_what_differs_from_the_default() {
+        let named = report(&["rpg_ai_rate", "cnp_limit"], None, None, false);
+        let text = "PARAMETER    VALUE  DEFAULT\nrpg_ai_rate  1mbit   40mbit\ncnp_limit       qp\n";
+        assert_eq!(named.to_string(), text);
+        let all = report(&[], None, None, false);
+        assert!(keys(&all).contains(&"dscp_to_tc.26") && !keys(&all).contains(&"dscp_to_tc.0"));
+        let np = report(&[], Some(Group::Np), None, false);
+        assert!(keys(&np).contains(&"cnp_dscp") && !keys(&np).contains(&"rpg_gd"));
+    }
+
+    #[test]
+    fn explained_it_tells_value_unit_range_default_and_direction() {
+        let text = report(&[], Some(Group::Rp), None, true).to_string();
+        let ai = "\nrpg_ai_rate = 1mbit\n  Step of additive increase (paper: R_AI, 40 Mb/s).\n  Allowed: 1kbit to 800gbit. Default: \
+                  40mbit. Unit: a rate, as in `40mbit`, `2.5gbit` or `100g`.\n  Larger: Faster growth, deeper queue, less stable.\n";
+        assert!(text.contains(ai), "{text}");
+        assert!(!text.contains("kmin") && !text.contains("cnp_dscp"));
+    }
+
+    #[test]
+    fn classes_are_explained_together_or_one_alone() {
+        let text = report(&[], Some(Group::Wred), None, true).to_string();
+        assert!(text.contains("wred.6.kmin = 5KB\nwred.7.kmin = 5KB\n  Queue depth up to which"), "{text}");
+        assert!(
+            text.contains("dscp_to_tc.26 = 3\ndscp_to_tc.48 = 6\n  Traffic class of this DSCP.\n"),
+            "{text}"
+        );
+        let one = report(&[], Some(Group::Wred), Some(3), true);
+        assert_eq!(keys(&one).first(), Some(&"wred.3.kmin"));
+        assert_eq!(keys(&one)[keys(&one).len() - 2..], ["dscp_to_tc.26", "tc_to_queue.3"]);
+    }
+
+    #[test]
+    fn words_are_interfaces_or_parameters() {
+        let read = |line: &str| {
+            let command = What::augment_args(Command::new("get"));
+            let matches = command.try_get_matches_from(line.split(' '))?;
+            What::from_arg_matches(&matches)
+        };
+        let what = read("get eth0,eth1 br-lan rpg_gd wred.3.kmin").unwrap();
+        assert_eq!(
+            (what.ifaces, what.keys.len()),
+            (["eth0", "eth1", "br-lan"].map(String::from).to_vec(), 2)
+        );
+        assert_eq!(read("get pacer").unwrap().ifaces, ["pacer"]);
+        assert_eq!(read("get --all pacer").unwrap().keys.len(), 1);
+        for (line, says) in [
+            ("get eth0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
+            ("get eth0 wred.9.kmin", "wred is numbered 0 to 7"),
+            ("get --all eth0", "unknown parameter `eth0`"),
+            ("get", "<IFACE|--all>"),
+        ] {
+            let refused = read(line).unwrap_err();
+            assert!(refused.to_string().contains(says) && refused.exit_code() == 2, "{refused}");
+        }
+    }
+}

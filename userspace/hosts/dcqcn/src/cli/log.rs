@@ -1,0 +1,163 @@
+//! `log`: who changed what.
+
+use std::fmt;
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_telemetry::audit::{Contents, Entry, Log, What};
+use dcqcn_netlink::netns::current_inode;
+use dcqcn_support::render::{Table, printable};
+use serde::Serialize;
+
+use dcqcn_support::cli::Output;
+
+/// Show who changed which parameter when, and what was refused, oldest first.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Changes are entered by set, config apply, import and ecnconfig, a JSON line for each parameter, in
+/var/log/dcqcn/audit.jsonl; so is what they or a file of `dcqcn run` are refused, what was confirmed and what was taken
+back, and what others asked `dcqcn run` for over its socket. A log that cannot be written is warned of; the change stays.
+
+Environment:
+  DCQCN_AUDIT  another directory for the log
+
+Examples:
+  dcqcn log
+  dcqcn log eth0 --last 10
+  dcqcn -n pod1 log eth0 --here
+  dcqcn log --json | jq '.entries[] | select(.key == \"rpg_ai_rate\")'")]
+pub(super) struct LogArgs {
+    /// The interface; all if none is named.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: Option<String>,
+    /// Only the latest N.
+    #[arg(long, value_name = "N")]
+    last: Option<usize>,
+    /// Only what was done in this network namespace, by its number, which another boot may give to another.
+    #[arg(long)]
+    here: bool,
+}
+
+impl LogArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let log = Log::here();
+        let mut contents = log.read()?;
+        let here = current_inode()?;
+        if self.here {
+            contents.entries.retain(|entry| entry.netns == here);
+        }
+        out.show(&LogReport::new(
+            log.path().display().to_string(),
+            contents,
+            self.iface.as_deref(),
+            self.last,
+            here,
+        ))
+    }
+}
+
+#[derive(Serialize)]
+struct LogReport {
+    file: String,
+    entries: Vec<Entry>,
+    /// Numbers of lines that are no entries.
+    unreadable_lines: Vec<usize>,
+    /// Number of this network namespace.
+    #[serde(skip)]
+    here: u64,
+}
+
+impl LogReport {
+    fn new(file: String, contents: Contents, iface: Option<&str>, last: Option<usize>, here: u64) -> Self {
+        let Contents { mut entries, unreadable } = contents;
+        entries.retain(|entry| iface.is_none_or(|iface| entry.iface == iface));
+        let skipped = last.map_or(0, |last| entries.len().saturating_sub(last));
+        Self { file, entries: entries.split_off(skipped), unreadable_lines: unreadable, here }
+    }
+}
+
+impl fmt::Display for LogReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, entries, unreadable_lines, here } = self;
+        if entries.is_empty() {
+            writeln!(f, "no change is entered in {file}")?;
+        } else {
+            let mut table = Table::new(&["TIME", "WHO", "IFACE", "PARAMETER", ">OLD", ">NEW", "COMMAND"]);
+            for entry in entries {
+                let [key, old, new] = match &entry.what {
+                    What::Changed { key, old, new } => [key.clone(), old.clone(), new.clone()],
+                    What::Intended { key, old, intended } => {
+                        [format!("{key} (intended)"), old.clone(), intended.clone()]
+                    }
+                    What::Pending { key, old, pending, confirm_within_s } => [
+                        format!("{key} (to be confirmed in {confirm_within_s} s)"),
+                        old.clone(),
+                        pending.clone(),
+                    ],
+                    What::Confirmed { key, former, confirmed } => {
+                        [format!("{key} (confirmed)"), former.clone(), confirmed.clone()]
+                    }
+                    What::TakenBack { key, unconfirmed, restored } => {
+                        [format!("{key} (taken back)"), unconfirmed.clone(), restored.clone()]
+                    }
+                    What::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
+                    What::Ordered(order) => [
+                        format!("({} for {})", order.order, printable(&order.by)),
+                        String::new(),
+                        order.name.as_deref().map(printable).unwrap_or_default(),
+                    ],
+                };
+                let iface = match entry.iface.as_str() {
+                    "" => "-".into(),
+                    iface if entry.netns == *here => iface.to_owned(),
+                    iface => format!("{iface} (netns {})", entry.netns),
+                };
+                let command = printable(&entry.command);
+                table.row([entry.time.clone(), entry.who(), iface, key, old, new, command]);
+            }
+            write!(f, "{table}")?;
+        }
+        if !unreadable_lines.is_empty() {
+            let lines: Vec<String> = unreadable_lines.iter().map(ToString::to_string).collect();
+            writeln!(f, "not readable in {file}: line {}", lines.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(iface: &str, new: &str) -> Entry {
+        Entry {
+            time: "2026-03-01T12:00:00.000Z".into(),
+            uid: 0,
+            user: Some("root".into()),
+            sudo_user: Some("ada".into()),
+            pid: 7,
+            command: "dcqcn set\n".into(),
+            netns: 1,
+            iface: iface.into(),
+            what: What::Changed { key: "rpg_gd".into(), old: "11".into(), new: new.into() },
+        }
+    }
+
+    #[test]
+    fn entries_are_told_by_interface_and_latest() {
+        let entries = vec![entry("eth0", "12"), entry("eth1", "13"), entry("eth0", "14")];
+        let contents = Contents { entries, unreadable: vec![4] };
+        let report = |iface, last| LogReport::new("log".into(), contents.clone(), iface, last, 1);
+        let text = report(Some("eth0"), Some(1)).to_string();
+        let expected = "\
+TIME                      WHO          IFACE  PARAMETER  OLD  NEW  COMMAND
+2026-03-01T12:00:00.000Z  ada as root  eth0   rpg_gd      11   14  dcqcn set\u{fffd}
+not readable in log: line 4
+";
+        assert_eq!(text, expected);
+        let elsewhere = LogReport::new("log".into(), contents.clone(), Some("eth1"), None, 2).to_string();
+        assert!(elsewhere.contains("eth1 (netns 1)"), "{elsewhere}");
+        assert_eq!(report(None, None).entries.len(), 3);
+        assert!(report(Some("eth9"), None).to_string().starts_with("no change is entered in log\n"));
+    }
+}

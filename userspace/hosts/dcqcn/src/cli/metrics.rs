@@ -1,0 +1,42 @@
+//! `run --metrics-only`: a Prometheus endpoint that keeps nothing.
+
+use std::io;
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use dcqcn_support::cli::Output;
+use dcqcn_daemon::hangup::hangup_of;
+use dcqcn_daemon::metrics::{self, Exporter};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Serves metrics of what is attached until a signal or the end of the terminal, with the `top_qps` flows of each interface that sent most.
+pub(super) fn serve(listen: SocketAddr, top_qps: usize, out: &mut Output<'_>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (mut interrupt, mut terminate, mut hangup) = (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        );
+        let reader = hangup_of(io::stdout())?;
+        let listener = TcpListener::bind(listen)
+            .await
+            .with_context(|| format!("cannot listen at {listen}; --listen names another address"))?;
+        let address = listener.local_addr()?;
+        out.text(&format!("serving http://{address}/metrics and http://{address}/healthz\n"))?;
+        if !address.ip().is_loopback() {
+            out.text(&"everyone who reaches this address can read them\n")?;
+        }
+        out.finish()?;
+        let shutdown = async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+                () = reader => {}
+            }
+        };
+        Ok(metrics::serve(listener, Exporter::alone(top_qps), shutdown).await?)
+    })
+}

@@ -1,0 +1,98 @@
+//! `monitor`: rates, again and again.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_params::quantity::parse_duration_ns;
+use dcqcn_support::interrupt::Interrupt;
+use dcqcn_telemetry::Sampler;
+
+use super::targets;
+use dcqcn_support::cli::Output;
+
+/// Show queues, marks, CNPs and flows: what changed in each interval, as lines or JSON for pipes.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Reads the pinned maps; `dcqcn run` is not needed. Without an interface it watches all that is attached, whenever it
+is. Each interface has, per interval, a line `class` for each traffic class, a line `counters`, and a line `qp` for each
+of the flows of the most throughput. With --json it has an object on one line, with the same names.
+Names end in their unit: _bps (bit/s), _bytes, _ns, _per_s, _ppm (millionths), _ratio (0 to 1).
+
+Examples:
+  dcqcn monitor eth0
+  dcqcn monitor --interval 100ms --count 50 --qps 0
+  dcqcn monitor eth0 --json | jq -c '.classes[] | {tc, depth_bytes, ecn_marked_ratio}'")]
+pub(super) struct MonitorArgs {
+    /// The interfaces, separated by commas or spaces; all that is attached if none is named.
+    #[arg(value_name = "IFACE", value_delimiter = ',', add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    ifaces: Vec<String>,
+    /// Time between two readings, 10ms to 1h.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    interval: Duration,
+    /// End after this many intervals.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Flows to show of each interface.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    qps: usize,
+}
+
+/// Shortest interval: reading a full table takes 20 ms.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+/// Longest interval.
+const MAX_INTERVAL: Duration = Duration::from_secs(3_600);
+
+/// Reads an interval.
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err(format!("`{text}` is out of range: allowed is 10ms to 1h"))
+    }
+}
+
+impl MonitorArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let interrupt = Interrupt::catch_or(|| {})?;
+        let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
+        let mut sampler = Sampler::new(ifaces);
+        if sampler.sample()?.is_empty() {
+            tracing::warn!(
+                "nothing is attached in this network namespace yet; `dcqcn attach IFACE` attaches"
+            );
+        }
+        let mut due = Instant::now();
+        let mut done = 0;
+        while self.count.is_none_or(|count| done < count) {
+            due += self.interval;
+            if interrupt.sleep(due.saturating_duration_since(Instant::now()))? {
+                break;
+            }
+            for sample in sampler.sample()?.into_iter().filter(|sample| sample.interval_ns != 0) {
+                out.line(&sample.busiest(self.qps))?;
+            }
+            out.finish()?;
+            done += 1;
+            // Intervals that a stopped machine missed are not made up for.
+            due = due.max(Instant::now().checked_sub(self.interval).unwrap_or(due));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_have_bounds() {
+        assert_eq!(parse_interval("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_interval("2"), Ok(Duration::from_secs(2)));
+        for text in ["0s", "9ms", "2h", "61m", "3601s", "-1s", ""] {
+            assert!(parse_interval(text).is_err(), "{text}");
+        }
+        assert!(parse_interval("1ms").unwrap_err().contains("10ms to 1h"));
+    }
+}

@@ -1,0 +1,65 @@
+//! NVIDIA: a NIC's parameters onto an interface.
+
+use std::fmt;
+use std::path::Path;
+
+use dcqcn_support::cli::Output;
+use dcqcn_params::nvidia::{self, Note};
+use dcqcn_support::render::Table;
+use dcqcn_telemetry::{ChangeReport, Source};
+use serde::Serialize;
+
+use super::{confirm, targets};
+
+/// Gives an interface the parameters a NIC has, read by name.
+pub(super) fn import(
+    directory: &Path,
+    iface: String,
+    dry_run: bool,
+    out: &mut Output<'_>,
+) -> anyhow::Result<()> {
+    let import = nvidia::read(directory)?;
+    let changes = targets::change(&[iface], confirm::manner(dry_run, None)?, |_, config| {
+        Ok(import.changes.iter().try_for_each(|(_, change)| change.apply(config))?)
+    })?;
+    out.show(&ImportReport {
+        dry_run,
+        settings: import
+            .changes
+            .into_iter()
+            .map(|(file, of)| Source::new(file.display().to_string(), of))
+            .collect(),
+        changed: ChangeReport::of_differences(&changes),
+        notes: import.notes,
+    })
+}
+
+#[derive(Serialize)]
+struct ImportReport {
+    dry_run: bool,
+    /// Everything the directory says, changed or not.
+    settings: Vec<Source>,
+    #[serde(flatten)]
+    changed: ChangeReport,
+    notes: Vec<Note>,
+}
+
+impl fmt::Display for ImportReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dry_run, settings, changed, notes } = self;
+        writeln!(f, "{} parameters read", settings.len())?;
+        if *dry_run {
+            writeln!(f, "nothing was changed (--dry-run); this would be:")?;
+        }
+        write!(f, "{changed}")?;
+        if !notes.is_empty() {
+            writeln!(f, "\nnot carried over as it is:")?;
+            let mut table = Table::new(&["FILE", "WHY"]);
+            for Note { file, reason } in notes {
+                table.row([file.display().to_string(), reason.clone()]);
+            }
+            write!(f, "{table}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! `events --packets`: what the programs tell of packets.
+
+use std::time::Duration;
+
+use dcqcn_support::cli::Output;
+use dcqcn_loader::attach;
+use dcqcn_loader::packets::Packets;
+use dcqcn_support::interrupt::Interrupt;
+use dcqcn_telemetry::PacketRow;
+
+/// How often it is looked for more.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// Shows packets of these interfaces (all that tell of packets, if none is named) until `left` were shown; with `follow`, those
+/// to come.
+pub(super) fn run(
+    out: &mut Output<'_>,
+    ifaces: &[String],
+    mut left: u64,
+    follow: bool,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    let is_wanted = |info: &attach::Info| {
+        if ifaces.is_empty() { info.log_packets.is_some() } else { ifaces.contains(&info.iface) }
+    };
+    let infos = attach::list()?.into_iter().filter(is_wanted);
+    let mut sources = infos
+        .map(|info| Ok((Packets::open(&info)?, info.iface)))
+        .collect::<Result<Vec<_>, attach::Error>>()?;
+    if sources.is_empty() {
+        anyhow::bail!(
+            "nothing that tells of packets is attached here; `dcqcn attach IFACE --log-packets` attaches it"
+        );
+    }
+    loop {
+        for (packets, iface) in &mut sources {
+            for row in packets.read().iter().filter_map(|line| PacketRow::read(iface, line)) {
+                if left == 0 {
+                    return out.finish();
+                }
+                out.line(&row)?;
+                left -= 1;
+            }
+        }
+        out.finish()?;
+        if left == 0 || !follow || interrupt.sleep(PERIOD)? {
+            return Ok(());
+        }
+    }
+}

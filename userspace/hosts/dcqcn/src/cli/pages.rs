@@ -1,0 +1,167 @@
+//! Manual pages beside those of the commands: dcqcn.toml(5) and dcqcn-parameters(7).
+
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
+use dcqcn_support::cli::Page;
+use dcqcn_common::params::Config;
+use dcqcn_params::{self as params, Group, Key, Profile};
+
+/// Pages of files and of what is explained.
+pub(super) fn pages() -> anyhow::Result<[Page; 2]> {
+    let example = params::example(&Profile::default().config(None)?);
+    Ok([
+        Page { name: "dcqcn.toml", section: 5, roff: file(&example) },
+        Page { name: "dcqcn-parameters", section: 7, roff: parameters() },
+    ])
+}
+
+fn title(roff: &mut Roff, name: &str, section: &str, about: &str) {
+    roff.control("TH", [name, section, "", concat!("dcqcn ", env!("CARGO_PKG_VERSION"))]);
+    roff.control("SH", ["NAME"]);
+    roff.text([roman(format!("{name} - {about}"))]);
+}
+
+fn paragraph(roff: &mut Roff, text: impl Into<Vec<Inline>>) {
+    roff.control("PP", []);
+    roff.text(text);
+}
+
+/// Lines as they are.
+fn verbatim(roff: &mut Roff, text: &str) {
+    roff.control("nf", []);
+    for line in text.lines() {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []);
+}
+
+fn file(example: &str) -> String {
+    let mut roff = Roff::new();
+    title(&mut roff, "dcqcn.toml", "5", "configuration file of dcqcn");
+    roff.control("SH", ["DESCRIPTION"]);
+    roff.text([
+        roman("TOML, read by "),
+        bold("dcqcn run"),
+        roman(" (/etc/dcqcn/dcqcn.toml) and, without the tables of the controller, by "),
+        bold("dcqcn attach --config"),
+        roman(". Quantities are written with their unit. Every error is told with its line by "),
+        bold("dcqcn config check FILE"),
+        roman("."),
+    ]);
+    roff.control("SH", ["FILE OF THE CONTROLLER"]);
+    verbatim(&mut roff, CONTROLLER);
+    roff.control("SH", ["SETTINGS OF AN INTERFACE"]);
+    paragraph(
+        &mut roff,
+        [
+            roman("Those of "),
+            bold("attach --config"),
+            roman(", and of each [[interface]]: every one with its meaning, range and default, as "),
+            bold("dcqcn config example"),
+            roman(" prints them."),
+        ],
+    );
+    verbatim(&mut roff, example);
+    see_also(&mut roff, &["dcqcn(1)", "dcqcn-run(1)", "dcqcn-attach(1)", "dcqcn-parameters(7)"]);
+    roff.to_roff()
+}
+
+/// What stands around the interfaces' settings.
+const CONTROLLER: &str = "\
+[[interface]]
+name = \"eth*\"             # a name or a pattern; the first table that fits counts
+role = \"host\"             # and every other setting of an interface
+
+[metrics]
+listen = \"127.0.0.1:9310\" # /metrics and /healthz
+
+[log]
+format = \"text\"           # or \"json\"";
+
+fn parameters() -> String {
+    let mut roff = Roff::new();
+    title(&mut roff, "dcqcn-parameters", "7", "parameters of DCQCN congestion control");
+    roff.control("SH", ["DESCRIPTION"]);
+    roff.text([
+        roman("The parameters of the congestion, notification and reaction point, under the names NICs and switches know them by. "),
+        bold("dcqcn get"),
+        roman(" shows and "),
+        bold("dcqcn set"),
+        roman(" changes them under running traffic. The N of a table is a traffic class, a DSCP or a queue."),
+    ]);
+    for (group, heading) in [
+        (Group::Link, "LINK"),
+        (Group::Wred, "CONGESTION POINT"),
+        (Group::Np, "NOTIFICATION POINT"),
+        (Group::Rp, "REACTION POINT"),
+    ] {
+        roff.control("SH", [heading]);
+        for key in Key::all().filter(|key| key.group() == group && is_first_of_its_table(*key)) {
+            roff.control("TP", []);
+            roff.text([bold(name(key))]);
+            let default = match key {
+                Key::DscpToTc(_) | Key::TcToQueue(_) => String::new(),
+                Key::Queue(_, spec) => format!(" Default: {}.", params::default_of_queues(spec)),
+                Key::Pfc(_, spec) if spec.key == "queue" => " Default: N.".to_owned(),
+                _ => format!(" Default: {}.", key.text(&Config::DEFAULT)),
+            };
+            roff.text([roman(format!(
+                "{} Allowed: {}.{default}{}",
+                key.doc(),
+                key.allowed(),
+                key.written()
+            ))]);
+            if !key.larger().is_empty() {
+                roff.text([italic("Larger: "), roman(key.larger())]);
+            }
+        }
+    }
+    see_also(&mut roff, &["dcqcn-get(1)", "dcqcn-set(1)", "dcqcn.toml(5)"]);
+    roff.to_roff()
+}
+
+fn see_also(roff: &mut Roff, pages: &[&str]) {
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman(pages.join(", "))]);
+}
+
+/// Of the rows of a table one is told.
+fn is_first_of_its_table(key: Key) -> bool {
+    match key {
+        Key::Scalar(_) => true,
+        Key::Wred(row, _)
+        | Key::DscpToTc(row)
+        | Key::TcToQueue(row)
+        | Key::Queue(row, _)
+        | Key::Pfc(row, _) => row == 0,
+    }
+}
+
+fn name(key: Key) -> String {
+    match key {
+        Key::Scalar(_) => key.to_string(),
+        Key::Wred(..) | Key::DscpToTc(_) | Key::TcToQueue(_) | Key::Queue(..) | Key::Pfc(..) => {
+            key.to_string().replacen('0', "N", 1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_tell_every_setting() {
+        let [file, about] = pages().unwrap();
+        assert!(about.roff.contains("rpg_ai_rate") && about.roff.contains("wred.N.kmin"));
+        assert!(!about.roff.contains("wred.3.kmin"));
+        for entry in params::ENTRIES {
+            assert!(file.roff.contains(entry.key), "{}", entry.key);
+        }
+        assert_eq!((file.section, about.section), (5, 7));
+    }
+
+    #[test]
+    fn the_controllers_tables_are_as_it_reads_them() {
+        dcqcn_daemon::daemon::config::parse("dcqcn.toml", CONTROLLER).unwrap();
+    }
+}

@@ -1,0 +1,178 @@
+//! `flows pair`: which QP is at the other end of which.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
+use dcqcn_common::layout::{Pair, PairSource};
+use dcqcn_daemon::pairing;
+use dcqcn_params::qp::qp_id;
+use dcqcn_loader::attach;
+use serde::Serialize;
+
+use dcqcn_support::cli::Output;
+use dcqcn_telemetry::PairRow;
+
+/// Say, or show, which QP is at the other end of which.
+///
+/// A data packet names only the receiver's QP, a CNP only the sender's; a pair ties the two. Two ends with dcqcn need no
+/// pairs, a hardware NIC's QP does.
+#[derive(Debug, Subcommand)]
+#[command(after_long_help = "\
+Pairs have four sources, the surest first: static (this command), rdma (the kernel's own queue
+pairs, while `dcqcn run` runs), cm (connection management messages seen), datagram (UD packets).
+Of two that contradict each other the surer one counts.
+
+Examples:
+  dcqcn flows pair list eth0
+  dcqcn flows pair add eth0 10.0.0.1 0x11 0x23
+  dcqcn flows pair add eth0 10.0.0.1 0x11 0x23 --peer 10.0.0.2
+  dcqcn flows pair del eth0 10.0.0.1 0x11")]
+pub(super) enum PairCommand {
+    Add(AddArgs),
+    Del(DelArgs),
+    List(ListArgs),
+}
+
+impl PairCommand {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Add(args) => args.run(out),
+            Self::Del(args) => args.run(out),
+            Self::List(args) => args.run(out),
+        }
+    }
+}
+
+/// Enter a pair; it overrides what other sources say.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn flows pair add eth0 10.0.0.1 0x11 0x23
+  dcqcn flows pair add eth0 fd00::1 17 35 --peer fd00::2")]
+pub(super) struct AddArgs {
+    /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: String,
+    /// Address of the QP.
+    address: IpAddr,
+    /// Its number, as in 17 or 0x11.
+    #[arg(value_parser = qpn)]
+    qpn: u32,
+    /// The number of the QP at its other end.
+    #[arg(value_parser = qpn)]
+    peer_qpn: u32,
+    /// Address of the other end: enters the way back too.
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<IpAddr>,
+}
+
+/// Forget a pair, whoever made it known.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn flows pair del eth0 10.0.0.1 0x11")]
+pub(super) struct DelArgs {
+    /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: String,
+    /// Address of the QP.
+    address: IpAddr,
+    /// Its number.
+    #[arg(value_parser = qpn)]
+    qpn: u32,
+}
+
+/// Show the pairs that are known, and how.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn flows pair list eth0
+  dcqcn flows pair list eth0 --json | jq '.pairs[] | select(.source == \"cm\")'")]
+pub(super) struct ListArgs {
+    /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: String,
+}
+
+impl AddArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { iface, address, qpn, peer_qpn, peer } = self;
+        let mut maps = attach::open(&iface)?.maps;
+        let there = Some((qp_id(address, qpn), peer_qpn));
+        let back = peer.map(|peer| (qp_id(peer, peer_qpn), qpn));
+        for (id, qpn) in there.into_iter().chain(back) {
+            pairing::enter(&mut maps, &id, &Pair::new(qpn, PairSource::Static))
+                .with_context(|| format!("the pair of QP {:#x} cannot be entered on {iface}", id.qpn))?;
+        }
+        list(iface, out)
+    }
+}
+
+impl DelArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { iface, address, qpn } = self;
+        let mut maps = attach::open(&iface)?.maps;
+        let id = qp_id(address, qpn);
+        anyhow::ensure!(
+            maps.pair(&id)?.is_some(),
+            "no pair of QP {qpn:#x} at {address} is known on {iface}; `dcqcn flows pair list {iface}` shows those that are"
+        );
+        maps.remove_pair(&id)?;
+        list(iface, out)
+    }
+}
+
+impl ListArgs {
+    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        list(self.iface, out)
+    }
+}
+
+fn list(iface: String, out: &mut Output<'_>) -> anyhow::Result<()> {
+    let maps = attach::open(&iface)?.maps;
+    let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
+    out.show(&PairReport { iface, pairs: PairRow::sorted(&pairs) })
+}
+
+#[derive(Serialize)]
+struct PairReport {
+    iface: String,
+    pairs: Vec<PairRow>,
+}
+
+impl fmt::Display for PairReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pairs.is_empty() {
+            return writeln!(f, "{}: no pairs are known", self.iface);
+        }
+        write!(f, "{}:\n{}", self.iface, PairRow::table(&self.pairs))
+    }
+}
+
+/// A queue pair number: 24 bits, decimal or hexadecimal.
+fn qpn(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed
+        .ok()
+        .filter(|qpn| (2..1 << 24).contains(qpn))
+        .ok_or_else(|| "expected a queue pair number, 2 to 16777215 or 0x2 to 0xffffff".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pair_numbers_have_24_bits() {
+        assert_eq!((qpn("17"), qpn("0x11"), qpn("0XffFFff")), (Ok(17), Ok(17), Ok(0xff_ffff)));
+        for wrong in ["", "0", "1", "-1", "16777216", "0x1000000", "11h", "0x"] {
+            assert!(qpn(wrong).unwrap_err().contains("2 to 16777215"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `set`: other parameters under running traffic.
+
+use std::time::Duration;
+
+use clap::Args;
+use dcqcn_support::cli::Output;
+use dcqcn_params::{Key, Profile};
+use dcqcn_telemetry::ChangeReport;
+
+use super::confirm::{self, Changed, Waiter};
+use super::targets::{self, Edits};
+
+/// Change parameters of running traffic, all at once or not at all.
+///
+/// Every packet sees either the old parameters or the new ones. If any value is refused for any of the interfaces, none is
+/// changed on any.
+#[derive(Debug, Args)]
+#[command(override_usage = "dcqcn set <IFACE,...|--all> [KEY=VALUE]... [--profile PROFILE] [--confirm TIME]")]
+#[command(after_long_help = "\
+A profile replaces the rate machine, the time between CNPs and the marking curves (Kmin, Kmax, Pmax); what the interface
+is stays: link, role, classes, buffers and pacer. The link's rate, on which `lab` and `hpcc` depend, is the
+interface's link_rate. What was changed is entered in the audit log (`dcqcn log`).
+
+Examples:
+  dcqcn set eth0 rpg_ai_rate=20mbit rpg_time_reset=300us
+  dcqcn set eth1 wred.3.kmin=100KB wred.3.kmax=400KB wred.3.pmax=20%
+  dcqcn set eth0,eth1 dscp_to_tc.24=3 tc_to_queue.3=3
+  dcqcn set --all min_time_between_cnps=50us
+  # taken back after a minute, unless `dcqcn confirm` follows
+  dcqcn set eth0 --confirm 60s rpg_max_rate=1gbit
+  # a profile, and one parameter on top of it
+  dcqcn set eth0 --profile nvidia rpg_ai_rate=20mbit")]
+pub(super) struct SetArgs {
+    #[command(flatten)]
+    edits: Edits,
+    /// Take the change back after this time (1s to 24h) unless `dcqcn confirm` follows.
+    #[arg(long, value_name = "TIME", value_parser = confirm::within)]
+    confirm: Option<Duration>,
+}
+
+impl SetArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Edits { ifaces, all, profile, changes } = self.edits;
+        let manner = confirm::manner(false, self.confirm)?;
+        let _waiter = Waiter::start(manner)?;
+        let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
+        let changed = targets::change(&targets::names(ifaces, all)?, manner, |_, config| {
+            profile.map_or(Ok(()), |profile: Profile| profile.put_into(config))?;
+            Ok(changes.iter().try_for_each(|change| change.apply(config))?)
+        })?;
+        let report = match profile {
+            Some(_) => ChangeReport::of_differences(&changed),
+            None => ChangeReport::of_keys(&changed, &keys),
+        };
+        out.show(&Changed::new(report, &changed, manner))
+    }
+}

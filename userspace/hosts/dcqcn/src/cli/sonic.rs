@@ -1,0 +1,93 @@
+//! SONiC: a switch's configuration onto an interface and back.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use dcqcn_support::cli::Output;
+use dcqcn_params::sonic::{self, Database, Export, Import, Unmapped};
+use dcqcn_loader::attach;
+use dcqcn_support::file::replace;
+use dcqcn_telemetry::{ChangeReport, Source};
+use serde::Serialize;
+
+use super::{confirm, targets};
+
+/// Gives an interface what a switch's config_db.json says for a port.
+pub(super) fn import(
+    file: &Path,
+    port: &str,
+    iface: String,
+    dry_run: bool,
+    out: &mut Output<'_>,
+) -> anyhow::Result<()> {
+    let db = Database::read(file)?;
+    let mut import = Import::default();
+    let changes = targets::change(&[iface], confirm::manner(dry_run, None)?, |_, config| {
+        import = sonic::import(&db, port, config)?;
+        Ok(import.settings.iter().try_for_each(|(_, setting)| setting.apply(config))?)
+    })?;
+    let marks = changes.iter().all(|change| change.new.scalars.cp_enable != 0);
+    out.show(&ImportReport {
+        dry_run,
+        marks,
+        changed: ChangeReport::of_differences(&changes),
+        settings: import.settings.into_iter().map(|(from, of)| Source::new(from, of)).collect(),
+        unmapped: import.unmapped,
+    })
+}
+
+#[derive(Serialize)]
+struct ImportReport {
+    dry_run: bool,
+    /// The congestion point is on.
+    marks: bool,
+    #[serde(flatten)]
+    changed: ChangeReport,
+    /// Everything the file says, changed or not.
+    settings: Vec<Source>,
+    unmapped: Vec<Unmapped>,
+}
+
+impl fmt::Display for ImportReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dry_run, marks, changed, unmapped, .. } = self;
+        if *dry_run {
+            writeln!(f, "nothing was changed (--dry-run); this would be:")?;
+        }
+        write!(f, "{changed}")?;
+        if !marks {
+            writeln!(f, "cp_enable is off: nothing is marked until `dcqcn set IFACE cp_enable=on`")?;
+        }
+        if !unmapped.is_empty() {
+            writeln!(f, "\nnot carried over:")?;
+            for Unmapped { table, key, fields, reason } in unmapped {
+                let fields =
+                    if fields.is_empty() { String::new() } else { format!(" {}", fields.join(", ")) };
+                writeln!(f, "  {table}|{key}{fields}\n      {reason}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prints what an interface does as tables of config_db.json, or writes them into a file.
+pub(super) fn export(
+    iface: &str,
+    port: &str,
+    file: Option<PathBuf>,
+    out: &mut Output<'_>,
+) -> anyhow::Result<()> {
+    let config = attach::open(iface)?.maps.params()?.config;
+    let Export { tables, notes } = sonic::export(&config, port)?;
+    for note in notes {
+        tracing::warn!(iface, "{note}");
+    }
+    let Some(path) = file else {
+        return out.document(&tables);
+    };
+    let mut text = serde_json::to_vec_pretty(&tables)?;
+    text.push(b'\n');
+    replace(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    out.text(&format!("{iface} is written to {}\n", path.display()))
+}

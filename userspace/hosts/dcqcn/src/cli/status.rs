@@ -1,0 +1,190 @@
+//! `status`: what is attached, as the kernel has it.
+
+use std::fmt;
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_support::cli::Output;
+use dcqcn_common::params::{Quantity, Unit};
+use dcqcn_params::word;
+use dcqcn_loader::attach::{self, Broken, Info, Part, Pending, State, Survey};
+use dcqcn_support::clock::boottime_ns;
+use dcqcn_support::render::{self, Table};
+use serde::Serialize;
+
+use super::confirm::Waiting;
+use super::targets::called;
+
+/// Show what is attached, and whether the kernel has all of it.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  # everything in this network namespace
+  dcqcn status
+  # hook by hook; exit code 3 if eth0 is not attached
+  dcqcn status eth0
+  dcqcn status eth0 --json")]
+pub(super) struct StatusArgs {
+    /// The interface; all if none is named.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: Option<String>,
+}
+
+impl StatusArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let detailed = self.iface.is_some();
+        let Survey { mut attachments, mut broken } = attach::survey()?;
+        if let Some(iface) = self.iface.map(called) {
+            attachments.retain(|(info, _)| info.iface == iface);
+            broken.retain(|broken| broken.iface.as_ref() == Some(&iface));
+            if attachments.is_empty() && broken.is_empty() {
+                // It says why.
+                attach::open(&iface)?;
+            }
+        }
+        let waiting = attach::pending()?;
+        let attachments =
+            attachments.into_iter().map(|(info, state)| Status::of(info, state, &waiting)).collect();
+        let unreadable = broken.into_iter().map(Unreadable::of).collect();
+        out.show(&StatusReport { attachments, unreadable, detailed })
+    }
+}
+
+#[derive(Serialize)]
+struct StatusReport {
+    attachments: Vec<Status>,
+    /// Journals that cannot be read.
+    unreadable: Vec<Unreadable>,
+    #[serde(skip)]
+    detailed: bool,
+}
+
+#[derive(Serialize)]
+struct Unreadable {
+    iface: Option<String>,
+    problem: String,
+}
+
+impl Unreadable {
+    fn of(Broken { iface, error }: Broken) -> Self {
+        Self { iface, problem: error.to_string() }
+    }
+}
+
+#[derive(Serialize)]
+struct Status {
+    #[serde(flatten)]
+    info: Info,
+    /// `attached`; `attaching` or `detaching` if somebody was killed doing so.
+    state: State,
+    /// The interface is still there.
+    alive: bool,
+    /// Every part, as the kernel has it; none if it cannot be asked.
+    parts: Vec<Part>,
+    /// What is wrong, each in a sentence.
+    problems: Vec<String>,
+    /// Why the parts cannot be seen; `null` if they can.
+    unread: Option<String>,
+    /// A change that is taken back unless it is confirmed; `null` if there is none.
+    pending: Option<Waiting>,
+    /// `null` if the rate is not known or the maps cannot be read.
+    link_rate_bps: Option<u64>,
+    attached_for_ns: u64,
+}
+
+impl Status {
+    fn of(info: Info, state: State, waiting: &[(Info, Pending)]) -> Self {
+        let now_ns = boottime_ns();
+        let mut problems = Vec::new();
+        let alive = attach::is_alive(&info).unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            false
+        });
+        let (parts, unread) = match attach::verify(&info) {
+            Ok(parts) => (parts, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        problems.extend(parts.iter().filter_map(Part::complaint));
+        let params = attach::open(&info.iface).ok().and_then(|attachment| attachment.maps.params().ok());
+        let link_rate_bps = params.map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
+        let attached_for_ns = now_ns.saturating_sub(info.attached_at_ns);
+        let pending = Waiting::of(waiting, &info);
+        Self { info, state, alive, parts, problems, unread, pending, link_rate_bps, attached_for_ns }
+    }
+
+    /// In one word or two.
+    const fn summary(&self) -> &'static str {
+        match self.state {
+            _ if !self.alive => "interface gone",
+            State::Attaching => "half attached",
+            State::Detaching => "half detached",
+            State::Attached if !self.problems.is_empty() => "INCOMPLETE",
+            State::Attached if self.unread.is_some() => "not seen",
+            State::Attached => "attached",
+        }
+    }
+}
+
+impl fmt::Display for StatusReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Unreadable { iface, problem } in &self.unreadable {
+            writeln!(f, "{}{problem}", iface.as_ref().map(|iface| format!("{iface}: ")).unwrap_or_default())?;
+        }
+        if self.attachments.is_empty() {
+            if self.unreadable.is_empty() {
+                writeln!(f, "nothing is attached in this network namespace; `dcqcn attach IFACE` attaches")?;
+            }
+            return Ok(());
+        }
+        let mut table =
+            Table::new(&["IFACE", "ROLE", "LINK", "PACER", "XDP", "TC", ">FLOWS", ">SINCE", "STATE"]);
+        for status in &self.attachments {
+            let Status { info, link_rate_bps, attached_for_ns, .. } = status;
+            table.row([
+                info.inline_peer
+                    .as_ref()
+                    .map_or(info.iface.clone(), |peer| format!("{} = {peer}", info.iface)),
+                word(&info.role),
+                link_rate_bps.map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
+                info.pacer.clone(),
+                info.xdp_mode.clone(),
+                info.tc_mode.clone(),
+                info.rp_flows.to_string(),
+                render::ns(*attached_for_ns),
+                status.summary().into(),
+            ]);
+        }
+        write!(f, "{table}")?;
+        for status in &self.attachments {
+            status.problems.iter().try_for_each(|problem| writeln!(f, "{}: {problem}", status.info.iface))?;
+            if let Some(why) = &status.unread {
+                writeln!(f, "{}: what runs there cannot be seen: {why}", status.info.iface)?;
+            }
+            if let Some(pending) = &status.pending {
+                writeln!(f, "{}: {pending}", status.info.iface)?;
+            }
+            if status.state != State::Attached {
+                let iface = &status.info.iface;
+                writeln!(
+                    f,
+                    "{iface}: `dcqcn attach {iface}` starts over, `dcqcn detach {iface}` puts back what there was"
+                )?;
+            }
+        }
+        if self.detailed {
+            let parts = self.attachments.iter().flat_map(|status| &status.parts);
+            parts.into_iter().try_for_each(|part| writeln!(f, "{}", line(part)))?;
+            let notes = self.attachments.iter().flat_map(|status| &status.info.notes);
+            notes.into_iter().try_for_each(|note| writeln!(f, "when attached: {note}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A part on one line.
+fn line(part: &Part) -> String {
+    let Part { name, iface, program_id, link_id, problem } = part;
+    let program = program_id.map(|id| format!(", program {id}")).unwrap_or_default();
+    let link = link_id.map(|id| format!(", link {id}")).unwrap_or_default();
+    format!("{name} on {iface}{program}{link}: {}", problem.as_deref().unwrap_or("there"))
+}

@@ -1,0 +1,167 @@
+//! Which interfaces a command is about, and what it sets; shared by all that change parameters.
+
+use std::str::FromStr;
+
+use anyhow::bail;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap_complete::ArgValueCompleter;
+use dcqcn_telemetry::audit::{self as audit, Manner};
+use dcqcn_common::params::Config;
+use dcqcn_netlink::Netlink;
+use dcqcn_params::{Assignment, Profile, SetError};
+use dcqcn_loader::attach::{self, Change, Info, Refused};
+
+/// The names without repetition, or those of all that is attached.
+pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    if all {
+        names.extend(attach::list_alive()?.into_iter().map(|info| info.iface));
+        if names.is_empty() {
+            bail!("nothing is attached in this network namespace; `dcqcn attach IFACE` attaches");
+        }
+        return Ok(names);
+    }
+    for iface in ifaces.into_iter().map(called) {
+        if !names.contains(&iface) {
+            names.push(iface);
+        }
+    }
+    Ok(names)
+}
+
+/// The name of an interface that may have been given by another name of it (`ip link property add dev IFACE altname NAME`); what is no
+/// interface's is left as it is, for others to say so.
+pub(super) fn called(iface: String) -> String {
+    let link = Netlink::connect().and_then(|netlink| netlink.link(&iface));
+    link.map_or(iface, |link| link.name)
+}
+
+/// The names and parameters of interfaces.
+pub(super) fn configs(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<(String, Config)>> {
+    let of = |iface: String| {
+        let config = attach::open(&iface)?.maps.params()?.config;
+        Ok((iface, config))
+    };
+    names(ifaces, all)?.into_iter().map(of).collect()
+}
+
+/// Interfaces, then assignments: `eth0,eth1 rpg_ai_rate=20mbit`; a profile in place of them or before them.
+#[derive(Debug)]
+pub(super) struct Edits {
+    /// The interfaces named.
+    pub(super) ifaces: Vec<String>,
+    /// All interfaces.
+    pub(super) all: bool,
+    /// What to start from, if not from what is in force.
+    pub(super) profile: Option<Profile>,
+    /// What to set.
+    pub(super) changes: Vec<Assignment>,
+}
+
+#[derive(Debug, Args)]
+struct EditWords {
+    /// The interfaces, separated by commas or spaces, and what to set.
+    #[arg(value_name = "IFACE|KEY=VALUE", add = ArgValueCompleter::new(dcqcn_support::cli::iface_or_key_value))]
+    words: Vec<Word>,
+    /// Every interface attached in this network namespace.
+    #[arg(long)]
+    all: bool,
+    /// Give the interfaces the parameters of this profile first.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+}
+
+#[derive(Clone, Debug)]
+enum Word {
+    Ifaces(Vec<String>),
+    Change(Assignment),
+}
+
+impl FromStr for Word {
+    type Err = SetError;
+
+    fn from_str(text: &str) -> Result<Self, SetError> {
+        if text.contains('=') {
+            return Ok(Self::Change(text.parse()?));
+        }
+        Ok(Self::Ifaces(text.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect()))
+    }
+}
+
+impl FromArgMatches for Edits {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let EditWords { words, all, profile } = EditWords::from_arg_matches(matches)?;
+        let mut edits = Self { ifaces: Vec::new(), all, profile, changes: Vec::new() };
+        for word in words {
+            match word {
+                Word::Ifaces(names) => edits.ifaces.extend(names),
+                Word::Change(change) => edits.changes.push(change),
+            }
+        }
+        one_of(&edits.ifaces, all)?;
+        if edits.changes.is_empty() && profile.is_none() {
+            return Err(missing("<KEY=VALUE|--profile PROFILE>"));
+        }
+        Ok(edits)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Edits {
+    fn augment_args(command: Command) -> Command {
+        EditWords::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        EditWords::augment_args_for_update(command)
+    }
+}
+
+/// Checks that interfaces are named in just one of the ways there are.
+pub(super) fn one_of(ifaces: &[String], all: bool) -> Result<(), clap::Error> {
+    match (ifaces.is_empty(), all) {
+        (true, false) => Err(missing("<IFACE|--all>")),
+        (false, true) => {
+            let text = "name interfaces or give --all: one of them";
+            Err(clap::Error::raw(ErrorKind::ArgumentConflict, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What clap says of an argument that is missing.
+pub(super) fn missing(what: &str) -> clap::Error {
+    let text = format!("the following required arguments were not provided:\n  {what}");
+    clap::Error::raw(ErrorKind::MissingRequiredArgument, text)
+}
+
+/// Changes parameters of all the interfaces or of none, and enters it in the audit log.
+pub(super) fn change(
+    ifaces: &[String],
+    manner: Manner,
+    edit: impl FnMut(&Info, &mut Config) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<Change>> {
+    audit::change(ifaces, manner, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {
+        let not_there = matches!(error.downcast_ref(), Some(attach::Error::NotAttached { .. }));
+        if not_there && ifaces.len() == 1 {
+            return error;
+        }
+        error.context(format!("nothing was changed: refused for {iface}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_named_once() {
+        let named = ["b", "a", "b"].map(String::from).to_vec();
+        assert_eq!(names(named, false).unwrap(), ["b", "a"]);
+    }
+}

@@ -1,0 +1,118 @@
+//! `upgrade`: the programs of this dcqcn in place of another's.
+
+use std::fmt;
+
+use anyhow::anyhow;
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_loader::attach::{self, Part};
+use serde::Serialize;
+
+use dcqcn_support::cli::Output;
+
+/// Replace the programs of what is attached by those of this dcqcn, without losing a packet or a rate.
+///
+/// Maps stay, and with them parameters, rates, pairs and counters. Refused where another version lays its maps out
+/// differently: then nothing is touched, and the dcqcn that attached it goes on serving it. `dcqcn run` does this when it
+/// starts.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn upgrade eth0
+  # after a new version was installed
+  dcqcn upgrade --all
+  # whether it can
+  dcqcn upgrade --all --dry-run")]
+pub(super) struct UpgradeArgs {
+    /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface), required_unless_present = "all")]
+    iface: Option<String>,
+    /// Every interface of this network namespace.
+    #[arg(long, conflicts_with = "iface")]
+    all: bool,
+    /// Only say what would be replaced, and fail where nothing can be.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl UpgradeArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let ifaces = match self.iface {
+            Some(iface) => vec![iface],
+            None => attach::list()?.into_iter().map(|info| info.iface).collect(),
+        };
+        let mut report = UpgradeReport { dry_run: self.dry_run, upgraded: Vec::new() };
+        let mut failed = None;
+        for iface in ifaces {
+            let replaced = if self.dry_run { would_replace(&iface) } else { attach::upgrade(&iface) };
+            match replaced.and_then(|replaced| Ok((replaced, problems(&iface)?))) {
+                Ok((replaced, problems)) => {
+                    if !problems.is_empty() {
+                        let problems = problems.join("; ");
+                        let next = "`dcqcn attach` with the options it had begins anew";
+                        let error = anyhow!("{iface} has not every program it was given: {problems}; {next}");
+                        failed = failed.or(Some(error));
+                    }
+                    report.upgraded.push(Upgraded { iface, replaced, problems });
+                }
+                Err(error) => {
+                    let not = if self.dry_run { "cannot be" } else { "is not" };
+                    let error = anyhow::Error::from(error).context(format!("{iface} {not} upgraded"));
+                    failed = failed.or(Some(error));
+                }
+            }
+        }
+        if failed.is_none() || !report.upgraded.is_empty() {
+            out.show(&report)?;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// Programs that were attached and are not there.
+fn problems(iface: &str) -> Result<Vec<String>, attach::Error> {
+    let info = attach::open(iface)?.info;
+    let parts = attach::verify(&info)?;
+    Ok(parts.iter().filter(|part| info.programs.contains(&part.name)).filter_map(Part::complaint).collect())
+}
+
+/// The programs that would be replaced.
+fn would_replace(iface: &str) -> Result<Vec<String>, attach::Error> {
+    if !attach::is_upgradable(iface)? {
+        return Ok(Vec::new());
+    }
+    Ok(attach::open(iface)?.info.programs)
+}
+
+#[derive(Serialize)]
+struct UpgradeReport {
+    /// Nothing was replaced yet.
+    dry_run: bool,
+    upgraded: Vec<Upgraded>,
+}
+
+#[derive(Serialize)]
+struct Upgraded {
+    iface: String,
+    /// Programs; none if they were this dcqcn's already.
+    replaced: Vec<String>,
+    /// Programs that were attached and are not there.
+    problems: Vec<String>,
+}
+
+impl fmt::Display for UpgradeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.upgraded.is_empty() {
+            writeln!(f, "nothing is attached in this network namespace")?;
+        }
+        for Upgraded { iface, replaced, problems } in &self.upgraded {
+            match replaced.join(", ") {
+                none if none.is_empty() && !problems.is_empty() => {}
+                none if none.is_empty() => writeln!(f, "{iface} has the programs of this dcqcn already")?,
+                programs if self.dry_run => writeln!(f, "{iface}: {programs} would be replaced in place")?,
+                programs => writeln!(f, "{iface}: {programs} replaced in place")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,313 @@
+//! Every check in both directions, on hosts that were recorded.
+
+mod sending;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Shaper, Unread};
+use crate::doctor::{examine, record};
+
+/// The page that lists every finding.
+const PAGE: &str = include_str!("../../../../../../docs/reference/doctor.md");
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor").join(name)
+}
+
+fn recorded(name: &str) -> Snapshot {
+    record::read(&fixture(name)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A host with nothing to complain about: attached to `eth0` under traffic, marked and answered.
+pub(in crate::doctor) fn healthy() -> Snapshot {
+    recorded("healthy")
+}
+
+/// What is found beyond what is fine.
+fn found(snapshot: &Snapshot) -> BTreeSet<(&'static str, Severity)> {
+    let findings = examine(snapshot).into_iter();
+    findings.map(|finding| (finding.id, finding.severity)).filter(|(_, s)| *s != Severity::Ok).collect()
+}
+
+/// The one finding with this name that a change makes on a healthy host, which has none.
+fn planted(id: &str, severity: Severity, plant: impl FnOnce(&mut Snapshot)) -> Finding {
+    assert!(PAGE.contains(&format!("`{id}`")), "docs/reference/doctor.md has no row for {id}");
+    let before = examine(&healthy());
+    assert!(before.iter().all(|finding| finding.id != id), "{id} on a healthy host: {before:?}");
+    let mut snapshot = healthy();
+    plant(&mut snapshot);
+    let findings = examine(&snapshot);
+    let mut these = findings.iter().filter(|finding| finding.id == id);
+    let finding = these.next().unwrap_or_else(|| panic!("no {id} in {findings:?}")).clone();
+    assert_eq!(finding.severity, severity, "{finding:?}");
+    assert!(!finding.evidence.is_empty() && !finding.what.is_empty());
+    finding
+}
+
+fn set(snapshot: &mut Snapshot, key: &str, value: &str) {
+    let parameters = snapshot.attachments[0].parameters.as_mut().unwrap();
+    parameters.insert(key.to_owned(), value.to_owned());
+    assert!(snapshot.attachments[0].config().is_some(), "{key} = {value}");
+}
+
+/// Sets what a hook counted between the two looks.
+fn count(snapshot: &mut Snapshot, hook: &str, name: &str, value: u64) {
+    assert!(dcqcn_common::stats::Stat::ALL.iter().any(|stat| stat.label() == name), "{name}");
+    let attached = &mut snapshot.attachments[0];
+    for (counts, value) in [(&mut attached.before, 0), (&mut attached.after, value)] {
+        let counts = counts.as_mut().unwrap();
+        let hook = match hook {
+            "xdp" => &mut counts.xdp,
+            "ingress" => &mut counts.ingress,
+            _ => &mut counts.egress,
+        };
+        hook.insert(name.to_owned(), value);
+    }
+}
+
+fn class(snapshot: &mut Snapshot, tc: u8, packets: u64, ect_packets: u64) {
+    let attached = &mut snapshot.attachments[0];
+    attached.before.as_mut().unwrap().classes.remove(&tc);
+    let class = Class { packets, ect_packets, ecn_marked_packets: 0 };
+    attached.after.as_mut().unwrap().classes.insert(tc, class);
+}
+
+/// Makes the healthy host one that marks, too, at 100 Gb/s with thresholds that suit it.
+fn marking(snapshot: &mut Snapshot) {
+    for (key, value) in
+        [("cp_enable", "on"), ("wred.3.kmax", "1.6MB"), ("wred.3.kmin", "400KB"), ("wred.3.pmax", "20%")]
+    {
+        set(snapshot, key, value);
+    }
+    class(snapshot, 3, 10_000, 10_000);
+}
+
+fn link(snapshot: &mut Snapshot) -> &mut Link {
+    snapshot.links.iter_mut().find(|link| link.name == "eth0").unwrap()
+}
+
+fn rxe0() -> Rdma {
+    Rdma {
+        name: "rxe0".into(),
+        ifaces: vec!["eth0".into()],
+        hardware: Some(false),
+        connected_qps: Some(2),
+        ..Rdma::default()
+    }
+}
+
+#[test]
+fn a_healthy_host_is_left_alone() {
+    let none: BTreeSet<_> = found(&healthy()).into_iter().filter(|(_, s)| *s > Severity::Info).collect();
+    assert_eq!(none, BTreeSet::new());
+    let mut snapshot = healthy();
+    marking(&mut snapshot);
+    let none: BTreeSet<_> = found(&snapshot).into_iter().filter(|(_, s)| *s > Severity::Info).collect();
+    assert_eq!(none, BTreeSet::new());
+    let fine: Vec<_> = examine(&healthy()).into_iter().filter(|f| f.severity == Severity::Ok).collect();
+    let ids: Vec<_> = fine.iter().map(|finding| finding.id).collect();
+    for id in ["programs-running", "roce-seen", "loop-closed"] {
+        assert!(ids.contains(&id), "{ids:?}");
+    }
+}
+
+#[test]
+fn recorded_hosts_have_their_fault_and_no_other() {
+    use Severity::{Error, Warning};
+    for (name, faults) in [
+        ("not-ect", &[("not-ect", Error)][..]),
+        ("ce-no-cnp", &[("ce-no-cnp", Error)]),
+        ("cnp-unpaired", &[("cnp-unpaired", Error)]),
+        ("fq-limits", &[("fq-limits", Warning)]),
+        ("wrong-dscp", &[("dscp-no-class", Warning)]),
+        ("rdma-unattached", &[("nothing-attached", Warning), ("rdma-no-role", Warning)]),
+    ] {
+        let bad = found(&recorded(name)).into_iter().filter(|(_, severity)| *severity > Severity::Info);
+        assert_eq!(bad.collect::<BTreeSet<_>>(), faults.iter().copied().collect(), "{name}");
+    }
+}
+
+#[test]
+fn attachments() {
+    let finding = planted("nothing-attached", Severity::Warning, |s| s.attachments.clear());
+    assert!(finding.fix.unwrap().contains("dcqcn attach eth0"));
+    planted("interface-gone", Severity::Error, |s| s.attachments[0].alive = false);
+    let finding = planted("program-missing", Severity::Error, |s| {
+        s.attachments[0].running.retain(|p| p.hook != "egress")
+    });
+    assert!(finding.what.contains("egress"));
+    let finding = planted("others-first", Severity::Warning, |s| {
+        s.attachments[0].before_ours = vec!["cil_to_netdev (program 12) at egress".into()];
+    });
+    assert!(finding.evidence.contains("cil_to_netdev (program 12) at egress"), "{finding:?}");
+    planted("interpreted", Severity::Warning, |s| s.attachments[0].running[0].jited = false);
+    planted("generic-xdp", Severity::Info, |s| s.attachments[0].xdp_mode = "skb".into());
+    // A hook that could not be asked is not one that has lost its program.
+    let mut snapshot = healthy();
+    snapshot.attachments[0].running.clear();
+    snapshot.attachments[0].unasked = ["xdp", "ingress", "egress"].map(str::to_owned).into();
+    assert!(!found(&snapshot).contains(&("program-missing", Severity::Error)));
+}
+
+#[test]
+fn traffic() {
+    planted("no-roce", Severity::Warning, |s| {
+        let attached = &mut s.attachments[0];
+        (attached.before, attached.after) = (Some(Counts::default()), Some(Counts::default()));
+    });
+    planted("roce-idle", Severity::Info, |s| s.attachments[0].before = s.attachments[0].after.clone());
+    planted("not-looked-into", Severity::Info, |s| count(s, "egress", "roce_v1", 3));
+    let mut multicast = healthy();
+    count(&mut multicast, "egress", "ipv6_extension_headers", 7);
+    assert!(found(&multicast).iter().all(|(id, _)| *id != "not-looked-into"));
+    let finding = planted("not-ect", Severity::Warning, |s| {
+        marking(s);
+        class(s, 3, 1_000, 500);
+    });
+    assert!(finding.fix.unwrap().contains("106"));
+    planted("not-ect", Severity::Error, |s| {
+        marking(s);
+        class(s, 3, 1_000, 0);
+    });
+    let mut few = healthy();
+    marking(&mut few);
+    class(&mut few, 3, 1_000, 990);
+    assert!(found(&few).iter().all(|(id, _)| *id != "not-ect"), "a few are management");
+    let finding = planted("dscp-no-class", Severity::Warning, |s| {
+        marking(s);
+        class(s, 0, 5_000, 5_000);
+    });
+    assert!(finding.evidence.contains("DSCP 26 in class 3"));
+    let cnps_in_class = |s: &mut Snapshot, cnps: u64| {
+        marking(s);
+        count(s, "egress", "roce_cnp_packets", 100);
+        class(s, 6, cnps, 0);
+    };
+    let finding = planted("cnp-dscp", Severity::Warning, |s| cnps_in_class(s, 40));
+    assert!(finding.evidence.contains("100 CNPs") && finding.evidence.contains("40 packets of class 6"));
+    let mut right = healthy();
+    cnps_in_class(&mut right, 100);
+    assert!(found(&right).iter().all(|(id, _)| *id != "cnp-dscp"));
+    planted("cnp-class", Severity::Warning, |s| {
+        marking(s);
+        set(s, "dscp_to_tc.48", "3");
+    });
+    planted("class-not-marked", Severity::Warning, |s| {
+        marking(s);
+        set(s, "wred.3.ecn", "off");
+    });
+}
+
+#[test]
+fn dscps_of_two_directions_are_compared() {
+    let two_ports = |second_class: u8| {
+        let mut snapshot = healthy();
+        marking(&mut snapshot);
+        let mut other = snapshot.attachments[0].clone();
+        other.iface = "eth1".into();
+        let counts = other.after.as_mut().unwrap();
+        let seen = counts.classes.remove(&3).unwrap();
+        counts.classes.insert(second_class, seen);
+        snapshot.attachments.push(other);
+        snapshot.attachments[1].parameters.as_mut().unwrap().insert("dscp_to_tc.24".into(), "4".into());
+        snapshot.attachments[0].parameters.as_mut().unwrap().insert("dscp_to_tc.24".into(), "4".into());
+        examine(&snapshot).into_iter().find(|finding| finding.id == "dscp-differs")
+    };
+    assert!(two_ports(4).is_some_and(|finding| finding.evidence.contains("class 4 towards eth1")));
+    assert_eq!(two_ports(3), None);
+}
+
+#[test]
+fn notification_and_reaction() {
+    planted("np-off", Severity::Warning, |s| set(s, "np_enable", "off"));
+    planted("rp-off", Severity::Warning, |s| set(s, "rp_enable", "off"));
+    planted("ce-no-cnp", Severity::Error, |s| {
+        count(s, "ingress", "np_ecn_marked_roce_packets", 50);
+        count(s, "egress", "np_cnp_sent", 0);
+    });
+    planted("cnp-failed", Severity::Warning, |s| count(s, "ingress", "np_cnp_failed", 1));
+    planted("cnp-hinted", Severity::Info, |s| count(s, "egress", "np_cnp_hinted", 5));
+    planted("cnp-unpaired", Severity::Warning, |s| count(s, "xdp", "rp_cnp_unknown_flow", 1_000));
+    planted("cnp-unpaired", Severity::Error, |s| {
+        count(s, "xdp", "rp_cnp_unknown_flow", 1_000);
+        count(s, "xdp", "rp_cnp_handled", 0);
+    });
+    planted("cnp-invalid", Severity::Warning, |s| count(s, "xdp", "rp_cnp_invalid", 1));
+    planted("cnp-no-cut", Severity::Warning, |s| count(s, "xdp", "rp_cnp_handled", 0));
+    // All suppressed by a CNP from before the first look.
+    let mut snapshot = healthy();
+    count(&mut snapshot, "ingress", "np_ecn_marked_roce_packets", 2);
+    count(&mut snapshot, "ingress", "np_cnp_suppressed", 2);
+    count(&mut snapshot, "egress", "np_cnp_sent", 0);
+    assert!(found(&snapshot).iter().all(|(id, _)| *id != "ce-no-cnp"));
+}
+
+/// Marks received, less those that are counted as not answered, are CNPs sent.
+#[test]
+fn every_mark_is_answered_or_accounted_for() {
+    let answered = |s: &mut Snapshot, sent: u64| {
+        for (hook, name, value) in [
+            ("ingress", "np_ecn_marked_roce_packets", 1_000),
+            ("ingress", "np_cnp_suppressed", 800),
+            ("ingress", "np_cnp_window_end", 50),
+            ("ingress", "np_cnp_limited", 100),
+            ("ingress", "np_cnp_failed", 0),
+            ("egress", "np_cnp_sent", sent),
+        ] {
+            count(s, hook, name, value);
+        }
+    };
+    let finding = planted("cnp-lost", Severity::Warning, |s| answered(s, 100));
+    assert!(finding.evidence.contains("call for 150 CNPs; np_cnp_sent 100"), "{}", finding.evidence);
+    let mut right = healthy();
+    answered(&mut right, 150);
+    assert!(found(&right).iter().all(|(id, _)| *id != "cnp-lost"));
+}
+
+#[test]
+fn what_another_interface_handles_is_not_unpaired() {
+    let unpaired = |elsewhere: u64| {
+        let mut snapshot = healthy();
+        // The other one has the flows, and no CNP of its own.
+        for (name, value) in [("roce_cnp_packets", 0), ("rp_cnp_handled", elsewhere)] {
+            count(&mut snapshot, "xdp", name, value);
+        }
+        let mut other = snapshot.attachments[0].clone();
+        other.iface = "eth1".into();
+        for (name, value) in [("roce_cnp_packets", 900), ("rp_cnp_handled", 0), ("rp_cnp_unknown_flow", 900)]
+        {
+            count(&mut snapshot, "xdp", name, value);
+        }
+        snapshot.attachments.push(other);
+        found(&snapshot).iter().any(|(id, _)| *id == "cnp-unpaired")
+    };
+    assert!(!unpaired(900));
+    assert!(unpaired(700), "200 are nobody's");
+}
+
+#[test]
+fn a_switch_wants_its_marks_answered() {
+    let switch = |cnps: u64, ports: usize| {
+        let mut snapshot = healthy();
+        marking(&mut snapshot);
+        snapshot.attachments[0].role = dcqcn_params::Role::Switch;
+        for hook in ["xdp", "ingress", "egress"] {
+            for name in ["roce_cnp_packets", "np_cnp_sent"] {
+                count(&mut snapshot, hook, name, 0);
+            }
+        }
+        count(&mut snapshot, "egress", "roce_data_packets", 1_000);
+        count(&mut snapshot, "egress", "cp_ecn_marked_packets", 500);
+        if ports > 1 {
+            snapshot.attachments.push(snapshot.attachments[0].clone());
+            snapshot.attachments[1].iface = "eth1".into();
+        }
+        count(&mut snapshot, "egress", "roce_cnp_packets", cnps);
+        found(&snapshot).contains(&("port-unanswered", Severity::Warning))
+    };
+    assert!(switch(0, 2));
+    assert!(!switch(3, 2), "CNPs came back");
+    assert!(!switch(0, 1), "they may come back through another port");
+}

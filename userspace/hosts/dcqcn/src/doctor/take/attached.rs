@@ -1,0 +1,177 @@
+//! What is attached: parameters, counters, tables, and the programs that the kernel has on the interface.
+
+use std::collections::BTreeMap;
+
+use aya::programs::{ProgramError, loaded_programs};
+use dcqcn_common::layout::Counters;
+use dcqcn_common::stats::Stat;
+use dcqcn_netlink::Netlink;
+use dcqcn_loader::attach::{self, Info};
+use dcqcn_loader::dataplane::{self, Maps};
+
+use super::super::snapshot::{self, Attached, Class, Counts, Running, Tables};
+use super::Notes;
+
+const AS_ROOT: &str = "run doctor as root";
+
+/// Half of a snapshot of an attachment.
+pub(super) struct Opened {
+    attached: Attached,
+    maps: Option<Maps>,
+}
+
+/// Everything but what needs a second look.
+pub(super) fn first(netlink: Option<&Netlink>, notes: &mut Notes) -> Vec<Opened> {
+    let infos = match attach::list() {
+        Ok(infos) => infos,
+        Err(error) => {
+            notes.essential("what is attached", &error, AS_ROOT);
+            return Vec::new();
+        }
+    };
+    infos.into_iter().map(|info| open(info, netlink, notes)).collect()
+}
+
+fn open(info: Info, netlink: Option<&Netlink>, notes: &mut Notes) -> Opened {
+    let maps = match attach::open(&info.iface) {
+        Ok(attachment) => Some(attachment.maps),
+        Err(error) => {
+            notes.essential(&format!("maps of {}", info.iface), &error, AS_ROOT);
+            None
+        }
+    };
+    let alive = attach::is_alive(&info).unwrap_or(netlink.is_some());
+    let (running, unasked) = if alive { programs(&info, notes) } else { (Vec::new(), Vec::new()) };
+    let before_ours = if alive { before_ours(&info, notes) } else { Vec::new() };
+    let attached = Attached {
+        role: info.role,
+        pacer: info.pacer.clone(),
+        xdp_mode: info.xdp_mode.clone(),
+        tc_mode: info.tc_mode.clone(),
+        programs: info.programs.clone(),
+        running,
+        unasked,
+        before_ours,
+        alive,
+        parameters: None,
+        before: maps.as_ref().and_then(|maps| counts(maps).ok()),
+        after: None,
+        tables: None,
+        inline_peer: info.inline_peer,
+        iface: info.iface,
+    };
+    Opened { attached, maps }
+}
+
+/// The rest; `looked_ns` is when the first look was.
+pub(super) fn second(opened: Vec<Opened>, looked_ns: u64, notes: &mut Notes) -> Vec<Attached> {
+    let close = |Opened { mut attached, maps }| {
+        if let Some(maps) = maps
+            && let Err(error) = read(&mut attached, &maps, looked_ns)
+        {
+            notes.essential(&format!("maps of {}", attached.iface), &error, AS_ROOT);
+        }
+        attached
+    };
+    opened.into_iter().map(close).collect()
+}
+
+fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), dataplane::Error> {
+    attached.parameters = Some(snapshot::parameters(&maps.params()?.config));
+    attached.after = Some(counts(maps)?);
+    let mut tables = Tables::default();
+    for set in maps.rp_sets() {
+        for flow in set?.hot {
+            tables.capacity += 1;
+            tables.rp_flows += u64::from(flow.last_seen_ns() != 0);
+            if flow.last_seen_ns() >= looked_ns {
+                tables.rp_active += 1;
+                tables.rp_rate_bps = tables.rp_rate_bps.saturating_add(flow.machine.rate_bps);
+            }
+        }
+    }
+    tables.np_flows = maps.np_count()? as u64;
+    for pair in maps.pairs() {
+        pair?;
+        tables.pairs += 1;
+    }
+    attached.tables = Some(tables);
+    Ok(())
+}
+
+fn counts(maps: &Maps) -> Result<Counts, dataplane::Error> {
+    let hooks = maps.counters()?;
+    let by_name = |hook: &Counters| -> BTreeMap<String, u64> {
+        let values = Stat::ALL.iter().zip(hook.stat).filter(|(_, value)| *value != 0);
+        values.map(|(stat, value)| (stat.label().to_owned(), value)).collect()
+    };
+    let mut classes: BTreeMap<u8, Class> = BTreeMap::new();
+    for hook in &hooks {
+        for (tc, class) in (0..).zip(&hook.class).filter(|(_, class)| class.packets != 0) {
+            let sum = classes.entry(tc).or_default();
+            sum.packets += class.packets;
+            sum.ect_packets += class.ect_packets;
+            sum.ecn_marked_packets += class.ecn_marked_packets;
+        }
+    }
+    let [mut xdp, ingress, mut egress] = hooks.each_ref().map(by_name);
+    for (direction, hook, counts) in [("rx", hooks.first(), &mut xdp), ("tx", hooks.last(), &mut egress)] {
+        let frames =
+            (0..).zip(hook.into_iter().flat_map(|hook| hook.pause.frames)).filter(|(_, frames)| *frames != 0);
+        counts.extend(
+            frames.map(|(priority, frames): (u8, u64)| (format!("{direction}_prio{priority}_pause"), frames)),
+        );
+    }
+    Ok(Counts { xdp, ingress, egress, classes })
+}
+
+/// The project's programs on an interface, and the hooks that could not be asked.
+fn programs(info: &Info, notes: &mut Notes) -> (Vec<Running>, Vec<String>) {
+    let parts = match attach::verify(info) {
+        Ok(parts) => parts,
+        Err(error) => {
+            notes.minor(&format!("the programs of {}", info.iface), &error, AS_ROOT);
+            return (Vec::new(), info.programs.clone());
+        }
+    };
+    let (mut running, mut unasked) = (Vec::new(), Vec::new());
+    for hook in &info.programs {
+        let of_hook: Vec<_> = parts.iter().filter(|part| part.name.starts_with(hook.as_str())).collect();
+        // One end of an inline pair without its program is as bad as both.
+        if of_hook.iter().any(|part| part.problem.is_some()) {
+            continue;
+        }
+        for id in of_hook.iter().filter_map(|part| part.program_id) {
+            match is_jited(id) {
+                Ok(jited) => running.push(Running { hook: hook.clone(), id, jited }),
+                Err(error) => {
+                    notes.minor(&format!("the {hook} program of {}", info.iface), &error, AS_ROOT);
+                    unasked.push(hook.clone());
+                }
+            }
+        }
+    }
+    (running, unasked)
+}
+
+/// Whether a program is machine code.
+fn is_jited(id: u32) -> Result<bool, ProgramError> {
+    for program in loaded_programs() {
+        let program = program?;
+        if program.id() == id {
+            return Ok(program.size_jitted() != 0);
+        }
+    }
+    // Gone since it was listed: nothing is known against it.
+    Ok(true)
+}
+
+/// Programs of others that see packets before the project's own.
+fn before_ours(info: &Info, notes: &mut Notes) -> Vec<String> {
+    let others = attach::others(info).unwrap_or_else(|error| {
+        notes.minor(&format!("programs of others on {}", info.iface), &error, AS_ROOT);
+        Vec::new()
+    });
+    let before = others.iter().filter(|other| other.is_before);
+    before.map(|other| format!("{other} at {}", other.hook)).collect()
+}

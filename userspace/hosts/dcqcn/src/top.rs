@@ -1,0 +1,166 @@
+//! The dashboard of `dcqcn top`: a reading now and then, a screen made from it, and keys.
+
+mod column;
+#[cfg(test)]
+mod picture;
+mod state;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use dcqcn_telemetry::audit as audit;
+use dcqcn_params::Assignment;
+use dcqcn_loader::attach::Refused;
+use dcqcn_support::interrupt::Interrupt;
+use dcqcn_telemetry::{Reading, Sample, attached};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::terminal::disable_raw_mode;
+use ratatui::layout::{Position, Rect};
+
+use state::{Action, State};
+
+/// How long a signal may wait for an answer.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Shows the dashboard of `iface`, or of the first interface attached, until the user or a signal ends it. The terminal
+/// is as before when this returns, and when it panics.
+///
+/// # Errors
+/// The interface is not attached, nothing is, or the terminal refuses.
+pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
+    let interrupt = Interrupt::of_terminal(give_up)?;
+    let mut ifaces = attached()?;
+    if let Some(iface) = &iface {
+        // Told before the screen changes, as every command tells it.
+        Reading::take(iface)?;
+        if !ifaces.contains(iface) {
+            ifaces.push(iface.clone());
+        }
+    }
+    if ifaces.is_empty() {
+        bail!("nothing is attached in this network namespace; `dcqcn attach IFACE` attaches");
+    }
+    let at = ifaces.iter().position(|name| Some(name) == iface.as_ref()).unwrap_or(0);
+    let mut top = Top { state: State::new(ifaces, at, interval), last: None };
+    let result = ratatui::try_init().context("cannot take over the terminal").and_then(|terminal| {
+        // Dropped, it would show the cursor, and panic where it cannot tell a terminal that is gone so.
+        let mut terminal = ManuallyDrop::new(terminal);
+        let result = top.run(&mut terminal, &interrupt);
+        result.and(terminal.show_cursor().context("cannot show the cursor"))
+    });
+    let restored = ratatui::try_restore().context("cannot put the terminal back");
+    let result = result.and(restored);
+    // What a terminal that is gone refuses is no failure of the command's.
+    if result.is_err() && interrupt.sleep(PATIENCE)? { Ok(()) } else { result }
+}
+
+/// Puts back as much of the terminal as can be had when it takes no more output: its mode.
+fn give_up() {
+    // There is nobody left to tell.
+    let _ = disable_raw_mode();
+}
+
+struct Top {
+    state: State,
+    /// What rates are the difference to.
+    last: Option<Reading>,
+}
+
+impl Top {
+    fn run(&mut self, terminal: &mut DefaultTerminal, interrupt: &Interrupt) -> anyhow::Result<()> {
+        let mut due = Instant::now();
+        let mut stale = true;
+        loop {
+            let now = Instant::now();
+            if now >= due {
+                if !self.state.paused {
+                    self.sample();
+                    stale = true;
+                }
+                due = now + self.state.interval;
+            }
+            if stale {
+                terminal.draw(|frame| view::draw(frame, &self.state))?;
+                stale = false;
+            }
+            let rest = due.saturating_duration_since(Instant::now()).min(PATIENCE);
+            if interrupt.sleep_unless_read(&io::stdin(), rest)? {
+                return Ok(());
+            }
+            // Keys are looked for only after the terminal: of one that is gone they are read for ever.
+            while event::poll(Duration::ZERO)? {
+                stale = true;
+                let Event::Key(key) = event::read()? else { continue };
+                if key.kind != KeyEventKind::Press {
+                    continue;
+                }
+                let screen = Rect::from((Position::ORIGIN, terminal.size()?));
+                match self.state.press(key, view::page(screen, &self.state)) {
+                    Action::None => {}
+                    Action::Quit => return Ok(()),
+                    Action::Switch(steps) => {
+                        self.switch(steps);
+                        due = Instant::now();
+                    }
+                    Action::Set(assignment) => {
+                        self.set(assignment);
+                        // A warning about the audit log has gone to the same terminal: all is drawn again.
+                        terminal.resize(screen)?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        match Reading::take(self.state.iface()) {
+            Ok(reading) => {
+                self.state.show(Sample::new(self.last.as_ref(), &reading), reading.params.config);
+                self.last = Some(reading);
+            }
+            Err(error) => {
+                self.last = None;
+                self.state.lose(&error);
+            }
+        }
+    }
+
+    /// Shows another interface; what is attached may have changed.
+    fn switch(&mut self, steps: isize) {
+        let iface = self.state.iface().to_owned();
+        match attached() {
+            Ok(ifaces) if !ifaces.is_empty() => self.state.ifaces = ifaces,
+            Ok(_) => {}
+            Err(error) => {
+                self.state.lose(&error);
+                return;
+            }
+        }
+        let ifaces = &self.state.ifaces;
+        let at = ifaces.iter().position(|name| *name == iface).unwrap_or(0) as isize;
+        self.state.at = (at + steps).rem_euclid(ifaces.len().max(1) as isize).unsigned_abs();
+        self.state.paused = false;
+        self.state.forget();
+        self.last = None;
+    }
+
+    /// Sets a parameter as `dcqcn set` does.
+    fn set(&mut self, assignment: Assignment) {
+        let iface = self.state.iface().to_owned();
+        let edit = |_: &_, config: &mut _| -> anyhow::Result<()> { Ok(assignment.apply(config)?) };
+        match audit::change(&[iface], audit::Manner::Lasting, edit) {
+            Ok(changes) => {
+                for change in &changes {
+                    self.state.changed(assignment.key, &change.old, &change.new);
+                }
+            }
+            Err(Refused { error, .. }) => self.state.refused(format!("nothing was changed: {error:#}")),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+use std::path::Path;
+use std::time::Duration;
+use std::{env, fs};
+
+use dcqcn_telemetry::{Sample, reading};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::column::Column;
+use super::state::{Action, HISTORY, Mode, State, Status};
+use super::view;
+
+fn state(flows: u32) -> State {
+    let ifaces = ["eth0", "eth1"].map(String::from).to_vec();
+    let mut state = State::new(ifaces, 0, Duration::from_secs(1));
+    let (before, now) = (reading("eth0", 1_000, flows), reading("eth0", 2_000, flows));
+    state.show(Sample::new(None, &before), before.params.config);
+    state.show(Sample::new(Some(&before), &now), now.params.config);
+    state
+}
+
+/// The characters of a screen.
+fn screen(state: &State, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| view::draw(frame, state)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let rows = buffer.content().chunks(width.into());
+    let row = |cells: &[ratatui::buffer::Cell]| {
+        let text: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
+        format!("{}\n", text.trim_end())
+    };
+    rows.map(row).collect()
+}
+
+fn press(state: &mut State, code: KeyCode) -> Action {
+    state.press(KeyEvent::new(code, KeyModifiers::NONE), 10)
+}
+
+fn write(state: &mut State, text: &str) {
+    for c in text.chars() {
+        assert_eq!(press(state, KeyCode::Char(c)), Action::None);
+    }
+}
+
+/// Compares a screen with a file, character by character.
+fn golden(name: &str, screen: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/golden").join(name);
+    if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
+        fs::write(&path, screen).unwrap();
+    }
+    assert_eq!(screen, fs::read_to_string(&path).unwrap(), "{name}; DCQCN_WRITE_GOLDEN=1 writes it anew");
+}
+
+#[test]
+fn a_large_screen_has_everything() {
+    golden("large.txt", &screen(&state(4), 150, 16));
+}
+
+#[test]
+fn a_small_screen_has_what_tells_most() {
+    golden("small.txt", &screen(&state(4), 80, 12));
+    for (width, height) in [(1, 1), (3, 30), (30, 2), (20, 8), (500, 3)] {
+        for mode in [
+            Mode::Normal,
+            Mode::Help,
+            Mode::Choose { filter: String::new(), at: 100 },
+            Mode::Value { key: "rpg_ai_rate".parse().unwrap(), text: "1".repeat(200) },
+        ] {
+            let mut state = state(40);
+            (state.mode, state.offset) = (mode, usize::MAX);
+            state.refused("x".repeat(1_000));
+            screen(&state, width, height);
+        }
+    }
+}
+
+#[test]
+fn no_flows_and_no_sample_say_so() {
+    assert!(screen(&state(0), 80, 12).contains("\n no flow has left eth0 yet\n"));
+    let mut lost = state(3);
+    lost.lose(&dcqcn_loader::attach::Error::NotAttached { iface: "eth0".into() });
+    let screen = screen(&lost, 80, 12);
+    assert!(screen.starts_with(" dcqcn top  eth0  1/2  every 1s\n"), "{screen}");
+    assert!(screen.contains("eth0 is not attached") && !screen.contains("10.0.0.1"), "{screen}");
+}
+
+#[test]
+fn ten_thousand_flows_cost_a_page() {
+    let mut state = state(10_000);
+    let page = screen(&state, 150, 40);
+    assert_eq!(page.lines().filter(|line| line.starts_with("  10.")).count(), 31);
+    assert!(screen(&state, 150, 40).contains("QPs 1-31 of 10000"));
+    press(&mut state, KeyCode::End);
+    assert_eq!(state.offset, 9_990);
+    assert!(screen(&state, 150, 19).contains("QPs 9991-10000 of 10000"));
+    press(&mut state, KeyCode::PageUp);
+    press(&mut state, KeyCode::Up);
+    assert_eq!(state.offset, 9_979);
+    press(&mut state, KeyCode::Home);
+    press(&mut state, KeyCode::PageDown);
+    press(&mut state, KeyCode::Down);
+    assert_eq!(state.offset, 11);
+}
+
+#[test]
+fn any_column_sorts_either_way() {
+    let mut state = state(20);
+    let mut seen = Vec::new();
+    for _ in Column::ALL {
+        seen.push(state.sort);
+        for descending in [true, false] {
+            assert_eq!(state.descending, descending);
+            let qps = &state.sample.as_ref().unwrap().qps;
+            let pairs = qps.windows(2).map(|pair| state.sort.compare(&pair[0], &pair[1]));
+            assert!(
+                pairs.clone().all(|order| order.is_gt() == descending && order.is_ne()),
+                "{:?}",
+                state.sort
+            );
+            press(&mut state, KeyCode::Char('r'));
+        }
+        let title = state.sort.title();
+        assert!(screen(&state, 60, 16).contains(&format!("{title}\u{25bc}")), "{title}");
+        press(&mut state, KeyCode::Right);
+    }
+    seen.sort_by_key(|column| Column::ALL.iter().position(|other| other == column));
+    assert_eq!(seen, Column::ALL);
+    press(&mut state, KeyCode::Left);
+    assert_eq!(state.sort, Column::Stage);
+}
+
+#[test]
+fn a_parameter_is_chosen_typed_and_set() {
+    let mut state = state(4);
+    press(&mut state, KeyCode::Char('e'));
+    write(&mut state, "wred.3.k");
+    press(&mut state, KeyCode::Down);
+    golden("choose.txt", &screen(&state, 90, 16));
+    press(&mut state, KeyCode::Enter);
+    write(&mut state, "15");
+    assert_eq!(press(&mut state, KeyCode::Enter), Action::Set("wred.3.kmax=15".parse().unwrap()));
+    press(&mut state, KeyCode::Backspace);
+    write(&mut state, "0us");
+    assert_eq!(press(&mut state, KeyCode::Enter), Action::None);
+    assert!(matches!(&state.status, Some(Status::Error(text)) if text.contains("not measured in")));
+    golden("value.txt", &screen(&state, 90, 18));
+    for _ in 0..5 {
+        press(&mut state, KeyCode::Backspace);
+    }
+    write(&mut state, "250KB");
+    let Action::Set(assignment) = press(&mut state, KeyCode::Enter) else {
+        panic!("{:?}", state.mode);
+    };
+    let old = state.config.unwrap();
+    let mut new = old;
+    assignment.apply(&mut new).unwrap();
+    state.changed(assignment.key, &old, &new);
+    assert_eq!(state.mode, Mode::Normal);
+    assert!(screen(&state, 80, 16).contains("wred.3.kmax: 200KB -> 250KB"));
+    // The next key takes the message away.
+    press(&mut state, KeyCode::Down);
+    assert!(screen(&state, 80, 16).contains("? help"));
+}
+
+#[test]
+fn a_refusal_leaves_what_was_typed() {
+    let mut state = state(4);
+    let key = "rpg_max_rate".parse().unwrap();
+    state.mode = Mode::Value { key, text: "2gbit".into() };
+    state.refused("nothing was changed: rpg_max_rate = 2gbit is above the link's 1gbit".into());
+    let screen = screen(&state, 80, 20);
+    assert!(
+        screen.contains("rpg_max_rate = 2gbit_") && screen.contains("above the link's 1gbit"),
+        "{screen}"
+    );
+    press(&mut state, KeyCode::Esc);
+    assert_eq!((&state.mode, &state.status), (&Mode::Normal, &None));
+}
+
+#[test]
+fn nothing_can_be_chosen_that_follows_from_attach_or_is_unknown() {
+    assert!(State::choices("").len() > 100 && State::choices("pacer").is_empty());
+    assert_eq!(State::choices("KMIN").len(), 8);
+    let mut state = state(1);
+    press(&mut state, KeyCode::Char('e'));
+    write(&mut state, "nothing");
+    press(&mut state, KeyCode::Down);
+    press(&mut state, KeyCode::Enter);
+    assert!(screen(&state, 80, 16).contains("no parameter has that in its name"));
+    press(&mut state, KeyCode::Esc);
+    // Without a configuration there is nothing to change.
+    state.forget();
+    press(&mut state, KeyCode::Char('e'));
+    assert_eq!(state.mode, Mode::Normal);
+}
+
+#[test]
+fn keys_of_the_help() {
+    let mut state = state(1);
+    press(&mut state, KeyCode::Char('?'));
+    assert!(screen(&state, 100, 30).contains("Shift-Tab"));
+    press(&mut state, KeyCode::Esc);
+    assert!(!screen(&state, 100, 30).contains("Shift-Tab"));
+    press(&mut state, KeyCode::Char('p'));
+    assert!(state.paused && screen(&state, 100, 30).contains("PAUSED"));
+    press(&mut state, KeyCode::Char(' '));
+    assert!(!state.paused);
+    assert_eq!(press(&mut state, KeyCode::Tab), Action::Switch(1));
+    assert_eq!(press(&mut state, KeyCode::BackTab), Action::Switch(-1));
+    assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
+    state.mode = Mode::Choose { filter: String::new(), at: 0 };
+    let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(state.press(ctrl_c, 10), Action::Quit);
+}
+
+#[test]
+fn a_sparkline_has_the_last_rates_of_flows_that_are_left() {
+    let mut state = state(2);
+    let (mut now, gone) = (reading("eth0", 3_000, 2), reading("eth0", 3_000, 2).rp[0].id);
+    for _ in 0..HISTORY + 5 {
+        state.show(Sample::new(None, &now), now.params.config);
+    }
+    let id = state.sample.as_ref().unwrap().qps[0].id();
+    assert_eq!(state.history(&id).count(), HISTORY);
+    now.rp.retain(|flow| flow.id != gone);
+    state.show(Sample::new(None, &now), now.params.config);
+    now = reading("eth0", 3_000, 2);
+    state.show(Sample::new(None, &now), now.params.config);
+    let counts: Vec<usize> =
+        state.sample.as_ref().unwrap().qps.iter().map(|qp| state.history(&qp.id()).count()).collect();
+    assert!(counts.contains(&1) && counts.contains(&HISTORY), "{counts:?}");
+}

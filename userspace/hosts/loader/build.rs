@@ -1,0 +1,34 @@
+//! Copies the compiled eBPF objects to where the library embeds them from.
+//!
+//! They are built by `cargo xtask build`, with another compiler; `DCQCN_EBPF_OBJECT` names one built elsewhere, beside which the
+//! other lies.
+
+use std::{env, fs, path::PathBuf};
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=DCQCN_EBPF_OBJECT");
+    if let Err(message) = copy_objects() {
+        println!("cargo::error={message}");
+    }
+}
+
+fn copy_objects() -> Result<(), String> {
+    let directory =
+        |name: &str| env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("{name} is not set"));
+    let object = match env::var_os("DCQCN_EBPF_OBJECT") {
+        Some(path) => PathBuf::from(path),
+        None => directory("CARGO_MANIFEST_DIR")?.join("../../../target/ebpf/dcqcn-ebpf"),
+    };
+    for (object, name) in
+        [(object.clone(), "dcqcn-ebpf"), (object.with_file_name("dcqcn-telling"), "dcqcn-telling")]
+    {
+        println!("cargo::rerun-if-changed={}", object.display());
+        fs::copy(&object, directory("OUT_DIR")?.join(name)).map_err(|error| {
+            format!(
+                "cannot read the eBPF object {}: {error}; run `cargo xtask build`, which builds it",
+                object.display()
+            )
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Changes that wait to be confirmed, in the log.
+
+use std::time::Duration;
+
+use dcqcn_common::params::Quantity;
+use dcqcn_params::Key;
+use dcqcn_loader::attach::{self, Change, Info, Pending, TakenBack, Which};
+
+use super::{Author, Entry, Error, Log, What};
+
+impl Log {
+    /// Appends what this process has changed, to be confirmed within some time.
+    ///
+    /// # Errors
+    /// The file cannot be made or written.
+    pub(crate) fn append_pending(&self, changes: &[Change], within: Duration) -> Result<(), Error> {
+        let confirm_within_s = within.as_secs();
+        self.append_all(changes, |key, old, pending| What::Pending { key, old, pending, confirm_within_s })
+    }
+
+    fn append_taken_back(&self, changes: &[Change]) -> Result<(), Error> {
+        self.append_all(changes, |key, unconfirmed, restored| What::TakenBack { key, unconfirmed, restored })
+    }
+
+    fn append_confirmed(&self, confirmed: &[(Info, Pending)]) -> Result<(), Error> {
+        let author = Author::this_process();
+        let entries: Vec<Entry> =
+            confirmed.iter().flat_map(|(info, pending)| confirmations(&author, info, pending)).collect();
+        self.write(&entries).map_err(|source| Error { path: self.path(), source })
+    }
+}
+
+/// An entry for each parameter that was confirmed. Nobody else has changed one since.
+fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> {
+    let config = attach::open(&info.iface).and_then(|attachment| Ok(attachment.maps.params()?.config)).ok();
+    let entry = |(name, value): (&String, &u64)| {
+        let key: Key = name.parse().ok()?;
+        let former = Quantity(*value, key.unit()).to_string();
+        let confirmed = config.as_ref().map(|config| key.text(config)).unwrap_or_default();
+        Some(author.entry(&info.iface, What::Confirmed { key: name.clone(), former, confirmed }))
+    };
+    pending.former.iter().filter_map(entry).collect()
+}
+
+/// Keeps values that wait to be confirmed, of these interfaces or of all if none is named, and enters it in the log.
+///
+/// # Errors
+/// As [`attach::confirm`].
+pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error> {
+    let confirmed = attach::confirm(ifaces)?;
+    if let Err(error) = Log::here().append_confirmed(&confirmed) {
+        tracing::warn!(%error, "the change is confirmed, which is not in the audit log");
+    }
+    Ok(confirmed)
+}
+
+/// Takes changes back, and enters it in the log.
+///
+/// # Errors
+/// As [`attach::take_back`].
+pub fn take_back(which: Which<'_>) -> Result<TakenBack, attach::Error> {
+    let taken_back = attach::take_back(which)?;
+    if let Err(error) = Log::here().append_taken_back(&taken_back.changes) {
+        tracing::warn!(%error, "a change is taken back, which is not in the audit log");
+    }
+    Ok(taken_back)
+}

@@ -1,0 +1,112 @@
+//! Reading the log, or its end.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
+
+use super::{Entry, Error, Log, What};
+
+/// What a log has.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// Its entries, oldest first.
+    pub entries: Vec<Entry>,
+    /// Numbers of the lines, from 1, that are none: written by something else, or cut off by a full disk.
+    pub unreadable: Vec<usize>,
+}
+
+impl Log {
+    /// Reads the log; one that does not exist is empty.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&self) -> Result<Contents, Error> {
+        let failed = |source| Error { path: self.path(), source };
+        let file = match File::open(self.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),
+            file => file.map_err(failed)?,
+        };
+        contents(BufReader::new(file)).map_err(failed)
+    }
+
+    /// Reads the last `bytes` of the log, without the line that they may begin in the middle of; lines are numbered from there.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn tail(&self, bytes: u64) -> Result<Contents, Error> {
+        let failed = |source| Error { path: self.path(), source };
+        let mut file = match File::open(self.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),
+            file => file.map_err(failed)?,
+        };
+        let len = file.metadata().map_err(failed)?.len();
+        let from = len.saturating_sub(bytes);
+        // The byte before tells whether a line begins there.
+        file.seek(SeekFrom::Start(from.saturating_sub(1))).map_err(failed)?;
+        // No more than was there: whoever writes on does not keep who reads.
+        let mut tail = BufReader::new(file.take(bytes + 1));
+        if from > 0 {
+            tail.skip_until(b'\n').map_err(failed)?;
+        }
+        contents(tail).map_err(failed)
+    }
+}
+
+fn contents(lines: impl BufRead) -> io::Result<Contents> {
+    let mut contents = Contents::default();
+    for (number, line) in (1..).zip(lines.split(b'\n')) {
+        match serde_json::from_slice(&line?) {
+            Ok(entry) => contents.entries.push(entry),
+            Err(_) => contents.unreadable.push(number),
+        }
+    }
+    contents.settle();
+    Ok(contents)
+}
+
+impl Contents {
+    /// Leaves out what was intended and has an entry that says how it went.
+    fn settle(&mut self) {
+        // From the newest on: what each process has told of each interface since.
+        let mut told = BTreeSet::new();
+        let mut settled: Vec<Entry> = Vec::with_capacity(self.entries.len());
+        for entry in self.entries.drain(..).rev() {
+            let who = (entry.pid, entry.iface.clone());
+            match &entry.what {
+                What::Intended { .. } if told.contains(&who) => continue,
+                What::Intended { .. } => {}
+                What::Changed { .. } | What::Pending { .. } | What::Refused { .. } => _ = told.insert(who),
+                What::Confirmed { .. } | What::TakenBack { .. } | What::Ordered(_) => {}
+            }
+            settled.push(entry);
+        }
+        settled.reverse();
+        self.entries = settled;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::params::Config;
+    use dcqcn_loader::attach::Change;
+
+    use super::*;
+
+    #[test]
+    fn of_a_long_log_the_end_is_read_from_a_whole_line_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        assert!(log.tail(100).unwrap().entries.is_empty());
+        let mut new = Config::DEFAULT;
+        for gd in [12, 13, 14] {
+            new.scalars.rpg_gd = gd;
+            log.append(&[Change { iface: "eth0".into(), old: Config::DEFAULT, new }]).unwrap();
+        }
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        let line = text.lines().last().unwrap().len() as u64 + 1;
+        for (bytes, entries) in [(1 << 20, 3), (2 * line, 2), (2 * line + 3, 2), (line, 1), (line - 1, 0)] {
+            let contents = log.tail(bytes).unwrap();
+            assert_eq!((contents.entries.len(), contents.unreadable.len()), (entries, 0), "{bytes}");
+        }
+    }
+}

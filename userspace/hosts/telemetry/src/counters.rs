@@ -1,0 +1,155 @@
+//! Everything the hooks count.
+
+use std::fmt;
+
+use dcqcn_common::layout::{CLASSES, Counters};
+use dcqcn_common::stats::Stat;
+use dcqcn_loader::attach::Attachment;
+use dcqcn_loader::dataplane::{self, HOOKS};
+use dcqcn_support::render::Table;
+use serde_json::{Map, Value, json};
+
+use crate::reading::pause_frames;
+
+/// Counters that mlx5 has too (`/sys/class/infiniband/DEV/ports/N/hw_counters`).
+const MLX5: [Stat; 4] = [Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
+
+/// What is counted, hook by hook.
+pub struct CountersReport {
+    iface: String,
+    hooks: Vec<(&'static str, Counters)>,
+    all: bool,
+}
+
+impl CountersReport {
+    /// Reads what is attached; counters that are zero are shown too if `all`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn read(attachment: &Attachment, all: bool) -> Result<Self, dataplane::Error> {
+        let hooks = HOOKS.into_iter().zip(attachment.maps.counters()?).collect();
+        Ok(Self { iface: attachment.info.iface.clone(), hooks, all })
+    }
+
+    /// Where there is one place that counts.
+    #[must_use]
+    pub fn of_one_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
+        Self { iface, hooks: vec![(hook, counters)], all }
+    }
+
+    fn by_hook(&self, stat: Stat) -> Vec<u64> {
+        self.hooks.iter().map(|(_, hook)| hook.stat.get(stat as usize).copied().unwrap_or(0)).collect()
+    }
+
+    fn total(&self, stat: Stat) -> u64 {
+        self.by_hook(stat).iter().sum()
+    }
+
+    /// PFC frames by priority, under mlx5's names.
+    fn pauses(&self) -> Vec<(String, u64)> {
+        let hooks: Vec<Counters> = self.hooks.iter().map(|(_, hook)| *hook).collect();
+        let of = |(at, direction): (usize, &str)| {
+            let hooks = &hooks;
+            let direction = direction.to_owned();
+            (0..CLASSES).map(move |priority| {
+                let frames = pause_frames(hooks, priority).get(at).copied().unwrap_or(0);
+                (format!("{direction}_prio{priority}_pause"), frames)
+            })
+        };
+        ["rx", "tx"].into_iter().enumerate().flat_map(of).collect()
+    }
+
+    /// As an object: totals, then each hook.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let object = |value: &dyn Fn(Stat) -> u64| -> Map<String, Value> {
+            Stat::ALL.iter().map(|&stat| (stat.label().to_owned(), value(stat).into())).collect()
+        };
+        let hooks: Map<String, Value> = self
+            .hooks
+            .iter()
+            .map(|(name, hook)| {
+                let value = |stat: Stat| hook.stat.get(stat as usize).copied().unwrap_or(0);
+                ((*name).to_owned(), object(&value).into())
+            })
+            .collect();
+        let mut total = object(&|stat| self.total(stat));
+        total.extend(self.pauses().into_iter().map(|(name, frames)| (name, frames.into())));
+        json!({ "iface": self.iface, "total": total, "hooks": hooks })
+    }
+}
+
+impl fmt::Display for CountersReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut totals = Table::new(&["COUNTER", ">TOTAL"]);
+        for stat in MLX5 {
+            totals.row([stat.label().to_owned(), self.total(stat).to_string()]);
+        }
+        for (name, frames) in self.pauses().into_iter().filter(|(_, frames)| self.all || *frames != 0) {
+            totals.row([name, frames.to_string()]);
+        }
+        write!(f, "{totals}")?;
+        let mut columns = vec!["COUNTER".to_owned()];
+        columns.extend(self.hooks.iter().map(|(hook, _)| format!(">{}", hook.to_uppercase())));
+        columns.push(if self.all { "COUNTS".to_owned() } else { String::new() });
+        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+        let mut table = Table::new(&columns);
+        for &stat in Stat::ALL {
+            let hooks = self.by_hook(stat);
+            if self.all || hooks.iter().any(|count| *count != 0) {
+                let mut row = vec![stat.label().to_owned()];
+                row.extend(hooks.iter().map(u64::to_string));
+                row.push(if self.all { stat.doc().trim().to_owned() } else { String::new() });
+                table.row(row);
+            }
+        }
+        if table.is_empty() { writeln!(f, "\nno packet was seen yet") } else { write!(f, "\n{table}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(all: bool) -> CountersReport {
+        let mut hooks = [Counters::ZERO; 3];
+        hooks[0].stat[Stat::RpCnpHandled as usize] = 5;
+        hooks[1].stat[Stat::NpEcnMarked as usize] = 40;
+        hooks[2].stat[Stat::NpCnpSent as usize] = 7;
+        hooks[0].pause.frames[3] = 4;
+        CountersReport { iface: "eth0".into(), hooks: HOOKS.into_iter().zip(hooks).collect(), all }
+    }
+
+    #[test]
+    fn totals_come_first_and_zero_rows_are_hidden() {
+        let text = "\
+COUNTER                     TOTAL
+np_ecn_marked_roce_packets     40
+np_cnp_sent                     7
+rp_cnp_handled                  5
+rp_cnp_ignored                  0
+rx_prio3_pause                  4
+
+COUNTER                     XDP  INGRESS  EGRESS
+np_ecn_marked_roce_packets    0       40       0
+np_cnp_sent                   0        0       7
+rp_cnp_handled                5        0       0
+";
+        assert_eq!(report(false).to_string(), text);
+        assert!(report(true).to_string().lines().count() > Stat::COUNT);
+        let unused = CountersReport::of_one_hook("eth0".into(), "xdp", Counters::ZERO, false);
+        assert!(unused.to_string().ends_with("\nno packet was seen yet\n"));
+    }
+
+    #[test]
+    fn json_has_every_counter() {
+        let json = report(false).to_json();
+        assert_eq!(json["total"].as_object().unwrap().len(), Stat::COUNT + 2 * CLASSES);
+        assert_eq!(
+            (&json["total"]["rx_prio3_pause"], &json["total"]["tx_prio7_pause"]),
+            (&4.into(), &0.into())
+        );
+        assert_eq!(json["hooks"]["xdp"]["rp_cnp_handled"], 5);
+        assert_eq!(json["hooks"]["egress"]["rp_cnp_handled"], 0);
+    }
+}

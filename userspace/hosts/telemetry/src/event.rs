@@ -1,0 +1,275 @@
+//! An event as people and programs read it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use dcqcn_common::events::{Event, EventKind, Table};
+use dcqcn_common::layout::PairSource;
+use dcqcn_common::params::{Quantity, Unit};
+use dcqcn_params::qp::{address, hex};
+use dcqcn_loader::events::Entry;
+use dcqcn_support::render::printable;
+use dcqcn_support::time::rfc3339;
+use serde::Serialize;
+
+/// A kind of event, by the name it has everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// It became known which QP is at the other end of another.
+    FlowPaired,
+    /// A CNP was accepted for a flow.
+    RateCut,
+    /// A packet was dropped beyond the pacing horizon.
+    HorizonDrop,
+    /// A flow found its set of a table full and pushed out another.
+    TableFull,
+    /// A queue of the port's own was full, and packets were dropped.
+    QueueDrop,
+    /// A storm of pauses (PFC) began.
+    PfcStorm,
+    /// A storm of pauses is over.
+    PfcRestored,
+    /// A change of parameters was refused.
+    ConfigRefused,
+    /// Entries of the log were written over before they were read.
+    Missed,
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EventRow {
+    /// When, RFC 3339 in UTC.
+    pub time: String,
+    /// The interface; `null` for a refused file, which speaks of several.
+    pub iface: Option<String>,
+    /// What.
+    pub event: Kind,
+    /// What is told of it.
+    #[serde(flatten)]
+    pub detail: Detail,
+    /// How many of its kind were left out since the one before.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form serde asks for")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// What is told of an event. `address` and `qpn` name the QP that receives the flow's data, or the one that was paired.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Detail {
+    /// [`Kind::FlowPaired`].
+    Paired {
+        /// Address of the QP.
+        address: IpAddr,
+        /// Its number.
+        qpn: u32,
+        /// Number of the one at the other end.
+        peer_qpn: u64,
+        /// Who said so; see [`PairSource`].
+        source: &'static str,
+    },
+    /// [`Kind::RateCut`].
+    Cut {
+        /// Address of the QP.
+        address: IpAddr,
+        /// Its number.
+        qpn: u32,
+        /// The rate the flow is held to since.
+        rate_bps: u64,
+        /// The rate it recovers to.
+        target_bps: u64,
+    },
+    /// [`Kind::HorizonDrop`].
+    Dropped {
+        /// Address of the QP.
+        address: IpAddr,
+        /// Its number.
+        qpn: u32,
+        /// Length of the packet.
+        bytes: u64,
+    },
+    /// [`Kind::TableFull`].
+    Full {
+        /// Address of the QP that came.
+        address: IpAddr,
+        /// Its number.
+        qpn: u32,
+        /// `rp` or `np`.
+        table: &'static str,
+        /// Since when nothing was heard of the flow that was pushed out.
+        silent_ns: u64,
+    },
+    /// [`Kind::QueueDrop`].
+    QueueDropped {
+        /// Number of the queue.
+        queue: u64,
+        /// Packets that found it full since it was looked at last.
+        drops: u64,
+    },
+    /// [`Kind::PfcStorm`], [`Kind::PfcRestored`].
+    Paused {
+        /// Its priority.
+        priority: u64,
+        /// What is done with what it holds: `drop` or `forward`; `none` once it is over.
+        action: &'static str,
+    },
+    /// [`Kind::ConfigRefused`].
+    Refused {
+        /// Who asked for it.
+        user: String,
+        /// The command line.
+        command: String,
+        /// Why it was refused.
+        error: String,
+    },
+    /// [`Kind::Missed`].
+    Missed {
+        /// How many.
+        entries: u64,
+    },
+}
+
+impl EventRow {
+    /// An entry of the log of `iface`; `clock` is the time at CLOCK_MONOTONIC `now_ns`. `None` for a kind that this version
+    /// does not know.
+    #[must_use]
+    pub fn new(iface: &str, entry: &Entry, clock: SystemTime, now_ns: u64) -> Option<Self> {
+        let (at_ns, left_out, (event, detail)) = match entry {
+            Entry::Event { event, left_out } => (event.at_ns, *left_out, describe(event)?),
+            Entry::Missed(entries) => (now_ns, 0, (Kind::Missed, Detail::Missed { entries: *entries })),
+        };
+        let at = clock.checked_sub(Duration::from_nanos(now_ns.saturating_sub(at_ns))).unwrap_or(clock);
+        Some(Self { time: rfc3339(at), iface: Some(iface.to_owned()), event, detail, left_out })
+    }
+}
+
+fn describe(event: &Event) -> Option<(Kind, Detail)> {
+    let (address, qpn, [first, second]) = (address(&event.id), event.id.qpn, event.values);
+    let kind = EventKind::ALL.into_iter().find(|kind| *kind as u32 == event.kind)?;
+    Some(match kind {
+        EventKind::FlowPaired => {
+            let source =
+                PairSource::ALL.into_iter().find(|source| u64::from(*source as u32) == second)?.label();
+            (Kind::FlowPaired, Detail::Paired { address, qpn, peer_qpn: first, source })
+        }
+        EventKind::RateCut => {
+            (Kind::RateCut, Detail::Cut { address, qpn, rate_bps: first, target_bps: second })
+        }
+        EventKind::HorizonDrop => (Kind::HorizonDrop, Detail::Dropped { address, qpn, bytes: first }),
+        EventKind::TableFull => {
+            let table = if second == Table::Rp as u64 { "rp" } else { "np" };
+            (Kind::TableFull, Detail::Full { address, qpn, table, silent_ns: first })
+        }
+        EventKind::QueueDrop => (Kind::QueueDrop, Detail::QueueDropped { queue: first, drops: second }),
+        EventKind::PfcStorm => {
+            let action = if second == 0 { "forward" } else { "drop" };
+            (Kind::PfcStorm, Detail::Paused { priority: first, action })
+        }
+        EventKind::PfcRestored => (Kind::PfcRestored, Detail::Paused { priority: first, action: "none" }),
+    })
+}
+
+impl fmt::Display for EventRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { time, iface, event, detail, left_out } = self;
+        let (iface, event) = (iface.as_deref().unwrap_or("-"), dcqcn_params::word(event));
+        write!(f, "{time}  {iface:<15}  {event:<14}  {detail}")?;
+        if *left_out != 0 {
+            write!(f, "; {left_out} more since the one before")?;
+        }
+        writeln!(f)
+    }
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = |bps| Quantity(bps, Unit::BitsPerSecond);
+        match self {
+            Self::Paired { address, qpn, peer_qpn, source } => {
+                write!(f, "{address} {} with {peer_qpn:#08x}, by {source}", hex(*qpn))
+            }
+            Self::Cut { address, qpn, rate_bps, target_bps } => {
+                let (rate, target) = (rate(*rate_bps), rate(*target_bps));
+                write!(f, "{address} {} to {rate}, target {target}", hex(*qpn))
+            }
+            Self::Dropped { address, qpn, bytes } => write!(f, "{address} {}, {bytes} bytes", hex(*qpn)),
+            Self::Full { address, qpn, table, silent_ns } => {
+                let silent = Quantity(*silent_ns, Unit::Nanoseconds);
+                write!(f, "{table}: {address} {} for a flow silent for {silent}", hex(*qpn))
+            }
+            Self::QueueDropped { queue, drops } => {
+                write!(f, "queue {queue} was full: {drops} packets dropped")
+            }
+            Self::Paused { priority, action: "none" } => {
+                write!(f, "priority {priority}: the storm of pauses is over")
+            }
+            Self::Paused { priority, action } => {
+                write!(f, "priority {priority}: a storm of pauses; what it holds: {action}")
+            }
+            Self::Refused { user, command, error } => {
+                write!(f, "{user}, `{}`: {}", printable(command), printable(error))
+            }
+            Self::Missed { entries } => {
+                write!(f, "{entries} entries were written over before they were read")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use dcqcn_params::qp::qp_id;
+
+    use super::*;
+
+    fn row(kind: EventKind, values: [u64; 2], left_out: u64) -> EventRow {
+        let id = qp_id("10.0.0.2".parse().unwrap(), 0x11);
+        let event = Event { at_ns: 3_000_000_000, left_out: 0, id, kind: kind as u32, values };
+        let clock = UNIX_EPOCH + Duration::from_secs(1_709_164_800);
+        EventRow::new("eth0", &Entry::Event { event, left_out }, clock, 4_500_000_000).unwrap()
+    }
+
+    #[test]
+    fn lines_tell_when_where_what_and_to_whom() {
+        let lines = [
+            row(EventKind::FlowPaired, [0x12, PairSource::Cm as u64], 0),
+            row(EventKind::RateCut, [500_000_000, 1_000_000_000], 7),
+            row(EventKind::HorizonDrop, [4_158, 0], 0),
+            row(EventKind::TableFull, [2_000_000, Table::Np as u64], 0),
+            row(EventKind::QueueDrop, [3, 17], 0),
+        ];
+        let text: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        let expected = [
+            "flow-paired     10.0.0.2 0x000011 with 0x000012, by cm\n",
+            "rate-cut        10.0.0.2 0x000011 to 500mbit, target 1gbit; 7 more since the one before\n",
+            "horizon-drop    10.0.0.2 0x000011, 4158 bytes\n",
+            "table-full      np: 10.0.0.2 0x000011 for a flow silent for 2ms\n",
+            "queue-drop      queue 3 was full: 17 packets dropped\n",
+        ];
+        for (text, expected) in text.iter().zip(expected) {
+            assert_eq!(*text, format!("2024-02-28T23:59:58.500Z  eth0             {expected}"));
+        }
+        let json = serde_json::to_value(&lines[1]).unwrap();
+        let expected = serde_json::json!({
+            "time": "2024-02-28T23:59:58.500Z", "iface": "eth0", "event": "rate-cut", "address": "10.0.0.2",
+            "qpn": 0x11, "rate_bps": 500_000_000, "target_bps": 1_000_000_000, "left_out": 7,
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn an_event_of_a_later_version_is_passed_over() {
+        let event =
+            Event { at_ns: 1, left_out: 0, id: qp_id([10, 0, 0, 1].into(), 2), kind: 99, values: [0; 2] };
+        let entry = Entry::Event { event, left_out: 0 };
+        assert_eq!(EventRow::new("eth0", &entry, SystemTime::now(), 1), None);
+    }
+}

@@ -1,0 +1,270 @@
+//! The flows of the reaction point and of the notification point, and the pairs that are known.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use dcqcn_common::flow::{FlowId, NpFlow, QpId, RpFlow};
+use dcqcn_common::layout::{Pair, PairSource};
+use dcqcn_common::params::Params;
+use dcqcn_params::qp::{address, hex, ip};
+use dcqcn_loader::attach::Attachment;
+use dcqcn_loader::dataplane;
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::render::{self, Table};
+use serde::Serialize;
+
+use crate::FlowRow;
+use crate::qp::age;
+
+/// The flows and pairs of one interface.
+#[derive(Serialize)]
+pub struct FlowsReport {
+    iface: String,
+    rp: Vec<FlowRow>,
+    np: Vec<NpFlowRow>,
+    pairs: Vec<PairRow>,
+}
+
+/// A flow that arrives here marked: the form it has in every command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NpFlowRow {
+    /// Where the packets come from; `null` where `cnp_limit` is the port's.
+    source: Option<IpAddr>,
+    /// What `cnp_limit` keeps an interval for: a QP, or the sender (`null`, as `qpn` is then) or the port.
+    address: Option<IpAddr>,
+    qpn: Option<u32>,
+    ecn_marked_packets: u64,
+    cnp_sent: u64,
+    last_seen_age_ns: u64,
+    /// `null` if there never was one.
+    last_cnp_age_ns: Option<u64>,
+}
+
+/// Two QPs known to be connected.
+#[derive(Serialize)]
+pub struct PairRow {
+    address: IpAddr,
+    qpn: u32,
+    peer_qpn: u32,
+    source: &'static str,
+}
+
+impl FlowsReport {
+    /// Reads what is attached.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn read(attachment: &Attachment) -> Result<Self, dataplane::Error> {
+        let Attachment { info, maps } = attachment;
+        let params = maps.params()?;
+        let rp = maps.rp_flows().map(|flow| flow.map(|(_, _, flow)| flow)).collect::<Result<Vec<_>, _>>()?;
+        let np = maps.np_flows().collect::<Result<Vec<_>, _>>()?;
+        let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
+        // Read last: no flow was used later than this.
+        let now_ns = monotonic_ns();
+        Ok(Self::new(info.iface.clone(), &params, now_ns, rp, np, pairs))
+    }
+
+    /// Of flows and pairs as they are at `now_ns` (CLOCK_MONOTONIC).
+    #[must_use]
+    pub fn new(
+        iface: String,
+        params: &Params,
+        now_ns: u64,
+        rp: Vec<RpFlow>,
+        np: Vec<NpFlow>,
+        pairs: Vec<(QpId, Pair)>,
+    ) -> Self {
+        // Consumed, so that a full table is in memory once: rows take the places of flows.
+        let mut rp: Vec<FlowRow> =
+            rp.into_iter().map(|flow| FlowRow::new(&flow, &params.rp, now_ns)).collect();
+        rp.sort_unstable_by_key(|row| (row.address, row.qpn, row.source));
+        let mut np: Vec<NpFlowRow> = np.into_iter().map(|flow| NpFlowRow::new(&flow, now_ns)).collect();
+        np.sort_unstable_by_key(|row| (row.address, row.qpn, row.source));
+        Self { iface, rp, np, pairs: PairRow::sorted(&pairs) }
+    }
+}
+
+impl NpFlowRow {
+    /// `flow` as it is at `now_ns` (CLOCK_MONOTONIC).
+    #[must_use]
+    pub fn new(flow: &NpFlow, now_ns: u64) -> Self {
+        Self {
+            source: (flow.id.src != FlowId::NONE.src).then(|| ip(flow.id.src)),
+            address: (flow.id.receiver != QpId::NONE).then(|| address(&flow.id.receiver)),
+            qpn: (flow.id.receiver.qpn != 0).then_some(flow.id.receiver.qpn),
+            ecn_marked_packets: flow.ecn_marked_packets,
+            cnp_sent: flow.cnp_sent,
+            last_seen_age_ns: now_ns.saturating_sub(flow.last_seen_ns),
+            last_cnp_age_ns: age(flow.last_cnp_ns, now_ns),
+        }
+    }
+}
+
+impl PairRow {
+    /// A row for each pair, by address and number.
+    #[must_use]
+    pub fn sorted(pairs: &[(QpId, Pair)]) -> Vec<Self> {
+        let mut rows: Vec<Self> = pairs.iter().map(Self::new).collect();
+        rows.sort_unstable_by_key(|row| (row.address, row.qpn));
+        rows
+    }
+
+    /// The rows for people.
+    #[must_use]
+    pub fn table(rows: &[Self]) -> Table {
+        let mut table = Table::new(&["ADDRESS", "QPN", "PEER QPN", "KNOWN FROM"]);
+        for row in rows {
+            table.row([row.address.to_string(), hex(row.qpn), hex(row.peer_qpn), row.source.to_owned()]);
+        }
+        table
+    }
+
+    fn new((id, pair): &(QpId, Pair)) -> Self {
+        let source = PairSource::ALL.into_iter().find(|source| *source as u32 == pair.source);
+        let source = source.map_or("unknown", PairSource::label);
+        Self { address: address(id), qpn: id.qpn, peer_qpn: pair.qpn, source }
+    }
+}
+
+fn ago(age_ns: Option<u64>) -> String {
+    age_ns.map_or_else(|| "never".to_owned(), render::ns)
+}
+
+impl fmt::Display for FlowsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.rp.is_empty() && self.np.is_empty() && self.pairs.is_empty() {
+            return writeln!(f, "no RoCEv2 flow was seen on {} yet", self.iface);
+        }
+        let mut separator = "";
+        if !self.rp.is_empty() {
+            let mut table = Table::new(&[
+                "RECEIVER",
+                "QPN",
+                "STATE",
+                ">RATE",
+                ">TARGET",
+                ">ALPHA",
+                ">STAGE",
+                ">PACKETS",
+                ">BYTES",
+                ">LAST CNP",
+                ">HANDLED",
+                ">IGNORED",
+            ]);
+            for row in &self.rp {
+                table.row([
+                    row.address.to_string(),
+                    hex(row.qpn),
+                    row.state.to_owned(),
+                    render::bps(row.rate.rate_bps as f64),
+                    render::bps(row.rate.target_bps as f64),
+                    format!("{:.3}", row.rate.alpha),
+                    format!("{}/{}", row.rate.time_stage, row.rate.byte_stage),
+                    row.packets.to_string(),
+                    render::bytes(row.bytes),
+                    ago(row.last_cnp_age_ns),
+                    row.cnp_handled.to_string(),
+                    row.cnp_ignored.to_string(),
+                ]);
+            }
+            write!(f, "Reaction point: flows sent\n{table}")?;
+            separator = "\n";
+        }
+        if !self.np.is_empty() {
+            let mut table =
+                Table::new(&["ADDRESS", "QPN", ">CE MARKED", ">LAST MARK", ">CNPS SENT", ">LAST CNP"]);
+            for row in &self.np {
+                table.row([
+                    row.address.map_or_else(|| "any".to_owned(), |address| address.to_string()),
+                    row.qpn.map_or_else(|| "any".to_owned(), hex),
+                    row.ecn_marked_packets.to_string(),
+                    render::ns(row.last_seen_age_ns),
+                    row.cnp_sent.to_string(),
+                    ago(row.last_cnp_age_ns),
+                ]);
+            }
+            write!(f, "{separator}Notification point: flows received with marks\n{table}")?;
+            separator = "\n";
+        }
+        if !self.pairs.is_empty() {
+            let table = PairRow::table(&self.pairs);
+            write!(f, "{separator}Connected queue pairs\n{table}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::classify::mapped;
+    use dcqcn_common::params::{Config, Port};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn params() -> Params {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = 1_000_000_000;
+        Params::new(&config, Port::new(1, 8, 8)).unwrap()
+    }
+
+    fn flow(p: &Params, host: u8, qpn: u32, cnp_at_ns: &[u64]) -> RpFlow {
+        let mut flow = RpFlow::new(
+            FlowId { src: mapped([10, 0, 0, 1]), receiver: QpId { addr: mapped([10, 0, 0, host]), qpn } },
+            &p.rp,
+        );
+        flow.hot.last_ns = [MS, 0];
+        for &at_ns in cnp_at_ns {
+            flow.hot.machine.advance(&p.rp, at_ns);
+            flow.hot.machine.on_cnp(&p.rp, at_ns);
+            flow.cnps.last_ns = at_ns;
+            flow.cnps.handled += 1;
+        }
+        (flow.hot.packets, flow.hot.bytes) = (1_000, 4_154_000);
+        flow
+    }
+
+    #[test]
+    fn flows_are_sorted_and_brought_up_to_now() {
+        let p = params();
+        let rp = [flow(&p, 9, 0x211, &[5 * MS, 6 * MS]), flow(&p, 10, 0x12, &[]), flow(&p, 9, 0x12, &[])];
+        let report = FlowsReport::new("eth0".into(), &p, 6 * MS + 56_000, rp.into(), vec![], vec![]);
+        let keys: Vec<_> = report.rp.iter().map(|row| (row.address.to_string(), row.qpn)).collect();
+        let expected = [("10.0.0.9", 0x12), ("10.0.0.9", 0x211), ("10.0.0.10", 0x12)];
+        assert_eq!(keys, expected.map(|(address, qpn)| (address.to_owned(), qpn)));
+        let cut = &report.rp[1];
+        assert_eq!((cut.state, cut.rate.time_stage, cut.last_cnp_age_ns), ("fast-recovery", 1, Some(56_000)));
+        assert!(cut.rate.rate_bps < cut.rate.target_bps && cut.rate.alpha < 1.0);
+        let text = report.to_string();
+        let line = text.lines().find(|line| line.contains("0x000211")).unwrap();
+        assert!(line.starts_with("10.0.0.9   0x000211  fast-recovery  "), "{line}");
+        assert!(line.ends_with("1/0     1000  4.15 MB   56.0 us        2        0"), "{line}");
+    }
+
+    #[test]
+    fn a_port_wide_interval_has_no_address() {
+        let mut port = NpFlow::new(FlowId::NONE);
+        port.on_ecn_marked(MS, 50_000);
+        let pair = Pair::new(7, PairSource::Datagram);
+        let pairs = [(QpId { addr: mapped([10, 0, 0, 1]), qpn: 0x11 }, pair)];
+        let report = FlowsReport::new("eth0".into(), &params(), 2 * MS, vec![], vec![port], pairs.into());
+        let json = serde_json::to_value(&report).unwrap();
+        assert!(json["np"][0]["address"].is_null() && json["np"][0]["qpn"].is_null());
+        assert_eq!(
+            (&json["np"][0]["cnp_sent"], &json["pairs"][0]["source"]),
+            (&1.into(), &"datagram".into())
+        );
+        assert!(
+            report.to_string().contains("any      any          1    1.00 ms          1   1.00 ms"),
+            "{report}"
+        );
+    }
+
+    #[test]
+    fn nothing_seen_says_so() {
+        let report = FlowsReport::new("eth0".into(), &params(), 0, vec![], vec![], vec![]);
+        assert_eq!(report.to_string(), "no RoCEv2 flow was seen on eth0 yet\n");
+    }
+}

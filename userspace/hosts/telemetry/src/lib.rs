@@ -1,0 +1,28 @@
+//! What happens in the data plane right now, from its pinned maps alone: no daemon is needed, and several may look at once.
+//!
+//! A [`Reading`] is everything that one interface's maps say at one time; the difference of two is a [`Sample`]: rates.
+
+pub mod audit;
+mod counters;
+pub mod event;
+mod flows;
+mod packet;
+mod parameters;
+mod qp;
+mod queues;
+mod reading;
+mod sample;
+mod sampler;
+
+pub use counters::CountersReport;
+pub use flows::{FlowsReport, NpFlowRow, PairRow};
+pub use packet::{PacketRow, RoceRow};
+pub use parameters::{ChangeReport, Parameter, Source, each};
+pub use qp::{FlowRow, RateRow};
+pub use queues::QueuesReport;
+pub use reading::Reading;
+pub use sample::{ClassSample, PerStat, QpSample, QueueSample, Sample};
+pub use sampler::{Sampler, attached};
+
+#[cfg(any(test, feature = "testing"))]
+pub use reading::testing::reading;

@@ -1,0 +1,136 @@
+//! A packet that the data plane told of.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_loader::dataplane::HOOKS;
+use dcqcn_support::render;
+use serde::Serialize;
+
+/// A packet, what it was taken for and what was done with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PacketRow {
+    /// The interface.
+    pub iface: String,
+    /// `xdp`, `ingress` or `egress`.
+    pub hook: &'static str,
+    /// Length, layer 2 without FCS.
+    pub bytes: u32,
+    /// What RoCEv2 packets say of themselves; others are not looked into.
+    #[serde(flatten)]
+    pub roce: Option<RoceRow>,
+    /// What it was counted as: what it was taken for, and why it was left alone, marked or delayed (`dcqcn counters`).
+    pub counted: Vec<&'static str>,
+    /// `passed`, `dropped` or `redirected`.
+    pub verdict: &'static str,
+    /// Until it leaves; 0 = at once.
+    pub delay_ns: u64,
+}
+
+/// A RoCEv2 packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RoceRow {
+    /// From.
+    pub source: IpAddr,
+    /// To.
+    pub destination: IpAddr,
+    /// The receiver's QPN.
+    pub dest_qpn: u32,
+    /// Packet sequence number.
+    pub psn: u32,
+    /// Operation, such as `RC_RDMA_WRITE_FIRST`.
+    pub opcode: &'static str,
+}
+
+impl PacketRow {
+    /// Reads a line of [`dcqcn_loader::packets::Packets::read`]; `None` if it is none.
+    #[must_use]
+    pub fn read(iface: &str, line: &str) -> Option<Self> {
+        let pairs: HashMap<&str, &str> =
+            line.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
+        fn value<T: FromStr>(pairs: &HashMap<&str, &str>, name: &str) -> Option<T> {
+            pairs.get(name)?.parse().ok()
+        }
+        let hook: usize = value(&pairs, "hook")?;
+        let counted: u64 = value(&pairs, "counted")?;
+        let address = |name| Some(value::<Ipv6Addr>(&pairs, name)?.to_canonical());
+        let roce = || {
+            Some(RoceRow {
+                source: address("src")?,
+                destination: address("dst")?,
+                dest_qpn: value(&pairs, "qpn")?,
+                psn: value(&pairs, "psn")?,
+                opcode: Opcode(value(&pairs, "opcode")?).name(),
+            })
+        };
+        Some(Self {
+            iface: iface.to_owned(),
+            hook: HOOKS.get(hook).copied()?,
+            bytes: value(&pairs, "bytes")?,
+            roce: roce(),
+            counted: Stat::ALL
+                .iter()
+                .filter(|stat| counted >> **stat as u32 & 1 == 1)
+                .map(|stat| stat.label())
+                .collect(),
+            verdict: verdict(hook, value(&pairs, "verdict")?),
+            delay_ns: value(&pairs, "delay_ns").unwrap_or(0),
+        })
+    }
+}
+
+/// What a program returned: `enum xdp_action`, `TC_ACT_*` (include/uapi/linux/bpf.h, pkt_cls.h).
+fn verdict(hook: usize, number: i32) -> &'static str {
+    match (hook, number) {
+        (0, 1) | (1 | 2, 2) => "dropped",
+        (0, 4) | (1 | 2, 7) => "redirected",
+        (0, 0) => "aborted",
+        _ => "passed",
+    }
+}
+
+impl fmt::Display for PacketRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { iface, hook, bytes, roce, counted, verdict, delay_ns } = self;
+        write!(f, "{iface} {hook}: ")?;
+        match roce {
+            Some(RoceRow { source, destination, dest_qpn, psn, opcode }) => {
+                write!(f, "{opcode} from {source} to {destination} QP {dest_qpn:#x}, PSN {psn}, ")?;
+            }
+            None => write!(f, "no RoCE, ")?,
+        }
+        write!(f, "{bytes} bytes: {}, {verdict}", counted.join(", "))?;
+        if *delay_ns != 0 {
+            write!(f, ", leaves in {}", render::ns(*delay_ns))?;
+        }
+        writeln!(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_words() {
+        let (data, paced) = (1u64 << Stat::RoceData as u32, 1u64 << Stat::RpPaced as u32);
+        let line = format!(
+            "hook=2 verdict=-1 counted={} bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=12000",
+            data | paced
+        );
+        let row = PacketRow::read("eth0", &line).unwrap();
+        assert_eq!(
+            row.to_string(),
+            "eth0 egress: RC_RDMA_WRITE_MIDDLE from 10.0.0.1 to 10.0.0.2 QP 0x11, PSN 5, 1082 bytes: \
+             roce_data_packets, rp_paced_packets, passed, leaves in 12.0 us\n"
+        );
+        let other = PacketRow::read("eth0", "hook=0 verdict=2 counted=1 bytes=60").unwrap();
+        assert_eq!((other.hook, other.roce, other.verdict), ("xdp", None, "passed"));
+        assert_eq!(other.counted, ["not_roce"]);
+        assert_eq!(PacketRow::read("eth0", "hook=9 counted=1 bytes=60 verdict=0"), None);
+    }
+}

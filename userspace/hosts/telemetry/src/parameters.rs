@@ -1,0 +1,262 @@
+//! Parameters as they are shown: one with its value, and what a command changed.
+
+use std::fmt;
+
+use dcqcn_common::params::{Config, Quantity};
+use dcqcn_params::{Assignment, Key, differing};
+use dcqcn_loader::attach::Change;
+use dcqcn_support::render::Table;
+use serde::Serialize;
+
+/// What a command changed.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum ChangeReport {
+    /// On the one interface it was about.
+    One(IfaceChanges),
+    /// On several.
+    Several {
+        /// Each of them.
+        interfaces: Vec<IfaceChanges>,
+    },
+}
+
+/// What it changed on one interface.
+#[derive(Serialize)]
+pub struct IfaceChanges {
+    iface: String,
+    changes: Vec<KeyChange>,
+}
+
+#[derive(Serialize)]
+struct KeyChange {
+    key: String,
+    /// In the base unit, as the new value.
+    old: u64,
+    new: u64,
+    unit: &'static str,
+    old_text: String,
+    new_text: String,
+}
+
+impl ChangeReport {
+    /// The keys named, changed or not.
+    #[must_use]
+    pub fn of_keys(changes: &[Change], keys: &[Key]) -> Self {
+        Self::new(changes.iter().map(|change| IfaceChanges::new(change, keys.iter().copied())).collect())
+    }
+
+    /// Every parameter that changed.
+    #[must_use]
+    pub fn of_differences(changes: &[Change]) -> Self {
+        let of_iface = |change: &Change| IfaceChanges::new(change, differing(&change.old, &change.new));
+        Self::new(changes.iter().map(of_iface).collect())
+    }
+
+    fn new(mut interfaces: Vec<IfaceChanges>) -> Self {
+        if interfaces.len() == 1
+            && let Some(one) = interfaces.pop()
+        {
+            return Self::One(one);
+        }
+        Self::Several { interfaces }
+    }
+}
+
+impl IfaceChanges {
+    fn new(Change { iface, old, new }: &Change, keys: impl Iterator<Item = Key>) -> Self {
+        let change = |key: Key| KeyChange {
+            key: key.to_string(),
+            old: key.get(old),
+            new: key.get(new),
+            unit: key.unit_name(),
+            old_text: key.text(old),
+            new_text: key.text(new),
+        };
+        Self { iface: iface.clone(), changes: keys.map(change).collect() }
+    }
+}
+
+impl fmt::Display for IfaceChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.changes.is_empty() {
+            writeln!(f, "no parameter changes")?;
+        }
+        for KeyChange { key, old_text, new_text, .. } in &self.changes {
+            writeln!(f, "{key}: {old_text} -> {new_text}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ChangeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(one) => write!(f, "{one}"),
+            Self::Several { interfaces } => each(f, interfaces.iter().map(|one| (one.iface.as_str(), one))),
+        }
+    }
+}
+
+/// A parameter: its value, and everything there is to know about it.
+#[derive(Serialize)]
+pub struct Parameter {
+    /// Its name.
+    pub key: String,
+    /// In the base unit, as `default`, `min` and `max`.
+    value: u64,
+    unit: &'static str,
+    /// As people write it.
+    text: String,
+    default: u64,
+    default_text: String,
+    min: u64,
+    max: u64,
+    allowed: String,
+    doc: &'static str,
+    larger: &'static str,
+    /// How a value is written, for people.
+    #[serde(skip)]
+    written: String,
+    /// Parameters that differ only in the row of a table are explained once.
+    #[serde(skip)]
+    name_in_table: Option<&'static str>,
+}
+
+impl Parameter {
+    /// `key` with its value in `config`.
+    #[must_use]
+    pub fn new(key: Key, config: &Config) -> Self {
+        Self {
+            key: key.to_string(),
+            value: key.get(config),
+            unit: key.unit_name(),
+            text: key.text(config),
+            default: key.default(),
+            default_text: key.default_text(),
+            min: *key.range().start(),
+            max: *key.range().end(),
+            allowed: key.allowed(),
+            doc: key.doc(),
+            larger: key.larger(),
+            written: key.written(),
+            name_in_table: match key {
+                Key::Scalar(_) => None,
+                Key::Wred(_, spec) => Some(spec.key),
+                Key::DscpToTc(_) => Some("dscp"),
+                Key::TcToQueue(_) => Some("queue"),
+                Key::Queue(_, spec) => Some(spec.key),
+                Key::Pfc(_, spec) => Some(spec.key),
+            },
+        }
+    }
+
+    /// One row for each; the default stands where it is another.
+    #[must_use]
+    pub fn table(parameters: &[Self]) -> Table {
+        let mut table = Table::new(&["PARAMETER", ">VALUE", ">DEFAULT"]);
+        for Self { key, value, text, default, default_text, .. } in parameters {
+            let default = if value == default { String::new() } else { default_text.clone() };
+            table.row([key.clone(), text.clone(), default]);
+        }
+        table
+    }
+
+    /// Each with its meaning; those of a table, which stand together, once.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn explain(parameters: &[Self], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let same = |a: &Self, b: &Self| a.name_in_table.is_some() && a.name_in_table == b.name_in_table;
+        for (i, rows) in parameters.chunk_by(same).enumerate() {
+            if i != 0 {
+                writeln!(f)?;
+            }
+            for Self { key, text, .. } in rows {
+                writeln!(f, "{key} = {text}")?;
+            }
+            let Some(Self { doc, written, allowed, default_text, larger, name_in_table, .. }) = rows.first()
+            else {
+                continue;
+            };
+            writeln!(f, "  {doc}")?;
+            // The tables' defaults are not the same in each row.
+            let default = match name_in_table {
+                Some("dscp" | "queue" | "scheduler") => String::new(),
+                _ => format!(" Default: {default_text}."),
+            };
+            writeln!(f, "  Allowed: {allowed}.{default}{written}")?;
+            if !larger.is_empty() {
+                writeln!(f, "  Larger: {larger}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A setting that was read, for JSON.
+#[derive(Serialize)]
+pub struct Source {
+    /// Where it was read.
+    from: String,
+    key: String,
+    value: String,
+}
+
+impl Source {
+    /// `of`, which was read in `from`.
+    #[must_use]
+    pub fn new(from: String, Assignment { key, value }: Assignment) -> Self {
+        Self { from, key: key.to_string(), value: Quantity(value, key.unit()).to_string() }
+    }
+}
+
+/// One report below the other, each under the name of its interface.
+///
+/// # Errors
+/// Those of `f`.
+pub fn each<'a, T: fmt::Display + 'a>(
+    f: &mut fmt::Formatter<'_>,
+    reports: impl Iterator<Item = (&'a str, &'a T)>,
+) -> fmt::Result {
+    for (i, (iface, report)) in reports.enumerate() {
+        let newline = if i == 0 { "" } else { "\n" };
+        write!(f, "{newline}{iface}:\n{report}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(iface: &str, changes: &[&str]) -> (Change, Vec<Key>) {
+        let changes: Vec<Assignment> = changes.iter().map(|text| text.parse().unwrap()).collect();
+        let mut new = Config::DEFAULT;
+        changes.iter().for_each(|change| change.apply(&mut new).unwrap());
+        let keys = changes.iter().map(|change| change.key).collect();
+        (Change { iface: iface.into(), old: Config::DEFAULT, new }, keys)
+    }
+
+    #[test]
+    fn a_change_of_one_interface_is_told_without_its_name() {
+        let (change, keys) = change("eth0", &["wred.3.kmin=100KB", "np_enable=off", "rpg_gd=11"]);
+        let report = ChangeReport::of_keys(std::slice::from_ref(&change), &keys);
+        let text = "wred.3.kmin: 5KB -> 100KB\nnp_enable: true -> false\nrpg_gd: 11 -> 11\n";
+        assert_eq!(report.to_string(), text);
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["changes"][0]["new"], 100_000);
+        assert_eq!(json["changes"][0]["unit"], "bytes");
+        let text = "np_enable: true -> false\nwred.3.kmin: 5KB -> 100KB\n";
+        assert_eq!(ChangeReport::of_differences(&[change]).to_string(), text);
+    }
+
+    #[test]
+    fn several_interfaces_are_told_apart() {
+        let changes = [change("eth0", &["rpg_gd=12"]).0, change("eth1", &[]).0];
+        let report = ChangeReport::of_differences(&changes);
+        assert_eq!(report.to_string(), "eth0:\nrpg_gd: 11 -> 12\n\neth1:\nno parameter changes\n");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["interfaces"][1]["iface"], "eth1");
+    }
+}

@@ -1,0 +1,380 @@
+//! Traffic classes at the congestion point.
+
+use std::fmt;
+
+use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, DSCPS};
+use dcqcn_common::params::{Config, Quantity, SCHEDULERS, Unit};
+use dcqcn_common::pfc::Pause;
+use dcqcn_netlink::tc::Stats;
+use dcqcn_loader::attach::{self, Attachment};
+use dcqcn_loader::queues::QueueStats;
+use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::render::{self, Table};
+use serde::Serialize;
+
+use crate::reading::{class_sum, depths, pause_frames, queue_stats};
+
+/// The classes of one or two ports.
+#[derive(Serialize)]
+pub struct QueuesReport {
+    /// The interfaces packets are queued for.
+    ports: Vec<String>,
+    cp_enable: bool,
+    classes: Vec<ClassRow>,
+    /// The port's own queues; none unless it was attached with `--queues`.
+    queues: Vec<QueueRow>,
+    /// PFC, by priority.
+    pauses: Vec<PauseRow>,
+    #[serde(skip)]
+    all: bool,
+}
+
+#[derive(Serialize)]
+struct ClassRow {
+    tc: usize,
+    queue: u8,
+    dscp: Vec<usize>,
+    ecn: bool,
+    kmin_bytes: u64,
+    kmax_bytes: u64,
+    pmax_ppm: u64,
+    /// `null` if not known.
+    drain_rate_bps: Option<u64>,
+    /// By port.
+    depth_bytes: Vec<u64>,
+    packets: u64,
+    bytes: u64,
+    ect_packets: u64,
+    ecn_marked_packets: u64,
+}
+
+/// One of the port's own queues, and all that goes through it, RoCE or not.
+#[derive(Serialize)]
+struct QueueRow {
+    queue: usize,
+    scheduler: &'static str,
+    weight: u64,
+    /// What waits.
+    depth_bytes: u32,
+    depth_packets: u32,
+    /// What was sent.
+    packets: u64,
+    bytes: u64,
+    /// What found it full.
+    drops: u32,
+}
+
+impl QueueRow {
+    fn new(queue: usize, config: &Config, stats: &Stats) -> Option<Self> {
+        let of = config.queue.get(queue)?;
+        Some(Self {
+            queue,
+            scheduler: usize::try_from(of.scheduler).ok().and_then(|word| SCHEDULERS.get(word).copied())?,
+            weight: of.weight,
+            depth_bytes: stats.backlog_bytes,
+            depth_packets: stats.backlog_packets,
+            packets: stats.packets,
+            bytes: stats.bytes,
+            drops: stats.drops,
+        })
+    }
+}
+
+/// PFC of one priority.
+#[derive(Serialize)]
+struct PauseRow {
+    priority: usize,
+    queue: u64,
+    /// Whether pauses hold the queue's flows.
+    rx: bool,
+    /// Whether the neighbour has paused it.
+    paused: bool,
+    rx_pause: u64,
+    rx_pause_duration_ns: u64,
+    tx_pause: u64,
+}
+
+impl PauseRow {
+    fn is_idle(&self) -> bool {
+        !self.rx && self.rx_pause == 0 && self.tx_pause == 0
+    }
+}
+
+impl QueuesReport {
+    /// Reads what is attached; classes that no DSCP belongs to are shown too if `all`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn read(attachment: &Attachment, all: bool) -> Result<Self, attach::Error> {
+        let Attachment { info, maps } = attachment;
+        let (params, counters) = (maps.params()?, maps.counters()?);
+        let depths = depths(&params, &maps.queues()?, &maps.backlogs()?, monotonic_ns());
+        let ports = [Some(info.iface.clone()), info.inline_peer.clone()].into_iter().flatten().collect();
+        let queues = queue_stats(info, &params)?;
+        let report = Self::new(ports, &params.config, &counters, &depths, all);
+        let pauses = Pause::all(&maps.times()?);
+        Ok(report.with_queues(&params.config, &queues).with_pauses(&params.config, &counters, &pauses))
+    }
+
+    fn with_pauses(mut self, config: &Config, hooks: &[Counters], pauses: &[Pause; CLASSES]) -> Self {
+        let now_ns = monotonic_ns();
+        let rows = config.pfc.iter().zip(pauses).enumerate();
+        let rows = rows.map(|(priority, (of, pause))| {
+            let [rx_pause, tx_pause] = pause_frames(hooks, priority);
+            PauseRow {
+                priority,
+                queue: of.queue,
+                rx: of.rx != 0,
+                paused: pause.until_ns > now_ns,
+                rx_pause,
+                rx_pause_duration_ns: pause.paused_ns(now_ns),
+                tx_pause,
+            }
+        });
+        self.pauses = rows.collect();
+        self
+    }
+
+    fn with_queues(mut self, config: &Config, stats: &QueueStats) -> Self {
+        let there = stats.iter().enumerate().filter_map(|(queue, stats)| Some((queue, stats.as_ref()?)));
+        self.queues = there.filter_map(|(queue, stats)| QueueRow::new(queue, config, stats)).collect();
+        self
+    }
+
+    /// With depths by class, those of the second port behind those of the first.
+    fn new(ports: Vec<String>, config: &Config, counters: &[Counters], depths: &[u64], all: bool) -> Self {
+        let of_class = |tc| depths.iter().skip(tc).step_by(CLASSES).take(ports.len()).copied().collect();
+        let depth_bytes: Vec<Vec<u64>> = (0..CLASSES).map(of_class).collect();
+        Self::of_depths(ports, config, counters, &depth_bytes, all)
+    }
+
+    /// With depths that are known, by class and port.
+    #[must_use]
+    pub fn of_depths(
+        ports: Vec<String>,
+        config: &Config,
+        counters: &[Counters],
+        depth_bytes: &[Vec<u64>],
+        all: bool,
+    ) -> Self {
+        let rows = config.wred.iter().zip(config.tc_to_queue).enumerate();
+        let classes = rows.map(|(tc, (wred, queue))| {
+            let ClassCounters { packets, bytes, ect_packets, ecn_marked_packets } = class_sum(counters, tc);
+            ClassRow {
+                tc,
+                queue,
+                dscp: (0..DSCPS)
+                    .zip(config.dscp_to_tc)
+                    .filter(|(_, class)| usize::from(*class) == tc)
+                    .map(|(dscp, _)| dscp)
+                    .collect(),
+                ecn: wred.ecn != 0,
+                kmin_bytes: wred.kmin_bytes,
+                kmax_bytes: wred.kmax_bytes,
+                pmax_ppm: wred.pmax_ppm,
+                drain_rate_bps: Some(config.drain_rate_bps(tc)).filter(|bps| *bps != 0),
+                depth_bytes: depth_bytes.get(tc).cloned().unwrap_or_default(),
+                packets,
+                bytes,
+                ect_packets,
+                ecn_marked_packets,
+            }
+        });
+        let (cp_enable, queues, pauses) = (config.scalars.cp_enable != 0, Vec::new(), Vec::new());
+        Self { classes: classes.collect(), cp_enable, ports, queues, pauses, all }
+    }
+}
+
+impl QueuesReport {
+    /// The ports.
+    #[must_use]
+    pub fn ports(&self) -> &[String] {
+        &self.ports
+    }
+}
+
+/// `0-25,27`: runs of neighbours joined.
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        [one] => one.to_string(),
+        [] => String::new(),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
+impl fmt::Display for QueuesReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.cp_enable {
+            writeln!(f, "cp_enable is false: nothing is queued or marked here")?;
+        }
+        if let [first, second] = self.ports.as_slice() {
+            writeln!(f, "DEPTH is that towards {first} / towards {second}")?;
+        }
+        let mut table = Table::new(&[
+            ">TC", ">QUEUE", "DSCP", ">KMIN", ">KMAX", ">PMAX", ">DRAIN", ">DEPTH", ">PACKETS", ">BYTES",
+            ">ECT", ">MARKED",
+        ]);
+        for row in self.classes.iter().filter(|row| self.all || !row.dscp.is_empty() || row.packets != 0) {
+            let threshold = |value, unit| match row.ecn {
+                true => Quantity(value, unit).to_string(),
+                false => "off".to_owned(),
+            };
+            table.row([
+                row.tc.to_string(),
+                row.queue.to_string(),
+                ranges(&row.dscp),
+                threshold(row.kmin_bytes, Unit::Bytes),
+                threshold(row.kmax_bytes, Unit::Bytes),
+                threshold(row.pmax_ppm, Unit::PartsPerMillion),
+                row.drain_rate_bps
+                    .map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
+                row.depth_bytes.iter().map(|&depth| render::bytes(depth)).collect::<Vec<_>>().join(" / "),
+                row.packets.to_string(),
+                render::bytes(row.bytes),
+                row.ect_packets.to_string(),
+                row.ecn_marked_packets.to_string(),
+            ]);
+        }
+        write!(f, "{table}")?;
+        self.show_queues(f)?;
+        self.show_pauses(f)
+    }
+}
+
+impl QueuesReport {
+    fn show_pauses(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table =
+            Table::new(&[">PRIORITY", ">QUEUE", "HOLDS", "PAUSED", ">RX PAUSE", ">PAUSED FOR", ">TX PAUSE"]);
+        for row in self.pauses.iter().filter(|row| !row.is_idle()) {
+            let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
+            table.row([
+                row.priority.to_string(),
+                row.queue.to_string(),
+                word(row.rx),
+                word(row.paused),
+                row.rx_pause.to_string(),
+                render::ns(row.rx_pause_duration_ns),
+                row.tx_pause.to_string(),
+            ]);
+        }
+        if table.is_empty() { Ok(()) } else { write!(f, "\n{table}") }
+    }
+
+    fn show_queues(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.queues.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new(&[
+            ">QUEUE",
+            "SCHEDULER",
+            ">WEIGHT",
+            ">WAITING",
+            ">PACKETS",
+            ">SENT",
+            ">PACKETS",
+            ">DROPS",
+        ]);
+        for row in &self.queues {
+            let weight = if row.scheduler == SCHEDULERS[0] { "-".to_owned() } else { row.weight.to_string() };
+            table.row([
+                row.queue.to_string(),
+                row.scheduler.to_owned(),
+                weight,
+                render::bytes(row.depth_bytes.into()),
+                row.depth_packets.to_string(),
+                render::bytes(row.bytes),
+                row.packets.to_string(),
+                row.drops.to_string(),
+            ]);
+        }
+        write!(f, "\n{table}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::layout::Backlog;
+    use dcqcn_common::params::{Params, Port};
+    use dcqcn_common::vqueue::Share;
+
+    use super::*;
+
+    fn report(ports: &[&str]) -> QueuesReport {
+        let mut config = Config::DEFAULT;
+        config.scalars.cp_enable = 1;
+        config.scalars.link_rate_bps = 1_000_000_000;
+        config.wred[6].ecn = 0;
+        config.wred[3].drain_rate_bps = 500_000_000;
+        let params = Params::new(&config, Port::new(1, 8, 8)).unwrap();
+        let mut counters = [Counters::ZERO; 3];
+        for hook in &mut counters {
+            let ecn_marked_packets = 2;
+            hook.class[3] = ClassCounters { packets: 10, bytes: 41_540, ect_packets: 10, ecn_marked_packets };
+        }
+        let mut queues = [0; 16];
+        queues[3] = params.drain[3].enqueue(0, Share::NONE, 1_000, 9_000).empty_at;
+        let ports = ports.iter().map(|port| (*port).to_owned()).collect();
+        let backlogs = [Backlog::default(); 16];
+        let depths = depths(&params, &queues, &backlogs, 1_000);
+        QueuesReport::new(ports, &params.config, &counters, &depths, false)
+    }
+
+    #[test]
+    fn a_row_for_each_class_in_use() {
+        let text = "\
+TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES  ECT  MARKED
+ 0      0  0-25,27-47,49-63   5KB  200KB    1%    1gbit      0 B        0     0 B    0       0
+ 3      3  26                 5KB  200KB    1%  500mbit  9.00 kB       30  125 kB   30       6
+ 6      6  48                 off    off   off    1gbit      0 B        0     0 B    0       0
+";
+        let squeeze = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(squeeze(&report(&["eth1"]).to_string()), squeeze(text));
+    }
+
+    #[test]
+    fn the_port_s_own_queues_are_told_below() {
+        let mut stats = QueueStats::default();
+        stats[3] = Some(Stats {
+            bytes: 2_000_000,
+            packets: 2_000,
+            drops: 7,
+            backlog_bytes: 4_500,
+            ..Stats::default()
+        });
+        stats[6] = Some(Stats::default());
+        let report = report(&["eth1"]).with_queues(&Config::DEFAULT, &stats);
+        let text = report.to_string();
+        let below = text.split_once("\n\n").unwrap().1;
+        let lines: Vec<Vec<&str>> = below.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["3", "dwrr", "1", "4.50", "kB", "0", "2.00", "MB", "2000", "7"]);
+        assert_eq!(lines[2][..3], ["6", "strict", "-"]);
+        assert_eq!(serde_json::to_value(&report).unwrap()["queues"][0]["drops"], 7);
+    }
+
+    #[test]
+    fn pauses_are_told_where_there_are_any() {
+        let mut config = Config::DEFAULT;
+        config.pfc[3].rx = 1;
+        let mut counters = [Counters::ZERO; 3];
+        counters[0].pause.frames[4] = 9;
+        let pauses = [Pause { until_ns: 0, total_ns: 1_500_000 }; CLASSES];
+        let report = report(&["eth1"]).with_pauses(&config, &counters, &pauses);
+        let text = report.to_string();
+        let below = text.split_once("\n\n").unwrap().1;
+        let lines: Vec<Vec<&str>> = below.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["3", "3", "yes", "no", "0", "1.50", "ms", "0"]);
+        assert_eq!(lines[2], ["4", "4", "no", "no", "9", "1.50", "ms", "0"]);
+        assert_eq!(lines.len(), 3);
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!((&json["pauses"][4]["rx_pause"], &json["pauses"][7]["queue"]), (&9.into(), &7.into()));
+    }
+
+    #[test]
+    fn inline_has_a_queue_for_each_direction() {
+        let report = report(&["eth0", "eth1"]);
+        assert_eq!(report.classes[3].depth_bytes.len(), 2);
+        assert!(report.to_string().contains("9.00 kB / 0 B"), "{report}");
+        assert_eq!(serde_json::to_value(&report).unwrap()["classes"][3]["kmax_bytes"], 200_000);
+    }
+}

@@ -1,0 +1,119 @@
+//! Where commands print, as text for people or as JSON.
+
+use std::fmt::{self, Write as _};
+use std::io::Write;
+
+use crate::JSON_VERSION;
+use crate::causes::told;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    json_version: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+/// Standard output, and which of the two forms is asked for.
+pub struct Output<'a> {
+    out: &'a mut dyn Write,
+    json: bool,
+}
+
+impl<'a> Output<'a> {
+    /// Prints to `out`, as JSON or as text.
+    pub fn new(out: &'a mut dyn Write, json: bool) -> Self {
+        Self { out, json }
+    }
+
+    /// Whether JSON is asked for.
+    #[must_use]
+    pub const fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Standard output itself.
+    pub fn writer(&mut self) -> &mut dyn Write {
+        self.out
+    }
+
+    /// Prints `report` in the form asked for.
+    ///
+    /// # Errors
+    /// Standard output takes no more.
+    pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
+        if self.json { self.json(report) } else { self.text(report) }
+    }
+
+    /// Prints `value`, an object, as JSON, bit by bit: that of a full table is larger than all else in this process.
+    ///
+    /// # Errors
+    /// As [`Self::show`].
+    pub fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.document(&Versioned { json_version: JSON_VERSION, value })
+    }
+
+    /// Prints `value` as JSON in a form that others define: a schema, a table of SONiC's.
+    ///
+    /// # Errors
+    /// As [`Self::show`].
+    pub fn document(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        serde_json::to_writer_pretty(&mut *self.out, value).map_err(std::io::Error::from)?;
+        Ok(self.out.write_all(b"\n")?)
+    }
+
+    /// Prints `value` as text.
+    ///
+    /// # Errors
+    /// As [`Self::show`].
+    pub fn text(&mut self, value: &impl fmt::Display) -> anyhow::Result<()> {
+        Ok(self.out.write_all(value.to_string().as_bytes())?)
+    }
+
+    /// Prints `report` as text, or as an object on one line.
+    ///
+    /// # Errors
+    /// As [`Self::show`].
+    pub fn line<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
+        if !self.json {
+            return self.text(report);
+        }
+        let line = Versioned { json_version: JSON_VERSION, value: report };
+        serde_json::to_writer(&mut *self.out, &line).map_err(std::io::Error::from)?;
+        Ok(self.out.write_all(b"\n")?)
+    }
+
+    /// All that was printed goes out.
+    ///
+    /// # Errors
+    /// As [`Self::show`].
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        Ok(self.out.flush()?)
+    }
+}
+
+/// An error with its causes, a line each; a cause that the line above already tells is left out.
+#[must_use]
+pub fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for (depth, cause) in told(error.as_ref()).into_iter().enumerate() {
+        let label = if depth == 0 { "error: " } else { "  because: " };
+        // Writing into a `String` cannot fail.
+        let _ = writeln!(text, "{label}{cause}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn causes_stand_on_lines_of_their_own_and_are_told_once() {
+        let error =
+            anyhow!("no such file").context("cannot read x.toml: no such file").context("cannot attach");
+        assert_eq!(explain(&error), "error: cannot attach\n  because: cannot read x.toml: no such file\n");
+    }
+}

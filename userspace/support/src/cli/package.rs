@@ -1,0 +1,87 @@
+//! What a package has beside a command, made from the command line's own description: manual pages and completions.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use clap::{Args, Command, Subcommand};
+use clap_complete::env::Shells;
+
+use crate::cli::Output;
+
+/// Environment variable by which a completion script asks the command; clap's own.
+const COMPLETE_VARIABLE: &str = "COMPLETE";
+
+/// A manual page that describes no command.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// What it is about; its file is `NAME.SECTION`.
+    pub name: &'static str,
+    /// 5 for files, 7 for what is explained.
+    pub section: u8,
+    /// The whole page, in roff.
+    pub roff: String,
+}
+
+/// Write what a package has beside the command.
+#[derive(Debug, Subcommand)]
+pub enum GenerateCommand {
+    /// Write the manual pages into DIR/man1, DIR/man5 and DIR/man7.
+    Man(ManArgs),
+    /// Print the completion script of a shell.
+    Completions(CompletionsArgs),
+}
+
+/// Options of `generate man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// The directory; made if it is not there.
+    dir: PathBuf,
+}
+
+/// Options of `generate completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// bash, elvish, fish, powershell or zsh.
+    shell: String,
+}
+
+impl GenerateCommand {
+    /// Does so for `command` and its other `pages`.
+    ///
+    /// # Errors
+    /// A file cannot be written, or there is no such shell.
+    pub fn run(self, out: &mut Output<'_>, command: Command, pages: &[Page]) -> anyhow::Result<()> {
+        match self {
+            Self::Man(ManArgs { dir }) => {
+                let failed = || format!("cannot write the manual pages into {}", dir.display());
+                write_pages(&dir, command, pages).with_context(failed)?;
+                out.text(&format_args!("manual pages are in {}\n", dir.display()))
+            }
+            Self::Completions(CompletionsArgs { shell }) => {
+                let name = command.get_name();
+                let shells = Shells::builtins();
+                let completer = shells.completer(&shell).ok_or_else(|| {
+                    let names: Vec<&str> = shells.names().collect();
+                    anyhow!("there are no completions for `{shell}`: there are for {}", names.join(", "))
+                })?;
+                let mut script = Vec::new();
+                completer.write_registration(COMPLETE_VARIABLE, name, name, name, &mut script)?;
+                Ok(out.writer().write_all(&script)?)
+            }
+        }
+    }
+}
+
+fn write_pages(dir: &Path, command: Command, pages: &[Page]) -> io::Result<()> {
+    let commands = dir.join("man1");
+    fs::create_dir_all(&commands)?;
+    clap_mangen::generate_to(command, &commands)?;
+    for Page { name, section, roff } in pages {
+        let dir = dir.join(format!("man{section}"));
+        fs::create_dir_all(&dir)?;
+        fs::write(dir.join(format!("{name}.{section}")), roff)?;
+    }
+    Ok(())
+}

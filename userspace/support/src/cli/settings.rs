@@ -1,0 +1,44 @@
+//! Options that say what differs from the defaults; shared by all commands that start from a configuration.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_params::{self as params, Assignment, Profile, Settings};
+use crate::file::read_text;
+
+/// Where parameters come from: the profile, then the file, then single settings.
+#[derive(Debug, Default, Args)]
+pub struct SettingsArgs {
+    /// Read settings from this TOML file (`dcqcn config example` prints one).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The parameters to start from.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+    /// Set a parameter; overrides profile and file. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", add = ArgValueCompleter::new(crate::cli::key_value))]
+    changes: Vec<Assignment>,
+}
+
+impl SettingsArgs {
+    /// Reads the file and puts the options on top.
+    ///
+    /// # Errors
+    /// As [`read_file`].
+    pub fn read(self) -> anyhow::Result<Settings> {
+        let Self { config, profile, changes } = self;
+        let file = config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        Ok(file.then(Settings { profile, changes, ..Settings::default() }))
+    }
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// It cannot be read, or something in it is wrong.
+pub fn read_file(path: &Path) -> anyhow::Result<Settings> {
+    let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(params::parse(&path.display().to_string(), &text)?)
+}
