@@ -22,8 +22,8 @@ pub use enter::enter;
 
 pub(crate) use set::home_way;
 pub use set::{Entry, Place, Set, set_index, tag};
-pub(crate) use shared::Held;
-pub use shared::{Entered, Glance, Missed, Shared};
+pub(crate) use shared::FlowGuard;
+pub use shared::{FlowPeek, LookupError, Shared, Slot};
 pub use table::{Cnps, NpFlow, NpSet, RpCold, RpFlow, RpHot, RpSet};
 
 #[cfg(test)]

@@ -213,7 +213,7 @@ fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
     if p.pauses.counted[tc] != 0 {
         let (from, bytes) = (s.ingress_ifindex(), s.frame_len().into());
         let queue = p.config.tc_to_queue[tc] as usize % CLASSES;
-        s.env().came(from, queue, bytes);
+        s.env().count_ingress(from, queue, bytes);
     }
 }
 

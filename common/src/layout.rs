@@ -9,7 +9,7 @@ use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 17;
+pub const LAYOUT_VERSION: u32 = 18;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -191,7 +191,7 @@ pub struct Backlog {
 }
 
 /// What has come into each queue of a port by one ingress port, bytes, on one CPU.
-pub type Came = [u64; CLASSES];
+pub type IngressBytes = [u64; CLASSES];
 /// Ingress ports that are told apart; what comes by others, and what this host makes, counts for port 0.
 pub const INGRESS_PORTS: u32 = 256;
 

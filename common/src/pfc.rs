@@ -1,6 +1,6 @@
 //! Priority flow control: what a neighbour's pauses mean for what is sent to it, and what is done when they never end.
 
-pub mod asking;
+pub mod tx;
 pub mod watchdog;
 
 use crate::layout::{CLASSES, TIMES, Time};

@@ -97,7 +97,7 @@ impl RateMachine {
     /// advancing to it changes no rate. A target that is above a line rate just lowered is put right when something falls due.
     #[inline(always)]
     #[must_use]
-    pub(crate) const fn is_up_to(&self, p: &RpParams, now_ns: u64) -> bool {
+    pub(crate) const fn is_current(&self, p: &RpParams, now_ns: u64) -> bool {
         if self.active == 0 {
             return self.rate_bps == p.line_rate_bps;
         }
@@ -120,7 +120,7 @@ impl RateMachine {
     /// Catches up where that changes no rate: only the increase timer expired, and the flow is at the line's rate. That is where each
     /// flow that was ever cut is most of the time. False: there is more to do, and nothing was done.
     #[inline(always)]
-    pub(crate) fn rests(&mut self, p: &RpParams, now_ns: u64) -> bool {
+    pub(crate) fn advance_at_line_rate(&mut self, p: &RpParams, now_ns: u64) -> bool {
         let is_at_line = self.rate_bps == p.line_rate_bps && self.target_bps == p.line_rate_bps;
         if self.active == 0 || !is_at_line || self.pending & CUT != 0 {
             return false;

@@ -165,7 +165,7 @@ proptest! {
                 }
             };
             if what > 3 {
-                flow.hot.leaves(stream, leaves_ns);
+                flow.hot.set_departure(stream, leaves_ns);
             }
             let last_ns = &mut last_ns[stream as usize];
             prop_assert!(leaves_ns >= *last_ns && leaves_ns >= now_ns, "{leaves_ns} after {last_ns}");

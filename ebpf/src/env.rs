@@ -16,10 +16,10 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    BACKLOG, CAME, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP, SHARES,
-    TIMES_NS, active_slot, mode, sorts_all, test,
+    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP,
+    SHARES, TIMES_NS, active_slot, mode, sorts_all, test,
 };
-use crate::tell::Telling;
+use crate::trace::PacketTrace;
 
 /// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many, and counts
 /// them where the table's new flows are counted.
@@ -59,7 +59,7 @@ pub struct Env {
     now_ns: u64,
     /// Where in [`SIBLINGS`](crate::maps::SIBLINGS) a CNP goes next.
     pub next_sibling: u32,
-    pub telling: Telling,
+    pub trace: PacketTrace,
 }
 
 impl Env {
@@ -67,7 +67,7 @@ impl Env {
     #[inline(always)]
     pub fn new(hook: Hook) -> Option<Self> {
         let counters = NonNull::new(COUNTERS.get_ptr_mut(hook as u32)?)?;
-        Some(Self { counters, now_ns: 0, next_sibling: 0, telling: Telling::NONE })
+        Some(Self { counters, now_ns: 0, next_sibling: 0, trace: PacketTrace::NONE })
     }
 
     /// This CPU's counters.
@@ -150,7 +150,7 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn count(&mut self, stat: Stat) {
-        self.telling.counted(stat);
+        self.trace.counted(stat);
         self.counters().stat[stat as usize] += 1;
     }
 
@@ -192,8 +192,10 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn came(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
-        if let Some(came) = CAME.get_ptr_mut(ingress_ifindex).or_else(|| CAME.get_ptr_mut(0)) {
+    fn count_ingress(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
+        if let Some(came) =
+            INGRESS_BYTES.get_ptr_mut(ingress_ifindex).or_else(|| INGRESS_BYTES.get_ptr_mut(0))
+        {
             // SAFETY: this CPU's value of a per-CPU map with memory of its own from the start; programs run with bottom halves off.
             // An entry that is removed at this moment may be another port's already, which counts a packet too many then.
             unsafe { (*came)[queue % CLASSES] += bytes };

@@ -16,5 +16,5 @@ mod programs;
 mod skb;
 mod xdp;
 
-#[path = "tell/nothing.rs"]
-mod tell;
+#[path = "trace/nothing.rs"]
+mod trace;

@@ -8,7 +8,7 @@ use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{NpSet, QpId, RpSet};
 use dcqcn_common::hooks::MAX_REBUILT;
 use dcqcn_common::layout::{
-    Active, Backlog, CONNECTIONS, CUTS_BYTES, Came, Counters, DEFAULT_FLOWS, INGRESS_PORTS, Mode,
+    Active, Backlog, CONNECTIONS, CUTS_BYTES, Counters, DEFAULT_FLOWS, INGRESS_PORTS, IngressBytes, Mode,
     PARAMS_SLOTS, Pair, QUEUES, Queue, SIBLINGS as MOST_SIBLINGS, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
@@ -59,7 +59,8 @@ pub static BACKLOG: Array<Backlog> = Array::with_max_entries(QUEUES, 0);
 
 /// What came into each queue, by ingress port; the controller enters those that are told apart.
 #[map]
-pub static CAME: PerCpuHashMap<u32, Came> = PerCpuHashMap::with_max_entries(INGRESS_PORTS, BPF_F_NO_PREALLOC);
+pub static INGRESS_BYTES: PerCpuHashMap<u32, IngressBytes> =
+    PerCpuHashMap::with_max_entries(INGRESS_PORTS, BPF_F_NO_PREALLOC);
 
 /// QP to the QPN at its other end, as the controller says; most hosts have few, so memory is taken as it is needed.
 #[map]

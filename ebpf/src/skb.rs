@@ -20,7 +20,7 @@ use dcqcn_common::wire::udp;
 use crate::env::{Env, Hook, expire};
 use crate::maps::{SCRATCH, test};
 use crate::packet::{header, pointer_field};
-use crate::tell::Telling;
+use crate::trace::PacketTrace;
 
 struct SkbHost<'a> {
     ctx: &'a TcContext,
@@ -111,9 +111,9 @@ impl SkbHost<'_> {
     /// Runs a hook and tells of its packet, in the object that does so.
     #[inline(always)]
     fn told(&mut self, hook: Hook, run: impl FnOnce(&mut Self) -> i32) -> i32 {
-        self.env.telling = Telling::of(hook, self);
+        self.env.trace = PacketTrace::of(hook, self);
         let verdict = run(self);
-        self.env.telling.end(
+        self.env.trace.end(
             #[inline(always)]
             || self.departure(),
             verdict,

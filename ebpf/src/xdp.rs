@@ -10,7 +10,7 @@ use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
 use crate::env::{Env, Hook};
 use crate::maps::{HANDED, SIBLINGS, test};
 use crate::packet::{header, pointer_field};
-use crate::tell::Telling;
+use crate::trace::PacketTrace;
 
 struct XdpHost<'a> {
     ctx: &'a XdpContext,
@@ -23,11 +23,11 @@ pub fn run(ctx: &XdpContext) -> u32 {
         return xdp_action::XDP_PASS;
     };
     let mut host = XdpHost { ctx, env };
-    host.env.telling = Telling::of(Hook::Xdp, &mut host);
+    host.env.trace = PacketTrace::of(Hook::Xdp, &mut host);
     let decided = hooks::xdp(&mut host);
     let next = host.env.next_sibling;
     let verdict = verdict(decided);
-    host.env.telling.end(|| 0, verdict as i32);
+    host.env.trace.end(|| 0, verdict as i32);
     if decided == XdpVerdict::HandOn {
         hand_on(ctx, &mut host.env, next);
     }

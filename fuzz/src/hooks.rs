@@ -10,8 +10,8 @@ use dcqcn_common::wire::bth::Stream;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
-use dcqcn_replay::{Engine as _, Hook, Meta, Outcome, Reference, Verdict};
 use dcqcn_loader::dataplane::Sizes;
+use dcqcn_replay::{Engine as _, Hook, Meta, Outcome, Reference, Verdict};
 use dcqcn_tests::both::LO;
 
 use crate::course::{Course, Step, config};

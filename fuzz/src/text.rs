@@ -4,8 +4,8 @@ use std::path::Path;
 use std::{env, fs, process};
 
 use dcqcn_common::params::{Config, Params, Port};
-use dcqcn_replay::replay::Capture;
 use dcqcn_params::{Found, parse, sonic, to_toml};
+use dcqcn_replay::replay::Capture;
 
 /// A configuration file.
 pub(crate) fn config(bytes: &[u8]) {

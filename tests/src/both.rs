@@ -5,8 +5,8 @@ use dcqcn_common::layout::{Backlog, Counters, Pair};
 use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_common::pfc::Storms;
 use dcqcn_common::stats::Stat;
-use dcqcn_replay::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
 use dcqcn_loader::dataplane::Sizes;
+use dcqcn_replay::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
 
 /// The loopback interface, which every network namespace has under this number: the kernel engine's XDP wants an
 /// interface that exists.

@@ -9,11 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
-use dcqcn_replay::Hook;
+use dcqcn_loader::attach::{self, Attachment, Info, Request};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::{Assignment, PacerChoice, Role, Settings};
-use dcqcn_loader::attach::{self, Attachment, Info, Request};
+use dcqcn_replay::Hook;
 
 use crate::packets::{mac, v4, v6};
 use crate::socket::RawSocket;

@@ -5,7 +5,7 @@ pub mod bpf;
 pub mod browser;
 pub mod command;
 pub mod daemon;
-pub mod end;
+pub mod exit;
 pub mod fleet;
 pub mod host;
 pub mod kill;

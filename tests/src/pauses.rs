@@ -9,8 +9,8 @@ use dcqcn_common::layout::{CLASSES, Time};
 use dcqcn_common::pfc::Pause;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::pfc::PfcRepr;
-use dcqcn_replay::Hook;
 use dcqcn_params::{PacerChoice, Role};
+use dcqcn_replay::Hook;
 
 use crate::host::{Host, Pair, request};
 use crate::packets::Roce;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
+use dcqcn_loader::queues;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_params::{QueuesChoice, Role};
-use dcqcn_loader::queues;
 
 use crate::host::{Pair, request};
 use crate::packets::Roce;

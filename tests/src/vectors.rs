@@ -4,11 +4,11 @@
 //! from [`scenarios()`] by the reference engine (`DCQCN_WRITE_VECTORS=1 cargo test -p dcqcn-tests --test vectors`); whoever reads one needs
 //! nothing else.
 
-mod courses;
-mod ends;
+mod endpoints;
 mod parts;
 mod scenarios;
 mod strangers;
+mod traces;
 mod variants;
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,8 +22,8 @@ use dcqcn_common::flow::{FlowId, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::stats::Stat;
-use dcqcn_replay::{Engine, Hook, Meta, Outcome, State, Verdict};
 use dcqcn_params::{Assignment, Settings};
+use dcqcn_replay::{Engine, Hook, Meta, Outcome, State, Verdict};
 use serde::{Deserialize, Serialize};
 
 pub use scenarios::scenarios;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use dcqcn_common::rng;
-use dcqcn_replay::trace::{self, EngineKind, Format, Options};
 use dcqcn_params::{Profile, Settings};
+use dcqcn_replay::trace::{self, EngineKind, Format, Options};
 
 /// Every profile, on a link it is for.
 const PROFILES: [(Profile, &str); 7] = [

@@ -1,8 +1,8 @@
 //! The vectors of `tests/vectors/`, through the programs in the kernel.
 
 use dcqcn_common::params::{Params, Port};
-use dcqcn_replay::Kernel;
 use dcqcn_loader::dataplane::Sizes;
+use dcqcn_replay::Kernel;
 use dcqcn_tests::vectors;
 
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
-use dcqcn_replay::Hook;
 use dcqcn_loader::attach;
+use dcqcn_replay::Hook;
 use dcqcn_tests::command::{cpu_time, dcqcn};
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, get, wait};
 use dcqcn_tests::host::{Host, Pair};

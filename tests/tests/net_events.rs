@@ -6,8 +6,8 @@ use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
-use dcqcn_replay::Hook;
 use dcqcn_params::Role;
+use dcqcn_replay::Hook;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::params::QUEUES_MAJOR;
+use dcqcn_loader::backlog;
 use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::QueuesChoice;
-use dcqcn_loader::backlog;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::queues::{CASES, are_near, other, port, shares, stats};

@@ -259,8 +259,8 @@ fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
     let lab = Lab::new("import")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
-    let sample =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../userspace/hosts/params/src/sonic/sample_config_db.json");
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../userspace/hosts/params/src/sonic/sample_config_db.json");
     let import = format!("import --format sonic {} b0 --port Ethernet4", sample.display());
 
     let before = state(&lab, "b0")?;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
-use dcqcn_replay::Hook;
 use dcqcn_params::Role;
+use dcqcn_replay::Hook;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::Pair;

@@ -3,8 +3,8 @@
 use std::{env, fs};
 
 use dcqcn_common::params::{Params, Port};
-use dcqcn_replay::Reference;
 use dcqcn_loader::dataplane::Sizes;
+use dcqcn_replay::Reference;
 use dcqcn_tests::vectors;
 
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };

@@ -67,7 +67,7 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<Pat
     stream(&mut toolchain.cargo(workspace, "build")?)?;
 
     let built = workspace.ebpf_target().join(TARGET).join("release");
-    for object in [workspace.ebpf_object(), workspace.telling_object(), workspace.baselines()] {
+    for object in [workspace.ebpf_object(), workspace.trace_object(), workspace.baselines()] {
         let built = built.join(object.file_name().context("an object without a name")?);
         // DWARF is three quarters of it, and nobody reads that: lines and types for the kernel are in the BTF.
         let stripped = built.with_extension("stripped");

@@ -74,7 +74,7 @@ const ANSWERS: &[(&str, &str)] = &[
 ];
 
 /// Those whose commands are told.
-const TOLD: [&str; 2] = ["DCQCN (NVIDIA's), PFC", "NSCC, trimming"];
+const TRACE_SAMPLE: [&str; 2] = ["DCQCN (NVIDIA's), PFC", "NSCC, trimming"];
 
 /// Runs everything and rewrites the page's tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
@@ -136,7 +136,7 @@ fn answer(lab: &Lab, question: &Question) -> Result<String> {
         "packets sent again",
         "pauses",
     ];
-    let told = ANSWERS.iter().zip(&commands).filter(|((name, _), _)| TOLD.contains(name));
+    let told = ANSWERS.iter().zip(&commands).filter(|((name, _), _)| TRACE_SAMPLE.contains(name));
     let commands: Vec<&str> = told.map(|(_, command)| command.as_str()).collect();
     Ok(table(&commands, &heading, &rows))
 }

@@ -88,8 +88,8 @@ impl Workspace {
     }
 
     /// The object with the programs that `cargo xtask bench` compares with.
-    pub(crate) fn telling_object(&self) -> PathBuf {
-        self.ebpf_target().join("dcqcn-telling")
+    pub(crate) fn trace_object(&self) -> PathBuf {
+        self.ebpf_target().join("dcqcn-trace")
     }
 
     /// The baselines of the measurements.

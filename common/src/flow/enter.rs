@@ -1,7 +1,7 @@
 //! A flow's way into its set, as a function of its own: the verifier looks at it once, as at those of
 //! [the rate machine](super::subprogram).
 
-use super::shared::{Entered, Missed, Shared};
+use super::shared::{LookupError, Shared, Slot};
 use super::{FlowId, RpSet};
 use crate::layout::WAYS;
 use crate::rate::RpParams;
@@ -34,10 +34,10 @@ extern "C" fn dcqcn_rp_enter(
     }
     // SAFETY: as above.
     match unsafe { Shared::new(set) }.find_or_put(id, fingerprint, rp, now_ns) {
-        Ok(Entered { way, silent_since_ns: None }) => way as u64,
-        Ok(Entered { way, silent_since_ns: Some(since_ns) }) => way as u64 | PUT | since_ns << SINCE_SHIFT,
-        Err(Missed::Busy) => BUSY,
-        Err(Missed::Other) => NOWHERE,
+        Ok(Slot { way, silent_since_ns: None }) => way as u64,
+        Ok(Slot { way, silent_since_ns: Some(since_ns) }) => way as u64 | PUT | since_ns << SINCE_SHIFT,
+        Err(LookupError::Contended) => BUSY,
+        Err(LookupError::Evicted) => NOWHERE,
     }
 }
 
@@ -53,13 +53,13 @@ pub fn enter(
     fingerprint: u64,
     rp: &RpParams,
     now_ns: u64,
-) -> Result<Entered, Missed> {
+) -> Result<Slot, LookupError> {
     let entered = dcqcn_rp_enter(set.pointer(), id, rp, fingerprint, now_ns);
     let way = entered as usize % WAYS;
     match entered & WHAT {
-        0 => Ok(Entered { way, silent_since_ns: None }),
-        PUT => Ok(Entered { way, silent_since_ns: Some(entered >> SINCE_SHIFT) }),
-        BUSY => Err(Missed::Busy),
-        _ => Err(Missed::Other),
+        0 => Ok(Slot { way, silent_since_ns: None }),
+        PUT => Ok(Slot { way, silent_since_ns: Some(entered >> SINCE_SHIFT) }),
+        BUSY => Err(LookupError::Contended),
+        _ => Err(LookupError::Evicted),
     }
 }

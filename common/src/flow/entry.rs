@@ -103,7 +103,7 @@ impl RpHot {
     /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in.
     #[inline(always)]
     pub fn advance(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) {
-        if !self.machine.is_up_to(rp, now_ns) && !self.machine.rests(rp, now_ns) {
+        if !self.machine.is_current(rp, now_ns) && !self.machine.advance_at_line_rate(rp, now_ns) {
             subprogram::advance(self, rp, now_ns, debt);
         }
     }
@@ -143,21 +143,21 @@ impl RpHot {
 
     /// A packet that its rate lets leave at `departure_ns` does not before `held_ns`, and those behind it keep their distance.
     #[inline(always)]
-    pub fn held(&mut self, departure_ns: u64, held_ns: u64) -> u64 {
+    pub(crate) fn hold_until(&mut self, departure_ns: u64, held_ns: u64) -> u64 {
         let wait_ns = held_ns.saturating_sub(departure_ns);
         if wait_ns == 0 {
             return departure_ns;
         }
         self.next_ns = self.next_ns.wrapping_add(wait_ns);
         // Credit for time it was late would let what comes after an early end of the pause overtake it.
-        self.waits(held_ns);
+        self.delay_until(held_ns);
         held_ns
     }
 
     /// A packet waits until `departure_ns` for the end of a pause: data behind it does not leave before it, whatever becomes of the
     /// rate.
     #[inline(always)]
-    pub fn waits(&mut self, departure_ns: u64) {
+    pub(crate) fn delay_until(&mut self, departure_ns: u64) {
         self.next_ns = self.next_ns.max(departure_ns);
         self.skip_to(departure_ns);
     }
@@ -172,7 +172,7 @@ impl RpHot {
 
     /// A packet of `stream` leaves at this time.
     #[inline(always)]
-    pub fn leaves(&mut self, stream: Stream, departure_ns: u64) {
+    pub fn set_departure(&mut self, stream: Stream, departure_ns: u64) {
         self.last_ns[stream as usize] = departure_ns;
     }
 
@@ -252,7 +252,7 @@ impl NpFlow {
 mod tests {
     use super::*;
     use crate::flow::table::OWED_BITS;
-    use crate::flow::{Missed, RpSet, Shared, enter};
+    use crate::flow::{LookupError, RpSet, Shared, enter};
     use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, Port};
     use proptest::prelude::*;
 
@@ -307,15 +307,19 @@ mod tests {
         // SAFETY: it is there until the end, and is looked at while nothing else is done.
         let shared = unsafe { Shared::new(&raw mut set) };
         let (id, fingerprint) = (FlowId { src: [1; 4], ..FlowId::NONE }, 5);
-        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(Missed::Busy));
-        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 0), Err(Missed::Other), "it asks for no place");
+        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
+        assert_eq!(
+            enter(shared, &id, fingerprint, &p.rp, 0),
+            Err(LookupError::Evicted),
+            "it asks for no place"
+        );
         set.lock = 0;
         set.hot.iter_mut().for_each(|flow| flow.lock = 1);
         // SAFETY: as above.
         let shared = unsafe { Shared::new(&raw mut set) };
-        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(Missed::Busy));
+        assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
         let seen = shared.look(0, 0).unwrap();
-        assert_eq!(shared.hold(0, 0, seen).map(drop), Err(Missed::Busy));
+        assert_eq!(shared.hold(0, 0, seen).map(drop), Err(LookupError::Contended));
     }
 
     proptest! {

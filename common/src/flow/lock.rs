@@ -15,7 +15,7 @@ pub(super) const HELD: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Another CPU holds it each time it is asked for.
-    Held,
+    FlowGuard,
     /// Its word is another one by now.
     Changed,
 }
@@ -39,7 +39,7 @@ pub unsafe fn take_as_seen(word: *mut u32, seen: u32, tries: u32) -> Result<(), 
             return Err(Refused::Changed);
         }
     }
-    Err(Refused::Held)
+    Err(Refused::FlowGuard)
 }
 
 /// Takes the lock in this word; `None` if another CPU holds it each time it is asked for, else the word to [`free`] it with.

@@ -21,7 +21,7 @@ pub struct Shared(*mut RpSet);
 
 /// What is seen of a flow without its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct FlowPeek {
     /// When the last packet of each [`Stream`](crate::wire::bth::Stream) leaves.
     pub last_ns: [u64; 2],
     /// When its last packet will have left.
@@ -32,16 +32,16 @@ pub struct Glance {
 
 /// A flow that was seen in a place: what its lock's word was, with nobody holding it.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen(u32);
+pub(crate) struct LockWord(u32);
 
 /// A flow that is its holder's until this is dropped.
-pub(crate) struct Held {
+pub(crate) struct FlowGuard {
     flow: *mut RpHot,
     cold: *mut RpCold,
-    seen: Seen,
+    seen: LockWord,
 }
 
-impl Held {
+impl FlowGuard {
     /// As [`RpHot::on_cnp`].
     #[inline(always)]
     pub(crate) fn on_cnp(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
@@ -51,7 +51,7 @@ impl Held {
     }
 }
 
-impl Deref for Held {
+impl Deref for FlowGuard {
     type Target = RpHot;
 
     #[inline(always)]
@@ -61,7 +61,7 @@ impl Deref for Held {
     }
 }
 
-impl DerefMut for Held {
+impl DerefMut for FlowGuard {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut RpHot {
         // SAFETY: as in `deref`.
@@ -69,7 +69,7 @@ impl DerefMut for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for FlowGuard {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: as in `deref`.
@@ -79,16 +79,16 @@ impl Drop for Held {
 
 /// Why a flow was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missed {
+pub enum LookupError {
     /// Another CPU has it, and did not give it back.
-    Busy,
+    Contended,
     /// The place is another flow's.
-    Other,
+    Evicted,
 }
 
 /// Where a flow has its place, and how it came to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entered {
+pub struct Slot {
     /// The place, below [`WAYS`].
     pub way: usize,
     /// If it is new: when the flow that was in its place had sent last; 0 = the place was empty.
@@ -139,12 +139,12 @@ impl Shared {
     /// The flow in this place, if it is the one of that fingerprint as it is seen without its lock.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn look(self, way: usize, fingerprint: u64) -> Option<Seen> {
+    pub(crate) fn look(self, way: usize, fingerprint: u64) -> Option<LockWord> {
         let flow = self.flow(way);
         // SAFETY: as in `flow`. The word first: a fingerprint that came after it has another word.
         unsafe {
             let seen = (&raw const (*flow).lock).read_volatile() & !HELD;
-            ((&raw const (*flow).fingerprint).read_volatile() == fingerprint).then_some(Seen(seen))
+            ((&raw const (*flow).fingerprint).read_volatile() == fingerprint).then_some(LockWord(seen))
         }
     }
 
@@ -153,18 +153,18 @@ impl Shared {
     /// # Errors
     /// The place is another's by now, or another CPU has it.
     #[inline(always)]
-    pub(crate) fn hold(self, way: usize, fingerprint: u64, seen: Seen) -> Result<Held, Missed> {
+    pub(crate) fn hold(self, way: usize, fingerprint: u64, seen: LockWord) -> Result<FlowGuard, LookupError> {
         let flow = self.flow(way);
         // SAFETY: as in `flow`; the flow is ours while its lock is held.
         unsafe {
             match wait::take(flow, seen.0) {
                 Ok(()) => {}
-                Err(Refused::Held) => return Err(Missed::Busy),
-                Err(Refused::Changed) => return Err(Missed::Other),
+                Err(Refused::FlowGuard) => return Err(LookupError::Contended),
+                Err(Refused::Changed) => return Err(LookupError::Evicted),
             }
-            let held = Held { flow, cold: self.cold(way), seen };
+            let held = FlowGuard { flow, cold: self.cold(way), seen };
             // The word may have been that of the next owner already, and the fingerprint still that of the last.
-            if held.fingerprint == fingerprint { Ok(held) } else { Err(Missed::Other) }
+            if held.fingerprint == fingerprint { Ok(held) } else { Err(LookupError::Evicted) }
         }
     }
 
@@ -216,16 +216,16 @@ impl Shared {
         fingerprint: u64,
         rp: &RpParams,
         now_ns: u64,
-    ) -> Result<u64, Missed> {
+    ) -> Result<u64, LookupError> {
         let flow = self.flow(way);
         // SAFETY: as in `flow`; the flow is ours while its lock is held.
         unsafe {
             let Some(word) = take(&raw mut (*flow).lock, TRIES) else {
-                return Err(Missed::Busy);
+                return Err(LookupError::Contended);
             };
             if (*flow).in_use_until_ns() > now_ns {
                 free(&raw mut (*flow).lock, word);
-                return Err(Missed::Other);
+                return Err(LookupError::Evicted);
             }
             let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
             // The word before the fingerprint: who is looked for here meanwhile waits, and then looks again whose place it is.
@@ -250,29 +250,29 @@ impl Shared {
         fingerprint: u64,
         rp: &RpParams,
         now_ns: u64,
-    ) -> Result<Entered, Missed> {
+    ) -> Result<Slot, LookupError> {
         let way = self.way_of(fingerprint);
         if way != WAYS {
-            return Ok(Entered { way, silent_since_ns: None });
+            return Ok(Slot { way, silent_since_ns: None });
         }
         if now_ns == 0 {
-            return Err(Missed::Other);
+            return Err(LookupError::Evicted);
         }
         // SAFETY: as in `flow`.
         unsafe {
             let lock = &raw mut (*self.0).lock;
             if take_as_seen(lock, 0, TRIES) != Ok(()) {
-                return Err(Missed::Busy);
+                return Err(LookupError::Contended);
             }
             // Another CPU may have been faster.
             let way = self.way_of(fingerprint);
             let entered = if way != WAYS {
-                Ok(Entered { way, silent_since_ns: None })
+                Ok(Slot { way, silent_since_ns: None })
             } else if let Some(way) = self.victim(home_way(hash(fingerprint)), now_ns) {
                 self.put(way, id, fingerprint, rp, now_ns)
-                    .map(|silent_since_ns| Entered { way, silent_since_ns: Some(silent_since_ns) })
+                    .map(|silent_since_ns| Slot { way, silent_since_ns: Some(silent_since_ns) })
             } else {
-                Err(Missed::Other)
+                Err(LookupError::Evicted)
             };
             free(lock, 0);
             entered
@@ -282,11 +282,11 @@ impl Shared {
     /// The flow in this place, as it is seen without its lock.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn glance(self, way: usize) -> Glance {
+    pub(crate) fn glance(self, way: usize) -> FlowPeek {
         let flow = self.flow(way).cast_const();
         // SAFETY: as in `flow`. Each field is read at once; what they are together does not matter.
         unsafe {
-            Glance {
+            FlowPeek {
                 last_ns: (&raw const (*flow).last_ns).read_volatile(),
                 next_ns: (&raw const (*flow).next_ns).read_volatile(),
                 active: (&raw const (*flow).machine.active).read_volatile() != 0,

@@ -220,12 +220,12 @@ fn a_place_that_changed_hands_is_another_place() {
     let enter = |now_ns| enter(shared, &id, fingerprint, &p.rp, now_ns).unwrap().way;
     let way = enter(1);
     let seen = shared.look(way, fingerprint).unwrap();
-    shared.hold(way, fingerprint, seen).unwrap().leaves(Stream::Requests, 1);
+    shared.hold(way, fingerprint, seen).unwrap().set_departure(Stream::Requests, 1);
     assert!(shared.hold(way, fingerprint, seen).is_ok(), "it is the same flow after a packet");
     assert_eq!(shared.expire(10), 1);
     assert!(shared.look(way, fingerprint).is_none());
     assert_eq!(enter(20), way);
-    assert_eq!(shared.hold(way, fingerprint, seen).map(drop), Err(Missed::Other));
+    assert_eq!(shared.hold(way, fingerprint, seen).map(drop), Err(LookupError::Evicted));
     let again = shared.look(way, fingerprint).unwrap();
     assert!(shared.hold(way, fingerprint, again).is_ok());
     // What is stored to fetch the line changes nothing, however often the place changes hands.
@@ -233,7 +233,7 @@ fn a_place_that_changed_hands_is_another_place() {
         shared
             .hold(way, fingerprint, shared.look(way, fingerprint).unwrap())
             .unwrap()
-            .leaves(Stream::Requests, 30 + n);
+            .set_departure(Stream::Requests, 30 + n);
         assert_eq!(shared.expire(100 + n), 1);
         enter(200 + n);
         shared.fetch_home(hash(fingerprint));
@@ -252,7 +252,7 @@ fn who_looks_while_a_place_changes_hands_does_not_have_the_next_flow() {
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT - 1, 18);
     // SAFETY: as above.
     let shared = unsafe { Shared::new(&raw mut set) };
-    assert_eq!(shared.hold(3, 17, seen).map(drop), Err(Missed::Other));
+    assert_eq!(shared.hold(3, 17, seen).map(drop), Err(LookupError::Evicted));
     assert!(shared.hold(3, 18, seen).is_ok(), "and its lock is free again");
 }
 
@@ -310,7 +310,7 @@ proptest! {
                 (Some(_), _) => prop_assert_eq!(silent, Ok(None)),
                 (None, Some((oldest, (_, until_ns)))) if model.len() == WAYS => {
                     if *until_ns > now_ns {
-                        prop_assert_eq!(entered, Err(Missed::Other));
+                        prop_assert_eq!(entered, Err(LookupError::Evicted));
                         continue;
                     }
                     prop_assert!(matches!(silent, Ok(Some(1..))));
@@ -322,7 +322,7 @@ proptest! {
                     model.push((id, 0));
                 }
             }
-            let Ok(Entered { way, .. }) = entered else { continue };
+            let Ok(Slot { way, .. }) = entered else { continue };
             prop_assert_eq!(shared.look(home_way(hash), fingerprint).is_some(), way == home_way(hash));
             let Some(seen) = shared.look(way, fingerprint) else { panic!("it is there") };
             let Ok(mut flow) = shared.hold(way, fingerprint, seen) else { panic!("nobody else is here") };
@@ -330,7 +330,7 @@ proptest! {
                 flow.on_cnp(&p.rp, now_ns, &mut { Debt::NONE });
             }
             let _ = flow.on_send(&p, now_ns, 1_000, &mut { Debt::NONE });
-            flow.leaves(Stream::Requests, now_ns);
+            flow.set_departure(Stream::Requests, now_ns);
             let Some(entry) = model.iter_mut().find(|(other, _)| *other == id) else { panic!("entered above") };
             entry.1 = flow.in_use_until_ns();
             drop(flow);

@@ -17,7 +17,7 @@ extern "C" fn dcqcn_rp_wait(flow: *mut RpHot, seen: u64) -> u64 {
     // SAFETY: called below with a flow whose lock all take by `lock`.
     match unsafe { lock::take_as_seen(&raw mut (*flow).lock, seen as u32, lock::TRIES) } {
         Ok(()) => TAKEN,
-        Err(Refused::Held) => HELD,
+        Err(Refused::FlowGuard) => HELD,
         Err(Refused::Changed) => CHANGED,
     }
 }
@@ -40,6 +40,6 @@ pub(super) unsafe fn take(flow: *mut RpHot, seen: u32) -> Result<(), Refused> {
     match dcqcn_rp_wait(flow, seen.into()) {
         TAKEN => Ok(()),
         CHANGED => Err(Refused::Changed),
-        _ => Err(Refused::Held),
+        _ => Err(Refused::FlowGuard),
     }
 }

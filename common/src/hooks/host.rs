@@ -40,7 +40,7 @@ pub trait Env<'p> {
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64>;
     /// Counts `bytes` that came by the interface `ingress_ifindex` into the queue `queue`, below
     /// [`CLASSES`](crate::layout::CLASSES).
-    fn came(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64);
+    fn count_ingress(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64);
     /// What really waits in the queue `index`, if the controller ever read it.
     fn backlog(&self, index: u32) -> Option<Backlog>;
     /// A set of the RP table.

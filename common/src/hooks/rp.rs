@@ -3,7 +3,7 @@
 use super::{Env, Host, Skb, TcVerdict, XdpVerdict, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
-use crate::flow::{self, Entered, FlowId, Glance, Held, Missed, QpId, Shared, home_way, set_index};
+use crate::flow::{self, FlowGuard, FlowId, FlowPeek, LookupError, QpId, Shared, Slot, home_way, set_index};
 use crate::layout::{Cut, Pair, PairSource, WAYS};
 use crate::pacing::Departure;
 use crate::params::{DscpClass, PACER_FQ, PACER_HTB, Params};
@@ -65,7 +65,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let debt = h.env().debt();
     let held = match set.look(way, fingerprint) {
         Some(seen) => set.hold(way, fingerprint, seen),
-        None => Err(Missed::Other),
+        None => Err(LookupError::Evicted),
     };
     let outcome = held.map(|mut flow| flow.on_cnp(rp, now_ns, debt).then(|| flow.rates()));
     match outcome {
@@ -79,7 +79,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         }
         Ok(None) => Stat::RpCnpTooSoon,
         Err(missed) => {
-            if missed == Missed::Busy {
+            if missed == LookupError::Contended {
                 h.env().count(Stat::TableBusy);
             }
             Stat::RpCnpUnknownFlow
@@ -95,16 +95,16 @@ fn read_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
 
 /// What the RP table says of a packet.
 #[derive(Clone, Copy)]
-struct Turn {
+struct Schedule {
     /// When it leaves.
     departure_ns: u64,
     /// Bits below.
-    standing: u32,
+    flags: u32,
 }
 
-/// [`Turn::standing`]: the flow was cut, and so has a class of its own in HTB.
+/// [`Schedule::flags`]: the flow was cut, and so has a class of its own in HTB.
 const CUT: u32 = 1;
-/// [`Turn::standing`]: its turn is beyond the pacing horizon.
+/// [`Schedule::flags`]: its turn is beyond the pacing horizon.
 const BEYOND: u32 = 2;
 
 /// RP: counts a packet with data on its flow's rate machine and has it leave no sooner than the rate allows; has one without
@@ -162,30 +162,30 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     }
     let held = match seen {
         Some(seen) => set.hold(way, fingerprint, seen),
-        None => Err(Missed::Other),
+        None => Err(LookupError::Evicted),
     };
     let turn = match held {
         Ok(flow) => take_turn(s, p, roce, flow, held_ns),
         // Between the look and the lock another CPU gave its place away. So it was out of use, and nothing of it waits.
-        Err(Missed::Other) => {
+        Err(LookupError::Evicted) => {
             s.env().count(Stat::TableBusy);
             return TcVerdict::Pass;
         }
-        Err(Missed::Busy) => {
+        Err(LookupError::Contended) => {
             // Another CPU, its virtual machine stopped perhaps, has the flow. Sent at once, the packet would overtake those of
             // its flow that wait, and be asked for again with all that follow.
             s.env().count(Stat::TableBusy);
-            let Glance { last_ns, next_ns, active } = set.glance(way);
+            let FlowPeek { last_ns, next_ns, active } = set.glance(way);
             // A pause does not hold it: nobody would know, and what follows its early end would overtake it.
             let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
-            Turn { departure_ns: turn_ns.max(now_ns), standing: if active { CUT } else { 0 } }
+            Schedule { departure_ns: turn_ns.max(now_ns), flags: if active { CUT } else { 0 } }
         }
     };
     if held_ns != 0 {
         s.env().count(Stat::RpPfcHeld);
     }
     let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
-    if turn.standing & BEYOND != 0 {
+    if turn.flags & BEYOND != 0 {
         if scalars.pacing_horizon_drop != 0 {
             s.env().count(Stat::RpHorizonDrop);
             if let Some(receiver) = roce.receiver(s) {
@@ -213,7 +213,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
             }
         }
         // All of the flow goes by its class, which keeps the order by itself.
-        PACER_HTB if turn.standing & CUT != 0 => match htb_minor(index, way) {
+        PACER_HTB if turn.flags & CUT != 0 => match htb_minor(index, way) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
                 s.env().count(waits);
@@ -227,7 +227,13 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
 
 /// A packet's turn in its flow; its queue is held until `held_ns`.
 #[inline(always)]
-fn take_turn<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, mut flow: Held, held_ns: u64) -> Turn {
+fn take_turn<'p, S: Skb<'p>>(
+    s: &mut S,
+    p: &Params,
+    roce: &Roce,
+    mut flow: FlowGuard,
+    held_ns: u64,
+) -> Schedule {
     let scalars = &p.config.scalars;
     let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64);
     let stream = roce.class.stream();
@@ -236,14 +242,14 @@ fn take_turn<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, mut flow: Held,
         // The stream last: the verifier would follow the machine once for each.
         match flow.on_send(p, now_ns, frame_bytes, debt) {
             Departure::At(departure_ns) => {
-                let departure_ns = flow.held(departure_ns, held_ns);
-                flow.leaves(stream, departure_ns);
+                let departure_ns = flow.hold_until(departure_ns, held_ns);
+                flow.set_departure(stream, departure_ns);
                 (departure_ns, 0)
             }
             Departure::BeyondHorizon => {
                 let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
                 if scalars.pacing_horizon_drop == 0 {
-                    flow.leaves(stream, horizon_ns);
+                    flow.set_departure(stream, horizon_ns);
                 }
                 (horizon_ns, BEYOND)
             }
@@ -251,13 +257,13 @@ fn take_turn<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, mut flow: Held,
     } else {
         let departure_ns = flow.in_order(now_ns.max(held_ns), stream);
         if held_ns != 0 {
-            flow.waits(departure_ns);
-            flow.leaves(stream, departure_ns);
+            flow.delay_until(departure_ns);
+            flow.set_departure(stream, departure_ns);
         }
         (departure_ns, 0)
     };
     let cut = if flow.machine.active != 0 { CUT } else { 0 };
-    Turn { departure_ns, standing: beyond | cut }
+    Schedule { departure_ns, flags: beyond | cut }
 }
 
 /// The place of a flow that is not at home: its own, or, for a packet with data, one that is out of use. `None`: it gets none.
@@ -270,7 +276,7 @@ fn enter<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, set: Shared, finger
     *wanted = id;
     // Whoever has packets waiting, or a rate to remember, keeps its place.
     match flow::enter(set, wanted, fingerprint, &p.rp, if congests { now_ns } else { 0 }) {
-        Ok(Entered { way, silent_since_ns }) => {
+        Ok(Slot { way, silent_since_ns }) => {
             if let Some(silent_since_ns) = silent_since_ns {
                 s.env().count(Stat::RpFlowNew);
                 if silent_since_ns != 0 {
@@ -281,11 +287,11 @@ fn enter<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, set: Shared, finger
             }
             Some(way)
         }
-        Err(Missed::Busy) => {
+        Err(LookupError::Contended) => {
             s.env().count(Stat::TableBusy);
             None
         }
-        Err(Missed::Other) => {
+        Err(LookupError::Evicted) => {
             if congests {
                 s.env().count(Stat::RpTableFull);
             }

@@ -33,7 +33,7 @@ fn the_byte_counter_knows_of_a_line_rate_that_was_lowered() {
     machine.on_cnp(&fast, 1_000);
     machine.on_cnp(&fast, 2_000);
     (machine.rate_bps, machine.target_bps) = (30_000_000_000, 100_000_000_000);
-    assert!(machine.is_up_to(&slow, 3_000));
+    assert!(machine.is_current(&slow, 3_000));
     machine.on_send(&slow, 1_000);
     assert_eq!((machine.rate_bps, machine.target_bps), (35_000_000_000, 40_000_000_000));
 }
@@ -42,15 +42,18 @@ fn the_byte_counter_knows_of_a_line_rate_that_was_lowered() {
 fn a_machine_is_up_to_the_instant_before_something_falls_due() {
     let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
-    let is_up_to = |m: &RateMachine, p: &RpParams, now_ns| m.is_up_to(p, now_ns);
-    assert!(is_up_to(&m, &p, u64::MAX), "nothing falls due before the first CNP");
+    let is_current = |m: &RateMachine, p: &RpParams, now_ns| m.is_current(p, now_ns);
+    assert!(is_current(&m, &p, u64::MAX), "nothing falls due before the first CNP");
     m.on_cnp(&p, 1_000);
-    assert!(is_up_to(&m, &p, 1_000) && is_up_to(&m, &p, 4_999) && !is_up_to(&m, &p, 5_000), "the cut");
+    assert!(is_current(&m, &p, 1_000) && is_current(&m, &p, 4_999) && !is_current(&m, &p, 5_000), "the cut");
     m.advance(&p, 5_000);
-    assert!(is_up_to(&m, &p, 5_000) && is_up_to(&m, &p, 59_999) && !is_up_to(&m, &p, 60_000), "the timer");
+    assert!(
+        is_current(&m, &p, 5_000) && is_current(&m, &p, 59_999) && !is_current(&m, &p, 60_000),
+        "the timer"
+    );
     let without_cuts = RpParams { cut_period_ns: 0, ..p };
     m.pending = CUT;
-    assert!(!is_up_to(&m, &p, 20_000) && is_up_to(&m, &without_cuts, 20_000));
+    assert!(!is_current(&m, &p, 20_000) && is_current(&m, &without_cuts, 20_000));
 }
 
 #[test]
@@ -58,14 +61,14 @@ fn a_period_that_was_changed_is_looked_at() {
     let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
     m.on_cnp(&p, 1_000);
-    let is_up_to = |m: &RateMachine, p: &RpParams| m.is_up_to(p, 1_000);
-    assert!(is_up_to(&m, &p));
-    assert!(!is_up_to(&m, &RpParams { cut_period_ns: 3_999, ..p }));
-    assert!(!is_up_to(&m, &RpParams { time_reset_ns: 54_999, ..p }));
+    let is_current = |m: &RateMachine, p: &RpParams| m.is_current(p, 1_000);
+    assert!(is_current(&m, &p));
+    assert!(!is_current(&m, &RpParams { cut_period_ns: 3_999, ..p }));
+    assert!(!is_current(&m, &RpParams { time_reset_ns: 54_999, ..p }));
     let off = RpParams { time_reset_ns: 0, ..p };
-    assert!(!is_up_to(&m, &off), "the timer is to be stopped");
+    assert!(!is_current(&m, &off), "the timer is to be stopped");
     m.advance(&off, 1_000);
-    assert!(is_up_to(&m, &off) && !is_up_to(&m, &p), "and to be started");
+    assert!(is_current(&m, &off) && !is_current(&m, &p), "and to be started");
 }
 
 #[test]
@@ -176,7 +179,7 @@ proptest! {
             rate_bps, target_bps, active, pending, next_increase_ns, cut_check_ns, time_stage, byte_stage, ..RateMachine::new(&p)
         };
         let (mut short, mut long) = (before, before);
-        if short.rests(&p, now_ns) {
+        if short.advance_at_line_rate(&p, now_ns) {
             let owed = 12_000_000_000_000;
             let mut debt = Debt { from_ns, nanobits: owed, is_due: 0 };
             long.advance_paying(&p, now_ns, &mut debt);

@@ -136,7 +136,7 @@ impl<'a> Env<'a> for View<'a> {
         Some(next.depth_bytes)
     }
 
-    fn came(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
+    fn count_ingress(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
         self.world.came.push((ingress_ifindex, queue, bytes));
     }
 

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use dcqcn_params::Key;
 use dcqcn_control_api::{
-    Answer, Applied, Changes, Class, Counts, Health, Held, Looked, ParameterValue, Qp, Question, Seen,
-    Status, Values, Verb, VersionAnswer,
+    Answer, Applied, Changes, Class, Counts, Health, InterfaceSnapshot, Override, ParameterValue, Qp,
+    Question, Snapshot, Status, Values, Verb, VersionAnswer,
 };
+use dcqcn_params::Key;
 use dcqcn_support::clock::monotonic_ns;
 
 /// Packets that a host counts in a second.
@@ -126,7 +126,7 @@ impl Controller {
     }
 
     /// Four interfaces, one of them with a thousand queue pairs whose order changes from look to look.
-    fn looked(&self, most: usize) -> Looked {
+    fn looked(&self, most: usize) -> Snapshot {
         let at_ns = monotonic_ns();
         let packets = {
             let mut state = self.lock();
@@ -145,7 +145,7 @@ impl Controller {
             let (kmin_bytes, kmax_bytes, depth_bytes) = (50_000, 200_000, wave(n) * 200);
             let class =
                 Class { tc: 3, ecn: true, kmin_bytes, kmax_bytes, depth_bytes, packets, ..Class::default() };
-            Seen {
+            InterfaceSnapshot {
                 counts,
                 role: "host".into(),
                 pacer: "fq".into(),
@@ -169,7 +169,7 @@ impl Controller {
         busiest.sort_by(|a, b| b.throughput_bps.total_cmp(&a.throughput_bps));
         busiest.truncate(most);
         let interfaces = (0..4).map(|n| (format!("eth{n}"), seen(n))).collect();
-        Looked { at_ns, interfaces, failing: Vec::new(), busiest }
+        Snapshot { at_ns, interfaces, failing: Vec::new(), busiest }
     }
 
     fn connection(&self, mut stream: UnixStream) -> Result<()> {
@@ -216,7 +216,7 @@ impl Controller {
                 Answer::of(Ok(Values { parameters: Key::all().map(value).collect() }))
             }
             (Verb::Changes {}, _) => Answer::of(Ok(Changes::default())),
-            (Verb::Config {}, _) => Answer::of(Ok(None::<Held>)),
+            (Verb::Config {}, _) => Answer::of(Ok(None::<Override>)),
             (Verb::Version {}, _) => Answer::of(Ok(VersionAnswer { dcqcn: "test".into(), protocol: 1 })),
             _ => {
                 let config = self.lock().held.as_ref().map(|(name, _)| name.clone());

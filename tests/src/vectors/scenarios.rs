@@ -9,9 +9,9 @@ use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
-use super::courses::REACTS;
 use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
-use super::{Other, Step, Vector, courses, ends, strangers, variants};
+use super::traces::REACTS;
+use super::{Other, Step, Vector, endpoints, strangers, traces, variants};
 use crate::packets::{OPCODES, Roce, seal, v4};
 
 /// Every vector without its answers, under the name of its file.
@@ -29,16 +29,16 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
         ("cnp-peer", cnp_limit("peer")),
         ("cnp-qp", cnp_limit("qp")),
         ("cnp-received", cnp_received()),
-        ("rate-paper", courses::rate_paper()),
-        ("rate-bytes", courses::rate_bytes()),
-        ("rate-gaps", courses::rate_gaps()),
-        ("rate-hyper", courses::rate_hyper()),
-        ("rate-live", courses::rate_line()),
-        ("cnp-fast", ends::cnp_fast()),
-        ("cnp-window", ends::cnp_window()),
-        ("connections", ends::connections()),
-        ("order", courses::order()),
-        ("gap", courses::gap()),
+        ("rate-paper", traces::rate_paper()),
+        ("rate-bytes", traces::rate_bytes()),
+        ("rate-gaps", traces::rate_gaps()),
+        ("rate-hyper", traces::rate_hyper()),
+        ("rate-live", traces::rate_line()),
+        ("cnp-fast", endpoints::cnp_fast()),
+        ("cnp-window", endpoints::cnp_window()),
+        ("connections", endpoints::connections()),
+        ("order", traces::order()),
+        ("gap", traces::gap()),
         ("firmware", variants::firmware()),
         ("firmware-clamp", variants::firmware_clamp()),
         ("firmware-first", variants::firmware_first()),

@@ -6,7 +6,7 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 
 use super::Vector;
-use super::ends::management;
+use super::endpoints::management;
 use super::parts::{ANSWERS, START_US, named, short, step, vector, with};
 use crate::packets::Roce;
 

@@ -1,8 +1,8 @@
 //! Courses of the machine that NVIDIA's parameters describe, and of an alpha of 10 bits.
 
 use super::Vector;
-use super::courses::{Course, PACES, REACTS};
 use super::parts::{vector, with};
+use super::traces::{Course, PACES, REACTS};
 
 /// Free-running periods: of 55 us for alpha, of 40 us for cuts.
 const FIRMWARE: &[&str] = &["rp_variant=firmware", "rate_reduce_monitor_period=40us"];

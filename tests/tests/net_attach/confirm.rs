@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use dcqcn_netlink::netns;
 use dcqcn_loader::attach;
+use dcqcn_netlink::netns;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};

@@ -3,9 +3,9 @@
 use std::fs;
 
 use anyhow::{Context as _, Result};
+use dcqcn_loader::attach;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::Role;
-use dcqcn_loader::attach;
 use dcqcn_tests::host::{Host, request};
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::{problems, state};

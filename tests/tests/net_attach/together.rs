@@ -2,9 +2,9 @@
 
 use anyhow::{Result, ensure};
 use aya::maps::MapData;
-use dcqcn_params::Role;
 use dcqcn_loader::attach::{Options, attach_all};
 use dcqcn_loader::dataplane::SHARED;
+use dcqcn_params::Role;
 use dcqcn_tests::host::request;
 use dcqcn_tests::lab::Lab;
 use dcqcn_tests::skip::runnable;

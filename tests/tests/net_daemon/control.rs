@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn_control_api::{
-    Applied, Apply, AskError, Changes, Confirm, Door, Health, Held, Look, Looked, Parameters, Release,
-    Status, Values, Verb,
+    Applied, Apply, AskError, Changes, Confirm, ControlClient, Health, Override, Parameters, Release,
+    Snapshot, SnapshotRequest, Status, Values, Verb,
 };
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
@@ -47,7 +47,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     let dir = tempfile::tempdir()?;
     let bounds = "'link_rate = 500mbit..5gbit', 'rpg_*'";
     let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), bounds), "a1")?;
-    let door = Door::new(&dir.path().join("control"), PATIENCE);
+    let door = ControlClient::new(&dir.path().join("control"), PATIENCE);
     let both = |bps| -> Result<()> {
         assert_eq!([pair.a.link_rate_bps("a0")?, pair.a.link_rate_bps("a1")?], [bps; 2]);
         Ok(())
@@ -90,8 +90,8 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
         "{health:?}"
     );
 
-    let look = Look { busiest_of: Some("a0".into()), most: 8 };
-    let looked: Looked = door.ask(Verb::Look(look))?;
+    let look = SnapshotRequest { busiest_of: Some("a0".into()), most: 8 };
+    let looked: Snapshot = door.ask(Verb::Look(look))?;
     let class = looked.interfaces["a0"].classes.iter().find(|class| class.tc == 3);
     assert_eq!(class.map(|class| class.kmax_bytes), Some(200_000), "{looked:?}");
     assert_eq!(looked.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
@@ -131,7 +131,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     daemon.says(&["as asked for before", "\"name\":\"1\""])?;
     // It is told from the first moment on, not only when everything is attached.
     let held = wait(|| {
-        let held = door.ask::<Option<Held>>(Verb::Config {}).map_err(|error| error.to_string());
+        let held = door.ask::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
         Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))
     })?;
     assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
@@ -161,7 +161,7 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
     let pair = Pair::new("confirm-control")?;
     let dir = tempfile::tempdir()?;
     let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), "'link_rate'"), "a0")?;
-    let door = Door::new(&dir.path().join("control"), Duration::from_secs(20));
+    let door = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
     wait(|| Ok(door.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
     let apply = |name: &str, bps: &str, confirm_within_s| {
         door.ask::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
@@ -210,7 +210,7 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
     daemon.write(&file(dir.path(), "'link_rate'"))?;
     daemon.says(&["\"reloaded\""])?;
     wait(|| {
-        let held: Option<Held> = door.ask(Verb::Config {})?;
+        let held: Option<Override> = door.ask(Verb::Config {})?;
         Ok(if held.is_none() { Ok(()) } else { Err(format!("{held:?}")) })
     })?;
     has(1_000_000_000)?;
@@ -227,7 +227,7 @@ fn what_is_refused_for_a_while_is_taken_later_and_a_trial_takes_all_of_it_back()
     let dir = tempfile::tempdir()?;
     let own = file(dir.path(), "'*'");
     let mut daemon = Daemon::serving(&pair.a, &own, "a0")?;
-    let door = Door::new(&dir.path().join("control"), Duration::from_secs(20));
+    let door = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
     wait(|| Ok(door.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
     let scalars = || -> Result<_> { Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars) };
 

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 
 use anyhow::Result;
+use dcqcn_control_api::{ControlClient, Status, Verb};
 use dcqcn_loader::attach;
-use dcqcn_control_api::{Door, Status, Verb};
 use dcqcn_tests::bpf::Held;
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
@@ -72,7 +72,7 @@ fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_deta
         "dcqcn doctor",
     ])?;
     // The same of it everywhere, and once.
-    let status: Status = Door::new(&socket, PATIENCE).ask(Verb::Status {})?;
+    let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
     assert_eq!(status.failing.len(), 1, "{status:?}");
     assert!(status.failing[0].error.contains("egress: expected"), "{status:?}");
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;

@@ -4,8 +4,8 @@ use anyhow::Result;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_replay::Hook;
 use dcqcn_params::{Role, XdpModeChoice};
+use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
 

@@ -11,8 +11,8 @@ use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::udp;
-use dcqcn_replay::Hook;
 use dcqcn_params::Role;
+use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, cm, req, v4};
 

@@ -5,9 +5,9 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::Ethernet;
-use dcqcn_replay::{Engine as _, Hook, Meta, Reference};
-use dcqcn_p4::entry::{Command, Entry};
 use dcqcn_loader::dataplane::Sizes;
+use dcqcn_p4::entry::{Command, Entry};
+use dcqcn_replay::{Engine as _, Hook, Meta, Reference};
 use dcqcn_tests::packets::Roce;
 
 use super::{Bench, PATIENCE, SWITCH};

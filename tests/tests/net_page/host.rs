@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::stats::Stat;
+use dcqcn_control_api::{Applied, Apply, ControlClient, Override, Verb};
 use dcqcn_replay::Hook;
-use dcqcn_control_api::{Applied, Apply, Door, Held, Verb};
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::skip::runnable;
@@ -163,8 +163,8 @@ fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<(
     has(200_000)?;
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
     // Somebody else changes it while this one is being decided: it is refused, and theirs stays.
-    let door = Door::new(Path::new(&site.control()), PATIENCE);
-    let held: Option<Held> = door.ask(Verb::Config {})?;
+    let door = ControlClient::new(Path::new(&site.control()), PATIENCE);
+    let held: Option<Override> = door.ask(Verb::Config {})?;
     let text = held.context("nothing is in force")?.text.replace("200KB", "180KB");
     let theirs = || Apply {
         name: "theirs".into(),

@@ -1,18 +1,18 @@
 //! Asking the controller of this host, on a thread of its own.
 
-use dcqcn_control_api::{AskError, Door, Verb};
+use dcqcn_control_api::{AskError, ControlClient, Verb};
 use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
 /// Asks once.
 ///
 /// # Errors
-/// As [`Door::ask`].
+/// As [`ControlClient::ask`].
 pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
-    door: &Door,
+    client: &ControlClient,
     verb: Verb,
 ) -> Result<T, AskError> {
-    let door = door.clone();
-    let asked = spawn_blocking(move || door.ask(verb)).await;
+    let client = client.clone();
+    let asked = spawn_blocking(move || client.ask(verb)).await;
     asked.unwrap_or_else(|error| Err(AskError::Answer(error.to_string())))
 }

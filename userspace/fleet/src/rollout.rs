@@ -301,7 +301,7 @@ impl Rollout {
     /// Tells hosts of a wave to change, no more than may be in the middle of it.
     fn change(&mut self, wave: usize, reports: &BTreeMap<String, Report>) -> Vec<Send> {
         let busy = self.count(|state| matches!(state, State::Sent { .. } | State::Lost));
-        let mut room = self.policy.max_unavailable.saturating_sub(busy);
+        let mut handler = self.policy.max_unavailable.saturating_sub(busy);
         let mut sends = Vec::new();
         for step in self.steps.iter_mut().filter(|step| step.wave == wave && step.state == State::Waiting) {
             if sends.len() >= STEP {
@@ -310,9 +310,9 @@ impl Rollout {
             match reports.get(&step.host) {
                 // Nothing is made unavailable that is not there.
                 None => step.state = State::Away,
-                Some(_) if room == 0 => continue,
+                Some(_) if handler == 0 => continue,
                 Some(report) => {
-                    room -= 1;
+                    handler -= 1;
                     step.state = State::Sent { ms: 0 };
                     step.before = Some(report.rates);
                     step.was_failing = !report.failing.is_empty();

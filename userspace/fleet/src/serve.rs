@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_control_api::Door;
+use dcqcn_control_api::ControlClient;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use answers::Desk;
+use answers::PageState;
 use board::Board;
 use http::Guard;
 use write::Token;
@@ -72,11 +72,11 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let board = Arc::new(Board::new());
     board.say("host", json!(host));
     board.say("writable", json!(token.is_some()));
-    let soon = Door::new(&control, SOON);
-    let desk = Desk {
+    let soon = ControlClient::new(&control, SOON);
+    let state = PageState {
         board: Arc::clone(&board),
         soon: soon.clone(),
-        change: Door::new(&control, CHANGE),
+        change: ControlClient::new(&control, CHANGE),
         store: store.clone(),
         who,
     };
@@ -90,7 +90,7 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     eprintln!("http://{address}/");
     let guard = Arc::new(Guard { names, token });
     tokio::select! {
-        ended = http::serve(listener, answers::router(desk), guard) => match ended? {},
+        ended = http::serve(listener, answers::router(state), guard) => match ended? {},
         () = host::follow(Arc::clone(&board), soon) => Ok(()),
         () = fleet => Ok(()),
     }

@@ -20,7 +20,7 @@ fn copy_objects() -> Result<(), String> {
         None => directory("CARGO_MANIFEST_DIR")?.join("../../../target/ebpf/dcqcn-ebpf"),
     };
     for (object, name) in
-        [(object.clone(), "dcqcn-ebpf"), (object.with_file_name("dcqcn-telling"), "dcqcn-telling")]
+        [(object.clone(), "dcqcn-ebpf"), (object.with_file_name("dcqcn-trace"), "dcqcn-trace")]
     {
         println!("cargo::rerun-if-changed={}", object.display());
         fs::copy(&object, directory("OUT_DIR")?.join(name)).map_err(|error| {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use dcqcn_support::render::Table;
-use dcqcn_tests::end::exit_code;
+use dcqcn_tests::exit::exit_code;
 use nix::unistd::Uid;
 use serde::Serialize;
 

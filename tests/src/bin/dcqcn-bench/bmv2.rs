@@ -4,11 +4,11 @@ use std::process;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dcqcn_replay::frames::PATIENCE;
-use dcqcn_replay::wire;
 use dcqcn_netlink::netns::Temporary;
 use dcqcn_p4::push::push;
 use dcqcn_p4::{self as p4, Plan, Process, Program};
+use dcqcn_replay::frames::PATIENCE;
+use dcqcn_replay::wire;
 use dcqcn_tests::packets::Roce;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;

@@ -11,8 +11,8 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_common::params::Config;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
-use dcqcn_replay::Hook;
 use dcqcn_params::Profile;
+use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::{LO, baselines_with};
 use dcqcn_tests::packets::Roce;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -20,7 +20,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use crate::Bench;
-use crate::packets::{FAST_BPS, fed};
+use crate::per_packet::{FAST_BPS, fed};
 use crate::report::{Figure, Section};
 use crate::runner::{Input, Instance, ORDER_LEN, Target, host, program, program_of, run, runs, switch};
 

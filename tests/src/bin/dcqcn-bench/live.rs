@@ -8,7 +8,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 
 use crate::Bench;
-use crate::packets::{FAST_BPS, in_line};
+use crate::per_packet::{FAST_BPS, in_line};
 use crate::report::{Figure, Section};
 use crate::runner::{Baselines, Input, Instance, alone_ns, host, program, program_of, send_live};
 

@@ -6,7 +6,7 @@ mod gate;
 mod growth;
 mod links;
 mod live;
-mod packets;
+mod per_packet;
 mod programs;
 mod report;
 mod runner;
@@ -166,7 +166,7 @@ fn measure(sections: &[Section], quick: bool) -> Result<Report> {
         Bench { quick, baselines: Baselines::load(LO)?, figures: Vec::new(), skipped: Vec::new() };
     for section in sections {
         match section {
-            Section::Packets => packets::measure(&mut bench)?,
+            Section::Packets => per_packet::measure(&mut bench)?,
             Section::Growth => growth::measure(&mut bench)?,
             Section::Cpus => growth::cpus(&mut bench)?,
             Section::Programs => programs::measure(&mut bench)?,

@@ -13,8 +13,8 @@ use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::rate::Debt;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
-use dcqcn_replay::Hook;
 use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
+use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::LO;
 use nix::time::{ClockId, clock_gettime};
 

@@ -10,7 +10,7 @@ use dcqcn_support::render::Table;
 use crate::gate::{Change, Verdict};
 use crate::growth::{ALONE, CPUS, CPUS_LOW, FLOWS, QPS, name};
 use crate::links::{EMPTY, EVERYTHING};
-use crate::packets::{CNP_MADE, INLINE, MARKS, MINIMAL_PACER, PACED, REDIRECT, TCP, UNMARKED};
+use crate::per_packet::{CNP_MADE, INLINE, MARKS, MINIMAL_PACER, PACED, REDIRECT, TCP, UNMARKED};
 use crate::report::{BUDGET_NS, Figure, Report, Section, Target};
 use crate::scale::{LARGE, scrape};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use dcqcn_support::render::Table;
-use dcqcn_tests::end::exit_code;
+use dcqcn_tests::exit::exit_code;
 use dcqcn_tests::fleet::Etcd;
 
 use crate::faults::FAULTS;

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render::Table;
-use dcqcn_tests::end::exit_code;
+use dcqcn_tests::exit::exit_code;
 use nix::unistd::Uid;
 
 use crate::site::{Harm, Site};

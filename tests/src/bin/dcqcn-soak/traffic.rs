@@ -23,7 +23,7 @@ struct Shared {
     received: AtomicU64,
     is_paused: AtomicBool,
     /// The sender has seen that.
-    rests: AtomicBool,
+    advance_at_line_rate: AtomicBool,
     is_over: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl Traffic {
         let send = move || -> Result<()> {
             while !sender.is_over.load(Ordering::Relaxed) {
                 let is_paused = sender.is_paused.load(Ordering::Acquire);
-                sender.rests.store(is_paused, Ordering::Release);
+                sender.advance_at_line_rate.store(is_paused, Ordering::Release);
                 if !is_paused {
                     let psn = (sender.sent.load(Ordering::Relaxed) & PSN_MASK) as u32;
                     from.send(&Roce { psn, ..Roce::default() }.frame())?;
@@ -96,7 +96,7 @@ impl Traffic {
     pub(crate) fn lost(&mut self) -> Result<u64> {
         self.shared.is_paused.store(true, Ordering::Release);
         let until = Instant::now() + UNDER_WAY;
-        while !self.shared.rests.load(Ordering::Acquire) {
+        while !self.shared.advance_at_line_rate.load(Ordering::Acquire) {
             ensure!(
                 Instant::now() < until && !self.is_broken(),
                 "the sender does not rest: a packet does not leave"

@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, ensure};
 use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
 use dcqcn_common::stats::Stat;
-use dcqcn_replay::Hook;
-use dcqcn_netlink::link::VethEnd;
 use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
+use dcqcn_netlink::link::VethEnd;
+use dcqcn_replay::Hook;
 
 use super::super::command::sh;
 use super::super::report::Report;

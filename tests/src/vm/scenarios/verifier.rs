@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
 use aya::programs::loaded_programs;
-use dcqcn_netlink::Netns;
 use dcqcn_loader::dataplane::PROGRAMS;
+use dcqcn_netlink::Netns;
 
 use super::super::command::{json_in, script_in, sh_in};
 use super::super::report::Report;

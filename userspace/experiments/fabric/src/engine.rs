@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::barrier::Barrier;
-use crate::build::build;
+use crate::builder::build;
 use crate::node::Node;
 use crate::outcome::{self, Outcome};
 use crate::scenario::{FabricError, Scenario};

@@ -12,7 +12,7 @@
 mod agenda;
 mod barrier;
 mod buffer;
-mod build;
+mod builder;
 mod change;
 mod engine;
 mod host;

@@ -7,10 +7,10 @@ use std::{fmt, fs};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use dcqcn_support::cli::Output;
 use dcqcn_common::params::{Config, PACER_FQ, PACER_NONE};
 use dcqcn_p4::{Kept, Plan, Program, Switch, build, switch};
 use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
+use dcqcn_support::cli::Output;
 use running::{CheckArgs, GetArgs, PushArgs, ReadArgs, SetArgs};
 use serde::Serialize;
 use serde_json::json;

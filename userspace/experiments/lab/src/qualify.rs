@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
+use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Against, Case, Outcome, QualifyConfig, qualify};
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE};
+use dcqcn_params::{PacerChoice, Settings, SettingsError};
 use dcqcn_replay::Hook;
 use dcqcn_replay::replay::{self, DEFAULT_LINK_RATE_BPS, EngineKind, Options};
-use dcqcn_params::{PacerChoice, Settings, SettingsError};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
 

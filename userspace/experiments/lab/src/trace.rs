@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use dcqcn_replay::trace::{self, EngineKind, Format, Options, Picture};
 use dcqcn_params::{Assignment, SetError, Settings};
+use dcqcn_replay::trace::{self, EngineKind, Format, Options, Picture};
 use dcqcn_support::file::Replacement;
 
 use dcqcn_support::cli::{Output, SettingsArgs};

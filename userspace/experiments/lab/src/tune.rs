@@ -8,10 +8,10 @@ use std::thread;
 use anyhow::{Context as _, ensure};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, Args};
-use dcqcn_support::cli::Output;
 use dcqcn_params::quantity::parse_bytes;
 use dcqcn_sim::fabric::FabricSetup;
 use dcqcn_sim::tune::{Limits, Method, Objective, Place, Task, TuneReport, tune};
+use dcqcn_support::cli::Output;
 use dcqcn_support::file::Replacement;
 
 /// Look for better parameters in a simulated fabric: Kmin, Kmax, Pmax and the rate machine.

@@ -21,8 +21,8 @@ use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, Counters, Pair, QUEUES, TIMES};
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
-use dcqcn_p4 as p4;
 use dcqcn_loader::dataplane;
+use dcqcn_p4 as p4;
 use serde::Serialize;
 
 pub use bmv2::Bmv2;

@@ -205,7 +205,7 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     /// Only a controller wants to know.
-    fn came(&mut self, _ingress_ifindex: u32, _queue: usize, _bytes: u64) {}
+    fn count_ingress(&mut self, _ingress_ifindex: u32, _queue: usize, _bytes: u64) {}
 
     fn rp_set(&mut self, index: u32) -> Option<Shared> {
         // SAFETY: the set is there for longer than this view, and nobody else has it.

@@ -19,8 +19,8 @@ use dcqcn_common::flow::{FlowId, QpId, set_index};
 use dcqcn_common::hooks::np_flow_id;
 use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, Port};
 use dcqcn_common::wire::cnp;
-use dcqcn_p4::switch::DEFAULT_PACKET_BYTES;
 use dcqcn_loader::dataplane::Sizes;
+use dcqcn_p4::switch::DEFAULT_PACKET_BYTES;
 use pcap_file::PcapError;
 use serde::Serialize;
 

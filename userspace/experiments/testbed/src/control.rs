@@ -9,11 +9,11 @@ use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::params::{Config, PACER_FQ, Params, QUEUES_NONE};
 use dcqcn_common::stats::Stat;
+use dcqcn_loader::attach::{self, Attachment, Request};
+use dcqcn_loader::queues;
 use dcqcn_netlink::Netns;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::{Assignment, Profile, QueuesChoice, Role, Settings};
-use dcqcn_loader::attach::{self, Attachment, Request};
-use dcqcn_loader::queues;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::bmv2::Probe;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use dcqcn_support::plot::{AXIS, COLOURS, Chart, Curve, LEVEL, Line, MAX_LEGEND, largest, mean, thin_out, write_both};
+use dcqcn_support::plot::{
+    AXIS, COLOURS, Chart, Curve, LEVEL, Line, MAX_LEGEND, largest, mean, thin_out, write_both,
+};
 use dcqcn_support::render;
 use plotters::style::{Color, RGBColor};
 

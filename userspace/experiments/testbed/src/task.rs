@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, anyhow};
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_loader::asking::{Asker, PauseSocket};
 use dcqcn_loader::attach::{self, Attachment};
 use dcqcn_loader::backlog;
 use dcqcn_loader::pacer::htb::HtbPacer;
+use dcqcn_loader::pfc_tx::{PauseSocket, PfcSender};
+use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_support::clock::monotonic_ns;
 
 /// Something of what `dcqcn run` does.
@@ -42,7 +42,7 @@ impl Task {
         let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
         let netlink = Netlink::connect_in(netns)?;
         let socket = netns.run(PauseSocket::open)?.context("cannot send PFC frames")?;
-        let mut asker = Asker::default();
+        let mut asker = PfcSender::default();
         Ok(Self::start(move || {
             let now_ns = monotonic_ns();
             if asker.is_behind(now_ns) {

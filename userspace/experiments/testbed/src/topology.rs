@@ -18,10 +18,10 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result, bail};
+use dcqcn_loader::attach;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_loader::attach;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::bmv2::Bmv2;

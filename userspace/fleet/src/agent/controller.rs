@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dcqcn_control_api::{Applied, Apply, AskError, Door, Health, Release, Status, Verb};
+use dcqcn_control_api::{Applied, Apply, AskError, ControlClient, Health, Release, Status, Verb};
 
 use crate::ask::ask;
 use crate::record::Want;
@@ -33,13 +33,13 @@ pub(super) fn name(version: u64) -> String {
 
 /// The controller of this host.
 pub(super) struct Controller {
-    soon: Door,
-    change: Door,
+    soon: ControlClient,
+    change: ControlClient,
 }
 
 impl Controller {
     pub(super) fn new(socket: &Path) -> Self {
-        Self { soon: Door::new(socket, SOON), change: Door::new(socket, CHANGE) }
+        Self { soon: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
     }
 
     /// Has it do what is wanted. What is in force already is left alone.

@@ -315,10 +315,10 @@ proptest! {
     /// Coordinators die, hosts go away and come back, operators pause and abort, in any order. Then all come back.
     #[test]
     fn whatever_happens_every_host_ends_at_a_version_somebody_asked_for(
-        hosts in hosts(), canary in 0..3_usize, wave in 1..8_usize, room in 1..4_usize,
+        hosts in hosts(), canary in 0..3_usize, wave in 1..8_usize, handler in 1..4_usize,
         events in vec((0..10_u8, any::<prop::sample::Index>(), 0..4_000_u64), 0..80),
     ) {
-        let mut world = World::new(hosts, policy(canary, wave, room));
+        let mut world = World::new(hosts, policy(canary, wave, handler));
         let names: Vec<String> = world.hosts.keys().cloned().collect();
         for (event, which, elapsed_ms) in events {
             match event {
@@ -336,7 +336,7 @@ proptest! {
                 }
             }
             let sent = world.kept.count(|state| matches!(state, State::Sent { .. }));
-            prop_assert!(sent <= room, "{sent} at a time");
+            prop_assert!(sent <= handler, "{sent} at a time");
         }
         world.kept.resume("ada");
         let outcome = world.run();

@@ -9,8 +9,8 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
+use dcqcn_control_api::{ControlClient, Parameters, Values, Verb};
 use dcqcn_params::{Key, word};
-use dcqcn_control_api::{Door, Parameters, Values, Verb};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -33,12 +33,12 @@ const WHY: usize = 500;
 const COMING: Duration = Duration::from_secs(5);
 
 /// What answers are made from.
-pub(super) struct Desk {
+pub(super) struct PageState {
     pub(super) board: Arc<Board>,
     /// The controller, for what takes no time.
-    pub(super) soon: Door,
+    pub(super) soon: ControlClient,
     /// The controller, for changes.
-    pub(super) change: Door,
+    pub(super) change: ControlClient,
     /// The fleet, if it is shown.
     pub(super) store: Option<Store>,
     /// Who it is that changes a rollout.
@@ -46,8 +46,8 @@ pub(super) struct Desk {
 }
 
 #[derive(Clone)]
-struct Room {
-    desk: Arc<Desk>,
+struct Handler {
+    state: Arc<PageState>,
     streams: Arc<Semaphore>,
     /// The controller has few connections for this user, and the agent may be the same user: one for what is read, one for what is
     /// changed. What is changed is made from what is in force, so two who change something at once are one after the other.
@@ -55,7 +55,7 @@ struct Room {
     changing: Arc<Semaphore>,
 }
 
-impl Room {
+impl Handler {
     /// Answers alone with the controller; whoever comes meanwhile waits.
     async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Response> + Send + 'static) -> Response {
         // It is never closed.
@@ -70,10 +70,10 @@ impl Room {
 }
 
 /// All that there is.
-pub(super) fn router(desk: Desk) -> Router {
+pub(super) fn router(state: PageState) -> Router {
     let places = |count: usize| Arc::new(Semaphore::new(count));
-    let room =
-        Room { desk: Arc::new(desk), streams: places(STREAMS), reading: places(1), changing: places(1) };
+    let handler =
+        Handler { state: Arc::new(state), streams: places(STREAMS), reading: places(1), changing: places(1) };
     assets::router()
         .route("/events", get(overview))
         .route("/events/interface/{name}", get(interface))
@@ -83,41 +83,41 @@ pub(super) fn router(desk: Desk) -> Router {
         .route("/keep", post(keep))
         .route("/undo", post(undo))
         .route("/rollout", post(rollout))
-        .with_state(room)
+        .with_state(handler)
 }
 
-async fn overview(State(room): State<Room>) -> Response {
-    stream(room, None)
+async fn overview(State(handler): State<Handler>) -> Response {
+    stream(handler, None)
 }
 
-async fn interface(State(room): State<Room>, Path(name): Path<String>) -> Response {
-    stream(room, Some(View::Interface(name)))
+async fn interface(State(handler): State<Handler>, Path(name): Path<String>) -> Response {
+    stream(handler, Some(View::Interface(name)))
 }
 
-async fn host(State(room): State<Room>, Path(name): Path<String>) -> Response {
-    stream(room, Some(View::Host(name)))
+async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Response {
+    stream(handler, Some(View::Host(name)))
 }
 
-fn stream(room: Room, view: Option<View>) -> Response {
-    let Ok(place) = room.streams.try_acquire_owned() else {
+fn stream(handler: Handler, view: Option<View>) -> Response {
+    let Ok(place) = handler.streams.try_acquire_owned() else {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{STREAMS} others look on already"))
             .into_response();
     };
-    match events::events(Arc::clone(&room.desk.board), view, place) {
+    match events::events(Arc::clone(&handler.state.board), view, place) {
         Some(events) => events.into_response(),
         None => (StatusCode::NOT_FOUND, "there is no such interface or host").into_response(),
     }
 }
 
 /// Parameters with their meaning.
-async fn parameters(State(room): State<Room>, Path(interface): Path<String>) -> Response {
-    let desk = Arc::clone(&room.desk);
-    Room::alone(&room.reading, async move { explained(&desk.soon, interface).await }).await
+async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Response {
+    let state = Arc::clone(&handler.state);
+    Handler::alone(&handler.reading, async move { explained(&state.soon, interface).await }).await
 }
 
-async fn explained(door: &Door, interface: String) -> Response {
+async fn explained(client: &ControlClient, interface: String) -> Response {
     let verb = Verb::Parameters(Parameters { interface });
-    let values: Values = match ask(door, verb).await {
+    let values: Values = match ask(client, verb).await {
         Ok(values) => values,
         Err(error) => return refused(StatusCode::BAD_GATEWAY, error.to_string()),
     };
@@ -132,31 +132,31 @@ async fn explained(door: &Door, interface: String) -> Response {
     answer(&Key::all().filter_map(parameter).collect::<Vec<_>>())
 }
 
-async fn change(State(room): State<Room>, body: Body) -> Response {
+async fn change(State(handler): State<Handler>, body: Body) -> Response {
     match read(body).await {
         Ok(asked) => {
-            let desk = Arc::clone(&room.desk);
-            let change = async move { done(write::change(&desk.change, &asked).await) };
-            Room::alone(&room.changing, change).await
+            let state = Arc::clone(&handler.state);
+            let change = async move { done(write::change(&state.change, &asked).await) };
+            Handler::alone(&handler.changing, change).await
         }
         Err(refusal) => refusal.into_response(),
     }
 }
 
-async fn keep(State(room): State<Room>, body: Body) -> Response {
-    settle(&room, body, true).await
+async fn keep(State(handler): State<Handler>, body: Body) -> Response {
+    settle(&handler, body, true).await
 }
 
-async fn undo(State(room): State<Room>, body: Body) -> Response {
-    settle(&room, body, false).await
+async fn undo(State(handler): State<Handler>, body: Body) -> Response {
+    settle(&handler, body, false).await
 }
 
-async fn settle(room: &Room, body: Body, is_kept: bool) -> Response {
+async fn settle(handler: &Handler, body: Body, is_kept: bool) -> Response {
     match read(body).await {
         Ok(waiting) => {
-            let desk = Arc::clone(&room.desk);
-            let settle = async move { done(write::settle(&desk.change, waiting, is_kept).await) };
-            Room::alone(&room.changing, settle).await
+            let state = Arc::clone(&handler.state);
+            let settle = async move { done(write::settle(&state.change, waiting, is_kept).await) };
+            Handler::alone(&handler.changing, settle).await
         }
         Err(refusal) => refusal.into_response(),
     }
@@ -171,15 +171,15 @@ enum Told {
     Abort { why: String },
 }
 
-async fn rollout(State(room): State<Room>, body: Body) -> Response {
+async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
     let told: Told = match read(body).await {
         Ok(told) => told,
         Err(refusal) => return refusal.into_response(),
     };
-    let Some(mut store) = room.desk.store.clone() else {
+    let Some(mut store) = handler.state.store.clone() else {
         return refused(StatusCode::NOT_FOUND, "no fleet is shown here: start it with --fleet".into());
     };
-    let who = &room.desk.who;
+    let who = &handler.state.who;
     let edited = store.edit(|rollout| match &told {
         Told::Pause => rollout.pause(who),
         Told::Resume => rollout.resume(who),
@@ -234,10 +234,10 @@ mod tests {
             answer(&"done")
         };
         for _ in 0..20 {
-            let answer = Room::alone(&place, asking(Arc::clone(&busy), Arc::clone(&most)));
+            let answer = Handler::alone(&place, asking(Arc::clone(&busy), Arc::clone(&most)));
             assert!(timeout(Duration::from_millis(5), answer).await.is_err(), "nobody waits for it");
         }
-        assert_eq!(Room::alone(&place, asking(busy, Arc::clone(&most))).await.status(), StatusCode::OK);
+        assert_eq!(Handler::alone(&place, asking(busy, Arc::clone(&most))).await.status(), StatusCode::OK);
         assert_eq!(most.load(Ordering::SeqCst), 1);
     }
 }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dcqcn_control_api::{Changes, Door, Held, LOOKED_AT, Look, Looked, MOST_QPS, Seen, Status, Verb};
+use dcqcn_control_api::{
+    Changes, ControlClient, InterfaceSnapshot, LOOKED_AT, MOST_QPS, Override, Snapshot, SnapshotRequest,
+    Status, Verb,
+};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -23,13 +26,13 @@ const CHANGES: usize = 100;
 const NOBODY: &str = "they are read while somebody looks";
 
 /// Shows this host for as long as it is waited for.
-pub(super) async fn follow(board: Arc<Board>, door: Door) {
+pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before = Looked::default();
+    let mut before = Snapshot::default();
     loop {
         tick.tick().await;
-        let error = match look(&board, &door, &mut before).await {
+        let error = match look(&board, &client, &mut before).await {
             Ok(()) => Value::Null,
             Err(error) => json!(error),
         };
@@ -37,7 +40,7 @@ pub(super) async fn follow(board: Arc<Board>, door: Door) {
     }
 }
 
-async fn look(board: &Board, door: &Door, before: &mut Looked) -> Result<(), String> {
+async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> Result<(), String> {
     let mut busiest: BTreeMap<String, Busiest> = BTreeMap::new();
     let looked_at: Vec<String> = board.interfaces_looked_at().into_iter().collect();
     let (asked, others) = looked_at.split_at(looked_at.len().min(LOOKED_AT));
@@ -45,15 +48,16 @@ async fn look(board: &Board, door: &Door, before: &mut Looked) -> Result<(), Str
         || format!("queue pairs of {LOOKED_AT} interfaces are read at a time, now of {}", asked.join(", "));
     busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
     for name in asked {
-        let look = Look { busiest_of: Some(name.clone()), most: MOST_QPS };
-        match ask::<Looked>(door, Verb::Look(look)).await {
+        let look = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
+        match ask::<Snapshot>(client, Verb::Look(look)).await {
             Ok(looked) => _ = busiest.insert(name.clone(), Ok(looked.busiest)),
             // It is gone meanwhile, or others look at so many.
             Err(error) if error.is_refusal() => _ = busiest.insert(name.clone(), Err(error.to_string())),
             Err(error) => return Err(error.to_string()),
         }
     }
-    let looked: Looked = ask(door, Verb::Look(Look::default())).await.map_err(|error| error.to_string())?;
+    let looked: Snapshot =
+        ask(client, Verb::Look(SnapshotRequest::default())).await.map_err(|error| error.to_string())?;
     if looked.at_ns != before.at_ns {
         let t = now();
         for (name, seen) in &looked.interfaces {
@@ -73,9 +77,10 @@ async fn look(board: &Board, door: &Door, before: &mut Looked) -> Result<(), Str
         *before = looked;
     }
     if board.is_looked_at() {
-        let status: Status = ask(door, Verb::Status {}).await.map_err(|error| error.to_string())?;
-        let held: Option<Held> = ask(door, Verb::Config {}).await.map_err(|error| error.to_string())?;
-        let Changes { mut changes } = ask(door, Verb::Changes {}).await.map_err(|error| error.to_string())?;
+        let status: Status = ask(client, Verb::Status {}).await.map_err(|error| error.to_string())?;
+        let held: Option<Override> = ask(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
+        let Changes { mut changes } =
+            ask(client, Verb::Changes {}).await.map_err(|error| error.to_string())?;
         changes.drain(..changes.len().saturating_sub(CHANGES));
         board.say("status", json!(status));
         board.say("held", json!(held));
@@ -85,8 +90,8 @@ async fn look(board: &Board, door: &Door, before: &mut Looked) -> Result<(), Str
 }
 
 /// The interfaces, each in a line.
-fn rows(before: &Looked, now: &Looked) -> Value {
-    let row = |(name, seen): (&String, &Seen)| {
+fn rows(before: &Snapshot, now: &Snapshot) -> Value {
+    let row = |(name, seen): (&String, &InterfaceSnapshot)| {
         let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
         let point = series::point(0.0, past, seen, now.at_ns);
         let rate = |column| {
@@ -96,7 +101,8 @@ fn rows(before: &Looked, now: &Looked) -> Value {
                 .find(|(other, _)| *other == column)
                 .and_then(|(_, value)| value.map(f64::round))
         };
-        let percent = |class: &dcqcn_control_api::Class| (class.depth_bytes * 100).checked_div(class.kmax_bytes);
+        let percent =
+            |class: &dcqcn_control_api::Class| (class.depth_bytes * 100).checked_div(class.kmax_bytes);
         json!({
             "name": name, "role": seen.role, "pacer": seen.pacer, "flows": seen.counts.flows,
             "line_rate_bps": seen.line_rate_bps,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dcqcn_control_api::{Qp, Seen};
+use dcqcn_control_api::{InterfaceSnapshot, Qp};
 use serde_json::{Map, Value, json};
 
 /// How far back it goes, in seconds.
@@ -211,8 +211,14 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// What an interface did between two looks; of what counts anew there are no rates yet.
-pub(super) fn point(t: f64, before: Option<(&Seen, u64)>, now: &Seen, at_ns: u64) -> Point {
-    let same = |(seen, _): &(&Seen, u64)| seen.counts.attached_at_ns == now.counts.attached_at_ns;
+pub(super) fn point(
+    t: f64,
+    before: Option<(&InterfaceSnapshot, u64)>,
+    now: &InterfaceSnapshot,
+    at_ns: u64,
+) -> Point {
+    let same =
+        |(seen, _): &(&InterfaceSnapshot, u64)| seen.counts.attached_at_ns == now.counts.attached_at_ns;
     let before = before.filter(same);
     let mut values = Vec::new();
     for class in now.classes.iter().filter(|class| class.ecn) {
@@ -220,7 +226,7 @@ pub(super) fn point(t: f64, before: Option<(&Seen, u64)>, now: &Seen, at_ns: u64
         values.push((Column::Kmin(class.tc), Some(class.kmin_bytes as f64)));
         values.push((Column::Kmax(class.tc), Some(class.kmax_bytes as f64)));
     }
-    let of = |seen: &Seen| {
+    let of = |seen: &InterfaceSnapshot| {
         let counts = &seen.counts;
         [
             (Column::Packets, counts.data_packets),
@@ -253,7 +259,7 @@ mod tests {
 
     const GAP_S: f64 = 10.0;
 
-    fn seen(marked: u64, depth: u64) -> Seen {
+    fn seen(marked: u64, depth: u64) -> InterfaceSnapshot {
         let counts = Counts { attached_at_ns: 1, marked_packets: marked, ..Counts::default() };
         let class = Class {
             tc: 3,
@@ -263,7 +269,7 @@ mod tests {
             depth_bytes: depth,
             ..Class::default()
         };
-        Seen { counts, classes: vec![class], ..Seen::default() }
+        InterfaceSnapshot { counts, classes: vec![class], ..InterfaceSnapshot::default() }
     }
 
     fn qp(qpn: u32, rate_bps: u64) -> Qp {

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
+use dcqcn_control_api::{Applied, Apply, Confirm, ControlClient, Override, Verb};
 use dcqcn_params::Key;
-use dcqcn_control_api::{Applied, Apply, Confirm, Door, Held, Verb};
 use dcqcn_support::time::rfc3339;
 use serde::Deserialize;
 use tokio::sync::Mutex;
@@ -99,7 +99,7 @@ pub(super) struct Change {
 ///
 /// # Errors
 /// In a sentence; all is as it was.
-pub(super) async fn change(door: &Door, change: &Change) -> Result<Applied, String> {
+pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Applied, String> {
     let Change { interface, key, value, within_s, over, by } = change;
     if !WITHIN_S.contains(within_s) {
         let (low, high) = WITHIN_S.into_inner();
@@ -107,7 +107,7 @@ pub(super) async fn change(door: &Door, change: &Change) -> Result<Applied, Stri
     }
     let key: Key = key.parse().map_err(|error: dcqcn_params::UnknownKey| error.to_string())?;
     key.parse_value(value).map_err(|error| error.to_string())?;
-    let held: Option<Held> = ask(door, Verb::Config {}).await.map_err(|error| error.to_string())?;
+    let held: Option<Override> = ask(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
     let found = held.as_ref().map(|held| held.name.clone()).unwrap_or_default();
     let text = match held {
         Some(held) if held.name.starts_with(OF_A_FLEET) => {
@@ -129,7 +129,7 @@ pub(super) async fn change(door: &Door, change: &Change) -> Result<Applied, Stri
         // Another page, or a program, may change it between the question above and this.
         over: Some(over.clone().unwrap_or(found)),
     };
-    ask(door, Verb::Apply(apply)).await.map_err(|error| error.to_string())
+    ask(client, Verb::Apply(apply)).await.map_err(|error| error.to_string())
 }
 
 /// Who it is for the log: one token is everybody's, and a connection over a proxy or a tunnel comes from this machine.
@@ -149,10 +149,14 @@ pub(super) struct Waiting {
 ///
 /// # Errors
 /// In a sentence.
-pub(super) async fn settle(door: &Door, waiting: Waiting, is_kept: bool) -> Result<Applied, String> {
+pub(super) async fn settle(
+    client: &ControlClient,
+    waiting: Waiting,
+    is_kept: bool,
+) -> Result<Applied, String> {
     let confirm = Confirm { name: waiting.name };
     let verb = if is_kept { Verb::Confirm(confirm) } else { Verb::Undo(confirm) };
-    ask(door, verb).await.map_err(|error| error.to_string())
+    ask(client, verb).await.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

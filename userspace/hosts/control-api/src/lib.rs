@@ -4,18 +4,18 @@
 //! ask again. Names that the controller does not know are refused, names in an answer that the asker does not know are to be
 //! passed over: that is how both may grow within a version.
 
-mod ask;
-mod look;
+mod client;
+mod snapshot;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use ask::{AskError, Door};
-pub use look::{
-    Change, Changes, Class, LOOKED_AT, Look, Looked, MOST_CHANGES, MOST_QPS, Parameters, Qp, Seen,
-    Value as ParameterValue, Values,
+pub use client::{AskError, ControlClient};
+pub use snapshot::{
+    Change, Changes, Class, InterfaceSnapshot, LOOKED_AT, MOST_CHANGES, MOST_QPS, Parameters, Qp, Snapshot,
+    SnapshotRequest, Value as ParameterValue, Values,
 };
 
 /// The version of everything here, in every question and every answer.
@@ -47,10 +47,10 @@ pub enum Verb {
     Status {},
     /// What the interfaces count: [`Health`].
     Health {},
-    /// What it was told over this socket and keeps: [`Held`], or null.
+    /// What it was told over this socket and keeps: [`Override`], or null.
     Config {},
-    /// Interfaces as they are now: [`Looked`].
-    Look(Look),
+    /// Interfaces as they are now: [`Snapshot`].
+    Look(SnapshotRequest),
     /// The parameters of an interface: [`Values`].
     Parameters(Parameters),
     /// What was changed of late: [`Changes`].
@@ -238,7 +238,7 @@ pub const LOOKS: usize = QUEUE_PERCENT.len() + 1;
 
 /// What was told over the socket and is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct Override {
     /// Its name.
     pub name: String,
     /// Its text.
@@ -297,8 +297,8 @@ mod tests {
     #[test]
     fn an_answer_has_what_was_asked_for_or_an_error() {
         let text = |answer: &Answer| serde_json::to_string(answer).unwrap();
-        assert_eq!(text(&Answer::of(Ok(None::<Held>))), r#"{"v":1,"ok":null}"#);
-        assert_eq!(text(&Answer::of::<Held>(Err("no".into()))), r#"{"v":1,"error":"no"}"#);
+        assert_eq!(text(&Answer::of(Ok(None::<Override>))), r#"{"v":1,"ok":null}"#);
+        assert_eq!(text(&Answer::of::<Override>(Err("no".into()))), r#"{"v":1,"error":"no"}"#);
         assert_eq!(text(&Answer::again("full".into())), r#"{"v":1,"error":"full","again":true}"#);
     }
 

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
-use dcqcn_netlink::Netlink;
 use dcqcn_control_api::{Counts, Failing, Health};
+use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_telemetry::Reading;
 
 use crate::depths::Depths;
-use crate::desk::Desk;
 use crate::metrics::Scrape;
+use crate::shared_state::SharedState;
 
 /// Where the kernel lists RDMA devices.
 const RDMA: &str = "/sys/class/infiniband";
@@ -34,35 +34,36 @@ const RDMA_ERRORS: [&str; 12] = [
 ];
 
 /// Looks at every interface that is attached in this network namespace.
-pub(crate) fn take(desk: &Desk) -> Health {
-    let (counted, failing) = take_each(desk, |_, counts| counts);
+pub(crate) fn take(shared: &SharedState) -> Health {
+    let (counted, failing) = take_each(shared, |_, counts| counts);
     Health { at_ns: monotonic_ns(), interfaces: counted, failing }
 }
 
 /// Makes something of every interface that is attached in this network namespace, and of what it counts; and tells what fails.
 pub(crate) fn take_each<T>(
-    desk: &Desk,
+    shared: &SharedState,
     of: impl Fn(&Reading, Counts) -> T,
 ) -> (BTreeMap<String, T>, Vec<Failing>) {
     let scrape = Scrape::take(false);
-    let mut failing: Vec<Failing> = desk.snapshot().failing.iter().map(told).collect();
+    let mut failing: Vec<Failing> = shared.snapshot().failing.iter().map(told).collect();
     failing.extend(scrape.unreadable.iter().map(|unreadable| Failing {
         interface: unreadable.interface.clone().unwrap_or_default(),
         error: unreadable.error.clone(),
     }));
-    let (mut errors, drops, watched) = (rdma_errors(), interface_drops(), desk.watched());
+    let (mut errors, drops, watched) = (rdma_errors(), interface_drops(), shared.watched());
     let count = |reading: &Reading| {
         let mut counts = counts(reading);
         counts.rdma_errors = errors.remove(&reading.info.ifindex).unwrap_or_default();
         counts.drops += drops.get(&reading.info.ifindex).copied().unwrap_or_default();
-        let Depths { looks, active, at_floor } = watched.want(reading.info.ifindex);
-        (counts.queue_looks, counts.active_flows, counts.flows_at_floor) = (looks.to_vec(), active, at_floor);
+        let Depths { snapshots, active, at_floor } = watched.want(reading.info.ifindex);
+        (counts.queue_looks, counts.active_flows, counts.flows_at_floor) =
+            (snapshots.to_vec(), active, at_floor);
         (reading.info.iface.clone(), of(reading, counts))
     };
     (scrape.readings.iter().map(count).collect(), failing)
 }
 
-fn told(failing: &crate::desk::Failing) -> Failing {
+fn told(failing: &crate::shared_state::Failing) -> Failing {
     Failing { interface: failing.interface.clone(), error: failing.error.clone() }
 }
 

@@ -8,20 +8,20 @@
 //! (`tasks`) has a thread that goes from interface to interface.
 
 mod age;
-mod asking;
 mod backlog;
 mod change;
 pub mod config;
+mod control_socket;
 mod depths;
-mod door;
 mod events;
-mod fleet;
+mod interfaces;
 mod links;
 pub mod log;
 mod manager;
 mod order;
 mod pacer;
 mod pairs;
+mod pfc_tx;
 mod plan;
 mod privileges;
 mod serving;
@@ -37,7 +37,7 @@ use std::time::Duration;
 use std::{env, future, io, thread};
 
 use anyhow::{Context as _, Result, anyhow};
-use dcqcn_loader::asking::PauseSocket;
+use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_support::causes::one_line;
 use nix::sys::signal::{self as sys, SigSet};
 use sd_notify::NotifyState;
@@ -52,9 +52,9 @@ pub use serving::Metrics;
 pub use watch::FileWatch;
 use worker::{Command, Worker};
 
-use crate::desk::Desk;
 use crate::hangup::hangup_of;
 use crate::metrics::Exporter;
+use crate::shared_state::SharedState;
 
 /// How often systemd is told of life, unless it wants to hear of it more often.
 const TICK: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ pub enum Source {
 /// runs, what fails is told in the log and tried again.
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     // While it may still give the socket to a group.
-    let door = config.control.as_ref().map(door::open).transpose()?;
+    let door = config.control.as_ref().map(control_socket::open).transpose()?;
     // While it may; whether anybody wants it is known later, and changes.
     let pause_socket = PauseSocket::open().ok();
     privileges::give_up()?;
@@ -115,9 +115,9 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     let ended = runtime.block_on(async {
         // Before anything is attached: a signal that comes meanwhile is answered, not deadly.
         let signals = Signals::watch()?;
-        let desk = Arc::<Desk>::default();
+        let shared = Arc::<SharedState>::default();
         let (metrics, wanted) = tokio::sync::watch::channel(config.metrics);
-        let exporter = Exporter::of_daemon(Arc::clone(&desk), PATIENCE);
+        let exporter = Exporter::of_daemon(Arc::clone(&shared), PATIENCE);
         let serving = tokio::spawn(serving::serve(wanted, exporter));
         let (tell, ended) = oneshot::channel();
         let (commands, received) = mpsc::channel();
@@ -125,7 +125,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         // Before the first look, so that nothing is missed between the two.
         let links = links::watch()?;
         let has_file = matches!(source, Source::File(_));
-        let worker = Worker { desk: Arc::clone(&desk), log, metrics, allow_empty, pause_socket };
+        let worker = Worker { shared: Arc::clone(&shared), log, metrics, allow_empty, pause_socket };
         let work = move || {
             // Nobody waits for it any more.
             let _ = tell.send(worker.run(source, config, &received));
@@ -140,10 +140,10 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
             }
         });
         if let Some(door) = door {
-            tokio::spawn(door::serve(door, Arc::clone(&desk), commands.clone(), PATIENCE)?);
+            tokio::spawn(control_socket::serve(door, Arc::clone(&shared), commands.clone(), PATIENCE)?);
         }
-        let desk = Answering { desk, commands, has_file, detach_on_exit };
-        let result = desk.serve(signals, ended).await;
+        let shared = Answering { shared, commands, has_file, detach_on_exit };
+        let result = shared.serve(signals, ended).await;
         serving.abort();
         result
     });
@@ -176,7 +176,7 @@ impl Signals {
 
 /// The thread that answers.
 struct Answering {
-    desk: Arc<Desk>,
+    shared: Arc<SharedState>,
     commands: Sender<Command>,
     has_file: bool,
     detach_on_exit: bool,
@@ -214,7 +214,7 @@ impl Answering {
         }
         notify(&[NotifyState::Stopping]);
         tracing::info!(detach = self.detach_on_exit, "ending");
-        self.desk.end();
+        self.shared.end();
         self.ask(Command::End { detach: self.detach_on_exit });
         if self.detach_on_exit {
             tokio::select! {
@@ -235,7 +235,7 @@ impl Answering {
 
     /// Tells systemd of life, if there is some. Before all is attached that takes longer than systemd waits otherwise.
     fn tell_of_life(&self, late: Duration, complained: &mut bool) {
-        if let Some(what) = self.desk.stuck(late) {
+        if let Some(what) = self.shared.stuck(late) {
             if !std::mem::replace(complained, true) {
                 tracing::error!(what, "stuck: systemd is not told of life");
             }
@@ -244,7 +244,7 @@ impl Answering {
         *complained = false;
         manager::catch_up();
         notify(&[NotifyState::Watchdog]);
-        if !self.desk.snapshot().is_ready {
+        if !self.shared.snapshot().is_ready {
             let usec = u32::try_from(PATIENCE.as_micros()).unwrap_or(u32::MAX);
             notify(&[NotifyState::ExtendTimeoutUsec(usec)]);
         }

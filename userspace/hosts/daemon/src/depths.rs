@@ -15,7 +15,7 @@ const WANTED_NS: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Depths {
     /// Looks by what the deepest queue was at, in percent of its Kmax; see [`QUEUE_PERCENT`].
-    pub(crate) looks: [u64; LOOKS],
+    pub(crate) snapshots: [u64; LOOKS],
     /// Flows that sent of late.
     pub(crate) active: u64,
     /// Those of them that are held to the lowest rate.
@@ -26,7 +26,7 @@ impl Depths {
     /// Counts a look.
     pub(crate) fn see(&mut self, percent: u64) {
         let place = QUEUE_PERCENT.iter().position(|bound| percent <= *bound).unwrap_or(QUEUE_PERCENT.len());
-        if let Some(count) = self.looks.get_mut(place) {
+        if let Some(count) = self.snapshots.get_mut(place) {
             *count += 1;
         }
     }
@@ -80,9 +80,12 @@ mod tests {
         for percent in [0, 10, 11, 100, 101, 5_000] {
             watched.change(7, |depths| depths.see(percent));
         }
-        let looks = watched.want(7).looks;
-        assert_eq!((looks[0], looks[1], looks[9], looks[10], looks[LOOKS - 1]), (2, 1, 1, 1, 1));
-        assert_eq!(looks.iter().sum::<u64>(), 6);
+        let snapshots = watched.want(7).snapshots;
+        assert_eq!(
+            (snapshots[0], snapshots[1], snapshots[9], snapshots[10], snapshots[LOOKS - 1]),
+            (2, 1, 1, 1, 1)
+        );
+        assert_eq!(snapshots.iter().sum::<u64>(), 6);
         watched.forget(7);
         assert_eq!(watched.want(7), Depths::default());
     }

@@ -4,12 +4,12 @@
 mod counts;
 pub mod daemon;
 mod depths;
-mod desk;
 mod error;
 mod fresh;
 pub mod hangup;
-mod looks;
 pub mod metrics;
 pub mod pairing;
+mod shared_state;
+mod snapshot_cache;
 
 pub use error::Error;

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource};
+use dcqcn_loader::dataplane::{self, Maps};
 use dcqcn_netlink::{self as net, Netlink, with_those_above};
 use dcqcn_params::qp::qp_id;
-use dcqcn_loader::dataplane::{self, Maps};
 use dcqcn_support::clock::monotonic_ns;
 
 use crate::Error;

@@ -37,9 +37,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
-use dcqcn_netlink::Netns;
 use dcqcn_loader::attach::Error::NotAttached;
+use dcqcn_netlink::Netns;
+use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 
 /// Exit code: the interface is not attached. (2, wrong usage, is clap's.)
 const NOT_ATTACHED: u8 = 3;

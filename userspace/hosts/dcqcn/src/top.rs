@@ -13,10 +13,10 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use dcqcn_telemetry::audit as audit;
-use dcqcn_params::Assignment;
 use dcqcn_loader::attach::Refused;
+use dcqcn_params::Assignment;
 use dcqcn_support::interrupt::Interrupt;
+use dcqcn_telemetry::audit;
 use dcqcn_telemetry::{Reading, Sample, attached};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};

@@ -4,29 +4,29 @@
 //! chosen ([`Info`]) and what is to be put back. Each change is written there before it is made, so that whoever comes after a
 //! process that was killed can undo what it did.
 
-mod carry;
 mod change;
 mod detach;
-mod earlier;
+mod execute;
 mod find;
-mod former;
+mod foreign;
 mod gc;
+mod hook_names;
 mod hooks;
 mod identity;
 mod interrupt;
 mod journal;
+mod legacy;
 mod lock;
-mod names;
-mod others;
-mod pay;
+mod parallel;
 mod pending;
-mod place;
+mod pending_revert;
 mod plan;
 mod probe;
 mod siblings;
-mod side_by_side;
 mod speed;
+mod state_dir;
 mod takeover;
+mod undo;
 mod verify;
 
 use std::fs;
@@ -44,16 +44,16 @@ pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
 pub use detach::{detach, detach_all, detach_id, detach_with};
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
-pub use former::Pending;
+pub use foreign::{Other, others};
 pub use gc::{Freed, gc};
 pub use identity::Id;
-use journal::Owed;
 pub use journal::State;
-pub use others::{Other, others};
+use journal::UndoStep;
 pub use pending::{TakenBack, Which, confirm, pending, take_back};
-use place::Place;
+pub use pending_revert::Pending;
 use plan::Plan;
 pub use speed::follow_link_rate;
+use state_dir::StateDir;
 pub use takeover::{Claim, claim, is_upgradable, revise, upgrade};
 pub use verify::{Part, verify};
 
@@ -196,7 +196,7 @@ pub fn attach_with(request: &Request, options: Options) -> Result<Info, Error> {
 /// Nothing was tried: rights are missing, or somebody else keeps the lock.
 pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<Info, Error>>, Error> {
     probe::check()?;
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     place.mount()?;
     gc::elsewhere(&place);
     let _lock = place.lock()?;
@@ -210,9 +210,9 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let mut jobs: Vec<Option<_>> = requests.iter().zip(ways).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
-    for round in side_by_side::rounds(&ifaces, &netlink.links()?) {
+    for round in parallel::rounds(&ifaces, &netlink.links()?) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
-        results.extend(side_by_side::run(round, |(at, (request, (way, sibling)))| {
+        results.extend(parallel::run(round, |(at, (request, (way, sibling)))| {
             (at, way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited)))
         }));
     }
@@ -223,25 +223,25 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
 /// Attaches one interface whose way is clear, with the lock held; `sibling` is its place among those that hand CNPs on to each other,
 /// `inherited` what an earlier attachment of it still owes.
 fn attach_locked(
-    place: &Place,
+    place: &StateDir,
     request: &Request,
     options: Options,
     sibling: Option<u32>,
-    inherited: Vec<Owed>,
+    inherited: Vec<UndoStep>,
 ) -> Result<Info, Error> {
     let netlink = Netlink::connect()?;
     let plan = Plan::make(place, &netlink, request, options.interrupt, sibling)?;
-    carry::out(plan, &netlink, place, inherited)
+    execute::out(plan, &netlink, place, inherited)
 }
 
 /// Clears the way of a request, with the lock held; `taken` are the interfaces of those before it. Returns what an earlier
 /// attachment still owes.
 fn make_way(
-    place: &Place,
+    place: &StateDir,
     netlink: &Netlink,
     request: &Request,
     taken: &mut Vec<u32>,
-) -> Result<Vec<Owed>, Error> {
+) -> Result<Vec<UndoStep>, Error> {
     let mut inherited = Vec::new();
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         let link = netlink.link(iface)?;
@@ -252,7 +252,7 @@ fn make_way(
         }
         taken.push(link.index);
         find::refuse_taken(place, netlink, &link)?;
-        inherited.extend(gc::clear_way(place, netlink, &link)?);
+        inherited.extend(gc::reclaim(place, netlink, &link)?);
     }
     Ok(inherited)
 }
@@ -263,14 +263,14 @@ fn make_way(
 /// As [`attach`].
 pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String>), Error> {
     probe::check()?;
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let netlink = Netlink::connect()?;
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         find::refuse_taken(&place, &netlink, &netlink.link(iface)?)?;
     }
     let sibling = siblings::free(&place)?.next();
     let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;
-    let steps = plan.steps.iter().map(Owed::intention).collect();
+    let steps = plan.steps.iter().map(UndoStep::intention).collect();
     Ok((plan.info, steps))
 }
 
@@ -282,7 +282,7 @@ impl Info {
 
     /// Which programs it has.
     fn which(&self) -> Programs {
-        self.log_packets.map_or(Programs::Plain, |one_in| Programs::Telling { one_in })
+        self.log_packets.map_or(Programs::Plain, |one_in| Programs::PacketTrace { one_in })
     }
 
     /// The names its programs have in the object.
@@ -349,5 +349,5 @@ fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
 /// # Errors
 /// It cannot be mounted: that needs CAP_SYS_ADMIN, once after a boot.
 pub fn file_system() -> Result<u64, Error> {
-    Place::here()?.file_system()
+    StateDir::here()?.file_system()
 }

@@ -1,10 +1,10 @@
 //! The data plane as the controller sees it: the embedded object loaded, and its maps by type.
 
 mod batch;
-mod came;
 mod depths;
 mod error;
 mod expire;
+mod ingress;
 mod maps;
 mod settle;
 mod sizes;
@@ -18,7 +18,7 @@ use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::Mode;
 
-use crate::object::{OBJECT, TELLING};
+use crate::object::{OBJECT, TRACE_OBJECT};
 pub use error::Error;
 pub use expire::Expire;
 pub use maps::Maps;
@@ -32,8 +32,24 @@ pub const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 pub(crate) const EXPIRE: &str = "dcqcn_expire";
 /// Names of the maps in the object, and of their pins.
 pub const MAPS: [&str; 18] = [
-    "PARAMS", "ACTIVE", "COUNTERS", "QUEUE", "SHARES", "BACKLOG", "CAME", "PAIRS", "LEARNED", "RP", "NP",
-    "CM", "TIMES_NS", "CUTS", "EVENTS", "TEST", "SIBLINGS", "HANDED",
+    "PARAMS",
+    "ACTIVE",
+    "COUNTERS",
+    "QUEUE",
+    "SHARES",
+    "BACKLOG",
+    "INGRESS_BYTES",
+    "PAIRS",
+    "LEARNED",
+    "RP",
+    "NP",
+    "CM",
+    "TIMES_NS",
+    "CUTS",
+    "EVENTS",
+    "TEST",
+    "SIBLINGS",
+    "HANDED",
 ];
 /// The one of them that is a variable to the programs, and so is called by its section in the object.
 const ACTIVE: &str = "ACTIVE";
@@ -77,7 +93,7 @@ pub enum Programs {
     /// The programs for work.
     Plain,
     /// Those that tell, through aya-log, of one packet in so many.
-    Telling {
+    PacketTrace {
         /// In how many, at least 1.
         one_in: u32,
     },
@@ -88,7 +104,7 @@ impl Programs {
     pub(crate) const fn object(self) -> &'static [u8] {
         match self {
             Self::Plain => OBJECT,
-            Self::Telling { .. } => TELLING,
+            Self::PacketTrace { .. } => TRACE_OBJECT,
         }
     }
 }
@@ -129,7 +145,7 @@ pub(crate) fn make_maps(
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
         .map_max_entries("PAIRS", sizes.pairs());
-    if let Programs::Telling { one_in } = &programs {
+    if let Programs::PacketTrace { one_in } = &programs {
         loader.override_global(ONE_IN, one_in, true);
     }
     // The map of a variable is filled when it is opened, also one that programs are using: with what it has, then. Whoever changes an
@@ -151,7 +167,9 @@ pub(crate) fn make_maps(
 /// What the kernel says.
 pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, wanted: &[&str]) -> Result<(), Error> {
     verify(ebpf, wanted).map_err(|error| match (programs, error) {
-        (Programs::Telling { .. }, Error::Program { name, source }) => Error::Telling { name, source },
+        (Programs::PacketTrace { .. }, Error::Program { name, source }) => {
+            Error::PacketTrace { name, source }
+        }
         (_, error) => error,
     })?;
     for (program, info) in ebpf.programs().filter_map(|(name, program)| Some((name, program.info().ok()?))) {

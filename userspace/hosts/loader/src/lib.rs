@@ -2,7 +2,6 @@
 //!
 //! What is attached outlives the process that attached it: [`attach`] finds it again.
 
-pub mod asking;
 pub mod attach;
 pub mod backlog;
 pub mod dataplane;
@@ -12,6 +11,7 @@ mod failpoint;
 pub mod object;
 pub mod pacer;
 pub mod packets;
+pub mod pfc_tx;
 pub mod queues;
 mod syscall;
 

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{env, process};
 
+use crate::event::{Detail, EventRow, Kind};
+use dcqcn_loader::attach::Change;
 use dcqcn_netlink::netns;
 use dcqcn_params::differing;
-use dcqcn_loader::attach::Change;
 use dcqcn_support::time::rfc3339;
-use crate::event::{Detail, EventRow, Kind};
 use nix::unistd::{Uid, User};
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use dcqcn_common::params::{Config, Quantity};
-use dcqcn_params::{Assignment, Key, differing};
 use dcqcn_loader::attach::Change;
+use dcqcn_params::{Assignment, Key, differing};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 

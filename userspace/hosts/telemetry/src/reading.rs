@@ -5,10 +5,10 @@ use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, Coun
 use dcqcn_common::params::{Params, QUEUE_SOURCE_BACKLOG, QUEUES_NONE};
 use dcqcn_common::pfc::Pause;
 use dcqcn_common::stats::Stat;
-use dcqcn_netlink::Netlink;
-use dcqcn_netlink::tc::Stats;
 use dcqcn_loader::attach::{self, Attachment, Info};
 use dcqcn_loader::queues::{self, QueueStats};
+use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::Stats;
 use dcqcn_support::clock::monotonic_ns;
 
 /// The maps of one interface at one time.

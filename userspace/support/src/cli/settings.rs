@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::file::read_text;
 use anyhow::Context;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_params::{self as params, Assignment, Profile, Settings};
-use crate::file::read_text;
 
 /// Where parameters come from: the profile, then the file, then single settings.
 #[derive(Debug, Default, Args)]

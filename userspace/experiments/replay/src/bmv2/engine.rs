@@ -7,11 +7,11 @@ use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index, 
 use dcqcn_common::layout::{Backlog, Counters, Pair, TIMES, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params};
 use dcqcn_common::pfc::Storms;
+use dcqcn_loader::dataplane;
 use dcqcn_p4 as p4;
 use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::QpPair;
 use dcqcn_params::qp::address;
-use dcqcn_loader::dataplane;
 
 use super::{Bmv2, HOST, MAX_FRAME, Packet, Passed, WORLD};
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use dcqcn_fabric::{Fct, Samples, SwitchSamples};
-use dcqcn_support::plot::{self as plot, COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out};
+use dcqcn_support::plot::{
+    self as plot, COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out,
+};
 use dcqcn_support::render;
 
 use super::report::FabricReport;

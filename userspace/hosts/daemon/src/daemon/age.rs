@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn_common::events::Table;
-use dcqcn_netlink::Netlink;
 use dcqcn_loader::attach;
 use dcqcn_loader::dataplane::Expire;
+use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};

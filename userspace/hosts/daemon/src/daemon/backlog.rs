@@ -7,9 +7,9 @@ use anyhow::Result;
 use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::params::{Params, QUEUES_NONE};
-use dcqcn_netlink::Netlink;
 use dcqcn_loader::backlog;
 use dcqcn_loader::queues::{self, QueueStats};
+use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};

@@ -1,9 +1,9 @@
 //! The file's parameters on what is attached already.
 
 use anyhow::Result;
-use dcqcn_telemetry::audit as audit;
 use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Change, Info, Refused, Request, TakenBack, Which};
+use dcqcn_telemetry::audit;
 
 /// An interface, and the parameters it is to have.
 pub(super) type Wanted = (String, Config);

@@ -33,9 +33,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use dcqcn_loader::attach::Request;
 use dcqcn_params::file::{Reader, Value, read, scalar};
 use dcqcn_params::{FileErrors, Profile, Settings};
-use dcqcn_loader::attach::Request;
 use dcqcn_support::file::read_text;
 use glob::Pattern;
 use toml::de::{DeTable, DeValue};

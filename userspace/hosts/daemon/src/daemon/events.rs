@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use dcqcn_loader::events::Reader;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::word;
-use dcqcn_loader::events::Reader;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_telemetry::event::{EventRow, Kind};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use dcqcn_loader::pacer::htb::Classes;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::{PacerChoice, word};
-use dcqcn_loader::pacer::htb::Classes;
 
 use super::work::{Port, Settings, Work};
 

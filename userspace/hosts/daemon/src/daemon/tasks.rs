@@ -10,12 +10,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dcqcn_netlink::Netlink;
 use dcqcn_loader::attach::Id;
+use dcqcn_netlink::Netlink;
 
 use super::work::{Port, Settings, Work};
-use super::{age, asking, backlog, depths, events, pacer, pairs, watchdog};
-use crate::desk::{Health, TaskWatch, lock};
+use super::{age, backlog, depths, events, pacer, pairs, pfc_tx, watchdog};
+use crate::shared_state::{Health, TaskWatch, lock};
 use looper::Looper;
 
 /// How long it is waited for tasks to let go of an interface. One that is stuck must not hold up the others.
@@ -33,7 +33,7 @@ const KINDS: [(&str, Begin); 8] = [
     ("events", events::begin),
     ("watchdog", watchdog::begin),
     ("depths", depths::begin),
-    ("asking", asking::begin),
+    ("pfc_tx", pfc_tx::begin),
 ];
 
 /// The interfaces there are tasks for.

@@ -42,8 +42,8 @@ impl Watch {
         };
         let since_ns = now_ns.saturating_sub(before_ns);
         let priorities = pauses.iter().zip(held.iter().zip(held_before)).enumerate();
-        let looks = priorities.filter(|(priority, _)| honoured >> priority & 1 == 1);
-        let found = looks.map(|(priority, (pause, (held, held_before)))| {
+        let snapshots = priorities.filter(|(priority, _)| honoured >> priority & 1 == 1);
+        let found = snapshots.map(|(priority, (pause, (held, held_before)))| {
             // Packets came and were held. One that was not is none that was paused for over 99 % of the time.
             let look = Look { backlog: *held != held_before, paused_ns: pause.paused_ns(now_ns), since_ns };
             (priority, self.guard.look(watchdog, priority, look))
@@ -52,7 +52,7 @@ impl Watch {
     }
 }
 
-struct Dog {
+struct WatchdogTask {
     port: Arc<Port>,
     watch: Watch,
     /// What it was set to, and the priorities whose pauses count.
@@ -61,10 +61,10 @@ struct Dog {
 
 /// Begins looking.
 pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
-    Ok(Some(Box::new(Dog { port: Arc::clone(port), watch: Watch::default(), set_to: None })))
+    Ok(Some(Box::new(WatchdogTask { port: Arc::clone(port), watch: Watch::default(), set_to: None })))
 }
 
-impl Work for Dog {
+impl Work for WatchdogTask {
     fn turn(&mut self, _: &Netlink) -> Result<Duration> {
         let params = self.port.maps().params()?;
         let honoured = params.pauses.of_class.iter().fold(0, |all, of_class| all | of_class);

@@ -6,10 +6,10 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_netlink::Netlink;
-use dcqcn_loader::asking::PauseSocket;
 use dcqcn_loader::attach::{self, Attachment, Info};
 use dcqcn_loader::dataplane::Maps;
+use dcqcn_loader::pfc_tx::PauseSocket;
+use dcqcn_netlink::Netlink;
 
 use crate::depths::Watched;
 

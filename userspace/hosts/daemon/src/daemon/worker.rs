@@ -1,9 +1,9 @@
 //! The thread that works: whatever may wait, for a lock, the verifier or a list of the kernel's, happens here, and one thing
-//! after the other. What it is at is on the [`Desk`].
+//! after the other. What it is at is on the [`SharedState`].
 
-mod asked;
-mod kept;
 mod orders;
+mod overrides;
+mod persisted;
 mod refusals;
 
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use dcqcn_telemetry::audit as audit;
-use dcqcn_loader::asking::PauseSocket;
-use dcqcn_control_api::Held;
+use dcqcn_control_api::Override;
+use dcqcn_loader::pfc_tx::PauseSocket;
+use dcqcn_telemetry::audit;
 use sd_notify::NotifyState;
 use tokio::sync::watch::Sender;
 
 use super::config::Config;
-use super::fleet::{self, Fleet, Refused};
+use super::interfaces::{self, ManagedInterfaces, Refused};
 use super::log::Log;
 use super::manager::notify;
 use super::order::Ordered;
@@ -27,8 +27,8 @@ use super::plan::{Asked as Manner, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
 use super::{Source, chain, change};
-use crate::desk::{Desk, Reloaded, Snapshot};
-use asked::Asked;
+use crate::shared_state::{Reloaded, SharedState, Snapshot};
+use overrides::Overrides;
 use refusals::Refusals;
 
 /// How often the file and the attachments are looked at.
@@ -59,7 +59,7 @@ pub(super) enum Command {
 
 /// What it works with.
 pub(super) struct Worker {
-    pub(super) desk: Arc<Desk>,
+    pub(super) shared: Arc<SharedState>,
     pub(super) log: Log,
     /// Tells which metrics are to be served.
     pub(super) metrics: Sender<Option<Metrics>>,
@@ -75,33 +75,38 @@ impl Worker {
     /// # Errors
     /// The kernel refuses what the daemon cannot be without.
     pub(super) fn run(mut self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
-        self.desk.step();
-        let mut asked = Asked::default();
+        self.shared.step();
+        let mut overrides = Overrides::default();
         let (scope, file) = match source {
             Source::File(file) => {
-                asked = Asked::begin(config, file.path());
-                (Scope::File(Box::new(asked.both())), Some(file))
+                overrides = Overrides::begin(config, file.path());
+                (Scope::File(Box::new(overrides.both())), Some(file))
             }
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
-        let bounds = Arc::new(asked.own.bounds());
+        let bounds = Arc::new(overrides.own.bounds());
         // Attaching takes seconds, and an agent that asks meanwhile is not to hear that nothing was asked for.
-        self.desk.publish(Snapshot {
-            held: asked.held(),
-            confirm_until: asked.confirm_until,
+        self.shared.publish(Snapshot {
+            held: overrides.held(),
+            confirm_until: overrides.confirm_until,
             bounds: Arc::clone(&bounds),
             ..Snapshot::default()
         });
-        let fleet = Fleet::new(scope, Arc::clone(&self.desk), self.pause_socket.take())?;
+        let fleet = ManagedInterfaces::new(scope, Arc::clone(&self.shared), self.pause_socket.take())?;
         let now = Instant::now();
-        let said = Said { held: asked.held(), confirm_until: asked.confirm_until, bounds, ..Said::default() };
+        let said = Said {
+            held: overrides.held(),
+            confirm_until: overrides.confirm_until,
+            bounds,
+            ..Said::default()
+        };
         let refusals = Refusals::new(now);
-        let mut shift = Shift {
+        let mut shift = WorkerState {
             worker: self,
             fleet,
             file,
             retry: None,
-            asked,
+            overrides,
             refusals,
             told: String::new(),
             said,
@@ -122,21 +127,21 @@ impl Worker {
 struct Said {
     is_ready: bool,
     reloaded: Option<Reloaded>,
-    held: Option<Held>,
+    held: Option<Override>,
     confirm_until: Option<Instant>,
     /// The parameters that others may set, and to what.
     bounds: Arc<BTreeMap<String, String>>,
 }
 
 /// The work under way.
-struct Shift {
+struct WorkerState {
     worker: Worker,
-    fleet: Fleet,
+    fleet: ManagedInterfaces,
     file: Option<FileWatch>,
     /// The file was refused, and is tried again.
     retry: Option<Retry>,
     /// What others asked for.
-    asked: Asked,
+    overrides: Overrides,
     /// How often they were refused.
     refusals: Refusals,
     /// Why last, if that passes.
@@ -156,14 +161,14 @@ struct Retry {
     waited: Duration,
 }
 
-impl Shift {
+impl WorkerState {
     /// Does what it is asked for until the end, and returns whether to detach.
     fn serve(&mut self, commands: &Receiver<Command>) -> bool {
         let mut tick = Instant::now() + TICK;
         loop {
-            self.worker.desk.step();
+            self.worker.shared.step();
             let first = commands.recv_timeout(tick.saturating_duration_since(Instant::now()));
-            self.worker.desk.step();
+            self.worker.shared.step();
             match first {
                 Ok(first) => {
                     let (mut reload, mut follow, mut orders) = (false, false, Vec::new());
@@ -198,8 +203,8 @@ impl Shift {
         change::take_back();
         self.take_back_unconfirmed();
         if self.freed.elapsed() >= GC {
-            self.worker.desk.step();
-            fleet::free();
+            self.worker.shared.step();
+            interfaces::free();
             self.freed = Instant::now();
         }
         let is_time = self.measured.elapsed() >= SPEEDS;
@@ -207,7 +212,7 @@ impl Shift {
             self.publish();
         }
         if is_time {
-            self.worker.desk.step();
+            self.worker.shared.step();
             self.fleet.follow_link_rates();
             self.measured = Instant::now();
         }
@@ -229,9 +234,9 @@ impl Shift {
 
     fn follow(&mut self) {
         let Self { worker, fleet, said, .. } = self;
-        let mut tell = |fleet: &Fleet, waiting: usize| {
-            worker.desk.step();
-            publish(&worker.desk, fleet, said, waiting);
+        let mut tell = |fleet: &ManagedInterfaces, waiting: usize| {
+            worker.shared.step();
+            publish(&worker.shared, fleet, said, waiting);
             notify(&[NotifyState::Status(&status(fleet, waiting))]);
         };
         if let Err(error) = fleet.follow(&mut tell) {
@@ -301,9 +306,9 @@ impl Shift {
         let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
         let served = self.fleet.config().and_then(|config| config.metrics);
         let Self { worker, fleet, said, .. } = self;
-        let mut tell = |fleet: &Fleet, waiting: usize| {
-            worker.desk.step();
-            publish(&worker.desk, fleet, said, waiting);
+        let mut tell = |fleet: &ManagedInterfaces, waiting: usize| {
+            worker.shared.step();
+            publish(&worker.shared, fleet, said, waiting);
         };
         let listen = fleet.reload(config, manner, || serving::check(wanted, served), &mut tell)?;
         if listen {
@@ -314,7 +319,7 @@ impl Shift {
     }
 
     fn publish(&self) {
-        publish(&self.worker.desk, &self.fleet, &self.said, 0);
+        publish(&self.worker.shared, &self.fleet, &self.said, 0);
     }
 
     fn status(&self) -> String {
@@ -328,10 +333,10 @@ fn is_alike(one: &str, other: &str) -> bool {
     words(one) == words(other)
 }
 
-fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {
+fn publish(shared: &SharedState, fleet: &ManagedInterfaces, said: &Said, waiting: usize) {
     let (served, failing) = (fleet.ifaces(), fleet.failing());
     let Said { is_ready, reloaded, held, confirm_until, bounds } = said;
-    desk.publish(Snapshot {
+    shared.publish(Snapshot {
         is_ready: *is_ready,
         served,
         failing,
@@ -343,7 +348,7 @@ fn publish(desk: &Desk, fleet: &Fleet, said: &Said, waiting: usize) {
     });
 }
 
-fn status(fleet: &Fleet, waiting: usize) -> String {
+fn status(fleet: &ManagedInterfaces, waiting: usize) -> String {
     let served = match fleet.ifaces() {
         none if none.is_empty() => "no interface to serve yet".into(),
         ifaces if ifaces.len() > 16 => format!("serving {} interfaces", ifaces.len()),

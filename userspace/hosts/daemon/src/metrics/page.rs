@@ -10,7 +10,7 @@ use dcqcn_telemetry::reading;
 
 use super::exposition::Format;
 use super::{Scrape, render};
-use crate::desk::Desk;
+use crate::shared_state::SharedState;
 
 const HEAD: &str = "\
 # Metrics
@@ -37,7 +37,7 @@ fn labels(series: &str) -> String {
 #[test]
 fn the_documentation_of_metrics_is_what_is_served() {
     let scrape = Scrape { readings: vec![reading("eth0", 10, 5)], unreadable: Vec::new() };
-    let text = render::whole(&scrape, 1, Some(&Desk::sample()), Instant::now(), Format::Text);
+    let text = render::whole(&scrape, 1, Some(&SharedState::sample()), Instant::now(), Format::Text);
     let counters: BTreeSet<String> =
         Stat::ALL.iter().map(|stat| format!("dcqcn_{}_total", stat.label())).collect();
     let mut page = HEAD.to_owned();

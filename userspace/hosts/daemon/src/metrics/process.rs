@@ -6,7 +6,7 @@ use procfs::WithCurrentSystemInfo as _;
 use procfs::process::{LimitValue, Process};
 
 use super::exposition::{Exposition, Kind};
-use crate::desk::Desk;
+use crate::shared_state::SharedState;
 
 /// The process; what `/proc` does not tell is left out.
 pub(super) fn process(text: &mut Exposition) {
@@ -40,8 +40,8 @@ pub(super) fn process(text: &mut Exposition) {
 }
 
 /// The controller.
-pub(super) fn controller(text: &mut Exposition, desk: &Desk) {
-    let snapshot = desk.snapshot();
+pub(super) fn controller(text: &mut Exposition, shared: &SharedState) {
+    let snapshot = shared.snapshot();
     let mut family = text.family(
         "dcqcn_interface_served",
         Kind::Gauge,
@@ -58,7 +58,7 @@ pub(super) fn controller(text: &mut Exposition, desk: &Desk) {
         text.family("dcqcn_config_last_reload_timestamp_seconds", Kind::Gauge, help)
             .series(&[], seconds(reload.at));
     }
-    let tasks = desk.tasks();
+    let tasks = shared.tasks();
     let mut family = text.family("dcqcn_task_interfaces", Kind::Gauge, "Interfaces a task is at work for.");
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.interfaces));
     let help = "How long a task has been at one interface; 0 while it rests.";

@@ -3,7 +3,7 @@
 use dcqcn_loader::attach::{self, Info, Part};
 use serde::Serialize;
 
-use crate::desk::{Desk, Failing};
+use crate::shared_state::{Failing, SharedState};
 
 /// What `/readyz` says.
 #[derive(Debug, Serialize)]
@@ -18,8 +18,8 @@ pub(crate) struct Readiness {
     pub(crate) waiting: usize,
 }
 
-/// Looks; `desk` is the controller's, if this is one.
-pub(super) fn look(desk: Option<&Desk>) -> Readiness {
+/// Looks; `shared` is the controller's, if this is one.
+pub(super) fn look(shared: Option<&SharedState>) -> Readiness {
     let mut readiness = Readiness { is_ready: true, interfaces: Vec::new(), failing: Vec::new(), waiting: 0 };
     let mut unreadable = Vec::new();
     match attach::alive() {
@@ -34,7 +34,7 @@ pub(super) fn look(desk: Option<&Desk>) -> Readiness {
         }
         Err(error) => readiness.failing.push(Failing { interface: String::new(), error: error.to_string() }),
     }
-    if let Some(snapshot) = desk.map(Desk::snapshot) {
+    if let Some(snapshot) = shared.map(SharedState::snapshot) {
         readiness.waiting = snapshot.waiting;
         readiness.is_ready = snapshot.is_ready;
         let absent = snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name));

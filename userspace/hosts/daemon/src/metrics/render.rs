@@ -5,29 +5,29 @@ use std::time::Instant;
 use dcqcn_common::flow::RpFlow;
 use dcqcn_common::layout::{CLASSES, WAYS};
 use dcqcn_common::stats::Stat;
+use dcqcn_loader::dataplane::HOOKS;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_params::qp::{address, hex};
 use dcqcn_params::word;
-use dcqcn_loader::dataplane::HOOKS;
 use dcqcn_telemetry::{FlowRow, Reading};
 
 use super::exposition::{Exposition, Format, Kind};
 use super::process;
 use super::scrape::Scrape;
-use crate::desk::Desk;
+use crate::shared_state::SharedState;
 
 /// Everything: of what was read, of this process, and of the controller if it is one. Reading began at `began`.
 pub(super) fn whole(
     scrape: &Scrape,
     top_qps: usize,
-    desk: Option<&Desk>,
+    shared: Option<&SharedState>,
     began: Instant,
     format: Format,
 ) -> String {
     let mut text = Exposition::new(format);
     data_plane(&mut text, &scrape.readings, &scrape.failed(), top_qps);
-    if let Some(desk) = desk {
-        process::controller(&mut text, desk);
+    if let Some(shared) = shared {
+        process::controller(&mut text, shared);
     }
     process::process(&mut text);
     process::duration(&mut text, began);

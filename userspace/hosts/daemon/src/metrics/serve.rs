@@ -27,8 +27,8 @@ use tokio::time::timeout;
 
 use super::exposition::Format;
 use super::{Scrape, readiness, render};
-use crate::desk::Desk;
 use crate::fresh::Fresh;
+use crate::shared_state::SharedState;
 
 /// How long a connection has to say what it wants.
 const ASKING: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ dcqcn
 pub struct Exporter {
     top_qps: AtomicUsize,
     /// The controller it is part of, and how long a step of that may take.
-    daemon: Option<(Arc<Desk>, Duration)>,
+    daemon: Option<(Arc<SharedState>, Duration)>,
     metrics: Fresh<Bytes>,
     open_metrics: Fresh<Bytes>,
     readiness: Fresh<Result<(StatusCode, Bytes), Failed>>,
@@ -75,10 +75,10 @@ impl Exporter {
 
     /// Of a controller, a step of which may take `late`.
     #[must_use]
-    pub(crate) fn of_daemon(desk: Arc<Desk>, late: Duration) -> Arc<Self> {
+    pub(crate) fn of_daemon(shared: Arc<SharedState>, late: Duration) -> Arc<Self> {
         Arc::new(Self {
             top_qps: AtomicUsize::new(0),
-            daemon: Some((desk, late)),
+            daemon: Some((shared, late)),
             metrics: Fresh::default(),
             open_metrics: Fresh::default(),
             readiness: Fresh::default(),
@@ -101,8 +101,8 @@ impl Exporter {
             let began = Instant::now();
             let top_qps = exporter.top_qps.load(Ordering::Relaxed);
             let scrape = Scrape::take(top_qps != 0);
-            let desk = exporter.daemon.as_ref().map(|(desk, _)| &**desk);
-            Bytes::from(render::whole(&scrape, top_qps, desk, began, format))
+            let shared = exporter.daemon.as_ref().map(|(shared, _)| &**shared);
+            Bytes::from(render::whole(&scrape, top_qps, shared, began, format))
         };
         kept.get(read).await.map_err(|error| failed(&error))
     }
@@ -111,7 +111,7 @@ impl Exporter {
     async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
         let exporter = Arc::clone(self);
         let look = move || {
-            let found = readiness::look(exporter.daemon.as_ref().map(|(desk, _)| &**desk));
+            let found = readiness::look(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
             Ok((status(found.is_ready), json(&found)?))
         };
         self.readiness.get(look).await.map_err(|error| failed(&error))?
@@ -146,7 +146,7 @@ async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> R
 
 /// Looks at nothing but this process: it may be asked often, and restarting it mends nothing else.
 async fn health(State(exporter): State<Arc<Exporter>>) -> Response {
-    let stuck = exporter.daemon.as_ref().and_then(|(desk, late)| desk.stuck(*late));
+    let stuck = exporter.daemon.as_ref().and_then(|(shared, late)| shared.stuck(*late));
     let health = Health { status: if stuck.is_none() { "ok" } else { "stuck" }, stuck };
     json(&health)
         .map_or_else(IntoResponse::into_response, |text| answer(status(health.stuck.is_none()), text))

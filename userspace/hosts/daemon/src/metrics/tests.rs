@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use super::exposition::Format;
 use super::*;
-use crate::desk::Desk;
+use crate::shared_state::SharedState;
 
 fn scrape() -> Scrape {
     let mut inline = reading("e\"0\\", 20, 0);
@@ -78,7 +78,7 @@ fn every_counter_has_its_name_and_its_meaning() {
 
 #[test]
 fn open_metrics_say_the_same_and_where_they_end() {
-    let whole = |format| render::whole(&scrape(), 3, Some(&Desk::sample()), Instant::now(), format);
+    let whole = |format| render::whole(&scrape(), 3, Some(&SharedState::sample()), Instant::now(), format);
     let text = whole(Format::OpenMetrics);
     assert!(text.ends_with("\n# EOF\n"), "{text}");
     // A family is named once, without `_total`, and its series follow.

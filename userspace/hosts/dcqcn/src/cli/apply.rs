@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_support::cli::Output;
 use dcqcn_daemon::daemon;
-use dcqcn_params::{self as params, Settings};
 use dcqcn_loader::attach::{self, Info, Request};
+use dcqcn_params::{self as params, Settings};
+use dcqcn_support::cli::Output;
 use dcqcn_support::file::read_text;
 use dcqcn_telemetry::ChangeReport;
 

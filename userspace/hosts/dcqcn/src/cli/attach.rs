@@ -4,8 +4,8 @@ use std::fmt;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use dcqcn_loader::attach::{self, Info, Options, Request};
+use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use serde::Serialize;
 
 use dcqcn_support::cli::Output;

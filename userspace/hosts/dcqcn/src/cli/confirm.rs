@@ -13,13 +13,13 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_telemetry::audit::{self as audit, Manner};
-use dcqcn_support::cli::Output;
 use dcqcn_common::params::Quantity;
-use dcqcn_params::{Key, differing};
 use dcqcn_loader::attach::{self, Change, Info, Pending, Refused, TakenBack, Which};
+use dcqcn_params::{Key, differing};
+use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_telemetry::ChangeReport;
+use dcqcn_telemetry::audit::{self as audit, Manner};
 use nix::unistd::setsid;
 use serde::Serialize;
 

@@ -7,11 +7,11 @@ use anyhow::Context;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Config;
+use dcqcn_loader::attach::{self, Info};
 use dcqcn_params::{
     PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, changes_from_default, differing, parse_word,
     to_toml, word,
 };
-use dcqcn_loader::attach::{self, Info};
 use dcqcn_support::file::replace;
 use dcqcn_support::render::Table;
 use serde::Serialize;

@@ -8,12 +8,12 @@ use std::fmt;
 
 use anyhow::bail;
 use clap::{Parser, ValueEnum};
-use dcqcn_telemetry::audit::Manner;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, WredConfig};
-use dcqcn_params::Key;
 use dcqcn_loader::attach;
+use dcqcn_params::Key;
 use dcqcn_support::render::Table;
+use dcqcn_telemetry::audit::Manner;
 use serde::Serialize;
 
 use super::targets;

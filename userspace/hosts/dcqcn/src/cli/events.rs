@@ -5,12 +5,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_telemetry::audit::{Follow, Log};
-use dcqcn_netlink::netns;
 use dcqcn_loader::attach;
 use dcqcn_loader::events::Reader;
+use dcqcn_netlink::netns;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
+use dcqcn_telemetry::audit::{Follow, Log};
 use dcqcn_telemetry::event::{EventRow, Kind};
 
 use super::{packets, targets};

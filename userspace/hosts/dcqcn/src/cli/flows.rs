@@ -3,8 +3,8 @@
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
-use dcqcn_support::cli::Output;
 use dcqcn_loader::attach;
+use dcqcn_support::cli::Output;
 use dcqcn_telemetry::FlowsReport;
 
 use super::pair::PairCommand;

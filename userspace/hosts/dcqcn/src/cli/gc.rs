@@ -3,8 +3,8 @@
 use std::fmt;
 
 use clap::Args;
-use dcqcn_support::cli::Output;
 use dcqcn_loader::attach::{self, Freed};
+use dcqcn_support::cli::Output;
 use serde::Serialize;
 
 /// Free what belongs to network namespaces and interfaces that are gone, and undo what was left half done.

@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
-use dcqcn_support::cli::Output;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, QUEUES_NONE, QueueConfig, WredConfig};
 use dcqcn_params::{Group, Key, UnknownKey};
+use dcqcn_support::cli::Output;
 use dcqcn_telemetry::{Parameter, each};
 use serde::Serialize;
 

@@ -4,9 +4,9 @@ use std::fmt;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_telemetry::audit::{Contents, Entry, Log, What};
 use dcqcn_netlink::netns::current_inode;
 use dcqcn_support::render::{Table, printable};
+use dcqcn_telemetry::audit::{Contents, Entry, Log, What};
 use serde::Serialize;
 
 use dcqcn_support::cli::Output;

@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
-use dcqcn_support::cli::Output;
 use dcqcn_daemon::hangup::hangup_of;
 use dcqcn_daemon::metrics::{self, Exporter};
+use dcqcn_support::cli::Output;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 

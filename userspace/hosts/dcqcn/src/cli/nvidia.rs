@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
-use dcqcn_support::cli::Output;
 use dcqcn_params::nvidia::{self, Note};
+use dcqcn_support::cli::Output;
 use dcqcn_support::render::Table;
 use dcqcn_telemetry::{ChangeReport, Source};
 use serde::Serialize;

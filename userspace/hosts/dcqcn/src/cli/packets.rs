@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dcqcn_support::cli::Output;
 use dcqcn_loader::attach;
 use dcqcn_loader::packets::Packets;
+use dcqcn_support::cli::Output;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::PacketRow;
 

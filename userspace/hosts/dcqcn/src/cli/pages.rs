@@ -1,9 +1,9 @@
 //! Manual pages beside those of the commands: dcqcn.toml(5) and dcqcn-parameters(7).
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
-use dcqcn_support::cli::Page;
 use dcqcn_common::params::Config;
 use dcqcn_params::{self as params, Group, Key, Profile};
+use dcqcn_support::cli::Page;
 
 /// Pages of files and of what is explained.
 pub(super) fn pages() -> anyhow::Result<[Page; 2]> {

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_daemon::pairing;
-use dcqcn_params::qp::qp_id;
 use dcqcn_loader::attach;
+use dcqcn_params::qp::qp_id;
 use serde::Serialize;
 
 use dcqcn_support::cli::Output;

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_support::cli::Output;
 use dcqcn_loader::attach;
+use dcqcn_support::cli::Output;
 use dcqcn_telemetry::QueuesReport;
 
 /// Show traffic classes at the congestion point: thresholds, depth, marks.

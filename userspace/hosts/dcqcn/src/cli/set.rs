@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use dcqcn_support::cli::Output;
 use dcqcn_params::{Key, Profile};
+use dcqcn_support::cli::Output;
 use dcqcn_telemetry::ChangeReport;
 
 use super::confirm::{self, Changed, Waiter};

@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use dcqcn_support::cli::Output;
-use dcqcn_params::sonic::{self, Database, Export, Import, Unmapped};
 use dcqcn_loader::attach;
+use dcqcn_params::sonic::{self, Database, Export, Import, Unmapped};
+use dcqcn_support::cli::Output;
 use dcqcn_support::file::replace;
 use dcqcn_telemetry::{ChangeReport, Source};
 use serde::Serialize;

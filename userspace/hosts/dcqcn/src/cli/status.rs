@@ -4,10 +4,10 @@ use std::fmt;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_support::cli::Output;
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_params::word;
 use dcqcn_loader::attach::{self, Broken, Info, Part, Pending, State, Survey};
+use dcqcn_params::word;
+use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;

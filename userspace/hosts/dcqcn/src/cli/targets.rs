@@ -6,11 +6,11 @@ use anyhow::bail;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
-use dcqcn_telemetry::audit::{self as audit, Manner};
 use dcqcn_common::params::Config;
+use dcqcn_loader::attach::{self, Change, Info, Refused};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::{Assignment, Profile, SetError};
-use dcqcn_loader::attach::{self, Change, Info, Refused};
+use dcqcn_telemetry::audit::{self as audit, Manner};
 
 /// The names without repetition, or those of all that is attached.
 pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String>> {

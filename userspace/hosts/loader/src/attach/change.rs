@@ -6,9 +6,9 @@ use dcqcn_common::params::{Config, Params};
 use dcqcn_support::clock::{boottime_ns, monotonic_ns};
 
 use super::find::find;
-use super::former::Pending;
 use super::journal::{Record, Store as _};
-use super::place::{Held, Place};
+use super::pending_revert::Pending;
+use super::state_dir::{Held, StateDir};
 use super::{Attachment, Error, Info};
 use crate::failpoint;
 use crate::queues::{self, Revised};
@@ -18,7 +18,7 @@ use crate::queues::{self, Revised};
 pub struct Transaction {
     /// Released when the transaction ends.
     _lock: Held,
-    place: Place,
+    place: StateDir,
     open: Vec<(Attachment, Record)>,
     changes: Vec<Change>,
     /// How long there is to confirm it, if it is to be confirmed.
@@ -53,7 +53,7 @@ impl Transaction {
             move |error| Refused { iface, error }
         };
         let first = ifaces.first().map_or("", AsRef::as_ref);
-        let place = Place::here().map_err(|error| refused(first)(error.into()))?;
+        let place = StateDir::here().map_err(|error| refused(first)(error.into()))?;
         let _lock = place.lock().map_err(|error| refused(first)(error.into()))?;
         let (mut open, mut changes) = (Vec::new(), Vec::new());
         for iface in ifaces.iter().map(AsRef::as_ref) {
@@ -113,7 +113,7 @@ impl Transaction {
 }
 
 /// Writes down what comes back unless it is confirmed.
-fn note(place: &Place, record: &Record, pending: Option<Pending>) -> Result<(), Error> {
+fn note(place: &StateDir, record: &Record, pending: Option<Pending>) -> Result<(), Error> {
     place.store(record.info.ifindex).write(&Record { pending, ..record.clone() })?;
     failpoint::step("what comes back is written down");
     Ok(())
@@ -121,7 +121,7 @@ fn note(place: &Place, record: &Record, pending: Option<Pending>) -> Result<(), 
 
 /// Puts old parameters in force again, and old journals if they were written.
 fn put_back<'a>(
-    place: &Place,
+    place: &StateDir,
     open: impl Iterator<Item = (&'a mut (Attachment, Record), &'a Change)>,
     is_noted: bool,
 ) {

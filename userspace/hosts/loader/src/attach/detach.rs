@@ -4,9 +4,9 @@ use dcqcn_netlink::Netlink;
 
 use super::find::{self, labels};
 use super::identity::Id;
-use super::journal::Owed;
-use super::place::Place;
-use super::{Options, earlier, interrupt, pay};
+use super::journal::UndoStep;
+use super::state_dir::StateDir;
+use super::{Options, interrupt, legacy, undo};
 use crate::error::Error;
 
 /// Detaches, puts back what was there before, and says what it did.
@@ -22,7 +22,7 @@ pub fn detach(iface: &str) -> Result<Vec<String>, Error> {
 /// # Errors
 /// As [`detach`].
 pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let _lock = place.lock()?;
     let netlink = Netlink::connect()?;
     find::index_of(&place, &netlink, iface)
@@ -34,7 +34,7 @@ pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> 
 /// # Errors
 /// As [`detach`].
 pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let _lock = place.lock()?;
     let netlink = Netlink::connect()?;
     match place.read(id.ifindex) {
@@ -48,36 +48,36 @@ pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
 }
 
 fn detach_found(
-    place: &Place,
+    place: &StateDir,
     netlink: &Netlink,
     iface: &str,
     found: find::Found,
     options: Options,
 ) -> Result<Vec<String>, Error> {
     let ifindex = match found {
-        find::Found::Earlier(path) => return earlier::detach(netlink, &path),
+        find::Found::Earlier(path) => return legacy::detach(netlink, &path),
         find::Found::Journal(ifindex) => ifindex,
     };
     let record = match place.read(ifindex) {
         Ok(Some(record)) => record,
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
         Err(_) if options.force => {
-            pay::give_up(place, ifindex)?;
+            undo::give_up(place, ifindex)?;
             return Ok(vec!["programs and maps removed; its journal cannot be read and is given up".into()]);
         }
         Err(error) => return Err(error),
     };
-    let touches_qdisc = record.owed.iter().any(|owed| matches!(owed, Owed::Qdisc { .. }));
+    let touches_qdisc = record.owed.iter().any(|owed| matches!(owed, UndoStep::Qdisc { .. }));
     if touches_qdisc
         && !options.interrupt
         && let Ok(link) = netlink.link_by_index(ifindex)
     {
         interrupt::check(netlink, &link, "putting its qdisc back", None)?;
     }
-    let settled = pay::settle(place, netlink, record)?;
+    let settled = undo::rollback(place, netlink, record)?;
     if options.force && !settled.left.is_empty() {
         let given_up: Vec<_> = settled.left.iter().map(|owed| format!("given up: {owed}")).collect();
-        pay::give_up(place, ifindex)?;
+        undo::give_up(place, ifindex)?;
         return Ok([settled.done, given_up].concat());
     }
     settled.result(iface)

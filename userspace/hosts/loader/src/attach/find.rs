@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::word;
 
+use super::hook_names::{labelled, named};
 use super::identity::boot_id;
 use super::journal::{Record, State};
-use super::names::{labelled, named};
-use super::place::Place;
-use super::{Attachment, Error, Info, earlier, name_of, verify};
+use super::state_dir::StateDir;
+use super::{Attachment, Error, Info, legacy, name_of, verify};
 use crate::dataplane::Expire;
 
 /// Where an attachment is written down.
@@ -43,7 +43,7 @@ pub struct Broken {
 /// # Errors
 /// The directory cannot be read.
 pub fn survey() -> Result<Survey, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let links = Netlink::connect()?.links()?;
     let survey = look(&place, &links)?;
     if survey.attachments.iter().all(|(_, state)| *state == State::Attached) {
@@ -54,7 +54,7 @@ pub fn survey() -> Result<Survey, Error> {
     look(&place, &links)
 }
 
-fn look(place: &Place, links: &[Link]) -> Result<Survey, Error> {
+fn look(place: &StateDir, links: &[Link]) -> Result<Survey, Error> {
     let mut survey = Survey::default();
     for ifindex in place.ifindexes()? {
         match place.read(ifindex) {
@@ -65,7 +65,7 @@ fn look(place: &Place, links: &[Link]) -> Result<Survey, Error> {
             }
         }
     }
-    survey.broken.extend(earlier::all()?.into_iter().map(|(iface, path)| {
+    survey.broken.extend(legacy::all()?.into_iter().map(|(iface, path)| {
         let error = Error::Earlier { iface: iface.clone(), path };
         Broken { iface: Some(iface), error }
     }));
@@ -77,7 +77,7 @@ fn look(place: &Place, links: &[Link]) -> Result<Survey, Error> {
 /// # Errors
 /// The directory cannot be read.
 pub fn list() -> Result<Vec<Info>, Error> {
-    let Survey { attachments, broken } = look(&Place::here()?, &Netlink::connect()?.links()?)?;
+    let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     for Broken { iface, error } in broken {
         tracing::warn!(iface = iface.unwrap_or_default(), %error, "passed over");
     }
@@ -112,7 +112,7 @@ pub struct Alive {
 /// The directory cannot be read.
 pub fn alive() -> Result<Alive, Error> {
     let links = Netlink::connect()?.links()?;
-    let Survey { attachments, broken } = look(&Place::here()?, &links)?;
+    let Survey { attachments, broken } = look(&StateDir::here()?, &links)?;
     let is_alive = |info: &Info| links.iter().any(|link| link.index == info.ifindex);
     let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
     Ok(Alive {
@@ -126,7 +126,7 @@ pub fn alive() -> Result<Alive, Error> {
 /// # Errors
 /// The directory cannot be read.
 pub fn labels() -> Result<Vec<String>, Error> {
-    let Survey { attachments, broken } = look(&Place::here()?, &Netlink::connect()?.links()?)?;
+    let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     let names = attachments.into_iter().map(|(info, _)| info.iface);
     Ok(names.chain(broken.into_iter().filter_map(|broken| broken.iface)).collect())
 }
@@ -136,7 +136,7 @@ pub fn labels() -> Result<Vec<String>, Error> {
 /// # Errors
 /// [`Error::NotAttached`], it is half attached, or its maps are another version's.
 pub fn open(iface: &str) -> Result<Attachment, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     match open_at(&place, iface) {
         // Who attaches or detaches it holds the lock.
         Err(Error::Unfinished { .. }) => {
@@ -148,7 +148,7 @@ pub fn open(iface: &str) -> Result<Attachment, Error> {
 }
 
 /// As [`open`], with the lock held.
-pub(super) fn open_at(place: &Place, iface: &str) -> Result<Attachment, Error> {
+pub(super) fn open_at(place: &StateDir, iface: &str) -> Result<Attachment, Error> {
     let info = find(place, iface)?.info;
     let maps = info.open_maps(&place.pins(info.ifindex))?;
     Ok(Attachment { info, maps })
@@ -159,7 +159,7 @@ pub(super) fn open_at(place: &Place, iface: &str) -> Result<Attachment, Error> {
 /// # Errors
 /// As [`open`].
 pub fn open_expire(iface: &str) -> Result<Expire, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let info = find(&place, iface)?.info;
     Ok(Expire::pinned(&place.pins(info.ifindex))?)
 }
@@ -169,12 +169,12 @@ pub fn open_expire(iface: &str) -> Result<Expire, Error> {
 /// # Errors
 /// The kernel's list of interfaces cannot be read.
 pub fn is_alive(info: &Info) -> Result<bool, Error> {
-    Ok(Place::here()?.cookie == info.netns_cookie
+    Ok(StateDir::here()?.cookie == info.netns_cookie
         && Netlink::connect()?.links()?.iter().any(|link| link.index == info.ifindex))
 }
 
 /// What is written down of an interface that is attached, under the name it has now.
-pub(super) fn find(place: &Place, iface: &str) -> Result<Record, Error> {
+pub(super) fn find(place: &StateDir, iface: &str) -> Result<Record, Error> {
     let netlink = Netlink::connect()?;
     let none = || Error::NotAttached { iface: iface.to_owned() };
     let ifindex = match index_of(place, &netlink, iface)? {
@@ -193,7 +193,7 @@ pub(super) fn find(place: &Place, iface: &str) -> Result<Record, Error> {
 }
 
 /// Where an interface's attachment is written down.
-pub(super) fn index_of(place: &Place, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
+pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
     // As a rule one question is enough, however many interfaces there are.
     if let Ok(link) = netlink.link(iface)
         && place.journal(link.index).exists()
@@ -216,7 +216,7 @@ pub(super) fn index_of(place: &Place, netlink: &Netlink, iface: &str) -> Result<
             return Ok(Found::Journal(ifindex));
         }
     }
-    if let Some((_, path)) = earlier::all()?.into_iter().find(|(name, _)| name == iface) {
+    if let Some((_, path)) = legacy::all()?.into_iter().find(|(name, _)| name == iface) {
         return Ok(Found::Earlier(path));
     }
     // An interface that does not exist deserves to be told so.
@@ -228,7 +228,7 @@ pub(super) fn index_of(place: &Place, netlink: &Netlink, iface: &str) -> Result<
 ///
 /// # Errors
 /// It is.
-pub(super) fn refuse_taken(place: &Place, netlink: &Netlink, link: &Link) -> Result<(), Error> {
+pub(super) fn refuse_taken(place: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
     let links = netlink.links()?;
     let boot_id = boot_id();
     for ifindex in place.ifindexes()? {
@@ -254,7 +254,7 @@ pub(super) fn refuse_taken(place: &Place, netlink: &Netlink, link: &Link) -> Res
             return Err(Error::InlinePeer { iface: link.name.clone(), first: first.to_owned() });
         }
     }
-    match earlier::all()?.into_iter().find(|(name, _)| *name == link.name) {
+    match legacy::all()?.into_iter().find(|(name, _)| *name == link.name) {
         Some((iface, path)) => Err(Error::Earlier { iface, path }),
         None => Ok(()),
     }

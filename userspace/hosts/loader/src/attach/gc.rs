@@ -5,11 +5,11 @@ use dcqcn_netlink::{Link, Netlink, netns};
 use serde::Serialize;
 
 use super::identity::boot_id;
-use super::journal::{Journal, Owed, Record, State, Store as _};
-use super::pay::{Reach, settle, settle_in};
-use super::place::{Place, remove_pins};
+use super::journal::{Journal, Record, State, Store as _, UndoStep};
+use super::state_dir::{StateDir, remove_pins};
+use super::undo::{Reach, rollback, settle_in};
 use super::verify::Bound;
-use super::{Error, others};
+use super::{Error, foreign};
 
 /// What was freed, or what could not be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,7 +31,7 @@ pub struct Freed {
 /// # Errors
 /// The lock is not to be had, or the kernel cannot be asked.
 pub fn gc() -> Result<Vec<Freed>, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let mut freed = elsewhere(&place);
     // Killed at its very end, a detach leaves a lock and nothing that it is for.
     if !place.is_there() && place.pinned()?.is_empty() {
@@ -64,10 +64,10 @@ fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
     }
 }
 
-fn undo(place: &Place, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
+fn undo(place: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
     let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
     let settled = if record.boot_id == boot_id() {
-        settle(place, netlink, record)?
+        rollback(place, netlink, record)?
     } else {
         let ifindex = record.info.ifindex;
         settle_in(Journal::resume(record, place.store(ifindex)), &place.pins(ifindex), Reach::Gone)
@@ -79,7 +79,7 @@ fn undo(place: &Place, netlink: &Netlink, record: Record, why: &str) -> Result<F
 }
 
 /// Removes pins that no journal speaks of, with the lock held: a journal is there before its pins are.
-fn sweep(place: &Place) -> Result<(), Error> {
+fn sweep(place: &StateDir) -> Result<(), Error> {
     let pinned = place.pinned()?;
     let known = place.ifindexes()?;
     for ifindex in pinned.into_iter().filter(|ifindex| !known.contains(ifindex)) {
@@ -90,9 +90,9 @@ fn sweep(place: &Place) -> Result<(), Error> {
 
 /// Frees what belongs to other namespaces that are gone, and to interfaces of others that are. It never waits, and never fails: what
 /// cannot be looked at is left for the next time.
-pub(super) fn elsewhere(here: &Place) -> Vec<Freed> {
+pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     let mut freed = Vec::new();
-    let places = Place::all().unwrap_or_default();
+    let places = StateDir::all().unwrap_or_default();
     for place in places.iter().filter(|place| place.cookie != here.cookie) {
         match elsewhere_in(place) {
             Ok(more) => freed.extend(more),
@@ -102,7 +102,7 @@ pub(super) fn elsewhere(here: &Place) -> Vec<Freed> {
     freed
 }
 
-fn elsewhere_in(place: &Place) -> Result<Vec<Freed>, Error> {
+fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
     let Some(_lock) = place.try_lock()? else {
         return Ok(Vec::new());
     };
@@ -134,11 +134,11 @@ fn elsewhere_in(place: &Place) -> Result<Vec<Freed>, Error> {
 }
 
 /// Whether the interface of a record of another namespace is gone for certain.
-fn is_gone(place: &Place, record: &Record, my_inode: u64) -> bool {
+fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     let pins = place.pins(record.info.ifindex);
     // Without its pins its interface may be there all the same, with a qdisc to be put back.
     let bound = record.owed.iter().filter_map(|owed| match owed {
-        Owed::Link { pin } => Bound::look_closely(&pins.join(pin), pin),
+        UndoStep::Link { pin } => Bound::look_closely(&pins.join(pin), pin),
         _ => None,
     });
     let bound: Vec<_> = bound.collect();
@@ -158,7 +158,7 @@ fn is_gone(place: &Place, record: &Record, my_inode: u64) -> bool {
 ///
 /// # Errors
 /// The kernel cannot be asked.
-pub(super) fn clear_way(place: &Place, netlink: &Netlink, link: &Link) -> Result<Vec<Owed>, Error> {
+pub(super) fn reclaim(place: &StateDir, netlink: &Netlink, link: &Link) -> Result<Vec<UndoStep>, Error> {
     moved_here(place, netlink, link)?;
     let mut inherited = Vec::new();
     let links = netlink.links()?;
@@ -188,24 +188,24 @@ pub(super) fn clear_way(place: &Place, netlink: &Netlink, link: &Link) -> Result
 ///
 /// # Errors
 /// Somebody keeps the lock of that namespace.
-fn moved_here(here: &Place, netlink: &Netlink, link: &Link) -> Result<(), Error> {
+fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
         netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
     for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
-        let chain = others::chain(&link.name, hook).unwrap_or_default();
+        let chain = foreign::chain(&link.name, hook).unwrap_or_default();
         programs.extend(chain.iter().map(aya::programs::ProgramInfo::id));
     }
     if programs.is_empty() {
         return Ok(());
     }
-    for place in Place::all().unwrap_or_default().iter().filter(|place| place.cookie != here.cookie) {
+    for place in StateDir::all().unwrap_or_default().iter().filter(|place| place.cookie != here.cookie) {
         for ifindex in place.ifindexes().unwrap_or_default() {
             let Ok(Some(record)) = place.read(ifindex) else {
                 continue;
             };
             let pins = place.pins(ifindex);
             let is_here = record.owed.iter().any(|owed| match owed {
-                Owed::Link { pin } => Bound::look(&pins.join(pin), pin)
+                UndoStep::Link { pin } => Bound::look(&pins.join(pin), pin)
                     .is_some_and(|bound| programs.contains(&bound.program_id)),
                 _ => false,
             });

@@ -11,8 +11,8 @@ use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
 use dcqcn_support::causes::one_line;
 
-use super::names::tc_hook;
-use super::{Error, Info, others};
+use super::hook_names::tc_hook;
+use super::{Error, Info, foreign};
 use crate::dataplane::{classifier, xdp};
 use crate::failpoint;
 
@@ -52,7 +52,7 @@ pub(super) fn attach_tc(
         let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
         leave(classifier.take_link(id).map_err(|e| failed(e.into()))?);
         let all = netlink.filters(link.index, parent)?;
-        info.notes.extend(others::notes(hook, &others::on_clsact(hook, &all, program)));
+        info.notes.extend(foreign::notes(hook, &foreign::on_clsact(hook, &all, program)));
         return Ok(());
     };
     // A chain ends with the first program that says so, as those of others do.
@@ -63,9 +63,9 @@ pub(super) fn attach_tc(
     let fd = FdLink::try_from(tc_link).map_err(|e| failed(e.into()))?;
     fd.pin(pin).map_err(|e| failed(e.into()))?;
     // Whoever may not list them is told nothing.
-    if let Ok(chain) = others::chain(iface, attach_type) {
+    if let Ok(chain) = foreign::chain(iface, attach_type) {
         let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
-        info.notes.extend(others::notes(hook, &others::on_tcx(hook, &chain, Some(ours))));
+        info.notes.extend(foreign::notes(hook, &foreign::on_tcx(hook, &chain, Some(ours))));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::former::Pending;
+use super::pending_revert::Pending;
 use super::{Error, Info};
 use crate::failpoint;
 
@@ -30,7 +30,7 @@ pub enum State {
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Owed {
+pub(super) enum UndoStep {
     /// The directory of pins and what is in it: maps, and a program that is on no hook.
     Pins,
     /// A place among the programs that hand CNPs on to each other.
@@ -84,7 +84,7 @@ pub(super) struct Record {
     /// What was chosen.
     pub(super) info: Info,
     /// What is to be put back, in the order in which it was changed.
-    pub(super) owed: Vec<Owed>,
+    pub(super) owed: Vec<UndoStep>,
     /// A change of parameters that is taken back unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pending: Option<Pending>,
@@ -120,13 +120,13 @@ pub(super) struct Journal<S> {
 }
 
 /// What paying back came to.
-pub(super) struct Settled<E> {
+pub(super) struct UndoReport<E> {
     /// What was done, in words.
     pub(super) done: Vec<String>,
     /// What went wrong; the debts that are left are in the journal.
     pub(super) errors: Vec<E>,
     /// What is owed still.
-    pub(super) left: Vec<Owed>,
+    pub(super) left: Vec<UndoStep>,
 }
 
 impl<S: Store> Journal<S> {
@@ -150,9 +150,9 @@ impl<S: Store> Journal<S> {
     ///
     /// # Errors
     /// It cannot be written, and then nothing is done; or the step fails, and what it did is owed.
-    pub(super) fn owe<T, E: From<S::Error>>(
+    pub(super) fn record<T, E: From<S::Error>>(
         &mut self,
-        owed: Owed,
+        owed: UndoStep,
         step: impl FnOnce(&mut Info) -> Result<T, E>,
     ) -> Result<T, E> {
         let what = format!("{owed:?}");
@@ -183,18 +183,18 @@ impl<S: Store> Journal<S> {
         self.write("noted")
     }
 
-    /// Pays back what is owed, from the last to the first. It goes on past what cannot be paid, and keeps that. `pay` says what
+    /// Pays back what is owed, from the last to the first. It goes on past what cannot be paid, and keeps that. `undo` says what
     /// it did, if anything; it may find its debt paid already, or never made.
-    pub(super) fn settle(
+    pub(super) fn rollback(
         &mut self,
-        mut pay: impl FnMut(&Info, &Owed) -> Result<Option<String>, S::Error>,
-    ) -> Settled<S::Error> {
+        mut undo: impl FnMut(&Info, &UndoStep) -> Result<Option<String>, S::Error>,
+    ) -> UndoReport<S::Error> {
         let (mut done, mut errors, mut left) = (Vec::new(), Vec::new(), Vec::new());
         self.record.state = State::Detaching;
         // Full disks must not keep anybody from detaching: what is owed is written already, and can be paid twice.
         let _ = self.write("detaching is begun");
         for owed in self.record.owed.iter().rev() {
-            match pay(&self.record.info, owed) {
+            match undo(&self.record.info, owed) {
                 Ok(what) => done.extend(what),
                 Err(error) => {
                     errors.push(error);
@@ -209,7 +209,7 @@ impl<S: Store> Journal<S> {
         let kept = if is_paid { self.store.remove() } else { self.store.write(&self.record) };
         errors.extend(kept.err());
         failpoint::step("all is paid back");
-        Settled { done, errors, left: self.record.owed.clone() }
+        UndoReport { done, errors, left: self.record.owed.clone() }
     }
 
     fn write(&mut self, what: &str) -> Result<(), S::Error> {

@@ -8,11 +8,11 @@ use dcqcn_support::clock::boottime_ns;
 
 use super::change::{Change, Refused, put};
 use super::find::find;
-use super::former::Pending;
+use super::hook_names::labelled;
 use super::identity::boot_id;
 use super::journal::{Record, State, Store as _};
-use super::names::labelled;
-use super::place::Place;
+use super::pending_revert::Pending;
+use super::state_dir::StateDir;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
 
@@ -39,7 +39,7 @@ pub enum Which<'a> {
 /// # Errors
 /// The directory of journals cannot be read.
 pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let waiting = waiting(&place)?;
     if waiting.is_empty() {
         return Ok(Vec::new());
@@ -54,7 +54,7 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
 /// # Errors
 /// Nothing waits to be confirmed on one of them, or a journal cannot be written.
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     // Said without the lock, which is not there either where nothing is attached.
     named(&place, ifaces)?;
     let _lock = place.lock()?;
@@ -74,7 +74,7 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
 /// # Errors
 /// The lock is not to be had, the directory cannot be read, or nothing waits on an interface that is named.
 pub fn take_back(which: Which<'_>) -> Result<TakenBack, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let look = || match which {
         Which::Of(ifaces) => named(&place, ifaces),
         Which::Overdue => {
@@ -101,7 +101,7 @@ pub fn take_back(which: Which<'_>) -> Result<TakenBack, Error> {
 }
 
 fn take_back_one(
-    place: &Place,
+    place: &StateDir,
     mut record: Record,
     pending: &Pending,
     links: &[Link],
@@ -119,7 +119,7 @@ fn take_back_one(
 }
 
 /// What waits, with its journal.
-fn waiting(place: &Place) -> Result<Vec<(Record, Pending)>, Error> {
+fn waiting(place: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
     let boot_id = boot_id();
     let mut waiting = Vec::new();
     for ifindex in place.ifindexes()? {
@@ -140,7 +140,7 @@ fn waiting(place: &Place) -> Result<Vec<(Record, Pending)>, Error> {
 ///
 /// # Errors
 /// Nothing does.
-fn named(place: &Place, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
+fn named(place: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
     let mut named = Vec::new();
     for iface in ifaces {
         let record = find(place, iface)?;

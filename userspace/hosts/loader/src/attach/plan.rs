@@ -12,9 +12,9 @@ use dcqcn_params::{Found, PacerChoice, QueuesChoice, Role, Settings, XdpModeChoi
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
-use super::journal::Owed;
-use super::names::{HOOKS, XDP_PEER, filter_name};
-use super::place::Place;
+use super::hook_names::{HOOKS, XDP_PEER, filter_name};
+use super::journal::UndoStep;
+use super::state_dir::StateDir;
 use super::{Error, Info, LinkRateFrom, Request, Unsaid, interrupt, takeover};
 use crate::dataplane::Sizes;
 use crate::failpoint;
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub(super) queues_at: Option<Handle>,
     pub(super) info: Info,
     /// What is done, in this order, as what it will owe.
-    pub(super) steps: Vec<Owed>,
+    pub(super) steps: Vec<UndoStep>,
 }
 
 impl Plan {
@@ -45,7 +45,7 @@ impl Plan {
     /// # Errors
     /// What is asked for cannot be had on this interface.
     pub(super) fn make(
-        place: &Place,
+        place: &StateDir,
         netlink: &Netlink,
         request: &Request,
         may_interrupt: bool,
@@ -176,7 +176,7 @@ impl Plan {
             ));
         }
         let steps = steps(netlink, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
-        let interrupts = steps.iter().any(|owed| matches!(owed, Owed::Qdisc { .. }));
+        let interrupts = steps.iter().any(|owed| matches!(owed, UndoStep::Qdisc { .. }));
         if interrupts && !may_interrupt {
             let (what, kept) = match queues_at {
                 Some(_) => ("attaching queues", None),
@@ -231,33 +231,33 @@ fn steps(
     replaced: Option<(Handle, &'static str, Handle)>,
     xdp_mode: XdpModeChoice,
     sibling: Option<u32>,
-) -> Result<Vec<Owed>, Error> {
-    let mut steps = vec![Owed::Pins];
-    steps.extend(sibling.map(|place| Owed::Sibling { place }));
+) -> Result<Vec<UndoStep>, Error> {
+    let mut steps = vec![UndoStep::Pins];
+    steps.extend(sibling.map(|place| UndoStep::Sibling { place }));
     if let Some((parent, kind, handle)) = replaced {
         let saved = netlink.save_qdisc(info.ifindex, parent)?;
-        steps.push(Owed::Qdisc { parent, ours: (kind.to_owned(), handle), saved });
+        steps.push(UndoStep::Qdisc { parent, ours: (kind.to_owned(), handle), saved });
     }
     let is_clsact = info.tc_mode == "clsact";
     if is_clsact && !netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.parent == Handle::CLSACT) {
-        steps.push(Owed::Clsact);
+        steps.push(UndoStep::Clsact);
     }
     let ports = [Some(info.ifindex), info.peer_ifindex].into_iter().flatten();
     for ifindex in ports.filter(|_| info.inline_peer.is_some() && xdp_mode != XdpModeChoice::Skb) {
         let features = netlink.vlan_stripping(ifindex)?;
         if !features.is_empty() {
-            steps.push(Owed::Stripping { ifindex, features });
+            steps.push(UndoStep::Stripping { ifindex, features });
         }
     }
     // Egress first: a clone that ingress makes must find it.
     for hook in HOOKS.iter().rev().filter(|hook| info.programs.iter().any(|program| program == *hook)) {
         steps.push(match filter_name(hook).filter(|_| is_clsact) {
-            Some(program) => Owed::Filter { hook: (*hook).to_owned(), program: program.to_owned() },
-            None => Owed::Link { pin: (*hook).to_owned() },
+            Some(program) => UndoStep::Filter { hook: (*hook).to_owned(), program: program.to_owned() },
+            None => UndoStep::Link { pin: (*hook).to_owned() },
         });
     }
     if info.inline_peer.is_some() {
-        steps.push(Owed::Link { pin: XDP_PEER.to_owned() });
+        steps.push(UndoStep::Link { pin: XDP_PEER.to_owned() });
     }
     Ok(steps)
 }

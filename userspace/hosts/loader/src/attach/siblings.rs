@@ -8,15 +8,15 @@ use aya::maps::{Map, MapData, ProgramArray};
 use dcqcn_common::layout::SIBLINGS;
 
 use super::Error;
-use super::journal::{Owed, Record};
-use super::place::Place;
+use super::journal::{Record, UndoStep};
+use super::state_dir::StateDir;
 use crate::dataplane::{Error as Failed, xdp};
 
 /// The name of the map, and of its pin.
 const MAP: &str = "SIBLINGS";
 
 /// The places that no attachment of the namespace has, with the lock held.
-pub(super) fn free(place: &Place) -> Result<impl Iterator<Item = u32> + use<>, Error> {
+pub(super) fn free(place: &StateDir) -> Result<impl Iterator<Item = u32> + use<>, Error> {
     let mut taken = BTreeSet::new();
     for ifindex in place.pinned()? {
         // One that cannot be read is told of elsewhere.
@@ -28,7 +28,7 @@ pub(super) fn free(place: &Place) -> Result<impl Iterator<Item = u32> + use<>, E
 /// The place that an attachment has.
 pub(super) fn of(record: &Record) -> Option<u32> {
     record.owed.iter().find_map(|owed| match owed {
-        Owed::Sibling { place } => Some(*place),
+        UndoStep::Sibling { place } => Some(*place),
         _ => None,
     })
 }

@@ -6,7 +6,7 @@ use dcqcn_netlink::Netlink;
 use super::change::{Change, Refused, Transaction};
 use super::find::{find, open_at};
 use super::journal::Store as _;
-use super::place::Place;
+use super::state_dir::StateDir;
 use super::{Error, LinkRateFrom};
 
 /// Brings `link_rate` of an attachment up to date with what it was taken from: the speed of the hardware, or the rate of the
@@ -16,7 +16,7 @@ use super::{Error, LinkRateFrom};
 /// # Errors
 /// It is not attached; or its other parameters are out of range at the new rate, and nothing is changed.
 pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let attachment = open_at(&place, iface)?;
     let info = &attachment.info;
     let netlink = Netlink::connect()?;
@@ -59,7 +59,7 @@ fn change(iface: &str, in_force_bps: u64, link_bps: u64) -> Result<Option<Change
 }
 
 /// Writes down what was found. Whoever is killed before leaves the rate in force, and the next look finds it the same.
-fn note(place: &Place, iface: &str, link_bps: u64) -> Result<(), Error> {
+fn note(place: &StateDir, iface: &str, link_bps: u64) -> Result<(), Error> {
     let _lock = place.lock()?;
     let mut record = find(place, iface)?;
     record.info.link_rate_found_bps = Some(link_bps);

@@ -11,10 +11,10 @@ use dcqcn_netlink::Netlink;
 use dcqcn_params::{Found, PacerChoice, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
 
 use super::find::find;
+use super::hook_names::XDP_PEER;
 use super::hooks::replace_filter;
 use super::journal::Journal;
-use super::names::XDP_PEER;
-use super::place::Place;
+use super::state_dir::StateDir;
 use super::{Error, Info, Request, Unsaid, pin_expire, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
@@ -100,7 +100,7 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
 /// pass the verifier.
 pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
     probe::check()?;
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let _lock = place.lock()?;
     let record = find(&place, iface)?;
     let info = record.info.clone();
@@ -172,7 +172,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
 /// # Errors
 /// It is not attached, or its maps have another layout.
 pub fn is_upgradable(iface: &str) -> Result<bool, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let info = find(&place, iface)?.info;
     drop(info.open_maps(&place.pins(info.ifindex))?);
     Ok(!info.is_current())
@@ -190,7 +190,7 @@ pub struct Claim {
 /// # Errors
 /// It is not attached, or another process has it.
 pub fn claim(iface: &str) -> Result<Claim, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let path = place.pins(find(&place, iface)?.info.ifindex);
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;

@@ -13,9 +13,9 @@ use dcqcn_netlink::tc::{Handle, Qdisc};
 use nix::errno::Errno;
 use serde::Serialize;
 
-use super::journal::{Owed, Record};
-use super::names::{XDP_PEER, tc_hook};
-use super::place::Place;
+use super::hook_names::{XDP_PEER, tc_hook};
+use super::journal::{Record, UndoStep};
+use super::state_dir::StateDir;
 use super::{Error, Info};
 use crate::dataplane::MAPS;
 use crate::queues;
@@ -49,7 +49,7 @@ impl Part {
 /// It is not attached any more, or the kernel cannot be asked: the right to is missing. A part that is missing is no error: see
 /// [`Part::problem`].
 pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let pins = place.pins(info.ifindex);
     // To whom the directory is closed everything in it seems to be missing.
     if let Err(source) = fs::read_dir(&pins)
@@ -70,13 +70,13 @@ fn qdisc_name(handle: Handle) -> &'static str {
 
 /// Whether every program of an attachment is on its hook. A qdisc that is not there is no reason to begin anew: it may be an
 /// operator's doing.
-pub(super) fn is_running(place: &Place, netlink: &Netlink, record: &Record) -> Result<bool, Error> {
+pub(super) fn is_running(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<bool, Error> {
     Ok(parts(place, netlink, record)?
         .iter()
         .all(|part| ["pacer", "queues", "vlan"].contains(&part.name.as_str()) || part.problem.is_none()))
 }
 
-fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>, Error> {
+fn parts(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<Vec<Part>, Error> {
     let info = &record.info;
     // Only those that are concerned: there may be hundreds of others.
     let mut links = Vec::new();
@@ -91,8 +91,8 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
     let mut parts = Vec::new();
     for owed in &record.owed {
         let ifindex = match owed {
-            Owed::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
-            Owed::Stripping { ifindex, .. } => *ifindex,
+            UndoStep::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
+            UndoStep::Stripping { ifindex, .. } => *ifindex,
             _ => info.ifindex,
         };
         let link = links.iter().find(|link| link.index == ifindex);
@@ -106,31 +106,31 @@ fn parts(place: &Place, netlink: &Netlink, record: &Record) -> Result<Vec<Part>,
             problem: gone.clone(),
         };
         parts.push(match owed {
-            Owed::Clsact | Owed::Sibling { .. } => continue,
-            Owed::Stripping { .. } if gone.is_some() => continue,
-            Owed::Stripping { ifindex, .. } => {
+            UndoStep::Clsact | UndoStep::Sibling { .. } => continue,
+            UndoStep::Stripping { .. } if gone.is_some() => continue,
+            UndoStep::Stripping { ifindex, .. } => {
                 let on = netlink.vlan_stripping(*ifindex)?;
                 let problem =
                     (!on.is_empty()).then(|| format!("{} is on again: VLAN tags are lost", on.join(", ")));
                 Part { problem, ..part("vlan") }
             }
-            Owed::Pins => {
+            UndoStep::Pins => {
                 let missing: Vec<_> = MAPS.into_iter().filter(|map| !pins.join(map).exists()).collect();
                 let problem =
                     (!missing.is_empty()).then(|| format!("expected, not found: {}", missing.join(", ")));
                 Part { problem, ..part("maps") }
             }
-            Owed::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,
-            Owed::Filter { hook, .. } if gone.is_some() => part(hook),
-            Owed::Filter { hook, program } => {
+            UndoStep::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,
+            UndoStep::Filter { hook, .. } if gone.is_some() => part(hook),
+            UndoStep::Filter { hook, program } => {
                 let parent = tc_hook(hook).map_or(Handle::UNSPEC, |(_, _, parent)| parent);
                 let filters = netlink.filters(ifindex, parent)?;
                 let ours = filters.iter().find(|filter| filter.name.as_ref() == Some(program));
                 let problem = ours.is_none().then(|| "expected, not found".to_owned());
                 Part { program_id: ours.and_then(|filter| filter.program_id), problem, ..part(hook) }
             }
-            Owed::Qdisc { ours, .. } if gone.is_some() => part(qdisc_name(ours.1)),
-            Owed::Qdisc { parent, ours: (kind, handle), .. } => {
+            UndoStep::Qdisc { ours, .. } if gone.is_some() => part(qdisc_name(ours.1)),
+            UndoStep::Qdisc { parent, ours: (kind, handle), .. } => {
                 let qdiscs = netlink.qdiscs(ifindex)?;
                 let there = qdiscs.iter().find(|qdisc| qdisc.parent == *parent);
                 let is_ours = there.is_some_and(|there| there.kind == *kind && there.handle == *handle);

@@ -27,7 +27,7 @@ pub enum Error {
         "this kernel's verifier refuses {name} with --log-packets, which makes it longer: nothing is attached; attach without \
          --log-packets ({source})"
     )]
-    Telling {
+    PacketTrace {
         /// Which.
         name: String,
         /// Why.

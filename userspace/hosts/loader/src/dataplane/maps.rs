@@ -11,8 +11,8 @@ use aya::maps::{
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index};
 use dcqcn_common::layout::{
-    Active, Backlog, Came, Counters, Cut, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES, Queue,
-    TIMES, Test,
+    Active, Backlog, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES,
+    Queue, TIMES, Test,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
@@ -40,7 +40,7 @@ pub struct Maps {
     cm: HashMap<MapData, QpId, u32>,
     pub(super) times: Array<MapData, u64>,
     backlog: Array<MapData, Backlog>,
-    pub(super) came: PerCpuHashMap<MapData, u32, Came>,
+    pub(super) came: PerCpuHashMap<MapData, u32, IngressBytes>,
     cuts: RingBuf<MapData>,
     events: Array<MapData, EventLog>,
     test: Array<MapData, Test>,
@@ -94,7 +94,7 @@ impl Maps {
             cm: map("CM")?.try_into().map_err(at("CM"))?,
             times: map("TIMES_NS")?.try_into().map_err(at("TIMES_NS"))?,
             backlog: map("BACKLOG")?.try_into().map_err(at("BACKLOG"))?,
-            came: map("CAME")?.try_into().map_err(at("CAME"))?,
+            came: map("INGRESS_BYTES")?.try_into().map_err(at("INGRESS_BYTES"))?,
             cuts: map("CUTS")?.try_into().map_err(at("CUTS"))?,
             events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
             test: map("TEST")?.try_into().map_err(at("TEST"))?,

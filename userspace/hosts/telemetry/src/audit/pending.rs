@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dcqcn_common::params::Quantity;
-use dcqcn_params::Key;
 use dcqcn_loader::attach::{self, Change, Info, Pending, TakenBack, Which};
+use dcqcn_params::Key;
 
 use super::{Author, Entry, Error, Log, What};
 

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use dcqcn_netlink::Netlink;
 use dcqcn_loader::attach::Id;
+use dcqcn_netlink::Netlink;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::work::{Port, Work};
 use super::{Begin, Ports, Shared};
 use crate::daemon::chain;
-use crate::desk::{Health, lock};
+use crate::shared_state::{Health, lock};
 
 /// How long a task that failed rests.
 const REST: Duration = Duration::from_secs(1);

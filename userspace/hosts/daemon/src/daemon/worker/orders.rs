@@ -4,13 +4,13 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use dcqcn_telemetry::audit as audit;
-use dcqcn_control_api::{Applied, Apply, CONFIRM_WITHIN_S, Confirm, Held, Release};
+use dcqcn_control_api::{Applied, Apply, CONFIRM_WITHIN_S, Confirm, Override, Release};
 use dcqcn_support::time::rfc3339;
+use dcqcn_telemetry::audit;
 
-use super::asked::{over, unix_s};
-use super::kept::{self, Kept, Trial, Written};
-use super::{Manner, Refused, Shift, is_alike};
+use super::overrides::{checked_interfaces, unix_s};
+use super::persisted::{self, Persisted, Trial, Written};
+use super::{Manner, Refused, WorkerState, is_alike};
 use crate::daemon::config::{Config, Interface};
 use crate::daemon::order::{Order, Ordered, Refusal};
 use crate::daemon::{chain, change};
@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Characters of a refusal that the audit log gets.
 const MOST_LOGGED: usize = 2_000;
 
-impl Shift {
+impl WorkerState {
     /// Does what others ask for, and answers.
     pub(super) fn order(&mut self, ordered: Ordered) {
         let Ordered { order, peer, reply } = ordered;
@@ -63,10 +63,10 @@ impl Shift {
             return Err(Refused::one(why));
         }
         check(apply).map_err(Refused::one)?;
-        let interfaces = over(&self.asked.own, name, text)?;
-        let now = self.asked.held();
+        let interfaces = checked_interfaces(&self.overrides.own, name, text)?;
+        let now = self.overrides.held();
         let is_same = now.as_ref().is_some_and(|held| held.name == *name && held.text == *text);
-        if is_same && confirm_within_s.is_none() && self.asked.confirm_until.is_none() {
+        if is_same && confirm_within_s.is_none() && self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
         }
         let found = now.as_ref().map_or("", |held| held.name.as_str());
@@ -91,11 +91,11 @@ impl Shift {
         }
         let trial = confirm_within_s.map(|within_s| Trial {
             // Of several that nobody confirmed, what was before the first comes back.
-            former: self.asked.trial().map_or(now, |trial| trial.former),
+            former: self.overrides.trial().map_or(now, |trial| trial.former),
             until_unix_s: unix_s().saturating_add(within_s),
             within_s,
         });
-        let held = Held {
+        let held = Override {
             name: name.clone(),
             text: text.clone(),
             by: by.clone(),
@@ -103,23 +103,23 @@ impl Shift {
             at: rfc3339(SystemTime::now()),
             confirm_within_s: *confirm_within_s,
         };
-        self.put(Kept { held: Some(held), trial }, interfaces)?;
+        self.put(Persisted { held: Some(held), trial }, interfaces)?;
         self.enter("applied", by, why, peer);
         Ok(self.applied(true, began))
     }
 
     fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Refused> {
         let began = Instant::now();
-        let Some(held) = self.asked.held().filter(|held| held.name == confirm.name) else {
-            let now = self.asked.held().map_or_else(|| "nothing".into(), |held| held.name);
+        let Some(held) = self.overrides.held().filter(|held| held.name == confirm.name) else {
+            let now = self.overrides.held().map_or_else(|| "nothing".into(), |held| held.name);
             let why = format!("{} is not in force over the host's own file: {now} is", confirm.name);
             return Err(Refused::one(why));
         };
-        if self.asked.confirm_until.is_none() {
+        if self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
         }
         let (by, why) = (held.by.clone(), held.why.clone());
-        let kept = Kept { held: Some(Held { confirm_within_s: None, ..held }), trial: None };
+        let kept = Persisted { held: Some(Override { confirm_within_s: None, ..held }), trial: None };
         self.save(&kept)?.persist().map_err(failed)?;
         self.take(kept);
         self.enter("confirmed", &by, &why, peer);
@@ -128,10 +128,10 @@ impl Shift {
 
     fn release(&mut self, release: &Release, peer: &str) -> Result<Applied, Refused> {
         let began = Instant::now();
-        if self.asked.held().is_none() {
+        if self.overrides.held().is_none() {
             return Ok(self.applied(false, began));
         }
-        self.put(Kept::default(), Vec::new())?;
+        self.put(Persisted::default(), Vec::new())?;
         self.enter("released", &release.by, &release.why, peer);
         Ok(self.applied(true, began))
     }
@@ -139,8 +139,8 @@ impl Shift {
     /// Takes back what waits to be confirmed.
     fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Refused> {
         let began = Instant::now();
-        let waits = self.asked.confirm_until.is_some();
-        let held = self.asked.held().filter(|held| waits && held.name == undo.name);
+        let waits = self.overrides.confirm_until.is_some();
+        let held = self.overrides.held().filter(|held| waits && held.name == undo.name);
         let Some(held) = held else {
             return Err(Refused::one(format!("{} does not wait to be confirmed", undo.name)));
         };
@@ -151,14 +151,14 @@ impl Shift {
 
     /// Takes back what nobody confirmed in time.
     pub(super) fn take_back_unconfirmed(&mut self) {
-        if self.asked.confirm_until.is_none_or(|until| Instant::now() < until) {
+        if self.overrides.confirm_until.is_none_or(|until| Instant::now() < until) {
             return;
         }
-        let name = self.asked.held().map(|held| held.name).unwrap_or_default();
+        let name = self.overrides.held().map(|held| held.name).unwrap_or_default();
         match self.take_back() {
             Ok(()) => self.enter("taken back", "", &format!("nobody confirmed {name} in time"), ""),
             Err(refused) => {
-                self.asked.confirm_until = Some(Instant::now() + AGAIN);
+                self.overrides.confirm_until = Some(Instant::now() + AGAIN);
                 tracing::error!(name, error = %refused, "nobody confirmed it in time, and it cannot be taken back");
             }
         }
@@ -167,23 +167,26 @@ impl Shift {
 
     /// Goes back to what was before the first that nobody confirmed.
     fn take_back(&mut self) -> Result<(), Refused> {
-        let former = self.asked.trial().and_then(|trial| trial.former);
-        let over = former.as_ref().map(|held| over(&self.asked.own, &held.name, &held.text)).transpose();
+        let former = self.overrides.trial().and_then(|trial| trial.former);
+        let over = former
+            .as_ref()
+            .map(|held| checked_interfaces(&self.overrides.own, &held.name, &held.text))
+            .transpose();
         let (kept, over) = match over {
-            Ok(over) => (Kept { held: former, trial: None }, over.unwrap_or_default()),
+            Ok(over) => (Persisted { held: former, trial: None }, over.unwrap_or_default()),
             Err(refused) => {
                 tracing::warn!(error = %refused, "the file no longer allows what was before: it alone counts");
-                (Kept::default(), Vec::new())
+                (Persisted::default(), Vec::new())
             }
         };
         self.go_back(kept, over)
     }
 
     /// Puts in force what was before, whether or not it can be kept.
-    fn go_back(&mut self, kept: Kept, over: Vec<Interface>) -> Result<(), Refused> {
+    fn go_back(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
         change::take_back();
         let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
-        self.go_over(self.asked.own.under(over), manner)?;
+        self.go_over(self.overrides.own.under(over), manner)?;
         if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(failed)) {
             tracing::warn!(%error, "what is kept is still what nobody confirmed: a daemon that starts takes it back again");
         }
@@ -193,36 +196,39 @@ impl Shift {
 
     /// Goes over to the host's own file as it is now. What others asked for stays on top, if it is still allowed.
     pub(super) fn take_file(&mut self, own: Config, manner: Manner) -> Result<(), Refused> {
-        if let Some(why) = self.asked.own.needs_restart(&own) {
+        if let Some(why) = self.overrides.own.needs_restart(&own) {
             return Err(Refused::one(why));
         }
-        let held = self.asked.held();
-        let (over, refused) = match held.map(|held| over(&own, &held.name, &held.text)).transpose() {
-            Ok(over) => (over.unwrap_or_default(), None),
-            Err(refused) => (Vec::new(), Some(refused)),
-        };
+        let held = self.overrides.held();
+        let (over, refused) =
+            match held.map(|held| checked_interfaces(&own, &held.name, &held.text)).transpose() {
+                Ok(over) => (over.unwrap_or_default(), None),
+                Err(refused) => (Vec::new(), Some(refused)),
+            };
         self.go_over(own.under(over), manner)?;
         self.said.bounds = Arc::new(own.bounds());
-        let before = std::mem::replace(&mut self.asked.own, own);
+        let before = std::mem::replace(&mut self.overrides.own, own);
         if let Some(refused) = refused {
             tracing::warn!(error = %refused, "the file no longer allows what others asked for: it alone counts");
             // A file without [fleet] does not say where.
             let path = before.fleet.map(|bounds| bounds.state);
-            if let Some(Err(error)) = path.map(|path| kept::write(&path, &Kept::default())?.persist()) {
+            if let Some(Err(error)) =
+                path.map(|path| persisted::write(&path, &Persisted::default())?.persist())
+            {
                 tracing::warn!(error = chain(&error), "not noted: what the file allows again counts again");
             }
-            self.take(Kept::default());
+            self.take(Persisted::default());
             self.enter("released", "", "the host's own file no longer allows it", "");
         }
         Ok(())
     }
 
     /// Puts it in force and keeps it, or neither. Killed in between, the daemon begins with what was before.
-    fn put(&mut self, kept: Kept, over: Vec<Interface>) -> Result<(), Refused> {
+    fn put(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
         // Of what nobody confirmed in time nothing is to be in the way.
         change::take_back();
         let written = self.save(&kept)?;
-        let (before, now) = (self.asked.both(), self.asked.own.under(over));
+        let (before, now) = (self.overrides.both(), self.overrides.own.under(over));
         let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
         self.go_over(now, manner)?;
         if let Err(error) = written.persist() {
@@ -235,27 +241,27 @@ impl Shift {
     }
 
     /// Notes what is in force since.
-    fn take(&mut self, kept: Kept) {
-        self.asked.take(kept);
-        self.said.held = self.asked.held();
-        self.said.confirm_until = self.asked.confirm_until;
+    fn take(&mut self, kept: Persisted) {
+        self.overrides.take(kept);
+        self.said.held = self.overrides.held();
+        self.said.confirm_until = self.overrides.confirm_until;
     }
 
-    fn save(&self, kept: &Kept) -> Result<Written, Refused> {
-        let Some(bounds) = &self.asked.own.fleet else {
+    fn save(&self, kept: &Persisted) -> Result<Written, Refused> {
+        let Some(bounds) = &self.overrides.own.fleet else {
             return Err(Refused::one("this host takes nothing from others"));
         };
-        kept::write(&bounds.state, kept).map_err(failed)
+        persisted::write(&bounds.state, kept).map_err(failed)
     }
 
     fn applied(&self, changed: bool, began: Instant) -> Applied {
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let name = self.asked.held().map(|held| held.name);
+        let name = self.overrides.held().map(|held| held.name);
         Applied { name, changed, took_ms, interfaces: self.fleet.ifaces() }
     }
 
     fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {
-        let name = self.asked.held().map(|held| held.name);
+        let name = self.overrides.held().map(|held| held.name);
         tracing::info!(name, by, why, peer, "{order}");
         let [order, by, why, peer] = [order, by, why, peer].map(str::to_owned);
         if let Err(error) = audit::Log::here().append_order(audit::Order { order, name, by, why, peer }) {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use aya::programs::{ProgramError, loaded_programs};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::stats::Stat;
-use dcqcn_netlink::Netlink;
 use dcqcn_loader::attach::{self, Info};
 use dcqcn_loader::dataplane::{self, Maps};
+use dcqcn_netlink::Netlink;
 
 use super::super::snapshot::{self, Attached, Class, Counts, Running, Tables};
 use super::Notes;

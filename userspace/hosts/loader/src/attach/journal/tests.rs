@@ -70,13 +70,13 @@ impl Store for Disk<'_> {
 }
 
 /// The debt number `n`.
-fn owed(n: usize) -> Owed {
-    Owed::Link { pin: n.to_string() }
+fn owed(n: usize) -> UndoStep {
+    UndoStep::Link { pin: n.to_string() }
 }
 
-fn number(owed: &Owed) -> usize {
+fn number(owed: &UndoStep) -> usize {
     match owed {
-        Owed::Link { pin } => pin.parse().expect("a number"),
+        UndoStep::Link { pin } => pin.parse().expect("a number"),
         _ => panic!("{owed:?}"),
     }
 }
@@ -92,7 +92,7 @@ fn record() -> Record {
     Record { format: FORMAT, state, boot_id, netns_inode: 1, info, owed: Vec::new(), pending: None }
 }
 
-/// Attaches as `carry::out` does: undone after a failure, left alone by who is killed.
+/// Attaches as `execute::out` does: undone after a failure, left alone by who is killed.
 fn attach(world: &std::cell::RefCell<World>, steps: usize) -> Result<(), Failure> {
     let mut journal = Journal::begin(record(), Disk(world))?;
     let step = |n: usize| -> Result<(), Failure> {
@@ -101,18 +101,18 @@ fn attach(world: &std::cell::RefCell<World>, steps: usize) -> Result<(), Failure
         world.changed.insert(n);
         if world.broken.contains(&n) { Err(Failure::Refused) } else { Ok(()) }
     };
-    let mut carried = (0..steps).try_for_each(|n| journal.owe(owed(n), |_| step(n)));
+    let mut carried = (0..steps).try_for_each(|n| journal.record(owed(n), |_| step(n)));
     if carried.is_ok() {
         carried = journal.finish();
     }
     if matches!(carried, Err(Failure::Full | Failure::Refused)) {
-        settle(world, journal);
+        rollback(world, journal);
     }
     carried
 }
 
-fn settle(world: &std::cell::RefCell<World>, mut journal: Journal<Disk<'_>>) -> Settled<Failure> {
-    journal.settle(|_, owed| {
+fn rollback(world: &std::cell::RefCell<World>, mut journal: Journal<Disk<'_>>) -> UndoReport<Failure> {
+    journal.rollback(|_, owed| {
         let mut world = world.borrow_mut();
         world.act()?;
         let n = number(owed);
@@ -124,9 +124,9 @@ fn settle(world: &std::cell::RefCell<World>, mut journal: Journal<Disk<'_>>) -> 
 }
 
 /// Detaches what is written down, as whoever finds it does.
-fn detach(world: &std::cell::RefCell<World>) -> Option<Settled<Failure>> {
+fn detach(world: &std::cell::RefCell<World>) -> Option<UndoReport<Failure>> {
     let record = world.borrow().written.clone()?;
-    Some(settle(world, Journal::resume(record, Disk(world))))
+    Some(rollback(world, Journal::resume(record, Disk(world))))
 }
 
 fn world(life: Option<u32>) -> std::cell::RefCell<World> {
@@ -182,13 +182,13 @@ proptest! {
         for n in 0..steps {
             world.borrow_mut().full = u32::try_from(n).expect("small") >= room;
             let step = || { world.borrow_mut().changed.insert(n); Ok::<(), Failure>(()) };
-            if journal.owe(owed(n), |_| step()).is_err() {
+            if journal.record(owed(n), |_| step()).is_err() {
                 break;
             }
         }
         prop_assert_eq!(world.borrow().changed.len(), steps.min(room as usize));
         world.borrow_mut().full = true;
-        settle(&world, journal);
+        rollback(&world, journal);
         prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
     }
 
@@ -231,10 +231,10 @@ fn a_record_reads_back_as_it_was_written() {
         queues: Vec::new(),
     };
     whole.owed = vec![
-        Owed::Pins,
-        Owed::Qdisc { parent: Handle::ROOT, ours: ("htb".into(), Handle::new(0xdc00, 0)), saved },
-        Owed::Clsact,
-        Owed::Filter { hook: "egress".into(), program: "dcqcn_egress".into() },
+        UndoStep::Pins,
+        UndoStep::Qdisc { parent: Handle::ROOT, ours: ("htb".into(), Handle::new(0xdc00, 0)), saved },
+        UndoStep::Clsact,
+        UndoStep::Filter { hook: "egress".into(), program: "dcqcn_egress".into() },
         owed(3),
     ];
     let text = serde_json::to_string(&whole).expect("JSON");

@@ -7,7 +7,7 @@ use anyhow::Result;
 use dcqcn_loader::attach::{self, Request};
 use dcqcn_support::clock::boottime_ns;
 
-use super::{Fleet, at_once, attach_all, tell_attached};
+use super::{ManagedInterfaces, at_once, attach_all, tell_attached};
 use crate::daemon::config::Config;
 use crate::daemon::plan::{self, Asked, Reload, Scope};
 use crate::daemon::{chain, change};
@@ -68,7 +68,7 @@ impl From<anyhow::Error> for Refused {
     }
 }
 
-impl Fleet {
+impl ManagedInterfaces {
     /// Goes over to another configuration: on every interface, or on none. Whether metrics are to be served elsewhere is the
     /// answer.
     ///
@@ -134,7 +134,7 @@ impl Fleet {
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut refused) = (Vec::new(), Refused::none());
         for some in requests.chunks(at_once()) {
-            self.desk.step();
+            self.shared.step();
             for (request, result) in some.iter().zip(attach_all(some)) {
                 match result {
                     Ok(info) => {

@@ -14,5 +14,5 @@ mod programs;
 mod skb;
 mod xdp;
 
-#[path = "tell/packets.rs"]
-mod tell;
+#[path = "trace/packets.rs"]
+mod trace;

@@ -14,7 +14,7 @@ pub struct Limits {
 
 /// What is said to the neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum PauseAction {
     /// Wait (XOFF).
     Wait,
     /// Go on (XON).
@@ -23,12 +23,12 @@ pub enum Ask {
 
 /// What one neighbour was asked for one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct PauseState {
     /// Up to when it was asked to wait, if it was.
     until_ns: Option<u64>,
 }
 
-impl Asked {
+impl PauseState {
     /// Whether it was asked to wait, and not yet to go on.
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
@@ -36,19 +36,25 @@ impl Asked {
     }
 
     /// Looks at a depth. `lasts_ns` is how long a pause lasts; a look at least every half of that keeps it up.
-    pub fn look(&mut self, limits: &Limits, depth_bytes: u64, now_ns: u64, lasts_ns: u64) -> Option<Ask> {
+    pub fn look(
+        &mut self,
+        limits: &Limits,
+        depth_bytes: u64,
+        now_ns: u64,
+        lasts_ns: u64,
+    ) -> Option<PauseAction> {
         match self.until_ns {
             None if depth_bytes > limits.xoff_bytes => {}
             None => return None,
             Some(_) if depth_bytes <= limits.xon_bytes => {
                 self.until_ns = None;
-                return Some(Ask::GoOn);
+                return Some(PauseAction::GoOn);
             }
             Some(until_ns) if until_ns > now_ns.saturating_add(lasts_ns / 2) => return None,
             Some(_) => {}
         }
         self.until_ns = Some(now_ns.saturating_add(lasts_ns));
-        Some(Ask::Wait)
+        Some(PauseAction::Wait)
     }
 }
 
@@ -62,11 +68,23 @@ mod tests {
 
     #[test]
     fn it_is_said_once_and_again_before_it_is_over() {
-        let mut asked = Asked::default();
+        let mut asked = PauseState::default();
         let said =
             [(900, 0), (1_001, 10), (1_200, 20), (500, 55), (700, 60), (401, 70), (400, 80), (1_000, 90)]
                 .map(|(depth_bytes, now_ns)| asked.look(&LIMITS, depth_bytes, now_ns, 100));
-        assert_eq!(said, [None, Some(Ask::Wait), None, None, Some(Ask::Wait), None, Some(Ask::GoOn), None]);
+        assert_eq!(
+            said,
+            [
+                None,
+                Some(PauseAction::Wait),
+                None,
+                None,
+                Some(PauseAction::Wait),
+                None,
+                Some(PauseAction::GoOn),
+                None
+            ]
+        );
         assert!(!asked.is_waiting());
     }
 
@@ -80,7 +98,7 @@ mod tests {
             xon in 0u64..1_500,
         ) {
             let limits = Limits { xoff_bytes, xon_bytes: xon.min(xoff_bytes) };
-            let (mut asked, mut paused_until_ns, mut now_ns, mut before) = (Asked::default(), 0, 1_000, None);
+            let (mut asked, mut paused_until_ns, mut now_ns, mut before) = (PauseState::default(), 0, 1_000, None);
             for depth_bytes in depths {
                 // As late as allowed.
                 now_ns += lasts_ns / 2;
@@ -88,8 +106,8 @@ mod tests {
                 prop_assert!(!asked.is_waiting() || paused_until_ns >= now_ns);
                 let said = asked.look(&limits, depth_bytes, now_ns, lasts_ns);
                 match said {
-                    Some(Ask::Wait) => paused_until_ns = now_ns + lasts_ns,
-                    Some(Ask::GoOn) => paused_until_ns = 0,
+                    Some(PauseAction::Wait) => paused_until_ns = now_ns + lasts_ns,
+                    Some(PauseAction::GoOn) => paused_until_ns = 0,
                     None => {}
                 }
                 let is_paused = paused_until_ns > now_ns;
@@ -100,7 +118,7 @@ mod tests {
                     prop_assert!(!is_paused);
                 }
                 // Going on is never said twice.
-                prop_assert!(said != Some(Ask::GoOn) || before == Some(true));
+                prop_assert!(said != Some(PauseAction::GoOn) || before == Some(true));
                 before = Some(is_paused);
             }
         }

@@ -11,7 +11,7 @@ use std::mem;
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, PfcConfig, QUEUES_NONE};
-use dcqcn_common::pfc::asking::{Ask, Asked, Limits};
+use dcqcn_common::pfc::tx::{Limits, PauseAction, PauseState};
 use dcqcn_netlink::{Link, Netlink};
 
 use crate::dataplane::Maps;
@@ -30,23 +30,23 @@ const STACKED: [&str; 7] = ["bridge", "bond", "team", "vlan", "macvlan", "ipvlan
 
 /// What is remembered of an egress port from look to look.
 #[derive(Debug, Default)]
-pub struct Asker {
+pub struct PfcSender {
     history: History,
     ports: Vec<Port>,
     ports_read_ns: Option<u64>,
-    asked: BTreeMap<(u32, usize), Asked>,
+    asked: BTreeMap<(u32, usize), PauseState>,
 }
 
 /// What a look was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looked {
+pub enum PfcPoll {
     /// No priority is to be paused here.
     Unwanted,
     /// Frames that were sent.
     Sent(usize),
 }
 
-impl Asker {
+impl PfcSender {
     /// Whether it is time to [`follow`](Self::follow).
     #[must_use]
     pub fn is_behind(&self, now_ns: u64) -> bool {
@@ -65,19 +65,19 @@ impl Asker {
         maps: &Maps,
         socket: &PauseSocket,
         now_ns: u64,
-    ) -> Result<Looked, Error> {
+    ) -> Result<PfcPoll, Error> {
         let config = maps.params()?.config;
         let wanted = wanted(&config);
         if wanted.is_empty() {
             let sent = self.give_up(ifindex, socket, now_ns);
-            return Ok(if sent == 0 { Looked::Unwanted } else { Looked::Sent(sent) });
+            return Ok(if sent == 0 { PfcPoll::Unwanted } else { PfcPoll::Sent(sent) });
         }
         // First how deep the queues are, then what came: a packet in between counts as one that waits, which it does. The other
         // way round it would be taken for one that came long ago, by another port.
         let stats = queues::stats(netlink, ifindex, &config)?;
         let mut came = BTreeMap::new();
         for ifindex in self.ports.iter().map(|port| port.ifindex).chain([0]) {
-            came.extend(maps.came(ifindex)?.map(|came| (ifindex, came)));
+            came.extend(maps.ingress_bytes(ifindex)?.map(|came| (ifindex, came)));
         }
         self.history.push(&came);
         let mut sent = 0;
@@ -94,15 +94,15 @@ impl Asker {
                 let least_bytes = if is_kept { limits.xon_bytes.saturating_add(1) } else { 0 };
                 let lasts_ns = port.pause_ns(depth_bytes, drain_bps);
                 let until_ns = match asked.look(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
-                    Some(Ask::Wait) => Some(now_ns.saturating_add(lasts_ns)),
-                    Some(Ask::GoOn) => None,
+                    Some(PauseAction::Wait) => Some(now_ns.saturating_add(lasts_ns)),
+                    Some(PauseAction::GoOn) => None,
                     None => continue,
                 };
                 // One that is lost is said again, and a port that is gone has nobody to tell.
                 sent += usize::from(socket.hold(ifindex, port, priority, until_ns, now_ns).is_ok());
             }
         }
-        Ok(Looked::Sent(sent))
+        Ok(PfcPoll::Sent(sent))
     }
 
     /// Has everybody go on who waits because of the egress port `ifindex`. Returns to how many that was said.

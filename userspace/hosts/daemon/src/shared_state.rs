@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use dcqcn_control_api::Held;
+use dcqcn_control_api::Override;
 use dcqcn_support::clock::monotonic_ns;
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub(crate) struct Snapshot {
     /// How the last reload went.
     pub(crate) reload: Option<Reloaded>,
     /// What others asked for over the socket, and is in force.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<Override>,
     /// When that is taken back unless somebody confirms it.
     pub(crate) confirm_until: Option<Instant>,
     /// The parameters that others may set, and to what, in words.
@@ -60,7 +60,7 @@ pub(crate) struct Reloaded {
 }
 
 /// Where the thread that works leaves word.
-pub(crate) struct Desk {
+pub(crate) struct SharedState {
     snapshot: Mutex<Arc<Snapshot>>,
     tasks: Mutex<TaskWatch>,
     watched: Arc<Watched>,
@@ -69,7 +69,7 @@ pub(crate) struct Desk {
     is_ending: AtomicBool,
 }
 
-impl Default for Desk {
+impl Default for SharedState {
     /// Nothing yet, from now on: who has just begun is not late.
     fn default() -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Default for Desk {
     }
 }
 
-impl Desk {
+impl SharedState {
     /// What the daemon is at.
     #[must_use]
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
@@ -116,9 +116,9 @@ impl Desk {
     /// One with a word of everything.
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
-        let desk = Self::default();
-        desk.set_tasks(TaskWatch::sample());
-        desk.publish(Snapshot {
+        let shared = Self::default();
+        shared.set_tasks(TaskWatch::sample());
+        shared.publish(Snapshot {
             is_ready: true,
             served: vec!["eth0".into()],
             failing: vec![Failing { interface: "eth1".into(), error: "it is gone".into() }],
@@ -126,7 +126,7 @@ impl Desk {
             reload: Some(Reloaded { at: SystemTime::UNIX_EPOCH, refused: String::new() }),
             ..Snapshot::default()
         });
-        desk
+        shared
     }
 
     /// Tells what the daemon is at.

@@ -9,11 +9,11 @@ use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use dcqcn_netlink::{Netlink, netns};
 use serde::Deserialize;
 
+use super::hook_names::{HOOKS, XDP_PEER, filter_name};
 use super::identity::boot_id;
-use super::journal::{FORMAT, Journal, Owed, Record, State, Store};
-use super::names::{HOOKS, XDP_PEER, filter_name};
-use super::pay::{Reach, settle_in};
-use super::place::{Place, names};
+use super::journal::{FORMAT, Journal, Record, State, Store, UndoStep};
+use super::state_dir::{StateDir, names};
+use super::undo::{Reach, settle_in};
 use super::{Error, Info};
 use crate::pacer::HTB_MAJOR;
 
@@ -29,7 +29,7 @@ struct Description {
 
 /// The interfaces of this network namespace that such a version attached, and where each is described.
 pub(super) fn all() -> Result<Vec<(String, PathBuf)>, Error> {
-    let (files, _) = Place::before(netns::current_inode()?);
+    let (files, _) = StateDir::before(netns::current_inode()?);
     let found = names(&files)?.into_iter().filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()));
     Ok(found.map(|iface| (iface.clone(), files.join(format!("{iface}.json")))).collect())
 }
@@ -43,11 +43,11 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
     let Description { info, saved_qdisc, added_clsact } = serde_json::from_slice(&text)
         .map_err(|source| Error::Info { path: path.to_owned(), source: source.into() })?;
     let inode = netns::current_inode()?;
-    let pins = Place::before(inode).1.join(&info.iface);
+    let pins = StateDir::before(inode).1.join(&info.iface);
     // The name and the index together were its identity.
     let is_here = netlink.links()?.iter().any(|link| link.index == info.ifindex && link.name == info.iface);
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
-    let mut owed = vec![Owed::Pins];
+    let mut owed = vec![UndoStep::Pins];
     if let Some(saved) = saved_qdisc {
         // It left the handle of an fq to the kernel.
         let fq = || netlink.root_qdisc(info.ifindex).ok()?.filter(|root| root.kind == "fq");
@@ -56,16 +56,16 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
         } else {
             ("fq".to_owned(), fq().map_or(Handle::UNSPEC, |root| root.handle))
         };
-        owed.push(Owed::Qdisc { parent: Handle::ROOT, ours, saved });
+        owed.push(UndoStep::Qdisc { parent: Handle::ROOT, ours, saved });
     }
     if added_clsact {
-        owed.push(Owed::Clsact);
+        owed.push(UndoStep::Clsact);
     }
     let is_clsact = info.tc_mode == "clsact";
     for hook in HOOKS.into_iter().chain([XDP_PEER]) {
         owed.push(match filter_name(hook).filter(|_| is_clsact) {
-            Some(program) => Owed::Filter { hook: hook.to_owned(), program: program.to_owned() },
-            None => Owed::Link { pin: hook.to_owned() },
+            Some(program) => UndoStep::Filter { hook: hook.to_owned(), program: program.to_owned() },
+            None => UndoStep::Link { pin: hook.to_owned() },
         });
     }
     let iface = info.iface.clone();

@@ -16,7 +16,7 @@ pub const MOST_CHANGES: usize = 200;
 /// Asks for interfaces as they are now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Look {
+pub struct SnapshotRequest {
     /// The interface whose busiest queue pairs are wanted; none unless said.
     pub busiest_of: Option<String>,
     /// How many of them, up to [`MOST_QPS`].
@@ -25,11 +25,11 @@ pub struct Look {
 
 /// Interfaces as they are now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Looked {
+pub struct Snapshot {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub at_ns: u64,
     /// The interfaces that are attached, by name.
-    pub interfaces: BTreeMap<String, Seen>,
+    pub interfaces: BTreeMap<String, InterfaceSnapshot>,
     /// What is attached and cannot be read, or is to be attached and is not.
     pub failing: Vec<Failing>,
     /// The busiest queue pairs of the interface that was asked for, those of most throughput first.
@@ -38,7 +38,7 @@ pub struct Looked {
 
 /// An interface as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct InterfaceSnapshot {
     /// What it counts.
     #[serde(flatten)]
     pub counts: Counts,

@@ -6,9 +6,9 @@ use dcqcn_common::stats::Stat;
 use crate::env::Hook;
 
 /// One packet, of which nothing is told.
-pub struct Telling;
+pub struct PacketTrace;
 
-impl Telling {
+impl PacketTrace {
     pub const NONE: Self = Self;
 
     #[inline(always)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use dcqcn_loader::pfc_tx::{PauseSocket, PfcPoll, PfcSender};
 use dcqcn_netlink::Netlink;
-use dcqcn_loader::asking::{Asker, Looked, PauseSocket};
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
@@ -15,10 +15,10 @@ const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_millis(1);
 
-struct Teller {
+struct PfcTask {
     port: Arc<Port>,
     settings: Arc<Settings>,
-    asker: Asker,
+    sender: PfcSender,
     /// That nothing can be sent was said.
     complained: bool,
 }
@@ -30,10 +30,10 @@ pub(super) fn begin(
     _: &Netlink,
 ) -> Result<Option<Box<dyn Work>>> {
     let (port, settings) = (Arc::clone(port), Arc::clone(settings));
-    Ok(Some(Box::new(Teller { port, settings, asker: Asker::default(), complained: false })))
+    Ok(Some(Box::new(PfcTask { port, settings, sender: PfcSender::default(), complained: false })))
 }
 
-impl Teller {
+impl PfcTask {
     fn complain(&mut self, wanted: bool) {
         if wanted && !std::mem::replace(&mut self.complained, true) {
             let iface = &self.port.info.iface;
@@ -45,7 +45,7 @@ impl Teller {
     }
 }
 
-impl Work for Teller {
+impl Work for PfcTask {
     fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
         let Some(socket): Option<&PauseSocket> = self.settings.pause_socket() else {
             let wanted = self.port.maps().params()?.pauses.counted.contains(&1);
@@ -53,19 +53,19 @@ impl Work for Teller {
             return Ok(IDLE_PERIOD);
         };
         let (port, now_ns) = (Arc::clone(&self.port), monotonic_ns());
-        if self.asker.is_behind(now_ns) {
-            self.asker.follow(netlink, port.info.ifindex, &mut port.maps_mut(), now_ns)?;
+        if self.sender.is_behind(now_ns) {
+            self.sender.follow(netlink, port.info.ifindex, &mut port.maps_mut(), now_ns)?;
         }
-        let looked = self.asker.look(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
-        Ok(if looked == Looked::Unwanted { IDLE_PERIOD } else { PERIOD })
+        let looked = self.sender.look(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
+        Ok(if looked == PfcPoll::Unwanted { IDLE_PERIOD } else { PERIOD })
     }
 }
 
-impl Drop for Teller {
+impl Drop for PfcTask {
     /// Nobody waits any longer than he has to.
     fn drop(&mut self) {
         if let Some(socket) = self.settings.pause_socket() {
-            self.asker.give_up(self.port.info.ifindex, socket, monotonic_ns());
+            self.sender.give_up(self.port.info.ifindex, socket, monotonic_ns());
         }
     }
 }

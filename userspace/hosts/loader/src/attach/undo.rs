@@ -10,9 +10,9 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
 use nix::errno::Errno;
 
-use super::journal::{Journal, Owed, Record, Settled, State, Store};
-use super::names::{XDP_PEER, labelled, tc_hook};
-use super::place::{Place, remove_pins};
+use super::hook_names::{XDP_PEER, labelled, tc_hook};
+use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
+use super::state_dir::{StateDir, remove_pins};
 use super::{Error, Info, siblings};
 use crate::syscall;
 
@@ -26,7 +26,11 @@ pub(super) enum Reach<'a> {
 }
 
 /// Undoes an attachment as far as it got, with the lock held.
-pub(super) fn settle(place: &Place, netlink: &Netlink, record: Record) -> Result<Settled<Error>, Error> {
+pub(super) fn rollback(
+    place: &StateDir,
+    netlink: &Netlink,
+    record: Record,
+) -> Result<UndoReport<Error>, Error> {
     let links = netlink.links()?;
     // What is done is told of interfaces by the names they have now.
     let record = Record { info: labelled(record.info, &links), ..record };
@@ -38,13 +42,13 @@ pub(super) fn settle(place: &Place, netlink: &Netlink, record: Record) -> Result
     Ok(settle_in(Journal::resume(record, store), &pins, reach))
 }
 
-/// As [`settle`], with everything as an argument.
+/// As [`rollback`], with everything as an argument.
 pub(super) fn settle_in<S: Store<Error = Error>>(
     mut journal: Journal<S>,
     pins: &Path,
     reach: Reach<'_>,
-) -> Settled<Error> {
-    journal.settle(|info, owed| match pay(pins, reach, info, owed) {
+) -> UndoReport<Error> {
+    journal.rollback(|info, owed| match undo_step(pins, reach, info, owed) {
         // It went since it was looked for, and its qdiscs and filters with it.
         Err(Error::Net(error)) if error.errno() == Some(Errno::ENODEV) => Ok(None),
         paid => paid,
@@ -52,25 +56,25 @@ pub(super) fn settle_in<S: Store<Error = Error>>(
 }
 
 /// Pays one debt; it may be paid already.
-fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option<String>, Error> {
+fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Result<Option<String>, Error> {
     let netlink = match (owed, reach) {
-        (Owed::Pins, _) => {
+        (UndoStep::Pins, _) => {
             remove_pins(pins)?;
             return Ok(Some("maps removed".into()));
         }
-        (Owed::Sibling { place }, _) => {
+        (UndoStep::Sibling { place }, _) => {
             let left = siblings::leave(pins, *place)?;
             return Ok(left.then(|| "CNPs from other interfaces no longer handed on".into()));
         }
-        (Owed::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),
+        (UndoStep::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),
         (_, Reach::Gone) => return Ok(None),
         (_, Reach::Here(netlink)) => netlink,
     };
     let link = netlink.link_by_index(info.ifindex)?;
     let iface = &link.name;
     match owed {
-        Owed::Pins | Owed::Sibling { .. } | Owed::Link { .. } => Ok(None),
-        Owed::Qdisc { parent, ours, saved } => {
+        UndoStep::Pins | UndoStep::Sibling { .. } | UndoStep::Link { .. } => Ok(None),
+        UndoStep::Qdisc { parent, ours, saved } => {
             let at =
                 if *parent == Handle::ROOT { "root qdisc".to_owned() } else { format!("qdisc at {parent}") };
             let ours = (ours.0.as_str(), ours.1);
@@ -81,12 +85,12 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
                 }
             }))
         }
-        Owed::Clsact => {
+        UndoStep::Clsact => {
             let is_there = netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.parent == Handle::CLSACT);
             let is_gone = is_there && netlink.delete_clsact(info.ifindex)?;
             Ok(is_gone.then(|| format!("clsact removed from {iface}")))
         }
-        Owed::Stripping { ifindex, features } => {
+        UndoStep::Stripping { ifindex, features } => {
             // The other end of an inline attachment may be gone by itself.
             let Some(name) = netlink.links()?.into_iter().find(|link| link.index == *ifindex) else {
                 return Ok(None);
@@ -94,7 +98,7 @@ fn pay(pins: &Path, reach: Reach<'_>, info: &Info, owed: &Owed) -> Result<Option
             netlink.set_features(*ifindex, features, true)?;
             Ok(Some(format!("{} of {} is on again", features.join(", "), name.name)))
         }
-        Owed::Filter { hook, program } => {
+        UndoStep::Filter { hook, program } => {
             let Some((_, attach_type, parent)) = tc_hook(hook) else {
                 return Ok(None);
             };
@@ -139,7 +143,7 @@ fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
     }
 }
 
-impl Settled<Error> {
+impl UndoReport<Error> {
     /// What was done; or, if something went wrong, that and what is left.
     pub(super) fn result(self, iface: &str) -> Result<Vec<String>, Error> {
         let Self { done, errors, left } = self;
@@ -151,7 +155,7 @@ impl Settled<Error> {
     }
 }
 
-impl std::fmt::Display for Owed {
+impl std::fmt::Display for UndoStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pins => f.write_str("maps"),
@@ -169,7 +173,7 @@ impl std::fmt::Display for Owed {
 }
 
 /// Gives up what is owed: removes pins and journal, and leaves the rest as it is.
-pub(super) fn give_up(place: &Place, ifindex: u32) -> Result<(), Error> {
+pub(super) fn give_up(place: &StateDir, ifindex: u32) -> Result<(), Error> {
     let pins: PathBuf = place.pins(ifindex);
     remove_pins(&pins)?;
     place.store(ifindex).remove()
@@ -186,7 +190,7 @@ impl State {
     }
 }
 
-impl Owed {
+impl UndoStep {
     /// What the step does that will owe this, in words.
     pub(super) fn intention(&self) -> String {
         match self {

@@ -10,16 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use dcqcn_netlink::Netlink;
-use dcqcn_loader::asking::PauseSocket;
 use dcqcn_loader::attach::{self, Claim, Freed, Id, Info, Options, Request};
+use dcqcn_loader::pfc_tx::PauseSocket;
+use dcqcn_netlink::Netlink;
 
 use super::config::Config;
 use super::plan::{self, Attached, Follow, Interface, Scope, World};
 use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use super::{chain, change};
-use crate::desk::{Desk, Failing};
+use crate::shared_state::{Failing, SharedState};
 pub(super) use reload::Refused;
 
 /// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.
@@ -59,7 +59,7 @@ struct Trouble {
 }
 
 /// What is served.
-pub(super) struct Fleet {
+pub(super) struct ManagedInterfaces {
     netlink: Netlink,
     scope: Scope,
     served: BTreeMap<Id, Served>,
@@ -72,15 +72,19 @@ pub(super) struct Fleet {
     absent: BTreeSet<String>,
     /// What was attached at the last look.
     seen: BTreeSet<Id>,
-    desk: Arc<Desk>,
+    shared: Arc<SharedState>,
 }
 
-impl Fleet {
-    pub(super) fn new(scope: Scope, desk: Arc<Desk>, pause_socket: Option<PauseSocket>) -> Result<Self> {
+impl ManagedInterfaces {
+    pub(super) fn new(
+        scope: Scope,
+        shared: Arc<SharedState>,
+        pause_socket: Option<PauseSocket>,
+    ) -> Result<Self> {
         free();
         change::take_back();
-        let tasks = Tasks::start(Settings::new(desk.watched(), pause_socket))?;
-        desk.set_tasks(tasks.watch());
+        let tasks = Tasks::start(Settings::new(shared.watched(), pause_socket))?;
+        shared.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {
             tasks.set_age_idle(config.age_idle);
         }
@@ -93,7 +97,7 @@ impl Fleet {
             failing: BTreeMap::new(),
             absent: BTreeSet::new(),
             seen: BTreeSet::new(),
-            desk,
+            shared,
         })
     }
 
@@ -138,7 +142,7 @@ impl Fleet {
         let plan = plan::follow(&self.scope, &world, &served, &self.released, &resting);
         self.let_go(&plan);
         for id in &plan.leftover {
-            self.desk.step();
+            self.shared.step();
             if let Err(error) = attach::detach_id(*id) {
                 tracing::warn!(ifindex = id.ifindex, %error, "cannot remove what an interface left behind");
             }
@@ -150,7 +154,7 @@ impl Fleet {
         }
         let mut left = plan.take_over.len() + plan.attach.len();
         for id in &plan.take_over {
-            if self.desk.is_ending() {
+            if self.shared.is_ending() {
                 return Ok(());
             }
             if let Some(info) = infos.iter().find(|info| info.id() == *id) {
@@ -161,7 +165,7 @@ impl Fleet {
             tell(self, left);
         }
         for some in plan.attach.chunks(at_once()) {
-            if self.desk.is_ending() {
+            if self.shared.is_ending() {
                 return Ok(());
             }
             self.attach(some);

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dcqcn_control_api::Held;
+use dcqcn_control_api::Override;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 /// What is kept for the next start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct Persisted {
     /// In force; none if the host's own file alone is.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<Override>,
     /// It waits to be confirmed.
     pub(super) trial: Option<Trial>,
 }
@@ -24,7 +24,7 @@ pub(super) struct Kept {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Trial {
     /// What comes back.
-    pub(super) former: Option<Held>,
+    pub(super) former: Option<Override>,
     /// When, in seconds since 1970: the only clock that goes on while the machine is off.
     pub(super) until_unix_s: u64,
     /// How long there was, in seconds: that clock may have been set.
@@ -63,7 +63,7 @@ impl Written {
 ///
 /// # Errors
 /// It cannot.
-pub(super) fn write(path: &Path, kept: &Kept) -> Result<Written> {
+pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
     let failed = || format!("cannot write {}", path.display());
     let dir = path.parent().unwrap_or(path);
     fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(failed)?;
@@ -77,7 +77,7 @@ pub(super) fn write(path: &Path, kept: &Kept) -> Result<Written> {
 ///
 /// # Errors
 /// It cannot be read, or was written by something else.
-pub(super) fn read(path: &Path) -> Result<Option<Kept>> {
+pub(super) fn read(path: &Path) -> Result<Option<Persisted>> {
     let failed = || format!("cannot read {}", path.display());
     match fs::read(path) {
         Ok(text) => serde_json::from_slice(&text).map(Some).with_context(failed),

@@ -4,20 +4,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dcqcn_telemetry::audit::{Entry, Log, Order, What};
 use dcqcn_common::layout::CLASSES;
+use dcqcn_control_api::{
+    Change, Changes, Class, Counts, InterfaceSnapshot, LOOKED_AT, MOST_CHANGES, MOST_QPS, ParameterValue, Qp,
+    Snapshot, SnapshotRequest, Values,
+};
+use dcqcn_loader::attach;
 use dcqcn_netlink::netns;
 use dcqcn_params::{Key, word};
-use dcqcn_loader::attach;
-use dcqcn_control_api::{
-    Change, Changes, Class, Counts, LOOKED_AT, Look, Looked, MOST_CHANGES, MOST_QPS, ParameterValue, Qp,
-    Seen, Values,
-};
 use dcqcn_support::clock::monotonic_ns;
+use dcqcn_telemetry::audit::{Entry, Log, Order, What};
 use dcqcn_telemetry::{QpSample, Reading, Sample};
 
 use crate::counts;
-use crate::desk::Desk;
+use crate::shared_state::SharedState;
 
 /// How old an answer may be: less than the second in which who looks on asks again.
 const FRESH: Duration = Duration::from_millis(800);
@@ -38,19 +38,19 @@ struct Table {
 
 /// What was looked at last.
 #[derive(Default)]
-pub(crate) struct Looks {
-    all: Option<(Instant, Looked)>,
+pub(crate) struct SnapshotCache {
+    all: Option<(Instant, Snapshot)>,
     tables: Vec<Table>,
     changes: Option<(Instant, Changes)>,
 }
 
-impl Looks {
+impl SnapshotCache {
     /// Interfaces as they are now.
     ///
     /// # Errors
     /// In a sentence.
-    pub(crate) fn look(&mut self, desk: &Desk, look: &Look) -> Result<Looked, String> {
-        let Look { busiest_of, most } = look;
+    pub(crate) fn look(&mut self, shared: &SharedState, look: &SnapshotRequest) -> Result<Snapshot, String> {
+        let SnapshotRequest { busiest_of, most } = look;
         if *most > MOST_QPS {
             return Err(format!("most = {most}: allowed is 0 to {MOST_QPS}"));
         }
@@ -61,13 +61,13 @@ impl Looks {
         let looked = match &self.all {
             Some((at, looked)) if at.elapsed() < FRESH => looked.clone(),
             _ => {
-                let (interfaces, failing) = counts::take_each(desk, seen);
-                let looked = Looked { at_ns: monotonic_ns(), interfaces, failing, busiest: Vec::new() };
+                let (interfaces, failing) = counts::take_each(shared, seen);
+                let looked = Snapshot { at_ns: monotonic_ns(), interfaces, failing, busiest: Vec::new() };
                 self.all = Some((Instant::now(), looked.clone()));
                 looked
             }
         };
-        Ok(Looked { busiest, ..looked })
+        Ok(Snapshot { busiest, ..looked })
     }
 
     /// The busiest queue pairs of an interface. Of few interfaces at a time: tables are large.
@@ -117,8 +117,8 @@ impl Looks {
 ///
 /// # Errors
 /// In a sentence.
-pub(crate) fn values(desk: &Desk, interface: &str) -> Result<Values, String> {
-    let bounds = Arc::clone(&desk.snapshot().bounds);
+pub(crate) fn values(shared: &SharedState, interface: &str) -> Result<Values, String> {
+    let bounds = Arc::clone(&shared.snapshot().bounds);
     let attachment = attach::open(interface).map_err(|error| error.to_string())?;
     let params = attachment.maps.params().map_err(|error| error.to_string())?;
     let value = |key: Key| {
@@ -129,8 +129,8 @@ pub(crate) fn values(desk: &Desk, interface: &str) -> Result<Values, String> {
     Ok(Values { parameters: Key::all().map(value).collect() })
 }
 
-fn seen(reading: &Reading, counts: Counts) -> Seen {
-    Seen {
+fn seen(reading: &Reading, counts: Counts) -> InterfaceSnapshot {
+    InterfaceSnapshot {
         counts,
         role: word(&reading.info.role),
         pacer: reading.info.pacer.clone(),
@@ -222,8 +222,13 @@ mod tests {
 
     #[test]
     fn a_look_for_too_many_queue_pairs_is_refused() {
-        let look = Look { busiest_of: None, most: MOST_QPS + 1 };
-        assert!(Looks::default().look(&Desk::sample(), &look).unwrap_err().contains("allowed is 0 to 64"));
+        let look = SnapshotRequest { busiest_of: None, most: MOST_QPS + 1 };
+        assert!(
+            SnapshotCache::default()
+                .look(&SharedState::sample(), &look)
+                .unwrap_err()
+                .contains("allowed is 0 to 64")
+        );
     }
 
     #[test]

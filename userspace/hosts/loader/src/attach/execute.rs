@@ -10,13 +10,13 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::netns;
 use dcqcn_params::XdpModeChoice;
 
+use super::hook_names::{HOOKS, XDP_PEER};
 use super::hooks;
 use super::identity::boot_id;
-use super::journal::{FORMAT, Journal, Owed, Record, State};
-use super::names::{HOOKS, XDP_PEER};
-use super::pay::{Reach, settle_in};
-use super::place::Place;
+use super::journal::{FORMAT, Journal, Record, State, UndoStep};
 use super::plan::{Plan, port};
+use super::state_dir::StateDir;
+use super::undo::{Reach, settle_in};
 use super::{Error, Info, pin_expire, siblings};
 use crate::dataplane::{self, Maps};
 use crate::{failpoint, pacer, queues};
@@ -25,7 +25,12 @@ use crate::{failpoint, pacer, queues};
 ///
 /// # Errors
 /// A step fails.
-pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<Owed>) -> Result<Info, Error> {
+pub(super) fn out(
+    plan: Plan,
+    netlink: &Netlink,
+    place: &StateDir,
+    inherited: Vec<UndoStep>,
+) -> Result<Info, Error> {
     let ifindex = plan.link.index;
     let record = Record {
         format: FORMAT,
@@ -46,7 +51,7 @@ pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<O
         ebpf: None,
     };
     let mut carried =
-        plan.steps.iter().try_for_each(|step| journal.owe(step.clone(), |info| carrier.take(step, info)));
+        plan.steps.iter().try_for_each(|step| journal.record(step.clone(), |info| carrier.take(step, info)));
     if carried.is_ok() {
         carried = journal.finish();
     }
@@ -65,14 +70,14 @@ pub(super) fn out(plan: Plan, netlink: &Netlink, place: &Place, inherited: Vec<O
 }
 
 /// Of attachments that are made side by side one looks for shared maps at a time, so that the first makes them and the others take
-/// them. Other processes wait for the lock of the [`Place`].
+/// them. Other processes wait for the lock of the [`StateDir`].
 static SHARING: Mutex<()> = Mutex::new(());
 
 /// What the steps need.
 struct Carrier<'a> {
     plan: &'a Plan,
     netlink: &'a Netlink,
-    place: &'a Place,
+    place: &'a StateDir,
     pins: PathBuf,
     /// Where XDP is to run.
     xdp_mode: XdpModeChoice,
@@ -82,11 +87,11 @@ struct Carrier<'a> {
 
 impl Carrier<'_> {
     /// Takes one step.
-    fn take(&mut self, step: &Owed, info: &mut Info) -> Result<(), Error> {
+    fn take(&mut self, step: &UndoStep, info: &mut Info) -> Result<(), Error> {
         let Plan { link, peer, config, sizes, placement, queues_at, .. } = self.plan;
         match step {
-            Owed::Pins => return self.load(info),
-            Owed::Sibling { place } => {
+            UndoStep::Pins => return self.load(info),
+            UndoStep::Sibling { place } => {
                 let entered = self.ebpf.as_mut().map_or(Ok(()), |ebpf| siblings::enter(ebpf, *place));
                 if let Err(error) = entered {
                     info.notes
@@ -94,16 +99,16 @@ impl Carrier<'_> {
                 }
                 return Ok(());
             }
-            Owed::Qdisc { .. } => {}
-            Owed::Clsact => return hooks::add_clsact(link),
-            Owed::Stripping { ifindex, features } => {
+            UndoStep::Qdisc { .. } => {}
+            UndoStep::Clsact => return hooks::add_clsact(link),
+            UndoStep::Stripping { ifindex, features } => {
                 return self.keep_tags(*ifindex, features, info);
             }
-            Owed::Filter { hook, .. } | Owed::Link { pin: hook } => {
+            UndoStep::Filter { hook, .. } | UndoStep::Link { pin: hook } => {
                 let Some(ebpf) = &mut self.ebpf else {
                     return Ok(());
                 };
-                let is_filter = matches!(step, Owed::Filter { .. });
+                let is_filter = matches!(step, UndoStep::Filter { .. });
                 let pin = self.pins.join(hook);
                 let (to, is_peer) =
                     if hook == XDP_PEER { (peer.as_ref(), true) } else { (Some(link), false) };

@@ -3,59 +3,59 @@
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use dcqcn_telemetry::audit as audit;
+use dcqcn_control_api::Override;
 use dcqcn_params::Profile;
-use dcqcn_control_api::Held;
+use dcqcn_telemetry::audit;
 
 use super::Refused;
-use super::kept::{self, Kept, Trial};
+use super::persisted::{self, Persisted, Trial};
 use crate::daemon::chain;
 use crate::daemon::config::{Config, Interface, parse};
 
 /// The host's own file, and what others asked for on top of it.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct Overrides {
     pub(super) own: Config,
-    kept: Kept,
+    kept: Persisted,
     pub(super) confirm_until: Option<Instant>,
 }
 
-impl Asked {
+impl Overrides {
     /// What is in force at the start. What was kept and cannot be read, or is no longer allowed, does not count: the host's own
     /// file, which is `file`, does.
     pub(super) fn begin(own: Config, file: &Path) -> Self {
-        let mut asked = Self { own, ..Self::default() };
-        let Some(path) = asked.own.fleet.as_ref().map(|bounds| bounds.state.clone()) else {
-            return asked;
+        let mut overrides = Self { own, ..Self::default() };
+        let Some(path) = overrides.own.fleet.as_ref().map(|bounds| bounds.state.clone()) else {
+            return overrides;
         };
-        let kept = match kept::read(&path) {
+        let kept = match persisted::read(&path) {
             Ok(kept) => after(kept.unwrap_or_default(), unix_s()),
             Err(error) => {
                 tracing::error!(
                     error = chain(&error),
                     "what was asked for before is lost: the file alone counts"
                 );
-                return asked;
+                return overrides;
             }
         };
         let Some(held) = &kept.held else {
-            return asked;
+            return overrides;
         };
-        match over(&asked.own, &held.name, &held.text) {
+        match checked_interfaces(&overrides.own, &held.name, &held.text) {
             Ok(_) => {
                 tracing::info!(name = held.name, file = %file.display(), "in force over the file, as asked for before");
-                asked.take(kept);
+                overrides.take(kept);
             }
             Err(refused) => {
                 tracing::error!(error = %refused, "what was asked for before is refused: the file alone counts");
                 audit::enter_refusal("", &format!("kept from before: {refused}"));
             }
         }
-        asked
+        overrides
     }
 
     /// What is in force of what others asked for.
-    pub(super) fn held(&self) -> Option<Held> {
+    pub(super) fn held(&self) -> Option<Override> {
         self.kept.held.clone()
     }
 
@@ -66,13 +66,14 @@ impl Asked {
 
     /// What is in force. What was kept has been held against the bounds before.
     pub(super) fn both(&self) -> Config {
-        let over =
-            |held: &Held| parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default();
+        let over = |held: &Override| {
+            parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default()
+        };
         self.own.under(self.kept.held.as_ref().map(over).unwrap_or_default())
     }
 
     /// Notes what is kept since.
-    pub(super) fn take(&mut self, kept: Kept) {
+    pub(super) fn take(&mut self, kept: Persisted) {
         let left = kept.trial.as_ref().map(|trial| trial.left(unix_s()));
         self.confirm_until = left.map(|left| Instant::now() + left);
         self.kept = kept;
@@ -80,19 +81,19 @@ impl Asked {
 }
 
 /// What is left of it at a time in seconds since 1970.
-fn after(kept: Kept, now_s: u64) -> Kept {
+fn after(kept: Persisted, now_s: u64) -> Persisted {
     match kept {
-        Kept { trial: Some(trial), held } if trial.left(now_s).is_zero() => {
+        Persisted { trial: Some(trial), held } if trial.left(now_s).is_zero() => {
             let name = held.as_ref().map(|held| held.name.as_str());
             tracing::warn!(name, "nobody confirmed it in time: taken back");
-            Kept { held: trial.former, trial: None }
+            Persisted { held: trial.former, trial: None }
         }
         kept => kept,
     }
 }
 
 /// The interfaces of `text`, if the host's `own` file lets others say all of it.
-pub(super) fn over(own: &Config, name: &str, text: &str) -> Result<Vec<Interface>, Refused> {
+pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result<Vec<Interface>, Refused> {
     let Some(bounds) = &own.fleet else {
         let why = "this host takes nothing from others: write [fleet] with `allow = [...]` into its file";
         return Err(Refused::one(why));
@@ -141,44 +142,44 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         parse("own", &format!("{OWN}state = '{}'\n", state.display())).unwrap()
     }
 
-    fn held(name: &str) -> Held {
+    fn held(name: &str) -> Override {
         let text = format!("[[interface]]\nname = 'eth0'\n[interface.wred.3]\nkmax = '{name}KB'\n");
         let [by, why, at] = ["ada", "to try", "2026-01-01T00:00:00Z"].map(String::from);
-        Held { name: name.into(), text, by, why, at, confirm_within_s: None }
+        Override { name: name.into(), text, by, why, at, confirm_within_s: None }
     }
 
-    fn kmax(asked: &Asked) -> u64 {
-        asked.both().request("eth0").unwrap().settings.config(None).unwrap().wred[3].kmax_bytes
+    fn kmax(overrides: &Overrides) -> u64 {
+        overrides.both().request("eth0").unwrap().settings.config(None).unwrap().wred[3].kmax_bytes
     }
 
     #[test]
     fn what_is_kept_is_in_force_at_the_next_start_unless_it_is_no_longer_allowed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/fleet.json");
-        assert_eq!(kept::read(&path).unwrap(), None);
-        let kept = Kept { held: Some(held("700")), trial: None };
-        let written = kept::write(&path, &kept).unwrap();
-        assert_eq!(kept::read(&path).unwrap(), None, "not before it is in force");
+        assert_eq!(persisted::read(&path).unwrap(), None);
+        let kept = Persisted { held: Some(held("700")), trial: None };
+        let written = persisted::write(&path, &kept).unwrap();
+        assert_eq!(persisted::read(&path).unwrap(), None, "not before it is in force");
         written.persist().unwrap();
         let own = own(&path);
-        let asked = Asked::begin(own.clone(), Path::new("own"));
-        assert_eq!((asked.held(), kmax(&asked)), (Some(held("700")), 700_000));
+        let overrides = Overrides::begin(own.clone(), Path::new("own"));
+        assert_eq!((overrides.held(), kmax(&overrides)), (Some(held("700")), 700_000));
         // Not a value that the bounds leave out, nor anything where there are none.
         for less in [OWN.replace("1MB", "600KB"), OWN.replace("[fleet]\nallow", "[log]\nfilter = 'info' #")] {
             let less = parse("own", &less).unwrap();
-            let refused = over(&less, "700", &held("700").text).unwrap_err().to_string();
+            let refused = checked_interfaces(&less, "700", &held("700").text).unwrap_err().to_string();
             assert!(refused.contains("bounds") || refused.contains("takes nothing"), "{refused}");
         }
         std::fs::write(&path, "{").unwrap();
-        assert_eq!(Asked::begin(own, Path::new("own")).held(), None);
+        assert_eq!(Overrides::begin(own, Path::new("own")).held(), None);
     }
 
     #[test]
     fn what_nobody_confirmed_is_not_in_force_at_the_next_start_whatever_the_clock_says() {
         let trial = Trial { former: Some(held("500")), until_unix_s: 1_000, within_s: 60 };
-        let kept = Kept { held: Some(held("700")), trial: Some(trial.clone()) };
+        let kept = Persisted { held: Some(held("700")), trial: Some(trial.clone()) };
         assert_eq!(after(kept.clone(), 999), kept);
-        assert_eq!(after(kept.clone(), 1_000), Kept { held: Some(held("500")), trial: None });
+        assert_eq!(after(kept.clone(), 1_000), Persisted { held: Some(held("500")), trial: None });
         assert_eq!(trial.left(990), Duration::from_secs(10));
         assert_eq!(trial.left(0), Duration::from_secs(60), "the clock was set back");
     }
@@ -186,7 +187,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     #[test]
     fn only_interfaces_can_be_asked_for_and_only_what_goes_with_the_file() {
         let own = own(Path::new("/x"));
-        let refused = |text: &str| over(&own, "7", text).unwrap_err().to_string();
+        let refused = |text: &str| checked_interfaces(&own, "7", text).unwrap_err().to_string();
         let interface = "[[interface]]\nname = 'eth*'\n[interface.wred.3]\n";
         for text in [
             "[metrics]\nlisten = '0.0.0.0:1'",
@@ -202,6 +203,6 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         // Right by itself; not together with Kmin of the file.
         let both = refused(&format!("{interface}kmin = '5KB'\nkmax = '50KB'\n"));
         assert!(both.contains("own bounds"), "{both}");
-        over(&own, "7", &format!("{interface}kmin = '50KB'\nkmax = '150KB'\n")).unwrap();
+        checked_interfaces(&own, "7", &format!("{interface}kmin = '50KB'\nkmax = '150KB'\n")).unwrap();
     }
 }

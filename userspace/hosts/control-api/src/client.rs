@@ -54,12 +54,12 @@ impl AskError {
 
 /// A controller's socket.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct ControlClient {
     path: PathBuf,
     patience: Duration,
 }
 
-impl Door {
+impl ControlClient {
     /// The socket at `path`; an answer is waited for as long as `patience`.
     #[must_use]
     pub fn new(path: &Path, patience: Duration) -> Self {
@@ -141,7 +141,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             question
         });
-        let answer = Door::new(&path, Duration::from_secs(5)).ask(Verb::Version {});
+        let answer = ControlClient::new(&path, Duration::from_secs(5)).ask(Verb::Version {});
         assert_eq!(controller.join().unwrap(), "{\"v\":1,\"verb\":\"version\"}\n");
         answer
     }
@@ -180,9 +180,9 @@ mod tests {
                 let _ = stream.write_all((serde_json::to_string(&answer).unwrap() + "\n").as_bytes());
             }
         });
-        let door = Door::new(&path, Duration::from_secs(5));
-        assert_eq!(door.ask::<VersionAnswer>(Verb::Version {}).unwrap().protocol, 1);
-        let (began, busy) = (Instant::now(), door.ask::<VersionAnswer>(Verb::Version {}).unwrap_err());
+        let client = ControlClient::new(&path, Duration::from_secs(5));
+        assert_eq!(client.ask::<VersionAnswer>(Verb::Version {}).unwrap().protocol, 1);
+        let (began, busy) = (Instant::now(), client.ask::<VersionAnswer>(Verb::Version {}).unwrap_err());
         assert!(!busy.is_refusal() && busy.to_string().contains("user 7 has 4"), "{busy}");
         assert!((AGAIN..AGAIN * 3).contains(&began.elapsed()));
     }
@@ -191,14 +191,14 @@ mod tests {
     fn nobody_there_and_a_question_too_long_are_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
-        let door = Door::new(&path, Duration::from_secs(1));
-        let error = door.ask::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
+        let client = ControlClient::new(&path, Duration::from_secs(1));
+        let error = client.ask::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
         assert!(error.contains("[control] in its file"), "{error}");
         let _listener = UnixListener::bind(&path).unwrap();
         let text = "x".repeat(LINE_BYTES);
         let [by, why] = [String::new(), String::new()];
         let apply = Apply { name: "1".into(), text, by, why, confirm_within_s: None, over: None };
-        let error = door.ask::<VersionAnswer>(Verb::Apply(apply)).unwrap_err().to_string();
+        let error = client.ask::<VersionAnswer>(Verb::Apply(apply)).unwrap_err().to_string();
         assert!(error.contains("allowed are"), "{error}");
     }
 }

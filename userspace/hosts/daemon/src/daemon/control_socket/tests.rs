@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 
-use dcqcn_control_api::{Applied, Apply, Confirm, Door};
+use dcqcn_control_api::{Applied, Apply, Confirm, ControlClient};
 
 use super::*;
 
@@ -32,8 +32,8 @@ impl Served {
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let desk = Arc::new(Desk::sample());
-                tokio::spawn(serve(opened, desk, commands, Duration::from_secs(1)).unwrap());
+                let shared = Arc::new(SharedState::sample());
+                tokio::spawn(serve(opened, shared, commands, Duration::from_secs(1)).unwrap());
                 ended.await
             })
         });
@@ -115,7 +115,7 @@ fn a_group_that_is_gone_leaves_the_socket_to_root_and_is_told() {
 #[test]
 fn changes_go_to_the_thread_that_works_and_its_refusal_comes_back() {
     let served = Served::new();
-    let door = Door::new(&served.path(), Duration::from_secs(20));
+    let door = ControlClient::new(&served.path(), Duration::from_secs(20));
     let apply = |name: &str| {
         let [by, why] = ["ada", "to try"].map(String::from);
         Verb::Apply(Apply {
@@ -154,7 +154,7 @@ fn a_user_s_connection_too_many_is_told_and_has_room_when_another_ends() {
     let served = Served::new();
     let version = b"{\"v\":1,\"verb\":\"version\"}\n";
     let mut open: Vec<StdStream> = Vec::new();
-    for _ in 0..places::OF_A_USER {
+    for _ in 0..slots::OF_A_USER {
         let mut stream = StdStream::connect(served.path()).unwrap();
         stream.write_all(version).unwrap();
         stream.read_exact(&mut [0; 8]).unwrap();

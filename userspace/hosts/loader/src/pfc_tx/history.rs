@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use dcqcn_common::layout::{CLASSES, Came};
+use dcqcn_common::layout::{CLASSES, IngressBytes};
 
 /// Looks that are remembered of each queue, not counting those between which nothing came into it: at one a millisecond, what
 /// came in a second of arrivals.
@@ -34,9 +34,9 @@ pub(super) struct Share {
 pub(super) struct History([VecDeque<Look>; CLASSES]);
 
 impl History {
-    pub(super) fn push(&mut self, came: &BTreeMap<u32, Came>) {
+    pub(super) fn push(&mut self, came: &BTreeMap<u32, IngressBytes>) {
         for (queue, looks) in self.0.iter_mut().enumerate() {
-            let bytes = |came: &Came| came.get(queue).copied().unwrap_or(0);
+            let bytes = |came: &IngressBytes| came.get(queue).copied().unwrap_or(0);
             let look: Look = came.iter().map(|(ifindex, came)| (*ifindex, bytes(came))).collect();
             // A queue that stands still for long must not forget what is in it.
             if looks.back() == Some(&look) {
@@ -90,9 +90,9 @@ mod tests {
 
     use super::*;
 
-    fn look(ports: &[(u32, u64)]) -> BTreeMap<u32, Came> {
+    fn look(ports: &[(u32, u64)]) -> BTreeMap<u32, IngressBytes> {
         let came = |bytes| {
-            let mut came = Came::default();
+            let mut came = IngressBytes::default();
             came[3] = bytes;
             came
         };

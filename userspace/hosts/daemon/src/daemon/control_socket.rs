@@ -4,7 +4,7 @@
 //! connections, lines of a bounded length, seconds for each. What is to be changed is handed to the thread that works; the
 //! answer is its result.
 
-mod places;
+mod slots;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{
-    Answer, Failing, Health, Held, LINE_BYTES, Parameters, Question, Status, VERSION, Verb, VersionAnswer,
+    Answer, Failing, Health, LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb, VersionAnswer,
 };
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
@@ -30,10 +30,10 @@ use super::config::Control;
 use super::order::{Order, Ordered, Refusal};
 use super::worker::Command;
 use crate::counts;
-use crate::desk::Desk;
 use crate::fresh::Fresh;
-use crate::looks::{self, Looks};
-use places::Places;
+use crate::shared_state::SharedState;
+use crate::snapshot_cache::{self, SnapshotCache};
+use slots::ConnectionSlots;
 
 /// How long a line may take to come, and an answer to go.
 const LINE: Duration = Duration::from_secs(30);
@@ -110,13 +110,13 @@ fn give(socket: &Path, name: &str) -> Result<()> {
 }
 
 /// What answers.
-struct Room {
-    desk: Arc<Desk>,
+struct Handler {
+    shared: Arc<SharedState>,
     commands: Sender<Command>,
     /// How long a step of the controller may take.
     late: Duration,
     health: Fresh<Health>,
-    looks: Arc<Mutex<Looks>>,
+    snapshots: Arc<Mutex<SnapshotCache>>,
     without_group: Option<String>,
 }
 
@@ -126,15 +126,15 @@ struct Room {
 /// There is no event loop.
 pub(super) fn serve(
     opened: Opened,
-    desk: Arc<Desk>,
+    shared: Arc<SharedState>,
     commands: Sender<Command>,
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
     let Opened { listener, without_group } = opened;
     let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
-    let (health, looks) = (Fresh::default(), Arc::default());
-    let room = Arc::new(Room { desk, commands, late, health, looks, without_group });
-    let places = Places::default();
+    let (health, snapshots) = (Fresh::default(), Arc::default());
+    let handler = Arc::new(Handler { shared, commands, late, health, snapshots, without_group });
+    let slots = ConnectionSlots::default();
     Ok(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
@@ -142,14 +142,14 @@ pub(super) fn serve(
                 sleep(PAUSE).await;
                 continue;
             };
-            let room = Arc::clone(&room);
+            let handler = Arc::clone(&handler);
             // One that is gone already has no user, and needs no place.
             let Ok(peer) = stream.peer_cred() else { continue };
-            match places.take(peer.uid()) {
+            match slots.take(peer.uid()) {
                 Ok(place) => {
                     tokio::spawn(async move {
                         // What goes wrong with a connection is its client's.
-                        let _ = room.connection(stream).await;
+                        let _ = handler.connection(stream).await;
                         drop(place);
                     });
                 }
@@ -166,7 +166,7 @@ fn refuse(stream: UnixStream, why: String) {
     }
 }
 
-impl Room {
+impl Handler {
     async fn connection(&self, mut stream: UnixStream) -> Result<()> {
         let peer = stream.peer_cred().map_or_else(
             |_| "somebody".into(),
@@ -220,11 +220,13 @@ impl Room {
             Verb::Status {} => Answer::of(Ok(self.status())),
             Verb::Config {} => Answer::of(Ok(self.held())),
             Verb::Health {} => Answer::of(self.health().await),
-            Verb::Look(look) => Answer::of(self.read(move |desk, looks| looks.look(desk, &look)).await),
-            Verb::Parameters(Parameters { interface }) => {
-                Answer::of(self.read(move |desk, _| looks::values(desk, &interface)).await)
+            Verb::Look(look) => {
+                Answer::of(self.read(move |shared, snapshots| snapshots.look(shared, &look)).await)
             }
-            Verb::Changes {} => Answer::of(self.read(|_, looks| looks.changes()).await),
+            Verb::Parameters(Parameters { interface }) => {
+                Answer::of(self.read(move |shared, _| snapshot_cache::values(shared, &interface)).await)
+            }
+            Verb::Changes {} => Answer::of(self.read(|_, snapshots| snapshots.changes()).await),
             Verb::Apply(apply) => self.order(Order::Apply(apply), peer).await,
             Verb::Confirm(confirm) => self.order(Order::Confirm(confirm), peer).await,
             Verb::Undo(undo) => self.order(Order::Undo(undo), peer).await,
@@ -233,7 +235,7 @@ impl Room {
     }
 
     fn status(&self) -> Status {
-        let snapshot = self.desk.snapshot();
+        let snapshot = self.shared.snapshot();
         let failing = snapshot.failing.iter();
         Status {
             is_ready: snapshot.is_ready,
@@ -242,33 +244,34 @@ impl Room {
                 .map(|one| Failing { interface: one.interface.clone(), error: one.error.clone() })
                 .collect(),
             waiting: snapshot.waiting,
-            stuck: self.desk.stuck(self.late),
+            stuck: self.shared.stuck(self.late),
             config: snapshot.held.as_ref().map(|held| held.name.clone()),
             without_group: self.without_group.clone(),
         }
     }
 
-    fn held(&self) -> Option<Held> {
-        let snapshot = self.desk.snapshot();
+    fn held(&self) -> Option<Override> {
+        let snapshot = self.shared.snapshot();
         let left =
             snapshot.confirm_until.map(|until| until.saturating_duration_since(Instant::now()).as_secs());
-        snapshot.held.clone().map(|held| Held { confirm_within_s: left, ..held })
+        snapshot.held.clone().map(|held| Override { confirm_within_s: left, ..held })
     }
 
     /// What the interfaces count, no older than a second.
     async fn health(&self) -> Result<Health, String> {
-        let desk = Arc::clone(&self.desk);
-        self.health.get(move || counts::take(&desk)).await.map_err(|error| error.to_string())
+        let shared = Arc::clone(&self.shared);
+        self.health.get(move || counts::take(&shared)).await.map_err(|error| error.to_string())
     }
 
     /// Reads what may take a while: one after the other for all who ask, and each followed by a rest.
     async fn read<T: Send + 'static>(
         &self,
-        what: impl FnOnce(&Desk, &mut Looks) -> Result<T, String> + Send + 'static,
+        what: impl FnOnce(&SharedState, &mut SnapshotCache) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
-        let (desk, mut looks) = (Arc::clone(&self.desk), Arc::clone(&self.looks).lock_owned().await);
+        let (shared, mut snapshots) =
+            (Arc::clone(&self.shared), Arc::clone(&self.snapshots).lock_owned().await);
         let read = move || {
-            let result = what(&desk, &mut looks);
+            let result = what(&shared, &mut snapshots);
             thread::sleep(REST);
             result
         };

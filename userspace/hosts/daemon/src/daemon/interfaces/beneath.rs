@@ -1,13 +1,13 @@
 //! What changes beneath served interfaces: the speed of a link, which is followed, and what others take off, which is told and left to
 //! whoever did it.
 
-use dcqcn_telemetry::audit as audit;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_loader::attach::{self, Part};
+use dcqcn_telemetry::audit;
 
-use super::Fleet;
+use super::ManagedInterfaces;
 
-impl Fleet {
+impl ManagedInterfaces {
     /// Brings the rates of links up to date with their speeds.
     pub(in crate::daemon) fn follow_link_rates(&mut self) {
         let infos = match attach::list() {

@@ -6,9 +6,9 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Filter, Handle};
 use serde::Serialize;
 
-use super::journal::{Owed, Record};
-use super::names::tc_hook;
-use super::place::Place;
+use super::hook_names::tc_hook;
+use super::journal::{Record, UndoStep};
+use super::state_dir::StateDir;
 use super::verify::Bound;
 use super::{Error, Info};
 
@@ -30,7 +30,7 @@ pub struct Other {
 /// # Errors
 /// It is not attached any more, or the kernel does not tell: that needs CAP_SYS_ADMIN.
 pub fn others(info: &Info) -> Result<Vec<Other>, Error> {
-    let place = Place::here()?;
+    let place = StateDir::here()?;
     let record = place.read(info.ifindex)?.filter(|record| record.info.id() == info.id());
     let Some(Record { owed, .. }) = record else {
         return Err(Error::NotAttached { iface: info.iface.clone() });
@@ -40,13 +40,13 @@ pub fn others(info: &Info) -> Result<Vec<Other>, Error> {
     let pins = place.pins(info.ifindex);
     let mut others = Vec::new();
     for owed in &owed {
-        let (Owed::Link { pin: hook } | Owed::Filter { hook, .. }) = owed else {
+        let (UndoStep::Link { pin: hook } | UndoStep::Filter { hook, .. }) = owed else {
             continue;
         };
         let Some((program, attach_type, parent)) = tc_hook(hook) else {
             continue;
         };
-        others.extend(if matches!(owed, Owed::Filter { .. }) {
+        others.extend(if matches!(owed, UndoStep::Filter { .. }) {
             on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program)
         } else {
             let ours = Bound::look(&pins.join(hook), hook).map(|link| link.program_id);

@@ -4,12 +4,12 @@ use std::io;
 
 use aya::maps::{MapError, PerCpuValues};
 use aya::util::nr_cpus;
-use dcqcn_common::layout::Came;
+use dcqcn_common::layout::IngressBytes;
 
 use super::maps::at;
 use super::{Error, Maps};
 
-const NAME: &str = "CAME";
+const NAME: &str = "INGRESS_BYTES";
 /// Only where there is none (include/uapi/linux/bpf.h).
 const BPF_NOEXIST: u64 = 1;
 
@@ -21,8 +21,9 @@ impl Maps {
     pub(crate) fn tell_apart(&mut self, ifindex: u32) -> Result<(), Error> {
         let failed = |source| Error::Map { name: NAME, source };
         let cpus = nr_cpus().map_err(|(_, source)| failed(MapError::IoError(source)))?;
-        let zero =
-            PerCpuValues::try_from(vec![Came::default(); cpus]).map_err(MapError::IoError).map_err(failed)?;
+        let zero = PerCpuValues::try_from(vec![IngressBytes::default(); cpus])
+            .map_err(MapError::IoError)
+            .map_err(failed)?;
         match self.came.insert(ifindex, zero, BPF_NOEXIST) {
             // It keeps its count.
             Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::AlreadyExists => {
@@ -48,8 +49,8 @@ impl Maps {
     ///
     /// # Errors
     /// What the kernel says.
-    pub(crate) fn came(&self, ifindex: u32) -> Result<Option<Came>, Error> {
-        let mut sum = Came::default();
+    pub(crate) fn ingress_bytes(&self, ifindex: u32) -> Result<Option<IngressBytes>, Error> {
+        let mut sum = IngressBytes::default();
         match self.came.get(&ifindex, 0) {
             Ok(by_cpu) => {
                 for came in by_cpu.iter() {

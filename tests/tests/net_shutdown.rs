@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_loader::attach;
 use dcqcn_netlink::Netns;
 use dcqcn_params::Role;
-use dcqcn_loader::attach;
 use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab};
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::{Host, Pair, request};

@@ -49,18 +49,18 @@ pub struct Packet {
 }
 
 #[map]
-static TOLD: PerCpuArray<Packet> = PerCpuArray::with_max_entries(3, 0);
+static TRACE_SAMPLE: PerCpuArray<Packet> = PerCpuArray::with_max_entries(3, 0);
 
 /// One packet.
-pub struct Telling(Option<*mut Packet>);
+pub struct PacketTrace(Option<*mut Packet>);
 
-impl Telling {
+impl PacketTrace {
     pub const NONE: Self = Self(None);
 
     /// Begins with a packet; does nothing unless it is one of those to be told of.
     #[inline(always)]
     pub fn of<F: Frame>(hook: Hook, frame: &mut F) -> Self {
-        let packet = TOLD.get_ptr_mut(hook as u32).filter(|packet| {
+        let packet = TRACE_SAMPLE.get_ptr_mut(hook as u32).filter(|packet| {
             // SAFETY: this CPU's value of a per-CPU map; hooks of one kind do not interrupt each other on a CPU.
             is_wanted(unsafe { &mut **packet })
         });
@@ -96,7 +96,7 @@ impl Telling {
             (*packet).delay_ns = departure_ns().saturating_sub(now_ns);
             (*packet).verdict = verdict;
         }
-        dcqcn_tell(packet);
+        dcqcn_trace_packet(packet);
         // SAFETY: as in `of`.
         unsafe { (*packet).is_busy = 0 };
     }
@@ -140,7 +140,7 @@ fn describe<F: Frame>(packet: &mut Packet, frame: &mut F) {
 /// Writes the record, as `name=value` pairs. A function of its own, which the verifier looks at once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn dcqcn_tell(packet: *mut Packet) -> u64 {
+extern "C" fn dcqcn_trace_packet(packet: *mut Packet) -> u64 {
     // SAFETY: called with an entry of the map above only.
     let Some(packet) = (unsafe { packet.as_ref() }) else {
         return 0;

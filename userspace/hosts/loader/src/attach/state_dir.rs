@@ -40,7 +40,7 @@ const LOCK: &str = "lock";
 /// The right to change what is attached in a namespace. Who lets go of it removes what is empty.
 #[derive(Debug)]
 pub(super) struct Held {
-    place: Place,
+    place: StateDir,
     /// Let go after all else.
     _lock: Lock,
 }
@@ -53,7 +53,7 @@ impl Drop for Held {
 
 /// The directories of one network namespace.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct StateDir {
     /// The namespace.
     pub(super) cookie: u64,
     root: PathBuf,
@@ -61,7 +61,7 @@ pub(super) struct Place {
     files: PathBuf,
 }
 
-impl Place {
+impl StateDir {
     /// The place of the calling thread's network namespace, which need not exist yet.
     ///
     /// # Errors
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn many_at_once_get_the_lock_one_after_the_other_and_leave_nothing() {
         let root = tempfile::tempdir().expect("a directory");
-        let place = Place::of(root.path().to_owned(), 1);
+        let place = StateDir::of(root.path().to_owned(), 1);
         let work = || {
             for _ in 0..200 {
                 let held = place.lock().expect("the lock");

@@ -10,21 +10,21 @@ pub(super) const OF_A_USER: usize = 4;
 
 /// Connections of each user.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places(Arc<Mutex<BTreeMap<u32, usize>>>);
+pub(super) struct ConnectionSlots(Arc<Mutex<BTreeMap<u32, usize>>>);
 
 /// A connection's place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Places,
+pub(super) struct ConnectionSlot {
+    slots: ConnectionSlots,
     user: u32,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// A place for one more connection of `user`.
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn take(&self, user: u32) -> Result<Place, String> {
+    pub(super) fn take(&self, user: u32) -> Result<ConnectionSlot, String> {
         let mut of_users = self.lock();
         if of_users.values().sum::<usize>() >= CONNECTIONS {
             return Err(format!("{CONNECTIONS} others ask already: ask again"));
@@ -34,7 +34,7 @@ impl Places {
             return Err(format!("user {user} has {OF_A_USER} connections already: end one, and ask again"));
         }
         *its += 1;
-        Ok(Place { places: self.clone(), user })
+        Ok(ConnectionSlot { slots: self.clone(), user })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
@@ -42,9 +42,9 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut of_users = self.places.lock();
+        let mut of_users = self.slots.lock();
         if let Some(its) = of_users.get_mut(&self.user) {
             *its -= 1;
             if *its == 0 {
@@ -60,20 +60,20 @@ mod tests {
 
     #[test]
     fn a_user_has_a_few_and_all_together_have_so_many() {
-        let places = Places::default();
-        let mut taken: Vec<Place> = (0..OF_A_USER).map(|_| places.take(1).unwrap()).collect();
-        assert!(places.take(1).unwrap_err().contains("user 1 has 4 connections"));
+        let slots = ConnectionSlots::default();
+        let mut taken: Vec<ConnectionSlot> = (0..OF_A_USER).map(|_| slots.take(1).unwrap()).collect();
+        assert!(slots.take(1).unwrap_err().contains("user 1 has 4 connections"));
         for user in 2..=4 {
-            taken.extend((0..OF_A_USER).map(|_| places.take(user).unwrap()));
+            taken.extend((0..OF_A_USER).map(|_| slots.take(user).unwrap()));
         }
         assert_eq!(taken.len(), CONNECTIONS);
-        assert!(places.take(5).unwrap_err().contains("16 others ask already"));
+        assert!(slots.take(5).unwrap_err().contains("16 others ask already"));
         drop(taken.remove(0));
-        let fifth = places.take(5).unwrap();
-        assert!(places.take(1).is_err(), "the fifth user has it");
+        let fifth = slots.take(5).unwrap();
+        assert!(slots.take(1).is_err(), "the fifth user has it");
         drop(fifth);
-        let _first = places.take(1).unwrap();
+        let _first = slots.take(1).unwrap();
         drop(taken);
-        assert_eq!(places.lock().len(), 1, "users who are gone are forgotten");
+        assert_eq!(slots.lock().len(), 1, "users who are gone are forgotten");
     }
 }
