@@ -184,6 +184,9 @@ impl RpHot {
     }
 }
 
+/// How many CNP intervals a pending mark lives.
+const PENDING_INTERVALS: u64 = 4;
+
 impl NpFlow {
     /// A place without a flow.
     pub const EMPTY: Self = Self {
@@ -226,8 +229,14 @@ impl NpFlow {
     }
 
     /// Whether a mark that is pending is answered at `now_ns`, because the window it came in is over. Nothing else is.
+    ///
+    /// A mark expires [`PENDING_INTERVALS`] after the last one: the congestion it reported may have passed, and a CNP would cut
+    /// the first burst after a pause.
     #[inline(always)]
     pub fn on_window_end(&mut self, now_ns: u64, interval_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.last_seen_ns) >= interval_ns.saturating_mul(PENDING_INTERVALS) {
+            self.pending = 0;
+        }
         let is_answered = self.pending != 0 && self.is_window_over(now_ns, interval_ns);
         if is_answered {
             self.answer(now_ns);

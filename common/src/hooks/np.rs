@@ -36,7 +36,8 @@ pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> b
     is_between_hosts(s, roce) && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
 }
 
-/// How long a mark that is pending waits for a packet of its flow. What comes later finds another congestion.
+/// How long after the last pending mark of the port unmarked packets look for one of their own flow. It only saves them the look-up:
+/// a flow's own mark expires much sooner.
 const PENDING_NS: u64 = 1_000_000_000;
 
 /// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, lately.

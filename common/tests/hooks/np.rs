@@ -76,20 +76,52 @@ fn a_pending_mark_is_answered_by_an_unmarked_packet() {
     }
 }
 
+/// After a pause of four intervals an old mark says nothing about the network.
 #[test]
-fn a_mark_is_pending_for_a_second_at_most() {
+fn pending_mark_expires_after_four_intervals() {
     let p = params(|_| {});
-    for (wait_ns, is_answered) in [(SECOND_NS - 1, true), (SECOND_NS, false), (SECOND_NS + 1, false)] {
+    for (wait_ns, is_answered) in
+        [(4 * INTERVAL_NS - 1, true), (4 * INTERVAL_NS, false), (SECOND_NS - 1, false)]
+    {
         let mut w = World::new();
         clone_mark(&mut w, &p, &MARKED);
         w.now_ns += 10;
         clone_mark(&mut w, &p, &MARKED);
-        let pending_ns = w.now_ns;
         w.now_ns += wait_ns;
         assert_eq!(clone_mark(&mut w, &p, &DATA), is_answered.then_some(p.port.cnp_mark), "{wait_ns}");
-        // Forgotten, so that no packet looks at the clock for it any more.
-        assert_eq!(w.times_ns[Time::NpPending as usize], if is_answered { pending_ns } else { 0 });
+        assert_eq!(w.np_flow(&MARKED.id()).map(|flow| flow.pending), Some(0));
     }
+}
+
+/// Another flow's marks keep the port's time recent, but not those of a flow that was silent.
+#[test]
+fn pending_mark_expires_while_other_flows_are_marked() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    let other = Roce { dest_qpn: 0x77, ..MARKED };
+    clone_mark(&mut w, &p, &MARKED);
+    clone_mark(&mut w, &p, &MARKED);
+    w.now_ns += 600 * SECOND_NS;
+    clone_mark(&mut w, &p, &other);
+    clone_mark(&mut w, &p, &other);
+    assert_eq!(clone_mark(&mut w, &p, &DATA), None);
+    w.now_ns += INTERVAL_NS;
+    assert_eq!(clone_mark(&mut w, &p, &Roce { ecn: DATA.ecn, ..other }), Some(p.port.cnp_mark));
+}
+
+#[test]
+fn port_without_marks_for_a_second_reads_no_clock() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    clone_mark(&mut w, &p, &MARKED);
+    clone_mark(&mut w, &p, &MARKED);
+    let pending_ns = w.now_ns;
+    w.now_ns = pending_ns + SECOND_NS - 1;
+    clone_mark(&mut w, &p, &DATA);
+    assert_eq!(w.times_ns[Time::NpPending as usize], pending_ns);
+    w.now_ns += 1;
+    clone_mark(&mut w, &p, &DATA);
+    assert_eq!(w.times_ns[Time::NpPending as usize], 0);
 }
 
 #[test]
