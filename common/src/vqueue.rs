@@ -155,14 +155,28 @@ impl Drain {
     #[inline(always)]
     #[must_use]
     pub const fn enqueue(&self, shared: u64, share: Share, now_ns: u64, bytes: u64) -> Enqueued {
+        self.enqueue_below(u64::MAX, shared, share, now_ns, bytes)
+    }
+
+    /// As [`enqueue`](Self::enqueue), of a packet that is dropped if it meets more than `deepest_bytes`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn enqueue_below(
+        &self,
+        deepest_bytes: u64,
+        shared: u64,
+        share: Share,
+        now_ns: u64,
+        bytes: u64,
+    ) -> Enqueued {
         let now = now_ns << TICK_SHIFT;
         let (own, all) = (ahead_ticks(share.empty_at, now), ahead_ticks(share.told(shared), now));
         let ticks = if own > all { own } else { all };
         let depth_bytes = self.bytes(ticks);
         // 2^17 bytes · 3.4·10^11 = 4.5·10^16: fits.
         let service = bytes.wrapping_mul(self.ticks_per_byte_q16) >> 16;
-        // A full buffer drops the packet: the queue stays as it is.
-        if ticks + service > self.limit_ticks {
+        // A dropped packet leaves the queue as it is, whether the buffer is full or the packet cannot be marked.
+        if ticks + service > self.limit_ticks || depth_bytes > deepest_bytes {
             return Enqueued { empty_at: shared, share, depth_bytes };
         }
         let ahead = ticks + service;

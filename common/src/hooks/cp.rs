@@ -16,6 +16,16 @@ pub(super) enum Marking {
     Drop,
 }
 
+/// The depth above which a packet of class `tc` is dropped because it cannot be marked (`drop_not_ect`); `u64::MAX` = none.
+#[inline(always)]
+#[must_use]
+pub const fn deepest_bytes(p: &Params, roce: &Roce, tc: usize) -> u64 {
+    let wred = &p.wred[tc % CLASSES];
+    let is_unmarkable =
+        p.config.scalars.drop_not_ect != 0 && matches!(roce.ecn(), Ecn::NOT_ECT) && !roce.is_cnp();
+    if is_unmarkable && wred.enabled != 0 { wred.kmax_bytes } else { u64::MAX }
+}
+
 /// CP: puts the packet into its class's virtual queue and marks it by the depth it met.
 #[inline(always)]
 pub(super) fn congestion_point<'p, H: Host<'p>>(
@@ -36,19 +46,30 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     counters.ect_packets += (ecn != Ecn::NOT_ECT) as u64;
     let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes;
     let drain = &p.drain[tc];
-    let enqueue = |shared, share| drain.enqueue(shared, share, now_ns, wire_bytes);
     let queue = port * CLASSES as u32 + tc as u32;
-    let Some(mut depth_bytes) = h.env().queue(queue, enqueue) else {
-        return Marking::Unmarked;
-    };
+    let deepest_bytes = deepest_bytes(p, roce, tc);
+    let mut backlog_bytes = None;
     if p.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
         match h.env().backlog(queue) {
             Some(backlog) if now_ns.saturating_sub(backlog.read_at_ns) < BACKLOG_AGE_NS => {
-                depth_bytes = backlog.bytes;
+                backlog_bytes = Some(backlog.bytes);
             }
             _ => h.env().count(Stat::CpBacklogStale),
         }
     }
+    let depth_bytes = match backlog_bytes {
+        // It will be dropped, and takes no room in the virtual queue.
+        Some(bytes) if bytes > deepest_bytes => bytes,
+        _ => {
+            let virtual_deepest = if backlog_bytes.is_some() { u64::MAX } else { deepest_bytes };
+            let enqueue =
+                |shared, share| drain.enqueue_below(virtual_deepest, shared, share, now_ns, wire_bytes);
+            let Some(virtual_bytes) = h.env().queue(queue, enqueue) else {
+                return Marking::Unmarked;
+            };
+            backlog_bytes.unwrap_or(virtual_bytes)
+        }
+    };
     if roce.is_cnp() {
         return Marking::Unmarked;
     }
@@ -70,7 +91,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         return Marking::Marked;
     }
     h.env().count(Stat::CpNotEct);
-    if p.config.scalars.drop_not_ect != 0 && depth_bytes > wred.kmax_bytes {
+    if depth_bytes > deepest_bytes {
         h.env().count(Stat::CpNotEctDropped);
         return Marking::Drop;
     }

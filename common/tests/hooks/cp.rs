@@ -79,6 +79,35 @@ fn a_packet_without_ect_is_dropped_above_kmax_where_that_is_asked_for() {
     assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpNotEct, 1), (Stat::CpNotEctDropped, 1)]);
 }
 
+/// 1,000 packets at once, of which the line takes none meanwhile.
+#[test]
+fn dropped_packets_do_not_fill_virtual_queue() {
+    let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
+    let frame = roce.frame();
+    let p = params(|config| {
+        marks(config);
+        (config.scalars.queue_source, config.scalars.drop_not_ect) = (0, 1);
+    });
+    let mut w = World::new();
+    for _ in 0..1_000 {
+        w.egress(&p, &frame, Around::default());
+    }
+    let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
+    let depth_bytes = p.drain[3].depth_bytes(w.queues[3], w.now_ns);
+    assert!((2_000..=2_000 + wire_bytes).contains(&depth_bytes), "{depth_bytes}");
+    assert_eq!(w.count_of(Stat::CpNotEctDropped), 1_000 - (2_000 / wire_bytes + 1));
+    // Where it is passed it takes its time on the line.
+    let mut w = World::new();
+    let p = params(|config| {
+        marks(config);
+        config.scalars.queue_source = 0;
+    });
+    for _ in 0..10 {
+        w.egress(&p, &frame, Around::default());
+    }
+    assert!(p.drain[3].depth_bytes(w.queues[3], w.now_ns) > 9 * frame.len() as u64);
+}
+
 #[test]
 fn a_mark_that_the_kernel_refuses_is_none() {
     let p = params(marks);

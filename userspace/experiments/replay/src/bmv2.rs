@@ -20,6 +20,7 @@ use std::{fs, process};
 
 use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::flow::QpId;
+use dcqcn_common::hooks::deepest_bytes;
 use dcqcn_common::layout::{Backlog, Pair, QUEUES};
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
@@ -217,12 +218,18 @@ impl Bmv2 {
             return 0;
         };
         let wire_bytes = frame_bytes + config.scalars.wire_overhead_bytes;
-        let queued = drain.enqueue(*empty_at, Share::NONE, now_ns, wire_bytes);
-        *empty_at = queued.empty_at;
+        let mut deepest_bytes = deepest_bytes(&self.params, roce, tc);
+        let mut backlog_bytes = None;
         if config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
-            return self.backlogs.get(tc).map_or(0, |backlog| backlog.bytes);
+            let bytes = self.backlogs.get(tc).map_or(0, |backlog| backlog.bytes);
+            if bytes > deepest_bytes {
+                return bytes;
+            }
+            (backlog_bytes, deepest_bytes) = (Some(bytes), u64::MAX);
         }
-        queued.depth_bytes
+        let queued = drain.enqueue_below(deepest_bytes, *empty_at, Share::NONE, now_ns, wire_bytes);
+        *empty_at = queued.empty_at;
+        backlog_bytes.unwrap_or(queued.depth_bytes)
     }
 
     /// Sends a packet through: what became of it, and what was sent beside it.
