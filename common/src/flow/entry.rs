@@ -244,6 +244,15 @@ impl NpFlow {
         is_answered
     }
 
+    /// Takes back the answer of this moment, whose CNP was not sent: the mark is pending, and the interval is that of the CNP before,
+    /// which was sent at `last_cnp_ns`.
+    #[inline(always)]
+    pub(crate) const fn take_back(&mut self, last_cnp_ns: u64) {
+        self.last_cnp_ns = last_cnp_ns;
+        self.cnp_sent = self.cnp_sent.wrapping_sub(1);
+        self.pending = 1;
+    }
+
     #[inline(always)]
     const fn is_window_over(&self, now_ns: u64, interval_ns: u64) -> bool {
         now_ns.saturating_sub(self.last_cnp_ns) >= interval_ns

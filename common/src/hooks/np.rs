@@ -1,10 +1,10 @@
 //! NP, the notification point: which marks are answered, and how a clone becomes the CNP.
 
-use super::{Env, Skb, TcVerdict, class_of, record, set_class, within};
+use super::{Env, Skb, TcVerdict, class_of, record, set_class};
 use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, NpFlow, QpId, set_index};
-use crate::layout::Time;
+use crate::layout::{Time, WAYS};
 use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, NP_WINDOW_START, Params};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, CnpRepr};
@@ -63,50 +63,79 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
     let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
         return;
     };
+    // Asked before the interval begins: a CNP that is not sent must not use one up.
+    let cnps_used_up_to_ns = s.env().time(Time::Cnps);
+    let is_limited = p.cnps.gap_ns != 0;
+    let admitted = if is_limited { p.cnps.admit(cnps_used_up_to_ns, now_ns) } else { Some(0) };
     let hash = id.hash(&p.port.hash_keys);
+    let index = set_index(hash, p.port.np_set_mask);
     let interval_ns = p.config.scalars.min_time_between_cnps_ns;
     let answer = s.env().np_set(
-        set_index(hash, p.port.np_set_mask),
+        index,
         #[inline(always)]
         |set| {
             let mut silent_since_ns = 0;
             if set.find(&id, hash).missing {
                 if !is_marked {
-                    return (false, 0);
+                    return (false, 0, 0, 0);
                 }
                 silent_since_ns = set.victim_last_seen_ns();
                 set.insert(hash, NpFlow::new(id));
             }
-            let flow = &mut set.ways[set.place().way];
+            let way = set.place().way;
+            let flow = &mut set.ways[way];
+            let last_cnp_ns = flow.last_cnp_ns;
             let answered = if is_marked {
                 flow.on_ecn_marked(now_ns, interval_ns)
             } else {
                 flow.on_window_end(now_ns, interval_ns)
             };
-            (answered, silent_since_ns)
+            if answered && admitted.is_none() {
+                flow.take_back(last_cnp_ns);
+            }
+            (answered, silent_since_ns, way, last_cnp_ns)
         },
     );
-    let (answered, silent_since_ns) = answer.unwrap_or((false, 0));
+    let (answered, silent_since_ns, way, last_cnp_ns) = answer.unwrap_or((false, 0, 0, 0));
     if silent_since_ns != 0 {
         s.env().count(Stat::NpFlowEvicted);
         let silent_ns = now_ns.saturating_sub(silent_since_ns);
         record(s, p, EventKind::TableFull, id.receiver, [silent_ns, Table::Np as u64]);
     }
-    if answered {
-        if !within(s, Time::Cnps, &p.cnps) {
-            s.env().count(Stat::NpCnpLimited);
-            return;
+    if !answered {
+        if is_marked {
+            s.env().count(Stat::NpCnpSuppressed);
+            s.env().set_time(Time::NpPending, now_ns.max(1));
         }
+        return;
+    }
+    let Some(cnps_used_up_to_ns) = admitted else {
+        s.env().count(Stat::NpCnpLimited);
+        s.env().set_time(Time::NpPending, now_ns.max(1));
+        return;
+    };
+    if is_limited {
+        s.env().set_time(Time::Cnps, cnps_used_up_to_ns);
+    }
+    if s.clone_out(p.port.cnp_mark | kind) {
         if !is_marked {
             s.env().count(Stat::NpCnpWindowEnd);
         }
-        if !s.clone_out(p.port.cnp_mark | kind) {
-            s.env().count(Stat::NpCnpFailed);
-        }
-    } else if is_marked {
-        s.env().count(Stat::NpCnpSuppressed);
-        s.env().set_time(Time::NpPending, now_ns.max(1));
+        return;
     }
+    s.env().count(Stat::NpCnpFailed);
+    s.env().set_time(Time::NpPending, now_ns.max(1));
+    s.env().np_set(
+        index,
+        #[inline(always)]
+        |set| {
+            let flow = &mut set.ways[way % WAYS];
+            // Another CPU may have evicted the flow meanwhile.
+            if flow.id == id && flow.last_cnp_ns == now_ns {
+                flow.take_back(last_cnp_ns);
+            }
+        },
+    );
 }
 
 /// Whom the NP keeps a data packet's CNP interval for, under a `cnp_limit`.

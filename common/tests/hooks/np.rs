@@ -224,6 +224,36 @@ fn cnps_are_limited_and_a_clone_may_fail() {
     assert_eq!(w.times_ns[Time::Cnps as usize], w.now_ns + p.cnps.gap_ns);
 }
 
+/// What the limit or the kernel refuses is sent with the next packet, marked or not, and not an interval later.
+#[test]
+fn cnp_not_sent_leaves_the_interval_unused() {
+    let p = params(|_| {});
+    let used_up = |w: &World| w.now_ns + p.cnps.burst_ns + 1;
+    for (sent_before, next) in [(0, MARKED), (0, DATA), (1, MARKED), (1, DATA)] {
+        for no_clone in [false, true] {
+            let mut w = World::new();
+            if sent_before != 0 {
+                clone_mark(&mut w, &p, &MARKED);
+                w.now_ns += INTERVAL_NS;
+            }
+            let before_ns = w.np_flow(&MARKED.id()).map_or(0, |flow| flow.last_cnp_ns);
+            if !no_clone {
+                w.times_ns[Time::Cnps as usize] = used_up(&w);
+            }
+            w.counted();
+            w.ingress(&p, &MARKED.frame(), Around { no_clone, ..Around::default() });
+            let refused = if no_clone { Stat::NpCnpFailed } else { Stat::NpCnpLimited };
+            assert_eq!(w.count_of(refused), 1);
+            let flow = w.np_flow(&MARKED.id()).copied();
+            let flow = flow.map(|flow| (flow.cnp_sent, flow.pending, flow.last_cnp_ns));
+            assert_eq!(flow, Some((sent_before, 1, before_ns)));
+            w.now_ns += 1;
+            w.times_ns[Time::Cnps as usize] = 0;
+            assert_eq!(clone_mark(&mut w, &p, &next), Some(p.port.cnp_mark), "{sent_before} {no_clone}");
+        }
+    }
+}
+
 #[test]
 fn an_interval_is_kept_for_a_queue_pair_a_peer_or_the_port() {
     let kept = |cnp_limit, roce: &Roce, id: FlowId| {
