@@ -57,7 +57,7 @@ stats! {
     CmMessages = "cm_messages",
     /// Connections whose QPs became known by their connection management messages.
     PairCm = "pairs_from_cm",
-    /// Pairs refused: a source at least as sure names another QP at the other end.
+    /// Pairs refused, as a source at least as sure names another QP at the other end; and CNPs with a hint, as the data came from another host than the pair's.
     PairConflict = "pair_conflicts",
     /// CE-marked data packets that arrived.
     NpEcnMarked = "np_ecn_marked_roce_packets",

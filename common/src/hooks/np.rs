@@ -181,6 +181,19 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     }
 }
 
+/// The QPN that sends to `receiver`, if the pair known of that is with the host that sent this packet. The number may have been
+/// used again for a connection of which nothing was seen: the pair's QPN is then a number of another host.
+#[inline(always)]
+fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<u32> {
+    let pair = s.env().pair(receiver)?;
+    let (src, _) = roce.addresses(s)?;
+    if pair.addr == [0; 4] || pair.addr == src {
+        return Some(pair.qpn);
+    }
+    s.env().count(Stat::PairConflict);
+    None
+}
+
 #[inline(always)]
 fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let Some(receiver) = roce.receiver(s) else {
@@ -188,7 +201,7 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     };
     let known = match roce.source_qpn(s) {
         Some(qpn) => Some(qpn),
-        None => s.env().pair(&receiver).map(|pair| pair.qpn),
+        None => sender_of(s, roce, &receiver),
     };
     let (dest_qpn, hint) = match known {
         Some(qpn) => (qpn, cnp::NO_HINT),

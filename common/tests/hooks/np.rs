@@ -314,6 +314,20 @@ fn a_clone_becomes_the_cnp() {
     }
 }
 
+/// QPN 0x11 was host 9's peer, and is used again for a connection that nothing was seen of.
+#[test]
+fn pair_of_another_host_leaves_the_hint() {
+    let p = params(|_| {});
+    let pair = |host| Pair { qpn: SENDER_QPN, source: PairSource::Cm as u32, addr: qp(host, 0).addr };
+    for (pair, sender) in [(pair(9), None), (pair(1), Some(SENDER_QPN))] {
+        let mut w = World::new();
+        w.pairs.insert(MARKED.id().receiver, pair);
+        let (_, left) = becomes(&mut w, &p, &MARKED, clone_of(&p));
+        assert_eq!(left.bytes, MARKED.cnp(sender));
+        assert_eq!(w.count_of(Stat::PairConflict), u64::from(sender.is_none()));
+    }
+}
+
 #[test]
 fn what_cannot_become_a_cnp_is_gone() {
     let p = params(|_| {});
