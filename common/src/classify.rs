@@ -237,6 +237,7 @@ fn walk<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
 fn tagged<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     const OUTER: usize = Ethernet::LEN;
     const INNER: usize = OUTER + VlanTag::LEN;
+    frame.pull(INNER);
     let Some(outer) = frame.header(OUTER) else {
         return Err(Stat::Malformed);
     };
@@ -244,6 +245,7 @@ fn tagged<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     if !ethertype.is_tag() {
         return network::<F, INNER>(frame, ethertype);
     }
+    frame.pull(INNER + VlanTag::LEN);
     let Some(inner) = frame.header(INNER) else {
         return Err(Stat::Malformed);
     };
@@ -253,23 +255,26 @@ fn tagged<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
 /// The DSCP of any IP packet behind at most two tags, fragments and such with options included; below 64.
 #[inline(always)]
 #[must_use]
-pub fn dscp<F: Frame>(frame: &F) -> Option<usize> {
+pub fn dscp<F: Frame>(frame: &mut F) -> Option<usize> {
     const OUTER: usize = Ethernet::LEN;
     const INNER: usize = OUTER + VlanTag::LEN;
     let ethertype = Ethernet::new(frame.header(0)?).ethertype();
     if !ethertype.is_tag() {
         return dscp_at::<F, OUTER>(frame, ethertype);
     }
+    frame.pull(INNER);
     let ethertype = VlanTag::new(frame.header(OUTER)?).ethertype();
     if !ethertype.is_tag() {
         return dscp_at::<F, INNER>(frame, ethertype);
     }
+    frame.pull(INNER + VlanTag::LEN);
     let ethertype = VlanTag::new(frame.header(INNER)?).ethertype();
     dscp_at::<F, { INNER + VlanTag::LEN }>(frame, ethertype)
 }
 
 #[inline(always)]
-fn dscp_at<F: Frame, const L3: usize>(frame: &F, ethertype: EtherType) -> Option<usize> {
+fn dscp_at<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Option<usize> {
+    frame.pull(L3 + 2);
     let &[first, second] = frame.header(L3)?;
     match ethertype {
         EtherType::IPV4 => Some(ecn::dscp(second) as usize),

@@ -228,7 +228,8 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S) {
         return;
     };
     if p.sorts_all() {
-        set_class(s, p, class_of(p, dscp(s).unwrap_or(0)));
+        let dscp = dscp(s).unwrap_or(0);
+        set_class(s, p, class_of(p, dscp));
     }
 }
 

@@ -27,7 +27,7 @@ impl Frame for Whole<'_> {
 /// What is called RoCE is RoCE.
 pub(crate) fn classify(bytes: &[u8]) {
     let mut frame = Whole(bytes);
-    let dscp = classify::dscp(&frame);
+    let dscp = classify::dscp(&mut frame);
     let Ok(roce) = classify::classify(&mut frame) else {
         return;
     };

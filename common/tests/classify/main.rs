@@ -38,7 +38,7 @@ impl Frame for Bytes<'_> {
     }
 }
 
-/// A socket buffer in pieces: of what follows the Ethernet header and its tags only that is readable which was pulled.
+/// A socket buffer in pieces: of what follows the Ethernet header only that is readable which was pulled.
 struct Pieces<'a> {
     bytes: &'a [u8],
     readable: usize,
@@ -46,7 +46,7 @@ struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, readable: Ethernet::LEN + 2 * VlanTag::LEN }
+        Self { bytes, readable: Ethernet::LEN }
     }
 }
 
@@ -197,15 +197,17 @@ fn the_dscp_is_that_of_any_ip_packet() {
                 let tos = value << 2 | 1;
                 let head = if frame[L3] == 0x45 { [0x45, tos] } else { [0x60 | tos >> 4, tos << 4 | 0xf] };
                 let frame = patched(&tagged(&frame, tpids), l3, &head);
-                assert_eq!(dscp(&Bytes(&frame)), Some(value.into()), "{tpids:x?}");
+                assert_eq!(dscp(&mut Bytes(&frame)), Some(value.into()), "{tpids:x?}");
+                let in_pieces = dscp(&mut Pieces::new(&frame));
+                assert_eq!(in_pieces, Some(value.into()), "{tpids:x?}");
             }
         }
-        assert_eq!(dscp(&Bytes(&tagged(&frame, &[0x8100; 3]))), None);
-        assert_eq!(dscp(&Bytes(&frame[..=L3])), None);
+        assert_eq!(dscp(&mut Bytes(&tagged(&frame, &[0x8100; 3]))), None);
+        assert_eq!(dscp(&mut Bytes(&frame[..=L3])), None);
     }
     let fragment = patched(&data()[0], L3 + 6, &[0x20, 0x10]);
-    assert_eq!(dscp(&Bytes(&fragment)), Some((TOS >> 2).into()));
-    assert_eq!(dscp(&Bytes(&ethernet(EtherType(0x0806), &[0; 46]))), None);
+    assert_eq!(dscp(&mut Bytes(&fragment)), Some((TOS >> 2).into()));
+    assert_eq!(dscp(&mut Bytes(&ethernet(EtherType(0x0806), &[0; 46]))), None);
 }
 
 #[test]
