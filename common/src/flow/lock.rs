@@ -20,7 +20,8 @@ pub enum Refused {
     Changed,
 }
 
-/// Takes the lock in this word, which nobody holds in `seen`.
+/// Takes the lock in this word, which nobody holds in `seen`. A CPU that waits only reads: an exchange that fails takes the cache
+/// line from the holder all the same.
 ///
 /// # Errors
 /// Another CPU holds it, or its word is not `seen` any more.
@@ -29,7 +30,17 @@ pub enum Refused {
 /// `word` is a lock's: all who use it use the functions of this module.
 #[inline(always)]
 pub unsafe fn take_as_seen(word: *mut u32, seen: u32, tries: u32) -> Result<(), Refused> {
-    for _ in 0..tries {
+    for attempt in 0..tries {
+        if attempt != 0 {
+            // SAFETY: the caller's promise.
+            let found = unsafe { word.read_volatile() };
+            if found == seen | HELD {
+                continue;
+            }
+            if found != seen {
+                return Err(Refused::Changed);
+            }
+        }
         // SAFETY: the caller's promise.
         let found = unsafe { exchange(word, seen, seen | HELD) };
         if found == seen {
