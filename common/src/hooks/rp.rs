@@ -35,7 +35,7 @@ pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_han
 
 #[inline(always)]
 fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
-    let Some(cnp) = read_cnp(h, roce) else {
+    let Some(cnp) = peek_cnp(h, roce) else {
         return Stat::RpCnpInvalid;
     };
     let Some((peer, own)) = roce.addresses(h) else {
@@ -60,6 +60,10 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let way = set.way_of(fingerprint);
     if way == WAYS {
         return Stat::RpCnpUnknownFlow;
+    }
+    // After the look-up: the ICRC costs more than everything else, and a CNP for no flow of this interface needs none.
+    if !has_icrc(h, roce) {
+        return Stat::RpCnpInvalid;
     }
     let way = h.env().opaque(way as u32) as usize % WAYS;
     let debt = h.env().debt();
@@ -87,10 +91,20 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     }
 }
 
-/// The CNP, if it is one to the last bit (ICRC included).
+/// The CNP, if it is one but for its ICRC.
 #[inline(always)]
-fn read_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
-    if roce.v6 { cnp::parse_v6(frame.header(roce.l3)?) } else { cnp::parse_v4(frame.header(roce.l3)?) }
+fn peek_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
+    if roce.v6 { cnp::peek_v6(frame.header(roce.l3)?) } else { cnp::peek_v4(frame.header(roce.l3)?) }
+}
+
+/// Whether the ICRC of a CNP is right.
+#[inline(always)]
+fn has_icrc<F: Frame>(frame: &F, roce: &Roce) -> bool {
+    if roce.v6 {
+        frame.header(roce.l3).is_some_and(cnp::has_icrc_v6)
+    } else {
+        frame.header(roce.l3).is_some_and(cnp::has_icrc_v4)
+    }
 }
 
 /// What the RP table says of a packet.

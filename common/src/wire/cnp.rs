@@ -148,51 +148,71 @@ pub(super) fn icrc_v6(packet: &[u8; V6_LEN]) -> u32 {
 /// Checks lengths, fields, the IPv4 checksum and the ICRC of a would-be CNP over IPv4.
 #[inline(always)]
 pub fn verify_v4(packet: &[u8; V4_LEN]) -> Verdict {
-    let ip = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(packet));
-    let is_cnp = ip.is_plain()
-        && ip.total_len() == V4_LEN as u16
-        && !ip.is_fragment()
-        && ip.protocol() == udp::IP_PROTOCOL
-        && ip.checksum_ok()
-        && is_cnp_udp(sub::<{ Ipv4::LEN }, UDP_LEN, _>(packet));
-    if !is_cnp {
-        return Verdict::Malformed;
+    match peek_v4(packet) {
+        None => Verdict::Malformed,
+        Some(_) if has_icrc_v4(packet) => Verdict::Valid,
+        Some(_) => Verdict::BadIcrc,
     }
-    let stored = u32::from_le_bytes(*sub::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(packet));
-    if icrc_v4(packet) == stored { Verdict::Valid } else { Verdict::BadIcrc }
 }
 
 /// Checks lengths, fields and the ICRC of a would-be CNP over IPv6.
 #[inline(always)]
 pub fn verify_v6(packet: &[u8; V6_LEN]) -> Verdict {
-    let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(packet));
-    let is_cnp = ip.version() == 6
-        && ip.payload_len() == UDP_LEN as u16
-        && ip.next_header() == udp::IP_PROTOCOL
-        && is_cnp_udp(sub::<{ Ipv6::LEN }, UDP_LEN, _>(packet));
-    if !is_cnp {
-        return Verdict::Malformed;
+    match peek_v6(packet) {
+        None => Verdict::Malformed,
+        Some(_) if has_icrc_v6(packet) => Verdict::Valid,
+        Some(_) => Verdict::BadIcrc,
     }
-    let stored = u32::from_le_bytes(*sub::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(packet));
-    if icrc_v6(packet) == stored { Verdict::Valid } else { Verdict::BadIcrc }
 }
 
 /// Reads a CNP over IPv4; `None` unless [`verify_v4`] finds it valid.
 #[inline(always)]
 pub fn parse_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
-    match verify_v4(packet) {
-        Verdict::Valid => Some(parse_udp(sub::<{ Ipv4::LEN }, UDP_LEN, _>(packet))),
-        Verdict::Malformed | Verdict::BadIcrc => None,
-    }
+    peek_v4(packet).filter(|_| has_icrc_v4(packet))
 }
 
 /// Reads a CNP over IPv6; `None` unless [`verify_v6`] finds it valid.
 #[inline(always)]
 pub fn parse_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
-    match verify_v6(packet) {
-        Verdict::Valid => Some(parse_udp(sub::<{ Ipv6::LEN }, UDP_LEN, _>(packet))),
-        Verdict::Malformed | Verdict::BadIcrc => None,
-    }
+    peek_v6(packet).filter(|_| has_icrc_v6(packet))
+}
+
+/// As [`parse_v4`], but does not compute the ICRC, which costs more than everything else: see [`has_icrc_v4`].
+#[inline(always)]
+pub fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
+    let ip = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(packet));
+    let udp = sub::<{ Ipv4::LEN }, UDP_LEN, _>(packet);
+    let is_cnp = ip.is_plain()
+        && ip.total_len() == V4_LEN as u16
+        && !ip.is_fragment()
+        && ip.protocol() == udp::IP_PROTOCOL
+        && ip.checksum_ok()
+        && is_cnp_udp(udp);
+    is_cnp.then(|| parse_udp(udp))
+}
+
+/// As [`parse_v6`], but does not compute the ICRC.
+#[inline(always)]
+pub fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
+    let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(packet));
+    let udp = sub::<{ Ipv6::LEN }, UDP_LEN, _>(packet);
+    let is_cnp = ip.version() == 6
+        && ip.payload_len() == UDP_LEN as u16
+        && ip.next_header() == udp::IP_PROTOCOL
+        && is_cnp_udp(udp);
+    is_cnp.then(|| parse_udp(udp))
+}
+
+/// Whether the ICRC of a CNP over IPv4 is right.
+#[inline(always)]
+pub fn has_icrc_v4(packet: &[u8; V4_LEN]) -> bool {
+    icrc_v4(packet) == u32::from_le_bytes(*sub::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
+}
+
+/// Whether the ICRC of a CNP over IPv6 is right.
+#[inline(always)]
+pub fn has_icrc_v6(packet: &[u8; V6_LEN]) -> bool {
+    icrc_v6(packet) == u32::from_le_bytes(*sub::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
 }
 
 /// Writes everything from the UDP header up to the ICRC.

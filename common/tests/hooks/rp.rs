@@ -95,9 +95,30 @@ fn what_was_handled_is_kept_from_the_host_where_that_is_asked_for() {
     assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::Drop);
     assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
     let mut damaged = DATA.cnp(None);
-    damaged[60] ^= 1;
+    *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(w.xdp(&p, &damaged, Around::default()).0, XdpVerdict::Pass);
     assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
+}
+
+/// The ICRC is computed only where a flow is found: a forged CNP for none is unknown, whatever its ICRC.
+#[test]
+fn cnp_for_no_flow_needs_no_icrc() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    send(&mut w, &p, &DATA);
+    w.counted();
+    let unknown = Roce { dest_qpn: 0x99, ..DATA };
+    for (roce, last, expected) in [
+        (DATA, 1, Stat::RpCnpInvalid),
+        (unknown, 1, Stat::RpCnpUnknownFlow),
+        (unknown, 0, Stat::RpCnpUnknownFlow),
+        (DATA, 0, Stat::RpCnpHandled),
+    ] {
+        let mut frame = roce.cnp(None);
+        *frame.last_mut().unwrap() ^= last;
+        w.xdp(&p, &frame, Around::default());
+        assert!(w.counted().contains(&(expected, 1)), "{expected:?}");
+    }
 }
 
 #[test]
