@@ -48,6 +48,7 @@ pub(super) const ALL: &[Check] = &[
     pacer::none,
     pacer::replaced,
     pacer::fq_limits,
+    pacer::fq_orphans,
     pacer::fq_horizon,
     pacer::fq_drops,
     pacer::fq_waits,

@@ -233,6 +233,9 @@ pub(crate) struct Fq {
     pub limit: u32,
     /// Packets each flow holds.
     pub flow_limit: u32,
+    /// Bits of a packet's hash that distinguish flows without a TCP socket; `None` if it was not recorded.
+    #[serde(default)]
+    pub orphan_mask: Option<u32>,
     /// Latest departure time from now, ns; `None` from kernels that have no such limit.
     pub horizon_ns: Option<u64>,
 }

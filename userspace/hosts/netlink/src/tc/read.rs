@@ -3,7 +3,8 @@
 use super::Handle;
 use super::rate::TICK_NS;
 use super::spec::{
-    TCA_FQ_FLOW_PLIMIT, TCA_FQ_HORIZON, TCA_FQ_PLIMIT, TCA_HTB_CEIL64, TCA_HTB_PARMS, TCA_HTB_RATE64,
+    TCA_FQ_FLOW_PLIMIT, TCA_FQ_HORIZON, TCA_FQ_ORPHAN_MASK, TCA_FQ_PLIMIT, TCA_HTB_CEIL64, TCA_HTB_PARMS,
+    TCA_HTB_RATE64,
 };
 use crate::wire::{attribute, string, u32_at, u64_at};
 
@@ -45,6 +46,7 @@ impl Qdisc {
         Some(Fq {
             limit: value(TCA_FQ_PLIMIT)?,
             flow_limit: value(TCA_FQ_FLOW_PLIMIT)?,
+            orphan_mask: value(TCA_FQ_ORPHAN_MASK),
             horizon_ns: value(TCA_FQ_HORIZON).map(|us| u64::from(us) * 1_000),
         })
     }
@@ -57,6 +59,8 @@ pub struct Fq {
     pub limit: u32,
     /// Packets each flow holds.
     pub flow_limit: u32,
+    /// Bits of a packet's hash that distinguish flows without a TCP socket; `None` if the kernel does not report it.
+    pub orphan_mask: Option<u32>,
     /// Latest departure time from now, in nanoseconds; `None` from kernels that have no such limit.
     pub horizon_ns: Option<u64>,
 }
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn the_limits_of_an_fq_are_read() {
         let mut options = Vec::new();
-        for (kind, value) in [(1_u16, 40_000_u32), (2, 100), (14, 10_000_000)] {
+        for (kind, value) in [(1_u16, 40_000_u32), (2, 100), (14, 10_000_000), (10, 1_023)] {
             options.extend(8_u16.to_ne_bytes());
             options.extend(kind.to_ne_bytes());
             options.extend(value.to_ne_bytes());
@@ -221,9 +225,10 @@ mod tests {
             let (kind, options) = (kind.to_owned(), options.to_vec());
             Qdisc { kind, handle, parent: handle, options, has_size_table: false, stats }.fq()
         };
-        let limits = |horizon_ns| Some(Fq { limit: 40_000, flow_limit: 100, horizon_ns });
-        assert_eq!(of("fq", &options), limits(Some(10_000_000_000)));
-        assert_eq!(of("fq", &options[..16]), limits(None));
+        let limits =
+            |horizon_ns, orphan_mask| Some(Fq { limit: 40_000, flow_limit: 100, orphan_mask, horizon_ns });
+        assert_eq!(of("fq", &options), limits(Some(10_000_000_000), Some(1_023)));
+        assert_eq!(of("fq", &options[..16]), limits(None, None));
         assert_eq!(of("fq_codel", &options), None);
         for len in 0..16 {
             assert_eq!(of("fq", &options[..len]), None, "{len} bytes");

@@ -13,6 +13,8 @@ use crate::doctor::snapshot::Link;
 const FLOW_LIMIT: u32 = 1_000;
 /// Packets all flows must find room for: fq's default.
 const LIMIT: u32 = 10_000;
+/// With fewer bits of the hash than these hundreds of QPs share the flows of fq; its own default is 1,023.
+const ORPHAN_MASK: u32 = 0xffff;
 
 /// Attachments that pace with the qdisc `pacer`, and their interfaces.
 fn paced<'a>(snapshot: &'a Snapshot, pacer: &'a str) -> impl Iterator<Item = (Known<'a>, &'a Link)> {
@@ -105,6 +107,32 @@ pub(super) fn fq_limits(snapshot: &Snapshot) -> Vec<Finding> {
                     "fq at {} of {iface}: limit {}, flow_limit {}; {} packets dropped so far",
                     qdisc.parent, fq.limit, fq.flow_limit, qdisc.drops_after
                 ),
+            )
+            .on(iface)
+            .fix(format!(
+                "`tc qdisc replace dev {iface} {} fq {}`",
+                place(&qdisc.parent),
+                FqLimits::of(DEFAULT_FLOWS)
+            )),
+        );
+    }
+    findings
+}
+
+/// `fq-orphans`.
+pub(super) fn fq_orphans(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (known, link) in paced(snapshot, "fq") {
+        let fqs = link.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?.orphan_mask?)));
+        let Some((qdisc, mask)) = fqs.clone().find(|(_, mask)| *mask < ORPHAN_MASK) else {
+            continue;
+        };
+        let iface = known.iface;
+        findings.push(
+            Finding::warning(
+                "fq-orphans",
+                "fq puts several QPs into one of its flows: their packets wait for each other's departures",
+                format!("fq at {} of {iface}: orphan_mask {mask}", qdisc.parent),
             )
             .on(iface)
             .fix(format!(

@@ -167,7 +167,12 @@ fn qdisc(qdisc: &tc::Qdisc) -> Qdisc {
         kind: qdisc.kind.clone(),
         handle: qdisc.handle.to_string(),
         parent: qdisc.parent.to_string(),
-        fq: qdisc.fq().map(|tc::Fq { limit, flow_limit, horizon_ns }| Fq { limit, flow_limit, horizon_ns }),
+        fq: qdisc.fq().map(|tc::Fq { limit, flow_limit, orphan_mask, horizon_ns }| Fq {
+            limit,
+            flow_limit,
+            orphan_mask,
+            horizon_ns,
+        }),
         backlog_bytes: qdisc.stats.backlog_bytes,
         drops_before: qdisc.stats.drops,
         drops_after: qdisc.stats.drops,

@@ -27,6 +27,7 @@ fn pacing() {
     let finding = planted("fq-limits", Severity::Warning, |s| fq(s, &|fq| fq.flow_limit = 100));
     assert!(finding.fix.unwrap().contains("tc qdisc replace dev eth0 root fq"));
     planted("fq-limits", Severity::Warning, |s| fq(s, &|fq| fq.limit = 500));
+    planted("fq-orphans", Severity::Warning, |s| fq(s, &|fq| fq.orphan_mask = Some(1_023)));
     planted("fq-horizon", Severity::Warning, |s| fq(s, &|fq| fq.horizon_ns = Some(2_000_000_000)));
     planted("pacer-drops", Severity::Warning, |s| root(s, &|root| root.drops_after = root.drops_before + 1));
     planted("controller-missing", Severity::Error, |s| {
