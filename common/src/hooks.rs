@@ -21,7 +21,7 @@ use crate::stats::Stat;
 use cp::Marking;
 pub use cp::deepest_bytes;
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict};
-pub use htb::{HTB_FIRST_FLOW, htb_minor, htb_place};
+pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_place};
 pub use np::{CNP_TTL, np_flow_id};
 pub use pairing::LEARNING;
 pub use pfc::HEARD;

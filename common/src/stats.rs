@@ -89,7 +89,7 @@ stats! {
     RpCnpTooSoon = "rp_cnp_too_soon",
     /// Data packets given a departure time or a class of their own.
     RpPaced = "rp_paced_packets",
-    /// Data packets of flows beyond the HTB pacer's 65,000 classes.
+    /// Data packets of flows that have no class of the HTB pacer. `attach` makes no table with more flows than classes.
     RpUnpaced = "rp_unpaced_packets",
     /// Data packets dropped beyond the pacing horizon.
     RpHorizonDrop = "rp_horizon_drop",

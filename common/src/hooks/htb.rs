@@ -5,10 +5,15 @@ use crate::layout::WAYS;
 /// First class of the HTB pacer that belongs to a QP; those below are fixed.
 pub const HTB_FIRST_FLOW: u32 = 0x100;
 
+/// Flows that the HTB pacer has classes for: its RP table is not larger.
+pub const HTB_MAX_FLOWS: u32 = 32_768;
+
+const _: () = assert!(htb_minor(HTB_MAX_FLOWS / WAYS as u32 - 1, WAYS - 1).is_some());
+
 /// Minor number of the HTB class of the flow in `way` of set `index`; `None` beyond the 16 bits a class has.
 #[inline(always)]
 #[must_use]
-pub fn htb_minor(index: u32, way: usize) -> Option<u32> {
+pub const fn htb_minor(index: u32, way: usize) -> Option<u32> {
     let minor = index.wrapping_mul(WAYS as u32).wrapping_add(way as u32).wrapping_add(HTB_FIRST_FLOW);
     if minor < 0xffff { Some(minor) } else { None }
 }

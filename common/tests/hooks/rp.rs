@@ -2,7 +2,7 @@
 
 use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, RpHot, RpSet, set_index};
-use dcqcn_common::hooks::{HTB_FIRST_FLOW, TcVerdict, XdpVerdict, htb_minor, htb_place};
+use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, XdpVerdict, htb_minor, htb_place};
 use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
 use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params};
 use dcqcn_common::stats::Stat;
@@ -261,6 +261,8 @@ fn classes_of_htb_end_where_their_numbers_do() {
     assert_eq!(htb_minor(last / 8, (last % 8) as usize), Some(0xfffe));
     assert_eq!(htb_minor((last + 1) / 8, ((last + 1) % 8) as usize), None);
     assert_eq!(htb_minor(1 << 16, 0), None);
+    // Every place of the largest table has a class.
+    assert!((0..HTB_MAX_FLOWS).all(|flow| htb_minor(flow / 8, (flow % 8) as usize).is_some()));
     for minor in [HTB_FIRST_FLOW, HTB_FIRST_FLOW + 1, 0x1234, 0xfffe] {
         let place = htb_place(minor);
         assert_eq!(place.and_then(|(set, way)| htb_minor(set, way)), Some(minor));

@@ -105,6 +105,7 @@ fn class(minor: u16, rate_bps: u64) -> HtbClass {
         cburst_bytes: 3000,
         quantum_bytes: 1600,
         priority: 0,
+        overhead_bytes: 0,
     }
 }
 

@@ -71,6 +71,7 @@ fn the_link_rate_is_the_shapers() -> Result<()> {
                 cburst_bytes: 9_000,
                 quantum_bytes: 4_300,
                 priority: 0,
+                overhead_bytes: 0,
             };
             netlink.replace_htb_class(index, &class)?;
         }

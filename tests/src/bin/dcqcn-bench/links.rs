@@ -117,6 +117,7 @@ fn htb(_: &mut Baselines, pair: &Pair, a: &str, _: &str) -> Result<()> {
             cburst_bytes: BURST_BYTES,
             quantum_bytes: 10_000,
             priority: 0,
+            overhead_bytes: 0,
         },
     )?)
 }

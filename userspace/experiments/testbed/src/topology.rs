@@ -371,6 +371,7 @@ fn shape(config: &TopologyConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32
         cburst_bytes: BURST_BYTES,
         quantum_bytes: FRAME_BYTES,
         priority,
+        overhead_bytes: 0,
     };
     netlink.replace_htb_class(ifindex, &class(root, PORT, link_bps, 0))?;
     // CNPs go first and are few; the others share what is left by their rates.

@@ -225,11 +225,11 @@ pub(crate) fn install(
         }
         Placement::At(parent) => {
             let line_bps = port_rate_bps(config);
-            let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
+            let frame = Frame { mtu_bytes: netlink.link_by_index(ifindex)?.mtu, ..Frame::of(config) };
             let htb = QdiscSpec::Htb { default_minor: REST.minor(), direct_qlen: 1_000 };
             let root = Handle::new(HTB_MAJOR, 0);
             put(netlink, ifindex, *parent, root, &htb)?;
-            for class in port_classes(line_bps, mtu_bytes) {
+            for class in port_classes(line_bps, frame) {
                 netlink.replace_htb_class(ifindex, &class)?;
             }
             notes.push(format!("htb {root} holds the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));
@@ -264,6 +264,23 @@ fn fq(flows: u32) -> QdiscSpec {
     }
 }
 
+/// The frames of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Frame {
+    /// The interface's MTU.
+    mtu_bytes: u32,
+    /// What the wire adds to each (`wire_overhead`).
+    overhead_bytes: u16,
+}
+
+impl Frame {
+    /// With the overhead that the parameters specify.
+    fn of(config: &Config) -> Self {
+        let overhead_bytes = u16::try_from(config.scalars.wire_overhead_bytes).unwrap_or(u16::MAX);
+        Self { mtu_bytes: 0, overhead_bytes }
+    }
+}
+
 /// The rate of the port: the link's. `rpg_max_rate` is a flow's, and holds the port only where the link's is not known.
 fn port_rate_bps(config: &Config) -> u64 {
     match config.scalars.link_rate_bps {
@@ -273,20 +290,24 @@ fn port_rate_bps(config: &Config) -> u64 {
 }
 
 /// The classes every port has, for a line of this rate: the port as a whole, and what has no class of its own.
-fn port_classes(line_bps: u64, mtu_bytes: u32) -> [HtbClass; 2] {
+fn port_classes(line_bps: u64, frame: Frame) -> [HtbClass; 2] {
     let root = Handle::new(HTB_MAJOR, 0);
-    let port = class(PORT, line_bps, mtu_bytes);
+    let port = class(PORT, line_bps, frame);
     // All of its rate is guaranteed.
     let port = HtbClass { parent: root, rate_bps: line_bps, burst_bytes: port.cburst_bytes, ..port };
     // First in line: what a flow sent before its first cut leaves before what it sends after, but for the first packets of a new
     // class (`htb/waiting.rs`).
-    let rest = HtbClass { priority: 0, ..class(REST, line_bps, mtu_bytes) };
+    let rest = HtbClass { priority: 0, ..class(REST, line_bps, frame) };
     [port, rest]
 }
 
 /// A class below [`PORT`] that sends at `rate_bps` and no faster.
-fn class(handle: Handle, rate_bps: u64, mtu_bytes: u32) -> HtbClass {
-    HtbClass { priority: 1, ..HtbClass::sharing(PORT, handle, rate_bps, mtu_bytes.saturating_add(22)) }
+fn class(handle: Handle, rate_bps: u64, frame: Frame) -> HtbClass {
+    HtbClass {
+        priority: 1,
+        overhead_bytes: frame.overhead_bytes,
+        ..HtbClass::sharing(PORT, handle, rate_bps, frame.mtu_bytes.saturating_add(22))
+    }
 }
 
 #[cfg(test)]
@@ -300,6 +321,15 @@ mod tests {
         assert_eq!((port_rate_bps(&config), config.line_rate_bps()), (10_000_000_000, 1_000_000_000));
         config.scalars.link_rate_bps = 0;
         assert_eq!(port_rate_bps(&config), 1_000_000_000);
+    }
+
+    #[test]
+    fn htb_classes_charge_the_wire_overhead() {
+        let mut config = Config::DEFAULT;
+        config.scalars.wire_overhead_bytes = 24;
+        let frame = Frame { mtu_bytes: 1_500, ..Frame::of(&config) };
+        let all = port_classes(1_000_000_000, frame).into_iter().chain([class(FQ, 1_000_000, frame)]);
+        assert_eq!(all.map(|class| class.overhead_bytes).collect::<Vec<_>>(), [24; 3]);
     }
 
     #[test]

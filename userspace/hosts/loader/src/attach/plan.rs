@@ -4,6 +4,7 @@ use std::fs;
 
 use aya::util::{KernelVersion, online_cpus};
 use dcqcn_common::flow::HashKeys;
+use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
@@ -122,7 +123,8 @@ impl Plan {
             (true, true) => "tcx",
             (true, false) => "clsact",
         };
-        let flows = settings.flows.unwrap_or(Sizes::default().rp_flows);
+        let flows = settings.flows.unwrap_or(Sizes::default().np_flows);
+        let rp_flows = rp_flows(settings.flows, pacer, &mut notes)?;
         let info = Info {
             iface: iface.clone(),
             ifindex: link.index,
@@ -135,7 +137,7 @@ impl Plan {
             xdp_mode: "none".into(),
             tc_mode: tc_mode.into(),
             programs: programs.iter().map(|&name| name.to_owned()).collect(),
-            rp_flows: flows,
+            rp_flows,
             np_flows: flows,
             version: env!("CARGO_PKG_VERSION").into(),
             object: String::new(),
@@ -180,12 +182,32 @@ impl Plan {
         if interrupts && !may_interrupt {
             let (what, kept) = match queues_at {
                 Some(_) => ("attaching queues", None),
-                None => ("attaching a pacer", Some(flows)),
+                None => ("attaching a pacer", Some(rp_flows)),
             };
             interrupt::check(netlink, &link, what, kept)?;
         }
-        let sizes = Sizes { rp_flows: flows, np_flows: flows };
+        let sizes = Sizes { rp_flows, np_flows: flows };
         Ok(Self { link, peer, master, config, sizes, xdp_mode, placement, queues_at, info, steps })
+    }
+}
+
+/// The size of the RP table: the HTB pacer has classes for fewer flows than the default table has entries.
+fn rp_flows(asked: Option<u32>, pacer: PacerChoice, notes: &mut Vec<String>) -> Result<u32, Error> {
+    let default = Sizes::default().rp_flows;
+    if pacer != PacerChoice::Htb {
+        return Ok(asked.unwrap_or(default));
+    }
+    match asked {
+        Some(flows) if flows > HTB_MAX_FLOWS => Err(Error::Unsupported(format!(
+            "flows = {flows} is out of range with the pacer htb: 8 to {HTB_MAX_FLOWS}; attach with fewer, or with --pacer fq"
+        ))),
+        Some(flows) => Ok(flows),
+        None => {
+            notes.push(format!(
+                "the table of the reaction point holds {HTB_MAX_FLOWS} flows: htb has a class for each"
+            ));
+            Ok(HTB_MAX_FLOWS.min(default))
+        }
     }
 }
 
@@ -358,4 +380,23 @@ pub(super) fn port(
         cpus: cpus.len() as u32,
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn htb_table_has_a_class_for_every_flow() {
+        let mut notes = Vec::new();
+        assert_eq!(rp_flows(None, PacerChoice::Htb, &mut notes).unwrap(), 32_768);
+        assert!(notes[0].contains("32768 flows"), "{notes:?}");
+        for (asked, pacer) in [(32_768, PacerChoice::Htb), (8, PacerChoice::Htb), (1 << 20, PacerChoice::Fq)]
+        {
+            assert_eq!(rp_flows(Some(asked), pacer, &mut notes).unwrap(), asked);
+        }
+        let refused = rp_flows(Some(32_769), PacerChoice::Htb, &mut notes).unwrap_err().to_string();
+        assert!(refused.contains("8 to 32768"), "{refused}");
+        assert_eq!((rp_flows(None, PacerChoice::Fq, &mut notes).unwrap(), notes.len()), (65_536, 1));
+    }
 }

@@ -23,7 +23,7 @@ use dcqcn_support::clock::monotonic_ns;
 
 pub use self::alone::HtbPacer;
 use self::waiting::Waiting;
-use super::{HTB_MAJOR, REST, class, port_classes, port_rate_bps};
+use super::{Frame, HTB_MAJOR, REST, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
 
 /// How often recovering rates are followed at most.
@@ -56,7 +56,7 @@ struct Class {
 #[derive(Default)]
 pub struct Classes {
     ifindex: u32,
-    mtu_bytes: u32,
+    frame: Frame,
     /// What the port's own classes were last set to; 0 before that.
     line_bps: u64,
     classes: HashMap<u32, Class>,
@@ -80,10 +80,10 @@ impl Classes {
     /// # Errors
     /// The interface is gone.
     pub fn take_over(netlink: &Netlink, ifindex: u32) -> Result<Self> {
-        let mtu_bytes = netlink.link_by_index(ifindex)?.mtu;
+        let frame = Frame { mtu_bytes: netlink.link_by_index(ifindex)?.mtu, ..Frame::default() };
         let handles = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
         let found = handles.filter_map(flow_minor).collect();
-        Ok(Self { ifindex, mtu_bytes, found, ..Self::default() })
+        Ok(Self { ifindex, frame, found, ..Self::default() })
     }
 
     /// Brings the classes up to date; `cuts` are the flows that the data plane has told of since the last call.
@@ -156,14 +156,20 @@ impl Classes {
         }
     }
 
-    /// Holds the port to the rate of its line, should that have been set to another.
+    /// Holds the port to the rate of its line, should that or `wire_overhead` have been set to another value.
     fn follow_line(&mut self, batch: &mut Batch, params: &Params) {
         let line_bps = port_rate_bps(&params.config);
-        if line_bps != 0 && line_bps != self.line_bps {
-            for class in port_classes(line_bps, self.mtu_bytes) {
+        let frame = Frame { mtu_bytes: self.frame.mtu_bytes, ..Frame::of(&params.config) };
+        if line_bps != 0 && (line_bps, frame) != (self.line_bps, self.frame) {
+            for class in port_classes(line_bps, frame) {
                 batch.replace_htb_class(&class);
             }
-            self.line_bps = line_bps;
+            if frame != self.frame {
+                // No flow has this rate: each class is set again when its flow is read, which is due now.
+                self.classes.values_mut().for_each(|class| class.rate_bps = 0);
+                self.rp = None;
+            }
+            (self.line_bps, self.frame) = (line_bps, frame);
         }
     }
 
@@ -227,7 +233,7 @@ impl Classes {
         // A tenth of a percent is less than the kernel's own rounding of bursts.
         match old.filter(|class| class.id == flow.id) {
             Some(class) if class.rate_bps.abs_diff(rate_bps) <= rate_bps / 1_000 => rate_bps = class.rate_bps,
-            _ => batch.replace_htb_class(&class(handle(minor), rate_bps, self.mtu_bytes)),
+            _ => batch.replace_htb_class(&class(handle(minor), rate_bps, self.frame)),
         }
         if due_ns != u64::MAX {
             self.due.insert((due_ns, minor));

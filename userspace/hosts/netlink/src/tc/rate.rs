@@ -23,8 +23,14 @@ impl Rate {
 
     /// `struct tc_ratespec`: cell_log, linklayer, overhead (16), cell_align (16), mpu (16), rate (32).
     pub(super) fn spec(self) -> [u8; RATE_SPEC_LEN] {
+        self.spec_with(0)
+    }
+
+    /// The same, with bytes that the kernel adds to the length of each packet.
+    pub(super) fn spec_with(self, overhead_bytes: u16) -> [u8; RATE_SPEC_LEN] {
         let mut spec = [0; RATE_SPEC_LEN];
         spec[1] = LINKLAYER_ETHERNET;
+        spec[2..4].copy_from_slice(&overhead_bytes.to_ne_bytes());
         let rate = u32::try_from(self.0).unwrap_or(u32::MAX);
         spec[8..].copy_from_slice(&rate.to_ne_bytes());
         spec

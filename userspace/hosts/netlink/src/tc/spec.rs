@@ -187,6 +187,8 @@ pub struct HtbClass {
     pub quantum_bytes: u32,
     /// Priority in taking what is left, 0 (first) to 7.
     pub priority: u32,
+    /// Bytes that each packet takes on the wire beyond its frame.
+    pub overhead_bytes: u16,
 }
 
 impl HtbClass {
@@ -210,6 +212,7 @@ impl HtbClass {
             cburst_bytes,
             quantum_bytes: frame_bytes,
             priority: 0,
+            overhead_bytes: 0,
         }
     }
 
@@ -221,8 +224,8 @@ impl HtbClass {
         let mut parameters = [0; 2 * RATE_SPEC_LEN + 20];
         let (rates, rest) = parameters.split_at_mut(2 * RATE_SPEC_LEN);
         let (rate_spec, ceil_spec) = rates.split_at_mut(RATE_SPEC_LEN);
-        rate_spec.copy_from_slice(&rate.spec());
-        ceil_spec.copy_from_slice(&ceil.spec());
+        rate_spec.copy_from_slice(&rate.spec_with(self.overhead_bytes));
+        ceil_spec.copy_from_slice(&ceil.spec_with(self.overhead_bytes));
         let (buffer, cbuffer) = (rate.ticks(self.burst_bytes), ceil.ticks(self.cburst_bytes));
         rest.copy_from_slice(&words([buffer, cbuffer, self.quantum_bytes, 0, self.priority]));
         options.attribute(TCA_HTB_PARMS, &parameters);
@@ -262,6 +265,7 @@ mod tests {
             cburst_bytes: 250_000,
             quantum_bytes: 3_000,
             priority: 3,
+            overhead_bytes: 0,
         };
         let expected = [
             0x30, 0, 1, 0, // TCA_HTB_PARMS
@@ -271,6 +275,11 @@ mod tests {
             0xb8, 0x0b, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, // quantum, level, prio
         ];
         assert_eq!(encoded(|options| class.encode(options)), expected);
+        // As with `overhead 24`: in both rates.
+        let with_overhead = encoded(|options| HtbClass { overhead_bytes: 24, ..class }.encode(options));
+        let mut expected = expected;
+        (expected[6], expected[18]) = (24, 24);
+        assert_eq!(with_overhead, expected);
     }
 
     #[test]
@@ -285,6 +294,7 @@ mod tests {
             cburst_bytes: 1_000_000,
             quantum_bytes: 3_000,
             priority: 3,
+            overhead_bytes: 0,
         };
         let bytes = encoded(|options| class.encode(options));
         assert_eq!(bytes[12..16], [0xff; 4]);
