@@ -33,6 +33,9 @@ pub struct Port {
     pub macs: [[u8; 6]; 2],
     /// Explicit padding.
     pub _pad: u32,
+    /// The speed of the link, by which its neighbour's pauses are timed, bits per second; 0 = `link_rate` is that speed. It is more
+    /// than `link_rate` where a shaper, or the operator, holds the port to less.
+    pub speed_bps: u64,
 }
 
 impl Port {
@@ -50,6 +53,7 @@ impl Port {
             cpus: 1,
             macs: [[0; 6]; 2],
             _pad: 0,
+            speed_bps: 0,
         }
     }
 }
@@ -104,7 +108,7 @@ impl Params {
         }
         let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
         let (priority, rp) = (config.priorities(), RpParams::new(config));
-        let (cnps, pauses) = (config.cnps(), Pauses::new(config));
+        let (cnps, pauses) = (config.cnps(), Pauses::new(config, port.speed_bps));
         let classes = DscpClass::all(config, &priority, &pauses);
         Ok(Self {
             config: *config,

@@ -40,7 +40,7 @@ impl PfcConfig {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pauses {
-    /// How long a quantum lasts, in 2^-24 ns; 0 = the link's rate is not known.
+    /// How long a quantum lasts, in 2^-24 ns; 0 = the link's speed is not known.
     pub quantum_q24: u64,
     /// Bit per priority whose pauses hold a traffic class.
     pub of_class: [u8; CLASSES],
@@ -49,10 +49,11 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// What `config` (valid) says.
+    /// Of a valid `config`, on a link of this speed; 0 = `link_rate`. A quantum is 512 bit times of the link, whatever a shaper makes of
+    /// its rate.
     #[must_use]
-    pub(super) const fn new(config: &Config) -> Self {
-        let link_bps = config.scalars.link_rate_bps;
+    pub(super) const fn new(config: &Config, speed_bps: u64) -> Self {
+        let link_bps = if speed_bps != 0 { speed_bps } else { config.scalars.link_rate_bps };
         // Rounded up, so that no pause is cut short. 512 bits · 10^9 · 2^24 = 8.6·10^18 fits; at 100 kb/s the longest pause is
         // 65535 · 8.6·10^13 = 5.6·10^18.
         let quantum_q24 =
@@ -92,14 +93,14 @@ impl Pauses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::{MIN_RATE_BPS, QUEUES_ETS};
+    use crate::params::{MIN_RATE_BPS, Params, Port, QUEUES_ETS};
 
     #[test]
     fn quanta_last_512_bits_at_the_link_s_rate() {
         let at = |bps| {
             let mut config = Config::DEFAULT;
             config.scalars.link_rate_bps = bps;
-            Pauses::new(&config)
+            Pauses::new(&config, 0)
         };
         // 802.1Q: 51.2 ns at 10 Gb/s, 3.36 ms for the longest; 5.12 ns at 100 Gb/s.
         assert_eq!(
@@ -115,28 +116,39 @@ mod tests {
     }
 
     #[test]
+    fn quanta_of_a_shaped_link_last_as_its_speed_has_it() {
+        let mut config = Config::DEFAULT;
+        config.scalars.link_rate_bps = 1_000_000_000;
+        let port = Port { speed_bps: 25_000_000_000, ..Port::new(1, 1, 1) };
+        let pauses = Params::new(&config, port).unwrap().pauses;
+        // 65,535 quanta of 512 bits: 1.34 ms at 25 Gb/s, and not the 33.5 ms of the shaper's rate.
+        assert_eq!(pauses.duration_ns(u16::MAX), 65_535 * 2_048 / 100);
+        assert_eq!(Pauses::new(&config, 0).duration_ns(u16::MAX), 65_535 * 512);
+    }
+
+    #[test]
     fn a_class_is_held_by_the_priorities_of_its_queue() {
         let mut config = Config::DEFAULT;
         (config.scalars.pacer, config.scalars.link_rate_bps) = (PACER_FQ, 1_000_000_000);
-        assert_eq!(Pauses::new(&config).of_class, [0; CLASSES], "off unless asked for");
+        assert_eq!(Pauses::new(&config, 0).of_class, [0; CLASSES], "off unless asked for");
         config.pfc[3].rx = 1;
-        assert_eq!(Pauses::new(&config).of_class, [0, 0, 0, 8, 0, 0, 0, 0]);
+        assert_eq!(Pauses::new(&config, 0).of_class, [0, 0, 0, 8, 0, 0, 0, 0]);
         // Two priorities of one queue, and a queue of several classes.
         (config.pfc[4].rx, config.pfc[4].queue) = (1, 3);
         config.pfc[0].rx = 1;
-        assert_eq!(Pauses::new(&config).of_class, [1, 1, 1, 24, 1, 1, 0, 1]);
+        assert_eq!(Pauses::new(&config, 0).of_class, [1, 1, 1, 24, 1, 1, 0, 1]);
         config.scalars.pacer = 0;
-        assert_eq!(Pauses::new(&config).of_class, [0; CLASSES], "nothing keeps departure times");
+        assert_eq!(Pauses::new(&config, 0).of_class, [0; CLASSES], "nothing keeps departure times");
     }
 
     #[test]
     fn what_comes_in_is_counted_where_a_neighbour_may_be_asked_to_wait() {
         let mut config = Config::DEFAULT;
         config.pfc[3].tx = 1;
-        assert_eq!(Pauses::new(&config).counted, [0; CLASSES], "no queues, no depth");
+        assert_eq!(Pauses::new(&config, 0).counted, [0; CLASSES], "no queues, no depth");
         config.scalars.queues = QUEUES_ETS;
-        assert_eq!(Pauses::new(&config).counted, [0, 0, 0, 1, 0, 0, 0, 0]);
+        assert_eq!(Pauses::new(&config, 0).counted, [0, 0, 0, 1, 0, 0, 0, 0]);
         config.pfc[3].queue = 0;
-        assert_eq!(Pauses::new(&config).counted, [1, 1, 1, 0, 1, 1, 0, 1]);
+        assert_eq!(Pauses::new(&config, 0).counted, [1, 1, 1, 0, 1, 1, 0, 1]);
     }
 }

@@ -180,7 +180,8 @@ impl Carrier<'_> {
     /// Loads the object; after this it is on no hook yet.
     fn load(&mut self, info: &mut Info) -> Result<(), Error> {
         let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
-        let params = Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes)?)?;
+        let params =
+            Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes, info.link_rate_from)?)?;
         self.place.make_pins(link.index)?;
         let mut ebpf = {
             let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);

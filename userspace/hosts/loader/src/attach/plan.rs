@@ -362,6 +362,7 @@ pub(super) fn port(
     peer: Option<&Link>,
     master: Option<&Link>,
     sizes: &Sizes,
+    link_rate_from: LinkRateFrom,
 ) -> Result<Port, Error> {
     let mut random = [[0; 8]; 2];
     fs::File::open("/dev/urandom")
@@ -378,6 +379,12 @@ pub(super) fn port(
         macs: [link, master.unwrap_or(link)].map(|link| link.mac.unwrap_or_default()),
         htb_major: pacer::HTB_MAJOR.into(),
         cpus: cpus.len() as u32,
+        speed_bps: match link_rate_from {
+            LinkRateFrom::Speed | LinkRateFrom::Virtual => 0,
+            LinkRateFrom::Given | LinkRateFrom::Shaper => {
+                link.speed_bps.filter(|_| !link.is_virtual()).unwrap_or(0)
+            }
+        },
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
     })
 }
