@@ -26,7 +26,7 @@ pub use np::{CNP_TTL, np_flow_id};
 pub use pairing::LEARNING;
 pub use pfc::HEARD;
 
-/// XDP, ingress: feeds CNPs to the rate machines of this host; inline, marks and forwards everything.
+/// XDP, of an inline attachment: marks and forwards everything.
 #[inline(always)]
 pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
     let roce = match classify(h) {
@@ -36,23 +36,15 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
             if stat == Stat::MacControl {
                 pfc::hear(h);
             }
-            // What is not RoCE is not worth a look at the parameters, except in line.
-            if h.env().is_never_inline() {
-                return XdpVerdict::Pass;
-            }
             return match h.env().params() {
                 Some(p) => forward(h, p),
                 None => XdpVerdict::Pass,
             };
         }
     };
-    // What came in elsewhere is counted there.
-    let is_handed_on = roce.is_cnp() && h.env().is_handed_on();
-    if !is_handed_on {
-        count_kind(h, &roce);
-    }
+    count_kind(h, &roce);
     let Some(p) = h.env().params() else {
-        return if is_handed_on { XdpVerdict::HandOn } else { XdpVerdict::Pass };
+        return XdpVerdict::Pass;
     };
     if h.env().is_inline(p) {
         let port = way_out(h, p) as u32;
@@ -61,8 +53,6 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
         if marks && cp::congestion_point(h, p, &roce, class, port) == Marking::Drop {
             return XdpVerdict::Drop;
         }
-    } else if roce.is_cnp() {
-        return rp::on_cnp(h, p, &roce, is_handed_on);
     }
     if pairing::is_management(&roce) {
         pairing::snoop(h, p, &roce);
@@ -86,21 +76,37 @@ fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
     (h.ingress_ifindex() == p.port.ifindex[0]) as usize
 }
 
-/// TC, ingress: the notification point. A CE-marked data packet, or the first one after a window with marks, makes the hook
-/// send a marked copy to the own egress, where it becomes the CNP; the packet itself always passes.
+/// TC, ingress: both ends of a host. CNPs cut the rates of its flows and PFC frames pause them (RP). A CE-marked data packet, or the
+/// first one after a window with marks, makes the hook send a marked copy to the interface's own egress, where it becomes the CNP (NP).
 #[inline(always)]
 pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let roce = match classify(s) {
         Ok(roce) => roce,
         Err(stat) => {
             s.env().count(stat);
+            if stat == Stat::MacControl {
+                pfc::hear(s);
+            }
             return TcVerdict::Pass;
         }
     };
+    // A CNP that arrived by another interface is counted there.
+    let is_handed_on = roce.is_cnp() && s.env().is_handed_on();
     let Some(p) = s.env().params() else {
-        return TcVerdict::Pass;
+        return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
     };
-    count_kind(s, &roce);
+    if !is_handed_on {
+        count_kind(s, &roce);
+    }
+    if roce.is_cnp() {
+        let roce = settled(s, roce);
+        return rp::on_cnp(s, p, &roce, is_handed_on);
+    }
+    if pairing::is_management(&roce) {
+        let roce = settled(s, roce);
+        pairing::snoop(s, p, &roce);
+        return TcVerdict::Pass;
+    }
     if p.config.scalars.np_enable != 0 && roce.congests() {
         let is_marked = roce.ecn().is_ce();
         if is_marked {

@@ -9,7 +9,7 @@ use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of all structures in the maps.
-pub const LAYOUT_VERSION: u32 = 18;
+pub const LAYOUT_VERSION: u32 = 19;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.

@@ -98,15 +98,10 @@ impl hooks::Env<'static> for Env {
         sorts_all()
     }
 
-    /// What is in line is settled when the object is loaded; a program under test asks its parameters.
+    /// Fixed when the object is loaded; a program under test reads its parameters.
     #[inline(always)]
     fn is_inline(&self, p: &Params) -> bool {
-        !self.is_never_inline() && (mode() == Mode::Inline as u32 || p.port.ifindex[1] != 0)
-    }
-
-    #[inline(always)]
-    fn is_never_inline(&self) -> bool {
-        mode() == Mode::Host as u32
+        mode() == Mode::Inline as u32 || p.port.ifindex[1] != 0
     }
 
     #[inline(always)]
@@ -230,7 +225,7 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn is_handed_on(&mut self) -> bool {
         if let Some(handed) = HANDED.get_ptr_mut(0) {
-            // SAFETY: this CPU's slot, which only the programs of XDP use, one at a time.
+            // SAFETY: this CPU's slot, which only the programs of TC ingress use, one at a time.
             self.next_sibling = unsafe { core::mem::take(&mut *handed) };
         }
         self.next_sibling != 0

@@ -89,7 +89,7 @@ pub static TIMES_NS: Array<u64> = Array::with_max_entries(TIMES, 0);
 #[map]
 pub static CM: LruHashMap<QpId, u32> = LruHashMap::with_max_entries(CONNECTIONS, 0);
 
-/// The XDP programs of the interfaces that have reaction points, for CNPs that come in by another one.
+/// The TC ingress programs of the interfaces that have reaction points, for CNPs that come in by another one.
 #[map]
 pub static SIBLINGS: ProgramArray = ProgramArray::with_max_entries(MOST_SIBLINGS, 0);
 

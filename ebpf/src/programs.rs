@@ -5,14 +5,14 @@ use aya_ebpf::programs::{TcContext, XdpContext};
 
 use crate::{skb, xdp};
 
-/// Feeds CNPs to the rate machines; inline, marks and forwards.
+/// Inline: marks and forwards.
 #[xdp_hook(frags)]
 #[inline(always)]
 pub fn dcqcn_xdp(ctx: XdpContext) -> u32 {
     xdp::run(&ctx)
 }
 
-/// Answers CE-marked data with CNPs.
+/// Feeds CNPs to the rate machines; answers CE-marked data with CNPs.
 #[classifier]
 #[inline(always)]
 pub fn dcqcn_ingress(ctx: TcContext) -> i32 {

@@ -1,24 +1,23 @@
 //! TC, ingress and egress.
 
 use aya_ebpf::EbpfContext as _;
-use aya_ebpf::bindings::bpf_hdr_start_off::BPF_HDR_START_MAC;
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED,
     TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
 };
 use aya_ebpf::helpers::{
     bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_redirect_neigh, bpf_set_hash,
-    bpf_sk_fullsock, bpf_skb_change_head, bpf_skb_change_tail, bpf_skb_load_bytes_relative,
+    bpf_sk_fullsock, bpf_skb_change_tail, 
     bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::hooks::{self, Host, MAX_REBUILT, Skb, TcVerdict};
-use dcqcn_common::wire::eth::{EtherType, Ethernet};
+use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
 use dcqcn_common::wire::udp;
 
 use crate::env::{Env, Hook, expire};
-use crate::maps::{SCRATCH, test};
+use crate::maps::{HANDED, SCRATCH, SIBLINGS, test};
 use crate::packet::{header, pointer_field};
 use crate::trace::PacketTrace;
 
@@ -34,12 +33,44 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
     };
     let mut host = SkbHost { ctx, env };
     host.resize_under_test();
-    host.restore_link_header();
-    host.told(
+    let mut hands_on = false;
+    let verdict = host.told(
         Hook::Ingress,
         #[inline(always)]
-        |host| verdict(hooks::ingress(host)),
-    )
+        |host| {
+            let decided = hooks::ingress(host);
+            hands_on = decided == TcVerdict::HandOn;
+            verdict(decided)
+        },
+    );
+    if hands_on {
+        let next = host.env.next_sibling;
+        hand_on(ctx, &mut host.env, next);
+    }
+    verdict
+}
+
+/// Has the programs of the other interfaces look at a CNP, from that at `next` on; returns if there is none. A program's tail calls
+/// are at most 33 (`MAX_TAIL_CALL_CNT`), failed ones too.
+#[inline(always)]
+fn hand_on(ctx: &TcContext, env: &mut Env, next: u32) {
+    let Some(handed) = HANDED.get_ptr_mut(0) else {
+        return;
+    };
+    for place in 0..MOST_SIBLINGS {
+        if place >= next {
+            // A place that the verifier knows becomes a jump in the program's text, and each change of the array then waits for
+            // RCU once for each such jump in each program (`bpf_arch_poke_desc_update`): seconds where there are many.
+            let index = hooks::Env::opaque(env, place);
+            // SAFETY: this CPU's slot; nothing of this program is in use when another takes its place.
+            unsafe {
+                *handed = place + 1;
+                SIBLINGS.tail_call(ctx, index);
+            }
+        }
+    }
+    // SAFETY: this CPU's slot.
+    unsafe { *handed = 0 };
 }
 
 #[inline(always)]
@@ -79,7 +110,7 @@ const PACKET_OTHERHOST: u32 = 3;
 #[inline(always)]
 fn verdict(verdict: TcVerdict) -> i32 {
     let (ifindex, neigh) = match verdict {
-        TcVerdict::Pass => return TC_ACT_UNSPEC,
+        TcVerdict::Pass | TcVerdict::HandOn => return TC_ACT_UNSPEC,
         TcVerdict::Drop => return TC_ACT_SHOT,
         TcVerdict::Redirect(ifindex) => (ifindex, false),
         TcVerdict::RedirectNeigh(ifindex) => (ifindex, true),
@@ -132,34 +163,6 @@ impl SkbHost<'_> {
         // SAFETY: the program's own context.
         if *frame_len != self.ctx.len() && unsafe { bpf_skb_change_tail(self.raw(), *frame_len, 0) } != 0 {
             *frame_len = 0;
-        }
-    }
-
-    /// Makes the packet begin with its Ethernet header where it does not.
-    ///
-    /// After XDP on socket buffers (generic XDP) some packets reach the ingress hook beginning with their IP header:
-    /// seen on Linux 6.18 with veth. A clone of such a packet would be sent like that.
-    #[inline(always)]
-    fn restore_link_header(&mut self) {
-        let skb = self.raw();
-        // SAFETY: the program's own context. The kernel keeps the 16 bits as they are on the wire.
-        let protocol = EtherType(u16::from_be(unsafe { (*skb).protocol } as u16));
-        if self.header(0).is_none_or(|eth| Ethernet::new(eth).ethertype() == protocol) {
-            return;
-        }
-        if ![EtherType::IPV4, EtherType::IPV6].contains(&protocol) {
-            return;
-        }
-        let mut link = [0u8; Ethernet::LEN];
-        let (at, len) = ((&raw mut link).cast(), Ethernet::LEN as u32);
-        // SAFETY: the program's own context, and `len` bytes on the stack. The header still lies in front of the packet;
-        // making room for it clears it and sets its length.
-        unsafe {
-            if bpf_skb_load_bytes_relative(skb.cast(), 0, at, len, BPF_HDR_START_MAC) == 0
-                && bpf_skb_change_head(skb, len, 0) == 0
-            {
-                bpf_skb_store_bytes(skb, 0, at, len, 0);
-            }
         }
     }
 

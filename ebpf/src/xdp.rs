@@ -1,14 +1,13 @@
-//! XDP.
+//! XDP, of inline attachments.
 
 use aya_ebpf::bindings::{xdp_action, xdp_md};
 use aya_ebpf::helpers::{bpf_redirect, bpf_xdp_get_buff_len};
 use aya_ebpf::programs::XdpContext;
 use dcqcn_common::classify::Frame;
 use dcqcn_common::hooks::{self, Host, XdpVerdict};
-use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
 
 use crate::env::{Env, Hook};
-use crate::maps::{HANDED, SIBLINGS, test};
+use crate::maps::test;
 use crate::packet::{header, pointer_field};
 use crate::trace::PacketTrace;
 
@@ -24,43 +23,15 @@ pub fn run(ctx: &XdpContext) -> u32 {
     };
     let mut host = XdpHost { ctx, env };
     host.env.trace = PacketTrace::of(Hook::Xdp, &mut host);
-    let decided = hooks::xdp(&mut host);
-    let next = host.env.next_sibling;
-    let verdict = verdict(decided);
+    let verdict = verdict(hooks::xdp(&mut host));
     host.env.trace.end(|| 0, verdict as i32);
-    if decided == XdpVerdict::HandOn {
-        hand_on(ctx, &mut host.env, next);
-    }
     verdict
-}
-
-/// Has the programs of the other interfaces look at a CNP, from that at `next` on; returns if there is none. A program's tail calls
-/// are at most 33 (`MAX_TAIL_CALL_CNT`), failed ones too.
-#[inline(always)]
-fn hand_on(ctx: &XdpContext, env: &mut Env, next: u32) {
-    let Some(handed) = HANDED.get_ptr_mut(0) else {
-        return;
-    };
-    for place in 0..MOST_SIBLINGS {
-        if place >= next {
-            // A place that the verifier knows becomes a jump in the program's text, and each change of the array then waits for
-            // RCU once for each such jump in each program (`bpf_arch_poke_desc_update`): seconds where there are many.
-            let index = hooks::Env::opaque(env, place);
-            // SAFETY: this CPU's slot; nothing of this program is in use when another takes its place.
-            unsafe {
-                *handed = place + 1;
-                SIBLINGS.tail_call(ctx, index);
-            }
-        }
-    }
-    // SAFETY: this CPU's slot.
-    unsafe { *handed = 0 };
 }
 
 #[inline(always)]
 fn verdict(verdict: XdpVerdict) -> u32 {
     match verdict {
-        XdpVerdict::Pass | XdpVerdict::HandOn => xdp_action::XDP_PASS,
+        XdpVerdict::Pass => xdp_action::XDP_PASS,
         XdpVerdict::Drop => xdp_action::XDP_DROP,
         XdpVerdict::Redirect(ifindex) => match test() {
             Some(test) => {

@@ -71,7 +71,7 @@ fn nothing_is_dropped_unasked(hook: Hook, frame: &[u8], meta: &Meta, outcome: &O
     let reasons = [
         s.drop_not_ect != 0 && roce.ecn() == Ecn::NOT_ECT && hook == Hook::Egress,
         s.pacing_horizon_drop != 0 && roce.congests() && hook == Hook::Egress,
-        s.cnp_consume != 0 && roce.is_cnp() && hook == Hook::Xdp,
+        s.cnp_consume != 0 && roce.is_cnp() && hook == Hook::Ingress,
         // A clone of the data plane's own that cannot become a CNP.
         meta.mark | 1 == 0x0dcc_0a01 && roce.congests() && hook == Hook::Egress,
     ];

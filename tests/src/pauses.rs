@@ -73,7 +73,7 @@ pub fn run(test: &str) -> Result<Held> {
     a.send(&fresh)?;
     anyhow::ensure!(b.expect()? == fresh, "the packet after XON does not come");
     let after_xon = begun.elapsed();
-    let counters = pair.a.counters("a0", Hook::Xdp)?;
+    let counters = pair.a.counters("a0", Hook::Ingress)?;
     let [_, _, _, of_three, ..] = Pause::all(&pair.a.attachment("a0")?.maps.times()?);
     Ok(Held {
         held,

@@ -242,8 +242,8 @@ fn packets_are_told_of_where_that_was_asked_for() -> Result<()> {
         (&sent[0]["source"], &sent[0]["destination"], &sent[0]["dest_qpn"]),
         (&"10.0.0.1".into(), &"10.0.0.2".into(), &0x11.into())
     );
-    assert_eq!(counted("xdp", "rp_cnp_handled").len(), 1, "{rows:?}");
-    assert!(!counted("xdp", "not_roce").is_empty(), "{rows:?}");
+    assert_eq!(counted("ingress", "rp_cnp_handled").len(), 1, "{rows:?}");
+    assert!(!counted("ingress", "not_roce").is_empty(), "{rows:?}");
 
     ensure!(run("detach a0")?.status.success());
     ensure!(run("attach a0 --set link_rate=1gbit")?.status.success());

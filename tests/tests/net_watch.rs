@@ -185,7 +185,7 @@ fn metrics_are_the_counters() -> Result<()> {
             assert_eq!(found, Some(counters.stat[stat as usize] as f64), "{metric} {name}");
         }
     }
-    assert_eq!(value(body, "dcqcn_rp_cnp_handled_total", &["xdp"]), Some(1.0));
+    assert_eq!(value(body, "dcqcn_rp_cnp_handled_total", &["ingress"]), Some(1.0));
     assert_eq!(value(body, "dcqcn_class_packets_total", &["tc=\"3\""]), Some(20.0));
     assert!(value(body, "dcqcn_class_ecn_marked_packets_total", &["tc=\"3\""]) >= Some(18.0), "{body}");
     let qp = ["receiver=\"10.0.0.2\"", "qpn=\"0x000011\""];

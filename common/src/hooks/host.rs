@@ -21,8 +21,6 @@ pub trait Env<'p> {
     fn sorts_all(&self) -> bool;
     /// Whether the port is one of two in line, as these say. For XDP.
     fn is_inline(&self, p: &Params) -> bool;
-    /// Whether it cannot be, whatever they say: what it was loaded for.
-    fn is_never_inline(&self) -> bool;
     /// Monotonic time, the same for the whole packet; first read before any lock is taken.
     fn now_ns(&mut self) -> u64;
     /// A uniform random number.
@@ -66,7 +64,7 @@ pub trait Env<'p> {
     fn learn_pair(&mut self, id: &QpId, pair: Pair);
     /// Forgets what was learned of `id`.
     fn forget_pair(&mut self, id: &QpId);
-    /// Whether another interface's hook handed this CNP on, after [`XdpVerdict::HandOn`]. Asked once for a CNP, by XDP.
+    /// Whether another interface's hook handed this CNP on, after [`TcVerdict::HandOn`]. Queried once per CNP, by TC ingress.
     fn is_handed_on(&mut self) -> bool;
     /// Tells the HTB pacer, if one listens.
     fn announce(&mut self, cut: Cut);
@@ -125,8 +123,6 @@ pub enum XdpVerdict {
     Drop,
     /// Out of this interface.
     Redirect(u32),
-    /// To the next interface of this host that has reaction points; on to the host where there is none.
-    HandOn,
 }
 
 /// What the TC hooks decide.
@@ -140,4 +136,6 @@ pub enum TcVerdict {
     Redirect(u32),
     /// Out of this interface, to the neighbour the routes say.
     RedirectNeigh(u32),
+    /// To the next interface of this host that has reaction points; on to the host where there is none. TC ingress only.
+    HandOn,
 }

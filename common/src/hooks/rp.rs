@@ -1,6 +1,6 @@
 //! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
 
-use super::{Env, Host, Skb, TcVerdict, XdpVerdict, htb_minor, pairing, pfc, record};
+use super::{Env, Host, Skb, TcVerdict, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce};
 use crate::events::{EventKind, Table};
 use crate::flow::{self, FlowGuard, FlowId, FlowPeek, LookupError, QpId, Shared, Slot, home_way, set_index};
@@ -14,9 +14,9 @@ use crate::wire::cnp::{self, Cnp};
 /// leaves by: one for a flow that is not known here is handed on. It is counted as unknown where it came in, and as handled where
 /// its flow is.
 #[inline(always)]
-pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_handed_on: bool) -> XdpVerdict {
+pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_handed_on: bool) -> TcVerdict {
     if p.config.scalars.rp_enable == 0 {
-        return if is_handed_on { XdpVerdict::HandOn } else { XdpVerdict::Pass };
+        return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
     }
     let outcome = cut(h, p, roce);
     let is_known = outcome != Stat::RpCnpUnknownFlow;
@@ -27,9 +27,9 @@ pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_han
         }
     }
     match outcome {
-        Stat::RpCnpUnknownFlow => XdpVerdict::HandOn,
-        Stat::RpCnpHandled | Stat::RpCnpTooSoon if p.config.scalars.cnp_consume != 0 => XdpVerdict::Drop,
-        _ => XdpVerdict::Pass,
+        Stat::RpCnpUnknownFlow => TcVerdict::HandOn,
+        Stat::RpCnpHandled | Stat::RpCnpTooSoon if p.config.scalars.cnp_consume != 0 => TcVerdict::Drop,
+        _ => TcVerdict::Pass,
     }
 }
 
@@ -93,7 +93,8 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
 
 /// The CNP, if it is one but for its ICRC.
 #[inline(always)]
-fn peek_cnp<F: Frame>(frame: &F, roce: &Roce) -> Option<Cnp> {
+fn peek_cnp<F: Frame>(frame: &mut F, roce: &Roce) -> Option<Cnp> {
+    frame.pull(roce.l3 + if roce.v6 { cnp::V6_LEN } else { cnp::V4_LEN });
     if roce.v6 { cnp::peek_v6(frame.header(roce.l3)?) } else { cnp::peek_v4(frame.header(roce.l3)?) }
 }
 

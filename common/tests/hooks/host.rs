@@ -101,10 +101,6 @@ impl<'a> Env<'a> for View<'a> {
         self.world.is_inline
     }
 
-    fn is_never_inline(&self) -> bool {
-        !self.world.is_inline
-    }
-
     fn now_ns(&mut self) -> u64 {
         self.world.now_ns
     }

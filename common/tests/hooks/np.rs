@@ -19,7 +19,7 @@ const DATAGRAM: Roce = Roce { opcode: Opcode::UD_SEND_ONLY, ..MARKED };
 const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: true, vid: 0x0a77, ethertype: EtherType::VLAN };
 
 fn clone_mark(w: &mut World, p: &Params, roce: &Roce) -> Option<u32> {
-    w.ingress(p, &roce.frame(), Around::default()).clone_mark
+    w.ingress(p, &roce.frame(), Around::default()).1.clone_mark
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn nobody_answers_for_a_group_or_unasked_for_another_host() {
     let answers = |p: &Params, first: u8, is_for_other_host| {
         let mut w = World::new();
         let frame = Roce { dst_mac: [first, 0, 0, 0, 0, 2], ..MARKED }.frame();
-        let left = w.ingress(p, &frame, Around { is_for_other_host, ..Around::default() });
+        let (_, left) = w.ingress(p, &frame, Around { is_for_other_host, ..Around::default() });
         let is_answered = left.clone_mark.is_some();
         assert_eq!(w.count_of(Stat::NpNotForHost), u64::from(!is_answered));
         is_answered
@@ -168,7 +168,7 @@ fn nobody_answers_for_a_group_or_unasked_for_another_host() {
         let mut frame = MARKED.frame();
         frame[at..at + addr.len()].copy_from_slice(addr);
         let mut w = World::new();
-        assert_eq!(w.ingress(&others, &frame, Around::default()).clone_mark, None, "{at} {addr:?}");
+        assert_eq!(w.ingress(&others, &frame, Around::default()).1.clone_mark, None, "{at} {addr:?}");
         assert_eq!(w.count_of(Stat::NpNotForHost), 1);
     }
     // An unmarked packet for somebody else is nobody's business.

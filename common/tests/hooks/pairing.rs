@@ -40,7 +40,7 @@ fn rep() -> CmMessage {
 
 fn hear(w: &mut World, message: &CmMessage, is_back: bool) {
     let frame = cm(message, is_back);
-    w.xdp(&params(|_| {}), &frame, Around { linear_len: 14 + 20, ..Around::default() });
+    w.ingress(&params(|_| {}), &frame, Around { linear_len: 14 + 20, ..Around::default() });
 }
 
 fn pair(qpn: u32, source: PairSource, host: u8) -> Pair {
@@ -103,7 +103,7 @@ fn other_messages_change_nothing() {
         w.counted();
         let mut frame = cm(&CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN }), false);
         frame[MAD + at] = value;
-        w.xdp(&params(|_| {}), &frame, Around::default());
+        w.ingress(&params(|_| {}), &frame, Around::default());
         assert_eq!((w.counted(), w.pairs), (vec![(Stat::RoceControl, 1)], known().into()));
     }
 }
@@ -118,7 +118,7 @@ fn only_what_the_general_services_interface_hears_is_management() {
     };
     let is_read = |frame: &[u8]| {
         let mut w = World::new();
-        w.xdp(&params(|_| {}), frame, Around::default());
+        w.ingress(&params(|_| {}), frame, Around::default());
         w.count_of(Stat::CmMessages) == 1
     };
     assert!(is_read(&like(0x64, 1)));

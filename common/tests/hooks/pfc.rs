@@ -24,7 +24,7 @@ fn a_frame_pauses_the_priorities_it_names() {
     let p = params(held);
     let mut w = World::new();
     let in_pieces = Around { linear_len: 14, ..Around::default() };
-    w.xdp(&p, &FRAME.frame(mac(9)), in_pieces);
+    w.ingress(&p, &FRAME.frame(mac(9)), in_pieces);
     let mut expected = [0; TIMES as usize];
     for (until, total, duration_ns) in [
         (Time::PausedUntil0, Time::PausedFor0, 512),
@@ -48,7 +48,7 @@ fn frames_are_heard_so_fast_and_no_faster() {
     for (ahead_ns, is_heard) in [(HEARD.burst_ns, true), (HEARD.burst_ns + 1, false)] {
         let mut w = World::new();
         w.times_ns[Time::Pauses as usize] = w.now_ns + ahead_ns;
-        w.xdp(&p, &FRAME.frame(mac(9)), Around::default());
+        w.ingress(&p, &FRAME.frame(mac(9)), Around::default());
         assert_eq!(w.times_ns[Time::PausedUntil3 as usize] != 0, is_heard);
         assert_eq!(w.count_of(Stat::PfcLimited), u64::from(!is_heard));
         assert_eq!(w.pauses.frames, [1, 0, 0, 1, 0, 0, 0, 1], "those too many are counted");
@@ -69,7 +69,7 @@ fn what_only_seems_to_be_pfc_pauses_nobody() {
         [(patched(15, 0x02), 0), (patched(5, 0x02), 1), (patched(0, 0x02), 1), (whole[..33].to_vec(), 1)];
     for (frame, malformed) in frames {
         let mut w = World::new();
-        w.xdp(&p, &frame, Around::default());
+        w.ingress(&p, &frame, Around::default());
         assert_eq!((w.times_ns, w.pauses.frames), ([0; TIMES as usize], [0; 8]));
         assert_eq!((w.count_of(Stat::MacControl), w.count_of(Stat::PfcMalformed)), (1, malformed));
     }

@@ -2,7 +2,7 @@
 
 use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, RpHot, RpSet, set_index};
-use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, XdpVerdict, htb_minor, htb_place};
+use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_place};
 use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
 use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params};
 use dcqcn_common::stats::Stat;
@@ -29,8 +29,8 @@ fn send(w: &mut World, p: &Params, roce: &Roce) -> Left {
     left
 }
 
-fn cnp(w: &mut World, p: &Params, roce: &Roce) -> XdpVerdict {
-    w.xdp(p, &roce.cnp(None), Around::default()).0
+fn cnp(w: &mut World, p: &Params, roce: &Roce) -> TcVerdict {
+    w.ingress(p, &roce.cnp(None), Around::default()).0
 }
 
 fn flow<'a>(w: &'a mut World, p: &Params, id: &FlowId) -> &'a mut RpHot {
@@ -56,7 +56,7 @@ fn a_cnp_cuts_its_flow_and_no_other() {
             send(&mut w, &p, &roce);
             send(&mut w, &p, &other);
             w.counted();
-            assert_eq!(cnp(&mut w, &p, &roce), XdpVerdict::Pass);
+            assert_eq!(cnp(&mut w, &p, &roce), TcVerdict::Pass);
             assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
             let rates = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.hot.rates());
             assert_eq!(rates(&w, &roce), Some([500_000_000, 1_000_000_000]));
@@ -75,10 +75,10 @@ fn a_cnp_that_names_the_sender_is_for_the_pair_of_that_qp() {
     let mut w = World::new();
     send(&mut w, &p, &DATA);
     let frame = DATA.cnp(Some(SENDER_QPN));
-    assert_eq!(w.xdp(&p, &frame, Around::default()).0, XdpVerdict::HandOn);
+    assert_eq!(w.ingress(&p, &frame, Around::default()).0, TcVerdict::HandOn);
     assert_eq!(w.count_of(Stat::RpCnpUnknownFlow), 1);
     w.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
-    assert_eq!(w.xdp(&p, &frame, Around::default()).0, XdpVerdict::Pass);
+    assert_eq!(w.ingress(&p, &frame, Around::default()).0, TcVerdict::Pass);
     assert_eq!(w.count_of(Stat::RpCnpHandled), 1);
 }
 
@@ -86,17 +86,17 @@ fn a_cnp_that_names_the_sender_is_for_the_pair_of_that_qp() {
 fn what_was_handled_is_kept_from_the_host_where_that_is_asked_for() {
     let p = params(|config| config.scalars.cnp_consume = 1);
     let mut w = World::new();
-    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::HandOn);
+    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::HandOn);
     send(&mut w, &p, &DATA);
     w.counted();
-    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::Drop);
+    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::Drop);
     assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
     w.now_ns += 1;
-    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::Drop);
+    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::Drop);
     assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
     let mut damaged = DATA.cnp(None);
     *damaged.last_mut().unwrap() ^= 1;
-    assert_eq!(w.xdp(&p, &damaged, Around::default()).0, XdpVerdict::Pass);
+    assert_eq!(w.ingress(&p, &damaged, Around::default()).0, TcVerdict::Pass);
     assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
 }
 
@@ -116,7 +116,7 @@ fn cnp_for_no_flow_needs_no_icrc() {
     ] {
         let mut frame = roce.cnp(None);
         *frame.last_mut().unwrap() ^= last;
-        w.xdp(&p, &frame, Around::default());
+        w.ingress(&p, &frame, Around::default());
         assert!(w.counted().contains(&(expected, 1)), "{expected:?}");
     }
 }
@@ -125,18 +125,18 @@ fn cnp_for_no_flow_needs_no_icrc() {
 fn a_cnp_for_a_flow_not_known_here_is_handed_on_and_counted_once() {
     let p = params(|_| {});
     let mut w = World::new();
-    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::HandOn);
+    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::HandOn);
     assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)]);
     w.is_handed_on = true;
-    assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (XdpVerdict::HandOn, vec![]));
+    assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (TcVerdict::HandOn, vec![]));
     send(&mut w, &p, &DATA);
     w.counted();
-    assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (XdpVerdict::Pass, vec![(Stat::RpCnpHandled, 1)]));
+    assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (TcVerdict::Pass, vec![(Stat::RpCnpHandled, 1)]));
     // Without reaction points here it goes on as it came.
     let off = params(|config| config.scalars.rp_enable = 0);
-    assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (XdpVerdict::HandOn, vec![]));
+    assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (TcVerdict::HandOn, vec![]));
     w.is_handed_on = false;
-    assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (XdpVerdict::Pass, vec![(Stat::RoceCnp, 1)]));
+    assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (TcVerdict::Pass, vec![(Stat::RoceCnp, 1)]));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_flow_that_another_cpu_has_is_not_cut() {
     send(&mut w, &p, &DATA);
     flow(&mut w, &p, &DATA.id()).lock = 1;
     w.counted();
-    assert_eq!(cnp(&mut w, &p, &DATA), XdpVerdict::HandOn);
+    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::HandOn);
     let unknown = [(Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)];
     assert_eq!(w.counted(), [&[(Stat::RoceCnp, 1)], &unknown[..], &[(Stat::TableBusy, 1)]].concat());
 }

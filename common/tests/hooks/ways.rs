@@ -54,17 +54,15 @@ fn kinds_are_counted_where_they_come_in() {
     ];
     for (frame, stat) in kinds {
         let mut w = World::new();
-        assert_eq!(w.xdp(&p, &frame, Around::default()).0, XdpVerdict::Pass);
+        assert_eq!(w.ingress(&p, &frame, Around::default()).0, TcVerdict::Pass);
         assert_eq!(w.counted(), [(stat, 1)]);
         w.is_handed_on = true;
-        let (verdict, _) = w.xdp(&p, &frame, Around::default());
+        let (verdict, _) = w.ingress(&p, &frame, Around::default());
         // A CNP that another interface's hook handed on was counted there.
         let is_cnp = stat == Stat::RoceCnp;
-        assert_eq!(verdict, if is_cnp { XdpVerdict::HandOn } else { XdpVerdict::Pass });
+        assert_eq!(verdict, if is_cnp { TcVerdict::HandOn } else { TcVerdict::Pass });
         assert_eq!(w.counted(), if is_cnp { vec![] } else { vec![(stat, 1)] });
         w.is_handed_on = false;
-        w.ingress(&p, &frame, Around::default());
-        assert_eq!(w.counted(), [(stat, 1)]);
         w.egress(&p, &frame, Around::default());
         assert_eq!(w.counted(), [(stat, 1)]);
     }
@@ -106,9 +104,9 @@ fn in_line_packets_are_marked_and_dropped() {
 fn a_cnp_is_no_packet_of_management() {
     let p = params(|_| {});
     let mut w = World::new();
-    assert_eq!(w.xdp(&p, &cm(&RTU, false), Around::default()).0, XdpVerdict::Pass);
+    assert_eq!(w.ingress(&p, &cm(&RTU, false), Around::default()).0, TcVerdict::Pass);
     assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
-    assert_eq!(w.xdp(&p, &ACK.frame(), Around::default()).0, XdpVerdict::Pass);
+    assert_eq!(w.ingress(&p, &ACK.frame(), Around::default()).0, TcVerdict::Pass);
     assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
 }
 
@@ -156,7 +154,7 @@ fn a_switch_that_is_off_does_nothing() {
         (s.np_enable, s.rp_enable, s.pacer) = (0, 0, PACER_FQ);
     });
     let mut w = World::new();
-    assert_eq!(w.ingress(&off, &MARKED.frame(), Around::default()).clone_mark, None);
+    assert_eq!(w.ingress(&off, &MARKED.frame(), Around::default()).1.clone_mark, None);
     assert_eq!(w.counted(), [(Stat::RoceData, 1)]);
     let (verdict, left) = w.egress(&off, &DATA.frame(), Around::default());
     assert_eq!((verdict, left), (TcVerdict::Pass, Left { bytes: DATA.frame(), ..Left::default() }));

@@ -81,11 +81,10 @@ impl World {
         (hooks::xdp(&mut packet), packet.into_left())
     }
 
-    pub(crate) fn ingress(&mut self, p: &Params, bytes: &[u8], around: Around) -> Left {
+    pub(crate) fn ingress(&mut self, p: &Params, bytes: &[u8], around: Around) -> (TcVerdict, Left) {
         let around = Around { ingress_ifindex: PORTS[0], ..around };
         let mut packet = Packet::new(self, Some(p), bytes, around);
-        assert_eq!(hooks::ingress(&mut packet), TcVerdict::Pass);
-        packet.into_left()
+        (hooks::ingress(&mut packet), packet.into_left())
     }
 
     pub(crate) fn egress(&mut self, p: &Params, bytes: &[u8], around: Around) -> (TcVerdict, Left) {

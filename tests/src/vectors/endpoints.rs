@@ -131,25 +131,25 @@ pub(super) fn connections() -> Vector {
         let req = Req { service_id: 0x0000_0001_0106_4853, starting_psn: 5, ..req(asks, asking_qpn) };
         add("REQ", "egress", &management(v6, client, server, CmMessage::Req(req)));
         let mra = Mra { comm_ids: comm_ids(replies, asks), message: 0, service_timeout: 5 };
-        add("MRA", "xdp", &management(v6, server, client, CmMessage::Mra(mra)));
+        add("MRA", "ingress", &management(v6, server, client, CmMessage::Mra(mra)));
         add("marked before the reply", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         let rep = Rep { comm_ids: comm_ids(replies, asks), local_qpn: replying_qpn, starting_psn: 6 };
         let stranger = Rep { comm_ids: comm_ids(replies, asks + 1), ..rep };
-        add("REP to no REQ", "xdp", &management(v6, server, client, CmMessage::Rep(stranger)));
-        add("REP", "xdp", &management(v6, server, client, CmMessage::Rep(rep)));
-        add("REP again", "xdp", &management(v6, server, client, CmMessage::Rep(rep)));
+        add("REP to no REQ", "ingress", &management(v6, server, client, CmMessage::Rep(stranger)));
+        add("REP", "ingress", &management(v6, server, client, CmMessage::Rep(rep)));
+        add("REP again", "ingress", &management(v6, server, client, CmMessage::Rep(rep)));
         let rtu = CmMessage::Rtu(comm_ids(asks, replies));
         add("RTU", "egress", &management(v6, client, server, rtu));
         add("marked: the sender is known", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         add("data", "egress", &data.frame());
-        add("CNP that names the host's QP", "xdp", &data.cnp(Some(asking_qpn), CNP_TOS));
+        add("CNP that names the host's QP", "ingress", &data.cnp(Some(asking_qpn), CNP_TOS));
         let mut cut = management(v6, server, client, CmMessage::Rep(rep));
         cut.truncate(cut.len() - 8);
-        add("cut short", "xdp", &cut);
+        add("cut short", "ingress", &cut);
         let other = Dreq { comm_ids: comm_ids(replies, asks), remote_qpn: asking_qpn + 1 };
         let short = Roce { v6, src: server, dst: client, ..management_packet(251) };
-        add("too short for a message", "xdp", &short.frame());
-        add("DREQ for another QP", "xdp", &management(v6, server, client, CmMessage::Dreq(other)));
+        add("too short for a message", "ingress", &short.frame());
+        add("DREQ for another QP", "ingress", &management(v6, server, client, CmMessage::Dreq(other)));
         add("still known", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         let (about, hook, message) = match ends {
             Attribute::DREQ => {
@@ -158,7 +158,7 @@ pub(super) fn connections() -> Vector {
             }
             Attribute::DREP => {
                 let drep = CmMessage::Drep(comm_ids(replies, asks));
-                ("DREP", "xdp", management(v6, server, client, drep))
+                ("DREP", "ingress", management(v6, server, client, drep))
             }
             _ => {
                 let rej = Rej { comm_ids: comm_ids(asks, replies), message: 1, reason: 28 };
@@ -167,16 +167,16 @@ pub(super) fn connections() -> Vector {
         };
         add(about, hook, &message);
         add("marked after the connection", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
-        add("CNP that names a QP of nobody", "xdp", &data.cnp(Some(asking_qpn), CNP_TOS));
+        add("CNP that names a QP of nobody", "ingress", &data.cnp(Some(asking_qpn), CNP_TOS));
         // Datagrams name both ends; what messages say is surer.
         let datagram =
             Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x55, dest_qpn: 0x99, ..data.clone() };
         add("datagram", "egress", &datagram.frame());
-        add("CNP that names the datagram's QP", "xdp", &datagram.cnp(Some(0x55), CNP_TOS));
+        add("CNP that names the datagram's QP", "ingress", &datagram.cnp(Some(0x55), CNP_TOS));
         let req = Req { local_qpn: 0x55, ..req };
         add("REQ of the datagram's QP", "egress", &management(v6, client, server, CmMessage::Req(req)));
-        add("REP to it", "xdp", &management(v6, server, client, CmMessage::Rep(rep)));
-        add("CNP after it", "xdp", &data.cnp(Some(0x55), CNP_TOS));
+        add("REP to it", "ingress", &management(v6, server, client, CmMessage::Rep(rep)));
+        add("CNP after it", "ingress", &data.cnp(Some(0x55), CNP_TOS));
         let dreq = Dreq { comm_ids: comm_ids(asks, replies), remote_qpn: replying_qpn };
         add("DREQ of it", "egress", &management(v6, client, server, CmMessage::Dreq(dreq)));
     }

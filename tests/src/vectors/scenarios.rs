@@ -316,7 +316,7 @@ fn cnp_received() -> Vector {
         let sent = |now_us| step("egress", now_us, &data.frame());
         steps.push(sent(START_US));
         let hinted = data.cnp(None, CNP_TOS);
-        let at = |about: &str, us: u64, frame: &[u8]| named(about, step("xdp", START_US + us, frame));
+        let at = |about: &str, us: u64, frame: &[u8]| named(about, step("ingress", START_US + us, frame));
         steps.push(at("CNP", 1, &hinted));
         steps.push(at("sooner than rate_reduce_monitor_period", 2, &hinted));
         steps.push(at("no longer", 41, &hinted));

@@ -31,7 +31,7 @@ impl Course {
 
     pub(super) fn cnp(&mut self, after_us: u64) -> &mut Self {
         self.now_us += after_us;
-        self.steps.push(named("CNP", step("xdp", self.now_us, &self.roce.cnp(None, CNP_TOS))));
+        self.steps.push(named("CNP", step("ingress", self.now_us, &self.roce.cnp(None, CNP_TOS))));
         self
     }
 }

@@ -60,7 +60,7 @@ fn captures_and_the_loop_they_close() {
                 if let Some(ecn) = ecn {
                     set_ecn(&mut frame, ecn);
                 }
-                // The sender's egress, the receiver's ingress, and CNPs back to the sender's XDP.
+                // The sender's egress, the receiver's ingress, and CNPs back to the sender's ingress.
                 let now_ns = start_ns + at_ns / 50;
                 let sent = both.process(Hook::Egress, now_ns, &frame, &Meta::default());
                 if sent.verdict == Verdict::Pass {
@@ -68,7 +68,7 @@ fn captures_and_the_loop_they_close() {
                     let arrived = both.process(Hook::Ingress, now_ns + 1_500, &sent.packet, &received());
                     assert_eq!(arrived.packet, sent.packet, "the receiver's packet is its own");
                     for cnp in arrived.emitted {
-                        both.process(Hook::Xdp, now_ns + 3_000, &cnp.packet, &received());
+                        both.process(Hook::Ingress, now_ns + 3_000, &cnp.packet, &received());
                     }
                 }
                 last_ns = now_ns;
@@ -85,7 +85,7 @@ fn captures_and_the_loop_they_close() {
         (Hook::Egress, Stat::RpPaced),
         (Hook::Ingress, Stat::NpEcnMarked),
         (Hook::Ingress, Stat::NpCnpSuppressed),
-        (Hook::Xdp, Stat::RpCnpHandled),
+        (Hook::Ingress, Stat::RpCnpHandled),
         (Hook::Xdp, Stat::RoceData),
         (Hook::Xdp, Stat::NotRoce),
     ] {
@@ -179,7 +179,7 @@ fn flows_beyond_the_tables_push_out_the_least_recently_used() {
             both.process(Hook::Egress, now_ns, &frame, &Meta::default());
             let arrived = both.process(Hook::Ingress, now_ns, &frame, &received());
             for cnp in arrived.emitted {
-                both.process(Hook::Xdp, now_ns + 10, &cnp.packet, &received());
+                both.process(Hook::Ingress, now_ns + 10, &cnp.packet, &received());
             }
             now_ns += if round == 1 { 0 } else { 997 };
             both.state();
@@ -298,7 +298,7 @@ fn every_pacer_and_limit() {
                 );
                 if sent.verdict == Verdict::Pass {
                     for cnp in both.process(Hook::Ingress, now_ns, &sent.packet, &received()).emitted {
-                        both.process(Hook::Xdp, now_ns + 5_000, &cnp.packet, &received());
+                        both.process(Hook::Ingress, now_ns + 5_000, &cnp.packet, &received());
                     }
                 }
                 // A packet in 1 us that takes 9, of six flows: more than the link, whatever alpha is by now.

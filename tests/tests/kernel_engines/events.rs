@@ -42,10 +42,10 @@ fn a_cut_is_told_with_the_rates_it_left() {
     };
     let data = Roce::default();
     send(&mut both, Hook::Egress, 1_000, &data.frame());
-    send(&mut both, Hook::Xdp, 2_000, &data.cnp(None, CNP_TOS));
+    send(&mut both, Hook::Ingress, 2_000, &data.cnp(None, CNP_TOS));
     // Too soon after the last, and for a flow that nobody knows: nothing is cut.
-    send(&mut both, Hook::Xdp, 3_000, &data.cnp(None, CNP_TOS));
-    send(&mut both, Hook::Xdp, SECOND_NS, &Roce { dest_qpn: 0x77, ..data }.cnp(None, CNP_TOS));
+    send(&mut both, Hook::Ingress, 3_000, &data.cnp(None, CNP_TOS));
+    send(&mut both, Hook::Ingress, SECOND_NS, &Roce { dest_qpn: 0x77, ..data }.cnp(None, CNP_TOS));
     let values = [SECOND_NS / 2, SECOND_NS];
     assert_eq!(both.state().events, [event(EventKind::RateCut, 2_000, qp(2, 0x11), values)]);
 }
@@ -64,7 +64,7 @@ fn a_packet_beyond_the_horizon_is_told() {
     let frame = data.frame();
     send(&mut both, Hook::Egress, 1_000, &frame);
     for n in 0..20 {
-        send(&mut both, Hook::Xdp, 2_000 + n, &data.cnp(None, CNP_TOS));
+        send(&mut both, Hook::Ingress, 2_000 + n, &data.cnp(None, CNP_TOS));
     }
     (0..4).for_each(|n| send(&mut both, Hook::Egress, 3_000 + n, &frame));
     let state = both.state();
@@ -117,20 +117,21 @@ fn a_flood_is_thinned_out_and_counted() {
     let data = Roce::default();
     send(&mut both, Hook::Egress, SECOND_NS, &data.frame());
     // Three seconds of a CNP every 10 ms.
-    (1..=CUTS).for_each(|n| send(&mut both, Hook::Xdp, SECOND_NS + n * 10_000_000, &data.cnp(None, CNP_TOS)));
+    (1..=CUTS)
+        .for_each(|n| send(&mut both, Hook::Ingress, SECOND_NS + n * 10_000_000, &data.cnp(None, CNP_TOS)));
     let state = both.state();
-    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpHandled), CUTS);
+    assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpHandled), CUTS);
     let entries = state.events.len() as u64;
     assert!((38..=41).contains(&entries), "{entries}");
-    assert_eq!(count(&state, Hook::Xdp, Stat::EventLost), CUTS - entries);
+    assert_eq!(count(&state, Hook::Ingress, Stat::EventLost), CUTS - entries);
     let left_out = state.events.last().map(|event| event.left_out);
     assert!(left_out > Some(240) && left_out <= Some(CUTS - entries), "{left_out:?}");
 
     let mut config = both.params.config;
     config.scalars.event_rate = 0;
     both.set_config(&config);
-    send(&mut both, Hook::Xdp, 100 * SECOND_NS, &data.cnp(None, CNP_TOS));
+    send(&mut both, Hook::Ingress, 100 * SECOND_NS, &data.cnp(None, CNP_TOS));
     let after = both.state();
     assert_eq!(after.events, state.events);
-    assert_eq!(count(&after, Hook::Xdp, Stat::EventLost), CUTS - entries);
+    assert_eq!(count(&after, Hook::Ingress, Stat::EventLost), CUTS - entries);
 }

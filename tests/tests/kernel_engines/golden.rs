@@ -74,7 +74,7 @@ fn departures_follow_the_rate() {
             // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on, behind the last packet too. What was promised
             // before stays.
             let cnp = data.cnp(None, CNP_TOS);
-            let passed = both.process(Hook::Xdp, START_NS, &cnp, &received());
+            let passed = both.process(Hook::Ingress, START_NS, &cnp, &received());
             assert_eq!((passed.verdict, passed.packet), (Verdict::Pass, cnp));
             let stamps = [0; 3].map(|_| send(&mut both, START_NS, &frame).departure_ns);
             assert_eq!(stamps, [START_NS + 32 * bytes, START_NS + 48 * bytes, START_NS + 64 * bytes]);
@@ -91,7 +91,7 @@ fn departures_follow_the_rate() {
         }
     }
     let state = both.state();
-    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpHandled), 4);
+    assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpHandled), 4);
     assert_eq!(count(&state, Hook::Egress, Stat::RpPaced), 4 * 5);
     // A second later there is nothing to wait for.
     assert_eq!(
@@ -115,7 +115,7 @@ fn a_cut_widens_the_gap_behind_the_last_packet_and_moves_no_earlier_one() {
             let stamps: Vec<u64> = (0..IN_FLIGHT)
                 .map(|sent| {
                     if cut && sent == cut_after {
-                        both.process(Hook::Xdp, START_NS, &data.cnp(None, CNP_TOS), &received());
+                        both.process(Hook::Ingress, START_NS, &data.cnp(None, CNP_TOS), &received());
                     }
                     send(&mut both, START_NS, &data.frame()).departure_ns.max(START_NS)
                 })

@@ -183,7 +183,12 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
         let meta = Meta { ingress_ifindex: LO, mark, priority: 0, departure_ns: gap_ns };
         let outcome = both.process(hook, *now_ns, &mutation.apply(frame), &meta);
         for cnp in outcome.emitted {
-            both.process(Hook::Xdp, *now_ns, &cnp.packet, &Meta { ingress_ifindex: LO, ..Meta::default() });
+            both.process(
+                Hook::Ingress,
+                *now_ns,
+                &cnp.packet,
+                &Meta { ingress_ifindex: LO, ..Meta::default() },
+            );
         }
         both.state();
         Ok(())
@@ -227,12 +232,17 @@ fn mutated_packets_with_fq() {
         Stat::RpHorizonDrop,
         Stat::RpFlowNew,
     ];
-    let ingress = [Stat::NpEcnMarked, Stat::NpCnpSuppressed];
-    let xdp = [Stat::RpCnpHandled, Stat::RpCnpInvalid, Stat::RpCnpUnknownFlow, Stat::RpCnpTooSoon];
+    let ingress = [
+        Stat::NpEcnMarked,
+        Stat::NpCnpSuppressed,
+        Stat::RpCnpHandled,
+        Stat::RpCnpInvalid,
+        Stat::RpCnpUnknownFlow,
+        Stat::RpCnpTooSoon,
+    ];
     let reached: Vec<_> = (HOOKS.iter().flat_map(|&hook| LEFT_ALONE.map(|stat| (hook, stat))))
         .chain(egress.map(|stat| (Hook::Egress, stat)))
         .chain(ingress.map(|stat| (Hook::Ingress, stat)))
-        .chain(xdp.map(|stat| (Hook::Xdp, stat)))
         .collect();
     mutated(both, 10_000, &reached);
 }
@@ -242,7 +252,7 @@ fn mutated_packets_with_htb() {
     let Some(both) = Both::load("mutated_packets_with_htb", 64, &config(PACER_HTB)) else {
         return;
     };
-    mutated(both, 4_000, &[(Hook::Egress, Stat::RpPaced), (Hook::Xdp, Stat::RpCnpHandled)]);
+    mutated(both, 4_000, &[(Hook::Egress, Stat::RpPaced), (Hook::Ingress, Stat::RpCnpHandled)]);
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn pairs_of(first: QpId, second: QpId, source: PairSource) -> Vec<(QpId, Pair)> 
 /// rping over two hosts with soft-RoCE, seen on the way between them.
 #[test]
 fn a_connection_is_known_from_reply_to_disconnect() {
-    for hook in [Hook::Xdp, Hook::Egress] {
+    for hook in [Hook::Ingress, Hook::Egress] {
         let Some(mut path) = Path::load("a_connection_is_known_from_reply_to_disconnect") else {
             return;
         };
@@ -86,15 +86,15 @@ fn messages_in_either_direction_make_a_pair() {
         return;
     };
     assert!(host.see(Hook::Egress, &request()).pairs.is_empty());
-    let state = host.see(Hook::Xdp, &reply(B.2));
+    let state = host.see(Hook::Ingress, &reply(B.2));
     assert_eq!(state.pairs, pairs_of(qp(A), qp(B), PairSource::Cm));
     // The same once more, as after a lost RTU.
-    let again = host.see(Hook::Xdp, &reply(B.2));
+    let again = host.see(Hook::Ingress, &reply(B.2));
     assert_eq!((again.pairs, again.events), (state.pairs, state.events));
     // The responder asks for the end.
     let comm_ids = CommIds { local: B.1, remote: A.1 };
     let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
-    assert!(host.see(Hook::Xdp, &dreq).pairs.is_empty());
+    assert!(host.see(Hook::Ingress, &dreq).pairs.is_empty());
 }
 
 #[test]
@@ -102,13 +102,13 @@ fn a_reply_to_nobody_and_a_rejected_one_make_no_pair() {
     let Some(mut path) = Path::load("a_reply_to_nobody_and_a_rejected_one_make_no_pair") else {
         return;
     };
-    assert!(path.see(Hook::Xdp, &reply(B.2)).pairs.is_empty());
-    path.see(Hook::Xdp, &request());
-    assert!(!path.see(Hook::Xdp, &reply(B.2)).pairs.is_empty());
+    assert!(path.see(Hook::Ingress, &reply(B.2)).pairs.is_empty());
+    path.see(Hook::Ingress, &request());
+    assert!(!path.see(Hook::Ingress, &reply(B.2)).pairs.is_empty());
     // The requester does not like the reply.
     let comm_ids = CommIds { local: A.1, remote: B.1 };
     let reject = cm(A.0, B.0, &CmMessage::Rej(Rej { comm_ids, message: 1, reason: 28 }));
-    assert!(path.see(Hook::Xdp, &reject).pairs.is_empty());
+    assert!(path.see(Hook::Ingress, &reject).pairs.is_empty());
 }
 
 /// The QP of a connection that ended unseen is used by the next one.
@@ -117,13 +117,13 @@ fn a_later_connection_replaces_an_earlier_one() {
     let Some(mut path) = Path::load("a_later_connection_replaces_an_earlier_one") else {
         return;
     };
-    path.see(Hook::Xdp, &request());
-    path.see(Hook::Xdp, &reply(B.2));
-    let state = path.see(Hook::Xdp, &reply(0x24));
+    path.see(Hook::Ingress, &request());
+    path.see(Hook::Ingress, &reply(B.2));
+    let state = path.see(Hook::Ingress, &reply(0x24));
     let at_a = state.pairs.iter().find(|(id, _)| *id == qp(A)).map(|(_, pair)| pair.qpn);
     assert_eq!(at_a, Some(0x24));
     assert_eq!(
-        count(&state, Hook::Xdp, Stat::PairConflict),
+        count(&state, Hook::Ingress, Stat::PairConflict),
         0,
         "one source changing its mind is no conflict"
     );
@@ -138,8 +138,8 @@ fn a_surer_source_counts_and_stays() {
     path.0.set_pair(&qp(A), &said);
     let guessed = Pair::new(0x78, PairSource::Datagram);
     path.0.set_pair(&qp(B), &guessed);
-    path.see(Hook::Xdp, &request());
-    let state = path.see(Hook::Xdp, &reply(B.2));
+    path.see(Hook::Ingress, &request());
+    let state = path.see(Hook::Ingress, &reply(B.2));
     let of = |id: QpId| state.pairs.iter().find(|(known, _)| *known == id).map(|(_, pair)| *pair);
     assert_eq!(of(qp(A)), Some(said), "the operator's word stands");
     assert_eq!(
@@ -147,11 +147,11 @@ fn a_surer_source_counts_and_stays() {
         Some(Pair { qpn: A.2, source: PairSource::Cm as u32, addr: qp(A).addr }),
         "a guess does not"
     );
-    assert_eq!(count(&state, Hook::Xdp, Stat::PairConflict), 2);
+    assert_eq!(count(&state, Hook::Ingress, Stat::PairConflict), 2);
     // And is not ended by messages.
     let comm_ids = CommIds { local: B.1, remote: A.1 };
     let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
-    let state = path.see(Hook::Xdp, &dreq);
+    let state = path.see(Hook::Ingress, &dreq);
     assert!(state.pairs.contains(&(qp(A), said)), "{:?}", state.pairs);
 }
 
@@ -161,11 +161,11 @@ fn nobody_else_ends_a_connection() {
     let Some(mut path) = Path::load("nobody_else_ends_a_connection") else {
         return;
     };
-    path.see(Hook::Xdp, &request());
-    let known = path.see(Hook::Xdp, &reply(B.2)).pairs;
+    path.see(Hook::Ingress, &request());
+    let known = path.see(Hook::Ingress, &reply(B.2)).pairs;
     let dreq = Dreq { comm_ids: CommIds { local: B.1, remote: A.1 }, remote_qpn: A.2 };
-    assert_eq!(path.see(Hook::Xdp, &cm(3, A.0, &CmMessage::Dreq(dreq))).pairs, known);
-    assert!(path.see(Hook::Xdp, &cm(B.0, A.0, &CmMessage::Dreq(dreq))).pairs.is_empty());
+    assert_eq!(path.see(Hook::Ingress, &cm(3, A.0, &CmMessage::Dreq(dreq))).pairs, known);
+    assert!(path.see(Hook::Ingress, &cm(B.0, A.0, &CmMessage::Dreq(dreq))).pairs.is_empty());
 }
 
 /// Whoever makes connections up pushes the true ones out slowly at most.
@@ -196,16 +196,16 @@ fn what_is_no_message_teaches_nothing() {
     let request = request();
     let whole = request.len();
     for len in (14..whole).step_by(7) {
-        path.see(Hook::Xdp, &request[..len]);
+        path.see(Hook::Ingress, &request[..len]);
         path.see(Hook::Egress, &request[..len]);
     }
     for at in [62, 63, 64, 65] {
         let mut other = request.clone();
         other[at] ^= 0x40;
-        path.see(Hook::Xdp, &other);
+        path.see(Hook::Ingress, &other);
     }
-    let state = path.see(Hook::Xdp, &reply(B.2));
+    let state = path.see(Hook::Ingress, &reply(B.2));
     assert!(state.pairs.is_empty());
     // The reply is one; a request cut short within its ICRC is whole as far as anybody looks.
-    assert_eq!(count(&state, Hook::Xdp, Stat::CmMessages), 1);
+    assert_eq!(count(&state, Hook::Ingress, Stat::CmMessages), 1);
 }

@@ -118,7 +118,7 @@ fn what_somebody_looks_at_is_detached_at_once() -> Result<()> {
     lab.ok(&attach(FLOWS))?;
     let pins = lab.host.pins("a0")?;
     let open = |hook: &&str| Ok(PinnedLink::from_pin(pins.join(hook))?);
-    let looked_at: Vec<PinnedLink> = ["xdp", "ingress", "egress"].iter().map(open).collect::<Result<_>>()?;
+    let looked_at: Vec<PinnedLink> = ["ingress", "egress"].iter().map(open).collect::<Result<_>>()?;
     lab.ok("detach a0")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     for hook in [TcAttachType::Ingress, TcAttachType::Egress] {

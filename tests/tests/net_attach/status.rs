@@ -59,7 +59,7 @@ fn every_part_is_asked_of_the_kernel() -> Result<()> {
     let status = &status["attachments"][0];
     let parts = status["parts"].as_array().context("no parts")?;
     let names: Vec<_> = parts.iter().filter_map(|part| part["name"].as_str()).collect();
-    assert_eq!(names, ["maps", "pacer", "egress", "ingress", "xdp"]);
+    assert_eq!(names, ["maps", "pacer", "egress", "ingress"]);
     for part in parts.iter().filter(|part| !["maps", "pacer"].contains(&part["name"].as_str().unwrap_or("")))
     {
         assert!(part["program_id"].as_u64().is_some_and(|id| id != 0), "{part}");
@@ -70,7 +70,7 @@ fn every_part_is_asked_of_the_kernel() -> Result<()> {
     assert!(!text.contains("options") && !text.contains("owed") && !text.contains("saved"), "{text}");
     assert_eq!(status["state"], "attached");
     // A hook that lost its program, one at a time.
-    for hook in ["xdp", "ingress", "egress"] {
+    for hook in ["ingress", "egress"] {
         fs::remove_file(lab.host.pins("a0")?.join(hook))?;
         let found = problems(&lab, "a0")?;
         assert!(

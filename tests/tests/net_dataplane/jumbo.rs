@@ -1,26 +1,25 @@
-//! Frames of 8 KB, which XDP sees in fragments and TC in pages.
+//! Frames of 8 KB, which TC sees in pages.
 
 use anyhow::Result;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_params::{Role, XdpModeChoice};
+use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::host::{Pair, request};
+use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 
 use crate::{CNP_TOS, MARKING, fill, runnable};
 
-/// The receiver's XDP in `mode`. The sender's is in the driver: generic XDP passes over packets that another program has
-/// sent by redirection (`netif_receive_generic_xdp`), as CNPs are, and a veth does not make them forget that.
-fn marked_answered_and_counted(test: &str, mode: XdpModeChoice) -> Result<()> {
-    let pair = Pair::with_mtu(test, 9_000)?;
-    let word = if mode == XdpModeChoice::Skb { "skb" } else { "driver" };
+#[test]
+fn jumbo_frames_are_marked_answered_and_counted() -> Result<()> {
+    if !runnable("jumbo_frames_are_marked_answered_and_counted", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::with_mtu("jumbo", 9_000)?;
     let marking = [&["link_rate=1gbit", "cp_enable=on"], &MARKING[..]].concat();
-    assert_eq!(pair.a.attach("a0", Role::Host, &marking)?.xdp_mode, "driver");
-    let mut receiver = request("b0", Role::Host, &["link_rate=1gbit"])?;
-    receiver.settings.xdp_mode = Some(mode);
-    assert_eq!(pair.b.attach_as(&receiver)?.xdp_mode, word);
+    pair.a.attach("a0", Role::Host, &marking)?;
+    pair.b.attach("b0", Role::Host, &["link_rate=1gbit"])?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let first = Roce { payload: 8_192, ..Roce::default() };
     a.send(&first.frame())?;
@@ -36,24 +35,8 @@ fn marked_answered_and_counted(test: &str, mode: XdpModeChoice) -> Result<()> {
             assert_eq!(a.expect()?, data.cnp(None, CNP_TOS), "{data:?}");
         }
     }
-    assert_eq!(pair.b.count("b0", Hook::Xdp, Stat::RoceData)?, 5 + 45, "XDP reads what lies in fragments");
+    assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::RoceData)?, 5 + 45);
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpEcnMarked)?, 4);
-    assert_eq!(pair.a.count("a0", Hook::Xdp, Stat::RpCnpHandled)?, 4);
+    assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled)?, 4);
     Ok(())
-}
-
-#[test]
-fn jumbo_frames_are_marked_answered_and_counted() -> Result<()> {
-    if !runnable("jumbo_frames_are_marked_answered_and_counted", &[])? {
-        return Ok(());
-    }
-    marked_answered_and_counted("jumbo", XdpModeChoice::Driver)
-}
-
-#[test]
-fn jumbo_frames_on_socket_buffers() -> Result<()> {
-    if !runnable("jumbo_frames_on_socket_buffers", &[])? {
-        return Ok(());
-    }
-    marked_answered_and_counted("jumbo-skb", XdpModeChoice::Skb)
 }

@@ -50,7 +50,7 @@ fn filled(test: &str) -> Result<Pair> {
     let evicted = pair.a.count("a0", Hook::Egress, Stat::RpFlowEvicted)?;
     let flows = pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)? - evicted;
     assert!(flows > u64::from(DEFAULT_FLOWS) * 9 / 10, "{flows} flows");
-    assert!(pair.a.count("a0", Hook::Xdp, Stat::RpCnpHandled)? > 4_000);
+    assert!(pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled)? > 4_000);
     Ok(pair)
 }
 

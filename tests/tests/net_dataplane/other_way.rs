@@ -4,10 +4,10 @@ use anyhow::{Context as _, Result};
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::stats::Stat;
-use dcqcn_params::{Role, XdpModeChoice};
+use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::Held;
-use dcqcn_tests::host::{Pair, join, request};
+use dcqcn_tests::host::{Pair, join};
 use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 
 use crate::runnable;
@@ -25,9 +25,9 @@ fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
     Ok(flow.context("the flow is known")?.hot.machine.rate_bps)
 }
 
-/// CNPs that an interface's XDP program counted: come in, handled, of no known flow.
+/// CNPs that an interface's ingress program counted: received, handled, of no known flow.
 fn counted(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
-    let stat = pair.a.counters(iface, Hook::Xdp)?.stat;
+    let stat = pair.a.counters(iface, Hook::Ingress)?.stat;
     Ok([Stat::RoceCnp, Stat::RpCnpHandled, Stat::RpCnpUnknownFlow].map(|name| stat[name as usize]))
 }
 
@@ -40,13 +40,9 @@ fn a_cnp_cuts_its_flow_whichever_interface_it_comes_back_by() -> Result<()> {
     for iface in ["1", "2"] {
         join((&pair.a, &format!("a{iface}"), 1), (&pair.b, &format!("b{iface}"), 2), 4_200)?;
     }
-    // What the flow leaves by is neither the first nor the last, and one is served on socket buffers.
-    for (iface, mode) in
-        [("a1", XdpModeChoice::Driver), ("a0", XdpModeChoice::Driver), ("a2", XdpModeChoice::Skb)]
-    {
-        let mut host = request(iface, Role::Host, &CHANGES)?;
-        host.settings.xdp_mode = Some(mode);
-        pair.a.attach_as(&host)?;
+    // The interface that the flow leaves by is neither the first nor the last.
+    for iface in ["a1", "a0", "a2"] {
+        pair.a.attach(iface, Role::Host, &CHANGES)?;
     }
     let data = Roce::default();
     pair.a.socket("a0")?.send(&data.frame())?;

@@ -32,11 +32,11 @@ fn flow(pair: &Pair, data: &Roce) -> Result<RpFlow> {
 fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
     const OUTCOMES: [Stat; 4] =
         [Stat::RpCnpHandled, Stat::RpCnpInvalid, Stat::RpCnpUnknownFlow, Stat::RpCnpTooSoon];
-    let before = pair.a.counters("a0", Hook::Xdp)?.stat;
+    let before = pair.a.counters("a0", Hook::Ingress)?.stat;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     b.send(cnp)?;
     assert_eq!(a.expect()?, cnp, "a CNP goes on to the host's own stack");
-    let after = pair.a.counters("a0", Hook::Xdp)?.stat;
+    let after = pair.a.counters("a0", Hook::Ingress)?.stat;
     let counted = |stat: Stat| after[stat as usize] - before[stat as usize];
     assert_eq!(counted(Stat::RoceCnp), 1);
     let mut outcomes = OUTCOMES.into_iter().filter(|stat| counted(*stat) == 1);
@@ -115,11 +115,11 @@ fn a_forged_cnp_changes_nothing_and_is_counted_by_name() -> Result<()> {
         }
         let mut cut = good.clone();
         cut.truncate(good.len() - 1);
-        let malformed = pair.a.count("a0", Hook::Xdp, Stat::Malformed)?;
+        let malformed = pair.a.count("a0", Hook::Ingress, Stat::Malformed)?;
         let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         b.send(&cut)?;
         assert_eq!(a.expect()?, cut, "what is cut short is no CNP, and passes");
-        assert_eq!(pair.a.count("a0", Hook::Xdp, Stat::Malformed)?, malformed + 1);
+        assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::Malformed)?, malformed + 1);
         for (forged, what) in [
             (Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS), "another QP's hint"),
             (Roce { dst: 9, ..data.clone() }.cnp(None, CNP_TOS), "another peer's address"),

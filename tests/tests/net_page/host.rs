@@ -49,7 +49,7 @@ fn what_is_drawn_is_what_the_kernel_has() -> Result<()> {
     assert_eq!(last(&depth[2]), Some(config.wred[3].kmin_bytes as f64));
     assert_eq!(last(&depth[3]), Some(config.wred[3].kmax_bytes as f64));
     // The sum of what was drawn of a counter is what the kernel counted meanwhile.
-    let cnps = || site.pair.a.count("a0", Hook::Xdp, Stat::RpCnpHandled);
+    let cnps = || site.pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled);
     let before = cnps()?;
     let from = drawn(&mut browser, "marks")?[0].as_array().map_or(0, Vec::len);
     browser.wait(&format!("document.getElementById('marks').chart.plot.data[0].length >= {}", from + 8))?;

@@ -276,7 +276,7 @@ fn program_taken_off(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let way = Way { tc: Tc::Tcx, ..Way::any(random) };
         way.attach(lab)?;
-        let hook = ["xdp", "ingress", "egress"].get(random.usize(..3)).copied().unwrap_or("xdp");
+        let hook = ["ingress", "egress"].get(random.usize(..2)).copied().unwrap_or("ingress");
         fs::remove_file(lab.host.pins("a0")?.join(hook))?;
         let found = problems(lab, "a0")?;
         let expected = format!("{hook}: expected, not found");

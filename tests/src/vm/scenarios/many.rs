@@ -45,10 +45,9 @@ const TOLERANCE: f64 = 0.15;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options { mtu_bytes: MTU_BYTES, ..Options::default() })?;
-    // Nothing raises a rate, and each CNP cuts. XDP in the driver would put a ring of 256 packets before the host, and the ACKs of so
-    // many QPs can be more while an emulated CPU is late: nothing that this is about.
+    // Nothing raises a rate, and each CNP cuts.
     let line = format!(
-        "attach {{}} --profile lab --pacer fq --xdp-mode skb --set link_rate={LINK} --set rpg_min_rate={FLOOR} --set rpg_time_reset=0ns --set \
+        "attach {{}} --profile lab --pacer fq --set link_rate={LINK} --set rpg_min_rate={FLOOR} --set rpg_time_reset=0ns --set \
          rpg_byte_reset=0B --set rate_reduce_monitor_period=0ns --set pacing_credit=5ms"
     );
     lab.on_host(SENDER, &line)?;

@@ -14,8 +14,7 @@ use super::super::report::Report;
 
 /// Ways to attach, and what makes each.
 const WAYS: &[(&str, &str)] = &[
-    ("host, fq", "attach v0 --pacer fq --xdp-mode driver"),
-    ("host, fq, XDP in skb mode", "attach v0 --pacer fq --xdp-mode skb"),
+    ("host, fq", "attach v0 --pacer fq"),
     ("host, htb", "attach v0 --pacer htb --set link_rate=100mbit"),
     ("host, no pacer", "attach v0 --pacer none"),
     ("switch", "attach v0 --role switch --set link_rate=100mbit"),

@@ -92,7 +92,7 @@ fn forged_cnps_change_nothing() {
                 // Another opcode, TVer, or a bit outside the ICRC.
                 continue;
             }
-            let passed = both.process(Hook::Xdp, now_ns, &forged, &received());
+            let passed = both.process(Hook::Ingress, now_ns, &forged, &received());
             assert_eq!((passed.verdict, &passed.packet), (Verdict::Pass, &forged), "bit {at}");
             invalid += 1;
         }
@@ -102,11 +102,11 @@ fn forged_cnps_change_nothing() {
             Roce { dst: 3, ..data.clone() },
             Roce { v6: !v6, dest_qpn: 0x99, ..data.clone() },
         ] {
-            both.process(Hook::Xdp, now_ns, &stranger.cnp(None, CNP_TOS), &received());
+            both.process(Hook::Ingress, now_ns, &stranger.cnp(None, CNP_TOS), &received());
             unknown += 1;
         }
         // Right, but no hint, and nobody knows whose QP that is.
-        both.process(Hook::Xdp, now_ns, &data.cnp(Some(0x22), CNP_TOS), &received());
+        both.process(Hook::Ingress, now_ns, &data.cnp(Some(0x22), CNP_TOS), &received());
         unknown += 1;
         let after = both.state();
         // `selected` is where the last search ended; nothing else may have moved.
@@ -114,10 +114,10 @@ fn forged_cnps_change_nothing() {
         assert_eq!((before.pairs, before.queues), (after.pairs, after.queues));
     }
     let state = both.state();
-    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpInvalid), invalid);
-    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpUnknownFlow), unknown);
-    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpIgnored), invalid + unknown);
-    assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpHandled), 0);
+    assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpInvalid), invalid);
+    assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpUnknownFlow), unknown);
+    assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpIgnored), invalid + unknown);
+    assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpHandled), 0);
 }
 
 #[test]
@@ -128,17 +128,17 @@ fn cnps_too_soon_change_nothing() {
     let data = Roce::default();
     let cnp = data.cnp(None, CNP_TOS);
     send(&mut both, START_NS, &data.frame());
-    both.process(Hook::Xdp, START_NS + 1, &cnp, &received());
+    both.process(Hook::Ingress, START_NS + 1, &cnp, &received());
     let first = flows(&both.state());
     for number in 1..40 {
-        both.process(Hook::Xdp, START_NS + number * 1_000, &cnp, &received());
+        both.process(Hook::Ingress, START_NS + number * 1_000, &cnp, &received());
         let state = both.state();
         let flow = flows(&state)[0];
         assert_eq!((flow.hot.machine, flow.hot.pacer()), (first[0].hot.machine, first[0].hot.pacer()));
         assert_eq!((flow.cnps.handled, u64::from(flow.cnps.ignored)), (1, number));
-        assert_eq!(count(&state, Hook::Xdp, Stat::RpCnpTooSoon), number);
+        assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpTooSoon), number);
     }
     // 40 us after the one that counted.
-    both.process(Hook::Xdp, START_NS + 40_001, &cnp, &received());
+    both.process(Hook::Ingress, START_NS + 40_001, &cnp, &received());
     assert_eq!(flows(&both.state())[0].cnps.handled, 2);
 }

@@ -17,8 +17,8 @@ use dcqcn_support::cli::{Output, SettingsArgs};
 /// flow, and the packets sent beside it. A summary follows on standard error; with --json, as the last line.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Unless a role is set all three points are on: egress marks and paces, ingress answers with CNPs,
-XDP takes CNPs. The link has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and
+Unless a role is set all three points are on: egress marks and paces, ingress takes CNPs and
+answers marks with them. The link has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and
 attaches nothing. The engine `bmv2` needs root and BMv2: it starts simple_switch in a network namespace of
 its own. Depths are then in packets of 1082 bytes, times in microseconds, random numbers the switch's own.
 

@@ -3,8 +3,8 @@
 //! | hook | the packet | and so meets |
 //! |---|---|---|
 //! | egress | comes in by port 1, leaves by port 2 | the host's RP, the CP of port 2 |
-//! | ingress | comes in by port 2, leaves by port 1 | the host's NP |
-//! | xdp | the same | the host's RP, if it is a CNP |
+//! | ingress | comes in by port 2, leaves by port 1 | the host's RP, if it is a CNP, else its NP |
+//! | xdp | the same | neither |
 //!
 //! Time is the run's: the program's clock stands still at what it is told, to the microsecond. The queue's depth is told too:
 //! the virtual queue's, or the backlog, in packets. A packet that has to wait for its departure is let go by a look ahead
@@ -139,11 +139,8 @@ impl Bmv2 {
         if !is_fast {
             s.fast_cnp = 0;
         }
-        if hook == Hook::Ingress {
-            s.rp_enable = 0;
-        } else {
-            s.np_enable = 0;
-        }
+        s.np_enable &= u64::from(hook == Hook::Ingress);
+        s.rp_enable &= u64::from(hook != Hook::Xdp);
         let mut plan = Plan::new(&self.program, &config, &self.switch)?;
         // Marking is what packets to the world meet.
         let wred = self.program.table("wred")?;

@@ -186,8 +186,7 @@ fn root(error: &dyn std::error::Error) -> String {
 impl From<XdpVerdict> for Verdict {
     fn from(verdict: XdpVerdict) -> Self {
         match verdict {
-            // It has one interface.
-            XdpVerdict::Pass | XdpVerdict::HandOn => Self::Pass,
+            XdpVerdict::Pass => Self::Pass,
             XdpVerdict::Drop => Self::Drop,
             XdpVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
         }
@@ -197,7 +196,8 @@ impl From<XdpVerdict> for Verdict {
 impl From<TcVerdict> for Verdict {
     fn from(verdict: TcVerdict) -> Self {
         match verdict {
-            TcVerdict::Pass => Self::Pass,
+            // An engine has one interface.
+            TcVerdict::Pass | TcVerdict::HandOn => Self::Pass,
             TcVerdict::Drop => Self::Drop,
             TcVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
             TcVerdict::RedirectNeigh(ifindex) => Self::Redirect { ifindex, neighbour: true },

@@ -167,10 +167,6 @@ impl<'a> Env<'a> for View<'a> {
         p.port.ifindex[1] != 0
     }
 
-    fn is_never_inline(&self) -> bool {
-        false
-    }
-
     fn now_ns(&mut self) -> u64 {
         self.now_ns
     }

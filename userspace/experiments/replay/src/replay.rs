@@ -95,8 +95,8 @@ pub enum Error {
     },
 }
 
-/// What applies without a configuration: each hook does all it can. Egress marks and paces (`fq`), ingress answers, XDP
-/// takes CNPs.
+/// What applies without a configuration: each hook does all it can. Egress marks and paces (`fq`), ingress takes
+/// CNPs and answers marks.
 #[must_use]
 pub fn default_config() -> Config {
     let mut config = Config::DEFAULT;
@@ -307,7 +307,7 @@ fn flow(
     let scalars = &params.config.scalars;
     let rp = match hook {
         Hook::Egress if roce.is_sequenced() => roce.flow(frame),
-        Hook::Xdp if roce.is_cnp() => flow_of_cnp(engine, frame, roce)?,
+        Hook::Ingress if roce.is_cnp() => flow_of_cnp(engine, frame, roce)?,
         Hook::Ingress if roce.congests() && roce.ecn().is_ce() => {
             let Some(id) = np_flow_id(frame, scalars.cnp_limit, roce) else {
                 return Ok(None);

@@ -24,7 +24,7 @@ use super::{Attached, Control, ControlSample, QueuePair, Thresholds, Topology};
 /// Flows each table holds: many times the lab's most.
 const FLOWS: u32 = 4_096;
 /// Hooks in the counter map.
-const XDP: usize = 0;
+const INGRESS: usize = 1;
 const EGRESS: usize = 2;
 
 /// Where the hosts' notification and reaction points are.
@@ -353,8 +353,8 @@ impl Attached for Hosts {
         sample.cnps_sent = stat(&receiver.counters()?[EGRESS], Stat::NpCnpSent);
         for sender in &self.senders {
             let counters = sender.counters()?;
-            sample.cnps_handled += stat(&counters[XDP], Stat::RpCnpHandled);
-            sample.cnps_ignored += stat(&counters[XDP], Stat::RpCnpIgnored);
+            sample.cnps_handled += stat(&counters[INGRESS], Stat::RpCnpHandled);
+            sample.cnps_ignored += stat(&counters[INGRESS], Stat::RpCnpIgnored);
         }
         for (sender, id) in &self.flows {
             let sender = &self.senders[*sender];

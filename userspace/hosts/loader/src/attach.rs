@@ -97,11 +97,11 @@ pub struct Info {
     /// The qdisc of the port's queues: `none`, `ets` or `htb`.
     #[serde(default = "no_queues")]
     pub queues: String,
-    /// `driver` or `skb`; `none` where the role needs no XDP.
+    /// `driver` or `skb`; `none` unless it is inline.
     pub xdp_mode: String,
     /// `tcx` (Linux 6.6) or `clsact`; `none` where the role needs no TC.
     pub tc_mode: String,
-    /// The programs attached: `xdp`, `ingress`, `egress`.
+    /// The programs attached: `xdp`, or `ingress` and `egress`.
     pub programs: Vec<String>,
     /// Table sizes.
     pub rp_flows: u32,
@@ -310,7 +310,7 @@ impl Info {
             ("cp_enable", s.cp_enable, egress_or_inline, "--role switch"),
             ("fast_cnp", s.fast_cnp, "egress", "--role switch"),
             ("np_enable", s.np_enable, "ingress", "--role host"),
-            ("rp_enable", s.rp_enable, "xdp", "--role host"),
+            ("rp_enable", s.rp_enable, "ingress", "--role host"),
             ("rp_enable", s.rp_enable, "egress", "--role host"),
         ];
         for (key, value, program, remedy) in needs {

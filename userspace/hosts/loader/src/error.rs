@@ -261,6 +261,16 @@ pub enum Error {
         /// What to do.
         next: &'static str,
     },
+    /// A mode for XDP, which only inline attachments have.
+    #[error(
+        "xdp_mode = {mode} is for inline attachments only: {iface} gets no XDP program; remove it, or attach with `--inline`"
+    )]
+    XdpUnused {
+        /// The interface.
+        iface: String,
+        /// The mode requested.
+        mode: String,
+    },
     /// Another XDP program is there.
     #[error(
         "cannot attach xdp to {iface}: the XDP program {name} (program {id}, {mode}) is there, and an interface has one: take \

@@ -61,7 +61,7 @@ pub const ENTRIES: [Entry; 6] = [
     },
     Entry {
         key: "xdp_mode",
-        doc: "Where the XDP program runs. auto: in the driver where it can, else on socket buffers.",
+        doc: "Where the XDP program of an inline attachment runs. auto: in the driver where it can, else on socket buffers.",
         words: words::<XdpModeChoice>,
         default: quoted::<XdpModeChoice>,
     },

@@ -128,11 +128,11 @@ fn flows_counted(counters: &[Counters; 3]) -> usize {
     usize::try_from(sum(Stat::RpFlowNew).saturating_sub(gone)).unwrap_or(usize::MAX)
 }
 
-/// PFC frames that name a priority: those received, which XDP counts, and those sent, which egress counts.
+/// PFC frames that name a priority: those received, which ingress counts, and those sent, which egress counts.
 pub(crate) fn pause_frames(hooks: &[Counters], priority: usize) -> [u64; 2] {
     let of =
         |hook: usize| hooks.get(hook).and_then(|hook| hook.pause.frames.get(priority)).copied().unwrap_or(0);
-    [of(0), of(2)]
+    [of(1), of(2)]
 }
 
 /// The counters of a traffic class, summed over the hooks.
@@ -185,7 +185,7 @@ pub(crate) mod testing {
         let at_ns = 1_000 * MS + ms * MS;
         let info = serde_json::json!({
             "iface": iface, "ifindex": 7, "inline_peer": null, "role": "host", "pacer": "fq",
-            "xdp_mode": "driver", "tc_mode": "tcx", "programs": ["xdp", "ingress", "egress"],
+            "xdp_mode": "none", "tc_mode": "tcx", "programs": ["ingress", "egress"],
             "rp_flows": 65_536, "np_flows": 65_536, "version": "0.1.0", "attached_at_ns": 1,
             "notes": [], "saved_qdisc": null, "added_clsact": false,
         });

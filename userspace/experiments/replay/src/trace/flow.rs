@@ -89,7 +89,7 @@ impl Flow for Reference {
     }
 }
 
-/// The eBPF object, in the running kernel: data packets through its egress hook, CNPs through XDP.
+/// The eBPF object, in the running kernel: data packets through its egress hook, CNPs through ingress.
 pub(super) struct InKernel {
     kernel: Kernel,
     params: Params,
@@ -120,7 +120,7 @@ impl Flow for InKernel {
 
     fn cnp(&mut self, now_ns: u64) -> Result<(), Error> {
         let meta = Meta { ingress_ifindex: IFINDEX, ..Meta::default() };
-        self.kernel.process(Hook::Xdp, now_ns, &self.cnp, &meta)?;
+        self.kernel.process(Hook::Ingress, now_ns, &self.cnp, &meta)?;
         Ok(())
     }
 

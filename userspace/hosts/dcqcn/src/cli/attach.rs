@@ -49,7 +49,7 @@ pub(super) struct AttachArgs {
     /// Give the port strict and weighted queues for all its traffic, by DSCP [default: none; without a word: auto].
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     queues: Option<QueuesChoice>,
-    /// Where the XDP program runs [default: auto].
+    /// Where the XDP program of an inline attachment runs [default: auto].
     #[arg(long, value_enum)]
     xdp_mode: Option<XdpModeChoice>,
     /// Flows each table holds; the least recently used goes first [default: 65536].

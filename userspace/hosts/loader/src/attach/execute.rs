@@ -10,7 +10,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::netns;
 use dcqcn_params::XdpModeChoice;
 
-use super::hook_names::{HOOKS, XDP_PEER};
+use super::hook_names::{TC_HOOKS, XDP_PEER};
 use super::hooks;
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, UndoStep};
@@ -115,8 +115,7 @@ impl Carrier<'_> {
                 let Some(to) = to else {
                     return Ok(());
                 };
-                let tc = HOOKS.into_iter().find(|name| name == hook && *name != "xdp");
-                if let Some(hook) = tc {
+                if let Some(hook) = TC_HOOKS.into_iter().find(|name| name == hook) {
                     return hooks::attach_tc(
                         ebpf,
                         self.netlink,

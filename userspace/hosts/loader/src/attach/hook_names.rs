@@ -9,6 +9,9 @@ use super::{Info, name_of};
 pub(super) use crate::dataplane::HOOKS;
 use crate::dataplane::PROGRAMS;
 
+/// Those of TC, which a host attachment has: XDP on the receive path would cost TCP its offloads.
+pub(super) const TC_HOOKS: [&str; 2] = [HOOKS[1], HOOKS[2]];
+
 /// Pin of the XDP link of the other interface of an inline pair.
 pub(super) const XDP_PEER: &str = "xdp_peer";
 

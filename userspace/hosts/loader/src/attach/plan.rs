@@ -13,7 +13,7 @@ use dcqcn_params::{Found, PacerChoice, QueuesChoice, Role, Settings, XdpModeChoi
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
-use super::hook_names::{HOOKS, XDP_PEER, filter_name};
+use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER, filter_name};
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
 use super::{Error, Info, LinkRateFrom, Request, Unsaid, interrupt, takeover};
@@ -63,6 +63,10 @@ impl Plan {
         if peer.as_ref().is_some_and(|peer| peer.index == link.index) {
             return Err(Error::Unsupported(format!("--inline needs two interfaces, not {iface} twice")));
         }
+        let xdp_mode = settings.xdp_mode.unwrap_or_default();
+        if peer.is_none() && xdp_mode != XdpModeChoice::Auto {
+            return Err(Error::XdpUnused { iface: iface.clone(), mode: word(&xdp_mode) });
+        }
         let mut notes = Vec::new();
         let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
         let master = master(netlink, &link)?;
@@ -84,7 +88,7 @@ impl Plan {
         let programs: &[&str] = if peer.is_some() {
             &["xdp"]
         } else if ends != 0 || role == Role::Host {
-            &HOOKS
+            &TC_HOOKS
         } else {
             &["egress"]
         };
@@ -155,7 +159,6 @@ impl Plan {
             }),
         };
         let mut info = Info { object: takeover::object_id(info.which()), ..info };
-        let xdp_mode = settings.xdp_mode.unwrap_or_default();
         let xdp_mode = match &peer {
             Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes),
             None => xdp_mode,
@@ -171,7 +174,7 @@ impl Plan {
         };
         let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
         let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
-        let has_flows = peer.is_none() && programs.contains(&"xdp");
+        let has_flows = programs.contains(&"ingress");
         if has_flows && sibling.is_none() {
             info.notes.push(format!(
                 "{SIBLINGS} interfaces hand CNPs on to each other: those for flows of {iface} that come in by another do nothing"

@@ -10,7 +10,7 @@ use dcqcn_common::layout::SIBLINGS;
 use super::Error;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use crate::dataplane::{Error as Failed, xdp};
+use crate::dataplane::{Error as Failed, PROGRAMS, classifier};
 
 /// The name of the map, and of its pin.
 const MAP: &str = "SIBLINGS";
@@ -33,13 +33,13 @@ pub(super) fn of(record: &Record) -> Option<u32> {
     })
 }
 
-/// Has CNPs handed on to the XDP program of a loaded object.
+/// Has CNPs handed on to the TC ingress program of a loaded object.
 ///
 /// # Errors
 /// The kernel refuses: programs of one array must be of one kind.
 pub(super) fn enter(ebpf: &mut Ebpf, place: u32) -> Result<(), Error> {
     let failed = |source| Failed::Map { name: MAP, source };
-    let program = xdp(ebpf)?.fd().and_then(|fd| Ok(fd.try_clone()?));
+    let program = classifier(ebpf, PROGRAMS[1])?.fd().and_then(|fd| Ok(fd.try_clone()?));
     let program = program.map_err(|source| Failed::Program { name: MAP.into(), source: Box::new(source) })?;
     let map = ebpf.map_mut(MAP).ok_or(Failed::Missing(MAP))?;
     let mut siblings = ProgramArray::try_from(map).map_err(failed)?;

@@ -76,10 +76,13 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     {
         return refused("queues", word(&queues), &info.queues);
     }
-    if let Some(mode) = xdp_mode.filter(|mode| {
-        *mode != XdpModeChoice::Auto && info.xdp_mode != "none" && !info.xdp_mode.starts_with(&word(mode))
-    }) {
-        return refused("xdp_mode", word(&mode), &info.xdp_mode);
+    if let Some(mode) = xdp_mode.filter(|mode| *mode != XdpModeChoice::Auto) {
+        if info.inline_peer.is_none() {
+            return Err(Error::XdpUnused { iface: info.iface.clone(), mode: word(&mode) });
+        }
+        if !info.xdp_mode.starts_with(&word(&mode)) {
+            return refused("xdp_mode", word(&mode), &info.xdp_mode);
+        }
     }
     let queues = parse_word(&info.queues).ok();
     let settings = Settings { role: Some(info.role), queues, ..settings.clone() };

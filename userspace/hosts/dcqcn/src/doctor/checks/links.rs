@@ -99,7 +99,7 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
 fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
     let seen =
         snapshot.attached(iface).and_then(|attached| attached.seen(snapshot)).filter(|seen| seen.lately);
-    let counted = seen.into_iter().flat_map(|seen| seen.counts.xdp.into_iter().chain(seen.counts.egress));
+    let counted = seen.into_iter().flat_map(|seen| seen.counts.ingress.into_iter().chain(seen.counts.egress));
     counted.filter(|(name, frames)| is_pause(name) && *frames != 0).collect()
 }
 

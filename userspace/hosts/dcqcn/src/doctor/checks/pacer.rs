@@ -30,7 +30,7 @@ pub(super) fn none(snapshot: &Snapshot) -> Vec<Finding> {
     unpaced
         .map(|known| {
             let iface = known.iface;
-            let cut = known.seen.xdp(Stat::RpCnpHandled);
+            let cut = known.seen.ingress(Stat::RpCnpHandled);
             let evidence = format!("pacer none; {cut} CNPs cut a rate {}", known.seen.when);
             let what = "rates are computed, but nothing holds flows to them";
             let fix = match (snapshot.host.fq, snapshot.host.htb) {

@@ -51,7 +51,7 @@ pub(super) fn without_effect(snapshot: &Snapshot) -> Vec<Finding> {
             let fix = format!(
                 "`dcqcn set {iface} pfc.N.rx=off`: a switch's port reads no PFC frames, and paces nothing"
             );
-            ("role switch has no XDP program, which would read them", fix)
+            ("role switch has no ingress program, which would read them", fix)
         } else if s.rp_enable == 0 {
             ("rp_enable = off: nothing is paced", format!("`dcqcn set {iface} rp_enable=on`"))
         } else if s.pacer != PACER_FQ {

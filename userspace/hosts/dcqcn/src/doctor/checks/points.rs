@@ -19,7 +19,7 @@ pub(super) fn switched_off(snapshot: &Snapshot) -> Vec<Finding> {
         }
         if s.rp_enable == 0 {
             let what = "the reaction point is off: CNPs that arrive change nothing";
-            let evidence = format!("rp_enable = off, {} CNPs in {}", seen.xdp(Stat::RoceCnp), seen.when);
+            let evidence = format!("rp_enable = off, {} CNPs in {}", seen.ingress(Stat::RoceCnp), seen.when);
             let fix =
                 format!("`dcqcn set {iface} rp_enable=on`; if it was attached so, attach again for a pacer");
             findings.push(Finding::warning("rp-off", what, evidence).on(iface).fix(fix));
@@ -131,7 +131,7 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
             Stat::RpCnpHandled,
             Stat::RpCnpTooSoon,
         ]
-        .map(|stat| known.seen.xdp(stat));
+        .map(|stat| known.seen.ingress(stat));
         (handled + soon).saturating_sub(cnps.saturating_sub(unknown + invalid))
     };
     let elsewhere = |iface: &str| -> u64 {
@@ -139,9 +139,9 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
     };
     let check = |known: Known<'_>| {
         let seen = &known.seen;
-        let cnps = seen.xdp(Stat::RoceCnp);
-        let unknown = seen.xdp(Stat::RpCnpUnknownFlow).saturating_sub(elsewhere(known.iface));
-        let handled = seen.xdp(Stat::RpCnpHandled);
+        let cnps = seen.ingress(Stat::RoceCnp);
+        let unknown = seen.ingress(Stat::RpCnpUnknownFlow).saturating_sub(elsewhere(known.iface));
+        let handled = seen.ingress(Stat::RpCnpHandled);
         // Some belong to flows that have just ended.
         if unknown * 10 <= cnps {
             return None;
@@ -166,7 +166,7 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
 /// `cnp-invalid`.
 pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |known: Known<'_>| {
-        let (invalid, cnps) = (known.seen.xdp(Stat::RpCnpInvalid), known.seen.xdp(Stat::RoceCnp));
+        let (invalid, cnps) = (known.seen.ingress(Stat::RpCnpInvalid), known.seen.ingress(Stat::RoceCnp));
         let evidence = format!("{invalid} of {cnps} CNPs {}", known.seen.when);
         let what = "CNPs with a wrong ICRC or with fields that no CNP has are not believed";
         let fix = format!(
@@ -183,8 +183,8 @@ pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
 pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |known: Known<'_>| {
         let seen = &known.seen;
-        let (cnps, handled) = (seen.xdp(Stat::RoceCnp), seen.xdp(Stat::RpCnpHandled));
-        let (soon, s) = (seen.xdp(Stat::RpCnpTooSoon), &known.config.scalars);
+        let (cnps, handled) = (seen.ingress(Stat::RoceCnp), seen.ingress(Stat::RpCnpHandled));
+        let (soon, s) = (seen.ingress(Stat::RpCnpTooSoon), &known.config.scalars);
         if s.rp_enable == 0 || cnps == 0 {
             return None;
         }
@@ -193,7 +193,7 @@ pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
             return Some(Finding::ok("loop-closed", "CNPs arrive and cut rates", evidence).on(known.iface));
         }
         // Not because of the reasons that are findings of their own.
-        let other = seen.xdp(Stat::RpCnpUnknownFlow) + seen.xdp(Stat::RpCnpInvalid);
+        let other = seen.ingress(Stat::RpCnpUnknownFlow) + seen.ingress(Stat::RpCnpInvalid);
         if other >= cnps {
             return None;
         }

@@ -229,13 +229,13 @@ fn notification_and_reaction() {
     });
     planted("cnp-failed", Severity::Warning, |s| count(s, "ingress", "np_cnp_failed", 1));
     planted("cnp-hinted", Severity::Info, |s| count(s, "egress", "np_cnp_hinted", 5));
-    planted("cnp-unpaired", Severity::Warning, |s| count(s, "xdp", "rp_cnp_unknown_flow", 1_000));
+    planted("cnp-unpaired", Severity::Warning, |s| count(s, "ingress", "rp_cnp_unknown_flow", 1_000));
     planted("cnp-unpaired", Severity::Error, |s| {
-        count(s, "xdp", "rp_cnp_unknown_flow", 1_000);
-        count(s, "xdp", "rp_cnp_handled", 0);
+        count(s, "ingress", "rp_cnp_unknown_flow", 1_000);
+        count(s, "ingress", "rp_cnp_handled", 0);
     });
-    planted("cnp-invalid", Severity::Warning, |s| count(s, "xdp", "rp_cnp_invalid", 1));
-    planted("cnp-no-cut", Severity::Warning, |s| count(s, "xdp", "rp_cnp_handled", 0));
+    planted("cnp-invalid", Severity::Warning, |s| count(s, "ingress", "rp_cnp_invalid", 1));
+    planted("cnp-no-cut", Severity::Warning, |s| count(s, "ingress", "rp_cnp_handled", 0));
     // All suppressed by a CNP from before the first look.
     let mut snapshot = healthy();
     count(&mut snapshot, "ingress", "np_ecn_marked_roce_packets", 2);

@@ -209,7 +209,7 @@ pub(super) fn cnp_dscp(snapshot: &Snapshot) -> Vec<Finding> {
     for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
         let (tc, dscp) = (known.cnp_class(), known.config.scalars.cnp_dscp);
         let cnps = if known.attached.inline_peer.is_some() {
-            known.seen.xdp(Stat::RoceCnp)
+            known.seen.ingress(Stat::RoceCnp)
         } else {
             known.seen.egress(Stat::RoceCnp)
         };

@@ -114,8 +114,8 @@ fn counts(maps: &Maps) -> Result<Counts, dataplane::Error> {
             sum.ecn_marked_packets += class.ecn_marked_packets;
         }
     }
-    let [mut xdp, ingress, mut egress] = hooks.each_ref().map(by_name);
-    for (direction, hook, counts) in [("rx", hooks.first(), &mut xdp), ("tx", hooks.last(), &mut egress)] {
+    let [xdp, mut ingress, mut egress] = hooks.each_ref().map(by_name);
+    for (direction, hook, counts) in [("rx", hooks.get(1), &mut ingress), ("tx", hooks.get(2), &mut egress)] {
         let frames =
             (0..).zip(hook.into_iter().flat_map(|hook| hook.pause.frames)).filter(|(_, frames)| *frames != 0);
         counts.extend(

@@ -199,7 +199,7 @@ fn links() {
     assert!(found(&fewer).iter().all(|(id, _)| *id != "pause-before-marks"), "ECN acts first");
     // Those that the programs saw, where there is no driver to count them.
     let seen = |s: &mut Snapshot, frames: u64| {
-        s.attachments[0].after.as_mut().unwrap().xdp.insert("rx_prio4_pause".into(), frames);
+        s.attachments[0].after.as_mut().unwrap().ingress.insert("rx_prio4_pause".into(), frames);
     };
     let finding = planted("pause-before-marks", Severity::Warning, |s| seen(s, 1_000_000));
     assert!(finding.evidence.contains("rx_prio4_pause +1000000"), "{}", finding.evidence);
