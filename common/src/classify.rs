@@ -4,7 +4,7 @@
 //! else is recognised as far as its name in [`Stat`] says, and left alone.
 
 use crate::flow::{FlowId, HashKeys, QpId};
-use crate::id::V4_MAPPED;
+use crate::id::{V4_MAPPED, tagged};
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::ecn::{self, Ecn};
@@ -33,6 +33,10 @@ pub trait Frame {
     /// piece, others are padding, and may be left out.
     fn len_reaching(&self, _len: usize) -> u32 {
         self.frame_len()
+    }
+    /// The VLAN ID of a tag that the kernel keeps outside the packet, in front of those inside; 0 = there is none.
+    fn stripped_vid(&self) -> u32 {
+        0
     }
     /// Makes the first `len` bytes readable where they are not yet (a socket buffer in pieces).
     fn pull(&mut self, _len: usize) {}
@@ -124,15 +128,31 @@ impl Roce {
         }
     }
 
-    /// [`FlowId::fingerprint`] of the flow it belongs to.
+    /// [`FlowId::untagged_fingerprint`] of the flow it belongs to.
     #[inline(always)]
-    pub(crate) fn fingerprint<F: Frame>(&self, frame: &F, keys: &HashKeys) -> Option<u64> {
+    pub(crate) fn untagged_fingerprint<F: Frame>(&self, frame: &F, keys: &HashKeys) -> Option<u64> {
         if self.v6 {
-            Some(self.flow(frame)?.fingerprint(keys))
+            Some(self.flow(frame)?.untagged_fingerprint(keys))
         } else {
             let (src, dst) = Ipv4::new(frame.header(self.l3)?).addresses();
             Some(keys.fingerprint_v4(src, dst, self.dest_qpn))
         }
+    }
+
+    /// The VLANs it is in, as [`QpId::vlan`] has them: by the tag that the kernel keeps outside it, and by those inside.
+    #[inline(always)]
+    #[must_use]
+    pub fn vlan<F: Frame>(&self, frame: &F) -> u32 {
+        const OUTER: usize = Ethernet::LEN;
+        const INNER: usize = OUTER + VlanTag::LEN;
+        let mut vlan = frame.stripped_vid();
+        if self.l3 > OUTER {
+            vlan = tagged(vlan, frame.header(OUTER).map_or(0, |tag| VlanTag::new(tag).vid().into()));
+        }
+        if self.l3 > INNER {
+            vlan = tagged(vlan, frame.header(INNER).map_or(0, |tag| VlanTag::new(tag).vid().into()));
+        }
+        vlan
     }
 
     /// The flow it belongs to.
@@ -140,14 +160,14 @@ impl Roce {
     #[must_use]
     pub fn flow<F: Frame>(&self, frame: &F) -> Option<FlowId> {
         let (src, addr) = self.addresses(frame)?;
-        Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn } })
+        Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn, vlan: self.vlan(frame) } })
     }
 
     /// The QP it is sent to.
     #[inline(always)]
     #[must_use]
     pub fn receiver<F: Frame>(&self, frame: &F) -> Option<QpId> {
-        Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn })
+        Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn, vlan: self.vlan(frame) })
     }
 
     /// The QP that sent it, which only datagrams name.
@@ -155,7 +175,7 @@ impl Roce {
     #[must_use]
     pub fn sender<F: Frame>(&self, frame: &F) -> Option<QpId> {
         let qpn = self.source_qpn(frame)?;
-        Some(QpId { addr: self.addresses(frame)?.0, qpn })
+        Some(QpId { addr: self.addresses(frame)?.0, qpn, vlan: self.vlan(frame) })
     }
 
     /// The sender's QPN, which only datagrams carry. (Reliable datagrams do too, behind a header of their own; nobody
@@ -230,11 +250,11 @@ fn walk<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
         return Err(Stat::NotRoce);
     };
     let ethertype = Ethernet::new(header).ethertype();
-    if ethertype.is_tag() { tagged(frame) } else { network::<F, { Ethernet::LEN }>(frame, ethertype) }
+    if ethertype.is_tag() { behind_tags(frame) } else { network::<F, { Ethernet::LEN }>(frame, ethertype) }
 }
 
 #[inline(always)]
-fn tagged<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
+fn behind_tags<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     const OUTER: usize = Ethernet::LEN;
     const INNER: usize = OUTER + VlanTag::LEN;
     frame.pull(INNER);

@@ -70,6 +70,8 @@ pub struct Event {
     pub id: QpId,
     /// An [`EventKind`].
     pub kind: u32,
+    /// Explicit padding.
+    pub _pad: u32,
     /// What the kind says.
     pub values: [u64; 2],
 }
@@ -120,7 +122,7 @@ impl EventLog {
         tallies: [Tally { left_out: 0, arrival_ns: 0 }; TALLIES],
         slots: [Slot {
             number: 0,
-            event: Event { at_ns: 0, left_out: 0, id: QpId::NONE, kind: 0, values: [0; 2] },
+            event: Event { at_ns: 0, left_out: 0, id: QpId::NONE, kind: 0, _pad: 0, values: [0; 2] },
         }; SLOTS],
     };
 }
@@ -254,8 +256,8 @@ mod tests {
     use super::*;
 
     fn event(kind: EventKind, at_ns: u64, value: u64) -> Event {
-        let id = QpId { addr: [value as u32; 4], qpn: value as u32 };
-        Event { at_ns, left_out: 0, id, kind: kind as u32, values: [value; 2] }
+        let id = QpId { addr: [value as u32; 4], qpn: value as u32, vlan: 0 };
+        Event { at_ns, left_out: 0, id, kind: kind as u32, _pad: 0, values: [value; 2] }
     }
 
     fn find(log: &mut EventLog, number: u64) -> Found {

@@ -19,6 +19,7 @@ mod wait;
 
 pub use crate::id::{FlowId, HashKeys, QpId, hash};
 pub use enter::enter;
+pub(crate) use enter::in_any_vlan;
 
 pub(crate) use set::home_way;
 pub use set::{Entry, Place, Set, set_index, tag};

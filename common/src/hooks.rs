@@ -244,7 +244,10 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S) {
 pub(crate) fn record<'p, H: Host<'p>>(h: &mut H, p: &Params, kind: EventKind, id: QpId, values: [u64; 2]) {
     if p.event_interval_ns != 0 {
         let at_ns = h.env().now_ns();
-        h.env().record(p.event_interval_ns, Event { at_ns, left_out: 0, id, kind: kind as u32, values });
+        h.env().record(
+            p.event_interval_ns,
+            Event { at_ns, left_out: 0, id, kind: kind as u32, _pad: 0, values },
+        );
     }
 }
 

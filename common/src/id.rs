@@ -1,6 +1,9 @@
 //! What flows and queue pairs are called, and how a name is hashed.
 
-/// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number.
+use crate::flow::set_index;
+
+/// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number, in a VLAN. Tenants in different VLANs may have equal addresses
+/// and numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpId {
@@ -8,11 +11,26 @@ pub struct QpId {
     pub addr: [u32; 4],
     /// Queue pair number.
     pub qpn: u32,
+    /// VLAN IDs of the packets that name it, as [`tagged`] has them; 0 = no tag. A pair that the controller entered has 0, and is of
+    /// every VLAN.
+    pub vlan: u32,
 }
+
+/// The VLANs `vlan` with the ID of the next tag in, 12 bits. ID 0 only carries a priority (802.1Q), and counts as no tag. Of more than
+/// two the last two count.
+#[inline(always)]
+#[must_use]
+pub const fn tagged(vlan: u32, vid: u32) -> u32 {
+    let vid = vid & 0xfff;
+    if vid == 0 { vlan } else { ((vlan << 12) | vid) & VLANS }
+}
+
+/// The bits of two VLAN IDs.
+const VLANS: u32 = 0xff_ffff;
 
 impl QpId {
     /// No queue pair: what a CNP limit for the whole port is kept under.
-    pub const NONE: Self = Self { addr: [0; 4], qpn: 0 };
+    pub const NONE: Self = Self { addr: [0; 4], qpn: 0, vlan: 0 };
 }
 
 /// A flow: the packets from one address to a queue pair.
@@ -33,6 +51,13 @@ impl FlowId {
     #[inline(always)]
     #[must_use]
     pub const fn fingerprint(&self, keys: &HashKeys) -> u64 {
+        keys.in_vlan(self.untagged_fingerprint(keys), self.receiver.vlan)
+    }
+
+    /// The fingerprint of the flow without a tag that is called the same otherwise.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn untagged_fingerprint(&self, keys: &HashKeys) -> u64 {
         let ([a, b, c, d], [e, f, g, h]) = (self.src, self.receiver.addr);
         let sum = keys
             .start
@@ -41,6 +66,14 @@ impl FlowId {
             .wrapping_add(product(keys.of(4), [e, f]))
             .wrapping_add(product(keys.of(6), [g, h]));
         keys.with(sum, self.receiver.qpn)
+    }
+
+    /// The set of the RP table that it is in. Flows that differ in their VLANs only share one, so that a CNP with another tag finds the
+    /// flow there.
+    #[inline(always)]
+    #[must_use]
+    pub const fn rp_set_index(&self, keys: &HashKeys, mask: u32) -> u32 {
+        set_index(hash(self.untagged_fingerprint(keys)), mask)
     }
 
     /// Hash over all of it: [`hash`] of its fingerprint.
@@ -74,13 +107,15 @@ pub struct HashKeys {
     factors_v4: [u64; 2],
     /// Two for each product.
     keys: [u64; 10],
+    /// The factor of the VLANs, odd: flows that differ in them only never share a fingerprint.
+    vlan: u64,
 }
 
 impl HashKeys {
     /// Keys from a random number, by SplitMix64 (Steele, Lea and Flood, 2014).
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        let (mut keys, mut state, mut index) = ([0; 11], seed, 0);
+        let (mut keys, mut state, mut index) = ([0; 12], seed, 0);
         while index < keys.len() {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut key = state;
@@ -89,13 +124,19 @@ impl HashKeys {
             keys[index] = key ^ (key >> 31);
             index += 1;
         }
-        let [start, a, b, c, d, e, f, g, h, i, j] = keys;
+        let [start, a, b, c, d, e, f, g, h, i, j, k] = keys;
         let start_v4 = start.wrapping_add(product([a, b], [0, 0])).wrapping_add(product([e, f], [0, 0]));
         let factors_v4 = [c.wrapping_add(V4_MAPPED as u64), g.wrapping_add(V4_MAPPED as u64)];
-        Self { start, start_v4, factors_v4, keys: [a, b, c, d, e, f, g, h, i, j] }
+        Self { start, start_v4, factors_v4, keys: [a, b, c, d, e, f, g, h, i, j], vlan: k | 1 }
     }
 
-    /// [`FlowId::fingerprint`] of a flow between IPv4 addresses, in the byte order of the wire.
+    /// The fingerprint of the flow in these VLANs, from that of the one without a tag.
+    #[inline(always)]
+    pub(crate) const fn in_vlan(&self, untagged: u64, vlan: u32) -> u64 {
+        untagged.wrapping_add(self.vlan.wrapping_mul(vlan as u64))
+    }
+
+    /// [`FlowId::untagged_fingerprint`] of a flow between IPv4 addresses, in the byte order of the wire.
     #[inline(always)]
     pub(crate) const fn fingerprint_v4(&self, src: u32, dst: u32, qpn: u32) -> u64 {
         let [of_src, of_dst] = self.factors_v4;
@@ -145,24 +186,32 @@ mod tests {
         #[test]
         fn the_short_way_of_ipv4_has_the_same_fingerprint(src: u32, dst: u32, qpn: u32, seed: u64) {
             let mapped = |addr| [0, 0, V4_MAPPED, addr];
-            let id = FlowId { src: mapped(src), receiver: QpId { addr: mapped(dst), qpn } };
+            let id = FlowId { src: mapped(src), receiver: QpId { addr: mapped(dst), qpn, vlan: 0 } };
             let keys = HashKeys::new(seed);
             prop_assert_eq!(keys.fingerprint_v4(src, dst, qpn), id.fingerprint(&keys));
         }
 
         /// What differs in one bit only, the highest of a word, is the worst case: the keys' lowest bits decide alone.
         #[test]
-        fn flows_that_differ_have_other_fingerprints(src: [u32; 4], addr: [u32; 4], qpn: u32, seed: u64, bit in 0usize..288) {
-            let id = FlowId { src, receiver: QpId { addr, qpn } };
+        fn flows_that_differ_have_other_fingerprints(src: [u32; 4], addr: [u32; 4], qpn: u32, vlan in 0..=VLANS, seed: u64, bit in 0usize..312) {
+            let id = FlowId { src, receiver: QpId { addr, qpn, vlan } };
             let mut other = id;
             let word = match bit / 32 {
                 at @ 0..4 => &mut other.src[at],
                 at @ 4..8 => &mut other.receiver.addr[at - 4],
-                _ => &mut other.receiver.qpn,
+                8 => &mut other.receiver.qpn,
+                _ => &mut other.receiver.vlan,
             };
             *word ^= 1 << (bit % 32);
             let keys = HashKeys::new(seed);
             prop_assert_ne!(id.fingerprint(&keys), other.fingerprint(&keys));
         }
+    }
+
+    #[test]
+    fn vlan_is_both_ids_without_priority_tags() {
+        assert_eq!([tagged(0, 0), tagged(0, 10), tagged(10, 0)], [0, 10, 10]);
+        assert_eq!(tagged(tagged(0, 100), 0x1_00a), 100 << 12 | 10);
+        assert_eq!(tagged(tagged(tagged(0, 1), 2), 3), 2 << 12 | 3);
     }
 }

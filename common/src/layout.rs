@@ -50,6 +50,12 @@ impl Pair {
     pub const fn new(qpn: u32, source: PairSource) -> Self {
         Self { qpn, source: source as u32, addr: [0; 4] }
     }
+
+    /// Whether the controller entered it: it is of every VLAN then.
+    #[must_use]
+    pub const fn is_entered(&self) -> bool {
+        self.source <= PairSource::Rdma as u32
+    }
 }
 
 /// A time that all CPUs share.
@@ -232,8 +238,6 @@ pub struct Counters {
     pub debt: Debt,
     /// The same: whom a place is looked for.
     pub wanted: FlowId,
-    /// Explicit padding.
-    pub _pad: u32,
     /// By [`Stat`].
     pub stat: [u64; Stat::COUNT],
     /// By traffic class.
@@ -248,7 +252,6 @@ impl Counters {
         detour: 0,
         debt: Debt::NONE,
         wanted: FlowId::NONE,
-        _pad: 0,
         stat: [0; Stat::COUNT],
         class: [ClassCounters { packets: 0, bytes: 0, ect_packets: 0, ecn_marked_packets: 0 }; CLASSES],
         pause: PauseCounters { frames: [0; CLASSES], held: [0; CLASSES] },

@@ -146,6 +146,8 @@ stats! {
     RpPfcHeld = "rp_pfc_held_packets",
     /// Packets dropped because a storm of pauses holds their queue (`pfc_wd_action` drop).
     PfcWatchdogDrop = "pfc_wd_dropped_packets",
+    /// CNPs that cut a flow whose data has other VLAN tags than they have: the only one with their addresses and QPN.
+    RpCnpOtherVlan = "rp_cnp_other_vlan",
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use dcqcn_common::rate::{Debt, RateMachine};
 use dcqcn_common::wire::bth::Stream;
 use proptest::prelude::*;
 
-const ID: FlowId = FlowId { src: [1; 4], receiver: QpId { addr: [2; 4], qpn: 17 } };
+const ID: FlowId = FlowId { src: [1; 4], receiver: QpId { addr: [2; 4], qpn: 17, vlan: 0 } };
 
 fn config(link_rate_bps: u64) -> Config {
     let mut config = Config::DEFAULT;

@@ -234,6 +234,7 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     let id = QpId {
         addr: mapped([packet[30], packet[31], packet[32], packet[33]]),
         qpn: u32::from_be_bytes([0, packet[47], packet[48], packet[49]]),
+        vlan: 0,
     };
     // SAFETY: takes no arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };

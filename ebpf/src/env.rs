@@ -244,9 +244,14 @@ impl hooks::Env<'static> for Env {
         // numbers are copied out; were the entry replaced meanwhile, they would be another valid pair's, or one of each, which
         // is put right by the next packet.
         unsafe {
-            (*entry).0 = *id;
-            let key = &(*entry).0;
-            PAIRS.get(key).or_else(|| LEARNED.get(key)).copied()
+            // Those of the controller are of every VLAN.
+            (*entry).0 = QpId { vlan: 0, ..*id };
+            let entered = PAIRS.get(&(*entry).0).copied();
+            if entered.is_some() {
+                return entered;
+            }
+            (*entry).0.vlan = id.vlan;
+            LEARNED.get(&(*entry).0).copied()
         }
     }
 

@@ -26,7 +26,7 @@ use dcqcn_params::{Assignment, Settings};
 use dcqcn_replay::{Engine, Hook, Meta, Outcome, State, Verdict};
 use serde::{Deserialize, Serialize};
 
-pub use scenarios::scenarios;
+pub use scenarios::{NOT_IN_P4, scenarios};
 
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -297,7 +297,7 @@ fn classes(counters: &[Counters; 3]) -> BTreeMap<usize, [u64; 4]> {
 }
 
 fn qp_id(addr: Ipv6Addr, qpn: u32) -> QpId {
-    QpId { addr: dcqcn_common::classify::words(addr.octets()), qpn }
+    QpId { addr: dcqcn_common::classify::words(addr.octets()), qpn, vlan: 0 }
 }
 
 /// Bytes as hexadecimal digits.

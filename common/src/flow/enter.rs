@@ -41,6 +41,28 @@ extern "C" fn dcqcn_rp_enter(
     }
 }
 
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_rp_in_any_vlan(set: *mut RpSet, id: *const FlowId) -> u64 {
+    // SAFETY: called below with a reference only, and a set that is shared as it is here.
+    let Some(id) = (unsafe { id.as_ref() }) else {
+        return WAYS as u64;
+    };
+    if set.is_null() {
+        return WAYS as u64;
+    }
+    // SAFETY: as above.
+    unsafe { Shared::new(set) }.way_in_any_vlan(id) as u64
+}
+
+/// The place of the only flow of a set that is called `id` but for its VLANs.
+#[inline(always)]
+#[must_use]
+pub(crate) fn in_any_vlan(set: Shared, id: &FlowId) -> Option<usize> {
+    let way = dcqcn_rp_in_any_vlan(set.pointer(), id) as usize;
+    (way < WAYS).then_some(way)
+}
+
 /// The place of the flow `id`, whose fingerprint this is, if it is not at home: its own, or one that is out of use at `now_ns`, which
 /// it then has; 0 = its own only.
 ///

@@ -192,6 +192,7 @@ impl NpFlow {
     pub const EMPTY: Self = Self {
         id: FlowId::NONE,
         pending: 0,
+        _pad: 0,
         last_seen_ns: 0,
         last_cnp_ns: 0,
         ecn_marked_packets: 0,
@@ -206,6 +207,7 @@ impl NpFlow {
         Self {
             id,
             pending: zero as u32,
+            _pad: 0,
             last_seen_ns: zero,
             last_cnp_ns: zero,
             ecn_marked_packets: zero,

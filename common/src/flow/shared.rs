@@ -188,6 +188,33 @@ impl Shared {
         found
     }
 
+    /// The only flow that is called `id` but for its VLANs; [`WAYS`] = there is none, or more than one.
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn way_in_any_vlan(self, id: &FlowId) -> usize {
+        let (mut found, mut flows) = (WAYS, 0);
+        for way in 0..WAYS {
+            // SAFETY: as in `flow`; who is there is asked again under its lock.
+            let (of, is_there) =
+                unsafe { ((&raw const (*self.cold(way)).id).read_volatile(), self.fingerprint(way) != 0) };
+            let is_called_so = of.src == id.src
+                && of.receiver.addr == id.receiver.addr
+                && of.receiver.qpn == id.receiver.qpn;
+            if is_there && is_called_so {
+                (found, flows) = (way, flows + 1);
+            }
+        }
+        if flows == 1 { found } else { WAYS }
+    }
+
+    /// The fingerprint of the flow in this place, as it is seen without its lock; 0 = the place is empty.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn fingerprint(self, way: usize) -> u64 {
+        // SAFETY: as in `flow`.
+        unsafe { (&raw const (*self.flow(way)).fingerprint).read_volatile() }
+    }
+
     /// An empty place, that at home if it is, or the one that is out of use for the longest, if one is at `now_ns`. Under the set's
     /// lock.
     #[inline(always)]

@@ -65,8 +65,6 @@ pub struct Cnps {
 pub struct RpCold {
     /// Whom it belongs to.
     pub id: FlowId,
-    /// Explicit padding.
-    pub _pad: u32,
     /// CNPs for it.
     pub cnps: Cnps,
     /// A cache line to itself.
@@ -177,7 +175,7 @@ impl RpSet {
         tags: [0; WAYS],
         _lines: [0; 23],
         hot: [RpHot::EMPTY; WAYS],
-        cold: [RpCold { id: FlowId::NONE, _pad: 0, cnps: Cnps::NONE, _line: 0 }; WAYS],
+        cold: [RpCold { id: FlowId::NONE, cnps: Cnps::NONE, _line: 0 }; WAYS],
     };
 
     /// The flow in this place, if one is.
@@ -219,6 +217,8 @@ pub struct NpFlow {
     pub id: FlowId,
     /// 1 = it was marked since its last CNP, and is to be answered when the interval is over.
     pub pending: u32,
+    /// Explicit padding.
+    pub _pad: u32,
     /// When it was last marked; 0 = empty place.
     pub last_seen_ns: u64,
     /// When it was last answered.
@@ -238,7 +238,7 @@ impl NpSet {
         Self { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
 }
 
-const _: () = assert!(size_of::<NpFlow>() == 72);
+const _: () = assert!(size_of::<NpFlow>() == 80);
 
 const _: () = {
     use core::mem::offset_of;

@@ -18,7 +18,7 @@ fn mapped(addr: u32) -> [u32; 4] {
 
 /// A flow of 10.0.0.254's.
 fn ipv4(addr: u32, qpn: u32) -> FlowId {
-    FlowId { src: mapped(0x0a00_00fe), receiver: QpId { addr: mapped(addr), qpn } }
+    FlowId { src: mapped(0x0a00_00fe), receiver: QpId { addr: mapped(addr), qpn, vlan: 0 } }
 }
 
 /// A packet of `id`, as the hooks treat it. `cnp_sent` is the flow's mark of identity here.
@@ -129,7 +129,7 @@ fn an_empty_set_holds_nobody() {
 fn flows_spread_over_the_sets_as_if_drawn() {
     type Flow = fn(u32) -> FlowId;
     const fn ipv6(addr: [u32; 4]) -> FlowId {
-        FlowId { src: [0xfd00_u32.to_be(), 0, 0, 1], receiver: QpId { addr, qpn: 0x11 } }
+        FlowId { src: [0xfd00_u32.to_be(), 0, 0, 1], receiver: QpId { addr, qpn: 0x11, vlan: 0 } }
     }
     let patterns: [(&str, Flow); 9] = [
         ("one peer, QPNs in sequence", |i| ipv4(0x0a00_0002, 0x11 + i)),

@@ -146,10 +146,12 @@ pub fn np_flow_id<F: Frame>(frame: &F, cnp_limit: u64, roce: &Roce) -> Option<Fl
     Some(match cnp_limit {
         // A datagram QP hears many senders: there the QP is the sender's.
         CNP_LIMIT_QP => match roce.source_qpn(frame) {
-            Some(qpn) => FlowId { src: id.receiver.addr, receiver: QpId { addr: id.src, qpn } },
+            Some(qpn) => {
+                FlowId { src: id.receiver.addr, receiver: QpId { addr: id.src, qpn, ..id.receiver } }
+            }
             None => id,
         },
-        CNP_LIMIT_PEER => FlowId { src: id.src, receiver: QpId::NONE },
+        CNP_LIMIT_PEER => FlowId { src: id.src, receiver: QpId { vlan: id.receiver.vlan, ..QpId::NONE } },
         _ => FlowId::NONE,
     })
 }

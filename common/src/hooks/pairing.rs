@@ -50,9 +50,10 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     let Some((src, dst)) = roce.addresses(h) else {
         return;
     };
+    let vlan = roce.vlan(h);
     h.env().count(Stat::CmMessages);
     let (sender, receiver) =
-        (QpId { addr: src, qpn: comm_ids.local }, QpId { addr: dst, qpn: comm_ids.remote });
+        (QpId { addr: src, qpn: comm_ids.local, vlan }, QpId { addr: dst, qpn: comm_ids.remote, vlan });
     match attribute {
         Attribute::REQ => h.env().set_named(&sender, qpn),
         Attribute::REP => {
@@ -60,15 +61,15 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
             if let Some(asked_qpn) = h.env().named(&receiver) {
                 h.env().count(Stat::PairCm);
                 let source = PairSource::Cm as u32;
-                learn(h, p, &QpId { addr: src, qpn }, Pair { qpn: asked_qpn, source, addr: dst });
-                learn(h, p, &QpId { addr: dst, qpn: asked_qpn }, Pair { qpn, source, addr: src });
+                learn(h, p, &QpId { addr: src, qpn, vlan }, Pair { qpn: asked_qpn, source, addr: dst });
+                learn(h, p, &QpId { addr: dst, qpn: asked_qpn, vlan }, Pair { qpn, source, addr: src });
             }
         }
-        Attribute::DREQ => forget(h, &QpId { addr: dst, qpn }, src),
+        Attribute::DREQ => forget(h, &QpId { addr: dst, qpn, vlan }, src),
         // These name no QP, only the connection, and an end that sent a REJ may not have named itself.
         Attribute::DREP | Attribute::REJ => {
             if let Some(qpn) = h.env().named(&receiver) {
-                forget(h, &QpId { addr: dst, qpn }, src);
+                forget(h, &QpId { addr: dst, qpn, vlan }, src);
             }
         }
         _ => {}
@@ -109,7 +110,7 @@ fn forget<'p, H: Host<'p>>(h: &mut H, id: &QpId, other_addr: [u32; 4]) {
         return;
     };
     h.env().forget_pair(id);
-    let other = QpId { addr: other_addr, qpn: pair.qpn };
+    let other = QpId { addr: other_addr, qpn: pair.qpn, vlan: id.vlan };
     if h.env().pair(&other).is_some_and(|back| back.source == source && back.qpn == id.qpn) {
         h.env().forget_pair(&other);
     }

@@ -41,25 +41,36 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let Some((peer, own)) = roce.addresses(h) else {
         return Stat::RpCnpInvalid;
     };
+    let vlan = roce.vlan(h);
+    let mut is_other_vlan = false;
     let qpn = if cnp.hint == cnp::NO_HINT {
-        h.env().pair(&QpId { addr: own, qpn: cnp.dest_qpn }).map(|pair| pair.qpn)
+        h.env().pair(&QpId { addr: own, qpn: cnp.dest_qpn, vlan }).map(|pair| pair.qpn)
     } else {
         Some(cnp.hint)
     };
     let Some(qpn) = qpn else {
         return Stat::RpCnpUnknownFlow;
     };
-    let id = FlowId { src: own, receiver: QpId { addr: peer, qpn } };
-    let fingerprint = id.fingerprint(&p.port.hash_keys);
+    let id = FlowId { src: own, receiver: QpId { addr: peer, qpn, vlan } };
+    let untagged = id.untagged_fingerprint(&p.port.hash_keys);
+    let mut fingerprint = p.port.hash_keys.in_vlan(untagged, vlan);
     let now_ns = h.env().now_ns();
     let rp = &p.rp;
-    let index = set_index(flow::hash(fingerprint), p.port.rp_set_mask);
+    let index = set_index(flow::hash(untagged), p.port.rp_set_mask);
     let Some(set) = h.env().rp_set(index) else {
         return Stat::RpCnpUnknownFlow;
     };
-    let way = set.way_of(fingerprint);
+    let mut way = set.way_of(fingerprint);
     if way == WAYS {
-        return Stat::RpCnpUnknownFlow;
+        // On its way back a CNP may have got another tag: it is for the only flow that is called the same otherwise.
+        let wanted = h.env().wanted();
+        *wanted = id;
+        match flow::in_any_vlan(set, wanted) {
+            Some(found) => way = found,
+            None => return Stat::RpCnpUnknownFlow,
+        }
+        fingerprint = set.fingerprint(way);
+        is_other_vlan = true;
     }
     // After the look-up: the ICRC costs more than everything else, and a CNP for no flow of this interface needs none.
     if !has_icrc(h, roce) {
@@ -74,6 +85,9 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let outcome = held.map(|mut flow| flow.on_cnp(rp, now_ns, debt).then(|| flow.rates()));
     match outcome {
         Ok(Some(rates)) => {
+            if is_other_vlan {
+                h.env().count(Stat::RpCnpOtherVlan);
+            }
             // The controller keeps the classes; fq needs nobody.
             if p.config.scalars.pacer == PACER_HTB {
                 h.env().announce(Cut { set: index, way: way as u32 });
@@ -136,11 +150,12 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         s.env().count(Stat::RpFromProcess);
         return TcVerdict::Pass;
     }
-    let Some(fingerprint) = roce.fingerprint(s, &p.port.hash_keys) else {
+    let Some(untagged) = roce.untagged_fingerprint(s, &p.port.hash_keys) else {
         return TcVerdict::Pass;
     };
+    let fingerprint = p.port.hash_keys.in_vlan(untagged, roce.vlan(s));
     let hash = flow::hash(fingerprint);
-    let index = set_index(hash, p.port.rp_set_mask);
+    let index = set_index(flow::hash(untagged), p.port.rp_set_mask);
     let Some(set) = s.env().rp_set(index) else {
         return TcVerdict::Pass;
     };
@@ -150,9 +165,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     if let Some(qpn) = roce.source_qpn(s)
         && let Some(id) = roce.flow(s)
     {
-        let own = QpId { addr: id.src, qpn };
+        let own = QpId { addr: id.src, qpn, vlan: id.receiver.vlan };
         if s.env().pair(&own).is_none() {
-            let QpId { addr, qpn } = id.receiver;
+            let QpId { addr, qpn, .. } = id.receiver;
             pairing::enter(s, p, &own, Pair { qpn, source: PairSource::Datagram as u32, addr });
         }
     }

@@ -178,7 +178,7 @@ fn every_field_is_read_at_its_place() {
         assert_eq!((kind_of(&roce), roce.dscp(), roce.ecn()), (DATA, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };
         assert_eq!(roce.addresses(&frame), Some((src, dst)));
-        let receiver = QpId { addr: dst, qpn: QPN };
+        let receiver = QpId { addr: dst, qpn: QPN, vlan: 0 };
         assert_eq!(roce.receiver(&frame), Some(receiver));
         assert_eq!(roce.flow(&frame), Some(FlowId { src, receiver }));
         assert_eq!((roce.source_qpn(&frame), roce.sender(&frame)), (None, None));
@@ -245,7 +245,7 @@ fn only_datagrams_name_their_sender() {
             let addr = if roce.v6 { words(SRC_V6) } else { mapped(SRC_V4) };
             assert_eq!(
                 roce.sender(&Bytes(&frame)),
-                sender.map(|qpn| QpId { addr, qpn }),
+                sender.map(|qpn| QpId { addr, qpn, vlan: 0 }),
                 "{}",
                 opcode.name()
             );

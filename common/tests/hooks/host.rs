@@ -25,6 +25,8 @@ pub(crate) struct Around {
     /// Writes at this place or behind it fail, if it is not 0.
     pub(crate) no_write_from: usize,
     pub(crate) no_clone: bool,
+    /// VLAN ID of the tag that the kernel keeps outside the packet.
+    pub(crate) stripped_vid: u32,
     pub(crate) no_rebuild: bool,
 }
 
@@ -74,6 +76,10 @@ impl<'a> Packet<'a> {
 impl Frame for Packet<'_> {
     fn frame_len(&self) -> u32 {
         self.left.bytes.len() as u32
+    }
+
+    fn stripped_vid(&self) -> u32 {
+        self.around.stripped_vid
     }
 
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
@@ -174,7 +180,8 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     fn pair(&self, id: &QpId) -> Option<Pair> {
-        self.world.pairs.get(id).copied()
+        let entered = self.world.pairs.get(&QpId { vlan: 0, ..*id }).filter(|pair| pair.is_entered());
+        entered.or_else(|| self.world.pairs.get(id)).copied()
     }
 
     fn learn_pair(&mut self, id: &QpId, pair: Pair) {

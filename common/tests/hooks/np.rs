@@ -4,7 +4,7 @@ use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, NpFlow, QpId};
 use dcqcn_common::hooks::TcVerdict;
 use dcqcn_common::layout::{Pair, PairSource, Time};
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, NP_WINDOW_START, Params};
+use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START, Params};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
@@ -184,7 +184,7 @@ fn a_full_set_gives_the_place_of_the_longest_silent() {
     let mut w = World::new();
     for set in &mut w.np {
         for (way, flow) in (0..).zip(&mut set.ways) {
-            let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way } };
+            let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way, vlan: 0 } };
             *flow = NpFlow { last_seen_ns: 500_000_000 + u64::from(way), ..NpFlow::new(id) };
         }
     }
@@ -311,6 +311,23 @@ fn a_clone_becomes_the_cnp() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn tenants_in_two_vlans_have_two_cnp_intervals() {
+    for limit in [CNP_LIMIT_QP, CNP_LIMIT_PEER] {
+        let p = params(|config| config.scalars.cnp_limit = limit);
+        let mut w = World::new();
+        for vid in [10, 20] {
+            let around = Around { stripped_vid: vid, ..Around::default() };
+            let left = w.ingress(&p, &MARKED.frame(), around).1;
+            assert_eq!(left.clone_mark, Some(p.port.cnp_mark), "{vid}");
+        }
+        // Two tags: the outer is beside the packet.
+        let outer = Around { stripped_vid: 20, ..Around::default() };
+        let inner = Roce { tag: Some(TAG), ..MARKED };
+        assert_eq!(w.ingress(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));
     }
 }
 

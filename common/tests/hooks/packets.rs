@@ -68,7 +68,7 @@ pub(crate) fn addr(is_v6: bool, host: u8) -> [u32; 4] {
 
 /// A QP of host `host`, over IPv4.
 pub(crate) fn qp(host: u8, qpn: u32) -> QpId {
-    QpId { addr: addr(false, host), qpn }
+    QpId { addr: addr(false, host), qpn, vlan: 0 }
 }
 
 impl Roce {
@@ -79,7 +79,14 @@ impl Roce {
     /// What the reaction point and the notification point call its flow.
     pub(crate) fn id(&self) -> FlowId {
         let (src, dst) = self.ends();
-        FlowId { src: addr(self.v6, src), receiver: QpId { addr: addr(self.v6, dst), qpn: self.dest_qpn } }
+        FlowId {
+            src: addr(self.v6, src),
+            receiver: QpId {
+                addr: addr(self.v6, dst),
+                qpn: self.dest_qpn,
+                vlan: self.tag.map_or(0, |tag| tag.vid.into()),
+            },
+        }
     }
 
     /// Offset of the IP header.

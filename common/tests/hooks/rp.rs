@@ -1,12 +1,13 @@
 //! The reaction point.
 
 use dcqcn_common::events::{EventKind, Table};
-use dcqcn_common::flow::{FlowId, RpHot, RpSet, set_index};
+use dcqcn_common::flow::{FlowId, QpId, RpHot, RpSet, set_index};
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_place};
 use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
 use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 
 use super::host::{Around, Left};
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, qp};
@@ -98,6 +99,81 @@ fn what_was_handled_is_kept_from_the_host_where_that_is_asked_for() {
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(w.ingress(&p, &damaged, Around::default()).0, TcVerdict::Pass);
     assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
+}
+
+const fn tag(vid: u16) -> Option<VlanTagRepr> {
+    Some(VlanTagRepr { pcp: 0, dei: false, vid, ethertype: EtherType::VLAN })
+}
+
+/// Two tenants of one port, in VLANs 10 and 20, with equal addresses and QPNs.
+#[test]
+fn tenants_in_two_vlans_have_two_flows() {
+    let p = paced(PACER_FQ);
+    for v6 in [false, true] {
+        let [a, b] = [10, 20].map(|vid| Roce { tag: tag(vid), v6, ..DATA });
+        let mut w = World::new();
+        for roce in [a, b, b] {
+            send(&mut w, &p, &roce);
+        }
+        let packets = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.hot.packets);
+        assert_eq!([a, b].map(|roce| packets(&w, &roce)), [Some(1), Some(2)]);
+        // A CNP cuts the flow with its own tag, whichever is in the packet and whichever beside it.
+        cnp(&mut w, &p, &b);
+        let cut = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.cnps.handled);
+        assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(0), Some(1)]);
+        let beside = Around { stripped_vid: 10, ..Around::default() };
+        w.ingress(&p, &Roce { tag: None, ..a }.cnp(None), beside);
+        assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(1), Some(1)]);
+        assert_eq!(w.count_of(Stat::RpCnpOtherVlan), 0);
+        // With a third tag it may be either's, and is nobody's.
+        w.counted();
+        w.now_ns += 1_000_000;
+        cnp(&mut w, &p, &Roce { tag: tag(30), ..a });
+        assert_eq!(w.count_of(Stat::RpCnpUnknownFlow), 1);
+        assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(1), Some(1)]);
+    }
+}
+
+#[test]
+fn cnp_with_another_tag_cuts_the_only_flow() {
+    let p = paced(PACER_FQ);
+    for (sent, answered) in [(tag(10), None), (None, tag(10)), (tag(10), tag(20))] {
+        let mut w = World::new();
+        let roce = Roce { tag: sent, ..DATA };
+        send(&mut w, &p, &roce);
+        w.counted();
+        cnp(&mut w, &p, &Roce { tag: answered, ..DATA });
+        assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1), (Stat::RpCnpOtherVlan, 1)]);
+        assert_eq!(w.flow(&roce.id()).map(|flow| flow.cnps.handled), Some(1));
+    }
+}
+
+#[test]
+fn priority_tag_is_no_vlan() {
+    let p = paced(PACER_FQ);
+    let mut w = World::new();
+    send(&mut w, &p, &DATA);
+    send(&mut w, &p, &Roce { tag: tag(0), ..DATA });
+    assert_eq!(w.flow(&DATA.id()).map(|flow| flow.hot.packets), Some(2));
+}
+
+/// A pair that was learned is of its VLAN; one that the controller entered is of every VLAN.
+#[test]
+fn learned_pair_is_of_one_vlan() {
+    let p = paced(PACER_FQ);
+    let [a, b] = [10, 20].map(|vid| Roce { tag: tag(vid), ..DATA });
+    for (source, is_handled) in
+        [(PairSource::Cm, false), (PairSource::Rdma, true), (PairSource::Static, true)]
+    {
+        let mut w = World::new();
+        send(&mut w, &p, &a);
+        send(&mut w, &p, &b);
+        let vlan = if source == PairSource::Cm { 10 } else { 0 };
+        w.pairs.insert(QpId { vlan, ..qp(1, SENDER_QPN) }, Pair::new(RECEIVER_QPN, source));
+        w.ingress(&p, &b.cnp(Some(SENDER_QPN)), Around::default());
+        assert_eq!(w.count_of(Stat::RpCnpHandled), u64::from(is_handled), "{source:?}");
+        assert_eq!(w.flow(&a.id()).map(|flow| flow.cnps.handled), Some(0));
+    }
 }
 
 /// The ICRC is computed only where a flow is found: a forged CNP for none is unknown, whatever its ICRC.

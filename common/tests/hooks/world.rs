@@ -128,7 +128,7 @@ impl World {
 
     /// Set and way of a flow.
     pub(crate) fn place(&self, p: &Params, id: &FlowId) -> (u32, usize) {
-        let index = set_index(id.hash(&p.port.hash_keys), p.port.rp_set_mask);
+        let index = id.rp_set_index(&p.port.hash_keys, p.port.rp_set_mask);
         let way = self.rp[index as usize].cold.iter().position(|flow| flow.id == *id);
         (index, way.unwrap_or_else(|| panic!("{id:?} is not in its set")))
     }
@@ -149,7 +149,7 @@ impl World {
     pub(crate) fn fill(&mut self, rp: &RpParams, last_ns: u64) {
         for set in &mut self.rp {
             for way in 0..WAYS {
-                let id = FlowId { src: [99; 4], receiver: QpId { addr: [98; 4], qpn: way as u32 } };
+                let id = FlowId { src: [99; 4], receiver: QpId { addr: [98; 4], qpn: way as u32, vlan: 0 } };
                 let mut flow = RpFlow::new(id, rp);
                 flow.hot.last_ns = [last_ns + way as u64, 0];
                 set.set_flow(way, &HashKeys::new(KEYS), &flow);

@@ -14,6 +14,9 @@ use super::traces::REACTS;
 use super::{Other, Step, Vector, endpoints, strangers, traces, variants};
 use crate::packets::{OPCODES, Roce, seal, v4};
 
+/// Vectors to which the P4 program gives other answers, as docs/explanation/p4.md says.
+pub const NOT_IN_P4: &[&str] = &["vlans"];
+
 /// Every vector without its answers, under the name of its file.
 #[must_use]
 pub fn scenarios() -> Vec<(&'static str, Vector)> {
@@ -49,6 +52,7 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
         ("strangers", strangers::connections()),
         ("cnp-rate", strangers::cnp_rate()),
         ("cnp-group", strangers::cnp_group()),
+        ("vlans", strangers::vlans()),
     ]
 }
 

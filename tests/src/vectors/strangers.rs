@@ -7,7 +7,7 @@ use dcqcn_common::wire::eth::EtherType;
 
 use super::Vector;
 use super::endpoints::management;
-use super::parts::{ANSWERS, START_US, named, short, step, vector, with};
+use super::parts::{ANSWERS, CNP_TOS, START_US, named, short, step, vector, with};
 use crate::packets::Roce;
 
 /// Only the other end of a connection ends it; who replies to a request is its other end.
@@ -119,4 +119,45 @@ pub(super) fn cnp_group() -> Vector {
         }
     }
     vector("Marked frames to groups.", ANSWERS, steps)
+}
+
+/// Tenants of one port have flows, CNP intervals and pairs of their own, whatever their addresses and QPNs.
+pub(super) fn vlans() -> Vector {
+    let mut steps = Vec::new();
+    let mut now_us = START_US;
+    let mut add = |about: &str, hook: &str, packet: &[u8]| {
+        now_us += 1;
+        steps.push(named(about, step(hook, now_us, packet)));
+    };
+    let (vlan, qinq) = (EtherType::VLAN, EtherType::QINQ);
+    let tags: [(&str, &[(EtherType, u16)]); 5] = [
+        ("no tag", &[]),
+        ("VLAN 10", &[(vlan, 10)]),
+        ("VLAN 20", &[(vlan, 20)]),
+        ("VLAN 10 in 20", &[(qinq, 20), (vlan, 10)]),
+        ("a priority tag", &[(vlan, 0x6000)]),
+    ];
+    for v6 in [false, true] {
+        for (about, tags) in tags {
+            let roce = Roce { v6, tags: tags.to_vec(), ..short() };
+            add(&format!("{about}: sent"), "egress", &roce.frame());
+        }
+        for (about, tags) in tags {
+            let roce = Roce { v6, tags: tags.to_vec(), ..short() };
+            add(&format!("{about}: marked"), "ingress", &Roce { ecn: Ecn::CE, ..roce.clone() }.frame());
+            let cnp = roce.cnp(None, CNP_TOS);
+            add(&format!("{about}: CNP"), "ingress", &cnp);
+        }
+        let other = Roce { v6, tags: vec![(vlan, 30)], ..short() };
+        add("VLAN 30: a CNP for one of many", "ingress", &other.cnp(None, CNP_TOS));
+        let only = Roce { v6, tags: vec![(vlan, 40)], dest_qpn: 0x77, ..short() };
+        add("VLAN 40: sent", "egress", &only.frame());
+        let other = Roce { dest_qpn: 0x77, ..other };
+        add("VLAN 30: a CNP for the only one", "ingress", &other.cnp(None, CNP_TOS));
+    }
+    vector(
+        "Equal addresses and QPNs in several VLANs.",
+        &["link_rate=1gbit", "min_time_between_cnps=50us"],
+        steps,
+    )
 }

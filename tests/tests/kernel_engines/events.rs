@@ -28,7 +28,7 @@ fn send(both: &mut Both, hook: Hook, now_ns: u64, frame: &[u8]) {
 }
 
 fn qp(host: u8, qpn: u32) -> QpId {
-    QpId { addr: mapped(packets::v4(host)), qpn }
+    QpId { addr: mapped(packets::v4(host)), qpn, vlan: 0 }
 }
 
 fn event(kind: EventKind, at_ns: u64, id: QpId, values: [u64; 2]) -> Event {

@@ -16,7 +16,7 @@ const A: (u8, u32, u32) = (1, 0x0a0a_0001, 0x11);
 const B: (u8, u32, u32) = (2, 0x0b0b_0002, 0x23);
 
 fn qp((host, _, qpn): (u8, u32, u32)) -> QpId {
-    QpId { addr: mapped(packets::v4(host)), qpn }
+    QpId { addr: mapped(packets::v4(host)), qpn, vlan: 0 }
 }
 
 fn request() -> Vec<u8> {

@@ -89,7 +89,7 @@ fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
 fn flow(host: &Host) -> Result<RpFlow> {
     let maps = host.attachment("a0")?.maps;
     let [src, addr] = [1, 2].map(|host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host)));
-    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn } };
+    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn, vlan: 0 } };
     maps.rp_find(&maps.params()?, &id)?.context("no such flow")
 }
 

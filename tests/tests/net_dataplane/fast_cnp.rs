@@ -239,7 +239,7 @@ fn the_ports_of_a_switch_learn_a_connection_together() -> Result<()> {
     path.switch.socket("r1")?.send(&cm(1, 2, &request))?;
     path.switch.socket("r0")?.send(&cm(2, 1, &reply))?;
     let known = |port| -> Result<Option<u32>> {
-        let receiver = QpId { addr: mapped(v4(2)), qpn: 0x23 };
+        let receiver = QpId { addr: mapped(v4(2)), qpn: 0x23, vlan: 0 };
         Ok(path.switch.attachment(port)?.maps.pair(&receiver)?.map(|pair| pair.qpn))
     };
     assert_eq!((known("r0")?, known("r1")?), (Some(0x11), Some(0x11)));

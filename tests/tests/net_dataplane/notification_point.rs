@@ -132,7 +132,7 @@ fn ipv6_datagrams_and_known_pairs_are_answered_by_name() -> Result<()> {
         answered(&pair, &datagram, &datagram.cnp(Some(0x32), CNP_TOS))?;
     }
     let known = Roce { dest_qpn: 0x41, ..ce() };
-    let receiver = QpId { addr: mapped(v4(2)), qpn: 0x41 };
+    let receiver = QpId { addr: mapped(v4(2)), qpn: 0x41, vlan: 0 };
     let sender = QpPair::new(0x0042_4242, PairSource::Static);
     pair.b.attachment("b0")?.maps.set_pair(&receiver, &sender)?;
     answered(&pair, &known, &known.cnp(Some(0x0042_4242), CNP_TOS))?;

@@ -20,7 +20,7 @@ const CHANGES: [&str; 4] =
 /// The rate of the flow of `data`, as `a0` has it.
 fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
     let maps = pair.a.attachment("a0")?.maps;
-    let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn };
+    let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn, vlan: 0 };
     let flow = maps.rp_find(&maps.params()?, &FlowId { src: mapped(v4(data.src)), receiver })?;
     Ok(flow.context("the flow is known")?.hot.machine.rate_bps)
 }

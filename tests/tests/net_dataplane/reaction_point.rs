@@ -23,7 +23,7 @@ const CHANGES: [&str; 4] =
 fn flow(pair: &Pair, data: &Roce) -> Result<RpFlow> {
     let maps = pair.a.attachment("a0")?.maps;
     let address = |host| if data.v6 { words(v6(host)) } else { mapped(v4(host)) };
-    let receiver = QpId { addr: address(data.dst), qpn: data.dest_qpn };
+    let receiver = QpId { addr: address(data.dst), qpn: data.dest_qpn, vlan: 0 };
     let flow = maps.rp_find(&maps.params()?, &FlowId { src: address(data.src), receiver })?;
     flow.with_context(|| format!("no flow of {data:?}"))
 }
@@ -152,7 +152,7 @@ fn a_nics_cnp_finds_the_flow_by_its_own_qpn() -> Result<()> {
     let a = pair.a.socket("a0")?;
     // A pair that the operator entered: local QP 0x22 sends to 0x11.
     let data = Roce::default();
-    let own = QpId { addr: mapped(v4(1)), qpn: 0x22 };
+    let own = QpId { addr: mapped(v4(1)), qpn: 0x22, vlan: 0 };
     let peer = QpPair::new(0x11, PairSource::Static);
     pair.a.attachment("a0")?.maps.set_pair(&own, &peer)?;
     a.send(&data.frame())?;

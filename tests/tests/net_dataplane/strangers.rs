@@ -22,7 +22,7 @@ const CHANGES: [&str; 3] = ["link_rate=1gbit", "rpg_time_reset=0ns", "min_time_b
 
 fn flow(pair: &Pair, data: &Roce) -> Result<Option<RpFlow>> {
     let maps = pair.a.attachment("a0")?.maps;
-    let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn };
+    let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn, vlan: 0 };
     Ok(maps.rp_find(&maps.params()?, &FlowId { src: mapped(v4(data.src)), receiver })?)
 }
 

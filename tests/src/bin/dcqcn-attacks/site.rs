@@ -86,8 +86,8 @@ impl Site {
     pub(crate) fn look(&self) -> Result<Seen> {
         let attachment = self.pair.a.attachment("a0")?;
         let maps = &attachment.maps;
-        let own = QpId { addr: mapped(v4(self.data.src)), qpn: OWN_QPN };
-        let receiver = QpId { addr: mapped(v4(self.data.dst)), qpn: self.data.dest_qpn };
+        let own = QpId { addr: mapped(v4(self.data.src)), qpn: OWN_QPN, vlan: 0 };
+        let receiver = QpId { addr: mapped(v4(self.data.dst)), qpn: self.data.dest_qpn, vlan: 0 };
         let flow = maps.rp_find(&maps.params()?, &FlowId { src: own.addr, receiver })?;
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
         let count = |stat| self.pair.a.count("a0", Hook::Egress, stat);

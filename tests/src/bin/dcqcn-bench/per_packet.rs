@@ -324,7 +324,7 @@ fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
 /// A sender whose QP is known to be the other end of the receiver's, with a flow that has sent.
 fn sender(config: &Config, data: &Roce) -> Result<Instance> {
     let mut instance = Instance::of(config)?;
-    let id = QpId { addr: mapped(v4(data.src)), qpn: data.source_qpn };
+    let id = QpId { addr: mapped(v4(data.src)), qpn: data.source_qpn, vlan: 0 };
     instance.maps.set_pair(&id, &Pair::new(data.dest_qpn, PairSource::Rdma))?;
     let input = Input { packet: data.frame(), ..Input::default() };
     run(program(&instance.ebpf, program_of(Hook::Egress))?, &input, 1)?;

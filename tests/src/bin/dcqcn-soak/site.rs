@@ -189,6 +189,6 @@ impl Site {
 fn flow(pair: &Pair) -> Result<RpFlow> {
     let maps = pair.a.attachment("a0")?.maps;
     let [src, addr] = [1, 2].map(|host| mapped(v4(host)));
-    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn } };
+    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn, vlan: 0 } };
     maps.rp_find(&maps.params()?, &id)?.context("the flow is gone")
 }

@@ -9,9 +9,9 @@ fn cnps_are_the_library_s() {
     let Some(mut both) = Both::load("cnps_are_the_library_s", 64, &config) else {
         return;
     };
-    let known = QpId { addr: mapped(v4(2)), qpn: 0x33 };
+    let known = QpId { addr: mapped(v4(2)), qpn: 0x33, vlan: 0 };
     both.set_pair(&known, &Pair::new(0xabcdef, PairSource::Static));
-    let known = QpId { addr: words(v6(2)), qpn: 0x33 };
+    let known = QpId { addr: words(v6(2)), qpn: 0x33, vlan: 0 };
     both.set_pair(&known, &Pair::new(0xabcdef, PairSource::Static));
     let mut now_ns = START_NS;
     for v6 in [false, true] {

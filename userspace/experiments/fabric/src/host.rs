@@ -379,7 +379,7 @@ impl Host {
 
 /// The flow of queue pair `number`, between hosts with addresses of their numbers.
 const fn flow_id(pair: Pair, number: u32) -> FlowId {
-    FlowId { src: [0, 0, 0, pair.src], receiver: QpId { addr: [0, 0, 0, pair.dst], qpn: number } }
+    FlowId { src: [0, 0, 0, pair.src], receiver: QpId { addr: [0, 0, 0, pair.dst], qpn: number, vlan: 0 } }
 }
 
 /// Puts `item` in a free place, or a new one.

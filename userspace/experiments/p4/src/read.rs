@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
         let addresses = self.addresses(&format!("{table}_addr"), which)?;
         let qpns = self.values(&format!("{table}_qpn"), which)?;
         let last_seen_ns = self.values(&format!("{table}_last_seen_ns"), which)?;
-        let id = |(at, addr)| (QpId { addr, qpn: get(&qpns, at) as u32 }, get(&last_seen_ns, at));
+        let id = |(at, addr)| (QpId { addr, qpn: get(&qpns, at) as u32, vlan: 0 }, get(&last_seen_ns, at));
         Ok(addresses.into_iter().enumerate().map(id).collect())
     }
 

@@ -246,7 +246,8 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     fn pair(&self, id: &QpId) -> Option<Pair> {
-        self.tables.pairs.get(id).copied()
+        let entered = self.tables.pairs.get(&QpId { vlan: 0, ..*id }).filter(|pair| pair.is_entered());
+        entered.or_else(|| self.tables.pairs.get(id)).copied()
     }
 
     fn learn_pair(&mut self, id: &QpId, pair: Pair) {

@@ -323,8 +323,7 @@ fn flow(
     let Some(id) = rp else {
         return Ok(None);
     };
-    let hash = id.hash(&params.port.hash_keys);
-    let set = engine.rp_set(set_index(hash, params.port.rp_set_mask))?;
+    let set = engine.rp_set(id.rp_set_index(&params.port.hash_keys, params.port.rp_set_mask))?;
     Ok(set.find(&id).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
 }
 
@@ -339,12 +338,13 @@ fn flow_of_cnp(engine: &impl Engine, frame: &Bytes<'_>, roce: &Roce) -> Result<O
     let (Some(cnp), Some((peer, own))) = (cnp, roce.addresses(frame)) else {
         return Ok(None);
     };
+    let vlan = roce.vlan(frame);
     let qpn = if cnp.hint == cnp::NO_HINT {
-        engine.pair(&QpId { addr: own, qpn: cnp.dest_qpn })?.map(|pair| pair.qpn)
+        engine.pair(&QpId { addr: own, qpn: cnp.dest_qpn, vlan })?.map(|pair| pair.qpn)
     } else {
         Some(cnp.hint)
     };
-    Ok(qpn.map(|qpn| FlowId { src: own, receiver: QpId { addr: peer, qpn } }))
+    Ok(qpn.map(|qpn| FlowId { src: own, receiver: QpId { addr: peer, qpn, vlan } }))
 }
 
 #[cfg(test)]

@@ -188,7 +188,7 @@ impl Control for DataPlane {
         for pair in queue_pairs {
             let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
             let sender = sender.ok_or_else(|| anyhow!("no sender has {}", pair.sender_address))?;
-            let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn };
+            let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn, vlan: 0 };
             all.flows.push((sender, FlowId { src: address(pair.sender_address), receiver }));
         }
         Ok(Box::new(all))

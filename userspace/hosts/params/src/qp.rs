@@ -12,7 +12,7 @@ pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
         IpAddr::V4(v4) => mapped(v4.octets()),
         IpAddr::V6(v6) => words(v6.octets()),
     };
-    QpId { addr, qpn }
+    QpId { addr, qpn, vlan: 0 }
 }
 
 /// The address of a QP, in words of the wire's byte order.
@@ -28,6 +28,22 @@ pub fn ip(addr: [u32; 4]) -> IpAddr {
     Ipv6Addr::from(a << 96 | b << 64 | c << 32 | d).to_canonical()
 }
 
+/// The VLANs of a QP as people write them: the ID, behind that of the outer tag where there are two (`100.10`); `None` = no tag.
+#[must_use]
+pub fn vlan(id: &QpId) -> Option<String> {
+    match (id.vlan >> 12, id.vlan & 0xfff) {
+        (0, 0) => None,
+        (0, vid) => Some(vid.to_string()),
+        (outer, vid) => Some(format!("{outer}.{vid}")),
+    }
+}
+
+/// The address of a QP with its VLANs, if it has any.
+#[must_use]
+pub fn place(address: IpAddr, vlan: Option<&str>) -> String {
+    vlan.map_or_else(|| address.to_string(), |vlan| format!("{address} vlan {vlan}"))
+}
+
 /// A QPN as packet dissectors show it.
 #[must_use]
 pub fn hex(qpn: u32) -> String {
@@ -39,13 +55,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn vlans_are_written_outer_tag_first() {
+        let of = |vlan| super::vlan(&QpId { vlan, ..QpId::NONE });
+        assert_eq!([of(0), of(10), of(100 << 12 | 10)], [None, Some("10".into()), Some("100.10".into())]);
+        let address = IpAddr::from([10, 0, 0, 2]);
+        assert_eq!(
+            (place(address, None), place(address, Some("10"))),
+            ("10.0.0.2".into(), "10.0.0.2 vlan 10".into())
+        );
+    }
+
+    #[test]
     fn addresses_are_those_of_the_wire() {
         let wire = "fd00::1:2".parse::<Ipv6Addr>().unwrap().octets();
         let mut addr = [0; 4];
         for (word, bytes) in addr.iter_mut().zip(wire.chunks_exact(4)) {
             *word = u32::from_ne_bytes(bytes.try_into().unwrap());
         }
-        assert_eq!(address(&QpId { addr, qpn: 1 }).to_string(), "fd00::1:2");
-        assert_eq!(address(&QpId { addr: mapped([10, 0, 1, 2]), qpn: 1 }).to_string(), "10.0.1.2");
+        assert_eq!(address(&QpId { addr, qpn: 1, vlan: 0 }).to_string(), "fd00::1:2");
+        assert_eq!(address(&QpId { addr: mapped([10, 0, 1, 2]), qpn: 1, vlan: 0 }).to_string(), "10.0.1.2");
     }
 }

@@ -8,7 +8,7 @@ use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_common::params::Params;
 use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::dataplane;
-use dcqcn_params::qp::{address, hex, ip};
+use dcqcn_params::qp::{address, hex, ip, place, vlan};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
@@ -33,6 +33,9 @@ pub struct NpFlowRow {
     /// What `cnp_limit` keeps an interval for: a QP, or the sender (`null`, as `qpn` is then) or the port.
     address: Option<IpAddr>,
     qpn: Option<u32>,
+    /// The VLANs of its packets, the outer first; absent without a tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vlan: Option<String>,
     ecn_marked_packets: u64,
     cnp_sent: u64,
     last_seen_age_ns: u64,
@@ -46,6 +49,9 @@ pub struct PairRow {
     address: IpAddr,
     qpn: u32,
     peer_qpn: u32,
+    /// The VLANs of its packets, the outer first; absent without a tag, and where the controller entered it, for every VLAN.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vlan: Option<String>,
     source: &'static str,
 }
 
@@ -91,8 +97,9 @@ impl NpFlowRow {
     pub fn new(flow: &NpFlow, now_ns: u64) -> Self {
         Self {
             source: (flow.id.src != FlowId::NONE.src).then(|| ip(flow.id.src)),
-            address: (flow.id.receiver != QpId::NONE).then(|| address(&flow.id.receiver)),
+            address: (flow.id.receiver.addr != QpId::NONE.addr).then(|| address(&flow.id.receiver)),
             qpn: (flow.id.receiver.qpn != 0).then_some(flow.id.receiver.qpn),
+            vlan: vlan(&flow.id.receiver),
             ecn_marked_packets: flow.ecn_marked_packets,
             cnp_sent: flow.cnp_sent,
             last_seen_age_ns: now_ns.saturating_sub(flow.last_seen_ns),
@@ -115,7 +122,8 @@ impl PairRow {
     pub fn table(rows: &[Self]) -> Table {
         let mut table = Table::new(&["ADDRESS", "QPN", "PEER QPN", "KNOWN FROM"]);
         for row in rows {
-            table.row([row.address.to_string(), hex(row.qpn), hex(row.peer_qpn), row.source.to_owned()]);
+            let address = place(row.address, row.vlan.as_deref());
+            table.row([address, hex(row.qpn), hex(row.peer_qpn), row.source.to_owned()]);
         }
         table
     }
@@ -123,7 +131,7 @@ impl PairRow {
     fn new((id, pair): &(QpId, Pair)) -> Self {
         let source = PairSource::ALL.into_iter().find(|source| *source as u32 == pair.source);
         let source = source.map_or("unknown", PairSource::label);
-        Self { address: address(id), qpn: id.qpn, peer_qpn: pair.qpn, source }
+        Self { address: address(id), qpn: id.qpn, peer_qpn: pair.qpn, vlan: vlan(id), source }
     }
 }
 
@@ -154,7 +162,7 @@ impl fmt::Display for FlowsReport {
             ]);
             for row in &self.rp {
                 table.row([
-                    row.address.to_string(),
+                    place(row.address, row.vlan.as_deref()),
                     hex(row.qpn),
                     row.state.to_owned(),
                     render::bps(row.rate.rate_bps as f64),
@@ -176,7 +184,8 @@ impl fmt::Display for FlowsReport {
                 Table::new(&["ADDRESS", "QPN", ">CE MARKED", ">LAST MARK", ">CNPS SENT", ">LAST CNP"]);
             for row in &self.np {
                 table.row([
-                    row.address.map_or_else(|| "any".to_owned(), |address| address.to_string()),
+                    row.address
+                        .map_or_else(|| "any".to_owned(), |address| place(address, row.vlan.as_deref())),
                     row.qpn.map_or_else(|| "any".to_owned(), hex),
                     row.ecn_marked_packets.to_string(),
                     render::ns(row.last_seen_age_ns),
@@ -212,7 +221,10 @@ mod tests {
 
     fn flow(p: &Params, host: u8, qpn: u32, cnp_at_ns: &[u64]) -> RpFlow {
         let mut flow = RpFlow::new(
-            FlowId { src: mapped([10, 0, 0, 1]), receiver: QpId { addr: mapped([10, 0, 0, host]), qpn } },
+            FlowId {
+                src: mapped([10, 0, 0, 1]),
+                receiver: QpId { addr: mapped([10, 0, 0, host]), qpn, vlan: 0 },
+            },
             &p.rp,
         );
         flow.hot.last_ns = [MS, 0];
@@ -248,7 +260,7 @@ mod tests {
         let mut port = NpFlow::new(FlowId::NONE);
         port.on_ecn_marked(MS, 50_000);
         let pair = Pair::new(7, PairSource::Datagram);
-        let pairs = [(QpId { addr: mapped([10, 0, 0, 1]), qpn: 0x11 }, pair)];
+        let pairs = [(QpId { addr: mapped([10, 0, 0, 1]), qpn: 0x11, vlan: 0 }, pair)];
         let report = FlowsReport::new("eth0".into(), &params(), 2 * MS, vec![], vec![port], pairs.into());
         let json = serde_json::to_value(&report).unwrap();
         assert!(json["np"][0]["address"].is_null() && json["np"][0]["qpn"].is_null());

@@ -21,7 +21,7 @@ pub use parameters::{ChangeReport, Parameter, Source, each};
 pub use qp::{FlowRow, RateRow};
 pub use queues::QueuesReport;
 pub use reading::Reading;
-pub use sample::{ClassSample, PerStat, QpSample, QueueSample, Sample};
+pub use sample::{ClassSample, PerStat, QpKey, QpSample, QueueSample, Sample};
 pub use sampler::{Sampler, attached};
 
 #[cfg(any(test, feature = "testing"))]

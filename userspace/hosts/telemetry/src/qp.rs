@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use dcqcn_common::flow::RpFlow;
 use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
-use dcqcn_params::qp::ip;
+use dcqcn_params::qp::{ip, vlan};
 use serde::Serialize;
 
 /// Where a flow's rate machine stands.
@@ -45,6 +45,9 @@ pub struct FlowRow {
     pub address: IpAddr,
     /// The receiver's QPN.
     pub qpn: u32,
+    /// The VLANs of its packets, the outer first; absent without a tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<String>,
     /// The kind of its last increase.
     pub state: &'static str,
     /// Where its rate machine stands.
@@ -75,6 +78,7 @@ impl FlowRow {
             source: ip(flow.id.src),
             address: ip(flow.id.receiver.addr),
             qpn: flow.id.receiver.qpn,
+            vlan: vlan(&flow.id.receiver),
             state: state(&machine, p),
             rate: RateRow::new(&machine, p, now_ns),
             packets: flow.hot.packets,

@@ -211,7 +211,7 @@ pub(crate) mod testing {
             let mut flow = RpFlow::new(
                 FlowId {
                     src: mapped([10, 255, 0, 1]),
-                    receiver: QpId { addr: mapped([10, host[1], host[2], host[3]]), qpn: 0x100 + n },
+                    receiver: QpId { addr: mapped([10, host[1], host[2], host[3]]), qpn: 0x100 + n, vlan: 0 },
                 },
                 &params.rp,
             );

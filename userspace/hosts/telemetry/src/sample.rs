@@ -108,11 +108,14 @@ pub struct QpSample {
     pub throughput_bps: f64,
 }
 
+/// What distinguishes a flow from every other of the interface: the receiver's address and QPN, and the VLANs.
+pub type QpKey = (IpAddr, u32, Option<String>);
+
 impl QpSample {
     /// What tells it from every other flow of the interface.
     #[must_use]
-    pub const fn id(&self) -> (IpAddr, u32) {
-        (self.row.address, self.row.qpn)
+    pub fn id(&self) -> QpKey {
+        (self.row.address, self.row.qpn, self.row.vlan.clone())
     }
 }
 
@@ -296,9 +299,10 @@ impl fmt::Display for Sample {
         writeln!(f)?;
         for QpSample { row, packets_per_s, throughput_bps } in &self.qps {
             let age = row.last_cnp_age_ns.map_or_else(|| "never".to_owned(), |ns| ns.to_string());
+            let vlan = row.vlan.as_ref().map_or_else(String::new, |vlan| format!(" vlan={vlan}"));
             writeln!(
                 f,
-                "{time} {iface} qp address={} qpn={} state={} rate_bps={} target_bps={} alpha={:.4} \
+                "{time} {iface} qp address={} qpn={}{vlan} state={} rate_bps={} target_bps={} alpha={:.4} \
                  time_stage={} byte_stage={} packets_per_s={packets_per_s:.1} \
                  throughput_bps={throughput_bps:.0} last_cnp_age_ns={age}",
                 row.address,

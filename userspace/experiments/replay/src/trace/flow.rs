@@ -47,7 +47,8 @@ const QPN: u32 = 0x11;
 const UDP_SOURCE_PORT: u16 = 0xc000;
 const TTL: u8 = 64;
 /// The flow.
-const ID: FlowId = FlowId { src: mapped(SENDER), receiver: QpId { addr: mapped(RECEIVER), qpn: QPN } };
+const ID: FlowId =
+    FlowId { src: mapped(SENDER), receiver: QpId { addr: mapped(RECEIVER), qpn: QPN, vlan: 0 } };
 /// The interface of a trace: the loopback interface has this number in every network namespace.
 pub(super) const IFINDEX: u32 = 1;
 /// One flow is all there is.

@@ -102,7 +102,7 @@ pub(super) struct Qp {
 impl Qp {
     /// Flow `number` of the simulation, which belongs to `group`.
     pub(super) fn new(number: u32, group: u32, sender: u32, spec: &RoceGroup, rp: &RpParams) -> Self {
-        let receiver = QpId { addr: [0; 4], qpn: number };
+        let receiver = QpId { addr: [0; 4], qpn: number, vlan: 0 };
         let id = FlowId { src: [0, 0, 0, sender.wrapping_add(1)], receiver };
         Self {
             group,

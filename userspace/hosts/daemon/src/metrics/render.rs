@@ -289,12 +289,16 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
                 let Some(value) = value(row) else {
                     continue;
                 };
-                let labels: [(&str, &dyn std::fmt::Display); 4] = [
+                let qpn = hex(row.qpn);
+                let mut labels: Vec<(&str, &dyn std::fmt::Display)> = vec![
                     ("interface", &reading.info.iface),
                     ("sender", &row.source),
                     ("receiver", &row.address),
-                    ("qpn", &hex(row.qpn)),
+                    ("qpn", &qpn),
                 ];
+                if let Some(vlan) = &row.vlan {
+                    labels.push(("vlan", vlan));
+                }
                 family.series(&labels, value);
             }
         }

@@ -1,12 +1,11 @@
 //! What the dashboard shows, and what keys do to it.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use dcqcn_common::params::Config;
 use dcqcn_params::{Assignment, Key};
-use dcqcn_telemetry::Sample;
+use dcqcn_telemetry::{QpKey, Sample};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::column::Column;
@@ -40,7 +39,7 @@ pub(super) struct State {
     /// What the last line says instead of the keys.
     pub(super) status: Option<Status>,
     /// The last rates of each flow, bit/s, the newest last.
-    history: HashMap<(IpAddr, u32), VecDeque<f32>>,
+    history: HashMap<QpKey, VecDeque<f32>>,
 }
 
 /// What is open above the dashboard.
@@ -143,7 +142,7 @@ impl State {
     }
 
     /// The last rates of a flow in bit/s, the newest last.
-    pub(super) fn history(&self, id: &(IpAddr, u32)) -> impl Iterator<Item = f32> {
+    pub(super) fn history(&self, id: &QpKey) -> impl Iterator<Item = f32> {
         self.history.get(id).into_iter().flatten().copied()
     }
 

@@ -9,7 +9,7 @@ use aya::maps::{
     Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf,
 };
 use dcqcn_common::events::EventLog;
-use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index};
+use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{
     Active, Backlog, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES,
     Queue, TIMES, Test,
@@ -196,7 +196,7 @@ impl Maps {
     /// # Errors
     /// What the kernel says.
     pub fn rp_find(&self, params: &Params, id: &FlowId) -> Result<Option<RpFlow>, Error> {
-        let index = set_index(id.hash(&params.port.hash_keys), params.port.rp_set_mask);
+        let index = id.rp_set_index(&params.port.hash_keys, params.port.rp_set_mask);
         Ok(self.rp_set(index)?.find(id))
     }
 
@@ -315,7 +315,9 @@ impl Maps {
     /// # Errors
     /// What the kernel says.
     pub fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
-        for (name, map) in [("PAIRS", &self.pairs), ("LEARNED", &self.learned)] {
+        // Those that the controller entered are of every VLAN.
+        let entered = QpId { vlan: 0, ..*id };
+        for (name, map, id) in [("PAIRS", &self.pairs, &entered), ("LEARNED", &self.learned, id)] {
             match map.get(id, 0) {
                 Ok(pair) => return Ok(Some(pair)),
                 Err(MapError::KeyNotFound) => {}
