@@ -33,6 +33,8 @@ const ORDERS: usize = 50;
 pub(crate) const MOST_ELAPSED_MS: u64 = 2_000;
 /// Longest time that a controller may take for a change that its agent reports as under way: the agent's own limit is 310 s.
 const MOST_APPLYING_MS: u64 = 330_000;
+/// Shortest time after which an agent that lives, and does not report, counts as silent; and what each host of the rollout adds to it.
+const STUCK_MS: (u64, u64) = (30_000, 6);
 /// How often `soak` is extended when too few hosts have traffic.
 const SOAKS: u64 = 3;
 
@@ -361,6 +363,7 @@ impl Rollout {
     /// Why the rollout cannot continue.
     fn listen(&mut self, forward: &Forward, hosts: &Hosts) -> Result<(), String> {
         let (clock_ms, patience_ms, version) = (self.clock_ms, self.policy.patience_ms, self.version);
+        let stuck_ms = patience_ms.max(STUCK_MS.0 + STUCK_MS.1 * self.steps.len() as u64);
         for step in self.steps.iter_mut().filter(|step| step.state != State::Waiting) {
             let seen = hosts.get(&step.host);
             let report = seen.map(|seen| &seen.report);
@@ -372,7 +375,7 @@ impl Rollout {
             // Its agent lives, and its reports stand still.
             let is_stuck = forward.judge.is_some_and(|judge| {
                 seen.is_none_or(|seen| seen.revision <= judge.revision)
-                    && clock_ms.saturating_sub(judge.since_ms) >= patience_ms
+                    && clock_ms.saturating_sub(judge.since_ms) >= stuck_ms
             });
             let waited = |at_ms: u64| clock_ms.saturating_sub(at_ms);
             step.state = match step.state {

@@ -3,7 +3,8 @@
 //! A changed host is compared with itself before its change and with the hosts that are not changed yet, whichever allows more. Events are
 //! compared as counts: more than a Poisson distribution of the allowed mean explains. The allowance for chance is [`FALSE_ALARM`] for one
 //! judgement of a whole rollout, divided by the comparisons in it. Events that come in bursts count as many as there were bursts
-//! (the count divided by its variance-to-mean ratio), and fewer than [`LEAST_EVENTS`] of them prove nothing.
+//! (the count divided by its variance-to-mean ratio), and [`MISSED_EVENTS`] of them are allowed to any
+//! baseline.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,14 +15,14 @@ use crate::record::Rates;
 
 /// Probability that one judgement finds harm where events are as likely as allowed.
 pub(crate) const FALSE_ALARM: f64 = 0.001;
-/// Fewest independent events that prove harm.
-const LEAST_EVENTS: f64 = 3.0;
+/// Independent events that a baseline may have missed by chance: a minute without any proves no lower rate.
+const MISSED_EVENTS: f64 = 3.0;
 /// Standard errors that a mean may be off.
 const SIGMAS: f64 = 4.0;
 /// Standard deviations that the events of the baseline may be off.
 const BASELINE_SIGMAS: f64 = 2.0;
 /// A host is silent when its pause is longer than so many of its pauses before, plus [`PAUSE_MS`].
-const PAUSES: u64 = 2;
+const PAUSES: u64 = 5;
 const PAUSE_MS: u64 = 2_000;
 /// Unchanged hosts fell silent too when less than this part of their traffic is left.
 const SILENT_PART: f64 = 0.5;
@@ -163,8 +164,8 @@ impl Case<'_> {
                 let packets = self.now.data_packets as f64;
                 let ratio = (now.spread as f64 / 100.0).max(1.0);
                 let events = self.scatter(name) + allowed * packets / 1e6;
-                let (count, mean) = (now.value as f64 / ratio, events / ratio);
-                (count >= LEAST_EVENTS && exceeds(count, mean, self.alpha)).then_some(allowed)
+                let (count, mean) = (now.value as f64 / ratio, events / ratio + MISSED_EVENTS);
+                exceeds(count, mean, self.alpha).then_some(allowed)
             }
             Source::Throughput => {
                 // Compared with itself only: hosts differ in what they send.
