@@ -34,6 +34,10 @@ pub enum Nature {
     Refuses,
     /// It takes so long to change.
     Slow(Duration),
+    /// Its traffic stops with the version that it applies next, while its queue pairs remain.
+    Silent,
+    /// Half of its traffic is left with the version that it applies next.
+    Half,
 }
 
 #[derive(Default)]
@@ -46,6 +50,8 @@ struct State {
     packets: f64,
     marks: f64,
     counted_at: Option<Instant>,
+    /// Part of its traffic that is left.
+    left: Option<f64>,
 }
 
 impl State {
@@ -54,7 +60,7 @@ impl State {
         let now = Instant::now();
         let since = self.counted_at.replace(now).map_or(0.0, |at| now.duration_since(at).as_secs_f64());
         let is_worse = self.held.as_ref().is_some_and(|(_, text)| text.contains("rpg_gd = 15"));
-        let packets = since * PACKETS_PER_S as f64;
+        let packets = since * PACKETS_PER_S as f64 * self.left.unwrap_or(1.0);
         self.packets += packets;
         self.marks += packets * if is_worse { 20 * MARKS } else { MARKS } as f64 / 1e6;
     }
@@ -65,6 +71,11 @@ impl State {
         let name = held.as_ref().map(|(name, _)| name.clone());
         if changed {
             self.names.push(name.clone());
+            self.left = match self.nature {
+                Nature::Silent if self.left.is_none() => Some(0.0),
+                Nature::Half if self.left.is_none() => Some(0.5),
+                _ => None,
+            };
         }
         self.held = held;
         Applied { name, changed, took_ms: 0, interfaces: vec!["eth0".into()] }
@@ -200,6 +211,7 @@ impl Controller {
                     data_packets: state.packets as u64,
                     marked_packets: state.marks as u64,
                     kmax_bytes: 200_000,
+                    queue_pairs: Some(QPS),
                     ..Counts::default()
                 };
                 let interfaces = [("eth0".to_owned(), counts)].into();

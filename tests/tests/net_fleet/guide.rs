@@ -164,7 +164,7 @@ fn the_guide_is_typed_on_real_hosts() -> Result<()> {
             1 => assert_eq!(kmins, [250_000; 3], "{said}"),
             2 => {
                 for words in
-                    ["version 2 is taken back: st1 has ", "marked packets in a million", "allowed are "]
+                    ["version 2 is rolled back: st1 has ", "marked packets in a million", "allowed are "]
                 {
                     assert!(said.contains(words), "{words}: {said}");
                 }
@@ -179,7 +179,7 @@ fn the_guide_is_typed_on_real_hosts() -> Result<()> {
     }
     assert!(said.contains("st3") && said.contains("well"), "{said}");
     let audit = fs::read_to_string(hosts[0].daemon.dir.path().join("audit.jsonl"))?;
-    for words in ["\"why\":\"CHG-1234\"", "taken back: st1 has ", "\"order\":\"released\""] {
+    for words in ["\"why\":\"CHG-1234\"", "rolled back: st1 has ", "\"order\":\"released\""] {
         assert!(audit.contains(words), "{words}: {audit}");
     }
     Ok(())

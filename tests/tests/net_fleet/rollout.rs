@@ -27,7 +27,7 @@ fn a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures() -> Resu
         "{plan}"
     );
     let said = site.text(&apply(&good, &["--why", "a first try"]))?;
-    assert!(said.contains("version 1 is in force: 5 hosts changed, 0 are away"), "{said}");
+    assert!(said.contains("version 1 is active: 5 hosts changed, 0 are away"), "{said}");
     for controller in site.controllers.values() {
         assert_eq!(controller.names(), [Some("fleet 1".to_owned())]);
         assert!(controller.text().is_some_and(|text| text.contains("rpg_gd = 12")));
@@ -38,7 +38,7 @@ fn a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures() -> Resu
     let said = String::from_utf8_lossy(&bad.stderr);
     assert_eq!(bad.status.code(), Some(1));
     for words in [
-        "version 2 is taken back: h000 has ",
+        "version 2 is rolled back: h000 has ",
         "marked packets in a million",
         "on 4 hosts that are not changed",
         "allowed are ",
@@ -84,7 +84,7 @@ fn a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures() -> Resu
     site.settle("it is told again", |_, controller| controller.name().as_deref() == Some("fleet 4"))?;
 
     let history = site.text(&["history"])?;
-    for words in ["a first try", "done", "taken back", "h003 refuses version 3"] {
+    for words in ["a first try", "done", "rolled back", "h003 refuses version 3"] {
         assert!(history.contains(words), "{words}: {history}");
     }
     let difference = site.text(&["diff", "1", "4"])?;
@@ -114,7 +114,7 @@ fn one_rollout_at_a_time_which_is_paused_aborted_and_rolled_back() -> Result<()>
         host != "h000" || controller.name().as_deref() == Some("fleet 2")
     })?;
     site.text(&["abort", "--why", "a mistake"])?;
-    let ended = site.wait("it is taken back", |status| Ok(status["rollout"]["is_over"] == true));
+    let ended = site.wait("it is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     ended?;
@@ -148,7 +148,7 @@ fn a_host_that_refuses_to_go_back_is_planned_for_and_goes_back_by_itself_when_it
     })?;
     host.be(Nature::Refuses);
     site.text(&["abort"])?;
-    let ended = site.wait("it is taken back", |status| Ok(status["rollout"]["is_over"] == true));
+    let ended = site.wait("it is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     ended?;

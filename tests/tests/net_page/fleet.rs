@@ -154,7 +154,7 @@ fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<
     browser.press("Enter", 13)?;
     browser.wait("document.getElementById('rollout').textContent.includes('paused')")?;
     browser.eval("document.getElementById('abort').click(); null")?;
-    browser.wait("document.getElementById('rollout').textContent.includes('taken back: aborted by')")?;
+    browser.wait("document.getElementById('rollout').textContent.includes('rolled back: aborted by')")?;
     let status = site.status()?;
     let said = status["rollout"]["status"].as_str().context("no status")?.to_owned();
     ensure!(said.contains("by the page: over the page"), "{said}");

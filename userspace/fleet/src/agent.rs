@@ -1,11 +1,11 @@
-//! The agent of a host: has the controller do what etcd says, and says in etcd how that goes.
+//! The agent of a host: forwards orders from etcd to the controller, and reports to etcd.
 //!
-//! It keeps nothing. What is in force is the controller's to keep; what is wanted is in etcd. Without etcd all stays as it is.
+//! It keeps no state: the active configuration is the controller's, the order is in etcd. Without etcd the configuration stays.
 
 mod controller;
 mod lease;
 mod pending;
-mod rates;
+pub(crate) mod rates;
 mod wanted;
 
 use std::path::PathBuf;
@@ -14,15 +14,19 @@ use std::time::Duration;
 use anyhow::Result;
 use dcqcn_control_api::Status;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::file::Labels;
-use crate::record::{Member, Report, Tried, Want};
+use crate::record::{Member, Report, Tried};
 use crate::store::Store;
 use controller::{Controller, Obeyed};
-use lease::Lease;
+use lease::Reporting;
 use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
+use wanted::{Order, Wanted};
+
+/// A change that takes longer is reported as under way.
+const LONG: Duration = Duration::from_secs(2);
 
 /// What an agent is for.
 #[derive(Clone, Debug)]
@@ -49,25 +53,22 @@ struct Agent {
     tried: Option<Tried>,
     /// What is tried again.
     pending: Option<Pending>,
-    /// What was last complained of.
-    told: String,
+    /// The complaints that were logged last.
+    logged: String,
 }
 
-/// Works until it is dropped.
+/// Runs until it is dropped. Failures are logged and retried.
 ///
 /// # Errors
-/// None: what fails is told in the log and tried again.
+/// None.
 pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
-    let (say, mut want) = watch::channel(None);
-    let watching = wanted::follow(store.clone(), options.host.clone(), say);
+    let (say, mut wanted) = watch::channel(Wanted::default());
+    let (say_period, fleet) = watch::channel(None);
+    let watching = wanted::follow(store.clone(), options.host.clone(), say, say_period);
     let (reports, reported) = watch::channel(None);
     let member = Member { labels: options.labels.clone() };
-    let reporting = lease::report(
-        Lease::new(store, options.host.clone(), options.ttl_s),
-        member,
-        reported,
-        options.every,
-    );
+    let (host, ttl_s, every) = (options.host.clone(), options.ttl_s, options.every);
+    let reporting = lease::report(Reporting { store, host, member, ttl_s, every, fleet }, reported);
     let mut agent = Agent::new(options);
     let working = async {
         let mut tick = interval(agent.options.look);
@@ -75,10 +76,22 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                changed = want.changed() => if changed.is_err() { return },
+                changed = wanted.changed() => if changed.is_err() { return },
             }
-            let wanted: Option<Want> = want.borrow_and_update().clone();
-            let report = agent.turn(wanted).await;
+            let wanted = wanted.borrow_and_update().clone();
+            let due = agent.due(&wanted);
+            let turn = agent.turn(wanted);
+            tokio::pin!(turn);
+            let report = tokio::select! {
+                report = &mut turn => report,
+                () = sleep(LONG), if due.is_some() => {
+                    // A change may take minutes: the fleet should know that it is under way.
+                    reports.send_if_modified(|report: &mut Option<Report>| {
+                        report.as_mut().map(|report| report.applying = due).is_some()
+                    });
+                    turn.await
+                }
+            };
             reports.send_replace(Some(report));
         }
     };
@@ -93,23 +106,24 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
 impl Agent {
     fn new(options: Options) -> Self {
         let controller = Controller::new(&options.control);
-        let (window, told) = (Window::default(), String::new());
-        Self { options, controller, window, tried: None, pending: None, told }
+        let (window, logged) = (Window::default(), String::new());
+        Self { options, controller, window, tried: None, pending: None, logged }
     }
 
-    /// Has the controller do what is wanted, if it has not, and looks how the host does.
-    async fn turn(&mut self, wanted: Option<Want>) -> Report {
-        let mut failing = Vec::new();
-        if let Some(want) = wanted.as_ref().filter(|want| self.is_due(want.target.version)) {
-            failing.extend(self.obey(want).await);
+    /// Forwards the order if it is due, and reads the state of the host.
+    async fn turn(&mut self, wanted: Wanted) -> Report {
+        let mut failing: Vec<String> = wanted.problem.clone().into_iter().collect();
+        if self.due(&wanted).is_some()
+            && let Some(order) = &wanted.order
+        {
+            failing.extend(self.obey(order).await);
         }
-        let pending = self.pending.as_ref();
-        let still =
-            |pending: &&Pending| wanted.as_ref().is_some_and(|want| pending.is_of(want.target.version));
-        failing.extend(pending.filter(still).and_then(|pending| pending.why.clone()));
+        let order = wanted.order.as_ref();
+        let still = |pending: &&Pending| order.is_some_and(|order| pending.is_of(order.want.target.version));
+        failing.extend(self.pending.as_ref().filter(still).and_then(|pending| pending.why.clone()));
         let interfaces = match self.controller.look().await {
             Ok((status, health)) => {
-                self.look_at(&status, wanted.as_ref());
+                self.look_at(&status, order);
                 failing.extend(complaints(&status));
                 failing.extend(health.failing.iter().map(|one| format!("{}: {}", one.interface, one.error)));
                 self.window.add(health);
@@ -122,44 +136,48 @@ impl Agent {
         };
         failing.sort_unstable();
         failing.dedup();
-        let told = failing.join("; ");
-        if told != self.told {
+        let logged = failing.join("; ");
+        if logged != self.logged {
             let host = &self.options.host;
-            tracing::warn!(host, failing = told, "how this host does has changed");
-            self.told = told;
+            tracing::warn!(host, failing = logged, "complaints of this host changed");
+            self.logged = logged;
         }
-        Report { tried: self.tried.clone(), interfaces, failing, rates: self.window.rates() }
+        let (tried, rates) = (self.tried.clone(), self.window.rates());
+        Report { tried, applying: None, interfaces, failing, rates }.bounded()
     }
 
-    /// Whether the controller is to be asked for a version now: it has not done it, and did not say no just before.
-    fn is_due(&self, version: u64) -> bool {
-        let is_done = |tried: &Tried| tried.version == version && tried.error.is_none();
-        let waits = |pending: &Pending| pending.is_of(version) && pending.at > Instant::now();
-        !self.tried.as_ref().is_some_and(is_done) && !self.pending.as_ref().is_some_and(waits)
+    /// The version to ask the controller for now: one that it does not have, and did not refuse just before.
+    fn due(&self, wanted: &Wanted) -> Option<u64> {
+        let target = &wanted.order.as_ref()?.want.target;
+        let is_done = |tried: &Tried| tried.is_of(target) && tried.error.is_none();
+        let waits = |pending: &Pending| pending.is_of(target.version) && pending.at > Instant::now();
+        let is_due = !self.tried.as_ref().is_some_and(is_done) && !self.pending.as_ref().is_some_and(waits);
+        is_due.then_some(target.version)
     }
 
-    /// Asks the controller for what is wanted. Returns why it cannot be asked, if so.
-    async fn obey(&mut self, want: &Want) -> Option<String> {
-        let Want { target, by, why, .. } = want;
+    /// Asks the controller for the configuration. Returns why it cannot be asked, if so.
+    async fn obey(&mut self, order: &Order) -> Option<String> {
+        let target = order.want.target.clone();
         let version = target.version;
-        match self.controller.obey(want).await {
+        let (by, why) = (&order.want.by, &order.want.why);
+        match self.controller.obey(order).await {
             Obeyed::InForce { changed } => {
                 if changed {
                     self.window.clear();
                 }
-                tracing::info!(version, changed, by, why, "in force");
-                (self.tried, self.pending) = (Some(Tried { version, error: None }), None);
+                tracing::info!(version, changed, by, why, "configuration active");
+                (self.tried, self.pending) = (Some(Tried { target, error: None }), None);
             }
             Obeyed::Refused(error) => {
-                // Once: it is tried again for as long as it is wanted.
-                if self.tried.as_ref().is_none_or(|tried| tried.version != version) {
+                // Once: it is tried again for as long as it is ordered.
+                if self.tried.as_ref().is_none_or(|tried| !tried.is_of(&target)) {
                     tracing::error!(
                         version,
                         error,
-                        "refused: all stays as it was; tried again, ever more seldom"
+                        "configuration refused; retrying with exponential backoff"
                     );
                 }
-                self.tried = Some(Tried { version, error: Some(error) });
+                self.tried = Some(Tried { target, error: Some(error) });
                 self.pending = Some(Pending::after(self.pending.take(), version, REFUSED, None));
             }
             Obeyed::Busy(error) => {
@@ -170,20 +188,20 @@ impl Agent {
         }
         None
     }
-}
 
-impl Agent {
-    /// Notes whether the controller still has what it was told: its host's file may allow it no longer, or somebody else may have
-    /// asked for something else. It is told again then, once.
-    fn look_at(&mut self, status: &Status, wanted: Option<&Want>) {
-        let Some(want) = wanted else { return };
-        let expected = want.text.as_ref().map(|_| controller::name(want.target.version));
-        let is_done = self
-            .tried
-            .as_ref()
-            .is_some_and(|tried| tried.version == want.target.version && tried.error.is_none());
+    /// Notes whether the controller still has the configuration: its host's file may no longer allow it, or another program may have
+    /// applied another one. It is asked again then, once.
+    fn look_at(&mut self, status: &Status, order: Option<&Order>) {
+        let Some(order) = order else { return };
+        let target = &order.want.target;
+        let expected = order.text.as_ref().map(|_| controller::name(target.version));
+        let is_done = self.tried.as_ref().is_some_and(|tried| tried.is_of(target) && tried.error.is_none());
         if is_done && status.config != expected {
-            tracing::warn!(found = status.config, expected, "the controller has something else: told again");
+            tracing::warn!(
+                found = status.config,
+                expected,
+                "the controller has another configuration; asking again"
+            );
             self.tried = None;
         }
     }

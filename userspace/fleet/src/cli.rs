@@ -10,7 +10,7 @@ mod status;
 mod tune;
 
 use std::process::ExitCode;
-use std::{env, fs};
+use std::{env, fmt, fs};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
@@ -25,8 +25,9 @@ host never takes a value that its own file does not allow ([fleet] allow).
 
 Exit codes:
   0  done
-  1  failed, refused, or taken back
+  1  failed, refused, rolled back, or interrupted
   2  wrong usage
+  3  written to etcd, but no coordinator is running
 
 Environment:
   DCQCN_ETCD, DCQCN_ETCD_CA, DCQCN_ETCD_CERT, DCQCN_ETCD_KEY, DCQCN_PREFIX  as the options
@@ -63,6 +64,8 @@ enum Command {
     Pause(operate::PauseArgs),
     Resume(operate::ResumeArgs),
     Abort(operate::AbortArgs),
+    Forget(operate::ForgetArgs),
+    Prune(operate::PruneArgs),
     Tune(tune::TuneArgs),
     #[command(subcommand, hide = true)]
     Generate(GenerateCommand),
@@ -94,6 +97,8 @@ impl Cli {
                 Command::Pause(args) => args.run(store, out).await,
                 Command::Resume(args) => args.run(store, out).await,
                 Command::Abort(args) => args.run(store, out).await,
+                Command::Forget(args) => args.run(store, out).await,
+                Command::Prune(args) => args.run(store, out).await,
                 Command::Agent(_) | Command::Tune(_) | Command::Generate(_) => Ok(()),
             }
         });
@@ -109,8 +114,27 @@ pub fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
     log_to_stderr();
-    dcqcn_support::cli::run(cli.json, |out| cli.run(out), |_| None)
+    dcqcn_support::cli::run(
+        cli.json,
+        |out| cli.run(out),
+        |error| error.is::<NotCoordinated>().then_some((3, false)),
+    )
 }
+
+/// An order was written that no coordinator carries out.
+#[derive(Debug)]
+struct NotCoordinated;
+
+impl fmt::Display for NotCoordinated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no coordinator is running: this is written to etcd, and nothing happens until `dcqcn-fleet coordinate` runs (or use `abort --wait`)"
+        )
+    }
+}
+
+impl std::error::Error for NotCoordinated {}
 
 /// Who asks, for those who read it later.
 fn who() -> String {

@@ -1,35 +1,41 @@
-//! Carrying a rollout out. Any number of processes may, at the same time: each step is taken by compare-and-swap, so that one of
-//! them takes it, and whoever comes later goes on from there.
+//! Carrying a rollout out. Any number of processes may at the same time: each step is a compare-and-swap, so that one process takes it and
+//! the others continue from there.
+
+mod metrics;
+mod presence;
 
 use std::collections::BTreeMap;
-use std::mem::discriminant;
 use std::time::Duration;
 
 use anyhow::Result;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::record::{Outcome, Target, Version, Want};
-use crate::rollout::{Phase, Rollout, Send, plan};
-use crate::store::{Snapshot, Store};
+use crate::record::{Outcome, Version, Want};
+use crate::rollout::{Effect, Event, Phase, Rollout, State, next};
+use crate::store::{Mirror, Snapshot, Store, differing, messages};
+pub(crate) use metrics::{Metrics, serve};
 
-/// How often time that has gone by is kept when nothing else has changed: what a coordinator that is killed does not tell is
-/// waited once more.
+/// How often the clock of a rollout is written when nothing else changes. What a killed coordinator did not write is waited once more.
 const KEEP: Duration = Duration::from_secs(1);
+/// Reporting period of agents for each host of the fleet, unless their own is longer: 10,000 hosts make 500 reports a second.
+const PERIOD_MS: u64 = 2;
 
-/// Until when to go on.
+/// When a coordinator ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// This version's rollout is over.
+    /// At the end of this version's rollout.
     Over(u64),
-    /// For ever; hosts that come get what their group has.
+    /// Never; new hosts get what their group has.
     Forever,
 }
 
-/// A rollout as this process goes on with it.
-#[derive(Clone)]
+/// A rollout as this process continues it.
 struct Work {
     rollout: Rollout,
-    /// etcd's revision of it.
+    /// Its state in etcd.
+    kept: Rollout,
+    /// etcd's revision of that.
     revision: i64,
     stepped_at: Instant,
     kept_at: Instant,
@@ -38,106 +44,114 @@ struct Work {
 /// A coordinator.
 pub(crate) struct Coordinator<'a> {
     store: Store,
+    mirror: Mirror,
     tick: Duration,
-    /// Told every line of what happens.
+    /// Prints messages.
     say: &'a mut dyn FnMut(&str),
     versions: BTreeMap<u64, Version>,
     work: Option<Work>,
+    period_ms: u64,
+    metrics: watch::Sender<Metrics>,
 }
 
 impl<'a> Coordinator<'a> {
-    /// One that looks every `tick`.
+    /// A coordinator that steps every `tick`.
     pub(crate) fn new(store: Store, tick: Duration, say: &'a mut dyn FnMut(&str)) -> Self {
-        Self { store, tick, say, versions: BTreeMap::new(), work: None }
+        let mirror = Mirror::new(store.clone());
+        let (versions, metrics) = (BTreeMap::new(), watch::Sender::default());
+        Self { store, mirror, tick, say, versions, work: None, period_ms: 0, metrics }
     }
 
-    /// Goes on until the end. etcd that does not answer is waited for.
+    /// Its metrics, as they change.
+    pub(crate) fn metrics(&self) -> watch::Receiver<Metrics> {
+        self.metrics.subscribe()
+    }
+
+    /// Runs until the end. Without an answer of etcd it waits.
     ///
     /// # Errors
-    /// What is in etcd cannot be understood.
+    /// The rollout has no outcome.
     pub(crate) async fn run(&mut self, until: Until) -> Result<Option<Outcome>> {
-        let mut told = String::new();
+        let presence = presence::hold(self.store.clone());
+        tokio::select! {
+            outcome = self.run_alone(until) => outcome,
+            () = presence => Ok(None),
+        }
+    }
+
+    async fn run_alone(&mut self, until: Until) -> Result<Option<Outcome>> {
+        let mut logged = String::new();
         loop {
             match self.turn(until).await {
                 Ok(Some(outcome)) => return Ok(Some(outcome)),
-                Ok(None) => told.clear(),
+                Ok(None) => logged.clear(),
                 Err(error) => {
+                    // Time without etcd is not watching time.
+                    self.work = None;
+                    self.metrics.send_modify(|metrics| metrics.errors += 1);
                     let error = format!("{error:#}");
-                    if error != told {
-                        tracing::warn!(error, "tried again");
-                        told = error;
+                    if error != logged {
+                        tracing::warn!(error, "step failed; retrying");
+                        logged = error;
                     }
+                    sleep(self.tick).await;
                 }
             }
-            sleep(self.tick).await;
         }
     }
 
     async fn turn(&mut self, until: Until) -> Result<Option<Outcome>> {
-        let snapshot = self.store.snapshot().await?;
-        let Some((kept, revision)) = snapshot.rollout.clone() else {
-            return Ok(None);
-        };
-        let is_ours = |version: u64| until == Until::Over(version);
-        if kept.is_over() || !is_ours(kept.version) && until != Until::Forever {
+        let snapshot = self.mirror.next(self.tick).await?;
+        self.metrics.send_modify(|metrics| metrics.read(&snapshot, self.mirror.reads));
+        self.adjust_period(&snapshot).await?;
+        let revision = snapshot.rollout_revision();
+        // What was written by this process is known, though the watch may not have brought it yet.
+        if self.work.as_ref().is_none_or(|work| work.revision < revision) {
             self.work = None;
+            if let Some((rollout, revision)) = snapshot.rollout()? {
+                let now = Instant::now();
+                let kept = rollout.clone();
+                self.work = Some(Work { rollout, kept, revision, stepped_at: now, kept_at: now });
+            }
+        }
+        let Some(work) = self.work.take() else { return Ok(None) };
+        self.metrics.send_modify(|metrics| metrics.rollout(&work.rollout));
+        let version = work.rollout.version;
+        if work.rollout.is_over() || until != Until::Forever && until != Until::Over(version) {
+            let revision = work.revision;
+            self.work = Some(work);
             if let Until::Over(version) = until {
                 return Ok(self.store.outcomes().await?.remove(&version));
             }
             self.welcome(&snapshot, revision).await?;
             return Ok(None);
         }
-        // What was not written for want of an answer is done once more, and what was has another revision.
-        let is_known = self.work.as_ref().is_some_and(|work| work.revision == revision);
-        let work = self.work.clone().filter(|_| is_known).unwrap_or_else(|| {
-            // No time has gone by that this process knows of.
-            let now = Instant::now();
-            Work { rollout: kept.clone(), revision, stepped_at: now, kept_at: now }
-        });
-        self.work = Some(work.clone());
-        self.step(work, &kept, &snapshot).await?;
+        self.step(work, &snapshot).await?;
         Ok(None)
     }
 
-    async fn step(&mut self, work: Work, kept: &Rollout, snapshot: &Snapshot) -> Result<()> {
-        let Work { mut rollout, revision, stepped_at, kept_at } = work;
+    async fn step(&mut self, work: Work, snapshot: &Snapshot) -> Result<()> {
+        let Work { rollout, kept, revision, stepped_at, kept_at } = work;
         let now = Instant::now();
-        let elapsed_ms =
-            u64::try_from(now.saturating_duration_since(stepped_at).as_millis()).unwrap_or(u64::MAX);
-        let lines = rollout.lines.len();
-        let sends = rollout.step(elapsed_ms, &snapshot.reports);
-        let is_kept = sends.is_empty() && outline(&rollout) == outline(kept) && kept_at.elapsed() < KEEP;
-        if is_kept || rollout == *kept {
-            self.work = Some(Work { rollout, revision, stepped_at: now, kept_at });
+        let elapsed = now.saturating_duration_since(stepped_at);
+        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let tick = Event::Tick { elapsed_ms, hosts: &snapshot.hosts, revision: snapshot.revision };
+        let (rollout, effects) = next(rollout, tick);
+        let changed = differing(&kept.steps, &rollout.steps);
+        let is_quiet = effects.is_empty() && changed.is_empty() && rollout.phase_is_like(&kept);
+        if is_quiet && kept_at.elapsed() < KEEP {
+            self.work = Some(Work { rollout, kept, revision, stepped_at: now, kept_at });
             return Ok(());
         }
-        let wants = self.wants(&rollout, &sends).await?;
-        let Some(revision) = self.store.keep(&rollout, &wants, revision).await? else {
-            // Somebody else took a step.
+        let wants = wants(&rollout, &effects);
+        // Without an answer, or after another coordinator's step, it is read again.
+        let Some(revision) = self.store.keep(&rollout, &changed, &wants, revision).await? else {
             return Ok(());
         };
-        for line in rollout.lines.iter().skip(lines) {
-            (self.say)(line);
-        }
-        self.work = Some(Work { rollout, revision, stepped_at: now, kept_at: now });
+        messages(&effects).for_each(|line| (self.say)(line));
+        let kept = rollout.clone();
+        self.work = Some(Work { rollout, kept, revision, stepped_at: now, kept_at: now });
         Ok(())
-    }
-
-    /// What hosts are told.
-    async fn wants(&mut self, rollout: &Rollout, sends: &[Send]) -> Result<Vec<(String, Want)>> {
-        let mut wants = Vec::with_capacity(sends.len());
-        for Send { host, target } in sends {
-            let Target { version, group } = target;
-            let text = self.version(*version).await?.text_of(group.as_deref()).map(str::to_owned);
-            let why = match &rollout.phase {
-                Phase::Back { reason } | Phase::TakenBack { reason } => format!("taken back: {reason}"),
-                Phase::Forward { .. } | Phase::Done => rollout.why.clone(),
-            };
-            // The controller takes a line of 1,000 characters.
-            let why = why.chars().take(1_000).collect();
-            wants.push((host.clone(), Want { target: target.clone(), text, by: rollout.by.clone(), why }));
-        }
-        Ok(wants)
     }
 
     async fn version(&mut self, version: u64) -> Result<&Version> {
@@ -145,17 +159,21 @@ impl<'a> Coordinator<'a> {
             let found = self.store.version(version).await?;
             self.versions.insert(version, found);
         }
-        // It has just been put there.
         Ok(&self.versions[&version])
     }
 
-    /// Has hosts that came since get what their group has, in a rollout of their own.
+    /// Gives new hosts what their group has, one by one: what one of them makes of it concerns no other host.
     async fn welcome(&mut self, snapshot: &Snapshot, revision: i64) -> Result<()> {
-        let mut snapshot = snapshot.clone();
-        snapshot
-            .members
-            .retain(|host, _| !snapshot.wants.contains_key(host) && snapshot.reports.contains_key(host));
-        if snapshot.members.is_empty() {
+        let is_new = |host: &&String| {
+            snapshot.hosts.contains_key(*host)
+                && snapshot.members.contains_key(*host)
+                && match snapshot.wants.get(*host) {
+                    None => !snapshot.ordered.contains_key(*host),
+                    Some(want) => want.target.group.is_none(),
+                }
+        };
+        let new: Vec<&String> = snapshot.names.iter().filter(is_new).collect();
+        if new.is_empty() {
             return Ok(());
         }
         let outcomes = self.store.outcomes().await?;
@@ -165,28 +183,72 @@ impl<'a> Coordinator<'a> {
             return Ok(());
         };
         let head = self.version(head).await?.clone();
-        let plan = plan(&head, &snapshot.members, &snapshot.wants, &snapshot.reports);
-        let rollout = Rollout { is_for_newcomers: true, ..plan };
-        if !rollout.steps.is_empty() {
-            let hosts: Vec<&str> = rollout.steps.iter().map(|step| step.host.as_str()).collect();
-            (self.say)(&format!(
-                "version {} for {} new hosts: {}",
-                head.version,
-                hosts.len(),
-                hosts.join(", ")
-            ));
-            self.store.begin(None, &rollout, revision).await?;
+        let busy = snapshot.wants.iter().filter(|(host, want)| {
+            let report = snapshot.hosts.get(*host).map(|seen| &seen.report);
+            want.target.version == head.version
+                && report
+                    .is_some_and(|report| !report.has(&want.target) && report.refusal(&want.target).is_none())
+        });
+        let mut room = head.policy.max_unavailable.saturating_sub(busy.count());
+        for host in new {
+            let group = snapshot.members.get(host).and_then(|member| head.group_of(host, &member.labels));
+            let Some(group) = group.filter(|_| room > 0) else { continue };
+            room -= 1;
+            let target = head.target(Some(group));
+            let want = Want { target, by: head.by.clone(), why: head.why.clone() };
+            let known = snapshot.ordered.get(host).copied().unwrap_or(0);
+            if self.store.order(host, &want, known, revision).await? {
+                (self.say)(&format!("version {} for the new host {host}", head.version));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets agents report less often in a large fleet.
+    async fn adjust_period(&mut self, snapshot: &Snapshot) -> Result<()> {
+        let period_ms = PERIOD_MS * snapshot.names.len() as u64;
+        // By a fifth: not for each host that comes.
+        if period_ms.abs_diff(self.period_ms) * 5 > self.period_ms {
+            self.store.say_period(period_ms).await?;
+            self.period_ms = period_ms;
         }
         Ok(())
     }
 }
 
-/// What of a rollout is more than time going by.
-fn outline(rollout: &Rollout) -> impl PartialEq + use<> {
-    let states: Vec<_> = rollout.steps.iter().map(|step| discriminant(&step.state)).collect();
-    let wave = match rollout.phase {
-        Phase::Forward { wave, .. } => wave,
-        _ => usize::MAX,
+/// The orders among some effects.
+fn wants(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Want)> {
+    let why = match &rollout.phase {
+        Phase::Back { reason } | Phase::RolledBack { reason } => format!("rolled back: {reason}"),
+        Phase::Forward(_) | Phase::Done => rollout.why.clone(),
     };
-    (discriminant(&rollout.phase), wave, states, rollout.lines.len(), rollout.is_paused)
+    // The controller takes 1,000 characters.
+    let why: String = why.chars().take(1_000).collect();
+    let want = |effect: &Effect| match effect {
+        Effect::Send { host, target } => {
+            Some((host.clone(), Want { target: target.clone(), by: rollout.by.clone(), why: why.clone() }))
+        }
+        Effect::Say(_) => None,
+    };
+    effects.iter().filter_map(want).collect()
+}
+
+/// How many hosts of a rollout are in which state.
+pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
+    let names = ["waiting", "sent", "applied", "away", "lost", "returning", "returned", "unheard"];
+    let mut tally: BTreeMap<&'static str, usize> = names.map(|name| (name, 0)).into();
+    for step in &rollout.steps {
+        let name = match step.state {
+            State::Waiting => "waiting",
+            State::Sent { .. } => "sent",
+            State::Applied { .. } => "applied",
+            State::Away => "away",
+            State::Lost => "lost",
+            State::Returning { .. } => "returning",
+            State::Returned => "returned",
+            State::Unheard => "unheard",
+        };
+        *tally.entry(name).or_default() += 1;
+    }
+    tally
 }

@@ -8,11 +8,13 @@ use glob::Pattern;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::measure::{Limit, MEASURES, default_limits, find};
+
 /// Labels of a host.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// Most hosts that are changed in one step: etcd takes 128 changes at once.
-pub(crate) const STEP: usize = 100;
+/// Most hosts that may be in the middle of a change.
+pub(crate) const MOST_UNAVAILABLE: usize = 100;
 /// Longest configuration of a group, in bytes: the controller takes no more.
 const TEXT_BYTES: usize = 200 << 10;
 
@@ -23,7 +25,7 @@ struct File {
     #[serde(default)]
     rollout: Rollout,
     #[serde(default)]
-    gate: Gate,
+    gate: Table,
     #[serde(default)]
     group: Vec<FileGroup>,
 }
@@ -93,55 +95,61 @@ impl Default for Policy {
     }
 }
 
-/// What is too much: more than `times` what the host itself had before, and hosts that are not changed yet have now, `plus` so much.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Limit {
-    /// Times.
-    pub(crate) times: f64,
-    /// Plus.
-    pub(crate) plus: u64,
-}
-
-/// `[gate]`: what is too much of what. Hosts with fewer packets than `min_packets` are not judged.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// `[gate]`: the limits of the measures, and what is enough to compare.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gate {
-    /// Marked packets of a million.
-    pub(crate) marks: Limit,
-    /// CNPs for a million packets.
-    pub(crate) cnps: Limit,
-    /// Drops for a million packets.
-    pub(crate) drops: Limit,
-    /// Retransmissions and time-outs for a million packets.
-    pub(crate) rdma_errors: Limit,
-    /// PFC frames received and sent for a million packets.
-    pub(crate) pauses: Limit,
-    /// Deepest queue on average, in percent of Kmax.
-    pub(crate) queue: Limit,
-    /// Deepest queue at 1 look of 100, in percent of Kmax.
-    pub(crate) queue_p99: Limit,
-    /// Flows at their lowest rate, of a hundred.
-    pub(crate) floor: Limit,
-    /// Fewest data packets that say something.
+    /// Limits of the measures that are on, by name.
+    pub(crate) limits: BTreeMap<String, Limit>,
+    /// Hosts with fewer data packets are not judged.
     pub(crate) min_packets: u64,
+    /// With fewer judged hosts the rollout pauses.
+    pub(crate) min_judged: usize,
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        let limit = |times, plus| Limit { times, plus };
-        Self {
-            marks: limit(1.5, 1_000),
-            cnps: limit(1.5, 1_000),
-            drops: limit(1.5, 10),
-            rdma_errors: limit(1.5, 10),
-            pauses: limit(1.5, 1_000),
-            queue: limit(1.5, 25),
-            queue_p99: limit(1.5, 50),
-            floor: limit(1.5, 20),
-            min_packets: 1_000,
+        Self { limits: default_limits(), min_packets: 1_000, min_judged: 1 }
+    }
+}
+
+/// Reads `[gate]`: a limit for each measure or `false`, and two numbers.
+fn read_gate(table: Table) -> Result<Gate> {
+    let mut gate = Gate::default();
+    for (name, value) in table {
+        let number = || {
+            let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+            number.with_context(|| format!("[gate] {name} = {value} is not a number of 0 or more"))
+        };
+        match name.as_str() {
+            "min_packets" => gate.min_packets = number()?,
+            "min_judged" => gate.min_judged = usize::try_from(number()?)?,
+            _ => {
+                let measure = find(&name).with_context(|| {
+                    let names: Vec<&str> = MEASURES.iter().map(|measure| measure.name).collect();
+                    format!("[gate]: unknown field `{name}`; measures are {}", names.join(", "))
+                })?;
+                if value.as_bool() == Some(false) {
+                    gate.limits.remove(&name);
+                    continue;
+                }
+                let limit: Limit = value.clone().try_into().with_context(|| {
+                    format!(
+                        "[gate] {name} = {value} is not a limit; write {{ times = 1.5, plus = 10 }} or false"
+                    )
+                })?;
+                let times = if measure.is_less_worse() { 0.0..=1.0 } else { 1.0..=1e6 };
+                ensure!(
+                    times.contains(&limit.times),
+                    "[gate] {name}: times = {} is out of range: {} to {}",
+                    limit.times,
+                    times.start(),
+                    times.end()
+                );
+                gate.limits.insert(name, limit);
+            }
         }
     }
+    Ok(gate)
 }
 
 /// Hosts, and what they get.
@@ -172,7 +180,7 @@ impl Group {
 /// What is wrong, with its line where TOML knows it.
 pub(crate) fn parse(text: &str) -> Result<(Policy, Vec<Group>)> {
     let File { rollout, gate, group } = toml::from_str(text)?;
-    let policy = policy(rollout, gate)?;
+    let policy = policy(rollout, read_gate(gate)?)?;
     ensure!(
         !group.is_empty(),
         "no [[group]]: write which hosts get what; `dcqcn-fleet apply --help` has an example"
@@ -205,15 +213,8 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
     let wave = read
         .with_context(|| format!("wave = {wave} is no number of hosts: write, for example, 10 or \"25%\""))?;
     ensure!(
-        (1..=STEP).contains(&max_unavailable),
-        "max_unavailable = {max_unavailable}: allowed is 1 to {STEP}"
-    );
-    let Gate { marks, cnps, drops, rdma_errors, pauses, queue, queue_p99, floor, .. } = gate;
-    let limits = [marks, cnps, drops, rdma_errors, pauses, queue, queue_p99, floor];
-    let is_right = |limit: &Limit| limit.times.is_finite() && limit.times >= 1.0;
-    ensure!(
-        limits.iter().all(is_right),
-        "a limit in [gate] has a `times` below 1: everything would be too much"
+        (1..=MOST_UNAVAILABLE).contains(&max_unavailable),
+        "max_unavailable = {max_unavailable} is out of range: 1 to {MOST_UNAVAILABLE}"
     );
     let (soak_ms, patience_ms) = (time("soak", &soak)?, time("patience", &patience)?);
     ensure!(patience_ms >= 1_000, "patience = \"{patience}\": allowed is 1s to 1day");
@@ -318,10 +319,12 @@ rpg_gd = 12
     fn groups_have_hosts_by_name_and_label_and_text_for_the_controller() {
         let (policy, groups) = parse(FILE).unwrap();
         assert_eq!(
-            (policy.canary, policy.wave, policy.soak_ms, policy.gate.marks.plus),
+            (policy.canary, policy.wave, policy.soak_ms, policy.gate.limits["marks"].plus),
             (2, Wave::Hosts(5), 120_000, 100)
         );
-        assert_eq!(policy.gate.cnps, Gate::default().cnps);
+        assert_eq!(policy.gate.limits["cnps"], Gate::default().limits["cnps"]);
+        let (policy, _) = parse(&FILE.replace("[gate]", "[gate]\ndrops = false\nmin_judged = 0")).unwrap();
+        assert_eq!((policy.gate.limits.get("drops"), policy.gate.min_judged), (None, 0));
         let (rack_a, none) = (Labels::from([("rack".into(), "a".into())]), Labels::new());
         assert!(groups[0].has("st1", &none) && !groups[0].has("web1", &rack_a));
         assert!(groups[1].has("web1", &rack_a) && !groups[1].has("web1", &none));
@@ -342,10 +345,10 @@ rpg_gd = 12
             (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "rpg_gd = 99"),
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "interface e"),
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is no number of hosts"),
-            (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "allowed is 1 to 100"),
+            (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
             (&format!("[rollout]\nsoak = '9'\n{interface}"), "is no time"),
             (&format!("[rollout]\nwaves = 1\n{interface}"), "unknown field `waves`"),
-            (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "below 1"),
+            (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "out of range: 1 to"),
             (&format!("{interface}{interface}"), "is there twice"),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());

@@ -48,7 +48,7 @@ impl History {
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.versions.is_empty() {
-            return writeln!(f, "there is no version yet: `dcqcn-fleet apply FILE` makes one");
+            return writeln!(f, "no version yet: `dcqcn-fleet apply FILE` makes one");
         }
         let mut table = Table::new(&[">VERSION", "WHEN", "WHO", "WHY", "ENDED", "HOW"]);
         for Row { version, at, by, why, rollback_of, is_done, outcome } in &self.versions {
@@ -59,7 +59,7 @@ impl fmt::Display for History {
             };
             let ended = match is_done {
                 Some(true) => "done",
-                Some(false) => "taken back",
+                Some(false) => "rolled back",
                 None => "-",
             };
             let [by, why, outcome] = [by, &why, outcome].map(|text| printable(text));

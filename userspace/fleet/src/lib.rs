@@ -9,11 +9,14 @@ mod cli;
 mod coordinate;
 mod file;
 mod history;
+mod measure;
 mod reach;
 mod record;
 mod rollout;
 mod secret;
 mod serve;
+#[cfg(test)]
+mod simulation;
 mod status;
 mod store;
 

@@ -1,10 +1,12 @@
-//! A fleet at one moment, as people and programs read it: the rollout, and every host.
+//! A fleet at one moment, for people and programs: the rollout, and every host.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use dcqcn_support::render::{Table, printable};
 use serde::Serialize;
 
+use crate::measure::MEASURES;
 use crate::record::{Rates, Report};
 use crate::store::Snapshot;
 
@@ -13,6 +15,10 @@ use crate::store::Snapshot;
 pub(crate) struct Status {
     /// The rollout under way or the last one.
     pub(crate) rollout: Option<Going>,
+    /// Why the rollout cannot be read.
+    error: Option<String>,
+    /// Running coordinators.
+    coordinators: usize,
     /// Every host, by name.
     pub(crate) hosts: Vec<Host>,
 }
@@ -37,93 +43,117 @@ pub(crate) struct Host {
     /// Its name.
     pub(crate) host: String,
     group: Option<String>,
-    /// What it is to have; `null` if nobody has told it anything.
+    /// The version that it should have; `null` without an order.
     wanted: Option<u64>,
-    /// What it has; `null` if that is not known.
+    /// The version that it has; `null` if that is not known.
     has: Option<u64>,
     is_there: bool,
+    /// The version that its controller is applying.
+    applying: Option<u64>,
     refused: Option<String>,
     failing: Vec<String>,
     interfaces: Vec<String>,
-    /// What it counts; `null` if it is away.
-    pub(crate) rates: Option<Rates>,
+    /// Its measures by name, events per million packets; `null` if it is away.
+    pub(crate) rates: Option<BTreeMap<&'static str, u64>>,
+}
+
+/// The measures of a host.
+fn values(rates: &Rates) -> BTreeMap<&'static str, u64> {
+    let value = |name: &'static str| Some((name, rates.value(name)?));
+    let packets = ("data_packets", rates.data_packets);
+    MEASURES.iter().filter_map(|measure| value(measure.name)).chain([packets]).collect()
 }
 
 impl Status {
-    /// What a snapshot says.
-    pub(crate) fn new(snapshot: Snapshot) -> Self {
-        let Snapshot { rollout, members, mut wants, mut reports } = snapshot;
+    /// The status of a snapshot.
+    pub(crate) fn new(snapshot: &Snapshot) -> Self {
+        let (rollout, error) = match snapshot.rollout() {
+            Ok(rollout) => (rollout, None),
+            Err(error) => (None, Some(format!("{error:#}"))),
+        };
         let rollout = rollout.map(|(rollout, _)| Going {
             version: rollout.version,
             status: rollout.status(),
             is_over: rollout.is_over(),
-            is_paused: rollout.is_paused,
+            is_paused: rollout.is_paused(),
             by: rollout.by,
             why: rollout.why,
             lines: rollout.lines,
         });
-        let host = |host: String| {
-            let want = wants.remove(&host);
-            let report = reports.remove(&host);
+        let host = |host: &String| {
+            let want = snapshot.wants.get(host);
+            let report = snapshot.hosts.get(host).map(|seen| &seen.report);
             let is_there = report.is_some();
-            let Report { tried, interfaces, failing, rates } = report.unwrap_or_default();
+            let Report { tried, applying, interfaces, mut failing, rates } =
+                report.cloned().unwrap_or_default();
             let (has, refused) = match tried {
-                Some(tried) if tried.error.is_none() => (Some(tried.version), None),
+                Some(tried) if tried.error.is_none() => (Some(tried.target.version), None),
                 tried => (None, tried.and_then(|tried| tried.error)),
             };
+            let unreadable = snapshot.unreadable.get(host).into_iter().flatten();
+            failing.extend(unreadable.map(|(_, error)| error.clone()));
             Host {
-                host,
-                wanted: want.as_ref().map(|want| want.target.version),
-                group: want.and_then(|want| want.target.group),
+                host: host.clone(),
+                wanted: want.map(|want| want.target.version),
+                group: want.and_then(|want| want.target.group.clone()),
                 has,
                 is_there,
+                applying,
                 refused,
                 failing,
                 interfaces,
-                rates: is_there.then_some(rates),
+                rates: is_there.then(|| values(&rates)),
             }
         };
-        Self { rollout, hosts: members.into_keys().map(host).collect() }
+        let hosts = snapshot.names.iter().map(host).collect();
+        Self { rollout, error, coordinators: snapshot.coordinators.len(), hosts }
     }
 }
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.rollout {
-            None => writeln!(f, "there has been no rollout yet")?,
-            Some(Going { version, by, status, .. }) => {
+        match (&self.rollout, &self.error) {
+            (_, Some(error)) => writeln!(f, "{}", printable(error))?,
+            (None, None) => writeln!(f, "no rollout yet")?,
+            (Some(Going { version, by, status, is_over, .. }), None) => {
                 writeln!(f, "version {version} by {}: {}", printable(by), printable(status))?;
+                if !is_over && self.coordinators == 0 {
+                    writeln!(f, "no coordinator is running: start `dcqcn-fleet coordinate`")?;
+                }
             }
         }
         if self.hosts.is_empty() {
-            return writeln!(f, "there is no host yet: run `dcqcn-fleet agent` on each");
+            return writeln!(f, "no host yet: run `dcqcn-fleet agent` on each");
         }
-        let mut table = Table::new(&[
-            "HOST", "GROUP", ">WANTED", ">HAS", ">MARKS/M", ">CNPS/M", ">DROPS/M", ">QUEUE %", "STATE",
-        ]);
+        let shown: Vec<(&str, String)> = MEASURES
+            .iter()
+            .filter_map(|measure| Some((measure.name, format!(">{}", measure.column?))))
+            .collect();
+        let columns: Vec<&str> = ["HOST", "GROUP", ">WANTED", ">HAS"]
+            .into_iter()
+            .chain(shown.iter().map(|(_, column)| column.as_str()))
+            .chain(["STATE"])
+            .collect();
+        let mut table = Table::new(&columns);
         let version =
             |version: Option<u64>| version.map_or_else(|| "-".into(), |version| version.to_string());
         for host in &self.hosts {
             let state = match host {
-                Host { is_there: false, .. } => "away".to_owned(),
+                Host { is_there: false, failing, .. } if failing.is_empty() => "away".to_owned(),
+                Host { is_there: false, failing, .. } => format!("away: {}", failing.join("; ")),
                 Host { refused: Some(why), .. } => format!("refuses: {why}"),
                 Host { failing, .. } if !failing.is_empty() => failing.join("; "),
+                Host { applying: Some(version), .. } => format!("applying version {version}"),
                 _ => "well".to_owned(),
             };
-            let figure = |of: fn(&Rates) -> u64| {
-                host.rates.as_ref().map_or_else(|| "-".into(), |rates| of(rates).to_string())
+            let rate = |name: &str| {
+                let value = host.rates.as_ref().and_then(|rates| rates.get(name));
+                value.map_or_else(|| "-".into(), u64::to_string)
             };
-            table.row([
-                host.host.clone(),
-                host.group.clone().unwrap_or_else(|| "-".into()),
-                version(host.wanted),
-                version(host.has),
-                figure(|rates| rates.marks),
-                figure(|rates| rates.cnps),
-                figure(|rates| rates.drops),
-                figure(|rates| rates.queue),
-                printable(&state),
-            ]);
+            let group = host.group.clone().unwrap_or_else(|| "-".into());
+            let row = [host.host.clone(), group, version(host.wanted), version(host.has)].into_iter();
+            let row = row.chain(shown.iter().map(|(name, _)| rate(name))).chain([printable(&state)]);
+            table.row(row.collect::<Vec<_>>());
         }
         write!(f, "{table}")
     }

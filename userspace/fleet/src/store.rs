@@ -1,29 +1,43 @@
-//! etcd: reading a fleet at one moment, and changing it only if nobody else has meanwhile.
+//! etcd: reads of the fleet at one revision, and changes that apply only if the rollout was not changed since.
 
-use std::collections::BTreeMap;
+mod answer;
+mod snapshot;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
-    TxnResponse,
+    Client, Compare, CompareOp, DeleteOptions, GetOptions, GetResponse, KeyValue, KvClient, PutOptions, Txn,
+    TxnOp, TxnResponse,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-use crate::record::{Member, Outcome, Report, Version, Want};
-use crate::rollout::Rollout;
+use crate::record::{Outcome, Version, Want};
+use crate::rollout::{Effect, Event, Rollout, Step, next};
+use answer::{explain, is_passing};
+pub(crate) use snapshot::{Mirror, Snapshot};
 
-/// How long a member of etcd may take to answer, and how often a connection is looked at.
+/// How long a member of etcd may take to answer, and how often a connection is checked.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-/// How often a question is asked again that got no answer: each time another member may get it.
+/// Tries of a request; each may go to another member.
 const TRIES: usize = 4;
-/// How long between two of them.
+/// Time between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// How often a change is tried that a coordinator is faster than.
+/// Tries of an operator's change when coordinators are faster.
 const EDITS: usize = 20;
+/// Records in a page. Those of hosts are the longest: 64 KiB at most, and a few hundred bytes as a rule.
+const PAGE: i64 = 500;
+/// Longest message that is read, in bytes: a page of the longest records.
+const MESSAGE_BYTES: usize = 64 << 20;
+/// Operations in a transaction; etcd takes 128.
+const OPERATIONS: usize = 120;
+/// Longest record, in bytes; etcd takes 1.5 MiB for a whole request.
+const RECORD_BYTES: usize = 1 << 20;
+/// Most hosts of a rollout; the tests go to 10,000.
+const MOST_HOSTS: usize = 20_000;
 
 /// A fleet in etcd.
 #[derive(Clone)]
@@ -32,194 +46,222 @@ pub(crate) struct Store {
     prefix: String,
 }
 
-/// A fleet at one moment.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Snapshot {
-    /// The rollout under way, or the last one, and etcd's revision of it.
-    pub(crate) rollout: Option<(Rollout, i64)>,
-    /// Hosts there are.
-    pub(crate) members: BTreeMap<String, Member>,
-    /// What they are to have.
-    pub(crate) wants: BTreeMap<String, Want>,
-    /// What those say that are there.
-    pub(crate) reports: BTreeMap<String, Report>,
-}
-
-impl Snapshot {
-    /// The rollout under way.
-    pub(crate) fn under_way(&self) -> Option<&Rollout> {
-        self.rollout.as_ref().map(|(rollout, _)| rollout).filter(|rollout| !rollout.is_over())
-    }
-}
-
 impl Store {
     /// The fleet whose keys begin with `prefix`.
     pub(crate) const fn new(client: Client, prefix: String) -> Self {
         Self { client, prefix }
     }
 
+    /// The client for keys and values.
+    fn kv(&self) -> KvClient {
+        self.client.kv_client().max_decoding_message_size(MESSAGE_BYTES)
+    }
+
+    fn key(&self, rest: &str) -> String {
+        format!("{}/{rest}", self.prefix)
+    }
+
     /// The key of a host's `what`.
     pub(crate) fn host_key(&self, host: &str, what: &str) -> String {
-        format!("{}/hosts/{host}/{what}", self.prefix)
+        self.key(&format!("hosts/{host}/{what}"))
     }
 
     fn rollout_key(&self) -> String {
-        format!("{}/rollout", self.prefix)
+        self.key("rollout")
+    }
+
+    fn steps_key(&self, id: &str) -> String {
+        self.key(&format!("steps/{id}/"))
     }
 
     fn version_key(&self, version: u64) -> String {
-        format!("{}/versions/{version:010}", self.prefix)
+        self.key(&format!("versions/{version:010}"))
     }
 
     fn outcome_key(&self, version: u64) -> String {
-        format!("{}/outcomes/{version:010}", self.prefix)
+        self.key(&format!("outcomes/{version:010}"))
     }
 
-    /// The fleet, all at one revision.
+    /// Every readable version, oldest first.
     ///
     /// # Errors
-    /// etcd does not answer, or has what is not understood.
-    pub(crate) async fn snapshot(&mut self) -> Result<Snapshot> {
-        let hosts = format!("{}/hosts/", self.prefix);
-        let gets = [
-            TxnOp::get(self.rollout_key(), None),
-            TxnOp::get(hosts.clone(), Some(GetOptions::new().with_prefix())),
-        ];
-        let answer = self.txn(Txn::new().and_then(gets)).await?;
-        let mut snapshot = Snapshot::default();
-        for response in answer.op_responses() {
-            let TxnOpResponse::Get(response) = response else { continue };
-            for kv in response.kvs() {
-                let key = String::from_utf8_lossy(kv.key()).into_owned();
-                let Some((host, what)) = key.strip_prefix(&hosts).and_then(|rest| rest.rsplit_once('/'))
-                else {
-                    snapshot.rollout = Some((read(kv)?, kv.mod_revision()));
-                    continue;
-                };
-                let host = host.to_owned();
-                match what {
-                    "member" => _ = snapshot.members.insert(host, read(kv)?),
-                    "want" => _ = snapshot.wants.insert(host, read(kv)?),
-                    "report" => _ = snapshot.reports.insert(host, read(kv)?),
-                    _ => {}
-                }
-            }
-        }
-        Ok(snapshot)
-    }
-
-    /// All versions, oldest first.
-    ///
-    /// # Errors
-    /// As [`Self::snapshot`].
+    /// etcd does not answer.
     pub(crate) async fn versions(&mut self) -> Result<Vec<Version>> {
-        let options = GetOptions::new().with_prefix();
-        let answer =
-            self.client.get(format!("{}/versions/", self.prefix), Some(options)).await.map_err(asked)?;
-        answer.kvs().iter().map(read).collect()
+        // Versions are long: a page has few.
+        let (kvs, _) = self.range(&self.key("versions/"), 8, 0).await?;
+        let read = |kv: &KeyValue| {
+            read(kv).inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "version skipped")).ok()
+        };
+        Ok(kvs.iter().filter_map(read).collect())
     }
 
-    /// A version; version 0 is that there is no fleet.
+    /// Numbers of the versions that have a record, readable or not.
     ///
     /// # Errors
-    /// There is none, or as [`Self::snapshot`].
+    /// etcd does not answer.
+    pub(crate) async fn version_numbers(&mut self) -> Result<BTreeSet<u64>> {
+        let prefix = self.key("versions/");
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        let answer = self.get(prefix.clone(), Some(options)).await?;
+        Ok(answer.kvs().iter().filter_map(|kv| number(kv, &prefix)).collect())
+    }
+
+    /// A version; version 0 means that there is no fleet.
+    ///
+    /// # Errors
+    /// It does not exist or cannot be read, or etcd does not answer.
     pub(crate) async fn version(&mut self, version: u64) -> Result<Version> {
         if version == 0 {
             return Ok(Version::none());
         }
-        let answer = self.get(self.version_key(version), None).await?;
-        let kv = answer.kvs().first().with_context(|| {
-            format!("there is no version {version}: `dcqcn-fleet history` lists those there are")
-        })?;
-        read(kv)
+        self.find_version(version).await?.with_context(|| {
+            format!("version {version} does not exist; `dcqcn-fleet history` lists the versions")
+        })?
+    }
+
+    /// A version, if it exists.
+    ///
+    /// # Errors
+    /// etcd does not answer. The inner error: it cannot be read.
+    pub(crate) async fn find_version(&mut self, version: u64) -> Result<Option<Result<Version>>> {
+        Ok(self.get(self.version_key(version), None).await?.kvs().first().map(read))
     }
 
     /// How rollouts ended, by version.
     ///
     /// # Errors
-    /// As [`Self::snapshot`].
+    /// etcd does not answer.
     pub(crate) async fn outcomes(&mut self) -> Result<BTreeMap<u64, Outcome>> {
-        let prefix = format!("{}/outcomes/", self.prefix);
-        let answer = self.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await?;
-        let entry = |kv: &KeyValue| -> Result<(u64, Outcome)> {
-            let key = String::from_utf8_lossy(kv.key()).into_owned();
-            Ok((key.trim_start_matches(&prefix).parse()?, read(kv)?))
-        };
-        answer.kvs().iter().map(entry).collect()
+        let prefix = self.key("outcomes/");
+        let (kvs, _) = self.range(&prefix, PAGE, 0).await?;
+        let unreadable = || Outcome { is_done: false, reason: "its record cannot be read".into() };
+        let entry = |kv: &KeyValue| Some((number(kv, &prefix)?, read(kv).unwrap_or_else(|_| unreadable())));
+        Ok(kvs.iter().filter_map(entry).collect())
     }
 
-    /// Begins a rollout, if none began since `seen` (the revision of the last one; 0 if there was none) and nobody has made this
-    /// version; a version that is there already is rolled out again.
+    /// Begins a rollout, if none began since `seen` (the revision of the last one; 0 if there was none) and its version does not exist.
+    ///
+    /// Its steps are written first, below a key of their own: they count once the rollout names it.
     ///
     /// # Errors
-    /// As [`Self::snapshot`].
+    /// It is too large to be carried out, or etcd does not answer.
     pub(crate) async fn begin(
         &mut self,
-        version: Option<&Version>,
-        rollout: &Rollout,
+        version: &Version,
+        rollout: &mut Rollout,
         seen: i64,
     ) -> Result<bool> {
-        let mut compares = vec![self.unchanged(seen)];
-        let mut puts = vec![put(self.rollout_key(), rollout)?];
-        if let Some(version) = version {
-            let key = self.version_key(version.version);
-            compares.push(Compare::version(key.clone(), CompareOp::Equal, 0));
-            puts.push(put(key, version)?);
-        }
+        let hosts = rollout.steps.len();
+        ensure!(
+            hosts <= MOST_HOSTS,
+            "cannot roll out to {hosts} hosts: allowed are {MOST_HOSTS}; divide them among several fleets (--prefix)"
+        );
+        rollout.id = format!("{}-{:016x}", rollout.version, fastrand::u64(..));
+        let prefix = self.steps_key(&rollout.id);
+        let mut puts =
+            vec![put(self.rollout_key(), &*rollout)?, put(self.version_key(version.version), version)?];
         puts.extend(self.outcome(rollout)?);
-        let txn = Txn::new().when(compares).and_then(puts);
-        if self.txn(txn).await?.succeeded() {
-            return Ok(true);
+        let swept = self.get(self.key("swept"), None).await?.kvs().first().map_or(0, KeyValue::mod_revision);
+        for chunk in rollout.steps.chunks(OPERATIONS) {
+            let put = |step: &Step| put(format!("{prefix}{}", step.host), step);
+            self.txn(Txn::new().and_then(chunk.iter().map(put).collect::<Result<Vec<_>>>()?)).await?;
         }
-        // It may be this one's own: an answer was lost, and it was asked again.
-        let is_own = version.is_some_and(|version| version.version != 0);
-        Ok(is_own && self.version(rollout.version).await.is_ok_and(|kept| Some(&kept) == version))
+        let is_new = Compare::version(self.version_key(version.version), CompareOp::Equal, 0);
+        let is_whole = Compare::mod_revision(self.key("swept"), CompareOp::Equal, swept);
+        let txn = Txn::new().when([self.unchanged(seen), is_new, is_whole]).and_then(puts);
+        // An answer that was lost is asked for again, and finds its own version.
+        let has_begun = self.txn(txn).await?.succeeded()
+            || self.version(version.version).await.is_ok_and(|kept| kept == *version);
+        match has_begun {
+            true => self.sweep(&rollout.id).await?,
+            false => self.delete(&prefix).await?,
+        }
+        Ok(has_begun)
     }
 
-    /// Keeps a rollout and tells hosts, all or nothing, if nobody has changed it since `seen`. Returns its revision then.
+    /// Deletes all steps but those of `kept`. A rollout that was about to begin in the meantime fails its comparison.
+    async fn sweep(&mut self, kept: &str) -> Result<()> {
+        let (all, kept) = (self.key("steps/"), self.steps_key(kept));
+        let delete =
+            |from: Vec<u8>, to: Vec<u8>| TxnOp::delete(from, Some(DeleteOptions::new().with_range(to)));
+        let operations = [
+            delete(all.clone().into(), kept.clone().into()),
+            delete(end_of(&kept), end_of(&all)),
+            put(self.key("swept"), &kept)?,
+        ];
+        self.txn(Txn::new().and_then(operations)).await.map(drop)
+    }
+
+    /// Writes the next state of a rollout and its orders, if nobody has changed it since `seen`. Returns its new revision.
+    ///
+    /// Orders, the steps that they are about and the rollout itself are one transaction. Observations of other steps are written before
+    /// it: they are true whatever becomes of it.
     ///
     /// # Errors
-    /// As [`Self::snapshot`].
+    /// etcd does not answer.
     pub(crate) async fn keep(
         &mut self,
         rollout: &Rollout,
+        changed: &[&Step],
         wants: &[(String, Want)],
         seen: i64,
     ) -> Result<Option<i64>> {
+        let prefix = self.steps_key(&rollout.id);
+        let ordered: BTreeSet<&str> = wants.iter().map(|(host, _)| host.as_str()).collect();
         let mut puts = vec![put(self.rollout_key(), rollout)?];
         for (host, want) in wants {
             puts.push(put(self.host_key(host, "want"), want)?);
         }
         puts.extend(self.outcome(rollout)?);
-        let txn = Txn::new().when([self.unchanged(seen)]).and_then(puts);
-        let answer = self.txn(txn).await?;
+        let (decided, observed): (Vec<&Step>, Vec<&Step>) =
+            changed.iter().copied().partition(|step| ordered.contains(step.host.as_str()));
+        let step = |step: &&Step| put(format!("{prefix}{}", step.host), *step);
+        puts.extend(decided.iter().map(step).collect::<Result<Vec<_>>>()?);
+        for chunk in observed.chunks(OPERATIONS) {
+            let txn = Txn::new().when([self.unchanged(seen)]);
+            let txn = txn.and_then(chunk.iter().map(step).collect::<Result<Vec<_>>>()?);
+            if !self.txn(txn).await?.succeeded() {
+                return Ok(None);
+            }
+        }
+        let answer = self.txn(Txn::new().when([self.unchanged(seen)]).and_then(puts)).await?;
         Ok(answer.succeeded().then(|| answer.header().map_or(0, |header| header.revision())))
     }
 
-    /// Changes the rollout under way, and returns what it is since.
+    /// Applies an operator's event to the current rollout, and returns its new state.
     ///
     /// # Errors
-    /// None is under way, or as [`Self::snapshot`].
-    pub(crate) async fn edit(&mut self, edit: impl Fn(&mut Rollout)) -> Result<Rollout> {
+    /// No rollout is under way, or etcd does not answer.
+    pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<Rollout> {
         for _ in 0..EDITS {
-            let (rollout, revision) =
-                self.snapshot().await?.rollout.context("there has been no rollout yet")?;
+            let (rollout, revision) = self.rollout().await?.context("no rollout yet")?;
             if rollout.is_over() {
                 bail!("no rollout is under way; version {} is {}", rollout.version, rollout.status());
             }
-            let mut edited = rollout;
-            edit(&mut edited);
-            if self.keep(&edited, &[], revision).await?.is_some() {
+            let before = rollout.steps.clone();
+            let (edited, _) = next(rollout, event);
+            if self.keep(&edited, &differing(&before, &edited.steps), &[], revision).await?.is_some() {
                 return Ok(edited);
             }
         }
-        bail!("coordinators are faster, {EDITS} times in a row: try again")
+        bail!("cannot change the rollout: coordinators were faster {EDITS} times in a row; try again")
     }
 
-    /// Writes what a host says; under a lease it is gone when that ends. Returns the lease of what stood there before, 0 without one.
+    /// Gives a host that is in no rollout an order, if no rollout began since `seen` and its order was not changed since then.
     ///
     /// # Errors
-    /// As [`Self::snapshot`].
+    /// etcd does not answer.
+    pub(crate) async fn order(&mut self, host: &str, want: &Want, known: i64, seen: i64) -> Result<bool> {
+        let key = self.host_key(host, "want");
+        let is_same = Compare::mod_revision(key.clone(), CompareOp::Equal, known);
+        let txn = Txn::new().when([self.unchanged(seen), is_same]).and_then([put(key, want)?]);
+        Ok(self.txn(txn).await?.succeeded())
+    }
+
+    /// Writes a record of a host's; under a lease it vanishes with that. Returns the lease of the record before, 0 without one.
+    ///
+    /// # Errors
+    /// etcd does not answer.
     pub(crate) async fn say(
         &mut self,
         host: &str,
@@ -227,59 +269,146 @@ impl Store {
         value: &impl Serialize,
         lease: Option<i64>,
     ) -> Result<Option<i64>> {
+        let answer = self.put_leased(self.host_key(host, what), value, lease).await?;
+        Ok(answer.map(|kv| kv.lease()))
+    }
+
+    /// Writes that a coordinator runs, under its lease.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub(crate) async fn say_coordinator(&mut self, name: &str, lease: i64) -> Result<()> {
+        let key = self.key(&format!("coordinators/{lease:016x}"));
+        self.put_leased(key, &name, Some(lease)).await.map(drop)
+    }
+
+    /// Writes how often agents report.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub(crate) async fn say_period(&mut self, period_ms: u64) -> Result<()> {
+        self.put_leased(self.key("period"), &period_ms, None).await.map(drop)
+    }
+
+    async fn put_leased(
+        &self,
+        key: String,
+        value: &impl Serialize,
+        lease: Option<i64>,
+    ) -> Result<Option<KeyValue>> {
         let options = PutOptions::new().with_prev_key().with_lease(lease.unwrap_or_default());
-        let (key, value) = (self.host_key(host, what), text(value)?);
-        let ask = |mut client: Client| {
+        let value = text(value)?;
+        let ask = |mut client: KvClient| {
             let (key, value, options) = (key.clone(), value.clone(), options.clone());
             async move { client.put(key, value, Some(options)).await }
         };
-        Ok(self.tried(ask).await?.prev_key().map(KeyValue::lease))
+        Ok(self.tried(ask).await?.take_prev_key())
     }
 
-    /// What a host is to have, and etcd's revision at that moment.
+    /// The order of a host, and etcd's revision at that moment.
     ///
     /// # Errors
-    /// As [`Self::snapshot`].
-    pub(crate) async fn want(&mut self, host: &str) -> Result<(Option<Want>, i64)> {
+    /// It cannot be read, or etcd does not answer.
+    pub(crate) async fn want(&mut self, host: &str) -> Result<(Result<Option<Want>>, i64)> {
         let answer = self.get(self.host_key(host, "want"), None).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
-        Ok((answer.kvs().first().map(read).transpose()?, revision))
+        Ok((answer.kvs().first().map(read).transpose(), revision))
     }
 
-    async fn get(&self, key: String, options: Option<GetOptions>) -> Result<GetResponse> {
-        let ask = |mut client: Client| {
+    /// How often agents report, in milliseconds; none if no coordinator has said so.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub(crate) async fn period(&mut self) -> Result<Option<u64>> {
+        let answer = self.get(self.key("period"), None).await?;
+        Ok(answer.kvs().first().and_then(|kv| read(kv).ok()))
+    }
+
+    /// Deletes everything about a host.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub(crate) async fn forget(&mut self, host: &str) -> Result<()> {
+        self.delete(&self.host_key(host, "")).await
+    }
+
+    /// Deletes versions and their outcomes, if no rollout began since `seen`.
+    ///
+    /// # Errors
+    /// A rollout began, or etcd does not answer.
+    pub(crate) async fn prune(&mut self, versions: &[u64], seen: i64) -> Result<()> {
+        for chunk in versions.chunks(OPERATIONS / 2) {
+            let keys =
+                chunk.iter().flat_map(|version| [self.version_key(*version), self.outcome_key(*version)]);
+            let deletes: Vec<TxnOp> = keys.map(|key| TxnOp::delete(key, None)).collect();
+            let txn = Txn::new().when([self.unchanged(seen)]).and_then(deletes);
+            ensure!(
+                self.txn(txn).await?.succeeded(),
+                "cannot prune: a rollout began in the meantime; try again"
+            );
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, prefix: &str) -> Result<()> {
+        let ask = |mut client: KvClient| {
+            let prefix = prefix.to_owned();
+            async move { client.delete(prefix, Some(DeleteOptions::new().with_prefix())).await }
+        };
+        self.tried(ask).await.map(drop)
+    }
+
+    /// The records below a prefix, page by page, all at one revision (0: the current one), which is returned.
+    async fn range(&self, prefix: &str, page: i64, mut revision: i64) -> Result<(Vec<KeyValue>, i64)> {
+        let (mut kvs, mut from) = (Vec::new(), prefix.as_bytes().to_vec());
+        loop {
+            let options =
+                GetOptions::new().with_range(end_of(prefix)).with_limit(page).with_revision(revision);
+            let mut answer = self.get(from, Some(options)).await?;
+            if revision == 0 {
+                revision = answer.header().map_or(0, |header| header.revision());
+            }
+            let more = answer.more();
+            kvs.append(&mut answer.take_kvs());
+            let Some(last) = kvs.last().filter(|_| more) else { return Ok((kvs, revision)) };
+            // The key that follows the last one.
+            from = [last.key(), &[0]].concat();
+        }
+    }
+
+    async fn get(&self, key: impl Into<Vec<u8>>, options: Option<GetOptions>) -> Result<GetResponse> {
+        let key = key.into();
+        let ask = |mut client: KvClient| {
             let (key, options) = (key.clone(), options.clone());
             async move { client.get(key, options).await }
         };
         self.tried(ask).await
     }
 
-    /// One that was done, and whose answer was lost, is asked again: it compares, and finds that it is too late.
+    /// A transaction whose answer was lost is sent again: it compares, and finds that it is too late.
     async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
-        let ask = |mut client: Client| {
+        let ask = |mut client: KvClient| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
         };
         self.tried(ask).await
     }
 
-    /// Asks until somebody answers, a few times: a member that is away is asked like the others.
-    async fn tried<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T>
+    async fn tried<T, F>(&self, ask: impl Fn(KvClient) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         for _ in 1..TRIES {
-            match ask(self.client.clone()).await {
+            match ask(self.kv()).await {
                 Err(error) if is_passing(&error) => sleep(PAUSE).await,
-                result => return result.map_err(asked),
+                result => return result.map_err(explain),
             }
         }
-        ask(self.client.clone()).await.map_err(asked)
+        ask(self.kv()).await.map_err(explain)
     }
 
-    /// How a rollout ended; that hosts which came later have a version or not says nothing of the version.
     fn outcome(&self, rollout: &Rollout) -> Result<Option<TxnOp>> {
-        let outcome = rollout.outcome().filter(|_| !rollout.is_for_newcomers);
+        let outcome = rollout.outcome();
         outcome.map(|outcome| put(self.outcome_key(rollout.version), &outcome)).transpose()
     }
 
@@ -288,31 +417,31 @@ impl Store {
     }
 }
 
-/// Whether another member may answer, or the same one later.
-fn is_passing(error: &etcd_client::Error) -> bool {
-    let text = error.to_string();
-    let words =
-        ["Unavailable", "unavailable", "Timeout", "timed out", "transport", "no leader", "leader changed"];
-    matches!(error, etcd_client::Error::TransportError(_)) || words.iter().any(|word| text.contains(word))
+/// The steps that differ from those before.
+pub(crate) fn differing<'a>(before: &[Step], after: &'a [Step]) -> Vec<&'a Step> {
+    after.iter().zip(before).filter(|(after, before)| after != before).map(|(after, _)| after).collect()
 }
 
-/// Says what to look at when etcd does not do what it is asked for.
-fn asked(error: etcd_client::Error) -> anyhow::Error {
-    let (text, is_passing) = (error.to_string(), is_passing(&error));
-    let error = match error {
-        // Its own words are the whole structure.
-        etcd_client::Error::GRpcStatus(status) => anyhow!("{}", status.message()),
-        other => other.into(),
-    };
-    if text.contains("permission denied") {
-        error.context("etcd refuses: this user has no right to that (docs/how-to/fleet.md has the roles)")
-    } else if text.contains("space exceeded") {
-        error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
-    } else if is_passing {
-        error.context("no member of etcd answers: are they running, and is `--etcd` right?")
-    } else {
-        error.context("etcd does not do it")
+/// The messages among some effects.
+pub(crate) fn messages(effects: &[Effect]) -> impl Iterator<Item = &str> {
+    effects.iter().filter_map(|effect| match effect {
+        Effect::Say(line) => Some(line.as_str()),
+        Effect::Send { .. } => None,
+    })
+}
+
+/// The end of the range of keys that begin with `prefix`, which ends with a character of ASCII.
+fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
     }
+    end
+}
+
+/// The number at the end of a key.
+fn number(kv: &KeyValue, prefix: &str) -> Option<u64> {
+    std::str::from_utf8(kv.key()).ok()?.strip_prefix(prefix)?.parse().ok()
 }
 
 /// A record.
@@ -322,14 +451,14 @@ fn asked(error: etcd_client::Error) -> anyhow::Error {
 pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     serde_json::from_slice(kv.value()).with_context(|| {
         let key = String::from_utf8_lossy(kv.key()).into_owned();
-        format!("{key} in etcd is not understood: was it written by another version of dcqcn-fleet?")
+        format!("cannot read {key} in etcd: written by another version of dcqcn-fleet or another program")
     })
 }
 
 fn text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value)?;
-    // etcd takes 1.5 MiB as a whole.
-    ensure!(text.len() <= 1 << 20, "a record of {} bytes: etcd takes no more than 1 MiB", text.len());
+    let length = text.len();
+    ensure!(length <= RECORD_BYTES, "cannot write a record of {length} bytes: etcd takes {RECORD_BYTES}");
     Ok(text)
 }
 

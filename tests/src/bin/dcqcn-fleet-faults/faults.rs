@@ -8,6 +8,14 @@ use nix::sys::signal::Signal;
 
 use crate::field::Field;
 
+/// Longest wait for the end of a rollout whose fault ends it.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A fault that rolls the rollout back.
+const fn harm(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
+    Fault { name, parameters: "rpg_gd = 12", gets_there: false, make }
+}
+
 /// What is done in the middle of a rollout.
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
@@ -130,13 +138,13 @@ pub(crate) const FAULTS: &[Fault] = &[
         Ok(())
     }),
     Fault {
-        name: "worse figures: taken back",
+        name: "worse figures: rolled back",
         parameters: "rpg_gd = 15",
         gets_there: false,
         make: |_| Ok(()),
     },
     Fault {
-        name: "one host refuses: taken back",
+        name: "one host refuses: rolled back",
         parameters: "rpg_gd = 12",
         gets_there: false,
         make: |field| {
@@ -158,4 +166,82 @@ pub(crate) const FAULTS: &[Fault] = &[
             field.coordinate()
         },
     },
+    harm("a canary silent: rolled back", |field| {
+        // Before it changes: the coordinator has only just begun.
+        field.site.controllers[&field.canary()].be(Nature::Silent);
+        field.end_within(LONG)?;
+        field.site.controllers[&field.canary()].be(Nature::Good);
+        Ok(())
+    }),
+    harm("half the throughput of a canary: rolled back", |field| {
+        field.site.controllers[&field.canary()].be(Nature::Half);
+        field.end_within(LONG)?;
+        field.site.controllers[&field.canary()].be(Nature::Good);
+        Ok(())
+    }),
+    harm("a canary dead before it changes: rolled back", |field| {
+        let canary = field.canary();
+        field.site.controllers[&canary].be(Nature::Slow(Duration::from_secs(2)));
+        Field::rest(Duration::from_millis(1_000));
+        field.site.kill_agent(&canary)?;
+        field.end_within(LONG)?;
+        field.site.controllers[&canary].be(Nature::Good);
+        field.site.begin_agent(&canary)
+    }),
+    harm("a canary dead while it is watched: rolled back", |field| {
+        let canary = field.canary();
+        field.until(1)?;
+        field.site.kill_agent(&canary)?;
+        field.end_within(LONG)?;
+        field.site.begin_agent(&canary)
+    }),
+    harm("a canary dead in a later wave: rolled back", |field| {
+        let canary = field.canary();
+        field.until(2)?;
+        field.site.kill_agent(&canary)?;
+        field.end_within(LONG)?;
+        field.site.begin_agent(&canary)
+    }),
+    fault("the coordinator silent for 25 s, longer than patience", |field| {
+        field.until(1)?;
+        field.signal_coordinators(Signal::SIGSTOP)?;
+        Field::rest(Duration::from_secs(25));
+        field.signal_coordinators(Signal::SIGCONT)
+    }),
+    fault("all of etcd silent for 25 s, longer than patience", |field| {
+        field.until(1)?;
+        for member in 0..field.site.etcd.count() {
+            field.site.etcd.signal(member, Signal::SIGSTOP)?;
+        }
+        Field::rest(Duration::from_secs(25));
+        for member in 0..field.site.etcd.count() {
+            field.site.etcd.signal(member, Signal::SIGCONT)?;
+        }
+        Ok(())
+    }),
+    fault("records of a host that are not JSON, or too long", |field| {
+        field.until(1)?;
+        let host = field.last(1).remove(0);
+        let long = "x".repeat(200_000);
+        for (what, value) in [("report", "{"), ("member", "[]"), ("report", long.as_str())] {
+            let key = format!("/dcqcn/hosts/ghost/{what}");
+            let put = field.site.etcd.ctl(&["put", &key, value])?;
+            ensure!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+        }
+        let key = format!("/dcqcn/hosts/{host}/report");
+        field.site.etcd.ctl(&["put", &key, "{"])?;
+        field.site.text(&["status"])?;
+        field.end_within(LONG)?;
+        field.site.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
+        Ok(())
+    }),
+    fault("reports of another version of the agent", |field| {
+        field.until(1)?;
+        let record = r#"{"tried":{"version":1,"error":null},"interfaces":[],"failing":[],"new":{"a":1},"rates":{"marks":5}}"#;
+        field.site.etcd.ctl(&["put", "/dcqcn/hosts/other/report", record])?;
+        field.site.etcd.ctl(&["put", "/dcqcn/hosts/other/member", "{}"])?;
+        field.end_within(LONG)?;
+        field.site.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/other/"])?;
+        Ok(())
+    }),
 ];

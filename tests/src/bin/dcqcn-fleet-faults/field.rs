@@ -1,10 +1,11 @@
 //! A fleet, rollouts in it one after the other, and what came of each.
 
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{Site, there};
+use dcqcn_tests::fleet::{Site, signal, there};
+use nix::sys::signal::Signal;
 
 /// How a rollout is made here: watched for as long as hosts need to have figures.
 const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3s'\npatience = '20s'";
@@ -114,6 +115,26 @@ impl Field {
     /// Whether the rollout is over.
     pub(crate) fn is_over(&self) -> Result<bool> {
         Ok(self.site.status()?["rollout"]["is_over"] == true)
+    }
+
+    /// Stops or continues all coordinators.
+    pub(crate) fn signal_coordinators(&self, what: Signal) -> Result<()> {
+        self.coordinators.iter().try_for_each(|coordinator| signal(coordinator, what))
+    }
+
+    /// The host that is changed first.
+    pub(crate) fn canary(&self) -> String {
+        self.site.controllers.keys().next().cloned().unwrap_or_default()
+    }
+
+    /// Waits for the end of the rollout, no longer than `time`.
+    pub(crate) fn end_within(&self, time: Duration) -> Result<()> {
+        let began = Instant::now();
+        while !self.is_over()? {
+            ensure!(began.elapsed() < time, "no end within {} s", time.as_secs());
+            Self::rest(Duration::from_millis(200));
+        }
+        Ok(())
     }
 
     /// Waits until the rollout is over.

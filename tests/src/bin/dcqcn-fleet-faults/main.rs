@@ -64,7 +64,7 @@ fn run(args: &Args) -> Result<bool> {
                 let is_right = elsewhere.is_empty() && (end == End::Done) == fault.gets_there;
                 is_clean &= is_right;
                 let (took, word) =
-                    (seconds(began.elapsed()), if end == End::Done { "done" } else { "taken back" });
+                    (seconds(began.elapsed()), if end == End::Done { "done" } else { "rolled back" });
                 eprintln!("{}: {word}, {took} {}", fault.name, elsewhere.join(", "));
                 table.row([fault.name.into(), word.into(), took, elsewhere.len().to_string()]);
             }

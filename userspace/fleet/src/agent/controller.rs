@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dcqcn_control_api::{Applied, Apply, AskError, ControlClient, Health, Release, Status, Verb};
 
+use super::wanted::Order;
 use crate::ask::ask;
 use crate::record::Want;
 
@@ -43,8 +44,8 @@ impl Controller {
     }
 
     /// Has it do what is wanted. What is in force already is left alone.
-    pub(super) async fn obey(&self, want: &Want) -> Obeyed {
-        let Want { target, text, by, why } = want;
+    pub(super) async fn obey(&self, order: &Order) -> Obeyed {
+        let Order { want: Want { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());
         let verb = match text {
             None => Verb::Release(Release { by, why }),
@@ -97,8 +98,8 @@ mod tests {
         });
         let [by, why] = ["ada", "to try"].map(String::from);
         let target = Target { version: 7, ..Target::default() };
-        let want = Want { target, text: Some(String::new()), by, why };
-        let obeyed = Controller::new(&path).obey(&want).await;
+        let order = Order { want: Want { target, by, why }, text: Some(String::new()) };
+        let obeyed = Controller::new(&path).obey(&order).await;
         assert!(matches!(&obeyed, Obeyed::Busy(why) if why.contains("user 7")), "{obeyed:?}");
     }
 }

@@ -1,69 +1,62 @@
-//! Saying in etcd how a host does, under a lease: what an agent that is gone said is gone soon after.
+//! Reports under a lease: those of an agent that has ended vanish soon after. The lease is kept alive on a timer of its own, however long
+//! the controller takes for a change.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tokio::sync::watch::Receiver;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::watch::{Receiver, Sender, channel};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::record::{Member, Report};
 use crate::store::Store;
 
-/// How long etcd is left alone when it does not answer.
+/// Pause after a failure.
 const REST: Duration = Duration::from_secs(1);
 
-/// A lease of etcd's, got anew when it is lost.
-pub(super) struct Lease {
-    store: Store,
-    host: String,
-    ttl_s: i64,
-    id: Option<i64>,
-    kept_at: Instant,
-}
-
-impl Lease {
-    pub(super) fn new(store: Store, host: String, ttl_s: i64) -> Self {
-        Self { store, host, ttl_s, id: None, kept_at: Instant::now() }
-    }
-
-    /// Keeps it, or gets another.
-    async fn keep(&mut self, member: &Member) -> Result<i64> {
-        if let Some(id) = self.id {
-            if self.kept_at.elapsed() < self.third() {
-                return Ok(id);
-            }
-            self.id = None;
-            let (mut keeper, mut answers) = self.store.client.lease_keep_alive(id).await?;
-            keeper.keep_alive().await?;
-            let answer = timeout(self.third(), answers.message()).await??;
-            if answer.is_some_and(|answer| answer.ttl() > 0) {
-                (self.id, self.kept_at) = (Some(id), Instant::now());
-                return Ok(id);
-            }
+/// Keeps a lease, and publishes its number; none while there is no lease.
+async fn keep(mut store: Store, ttl_s: i64, say: Sender<Option<i64>>) {
+    let mut logged = String::new();
+    loop {
+        let error = match hold(&mut store, ttl_s, &say, &mut logged).await {
+            Ok(()) => continue,
+            Err(error) => format!("{error:#}"),
+        };
+        say.send_replace(None);
+        if error != logged {
+            tracing::warn!(error, "lease lost; renewing");
+            logged = error;
         }
-        let id = self.store.client.lease_grant(self.ttl_s, None).await?.id();
-        ensure!(id != 0, "etcd gives no lease");
-        self.store.say(&self.host, "member", member, None).await?;
-        (self.id, self.kept_at) = (Some(id), Instant::now());
-        Ok(id)
-    }
-
-    fn third(&self) -> Duration {
-        Duration::from_secs(u64::try_from(self.ttl_s).unwrap_or(1)) / 3
+        sleep(REST).await;
     }
 }
 
-/// Whether etcd is to hear of it at once.
+async fn hold(store: &mut Store, ttl_s: i64, say: &Sender<Option<i64>>, logged: &mut String) -> Result<()> {
+    let third = Duration::from_secs(u64::try_from(ttl_s).unwrap_or(1)) / 3;
+    let id = store.client.lease_grant(ttl_s, None).await?.id();
+    ensure!(id != 0, "etcd gives no lease");
+    say.send_replace(Some(id));
+    logged.clear();
+    let (mut keeper, mut answers) = store.client.lease_keep_alive(id).await?;
+    loop {
+        sleep(third).await;
+        keeper.keep_alive().await?;
+        let answer = timeout(third, answers.message()).await??;
+        ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease has ended");
+    }
+}
+
+/// Whether a report differs in more than counters.
 fn is_news(old: Option<&Report>, new: &Report) -> bool {
     old.is_none_or(|old| {
-        (&old.tried, &old.failing, &old.interfaces) != (&new.tried, &new.failing, &new.interfaces)
+        (&old.tried, &old.applying, &old.failing, &old.interfaces)
+            != (&new.tried, &new.applying, &new.failing, &new.interfaces)
     })
 }
 
-/// Whether another agent writes what this one does.
+/// Whether another agent writes this one's records.
 ///
-/// Reports of another lease than its own stand where this one writes only if somebody else wrote since it did: an agent that has just
-/// begun finds those of the one before it.
+/// A report under another lease than its own stands there only if another agent wrote since: an agent that has just begun finds those of
+/// the one before it.
 #[derive(Debug, Default)]
 struct Rival {
     own: Option<i64>,
@@ -71,7 +64,7 @@ struct Rival {
 }
 
 impl Rival {
-    /// A report was written under the lease `own`, where one of the lease `before` was. Says whether there is news of another.
+    /// A report was written under the lease `own`, where one of the lease `before` was. Returns whether there is news of another agent.
     fn wrote(&mut self, own: i64, before: Option<i64>) -> bool {
         let last = self.own.replace(own);
         let is_others = |before: i64| before != 0 && before != own && last.is_some_and(|last| last != before);
@@ -83,7 +76,7 @@ impl Rival {
         is_new && !was_seen
     }
 
-    /// What is said of it, until it has not written for `patience`.
+    /// The complaint, until the other agent has not written for `patience`.
     fn complaint(&mut self, host: &str, patience: Duration) -> Option<String> {
         self.seen = self.seen.filter(|seen| seen.elapsed() < patience);
         self.seen.map(|_| {
@@ -92,51 +85,75 @@ impl Rival {
     }
 }
 
-/// Reports whatever is new at once, and figures once in `every`.
-pub(super) async fn report(
-    mut lease: Lease,
-    member: Member,
+/// How a host reports.
+pub(super) struct Reporting {
+    pub(super) store: Store,
+    pub(super) host: String,
+    pub(super) member: Member,
+    pub(super) ttl_s: i64,
+    /// Its own period; a longer one of the fleet takes precedence.
+    pub(super) every: Duration,
+    pub(super) fleet: Receiver<Option<Duration>>,
+}
+
+/// Reports news immediately, and counters once in a period.
+pub(super) async fn report(reporting: Reporting, reports: Receiver<Option<Report>>) {
+    let (say, lease) = channel(None);
+    tokio::select! {
+        () = keep(reporting.store.clone(), reporting.ttl_s, say) => {}
+        () = write(reporting, lease, reports) => {}
+    }
+}
+
+async fn write(
+    mut reporting: Reporting,
+    mut lease: Receiver<Option<i64>>,
     mut reports: Receiver<Option<Report>>,
-    every: Duration,
 ) {
-    let (mut said, mut said_at): (Option<Report>, _) = (None, Instant::now());
-    let mut told = String::new();
+    let (mut said, mut said_at, mut used): (Option<Report>, _, _) = (None, Instant::now(), None);
+    let mut logged = String::new();
     let mut rival = Rival::default();
     loop {
-        if reports.changed().await.is_err() {
-            return;
+        let every = reporting.fleet.borrow().map_or(reporting.every, |period| period.max(reporting.every));
+        tokio::select! {
+            changed = reports.changed() => if changed.is_err() { return },
+            changed = lease.changed() => if changed.is_err() { return },
+            // Though the controller is busy.
+            () = sleep_until(said_at + every) => {}
         }
-        let Some(mut report) = reports.borrow_and_update().clone() else { continue };
-        // The other one writes as often, and when it ends this one is not to be blamed for long.
-        report.failing.extend(rival.complaint(&lease.host, 3 * every));
-        let is_due = is_news(said.as_ref(), &report) || said_at.elapsed() >= every;
+        let current = *lease.borrow_and_update();
+        let (Some(id), Some(mut report)) = (current, reports.borrow_and_update().clone()) else {
+            // Wakes again for the lease, or the report, that is missing.
+            said_at = Instant::now();
+            continue;
+        };
+        // The other agent writes as often, and when it ends this one must not complain for long.
+        report.failing.extend(rival.complaint(&reporting.host, 3 * every));
+        if used == Some(id) && !is_news(said.as_ref(), &report) && said_at.elapsed() < every {
+            continue;
+        }
+        let store = &mut reporting.store;
         let done = async {
-            let before = lease.id;
-            let id = lease.keep(&member).await?;
-            if is_due || before != Some(id) {
-                match lease.store.say(&lease.host, "report", &report, Some(id)).await {
-                    Ok(before) if rival.wrote(id, before) => {
-                        tracing::warn!(host = lease.host, "another agent reports under this name");
-                    }
-                    Ok(_) => {}
-                    // Perhaps for the lease is gone.
-                    Err(error) => {
-                        lease.id = None;
-                        return Err(error);
-                    }
-                }
-                (said, said_at) = (Some(report), Instant::now());
+            if used != Some(id) {
+                store.say(&reporting.host, "member", &reporting.member, None).await?;
             }
-            anyhow::Ok(())
+            store.say(&reporting.host, "report", &report, Some(id)).await
         };
         match done.await {
-            Ok(()) => told.clear(),
+            Ok(before) => {
+                if rival.wrote(id, before) {
+                    tracing::warn!(host = reporting.host, "another agent reports under this name");
+                }
+                logged.clear();
+                (said, said_at, used) = (Some(report), Instant::now(), Some(id));
+            }
             Err(error) => {
                 let error = format!("{error:#}");
-                if error != told {
-                    tracing::warn!(error, "etcd does not hear how this host does");
-                    told = error;
+                if error != logged {
+                    tracing::warn!(error, "cannot report to etcd; retrying");
+                    logged = error;
                 }
+                used = None;
                 sleep(REST).await;
             }
         }
@@ -148,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_agent_is_told_from_the_one_before_and_from_leases_of_its_own() {
+    fn rival_differs_from_predecessor_and_own_lease() {
         let mut rival = Rival::default();
         let says = |rival: &mut Rival| rival.complaint("h1", Duration::from_secs(60)).is_some();
         // The one before it, then its own, a lease that was lost, and nothing.
@@ -157,8 +174,8 @@ mod tests {
             assert!(!rival.wrote(own, before) && !says(&mut rival), "{own} {before:?}");
         }
         assert!(rival.wrote(7, Some(9)) && says(&mut rival));
-        assert!(!rival.wrote(7, Some(9)) && says(&mut rival), "told once");
-        assert_eq!(rival.complaint("h1", Duration::ZERO), None, "it has gone");
+        assert!(!rival.wrote(7, Some(9)) && says(&mut rival), "news once");
+        assert_eq!(rival.complaint("h1", Duration::ZERO), None, "it has ended");
         assert!(!rival.wrote(7, Some(7)) && !says(&mut rival));
         assert!(rival.wrote(7, Some(11)), "and comes again");
     }

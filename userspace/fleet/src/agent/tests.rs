@@ -9,7 +9,7 @@ use std::thread;
 use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
 
 use super::*;
-use crate::record::Target;
+use crate::record::{Target, Want};
 
 /// A controller.
 #[derive(Default)]
@@ -61,9 +61,13 @@ fn agent(control: &Path) -> Agent {
     Agent::new(Options { host: "h1".into(), labels: Labels::new(), control, every, ttl_s: 15, look })
 }
 
-fn want(version: u64) -> Option<Want> {
-    let target = Target { version, group: Some("all".into()) };
-    Some(Want { target, text: Some(format!("of {version}")), by: "ada".into(), why: "to try".into() })
+fn target(version: u64) -> Target {
+    Target { version, group: Some("all".into()), hash: Some(format!("{version:016x}")) }
+}
+
+fn want(version: u64) -> Wanted {
+    let want = Want { target: target(version), by: "ada".into(), why: "to try".into() };
+    Wanted { order: Some(Order { want, text: Some(format!("of {version}")) }), problem: None }
 }
 
 /// What is tried again later is due now.
@@ -72,7 +76,7 @@ fn let_time_pass(agent: &mut Agent) {
 }
 
 fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
-    Some(Tried { version, error: error.map(str::to_owned) })
+    Some(Tried { target: target(version), error: error.map(str::to_owned) })
 }
 
 #[tokio::test]
@@ -98,6 +102,30 @@ async fn what_was_refused_is_tried_again_and_reported_when_it_is_taken() {
         assert_eq!(agent.turn(want(5)).await.tried, tried(5, None));
     }
     assert_eq!(fake.lock().unwrap().orders, 4, "it is in force");
+}
+
+#[tokio::test]
+async fn version_number_with_other_content_is_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control");
+    let fake = Fake::listen(&path);
+    let mut agent = agent(&path);
+    agent.turn(want(4)).await;
+    let mut other = want(4);
+    other.order.as_mut().unwrap().want.target.hash = Some("0".into());
+    agent.turn(other).await;
+    assert_eq!(fake.lock().unwrap().orders, 2);
+}
+
+#[tokio::test]
+async fn unreadable_order_is_a_complaint_of_its_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control");
+    let _fake = Fake::listen(&path);
+    let mut agent = agent(&path);
+    let wanted = Wanted { problem: Some("cannot read".into()), ..want(4) };
+    let report = agent.turn(wanted).await;
+    assert_eq!((report.tried, report.failing), (tried(4, None), vec!["cannot read".to_owned()]));
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! `apply` and `rollback`: a new version.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -12,57 +11,65 @@ use dcqcn_support::file::read_text;
 use dcqcn_support::render::Table;
 use dcqcn_support::time::rfc3339;
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use super::who;
 use crate::coordinate::{Coordinator, Until};
-use crate::file::{STEP, differences, parse};
+use crate::file::{Group, MOST_UNAVAILABLE, differences, parse};
+use crate::measure::example;
 use crate::record::{Outcome, Version};
 use crate::rollout::{Rollout, plan};
-use crate::store::{Snapshot, Store};
+use crate::store::{PATIENCE, Snapshot, Store};
 
 /// Make a file the next version, and roll it out.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-The file, with everything that may be left out and its default:
+#[command(after_long_help = apply_help())]
+pub(super) struct ApplyArgs {
+    /// The file.
+    file: PathBuf,
+    /// Change this group only: every other group keeps what the active version gives it.
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The example file; the measures are those of the table.
+fn apply_help() -> String {
+    let gate = example();
+    format!(
+        "\
+The file, with everything optional and its default:
 
   [rollout]
-  canary = 1               # hosts of each group that are changed first, if they are there
-  wave = \"25%\"             # hosts, or so many of a hundred, between two looks at the gate
+  canary = 1               # hosts of each group that are changed first: those that report, and have traffic, before others
+  wave = \"25%\"             # hosts, or a percentage of them, that are changed before the gate is checked again
   max_unavailable = 1      # hosts in the middle of a change, or silent since theirs
-  soak = \"60s\"             # how long a wave is watched before it is judged
+  soak = \"60s\"             # how long a wave is watched before it is judged; \"0s\": it is neither watched nor judged
   patience = \"60s\"         # how long a host may take to change
 
-  [gate]                   # too much: more than `times` what the host had before and unchanged hosts have now, `plus` that
-  marks = { times = 1.5, plus = 1000 }        # marked packets of a million
-  cnps = { times = 1.5, plus = 1000 }         # CNPs for a million packets
-  drops = { times = 1.5, plus = 10 }          # drops for a million packets
-  rdma_errors = { times = 1.5, plus = 10 }    # retransmissions and time-outs for a million packets
-  pauses = { times = 1.5, plus = 1000 }       # PFC frames received and sent for a million packets
-  queue = { times = 1.5, plus = 25 }          # deepest queue on average, in percent of Kmax
-  queue_p99 = { times = 1.5, plus = 50 }      # deepest queue at 1 look of 100, in percent of Kmax
-  floor = { times = 1.5, plus = 20 }          # flows at their lowest rate, of a hundred that send
-  min_packets = 1000                          # hosts with fewer are not judged
+  [gate]                   # limits: `times` the baseline `plus` an amount, or false; throughput may fall to `times` its own
+{gate}  min_packets = 1000                             # hosts with fewer data packets are not judged
+  min_judged = 1                                 # with fewer judged hosts the rollout pauses; 0: it continues
 
-  [[group]]                # of several that have a host, the first counts
+  [[group]]                # the first group that matches a host applies
   name = \"storage\"
-  hosts = [\"st*\"]          # patterns of names; any host if left out
-  labels = { rack = \"a\" }  # all of them
-  [[group.interface]]      # as [[interface]] in the file of `dcqcn run`; it counts over the host's own file
+  hosts = [\"st*\"]          # patterns of names; any host if omitted
+  labels = {{ rack = \"a\" }}  # all of them
+  [[group.interface]]      # as [[interface]] in the file of `dcqcn run`; takes precedence over the host's own file
   name = \"eth*\"
   [group.interface.wred.3]
   kmax = \"400KB\"
 
 Examples:
   dcqcn-fleet apply fleet.toml --dry-run
-  dcqcn-fleet apply fleet.toml --wait --why CHG-1234")]
-pub(super) struct ApplyArgs {
-    /// The file.
-    file: PathBuf,
-    #[command(flatten)]
-    options: Options,
+  dcqcn-fleet apply fleet.toml --wait --why CHG-1234
+  dcqcn-fleet apply fleet.toml --group storage --wait"
+    )
 }
 
-/// Make an earlier version the next one, and roll it out. Version 0 is that every host has its own file.
+/// Make an earlier version the next one, and roll it out. In version 0 every host has its own file.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -77,19 +84,19 @@ pub(super) struct RollbackArgs {
 
 #[derive(Debug, Args)]
 struct Options {
-    /// Carry the rollout out, and wait until it is over. Without it some `dcqcn-fleet coordinate` does.
+    /// Carry the rollout out, and wait for its end. Without it a running `dcqcn-fleet coordinate` does.
     #[arg(long)]
     wait: bool,
-    /// Say what would be changed where, and change nothing.
+    /// Print which hosts and settings would change, and change nothing.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
-    /// Hosts that may be in the middle of a change, or silent since theirs [default: as the file says].
+    /// Hosts that may be in the middle of a change, or silent since theirs [default: the file's].
     #[arg(long, value_name = "HOSTS")]
     max_unavailable: Option<usize>,
-    /// Why, for those who read it later.
+    /// Reason, for the history and the audit logs.
     #[arg(long, value_name = "TEXT", default_value = "")]
     why: String,
-    /// How often the coordinator looks.
+    /// How often the coordinator steps.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration, hide = true)]
     tick: Duration,
 }
@@ -100,6 +107,10 @@ impl ApplyArgs {
         let text = read_text(&self.file).with_context(|| format!("cannot read {shown}"))?;
         let (policy, groups) = parse(&text).with_context(|| format!("{shown} is refused"))?;
         let past = Past::read(&mut store).await?;
+        let groups = match &self.group {
+            Some(group) => past.with_group(groups, group)?,
+            None => groups,
+        };
         let next = Version { policy, groups, ..Version::none() };
         begin(store, next, &past, self.options, out).await
     }
@@ -113,33 +124,60 @@ impl RollbackArgs {
     }
 }
 
-/// The versions made so far, oldest first, and how their rollouts ended.
+/// The active version, and how earlier rollouts ended.
 struct Past {
-    versions: Vec<Version>,
-    outcomes: BTreeMap<u64, Outcome>,
+    active: Option<Version>,
+    /// The highest number that versions and outcomes have.
+    last: u64,
 }
 
 impl Past {
     async fn read(store: &mut Store) -> Result<Self> {
-        Ok(Self { versions: store.versions().await?, outcomes: store.outcomes().await? })
+        let (numbers, outcomes) = (store.version_numbers().await?, store.outcomes().await?);
+        let done = outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version);
+        let active = match done {
+            Some(version) => store.find_version(version).await?.transpose()?,
+            None => None,
+        };
+        let last = numbers.iter().chain(outcomes.keys()).copied().max().unwrap_or(0);
+        Ok(Self { active, last })
     }
 
-    /// The version in force: the last one whose rollout was done. One that was taken back is nowhere.
-    fn in_force(&self) -> Option<&Version> {
-        let is_done =
-            |version: &&Version| self.outcomes.get(&version.version).is_some_and(|outcome| outcome.is_done);
-        self.versions.iter().rfind(is_done)
-    }
-
-    /// An earlier version, once more; how carefully, the version now in force says.
+    /// An earlier version again, as carefully as the active one.
     fn again(&self, former: Version) -> Version {
-        let policy = self.in_force().map_or_else(|| former.policy.clone(), |now| now.policy.clone());
+        let policy = self.active.as_ref().map_or_else(|| former.policy.clone(), |now| now.policy.clone());
         Version { rollback_of: Some(former.version), policy, ..former }
     }
 
-    /// The number of the next one.
-    fn next(&self) -> u64 {
-        self.versions.last().map_or(1, |last| last.version + 1)
+    /// The active groups, but `name` as in `groups`, in whose order they are.
+    fn with_group(&self, groups: Vec<Group>, name: &str) -> Result<Vec<Group>> {
+        ensure!(
+            groups.iter().any(|group| group.name == name),
+            "cannot apply group `{name}`: the file has no such group"
+        );
+        let mut active = self.active.as_ref().map(|version| version.groups.clone()).unwrap_or_default();
+        let mut chosen = Vec::new();
+        for group in groups {
+            let old = active.iter().position(|old| old.name == group.name).map(|at| active.remove(at));
+            chosen.extend(if group.name == name { Some(group) } else { old });
+        }
+        chosen.append(&mut active);
+        Ok(chosen)
+    }
+
+    /// The next number: above every number that anything in etcd mentions, deleted versions included.
+    fn next(&self, snapshot: &Snapshot) -> Result<u64> {
+        let rollout = snapshot.rollout()?;
+        let rollout = rollout.iter().flat_map(|(rollout, _)| {
+            let former = rollout.steps.iter().map(|step| step.former.version);
+            former.chain([rollout.version])
+        });
+        let wants = snapshot.wants.values().map(|want| want.target.version);
+        let tried =
+            snapshot.hosts.values().filter_map(|seen| Some(seen.report.tried.as_ref()?.target.version));
+        // A host cannot make the numbers run out.
+        let bound = tried.filter(|version| *version < 1 << 32);
+        Ok(rollout.chain(wants).chain(bound).fold(self.last, u64::max) + 1)
     }
 }
 
@@ -151,26 +189,33 @@ async fn begin(
     out: &mut Output<'_>,
 ) -> Result<()> {
     let Options { wait, dry_run, max_unavailable, why, tick } = options;
-    ensure!(why.chars().count() <= 500, "--why has {} characters: allowed are 500", why.chars().count());
-    let (by, at, version) = (who(), rfc3339(SystemTime::now()), past.next());
-    let mut next = Version { version, by, at, why, ..next };
-    if let Some(most) = max_unavailable {
-        ensure!((1..=STEP).contains(&most), "--max-unavailable {most}: allowed is 1 to {STEP}");
-        next.policy.max_unavailable = most;
-    }
+    ensure!(why.chars().count() <= 500, "--why has {} characters; allowed are 500", why.chars().count());
     let snapshot = store.snapshot().await?;
     refuse_second(&snapshot)?;
-    let rollout = plan(&next, &snapshot.members, &snapshot.wants, &snapshot.reports);
+    let (by, at, version) = (who(), rfc3339(SystemTime::now()), past.next(&snapshot)?);
+    let mut next = Version { version, by, at, why, ..next };
+    if let Some(most) = max_unavailable {
+        ensure!(
+            (1..=MOST_UNAVAILABLE).contains(&most),
+            "--max-unavailable {most} is out of range: 1 to {MOST_UNAVAILABLE}"
+        );
+        next.policy.max_unavailable = most;
+    }
+    let mut rollout = plan(&next, &snapshot.members, &snapshot.wants, &snapshot.hosts);
     let plan = Plan::new(&next, past, &rollout, &snapshot);
     if dry_run {
         return out.show(&plan);
     }
-    let seen = snapshot.rollout.as_ref().map_or(0, |(_, revision)| *revision);
-    if !store.begin(Some(&next), &rollout, seen).await? {
+    if !store.begin(&next, &mut rollout, snapshot.rollout_revision()).await? {
         refuse_second(&store.snapshot().await?)?;
-        bail!("somebody else has made a version meanwhile: look at `dcqcn-fleet history`, and try again");
+        bail!("another operator made a version in the meantime: check `dcqcn-fleet history`, and try again");
     }
     if !wait {
+        if !rollout.is_over() && !store.is_coordinated().await? {
+            eprintln!(
+                "warning: no coordinator is running; version {version} waits for `dcqcn-fleet coordinate`"
+            );
+        }
         return out.show(&plan);
     }
     let is_json = out.is_json();
@@ -178,18 +223,45 @@ async fn begin(
         out.text(&plan)?;
         out.finish()?;
     }
+    let Outcome { is_done, reason } = carry_out(store, version, tick, is_json).await?;
+    ensure!(is_done, "version {version} is rolled back: {reason}");
+    out.show(&Ended { version, is_done, reason })
+}
+
+/// Coordinates the rollout of a version to its end, and prints its messages.
+///
+/// # Errors
+/// A signal ends it before.
+pub(super) async fn carry_out(
+    mut store: Store,
+    version: u64,
+    tick: Duration,
+    is_quiet: bool,
+) -> Result<Outcome> {
     let mut say = |line: &str| {
-        // At once: somebody waits.
-        if !is_json {
+        if !is_quiet {
             eprintln!("{line}");
         }
     };
-    let outcome = Coordinator::new(store, tick, &mut say).run(Until::Over(version)).await?;
-    let Some(Outcome { is_done, reason }) = outcome else {
-        bail!("the rollout of version {version} ended without a word");
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut coordinator = Coordinator::new(store.clone(), tick, &mut say);
+    let outcome = tokio::select! {
+        outcome = coordinator.run(Until::Over(version)) => outcome?,
+        _ = interrupt.recv() => None,
+        _ = terminate.recv() => None,
     };
-    ensure!(is_done, "version {version} is taken back: {reason}");
-    out.show(&Ended { version, is_done, reason })
+    if let Some(outcome) = outcome {
+        return Ok(outcome);
+    }
+    let stands = match timeout(PATIENCE, store.rollout()).await {
+        Ok(Ok(Some((rollout, _)))) => rollout.status(),
+        _ => "not known: etcd does not answer".into(),
+    };
+    bail!(
+        "interrupted; the rollout of version {version} is not over ({stands}); continue it with `dcqcn-fleet coordinate`, or roll it back \
+         with `dcqcn-fleet abort --wait`"
+    )
 }
 
 /// Refuses to begin while another rollout is under way.
@@ -197,9 +269,7 @@ fn refuse_second(snapshot: &Snapshot) -> Result<()> {
     if let Some(rollout) = snapshot.under_way() {
         let Rollout { version, by, .. } = rollout;
         bail!(
-            "the rollout of version {version} by {by} is under way ({}): wait for its end (`dcqcn-fleet status`), or abort it \
-             (`dcqcn-fleet abort`)",
-            rollout.status()
+            "the rollout of version {version} by {by} is under way; wait for its end (`dcqcn-fleet status`), or abort it (`dcqcn-fleet abort`)"
         );
     }
     Ok(())
@@ -239,11 +309,11 @@ impl Plan {
                 None => waves.push(Wave { wave: step.wave, hosts: vec![step.host.clone()] }),
             }
         }
-        let is_away = |host: &&String| !snapshot.reports.contains_key(*host);
+        let is_away = |host: &&String| !snapshot.hosts.contains_key(*host);
         let is_without = |(host, member): &(&String, &crate::record::Member)| {
             next.group_of(host, &member.labels).is_none()
         };
-        let now = past.in_force().map_or(&[][..], |now| &now.groups);
+        let now = past.active.as_ref().map_or(&[][..], |now| &now.groups);
         let changes = differences(now, &next.groups);
         Self {
             version: next.version,
@@ -296,14 +366,18 @@ struct Ended {
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "version {} is in force: {}", self.version, self.reason)
+        writeln!(f, "version {} is active: {}", self.version, self.reason)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::file::{Group, Labels, Policy};
+    use crate::file::{Labels, Policy};
+    use crate::record::{Report, Target, Tried, Want};
+    use crate::rollout::Seen;
 
     fn version(version: u64, kmax: &str, max_unavailable: usize) -> Version {
         let text = format!("[[interface]]\nname = 'eth*'\n[interface.wred.3]\nkmax = '{kmax}'\n");
@@ -313,13 +387,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_is_not_what_a_new_version_is_held_against() {
-        let outcome = |is_done: bool| Outcome { is_done, reason: String::new() };
-        let versions = vec![version(3, "300KB", 2), version(4, "400KB", 1), version(5, "800KB", 100)];
-        let outcomes = [(3, outcome(true)), (4, outcome(true)), (5, outcome(false))].into();
-        let past = Past { versions, outcomes };
-        assert_eq!(past.next(), 6, "its number is nobody else's");
-        let next = past.again(past.versions[0].clone());
+    fn plan_is_compared_with_active_version() {
+        let past = Past { active: Some(version(4, "400KB", 1)), last: 5 };
+        let next = past.again(version(3, "300KB", 2));
         assert_eq!(
             (next.rollback_of, next.policy.max_unavailable),
             (Some(3), 1),
@@ -330,15 +400,45 @@ mod tests {
             let changes = Plan::new(next, &past, &rollout, &Snapshot::default()).changes;
             changes.into_iter().map(|Difference { setting, old, new }| [setting, old, new]).collect()
         };
-        assert!(shown(&past.versions[1]).is_empty(), "it is in force");
-        assert_eq!(shown(&past.versions[2]), [["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from)]);
+        assert!(shown(&version(4, "400KB", 1)).is_empty(), "it is active");
+        assert_eq!(
+            shown(&version(5, "800KB", 1)),
+            [["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from)]
+        );
+        let none = Past { active: None, last: 0 };
+        assert_eq!(none.again(version(1, "300KB", 2)).policy.max_unavailable, 2);
     }
 
     #[test]
-    fn before_anything_is_in_force_an_earlier_version_is_as_careful_as_itself() {
-        let past = Past { versions: vec![version(1, "300KB", 2)], outcomes: BTreeMap::new() };
-        assert_eq!(past.again(past.versions[0].clone()).policy.max_unavailable, 2);
-        let none = Past { versions: Vec::new(), outcomes: BTreeMap::new() };
-        assert!(none.in_force().is_none() && none.next() == 1);
+    fn version_number_is_above_all_that_hosts_have() {
+        let past = Past { active: None, last: 2 };
+        let mut snapshot = Snapshot::default();
+        assert_eq!(past.next(&snapshot).unwrap(), 3);
+        let target = |version: u64| Target { version, ..Target::default() };
+        let [by, why] = [const { String::new() }; 2];
+        snapshot.wants.insert("h1".into(), Want { target: target(7), by, why });
+        assert_eq!(past.next(&snapshot).unwrap(), 8, "its version was deleted");
+        for (version, expected) in [(9, 10), (u64::MAX, 8)] {
+            let tried = Some(Tried { target: target(version), error: None });
+            let report = Report { tried, ..Report::default() };
+            snapshot.hosts.insert("h2".into(), Seen { report, revision: 1 });
+            assert_eq!(past.next(&snapshot).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn one_group_is_replaced_in_the_active_version() {
+        let group = |name: &str, text: &str| Group {
+            name: name.into(),
+            hosts: Vec::new(),
+            labels: Labels::new(),
+            text: text.into(),
+        };
+        let active = Version { groups: vec![group("a", "1"), group("b", "1")], ..Version::none() };
+        let past = Past { active: Some(active), last: 1 };
+        let file = vec![group("b", "2"), group("a", "2"), group("c", "2")];
+        let chosen = past.with_group(file.clone(), "b").unwrap();
+        assert_eq!(chosen, [group("b", "2"), group("a", "1")]);
+        assert!(past.with_group(file, "d").is_err());
     }
 }

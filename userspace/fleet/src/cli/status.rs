@@ -1,22 +1,48 @@
 //! `status`: the rollout and the hosts.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use clap::Args;
 use dcqcn_support::cli::Output;
 
 use crate::status::Status;
-use crate::store::Store;
+use crate::store::{Mirror, Store};
 
-/// Show the rollout under way or the last one, and every host: what it is to have, what it has, and how it does.
+/// Show the rollout under way or the last one, and every host: the version that it should have, the version that it has, and its health.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet status
+  dcqcn-fleet status --watch
   dcqcn-fleet status --json | jq '.hosts[] | select(.is_there | not) | .host'")]
-pub(super) struct StatusArgs {}
+pub(super) struct StatusArgs {
+    /// Print it again every two seconds, if it has changed, until the rollout under way has ended.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Time between two prints.
+const TICK: Duration = Duration::from_secs(2);
 
 impl StatusArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        out.show(&Status::new(store.snapshot().await?))
+        if !self.watch {
+            return out.show(&Status::new(&store.snapshot().await?));
+        }
+        let mut mirror = Mirror::new(store);
+        let mut shown = String::new();
+        loop {
+            let status = Status::new(&*mirror.next(TICK).await?);
+            let text = serde_json::to_string(&status)?;
+            if text != shown {
+                out.line(&status)?;
+                out.finish()?;
+                shown = text;
+            }
+            if status.rollout.as_ref().is_none_or(|rollout| rollout.is_over) {
+                return Ok(());
+            }
+        }
     }
 }

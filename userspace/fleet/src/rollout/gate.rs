@@ -1,159 +1,209 @@
-//! Whether a change made things worse, by what hosts count themselves.
+//! Whether a change made things worse, by the counters of the hosts themselves.
+//!
+//! A changed host is compared with itself before its change and with the hosts that are not changed yet, whichever allows more. Events are
+//! compared as counts: more than a Poisson distribution of the allowed mean explains. The allowance for chance is [`FALSE_ALARM`] for one
+//! judgement of a whole rollout, divided by the comparisons in it. Events that come in bursts count as many as there were bursts
+//! (the count divided by its variance-to-mean ratio), and [`MISSED_EVENTS`] of them are allowed to any
+//! baseline.
 
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
 
-use super::{Rollout, State};
-use crate::file::Limit;
-use crate::record::{Rates, Report};
+use super::poisson::exceeds;
+use super::{Hosts, Rollout, State, Step};
+use crate::measure::{Limit, MEASURES, Measure, Source, THROUGHPUT};
+use crate::record::Rates;
 
-/// What is judged: its name in `[gate]`, what it is, and its value and limit.
-type Measure = (&'static str, &'static str, fn(&Rates) -> u64);
+/// Probability that one judgement finds harm where events are as likely as allowed.
+pub(crate) const FALSE_ALARM: f64 = 0.001;
+/// Independent events that a baseline may have missed by chance: a minute without any proves no lower rate.
+const MISSED_EVENTS: f64 = 3.0;
+/// Standard errors that a mean may be off.
+const SIGMAS: f64 = 4.0;
+/// Standard deviations that the events of the baseline may be off.
+const BASELINE_SIGMAS: f64 = 2.0;
+/// A host is silent when its pause is longer than so many of its pauses before, plus [`PAUSE_MS`].
+const PAUSES: u64 = 5;
+const PAUSE_MS: u64 = 2_000;
+/// Unchanged hosts fell silent too when less than this part of their traffic is left.
+const SILENT_PART: f64 = 0.5;
 
-const MEASURES: [Measure; 8] = [
-    ("marks", "marked packets in a million", |rates| rates.marks),
-    ("cnps", "CNPs for a million packets", |rates| rates.cnps),
-    ("drops", "drops for a million packets", |rates| rates.drops),
-    ("rdma_errors", "retransmissions and time-outs for a million packets", |rates| rates.rdma_errors),
-    ("pauses", "PFC frames for a million packets", |rates| rates.pauses),
-    ("queue", "percent of Kmax in its deepest queue", |rates| rates.queue),
-    ("queue_p99", "percent of Kmax in its deepest queue at 1 look of 100", |rates| rates.queue_p99),
-    ("floor", "of 100 flows at their lowest rate", |rates| rates.floor),
-];
-
-/// How it went.
+/// Verdict of a judgement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// No worse than allowed; so many hosts had enough packets to say so.
-    Good { judged: usize, changed: usize },
-    /// Why it is too bad, with figures.
+    /// No worse than allowed.
+    Good {
+        /// Changed hosts that had enough packets.
+        judged: usize,
+        /// Changed hosts.
+        changed: usize,
+    },
+    /// Worse, and why.
     Bad(String),
 }
 
-/// Judges all hosts that are changed.
-pub(super) fn judge(rollout: &Rollout, reports: &BTreeMap<String, Report>) -> Verdict {
+/// Traffic of the hosts that a wave leaves unchanged, when it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Control {
+    /// Hosts that reported.
+    hosts: usize,
+    /// Their data packets a second, together.
+    packets_per_s: u64,
+}
+
+impl Control {
+    pub(super) fn of(steps: &[Step], wave: usize, hosts: &Hosts) -> Self {
+        let mut control = Self::default();
+        for rates in unchanged(steps, hosts).filter(|(step, _)| step.wave > wave).map(|(_, rates)| rates) {
+            control.hosts += 1;
+            control.packets_per_s += rates.value(THROUGHPUT).unwrap_or(0);
+        }
+        control
+    }
+
+    /// The part of their traffic that is left; 1 at most, and if there was none.
+    fn left(&self, now: &Self) -> f64 {
+        if self.packets_per_s == 0 || self.hosts == 0 || now.hosts == 0 {
+            return 1.0;
+        }
+        let mean = |control: &Self| control.packets_per_s as f64 / control.hosts as f64;
+        (mean(now) / mean(self)).min(1.0)
+    }
+}
+
+fn unchanged<'a>(steps: &'a [Step], hosts: &'a Hosts) -> impl Iterator<Item = (&'a Step, &'a Rates)> {
+    let waiting = steps.iter().filter(|step| step.state == State::Waiting);
+    waiting.filter_map(|step| Some((step, &hosts.get(&step.host)?.report.rates)))
+}
+
+/// Judges all changed hosts.
+pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verdict {
     let gate = &rollout.policy.gate;
-    let speaks = |rates: &Rates| rates.data_packets >= gate.min_packets;
-    let others: Vec<&Rates> = (rollout.steps.iter())
-        .filter(|step| step.state == State::Waiting)
-        .filter_map(|step| Some(&reports.get(&step.host)?.rates).filter(|rates| speaks(rates)))
+    let wave = match &rollout.phase {
+        super::Phase::Forward(forward) => forward.wave,
+        _ => 0,
+    };
+    let left = control.left(&Control::of(&rollout.steps, wave, hosts));
+    let speaks = |rates: &&Rates| rates.data_packets >= gate.min_packets.max(1);
+    let others: Vec<&Rates> =
+        unchanged(&rollout.steps, hosts).map(|(_, rates)| rates).filter(speaks).collect();
+    let is_changed = |step: &&Step| matches!(step.state, State::Applied { .. });
+    let changed: Vec<(&Step, &Rates)> = rollout
+        .steps
+        .iter()
+        .filter(is_changed)
+        .filter_map(|step| Some((step, &hosts.get(&step.host)?.report.rates)))
         .collect();
-    let (mut judged, mut changed) = (0, 0);
-    for step in rollout.steps.iter().filter(|step| matches!(step.state, State::Applied { .. })) {
-        changed += 1;
-        let Some(now) = reports.get(&step.host).map(|report| &report.rates).filter(|rates| speaks(rates))
-        else {
+    let comparisons = (changed.len() * gate.limits.len()).max(1);
+    let alpha = FALSE_ALARM / comparisons as f64;
+    let mut judged = 0;
+    for (step, now) in &changed {
+        let before = step.before.as_ref().filter(speaks);
+        let throughput = gate.limits.get(THROUGHPUT);
+        if let Some(before) = before.filter(|_| throughput.is_some())
+            && let Some(reason) = silence(before, now, left)
+        {
+            return Verdict::Bad(format!("{} {reason}", step.host));
+        }
+        if !speaks(now) {
             continue;
-        };
+        }
         judged += 1;
-        for (name, what, of) in MEASURES {
-            let limit = limit_of(rollout, name);
-            let before = step.before.filter(|before| speaks(before)).map(|before| of(&before));
-            let mean = mean(&others, of);
-            // Without a word from before or from others everything is new, and nothing is worse.
-            let Some(known) = before.max(mean) else { continue };
-            let allowed = (known as f64 * limit.times) as u64 + limit.plus;
-            if of(now) > allowed {
-                let host = &step.host;
-                let (value, seconds) = (of(now), now.window_ms / 1_000);
-                let before = before.map_or_else(|| "not known".into(), |before| before.to_string());
-                let beside = match mean {
-                    Some(mean) => format!("{mean} on {} hosts that are not changed", others.len()),
-                    None => "no host to compare with is unchanged".into(),
-                };
-                let Limit { times, plus } = limit;
-                return Verdict::Bad(format!(
-                    "{host} has {value} {what} in the last {seconds} s; before it was {before}, {beside}; allowed are \
-                     {allowed} ([gate] {name} = {{ times = {times}, plus = {plus} }})"
-                ));
+        let case = Case { now, before, others: &others, left, alpha };
+        for measure in MEASURES {
+            let Some(limit) = gate.limits.get(measure.name) else { continue };
+            if let Some(reason) = case.harm(measure, *limit) {
+                return Verdict::Bad(format!("{} {reason}", step.host));
             }
         }
     }
-    Verdict::Good { judged, changed }
+    Verdict::Good { judged, changed: changed.len() }
 }
 
-fn limit_of(rollout: &Rollout, name: &str) -> Limit {
-    let gate = &rollout.policy.gate;
-    match name {
-        "marks" => gate.marks,
-        "cnps" => gate.cnps,
-        "drops" => gate.drops,
-        "rdma_errors" => gate.rdma_errors,
-        "pauses" => gate.pauses,
-        "queue_p99" => gate.queue_p99,
-        "floor" => gate.floor,
-        _ => gate.queue,
+/// Whether a host that had traffic has fallen silent while its queue pairs remain, and other hosts go on.
+fn silence(before: &Rates, now: &Rates, left: f64) -> Option<String> {
+    let longest_ms = PAUSES.saturating_mul(before.gap_ms.max(before.quiet_ms)).saturating_add(PAUSE_MS);
+    let is_silent = now.quiet_ms >= longest_ms && now.queue_pairs != Some(0) && left >= SILENT_PART;
+    is_silent.then(|| {
+        let (packets, seconds) = (before.data_packets, before.window_ms / 1_000);
+        format!(
+            "has had no data packet for {} s; before its change it had {packets} in {seconds} s with pauses of up to {} s, and it still \
+             has queue pairs or they cannot be counted ([gate] {THROUGHPUT})",
+            now.quiet_ms / 1_000,
+            before.gap_ms / 1_000
+        )
+    })
+}
+
+/// A changed host, and what it is compared with.
+struct Case<'a> {
+    now: &'a Rates,
+    before: Option<&'a Rates>,
+    others: &'a [&'a Rates],
+    left: f64,
+    alpha: f64,
+}
+
+impl Case<'_> {
+    /// Why a measure is worse than allowed, if it is.
+    fn harm(&self, measure: &Measure, limit: Limit) -> Option<String> {
+        let Limit { times, plus } = limit;
+        let name = measure.name;
+        let now = *self.now.of.get(name)?;
+        let own = self.before.and_then(|before| before.value(name));
+        let known = self.others.iter().filter_map(|rates| rates.value(name));
+        let (sum, count) =
+            known.fold((0_u64, 0_u64), |(sum, count), value| (sum.saturating_add(value), count + 1));
+        let mean = sum.checked_div(count);
+        // Without a baseline everything is new, and nothing is worse.
+        let baseline = own.max(mean)?;
+        let allowed = baseline as f64 * times + plus as f64;
+        let allowed = match measure.source {
+            Source::Level(_) => (now.value as f64 > allowed).then_some(allowed),
+            Source::Events(_) => {
+                // Means of counts: divided by their variance-to-mean ratio they are those of independent events.
+                let packets = self.now.data_packets as f64;
+                let ratio = (now.spread as f64 / 100.0).max(1.0);
+                let events = self.scatter(name) + allowed * packets / 1e6;
+                let (count, mean) = (now.value as f64 / ratio, events / ratio + MISSED_EVENTS);
+                exceeds(count, mean, self.alpha).then_some(allowed)
+            }
+            Source::Throughput => {
+                // Compared with itself only: hosts differ in what they send.
+                let before = self.before?;
+                let reading = before.of.get(name)?;
+                let off = |value: u64, spread: u64, sign: f64| {
+                    (value as f64 * (1.0 + sign * SIGMAS * spread as f64 / 1_000.0)).max(0.0)
+                };
+                let least = times * self.left;
+                let low = off(reading.value, reading.spread, -1.0) * least - plus as f64;
+                let high = off(now.value, now.spread, 1.0);
+                (high < low).then_some(reading.value as f64 * least - plus as f64)
+            }
+        }?;
+        let value = self.now.value(name)?;
+        let (seconds, allowed, unit) = (self.now.window_ms / 1_000, allowed.max(0.0) as u64, measure.unit);
+        let before = own.map_or_else(|| "not known".into(), |own| own.to_string());
+        let others = match mean {
+            Some(mean) => format!("{mean} on {} hosts that are not changed", self.others.len()),
+            None => "no host to compare with is unchanged".into(),
+        };
+        Some(format!(
+            "has {value} {unit} in the last {seconds} s; before it was {before}, {others}; allowed are {allowed} ([gate] {name} = {{ times = \
+             {times}, plus = {plus} }})"
+        ))
     }
-}
 
-fn mean(rates: &[&Rates], of: fn(&Rates) -> u64) -> Option<u64> {
-    let sum: u64 = rates.iter().map(|rates| of(rates)).sum();
-    sum.checked_div(rates.len() as u64)
+    /// By how many events the host's own baseline may be too low, in the packets of now.
+    fn scatter(&self, name: &str) -> f64 {
+        let of = |before: &Rates| {
+            let Some(reading) = before.of.get(name) else { return 0.0 };
+            let ratio = (reading.spread as f64 / 100.0).max(1.0);
+            let packets = self.now.data_packets as f64 / (before.data_packets.max(1) as f64);
+            BASELINE_SIGMAS * (reading.value as f64 * ratio).sqrt() * packets
+        };
+        self.before.map_or(0.0, of)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Phase, Step};
-    use super::*;
-    use crate::file::Policy;
-    use crate::record::Target;
-
-    const CALM: Rates = Rates {
-        window_ms: 60_000,
-        data_packets: 100_000,
-        marks: 0,
-        cnps: 0,
-        drops: 0,
-        rdma_errors: 0,
-        pauses: 0,
-        queue: 0,
-        queue_p99: 0,
-        floor: 0,
-    };
-
-    /// A host that is changed and counts `now`, beside one that is not changed.
-    fn judged(now: Rates) -> Verdict {
-        let step = |host: &str, state: State| Step {
-            host: host.into(),
-            wave: 0,
-            group: None,
-            former: Target::default(),
-            state,
-            before: Some(CALM),
-            was_failing: false,
-            is_mended: false,
-        };
-        let rollout = Rollout {
-            version: 2,
-            is_for_newcomers: false,
-            by: String::new(),
-            why: String::new(),
-            policy: Policy::default(),
-            steps: vec![step("h1", State::Applied { silent_ms: 0 }), step("h2", State::Waiting)],
-            phase: Phase::Forward { wave: 0, soaked_ms: 0 },
-            is_paused: false,
-            lines: Vec::new(),
-        };
-        let report = |rates: Rates| Report { rates, ..Report::default() };
-        judge(&rollout, &[("h1".to_owned(), report(now)), ("h2".to_owned(), report(CALM))].into())
-    }
-
-    #[test]
-    fn whatever_gets_worse_is_found_by_its_name() {
-        assert_eq!(judged(CALM), Verdict::Good { judged: 1, changed: 1 });
-        for (name, now) in [
-            ("marks", Rates { marks: 1_001, ..CALM }),
-            ("cnps", Rates { cnps: 1_001, ..CALM }),
-            ("drops", Rates { drops: 11, ..CALM }),
-            ("rdma_errors", Rates { rdma_errors: 11, ..CALM }),
-            ("pauses", Rates { pauses: 1_001, ..CALM }),
-            ("queue", Rates { queue: 26, ..CALM }),
-            ("queue_p99", Rates { queue_p99: 60, ..CALM }),
-            ("floor", Rates { floor: 21, ..CALM }),
-        ] {
-            let Verdict::Bad(why) = judged(now) else { panic!("{name} is not found") };
-            assert!(why.starts_with("h1 has ") && why.contains(&format!("([gate] {name} = ")), "{why}");
-        }
-        let less = Rates { marks: 1_000, pauses: 1_000, queue_p99: 50, floor: 20, ..CALM };
-        assert_eq!(judged(less), Verdict::Good { judged: 1, changed: 1 });
-    }
-}
+mod tests;

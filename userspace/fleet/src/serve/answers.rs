@@ -21,6 +21,7 @@ use super::board::{Board, View};
 use super::http::Refusal;
 use super::{assets, events, write};
 use crate::ask::ask;
+use crate::rollout::Event;
 use crate::store::Store;
 
 /// Who may look on at a time.
@@ -180,10 +181,14 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
         return refused(StatusCode::NOT_FOUND, "no fleet is shown here: start it with --fleet".into());
     };
     let who = &handler.state.who;
-    let edited = store.edit(|rollout| match &told {
-        Told::Pause => rollout.pause(who),
-        Told::Resume => rollout.resume(who),
-        Told::Abort { why } => rollout.abort(who, &why.chars().take(WHY).collect::<String>()),
+    let why = match &told {
+        Told::Abort { why } => why.chars().take(WHY).collect(),
+        Told::Pause | Told::Resume => String::new(),
+    };
+    let edited = store.edit(match &told {
+        Told::Pause => Event::Pause { by: who },
+        Told::Resume => Event::Resume { by: who },
+        Told::Abort { .. } => Event::Abort { by: who, why: &why },
     });
     done(edited.await.map(|rollout| rollout.status()).map_err(|error| format!("{error:#}")))
 }

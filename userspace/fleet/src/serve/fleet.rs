@@ -1,6 +1,7 @@
 //! The fleet, as etcd has it: looked at every two seconds while somebody looks here, and seldom while nobody does, for ten minutes of
 //! figures.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,14 +13,15 @@ use super::board::{Board, View};
 use super::clock::now;
 use super::series::{Column, Point};
 use crate::history::History;
-use crate::record::Rates;
 use crate::status::{Host, Status};
-use crate::store::Store;
+use crate::store::{Mirror, Store};
 
 /// How often etcd is asked while somebody looks.
 const TICK: Duration = Duration::from_secs(2);
 /// How often while nobody does; agents report every five seconds.
 const SELDOM: Duration = Duration::from_secs(6);
+/// How long the watch is drained for.
+const DRAIN: Duration = Duration::from_millis(50);
 /// No line is drawn through a longer time of which nothing is known, in seconds.
 const GAP_S: f64 = 15.0;
 /// How often the versions are read, besides when a rollout begins or ends: they are long.
@@ -41,6 +43,7 @@ pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut read = Read::default();
+    let mut mirror = Mirror::new(store.clone());
     loop {
         tick.tick().await;
         let is_due = read.at.is_none_or(|at| at.elapsed() >= SELDOM);
@@ -48,7 +51,7 @@ pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
             continue;
         }
         read.at = Some(Instant::now());
-        let error = match look(&board, &mut store, &mut read).await {
+        let error = match look(&board, &mut store, &mut mirror, &mut read).await {
             Ok(()) => Value::Null,
             Err(error) => json!(format!("etcd: {error:#}")),
         };
@@ -56,8 +59,8 @@ pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
     }
 }
 
-async fn look(board: &Board, store: &mut Store, read: &mut Read) -> Result<()> {
-    let status = Status::new(store.snapshot().await?);
+async fn look(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut Read) -> Result<()> {
+    let status = Status::new(&*mirror.next(DRAIN).await?);
     let t = now();
     for Host { host, rates, .. } in &status.hosts {
         board.add(View::Host(host.clone()), |track| track.add(point(t, rates.as_ref()), GAP_S));
@@ -78,14 +81,15 @@ async fn look(board: &Board, store: &mut Store, read: &mut Read) -> Result<()> {
 }
 
 /// What a host says of itself; one that is away says nothing.
-fn point(t: f64, rates: Option<&Rates>) -> Point {
+fn point(t: f64, rates: Option<&BTreeMap<&str, u64>>) -> Point {
     let Some(rates) = rates else { return Point { t, values: Vec::new() } };
     let columns = [
-        (Column::Marks, rates.marks),
-        (Column::Cnps, rates.cnps),
-        (Column::Drops, rates.drops),
-        (Column::RdmaErrors, rates.rdma_errors),
-        (Column::Queue, rates.queue),
+        (Column::Marks, "marks"),
+        (Column::Cnps, "cnps"),
+        (Column::Drops, "drops"),
+        (Column::RdmaErrors, "rdma_errors"),
+        (Column::Queue, "queue"),
     ];
-    Point { t, values: columns.map(|(column, value)| (column, Some(value as f64))).into() }
+    let value = |(column, name)| (column, rates.get(name).map(|value| *value as f64));
+    Point { t, values: columns.map(value).into() }
 }

@@ -235,7 +235,7 @@ pub(super) fn point(
             (Column::CnpsHandled, counts.cnps_handled),
             (Column::PausesReceived, counts.pauses_received),
             (Column::PausesSent, counts.pauses_sent),
-            (Column::Drops, counts.drops),
+            (Column::Drops, counts.drops + counts.interface_drops),
         ]
     };
     if let Some((seen, before_ns)) = before {

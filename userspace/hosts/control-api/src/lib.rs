@@ -213,8 +213,12 @@ pub struct Counts {
     pub pauses_received: u64,
     /// PFC frames sent, one for each priority.
     pub pauses_sent: u64,
-    /// Packets dropped by the data plane, by the port's own queues, or by the interface.
+    /// Packets dropped by the data plane or by the port's own queues.
     pub drops: u64,
+    /// Packets dropped by the interface itself, in both directions: frames of unknown protocols and VLANs among them.
+    pub interface_drops: u64,
+    /// Connected queue pairs of the RDMA devices on the interface, now; none if there is no device or they cannot be listed.
+    pub queue_pairs: Option<u64>,
     /// Retransmissions and time-outs of the RDMA devices on the interface, as far as their drivers count them.
     pub rdma_errors: u64,
     /// Flows known to the reaction point now.

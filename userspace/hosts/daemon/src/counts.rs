@@ -50,11 +50,13 @@ pub(crate) fn take_each<T>(
         interface: unreadable.interface.clone().unwrap_or_default(),
         error: unreadable.error.clone(),
     }));
-    let (mut errors, drops, watched) = (rdma_errors(), interface_drops(), shared.watched());
+    let (devices, drops, watched) = (rdma(), interface_drops(), shared.watched());
     let count = |reading: &Reading| {
         let mut counts = counts(reading);
-        counts.rdma_errors = errors.remove(&reading.info.ifindex).unwrap_or_default();
-        counts.drops += drops.get(&reading.info.ifindex).copied().unwrap_or_default();
+        if let Some(rdma) = devices.get(&reading.info.ifindex) {
+            (counts.rdma_errors, counts.queue_pairs) = (rdma.errors, rdma.queue_pairs);
+        }
+        counts.interface_drops = drops.get(&reading.info.ifindex).copied().unwrap_or_default();
         let Depths { snapshots, active, at_floor } = watched.want(reading.info.ifindex);
         (counts.queue_looks, counts.active_flows, counts.flows_at_floor) =
             (snapshots.to_vec(), active, at_floor);
@@ -106,18 +108,30 @@ fn interface_drops() -> BTreeMap<u32, u64> {
     Netlink::connect().and_then(|netlink| netlink.drops()).unwrap_or_default()
 }
 
-/// Retransmissions and time-outs of RDMA devices, by the interface they are on; none that cannot be read.
-fn rdma_errors() -> BTreeMap<u32, u64> {
-    let devices = Netlink::connect().and_then(|netlink| netlink.rdma_devices()).unwrap_or_default();
-    let mut errors = BTreeMap::new();
-    for device in devices {
+/// The RDMA devices on one interface.
+struct Rdma {
+    /// Retransmissions and time-outs; those that cannot be read do not count.
+    errors: u64,
+    /// Connected queue pairs, if every device lists its own.
+    queue_pairs: Option<u64>,
+}
+
+/// The RDMA devices by interface.
+fn rdma() -> BTreeMap<u32, Rdma> {
+    let mut found: BTreeMap<u32, Rdma> = BTreeMap::new();
+    let Ok(netlink) = Netlink::connect() else { return found };
+    for device in netlink.rdma_devices().unwrap_or_default() {
         let counters = Path::new(RDMA).join(&device.name).join("ports/1/hw_counters");
         let sum: u64 = RDMA_ERRORS.iter().filter_map(|name| number(&counters.join(name))).sum();
+        let pairs = netlink.rdma_connected_qps(device.index).ok().map(|pairs| pairs.len() as u64);
         for ifindex in device.ifindexes {
-            *errors.entry(ifindex).or_default() += sum;
+            let rdma =
+                found.entry(ifindex).or_insert_with(|| Rdma { errors: 0, queue_pairs: Some(0) });
+            rdma.errors += sum;
+            rdma.queue_pairs = rdma.queue_pairs.zip(pairs).map(|(known, more)| known + more);
         }
     }
-    errors
+    found
 }
 
 fn number(path: &Path) -> Option<u64> {

@@ -1,0 +1,125 @@
+//! Metrics of a coordinator, in the text format of Prometheus.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result};
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::tally;
+use crate::rollout::Rollout;
+use crate::store::Snapshot;
+
+/// Metrics of a coordinator.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metrics {
+    hosts: usize,
+    reporting: usize,
+    failing: usize,
+    unreadable: usize,
+    coordinators: usize,
+    reads: u64,
+    /// Steps that failed.
+    pub(super) errors: u64,
+    version: u64,
+    is_over: bool,
+    is_paused: bool,
+    is_rolled_back: bool,
+    clock_ms: u64,
+    steps: BTreeMap<&'static str, usize>,
+}
+
+impl Metrics {
+    pub(super) fn read(&mut self, snapshot: &Snapshot, reads: u64) {
+        self.hosts = snapshot.names.len();
+        self.reporting = snapshot.hosts.len();
+        self.failing = snapshot.hosts.values().filter(|seen| !seen.report.failing.is_empty()).count();
+        self.unreadable = snapshot.unreadable.len();
+        self.coordinators = snapshot.coordinators.len();
+        self.reads = reads;
+    }
+
+    pub(super) fn rollout(&mut self, rollout: &Rollout) {
+        self.version = rollout.version;
+        self.is_over = rollout.is_over();
+        self.is_paused = rollout.is_paused();
+        self.is_rolled_back = rollout.outcome().is_some_and(|outcome| !outcome.is_done);
+        self.clock_ms = rollout.clock_ms;
+        self.steps = tally(rollout);
+    }
+
+    /// As Prometheus reads it.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut add = |name: &str, kind: &str, help: &str, value: String| {
+            let name = format!("dcqcn_fleet_{name}");
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        };
+        let flag = |is: bool| u8::from(is).to_string();
+        add("hosts", "gauge", "Known hosts.", self.hosts.to_string());
+        add("hosts_reporting", "gauge", "Hosts whose agent reports.", self.reporting.to_string());
+        add("hosts_failing", "gauge", "Reporting hosts with a complaint.", self.failing.to_string());
+        add(
+            "hosts_unreadable",
+            "gauge",
+            "Hosts with a record that cannot be read.",
+            self.unreadable.to_string(),
+        );
+        add("coordinators", "gauge", "Running coordinators.", self.coordinators.to_string());
+        add(
+            "reads_total",
+            "counter",
+            "Reads of the whole fleet; a watch follows each.",
+            self.reads.to_string(),
+        );
+        add("step_errors_total", "counter", "Steps that failed and are retried.", self.errors.to_string());
+        add("rollout_version", "gauge", "Version of the current or last rollout.", self.version.to_string());
+        add("rollout_over", "gauge", "Whether that rollout has ended.", flag(self.is_over));
+        add("rollout_paused", "gauge", "Whether it waits for an operator.", flag(self.is_paused));
+        add("rollout_rolled_back", "gauge", "Whether it was rolled back.", flag(self.is_rolled_back));
+        let seconds = (self.clock_ms as f64 / 1e3).to_string();
+        add("rollout_clock_seconds", "gauge", "Time that coordinators have spent on it.", seconds);
+        let name = "dcqcn_fleet_rollout_steps";
+        let _ = writeln!(text, "# HELP {name} Hosts of that rollout by state.\n# TYPE {name} gauge");
+        for (state, hosts) in &self.steps {
+            let _ = writeln!(text, "{name}{{state=\"{state}\"}} {hosts}");
+        }
+        text
+    }
+}
+
+/// Serves the metrics at `/metrics` until it is dropped.
+///
+/// # Errors
+/// It cannot listen there.
+pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
+    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let router = Router::new().route("/metrics", get(answer)).with_state(metrics);
+    axum::serve(listener, router).await.context("cannot serve metrics")
+}
+
+async fn answer(State(metrics): State<watch::Receiver<Metrics>>) -> impl IntoResponse {
+    let text = metrics.borrow().text();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_in_prometheus_text_format() {
+        let metrics = Metrics { hosts: 3, steps: [("lost", 1)].into(), ..Metrics::default() };
+        let text = metrics.text();
+        assert!(text.contains("# TYPE dcqcn_fleet_hosts gauge\ndcqcn_fleet_hosts 3\n"), "{text}");
+        assert!(text.contains("dcqcn_fleet_rollout_steps{state=\"lost\"} 1\n"), "{text}");
+    }
+}

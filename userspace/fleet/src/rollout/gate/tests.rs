@@ -1,0 +1,125 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::measure::{Reading, default_limits};
+use crate::record::{Report, Target};
+use crate::rollout::world::{policy, rates};
+use crate::rollout::{Forward, Phase, Seen};
+
+/// A minute in which nothing was wrong, of a thousand packets a second.
+fn calm(packets: u64) -> Rates {
+    let mut calm = rates(0);
+    calm.data_packets = packets;
+    for measure in MEASURES {
+        let spread = if matches!(measure.source, Source::Events(_)) { 100 } else { 3 };
+        calm.of.insert(measure.name.into(), Reading { value: 0, spread });
+    }
+    calm.of.insert(THROUGHPUT.into(), Reading { value: packets / 60, spread: 3 });
+    calm
+}
+
+fn with(mut rates: Rates, name: &str, value: u64, spread: u64) -> Rates {
+    rates.of.insert(name.into(), Reading { value, spread });
+    rates
+}
+
+/// A changed host that counted `before` and counts `now`, with unchanged hosts that counted `control.0` and count `control.1`.
+fn judged_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
+    let step = |host: &str, wave: usize, state: State| Step {
+        host: host.into(),
+        wave,
+        target: Target::default(),
+        former: Target::default(),
+        state,
+        before: Some(before.clone()),
+        complaints: Vec::new(),
+        is_retry: false,
+    };
+    let steps = vec![step("h1", 0, State::Applied { silent_ms: None }), step("h2", 1, State::Waiting)];
+    let seen =
+        |rates: &Rates| Seen { report: Report { rates: rates.clone(), ..Report::default() }, revision: 1 };
+    let earlier: Hosts = [("h2".to_owned(), seen(&control.0))].into();
+    let hosts: Hosts = [("h1".to_owned(), seen(&now)), ("h2".to_owned(), seen(&control.1))].into();
+    let control = Control::of(&steps, 0, &earlier);
+    let mut rollout = crate::rollout::plan(
+        &crate::record::Version::none(),
+        &BTreeMap::new(),
+        &BTreeMap::new(),
+        &BTreeMap::new(),
+    );
+    (rollout.policy, rollout.steps) = (policy(1, 1, 1), steps);
+    rollout.phase = Phase::Forward(Forward::default());
+    let drops = Limit { times: 1.5, plus: 10 };
+    rollout.policy.gate.limits.insert("interface_drops".into(), drops);
+    judge(&rollout, &control, &hosts)
+}
+
+fn judged(now: Rates) -> Verdict {
+    judged_with(calm(100_000), now, (calm(100_000), calm(100_000)))
+}
+
+const GOOD: Verdict = Verdict::Good { judged: 1, changed: 1 };
+
+#[test]
+fn harm_is_found_by_each_measure() {
+    assert_eq!(judged(calm(100_000)), GOOD);
+    for measure in MEASURES {
+        let name = measure.name;
+        let now = match measure.source {
+            Source::Events(_) => with(calm(100_000), name, 200, 100),
+            Source::Level(_) => with(calm(100_000), name, 60, 0),
+            Source::Throughput => with(calm(100_000), name, 100_000 / 60 / 2, 3),
+        };
+        let Verdict::Bad(why) = judged(now) else { panic!("{name} is not found") };
+        assert!(why.starts_with("h1 has ") && why.contains(&format!("([gate] {name} = ")), "{why}");
+    }
+}
+
+#[test]
+fn a_rare_event_is_not_harm() {
+    for name in ["drops", "rdma_errors", "interface_drops", "marks"] {
+        for packets in [1_000, 100_000] {
+            // One, two, and a burst of fifty at one moment.
+            for (value, spread) in [(1, 100), (2, 100), (50, 5_000)] {
+                let before = (calm(packets), calm(packets));
+                let now = with(calm(packets), name, value, spread);
+                assert_eq!(judged_with(calm(packets), now, before), GOOD, "{value} {name} of {packets}");
+            }
+        }
+    }
+    assert!(!default_limits().contains_key("interface_drops"), "off unless asked for");
+}
+
+#[test]
+fn half_throughput_is_harm_unless_others_lost_theirs() {
+    let half = with(calm(50_000), THROUGHPUT, 833, 3);
+    assert!(matches!(judged(half.clone()), Verdict::Bad(_)));
+    let slower = (calm(100_000), with(calm(50_000), THROUGHPUT, 833, 3));
+    assert_eq!(judged_with(calm(100_000), half, slower), GOOD);
+    // Traffic that comes in bursts may halve by chance.
+    let bursty = with(calm(100_000), THROUGHPUT, 1_666, 300);
+    let less = with(calm(50_000), THROUGHPUT, 833, 300);
+    assert_eq!(judged_with(bursty, less, (calm(100_000), calm(100_000))), GOOD);
+}
+
+#[test]
+fn silence_is_harm_while_queue_pairs_remain() {
+    let silent = |queue_pairs| Rates { quiet_ms: 30_000, queue_pairs, ..with(calm(0), THROUGHPUT, 0, 0) };
+    for queue_pairs in [Some(4), None] {
+        let Verdict::Bad(why) = judged(silent(queue_pairs)) else { panic!("silence is not found") };
+        assert!(why.starts_with("h1 has had no data packet for 30 s"), "{why}");
+    }
+    let unjudged = Verdict::Good { judged: 0, changed: 1 };
+    assert_eq!(judged(silent(Some(0))), unjudged, "the job has ended");
+    let both = (calm(100_000), silent(Some(4)));
+    assert_eq!(judged_with(calm(100_000), silent(Some(4)), both), unjudged, "everywhere");
+    let pauses = Rates { gap_ms: 20_000, ..calm(100_000) };
+    assert_eq!(judged_with(pauses, silent(Some(4)), (calm(1), calm(1))), unjudged, "as long as before");
+}
+
+#[test]
+fn measure_of_an_older_agent_is_not_judged() {
+    let mut now = with(calm(100_000), "drops", 500, 100);
+    now.of.remove("drops");
+    assert_eq!(judged(now), GOOD);
+}

@@ -1,0 +1,96 @@
+use super::*;
+use crate::record::{Report, Tried};
+use crate::rollout::world::{policy, version};
+use crate::rollout::{Effect, Event, Seen, next};
+
+fn group_a() -> Target {
+    let version = version(policy(1, 4, 1));
+    version.target(version.groups.first())
+}
+
+fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
+    let hash = if version == 1 { group_a().hash } else { Some("other".into()) };
+    let target = Target { version, group: Some("a".into()), hash };
+    Some(Tried { target, error: error.map(str::to_owned) })
+}
+
+/// A host that should have version 1, whose text this is again, and a new one; what the first one reports.
+fn retried(canary: usize, tried: Option<Tried>) -> (Rollout, Hosts) {
+    let members = ["a1", "a2"].map(|name| (name.to_owned(), Member::default())).into();
+    let [by, why] = [const { String::new() }; 2];
+    let target = Target { version: 1, ..group_a() };
+    let wants = [("a1".to_owned(), Want { target, by, why })].into();
+    let seen = |tried| Seen { report: Report { tried, ..Report::default() }, revision: 1 };
+    let hosts = [("a1".to_owned(), seen(tried)), ("a2".to_owned(), seen(None))].into();
+    (plan(&version(policy(canary, 4, 1)), &members, &wants, &hosts), hosts)
+}
+
+#[test]
+fn host_that_lacks_its_configuration_is_retried() {
+    for (tried, is_retried) in [
+        (tried(1, Some("no")), true),
+        // The version that it should have gone back from.
+        (tried(2, None), true),
+        (tried(1, None), false),
+        // It comes up, and its agent orders it.
+        (None, false),
+    ] {
+        let steps: Vec<(String, bool)> =
+            retried(0, tried.clone()).0.steps.into_iter().map(|step| (step.host, step.is_retry)).collect();
+        let expected = [("a1".to_owned(), true), ("a2".to_owned(), false)];
+        assert_eq!(steps, expected[usize::from(!is_retried)..], "{tried:?}");
+    }
+}
+
+#[test]
+fn retried_host_is_not_a_canary() {
+    let steps = retried(1, tried(1, Some("no"))).0.steps;
+    let waves: Vec<(&str, usize)> = steps.iter().map(|step| (step.host.as_str(), step.wave)).collect();
+    assert_eq!(waves, [("a2", 0), ("a1", 1)]);
+}
+
+#[test]
+fn same_number_with_other_text_is_rolled_out() {
+    let (mut rollout, hosts) = retried(0, tried(1, None));
+    assert_eq!(rollout.steps.len(), 1);
+    let members = [("a1".to_owned(), Member::default())].into();
+    let [by, why] = [const { String::new() }; 2];
+    let target = Target { version: 2, group: Some("a".into()), hash: Some("other".into()) };
+    let wants = [("a1".to_owned(), Want { target, by, why })].into();
+    rollout = plan(&version(policy(0, 4, 1)), &members, &wants, &hosts);
+    assert_eq!(rollout.steps.len(), 1, "its number was used before");
+}
+
+#[test]
+fn host_with_unreadable_order_goes_back_to_what_it_reports() {
+    let members = [("a1".to_owned(), Member::default())].into();
+    let seen = Seen { report: Report { tried: tried(7, None), ..Report::default() }, revision: 1 };
+    let rollout = plan(&version(policy(0, 4, 1)), &members, &BTreeMap::new(), &[("a1".into(), seen)].into());
+    assert_eq!(rollout.steps[0].former.version, 7);
+}
+
+#[test]
+fn refused_retry_rolls_nothing_back() {
+    for answer in [Some("no"), None] {
+        let (mut rollout, mut hosts) = retried(0, tried(1, Some("no")));
+        rollout.policy.soak_ms = 0;
+        for round in 0..20 {
+            let tick = Event::Tick { elapsed_ms: 1_000, hosts: &hosts, revision: 1 };
+            let effects;
+            (rollout, effects) = next(rollout, tick);
+            for effect in effects {
+                let Effect::Send { host, target } = effect else { continue };
+                let error = (host == "a1").then(|| answer.map(str::to_owned)).flatten();
+                let silent = host == "a1" && answer.is_none();
+                if !silent {
+                    hosts.get_mut(&host).unwrap().report.tried = Some(Tried { target, error });
+                }
+            }
+            assert!(round < 19 || rollout.is_over(), "{rollout:?}");
+        }
+        let outcome = rollout.outcome().unwrap();
+        let expected =
+            "1 hosts changed, 1 are away, or did not take it before either, and change when they can";
+        assert_eq!((outcome.is_done, outcome.reason.as_str()), (true, expected), "{answer:?}");
+    }
+}

@@ -1,0 +1,198 @@
+//! A simulated fleet for tests of the state machine: hosts that answer, refuse, get worse and go away, and coordinators whose state may be
+//! stale.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::file::{Gate, Group, Labels, Wave};
+use crate::measure::{Reading, THROUGHPUT};
+use crate::record::{Member, Tried, Version};
+
+/// A host that obeys, as long as it is there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Host {
+    pub(super) is_away: bool,
+    /// Its agent lives, and does not report.
+    pub(super) is_stuck: bool,
+    pub(super) refuses: bool,
+    /// How often it refuses to go back.
+    pub(super) refuses_back: usize,
+    /// Its marks with version 2, per million.
+    pub(super) marks: u64,
+    pub(super) failing: Vec<String>,
+    pub(super) want: Option<Target>,
+    pub(super) has: Option<Tried>,
+    /// Answers this many turns late.
+    pub(super) slow: usize,
+    pub(super) due: usize,
+    /// Its last report.
+    pub(super) seen: Seen,
+}
+
+pub(super) struct World {
+    pub(super) hosts: BTreeMap<String, Host>,
+    /// The state in etcd, and its revision.
+    pub(super) kept: Rollout,
+    pub(super) kept_at: i64,
+    pub(super) revision: i64,
+    /// The state that each of two coordinators has, and its revision.
+    pub(super) known: [(Rollout, i64); 2],
+    /// The orders of each step.
+    pub(super) orders: Vec<Vec<(String, Target)>>,
+}
+
+pub(super) fn policy(canary: usize, wave: usize, max_unavailable: usize) -> Policy {
+    Policy {
+        canary,
+        wave: Wave::Hosts(wave),
+        max_unavailable,
+        soak_ms: 3_000,
+        patience_ms: 5_000,
+        gate: Gate::default(),
+    }
+}
+
+pub(super) fn version(policy: Policy) -> Version {
+    let group = |name: &str, hosts: &str| Group {
+        name: name.into(),
+        hosts: vec![hosts.into()],
+        labels: Labels::new(),
+        text: format!("of {name}"),
+    };
+    let groups = vec![group("a", "a*"), group("b", "b*")];
+    Version { version: 2, policy, groups, by: "ada".into(), ..Version::none() }
+}
+
+/// A minute of traffic.
+pub(super) fn rates(marks: u64) -> Rates {
+    let reading = |value: u64| Reading { value, spread: 100 };
+    let of = [
+        ("marks", reading(marks / 10)),
+        ("drops", reading(0)),
+        (THROUGHPUT, Reading { value: 1_666, spread: 3 }),
+    ];
+    let of = of.map(|(name, reading)| (name.to_owned(), reading)).into();
+    Rates { window_ms: 60_000, data_packets: 100_000, quiet_ms: 0, gap_ms: 1_000, queue_pairs: Some(4), of }
+}
+
+impl World {
+    pub(super) fn new(hosts: Vec<Host>, policy: Policy) -> Self {
+        let name = |index: usize| format!("{}{index:02}", if index.is_multiple_of(3) { "b" } else { "a" });
+        let hosts: BTreeMap<String, Host> =
+            hosts.into_iter().enumerate().map(|(index, host)| (name(index), host)).collect();
+        let members = hosts.keys().map(|name| (name.clone(), Member::default())).collect();
+        let empty = plan(&Version::none(), &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
+        let known = [(empty.clone(), 1), (empty.clone(), 1)];
+        let mut world = Self { hosts, kept: empty, kept_at: 1, revision: 1, known, orders: Vec::new() };
+        world.report();
+        world.kept = plan(&version(policy), &members, &BTreeMap::new(), &world.reports());
+        world.known = [(world.kept.clone(), 1), (world.kept.clone(), 1)];
+        world
+    }
+
+    /// Every host that can writes a report.
+    fn report(&mut self) {
+        for host in self.hosts.values_mut().filter(|host| !host.is_away && !host.is_stuck) {
+            self.revision += 1;
+            let is_new =
+                host.has.as_ref().is_some_and(|tried| tried.target.version == 2 && tried.error.is_none());
+            let report = Report {
+                tried: host.has.clone(),
+                failing: host.failing.clone(),
+                rates: rates(if is_new { host.marks } else { 500 }),
+                ..Report::default()
+            };
+            host.seen = Seen { report, revision: self.revision };
+        }
+    }
+
+    pub(super) fn reports(&self) -> Hosts {
+        let there = self.hosts.iter().filter(|(_, host)| !host.is_away);
+        there.map(|(name, host)| (name.clone(), host.seen.clone())).collect()
+    }
+
+    /// A step of the first coordinator, which has the latest state.
+    pub(super) fn step(&mut self, elapsed_ms: u64) {
+        self.known[0] = (self.kept.clone(), self.kept_at);
+        let hosts = self.reports();
+        self.tick(0, elapsed_ms, &hosts, self.revision, false);
+    }
+
+    /// An event of one coordinator, by the state it knows: written if that is the latest. It may die before it writes.
+    pub(super) fn tick(&mut self, who: usize, elapsed_ms: u64, hosts: &Hosts, revision: i64, dies: bool) {
+        let (state, at) = self.known[who].clone();
+        let (state, effects) = next(state, Event::Tick { elapsed_ms, hosts, revision });
+        if at != self.kept_at || dies {
+            // The comparison fails, and it reads again.
+            self.known[who] = (self.kept.clone(), self.kept_at);
+            return;
+        }
+        self.write(state, effects);
+        self.known[who] = (self.kept.clone(), self.kept_at);
+    }
+
+    pub(super) fn operate(&mut self, event: Event<'_>) {
+        let (state, effects) = next(self.kept.clone(), event);
+        self.write(state, effects);
+    }
+
+    fn write(&mut self, state: Rollout, effects: Vec<Effect>) {
+        self.revision += 1;
+        (self.kept, self.kept_at) = (state, self.revision);
+        let mut orders = Vec::new();
+        for effect in effects {
+            let Effect::Send { host: name, target } = effect else { continue };
+            let host = self.hosts.get_mut(&name).unwrap();
+            host.want = Some(target.clone());
+            host.due = host.slow;
+            orders.push((name, target));
+        }
+        self.orders.push(orders);
+    }
+
+    /// Hosts that are there obey, and report.
+    pub(super) fn obey(&mut self) {
+        for host in self.hosts.values_mut().filter(|host| !host.is_away) {
+            host.due = host.due.saturating_sub(1);
+            if let Some(want) = host.want.as_ref().filter(|_| host.due == 0) {
+                let goes_back = host.refuses_back > 0 && want.version == 0;
+                host.refuses_back -= usize::from(goes_back);
+                let refuses = goes_back || host.refuses && want.version == 2;
+                host.has = Some(Tried { target: want.clone(), error: refuses.then(|| "no".into()) });
+            }
+        }
+        self.report();
+    }
+
+    /// Steps to the end.
+    pub(super) fn run(&mut self) -> Outcome {
+        for _ in 0..2_000 {
+            self.step(1_000);
+            self.obey();
+            if let Some(outcome) = self.kept.outcome() {
+                return outcome;
+            }
+        }
+        panic!("no end: {:?}", self.kept);
+    }
+
+    /// In which step a host was first ordered version 2.
+    pub(super) fn ordered_at(&self, host: &str) -> Option<usize> {
+        let is_of = |orders: &Vec<(String, Target)>| {
+            orders.iter().any(|(name, target)| name == host && target.version == 2)
+        };
+        self.orders.iter().position(is_of)
+    }
+
+    pub(super) fn host(&mut self, name: &str) -> &mut Host {
+        self.hosts.get_mut(name).unwrap()
+    }
+
+    pub(super) fn state(&self, host: &str) -> State {
+        self.kept.steps.iter().find(|step| step.host == host).unwrap().state
+    }
+}
+
+pub(super) fn healthy(count: usize) -> Vec<Host> {
+    vec![Host { marks: 500, ..Host::default() }; count]
+}

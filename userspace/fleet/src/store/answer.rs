@@ -1,0 +1,43 @@
+//! etcd's errors, by their gRPC codes.
+
+use anyhow::anyhow;
+use etcd_client::Error;
+
+/// Codes of gRPC.
+const DEADLINE_EXCEEDED: i32 = 4;
+const PERMISSION_DENIED: i32 = 7;
+const RESOURCE_EXHAUSTED: i32 = 8;
+const UNAVAILABLE: i32 = 14;
+const UNAUTHENTICATED: i32 = 16;
+
+fn code(error: &Error) -> Option<i32> {
+    match error {
+        Error::GRpcStatus(status) => Some(status.code() as i32),
+        _ => None,
+    }
+}
+
+/// Whether another member may answer, or the same one later.
+pub(super) fn is_passing(error: &Error) -> bool {
+    matches!(error, Error::TransportError(_)) || matches!(code(error), Some(DEADLINE_EXCEEDED | UNAVAILABLE))
+}
+
+/// Adds what to check when etcd refuses a request or does not answer.
+pub(super) fn explain(error: Error) -> anyhow::Error {
+    let (code, is_passing) = (code(&error), is_passing(&error));
+    let error = match error {
+        // Its text is the whole structure.
+        Error::GRpcStatus(status) => anyhow!("{}", status.message()),
+        other => other.into(),
+    };
+    match code {
+        Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
+            error.context("etcd refuses: this user has no right to that (docs/how-to/fleet.md has the roles)")
+        }
+        Some(RESOURCE_EXHAUSTED) => {
+            error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
+        }
+        _ if is_passing => error.context("no member of etcd answers: check that they run, and `--etcd`"),
+        _ => error.context("etcd refuses the request"),
+    }
+}

@@ -1,0 +1,298 @@
+//! The fleet at one revision: read page by page, and followed by a watch from there on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
+use tokio::time::{Instant, timeout_at};
+
+use super::{MESSAGE_BYTES, PAGE, Store, explain, read};
+use crate::record::{HOST_BYTES, Member, Want};
+use crate::rollout::{Hosts, Rollout, Seen, Step};
+
+/// A fleet is read again after such a silence of its watch: agents report more often.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// The fleet at one revision. What one host's records say concerns that host only, readable or not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    /// etcd's revision.
+    pub(crate) revision: i64,
+    /// The current or last rollout without its steps, and its revision.
+    head: Option<(Result<Rollout, String>, i64)>,
+    /// Steps by `ID/HOST`.
+    steps: BTreeMap<String, Step>,
+    /// Names of all hosts.
+    pub(crate) names: BTreeSet<String>,
+    /// Hosts whose labels are known.
+    pub(crate) members: BTreeMap<String, Member>,
+    /// Orders.
+    pub(crate) wants: BTreeMap<String, Want>,
+    /// Revisions of the orders, readable or not.
+    pub(crate) ordered: BTreeMap<String, i64>,
+    /// Reports of the hosts that are there.
+    pub(crate) hosts: Hosts,
+    /// Records of hosts that cannot be read: by host and record.
+    pub(crate) unreadable: BTreeMap<String, BTreeMap<&'static str, String>>,
+    /// Running coordinators.
+    pub(crate) coordinators: BTreeSet<String>,
+}
+
+impl Snapshot {
+    /// The current or last rollout with its steps, and its revision.
+    ///
+    /// # Errors
+    /// Its records cannot be read.
+    pub(crate) fn rollout(&self) -> Result<Option<(Rollout, i64)>> {
+        let Some((head, revision)) = &self.head else { return Ok(None) };
+        let mut rollout = match head {
+            Ok(rollout) => rollout.clone(),
+            Err(error) => bail!("{error}"),
+        };
+        let prefix = format!("{}/", rollout.id);
+        let own = self.steps.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
+        rollout.steps = own.map(|(_, step)| step.clone()).collect();
+        rollout.steps.sort_by(|a, b| (a.wave, &a.host).cmp(&(b.wave, &b.host)));
+        let (found, expected) = (rollout.steps.len(), rollout.hosts);
+        ensure!(
+            found == expected,
+            "cannot continue the rollout of version {}: {found} of its {expected} steps can be read in etcd; delete the key `rollout` \
+             and apply again",
+            rollout.version
+        );
+        Ok(Some((rollout, *revision)))
+    }
+
+    /// The revision of the current or last rollout; 0 if there was none.
+    pub(crate) fn rollout_revision(&self) -> i64 {
+        self.head.as_ref().map_or(0, |(_, revision)| *revision)
+    }
+
+    /// The rollout that is under way, without its steps.
+    pub(crate) fn under_way(&self) -> Option<&Rollout> {
+        let (head, _) = self.head.as_ref()?;
+        head.as_ref().ok().filter(|rollout| !rollout.is_over())
+    }
+
+    /// Takes over a record at `rest` below the prefix.
+    fn put(&mut self, rest: &str, kv: &KeyValue) {
+        if rest == "rollout" {
+            self.head = Some((read(kv).map_err(|error| format!("{error:#}")), kv.mod_revision()));
+        } else if let Some(key) = rest.strip_prefix("steps/") {
+            // One that is missing is noticed by their number.
+            match read(kv) {
+                Ok(step) => _ = self.steps.insert(key.to_owned(), step),
+                Err(error) => tracing::warn!(error = format!("{error:#}"), "step cannot be read"),
+            }
+        } else if let Some(key) = rest.strip_prefix("coordinators/") {
+            self.coordinators.insert(key.to_owned());
+        } else if let Some((host, what)) = rest.strip_prefix("hosts/").and_then(|rest| rest.split_once('/')) {
+            self.put_host(host, what, kv);
+        }
+    }
+
+    fn put_host(&mut self, host: &str, what: &str, kv: &KeyValue) {
+        let name = host.to_owned();
+        let error = match what {
+            "member" => {
+                let error = bounded::<Member>(kv).map(|member| _ = self.members.insert(name, member)).err();
+                self.note(host, "member", error)
+            }
+            "want" => {
+                self.ordered.insert(name.clone(), kv.mod_revision());
+                let error = bounded::<Want>(kv).map(|want| _ = self.wants.insert(name, want)).err();
+                self.note(host, "want", error)
+            }
+            "report" => {
+                let revision = kv.mod_revision();
+                let report = bounded::<crate::record::Report>(kv).map(crate::record::Report::bounded);
+                let seen = report.map(|report| self.hosts.insert(name, Seen { report, revision }));
+                self.note(host, "report", seen.err())
+            }
+            _ => return,
+        };
+        if error {
+            // What cannot be read is not there.
+            self.remove(host, what);
+        }
+        self.names.insert(host.to_owned());
+    }
+
+    /// Notes whether a record of a host can be read. Returns whether it cannot.
+    fn note(&mut self, host: &str, what: &'static str, error: Option<anyhow::Error>) -> bool {
+        let is_bad = error.is_some();
+        if let Some(error) = error {
+            self.unreadable.entry(host.to_owned()).or_default().insert(what, format!("{error:#}"));
+        } else if let Some(bad) = self.unreadable.get_mut(host) {
+            bad.remove(what);
+            if bad.is_empty() {
+                self.unreadable.remove(host);
+            }
+        }
+        is_bad
+    }
+
+    fn remove(&mut self, host: &str, what: &str) {
+        match what {
+            "member" => _ = self.members.remove(host),
+            "want" => _ = self.wants.remove(host),
+            _ => _ = self.hosts.remove(host),
+        }
+    }
+
+    fn delete(&mut self, rest: &str) {
+        if rest == "rollout" {
+            self.head = None;
+        } else if let Some(key) = rest.strip_prefix("steps/") {
+            self.steps.remove(key);
+        } else if let Some(key) = rest.strip_prefix("coordinators/") {
+            self.coordinators.remove(key);
+        } else if let Some((host, what)) = rest.strip_prefix("hosts/").and_then(|rest| rest.split_once('/')) {
+            self.remove(host, what);
+            if what == "want" {
+                self.ordered.remove(host);
+            }
+            if let Some(what) = ["member", "want", "report"].into_iter().find(|known| *known == what) {
+                self.note(host, what, None);
+            }
+            let is_known = self.members.contains_key(host)
+                || self.hosts.contains_key(host)
+                || self.ordered.contains_key(host)
+                || self.unreadable.contains_key(host);
+            if !is_known {
+                self.names.remove(host);
+            }
+        }
+    }
+}
+
+/// A record of a host, if it is not too long.
+fn bounded<T: serde::de::DeserializeOwned>(kv: &KeyValue) -> Result<T> {
+    let length = kv.value().len();
+    ensure!(length <= HOST_BYTES, "its record has {length} bytes; allowed are {HOST_BYTES}");
+    read(kv)
+}
+
+impl Store {
+    /// The fleet at one revision.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub(crate) async fn snapshot(&mut self) -> Result<Snapshot> {
+        let head = self.get(self.rollout_key(), None).await?;
+        let revision = head.header().context("etcd answers without a header")?.revision();
+        let mut snapshot = Snapshot { revision, ..Snapshot::default() };
+        let mut kvs = Vec::new();
+        if let Some(kv) = head.kvs().first() {
+            snapshot.put("rollout", kv);
+        }
+        if let Some((Ok(rollout), _)) = &snapshot.head {
+            kvs.push(self.range(&self.steps_key(&rollout.id), PAGE, revision).await?.0);
+        }
+        for prefix in ["coordinators/", "hosts/"] {
+            kvs.push(self.range(&self.key(prefix), PAGE, revision).await?.0);
+        }
+        let prefix = self.key("");
+        for kv in kvs.iter().flatten() {
+            if let Some(rest) = std::str::from_utf8(kv.key()).ok().and_then(|key| key.strip_prefix(&prefix)) {
+                snapshot.put(rest, kv);
+            }
+        }
+        Ok(snapshot)
+    }
+
+    /// The current or last rollout with its steps, and its revision.
+    ///
+    /// # Errors
+    /// Its records cannot be read, or etcd does not answer.
+    pub(crate) async fn rollout(&mut self) -> Result<Option<(Rollout, i64)>> {
+        let head = self.get(self.rollout_key(), None).await?;
+        let revision = head.header().context("etcd answers without a header")?.revision();
+        let Some(kv) = head.kvs().first() else { return Ok(None) };
+        let mut snapshot = Snapshot { revision, ..Snapshot::default() };
+        snapshot.put("rollout", kv);
+        let prefix = self.key("");
+        if let Some((Ok(rollout), _)) = &snapshot.head {
+            let (kvs, _) = self.range(&self.steps_key(&rollout.id), PAGE, revision).await?;
+            for kv in &kvs {
+                let key = String::from_utf8_lossy(kv.key()).into_owned();
+                snapshot.put(key.strip_prefix(&prefix).unwrap_or_default(), kv);
+            }
+        }
+        snapshot.rollout()
+    }
+
+    /// Whether a coordinator runs.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub(crate) async fn is_coordinated(&mut self) -> Result<bool> {
+        let options = GetOptions::new().with_prefix().with_count_only();
+        Ok(self.get(self.key("coordinators/"), Some(options)).await?.count() > 0)
+    }
+}
+
+/// The fleet as it changes.
+pub(crate) struct Mirror {
+    store: Store,
+    snapshot: Arc<Snapshot>,
+    watch: Option<WatchStream>,
+    heard_at: Instant,
+    /// How often the fleet was read as a whole.
+    pub(crate) reads: u64,
+}
+
+impl Mirror {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store, snapshot: Arc::default(), watch: None, heard_at: Instant::now(), reads: 0 }
+    }
+
+    /// The fleet after `tick`; the first time without waiting.
+    ///
+    /// # Errors
+    /// etcd does not answer; the next call reads it as a whole again.
+    pub(crate) async fn next(&mut self, tick: Duration) -> Result<Arc<Snapshot>> {
+        let until = Instant::now() + tick;
+        if self.heard_at.elapsed() >= SILENCE {
+            self.watch = None;
+        }
+        let Some(mut watch) = self.watch.take() else { return self.read().await };
+        loop {
+            let Ok(response) = timeout_at(until, watch.message()).await else { break };
+            let Some(response) = response.map_err(explain)? else { bail!("etcd ended the watch") };
+            if response.canceled() {
+                bail!("etcd ended the watch: {}", response.cancel_reason());
+            }
+            self.heard_at = Instant::now();
+            let prefix = self.store.key("");
+            // A copy only if the caller still has the last one.
+            let snapshot = Arc::make_mut(&mut self.snapshot);
+            for event in response.events() {
+                let Some(kv) = event.kv() else { continue };
+                let key = std::str::from_utf8(kv.key()).ok();
+                let Some(rest) = key.and_then(|key| key.strip_prefix(&prefix)) else { continue };
+                match event.event_type() {
+                    EventType::Put => snapshot.put(rest, kv),
+                    EventType::Delete => snapshot.delete(rest),
+                }
+            }
+            if let Some(header) = response.header() {
+                snapshot.revision = snapshot.revision.max(header.revision());
+            }
+        }
+        self.watch = Some(watch);
+        Ok(Arc::clone(&self.snapshot))
+    }
+
+    async fn read(&mut self) -> Result<Arc<Snapshot>> {
+        self.snapshot = Arc::new(self.store.snapshot().await?);
+        self.reads += 1;
+        let options = WatchOptions::new().with_prefix().with_start_revision(self.snapshot.revision + 1);
+        let mut client = self.store.client.watch_client().max_decoding_message_size(MESSAGE_BYTES);
+        let watch = client.watch(self.store.key(""), Some(options)).await.map_err(explain)?;
+        (self.watch, self.heard_at) = (Some(watch), Instant::now());
+        Ok(Arc::clone(&self.snapshot))
+    }
+}
