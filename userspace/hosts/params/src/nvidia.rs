@@ -1,4 +1,5 @@
-//! Parameters of NVIDIA's NICs, read by name from a directory such as `/sys/class/net/eth0/ecn`.
+//! Parameters of NVIDIA's NICs, read by name from a directory such as `/sys/class/net/eth0/ecn` or from a text dump of
+//! such a directory or of the firmware's settings (`mlxconfig query`), and written in the same terms.
 //!
 //! The driver keeps them in `roce_rp` and `roce_np`, a file each; newer drivers keep the same in debugfs
 //! (`/sys/kernel/debug/mlx5/<BDF>/cc_params`, drivers/infiniband/hw/mlx5/cong.c), under names that start with `rp_` and
@@ -14,6 +15,11 @@ use serde::Serialize;
 
 use super::key::{Assignment, Key, SetError};
 
+mod dump;
+mod export;
+
+pub use export::{Export, export};
+
 /// A parameter of the firmware.
 struct Known {
     /// File in `roce_rp` or `roce_np`, and the parameter's name here.
@@ -24,6 +30,8 @@ struct Known {
     scale: u64,
     /// What 0, which the firmware takes, means here.
     zero: Zero,
+    /// Largest value of the firmware's field.
+    most: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,33 +49,36 @@ const MBIT: u64 = 1_000_000;
 /// Unit of `rpg_byte_reset`.
 const BYTE_RESET_UNIT: u64 = 64;
 
-const fn known(name: &'static str, debugfs: &'static str, scale: u64, zero: Zero) -> Known {
-    Known { name, debugfs, scale, zero }
+/// Largest value of a field of 17 bits.
+const BITS_17: u64 = (1 << 17) - 1;
+
+const fn known(name: &'static str, debugfs: &'static str, scale: u64, zero: Zero, most: u64) -> Known {
+    Known { name, debugfs, scale, zero, most }
 }
 
 const RP: [Known; 16] = [
-    known("clamp_tgt_rate", "rp_clamp_tgt_rate", 1, Zero::Same),
-    known("clamp_tgt_rate_after_time_inc", "rp_clamp_tgt_rate_ati", 1, Zero::Same),
-    known("rpg_time_reset", "rp_time_reset", US, Zero::Same),
-    known("rpg_byte_reset", "rp_byte_reset", BYTE_RESET_UNIT, Zero::Same),
-    known("rpg_threshold", "rp_threshold", 1, Zero::Same),
-    known("rpg_max_rate", "rp_max_rate", MBIT, Zero::Same),
-    known("rpg_ai_rate", "rp_ai_rate", MBIT, Zero::Same),
-    known("rpg_hai_rate", "rp_hai_rate", MBIT, Zero::Same),
-    known("rpg_gd", "rp_gd", 1, Zero::Same),
-    known("rpg_min_dec_fac", "rp_min_dec_fac", 1, Zero::Lowest),
-    known("rpg_min_rate", "rp_min_rate", MBIT, Zero::Lowest),
-    known("rate_to_set_on_first_cnp", "rp_rate_to_set_on_first_cnp", MBIT, Zero::Same),
-    known("dce_tcp_g", "rp_dce_tcp_g", 1, Zero::Same),
-    known("dce_tcp_rtt", "rp_dce_tcp_rtt", US, Zero::Same),
+    known("clamp_tgt_rate", "rp_clamp_tgt_rate", 1, Zero::Same, 1),
+    known("clamp_tgt_rate_after_time_inc", "rp_clamp_tgt_rate_ati", 1, Zero::Same, 1),
+    known("rpg_time_reset", "rp_time_reset", US, Zero::Same, BITS_17),
+    known("rpg_byte_reset", "rp_byte_reset", BYTE_RESET_UNIT, Zero::Same, (1 << 15) - 1),
+    known("rpg_threshold", "rp_threshold", 1, Zero::Same, 31),
+    known("rpg_max_rate", "rp_max_rate", MBIT, Zero::Same, u32::MAX as u64),
+    known("rpg_ai_rate", "rp_ai_rate", MBIT, Zero::Same, BITS_17),
+    known("rpg_hai_rate", "rp_hai_rate", MBIT, Zero::Same, BITS_17),
+    known("rpg_gd", "rp_gd", 1, Zero::Same, 15),
+    known("rpg_min_dec_fac", "rp_min_dec_fac", 1, Zero::Lowest, 100),
+    known("rpg_min_rate", "rp_min_rate", MBIT, Zero::Lowest, u32::MAX as u64),
+    known("rate_to_set_on_first_cnp", "rp_rate_to_set_on_first_cnp", MBIT, Zero::Same, u32::MAX as u64),
+    known("dce_tcp_g", "rp_dce_tcp_g", 1, Zero::Same, 1023),
+    known("dce_tcp_rtt", "rp_dce_tcp_rtt", US, Zero::Same, BITS_17),
     // The `firmware` variant looks at least once per microsecond.
-    known("rate_reduce_monitor_period", "rp_rate_reduce_monitor_period", US, Zero::Is(US)),
-    known("initial_alpha_value", "rp_initial_alpha_value", 1, Zero::Same),
+    known("rate_reduce_monitor_period", "rp_rate_reduce_monitor_period", US, Zero::Is(US), u32::MAX as u64),
+    known("initial_alpha_value", "rp_initial_alpha_value", 1, Zero::Same, 1023),
 ];
 const NP: [Known; 3] = [
-    known("min_time_between_cnps", "np_min_time_between_cnps", US, Zero::Same),
-    known("cnp_dscp", "np_cnp_dscp", 1, Zero::Same),
-    known("cnp_802p_prio", "np_cnp_prio", 1, Zero::Same),
+    known("min_time_between_cnps", "np_min_time_between_cnps", US, Zero::Same, BITS_17),
+    known("cnp_dscp", "np_cnp_dscp", 1, Zero::Same, 63),
+    known("cnp_802p_prio", "np_cnp_prio", 1, Zero::Same, 7),
 ];
 
 /// What a directory says.
@@ -93,8 +104,8 @@ pub struct Note {
 pub enum Error {
     /// There is nothing.
     #[error(
-        "{}: neither roce_rp nor roce_np nor a parameter under its debugfs name is in it; \
-         give the directory that has them, as in /sys/class/net/eth0/ecn",
+        "{}: neither roce_rp nor roce_np nor a known parameter is in it; give the directory that has them, as in \
+         /sys/class/net/eth0/ecn, or the text of `mlxconfig -d DEVICE -e query`",
         .0.display()
     )]
     Nothing(PathBuf),
@@ -126,53 +137,62 @@ pub enum Error {
     },
 }
 
-/// Reads `directory`.
+/// Reads a directory, or a text dump of one or of `mlxconfig query`. `port` picks the parameters of one port of an
+/// adapter, which end in `_P1` or `_P2` in the latter; the first port is the default.
 ///
 /// # Errors
-/// There is nothing to import in it, or a parameter that is known cannot be read or had.
-pub fn read(directory: &Path) -> Result<Import, Error> {
+/// There is no parameter to import, or a known parameter cannot be read or has a value out of range.
+pub fn read(path: &Path, port: Option<u8>) -> Result<Import, Error> {
     let mut import = Import::default();
-    let mut found = false;
-    let mut firmware = false;
-    for (part, table, is_rp) in [("roce_rp", &RP[..], true), ("roce_np", &NP[..], false)] {
-        let part = directory.join(part);
-        if part.is_dir() {
-            found = true;
-            let before = import.changes.len();
-            import.part(&part, &|file| table.iter().find(|known| known.name == file))?;
-            firmware |= is_rp && import.changes.len() > before;
-        }
-    }
-    let debugfs = |file: &str| RP.iter().chain(&NP).find(|known| known.debugfs == file);
-    let names = if found { BTreeSet::new() } else { entries(directory)? };
-    if names.iter().any(|name| debugfs(name).is_some()) {
-        found = true;
-        import.part(directory, &debugfs)?;
-        firmware |= names.iter().any(|name| RP.iter().any(|known| known.debugfs == *name));
-    }
-    if !found {
-        return Err(Error::Nothing(directory.to_owned()));
-    }
-    if firmware {
+    let has_rp = if path.is_dir() { import.directory(path)? } else { import.dump(path, port)? };
+    if has_rp {
         let mut config = Config::DEFAULT;
         config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
         config.scalars.alpha_bits = COARSE_ALPHA_BITS;
         config.scalars.np_window = NP_WINDOW_START;
         let keys = ["rp_variant", "alpha_bits", "np_window"].iter().filter_map(|key| key.parse::<Key>().ok());
-        let of = directory.join("roce_rp");
+        let of = if path.is_dir() { path.join("roce_rp") } else { path.to_owned() };
         import.changes.extend(keys.map(|key| (of.clone(), Assignment { key, value: key.get(&config) })));
     }
     Ok(import)
 }
 
+fn is_rp(key: Key) -> bool {
+    RP.iter().any(|known| known.name == key.to_string())
+}
+
 impl Import {
+    /// Reads a directory, and returns whether it has parameters of the reaction point.
+    fn directory(&mut self, directory: &Path) -> Result<bool, Error> {
+        let parts = |of: &Path| of.join("roce_rp").is_dir() || of.join("roce_np").is_dir();
+        let below = directory.join("ecn");
+        let directory = if !parts(directory) && parts(&below) { below.as_path() } else { directory };
+        if parts(directory) {
+            for (part, table) in [("roce_rp", &RP[..]), ("roce_np", &NP[..])] {
+                let part = directory.join(part);
+                if part.is_dir() {
+                    self.part(&part, &|file| table.iter().find(|known| known.name == file))?;
+                }
+            }
+        } else {
+            let find = |file: &str| known_as(file);
+            if !entries(directory)?.iter().any(|name| find(name).is_some()) {
+                return Err(Error::Nothing(directory.to_owned()));
+            }
+            self.part(directory, &find)?;
+        }
+        Ok(self.changes.iter().any(|(_, change)| is_rp(change.key)))
+    }
+
     /// Reads the files of one directory, in the order of their names.
     fn part(&mut self, directory: &Path, find: &dyn Fn(&str) -> Option<&'static Known>) -> Result<(), Error> {
         for name in entries(directory)? {
             let path = directory.join(&name);
             let reason = match find(&name) {
                 Some(known) => {
-                    self.parameter(&path, known)?;
+                    let failed = |source| Error::Read { path: path.clone(), source };
+                    let text = read_small(&path).map_err(failed)?;
+                    self.parameter(&path, text.trim(), known)?;
                     continue;
                 }
                 None if name == "enable" => priorities(&path),
@@ -183,9 +203,8 @@ impl Import {
         Ok(())
     }
 
-    fn parameter(&mut self, path: &Path, known: &Known) -> Result<(), Error> {
-        let text = read_small(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        let text = text.trim();
+    /// Enters the parameter whose value, in `path`, is `text`.
+    fn parameter(&mut self, path: &Path, text: &str, known: &Known) -> Result<(), Error> {
         let value: u64 =
             text.parse().map_err(|_| Error::Number { path: path.to_owned(), text: text.to_owned() })?;
         let failed = |source| Error::Value { path: path.to_owned(), value, source: Box::new(source) };
@@ -204,6 +223,11 @@ impl Import {
         self.changes.push((path.to_owned(), Assignment { key, value: scaled }));
         Ok(())
     }
+}
+
+/// The parameter with a name of sysfs or debugfs.
+fn known_as(name: &str) -> Option<&'static Known> {
+    RP.iter().chain(&NP).find(|known| known.name == name || known.debugfs == name)
 }
 
 /// What a directory `enable` with a file for each priority says.
@@ -284,13 +308,13 @@ mod tests {
 
     #[test]
     fn the_firmware_s_defaults_are_the_profile_nvidia() {
-        let import = read(directory(&FIRMWARE).path()).unwrap();
+        let import = read(directory(&FIRMWARE).path(), None).unwrap();
         assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
         assert_eq!(import.notes, []);
         let of = |name: &str| RP.iter().chain(&NP).find(|known| known.name == name).unwrap().debugfs;
         let files: Vec<(&str, &str)> =
             FIRMWARE.iter().map(|(name, text)| (of(name.split_once('/').unwrap().1), *text)).collect();
-        let import = read(directory(&files).path()).unwrap();
+        let import = read(directory(&files).path(), None).unwrap();
         assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
     }
 
@@ -304,7 +328,7 @@ mod tests {
             ("roce_rp/rate_reduce_monitor_period", "0"),
         ];
         let directory = directory(&files);
-        let import = read(directory.path()).unwrap();
+        let import = read(directory.path(), None).unwrap();
         let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
         assert_eq!(notes.len(), 4, "{notes:?}");
         assert!(notes[0].contains("(priorities 3 on)"), "{notes:?}");
@@ -316,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_notification_point_alone_leaves_the_rate_machine() {
-        let import = read(directory(&[("roce_np/cnp_dscp", "46")]).path()).unwrap();
+        let import = read(directory(&[("roce_np/cnp_dscp", "46")]).path(), None).unwrap();
         let keys: Vec<_> = import.changes.iter().map(|(_, change)| change.key.to_string()).collect();
         assert_eq!(keys, ["cnp_dscp"]);
     }
@@ -333,13 +357,114 @@ mod tests {
             ("roce_np/cnp_dscp", "64", "allowed is 0 to 63"),
             ("other", "1", "neither roce_rp nor roce_np"),
         ] {
-            let refused = read(directory(&[(name, text)]).path()).unwrap_err().to_string();
+            let refused = read(directory(&[(name, text)]).path(), None).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");
         }
         let directory = directory(&[]);
         fs::create_dir_all(directory.path().join("roce_rp")).unwrap();
         fs::write(directory.path().join("roce_rp/rpg_gd"), [0xff, 0xfe]).unwrap();
-        assert!(matches!(read(directory.path()), Err(Error::Read { .. })));
-        assert!(matches!(read(Path::new("/nonexistent")), Err(Error::Read { .. })));
+        assert!(matches!(read(directory.path(), None), Err(Error::Read { .. })));
+        assert!(matches!(read(Path::new("/nonexistent"), None), Err(Error::Read { .. })));
+    }
+
+    /// Imports the text of a dump.
+    fn dumped(text: &str, port: Option<u8>) -> Import {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        read(file.path(), port).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    #[test]
+    fn dump_forms_read_as_directory() {
+        let names = FIRMWARE.map(|(name, text)| (name.split_once('/').unwrap().1, text));
+        let of = |line: &dyn Fn(&str, &str) -> String| {
+            names.iter().map(|(name, text)| line(name, text)).collect::<String>()
+        };
+        let debugfs = |name: &str| known_as(name).unwrap().debugfs;
+        let mlxconfig =
+            of(&|name, text| format!("*        {}_P1    7    {text}    9\n", name.to_uppercase()));
+        let words = of(&|name, text| {
+            let text = if name.starts_with("clamp") {
+                ["False(0)", "True(1)"][text.parse::<usize>().unwrap()]
+            } else {
+                text
+            };
+            format!("         {}_P1                   {text}\n", name.to_uppercase())
+        });
+        for text in [
+            format!(
+                "Device #1:\nConfigurations:      Default         Current         Next Boot\n{mlxconfig}"
+            ),
+            format!(
+                "Device type: ConnectX6DX\nConfigurations:             Next Boot\n         NUM_OF_VFS    0\n{words}"
+            ),
+            of(&|name, text| format!("/sys/class/net/ens1f0/ecn/roce_xp/{name}:{text}\n")),
+            of(&|name, text| {
+                format!("/sys/kernel/debug/mlx5/0000:17:00.0/cc_params/{}:{text}\n", debugfs(name))
+            }),
+            of(&|name, text| format!("==> ecn/roce_rp/{name} <==\n{text}\n\n")),
+            of(&|name, text| format!("{name} = {text}\r\n")),
+            of(&|name, text| format!("{name}: {text}\n")),
+        ] {
+            assert_eq!(config(&dumped(&text, None)), Profile::Nvidia.config(None).unwrap(), "{text}");
+        }
+        // The directory above, and the one below.
+        let above: Vec<_> = FIRMWARE.map(|(name, text)| (format!("ecn/{name}"), text)).into();
+        let above: Vec<_> = above.iter().map(|(name, text)| (name.as_str(), *text)).collect();
+        let above = directory(&above);
+        assert_eq!(config(&read(above.path(), None).unwrap()), Profile::Nvidia.config(None).unwrap());
+        let rp = read(&above.path().join("ecn/roce_rp"), None).unwrap();
+        assert_eq!(config(&rp).scalars.rpg_ai_rate_bps, 5_000_000);
+    }
+
+    #[test]
+    fn dump_of_two_ports_takes_one() {
+        let text = "  RPG_AI_RATE_P1  5\n  RPG_AI_RATE_P2  10\n  CNP_DSCP_P1 48\n  CNP_DSCP_P2 48\n  \
+                    ROCE_CC_PRIO_MASK_P1 8\n  ROCE_CC_ALGORITHM_P1 QCN(1)\n  RPG_GD_P1 N/A\n  SRIOV_EN True(1)\n";
+        let import = dumped(text, None);
+        assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 5_000_000);
+        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
+        assert_eq!(notes.len(), 4, "{notes:?}");
+        assert!(notes.iter().any(|note| note.starts_with("port 2 has 10")), "{notes:?}");
+        assert!(
+            notes.iter().any(|note| note.contains("rp_enable and np_enable are for the interface")),
+            "{notes:?}"
+        );
+        assert!(notes.iter().any(|note| note.contains("does not run DCQCN")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("has no value")), "{notes:?}");
+        assert_eq!(config(&dumped(text, Some(2))).scalars.rpg_ai_rate_bps, 10_000_000);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "Device #1:\n SRIOV_EN True(1)\n").unwrap();
+        assert!(matches!(read(file.path(), None), Err(Error::Nothing(_))));
+        fs::write(file.path(), "RPG_GD_P1 7\n").unwrap();
+        let refused = read(file.path(), None).unwrap_err().to_string();
+        assert!(refused.contains(":1 = 7: rpg_gd = 7 is out of range"), "{refused}");
+    }
+
+    #[test]
+    fn export_reads_back_as_it_was() {
+        let profile = Profile::Nvidia.config(None).unwrap();
+        let written = export(&profile);
+        assert_eq!(written.notes, Vec::<String>::new());
+        assert_eq!(config(&dumped(&written.to_string(), None)), profile);
+        assert_eq!(written.rp.len() + written.np.len(), FIRMWARE.len());
+        assert!(
+            FIRMWARE.iter().all(|(name, text)| written.to_string().contains(&format!("{name}:{text}\n")))
+        );
+    }
+
+    #[test]
+    fn export_notes_what_firmware_lacks() {
+        let mut paper = Config::DEFAULT;
+        paper.scalars.rpg_min_rate_bps = 1_500_000;
+        let notes = export(&paper).notes;
+        for part in [
+            "rp_variant is paper",
+            "rpg_byte_reset = 10MB is more than the firmware's field holds: 32767 is written",
+            "initial_alpha_value = 1024 is more than the firmware's field holds: 1023",
+            "rpg_min_rate = 1.5mbit is rounded up to 2 of the firmware's units",
+        ] {
+            assert!(notes.iter().any(|note| note.contains(part)), "{part}: {notes:?}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A file is a row of messages, each after its length: metadata first, then nodes with their dependencies. Rank N is host
 //! N. Computations take their duration; sends and receives are flows; a collective is one over all ranks whose traces have
-//! it, as rings ([`Collective`]). NVLink and the like are not modelled: all goes over the fabric.
+//! it ([`Collective`]), a barrier an all-reduce without data. NVLink and the like are not modelled: all goes over the fabric.
+//! A control dependency on a node that the trace does not have is skipped, as ASTRA-sim does.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -58,6 +59,8 @@ enum Number {
 const COMM_SEND: i32 = 5;
 const COMM_RECV: i32 = 6;
 const COMM_COLL: i32 = 7;
+/// `CollectiveCommType` of a barrier.
+const BARRIER: u64 = 9;
 
 impl Node {
     fn number(&self, name: &str) -> Option<u64> {
@@ -74,14 +77,25 @@ impl Node {
         self.attr.iter().find(|attribute| attribute.name == name)?.text.as_deref()
     }
 
-    fn collective(&self) -> Option<Collective> {
-        match self.number("comm_type")? {
-            0 => Some(Collective::AllReduce),
-            2 => Some(Collective::AllGather),
-            6 => Some(Collective::AllToAll),
-            7 | 8 => Some(Collective::ReduceScatter),
-            _ => None,
+    /// The collective of `CollectiveCommType`; the type where it is not known here.
+    fn collective(&self) -> Result<Collective, String> {
+        match self.number("comm_type") {
+            Some(0 | BARRIER) => Ok(Collective::AllReduce),
+            Some(1) => Ok(Collective::Reduce),
+            Some(2) => Ok(Collective::AllGather),
+            Some(3) => Ok(Collective::Gather),
+            Some(4) => Ok(Collective::Scatter),
+            Some(5) => Ok(Collective::Broadcast),
+            Some(6) => Ok(Collective::AllToAll),
+            Some(7 | 8) => Ok(Collective::ReduceScatter),
+            Some(other) => Err(format!("comm_type {other} is not known")),
+            None => Err("it has no comm_type".to_owned()),
         }
+    }
+
+    /// Bytes of a collective.
+    fn collective_bytes(&self) -> u64 {
+        if self.number("comm_type") == Some(BARRIER) { 0 } else { self.number("comm_size").unwrap_or(1) }
     }
 }
 
@@ -196,18 +210,24 @@ impl Workload {
             }
         }
         let mut ends: Vec<HashMap<u64, u32>> = vec![HashMap::new(); traces.len()];
-        for members in &collectives {
+        for members in &mut collectives {
             let Some(&(first, node)) = members.first() else { continue };
-            let Some(collective) = node.collective() else {
+            let collective = node.collective().map_err(|problem| {
                 let what = format!(
-                    "node {} (`{}`): known collectives are all-reduce, all-gather, all-to-all and reduce-scatter",
+                    "node {} (`{}`): {problem}; set it to {BARRIER} (barrier) to keep its dependencies without data",
                     node.id, node.name
                 );
-                return Err(FileError::new(&traces[first].0, 0, what));
-            };
+                FileError::new(&traces[first].0, 0, what)
+            })?;
+            // Of a collective with a root the first rank is that.
+            let root = ["comm_root", "root_rank"].iter().find_map(|name| node.number(name));
+            if let Some(place) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
+                members.rotate_left(place);
+            }
+            let members = &*members;
             let ranks: Vec<u32> = members.iter().map(|&(rank, _)| rank as u32).collect();
             let ready: Vec<u32> = members.iter().map(|&(rank, node)| known[rank][&node.id].0).collect();
-            let bytes = node.number("comm_size").unwrap_or(1);
+            let bytes = node.collective_bytes();
             let done = workload.collective(collective, bytes, &ranks, &ready, &mut pairs);
             for (&(rank, node), done) in members.iter().zip(done) {
                 ends[rank].insert(node.id, done);
@@ -216,8 +236,16 @@ impl Workload {
         for (rank, (name, nodes)) in traces.iter().enumerate() {
             for node in nodes {
                 let (flow, _) = known[rank][&node.id];
-                for dependency in node.ctrl_deps.iter().chain(&node.data_deps) {
+                for (is_data, dependency) in node
+                    .ctrl_deps
+                    .iter()
+                    .map(|id| (false, id))
+                    .chain(node.data_deps.iter().map(|id| (true, id)))
+                {
                     let Some(&(other, wait)) = known[rank].get(dependency) else {
+                        if !is_data {
+                            continue;
+                        }
                         let what = format!(
                             "node {} (`{}`) depends on node {dependency}, which is not there",
                             node.id, node.name
@@ -316,5 +344,63 @@ mod tests {
         let torn = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
         assert!(torn.contains("is no Chakra trace"), "{torn}");
         std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// The workload of four ranks with the same nodes.
+    fn of_four(nodes: &[Node]) -> Result<Workload, FileError> {
+        let traces: Vec<_> = (0..4).map(|rank| (format!("t.{rank}.et"), nodes.to_vec())).collect();
+        Workload::of_traces(&traces, 3)
+    }
+
+    fn collective(id: u64, kind: i64, deps: &[u64]) -> Node {
+        node(id, COMM_COLL, deps, vec![number("comm_type", kind), number("comm_size", 4_000)])
+    }
+
+    #[test]
+    fn every_collective_type_has_flows() {
+        // Type, flows, bytes of each.
+        for (kind, flows, bytes) in [
+            (0, 4 * 6, 1_000),
+            (1, 3, 4_000),
+            (2, 4 * 3, 1_000),
+            (3, 3, 1_000),
+            (4, 3, 1_000),
+            (5, 3, 4_000),
+            (6, 4 * 3, 1_000),
+            (7, 4 * 3, 1_000),
+            (8, 4 * 3, 1_000),
+            (9, 4 * 6, 1),
+        ] {
+            let workload = of_four(&[collective(1, kind, &[]), collective(2, kind, &[1])]).unwrap();
+            assert_eq!(workload.validate(4), Ok(()), "{kind}");
+            let sent = workload.flows().iter().filter(|flow| {
+                flow.bytes == bytes && workload.ends(flow).is_some_and(|pair| pair.src != pair.dst)
+            });
+            assert_eq!(sent.count(), 2 * flows, "{kind}");
+        }
+        let refused = of_four(&[collective(1, 12, &[])]).unwrap_err().to_string();
+        assert!(refused.contains("node 1 (``): comm_type 12 is not known; set it to 9"), "{refused}");
+        let refused = of_four(&[node(3, COMM_COLL, &[], vec![])]).unwrap_err().to_string();
+        assert!(refused.contains("node 3 (``): it has no comm_type"), "{refused}");
+    }
+
+    #[test]
+    fn broadcast_starts_at_its_root() {
+        let mut broadcast = collective(1, 5, &[]);
+        broadcast.attr.push(number("comm_root", 2));
+        let workload = of_four(&[broadcast]).unwrap();
+        let sent = workload.flows().iter().filter(|flow| flow.bytes == 4_000);
+        let mut sent: Vec<_> = sent.filter_map(|flow| workload.ends(flow)).map(|p| (p.src, p.dst)).collect();
+        sent.sort_unstable();
+        assert_eq!(sent, [(2, 0), (2, 3), (3, 1)]);
+    }
+
+    #[test]
+    fn dangling_control_dependency_is_skipped() {
+        let dangling = Node { ctrl_deps: vec![0, 1], ..collective(2, 9, &[]) };
+        let workload = of_four(&[collective(1, 0, &[]), dangling]).unwrap();
+        assert_eq!(workload.validate(4), Ok(()));
+        let refused = of_four(&[collective(2, 0, &[7])]).unwrap_err().to_string();
+        assert!(refused.contains("node 2 (``) depends on node 7, which is not there"), "{refused}");
     }
 }

@@ -16,17 +16,37 @@ pub enum Collective {
     AllGather,
     /// Everybody sends everybody else a part, all at once.
     AllToAll,
+    /// All ranks get the data of the first: a binomial tree.
+    Broadcast,
+    /// The first rank gets the sum of all data: a binomial tree.
+    Reduce,
+    /// The first rank gets a part from each other rank, all at once.
+    Gather,
+    /// Each other rank gets a part from the first, all at once.
+    Scatter,
 }
 
 impl Collective {
-    /// Flows that each of `ranks`, at least one, sends.
+    /// Flows that each of `ranks`, at least one, sends in a ring.
     const fn steps(self, ranks: u64) -> u64 {
         let others = ranks.saturating_sub(1);
+        if matches!(self, Self::AllReduce) { 2 * others } else { others }
+    }
+
+    /// Flows that all of `ranks` send together.
+    const fn sends(self, ranks: u64) -> u64 {
         match self {
-            Self::AllReduce => 2 * others,
-            Self::ReduceScatter | Self::AllGather | Self::AllToAll => others,
+            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::AllToAll => {
+                self.steps(ranks).saturating_mul(ranks)
+            }
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter => ranks.saturating_sub(1),
         }
     }
+}
+
+/// The parent of a rank other than the first in a binomial tree: the rank without its highest bit.
+const fn parent(rank: usize) -> usize {
+    rank & !(1 << rank.ilog2())
 }
 
 impl Workload {
@@ -68,6 +88,10 @@ impl Workload {
             }
             return done;
         }
+        if collective.sends(count as u64) < count as u64 {
+            self.rooted(collective, bytes.max(1), part_bytes, ranks, &done, ready, pairs);
+            return done;
+        }
         let mut before: Vec<u32> = Vec::new();
         for _ in 0..collective.steps(count as u64) {
             let step: Vec<u32> = (0..count)
@@ -88,6 +112,36 @@ impl Workload {
         done
     }
 
+    /// Adds the flows of a collective from or to the first rank.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "those of `collective`, and what it has computed from them"
+    )]
+    fn rooted(
+        &mut self,
+        collective: Collective,
+        bytes: u64,
+        part_bytes: u64,
+        ranks: &[u32],
+        done: &[u32],
+        ready: &[u32],
+        pairs: &mut Pairs,
+    ) {
+        let is_tree = matches!(collective, Collective::Broadcast | Collective::Reduce);
+        let from_root = matches!(collective, Collective::Broadcast | Collective::Scatter);
+        for rank in 1..ranks.len() {
+            let other = if is_tree { parent(rank) } else { 0 };
+            let (src, dst) = if from_root { (other, rank) } else { (rank, other) };
+            let flow = self.between(pairs, ranks[src], ranks[dst], if is_tree { bytes } else { part_bytes });
+            self.after(flow, ready[src], Wait::Delivered);
+            self.after(done[dst], flow, Wait::Delivered);
+            // In a tree a rank forwards what it has received; the root of the others sends its own data.
+            if is_tree && src != 0 {
+                self.after(flow, done[src], Wait::Delivered);
+            }
+        }
+    }
+
     /// A flow on the queue pair between two hosts.
     pub(super) fn between(&mut self, pairs: &mut Pairs, src: u32, dst: u32, bytes: u64) -> u32 {
         let class = pairs.class;
@@ -98,7 +152,7 @@ impl Workload {
     /// How many flows [`Workload::collectives`] makes, those that only wait included.
     #[must_use]
     pub fn flows_of_collectives(collective: Collective, ranks: u64, times: u32) -> u64 {
-        let of_one = collective.steps(ranks).saturating_add(1).saturating_mul(ranks);
+        let of_one = collective.sends(ranks).saturating_add(ranks);
         of_one.saturating_mul(times.into()).saturating_add(ranks)
     }
 
@@ -133,6 +187,27 @@ impl Pairs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rooted_collectives_send_once_per_rank() {
+        for (collective, bytes, ends) in [
+            (Collective::Broadcast, 4_000, [(0, 1), (0, 2), (1, 3), (0, 4)]),
+            (Collective::Reduce, 4_000, [(1, 0), (2, 0), (3, 1), (4, 0)]),
+            (Collective::Gather, 800, [(1, 0), (2, 0), (3, 0), (4, 0)]),
+            (Collective::Scatter, 800, [(0, 1), (0, 2), (0, 3), (0, 4)]),
+        ] {
+            let workload = Workload::collectives(collective, &[0, 1, 2, 3, 4], 4_000, 3, 1);
+            assert_eq!(workload.validate(5), Ok(()));
+            assert_eq!(workload.flows().len() as u64, Workload::flows_of_collectives(collective, 5, 1));
+            let flows = workload.flows().iter().filter(|flow| flow.bytes == bytes);
+            let sent: Vec<_> = flows.filter_map(|flow| workload.ends(flow)).map(|p| (p.src, p.dst)).collect();
+            assert_eq!(sent, ends, "{collective:?}");
+            // A rank forwards after it has received: 1 waits for 0 in a broadcast, and for 3 in a reduction.
+            let forwards = workload.edges().len()
+                > Workload::collectives(Collective::Gather, &[0, 1, 2, 3, 4], 4_000, 3, 1).edges().len();
+            assert_eq!(forwards, matches!(collective, Collective::Broadcast | Collective::Reduce));
+        }
+    }
 
     #[test]
     fn collectives_send_what_they_must() {

@@ -112,6 +112,10 @@ const fn name(collective: Collective) -> &'static str {
         Collective::ReduceScatter => "reduce-scatter",
         Collective::AllGather => "all-gather",
         Collective::AllToAll => "all-to-all",
+        Collective::Broadcast => "broadcast",
+        Collective::Reduce => "reduce",
+        Collective::Gather => "gather",
+        Collective::Scatter => "scatter",
     }
 }
 

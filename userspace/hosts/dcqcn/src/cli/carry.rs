@@ -23,6 +23,8 @@ enum From {
 enum To {
     /// Tables of config_db.json.
     Sonic,
+    /// A NIC's parameters, in the firmware's units.
+    Nvidia,
 }
 
 /// Give an interface what a SONiC switch or an NVIDIA NIC is configured for.
@@ -32,16 +34,19 @@ sonic: WRED_PROFILE (green packets), QUEUE, DSCP_TO_TC_MAP, TC_TO_QUEUE_MAP, POR
 of the port are carried over. What has no counterpart is listed.
 
 nvidia: reads the files of roce_rp and roce_np, or those of debugfs' cc_params, in the firmware's units: microseconds,
-Mb/s, 64 bytes for rpg_byte_reset. Parameters of the reaction point also set rp_variant to firmware and alpha_bits to
-10. Files that are not known are listed. A copy of the directory from another host will do.
+Mbit/s, 64 bytes for rpg_byte_reset. The path may also be a copy of the directory, the output of `grep . DIR/*` or
+`tail -n +1 DIR/*`, of `mlxconfig -d DEVICE -e query` (--port 2 takes the second port's), or a list of NAME = VALUE.
+Parameters of the reaction point also set rp_variant to firmware and alpha_bits to 10. Files that are not known are
+listed.
 
-If anything is wrong with what is read nothing is changed.
+An import with an error changes nothing.
 
 Examples:
   dcqcn import --format sonic config_db.json eth1 --port Ethernet0 --dry-run
   dcqcn import --format sonic config_db.json eth1 --port Ethernet0
   dcqcn import --format nvidia /sys/class/net/ens1f0/ecn eth0
-  dcqcn import --format nvidia /sys/kernel/debug/mlx5/0000:17:00.0/cc_params eth0 --dry-run")]
+  dcqcn import --format nvidia /sys/kernel/debug/mlx5/0000:17:00.0/cc_params eth0 --dry-run
+  dcqcn import --format nvidia mlxconfig.txt eth0 --port 2")]
 pub(super) struct ImportArgs {
     /// Whose configuration it is.
     #[arg(long, value_enum)]
@@ -51,7 +56,7 @@ pub(super) struct ImportArgs {
     /// The interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// The switch's port (sonic).
+    /// The switch's port by name or alias (sonic), or the adapter's, 1 or 2 (nvidia).
     #[arg(long, value_name = "PORT", required_if_eq("format", "sonic"))]
     port: Option<String>,
     /// Only show what would change.
@@ -68,23 +73,34 @@ impl ImportArgs {
                 sonic::import(&path, &port, iface, dry_run, out)
             }
             From::Nvidia => {
-                anyhow::ensure!(
-                    port.is_none(),
-                    "--port is for --format sonic: a NIC's parameters have no ports"
-                );
-                nvidia::import(&path, iface, dry_run, out)
+                let port = port.map(|port| adapter_port(&port)).transpose()?;
+                nvidia::import(&path, port, iface, dry_run, out)
             }
         }
     }
 }
 
-/// Print what an interface does in the terms of a SONiC switch.
+/// The number of an adapter's port: `2` or `P2`.
+fn adapter_port(text: &str) -> anyhow::Result<u8> {
+    let number = text.trim_start_matches(['p', 'P']).parse().ok().filter(|port| (1..=2).contains(port));
+    number.with_context(|| format!("--port = {text} is out of range: 1 to 2"))
+}
+
+/// Print the parameters of an interface in the terms of a SONiC switch or an NVIDIA NIC.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Prints JSON, with or without --json. What SONiC's terms do not say is told on standard error.
+sonic: prints tables of config_db.json, with or without --json.
+
+nvidia: prints a line FILE:VALUE for each parameter, with files as in /sys/class/net/IFACE/ecn. `dcqcn import` reads
+them back.
+
+Parameters that the format cannot express are reported on standard error.
 
 Examples:
   dcqcn export --format sonic eth1 --port Ethernet0
+  # on the host with the adapter: sets what eth0 has
+  dcqcn export --format nvidia eth0 --out eth0.txt
+  while IFS=: read -r file value; do echo $value > /sys/class/net/ens1f0/ecn/$file; done < eth0.txt
   # on the switch: config load
   dcqcn export --format sonic eth1 --port Ethernet0 --out qos.json")]
 pub(super) struct ExportArgs {
@@ -94,9 +110,9 @@ pub(super) struct ExportArgs {
     /// The interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// The switch's port.
-    #[arg(long, value_name = "PORT")]
-    port: String,
+    /// The switch's port (sonic).
+    #[arg(long, value_name = "PORT", required_if_eq("format", "sonic"))]
+    port: Option<String>,
     /// The file [default: standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -104,7 +120,16 @@ pub(super) struct ExportArgs {
 
 impl ExportArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { format: To::Sonic, iface, port, out: file } = self;
-        sonic::export(&iface, &port, file, out)
+        let Self { format, iface, port, out: file } = self;
+        match format {
+            To::Sonic => {
+                let port = port.context("--port names the switch's port")?;
+                sonic::export(&iface, &port, file, out)
+            }
+            To::Nvidia => {
+                anyhow::ensure!(port.is_none(), "--port is for --format sonic; leave it out");
+                nvidia::export(&iface, file, out)
+            }
+        }
     }
 }

@@ -1,10 +1,13 @@
-//! NVIDIA: a NIC's parameters onto an interface.
+//! NVIDIA: a NIC's parameters onto an interface and back.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
+use dcqcn_loader::attach;
 use dcqcn_params::nvidia::{self, Note};
 use dcqcn_support::cli::Output;
+use dcqcn_support::file::replace;
 use dcqcn_support::render::Table;
 use dcqcn_telemetry::{ChangeReport, Source};
 use serde::Serialize;
@@ -13,12 +16,13 @@ use super::{confirm, targets};
 
 /// Gives an interface the parameters a NIC has, read by name.
 pub(super) fn import(
-    directory: &Path,
+    path: &Path,
+    port: Option<u8>,
     iface: String,
     dry_run: bool,
     out: &mut Output<'_>,
 ) -> anyhow::Result<()> {
-    let import = nvidia::read(directory)?;
+    let import = nvidia::read(path, port)?;
     let changes = targets::change(&[iface], confirm::manner(dry_run, None)?, |_, config| {
         Ok(import.changes.iter().try_for_each(|(_, change)| change.apply(config))?)
     })?;
@@ -62,4 +66,19 @@ impl fmt::Display for ImportReport {
         }
         Ok(())
     }
+}
+
+/// Prints the parameters of an interface in the firmware's units, or writes them into a file.
+pub(super) fn export(iface: &str, file: Option<PathBuf>, out: &mut Output<'_>) -> anyhow::Result<()> {
+    let config = attach::open(iface)?.maps.params()?.config;
+    let export = nvidia::export(&config);
+    for note in &export.notes {
+        tracing::warn!(iface, "{note}");
+    }
+    let Some(path) = file else {
+        return out.show(&export);
+    };
+    replace(&path, export.to_string().as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    out.text(&format!("{iface} is written to {}\n", path.display()))
 }

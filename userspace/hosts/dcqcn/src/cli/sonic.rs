@@ -61,14 +61,20 @@ impl fmt::Display for ImportReport {
         }
         if !unmapped.is_empty() {
             writeln!(f, "\nnot carried over:")?;
-            for Unmapped { table, key, fields, reason } in unmapped {
-                let fields =
-                    if fields.is_empty() { String::new() } else { format!(" {}", fields.join(", ")) };
-                writeln!(f, "  {table}|{key}{fields}\n      {reason}")?;
+            // Tables without a counterpart share a reason, and a line.
+            for same in unmapped.chunk_by(|a, b| a.key == "*" && b.key == "*" && a.reason == b.reason) {
+                let rows: Vec<String> = same.iter().map(row_name).collect();
+                let reason = same.first().map_or("", |of| of.reason.as_str());
+                writeln!(f, "  {}\n      {reason}", rows.join(", "))?;
             }
         }
         Ok(())
     }
+}
+
+fn row_name(Unmapped { table, key, fields, .. }: &Unmapped) -> String {
+    let fields = if fields.is_empty() { String::new() } else { format!(" {}", fields.join(", ")) };
+    if key == "*" { format!("{table}{fields}") } else { format!("{table}|{key}{fields}") }
 }
 
 /// Prints what an interface does as tables of config_db.json, or writes them into a file.

@@ -1,4 +1,7 @@
 //! The file: tables of rows of fields, whose values are text.
+//!
+//! Three forms are read: `config_db.json`; a multi-ASIC switch's single file, which has one such object per namespace
+//! (`localhost`, `asic0`, ...); and `sonic-db-dump -n CONFIG_DB`, which has one entry per row.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -52,6 +55,17 @@ pub struct Database {
     tables: Map<String, Value>,
 }
 
+/// A field that should hold a whole number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    /// The row does not have the field, or only a placeholder for it.
+    Absent,
+    /// A whole number outside the range that parameters take.
+    Outside,
+    /// A number in range.
+    Is(u64),
+}
+
 /// A row of a table: what its fields are read through.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {
@@ -85,13 +99,62 @@ impl Database {
         let value =
             serde_json::from_slice(text).map_err(|source| Error::Json { file: file.to_owned(), source })?;
         match value {
-            Value::Object(tables) => Ok(Self { file: file.to_owned(), tables }),
+            Value::Object(tables) => Ok(Self { file: file.to_owned(), tables: undumped(tables) }),
             _ => Err(Error::Content {
                 file: file.to_owned(),
                 at: "top".into(),
                 message: "expected an object of tables, as in {\"PORT\": {...}}".into(),
             }),
         }
+    }
+
+    /// The tables of the namespace that has `port`, and the port's name in `PORT`. `port` may be an alias, or
+    /// `NAMESPACE|PORT` if several namespaces have a port of that name.
+    ///
+    /// # Errors
+    /// Several namespaces have the port.
+    pub(super) fn of_port(&self, port: &str) -> Result<(Self, String), Error> {
+        let part = |tables: &Map<String, Value>| Self { file: self.file.clone(), tables: tables.clone() };
+        let mut parts: Vec<(&str, Self)> = self
+            .tables
+            .iter()
+            .filter(|(name, _)| is_namespace(name))
+            .filter_map(|(name, tables)| Some((name.as_str(), part(tables.as_object()?))))
+            .collect();
+        if parts.is_empty() {
+            let name = self.port_name(port).unwrap_or_else(|| port.to_owned());
+            return Ok((self.clone(), name));
+        }
+        let (namespace, name) = port.split_once('|').map_or((None, port), |(of, name)| (Some(of), name));
+        parts.retain(|(of, part)| {
+            namespace.is_none_or(|namespace| namespace == *of) && part.port_name(name).is_some()
+        });
+        if let [(first, _), (second, _), ..] = parts.as_slice() {
+            let message = format_args!(
+                "{first} and {second} have a port of that name; name one, as in `{first}|{name}`"
+            );
+            return Err(self.error(format_args!("PORT|{name}"), message));
+        }
+        let Some((_, part)) = parts.pop() else {
+            let namespaces: Vec<_> = self.tables.keys().map(String::as_str).collect();
+            let message = format_args!("no such port in the namespaces {}", namespaces.join(", "));
+            return Err(self.error(format_args!("PORT|{port}"), message));
+        };
+        let name = part.port_name(name).unwrap_or_else(|| name.to_owned());
+        Ok((part, name))
+    }
+
+    /// The key of a port in `PORT`, given that key or the port's alias.
+    fn port_name(&self, port: &str) -> Option<String> {
+        let rows = self.tables.get("PORT")?.as_object()?;
+        let has_alias = |row: &Value| row.get("alias").and_then(Value::as_str) == Some(port);
+        let found = rows.get_key_value(port).or_else(|| rows.iter().find(|(_, row)| has_alias(row)));
+        found.map(|(name, _)| name.clone())
+    }
+
+    /// Whether the file has a table.
+    pub(super) fn has(&self, table: &str) -> bool {
+        self.tables.contains_key(table)
     }
 
     pub(super) fn error(&self, at: impl Display, message: impl Display) -> Error {
@@ -124,6 +187,11 @@ impl Database {
 }
 
 impl<'a> Row<'a> {
+    /// The table it is in.
+    pub(super) const fn table(&self) -> &'static str {
+        self.table
+    }
+
     /// Its key.
     pub(super) const fn key(&self) -> &'a str {
         self.key
@@ -134,9 +202,9 @@ impl<'a> Row<'a> {
         self.fields == other.fields
     }
 
-    /// Names of its fields.
+    /// Names of its fields. The database writes a row without fields as `NULL`.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'a str> {
-        self.fields.keys().map(String::as_str)
+        self.fields.keys().map(String::as_str).filter(|field| *field != "NULL")
     }
 
     /// Something is wrong with the row.
@@ -149,11 +217,15 @@ impl<'a> Row<'a> {
         self.db.error(format_args!("{}|{} {field}", self.table, self.key), message)
     }
 
-    /// The text of a field.
+    /// The text of a field; `None` if the row does not have it, or only a placeholder.
     pub(super) fn text(&self, field: &str) -> Result<Option<String>, Error> {
         match self.fields.get(field) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.trim().to_owned())),
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => {
+                let text = text.trim();
+                let is_placeholder = PLACEHOLDERS.iter().any(|word| text.eq_ignore_ascii_case(word));
+                Ok((!is_placeholder).then(|| text.to_owned()))
+            }
             Some(Value::Number(number)) => Ok(Some(number.to_string())),
             Some(Value::Bool(switch)) => Ok(Some(switch.to_string())),
             Some(_) => Err(self.field_error(field, "expected a text")),
@@ -161,25 +233,33 @@ impl<'a> Row<'a> {
     }
 
     /// The whole number in a field.
+    ///
+    /// # Errors
+    /// The text is not a whole number.
     pub(super) fn number(
         &self,
         field: &str,
-        range: RangeInclusive<u64>,
+        range: &RangeInclusive<u64>,
         what: &str,
-    ) -> Result<Option<u64>, Error> {
-        let Some(text) = self.text(field)? else {
-            return Ok(None);
+    ) -> Result<Number, Error> {
+        let Some(text) = self.text(field)?.filter(|text| !text.is_empty()) else {
+            return Ok(Number::Absent);
         };
-        let number = text.parse().ok().filter(|number| range.contains(number));
-        number.map(Some).ok_or_else(|| {
-            let (low, high) = range.into_inner();
-            self.field_error(field, format_args!("`{text}`: expected {what}, {low} to {high}"))
-        })
+        if let Some(number) = text.parse().ok().filter(|number| range.contains(number)) {
+            return Ok(Number::Is(number));
+        }
+        let digits = text.strip_prefix('-').unwrap_or(&text);
+        if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(Number::Outside);
+        }
+        let (low, high) = (range.start(), range.end());
+        Err(self.field_error(field, format_args!("`{text}`: expected {what}, {low} to {high}")))
     }
 
     /// The switch in a field.
     pub(super) fn switch(&self, field: &str) -> Result<Option<bool>, Error> {
-        match self.text(field)?.as_deref() {
+        let text = self.text(field)?.filter(|text| !text.is_empty());
+        match text.map(|text| text.to_ascii_lowercase()).as_deref() {
             None => Ok(None),
             Some("true") => Ok(Some(true)),
             Some("false") => Ok(Some(false)),
@@ -187,34 +267,35 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The row of `table` that a field names, as `NAME` or, in old files, as `[TABLE|NAME]`.
-    pub(super) fn reference(&self, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
+    /// The name of a row of `table` in a field, as `NAME` or, in old files, as `[TABLE|NAME]`.
+    pub(super) fn name_in(&self, field: &str, table: &'static str) -> Result<Option<String>, Error> {
         let Some(text) = self.text(field)?.filter(|text| !text.is_empty()) else {
             return Ok(None);
         };
-        let name = match text.strip_prefix('[') {
-            None => text.as_str(),
-            Some(rest) => {
-                let inside = rest.strip_suffix(']').and_then(|inside| inside.split_once(SEPARATORS));
-                match inside {
-                    Some((of, name)) if of == table => name,
-                    _ => {
-                        let expected = format!("`{text}`: expected NAME or [{table}|NAME]");
-                        return Err(self.field_error(field, expected));
-                    }
-                }
-            }
+        let Some(rest) = text.strip_prefix('[') else {
+            return Ok(Some(text));
         };
-        let found = self.db.row(table, name)?;
+        let inside = rest.strip_suffix(']').and_then(|inside| inside.split_once(SEPARATORS));
+        match inside {
+            Some((of, name)) if of == table => Ok(Some(name.to_owned())),
+            _ => Err(self.field_error(field, format_args!("`{text}`: expected NAME or [{table}|NAME]"))),
+        }
+    }
+
+    /// The row of `table` that a field names; `None` without a name, or without that table in the file.
+    ///
+    /// # Errors
+    /// The file has the table, and not the row.
+    pub(super) fn reference(&self, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
+        let Some(name) = self.name_in(field, table)?.filter(|_| self.db.has(table)) else {
+            return Ok(None);
+        };
+        let found = self.db.row(table, &name)?;
         found.map(Some).ok_or_else(|| {
-            let names: Vec<_> =
-                self.db.rows(table).unwrap_or_default().iter().map(|row| row.key.to_owned()).collect();
-            let there = if names.is_empty() {
-                "the file has no such table".to_owned()
-            } else {
-                format!("expected one of {}", names.join(", "))
-            };
-            self.field_error(field, format_args!("{table} has no `{name}`: {there}"))
+            let rows = self.db.rows(table).unwrap_or_default();
+            let names: Vec<_> = rows.iter().map(|row| row.key).collect();
+            let names = names.join(", ");
+            self.field_error(field, format_args!("{table} has no `{name}`: expected one of {names}"))
         })
     }
 
@@ -224,5 +305,34 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What stands between the parts of a key; `:` is the old way.
+/// Separators of a key's parts; `:` is that of old releases.
 const SEPARATORS: [char; 2] = ['|', ':'];
+/// Texts of fields without a value.
+const PLACEHOLDERS: [&str; 3] = ["NULL", "None", "N/A"];
+
+/// Whether a key at the top is a namespace of a multi-ASIC switch.
+fn is_namespace(name: &str) -> bool {
+    let number = name.strip_prefix("asic");
+    name == "localhost"
+        || number.is_some_and(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Tables from the rows of `sonic-db-dump`: `{"QUEUE|Ethernet0|3": {"type": "hash", "value": {...}}}`.
+fn undumped(entries: Map<String, Value>) -> Map<String, Value> {
+    let is_row = |(key, entry): (&String, &Value)| {
+        key.contains('|') && entry.get("type").and_then(Value::as_str) == Some("hash")
+    };
+    if !entries.iter().any(is_row) {
+        return entries;
+    }
+    let mut tables = Map::new();
+    for (key, mut entry) in entries {
+        let Some(fields) = entry.get_mut("value").map(Value::take).filter(Value::is_object) else { continue };
+        let Some((table, row)) = key.split_once('|') else { continue };
+        let rows = tables.entry(table).or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(rows) = rows {
+            rows.insert(row.to_owned(), fields);
+        }
+    }
+    tables
+}

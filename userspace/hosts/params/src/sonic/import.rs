@@ -10,9 +10,9 @@ use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use serde::Serialize;
 
-use super::db::{Database, Error, Row};
+use super::db::{Database, Error, Number, Row};
 use crate::{Assignment, Key};
-use values::{Marking, drops_at_once, ect, map_entries, marking, numbers_of};
+use values::{Marking, drops_at_once, ect};
 
 /// What a file says for a port.
 #[derive(Clone, Debug, Default)]
@@ -36,26 +36,48 @@ pub struct Unmapped {
     pub reason: String,
 }
 
-/// Tables about queues that say nothing to this data plane.
-const OTHER_TABLES: [(&str, &str); 9] = [
+/// Tables that are read.
+const TABLES: [&str; 12] = [
+    "BUFFER_PG",
+    "BUFFER_PROFILE",
+    "DEVICE_METADATA",
+    "DSCP_TO_TC_MAP",
+    "MAP_PFC_PRIORITY_TO_QUEUE",
+    "PFC_WD",
+    "PORT",
+    "PORT_QOS_MAP",
+    "QUEUE",
+    "SCHEDULER",
+    "TC_TO_QUEUE_MAP",
+    "WRED_PROFILE",
+];
+
+/// Tables about queues without a counterpart.
+const OTHER_TABLES: [(&str, &str); 12] = [
     ("BUFFER_POOL", "buffers are the switch's"),
     ("BUFFER_PORT_INGRESS_PROFILE_LIST", "buffers are the switch's"),
     ("BUFFER_PORT_EGRESS_PROFILE_LIST", "buffers are the switch's"),
     ("BUFFER_QUEUE", "buffers are the switch's; queue_limit bounds the virtual queue"),
     ("CABLE_LENGTH", "headroom is what pfc.N.headroom says"),
+    ("DEFAULT_LOSSLESS_BUFFER_PARAMETER", COMPUTED),
     ("DOT1P_TO_TC_MAP", "classes go by DSCP here"),
+    ("LOSSLESS_TRAFFIC_PATTERN", COMPUTED),
     ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "a priority group has the number of its priority here"),
+    ("SWITCH_TRIMMING", "trimming is set by its own parameters here"),
     ("TC_TO_DSCP_MAP", "DSCPs are not rewritten here"),
     ("TC_TO_PRIORITY_GROUP_MAP", "a priority group has the number of its priority here"),
 ];
+const COMPUTED: &str =
+    "the switch computes lossless buffers from it; here they are pfc.N.xoff, pfc.N.xon and pfc.N.headroom";
 
-/// Reads what `db` says for `port`. `current` has the parameters of the interface, which count where the file says
+/// Reads the configuration of `port`. `current` has the parameters of the interface, which count where the file says
 /// nothing.
 ///
 /// # Errors
-/// The port is not in the file, or something about it is wrong.
+/// The port is not in the file, a value is not of its type, or the file contradicts itself.
 pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Error> {
-    let mut reader = Reader { db, port, import: Import::default(), told: Vec::new() };
+    let (db, port) = db.of_port(port)?;
+    let mut reader = Reader { db: &db, port: &port, import: Import::default() };
     let queues = reader.queues()?;
     let maps = reader.maps_of_port()?;
     reader.speed(!queues.is_empty() || maps.is_some())?;
@@ -63,10 +85,13 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     reader.wred(&queues, &tc_to_queue)?;
     reader.pfc(maps.as_ref(), current)?;
     reader.buffers(current)?;
-    for (table, reason) in OTHER_TABLES {
-        if db.tables().any(|name| name == table) {
-            reader.unmapped(table, "*", [], reason);
-        }
+    for (table, reason) in OTHER_TABLES.iter().filter(|(table, _)| db.has(table)) {
+        reader.unmapped(table, "*", [], *reason);
+    }
+    let is_known =
+        |table: &&str| TABLES.contains(table) || OTHER_TABLES.iter().any(|(name, _)| name == table);
+    for table in db.tables().filter(|table| !is_known(table)) {
+        reader.unmapped(table, "*", [], "not about a port's queues");
     }
     Ok(reader.import)
 }
@@ -75,23 +100,28 @@ struct Reader<'a> {
     db: &'a Database,
     port: &'a str,
     import: Import,
-    /// Tables and rows whose fields have been told.
-    told: Vec<(&'static str, &'a str)>,
 }
 
 /// Rows of `QUEUE` by queue.
 type Queues<'a> = BTreeMap<usize, Row<'a>>;
 
 impl<'a> Reader<'a> {
-    /// Whether a row, which several queues may use, is told for the first time.
-    fn is_first(&mut self, table: &'static str, key: &'a str) -> bool {
-        let is_first = !self.told.contains(&(table, key));
-        if is_first {
-            self.told.push((table, key));
-        }
-        is_first
+    /// Whether a key's list of ports has the port.
+    fn is_port(&self, ports: &str) -> bool {
+        ports.split(',').any(|port| port.trim() == self.port)
     }
 
+    /// The row of `table` that a field names; a table that the file does not have is listed.
+    fn row_of(&mut self, row: &Row<'a>, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
+        let found = row.reference(field, table)?;
+        if found.is_none() && row.name_in(field, table)?.is_some() {
+            let reason = format!("{table} is not in the file: its parameters stay as they are");
+            self.unmapped(row.table(), row.key(), [field], reason);
+        }
+        Ok(found)
+    }
+
+    /// Lists what is not carried over, once.
     fn unmapped<'f>(
         &mut self,
         table: &str,
@@ -100,12 +130,11 @@ impl<'a> Reader<'a> {
         reason: impl Into<String>,
     ) {
         let fields = fields.into_iter().map(ToOwned::to_owned).collect();
-        self.import.unmapped.push(Unmapped {
-            table: table.to_owned(),
-            key: key.to_owned(),
-            fields,
-            reason: reason.into(),
-        });
+        let unmapped =
+            Unmapped { table: table.to_owned(), key: key.to_owned(), fields, reason: reason.into() };
+        if !self.import.unmapped.contains(&unmapped) {
+            self.import.unmapped.push(unmapped);
+        }
     }
 
     /// Enters a setting whose value the row has been checked to have.
@@ -136,19 +165,20 @@ impl<'a> Reader<'a> {
                 .error(format_args!("PORT|{}", self.port), format_args!("no such port: {there}")));
         };
         const MBIT: u64 = 1_000_000;
-        match row.number("speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mb/s")? {
-            Some(mbit) => self.set(format!("PORT|{} speed", self.port), row, "link_rate", mbit * MBIT),
-            None => {
+        match self.number(row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mb/s")? {
+            Number::Is(mbit) => self.set(format!("PORT|{} speed", self.port), row, "link_rate", mbit * MBIT),
+            Number::Absent => {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate stays as it is");
                 Ok(())
             }
+            Number::Outside => Ok(()),
         }
     }
 
     /// The port's row of `PORT_QOS_MAP`, or that for all ports.
     fn maps_of_port(&self) -> Result<Option<Row<'a>>, Error> {
         let rows = self.db.rows("PORT_QOS_MAP")?;
-        let of_port = rows.iter().find(|row| row.key().split(',').any(|port| port.trim() == self.port));
+        let of_port = rows.iter().find(|row| self.is_port(row.key()));
         Ok(of_port.or_else(|| rows.iter().find(|row| row.key() == "global")).copied())
     }
 
@@ -162,13 +192,15 @@ impl<'a> Reader<'a> {
             return Ok(current.tc_to_queue);
         };
         let global = self.db.row("PORT_QOS_MAP", "global")?;
-        let find = |field, table| match of_port.reference(field, table)? {
-            Some(map) => Ok(Some(map)),
-            None => global.map_or(Ok(None), |global| global.reference(field, table)),
+        let mut find = |field, table| match (self.row_of(of_port, field, table)?, global) {
+            (None, Some(global)) => self.row_of(&global, field, table),
+            (found, _) => Ok(found),
         };
-        match find(DSCP, "DSCP_TO_TC_MAP")? {
+        let (dscps, classes) = (find(DSCP, "DSCP_TO_TC_MAP")?, find(QUEUE, "TC_TO_QUEUE_MAP")?);
+        match dscps {
             Some(map) => {
-                for (dscp, tc) in map_entries(&map, DSCPS, "a DSCP")?.into_iter().enumerate() {
+                for (dscp, tc) in self.map_entries(&map, DSCPS, "a DSCP")?.into_iter().enumerate() {
+                    let Some(tc) = tc else { continue };
                     let from = format!("DSCP_TO_TC_MAP|{} {dscp}", map.key());
                     self.set(from, &map, &format!("dscp_to_tc.{dscp}"), tc)?;
                 }
@@ -176,10 +208,11 @@ impl<'a> Reader<'a> {
             None => self.unmapped("PORT_QOS_MAP", of_port.key(), [DSCP], "not in the file: dscp_to_tc stays"),
         }
         let mut queues = current.tc_to_queue;
-        match find(QUEUE, "TC_TO_QUEUE_MAP")? {
+        match classes {
             Some(map) => {
-                let entries = map_entries(&map, CLASSES, "a traffic class")?;
+                let entries = self.map_entries(&map, CLASSES, "a traffic class")?;
                 for ((tc, queue), entry) in entries.into_iter().enumerate().zip(&mut queues) {
+                    let Some(queue) = queue else { continue };
                     let from = format!("TC_TO_QUEUE_MAP|{} {tc}", map.key());
                     self.set(from, &map, &format!("tc_to_queue.{tc}"), queue)?;
                     // At most 7.
@@ -199,22 +232,27 @@ impl<'a> Reader<'a> {
         Ok(queues)
     }
 
-    /// The port's rows of `QUEUE`.
+    /// The port's rows of `QUEUE`. On a chassis with virtual output queues a key begins with a host and an ASIC, and several
+    /// cards have ports of the same name: the rows of the file's own card are taken.
     fn queues(&mut self) -> Result<Queues<'a>, Error> {
-        let mut queues = Queues::new();
+        let own = self.own_card()?;
+        let mut rows = Vec::new();
         for row in self.db.rows("QUEUE")? {
             let parts = row.key_parts();
-            let [ports, numbers] = parts.as_slice() else {
-                if parts.contains(&self.port) {
-                    let reason = "queues of a virtual output queue are the chassis'";
-                    self.unmapped("QUEUE", row.key(), row.fields(), reason);
-                }
-                continue;
-            };
-            if !ports.split(',').any(|port| port.trim() == self.port) {
-                continue;
+            if let [card @ .., ports, numbers] = parts.as_slice()
+                && self.is_port(ports)
+            {
+                let is_own =
+                    card.len() == own.len() && card.iter().zip(&own).all(|(a, b)| a.eq_ignore_ascii_case(b));
+                rows.push((row, card.is_empty() || is_own, *numbers));
             }
-            for queue in numbers_of(&row, numbers)? {
+        }
+        if rows.iter().any(|(_, is_own, _)| *is_own) {
+            rows.retain(|(_, is_own, _)| *is_own);
+        }
+        let mut queues = Queues::new();
+        for (row, _, numbers) in rows {
+            for queue in self.numbers_of(&row, numbers) {
                 if queue < CLASSES {
                     if let Some(other) = queues.insert(queue, row).filter(|other| !other.agrees(&row)) {
                         let key = other.key();
@@ -231,6 +269,15 @@ impl<'a> Reader<'a> {
         Ok(queues)
     }
 
+    /// Host and ASIC of the card whose file it is.
+    fn own_card(&self) -> Result<Vec<String>, Error> {
+        let Some(row) = self.db.row("DEVICE_METADATA", "localhost")? else {
+            return Ok(Vec::new());
+        };
+        let names = [row.text("hostname")?, row.text("asic_name")?];
+        Ok(names.into_iter().flatten().collect())
+    }
+
     /// Enters WRED of each class by the queue it goes to.
     fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) -> Result<(), Error> {
         if queues.is_empty() {
@@ -245,21 +292,20 @@ impl<'a> Reader<'a> {
                 }
                 continue;
             };
-            let profile = row.reference("wred_profile", "WRED_PROFILE")?;
-            let wred = profile.as_ref().map(marking).transpose()?;
-            match (profile, wred) {
-                (Some(profile), Some(Marking { curve, limit_bytes, ecn })) => {
+            match self.row_of(row, "wred_profile", "WRED_PROFILE")? {
+                Some(profile) => {
+                    let Marking { curve, limit_bytes, ecn } = self.marking(&profile)?;
                     let from = format!("WRED_PROFILE|{}", profile.key());
                     let limit = limit_bytes.map(|bytes| ("queue_limit", bytes));
-                    for (name, value) in curve.into_iter().flatten().chain(limit) {
+                    let ecn_value = ecn.map(|ecn| ("ecn", u64::from(ecn)));
+                    for (name, value) in curve.into_iter().chain(limit).chain(ecn_value) {
                         self.set(from.clone(), &profile, &format!("wred.{tc}.{name}"), value)?;
                     }
-                    self.set(from, &profile, &format!("wred.{tc}.ecn"), ecn.into())?;
-                    if self.is_first("WRED_PROFILE", profile.key()) {
-                        self.rest_of_profile(&profile, ecn)?;
-                    }
+                    self.rest_of_profile(&profile, ecn == Some(true))?;
                 }
-                _ => {
+                // Listed: the file does not have the table.
+                None if row.name_in("wred_profile", "WRED_PROFILE")?.is_some() => {}
+                None => {
                     let from = format!("QUEUE|{} (no wred_profile)", row.key());
                     self.set(from, row, &format!("wred.{tc}.ecn"), 0)?;
                 }
@@ -267,12 +313,10 @@ impl<'a> Reader<'a> {
             // Of the classes that share a queue the first speaks for it.
             let is_first = tc_to_queue.iter().position(|of_tc| usize::from(*of_tc) == queue) == Some(tc);
             self.scheduler(row, tc, is_first.then_some(queue))?;
-            if self.is_first("QUEUE", row.key()) {
-                let others: Vec<_> =
-                    row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
-                if !others.is_empty() {
-                    self.unmapped("QUEUE", row.key(), others, "no counterpart here");
-                }
+            let others: Vec<_> =
+                row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
+            if !others.is_empty() {
+                self.unmapped("QUEUE", row.key(), others, "no counterpart here");
             }
         }
         self.shared_and_unused(queues, tc_to_queue);
@@ -307,33 +351,39 @@ impl<'a> Reader<'a> {
 
     /// Enters how `number` is served and the rate it is shaped to, and lists what else its scheduler says.
     fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<(), Error> {
-        let Some(scheduler) = queue.reference("scheduler", "SCHEDULER")? else {
+        let Some(scheduler) = self.row_of(queue, "scheduler", "SCHEDULER")? else {
             return Ok(());
         };
-        let pir = scheduler.number("pir", 0..=MAX_RATE_BPS / 8, "bytes per second")?.filter(|pir| *pir != 0);
+        let pir = self.value(&scheduler, "pir", 0..=MAX_RATE_BPS / 8, "bytes per second")?;
+        let pir = pir.filter(|pir| *pir != 0);
         let in_bytes = scheduler.text("meter_type")?.is_none_or(|meter| meter == "bytes");
         if let Some(bytes_per_s) = pir.filter(|_| in_bytes) {
             let from = format!("SCHEDULER|{} pir", scheduler.key());
             self.set(from, &scheduler, &format!("wred.{tc}.drain_rate"), bytes_per_s * 8)?;
         }
-        let weight = scheduler.number("weight", 1..=100, "a weight")?;
-        let kind = match scheduler.text("type")?.as_deref() {
+        let kind = match scheduler.text("type")?.map(|text| text.to_ascii_uppercase()).as_deref() {
             None => None,
             Some("STRICT") => Some(SCHEDULER_STRICT),
             Some("DWRR" | "WRR") => Some(SCHEDULER_DWRR),
             Some(other) => {
-                let expected = format_args!("`{other}`: expected one of DWRR, WRR, STRICT");
-                return Err(scheduler.field_error("type", expected));
+                let reason = format!("`{other}` is not one of DWRR, WRR, STRICT: queue.N.scheduler stays");
+                self.unmapped("SCHEDULER", scheduler.key(), ["type"], reason);
+                None
             }
+        };
+        // A strict queue's weight has no meaning, and some files have 0.
+        let weight = match kind {
+            Some(SCHEDULER_STRICT) => None,
+            _ => self.value(&scheduler, "weight", 1..=100, "a weight")?,
         };
         if let Some(number) = number {
             let from = format!("SCHEDULER|{}", scheduler.key());
-            let said = [("scheduler", kind), ("weight", weight.filter(|_| kind != Some(SCHEDULER_STRICT)))];
+            let said = [("scheduler", kind), ("weight", weight)];
             for (name, value) in said.into_iter().filter_map(|(name, value)| Some((name, value?))) {
                 self.set(from.clone(), &scheduler, &format!("queue.{number}.{name}"), value)?;
             }
         }
-        if scheduler.text("type")?.as_deref() == Some("WRR") && self.is_first("WRR", scheduler.key()) {
+        if scheduler.text("type")?.as_deref() == Some("WRR") {
             let reason = "taken as DWRR: weights count bytes here, not packets";
             self.unmapped("SCHEDULER", scheduler.key(), ["type"], reason);
         }
@@ -341,7 +391,7 @@ impl<'a> Reader<'a> {
             ["type", "weight"].contains(field) || in_bytes && ["pir", "meter_type"].contains(field)
         };
         let others: Vec<_> = scheduler.fields().filter(|field| !carried(field)).collect();
-        if !others.is_empty() && self.is_first("SCHEDULER", scheduler.key()) {
+        if !others.is_empty() {
             let reason = "of a scheduler's rates there is pir alone, in bytes: it is the drain_rate";
             self.unmapped("SCHEDULER", scheduler.key(), others, reason);
         }

@@ -109,19 +109,7 @@ fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
             json!("fast"),
             "PORT|Ethernet4 speed: `fast`: expected a speed in Mb/s, 1 to 800000",
         ),
-        (
-            "/SCHEDULER/dwrr.roce/type",
-            json!("WFQ"),
-            "SCHEDULER|dwrr.roce type: `WFQ`: expected one of DWRR, WRR, STRICT",
-        ),
-        (
-            "/WRED_PROFILE/ROCE/green_min_threshold",
-            json!("-1"),
-            "WRED_PROFILE|ROCE green_min_threshold: `-1`: expected bytes",
-        ),
         ("/WRED_PROFILE/ROCE/green_max_threshold", json!("5"), "expected at most green_max_threshold, 5"),
-        ("/WRED_PROFILE/ROCE/green_drop_probability", json!(101), "`101`: expected a percentage, 0 to 100"),
-        ("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"), "`ecn_blue`: expected one of ecn_none, ecn_green"),
         ("/WRED_PROFILE/ROCE/wred_green_enable", json!("yes"), "`yes`: expected `true` or `false`"),
         (
             "/WRED_PROFILE/ROCE",
@@ -132,8 +120,8 @@ fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
         ("/WRED_PROFILE", json!([]), "WRED_PROFILE: expected an object of rows"),
         (
             "/QUEUE/Ethernet0,Ethernet4|3-4/wred_profile",
-            json!("NONE"),
-            "WRED_PROFILE has no `NONE`: expected one of ROCE",
+            json!("GONE"),
+            "WRED_PROFILE has no `GONE`: expected one of ROCE",
         ),
         (
             "/QUEUE/Ethernet0,Ethernet4|3-4/wred_profile",
@@ -141,32 +129,12 @@ fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
             "expected NAME or [WRED_PROFILE|NAME]",
         ),
         ("/QUEUE/Ethernet4|3", json!({}), "queue 3 is in QUEUE|"),
-        ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x: `x` is no queue"),
-        ("/QUEUE/Ethernet4|4-3", json!({}), "`4-3` is no queue"),
-        ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64: expected a DSCP, 0 to 63"),
-        ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26: `8`: expected a number, 0 to 7"),
         ("/PORT_QOS_MAP/Ethernet4/pfc_enable", json!("3,8"), "`8`: expected priorities, 0 to 7, as in 3,4"),
-        ("/PFC_WD/Ethernet4/action", json!("stop"), "`stop`: expected one of drop, forward, alert"),
-        (
-            "/PFC_WD/Ethernet4/detection_time",
-            json!("0"),
-            "PFC_WD|Ethernet4 detection_time: `0`: expected milliseconds, 1 to 5000",
-        ),
-        (
-            "/PORT_QOS_MAP/Ethernet4/pfc_to_queue_map",
-            json!("GONE"),
-            "MAP_PFC_PRIORITY_TO_QUEUE has no `GONE`: the file has no such table",
-        ),
         ("/TC_TO_QUEUE_MAP/LEAF/3", json!(["3"]), "TC_TO_QUEUE_MAP|LEAF 3: expected a text"),
         (
             "/PORT_QOS_MAP/Ethernet4/dscp_to_tc_map",
             json!("GONE"),
             "DSCP_TO_TC_MAP has no `GONE`: expected one of LEAF",
-        ),
-        (
-            "/SCHEDULER/dwrr.roce/weight",
-            json!("0"),
-            "SCHEDULER|dwrr.roce weight: `0`: expected a weight, 1 to 100",
         ),
         (
             "/SCHEDULER/dwrr.bulk/pir",
@@ -186,6 +154,188 @@ fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
     }
     let missing = Database::read(std::path::Path::new("/nonexistent.json")).unwrap_err().to_string();
     assert!(missing.starts_with("/nonexistent.json: "), "{missing}");
+}
+
+#[test]
+fn value_without_counterpart_is_listed() {
+    let cases = [
+        (
+            "/PORT/Ethernet4/speed",
+            json!("1600000"),
+            "PORT|Ethernet4 speed",
+            "a speed in Mb/s is 1 to 800000 here",
+        ),
+        (
+            "/SCHEDULER/dwrr.roce/type",
+            json!("WFQ"),
+            "SCHEDULER|dwrr.roce type",
+            "not one of DWRR, WRR, STRICT",
+        ),
+        (
+            "/SCHEDULER/dwrr.roce/weight",
+            json!("200"),
+            "SCHEDULER|dwrr.roce weight",
+            "`200`: a weight is 1 to 100",
+        ),
+        ("/SCHEDULER/dwrr.bulk/pir", json!("200000000000"), "SCHEDULER|dwrr.bulk pir", "bytes per second is"),
+        (
+            "/WRED_PROFILE/ROCE/green_min_threshold",
+            json!("-1"),
+            "WRED_PROFILE|ROCE green_min_threshold",
+            "`-1`",
+        ),
+        (
+            "/WRED_PROFILE/ROCE/green_drop_probability",
+            json!(101),
+            "WRED_PROFILE|ROCE green_drop_probability",
+            "`101`",
+        ),
+        ("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"), "WRED_PROFILE|ROCE ecn", "ecn stays as it is"),
+        ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x ", "`x` is not a number"),
+        ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64", "a DSCP is 0 to 63 here"),
+        ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26", "`8`: a number is 0 to 7 here"),
+        ("/TC_TO_QUEUE_MAP/LEAF/3", json!("11"), "TC_TO_QUEUE_MAP|LEAF 3", "`11`: a number is 0 to 7 here"),
+        ("/PFC_WD/Ethernet4/action", json!("stop"), "PFC_WD|Ethernet4 action", "pfc_wd_action stays"),
+        (
+            "/PFC_WD/Ethernet4/detection_time",
+            json!("0"),
+            "PFC_WD|Ethernet4 detection_time",
+            "milliseconds is 1",
+        ),
+        (
+            "/PORT_QOS_MAP/Ethernet4/pfc_to_queue_map",
+            json!("P"),
+            "PORT_QOS_MAP|Ethernet4 pfc_to_queue_map",
+            "MAP_PFC_PRIORITY_TO_QUEUE is not in the file",
+        ),
+        ("/BGP_NEIGHBOR", json!([1]), "BGP_NEIGHBOR|* ", "not about a port's queues"),
+    ];
+    let sample = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0;
+    for (path, value, row, reason) in cases {
+        let (config, import) = imported(&read(&sample_with(path, value)), "Ethernet4", sample);
+        let line = |u: &Unmapped| format!("{}|{} {}", u.table, u.key, u.fields.join(","));
+        let listed: Vec<_> = import.unmapped.iter().filter(|u| line(u) == row).collect();
+        assert!(listed.len() == 1 && listed[0].reason.contains(reason), "{row}: {:?}", import.unmapped);
+        assert_eq!(config, sample, "{path}");
+    }
+}
+
+#[test]
+fn port_speed_over_limit_keeps_link_rate() {
+    let mut had = Config::DEFAULT;
+    had.scalars.link_rate_bps = 25_000_000_000;
+    let text = sample_with("/PORT/Ethernet4/speed", json!("1600000"));
+    assert_eq!(imported(&read(&text), "Ethernet4", had).0.scalars.link_rate_bps, 25_000_000_000);
+}
+
+/// The sample with lossless groups whose sizes the switch computes.
+fn with_dynamic_buffers(row: Value) -> Value {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    db["BUFFER_PG"] = json!({ "Ethernet4|3-4": row, "Ethernet4|0": { "profile": "ingress_lossy_profile" } });
+    db["BUFFER_PROFILE"] = json!({
+        "ingress_lossy_profile": { "pool": "ingress_lossless_pool", "size": "0", "dynamic_th": "3" },
+        "computed": { "headroom_type": "dynamic", "dynamic_th": "1" },
+    });
+    db["DEFAULT_LOSSLESS_BUFFER_PARAMETER"] =
+        json!({ "AZURE": { "default_dynamic_th": "0", "over_subscribe_ratio": "2" } });
+    db["LOSSLESS_TRAFFIC_PATTERN"] = json!({ "AZURE": { "mtu": "1024", "small_packet_percentage": "100" } });
+    db
+}
+
+#[test]
+fn dynamic_buffer_group_is_lossless() {
+    let rows = [
+        json!({ "profile": "NULL" }),
+        json!({}),
+        json!({ "NULL": "NULL" }),
+        json!({ "profile": "computed" }),
+        json!({ "profile": "pg_lossless_400000_40m_profile" }),
+        json!({ "profile": "[BUFFER_PROFILE|pg_lossless_100000_5m_profile]" }),
+    ];
+    for row in rows {
+        let db = with_dynamic_buffers(row.clone());
+        let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
+        assert_eq!(config.pfc.map(|of| of.tx), [0, 0, 0, 1, 1, 0, 0, 0], "{row}");
+        assert_eq!(config.pfc[3].xoff, Config::DEFAULT.pfc[3].xoff);
+        assert_eq!(config.wred[3].kmin_bytes, 400_000, "the rest is imported");
+        let listed =
+            |table: &str, key: &str| import.unmapped.iter().any(|u| u.table == table && u.key == key);
+        assert!(listed("BUFFER_PG", "Ethernet4|3-4"), "{row}: {:?}", import.unmapped);
+        assert!(listed("DEFAULT_LOSSLESS_BUFFER_PARAMETER", "*") && listed("LOSSLESS_TRAFFIC_PATTERN", "*"));
+    }
+}
+
+#[test]
+fn buffer_group_contradiction_is_refused() {
+    let mut db = with_dynamic_buffers(json!({}));
+    db["BUFFER_PG"]["Ethernet4|3"] = json!({ "profile": "ingress_lossy_profile" });
+    let refused = import_of(&db).unwrap_err().to_string();
+    assert!(refused.contains("group 3 is in BUFFER_PG|Ethernet4|3 too, with other fields"), "{refused}");
+    let db = with_dynamic_buffers(json!({ "profile": "missing" }));
+    let refused = import_of(&db).unwrap_err().to_string();
+    assert!(refused.contains("BUFFER_PROFILE has no `missing`: expected one of"), "{refused}");
+    // A fragment without the table refers to the switch's.
+    let mut db = with_dynamic_buffers(json!({ "profile": "missing" }));
+    db.as_object_mut().unwrap().remove("BUFFER_PROFILE");
+    let import = import_of(&db).unwrap();
+    assert!(import.unmapped.iter().any(|u| u.reason.contains("its BUFFER_PROFILE is not in the file")));
+}
+
+#[test]
+fn voq_keys_of_own_card_are_read() {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    let plain = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0;
+    let rows = db["QUEUE"].as_object().unwrap().clone();
+    let voq =
+        |card: &str| rows.iter().map(|(key, row)| (format!("{card}|{key}"), row.clone())).collect::<Vec<_>>();
+    db["QUEUE"] = voq("lc1|asic0").into_iter().collect();
+    assert_eq!(imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT).0, plain);
+    // Another card has a port of that name.
+    db["QUEUE"]["lc2|Asic0|Ethernet4|3"] = json!({});
+    let refused = import_of(&db).unwrap_err().to_string();
+    assert!(refused.contains("queue 3 is in QUEUE|"), "{refused}");
+    db["DEVICE_METADATA"]["localhost"] =
+        json!({ "hostname": "lc1", "asic_name": "Asic0", "switch_type": "voq" });
+    assert_eq!(imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT).0, plain);
+}
+
+#[test]
+fn multi_asic_file_is_read_by_namespace() {
+    let sample: Value = serde_json::from_str(SAMPLE).unwrap();
+    let plain = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0;
+    let mut other = sample.clone();
+    other["PORT"] = json!({ "Ethernet8": {}, "Ethernet-IB0": {} });
+    let mut first = sample.clone();
+    first["PORT"]["Ethernet-IB0"] = json!({ "speed": "10000" });
+    let db = json!({ "localhost": { "DEVICE_METADATA": {} }, "asic0": first, "asic1": other }).to_string();
+    assert_eq!(imported(&read(&db), "Ethernet4", Config::DEFAULT).0, plain);
+    assert_eq!(imported(&read(&db), "etp2", Config::DEFAULT).0, plain, "by its alias");
+    let refused = import(&read(&db), "Ethernet-IB0", &Config::DEFAULT).unwrap_err().to_string();
+    assert!(
+        refused.contains("asic0 and asic1 have a port of that name; name one, as in `asic0|"),
+        "{refused}"
+    );
+    let rate = |port| imported(&read(&db), port, Config::DEFAULT).0.scalars.link_rate_bps;
+    assert_eq!((rate("asic0|Ethernet-IB0"), rate("asic1|Ethernet-IB0")), (10_000_000_000, 0));
+    let refused = import(&read(&db), "Ethernet5", &Config::DEFAULT).unwrap_err().to_string();
+    assert!(refused.contains("no such port in the namespaces asic0, asic1, localhost"), "{refused}");
+}
+
+#[test]
+fn database_dump_is_read_as_tables() {
+    let sample: Value = serde_json::from_str(SAMPLE).unwrap();
+    let mut dump = serde_json::Map::new();
+    for (table, rows) in sample.as_object().unwrap() {
+        for (key, fields) in rows.as_object().unwrap() {
+            let entry = json!({ "expireat": 1.5, "ttl": -0.001, "type": "hash", "value": fields });
+            dump.insert(format!("{table}|{key}"), entry);
+        }
+    }
+    dump.insert("CONFIG_DB_INITIALIZED".into(), json!({ "type": "string", "value": "1" }));
+    let dump = Value::Object(dump).to_string();
+    let plain = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
+    let dumped = imported(&read(&dump), "Ethernet4", Config::DEFAULT);
+    assert_eq!((dumped.0, dumped.1.unmapped), (plain.0, plain.1.unmapped));
 }
 
 #[test]
@@ -387,7 +537,7 @@ proptest! {
 
     #[test]
     fn any_value_is_read_or_refused(
-        table in "(PORT|QUEUE|PFC_WD|BUFFER_PG|BUFFER_PROFILE|MAP_PFC_PRIORITY_TO_QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
+        table in "(PORT|asic0|DEVICE_METADATA|QUEUE|PFC_WD|BUFFER_PG|BUFFER_PROFILE|MAP_PFC_PRIORITY_TO_QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
         key in "(Ethernet4|LEAF|ROCE|Ethernet4[|:][0-9,-]{0,5}|\\PC{0,6})",
         field in "(wred_profile|pfc_enable|pfc_to_queue_map|detection_time|scheduler|ecn|speed|[0-9]{1,2}|green_min_threshold|dscp_to_tc_map|\\PC{0,6})",
         value in "(\\[?[A-Z_]{0,12}[|:]?[A-Z]{0,4}\\]?|-?[0-9.e]{0,22}|\\PC{0,8})",

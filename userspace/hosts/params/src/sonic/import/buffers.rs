@@ -1,73 +1,138 @@
-//! Buffers of a port's priority groups: at which depths its neighbour is asked to wait.
+//! Buffers of a port's priority groups: the depths at which its neighbour is paused.
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
 
-use super::values::numbers_of;
 use super::{Error, Reader, Row};
 
 /// Largest number of bytes that parameters take.
 const MOST_BYTES: u64 = 1_000_000_000;
 /// Fields of a profile that are carried over: SONiC's name, and the parameter's.
 const FIELDS: [(&str, &str); 3] = [("xon", "xon"), ("static_th", "xoff"), ("xoff", "headroom")];
-/// Those that say nothing here and need not be told.
+/// Fields without a meaning here, which are not listed.
 const SILENT: [&str; 2] = ["pool", "size"];
+/// Prefix of the profiles that a switch makes for lossless groups.
+const GENERATED: &str = "pg_lossless_";
 
-impl Reader<'_> {
-    /// A group whose profile has headroom (`xoff`) is lossless: its priority is paused. Groups have the numbers of priorities; one
-    /// without a row, where others have one, has no buffer of its own and is not lossless.
+/// The buffer of a priority group.
+enum Group<'a> {
+    Lossy(Row<'a>),
+    /// Lossless, with the sizes in its profile.
+    Static(Row<'a>),
+    /// Lossless, with sizes that the switch computes from speed and cable length.
+    Dynamic,
+    /// In a profile of a table that the file does not have.
+    Unknown,
+}
+
+impl<'a> Reader<'a> {
+    /// A group is lossless, and its priority paused, if its profile has headroom (`xoff`), or if the switch computes its
+    /// sizes. Groups have the numbers of priorities; one without a row, where others have one, is not lossless.
     pub(super) fn buffers(&mut self, current: &Config) -> Result<(), Error> {
-        let mut of_port: Option<(Row<'_>, u8)> = None;
+        let mut rows: [Option<Row<'a>>; CLASSES] = [None; CLASSES];
         for row in self.db.rows("BUFFER_PG")? {
             let parts = row.key_parts();
-            let [ports, groups] = parts.as_slice() else {
-                return Err(row.error("expected a port and its priority groups, as in Ethernet0|3-4"));
+            let [.., ports, groups] = parts.as_slice() else {
+                continue;
             };
-            if !ports.split(',').any(|port| port.trim() == self.port) {
+            if !self.is_port(ports) {
                 continue;
             }
-            let Some(profile) = row.reference("profile", "BUFFER_PROFILE")? else {
-                continue;
-            };
-            let is_lossless = profile.text("xoff")?.is_some();
-            for priority in numbers_of(&row, groups)? {
-                let of = |parameter: &str| format!("pfc.{priority}.{parameter}");
-                let from = |field: &str| format!("BUFFER_PROFILE|{} {field}", profile.key());
-                let tx = format!("BUFFER_PG|{}", row.key());
-                self.set(tx, &row, &of("tx"), u64::from(is_lossless))?;
-                // There is a priority of that number.
-                of_port.get_or_insert((row, 0)).1 |= 1 << priority;
-                if !is_lossless {
-                    continue;
-                }
-                for (field, parameter) in FIELDS {
-                    if let Some(bytes) = profile.number(field, 0..=MOST_BYTES, "bytes")? {
-                        self.set(from(field), &profile, &of(parameter), bytes)?;
+            for priority in self.numbers_of(&row, groups) {
+                match rows.get_mut(priority) {
+                    Some(slot) => {
+                        if let Some(other) = slot.replace(row).filter(|other| !other.agrees(&row)) {
+                            let other = other.key();
+                            let message = format_args!(
+                                "group {priority} is in BUFFER_PG|{other} too, with other fields"
+                            );
+                            return Err(row.error(message));
+                        }
+                    }
+                    None => {
+                        let reason = format!("there are priority groups 0 to {} here", CLASSES - 1);
+                        self.unmapped("BUFFER_PG", row.key(), [], reason);
                     }
                 }
             }
-            let is_known = |field: &&str| {
-                SILENT.contains(field) || is_lossless && FIELDS.iter().any(|(name, _)| name == field)
-            };
-            let others: Vec<_> = profile.fields().filter(|field| !is_known(field)).collect();
-            if !others.is_empty() && self.is_first("BUFFER_PROFILE", profile.key()) {
-                let reason =
-                    "thresholds are bytes here, of one port and not of what is free: pfc.N.xoff is to be set";
-                self.unmapped("BUFFER_PROFILE", profile.key(), others, reason);
-            }
         }
-        match of_port {
-            Some((row, named)) => {
-                for priority in (0..CLASSES).filter(|priority| named >> priority & 1 == 0) {
-                    let from = format!("BUFFER_PG|{}|{priority} is not in the file", self.port);
-                    self.set(from, &row, &format!("pfc.{priority}.tx"), 0)?;
-                }
-            }
-            None if current.pfc.iter().any(|of| of.tx != 0) => {
+        let Some(any) = rows.iter().flatten().next().copied() else {
+            if current.pfc.iter().any(|of| of.tx != 0) {
                 self.unmapped("BUFFER_PG", self.port, [], "not in the file: pfc.N.tx stays");
             }
-            None => {}
+            return Ok(());
+        };
+        for (priority, row) in rows.into_iter().enumerate() {
+            match row {
+                Some(row) => self.group(priority, &row)?,
+                None => {
+                    let from = format!("BUFFER_PG|{}|{priority} is not in the file", self.port);
+                    self.set(from, &any, &format!("pfc.{priority}.tx"), 0)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Enters the buffer of one priority.
+    fn group(&mut self, priority: usize, row: &Row<'a>) -> Result<(), Error> {
+        let of = |parameter: &str| format!("pfc.{priority}.{parameter}");
+        let group = group_of(row)?;
+        let is_lossless = match group {
+            Group::Lossy(_) => false,
+            Group::Static(_) | Group::Dynamic => true,
+            Group::Unknown => {
+                let reason = "its BUFFER_PROFILE is not in the file: pfc.N.tx stays";
+                self.unmapped("BUFFER_PG", row.key(), ["profile"], reason);
+                return Ok(());
+            }
+        };
+        self.set(format!("BUFFER_PG|{}", row.key()), row, &of("tx"), u64::from(is_lossless))?;
+        let profile = match group {
+            Group::Lossy(profile) | Group::Static(profile) => profile,
+            Group::Dynamic | Group::Unknown => {
+                let reason = "the switch computes the sizes from speed and cable length: pfc.N.xoff, pfc.N.xon and \
+                              pfc.N.headroom stay";
+                self.unmapped("BUFFER_PG", row.key(), ["profile"], reason);
+                return Ok(());
+            }
+        };
+        if is_lossless {
+            for (field, parameter) in FIELDS {
+                if let Some(bytes) = self.value(&profile, field, 0..=MOST_BYTES, "bytes")? {
+                    let from = format!("BUFFER_PROFILE|{} {field}", profile.key());
+                    self.set(from, &profile, &of(parameter), bytes)?;
+                }
+            }
+        }
+        let is_known = |field: &&str| {
+            SILENT.contains(field) || is_lossless && FIELDS.iter().any(|(name, _)| name == field)
+        };
+        let others: Vec<_> = profile.fields().filter(|field| !is_known(field)).collect();
+        if !others.is_empty() {
+            let reason = "thresholds are bytes here, of one port and not of the free buffer: set pfc.N.xoff";
+            self.unmapped("BUFFER_PROFILE", profile.key(), others, reason);
+        }
+        Ok(())
+    }
+}
+
+fn group_of<'a>(row: &Row<'a>) -> Result<Group<'a>, Error> {
+    let Some(name) = row.name_in("profile", "BUFFER_PROFILE")? else {
+        return Ok(Group::Dynamic);
+    };
+    let profile = match row.reference("profile", "BUFFER_PROFILE") {
+        Ok(Some(profile)) => profile,
+        // The switch makes such a profile when it starts, and does not always save it.
+        Ok(None) | Err(_) if name.starts_with(GENERATED) => return Ok(Group::Dynamic),
+        Ok(None) => return Ok(Group::Unknown),
+        Err(error) => return Err(error),
+    };
+    if profile.text("xoff")?.is_some() {
+        Ok(Group::Static(profile))
+    } else if profile.text("headroom_type")?.as_deref() == Some("dynamic") {
+        Ok(Group::Dynamic)
+    } else {
+        Ok(Group::Lossy(profile))
     }
 }

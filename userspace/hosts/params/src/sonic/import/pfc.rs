@@ -3,7 +3,6 @@
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, PFC_WD_DROP, PFC_WD_FORWARD};
 
-use super::values::map_entries;
 use super::{Error, Reader, Row};
 
 /// Priorities whose pauses count.
@@ -42,20 +41,21 @@ impl<'a> Reader<'a> {
         }
         let watched = listed(of_port, WATCHED)?;
         if watched.is_some() && watched != enabled {
-            let reason = "the watchdog looks at every priority of pfc_enable here";
+            let reason = "the watchdog covers every priority of pfc_enable here";
             self.unmapped("PORT_QOS_MAP", of_port.key(), [WATCHED], reason);
         }
         Ok(())
     }
 
     fn queues_of_priorities(&mut self, of_port: &Row<'a>) -> Result<(), Error> {
-        let Some(map) = of_port.reference(TO_QUEUE, "MAP_PFC_PRIORITY_TO_QUEUE")? else {
+        let Some(map) = self.row_of(of_port, TO_QUEUE, "MAP_PFC_PRIORITY_TO_QUEUE")? else {
             return Ok(());
         };
-        let queues = map_entries(&map, CLASSES, "a priority")?;
+        let queues = self.map_entries(&map, CLASSES, "a priority")?;
         for (priority, queue) in queues.into_iter().enumerate() {
-            // What it leaves out stays as it is.
-            if map.fields().any(|field| field.trim().parse() == Ok(priority)) {
+            // A priority that the map does not name stays as it is.
+            let is_named = map.fields().any(|field| field.trim().parse() == Ok(priority));
+            if let Some(queue) = queue.filter(|_| is_named) {
                 let from = format!("MAP_PFC_PRIORITY_TO_QUEUE|{} {priority}", map.key());
                 self.set(from, &map, &format!("pfc.{priority}.queue"), queue)?;
             }
@@ -77,17 +77,17 @@ impl<'a> Reader<'a> {
                     "PFC_WD",
                     row.key(),
                     row.fields(),
-                    "it is looked four times per detection_time here",
+                    "the watchdog polls four times per detection_time here",
                 );
                 continue;
             }
-            if !row.key().split(',').any(|port| port.trim() == self.port) {
+            if !self.is_port(row.key()) {
                 continue;
             }
             is_there = true;
             let from = format!("PFC_WD|{}", row.key());
             for (field, key, most_ms) in TIMES {
-                if let Some(ms) = row.number(field, 1..=most_ms, "milliseconds")? {
+                if let Some(ms) = self.value(&row, field, 1..=most_ms, "milliseconds")? {
                     self.set(format!("{from} {field}"), &row, key, ms * NS_PER_MS)?;
                 }
             }
@@ -96,13 +96,14 @@ impl<'a> Reader<'a> {
                 Some("drop") => Some(PFC_WD_DROP),
                 Some("forward") => Some(PFC_WD_FORWARD),
                 Some("alert") => {
-                    let reason = "there is no storm that is only told of here: pfc_wd_action stays";
+                    let reason = "every storm is acted on here: pfc_wd_action stays";
                     self.unmapped("PFC_WD", row.key(), ["action"], reason);
                     None
                 }
                 Some(other) => {
-                    let expected = format_args!("`{other}`: expected one of drop, forward, alert");
-                    return Err(row.field_error("action", expected));
+                    let reason = format!("`{other}` is not one of drop, forward, alert: pfc_wd_action stays");
+                    self.unmapped("PFC_WD", row.key(), ["action"], reason);
+                    None
                 }
             };
             if let Some(action) = action {

@@ -1,17 +1,21 @@
 //! Values as SONiC writes them.
 
+use std::ops::RangeInclusive;
+
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::WredConfig;
 
-use crate::sonic::db::{Error, Row};
+use super::Reader;
+use crate::sonic::db::{Error, Number, Row};
 
 /// How a profile marks green packets.
 pub(super) struct Marking {
     /// `kmin`, `kmax`, `pmax`, if the profile has thresholds.
-    pub(super) curve: Option<[(&'static str, u64); 3]>,
+    pub(super) curve: Vec<(&'static str, u64)>,
     /// Depth at which all is dropped, if the profile tells it apart from marking.
     pub(super) limit_bytes: Option<u64>,
-    pub(super) ecn: bool,
+    /// Whether green packets are marked; `None` for a mode that is not known here.
+    pub(super) ecn: Option<bool>,
 }
 
 /// Names of the thresholds that marking goes by, and of the probability: SONiC's own, and those apart from dropping.
@@ -30,78 +34,137 @@ pub(super) fn drops_at_once(profile: &Row<'_>) -> Result<bool, Error> {
     Ok(min == max || profile.text("green_drop_probability")?.as_deref() == Some("0"))
 }
 
-pub(super) fn marking(profile: &Row<'_>) -> Result<Marking, Error> {
-    const MODES: [(&str, bool); 8] = [
-        ("ecn_none", false),
-        ("ecn_green", true),
-        ("ecn_yellow", false),
-        ("ecn_red", false),
-        ("ecn_green_yellow", true),
-        ("ecn_green_red", true),
-        ("ecn_yellow_red", false),
-        ("ecn_all", true),
-    ];
-    let mode = profile.text("ecn")?.unwrap_or_else(|| "ecn_none".into());
-    let marks_green = MODES.iter().find(|(name, _)| *name == mode).map(|(_, green)| *green);
-    let marks_green = marks_green.ok_or_else(|| {
-        let modes = MODES.map(|(name, _)| name).join(", ");
-        profile.field_error("ecn", format_args!("`{mode}`: expected one of {modes}"))
-    })?;
-    let ecn = marks_green && profile.switch("wred_green_enable")? != Some(false);
-    let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
-    let [min_field, max_field, percent_field] = if ect(profile) { ECT_THRESHOLDS } else { THRESHOLDS };
-    let min = profile.number(min_field, 0..=max_bytes, "bytes")?;
-    let max = profile.number(max_field, 0..=max_bytes, "bytes")?;
-    let percent = profile.number(percent_field, 0..=100, "a percentage")?;
-    let limit = profile.number("green_max_threshold", 0..=max_bytes, "bytes")?;
-    let limit_bytes = limit.filter(|_| ect(profile));
-    let missing =
-        |field| profile.error(format_args!("{field} is missing: expected it, as ecn marks green packets"));
-    match (min, max, percent) {
-        (Some(min), Some(max), _) if min > max => {
-            Err(profile.field_error(min_field, format_args!("`{min}`: expected at most {max_field}, {max}")))
+impl<'a> Reader<'a> {
+    /// The number in a field; one outside `range` is listed.
+    pub(super) fn number(
+        &mut self,
+        row: &Row<'a>,
+        field: &str,
+        range: RangeInclusive<u64>,
+        what: &str,
+    ) -> Result<Number, Error> {
+        let number = row.number(field, &range, what)?;
+        if number == Number::Outside {
+            let text = row.text(field)?.unwrap_or_default();
+            let (low, high) = range.into_inner();
+            let reason = format!("`{text}`: {what} is {low} to {high} here; the parameter stays as it is");
+            self.unmapped(row.table(), row.key(), [field], reason);
         }
-        // 100 % where nothing is said, as in SAI.
-        (Some(min), Some(max), percent) => Ok(Marking {
-            curve: Some([("kmin", min), ("kmax", max), ("pmax", percent.unwrap_or(100) * 10_000)]),
-            limit_bytes,
-            ecn,
-        }),
-        (None, _, _) if ecn => Err(missing(min_field)),
-        (_, None, _) if ecn => Err(missing(max_field)),
-        _ => Ok(Marking { curve: None, limit_bytes, ecn }),
+        Ok(number)
+    }
+
+    /// As [`Self::number`]; `None` if there is no number in range.
+    pub(super) fn value(
+        &mut self,
+        row: &Row<'a>,
+        field: &str,
+        range: RangeInclusive<u64>,
+        what: &str,
+    ) -> Result<Option<u64>, Error> {
+        match self.number(row, field, range, what)? {
+            Number::Is(value) => Ok(Some(value)),
+            Number::Absent | Number::Outside => Ok(None),
+        }
+    }
+
+    pub(super) fn marking(&mut self, profile: &Row<'a>) -> Result<Marking, Error> {
+        const MODES: [(&str, bool); 8] = [
+            ("ecn_none", false),
+            ("ecn_green", true),
+            ("ecn_yellow", false),
+            ("ecn_red", false),
+            ("ecn_green_yellow", true),
+            ("ecn_green_red", true),
+            ("ecn_yellow_red", false),
+            ("ecn_all", true),
+        ];
+        let mode = profile.text("ecn")?.unwrap_or_else(|| "ecn_none".into());
+        let marks_green =
+            MODES.iter().find(|(name, _)| mode.eq_ignore_ascii_case(name)).map(|(_, green)| *green);
+        if marks_green.is_none() {
+            let modes = MODES.map(|(name, _)| name).join(", ");
+            let reason = format!("`{mode}` is not one of {modes}: ecn stays as it is");
+            self.unmapped("WRED_PROFILE", profile.key(), ["ecn"], reason);
+        }
+        let is_off = profile.switch("wred_green_enable")? == Some(false);
+        let ecn = if is_off { Some(false) } else { marks_green };
+        let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
+        let [min_field, max_field, percent_field] = if ect(profile) { ECT_THRESHOLDS } else { THRESHOLDS };
+        let min = self.number(profile, min_field, 0..=max_bytes, "bytes")?;
+        let max = self.number(profile, max_field, 0..=max_bytes, "bytes")?;
+        let percent = self.number(profile, percent_field, 0..=100, "a percentage")?;
+        let limit = self.value(profile, "green_max_threshold", 0..=max_bytes, "bytes")?;
+        let limit_bytes = limit.filter(|_| ect(profile));
+        let missing = |field| {
+            profile.error(format_args!("{field} is missing: expected it, as ecn marks green packets"))
+        };
+        let curve = match (min, max) {
+            (Number::Is(min), Number::Is(max)) if min > max => {
+                let expected = format_args!("`{min}`: expected at most {max_field}, {max}");
+                return Err(profile.field_error(min_field, expected));
+            }
+            (Number::Is(min), Number::Is(max)) => {
+                // SAI's default is 100 %.
+                let percent = match percent {
+                    Number::Is(percent) => Some(percent),
+                    Number::Absent => Some(100),
+                    Number::Outside => None,
+                };
+                let pmax = percent.map(|percent| ("pmax", percent * 10_000));
+                [("kmin", min), ("kmax", max)].into_iter().chain(pmax).collect()
+            }
+            (Number::Absent, _) if ecn == Some(true) => return Err(missing(min_field)),
+            (_, Number::Absent) if ecn == Some(true) => return Err(missing(max_field)),
+            _ => Vec::new(),
+        };
+        Ok(Marking { curve, limit_bytes, ecn })
+    }
+
+    /// The classes or queues in a map of `len` entries. SAI takes an entry that is not named as 0. One that has no
+    /// counterpart is `None`, and listed.
+    pub(super) fn map_entries(
+        &mut self,
+        map: &Row<'a>,
+        len: usize,
+        what: &str,
+    ) -> Result<Vec<Option<u64>>, Error> {
+        let mut entries = vec![Some(0); len];
+        for field in map.fields() {
+            let index: usize = field
+                .trim()
+                .parse()
+                .map_err(|_| map.field_error(field, format_args!("expected {what}, 0 to {}", len - 1)))?;
+            match entries.get_mut(index) {
+                Some(entry) => *entry = self.value(map, field, 0..=CLASSES as u64 - 1, "a number")?,
+                None => {
+                    let reason = format!("{what} is 0 to {} here", len - 1);
+                    self.unmapped(map.table(), map.key(), [field], reason);
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The queues or groups in the last part of a row's key: `3`, `3-4`, `0,3-4`. A key that cannot be read is listed.
+    pub(super) fn numbers_of(&mut self, row: &Row<'a>, text: &str) -> Vec<usize> {
+        let numbers = numbers(text);
+        if numbers.is_none() {
+            let reason = format!("`{text}` is not a number as in `3`, or several as in `3-4`");
+            self.unmapped(row.table(), row.key(), [], reason);
+        }
+        numbers.unwrap_or_default()
     }
 }
 
-/// A map of `len` entries to classes or queues; those not named are 0.
-pub(super) fn map_entries(map: &Row<'_>, len: usize, what: &str) -> Result<Vec<u64>, Error> {
-    let mut entries = vec![0; len];
-    for field in map.fields() {
-        let entry = field.trim().parse().ok().and_then(|index: usize| entries.get_mut(index));
-        let entry =
-            entry.ok_or_else(|| map.field_error(field, format_args!("expected {what}, 0 to {}", len - 1)))?;
-        let value = map.number(field, 0..=CLASSES as u64 - 1, "a number")?;
-        *entry = value.unwrap_or(0);
-    }
-    Ok(entries)
-}
-
-/// `3`, `3-4`, `0,3-4`.
-pub(super) fn numbers_of(row: &Row<'_>, text: &str) -> Result<Vec<usize>, Error> {
+fn numbers(text: &str) -> Option<Vec<usize>> {
     /// More queues than any switch has.
     const MAX_QUEUES: usize = 64;
-    let refused = || {
-        row.error(format_args!("`{text}` is no queue: expected a number as in `3`, or several as in `3-4`"))
-    };
+    let number = |text: &str| text.trim().parse::<usize>().ok().filter(|number| *number < MAX_QUEUES);
     let mut numbers = Vec::new();
     for part in text.split(',') {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|number| *number < MAX_QUEUES);
-        let (low, high) = number(low).zip(number(high)).ok_or_else(refused)?;
-        if low > high {
-            return Err(refused());
-        }
+        let (low, high) = number(low).zip(number(high)).filter(|(low, high)| low <= high)?;
         numbers.extend(low..=high);
     }
-    Ok(numbers)
+    Some(numbers)
 }

@@ -1,0 +1,134 @@
+//! Text dumps: of `mlxconfig query`, of `grep . DIR/*`, of `tail -n +1 DIR/*`, and lists of `NAME = VALUE`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::{Error, Import, Note, is_rp, known_as};
+
+/// Largest dump that is read; `mlxconfig` prints some 20 KB for a device.
+const MAX_BYTES: u64 = 4 << 20;
+/// The first port of an adapter.
+const FIRST_PORT: u8 = 1;
+/// Beginnings of names that concern congestion control.
+const OURS: [&str; 8] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_"];
+
+/// A line with a value.
+struct Line {
+    /// The file and the line's number.
+    at: PathBuf,
+    value: String,
+}
+
+impl Import {
+    /// Reads a dump, and returns whether it has parameters of the reaction point.
+    pub(super) fn dump(&mut self, path: &Path, port: Option<u8>) -> Result<bool, Error> {
+        let failed = |source| Error::Read { path: path.to_owned(), source };
+        let mut text = Vec::new();
+        File::open(path).and_then(|from| from.take(MAX_BYTES + 1).read_to_end(&mut text)).map_err(failed)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
+        }
+        let lines = lines(path, &String::from_utf8_lossy(&text));
+        for (name, mut of_ports) in lines {
+            // Of a name without a port there is one value for all of them.
+            let first = of_ports.keys().next().copied().unwrap_or(FIRST_PORT);
+            let chosen = port.filter(|port| of_ports.contains_key(port)).unwrap_or(first);
+            let Some(Line { at, value }) = of_ports.remove(&chosen) else { continue };
+            let other = of_ports.iter().find(|(_, line)| port.is_none() && line.value != value);
+            match known_as(&name) {
+                Some(known) if value.is_empty() => {
+                    self.notes.push(Note { file: at, reason: format!("{} has no value", known.name) });
+                }
+                Some(known) => {
+                    self.parameter(&at, &value, known)?;
+                    if let Some((port, line)) = other {
+                        let reason =
+                            format!("port {port} has {} for {name}; `--port {port}` takes it", line.value);
+                        self.notes.push(Note { file: line.at.clone(), reason });
+                    }
+                }
+                None => {
+                    if let Some(reason) = unknown(&name, &value) {
+                        self.notes.push(Note { file: at, reason });
+                    }
+                }
+            }
+        }
+        if self.changes.is_empty() {
+            return Err(Error::Nothing(path.to_owned()));
+        }
+        Ok(self.changes.iter().any(|(_, change)| is_rp(change.key)))
+    }
+}
+
+/// Why a setting that is not a parameter here is skipped; `None` if it does not concern congestion control.
+fn unknown(name: &str, value: &str) -> Option<String> {
+    match name {
+        "roce_cc_prio_mask" => Some(format!(
+            "a switch for each priority (mask {value}): here rp_enable and np_enable are for the interface, and stay"
+        )),
+        "roce_cc_algorithm" if value == "0" => None,
+        "roce_cc_algorithm" => Some("another algorithm than ECN: the adapter does not run DCQCN".to_owned()),
+        _ if OURS.iter().any(|start| name.starts_with(start)) => Some(format!("no parameter {name} here")),
+        _ => None,
+    }
+}
+
+/// The values in a dump, by name in lower case and by port.
+fn lines(path: &Path, text: &str) -> BTreeMap<String, BTreeMap<u8, Line>> {
+    let mut found: BTreeMap<String, BTreeMap<u8, Line>> = BTreeMap::new();
+    // The file whose content is next, after `==> FILE <==`.
+    let mut heading: Option<&str> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim().trim_start_matches('*').trim_start();
+        if let Some(file) = line.strip_prefix("==>").and_then(|rest| rest.strip_suffix("<==")) {
+            heading = Some(file.trim());
+            continue;
+        }
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (name, values) = match heading.take() {
+            Some(file) => (file, line),
+            // The name ends at the first separator after the path, which may have colons itself.
+            None => {
+                let path = line.split([' ', '\t', '=']).next().unwrap_or(line);
+                let start = path.rfind('/').map_or(0, |slash| slash + 1);
+                let end = line.get(start..).and_then(|rest| rest.find([':', '=', ' ', '\t']));
+                let Some((name, values)) = end.and_then(|end| line.split_at_checked(start + end)) else {
+                    continue;
+                };
+                (name, values)
+            }
+        };
+        let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+        let (name, port) = match name.rsplit_once("_p").map(|(name, port)| (name, port.parse())) {
+            Some((name, Ok(port))) => (name.to_owned(), port),
+            _ => (name, FIRST_PORT),
+        };
+        let separators = |c: char| c.is_whitespace() || matches!(c, ':' | '=');
+        let values: Vec<&str> = values.split(separators).filter(|value| !value.is_empty()).collect();
+        // `mlxconfig -e` has three columns: default, current, next boot.
+        let value = match values.as_slice() {
+            [_, current, _] => current,
+            [value, ..] => value,
+            [] => continue,
+        };
+        let at = PathBuf::from(format!("{}:{number}", path.display()));
+        found.entry(name).or_default().entry(port).or_insert_with(|| Line { at, value: plain(value) });
+    }
+    found
+}
+
+/// The number in `11`, `0xb` or `True(1)`; other text as it is, and nothing for `N/A`.
+fn plain(value: &str) -> String {
+    let inside = value.strip_suffix(')').and_then(|rest| rest.rsplit_once('(')).map(|(_, inside)| inside);
+    let value = inside.unwrap_or(value);
+    if value.eq_ignore_ascii_case("n/a") {
+        return String::new();
+    }
+    let hex = value.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    hex.map_or_else(|| value.to_owned(), |number| number.to_string())
+}
