@@ -6,7 +6,7 @@ use super::find::{self, labels};
 use super::identity::Id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use super::{Options, interrupt, legacy, undo};
+use super::{Options, interrupt, legacy, undo, verify};
 use crate::error::Error;
 
 /// Detaches, puts back what was there before, and says what it did.
@@ -86,6 +86,9 @@ fn detach_found(
         }
         Err(error) => return Err(error),
     };
+    if !options.force {
+        verify::check_file_system(place, netlink, &record)?;
+    }
     if !options.interrupt {
         check_queue_pairs(netlink, &record)?;
     }
