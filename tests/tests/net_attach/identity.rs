@@ -1,14 +1,19 @@
 //! Which attachment is which: namespaces and interfaces that go, come again, move and change their names.
 
+use std::fs;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use dcqcn_loader::attach;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_params::Role;
+use dcqcn_tests::host::Pair;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
+use serde_json::Value;
 
 const ATTACH: &str = "--pacer none --set link_rate=1gbit";
 
@@ -250,5 +255,39 @@ fn several_kinds_of_interfaces_work_or_are_refused_in_words() -> Result<()> {
         lab.ok(&format!("detach {name}"))?;
     }
     says(&lab.refused(1, &format!("attach lo --flows 64 {ATTACH}"))?, "no Ethernet");
+    Ok(())
+}
+
+/// As on a node whose pod keeps its pins on another BPF file system and shares the journals.
+#[test]
+fn journal_of_another_bpf_mount_is_left_alone() -> Result<()> {
+    if !runnable("journal_of_another_bpf_mount_is_left_alone", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("elsewhere")?;
+    pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
+    let (journal, pins) = (pair.a.journal("a0")?, pair.a.pins("a0")?);
+    let text = fs::read_to_string(&journal)?;
+    let mut record: Value = serde_json::from_str(&text)?;
+    let dev = record["bpf_dev"].as_u64().context("no bpf_dev in the journal")?;
+    record["bpf_dev"] = (dev + 1).into();
+    let shared = record.to_string();
+    fs::write(&journal, &shared)?;
+    let elsewhere = pins.with_file_name("elsewhere");
+    fs::rename(&pins, &elsewhere)?;
+    for refused in [
+        pair.a.attach("a0", Role::Host, &["link_rate=1gbit"]).unwrap_err().to_string(),
+        pair.a.run(|| attach::detach("a0"))?.unwrap_err().to_string(),
+        pair.a.attachment("a0").err().context("opened")?.to_string(),
+    ] {
+        assert!(refused.contains("kept by a container"), "{refused}");
+    }
+    pair.a.run(attach::gc)??;
+    assert_eq!(fs::read_to_string(&journal)?, shared);
+    // Without its programs, as after an unmount, it is a leftover like any other.
+    fs::rename(&elsewhere, &pins)?;
+    fs::write(&journal, text)?;
+    pair.a.run(|| attach::detach("a0"))??;
+    assert!(!journal.exists());
     Ok(())
 }

@@ -176,6 +176,34 @@ fn a_reload_is_in_force_on_all_interfaces_or_on_none() -> Result<()> {
 }
 
 #[test]
+fn reload_detach_fails_keeps_serving_and_retries() -> Result<()> {
+    if !runnable("reload_detach_fails_keeps_serving_and_retries", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("leaving")?;
+    pair.also("a1", "b1")?;
+    let dir = tempfile::tempdir()?;
+    let socket = dir.path().join("control");
+    let file = format!("{HOST}[control]\nsocket = '{}'\n", socket.display());
+    let mut daemon = Daemon::serving(&pair.a, &file, "a1")?;
+    let lock = File::options().append(true).open(pair.a.journals()?.join("lock"))?;
+    lock.lock()?;
+    daemon.write(&file.replace("'a*'", "'a0'"))?;
+    daemon.signal(Signal::SIGHUP)?;
+    daemon.says(&["detach failed", "\"iface\":\"a1\""])?;
+    drop(lock);
+    let status: Status = wait(|| {
+        let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
+        Ok(if status.failing.is_empty() { Err(format!("{status:?}")) } else { Ok(status) })
+    })?;
+    assert_eq!(status.served, ["a0", "a1"], "{status:?}");
+    assert!(status.failing[0].error.contains("cannot detach"), "{status:?}");
+    daemon.says(&["no longer in the file", "\"iface\":\"a1\""])?;
+    assert_eq!(pair.a.attached()?, ["a0"]);
+    daemon.end()
+}
+
+#[test]
 fn metrics_are_served_where_the_file_says() -> Result<()> {
     if !runnable("metrics_are_served_where_the_file_says", &[])? {
         return Ok(());
@@ -214,7 +242,7 @@ fn a_reload_changes_the_form_of_the_log_and_what_is_in_it() -> Result<()> {
     for program in ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
         daemon.says(&["DEBUG dcqcn_loader::dataplane: loaded", &format!("program=\"{program}\"")])?;
     }
-    daemon.says(&["INFO dcqcn_daemon::daemon::fleet: attached", "iface=\"a0\""])?;
+    daemon.says(&["INFO dcqcn_daemon::daemon::interfaces: attached", "iface=\"a0\""])?;
     for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {
         fs::write(daemon.log(), "")?;
         daemon.write(&file(format, "info"))?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::super::command::sh;
+use super::super::command::{Running, sh};
 use super::super::lab::{self, Lab, Options};
 use super::super::nvme::{self, Disk, Ends, Transport};
 use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
@@ -41,6 +41,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     without_fq(report, &lab, ends)?;
     with_fq(report, &lab)?;
     detach_is_refused(report, &lab, ends)?;
+    reload_is_refused(report, &lab, ends)?;
     told_to(report, &lab)
 }
 
@@ -123,6 +124,46 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     }
     let same = shown(lab, INITIATOR)? == before;
     report.check("attached with an fq: afterwards", same, "as it was", same);
+    Ok(())
+}
+
+/// A reload that would take a pacer away under traffic changes nothing: the daemon keeps serving the interface.
+fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
+    const FILE: &str = "/tmp/interrupt.toml";
+    const SOCKET: &str = "/tmp/interrupt.sock";
+    let (iface, other) = (lab.iface(INITIATOR), lab.iface(TARGET));
+    let write = |named: &[&str]| {
+        let mut text = format!("[control]\nsocket = '{SOCKET}'\n");
+        for name in named {
+            text += &format!("[[interface]]\nname = '{name}'\npacer = 'fq'\nparameters.link_rate = '1gbit'\n");
+        }
+        fs::write(FILE, text)
+    };
+    write(&[iface, other])?;
+    let daemon = Running::start(&format!("dcqcn run --config {FILE}"))?;
+    let served = || -> Result<String> {
+        Ok(sh(&format!("dcqcn daemon status --socket {SOCKET} --json")).unwrap_or_default())
+    };
+    let until = Instant::now() + PATIENCE;
+    while !served()?.contains("\"is_ready\":true") {
+        ensure!(Instant::now() < until, "the daemon does not attach: {}", served()?);
+        thread::sleep(Duration::from_millis(200));
+    }
+    under_traffic(report, lab, "a reload without the interface", 25, |report| {
+        write(&[other])?;
+        let refused = refusal(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
+        let has_cause = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
+        let words = refused.as_deref().map_or("reloaded", |_| "refused");
+        let wanted = if ends { "refused, with the cause" } else { "reloaded" };
+        report.check("reload: under traffic", words, wanted, has_cause == ends);
+        let is_served = served()?.contains(&format!("\"{iface}\""));
+        report.check("reload: the interface is served", is_served, ends, is_served == ends);
+        Ok(if ends { "refused" } else { "reloaded" })
+    })?;
+    drop(daemon);
+    for iface in [iface, other] {
+        let _ = refusal(&format!("dcqcn detach {iface} --interrupt"))?;
+    }
     Ok(())
 }
 

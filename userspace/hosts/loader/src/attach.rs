@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, Programs, classifier};
 pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
-pub use detach::{detach, detach_all, detach_id, detach_with};
+pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
 pub use foreign::{Other, others};
 pub use gc::{Freed, gc};

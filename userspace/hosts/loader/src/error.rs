@@ -20,6 +20,15 @@ pub enum Error {
         /// The interface.
         iface: String,
     },
+    /// The journal is shared with a process whose BPF file system is another one.
+    #[error(
+        "cannot manage {iface} from here: its programs are kept by a container, or by another mount of the BPF file system; \
+         run `dcqcn` in that container, or `dcqcn detach {iface} --force` here"
+    )]
+    KeptElsewhere {
+        /// The interface.
+        iface: String,
+    },
     /// Somebody was faster.
     #[error(
         "{iface} is already attached as {role}; `dcqcn set {iface} KEY=VALUE` changes it, \

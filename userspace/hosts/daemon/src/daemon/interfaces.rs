@@ -25,18 +25,28 @@ pub(super) use reload::Refused;
 /// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.
 const RETRY: Duration = Duration::from_secs(10);
 
+/// Logged of an attachment that a reload ends.
+const DROPPED: &str = "no longer in the file: detached";
+
 /// How many interfaces are attached before the signals are looked at again, and others may change something: one for each
 /// CPU, which the verifier keeps busy for seconds.
 fn at_once() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// What is served no longer.
+/// Result of ending attachments.
 #[derive(Default)]
 struct Gone {
     infos: Vec<Info>,
-    /// Interfaces of which it could not be detached.
+    /// Interfaces that could not be detached: [`ManagedInterfaces::leaving`] has them.
     kept: Vec<String>,
+}
+
+/// An attachment that the file no longer names and that could not be detached.
+struct Leaving {
+    info: Info,
+    error: String,
+    tried: Instant,
 }
 
 /// An attachment that is served. Its tasks end before another process can claim it.
@@ -68,6 +78,8 @@ pub(super) struct ManagedInterfaces {
     released: BTreeSet<u32>,
     /// By interface index.
     failing: BTreeMap<u32, Trouble>,
+    /// To be detached as soon as that is possible, and served until then.
+    leaving: BTreeMap<Id, Leaving>,
     /// Named in the file and not there.
     absent: BTreeSet<String>,
     /// What was attached at the last look.
@@ -95,6 +107,7 @@ impl ManagedInterfaces {
             tasks,
             released: BTreeSet::new(),
             failing: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             absent: BTreeSet::new(),
             seen: BTreeSet::new(),
             shared,
@@ -111,7 +124,9 @@ impl ManagedInterfaces {
         let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
         let cannot = self.failing.values().map(|trouble| failing(&trouble.iface, &trouble.told));
         let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
-        cannot.chain(incomplete.map(|served| failing(&served.info.iface, &served.missing))).collect()
+        let leaving = self.leaving.values().map(|leaving| failing(&leaving.info.iface, &leaving.error));
+        let incomplete = incomplete.map(|served| failing(&served.info.iface, &served.missing));
+        cannot.chain(incomplete).chain(leaving).collect()
     }
 
     /// The file in force, if there is one.
@@ -124,7 +139,9 @@ impl ManagedInterfaces {
 
     /// Whether there is a reason to look: something was attached or detached, by whomever, or is to be tried again.
     pub(super) fn has_changed(&self) -> Result<bool> {
-        let retry = self.failing.values().any(|trouble| trouble.tried.elapsed() >= RETRY);
+        let tried = self.failing.values().map(|trouble| trouble.tried);
+        let mut tried = tried.chain(self.leaving.values().map(|leaving| leaving.tried));
+        let retry = tried.any(|tried| tried.elapsed() >= RETRY);
         Ok(retry || ids(&attach::list()?) != self.seen)
     }
 
@@ -141,6 +158,7 @@ impl ManagedInterfaces {
         let served = self.served.keys().copied().collect();
         let plan = plan::follow(&self.scope, &world, &served, &self.released, &resting);
         self.let_go(&plan);
+        self.retry_leaving(&world);
         for id in &plan.leftover {
             self.shared.step();
             if let Err(error) = attach::detach_id(*id) {
@@ -321,7 +339,7 @@ impl ManagedInterfaces {
         self.begin(info.clone(), claim)
     }
 
-    /// Ends tasks and detaches what they worked on.
+    /// Ends tasks and detaches what they worked on. What cannot be detached is served on, and tried again.
     fn detach(&mut self, ids: Vec<Id>, why: &str) -> Gone {
         self.tasks.remove(&ids);
         let mut gone = Gone::default();
@@ -330,16 +348,60 @@ impl ManagedInterfaces {
                 continue;
             };
             drop(_claim);
-            match attach::detach_id(info.id()) {
-                Ok(done) => tracing::info!(iface = info.iface, done = done.join("; "), "{why}"),
-                Err(error) => {
-                    tracing::error!(iface = info.iface, %error, "cannot detach");
-                    gone.kept.push(info.iface.clone());
-                }
+            gone.infos.push(info.clone());
+            if !self.end_attachment(info.clone(), why) {
+                gone.kept.push(info.iface);
             }
-            gone.infos.push(info);
         }
         gone
+    }
+
+    /// Detaches what has no tasks any more; false if that fails: it is served on, and tried again.
+    fn end_attachment(&mut self, info: Info, why: &str) -> bool {
+        let iface = info.iface.clone();
+        match attach::detach_id(info.id()) {
+            Ok(done) => tracing::info!(iface, done = done.join("; "), "{why}"),
+            Err(attach::Error::NotAttached { .. }) => {}
+            Err(error) => {
+                let error = format!("cannot detach: {error}");
+                let leaving = Leaving { info: info.clone(), error: error.clone(), tried: Instant::now() };
+                let before = self.leaving.insert(info.id(), leaving);
+                if before.is_none_or(|before| before.error != error) {
+                    tracing::error!(iface, error, "detach failed; tried again every 10 s");
+                }
+                // One that is half detached cannot be served.
+                if let Err(error) = self.serve(info) {
+                    tracing::warn!(iface, error = chain(&error), "not served while it waits to be detached");
+                }
+                return false;
+            }
+        }
+        self.leaving.remove(&info.id());
+        true
+    }
+
+    /// Tries again to detach what the file no longer names.
+    fn retry_leaving(&mut self, world: &World) {
+        let is_wanted = |info: &Info| {
+            let now = world.interfaces.iter().find(|interface| interface.index == info.ifindex);
+            self.scope.names(now.map_or(&info.iface, |interface| &interface.name))
+        };
+        self.leaving.retain(|_, leaving| !is_wanted(&leaving.info));
+        let is_due = |leaving: &&mut Leaving| leaving.tried.elapsed() >= RETRY;
+        let mut due = Vec::new();
+        for leaving in self.leaving.values_mut().filter(is_due) {
+            // Cheap, and without ending the tasks in vain.
+            match attach::check_detach(leaving.info.id()) {
+                Ok(()) => due.push(leaving.info.clone()),
+                Err(_) => leaving.tried = Instant::now(),
+            }
+        }
+        for info in due {
+            self.shared.step();
+            self.tasks.remove(&[info.id()]);
+            self.served.remove(&info.id());
+            self.end_attachment(info, DROPPED);
+        }
     }
 
     /// Ends all tasks, and detaches what they worked on if asked to.

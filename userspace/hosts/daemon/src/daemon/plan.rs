@@ -18,7 +18,7 @@ pub(super) enum Scope {
 
 impl Scope {
     /// Whether the daemon is for the interface of this name.
-    fn names(&self, iface: &str) -> bool {
+    pub(super) fn names(&self, iface: &str) -> bool {
         match self {
             Self::File(config) => names(config, iface),
             Self::Named(ifaces) => ifaces.iter().any(|name| name == iface),

@@ -4,9 +4,9 @@ use dcqcn_netlink::Netlink;
 
 use super::find::{self, labels};
 use super::identity::Id;
-use super::journal::UndoStep;
+use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use super::{Options, interrupt, legacy, undo};
+use super::{Options, interrupt, legacy, undo, verify};
 use crate::error::Error;
 
 /// Detaches, puts back what was there before, and says what it did.
@@ -47,6 +47,25 @@ pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
     }
 }
 
+/// Checks that detaching would not end RDMA queue pairs; changes nothing.
+///
+/// # Errors
+/// [`Error::Interrupts`]: there are some, and restoring the qdisc would drop packets of theirs.
+pub fn check_detach(id: Id) -> Result<(), Error> {
+    match StateDir::here()?.read(id.ifindex)? {
+        Some(record) if record.info.id() == id => check_queue_pairs(&Netlink::connect()?, &record),
+        _ => Ok(()),
+    }
+}
+
+fn check_queue_pairs(netlink: &Netlink, record: &Record) -> Result<(), Error> {
+    let touches_qdisc = record.owed.iter().any(|owed| matches!(owed, UndoStep::Qdisc { .. }));
+    match netlink.link_by_index(record.info.ifindex) {
+        Ok(link) if touches_qdisc => interrupt::check(netlink, &link, "restoring its qdisc", None),
+        _ => Ok(()),
+    }
+}
+
 fn detach_found(
     place: &StateDir,
     netlink: &Netlink,
@@ -67,12 +86,11 @@ fn detach_found(
         }
         Err(error) => return Err(error),
     };
-    let touches_qdisc = record.owed.iter().any(|owed| matches!(owed, UndoStep::Qdisc { .. }));
-    if touches_qdisc
-        && !options.interrupt
-        && let Ok(link) = netlink.link_by_index(ifindex)
-    {
-        interrupt::check(netlink, &link, "putting its qdisc back", None)?;
+    if !options.force {
+        verify::check_file_system(place, netlink, &record)?;
+    }
+    if !options.interrupt {
+        check_queue_pairs(netlink, &record)?;
     }
     let settled = undo::rollback(place, netlink, record)?;
     if options.force && !settled.left.is_empty() {

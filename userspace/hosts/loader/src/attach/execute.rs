@@ -37,6 +37,7 @@ pub(super) fn out(
         state: State::Attaching,
         boot_id: boot_id(),
         netns_inode: netns::current_inode()?,
+        bpf_dev: place.bpf_dev(),
         info: plan.info.clone(),
         owed: inherited,
         pending: None,

@@ -185,6 +185,7 @@ pub(super) fn find(place: &StateDir, iface: &str) -> Result<Record, Error> {
     if record.boot_id != boot_id() {
         return Err(none());
     }
+    verify::check_file_system(place, &netlink, &record)?;
     if record.state != State::Attached {
         return Err(Error::Unfinished { iface: iface.to_owned(), state: record.state.words() });
     }
@@ -242,6 +243,9 @@ pub(super) fn refuse_taken(place: &StateDir, netlink: &Netlink, link: &Link) -> 
             }
         };
         // Nobody has to be asked about what a boot has ended, or what nobody finished.
+        if ifindex == link.index {
+            verify::check_file_system(place, netlink, &record)?;
+        }
         if record.boot_id != boot_id || record.state != State::Attached {
             continue;
         }

@@ -9,7 +9,7 @@ use super::journal::{Journal, Record, State, Store as _, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{Reach, rollback, settle_in};
 use super::verify::Bound;
-use super::{Error, foreign};
+use super::{Error, foreign, verify};
 
 /// What was freed, or what could not be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,7 +45,9 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
             continue;
         };
         let is_here = links.iter().any(|link| link.index == ifindex);
-        if let Some(why) = reason(&record, is_here) {
+        if let Some(why) = reason(&record, is_here)
+            && verify::check_file_system(&place, &netlink, &record).is_ok()
+        {
             freed.push(undo(&place, &netlink, record, why)?);
         }
     }
@@ -169,7 +171,9 @@ pub(super) fn reclaim(place: &StateDir, netlink: &Netlink, link: &Link) -> Resul
         let is_here = links.iter().any(|link| link.index == ifindex);
         // That it is not whole was found by who asks for the way to be cleared.
         let of_it = (ifindex == link.index).then_some("its programs are not on their hooks any more");
-        if let Some(why) = reason(&record, is_here).or(of_it) {
+        if let Some(why) = reason(&record, is_here).or(of_it)
+            && verify::check_file_system(place, netlink, &record).is_ok()
+        {
             let problem = undo(place, netlink, record, why)?.problem;
             if ifindex == link.index
                 && let Ok(Some(left)) = place.read(ifindex)

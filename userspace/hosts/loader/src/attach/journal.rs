@@ -81,6 +81,9 @@ pub(super) struct Record {
     pub(super) boot_id: String,
     /// The namespace's inode number, by which others can see whether it is still there.
     pub(super) netns_inode: u64,
+    /// Device number of the BPF file system with the pins; `None` from versions that did not record it.
+    #[serde(default)]
+    pub(super) bpf_dev: Option<u64>,
     /// What was chosen.
     pub(super) info: Info,
     /// What is to be put back, in the order in which it was changed.

@@ -174,6 +174,11 @@ impl StateDir {
         Ok(metadata.dev())
     }
 
+    /// Device number of the file system that this process sees where the pins are; `None` if there is none.
+    pub(super) fn bpf_dev(&self) -> Option<u64> {
+        fs::metadata(self.root.join("bpf")).ok().map(|metadata| metadata.dev())
+    }
+
     /// Pins of an interface.
     pub(super) fn pins(&self, ifindex: u32) -> PathBuf {
         self.pins.join(ifindex.to_string())

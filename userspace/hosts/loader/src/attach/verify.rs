@@ -14,9 +14,10 @@ use nix::errno::Errno;
 use serde::Serialize;
 
 use super::hook_names::{XDP_PEER, tc_hook};
+use super::identity::boot_id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use super::{Error, Info};
+use super::{Error, Info, foreign};
 use crate::dataplane::MAPS;
 use crate::queues;
 
@@ -58,9 +59,43 @@ pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
         return Err(Error::File { path: pins, source });
     }
     match place.read(info.ifindex)? {
-        Some(record) if record.info.id() == info.id() => parts(&place, &Netlink::connect()?, &record),
+        Some(record) if record.info.id() == info.id() => {
+            let netlink = Netlink::connect()?;
+            check_file_system(&place, &netlink, &record)?;
+            parts(&place, &netlink, &record)
+        }
         _ => Err(Error::NotAttached { iface: info.iface.clone() }),
     }
+}
+
+/// Refuses an attachment whose pins are on another BPF file system than this process sees, and whose programs still run: a
+/// container and its node share journals, and each has its own mount. After an unmount no program is left, and nothing is refused.
+///
+/// # Errors
+/// [`Error::KeptElsewhere`].
+pub(super) fn check_file_system(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<(), Error> {
+    let info = &record.info;
+    let is_here = record.bpf_dev.is_none_or(|dev| place.bpf_dev() == Some(dev));
+    if is_here || record.boot_id != boot_id() || place.pins(info.ifindex).exists() {
+        return Ok(());
+    }
+    let Ok(link) = netlink.link_by_index(info.ifindex) else {
+        return Ok(());
+    };
+    let runs = record.owed.iter().any(|owed| match owed {
+        UndoStep::Filter { hook, program } => tc_hook(hook).is_some_and(|(_, _, parent)| {
+            let filters = netlink.filters(link.index, parent).unwrap_or_default();
+            filters.iter().any(|filter| filter.name.as_ref() == Some(program))
+        }),
+        UndoStep::Link { pin } => match tc_hook(pin) {
+            // Listing needs CAP_SYS_ADMIN. Without it, assume that they run.
+            Some((program, attach_type, _)) => foreign::chain(&link.name, attach_type)
+                .map_or(true, |chain| chain.iter().any(|found| found.name_as_str() == Some(program))),
+            None => info.inline_peer.is_some() && netlink.xdp_programs(link.index).is_ok_and(|on| !on.is_empty()),
+        },
+        _ => false,
+    });
+    if runs { Err(Error::KeptElsewhere { iface: link.name }) } else { Ok(()) }
 }
 
 /// What a qdisc of ours is called.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use dcqcn_loader::attach::{self, Request};
 use dcqcn_support::clock::boottime_ns;
 
-use super::{ManagedInterfaces, at_once, attach_all, tell_attached};
+use super::{DROPPED, ManagedInterfaces, at_once, attach_all, tell_attached};
 use crate::daemon::config::Config;
 use crate::daemon::plan::{self, Asked, Reload, Scope};
 use crate::daemon::{chain, change};
@@ -100,6 +100,11 @@ impl ManagedInterfaces {
                 Err(error) => refused.add(&error),
             }
         }
+        for drop in &plan.drop {
+            if let Err(error) = attach::check_detach(drop.id) {
+                refused.add(&error.into());
+            }
+        }
         // Nothing is begun that a change which waits to be confirmed would end.
         for (info, pending) in attach::pending().map_err(anyhow::Error::from)? {
             if changes.iter().any(|(iface, _)| *iface == info.iface) {
@@ -153,12 +158,11 @@ impl ManagedInterfaces {
             refused.add(&error);
         }
         if refused.why.is_empty() {
-            self.detach(last.iter().map(|drop| drop.id).collect(), "no longer in the file: detached");
+            self.detach(last.iter().map(|drop| drop.id).collect(), DROPPED);
             return Ok(());
         }
         for info in fresh {
-            let undone = attach::detach_id(info.id());
-            tracing::info!(iface = info.iface, ok = undone.is_ok(), "attached by the refused file: detached");
+            self.end_attachment(info, "attached by the refused file: detached");
         }
         // What had made way comes back, as the file in force says; its flows begin anew.
         if !gone.infos.is_empty()

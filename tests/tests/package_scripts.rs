@@ -1,0 +1,81 @@
+//! The Debian package's maintainer scripts, with stand-ins for the commands that they run.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::Result;
+use tempfile::TempDir;
+
+/// A root directory with systemd, a journal, and commands that write down how they are called.
+struct Root(TempDir);
+
+impl Root {
+    /// `detach` is the body of the stand-in for `dcqcn`.
+    fn new(detach: &str) -> Result<Self> {
+        let root = Self(tempfile::tempdir()?);
+        for dir in ["bin", "run/systemd/system", "run/dcqcn/ns-7"] {
+            fs::create_dir_all(root.path(dir))?;
+        }
+        fs::write(root.journal(), "{}")?;
+        let calls = root.path("calls").display().to_string();
+        for (name, body) in [
+            ("systemctl", ""),
+            ("dcqcn", detach),
+            // One namespace is enough.
+            ("nsenter", "shift; exec \"$@\""),
+            ("stat", "echo 1"),
+        ] {
+            let path = root.path("bin").join(name);
+            fs::write(&path, format!("#!/bin/sh\necho {name} \"$@\" >>{calls}\n{body}\n"))?;
+            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        }
+        Ok(root)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.path("run/dcqcn/ns-7/3.json")
+    }
+
+    fn run(&self, script: &str, action: &str) -> Result<Output> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/debian").join(script);
+        let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH")?);
+        Ok(Command::new("sh").arg(script).arg(action).env("DPKG_ROOT", self.0.path()).env("PATH", path).output()?)
+    }
+
+    fn calls(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.path("calls"))?)
+    }
+}
+
+#[test]
+fn removal_detaches_and_ends_the_mount() -> Result<()> {
+    let root = Root::new("rm -f \"$DPKG_ROOT/run/dcqcn/ns-7/3.json\"")?;
+    let output = root.run("prerm", "remove")?;
+    assert!(output.status.success(), "{output:?}");
+    let calls = root.calls()?;
+    assert!(calls.contains("dcqcn detach --all --interrupt"), "{calls}");
+    assert!(calls.contains("systemctl stop run-dcqcn-bpf.mount"), "{calls}");
+    assert!(root.run("postrm", "purge")?.status.success());
+    assert!(!root.path("run/dcqcn").exists());
+    Ok(())
+}
+
+#[test]
+fn removal_that_fails_reports_and_keeps_the_mount() -> Result<()> {
+    let root = Root::new("exit 1")?;
+    let output = root.run("prerm", "remove")?;
+    assert!(output.status.success(), "{output:?}");
+    let errors = String::from_utf8(output.stderr)?;
+    assert!(errors.contains("not undone") && errors.contains("ns-7/3.json"), "{errors}");
+    let calls = root.calls()?;
+    assert!(!calls.contains("run-dcqcn-bpf.mount"), "{calls}");
+    assert!(root.run("postrm", "purge")?.status.success());
+    assert!(root.journal().exists());
+    Ok(())
+}
