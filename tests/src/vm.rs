@@ -8,6 +8,7 @@ pub mod fio;
 pub mod lab;
 pub mod load;
 pub mod nvme;
+pub mod peer;
 pub mod perftest;
 pub mod report;
 pub mod scenarios;
@@ -35,6 +36,8 @@ pub struct Scenario {
     pub is_ci: bool,
     /// It is for a guest that boots with systemd, and for the package.
     pub with_systemd: bool,
+    /// It is for two guests with a NIC each; it runs in the first.
+    pub two_guests: bool,
     /// Measures, and writes down what it found.
     #[serde(skip)]
     pub run: fn(&mut Report) -> Result<()>,
@@ -50,6 +53,9 @@ pub fn run(name: &str, result: &Path) -> Result<()> {
         kernel.split_whitespace().any(|word| word == "dcqcn.guest=1"),
         "scenarios rewire the kernel they run on: run them with `cargo xtask vm {name}`"
     );
+    if peer::parameter(&kernel, "port") == Some("2") {
+        return peer::serve();
+    }
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
     let scenario = scenario.with_context(|| format!("no scenario `{name}`"))?;
     let mut report = Report::new(name)?;

@@ -8,6 +8,7 @@ mod initramfs;
 mod kernel;
 mod machine;
 mod mirror;
+mod network;
 mod report;
 mod room;
 mod scenario;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use self::guest::{END, Guest, PREPARE, SHELL};
 use self::kernel::Series;
+use self::network::Nic;
 use self::scenario::{Driver, Outcome, Scenario};
 use crate::run::{self, header};
 use crate::tally::Tally;
@@ -39,6 +41,12 @@ pub(crate) struct Args {
     /// Kernels to run them on; those beside 6.1 are left out, loudly, when the archive has none.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "6.1")]
     kernel: Vec<Series>,
+    /// NICs of scenarios with two guests; each runs once for each of them.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "virtio-net")]
+    nic: Vec<Nic>,
+    /// Kernel of the second guest; the first one's by default.
+    #[arg(long, value_enum)]
+    peer_kernel: Option<Series>,
     /// Write what was measured, now and before, into docs/measured/soft-roce.md.
     #[arg(long)]
     report: bool,
@@ -125,8 +133,19 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     for series in all_series {
         match guest.boot(series) {
             Ok(booted) => {
+                let peer = args.peer_kernel.map(|series| guest.boot(series)).transpose()?;
                 for scenario in &scenarios {
-                    finished.push(booted.run(scenario)?);
+                    if scenario.two_guests {
+                        for nic in &args.nic {
+                            finished.push(booted.run_two(
+                                scenario,
+                                *nic,
+                                peer.as_ref().unwrap_or(&booted),
+                            )?);
+                        }
+                    } else {
+                        finished.push(booted.run(scenario)?);
+                    }
                 }
             }
             Err(error) if !series.is_required() => {

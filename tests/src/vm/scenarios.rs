@@ -22,6 +22,7 @@ mod read;
 mod storage;
 mod storage_guide;
 mod systemd;
+mod tcp;
 mod typing;
 mod verifier;
 
@@ -35,6 +36,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 120,
         is_ci: true,
         with_systemd: false,
+        two_guests: false,
         run: verifier::run,
     },
     Scenario {
@@ -43,6 +45,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 120,
         is_ci: true,
         with_systemd: false,
+        two_guests: false,
         run: incast::write,
     },
     Scenario {
@@ -51,6 +54,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 120,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: incast::send,
     },
     Scenario {
@@ -59,6 +63,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 90,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: read::run,
     },
     Scenario {
@@ -67,6 +72,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: pairing::run,
     },
     Scenario {
@@ -75,6 +81,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 60,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: pairing::bridged,
     },
     Scenario {
@@ -83,6 +90,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 90,
         is_ci: true,
         with_systemd: false,
+        two_guests: false,
         run: pacing::run,
     },
     Scenario {
@@ -91,6 +99,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 260,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: live::run,
     },
     Scenario {
@@ -99,6 +108,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: markers::run,
     },
     Scenario {
@@ -107,6 +117,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: queues::run,
     },
     Scenario {
@@ -115,6 +126,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 60,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: pfc::run,
     },
     Scenario {
@@ -123,6 +135,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 600,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: qualify::run,
     },
     Scenario {
@@ -131,6 +144,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 300,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: storage::run,
     },
     Scenario {
@@ -139,6 +153,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 1_200,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: backup::reads,
     },
     Scenario {
@@ -147,6 +162,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 2_400,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: backup::writes,
     },
     Scenario {
@@ -155,6 +171,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 240,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: mixed::run,
     },
     Scenario {
@@ -163,6 +180,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 300,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: many::run,
     },
     Scenario {
@@ -171,6 +189,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 90,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: incast::ipv6,
     },
     Scenario {
@@ -179,6 +198,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 90,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: incast::mtu4096,
     },
     Scenario {
@@ -187,6 +207,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 90,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: incast::vlan,
     },
     Scenario {
@@ -195,6 +216,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: inverse::run,
     },
     Scenario {
@@ -203,6 +225,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: faults::run,
     },
     Scenario {
@@ -211,6 +234,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 180,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: guide::five_minutes,
     },
     Scenario {
@@ -219,6 +243,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 180,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: guide::collapse,
     },
     Scenario {
@@ -227,6 +252,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 460,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: storage_guide::run,
     },
     Scenario {
@@ -235,6 +261,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 1_500,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: killed::run,
     },
     Scenario {
@@ -243,6 +270,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 400,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: beside::run,
     },
     Scenario {
@@ -251,6 +279,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 700,
         is_ci: false,
         with_systemd: false,
+        two_guests: false,
         run: interrupt::run,
     },
     Scenario {
@@ -259,6 +288,7 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 900,
         is_ci: false,
         with_systemd: true,
+        two_guests: false,
         run: systemd::run,
     },
     Scenario {
@@ -267,6 +297,16 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 600,
         is_ci: false,
         with_systemd: true,
+        two_guests: false,
         run: fleet::run,
+    },
+    Scenario {
+        name: "tcp",
+        about: "TCP over a NIC between two guests: nothing attached, each role attached, detached; offloads compared",
+        limit_s: 900,
+        is_ci: false,
+        with_systemd: false,
+        two_guests: true,
+        run: tcp::run,
     },
 ];

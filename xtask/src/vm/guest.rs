@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::kernel::{self, Kernel, Series};
 use super::machine::{self, Accelerator, Machine};
+use super::network::{Network, Nic};
 use super::scenario::{self, Driver, Scenario};
 use super::tree::{self, Tree};
 use super::{Finished, RESULTS, cache, room};
@@ -39,8 +40,13 @@ pub(super) const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\
 /// What a guest with systemd starts with.
 const SYSTEMD: &str = include_str!("systemd.sh");
 
+/// What a guest found, in the shared directory.
+const RESULT: &str = "result.json";
+/// Commands for the second of two guests, in the shared directory.
+const PEER: &str = "peer";
+
 /// Longest a guest may take from its start to the first line of its driver, emulated, on a busy machine.
-const BOOT: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(120);
 
 /// What guests of any kernel need.
 pub(super) struct Guest {
@@ -163,16 +169,29 @@ pub(super) struct Booted<'a> {
 impl Booted<'_> {
     pub(super) fn machine(&self) -> Machine<'_> {
         let Guest { tree, share, .. } = self.guest;
-        Machine { tree, kernel: &self.kernel, accelerator: self.accelerator, share }
+        Machine { tree, kernel: &self.kernel, accelerator: self.accelerator, share, port: None }
+    }
+
+    /// Runs a scenario in two guests with a NIC of a model each; the second has the kernel of `peer`.
+    pub(super) fn run_two(&self, scenario: &Scenario, nic: Nic, peer: &Self) -> Result<Finished> {
+        let commands = self.guest.share.join(PEER);
+        if commands.exists() {
+            fs::remove_dir_all(&commands).with_context(|| format!("cannot remove {}", commands.display()))?;
+        }
+        let network = Network::new(nic)?;
+        let [first, second] = &network.ports;
+        let (name, script) =
+            (&scenario.name, format!("{PREPARE}vm-guest run {} result.json\n{END}", scenario.name));
+        let title = format!("{name}-{}", nic.name());
+        machine::write_start(&self.guest.share, &script)?;
+        let second = Machine { port: Some(second), ..peer.machine() };
+        let _second = second.start(|line| println!("   2 | {line}"))?;
+        self.watched(scenario, &title, &Machine { port: Some(first), ..self.machine() })
     }
 
     /// Runs a scenario in a guest of its own.
     pub(super) fn run(&self, scenario: &Scenario) -> Result<Finished> {
         let name = &scenario.name;
-        let result = self.guest.share.join("result.json");
-        if result.exists() {
-            fs::remove_file(&result).with_context(|| format!("cannot remove {}", result.display()))?;
-        }
         let start = if scenario.with_systemd {
             self.guest.package()?;
             SYSTEMD.replace("SCENARIO", name)
@@ -180,20 +199,29 @@ impl Booted<'_> {
             format!("{PREPARE}vm-guest run {name} result.json\n{END}")
         };
         machine::write_start(&self.guest.share, &start)?;
-        header(format_args!("{name} on Linux {}", self.kernel.release()));
+        self.watched(scenario, name, &self.machine())
+    }
+
+    /// Runs a guest that has been given its script, and keeps what it found under a title.
+    fn watched(&self, scenario: &Scenario, title: &str, machine: &Machine<'_>) -> Result<Finished> {
+        let result = self.guest.share.join(RESULT);
+        if result.exists() {
+            fs::remove_file(&result).with_context(|| format!("cannot remove {}", result.display()))?;
+        }
+        header(format_args!("{title} on Linux {}", self.kernel.release()));
         let started = Instant::now();
-        let end = self.machine().run(BOOT + scenario.limit(), |line| {
+        let end = machine.run(BOOT + scenario.limit(), |line| {
             println!("{:6.1} {line}", started.elapsed().as_secs_f64());
         })?;
         let seconds = started.elapsed().as_secs_f64();
         let outcome = scenario::outcome(&result)?;
         let verdict = end.check().map_err(|error| format!("{error:#}"));
         if let Err(error) = &verdict {
-            println!("FAILED {name} on Linux {}: {error}", self.kernel.release());
+            println!("FAILED {title} on Linux {}: {error}", self.kernel.release());
         }
         let made = self.guest.made.clone();
         let finished =
-            Finished { scenario: name.clone(), series: self.series, seconds, outcome, verdict, made };
+            Finished { scenario: title.to_owned(), series: self.series, seconds, outcome, verdict, made };
         self.keep(&finished)?;
         Ok(finished)
     }

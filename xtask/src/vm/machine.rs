@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::kernel::Kernel;
+use super::network::Port;
 use super::tree::Tree;
 use crate::run;
 
@@ -23,6 +24,8 @@ pub(super) const START: &str = "start";
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0 \
      systemd.show_status=false dcqcn.guest=1";
 const CPUS: u32 = 2;
+/// Of each of two guests that run at the same time.
+const CPUS_OF_TWO: u32 = 1;
 const MEMORY_MB: u32 = 1_024;
 /// A guest under KVM has said something long before.
 const KVM_PATIENCE: Duration = Duration::from_secs(15);
@@ -52,6 +55,8 @@ pub(super) struct Machine<'a> {
     pub(super) accelerator: Accelerator,
     /// Read and written from both sides; `/share` in the guest.
     pub(super) share: &'a Path,
+    /// Its port, if it is one of two guests.
+    pub(super) port: Option<&'a Port>,
 }
 
 impl Machine<'_> {
@@ -74,6 +79,20 @@ impl Machine<'_> {
         }
     }
 
+    /// Starts the guest in the background and shows each of its lines to `line`; it ends with the value returned.
+    pub(super) fn start(&self, mut line: impl FnMut(&str) + Send + 'static) -> Result<Qemu> {
+        let mut command = self.command("stdio");
+        let mut qemu = Qemu::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let output = qemu.0.stdout.take().context("no pipe from QEMU")?;
+        thread::spawn(move || {
+            read_lines(output, |text| {
+                line(&text);
+                true
+            });
+        });
+        Ok(qemu)
+    }
+
     /// Runs the guest with its console on this terminal.
     pub(super) fn converse(&self) -> Result<()> {
         run::stream(&mut self.command("mon:stdio"))
@@ -84,11 +103,15 @@ impl Machine<'_> {
             Accelerator::Kvm => "kvm",
             Accelerator::Tcg => "tcg,thread=multi",
         };
-        let mut command = qemu(self.tree, self.kernel, accelerator);
-        command
-            .args(["-serial", serial, "-append", KERNEL_ARGUMENTS])
-            .arg("-initrd")
-            .arg(self.kernel.initramfs());
+        let netns = self.port.map(|port| port.netns.as_str());
+        let cpus = if netns.is_some() { CPUS_OF_TWO } else { CPUS };
+        let mut command = qemu(self.tree, self.kernel, accelerator, netns, cpus);
+        let mut arguments = KERNEL_ARGUMENTS.to_owned();
+        if let Some(port) = self.port {
+            command.args(port.arguments());
+            arguments += &format!(" dcqcn.port={} dcqcn.nic={}", port.number, port.nic.driver());
+        }
+        command.args(["-serial", serial, "-append", &arguments]).arg("-initrd").arg(self.kernel.initramfs());
         for (tag, path, access) in [
             ("tree", self.tree.root(), ",readonly=on"),
             ("modules", &self.kernel.modules(), ",readonly=on"),
@@ -109,7 +132,7 @@ pub(super) fn accelerator(tree: &Tree, kernel: &Kernel) -> Result<(Accelerator, 
     if let Err(error) = File::options().read(true).write(true).open("/dev/kvm") {
         return Ok((Accelerator::Tcg, format!("/dev/kvm: {error}")));
     }
-    let mut command = qemu(tree, kernel, "kvm");
+    let mut command = qemu(tree, kernel, "kvm", None, CPUS);
     command.args(["-serial", "stdio", "-append", "console=ttyS0 panic=-1"]);
     let mut qemu = Qemu::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()))?;
     let output = qemu.0.stdout.take().context("no pipe from QEMU")?;
@@ -121,10 +144,10 @@ pub(super) fn accelerator(tree: &Tree, kernel: &Kernel) -> Result<(Accelerator, 
     })
 }
 
-fn qemu(tree: &Tree, kernel: &Kernel, accelerator: &str) -> Command {
-    let mut command = tree.command("usr/bin/qemu-system-x86_64", "qemu-system-x86_64");
+fn qemu(tree: &Tree, kernel: &Kernel, accelerator: &str, netns: Option<&str>, cpus: u32) -> Command {
+    let mut command = tree.command_in(netns, "usr/bin/qemu-system-x86_64", "qemu-system-x86_64");
     command.args(["-accel", accelerator, "-cpu", "max", "-nodefaults", "-no-reboot", "-display", "none"]);
-    command.args(["-smp", &CPUS.to_string(), "-m", &MEMORY_MB.to_string()]);
+    command.args(["-smp", &cpus.to_string(), "-m", &MEMORY_MB.to_string()]);
     for firmware in ["usr/share/qemu", "usr/share/seabios"] {
         command.arg("-L").arg(tree.join(firmware));
     }
@@ -133,7 +156,7 @@ fn qemu(tree: &Tree, kernel: &Kernel, accelerator: &str) -> Command {
 }
 
 /// A running QEMU, which does not outlive what started it.
-struct Qemu(Child);
+pub(super) struct Qemu(Child);
 
 impl Qemu {
     fn start(command: &mut Command) -> Result<Self> {

@@ -25,6 +25,8 @@ pub(super) struct Scenario {
     pub(super) is_ci: bool,
     /// It is for a guest that boots with systemd, and for the package.
     pub(super) with_systemd: bool,
+    /// It is for two guests with a NIC each.
+    pub(super) two_guests: bool,
 }
 
 impl Scenario {
@@ -103,7 +105,14 @@ mod tests {
     use super::*;
 
     fn named(name: &str) -> Scenario {
-        Scenario { name: name.into(), about: String::new(), limit_s: 90, is_ci: false, with_systemd: false }
+        Scenario {
+            name: name.into(),
+            about: String::new(),
+            limit_s: 90,
+            is_ci: false,
+            with_systemd: false,
+            two_guests: false,
+        }
     }
 
     #[test]

@@ -118,8 +118,20 @@ impl Tree {
     /// A program of the tree, with the tree's own libraries, under the name `argv0`. It goes before other work: a guest's
     /// clock runs on while the guest does not, and its queues overflow for no reason of its own.
     pub(super) fn command(&self, program: &str, argv0: &str) -> Command {
+        self.command_in(None, program, argv0)
+    }
+
+    /// As [`Self::command`], in a network namespace.
+    pub(super) fn command_in(&self, netns: Option<&str>, program: &str, argv0: &str) -> Command {
         let libraries = self.join(LIBRARIES);
-        let mut command = run::bound("KILL", "nice");
+        let mut command = match netns {
+            None => run::bound("KILL", "nice"),
+            Some(netns) => {
+                let mut command = run::bound("KILL", "ip");
+                command.args(["netns", "exec", netns, "nice"]);
+                command
+            }
+        };
         command.arg(format!("--adjustment={NICENESS}")).arg(libraries.join("ld-linux-x86-64.so.2"));
         command.arg("--argv0").arg(argv0).arg("--library-path").arg(&libraries).arg(self.join(program));
         command.env("QEMU_MODULE_DIR", libraries.join("qemu"));

@@ -1,0 +1,141 @@
+//! Two guests: the first runs a scenario, the second runs the commands that the first writes into the shared directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::command::sh;
+use super::sysfs;
+
+/// Where commands and their results are exchanged.
+const DIR: &str = "/share/peer";
+const POLL: Duration = Duration::from_millis(50);
+/// Longest the second guest may take to boot after the first.
+const BOOT: Duration = Duration::from_secs(180);
+/// The interface of either guest.
+pub const IFACE: &str = "eth0";
+/// Addresses of the guests.
+pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
+
+#[derive(Serialize, Deserialize)]
+struct Done {
+    ok: bool,
+    output: String,
+}
+
+/// A parameter `dcqcn.NAME=VALUE` of the kernel's command line.
+#[must_use]
+pub fn parameter<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
+    command_line
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("dcqcn.")?.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// The second guest, as the first sees it.
+pub struct Peer {
+    next: u32,
+}
+
+impl Peer {
+    /// Sets this guest's NIC up and waits for the second guest to do the same.
+    ///
+    /// # Errors
+    /// The second guest does not boot in time.
+    pub fn connect() -> Result<Self> {
+        set_up(0)?;
+        wait_for(&Path::new(DIR).join("ready"), BOOT)?;
+        Ok(Self { next: 0 })
+    }
+
+    /// Runs a shell script in the second guest and returns what it prints.
+    ///
+    /// # Errors
+    /// It fails, or takes longer than `patience`.
+    pub fn sh(&mut self, script: &str, patience: Duration) -> Result<String> {
+        let number = self.next;
+        self.next += 1;
+        put(&command(number), script.as_bytes())?;
+        wait_for(&result(number), patience).with_context(|| format!("peer: `{script}`"))?;
+        let Done { ok, output } = serde_json::from_slice(&fs::read(result(number))?)?;
+        ensure!(ok, "peer: `{script}`: {}", output.trim());
+        Ok(output)
+    }
+}
+
+/// The second guest: runs commands until the guest ends.
+///
+/// # Errors
+/// The shared directory or the NIC is missing.
+pub fn serve() -> Result<()> {
+    set_up(1)?;
+    fs::create_dir_all(DIR).context(DIR)?;
+    put(&Path::new(DIR).join("ready"), b"")?;
+    for number in 0.. {
+        let path = command(number);
+        while !path.exists() {
+            thread::sleep(POLL);
+        }
+        let script = fs::read_to_string(&path)?;
+        let output = Command::new("sh").args(["-ec", &script]).output().context("sh")?;
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            text += &String::from_utf8_lossy(&output.stderr);
+        }
+        put(&result(number), &serde_json::to_vec(&Done { ok: output.status.success(), output: text })?)?;
+    }
+    Ok(())
+}
+
+/// Loads the NIC's driver and gives the interface its address.
+fn set_up(guest: usize) -> Result<()> {
+    let command_line = sysfs::read("/proc/cmdline")?;
+    let driver = parameter(&command_line, "nic").context("no dcqcn.nic= on the kernel's command line")?;
+    sh(&format!("modprobe {driver}"))?;
+    wait_for(&Path::new("/sys/class/net").join(IFACE), BOOT)?;
+    sh(&format!("ip address add {}/24 dev {IFACE}", ADDRESSES[guest]))?;
+    sh(&format!("ip link set {IFACE} up"))?;
+    Ok(())
+}
+
+fn command(number: u32) -> PathBuf {
+    Path::new(DIR).join(format!("{number}.command"))
+}
+
+fn result(number: u32) -> PathBuf {
+    Path::new(DIR).join(format!("{number}.result"))
+}
+
+/// Writes a file that is complete as soon as it exists.
+fn put(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("partial");
+    fs::create_dir_all(DIR).context(DIR)?;
+    fs::write(&partial, bytes).with_context(|| partial.display().to_string())?;
+    fs::rename(&partial, path).with_context(|| path.display().to_string())
+}
+
+fn wait_for(path: &Path, patience: Duration) -> Result<()> {
+    let until = Instant::now() + patience;
+    while !path.exists() {
+        ensure!(Instant::now() < until, "{} does not exist after {} s", path.display(), patience.as_secs());
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_parameter_found() {
+        let line = "console=ttyS0 dcqcn.guest=1 dcqcn.port=2 dcqcn.nic=e1000e";
+        assert_eq!(parameter(line, "port"), Some("2"));
+        assert_eq!(parameter(line, "nic"), Some("e1000e"));
+        assert_eq!(parameter(line, "por"), None);
+    }
+}
