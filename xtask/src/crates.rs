@@ -122,7 +122,7 @@ mod tests {
         let metadata: Metadata = serde_json::from_str(&json).unwrap();
         let below = below(&arrows(&metadata.packages), "dcqcn-daemon");
         assert!(below.contains("dcqcn-loader") && below.contains("dcqcn-common"), "{below:?}");
-        for experiment in ["dcqcn-model", "dcqcn-sim", "dcqcn-p4", "dcqcn-replay", "dcqcn-testbed"] {
+        for experiment in ["dcqcn-sim", "dcqcn-p4", "dcqcn-replay", "dcqcn-testbed"] {
             assert!(!below.contains(experiment), "{experiment} is below dcqcn-daemon: {below:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The figures of docs/measured/tune.md: what `dcqcn-lab tune` finds, on traffic that it was not searched on, beside presets and chance.
+//! The figures of docs/measured/tune.md: what `dcqcn-lab tune` finds, on traffic that it was not searched on, beside presets.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::{page, workspace::Workspace};
 
 const PAGE: &str = "docs/measured/tune.md";
 /// The places of its tables.
-const PLACES: [&str; 4] = [page::MADE, "other", "searched", "found"];
+const PLACES: [&str; 3] = [page::MADE, "other", "searched"];
 
 /// The fabric of all traffic: 16 hosts, no link oversubscribed, buffers of a small switch.
 const FABRIC: &str = "--topology leaf-spine:4x4x4 --buffer 8MB";
@@ -33,20 +33,9 @@ const OTHER: [(&str, &str); 6] = [
 ];
 /// Its seeds; those of the search and of its second look are others.
 const SEEDS: [u32; 3] = [5_001, 5_002, 5_003];
-/// The parameters that are searched.
-const FOUND: [&str; 8] = [
-    "kmin",
-    "kmax",
-    "pmax",
-    "rpg_ai_rate",
-    "rpg_hai_rate",
-    "rpg_time_reset",
-    "dce_tcp_g",
-    "min_time_between_cnps",
-];
-/// How candidates are found, and how many are simulated.
-const SEARCHES: [(&str, u32); 4] = [("tpe", 96), ("random", 96), ("tpe", 24), ("random", 24)];
-/// Searches of each kind.
+/// Budgets of the searches.
+const BUDGETS: [u32; 2] = [96, 24];
+/// Searches with each budget.
 const REPEATS: u32 = 5;
 
 /// What one search found: its best candidate.
@@ -55,7 +44,6 @@ struct Found {
     searched: f64,
     checked: f64,
     keeps_limits: bool,
-    row: Value,
 }
 
 /// Searches, simulates the rest, and rewrites the page's tables.
@@ -69,15 +57,12 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
     let mut others = Vec::new();
     let mut searched = Vec::new();
-    let mut listed = Vec::new();
-    for (number, (method, budget)) in SEARCHES.iter().enumerate() {
-        header(format_args!("{method}, {budget} candidates"));
+    for (number, budget) in BUDGETS.iter().enumerate() {
+        header(format_args!("{budget} candidates"));
         let mut found = Vec::new();
         let mut presets = Vec::new();
         for seed in 1..=REPEATS {
-            let report = lab.tune(&format!(
-                "{FABRIC} {TRAFFIC} --search {method} --budget {budget} --search-seed {seed}"
-            ))?;
+            let report = lab.tune(&format!("{FABRIC} {TRAFFIC} --budget {budget} --search-seed {seed}"))?;
             let rows = report.pointer("/rows").and_then(Value::as_array).context("no rows")?;
             found.push(best(rows)?);
             presets = rows.iter().filter(|row| row["is_preset"] == Value::Bool(true)).cloned().collect();
@@ -90,10 +75,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
                 others.push(other_row(&lab, format!("preset `{name}`"), &[row.flags.as_str()])?);
                 searched.push(searched_row(format!("preset `{name}`"), &[row]));
             }
-            listed = found.iter().map(|found| parameters(&found.row)).collect::<Result<_>>()?;
         }
-        header(format_args!("{method}, {budget} candidates, other traffic"));
-        let name = format!("{}, {budget} candidates", if *method == "tpe" { "search" } else { "chance" });
+        let name = format!("{budget} candidates");
+        header(format_args!("{name}, other traffic"));
         let flags: Vec<&str> = found.iter().map(|found| found.flags.as_str()).collect();
         others.push(other_row(&lab, name.clone(), &flags)?);
         searched.push(searched_row(name, &found));
@@ -111,7 +95,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             &["", "slowdown searched", "with other seeds", "worst to best search", "beyond a limit"],
             &searched,
         ),
-        table(&[&["profile"][..], &FOUND].concat(), &listed),
     ];
     for (place, table) in PLACES.iter().zip(tables) {
         eprintln!("{table}");
@@ -134,7 +117,6 @@ impl Found {
             searched: number(row, "/searched/slowdown")?,
             checked: number(row, "/checked/slowdown")?,
             keeps_limits: number(row, "/checked/excess")? == 0.0,
-            row: row.clone(),
         })
     }
 }
@@ -210,15 +192,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The parameters that were searched, as the flags have them.
-fn parameters(row: &Value) -> Result<Vec<String>> {
-    let flags = row["flags"].as_str().context("no flags")?;
-    let of = |flag: &str| {
-        flags.split_once(flag).and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("-").to_owned()
-    };
-    Ok([of("--profile ")].into_iter().chain(FOUND.map(|name| of(&format!("{name}=")))).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,17 +207,9 @@ mod tests {
 
     #[test]
     fn a_row_is_of_medians() {
-        let found = |checked, keeps_limits| Found {
-            flags: String::new(),
-            searched: 1.0,
-            checked,
-            keeps_limits,
-            row: Value::Null,
-        };
+        let found =
+            |checked, keeps_limits| Found { flags: String::new(), searched: 1.0, checked, keeps_limits };
         let row = searched_row("x".to_owned(), &[found(3.0, true), found(9.0, false), found(4.0, true)]);
         assert_eq!(row, ["x", "1.00", "4.00", "9.00 to 3.00", "1 of 3"]);
-        let flags =
-            serde_json::json!({ "flags": "--profile hpcc --set wred.3.kmin=4KB --set dce_tcp_g=1019" });
-        assert_eq!(parameters(&flags).unwrap(), ["hpcc", "4KB", "-", "-", "-", "-", "-", "1019", "-"]);
     }
 }

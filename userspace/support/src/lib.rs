@@ -11,6 +11,7 @@ pub mod logging;
 #[cfg(feature = "plot")]
 pub mod plot;
 pub mod render;
+pub mod statistics;
 pub mod time;
 
 /// Version of the JSON forms, in every object that `--json` prints. It grows when a field goes away or gets another meaning;

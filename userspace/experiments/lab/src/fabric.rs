@@ -5,11 +5,11 @@ use std::thread;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use dcqcn_fabric::{FlowOutcome, TOPOLOGY_EXAMPLE};
 use dcqcn_sim::fabric::{
     Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, refuse_without_effect,
     run_all, write_flows, write_picture,
 };
+use dcqcn_sim::network::{FlowOutcome, TOPOLOGY_EXAMPLE};
 use dcqcn_support::file::Replacement;
 
 use dcqcn_support::cli::Output;

@@ -10,17 +10,16 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, Args};
 use dcqcn_params::quantity::parse_bytes;
 use dcqcn_sim::fabric::FabricSetup;
-use dcqcn_sim::tune::{Limits, Method, Objective, Place, Task, TuneReport, tune};
+use dcqcn_sim::tune::{Limits, Objective, Place, Task, TuneReport, tune};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::Replacement;
 
-/// Look for better parameters in a simulated fabric: Kmin, Kmax, Pmax and the rate machine.
+/// Search better parameters in a simulated fabric: Kmin, Kmax, Pmax and the rate machine.
 ///
-/// Simulates candidates on a fabric and traffic of yours (the flags are those of `sim fabric`), and the presets that others publish.
-/// What is small in a good one: the 99th percentile of slowdown, which is how many times as long as in an empty fabric a flow took;
-/// of several workloads and seeds the geometric mean. The first quarter of the candidates is drawn at random, of the paper's machine
-/// only those for which DCQCN's fluid model has a steady queue; the others follow from what was found. The best, and all presets, are
-/// simulated again with seeds that were not searched on: that decides. The same flags find the same, on any number of cores.
+/// Simulates random candidates and the published presets on your fabric and traffic, described by the flags of `sim fabric`.
+/// The objective is the 99th percentile of slowdown: the completion time of a flow over that in an empty fabric.
+/// Several workloads and seeds count by their geometric mean. The best candidates and all presets are simulated again with other
+/// seeds; that result decides. The same flags give the same result on any number of cores.
 #[derive(Debug, Args)]
 #[command(mut_args(told))]
 #[command(after_long_help = "\
@@ -38,9 +37,7 @@ Examples:
   # queues of no more than 1 MB, and no packet lost
   dcqcn-lab tune --load 60% --max-queue 1MB --max-drops 0
   # the NIC's machine and its steps stay
-  dcqcn-lab tune --profile nvidia --set rpg_ai_rate=5mbit --set rpg_hai_rate=50mbit --budget 48
-  # what the search has to be better than
-  dcqcn-lab tune --load 60% --search random")]
+  dcqcn-lab tune --profile nvidia --set rpg_ai_rate=5mbit --set rpg_hai_rate=50mbit --budget 48")]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     setup: FabricSetup,
@@ -71,9 +68,6 @@ pub(crate) struct TuneArgs {
     /// Candidates that get a second look.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Search")]
     keep: u16,
-    /// How candidates are found: from the fluid model and what was found before (tpe), or all by chance (random).
-    #[arg(long, value_name = "METHOD", value_enum, default_value_t = Method::Tpe, help_heading = "Search")]
-    search: Method,
     /// Where the random numbers of the search begin.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Search")]
     search_seed: u64,
@@ -156,7 +150,6 @@ impl TuneArgs {
             setup: self.setup,
             also: self.also,
             budget: self.budget.into(),
-            method: self.search,
             search_seed: self.search_seed,
             seeds: self.seeds,
             check_seeds: self.check_seeds,

@@ -2,7 +2,7 @@
 //!
 //! Unless a field says otherwise it is of the time from [`stats_from_ns`](super::Scenario::stats_from_ns) to the end.
 
-use dcqcn_fabric::Fct;
+use crate::network::Fct;
 use serde::Serialize;
 
 /// The whole outcome.

@@ -6,14 +6,14 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_model::fluid::FixedPoint;
-use dcqcn_model::trajectory::Settled;
-use dcqcn_model::{Bottleneck, cycle, fluid, jain_index, trajectory};
+use dcqcn_params::fluid::{self, Bottleneck, FixedPoint, Settled};
 use dcqcn_params::{Key, word};
 use dcqcn_support::render;
+use dcqcn_support::statistics::jain_index;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::cycle;
 use super::knobs::ROCE_KNOBS;
 use super::outcome::{ClassOutcome, GroupOutcome, Kind, Outcome, Series};
 use super::presets::{Preset, Setup, roce_class};
@@ -178,7 +178,7 @@ fn bottleneck(scenario: &Scenario) -> Option<Bottleneck<'_>> {
 fn settled(scenario: &Scenario) -> Option<Settled> {
     let Scenario { sender_delay_ns, receiver_delay_ns, reply_delay_ns, .. } = scenario;
     let loop_delay_ns = 2 * (sender_delay_ns + receiver_delay_ns) + reply_delay_ns;
-    trajectory::settled(&bottleneck(scenario)?, loop_delay_ns)
+    fluid::settled(&bottleneck(scenario)?, loop_delay_ns)
 }
 
 fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {

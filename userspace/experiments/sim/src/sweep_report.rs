@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use dcqcn_fabric::Fct;
+use crate::network::Fct;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};

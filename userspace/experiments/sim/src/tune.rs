@@ -1,18 +1,15 @@
-//! `tune`: parameters for a fabric and its traffic, looked for in the simulator.
+//! `tune`: searches parameters for a fabric and its traffic in the simulator.
 //!
-//! A candidate is a profile with a few of its numbers replaced. The first ones are drawn at random, and those of the paper's
-//! machine kept only if DCQCN's fluid model has a steady queue for them; the others follow from what was found, by a
-//! tree-structured Parzen estimator (`tpe`). The best are simulated again with seeds that were not searched on, and so are the presets
-//! that others publish; that order counts.
+//! A candidate is a profile with some of its parameters replaced by random values. The best candidates and the published presets are
+//! simulated again with seeds the search has not seen; the second result decides. Random search, as a tree-structured Parzen
+//! estimator with the same budget found nothing better (docs/measured/tune.md).
 
 mod fragment;
 mod judge;
 mod limits;
 mod presets;
-mod prior;
 mod report;
 mod run;
-mod search;
 mod space;
 mod task;
 
@@ -21,6 +18,5 @@ pub use judge::{Objective, Score};
 pub use limits::{Bounds, Limits};
 pub use report::{Row, TuneReport};
 pub use run::tune;
-pub use search::Method;
 pub use space::Settings;
 pub use task::Task;

@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use dcqcn_fabric::{Outcome, run};
 use dcqcn_sim::fabric::FabricSetup;
+use dcqcn_sim::network::{Outcome, run};
 
 const COMMON: [(&str, &str); 5] = [
     ("topology", "leaf-spine:1x0x130"),

@@ -1,7 +1,7 @@
 //! What a run leaves behind: counters over time, from which every figure and every plot is made.
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_model::histogram::Histogram;
+use dcqcn_support::statistics::Histogram;
 
 /// Width of the bins that counters are kept in, ns.
 pub(crate) const BIN_NS: u64 = 10_000_000;

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use dcqcn_model::histogram::{Histogram, rank};
-use dcqcn_model::jain_index;
 use dcqcn_support::render;
+use dcqcn_support::statistics::jain_index;
+use dcqcn_support::statistics::{Histogram, rank};
 use serde::Serialize;
 
 use super::config::IncastConfig;

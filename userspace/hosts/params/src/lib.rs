@@ -5,6 +5,7 @@
 mod choice;
 mod example;
 pub mod file;
+pub mod fluid;
 mod group;
 mod key;
 pub mod nvidia;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::network::{Cables, Fault, FaultKind, StormAction, Topology, Watchdog, workload};
 use anyhow::{Context, Result, anyhow, bail};
-use dcqcn_fabric::{Cables, Fault, FaultKind, StormAction, Topology, Watchdog, workload};
 use dcqcn_params::quantity::parse_duration_ns;
 
 /// A topology, as it is asked for.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use crate::network::{Fct, Samples, SwitchSamples};
 use anyhow::{Context as _, Result};
-use dcqcn_fabric::{Fct, Samples, SwitchSamples};
 use dcqcn_support::plot::{
     self as plot, COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out,
 };

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use dcqcn_fabric::workload::Collective;
-use dcqcn_fabric::{
+use crate::network::workload::Collective;
+use crate::network::{
     ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Samples, Scenario,
     TransportOutcome, Work,
 };

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::network::{FabricError, Outcome, Progress, Scenario, run};
 use anyhow::Result;
-use dcqcn_fabric::{FabricError, Outcome, Progress, Scenario, run};
 use dcqcn_support::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 

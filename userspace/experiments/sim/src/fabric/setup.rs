@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
-use clap::{Args, Parser};
-use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
-use dcqcn_fabric::{
+use crate::network::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
     Threshold, Watchdog, WindowEnd, workload::Workload,
 };
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser};
+use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
 use dcqcn_params::{Assignment, Profile, Settings};
 

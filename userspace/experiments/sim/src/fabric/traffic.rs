@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::network::Random;
+use crate::network::workload::{self, Collective, Poisson, Sizes, Workload};
 use anyhow::{Result, ensure};
-use dcqcn_fabric::Random;
-use dcqcn_fabric::workload::{self, Collective, Poisson, Sizes, Workload};
 
 use super::network::path;
 

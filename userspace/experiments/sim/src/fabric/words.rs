@@ -1,7 +1,7 @@
 //! Words that flags take, and what they mean.
 
+use crate::network::{Balance, Marking, WindowEnd};
 use dcqcn_common::params::Unit;
-use dcqcn_fabric::{Balance, Marking, WindowEnd};
 use dcqcn_params::quantity;
 
 /// A share, from percent.

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use dcqcn_model::fluid::FixedPoint;
-use dcqcn_model::trajectory::Settled;
+use dcqcn_params::fluid::{FixedPoint, Settled};
 use dcqcn_support::render::{self, Table};
 
 use super::{Oscillation, Report, Stage, percent, size};
@@ -55,7 +54,7 @@ impl Report {
             ">P99",
         ]);
         for group in &self.outcome.groups {
-            let fct = |text: fn(&dcqcn_fabric::Fct) -> u64| {
+            let fct = |text: fn(&crate::network::Fct) -> u64| {
                 or_dash(group.fct.as_ref(), |fct| render::ns(text(fct)))
             };
             table.row([

@@ -1,11 +1,9 @@
 //! What is good: one number of many simulations.
 
-use std::collections::BTreeSet;
-
+use crate::network::{Fct, Outcome, Scenario};
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::Config;
-use dcqcn_fabric::{Fct, FlowOutcome, Outcome, Scenario};
 use serde::Serialize;
 
 use crate::fabric::{FabricRun, Pool};
@@ -57,9 +55,6 @@ pub struct Score {
     /// The share of flows that were not complete.
     #[serde(skip)]
     pub(super) left: f64,
-    /// Most hosts that sent to one, in any simulation.
-    #[serde(skip)]
-    pub(super) senders: u64,
 }
 
 /// More than any slowdown: what breaks a limit is behind all that keep them.
@@ -70,12 +65,6 @@ impl Score {
     #[must_use]
     pub fn rank(&self) -> f64 {
         if self.excess > 0.0 { BEHIND * (1.0 + self.excess) } else { self.slowdown.min(BEHIND) }
-    }
-
-    /// What the search goes by: less is better. A broken limit counts by how far, without a step: most of what is near it would be
-    /// on the wrong side of one, and nothing could be learnt of it.
-    pub(super) fn guide(&self) -> f64 {
-        (self.slowdown * (1.0 + self.excess)).min(BEHIND)
     }
 
     /// Of `workloads`, each with its simulations.
@@ -89,7 +78,6 @@ impl Score {
             unfinished: 0,
             excess: 0.0,
             left: 0.0,
-            senders: 0,
         };
         let mut flows = 0;
         let mut logs = Vec::new();
@@ -100,7 +88,7 @@ impl Score {
             score.by_workload.push(mean(&of_workload).exp());
             logs.extend(of_workload);
             for outcome in outcomes {
-                let sum = |figure: fn(&dcqcn_fabric::ClassOutcome) -> u64| {
+                let sum = |figure: fn(&crate::network::ClassOutcome) -> u64| {
                     outcome.classes.iter().map(figure).sum::<u64>()
                 };
                 let deepest = outcome.classes.iter().map(|class| class.max_queue_bytes).max();
@@ -110,7 +98,6 @@ impl Score {
                 let sent = || outcome.flows.iter().filter(|flow| flow.src != flow.dst);
                 score.unfinished += sent().filter(|flow| flow.fct_ns.is_none()).count() as u64;
                 flows += sent().count();
-                score.senders = score.senders.max(most_senders(&outcome.flows));
             }
         }
         score.slowdown = mean(&logs).exp();
@@ -118,14 +105,6 @@ impl Score {
         score.excess = score.left;
         score
     }
-}
-
-/// Most hosts that send to one.
-fn most_senders(flows: &[FlowOutcome]) -> u64 {
-    let sent = flows.iter().filter(|flow| flow.src != flow.dst);
-    let pairs: BTreeSet<(u32, u32)> = sent.map(|flow| (flow.dst, flow.src)).collect();
-    let pairs: Vec<(u32, u32)> = pairs.into_iter().collect();
-    pairs.chunk_by(|a, b| a.0 == b.0).map(|to_one| to_one.len() as u64).max().unwrap_or(0)
 }
 
 /// Of one value or more.
@@ -189,7 +168,7 @@ mod tests {
 
     fn outcome(line: &str) -> Outcome {
         let scenario = setup(line).scenario().unwrap();
-        dcqcn_fabric::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap()
+        crate::network::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
     #[test]
@@ -204,7 +183,7 @@ mod tests {
         let each = [p99(&workloads[0]), p99(&workloads[1])];
         assert!((free.slowdown - (each[0] * each[1]).sqrt()).abs() < 1e-9, "{free:?}, {each:?}");
         assert!((free.by_workload[1] - each[1]).abs() < 1e-9 && free.excess == 0.0 && free.unfinished == 0);
-        assert_eq!((free.rank(), free.senders), (free.slowdown, 7));
+        assert_eq!(free.rank(), free.slowdown);
         let bounds = Bounds { queue_bytes: Some(free.queue_bytes / 2), ..Bounds::default() };
         let broken = score(bounds);
         assert!((broken.excess - 1.0).abs() < 0.01 && broken.rank() > 1e6, "{broken:?}");

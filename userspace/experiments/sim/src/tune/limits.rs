@@ -114,7 +114,7 @@ mod tests {
     fn score() -> Score {
         let line = "--topology leaf-spine:1x0x3 --workload incast:2 --size 20KB";
         let scenario = setup(line).scenario().unwrap();
-        let outcome = dcqcn_fabric::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap();
+        let outcome = crate::network::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap();
         Score::new(&[vec![outcome]], Objective::P99)
     }
 

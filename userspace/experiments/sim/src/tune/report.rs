@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use super::judge::{Objective, Score};
 use super::limits::Bounds;
-use super::search::Method;
 use super::space::Settings;
 use super::task::Task;
 
@@ -105,8 +104,6 @@ pub struct TuneReport {
     pub searched_limits: Bounds,
     /// The same of the second look, which has other seeds; `None`: it was interrupted before.
     pub checked_limits: Option<Bounds>,
-    /// How candidates were found.
-    pub method: Method,
     /// Where the search's random numbers began.
     pub search_seed: u64,
     /// Candidates that were asked for.
@@ -135,7 +132,6 @@ impl TuneReport {
             objective: task.objective,
             searched_limits,
             checked_limits,
-            method: task.method,
             search_seed: task.search_seed,
             budget: task.budget,
             simulated,
@@ -241,14 +237,10 @@ impl fmt::Display for TuneReport {
             table.row(cells);
         }
         writeln!(f, "{table}")?;
-        let method = match self.method {
-            Method::Tpe => "",
-            Method::Random => " drawn by chance",
-        };
         let [searched, checked] = self.seeds;
         write!(
             f,
-            "{} of {} candidates{method}; workloads: {}, seeds of each: {searched}",
+            "{} of {} candidates; workloads: {}, seeds of each: {searched}",
             self.simulated, self.budget, self.workloads
         )?;
         let limits = &self.searched_limits;

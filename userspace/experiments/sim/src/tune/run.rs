@@ -1,25 +1,22 @@
 //! The whole: presets, candidates, and the best of both again with other seeds.
 
+use crate::network::Scenario;
 use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
-use dcqcn_fabric::Scenario;
 use dcqcn_support::render;
 
 use super::judge::{Judge, Score};
 use super::limits::Bounds;
 use super::presets::{Preset, presets};
-use super::prior::{Port, is_plausible};
 use super::report::{Row, TuneReport};
-use super::search::{Method, Point, Search};
 use super::space::{Settings, Space};
 use super::task::{Task, host_rate_bps};
 use crate::fabric::Pool;
+use crate::network::Random;
 
-/// Candidates that are simulated before the search is told of any of them: the same on any number of cores.
+/// Candidates simulated together: enough for all cores, and few enough for a prompt Ctrl-C.
 const BATCH: usize = 8;
-/// Of those, how many are drawn by chance to the end.
-const CHANCE: usize = 1;
-/// Draws for one candidate before it is given up.
+/// Draws until a candidate is valid and new, before the search ends.
 const DRAWS: usize = 200;
 /// Seeds of the second look are so far from those of the search.
 const APART: u64 = 1_000;
@@ -51,13 +48,6 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     };
     let runs = [presets.len() + task.budget, presets.len() + task.keep.min(task.budget)];
     let pool = Pool::new(runs[0] as u64 * flows(&searched) + runs[1] as u64 * flows(&checked), threads)?;
-    let port = Port {
-        class: setup.class(),
-        link_bps: rate_bps,
-        delay_ns: base.topology.links.first().map_or(0, |link| link.delay_ns),
-        packet_bytes: u64::from(base.transport.payload_bytes) + u64::from(base.transport.header_bytes),
-        senders: 2,
-    };
     let duration_ns = base.duration_ns;
     let first = Judge::new(&pool, searched, task.objective)?;
     let second = Judge::new(&pool, checked, task.objective)?;
@@ -73,7 +63,6 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
         );
     }
     let limits = task.limits.of(first.simulations(), &scores);
-    let senders = scores.iter().map(|score| score.senders).max().unwrap_or(0).max(2);
     let mut tried: Vec<Tried> = Vec::new();
     for ((preset, config), score) in presets.into_iter().zip(configs).zip(scores) {
         let (Preset { name, settings, is_as_given }, score) = (preset, score.under(&limits));
@@ -81,8 +70,7 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     }
 
     let presets_count = tried.len();
-    let port = Port { senders, ..port };
-    let candidates = Candidates { task, space, rate_bps, port };
+    let candidates = Candidates { task, space, rate_bps };
     let found = candidates.search(&first, &limits)?;
     let simulated = found.len();
     tried.extend(best(found, task.keep));
@@ -111,11 +99,10 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
 
 /// Refuses what is given if it goes with no candidate, before anything is simulated.
 fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> {
-    let mut search = Search::new(space.profiles(), space.numbers(), task.search_seed)?;
+    let mut random = Random::new(task.search_seed);
     let mut last = Ok(());
     for _ in 0..DRAWS {
-        let Point { profile, numbers } = search.draw();
-        match space.settings(profile, &numbers).config(&task.setup, rate_bps) {
+        match space.draw(&mut random).config(&task.setup, rate_bps) {
             Ok(_) => return Ok(()),
             Err(error) => last = Err(error),
         }
@@ -136,65 +123,49 @@ fn best(mut found: Vec<Tried>, keep: usize) -> Vec<Tried> {
     found
 }
 
-/// How candidates come about.
+/// Random candidates.
 struct Candidates<'t> {
     task: &'t Task,
     space: Space,
     rate_bps: u64,
-    port: Port,
 }
 
 impl Candidates<'_> {
-    /// All that were simulated; fewer than the budget if it was interrupted, or if there are no more.
+    /// Simulates candidates up to the budget; fewer after Ctrl-C, or if no more can be found.
     fn search(&self, judge: &Judge<'_>, limits: &Bounds) -> Result<Vec<Tried>> {
-        let Task { budget, method, search_seed, .. } = *self.task;
-        let mut search = Search::new(self.space.profiles(), self.space.numbers(), search_seed)?;
+        let Task { budget, search_seed, .. } = *self.task;
+        let mut random = Random::new(search_seed);
         let mut found: Vec<Tried> = Vec::new();
         while found.len() < budget {
-            let mut batch: Vec<(Point, Settings, Config)> = Vec::new();
-            for number in found.len()..budget.min(found.len() + BATCH) {
-                let is_drawn =
-                    method == Method::Random || number < (budget / 4).max(BATCH) || number % BATCH < CHANCE;
+            let mut batch: Vec<(Settings, Config)> = Vec::new();
+            for _ in found.len()..budget.min(found.len() + BATCH) {
                 let is_new = |settings: &Settings| {
                     found.iter().all(|tried| tried.settings != *settings)
-                        && batch.iter().all(|(_, other, _)| other != settings)
+                        && batch.iter().all(|(other, _)| other != settings)
                 };
-                batch.extend(self.next(&mut search, is_drawn, is_new)?);
+                batch.extend(self.next(&mut random, is_new));
             }
-            let configs: Vec<Config> = batch.iter().map(|(_, _, config)| *config).collect();
+            let configs: Vec<Config> = batch.iter().map(|(_, config)| *config).collect();
             let least = found.iter().map(|tried| tried.score.rank()).fold(f64::INFINITY, f64::min);
             let message = format!("{} of {budget} candidates, best {least:.2}", found.len());
             let Some(scores) = judge.scores(&configs, &message)?.filter(|scores| !scores.is_empty()) else {
                 break;
             };
-            for ((point, settings, config), score) in batch.into_iter().zip(scores) {
-                let score = score.under(limits);
-                search.tell(&point, score.guide())?;
-                let name = format!("candidate {}", found.len() + 1);
+            for ((settings, config), score) in batch.into_iter().zip(scores) {
+                let (name, score) = (format!("candidate {}", found.len() + 1), score.under(limits));
                 found.push(Tried { name, is_preset: false, is_as_given: true, settings, config, score });
             }
         }
         Ok(found)
     }
 
-    /// A point that is valid and new; `None`: there seems to be none.
-    fn next(
-        &self,
-        search: &mut Search,
-        is_drawn: bool,
-        is_new: impl Fn(&Settings) -> bool,
-    ) -> Result<Option<(Point, Settings, Config)>> {
-        for draw in 0..DRAWS {
-            let point = if is_drawn { search.draw() } else { search.ask()? };
-            let settings = self.space.settings(point.profile, &point.numbers);
-            let Ok(config) = settings.config(&self.task.setup, self.rate_bps) else { continue };
-            // After half of them anything will do: the model is a hint.
-            let is_asked = is_drawn && self.task.method == Method::Tpe && draw < DRAWS / 2;
-            if is_new(&settings) && (!is_asked || is_plausible(&config, &self.port)) {
-                return Ok(Some((point, settings, config)));
-            }
-        }
-        Ok(None)
+    /// A valid candidate that was not drawn before; `None` after too many draws.
+    fn next(&self, random: &mut Random, is_new: impl Fn(&Settings) -> bool) -> Option<(Settings, Config)> {
+        (0..DRAWS).find_map(|_| {
+            let settings = self.space.draw(random);
+            let config = settings.config(&self.task.setup, self.rate_bps).ok()?;
+            is_new(&settings).then_some((settings, config))
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use dcqcn_common::params::Config;
 use dcqcn_params::{Assignment, Key, Profile};
 
 use crate::fabric::FabricSetup;
+use crate::network::Random;
 
 /// A profile, and what is set on top of it, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,19 +95,15 @@ impl Space {
         Ok(Self { profiles, dimensions, fixed })
     }
 
-    /// How many profiles there are to choose from.
-    pub(super) fn profiles(&self) -> usize {
-        self.profiles.len()
+    /// A random candidate.
+    pub(super) fn draw(&self, random: &mut Random) -> Settings {
+        let profile = random.up_to(self.profiles.len().saturating_sub(1) as u64) as usize;
+        let numbers: Vec<f64> = self.dimensions.iter().map(|_| random.unit()).collect();
+        self.settings(profile, &numbers)
     }
 
-    /// How many numbers are looked for.
-    pub(super) fn numbers(&self) -> usize {
-        self.dimensions.len()
-    }
-
-    /// The settings of a point: the place of its profile, and each number from 0 to 1. Two digits of each count, so that people can
-    /// read them.
-    pub(super) fn settings(&self, profile: usize, numbers: &[f64]) -> Settings {
+    /// The settings of a point: the index of its profile, and each number from 0 to 1, rounded to two digits for the reader.
+    fn settings(&self, profile: usize, numbers: &[f64]) -> Settings {
         let profile = self.profiles.get(profile).or(self.profiles.first()).copied().unwrap_or_default();
         let mut changes = self.fixed.clone();
         for (dimension, number) in self.dimensions.iter().zip(numbers) {
@@ -203,7 +200,7 @@ mod tests {
     fn what_is_set_is_the_same_in_all_and_not_searched() {
         let setup = setup("--profile nvidia --set wred.3.kmin=77KB");
         let space = Space::new(&setup, RATE).unwrap();
-        assert_eq!((space.profiles(), space.numbers()), (1, 7));
+        assert_eq!((space.profiles.len(), space.dimensions.len()), (1, 7));
         let low = space.settings(0, &[0.0; 7]).config(&setup, RATE).unwrap();
         assert_eq!(
             (low.wred[3].kmin_bytes, low.wred[3].kmax_bytes, low.wred[3].pmax_ppm),
@@ -215,6 +212,14 @@ mod tests {
             (high.scalars.rpg_ai_rate_bps, high.scalars.rpg_hai_rate_bps),
             (1_000_000_000, 30_000_000_000)
         );
+    }
+
+    #[test]
+    fn draw_same_seed_same_candidate() {
+        let space = Space::new(&FabricSetup::default(), RATE).unwrap();
+        let drawn = |seed| space.draw(&mut Random::new(seed));
+        assert_eq!(drawn(7), drawn(7));
+        assert_ne!(drawn(7), drawn(8));
     }
 
     #[test]

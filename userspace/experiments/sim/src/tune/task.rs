@@ -1,12 +1,11 @@
 //! What is asked for, and the simulations that it means.
 
+use crate::network::Scenario;
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_fabric::Scenario;
 use dcqcn_params::Profile;
 
 use super::judge::Objective;
 use super::limits::Limits;
-use super::search::Method;
 use crate::fabric::{FabricSetup, refuse_without_effect};
 
 /// Time to simulate, at most, unless said: who takes longer does not finish, and is behind.
@@ -21,8 +20,6 @@ pub struct Task {
     pub also: Vec<String>,
     /// Candidates to simulate.
     pub budget: usize,
-    /// How they are found.
-    pub method: Method,
     /// Where the search's random numbers begin.
     pub search_seed: u64,
     /// Seeds of each workload while searching, from that of `setup` on.
@@ -119,7 +116,6 @@ mod tests {
             setup: setup(line),
             also: also.iter().map(|text| (*text).to_owned()).collect(),
             budget: 8,
-            method: Method::Tpe,
             search_seed: 1,
             seeds: 2,
             check_seeds: 3,

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, SCHEDULER_STRICT};
-use dcqcn_model::jain_index;
 use dcqcn_support::render;
+use dcqcn_support::statistics::jain_index;
 
 use super::Case;
 use super::report::Check;

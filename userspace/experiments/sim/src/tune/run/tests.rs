@@ -11,7 +11,6 @@ fn task(line: &str) -> Task {
         setup: setup(line),
         also: vec!["workload=permutation,size=1MB".to_owned()],
         budget: 20,
-        method: Method::Tpe,
         search_seed: 1,
         seeds: 1,
         check_seeds: 1,
@@ -112,7 +111,7 @@ fn limits_come_before_the_objective() {
 fn what_makes_no_sense_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let slow = directory.path().join("slow.toml");
-    std::fs::write(&slow, dcqcn_fabric::TOPOLOGY_EXAMPLE.to_string().replace("100gbit", "10gbit")).unwrap();
+    std::fs::write(&slow, crate::network::TOPOLOGY_EXAMPLE.to_string().replace("100gbit", "10gbit")).unwrap();
     for (also, says) in [
         ("size=1MB,rpg_gd=12", "DCQCN is the same for all traffic"),
         ("control=off", "DCQCN is the same for all traffic"),

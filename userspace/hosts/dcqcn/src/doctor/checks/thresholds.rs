@@ -1,8 +1,8 @@
 //! Do the parameters fit the link, and are they stable?
 
 use dcqcn_common::params::{Config, PACER_NONE};
-use dcqcn_model::{Bottleneck, fluid, trajectory};
 use dcqcn_netlink::tc::Shaping;
+use dcqcn_params::fluid::{self, Bottleneck};
 
 use super::{Finding, Known, Snapshot, known, ppm, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
@@ -303,7 +303,7 @@ pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
                 continue;
             }
             let rtt_ns = snapshot.rtt_ns;
-            let settled = trajectory::settled(&bottleneck, rtt_ns);
+            let settled = fluid::settled(&bottleneck, rtt_ns);
             let Some(swing) = settled.map(|s| s.deviation_bytes / s.mean_bytes.max(1.0)) else { continue };
             if swing <= UNSTABLE {
                 continue;

@@ -1,0 +1,392 @@
+//! The switch's port: queues, buffer, scheduling, marking and PFC.
+
+use std::collections::VecDeque;
+
+use crate::network::{Random, Transmitter};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::wred::Wred;
+
+use super::depth::DepthMeter;
+use super::packet::Packet;
+use crate::{Class, Marking, Pfc, Scenario, Schedule};
+
+/// One class's queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    packets: VecDeque<Packet>,
+    bytes: u64,
+    limit_bytes: u64,
+    wred: Wred,
+    /// Bytes per DWRR turn; 0: strict.
+    quantum_bytes: u64,
+    deficit_bytes: u64,
+    pfc: Option<Pfc>,
+    paused_since_ns: Option<u64>,
+    /// Its depth over time.
+    pub(super) depth: DepthMeter,
+    /// What went through it.
+    pub(super) counters: QueueCounters,
+}
+
+/// What went through a queue since statistics began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct QueueCounters {
+    /// Packets marked.
+    pub(super) marked: u64,
+    /// Packets dropped.
+    pub(super) dropped: u64,
+    /// Packets sent.
+    pub(super) tx_packets: u64,
+    /// Bytes sent.
+    pub(super) tx_bytes: u64,
+    /// Pauses.
+    pub(super) pauses: u64,
+    /// Time paused, without the pause that lasts still.
+    pub(super) paused_ns: u64,
+}
+
+/// PFC's wish after a change of a queue.
+pub(super) type PauseChange = Option<bool>;
+
+/// The port.
+#[derive(Debug)]
+pub(super) struct Port {
+    transmitter: Transmitter,
+    overhead_bytes: u64,
+    buffer_bytes: u64,
+    used_bytes: u64,
+    marking: Marking,
+    queues: [Queue; CLASSES],
+    /// Bit per queue with a packet.
+    waiting: u8,
+    /// Bit per strict queue.
+    strict: u8,
+    /// The queue whose DWRR turn it is, and whether it got its quantum for this turn.
+    turn: usize,
+    granted: bool,
+    sending: Option<Packet>,
+    /// When the packet being sent has left; `u64::MAX`: nothing is being sent.
+    pub(super) done_ns: u64,
+    /// Time spent sending since statistics began.
+    pub(super) busy_ns: u64,
+}
+
+impl Port {
+    /// An idle port.
+    pub(super) fn new(scenario: &Scenario, wred: &[Wred; CLASSES], overhead_bytes: u64) -> Self {
+        let weights = scenario.classes.iter().filter_map(|class| match class.schedule {
+            Schedule::Dwrr(weight) => Some(u64::from(weight)),
+            Schedule::Strict => None,
+        });
+        let least_weight = weights.min().unwrap_or(1);
+        let roce = scenario.roce.iter().map(|group| group.payload_bytes + group.header_bytes);
+        let tcp = scenario.tcp.iter().map(|group| group.payload_bytes + group.header_bytes);
+        let largest_frame = u64::from(roce.chain(tcp).max().unwrap_or(1));
+        let queue = |tc: usize| {
+            let Class { limit_bytes, schedule, pfc } = scenario.classes[tc];
+            let quantum_bytes = match schedule {
+                Schedule::Strict => 0,
+                // One turn of the lightest class is one frame: the finest grain that needs no turns without a packet.
+                Schedule::Dwrr(weight) => largest_frame * u64::from(weight) / least_weight,
+            };
+            Queue {
+                packets: VecDeque::new(),
+                bytes: 0,
+                limit_bytes: limit_bytes.unwrap_or(u64::MAX),
+                wred: wred[tc],
+                quantum_bytes,
+                deficit_bytes: 0,
+                pfc,
+                paused_since_ns: None,
+                depth: DepthMeter::default(),
+                counters: QueueCounters::default(),
+            }
+        };
+        let strict = (0..CLASSES).filter(|&tc| scenario.classes[tc].schedule == Schedule::Strict);
+        Self {
+            transmitter: Transmitter::new(scenario.port_rate_bps),
+            overhead_bytes,
+            buffer_bytes: scenario.buffer_bytes,
+            used_bytes: 0,
+            marking: scenario.marking,
+            queues: std::array::from_fn(queue),
+            waiting: 0,
+            strict: strict.fold(0, |bits, tc| bits | 1 << tc),
+            turn: 0,
+            granted: false,
+            sending: None,
+            done_ns: u64::MAX,
+            busy_ns: 0,
+        }
+    }
+
+    /// A packet arrives; `Err` if it is dropped. Says whether its class is to be paused.
+    #[inline]
+    pub(super) fn arrive(
+        &mut self,
+        now_ns: u64,
+        mut packet: Packet,
+        random: &mut Random,
+    ) -> Result<PauseChange, Dropped> {
+        let bytes = u64::from(packet.frame_bytes);
+        let queue = &mut self.queues[usize::from(packet.class)];
+        if self.used_bytes + bytes > self.buffer_bytes || queue.bytes + bytes > queue.limit_bytes {
+            queue.counters.dropped += 1;
+            return Err(Dropped);
+        }
+        if self.marking == Marking::Enqueue {
+            queue.mark(&mut packet, random);
+        }
+        queue.depth.change(now_ns, queue.bytes + bytes);
+        queue.bytes += bytes;
+        queue.packets.push_back(packet);
+        self.used_bytes += bytes;
+        self.waiting |= 1 << packet.class;
+        match queue.pfc {
+            Some(pfc) if queue.paused_since_ns.is_none() && queue.bytes > pfc.xoff_bytes => {
+                queue.paused_since_ns = Some(now_ns);
+                queue.counters.pauses += 1;
+                Ok(Some(true))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Begins the next packet if there is one and the port is idle; says whether its class may go on.
+    #[inline]
+    pub(super) fn begin(&mut self, now_ns: u64, random: &mut Random) -> Option<(u8, PauseChange)> {
+        if self.sending.is_some() { None } else { self.begin_next(now_ns, random) }
+    }
+
+    fn begin_next(&mut self, now_ns: u64, random: &mut Random) -> Option<(u8, PauseChange)> {
+        let class = self.next_class()?;
+        let queue = &mut self.queues[class];
+        let mut packet = queue.packets.pop_front()?;
+        let bytes = u64::from(packet.frame_bytes);
+        queue.depth.change(now_ns, queue.bytes - bytes);
+        queue.bytes -= bytes;
+        queue.deficit_bytes = queue.deficit_bytes.saturating_sub(bytes);
+        self.used_bytes -= bytes;
+        if queue.bytes == 0 {
+            queue.deficit_bytes = 0;
+            self.waiting &= !(1 << class);
+        }
+        if self.marking == Marking::Dequeue {
+            queue.mark(&mut packet, random);
+        }
+        queue.counters.tx_packets += 1;
+        queue.counters.tx_bytes += bytes;
+        let change = match (queue.pfc, queue.paused_since_ns) {
+            (Some(pfc), Some(since_ns)) if queue.bytes <= pfc.xon_bytes => {
+                queue.paused_since_ns = None;
+                queue.counters.paused_ns += now_ns - since_ns;
+                Some(false)
+            }
+            _ => None,
+        };
+        self.done_ns = self.transmitter.send(now_ns, bytes + self.overhead_bytes);
+        self.busy_ns += self.done_ns - now_ns;
+        self.sending = Some(packet);
+        Some((packet.class, change))
+    }
+
+    /// The packet that has just been sent.
+    #[inline]
+    pub(super) fn finish(&mut self) -> Option<Packet> {
+        self.done_ns = u64::MAX;
+        self.sending.take()
+    }
+
+    /// The class whose turn it is, if a packet waits.
+    #[inline]
+    fn next_class(&mut self) -> Option<usize> {
+        if let Some(highest) = (self.waiting & self.strict).checked_ilog2() {
+            return Some(highest as usize);
+        }
+        if self.waiting == 0 {
+            return None;
+        }
+        // A quantum is at least a frame, so a turn that is granted sends something: this ends within one round.
+        loop {
+            if self.waiting >> self.turn & 1 == 1 {
+                let queue = &mut self.queues[self.turn];
+                if !self.granted {
+                    self.granted = true;
+                    queue.deficit_bytes += queue.quantum_bytes;
+                }
+                let head_bytes = queue.packets.front().map_or(0, |head| u64::from(head.frame_bytes));
+                if queue.deficit_bytes >= head_bytes {
+                    return Some(self.turn);
+                }
+            }
+            // The next class with a packet, this one after all others.
+            let skipped = self.waiting.rotate_right(self.turn as u32 + 1).trailing_zeros() as usize;
+            self.turn = (self.turn + 1 + skipped) % CLASSES;
+            self.granted = false;
+        }
+    }
+
+    /// Statistics begin.
+    pub(super) fn reset(&mut self, now_ns: u64) {
+        // The packet being sent counts with what is left of it.
+        self.busy_ns = if self.sending.is_some() { self.done_ns - now_ns } else { 0 };
+        for queue in &mut self.queues {
+            queue.depth.reset(now_ns);
+            queue.counters = QueueCounters::default();
+            queue.paused_since_ns = queue.paused_since_ns.map(|_| now_ns);
+        }
+    }
+
+    /// Time is up.
+    pub(super) fn end(&mut self, now_ns: u64) {
+        if self.sending.is_some() {
+            self.busy_ns = self.busy_ns.saturating_sub(self.done_ns.saturating_sub(now_ns));
+        }
+        for queue in &mut self.queues {
+            queue.depth.change(now_ns, queue.bytes);
+            if let Some(since_ns) = queue.paused_since_ns {
+                queue.counters.paused_ns += now_ns - since_ns;
+            }
+        }
+    }
+
+    /// The queue of a class, below 8.
+    pub(super) fn queue(&mut self, class: u8) -> &mut Queue {
+        &mut self.queues[usize::from(class)]
+    }
+
+    /// Packets queued or being sent.
+    pub(super) fn packets(&self) -> usize {
+        self.queues.iter().map(|queue| queue.packets.len()).sum::<usize>()
+            + usize::from(self.sending.is_some())
+    }
+}
+
+/// The buffer was full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dropped;
+
+impl Queue {
+    /// Its depth now.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    #[inline]
+    fn mark(&mut self, packet: &mut Packet, random: &mut Random) {
+        if !packet.is_ect() {
+            return;
+        }
+        let depth_bytes = self.bytes;
+        let marked = match self.wred.certain(depth_bytes) {
+            Some(certain) => certain,
+            None => self.wred.draw(depth_bytes, random.draw()),
+        };
+        if marked {
+            packet.mark();
+            self.counters.marked += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::params::{Config, WredConfig};
+
+    use super::*;
+    use crate::RoceGroup;
+
+    /// A port with frames of 1000 bytes, which takes 1 us for each.
+    fn port(change: impl FnOnce(&mut Scenario)) -> Port {
+        let mut scenario = Scenario::new(8_000_000_000, Config::DEFAULT);
+        let group = RoceGroup::bulk("", 1);
+        scenario.roce.push(RoceGroup { payload_bytes: 1_000, header_bytes: 0, ..group });
+        change(&mut scenario);
+        let wred = WredConfig { kmin_bytes: 3_000, kmax_bytes: 3_000, ..WredConfig::DEFAULT };
+        Port::new(&scenario, &[Wred::new(&wred); CLASSES], 0)
+    }
+
+    fn packet(sequence: u64, class: u8) -> Packet {
+        Packet::new(0, sequence, 1_000, class, true, false)
+    }
+
+    /// Everything queued, in the order in which it leaves.
+    fn drain(port: &mut Port, random: &mut Random) -> Vec<Packet> {
+        let mut now_ns = 0;
+        let mut left = Vec::new();
+        while port.begin(now_ns, random).is_some() {
+            assert_eq!(port.done_ns, now_ns + 1_000);
+            now_ns = port.done_ns;
+            left.extend(port.finish());
+        }
+        left
+    }
+
+    #[test]
+    fn each_class_is_first_in_first_out_by_weight_and_strict_goes_first() {
+        let mut port = port(|s| {
+            s.classes[1].schedule = Schedule::Dwrr(3);
+            s.classes[5].schedule = Schedule::Strict;
+        });
+        let mut random = Random::new(1);
+        for i in 0..8 {
+            for class in [1, 2, 5] {
+                assert_eq!(port.arrive(0, packet(i, class), &mut random), Ok(None));
+            }
+        }
+        let left = drain(&mut port, &mut random);
+        let classes: Vec<u8> = left.iter().map(|packet| packet.class).collect();
+        let expected = [5, 5, 5, 5, 5, 5, 5, 5, 1, 1, 1, 2, 1, 1, 1, 2, 1, 1, 2, 2, 2, 2, 2, 2];
+        assert_eq!(classes, expected);
+        for class in [1, 2, 5] {
+            assert!(
+                left.iter().filter(|packet| packet.class == class).is_sorted_by_key(|packet| packet.sequence)
+            );
+        }
+        assert_eq!((port.used_bytes, port.packets()), (0, 0));
+    }
+
+    #[test]
+    fn the_depth_before_or_behind_a_packet_marks_it() {
+        for (marking, marked) in [
+            // Kmin = Kmax = 3000: the fifth finds 4 packets, and more than 3 must be there.
+            (Marking::Enqueue, [false, false, false, false, true, true]),
+            (Marking::Dequeue, [true, true, false, false, false, false]),
+        ] {
+            let mut port = port(|s| s.marking = marking);
+            let mut random = Random::new(1);
+            for i in 0..6 {
+                assert_eq!(port.arrive(0, packet(i, 3), &mut random), Ok(None));
+            }
+            let left: Vec<bool> = drain(&mut port, &mut random).iter().map(|packet| packet.is_ce()).collect();
+            assert_eq!(left, marked);
+            assert_eq!(port.queue(3).counters.marked, 2);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_thresholds_pause() {
+        let mut port = port(|s| {
+            s.buffer_bytes = 12_000;
+            s.classes[3].limit_bytes = Some(10_000);
+            s.classes[3].pfc = Some(Pfc { xoff_bytes: 2_500, xon_bytes: 1_000 });
+        });
+        let mut random = Random::new(1);
+        let said: Vec<_> = (0..12).map(|i| port.arrive(0, packet(i, 3), &mut random)).collect();
+        let mut expected = vec![Ok(None); 10];
+        expected[2] = Ok(Some(true));
+        expected.extend([Err(Dropped); 2]);
+        assert_eq!(said, expected);
+        let other: Vec<_> = (0..3).map(|i| port.arrive(0, packet(i, 0), &mut random)).collect();
+        assert_eq!(other, [Ok(None), Ok(None), Err(Dropped)]);
+
+        let mut resumed = Vec::new();
+        while let Some((class, change)) = port.begin(1_000 * resumed.len() as u64, &mut random) {
+            resumed.push((class, change));
+            port.finish();
+        }
+        let at = resumed.iter().position(|&said| said == (3, Some(false)));
+        assert_eq!((at, resumed.len()), (Some(10), 12), "{resumed:?}");
+        assert_eq!(port.queue(3).counters.paused_ns, 10_000);
+    }
+}

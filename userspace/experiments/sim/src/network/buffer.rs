@@ -1,0 +1,240 @@
+//! A switch's shared buffer: who may have how much of it, and who is to pause.
+//!
+//! As in SONiC's model of a switch: a packet counts for its ingress port and class (a priority group). A lossless group
+//! takes its reserved bytes first, then of the shared buffer up to its threshold, then its headroom. A lossy packet counts
+//! for the shared buffer, and has to find room in the queue that it leaves by.
+
+use dcqcn_common::layout::CLASSES;
+
+use crate::network::scenario::{Class, Loss, Threshold};
+
+/// A priority group: one class of one ingress port.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    reserved: u64,
+    shared: u64,
+    headroom: u64,
+    paused: bool,
+}
+
+/// A threshold in the form it is compared in.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    Bytes(u64),
+    /// Alpha in 2^-16.
+    AlphaQ16(u64),
+}
+
+impl Limit {
+    fn new(threshold: Threshold) -> Self {
+        match threshold {
+            Threshold::Bytes(bytes) => Self::Bytes(bytes),
+            Threshold::Alpha(alpha) => Self::AlphaQ16((alpha * 65_536.0) as u64),
+        }
+    }
+
+    #[inline]
+    const fn bytes(self, free_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            // 4·10^9 bytes · 1000 · 2^16 = 2.7·10^17 fits.
+            Self::AlphaQ16(alpha) => (free_bytes * alpha) >> 16,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    Lossy(Limit),
+    Lossless { reserved: u64, xoff: Limit, headroom: u64, xon_offset: u64 },
+}
+
+/// The buffer.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    capacity: u64,
+    used: u64,
+    max_used: u64,
+    rules: [Rule; CLASSES],
+    groups: Vec<Group>,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It has its place.
+    Taken,
+    /// So it has, and its ingress port is to pause the class.
+    Pause,
+    /// There is no room.
+    Refused,
+}
+
+impl Buffer {
+    /// The buffer of a switch with `ports` ports; `Err` with what is taken if nothing is left to share.
+    pub(crate) fn new(bytes: u64, classes: &[Class; CLASSES], ports: usize) -> Result<Self, u64> {
+        let rules = classes.map(|class| match class.loss {
+            Loss::Lossy(threshold) => Rule::Lossy(Limit::new(threshold)),
+            Loss::Lossless(pfc) => Rule::Lossless {
+                reserved: pfc.reserved_bytes,
+                xoff: Limit::new(pfc.xoff),
+                headroom: pfc.headroom_bytes,
+                xon_offset: pfc.xon_offset_bytes,
+            },
+        });
+        let own = rules.iter().map(|rule| match rule {
+            Rule::Lossy(_) => 0,
+            Rule::Lossless { reserved, headroom, .. } => reserved + headroom,
+        });
+        let taken = own.sum::<u64>() * ports as u64;
+        let capacity = bytes.checked_sub(taken).filter(|&capacity| capacity != 0).ok_or(taken)?;
+        Ok(Self { capacity, used: 0, max_used: 0, rules, groups: vec![Group::default(); ports * CLASSES] })
+    }
+
+    /// The most of the shared part that was ever used.
+    pub(crate) const fn max_used_bytes(&self) -> u64 {
+        self.max_used
+    }
+
+    #[inline]
+    fn take(&mut self, bytes: u64) {
+        self.used += bytes;
+        self.max_used = self.max_used.max(self.used);
+    }
+
+    /// A packet of `class` came in by `ingress` and is to go behind `queue_bytes`.
+    #[inline]
+    pub(crate) fn admit(&mut self, ingress: u16, class: u8, bytes: u64, queue_bytes: u64) -> Admission {
+        let free = self.capacity - self.used;
+        match self.rules[usize::from(class)] {
+            Rule::Lossy(limit) => {
+                if bytes > free || queue_bytes + bytes > limit.bytes(free) {
+                    return Admission::Refused;
+                }
+                self.take(bytes);
+                Admission::Taken
+            }
+            Rule::Lossless { reserved, xoff, headroom, .. } => {
+                let group = &mut self.groups[usize::from(ingress) * CLASSES + usize::from(class)];
+                if group.reserved + bytes <= reserved && group.shared == 0 {
+                    group.reserved += bytes;
+                    return Admission::Taken;
+                }
+                if bytes <= free && group.headroom == 0 && group.shared + bytes <= xoff.bytes(free) {
+                    group.shared += bytes;
+                    self.take(bytes);
+                    return Admission::Taken;
+                }
+                if group.headroom + bytes > headroom {
+                    return Admission::Refused;
+                }
+                group.headroom += bytes;
+                if std::mem::replace(&mut group.paused, true) { Admission::Taken } else { Admission::Pause }
+            }
+        }
+    }
+
+    /// A packet that was admitted leaves; says whether its ingress port may let the class go on.
+    #[inline]
+    pub(crate) fn release(&mut self, ingress: u16, class: u8, bytes: u64) -> bool {
+        let Rule::Lossless { xoff, xon_offset, .. } = self.rules[usize::from(class)] else {
+            self.used -= bytes;
+            return false;
+        };
+        let group = &mut self.groups[usize::from(ingress) * CLASSES + usize::from(class)];
+        let of_headroom = bytes.min(group.headroom);
+        group.headroom -= of_headroom;
+        let of_shared = (bytes - of_headroom).min(group.shared);
+        group.shared -= of_shared;
+        self.used -= of_shared;
+        group.reserved -= bytes - of_headroom - of_shared;
+        if !group.paused || group.headroom != 0 {
+            return false;
+        }
+        let resumes = group.shared == 0 || group.shared + xon_offset <= xoff.bytes(self.capacity - self.used);
+        group.paused = !resumes;
+        resumes
+    }
+
+    /// The link of a port broke: nobody is there to be paused.
+    pub(crate) fn forget_pauses(&mut self, ingress: u16) {
+        let first = usize::from(ingress) * CLASSES;
+        self.groups[first..first + CLASSES].iter_mut().for_each(|group| group.paused = false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::scenario::{Pfc, Switching};
+    use proptest::prelude::*;
+
+    fn classes(pfc: Pfc, lossy: Threshold) -> [Class; CLASSES] {
+        let mut classes = Switching::new(0).classes;
+        classes[3].loss = Loss::Lossless(pfc);
+        classes[4].loss = Loss::Lossy(lossy);
+        classes[0].loss = Loss::Lossy(lossy);
+        classes
+    }
+
+    const PFC: Pfc = Pfc {
+        reserved_bytes: 1_000,
+        xoff: Threshold::Bytes(3_000),
+        headroom_bytes: 2_000,
+        xon_offset_bytes: 1_000,
+    };
+
+    #[test]
+    fn a_lossless_group_pauses_uses_its_headroom_and_goes_on() {
+        let mut buffer = Buffer::new(100_000, &classes(PFC, Threshold::Bytes(5_000)), 2).unwrap();
+        let taken: Vec<_> = (0..7).map(|_| buffer.admit(1, 3, 1_000, 0)).collect();
+        let mut expected = vec![Admission::Taken; 4];
+        expected.extend([Admission::Pause, Admission::Taken, Admission::Refused]);
+        assert_eq!(taken, expected);
+        // Headroom empties first; then the group has to fall below XOFF by the offset.
+        let goes_on: Vec<_> = (0..6).map(|_| buffer.release(1, 3, 1_000)).collect();
+        assert_eq!(goes_on, [false, false, true, false, false, false]);
+        assert_eq!((buffer.used, buffer.max_used_bytes()), (0, 3_000));
+        assert_eq!(buffer.admit(0, 4, 5_001, 0), Admission::Refused);
+    }
+
+    #[test]
+    fn with_alpha_a_group_gets_its_share_of_what_is_free() {
+        let pfc = Pfc { reserved_bytes: 0, xoff: Threshold::Alpha(0.5), headroom_bytes: 4_000, ..PFC };
+        let mut buffer = Buffer::new(46_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap();
+        // 30000 to share: with 9000 taken, half of 21000 is 10500.
+        let before_pause = (0..).take_while(|_| buffer.admit(0, 3, 1_000, 0) == Admission::Taken).count();
+        assert_eq!(before_pause, 10);
+        // Others get half of the rest.
+        let before_pause = (0..).take_while(|_| buffer.admit(1, 3, 1_000, 0) == Admission::Taken).count();
+        assert_eq!(before_pause, 7);
+        assert_eq!(Buffer::new(16_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap_err(), 16_000);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_is_given_back(
+            steps in proptest::collection::vec((any::<bool>(), 0u16..3, prop_oneof![Just(0u8), Just(3u8)], 64u64..3_000), 1..300),
+        ) {
+            let pfc = Pfc { xoff: Threshold::Alpha(0.25), ..PFC };
+            let mut buffer = Buffer::new(40_000, &classes(pfc, Threshold::Alpha(2.0)), 3).unwrap();
+            let mut inside = Vec::new();
+            for (arrives, ingress, class, bytes) in steps {
+                if arrives {
+                    if buffer.admit(ingress, class, bytes, 0) != Admission::Refused {
+                        inside.push((ingress, class, bytes));
+                    }
+                } else if let Some((ingress, class, bytes)) = inside.pop() {
+                    buffer.release(ingress, class, bytes);
+                }
+                let held: u64 = inside.iter().map(|packet| packet.2).sum();
+                prop_assert!(held <= 40_000 && buffer.used <= buffer.capacity);
+            }
+            for (ingress, class, bytes) in inside.drain(..) {
+                buffer.release(ingress, class, bytes);
+            }
+            prop_assert_eq!(buffer.used, 0);
+            prop_assert!(buffer.groups.iter().all(|g| g.reserved + g.shared + g.headroom == 0 && !g.paused));
+        }
+    }
+}

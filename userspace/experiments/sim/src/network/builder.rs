@@ -1,0 +1,216 @@
+//! Makes nodes of a scenario.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dcqcn_common::flow::HashKeys;
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{Params, Port};
+use dcqcn_common::wred::Wred;
+
+use crate::network::agenda::Event;
+use crate::network::change::{self, What};
+use crate::network::host::{Host, HostRules};
+use crate::network::node::{Built, Node};
+use crate::network::random::Random;
+use crate::network::scenario::{FabricError, Loss, Scenario};
+use crate::network::scheduler::Scheduler;
+use crate::network::switch::{Switch, SwitchRules};
+use crate::network::topology::{PortSpec, Routes};
+
+/// Everything of `scenario`, at time 0, with everything entered that will happen of itself.
+pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
+    let topology = &scenario.topology;
+    let ports = topology.ports();
+    let (changes, epochs) = change::plan(scenario);
+    let changes: Arc<[_]> = changes.into();
+    let mut random = Random::new(scenario.seed);
+    let hash_keys = HashKeys::new(random.draw().into());
+    let config = scenario.host_config(0);
+    let overhead_bytes = config.scalars.wire_overhead_bytes;
+
+    let mut lossless = 0;
+    for (tc, class) in scenario.switch.classes.iter().enumerate() {
+        lossless |= u8::from(matches!(class.loss, Loss::Lossless(_))) << tc;
+    }
+    let switch_rules = Arc::new(SwitchRules {
+        switching: scenario.switch.clone(),
+        wred: wred_by_rate(scenario, &ports),
+        lossless,
+        routes: epochs
+            .iter()
+            .map(|down| Arc::new(Routes::new(topology, &|link| !down.contains(&link))))
+            .collect(),
+        changes: Arc::clone(&changes),
+        sample_ns: scenario.sample_ns,
+        overhead_bytes,
+        frame_bytes: scenario.frame_bytes(),
+    });
+    let mut hosts = hosts(scenario, &ports, &changes, hash_keys)?;
+    for (index, change) in (0..).zip(changes.iter()) {
+        for (number, host) in (0..).zip(&mut hosts) {
+            let concerns = match change.what {
+                What::Link { link, .. } => ports[number as usize].iter().any(|port| port.link == link),
+                What::Storm { host, .. } => host == number,
+                What::Routes { .. } => false,
+            };
+            if concerns {
+                host.agenda.at(change.at_ns, Event::Fault, index);
+            }
+        }
+    }
+    let mut nodes: Vec<Node> = hosts.into_iter().map(|host| Node::Host(Box::new(host))).collect();
+    for number in 0..topology.switches {
+        let specs = &ports[(topology.hosts + number) as usize];
+        let seed = u64::from(random.draw()) << 32 | u64::from(random.draw());
+        let mut switch =
+            Switch::new(number, specs, &switch_rules, seed).map_err(|taken_bytes| FabricError::Buffer {
+                switch: topology.name(topology.hosts + number),
+                ports: specs.len(),
+                buffer_bytes: scenario.switch.buffer_bytes,
+                taken_bytes,
+            })?;
+        for (index, change) in (0..).zip(changes.iter()) {
+            let concerns = match change.what {
+                What::Link { link, .. } => specs.iter().any(|port| port.link == link),
+                What::Routes { .. } => true,
+                What::Storm { .. } => false,
+            };
+            if concerns {
+                switch.agenda.at(change.at_ns, Event::Fault, index);
+            }
+        }
+        if let Some(watchdog) = scenario.switch.watchdog {
+            switch.agenda.at(watchdog.poll_ns(), Event::Watchdog, 0);
+        }
+        if let Some(sample_ns) = scenario.sample_ns {
+            switch.agenda.at(sample_ns, Event::Sample, 0);
+        }
+        nodes.push(Node::Switch(Box::new(switch)));
+    }
+    Ok(Built { nodes, ports: ports.into() })
+}
+
+/// WRED of every class, for each rate that a port has.
+fn wred_by_rate(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<(u64, [Wred; CLASSES])> {
+    let own_bps = ports.first().and_then(|ports| ports.first()).map_or(1, |port| port.rate_bps);
+    let mut rates: Vec<u64> = ports.iter().flatten().map(|port| port.rate_bps).collect();
+    rates.sort_unstable();
+    rates.dedup();
+    let of = |rate_bps: u64| {
+        let scaled = |bytes: u64| {
+            let bytes = u128::from(bytes) * u128::from(rate_bps) / u128::from(own_bps);
+            u64::try_from(bytes).unwrap_or(u64::MAX).min(crate::network::scenario::MAX_BUFFER_BYTES)
+        };
+        let wred = scenario.config.wred.map(|mut wred| {
+            if scenario.switch.wred_by_rate {
+                (wred.kmin_bytes, wred.kmax_bytes) = (scaled(wred.kmin_bytes), scaled(wred.kmax_bytes));
+            }
+            Wred::new(&wred)
+        });
+        (rate_bps, wred)
+    };
+    rates.into_iter().map(of).collect()
+}
+
+fn hosts(
+    scenario: &Scenario,
+    ports: &[Vec<PortSpec>],
+    changes: &Arc<[change::Change]>,
+    hash_keys: HashKeys,
+) -> Result<Vec<Host>, FabricError> {
+    let Scenario { topology, workload, .. } = scenario;
+    let config = scenario.host_config(0);
+    // Numbers of pairs and flows at their hosts.
+    let mut sends = vec![0_u32; topology.hosts as usize];
+    let mut receives = sends.clone();
+    let count = |counts: &mut Vec<u32>, host: u32| {
+        let own = &mut counts[host as usize];
+        *own += 1;
+        *own - 1
+    };
+    let locals: Vec<(u32, u32)> = workload
+        .pairs()
+        .iter()
+        .map(|pair| (count(&mut sends, pair.src), count(&mut receives, pair.dst)))
+        .collect();
+    let mut owns = vec![0_u32; topology.hosts as usize];
+    let pair_of = |qp: u32| workload.pairs()[qp as usize];
+    let local_flows: Vec<u32> =
+        workload.flows().iter().map(|flow| count(&mut owns, pair_of(flow.qp).src)).collect();
+    let edges = workload.edges();
+    let mut waits = vec![0_u32; workload.flows().len()];
+    for edge in &edges {
+        waits[edge.to as usize] += 1;
+    }
+    let schedules = scenario.switch.classes.map(|class| class.schedule);
+    let cnp_dscp = config.scalars.cnp_dscp as usize;
+    let rules = Arc::new(HostRules {
+        transport: scenario.transport,
+        control: scenario.control,
+        window_end: scenario.window_end,
+        scheduler: Scheduler::new(schedules, scenario.frame_bytes()),
+        cnp_class: config.dscp_to_tc.get(cnp_dscp).copied().unwrap_or(0) % CLASSES as u8,
+        overhead_bytes: config.scalars.wire_overhead_bytes,
+        workload: workload.clone(),
+        locals,
+        local_flows,
+        edges,
+        notice_ns: topology.lookahead_ns(),
+        changes: Arc::clone(changes),
+        hash_keys,
+        sample_ns: scenario.sample_ns,
+    });
+    let mut params: HashMap<u64, Arc<Params>> = HashMap::new();
+    let mut hosts = Vec::with_capacity(topology.hosts as usize);
+    for number in 0..topology.hosts {
+        let spec = &ports[number as usize][0];
+        let known = match params.get(&spec.rate_bps) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let made = Arc::new(Params::new(&scenario.host_config(spec.rate_bps), Port::new(1, 1, 1))?);
+                params.insert(spec.rate_bps, Arc::clone(&made));
+                made
+            }
+        };
+        hosts.push(Host::new(number, spec, &rules, known));
+    }
+    for (number, pair) in (0..).zip(workload.pairs()) {
+        hosts[pair.src as usize].add_pair(number, true);
+        hosts[pair.dst as usize].add_pair(number, false);
+    }
+    for (number, flow) in (0_u32..).zip(workload.flows()) {
+        let (pair, (at_src, at_dst)) = (pair_of(flow.qp), rules.locals[flow.qp as usize]);
+        hosts[pair.src as usize].add_flow(at_src, true);
+        hosts[pair.dst as usize].add_flow(at_dst, false);
+        hosts[pair.src as usize].add_own(number, waits[number as usize]);
+    }
+    hosts.iter_mut().for_each(Host::ready);
+    if let Some(sample_ns) = scenario.sample_ns {
+        hosts.iter_mut().for_each(|host| host.agenda.at(sample_ns, Event::Sample, 0));
+    }
+    Ok(hosts)
+}
+
+impl Built {
+    /// A thread for every node: switches in turn, by tier, and hosts with theirs.
+    pub(crate) fn owners(&self, scenario: &Scenario, threads: usize) -> Vec<u32> {
+        let topology = &scenario.topology;
+        let of_switch = |switch: u32| {
+            // Those with hosts are the first of every shape: neighbours stay together.
+            let leaves = (0..topology.switches)
+                .filter(|number| {
+                    self.ports[(topology.hosts + number) as usize]
+                        .iter()
+                        .any(|port| port.peer < topology.hosts)
+                })
+                .count() as u32;
+            let threads = threads as u32;
+            if switch < leaves { switch * threads / leaves } else { (switch - leaves) % threads }
+        };
+        let of_switch: Vec<u32> = (0..topology.switches).map(of_switch).collect();
+        let of_host = (0..topology.hosts)
+            .map(|host| of_switch[(self.ports[host as usize][0].peer - topology.hosts) as usize]);
+        of_host.chain(of_switch.iter().copied()).collect()
+    }
+}

@@ -1,0 +1,238 @@
+//! The engine: nodes that happen by themselves, window by window, on as many cores as are given.
+//!
+//! Nothing that a node does reaches another before the shortest delay of a link is over. So within a window of that length
+//! every node goes through its own events alone, and what it sent is handed over at the end of the window. The order of a
+//! node's events does not depend on who was first to hand something over ([`crate::network::agenda`]): the outcome is the same on
+//! one core and on many.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use crate::network::barrier::Barrier;
+use crate::network::builder::build;
+use crate::network::node::Node;
+use crate::network::outcome::{self, Outcome};
+use crate::network::scenario::{FabricError, Scenario};
+use crate::network::wire::{Message, Outbox};
+
+/// Windows between two reports of progress.
+const REPORT_EVERY: u64 = 256;
+
+/// How far a simulation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Simulated time.
+    pub now_ns: u64,
+    /// Flows that are complete.
+    pub done: u64,
+    /// All flows.
+    pub flows: u64,
+}
+
+/// Runs `scenario` on `threads` cores (0 counts as 1). `progress` is told now and then how far it has come, and may stop it.
+///
+/// The outcome depends on nothing but the scenario.
+///
+/// # Errors
+/// The scenario is invalid, or `progress` stopped the run.
+pub fn run(
+    scenario: &Scenario,
+    threads: usize,
+    progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
+) -> Result<Outcome, FabricError> {
+    scenario.validate()?;
+    let built = build(scenario)?;
+    let threads = threads.clamp(1, scenario.topology.switches as usize);
+    let flows = scenario.workload.flows().len() as u64;
+    let shared = Shared::new(scenario, threads, built.owners(scenario, threads), flows);
+    let mut teams: Vec<Team> = (0..threads).map(|number| Team::new(number, &shared)).collect();
+    for (node, thread) in built.nodes.into_iter().zip(&shared.owner) {
+        teams[*thread as usize].add(node);
+    }
+    let mut first = teams.remove(0);
+    thread::scope(|scope| {
+        let others: Vec<_> = teams
+            .iter_mut()
+            .map(|team| scope.spawn(|| team.run(&shared, &mut |_| ControlFlow::Continue(()))))
+            .collect();
+        first.run(&shared, progress);
+        for other in others {
+            // A panic of a worker is one of this thread as well.
+            if let Err(panic) = other.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
+    let now_ns = shared.now_ns.load(Ordering::Relaxed);
+    if shared.stop.load(Ordering::Relaxed) {
+        return Err(FabricError::Stopped { now_ns });
+    }
+    teams.insert(0, first);
+    let mut nodes: Vec<Option<Node>> = (0..scenario.topology.nodes()).map(|_| None).collect();
+    for team in teams {
+        for (number, node) in team.numbers.into_iter().zip(team.nodes) {
+            nodes[number as usize] = Some(node);
+        }
+    }
+    Ok(outcome::collect(scenario, &built.ports, nodes.into_iter().flatten(), now_ns))
+}
+
+/// What all threads see.
+struct Shared {
+    /// Thread of every node, and the node's place there.
+    owner: Vec<u32>,
+    place: Vec<u32>,
+    window_ns: u64,
+    duration_ns: u64,
+    flows: u64,
+    barrier: Barrier,
+    /// By thread: when something happens there next, and flows complete there.
+    next_ns: Vec<AtomicU64>,
+    done: Vec<AtomicU64>,
+    /// From each thread to each, what crosses over.
+    mail: Vec<Mutex<Outbox>>,
+    stop: AtomicBool,
+    now_ns: AtomicU64,
+}
+
+impl Shared {
+    fn new(scenario: &Scenario, threads: usize, owner: Vec<u32>, flows: u64) -> Self {
+        let mut counts = vec![0; threads];
+        let place = owner.iter().map(|&thread| {
+            let count: &mut u32 = &mut counts[thread as usize];
+            *count += 1;
+            *count - 1
+        });
+        Self {
+            place: place.collect(),
+            owner,
+            window_ns: scenario.topology.lookahead_ns(),
+            duration_ns: scenario.duration_ns,
+            flows,
+            barrier: Barrier::new(threads),
+            next_ns: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            done: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            mail: (0..threads * threads).map(|_| Mutex::new(Vec::new())).collect(),
+            stop: AtomicBool::new(false),
+            now_ns: AtomicU64::new(0),
+        }
+    }
+
+    fn mail(&self, from: usize, to: usize) -> &Mutex<Outbox> {
+        &self.mail[from * self.done.len() + to]
+    }
+}
+
+/// The nodes of one thread.
+struct Team {
+    number: usize,
+    numbers: Vec<u32>,
+    nodes: Vec<Node>,
+    /// When something happens next at each node.
+    next_ns: Vec<u64>,
+    done: Vec<u64>,
+    out: Outbox,
+    abroad: Vec<Outbox>,
+}
+
+impl Team {
+    fn new(number: usize, shared: &Shared) -> Self {
+        let own = (0..).zip(&shared.owner).filter(|(_, owner)| **owner as usize == number);
+        Self {
+            number,
+            numbers: own.map(|(node, _)| node).collect(),
+            nodes: Vec::new(),
+            next_ns: Vec::new(),
+            done: Vec::new(),
+            out: Vec::new(),
+            abroad: shared.done.iter().map(|_| Vec::new()).collect(),
+        }
+    }
+
+    fn add(&mut self, node: Node) {
+        self.next_ns.push(node.next_ns());
+        self.done.push(0);
+        self.nodes.push(node);
+    }
+
+    fn run(&mut self, shared: &Shared, progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send)) {
+        for window in 1.. {
+            let next_ns = self.next_ns.iter().copied().min().unwrap_or(u64::MAX);
+            shared.next_ns[self.number].store(next_ns, Ordering::Relaxed);
+            shared.done[self.number].store(self.done.iter().sum(), Ordering::Relaxed);
+            shared.barrier.wait();
+            let read = |values: &[AtomicU64]| {
+                values.iter().map(|value| value.load(Ordering::Relaxed)).collect::<Vec<_>>()
+            };
+            let begin_ns = read(&shared.next_ns).into_iter().min().unwrap_or(u64::MAX);
+            let done: u64 = read(&shared.done).into_iter().sum();
+            if done == shared.flows || begin_ns > shared.duration_ns || shared.stop.load(Ordering::Relaxed) {
+                if self.number == 0 {
+                    let now_ns = if done == shared.flows {
+                        shared.now_ns.load(Ordering::Relaxed)
+                    } else {
+                        shared.duration_ns
+                    };
+                    shared.now_ns.store(now_ns, Ordering::Relaxed);
+                }
+                return;
+            }
+            let end_ns = (begin_ns + shared.window_ns).min(shared.duration_ns + 1);
+            self.window(shared, end_ns);
+            shared.barrier.wait();
+            self.receive(shared);
+            if self.number == 0 {
+                shared.now_ns.store(end_ns, Ordering::Relaxed);
+                let now = Progress { now_ns: end_ns, done, flows: shared.flows };
+                if window % REPORT_EVERY == 0 && progress(now).is_break() {
+                    // The others read it after the next barrier.
+                    shared.stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Everything that happens here before `end_ns`.
+    fn window(&mut self, shared: &Shared, end_ns: u64) {
+        let Self { number, nodes, next_ns, done, out, abroad, .. } = self;
+        for index in 0..nodes.len() {
+            if next_ns[index] >= end_ns {
+                continue;
+            }
+            let node = &mut nodes[index];
+            node.run(end_ns, out);
+            next_ns[index] = node.next_ns();
+            done[index] = node.done();
+            for message in out.drain(..) {
+                let (owner, place) = (
+                    shared.owner[message.node as usize] as usize,
+                    shared.place[message.node as usize] as usize,
+                );
+                if owner == *number {
+                    nodes[place].enter(message.at_ns, message.what);
+                    next_ns[place] = next_ns[place].min(message.at_ns);
+                } else {
+                    abroad[owner].push(message);
+                }
+            }
+        }
+        for (to, letters) in abroad.iter_mut().enumerate().filter(|(_, letters)| !letters.is_empty()) {
+            let mut box_of = shared.mail(*number, to).lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut *box_of, letters);
+        }
+    }
+
+    /// What the other threads sent here.
+    fn receive(&mut self, shared: &Shared) {
+        for from in 0..shared.done.len() {
+            let mut letters = shared.mail(from, self.number).lock().unwrap_or_else(PoisonError::into_inner);
+            for Message { at_ns, node, what } in letters.drain(..) {
+                let place = shared.place[node as usize] as usize;
+                self.nodes[place].enter(at_ns, what);
+                self.next_ns[place] = self.next_ns[place].min(at_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! A host: a NIC with one link, the queue pairs it sends on and those it receives on.
+
+mod admission;
+mod arrivals;
+mod flight;
+mod flows;
+mod receive;
+mod repair;
+mod rules;
+mod send;
+mod window_end;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use dcqcn_common::flow::{FlowId, NpFlow, QpId};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::Params;
+pub(crate) use rules::{HostCounters, HostRules, Record};
+
+use self::admission::Admitted;
+use self::receive::ReceiveQp;
+use self::send::{SendQp, Turn};
+use self::window_end::WindowEnds;
+use crate::network::agenda::{Agenda, Event};
+use crate::network::change::What;
+use crate::network::nscc::Law;
+use crate::network::packet::Packet;
+use crate::network::pool::Pool;
+use crate::network::scenario::Control;
+use crate::network::scheduler::Scheduler;
+use crate::network::topology::PortSpec;
+use crate::network::wire::{Delivery, Inbound, Outbox, Wire};
+use crate::network::workload::Pair;
+
+/// AETH, which an ACK or NAK has in place of a payload.
+const AETH_BYTES: u16 = 4;
+/// [`Place::slot`]: the QP has no state yet, or none any more.
+const NO_SLOT: u32 = u32::MAX;
+
+/// A queue pair of this host.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    pair: u32,
+    slot: u32,
+    /// Flows that are not complete.
+    left: u32,
+}
+
+/// A flow of this host.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    flow: u32,
+    /// Flows that it waits for.
+    waiting: u32,
+}
+
+/// One class of the NIC.
+#[derive(Debug, Default)]
+struct Line {
+    /// Answers.
+    answers: VecDeque<Packet>,
+    /// QPs that have something to send.
+    ready: VecDeque<u32>,
+}
+
+/// A host.
+#[derive(Debug)]
+pub(crate) struct Host {
+    number: u32,
+    rules: Arc<HostRules>,
+    params: Arc<Params>,
+    /// NSCC on this host's link.
+    law: Option<Law>,
+    wire: Wire,
+    inbound: Inbound,
+    pool: Pool,
+    scheduler: Scheduler,
+    lines: [Line; CLASSES],
+    /// Bit per class with something to send.
+    waiting: u8,
+    sends: Vec<Place>,
+    receives: Vec<Place>,
+    senders: Vec<SendQp>,
+    free_senders: Vec<u32>,
+    receivers: Vec<ReceiveQp>,
+    free_receivers: Vec<u32>,
+    own: Vec<Own>,
+    /// Flows that wait for none, by start time, and how many of them have started.
+    starts: Vec<u32>,
+    started: usize,
+    /// NP state where CNPs are not limited per QP: by sender, or of all.
+    nps: HashMap<u32, NpFlow>,
+    window_ends: WindowEnds,
+    admitted: Admitted,
+    /// Classes that this host pauses for good.
+    storm: u8,
+    pub(crate) agenda: Agenda,
+    pub(crate) counters: HostCounters,
+    pub(crate) records: Vec<Record>,
+    pub(crate) hops: u64,
+    /// How long its link was paused between two samples, and until the last.
+    pub(crate) samples: Vec<u32>,
+    sampled_ns: u64,
+}
+
+impl Host {
+    pub(crate) fn new(number: u32, spec: &PortSpec, rules: &Arc<HostRules>, params: Arc<Params>) -> Self {
+        let law = match rules.control {
+            Control::Nscc(nscc) => Some(Law::new(nscc, spec.rate_bps, &rules.transport)),
+            Control::Off | Control::Dcqcn => None,
+        };
+        Self {
+            number,
+            law,
+            wire: Wire::new(spec, rules.overhead_bytes),
+            inbound: Inbound::default(),
+            pool: Pool::default(),
+            scheduler: rules.scheduler.clone(),
+            rules: Arc::clone(rules),
+            params,
+            lines: std::array::from_fn(|_| Line::default()),
+            waiting: 0,
+            sends: Vec::new(),
+            receives: Vec::new(),
+            senders: Vec::new(),
+            free_senders: Vec::new(),
+            receivers: Vec::new(),
+            free_receivers: Vec::new(),
+            own: Vec::new(),
+            starts: Vec::new(),
+            started: 0,
+            nps: HashMap::new(),
+            window_ends: WindowEnds::default(),
+            admitted: Admitted::default(),
+            storm: 0,
+            agenda: Agenda::default(),
+            counters: HostCounters::default(),
+            records: Vec::new(),
+            hops: 0,
+            samples: Vec::new(),
+            sampled_ns: 0,
+        }
+    }
+
+    /// It sends, or receives, on `pair`, and will do so for `flows` flows.
+    pub(crate) fn add_pair(&mut self, pair: u32, sends: bool) {
+        let places = if sends { &mut self.sends } else { &mut self.receives };
+        places.push(Place { pair, slot: NO_SLOT, left: 0 });
+    }
+
+    /// A flow that it sends on its QP `local`, or receives.
+    pub(crate) fn add_flow(&mut self, local: u32, sends: bool) {
+        let places = if sends { &mut self.sends } else { &mut self.receives };
+        if let Some(place) = places.get_mut(local as usize) {
+            place.left += 1;
+        }
+    }
+
+    /// A flow of its own, which waits for so many others.
+    pub(crate) fn add_own(&mut self, flow: u32, waiting: u32) {
+        self.own.push(Own { flow, waiting });
+    }
+
+    /// All flows are known: enters the first starts.
+    pub(crate) fn ready(&mut self) {
+        let flows = self.rules.workload.flows();
+        let mut starts: Vec<u32> =
+            (0..).zip(&self.own).filter(|(_, own)| own.waiting == 0).map(|(index, _)| index).collect();
+        let start_ns = |index: u32| {
+            let flow = &flows[self.own[index as usize].flow as usize];
+            flow.start_ns.saturating_add(flow.delay_ns)
+        };
+        starts.sort_by_key(|&index| start_ns(index));
+        if let Some(&first) = starts.first() {
+            self.agenda.at(start_ns(first), Event::Start, 0);
+        }
+        self.starts = starts;
+    }
+
+    /// Something will arrive.
+    #[inline]
+    pub(crate) fn enter(&mut self, at_ns: u64, what: Delivery) {
+        match what {
+            Delivery::Packet(port, packet) => {
+                self.inbound.enter(&mut self.pool, &mut self.agenda, port, at_ns, packet)
+            }
+            Delivery::Notice(own) => self.agenda.at(at_ns, Event::Notice, own),
+        }
+    }
+
+    /// Everything that happens before `end_ns`.
+    pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
+        loop {
+            let (inbound, pool) = (&self.inbound, &self.pool);
+            let again = |_, event, _| if event == Event::Arrival { inbound.second_ns(pool) } else { None };
+            let Some((now_ns, event, index)) = self.agenda.take(end_ns, again) else { return };
+            match event {
+                Event::Arrival => {
+                    if let Some(place) = self.inbound.take(&self.pool) {
+                        let packet = *self.pool.packet(place);
+                        self.pool.give(place);
+                        self.on_arrival(now_ns, packet, out);
+                    }
+                }
+                Event::Done => {
+                    self.wire.woken();
+                    self.pump(now_ns, out);
+                }
+                Event::Due => {
+                    if let Some(qp) =
+                        self.senders.get_mut(index as usize).filter(|qp| qp.turn == Turn::Waiting)
+                    {
+                        qp.turn = Turn::Idle;
+                        self.wake(now_ns, index, out);
+                    }
+                }
+                Event::Timer => self.on_timer(now_ns, index, out),
+                Event::Window => self.on_window(now_ns, index, out),
+                Event::Start => self.on_start(now_ns, out),
+                Event::Notice => self.on_notice(now_ns, index),
+                Event::Post => self.post(now_ns, index, out),
+                Event::Fault => self.on_change(now_ns, index as usize, out),
+                Event::Sample => self.on_sample(now_ns),
+                Event::Watchdog => {}
+            }
+        }
+    }
+
+    fn on_change(&mut self, now_ns: u64, index: usize, out: &mut Outbox) {
+        match self.rules.changes.get(index).map(|change| change.what) {
+            Some(What::Link { up, .. }) => {
+                self.wire.set_up(now_ns, up);
+                self.wire.ask(self.storm, true);
+            }
+            Some(What::Storm { classes: 0, .. }) => self.wire.ask(std::mem::take(&mut self.storm), false),
+            Some(What::Storm { classes, .. }) => {
+                self.storm |= classes;
+                self.wire.ask(classes, true);
+            }
+            Some(What::Routes { .. }) | None => {}
+        }
+        self.pump(now_ns, out);
+    }
+
+    /// Puts a QP that has something to send in line, if it is not there.
+    #[inline]
+    fn wake(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
+        let qp = &mut self.senders[slot as usize];
+        if qp.turn != Turn::Idle || !qp.has_data(&self.rules.transport) {
+            return;
+        }
+        if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
+            qp.turn = Turn::Waiting;
+            self.agenda.at(due_ns, Event::Due, slot);
+            return;
+        }
+        qp.turn = Turn::Ready;
+        let class = qp.address.class;
+        self.lines[usize::from(class)].ready.push_back(slot);
+        self.waiting |= 1 << class;
+        self.pump(now_ns, out);
+    }
+
+    /// Begins the next frame if the link is free.
+    #[inline]
+    fn pump(&mut self, now_ns: u64, out: &mut Outbox) {
+        while self.wire.up && self.wire.is_free(now_ns) {
+            if self.wire.has_pfc() {
+                self.wire.send_pfc(now_ns, out);
+                break;
+            }
+            let full_bytes = self.rules.transport.payload_bytes + self.rules.transport.header_bytes;
+            let lines = &self.lines;
+            let head = |class: usize| match lines[class].answers.front() {
+                Some(answer) => answer.frame_bytes.into(),
+                None => full_bytes,
+            };
+            let Some(class) = self.scheduler.next(self.waiting & !self.wire.paused, head) else { return };
+            let Some((packet, slot)) = self.next_packet(now_ns, class) else { continue };
+            let line = &self.lines[class];
+            let empty = line.answers.is_empty() && line.ready.is_empty();
+            self.scheduler.charge(class, packet.frame_bytes.into(), empty);
+            self.wire.send(now_ns, packet, out);
+            if let Some(slot) = slot {
+                self.sent(now_ns, class, slot);
+            }
+        }
+        if self.wire.up && (self.waiting & !self.wire.paused != 0 || self.wire.has_pfc()) {
+            self.wire.wake(&mut self.agenda, 0);
+        }
+    }
+
+    /// The next packet of a class and the QP it is of, if it is no answer.
+    #[inline]
+    fn next_packet(&mut self, now_ns: u64, class: usize) -> Option<(Packet, Option<u32>)> {
+        let line = &mut self.lines[class];
+        let found = match line.answers.pop_front() {
+            Some(answer) => Some((answer, None)),
+            None => line.ready.pop_front().and_then(|slot| {
+                let qp = &mut self.senders[slot as usize];
+                if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
+                    // A cut since it stood in line.
+                    qp.turn = Turn::Waiting;
+                    self.agenda.at(due_ns, Event::Due, slot);
+                    return None;
+                }
+                let packet = qp.next_packet(&self.params, &self.rules.transport, now_ns);
+                qp.turn = Turn::Idle;
+                Some((packet?, Some(slot)))
+            }),
+        };
+        if line.answers.is_empty() && line.ready.is_empty() {
+            self.waiting &= !(1 << class);
+        }
+        found
+    }
+
+    /// A QP's packet is on the link: its timer, and its next turn.
+    #[inline]
+    fn sent(&mut self, now_ns: u64, class: usize, slot: u32) {
+        self.counters.data_packets += 1;
+        let qp = &mut self.senders[slot as usize];
+        if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transport) {
+            self.agenda.at(timer_ns, Event::Timer, slot);
+        }
+        if !qp.has_data(&self.rules.transport) {
+            return;
+        }
+        let free_ns = self.wire.transmitter.free_ns();
+        if let Some(due_ns) = qp.due_ns(&self.params, now_ns).filter(|due_ns| *due_ns > free_ns) {
+            qp.turn = Turn::Waiting;
+            self.agenda.at(due_ns, Event::Due, slot);
+        } else {
+            // It is due when the link is free again.
+            qp.turn = Turn::Ready;
+            self.lines[class].ready.push_back(slot);
+            self.waiting |= 1 << class;
+        }
+    }
+
+    fn on_timer(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
+        let Some(qp) = self.senders.get_mut(slot as usize) else { return };
+        let before = qp.timeouts;
+        let again_ns = qp.on_timer(now_ns, &self.rules.transport);
+        if let Some(law) = self.law.as_ref().filter(|_| qp.timeouts != before) {
+            qp.on_timeout(law);
+        }
+        self.counters.timeouts += qp.timeouts - before;
+        if let Some(again_ns) = again_ns {
+            self.agenda.at(again_ns, Event::Timer, slot);
+            self.ask(now_ns, slot);
+            self.wake(now_ns, slot, out);
+            self.pump(now_ns, out);
+        }
+    }
+
+    fn on_sample(&mut self, now_ns: u64) {
+        let until_ns = self.paused_ns(now_ns).iter().sum();
+        let paused_ns = until_ns - std::mem::replace(&mut self.sampled_ns, until_ns);
+        self.samples.push(u32::try_from(paused_ns).unwrap_or(u32::MAX));
+        if let Some(sample_ns) = self.rules.sample_ns {
+            self.agenda.at(now_ns + sample_ns, Event::Sample, 0);
+        }
+    }
+
+    /// What QPs that are not complete have sent again.
+    pub(crate) fn retransmitted(&self) -> u64 {
+        let live = self.sends.iter().filter(|place| place.slot != NO_SLOT);
+        live.map(|place| self.senders[place.slot as usize].retransmitted).sum::<u64>()
+            + self.counters.retransmitted
+    }
+
+    /// How long its link was paused, by class.
+    pub(crate) fn paused_ns(&self, now_ns: u64) -> [u64; CLASSES] {
+        std::array::from_fn(|class| self.wire.paused_ns(class, now_ns))
+    }
+}
+
+/// The flow of queue pair `number`, between hosts with addresses of their numbers.
+const fn flow_id(pair: Pair, number: u32) -> FlowId {
+    FlowId { src: [0, 0, 0, pair.src], receiver: QpId { addr: [0, 0, 0, pair.dst], qpn: number, vlan: 0 } }
+}
+
+/// Puts `item` in a free place, or a new one.
+fn place<T>(items: &mut Vec<T>, free: &mut Vec<u32>, item: T) -> u32 {
+    match free.pop() {
+        Some(slot) => {
+            items[slot as usize] = item;
+            slot
+        }
+        None => {
+            items.push(item);
+            items.len() as u32 - 1
+        }
+    }
+}

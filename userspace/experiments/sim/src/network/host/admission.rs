@@ -1,0 +1,101 @@
+//! Receivers that say who may send: questions, turns, answers.
+
+use std::collections::VecDeque;
+
+use super::receive::Answer;
+use super::{Host, NO_SLOT, Place};
+use crate::network::packet::{Kind, Packet};
+use crate::network::scenario::Admission;
+use crate::network::wire::Outbox;
+
+/// What one receiver has let others send.
+#[derive(Debug, Default)]
+pub(super) struct Admitted {
+    /// QPs that wait for their turn, by their places among those that receive.
+    waiting: VecDeque<u32>,
+    /// Packets that may be under way.
+    packets: u64,
+}
+
+impl Host {
+    /// Asks the receiver of the QP in `slot`, if there is something to ask.
+    pub(super) fn ask(&mut self, now_ns: u64, slot: u32) {
+        let Some(admission) = self.rules.transport.admission else { return };
+        let qp = &mut self.senders[slot as usize];
+        let Some((end_psn, granted_psn)) = qp.question() else { return };
+        let address = qp.address;
+        if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transport) {
+            self.agenda.at(timer_ns, crate::network::agenda::Event::Timer, slot);
+        }
+        let question = Answer::of(Kind::Request, end_psn, granted_psn);
+        let class = self.class_of(admission);
+        self.answer(address.dst, address.at_dst, class, address.entropy, question);
+    }
+
+    fn class_of(&self, admission: Admission) -> u8 {
+        admission.class.unwrap_or(self.rules.cnp_class)
+    }
+
+    /// A sender asks.
+    pub(super) fn on_request(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
+        let Place { pair: number, slot, left } = self.receives[packet.qp as usize];
+        if left == 0 {
+            // All of this QP is here: an old question.
+            return;
+        }
+        let pair = self.rules.workload.pairs()[number as usize];
+        let slot = if slot == NO_SLOT { self.receiver(packet, number, pair) } else { slot };
+        let qp = &mut self.receivers[slot as usize];
+        let waits = qp.requested_psn > qp.granted_psn;
+        qp.requested_psn = qp.requested_psn.max(packet.psn);
+        if !waits && qp.requested_psn > qp.granted_psn {
+            self.admitted.waiting.push_back(slot);
+        }
+        if packet.extra < self.receivers[slot as usize].granted_psn {
+            // It was not told, or not yet.
+            self.tell(slot);
+        }
+        self.admit();
+        self.pump(now_ns, out);
+    }
+
+    /// So many packets have arrived that were let come.
+    pub(super) fn arrived(&mut self, packets: u32) {
+        if self.rules.transport.admission.is_some() {
+            self.admitted.packets = self.admitted.packets.saturating_sub(packets.into());
+            self.admit();
+        }
+    }
+
+    /// Gives turns while there is room.
+    fn admit(&mut self) {
+        let transport = &self.rules.transport;
+        let Some(admission) = transport.admission else { return };
+        let packets = |bytes: u64| (bytes / u64::from(transport.payload_bytes)).max(1);
+        let (most, chunk) = (packets(admission.bytes), packets(admission.chunk_bytes));
+        while let Some(&slot) = self.admitted.waiting.front() {
+            let qp = &mut self.receivers[slot as usize];
+            let turn = chunk.min((qp.requested_psn - qp.granted_psn).into());
+            if self.admitted.packets + turn > most {
+                return;
+            }
+            self.admitted.waiting.pop_front();
+            self.admitted.packets += turn;
+            qp.granted_psn += turn as u32;
+            if qp.requested_psn > qp.granted_psn {
+                self.admitted.waiting.push_back(slot);
+            }
+            self.tell(slot);
+        }
+    }
+
+    /// Says how far the sender of a QP may send.
+    fn tell(&mut self, slot: u32) {
+        let Some(admission) = self.rules.transport.admission else { return };
+        let qp = &self.receivers[slot as usize];
+        let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
+        let grant = Answer::of(Kind::Grant, qp.granted_psn, 0);
+        let class = self.class_of(admission);
+        self.answer(src, at_src, class, entropy, grant);
+    }
+}

@@ -1,0 +1,220 @@
+//! What a host does with packets that arrive: data is answered, CNPs are sent.
+
+use dcqcn_common::wire::cnp::RESERVED_LEN;
+
+use super::receive::{Answer, ReceiveQp};
+use super::rules::Record;
+use super::send::Turn;
+use super::{AETH_BYTES, Host, NO_SLOT, Place, flow_id, place};
+use crate::network::packet::{Kind, Packet};
+use crate::network::scenario::Control;
+use crate::network::wire::Outbox;
+use crate::network::workload::{Pair, Wait};
+
+/// What a sender and a receiver tell each other of how far it may send.
+const MESSAGE_BYTES: u16 = 16;
+
+impl Host {
+    #[inline]
+    pub(super) fn on_arrival(&mut self, now_ns: u64, packet: Packet, out: &mut Outbox) {
+        if !self.wire.up {
+            return;
+        }
+        match packet.kind {
+            Kind::Pfc => {
+                self.wire.on_pfc(now_ns, packet);
+                self.pump(now_ns, out);
+            }
+            Kind::Data => {
+                self.hops += 1;
+                self.on_data(now_ns, &packet, out);
+            }
+            Kind::Request => {
+                self.hops += 1;
+                self.on_request(now_ns, &packet, out);
+            }
+            Kind::Ack | Kind::Nak | Kind::Cnp | Kind::Grant => {
+                self.hops += 1;
+                self.on_answer(now_ns, &packet, out);
+            }
+        }
+    }
+
+    /// A packet that this host receives.
+    #[inline]
+    pub(super) fn on_data(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
+        let Place { pair: number, slot, left } = self.receives[packet.qp as usize];
+        let pair = self.rules.workload.pairs()[number as usize];
+        if left == 0 {
+            // Every flow of this QP is here: the last acknowledgement was lost.
+            let at_src = self.rules.locals[number as usize].0;
+            let ack = Answer::ack(u32::MAX, packet);
+            self.answer(pair.src, at_src, pair.class, packet.entropy, ack);
+            self.pump(now_ns, out);
+            return;
+        }
+        let slot = if slot == NO_SLOT { self.receiver(packet, number, pair) } else { slot };
+        let qp = &mut self.receivers[slot as usize];
+        let (src, at_src, class, entropy) = (qp.src, qp.at_src, qp.class, qp.entropy);
+        let mut delivered = [0_u32; 1];
+        let mut more = Vec::new();
+        let mut count = 0;
+        let before_psn = qp.expected_psn();
+        let mut answer = qp.on_data(packet, self.rules.transport.recovery, |flow| {
+            if count == 0 {
+                delivered[0] = flow;
+            } else {
+                more.push(flow);
+            }
+            count += 1;
+        });
+        let arrived = qp.expected_psn() - before_psn;
+        self.counters.delivered_packets += 1;
+        if self.rules.control == Control::Dcqcn {
+            self.window_ends_by_packet(now_ns, slot, packet.is(Packet::CE));
+        }
+        if packet.is(Packet::CE) {
+            self.counters.marked += 1;
+            match self.rules.control {
+                Control::Dcqcn => self.on_ce(now_ns, slot),
+                // A mark is told at once.
+                Control::Nscc(_) => answer = answer.or(self.receivers[slot as usize].acknowledge(packet)),
+                Control::Off => {}
+            }
+        }
+        if let Some(answer) = answer {
+            self.answer(src, at_src, class, entropy, answer);
+        }
+        self.arrived(arrived);
+        if count != 0 {
+            for flow in delivered.into_iter().chain(more) {
+                self.complete(now_ns, flow, Wait::Delivered, out);
+            }
+            let place = &mut self.receives[packet.qp as usize];
+            place.left -= count;
+            if place.left == 0 {
+                place.slot = NO_SLOT;
+                self.free_receivers.push(slot);
+                self.gone(slot);
+            }
+        }
+        self.pump(now_ns, out);
+    }
+
+    /// The place of the receiving end of a pair.
+    pub(super) fn receiver(&mut self, packet: &Packet, number: u32, pair: Pair) -> u32 {
+        let (at_src, local) = self.rules.locals[number as usize];
+        let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
+        if let Some(&slot) = self.free_receivers.last() {
+            self.replaced(slot);
+        }
+        let slot = place(&mut self.receivers, &mut self.free_receivers, qp);
+        self.receives[local as usize].slot = slot;
+        slot
+    }
+
+    pub(super) fn send_cnp(&mut self, slot: u32) {
+        let qp = &self.receivers[slot as usize];
+        let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
+        self.counters.cnps_sent += 1;
+        let cnp = Answer::of(Kind::Cnp, 0, 0);
+        self.answer(src, at_src, self.rules.cnp_class, entropy, cnp);
+    }
+
+    /// Puts an answer in line. Those to data of `class` are in that class unless they have one of their own.
+    pub(super) fn answer(&mut self, dst: u32, qp: u32, class: u8, entropy: u32, answer: Answer) {
+        let transport = &self.rules.transport;
+        let header_bytes = transport.header_bytes as u16;
+        let (class, bytes) = match answer.kind {
+            Kind::Cnp => (class, header_bytes + RESERVED_LEN as u16),
+            // A SEND of some bytes.
+            Kind::Request | Kind::Grant => (class, header_bytes + MESSAGE_BYTES),
+            _ => (transport.ack_class.unwrap_or(class), header_bytes + AETH_BYTES),
+        };
+        let packet = Packet {
+            dst,
+            qp,
+            psn: answer.psn,
+            extra: answer.named_psn,
+            entropy,
+            frame_bytes: bytes,
+            ingress: 0,
+            class,
+            kind: answer.kind,
+            flags: if answer.trimmed { Packet::TRIMMED } else { 0 }
+                | if answer.marked { Packet::ECHO } else { 0 },
+        };
+        self.lines[usize::from(class)].answers.push_back(packet);
+        self.waiting |= 1 << class;
+    }
+
+    /// An answer to what this host sends.
+    #[inline]
+    pub(super) fn on_answer(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
+        let slot = self.sends[packet.qp as usize].slot;
+        if slot == NO_SLOT {
+            return;
+        }
+        let recovery = self.rules.transport.recovery;
+        let qp = &mut self.senders[slot as usize];
+        if let Some(law) = self.law.as_ref().filter(|_| matches!(packet.kind, Kind::Ack | Kind::Nak)) {
+            qp.hear(law, now_ns, packet);
+        }
+        match packet.kind {
+            Kind::Cnp => {
+                self.counters.cnps_handled += 1;
+                if self.params.config.scalars.rp_enable != 0 {
+                    qp.rp.on_cnp(&self.params.rp, now_ns, &mut qp.debt);
+                }
+                return;
+            }
+            Kind::Nak => {
+                self.counters.naks += 1;
+                let trimmed = packet.is(Packet::TRIMMED);
+                qp.on_nak(now_ns, packet.psn, packet.extra, trimmed, recovery);
+            }
+            Kind::Grant => {
+                qp.on_grant(now_ns, packet.psn);
+                self.wake(now_ns, slot, out);
+                return;
+            }
+            Kind::Ack | Kind::Data | Kind::Pfc | Kind::Request => {}
+        }
+        let first = self.records.len();
+        let records = &mut self.records;
+        qp.on_ack(now_ns, packet.psn, |done| {
+            records.push(Record { flow: done.flow, posted_ns: done.posted_ns, done_ns: now_ns });
+        });
+        if self.records.len() > first {
+            self.on_acknowledged(now_ns, packet.qp, slot, first, out);
+        }
+        if self.sends[packet.qp as usize].slot == slot {
+            self.wake(now_ns, slot, out);
+        }
+    }
+
+    /// The flows of the records from `first` on are acknowledged.
+    pub(super) fn on_acknowledged(
+        &mut self,
+        now_ns: u64,
+        qp: u32,
+        slot: u32,
+        first: usize,
+        out: &mut Outbox,
+    ) {
+        let count = (self.records.len() - first) as u32;
+        for index in first..first + count as usize {
+            let flow = self.records[index].flow;
+            self.complete(now_ns, flow, Wait::Acknowledged, out);
+        }
+        let place = &mut self.sends[qp as usize];
+        place.left -= count.min(place.left);
+        let sender = &mut self.senders[slot as usize];
+        if place.left == 0 && sender.is_done() && sender.turn == Turn::Idle {
+            place.slot = NO_SLOT;
+            self.counters.retransmitted += sender.retransmitted;
+            sender.timeouts = 0;
+            self.free_senders.push(slot);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a sender has under way, for NSCC: when each packet left, and whether it has arrived.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::network::nscc::{Feedback, Law, Window};
+use crate::network::packet::Packet;
+
+/// Where a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    UnderWay,
+    /// A switch has trimmed it: it does not arrive as it was sent.
+    Trimmed,
+    /// Not acknowledged in time: it may still arrive.
+    Late,
+    Arrived,
+}
+
+/// A packet that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// When; `None`: an answer may be to an earlier time.
+    at_ns: Option<u64>,
+    bytes: u32,
+    place: Where,
+}
+
+/// What a sender has under way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    window: Window,
+    /// From the first packet not acknowledged on.
+    sent: VecDeque<Sent>,
+    under_way_bytes: u64,
+}
+
+impl Flight {
+    pub(super) fn new(law: &Law) -> Box<Self> {
+        Box::new(Self { window: Window::new(law), sent: VecDeque::new(), under_way_bytes: 0 })
+    }
+
+    /// Whether the packet in place `index` may be sent, perhaps again. One that is counted as under way needs no more room.
+    pub(super) fn has_room(&self, index: usize, frame_bytes: u64) -> bool {
+        let is_counted = self.sent.get(index).is_some_and(|sent| sent.place == Where::UnderWay);
+        is_counted || self.window.has_room(self.under_way_bytes, frame_bytes)
+    }
+
+    /// Whether another packet may not be sent: the receiver has to be asked.
+    pub(super) fn is_full(&self, frame_bytes: u64) -> bool {
+        !self.window.has_room(self.under_way_bytes, frame_bytes)
+    }
+
+    /// The packet in place `index` leaves.
+    pub(super) fn on_send(&mut self, now_ns: u64, index: usize, bytes: u32) {
+        match self.sent.get_mut(index) {
+            Some(sent) => {
+                sent.at_ns = (sent.place == Where::Trimmed).then_some(now_ns);
+                if sent.place != Where::UnderWay {
+                    sent.place = Where::UnderWay;
+                    self.under_way_bytes += u64::from(bytes);
+                }
+            }
+            None => {
+                self.sent.push_back(Sent { at_ns: Some(now_ns), bytes, place: Where::UnderWay });
+                self.under_way_bytes += u64::from(bytes);
+            }
+        }
+    }
+
+    /// An answer arrives; `psns` are the packets that were sent and are not acknowledged.
+    pub(super) fn hear(&mut self, law: &Law, now_ns: u64, packet: &Packet, psns: Range<u32>) {
+        let index = packet.extra.checked_sub(psns.start).map(|index| index as usize);
+        let named = index.and_then(|index| self.sent.get(index)).copied();
+        let is_trimmed = packet.is(Packet::TRIMMED);
+        let mut new_bytes = 0;
+        if let Some(index) = index.filter(|_| named.is_some() && !is_trimmed) {
+            new_bytes += self.arrive(index);
+        }
+        for _ in psns.start..packet.psn.min(psns.end) {
+            new_bytes += self.arrive(0);
+            self.sent.pop_front();
+        }
+        if is_trimmed {
+            let lost_bytes = packet.extra.checked_sub(psns.start.max(packet.psn.min(psns.end)));
+            let lost_bytes = lost_bytes.map_or(0, |index| self.lose(index as usize, Where::Trimmed));
+            if lost_bytes != 0 {
+                let rtt_ns = named.and_then(|sent| sent.at_ns).map(|at_ns| now_ns - at_ns);
+                self.window.on_trimmed(law, now_ns, rtt_ns, lost_bytes, self.under_way_bytes);
+            }
+            if new_bytes == 0 {
+                return;
+            }
+        }
+        let rtt_ns = named.filter(|_| !is_trimmed).and_then(|sent| sent.at_ns).map(|at_ns| now_ns - at_ns);
+        let marked = packet.is(Packet::ECHO);
+        let under_way_bytes = self.under_way_bytes;
+        self.window.on_ack(law, now_ns, &Feedback { new_bytes, rtt_ns, marked, under_way_bytes });
+    }
+
+    /// Nothing was heard in time: what is under way counts as lost.
+    pub(super) fn on_timeout(&mut self, law: &Law) {
+        let bytes = (0..self.sent.len()).map(|index| self.lose(index, Where::Late)).sum();
+        self.window.on_timeout(law, bytes);
+    }
+
+    /// A packet has arrived: its bytes, unless that was known.
+    fn arrive(&mut self, index: usize) -> u64 {
+        let Some(sent) = self.sent.get_mut(index).filter(|sent| sent.place != Where::Arrived) else {
+            return 0;
+        };
+        if sent.place == Where::UnderWay {
+            self.under_way_bytes -= u64::from(sent.bytes);
+        }
+        sent.place = Where::Arrived;
+        sent.bytes.into()
+    }
+
+    /// A packet is lost: its bytes, unless that was known or it has arrived.
+    fn lose(&mut self, index: usize, place: Where) -> u64 {
+        let Some(sent) = self.sent.get_mut(index).filter(|sent| sent.place == Where::UnderWay) else {
+            return 0;
+        };
+        sent.place = place;
+        self.under_way_bytes -= u64::from(sent.bytes);
+        sent.bytes.into()
+    }
+}

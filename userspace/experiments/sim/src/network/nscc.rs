@@ -1,0 +1,295 @@
+//! NSCC: how many bytes a sender may have under way, by marks and round trips (Ultra Ethernet 1.0, network-signaled congestion
+//! control). Rules and constants are as public descriptions and htsim have them: the specification's own text was not at hand.
+//!
+//! Every acknowledgement says whether the packet it is for was marked, and its round trip says how long it queued. The two are
+//! looked at together:
+//!
+//! | | short queue | long queue |
+//! |---|---|---|
+//! | not marked | grows with what is left to the target; fast if the queue is empty | grows a little: other paths are congested |
+//! | marked | stays: a queue that is going away | shrinks with how far the average is beyond the target |
+//!
+//! When much less arrives in a round trip than the window would allow, it is set to what did arrive (quick adapt).
+//!
+//! Pure: times are arguments. Windows are real numbers, as steps are fractions of a packet; sums and products of them are the same on
+//! every machine.
+
+use crate::network::scenario::{Nscc, Transport};
+
+/// The network that the constants are for: 100 Gb/s and 12 us.
+const REFERENCE_BITS: f64 = 100e9 * 12e-6;
+const REFERENCE_RTT_NS: f64 = 12_000.0;
+/// A queue shorter than this is empty.
+const EMPTY_NS: u64 = 1_000;
+/// Increases are added up for so many packets, or a round trip.
+const ADJUST_PACKETS: f64 = 8.0;
+/// Weight of a sample in the average delay: 1/80.
+const AVERAGE_WEIGHT: f64 = 0.0125;
+/// What a decrease takes at most.
+const SMALLEST_DECREASE_FACTOR: f64 = 0.5;
+/// Share of the excess over the target that a decrease takes.
+const DECREASE_GAIN: f64 = 0.8;
+/// Quick adapt: less arrived than this share of the largest window.
+const QUICK_SHARE: f64 = 1.0 / 8.0;
+/// Quick adapt: a queue so many times the target is as bad as a loss.
+const QUICK_TARGETS: u64 = 4;
+
+/// The parameters and what follows from them for one link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Law {
+    nscc: Nscc,
+    bytes_per_ns: f64,
+    frame_bytes: f64,
+    /// What a window grows by in a round trip: where others are congested, where there is no queue at all, and anyway.
+    fair_bytes: f64,
+    proportional_bytes: f64,
+    anyway_bytes: f64,
+    /// What a window grows by for each byte that arrives through an empty network.
+    fast_share: f64,
+}
+
+impl Law {
+    /// For a link of `rate_bps`.
+    pub(crate) fn new(nscc: Nscc, rate_bps: u64, transport: &Transport) -> Self {
+        let payload_bytes = f64::from(transport.payload_bytes);
+        let scale = rate_bps as f64 * nscc.base_rtt_ns as f64 / 1e9 / REFERENCE_BITS;
+        let target_scale = nscc.target_delay_ns as f64 / REFERENCE_RTT_NS;
+        Self {
+            nscc,
+            bytes_per_ns: rate_bps as f64 / 8e9,
+            frame_bytes: transport.frame_bytes().into(),
+            fair_bytes: 5.0 * payload_bytes * scale,
+            proportional_bytes: 4.0 * payload_bytes * scale * target_scale,
+            anyway_bytes: 0.15 * payload_bytes * scale,
+            fast_share: 0.25 * scale,
+        }
+    }
+}
+
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Feedback {
+    /// Bytes that have arrived since the last one.
+    pub(crate) new_bytes: u64,
+    /// Round trip of the packet it is for; `None`: that was sent more than once, or nobody knows when.
+    pub(crate) rtt_ns: Option<u64>,
+    /// Whether that packet was marked.
+    pub(crate) marked: bool,
+    /// Bytes still under way.
+    pub(crate) under_way_bytes: u64,
+}
+
+/// The window of a sender.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Window {
+    bytes: f64,
+    /// The shortest round trip seen, not above that of the parameters.
+    base_rtt_ns: u64,
+    average_delay_ns: f64,
+    /// Increases that are added up: bytes times bytes, to be divided by the window.
+    owed: f64,
+    /// Bytes that have arrived since they were paid.
+    unpaid_bytes: u64,
+    /// When the window last grew anyway, and last shrank.
+    grew_ns: u64,
+    shrank_ns: u64,
+    /// Bytes that have arrived one after the other through an empty network.
+    empty_bytes: u64,
+    is_fast: bool,
+    /// End of the round trip that quick adapt looks at; 0: there was none yet.
+    round_ends_ns: u64,
+    round_bytes: u64,
+    /// Marks of so many bytes are of the time before the last quick adapt.
+    stale_bytes: u64,
+    has_lost: bool,
+}
+
+impl Window {
+    /// A new one: as large as it may be.
+    pub(crate) fn new(law: &Law) -> Self {
+        let mut window = Self {
+            bytes: 0.0,
+            base_rtt_ns: law.nscc.base_rtt_ns,
+            average_delay_ns: 0.0,
+            owed: 0.0,
+            unpaid_bytes: 0,
+            grew_ns: 0,
+            shrank_ns: 0,
+            empty_bytes: 0,
+            is_fast: false,
+            round_ends_ns: 0,
+            round_bytes: 0,
+            stale_bytes: 0,
+            has_lost: false,
+        };
+        window.bytes = window.largest_bytes(law);
+        window
+    }
+
+    /// Whether `frame_bytes` more may be sent. With nothing under way a packet always may.
+    #[inline]
+    pub(crate) fn has_room(&self, under_way_bytes: u64, frame_bytes: u64) -> bool {
+        under_way_bytes == 0 || self.bytes >= (under_way_bytes + frame_bytes) as f64
+    }
+
+    /// One and a half times what is under way when the link is just full.
+    fn largest_bytes(&self, law: &Law) -> f64 {
+        (1.5 * self.base_rtt_ns as f64 * law.bytes_per_ns).max(law.frame_bytes)
+    }
+
+    fn bound(&mut self, law: &Law) {
+        self.bytes = self.bytes.clamp(law.frame_bytes, self.largest_bytes(law));
+    }
+
+    /// An acknowledgement arrives.
+    pub(crate) fn on_ack(&mut self, law: &Law, now_ns: u64, feedback: &Feedback) {
+        let Feedback { new_bytes, rtt_ns, marked, under_way_bytes } = *feedback;
+        self.round_bytes += new_bytes;
+        self.unpaid_bytes += new_bytes;
+        self.stale_bytes = self.stale_bytes.saturating_sub(new_bytes);
+        let delay_ns = match rtt_ns {
+            Some(rtt_ns) => self.measure(law, rtt_ns, marked),
+            None => self.average_delay_ns as u64,
+        };
+        if self.quick_adapt(
+            law,
+            now_ns,
+            marked,
+            delay_ns > QUICK_TARGETS * law.nscc.target_delay_ns,
+            under_way_bytes,
+        ) {
+            return;
+        }
+        let is_long = delay_ns >= law.nscc.target_delay_ns;
+        match (marked, is_long) {
+            (false, true) => self.owed += law.fair_bytes * new_bytes as f64,
+            (false, false) => self.grow(law, new_bytes, delay_ns),
+            (true, true) => self.shrink(law, now_ns),
+            (true, false) => {}
+        }
+        self.bound(law);
+        self.pay(law, now_ns);
+        self.bound(law);
+    }
+
+    /// A switch cut the payload off a packet of `bytes`: what is left of it went round in `rtt_ns`.
+    pub(crate) fn on_trimmed(
+        &mut self,
+        law: &Law,
+        now_ns: u64,
+        rtt_ns: Option<u64>,
+        bytes: u64,
+        under_way_bytes: u64,
+    ) {
+        self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns.unwrap_or(u64::MAX));
+        self.stale_bytes = self.stale_bytes.saturating_sub(bytes);
+        // Its queue was full, which nobody has measured: a round trip's worth.
+        self.average(law.nscc.base_rtt_ns as f64);
+        self.has_lost = true;
+        if !self.quick_adapt(law, now_ns, true, true, under_way_bytes) {
+            self.bytes -= bytes as f64;
+            self.bound(law);
+        }
+    }
+
+    /// Packets of `bytes` in all were not acknowledged in time.
+    pub(crate) fn on_timeout(&mut self, law: &Law, bytes: u64) {
+        self.bytes -= bytes as f64;
+        self.bound(law);
+    }
+
+    /// The queueing delay in a round trip.
+    fn measure(&mut self, law: &Law, rtt_ns: u64, marked: bool) -> u64 {
+        self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns);
+        let delay_ns = rtt_ns - self.base_rtt_ns;
+        // A long queue without marks is one path's and going away: the average is to fall.
+        let is_going = !marked && delay_ns > law.nscc.target_delay_ns;
+        self.average(if is_going { self.base_rtt_ns as f64 / 4.0 } else { delay_ns as f64 });
+        delay_ns
+    }
+
+    fn average(&mut self, delay_ns: f64) {
+        self.average_delay_ns += AVERAGE_WEIGHT * (delay_ns - self.average_delay_ns);
+    }
+
+    /// Once in a round trip: if it was bad and little arrived in it, the window is what did arrive.
+    ///
+    /// Returns whether this acknowledgement means nothing else, also for marks of packets that were sent before.
+    fn quick_adapt(
+        &mut self,
+        law: &Law,
+        now_ns: u64,
+        marked: bool,
+        is_bad: bool,
+        under_way_bytes: u64,
+    ) -> bool {
+        let mut is_spent = self.stale_bytes != 0 && marked;
+        if !is_spent && now_ns > self.round_ends_ns {
+            let is_whole = self.round_ends_ns != 0;
+            let arrived = self.round_bytes as f64;
+            if is_whole && (is_bad || self.has_lost) && arrived < self.largest_bytes(law) * QUICK_SHARE {
+                self.bytes = arrived.max(law.frame_bytes);
+                self.stale_bytes = under_way_bytes;
+                self.has_lost = false;
+                is_spent = true;
+            }
+            self.round_bytes = 0;
+            self.round_ends_ns = now_ns + self.base_rtt_ns + law.nscc.target_delay_ns;
+        }
+        if is_spent {
+            self.owed = 0.0;
+            self.unpaid_bytes = 0;
+        }
+        is_spent
+    }
+
+    /// No mark and a short queue.
+    fn grow(&mut self, law: &Law, new_bytes: u64, delay_ns: u64) {
+        if delay_ns < EMPTY_NS {
+            self.empty_bytes += new_bytes;
+            if self.is_fast || self.empty_bytes as f64 > self.bytes {
+                // A whole window has found the network empty.
+                self.is_fast = true;
+                self.bytes += new_bytes as f64 * law.fast_share;
+                return;
+            }
+        } else {
+            self.empty_bytes = 0;
+        }
+        self.is_fast = false;
+        let target_ns = law.nscc.target_delay_ns;
+        let left = (target_ns - delay_ns) as f64 / target_ns as f64;
+        self.owed += law.proportional_bytes * left * new_bytes as f64;
+    }
+
+    /// A mark and a long queue: once in a round trip, by the average.
+    fn shrink(&mut self, law: &Law, now_ns: u64) {
+        self.is_fast = false;
+        self.empty_bytes = 0;
+        let excess_ns = self.average_delay_ns - law.nscc.target_delay_ns as f64;
+        if excess_ns > 0.0 && now_ns - self.shrank_ns > self.base_rtt_ns {
+            let factor = 1.0 - DECREASE_GAIN * excess_ns / self.average_delay_ns;
+            self.bytes *= factor.max(SMALLEST_DECREASE_FACTOR);
+            self.shrank_ns = now_ns;
+        }
+    }
+
+    /// Adds what is owed, after some packets or a round trip.
+    fn pay(&mut self, law: &Law, now_ns: u64) {
+        let since_ns = now_ns - self.grew_ns;
+        let is_due = self.unpaid_bytes as f64 > ADJUST_PACKETS * law.frame_bytes;
+        if !is_due && since_ns <= law.nscc.base_rtt_ns {
+            return;
+        }
+        self.bytes += self.owed / self.bytes;
+        if since_ns >= law.nscc.base_rtt_ns {
+            self.bytes += law.anyway_bytes;
+            self.grew_ns = now_ns;
+        }
+        self.owed = 0.0;
+        self.unpaid_bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests;

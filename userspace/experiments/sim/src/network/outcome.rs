@@ -1,0 +1,404 @@
+//! What a simulation found.
+
+mod collectives;
+mod window_end;
+
+pub use collectives::CollectiveOutcome;
+use dcqcn_common::layout::CLASSES;
+use serde::Serialize;
+pub use window_end::WindowEndOutcome;
+
+use crate::network::host::Record;
+use crate::network::ideal::{Framing, Hop, delivery_ns, frame_ns};
+use crate::network::node::Node;
+use crate::network::scenario::Scenario;
+use crate::network::switch::PortFigures;
+use crate::network::topology::{PortSpec, Routes};
+
+/// Bands of sizes that flows are put into.
+const BANDS: usize = 10;
+
+/// The whole outcome.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// When the last flow was complete, or time was up.
+    pub duration_ns: u64,
+    /// Every flow, by number.
+    pub flows: Vec<FlowOutcome>,
+    /// All flows that are complete; `None`: none is.
+    pub fct: Option<Fct>,
+    /// The same by size, the smallest first: a row per size if there are few, or else as many flows in each row.
+    pub fct_by_size: Vec<FctBand>,
+    /// Collectives that are complete, in the order of the workload.
+    pub collectives: Vec<CollectiveOutcome>,
+    /// By class that something was sent in.
+    pub classes: Vec<ClassOutcome>,
+    /// The ports of all switches.
+    pub ports: Vec<PortOutcome>,
+    /// What queue pairs did.
+    pub transport: TransportOutcome,
+    /// Work done.
+    pub work: Work,
+    /// Depths over time, if the scenario wants them.
+    pub samples: Option<Samples>,
+}
+
+/// One flow.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FlowOutcome {
+    /// Host that sent it.
+    pub src: u32,
+    /// Host that received it.
+    pub dst: u32,
+    /// Its length.
+    pub bytes: u64,
+    /// When it could start; `None`: it never could.
+    pub start_ns: Option<u64>,
+    /// Time from there until its acknowledgement; `None`: it is not complete.
+    pub fct_ns: Option<u64>,
+    /// The same in an empty fabric.
+    pub ideal_ns: u64,
+}
+
+/// Completion times, and how many times as long as in an empty fabric they were. Percentiles are exact (nearest rank).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Fct {
+    /// Flows.
+    pub count: u64,
+    /// Mean time.
+    pub mean_ns: f64,
+    /// Half of them took no longer.
+    pub p50_ns: u64,
+    /// 95 % of them took no longer.
+    pub p95_ns: u64,
+    /// 99 % of them took no longer.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Mean slowdown.
+    pub slowdown_mean: f64,
+    /// Median slowdown.
+    pub slowdown_p50: f64,
+    /// 95th percentile of slowdown.
+    pub slowdown_p95: f64,
+    /// 99th percentile of slowdown.
+    pub slowdown_p99: f64,
+}
+
+/// Completion times of flows of similar length.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FctBand {
+    /// Shortest flow.
+    pub min_bytes: u64,
+    /// Longest flow.
+    pub max_bytes: u64,
+    /// Their times.
+    pub fct: Fct,
+}
+
+/// One class at all switches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClassOutcome {
+    /// Class.
+    pub class: u8,
+    /// Packets marked CE.
+    pub marked_packets: u64,
+    /// Packets dropped for want of room.
+    pub dropped_packets: u64,
+    /// Packets lost with a link, or for want of a route.
+    pub lost_packets: u64,
+    /// Packets whose payload was cut off.
+    pub trimmed_packets: u64,
+    /// Packets that the PFC watchdog dropped.
+    pub storm_dropped_packets: u64,
+    /// Times that a switch paused a neighbour.
+    pub pauses: u64,
+    /// Time that ports of switches were paused, all together.
+    pub switch_paused_ns: u64,
+    /// Time that hosts were paused, all together.
+    pub host_paused_ns: u64,
+    /// Deepest queue of the class at any port.
+    pub max_queue_bytes: u64,
+}
+
+/// A port of a switch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PortOutcome {
+    /// The switch.
+    pub switch: String,
+    /// The node at the other end.
+    pub peer: String,
+    /// Bytes sent, layer 2.
+    pub tx_bytes: u64,
+    /// The most it had queued.
+    pub max_queue_bytes: u64,
+    /// Time that it was paused, all classes together.
+    pub paused_ns: u64,
+}
+
+/// What queue pairs did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TransportOutcome {
+    /// Data packets sent, retransmissions included.
+    pub data_packets: u64,
+    /// Data packets sent again.
+    pub retransmitted_packets: u64,
+    /// Data packets that arrived.
+    pub delivered_packets: u64,
+    /// Of them, with a CE mark.
+    pub marked_packets: u64,
+    /// CNPs that receivers sent.
+    pub cnps_sent: u64,
+    /// CNPs that reached a sender.
+    pub cnps_handled: u64,
+    /// CNPs at the end of a window.
+    pub window_end: WindowEndOutcome,
+    /// NAKs that reached a sender.
+    pub naks: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// PFC storms that watchdogs found.
+    pub storms: u64,
+    /// The most of its shared buffer that a switch ever used.
+    pub max_buffer_bytes: u64,
+}
+
+/// Work done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Work {
+    /// Passages of a packet, data or answer, over one link.
+    pub hops: u64,
+    /// Packets in queues of switches when it ended.
+    pub queued_packets: u64,
+}
+
+/// Depths over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Samples {
+    /// Time between two.
+    pub interval_ns: u64,
+    /// By switch.
+    pub switches: Vec<SwitchSamples>,
+    /// How long hosts were paused in each interval, the sum over hosts and classes.
+    pub hosts_paused_ns: Vec<u64>,
+}
+
+/// Depths of a switch over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SwitchSamples {
+    /// Its name.
+    pub switch: String,
+    /// The greatest depth of any port in each interval.
+    pub max_queue_bytes: Vec<u32>,
+    /// How long its ports were paused in each interval, the sum over ports and classes.
+    pub paused_ns: Vec<u64>,
+}
+
+/// Sums up what the nodes did until `now_ns`.
+pub(crate) fn collect(
+    scenario: &Scenario,
+    ports: &[Vec<PortSpec>],
+    nodes: impl Iterator<Item = Node>,
+    now_ns: u64,
+) -> Outcome {
+    let topology = &scenario.topology;
+    let mut flows = ideal_flows(scenario, ports);
+    let mut classes: [ClassOutcome; CLASSES] =
+        std::array::from_fn(|class| ClassOutcome { class: class as u8, ..ClassOutcome::default() });
+    let mut out_ports = Vec::new();
+    let mut transport = TransportOutcome::default();
+    let mut work = Work::default();
+    let mut samples = scenario.sample_ns.map(|interval_ns| Samples { interval_ns, ..Samples::default() });
+    let mut last_ns = 0;
+    let (mut late_ns, mut unanswered) = (Vec::new(), 0);
+    for (number, node) in (0..).zip(nodes) {
+        match node {
+            Node::Host(host) => {
+                for &Record { flow, posted_ns, done_ns } in &host.records {
+                    if let Some(flow) = flows.get_mut(flow as usize) {
+                        flow.start_ns = Some(posted_ns);
+                        flow.fct_ns = Some(done_ns - posted_ns);
+                    }
+                    last_ns = last_ns.max(done_ns);
+                }
+                if let Some(samples) = &mut samples {
+                    let hosts = &mut samples.hosts_paused_ns;
+                    hosts.resize(hosts.len().max(host.samples.len()), 0);
+                    for (sum, paused_ns) in hosts.iter_mut().zip(&host.samples) {
+                        *sum += u64::from(*paused_ns);
+                    }
+                }
+                for (class, paused_ns) in classes.iter_mut().zip(host.paused_ns(now_ns)) {
+                    class.host_paused_ns += paused_ns;
+                }
+                let c = host.counters;
+                transport.data_packets += c.data_packets;
+                transport.retransmitted_packets += host.retransmitted();
+                transport.delivered_packets += c.delivered_packets;
+                transport.marked_packets += c.marked;
+                transport.cnps_sent += c.cnps_sent;
+                transport.cnps_handled += c.cnps_handled;
+                late_ns.extend_from_slice(host.late_ns());
+                unanswered += host.unanswered();
+                transport.naks += c.naks;
+                transport.timeouts += c.timeouts;
+                work.hops += host.hops;
+            }
+            Node::Switch(switch) => {
+                for (class, c) in classes.iter_mut().zip(&switch.counters) {
+                    class.marked_packets += c.marked;
+                    class.dropped_packets += c.dropped;
+                    class.lost_packets += c.lost;
+                    class.trimmed_packets += c.trimmed;
+                    class.storm_dropped_packets += c.storm_dropped;
+                    class.pauses += c.pauses;
+                }
+                transport.storms += switch.storms;
+                transport.max_buffer_bytes = transport.max_buffer_bytes.max(switch.max_buffer_bytes());
+                work.hops += switch.hops;
+                work.queued_packets += switch.packets();
+                let figures = switch.figures(now_ns);
+                if let Some(samples) = &mut samples {
+                    samples.switches.push(SwitchSamples {
+                        switch: topology.name(number),
+                        max_queue_bytes: switch.samples.iter().map(|sample| sample.max_queue_bytes).collect(),
+                        paused_ns: switch.samples.iter().map(|sample| sample.paused_ns).collect(),
+                    });
+                }
+                for (port, figures) in ports[number as usize].iter().zip(figures) {
+                    let PortFigures { tx_bytes, max_bytes, max_class_bytes, paused_ns } = figures;
+                    for (class, (deepest, paused_ns)) in
+                        classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
+                    {
+                        class.max_queue_bytes = class.max_queue_bytes.max(*deepest);
+                        class.switch_paused_ns += paused_ns;
+                    }
+                    out_ports.push(PortOutcome {
+                        switch: topology.name(number),
+                        peer: topology.name(port.peer),
+                        tx_bytes,
+                        max_queue_bytes: max_bytes,
+                        paused_ns: paused_ns.iter().sum(),
+                    });
+                }
+            }
+        }
+    }
+    transport.window_end = WindowEndOutcome::new(late_ns, unanswered);
+    let is_complete = flows.iter().all(|flow| flow.fct_ns.is_some());
+    let used = |class: &ClassOutcome| {
+        let idle = ClassOutcome { class: class.class, ..ClassOutcome::default() };
+        *class != idle
+    };
+    Outcome {
+        duration_ns: if is_complete { last_ns } else { now_ns },
+        fct: Fct::of(&flows),
+        fct_by_size: bands(&flows),
+        collectives: collectives::of(scenario, &flows),
+        flows,
+        classes: classes.into_iter().filter(used).collect(),
+        ports: out_ports,
+        transport,
+        work,
+        samples,
+    }
+}
+
+impl Scenario {
+    /// Round trip of a full packet and its acknowledgement between host 0 and the host farthest from it, when nothing else is on the
+    /// way: what [`crate::network::Nscc`] goes by.
+    #[must_use]
+    pub fn base_rtt_ns(&self) -> u64 {
+        let (ports, routes) = (self.topology.ports(), Routes::new(&self.topology, &|_| true));
+        let header_bytes = u64::from(self.transport.header_bytes) + self.config.scalars.wire_overhead_bytes;
+        let round_trip_ns = |dst| {
+            let path: Vec<Hop> = routes.path(&ports, 0, dst).iter().map(hop).collect();
+            frame_ns(&path, header_bytes + u64::from(self.transport.payload_bytes))
+                + frame_ns(&path, header_bytes + 4)
+        };
+        (1..self.topology.hosts).map(round_trip_ns).max().unwrap_or(0)
+    }
+}
+
+const fn hop(port: &PortSpec) -> Hop {
+    Hop { rate_bps: port.rate_bps, delay_ns: port.delay_ns }
+}
+
+/// Every flow with its time in an empty fabric, and no other yet.
+fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome> {
+    let Scenario { topology, workload, transport, config, .. } = scenario;
+    let routes = Routes::new(topology, &|_| true);
+    let overhead_bytes = config.scalars.wire_overhead_bytes;
+    let header_bytes = u64::from(transport.header_bytes) + overhead_bytes;
+    let framing = Framing { payload_bytes: transport.payload_bytes.into(), header_bytes };
+    workload
+        .flows()
+        .iter()
+        .map(|flow| {
+            let pair = workload.pairs()[flow.qp as usize];
+            let (src, dst) = (pair.src, pair.dst);
+            let mut ideal_ns = 0;
+            if src != dst {
+                let path: Vec<Hop> = routes.path(ports, src, dst).iter().map(hop).collect();
+                // An AETH in place of the payload.
+                ideal_ns = delivery_ns(&path, framing, flow.bytes) + frame_ns(&path, header_bytes + 4);
+            }
+            FlowOutcome { src, dst, bytes: flow.bytes, start_ns: None, fct_ns: None, ideal_ns }
+        })
+        .collect()
+}
+
+impl Fct {
+    /// Of the flows that are complete and were sent to another host; `None`: there is none.
+    fn of(flows: &[FlowOutcome]) -> Option<Self> {
+        let sent = flows.iter().filter(|flow| flow.src != flow.dst);
+        let complete: Vec<(u64, u64)> = sent.filter_map(|flow| Some((flow.fct_ns?, flow.ideal_ns))).collect();
+        if complete.is_empty() {
+            return None;
+        }
+        let count = complete.len();
+        let mut times: Vec<u64> = complete.iter().map(|&(fct_ns, _)| fct_ns).collect();
+        let mut slowdowns: Vec<f64> =
+            complete.iter().map(|&(fct_ns, ideal_ns)| fct_ns as f64 / ideal_ns.max(1) as f64).collect();
+        times.sort_unstable();
+        slowdowns.sort_by(f64::total_cmp);
+        let [p50, p95, p99] = [50, 95, 99].map(|percent| nearest_rank(count, percent));
+        Some(Self {
+            count: count as u64,
+            mean_ns: times.iter().map(|&time| time as f64).sum::<f64>() / count as f64,
+            p50_ns: times[p50],
+            p95_ns: times[p95],
+            p99_ns: times[p99],
+            max_ns: times[count - 1],
+            slowdown_mean: slowdowns.iter().sum::<f64>() / count as f64,
+            slowdown_p50: slowdowns[p50],
+            slowdown_p95: slowdowns[p95],
+            slowdown_p99: slowdowns[p99],
+        })
+    }
+}
+
+/// The place of a percentile among so many values in order, by the nearest rank; 0 where there is none.
+const fn nearest_rank(count: usize, percent: usize) -> usize {
+    (count * percent).div_ceil(100).saturating_sub(1)
+}
+
+/// A row per size if there are few, or else ten rows of as many flows.
+fn bands(flows: &[FlowOutcome]) -> Vec<FctBand> {
+    let mut sorted: Vec<FlowOutcome> =
+        flows.iter().filter(|flow| flow.src != flow.dst && flow.fct_ns.is_some()).copied().collect();
+    sorted.sort_by_key(|flow| flow.bytes);
+    let mut sizes: Vec<u64> = sorted.iter().map(|flow| flow.bytes).collect();
+    sizes.dedup();
+    let rows: Vec<&[FlowOutcome]> = if sizes.len() <= BANDS {
+        sorted.chunk_by(|a, b| a.bytes == b.bytes).collect()
+    } else {
+        sorted.chunks(sorted.len().div_ceil(BANDS)).collect()
+    };
+    rows.into_iter()
+        .filter_map(|row| {
+            let (first, last) = (row.first()?, row.last()?);
+            Some(FctBand { min_bytes: first.bytes, max_bytes: last.bytes, fct: Fct::of(row)? })
+        })
+        .collect()
+}

@@ -1,0 +1,394 @@
+//! What is simulated: plain types, which command line and files fill.
+
+mod control;
+mod error;
+
+pub use control::{Control, Nscc, WindowEnd};
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{Config, Unit};
+use dcqcn_common::pfc::watchdog::Watchdog;
+use dcqcn_params::quantity::{OutOfRange, in_range};
+pub use error::FabricError;
+
+use crate::network::agenda::MAX_TIME_NS;
+use crate::network::scheduler::Schedule;
+use crate::network::topology::Topology;
+use crate::network::workload::Workload;
+
+/// Longest simulated time: 274 s.
+pub(crate) const MAX_DURATION_NS: u64 = MAX_TIME_NS;
+/// Largest frame, payload and headers together: a jumbo frame.
+pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
+/// Largest buffer of a switch: 4 GB.
+pub(crate) const MAX_BUFFER_BYTES: u64 = 4_000_000_000;
+
+/// A simulation: same scenario, same outcome to the last bit, on however many cores.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Seed of marking, spraying, and of the values that ECMP looks at.
+    pub seed: u64,
+    /// The simulation ends when every flow is complete, or at this time.
+    pub duration_ns: u64,
+    /// Who is connected to whom.
+    pub topology: Topology,
+    /// What they send.
+    pub workload: Workload,
+    /// DCQCN: rate machine, CNP interval, and WRED of each class (`ecn = false` there marks nothing). The rate of a host's
+    /// link takes the place of `link_rate`; CNPs are in the class of `cnp_dscp`.
+    ///
+    /// `pacer` is always `fq` here, as a NIC keeps departure times, and `pacing_credit` the time of one packet.
+    pub config: Config,
+    /// What senders do about congestion.
+    pub control: Control,
+    /// What sends CNPs at the end of a window.
+    pub window_end: WindowEnd,
+    /// What a queue pair does.
+    pub transport: Transport,
+    /// What every switch does.
+    pub switch: Switching,
+    /// What breaks, and when.
+    pub faults: Vec<Fault>,
+    /// Time between two samples of the switches' queues; `None`: none are kept.
+    pub sample_ns: Option<u64>,
+}
+
+/// What a queue pair does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    /// Payload of a full packet (the path MTU).
+    pub payload_bytes: u32,
+    /// What a data frame has besides: Ethernet, IP, UDP, BTH, ICRC, FCS. An ACK has 4 bytes (AETH) more, a CNP 16.
+    pub header_bytes: u32,
+    /// The receiver acknowledges every so many packets, and the last one of each message.
+    pub ack_every: u32,
+    /// Class of ACKs and NAKs; `None`: that of the data.
+    pub ack_class: Option<u8>,
+    /// A sender that hears nothing for so long starts again with the first packet not acknowledged.
+    pub timeout_ns: u64,
+    /// What happens after a loss.
+    pub recovery: Recovery,
+    /// Most bytes of a QP under way, as IRN limits them to the bandwidth-delay product; 0: no limit.
+    pub window_bytes: u64,
+    /// Receivers say who may send; `None`: senders send when they like.
+    pub admission: Option<Admission>,
+}
+
+/// Receivers say who may send, as Meta's collective library has it (Gangidi et al., SIGCOMM'24): a sender asks, and sends what
+/// it is told it may (clear to send). A receiver lets no more be under way to it than so much, and those who wait have turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Most bytes under way to one receiver.
+    pub bytes: u64,
+    /// Bytes that a sender may send at a turn.
+    pub chunk_bytes: u64,
+    /// Class of the questions and the answers; `None`: that of CNPs.
+    pub class: Option<u8>,
+}
+
+/// What is sent again after a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Everything from the first packet missing, as RoCE NICs do (InfiniBand Architecture Specification, vol. 1, §9.7).
+    GoBackN,
+    /// What is missing only, as IRN does (Mittal et al., SIGCOMM'18). A packet counts as lost when more than `reordering` later
+    /// ones have arrived: 0 on one path, more where packets are sprayed.
+    Selective {
+        /// Packets that may overtake another.
+        reordering: u32,
+    },
+}
+
+/// What every switch does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Switching {
+    /// The buffer that all ports share.
+    pub buffer_bytes: u64,
+    /// Its classes.
+    pub classes: [Class; CLASSES],
+    /// Which depth decides over a mark.
+    pub marking: Marking,
+    /// Kmin and Kmax are those of hosts' links (of host 0's), and a port of another rate has them in proportion, as HPCC's
+    /// switches do; `false`: they are the same at every port.
+    pub wred_by_rate: bool,
+    /// Which of several shortest paths a packet takes.
+    pub balance: Balance,
+    /// Time from the failure of a link until all switches have new routes.
+    pub reroute_ns: u64,
+    /// Packets of a lossy class that find no room lose their payload instead, and go on in this class.
+    pub trim_to: Option<u8>,
+    /// What watches for pauses without an end; `None`: nobody.
+    pub watchdog: Option<Watchdog>,
+}
+
+/// One class at every port.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Class {
+    /// Its turn.
+    pub schedule: Schedule,
+    /// Whether it loses packets or pauses senders.
+    pub loss: Loss,
+}
+
+/// What a class does when there is no room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Loss {
+    /// It drops what exceeds this depth of the queue at the port a packet leaves by.
+    Lossy(Threshold),
+    /// It pauses whoever sends to the port a packet came in by (IEEE 802.1Qbb).
+    Lossless(Pfc),
+}
+
+/// A limit of what a queue, or the packets of one ingress port and class, may have of the shared buffer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Threshold {
+    /// So many bytes (SONiC: `static_th`).
+    Bytes(u64),
+    /// So many times of what is free (SONiC: `dynamic_th`, of which this is 2 to the power).
+    Alpha(f64),
+}
+
+/// Priority flow control of one class, per ingress port, with the fields of SONiC's BUFFER_PROFILE.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pfc {
+    /// Bytes that every ingress port has to itself (`size`, less the headroom).
+    pub reserved_bytes: u64,
+    /// From here on the port is paused.
+    pub xoff: Threshold,
+    /// Room for what arrives after that, of each ingress port (`xoff`).
+    pub headroom_bytes: u64,
+    /// The port goes on when it is so far below XOFF (`xon_offset`).
+    pub xon_offset_bytes: u64,
+}
+
+/// Which queue depth decides whether a packet is marked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Marking {
+    /// When the packet arrives: what is queued before it.
+    Enqueue,
+    /// When it leaves: what is queued behind it, as the authors' switches and HPCC's simulator do.
+    #[default]
+    Dequeue,
+}
+
+/// Which of several shortest paths a packet takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// By a hash of its QP: all packets of a QP take one path.
+    #[default]
+    Ecmp,
+    /// Each packet of data by chance.
+    Spray,
+}
+
+/// Something breaks, or works again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// When.
+    pub at_ns: u64,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// What breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A link, by its number in the topology: what is on it is lost.
+    LinkDown(u32),
+    /// It works again.
+    LinkUp(u32),
+    /// A host pauses these classes (a bit each) and keeps them paused.
+    StormBegins {
+        /// The host.
+        host: u32,
+        /// Bit per class.
+        classes: u8,
+    },
+    /// It lets go.
+    StormEnds {
+        /// The host.
+        host: u32,
+    },
+}
+
+impl Default for Transport {
+    /// Packets of 4,096 bytes and 66 of headers, an ACK every 16 packets, a timeout of 4 ms, go-back-N.
+    fn default() -> Self {
+        Self {
+            payload_bytes: 4_096,
+            header_bytes: 66,
+            ack_every: 16,
+            ack_class: None,
+            timeout_ns: 4_000_000,
+            recovery: Recovery::GoBackN,
+            window_bytes: 0,
+            admission: None,
+        }
+    }
+}
+
+impl Switching {
+    /// A buffer of 32 MB; classes 3 and 4 lossless with dynamic thresholds (alpha 1/8) and this much headroom per port and
+    /// class, classes 6 and 7 strict, the rest lossy DWRR queues with alpha 1; ECMP.
+    #[must_use]
+    pub(crate) fn new(headroom_bytes: u64) -> Self {
+        let pfc = Pfc {
+            reserved_bytes: 0,
+            xoff: Threshold::Alpha(0.125),
+            headroom_bytes,
+            xon_offset_bytes: 2 * u64::from(MAX_FRAME_BYTES),
+        };
+        let class = |tc: usize| Class {
+            schedule: if tc >= 6 { Schedule::Strict } else { Schedule::Dwrr(1) },
+            loss: if tc == 3 || tc == 4 { Loss::Lossless(pfc) } else { Loss::Lossy(Threshold::Alpha(1.0)) },
+        };
+        Self {
+            buffer_bytes: 32_000_000,
+            classes: std::array::from_fn(class),
+            marking: Marking::default(),
+            wred_by_rate: false,
+            balance: Balance::default(),
+            reroute_ns: 10_000_000,
+            trim_to: None,
+            watchdog: None,
+        }
+    }
+}
+
+impl Scenario {
+    /// `workload` on `topology` with the defaults of everything else, until it is complete or a second has passed.
+    ///
+    /// The headroom is what may arrive at a port after it has asked for a pause: twice the longest delay of a link at the
+    /// highest rate, and a frame of each side.
+    #[must_use]
+    pub fn new(topology: Topology, workload: Workload, config: Config) -> Self {
+        let rate_bps = topology.links.iter().map(|link| link.rate_bps).max().unwrap_or(0);
+        let delay_ns = topology.links.iter().map(|link| link.delay_ns).max().unwrap_or(0);
+        let flight_bytes = u128::from(rate_bps) * u128::from(2 * delay_ns) / 8_000_000_000;
+        let headroom_bytes = flight_bytes as u64 + 3 * u64::from(MAX_FRAME_BYTES);
+        Self {
+            seed: 1,
+            duration_ns: 1_000_000_000,
+            topology,
+            workload,
+            config,
+            control: Control::Dcqcn,
+            window_end: WindowEnd::default(),
+            transport: Transport::default(),
+            switch: Switching::new(headroom_bytes),
+            faults: Vec::new(),
+            sample_ns: None,
+        }
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// The first thing wrong: what, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), FabricError> {
+        self.topology.validate()?;
+        self.workload.validate(self.topology.hosts)?;
+        in_range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        if let Some(sample_ns) = self.sample_ns {
+            in_range("sample interval", sample_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        }
+        self.transport.validate()?;
+        self.control.validate(&self.transport)?;
+        self.switch.validate()?;
+        for fault in &self.faults {
+            in_range("time of a fault", fault.at_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+            match fault.kind {
+                FaultKind::LinkDown(link) | FaultKind::LinkUp(link) => {
+                    let last = self.topology.links.len().saturating_sub(1) as u64;
+                    in_range("link of a fault", link.into(), 0..=last, Unit::Count)?;
+                }
+                FaultKind::StormBegins { host, .. } | FaultKind::StormEnds { host } => {
+                    let last = u64::from(self.topology.hosts.saturating_sub(1));
+                    in_range("host of a pause storm", host.into(), 0..=last, Unit::Count)?;
+                }
+            }
+        }
+        self.host_config(0).validate()?;
+        Ok(())
+    }
+
+    /// Longest frame of data.
+    pub(crate) fn frame_bytes(&self) -> u32 {
+        self.transport.frame_bytes()
+    }
+
+    /// `config` for a host with this link; 0: the fastest of all.
+    pub(crate) fn host_config(&self, rate_bps: u64) -> Config {
+        let fastest_bps = || self.topology.links.iter().map(|link| link.rate_bps).max().unwrap_or(0);
+        let rate_bps = if rate_bps == 0 { fastest_bps() } else { rate_bps };
+        let mut config = self.config;
+        let scalars = &mut config.scalars;
+        scalars.link_rate_bps = rate_bps;
+        let wire_bytes = u64::from(self.frame_bytes()) + scalars.wire_overhead_bytes;
+        scalars.pacer = dcqcn_common::params::PACER_FQ;
+        // What a packet may have to wait for its link costs its flow no rate.
+        scalars.pacing_credit_ns =
+            crate::network::transmitter::Transmitter::time_ns(rate_bps, wire_bytes).min(1_000_000_000);
+        config
+    }
+}
+
+impl Transport {
+    /// Longest frame of data.
+    pub(crate) const fn frame_bytes(&self) -> u32 {
+        self.payload_bytes + self.header_bytes
+    }
+
+    fn validate(&self) -> Result<(), OutOfRange> {
+        in_range("header", self.header_bytes.into(), 0..=256, Unit::Bytes)?;
+        let most = u64::from(MAX_FRAME_BYTES - self.header_bytes.min(256));
+        in_range("payload", self.payload_bytes.into(), 64..=most, Unit::Bytes)?;
+        in_range("packets per acknowledgement", self.ack_every.into(), 1..=1_000_000, Unit::Count)?;
+        in_range("class of acknowledgements", self.ack_class.unwrap_or(0).into(), 0..=7, Unit::Count)?;
+        in_range("retransmission timeout", self.timeout_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        let least = u64::from(self.payload_bytes);
+        let window = if self.window_bytes == 0 { least } else { self.window_bytes };
+        in_range("window", window, least..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        let Some(admission) = self.admission else { return Ok(()) };
+        in_range("bytes of a turn", admission.chunk_bytes, least..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        in_range("admitted bytes", admission.bytes, admission.chunk_bytes..=MAX_BUFFER_BYTES, Unit::Bytes)?;
+        in_range("class of admission", admission.class.unwrap_or(0).into(), 0..=7, Unit::Count)
+    }
+}
+
+impl Switching {
+    fn validate(&self) -> Result<(), OutOfRange> {
+        let buffers = u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES;
+        in_range("buffer", self.buffer_bytes, buffers, Unit::Bytes)?;
+        for (tc, class) in self.classes.iter().enumerate() {
+            if let Schedule::Dwrr(weight) = class.schedule {
+                in_range(format!("DWRR weight of class {tc}"), weight.into(), 1..=1_000, Unit::Count)?;
+            }
+            let threshold = match class.loss {
+                Loss::Lossy(threshold) => threshold,
+                Loss::Lossless(pfc) => pfc.xoff,
+            };
+            if let Threshold::Alpha(alpha) = threshold {
+                let ppm = (alpha * 1e6).clamp(0.0, 1e12) as u64;
+                in_range(format!("alpha of class {tc}"), ppm, 1_000..=1_000_000_000, Unit::PartsPerMillion)?;
+            }
+        }
+        in_range("class of trimmed packets", self.trim_to.unwrap_or(0).into(), 0..=7, Unit::Count)?;
+        in_range("reroute time", self.reroute_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
+        if let Some(watchdog) = self.watchdog {
+            let times = 1_000..=MAX_DURATION_NS;
+            in_range(
+                "detection time of the PFC watchdog",
+                watchdog.detection_ns,
+                times.clone(),
+                Unit::Nanoseconds,
+            )?;
+            in_range(
+                "restoration time of the PFC watchdog",
+                watchdog.restoration_ns,
+                times,
+                Unit::Nanoseconds,
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,361 @@
+//! A switch: an output queue per port and class, a buffer that all share, marking, PFC, ECMP.
+
+mod admission;
+mod trouble;
+
+use std::sync::Arc;
+
+use dcqcn_common::layout::CLASSES;
+use dcqcn_common::pfc::watchdog::Guard;
+use dcqcn_common::wred::Wred;
+
+use crate::network::agenda::{Agenda, Event};
+use crate::network::buffer::Buffer;
+use crate::network::change::Change;
+use crate::network::packet::{Kind, Packet};
+use crate::network::pool::{List, Pool};
+use crate::network::random::Random;
+use crate::network::scenario::{Balance, Marking, Switching};
+use crate::network::scheduler::Scheduler;
+use crate::network::topology::{NO_PORT, PortSpec, Routes};
+use crate::network::wire::{Inbound, Outbox, Wire};
+
+/// What is left of a packet whose payload is cut off, besides its headers.
+const TRIMMED_BYTES: u16 = 64;
+
+/// What went through one class of a switch, or of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClassCounters {
+    pub(crate) marked: u64,
+    /// No room.
+    pub(crate) dropped: u64,
+    /// No link, or no route.
+    pub(crate) lost: u64,
+    pub(crate) trimmed: u64,
+    /// Times a peer was paused.
+    pub(crate) pauses: u64,
+    /// Dropped by the watchdog.
+    pub(crate) storm_dropped: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    packets: List,
+    bytes: u32,
+    max_bytes: u32,
+}
+
+/// A port. Its fields are few and small: of thousands of ports each is looked at for a moment.
+#[derive(Debug)]
+struct Port {
+    wire: Wire,
+    scheduler: Scheduler,
+    inbound: Inbound,
+    /// Which of [`SwitchRules::wred`] is of its rate.
+    speed: u16,
+    /// Bit per queue with a packet.
+    waiting: u8,
+    queues: [Queue; CLASSES],
+    /// Bytes in all queues, the most there were, and the most since the last sample.
+    bytes: u32,
+    max_bytes: u32,
+    recent_max_bytes: u32,
+    /// If the watchdog is on.
+    guard: Option<Box<Guard>>,
+}
+
+impl Port {
+    /// Classes that may send in spite of a pause.
+    fn forwards(&self) -> u8 {
+        self.guard.as_ref().map_or(0, |guard| guard.forwards())
+    }
+}
+
+/// What is common to all switches.
+#[derive(Debug)]
+pub(crate) struct SwitchRules {
+    pub(crate) switching: Switching,
+    /// By rate of ports ([`Port::speed`]).
+    pub(crate) wred: Vec<(u64, [Wred; CLASSES])>,
+    /// Bit per class with PFC.
+    pub(crate) lossless: u8,
+    /// The routes from the start, and after each change.
+    pub(crate) routes: Vec<Arc<Routes>>,
+    pub(crate) changes: Arc<[Change]>,
+    pub(crate) sample_ns: Option<u64>,
+    pub(crate) overhead_bytes: u64,
+    pub(crate) frame_bytes: u32,
+}
+
+/// A switch.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    number: u32,
+    ports: Vec<Port>,
+    pool: Pool,
+    buffer: Buffer,
+    rules: Arc<SwitchRules>,
+    routes: Arc<Routes>,
+    random: Random,
+    seed: u32,
+    pub(crate) agenda: Agenda,
+    pub(crate) counters: [ClassCounters; CLASSES],
+    pub(crate) storms: u64,
+    pub(crate) hops: u64,
+    /// Sample after sample.
+    pub(crate) samples: Vec<Sample>,
+    /// How long its ports were paused until the last.
+    sampled_ns: u64,
+}
+
+/// What a switch did since the last sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// The greatest depth of a port.
+    pub(crate) max_queue_bytes: u32,
+    /// How long its ports were paused, the sum over ports and classes.
+    pub(crate) paused_ns: u64,
+}
+
+/// What a port did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortFigures {
+    pub(crate) tx_bytes: u64,
+    pub(crate) max_bytes: u64,
+    pub(crate) max_class_bytes: [u64; CLASSES],
+    pub(crate) paused_ns: [u64; CLASSES],
+}
+
+impl Switch {
+    /// Switch `number`; `Err`: what reserved bytes and headroom take of its buffer, which is all of it.
+    pub(crate) fn new(
+        number: u32,
+        specs: &[PortSpec],
+        rules: &Arc<SwitchRules>,
+        seed: u64,
+    ) -> Result<Self, u64> {
+        let switching = &rules.switching;
+        let schedules = switching.classes.map(|class| class.schedule);
+        let scheduler = Scheduler::new(schedules, rules.frame_bytes);
+        let port = |spec: &PortSpec| Port {
+            wire: Wire::new(spec, rules.overhead_bytes),
+            speed: rules.wred.iter().position(|(rate_bps, _)| *rate_bps == spec.rate_bps).unwrap_or(0) as u16,
+            scheduler: scheduler.clone(),
+            waiting: 0,
+            bytes: 0,
+            max_bytes: 0,
+            recent_max_bytes: 0,
+            queues: [Queue::default(); CLASSES],
+            inbound: Inbound::default(),
+            guard: switching.watchdog.map(|_| Box::default()),
+        };
+        let mut random = Random::new(seed);
+        Ok(Self {
+            number,
+            ports: specs.iter().map(port).collect(),
+            pool: Pool::default(),
+            buffer: Buffer::new(switching.buffer_bytes, &switching.classes, specs.len())?,
+            seed: random.draw(),
+            random,
+            rules: Arc::clone(rules),
+            routes: Arc::clone(&rules.routes[0]),
+            agenda: Agenda::default(),
+            counters: [ClassCounters::default(); CLASSES],
+            storms: 0,
+            hops: 0,
+            samples: Vec::new(),
+            sampled_ns: 0,
+        })
+    }
+
+    /// A packet will arrive.
+    #[inline]
+    pub(crate) fn enter(&mut self, port: u16, at_ns: u64, packet: Packet) {
+        self.ports[usize::from(port)].inbound.enter(&mut self.pool, &mut self.agenda, port, at_ns, packet);
+    }
+
+    /// Everything that happens before `end_ns`.
+    pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
+        loop {
+            let (ports, pool) = (&self.ports, &self.pool);
+            let again = |_, event, index: u32| match event {
+                Event::Arrival => ports[index as usize].inbound.second_ns(pool),
+                _ => None,
+            };
+            let Some((now_ns, event, index)) = self.agenda.take(end_ns, again) else { return };
+            let port = index as u16;
+            match event {
+                Event::Arrival => {
+                    if let Some(place) = self.ports[usize::from(port)].inbound.take(&self.pool)
+                        && !self.on_arrival(now_ns, port, place, out)
+                    {
+                        self.pool.give(place);
+                    }
+                }
+                Event::Done => {
+                    self.ports[usize::from(port)].wire.woken();
+                    self.begin(now_ns, port, out);
+                }
+                Event::Watchdog => self.on_watchdog(now_ns, out),
+                Event::Sample => self.on_sample(now_ns),
+                Event::Fault => self.on_change(now_ns, index as usize, out),
+                Event::Notice | Event::Post | Event::Start | Event::Due | Event::Timer | Event::Window => {}
+            }
+        }
+    }
+
+    /// The packet at `place` arrives; says whether it stays.
+    #[inline]
+    fn on_arrival(&mut self, now_ns: u64, ingress: u16, place: u32, out: &mut Outbox) -> bool {
+        let packet = self.pool.packet(place);
+        packet.ingress = ingress;
+        let packet = *packet;
+        let from = &mut self.ports[usize::from(ingress)];
+        if !from.wire.up {
+            self.counters[usize::from(packet.class)].lost += 1;
+            return false;
+        }
+        if packet.kind == Kind::Pfc {
+            from.wire.on_pfc(now_ns, packet);
+            self.begin(now_ns, ingress, out);
+            return false;
+        }
+        self.hops += 1;
+        let Some(egress) = self.egress(&packet) else {
+            self.counters[usize::from(packet.class)].lost += 1;
+            return false;
+        };
+        self.enqueue(now_ns, egress, place, packet, out)
+    }
+
+    /// The port that `packet` leaves by.
+    #[inline]
+    fn egress(&mut self, packet: &Packet) -> Option<u16> {
+        let candidates = self.routes.ports(self.number, packet.dst);
+        let chosen = match candidates {
+            [] => return None,
+            [only] => *only,
+            several => {
+                let hash = if self.rules.switching.balance == Balance::Spray && packet.kind == Kind::Data {
+                    self.random.draw()
+                } else {
+                    mix(packet.entropy ^ self.seed)
+                };
+                several[((u64::from(hash) * several.len() as u64) >> 32) as usize]
+            }
+        };
+        (chosen != NO_PORT && self.ports[usize::from(chosen)].wire.up).then_some(chosen)
+    }
+
+    /// Begins a port's next frame, if it may.
+    #[inline]
+    fn begin(&mut self, now_ns: u64, number: u16, out: &mut Outbox) {
+        let port = &mut self.ports[usize::from(number)];
+        if !port.wire.is_free(now_ns) {
+            port.wire.wake(&mut self.agenda, number);
+            return;
+        }
+        if port.wire.has_pfc() {
+            port.wire.send_pfc(now_ns, out);
+        } else {
+            let ready = port.waiting & (!port.wire.paused | port.forwards());
+            let (queues, pool) = (&port.queues, &self.pool);
+            let head = |class: usize| queues[class].packets.head_bytes(pool);
+            let Some(class) = port.scheduler.next(ready, head) else { return };
+            let Some(mut packet) = self.dequeue(number, class) else { return };
+            if self.rules.switching.marking == Marking::Dequeue {
+                self.mark(number, class, &mut packet);
+            }
+            let port = &mut self.ports[usize::from(number)];
+            if let Some(guard) = &mut port.guard {
+                guard.sent(class);
+            }
+            port.wire.send(now_ns, packet, out);
+            self.leave(now_ns, packet, out);
+        }
+        let port = &mut self.ports[usize::from(number)];
+        if port.waiting != 0 || port.wire.has_pfc() {
+            port.wire.wake(&mut self.agenda, number);
+        }
+    }
+
+    #[inline]
+    fn dequeue(&mut self, number: u16, class: usize) -> Option<Packet> {
+        let port = &mut self.ports[usize::from(number)];
+        let queue = &mut port.queues[class];
+        let place = queue.packets.pop(&self.pool)?;
+        let packet = *self.pool.packet(place);
+        self.pool.give(place);
+        let bytes = u32::from(packet.frame_bytes);
+        queue.bytes -= bytes;
+        port.bytes -= bytes;
+        let empty = queue.packets.is_empty();
+        if empty {
+            port.waiting &= !(1 << class);
+        }
+        port.scheduler.charge(class, bytes, empty);
+        Some(packet)
+    }
+
+    /// A packet gives its place back; its ingress port may have waited for that.
+    #[inline]
+    fn leave(&mut self, now_ns: u64, packet: Packet, out: &mut Outbox) {
+        if self.buffer.release(packet.ingress, packet.class, packet.frame_bytes.into()) {
+            let ingress = packet.ingress;
+            self.ports[usize::from(ingress)].wire.ask(1 << packet.class, false);
+            // The port that sends now is busy and comes to it next.
+            if self.ports[usize::from(ingress)].wire.is_free(now_ns) {
+                self.begin(now_ns, ingress, out);
+            } else {
+                self.ports[usize::from(ingress)].wire.wake(&mut self.agenda, ingress);
+            }
+        }
+    }
+
+    fn on_sample(&mut self, now_ns: u64) {
+        let mut max_queue_bytes = 0;
+        let mut until_ns = 0;
+        for port in &mut self.ports {
+            max_queue_bytes = port.recent_max_bytes.max(max_queue_bytes);
+            port.recent_max_bytes = port.bytes;
+            until_ns += (0..CLASSES).map(|class| port.wire.paused_ns(class, now_ns)).sum::<u64>();
+        }
+        let paused_ns = until_ns - std::mem::replace(&mut self.sampled_ns, until_ns);
+        self.samples.push(Sample { max_queue_bytes, paused_ns });
+        if let Some(sample_ns) = self.rules.sample_ns {
+            self.agenda.at(now_ns + sample_ns, Event::Sample, 0);
+        }
+    }
+
+    /// What its ports did until now.
+    pub(crate) fn figures(&self, now_ns: u64) -> Vec<PortFigures> {
+        let figures = |port: &Port| PortFigures {
+            tx_bytes: port.wire.tx_bytes,
+            max_bytes: port.max_bytes.into(),
+            max_class_bytes: std::array::from_fn(|class| port.queues[class].max_bytes.into()),
+            paused_ns: std::array::from_fn(|class| port.wire.paused_ns(class, now_ns)),
+        };
+        self.ports.iter().map(figures).collect()
+    }
+
+    /// The most of the shared buffer that was ever used.
+    pub(crate) const fn max_buffer_bytes(&self) -> u64 {
+        self.buffer.max_used_bytes()
+    }
+
+    /// Packets in its queues.
+    pub(crate) fn packets(&self) -> u64 {
+        self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len(&self.pool)).sum()
+    }
+}
+
+/// A hash whose every bit depends on every bit of `value` (the finalizer of MurmurHash3).
+#[inline]
+const fn mix(value: u32) -> u32 {
+    let mut h = value;
+    h ^= h >> 16;
+    h = h.wrapping_mul(0x85eb_ca6b);
+    h ^= h >> 13;
+    h = h.wrapping_mul(0xc2b2_ae35);
+    h ^ (h >> 16)
+}

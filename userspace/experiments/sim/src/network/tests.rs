@@ -1,0 +1,385 @@
+//! Whole simulations: what can be said beforehand of how they end.
+
+mod admission;
+mod collectives;
+mod nscc;
+mod properties;
+mod trimming;
+mod window_end;
+
+use std::ops::ControlFlow;
+
+use dcqcn_common::params::Config;
+use proptest::prelude::*;
+
+use crate::network::workload::{Wait, Workload};
+use crate::network::{
+    Admission, Balance, Cables, Class, Control, Fault, FaultKind, FctBand, Link, Loss, Nscc, Outcome, Pfc,
+    Recovery, Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd, run,
+};
+
+const GBIT: u64 = 1_000_000_000;
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const CABLES: Cables = Cables { host_rate_bps: 100 * GBIT, switch_rate_bps: 100 * GBIT, delay_ns: US };
+
+fn outcome(scenario: &Scenario) -> Outcome {
+    run(scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn star(hosts: u32, workload: Workload) -> Scenario {
+    Scenario::new(Topology::leaf_spine(1, 0, hosts, CABLES).unwrap(), workload, Config::DEFAULT)
+}
+
+/// `senders` flows of `bytes` from hosts 1 and on to host 0.
+fn incast(senders: u32, bytes: u64) -> Workload {
+    let mut workload = Workload::new();
+    for src in 1..=senders {
+        workload.flow(src, 0, 3, bytes, 0);
+    }
+    workload
+}
+
+fn no_loss(outcome: &Outcome) -> bool {
+    outcome.classes.iter().all(|class| class.dropped_packets + class.lost_packets == 0)
+        && outcome.transport.retransmitted_packets == 0
+}
+
+/// A class that has no PFC and 100 KB of queue.
+fn lossy() -> Class {
+    Class { schedule: Schedule::Dwrr(1), loss: Loss::Lossy(Threshold::Bytes(100_000)) }
+}
+
+#[test]
+fn a_flow_alone_has_no_slowdown() {
+    let topologies = [
+        Topology::leaf_spine(1, 0, 16, CABLES),
+        Topology::leaf_spine(4, 2, 4, Cables { switch_rate_bps: 400 * GBIT, ..CABLES }),
+        Topology::leaf_spine(4, 2, 4, Cables { switch_rate_bps: 40 * GBIT, delay_ns: 777, ..CABLES }),
+        Topology::fat_tree(4, 2, 2, CABLES),
+    ];
+    for topology in topologies {
+        for bytes in [1, 4_096, 4_097, 100_000, 3_000_001] {
+            let mut workload = Workload::new();
+            workload.flow(0, 15, 3, bytes, 5 * US);
+            let out = outcome(&Scenario {
+                control: Control::Off,
+                ..Scenario::new(topology.clone().unwrap(), workload, Config::DEFAULT)
+            });
+            let flow = out.flows[0];
+            let late_ns = flow.fct_ns.unwrap().abs_diff(flow.ideal_ns);
+            // Whole nanoseconds at each node, and a pacer that rounds up.
+            assert!(late_ns <= 20 + flow.ideal_ns / 100_000, "{} links, {bytes}: {flow:?}", out.ports.len());
+            assert_eq!(flow.start_ns, Some(5 * US));
+        }
+    }
+}
+
+#[test]
+fn without_control_pfc_keeps_an_incast_lossless_and_fair() {
+    let mut scenario = star(17, incast(16, 1_000_000));
+    scenario.control = Control::Off;
+    scenario.switch.buffer_bytes = 4_000_000;
+    let out = outcome(&scenario);
+    assert!(no_loss(&out), "{:?}", out.classes);
+    let class = out.classes[0];
+    assert!(class.pauses > 10 && class.host_paused_ns > 0 && class.marked_packets > 0, "{class:?}");
+    assert_eq!(out.transport.cnps_sent, 0);
+    // 16 MB and their headers at 100 Gb/s, and nothing idle.
+    let fct = out.fct.unwrap();
+    let full_ns = 16.0 * 1_000_000.0 * (4_162.0 / 4_096.0) * 0.08;
+    assert!((full_ns..full_ns * 1.01).contains(&(fct.max_ns as f64)), "{fct:?}");
+    assert!(fct.p50_ns as f64 > 0.9 * full_ns, "{fct:?}");
+    assert_eq!(out.work.queued_packets, 0);
+}
+
+#[test]
+fn with_dcqcn_an_incast_keeps_the_queue_short_and_pauses_less() {
+    let mut scenario = star(9, incast(8, 20_000_000));
+    for wred in &mut scenario.config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
+    }
+    let with = outcome(&scenario);
+    scenario.control = Control::Off;
+    let without = outcome(&scenario);
+    assert!(with.transport.cnps_handled > 8 && with.transport.cnps_sent == with.transport.cnps_handled);
+    assert!(
+        with.classes[0].pauses * 2 < without.classes[0].pauses,
+        "{:?} {:?}",
+        with.classes,
+        without.classes
+    );
+    assert!(no_loss(&with) && no_loss(&without));
+    // CNPs are in the class of their DSCP.
+    assert!(
+        with.classes.iter().any(|class| class.class == 6 && class.max_queue_bytes > 0),
+        "{:?}",
+        with.classes
+    );
+}
+
+#[test]
+fn thresholds_follow_the_rate_of_a_port_where_that_is_asked_for() {
+    // Eight hosts send over one uplink of 400 Gb/s, each to another: the queue is there.
+    let mut workload = Workload::new();
+    for src in 0..8 {
+        workload.flow(src, src + 8, 3, 2_000_000, 0);
+    }
+    let topology = Topology::leaf_spine(2, 1, 8, Cables { switch_rate_bps: 400 * GBIT, ..CABLES }).unwrap();
+    let mut scenario = Scenario::new(topology, workload, Config::DEFAULT);
+    for wred in &mut scenario.config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (50_000, 50_000, 1_000_000);
+    }
+    scenario.control = Control::Off;
+    let same = outcome(&scenario);
+    scenario.switch.wred_by_rate = true;
+    let scaled = outcome(&scenario);
+    for wred in &mut scenario.config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes) = (200_000, 200_000);
+    }
+    scenario.switch.wred_by_rate = false;
+    // No queue is at the hosts' links, so four times the thresholds everywhere are the same.
+    assert_eq!(scaled, outcome(&scenario));
+    assert!(scaled.classes[0].marked_packets < same.classes[0].marked_packets);
+}
+
+/// Hosts 0 and 1 behind one leaf, 2 and 3 behind another: 0 and 1 send to 2, and 1 to 3 as well.
+fn victim() -> Scenario {
+    let mut workload = Workload::new();
+    for src in [0, 1] {
+        workload.flow(src, 2, 3, 20_000_000, 0);
+    }
+    workload.flow(1, 3, 3, 1_000_000, 500 * US);
+    let topology = Topology::leaf_spine(2, 1, 2, Cables { switch_rate_bps: 400 * GBIT, ..CABLES });
+    let mut scenario = Scenario::new(topology.unwrap(), workload, Config::DEFAULT);
+    scenario.switch.buffer_bytes = 2_000_000;
+    scenario.control = Control::Off;
+    scenario
+}
+
+#[test]
+fn pauses_propagate_and_block_whom_they_should_not() {
+    let mut scenario = victim();
+    let out = outcome(&scenario);
+    // The receiver's leaf pauses the spine, the spine the other leaf, and that the hosts.
+    let paused = |name: &str| {
+        out.ports.iter().filter(|port| port.switch == name).map(|port| port.paused_ns).sum::<u64>()
+    };
+    assert!(paused("spine0") > 100 * US && paused("leaf0") > 100 * US, "{:?}", out.ports);
+    assert!(out.classes[0].host_paused_ns > 100 * US && no_loss(&out), "{:?}", out.classes);
+    let blocked = out.flows[2].fct_ns.unwrap() as f64 / out.flows[2].ideal_ns as f64;
+    // In a class of its own the third flow shares only its host's link.
+    let mut apart = Workload::new();
+    for flow in scenario.workload.flows() {
+        let ends = scenario.workload.ends(flow).unwrap();
+        apart.flow(ends.src, ends.dst, if ends.dst == 3 { 4 } else { 3 }, flow.bytes, flow.start_ns);
+    }
+    scenario.workload = apart;
+    let out = outcome(&scenario);
+    let free = out.flows[2].fct_ns.unwrap() as f64 / out.flows[2].ideal_ns as f64;
+    assert!(blocked > 1.5 * free && free < 2.2, "{blocked} {free}");
+}
+
+#[test]
+fn after_drops_every_flow_arrives() {
+    for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
+        let mut scenario = star(9, incast(8, 2_000_300));
+        scenario.control = Control::Off;
+        scenario.switch.classes[3] = lossy();
+        scenario.transport.recovery = recovery;
+        scenario.transport.timeout_ns = 500 * US;
+        let out = outcome(&scenario);
+        assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{recovery:?} {:?}", out.transport);
+        let dropped = out.classes[0].dropped_packets;
+        assert!(dropped > 100 && out.transport.naks > 0, "{recovery:?} {:?}", out.classes);
+        assert_eq!(out.transport.delivered_packets + dropped, out.transport.data_packets, "{recovery:?}");
+        if recovery != Recovery::GoBackN {
+            // What is sent again is what was lost, but for timeouts that came too soon.
+            let again = out.transport.retransmitted_packets;
+            assert!((dropped..=dropped + dropped / 10).contains(&again), "{again} of {dropped}");
+        }
+    }
+}
+
+#[test]
+fn selective_repeat_sends_less_again_than_go_back_n() {
+    let [again, fct] = [Recovery::GoBackN, Recovery::Selective { reordering: 0 }]
+        .map(|recovery| {
+            let mut scenario = star(5, incast(4, 10_000_000));
+            scenario.switch.classes[3] = lossy();
+            scenario.transport.recovery = recovery;
+            let out = outcome(&scenario);
+            (out.transport.retransmitted_packets, out.fct.unwrap().mean_ns)
+        })
+        .into_iter()
+        .fold([[0.0; 2]; 2], |[[_, a], [_, f]], (again, fct)| [[a, again as f64], [f, fct]]);
+    assert!(again[0] > 2.0 * again[1] && fct[0] > fct[1], "{again:?} {fct:?}");
+}
+
+#[test]
+fn a_window_limits_what_is_under_way() {
+    let mut scenario = star(2, incast(1, 10_000_000));
+    scenario.control = Control::Off;
+    let round_trip_ns = 2 * 2 * US + 1_000;
+    // Half of what a round trip would hold makes half of the rate.
+    scenario.transport.window_bytes = 25_000 * round_trip_ns / 4_000;
+    scenario.transport.ack_every = 1;
+    let out = outcome(&scenario);
+    let slowdown = out.fct.unwrap().slowdown_mean;
+    assert!((1.7..2.3).contains(&slowdown), "{slowdown}");
+}
+
+#[test]
+fn ecmp_keeps_a_flow_on_one_path_and_spraying_does_not() {
+    let mut workload = Workload::new();
+    workload.flow(0, 4, 3, 4_000_000, 0);
+    let mut scenario =
+        Scenario::new(Topology::leaf_spine(2, 4, 4, CABLES).unwrap(), workload, Config::DEFAULT);
+    let used = |out: &Outcome| {
+        out.ports
+            .iter()
+            .filter(|port| {
+                port.switch == "leaf0" && port.peer.starts_with("spine") && port.tx_bytes > 100_000
+            })
+            .count()
+    };
+    assert_eq!(used(&outcome(&scenario)), 1);
+    scenario.switch.balance = Balance::Spray;
+    scenario.transport.recovery = Recovery::Selective { reordering: 64 };
+    let sprayed = outcome(&scenario);
+    assert_eq!(used(&sprayed), 4);
+    assert_eq!(sprayed.transport.retransmitted_packets, 0);
+}
+
+#[test]
+fn strict_classes_go_first() {
+    let mut workload = Workload::new();
+    for src in 1..=4 {
+        workload.flow(src, 0, 3, 4_000_000, 0);
+    }
+    workload.flow(5, 0, 7, 1_000_000, 100 * US);
+    let mut scenario = star(6, workload);
+    scenario.control = Control::Off;
+    let out = outcome(&scenario);
+    let urgent = out.flows[4];
+    assert!(urgent.fct_ns.unwrap() < urgent.ideal_ns * 12 / 10, "{urgent:?}");
+}
+
+#[test]
+fn flows_wait_for_what_they_depend_on() {
+    let mut workload = Workload::new();
+    let first = workload.flow(0, 1, 3, 1_000_000, 10 * US);
+    let forward = workload.flow(1, 2, 3, 1_000_000, 0);
+    workload.after(forward, first, Wait::Delivered);
+    let think = workload.compute(2, 30 * US);
+    workload.after(think, forward, Wait::Delivered);
+    let back = workload.flow(2, 0, 3, 1_000_000, 0);
+    workload.after(back, think, Wait::Delivered);
+    // The sender of the first is another host than that of the last: word takes a link's delay.
+    let late = workload.flow(3, 0, 3, 1_000, 0);
+    workload.after(late, first, Wait::Acknowledged);
+    workload.after(late, back, Wait::Acknowledged);
+    let out = outcome(&star(4, workload));
+    let flow = |number: u32| out.flows[number as usize];
+    let [first, forward, think, back, late] = [first, forward, think, back, late].map(flow);
+    let delivered_ns =
+        |flow: crate::network::FlowOutcome| flow.start_ns.unwrap() + flow.fct_ns.unwrap() - 2 * US - 12;
+    assert_eq!(first.start_ns, Some(10 * US));
+    assert!(forward.start_ns.unwrap().abs_diff(delivered_ns(first)) < 5, "{first:?} {forward:?}");
+    assert!(think.start_ns.unwrap().abs_diff(delivered_ns(forward) + 30 * US) < 5, "{forward:?} {think:?}");
+    assert_eq!((back.start_ns, think.fct_ns), (think.start_ns, Some(0)));
+    assert_eq!(late.start_ns.unwrap(), back.start_ns.unwrap() + back.fct_ns.unwrap() + US);
+}
+
+#[test]
+fn flows_of_one_queue_pair_follow_each_other() {
+    let mut workload = Workload::new();
+    let qp = workload.pair(0, 1, 3);
+    for _ in 0..3 {
+        workload.send(qp, 100_000, 0);
+    }
+    let out = outcome(&star(2, workload));
+    let ends: Vec<u64> = out.flows.iter().map(|flow| flow.fct_ns.unwrap()).collect();
+    assert!(ends[0] < ends[1] && ends[1] < ends[2], "{ends:?}");
+    assert!(ends[1] - ends[0] > 8 * US && ends[2] - ends[1] < 9 * US, "{ends:?}");
+}
+
+#[test]
+fn a_failed_link_is_routed_around() {
+    let mut workload = Workload::new();
+    for src in 0..4 {
+        workload.flow(src, src + 4, 3, 5_000_000, 0);
+    }
+    let mut scenario =
+        Scenario::new(Topology::leaf_spine(2, 2, 4, CABLES).unwrap(), workload, Config::DEFAULT);
+    scenario.transport.timeout_ns = 200 * US;
+    scenario.switch.reroute_ns = 300 * US;
+    let whole = outcome(&scenario);
+    // Links 8 and 9 are leaf 0's.
+    scenario.faults = vec![Fault { at_ns: 100 * US, kind: FaultKind::LinkDown(8) }];
+    let broken = outcome(&scenario);
+    assert!(broken.classes.iter().map(|class| class.lost_packets).sum::<u64>() > 0);
+    assert!(broken.flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(broken.transport.timeouts > 0 && broken.duration_ns > whole.duration_ns + 200 * US);
+    scenario.faults.push(Fault { at_ns: 600 * US, kind: FaultKind::LinkUp(8) });
+    scenario.faults.push(Fault { at_ns: 600 * US, kind: FaultKind::LinkDown(9) });
+    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+}
+
+#[test]
+fn a_pause_storm_stops_others_until_the_watchdog_ends_it() {
+    // A storm of host 2, to which both send, holds up what host 1 sends to host 3.
+    let mut scenario = victim();
+    scenario.faults =
+        vec![Fault { at_ns: 50 * US, kind: FaultKind::StormBegins { host: 2, classes: 1 << 3 } }];
+    scenario.duration_ns = 20 * MS;
+    let stuck = outcome(&scenario);
+    assert!(stuck.flows.iter().all(|flow| flow.fct_ns.is_none()), "{:?}", stuck.flows);
+    assert_eq!((stuck.duration_ns, stuck.transport.storms), (20 * MS, 0));
+    scenario.switch.watchdog =
+        Some(Watchdog { detection_ns: 2 * MS, restoration_ns: 2 * MS, action: StormAction::Drop });
+    let guarded = outcome(&scenario);
+    assert!(guarded.flows[2].fct_ns.is_some() && guarded.transport.storms > 0, "{:?}", guarded.flows);
+    assert!(guarded.classes[0].storm_dropped_packets > 0);
+    scenario.switch.watchdog =
+        Some(Watchdog { detection_ns: 2 * MS, restoration_ns: 2 * MS, action: StormAction::Forward });
+    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+    // And it ends by itself when the host lets go.
+    scenario.switch.watchdog = None;
+    scenario.faults.push(Fault { at_ns: 10 * MS, kind: FaultKind::StormEnds { host: 2 } });
+    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+}
+
+#[test]
+fn depths_are_sampled_and_bands_are_by_size() {
+    let mut workload = incast(8, 100_000);
+    workload.flow(1, 2, 3, 1_000, 0);
+    let mut scenario = star(9, workload);
+    scenario.sample_ns = Some(10 * US);
+    let out = outcome(&scenario);
+    let samples = &out.samples.as_ref().unwrap().switches[0].max_queue_bytes;
+    assert!((6..=9).contains(&samples.len()) && samples.iter().any(|&depth| depth > 100_000), "{samples:?}");
+    let rows: Vec<(u64, u64)> =
+        out.fct_by_size.iter().map(|FctBand { min_bytes, fct, .. }| (*min_bytes, fct.count)).collect();
+    assert_eq!(rows, [(1_000, 1), (100_000, 8)]);
+}
+
+#[test]
+fn a_buffer_that_headroom_eats_up_is_refused() {
+    let mut scenario = star(4, incast(3, 1_000));
+    scenario.switch.buffer_bytes = 100_000;
+    let refused = run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+    assert!(
+        refused.starts_with(
+            "the buffer of 100KB is too small for leaf0: reserved bytes and headroom of its 4 ports"
+        ),
+        "{refused}"
+    );
+}
+
+#[test]
+fn progress_can_stop_it() {
+    let scenario = star(9, incast(8, 50_000_000));
+    let stopped = run(&scenario, 1, &mut |_| ControlFlow::Break(())).unwrap_err();
+    assert!(stopped.to_string().starts_with("stopped after"), "{stopped}");
+}

@@ -1,0 +1,127 @@
+//! A topology of any shape, from a TOML file.
+
+use std::collections::HashMap;
+
+use dcqcn_params::quantity::{parse_duration_ns, parse_rate_bps};
+use serde::Deserialize;
+
+use super::{Link, Topology};
+use crate::network::read::FileError;
+
+/// A complete file.
+pub const TOPOLOGY_EXAMPLE: &str = "\
+# A fabric for `--topology FILE.toml`: who is there, and links between them. A host has one link.
+hosts = [\"client\", \"disk1\", \"disk2\"]
+switches = [\"left\", \"right\"]
+
+[[link]]
+between = [\"client\", \"left\"]
+rate = \"100gbit\"
+delay = \"500ns\"
+
+[[link]]
+between = [\"left\", \"right\"]
+rate = \"400gbit\"
+delay = \"2us\"
+
+[[link]]
+between = [\"disk1\", \"right\"]
+rate = \"25gbit\"
+delay = \"500ns\"
+
+[[link]]
+between = [\"disk2\", \"right\"]
+rate = \"25gbit\"
+delay = \"500ns\"
+";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    hosts: Vec<String>,
+    switches: Vec<String>,
+    #[serde(default)]
+    link: Vec<FileLink>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileLink {
+    between: [String; 2],
+    rate: String,
+    delay: String,
+}
+
+impl Topology {
+    /// Reads a topology ([`TOPOLOGY_EXAMPLE`]).
+    ///
+    /// # Errors
+    /// It is not TOML, lacks something, or a link names a node that is not there.
+    pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
+        let file: File = toml::from_str(text).map_err(|error| {
+            let line =
+                error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            FileError::new(name, line, error.message())
+        })?;
+        let names: Vec<String> = file.hosts.iter().chain(&file.switches).cloned().collect();
+        let mut places: HashMap<&str, u32> = HashMap::new();
+        for (place, node) in (0..).zip(&names) {
+            if places.insert(node, place).is_some() {
+                return Err(FileError::new(
+                    name,
+                    0,
+                    format!("`{node}` is there twice: give each node a name of its own"),
+                ));
+            }
+        }
+        let link = |(number, link): (usize, &FileLink)| {
+            let refuse = |what: String| FileError::new(name, 0, format!("link {number}: {what}"));
+            let node = |node: &String| {
+                places
+                    .get(node.as_str())
+                    .copied()
+                    .ok_or_else(|| refuse(format!("`{node}` is neither in `hosts` nor in `switches`")))
+            };
+            Ok(Link {
+                a: node(&link.between[0])?,
+                b: node(&link.between[1])?,
+                rate_bps: parse_rate_bps(&link.rate).map_err(|error| refuse(format!("rate = {error}")))?,
+                delay_ns: parse_duration_ns(&link.delay)
+                    .map_err(|error| refuse(format!("delay = {error}")))?,
+            })
+        };
+        let links = (1..).zip(&file.link).map(link).collect::<Result<_, _>>()?;
+        Ok(Self { hosts: file.hosts.len() as u32, switches: file.switches.len() as u32, links, names })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_read_in_full() {
+        let topology = Topology::parse("t", TOPOLOGY_EXAMPLE).unwrap();
+        assert_eq!((topology.hosts, topology.switches, topology.links.len()), (3, 2, 4));
+        assert_eq!(topology.links[1], Link { a: 3, b: 4, rate_bps: 400_000_000_000, delay_ns: 2_000 });
+        assert_eq!((topology.validate(), topology.node("disk2")), (Ok(()), Some(2)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (from, to, says) in [
+            (
+                "\"client\", \"left\"",
+                "\"client\", \"lft\"",
+                "t: link 1: `lft` is neither in `hosts` nor in `switches`",
+            ),
+            ("400gbit", "fast", "t: link 2: rate = `fast`"),
+            ("delay = \"2us\"", "dely = \"2us\"", "t:13: unknown field `dely`"),
+            ("\"disk1\", \"disk2\"", "\"disk1\", \"disk1\"", "t: `disk1` is there twice"),
+        ] {
+            let refused =
+                Topology::parse("t", &TOPOLOGY_EXAMPLE.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(refused.starts_with(says), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What hosts send each other: flows with start times, sizes and dependencies.
+//!
+//! A flow is one message on a queue pair. It may wait for others: until they are delivered, as a collective's next step
+//! waits for the data of the last, or until they are acknowledged, as a sender's next message may. A flow from a host to
+//! itself sends nothing: it is a computation, which takes its delay.
+
+mod chakra;
+mod collective;
+mod hpcc;
+mod htsim;
+mod simai;
+mod sizes;
+
+pub use crate::network::read::{FileError, text};
+pub use collective::{Collective, Pairs};
+pub use sizes::{Poisson, Sizes};
+
+/// Longest flow: 1 TB.
+pub(crate) const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
+
+/// A flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The queue pair it is sent on; flows of one QP are sent in the order in which they start.
+    pub qp: u32,
+    /// Its length.
+    pub bytes: u64,
+    /// It does not start before.
+    pub start_ns: u64,
+    /// Time from the start time, or from the end of the last flow it waits for, to its start.
+    pub delay_ns: u64,
+}
+
+/// A queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// The host that sends.
+    pub src: u32,
+    /// The host that receives.
+    pub dst: u32,
+    /// Class of its data, 0 to 7.
+    pub class: u8,
+}
+
+/// When a flow that waits for another may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wait {
+    /// The receiver has all of it.
+    Delivered,
+    /// The sender has the acknowledgement of all of it.
+    Acknowledged,
+}
+
+/// One flow waits for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Edge {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) wait: Wait,
+}
+
+/// Flows, their queue pairs, and which waits for which.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    pairs: Vec<Pair>,
+    flows: Vec<Flow>,
+    edges: Vec<Edge>,
+    collectives: Vec<Round>,
+}
+
+/// A collective among the flows: who is ready for it, and who is through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Round {
+    /// What it does.
+    pub(crate) collective: Collective,
+    /// Bytes that it is about.
+    pub(crate) bytes: u64,
+    /// Hosts, by rank.
+    pub(crate) ranks: Vec<u32>,
+    /// For each rank the flow that it waits for, and the one that tells that it is through.
+    pub(crate) ready: Vec<u32>,
+    pub(crate) done: Vec<u32>,
+}
+
+/// Why a workload cannot be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkloadError {
+    /// A flow names a host that is not there.
+    #[error("flow {flow}: host {host} does not exist: the fabric has hosts 0 to {}", hosts - 1)]
+    Host {
+        /// Number of the flow, from 0.
+        flow: usize,
+        /// The host it names.
+        host: u32,
+        /// Number of hosts.
+        hosts: u32,
+    },
+    /// A length is out of range.
+    #[error("flow {flow}: {bytes} bytes are out of range: allowed is 1 to {MAX_FLOW_BYTES}")]
+    Bytes {
+        /// Number of the flow.
+        flow: usize,
+        /// Its length.
+        bytes: u64,
+    },
+    /// A class is out of range.
+    #[error("flow {flow}: class {class} is out of range: allowed is 0 to 7")]
+    Class {
+        /// Number of the flow.
+        flow: usize,
+        /// Its class.
+        class: u8,
+    },
+    /// Flows wait for each other in a circle, or for one that is not there.
+    #[error("{0} flows can never start: they wait for each other in a circle")]
+    Circle(usize),
+    /// There is nothing to send.
+    #[error("the workload has no flow")]
+    Empty,
+}
+
+impl Workload {
+    /// Nothing to send yet.
+    #[must_use]
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a queue pair and says its number.
+    pub(crate) fn pair(&mut self, src: u32, dst: u32, class: u8) -> u32 {
+        self.pairs.push(Pair { src, dst, class });
+        self.pairs.len() as u32 - 1
+    }
+
+    /// Adds a flow on a queue pair and says its number.
+    pub(crate) fn send(&mut self, qp: u32, bytes: u64, start_ns: u64) -> u32 {
+        self.flows.push(Flow { qp, bytes, start_ns, delay_ns: 0 });
+        self.flows.len() as u32 - 1
+    }
+
+    /// Adds a flow on a queue pair of its own and says its number.
+    pub(crate) fn flow(&mut self, src: u32, dst: u32, class: u8, bytes: u64, start_ns: u64) -> u32 {
+        let qp = self.pair(src, dst, class);
+        self.send(qp, bytes, start_ns)
+    }
+
+    /// Adds a computation of `delay_ns` at `host` and says its number.
+    pub(crate) fn compute(&mut self, host: u32, delay_ns: u64) -> u32 {
+        let flow = self.flow(host, host, 0, 1, 0);
+        self.delay(flow, delay_ns);
+        flow
+    }
+
+    /// `flow` starts this much later than it could.
+    pub(crate) fn delay(&mut self, flow: u32, delay_ns: u64) {
+        if let Some(flow) = self.flows.get_mut(flow as usize) {
+            flow.delay_ns = delay_ns;
+        }
+    }
+
+    /// `flow` waits for `other`.
+    pub(crate) fn after(&mut self, flow: u32, other: u32, wait: Wait) {
+        self.edges.push(Edge { from: other, to: flow, wait });
+    }
+
+    /// The flows, by number.
+    #[must_use]
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+
+    /// The queue pairs, by number.
+    #[must_use]
+    pub(crate) fn pairs(&self) -> &[Pair] {
+        &self.pairs
+    }
+
+    /// Who sends a flow to whom; `None`: there is no such flow.
+    #[must_use]
+    pub(crate) fn ends(&self, flow: &Flow) -> Option<Pair> {
+        self.pairs.get(flow.qp as usize).copied()
+    }
+
+    /// The collectives, in the order in which they were asked for.
+    pub(crate) fn rounds(&self) -> &[Round] {
+        &self.collectives
+    }
+
+    /// Every wait, ordered by the flow waited for.
+    pub(crate) fn edges(&self) -> Vec<Edge> {
+        let mut edges = self.edges.clone();
+        edges.sort_unstable();
+        edges.dedup();
+        edges
+    }
+
+    /// Checks that every flow can be sent in a fabric of `hosts` hosts.
+    ///
+    /// # Errors
+    /// The first thing wrong.
+    pub(crate) fn validate(&self, hosts: u32) -> Result<(), WorkloadError> {
+        if self.flows.is_empty() {
+            return Err(WorkloadError::Empty);
+        }
+        for (number, flow) in self.flows.iter().enumerate() {
+            let pair = self.ends(flow).unwrap_or(Pair { src: u32::MAX, dst: u32::MAX, class: 0 });
+            if let Some(&host) = [pair.src, pair.dst].iter().find(|&&host| host >= hosts) {
+                return Err(WorkloadError::Host { flow: number, host, hosts });
+            }
+            if !(1..=MAX_FLOW_BYTES).contains(&flow.bytes) {
+                return Err(WorkloadError::Bytes { flow: number, bytes: flow.bytes });
+            }
+            if pair.class > 7 {
+                return Err(WorkloadError::Class { flow: number, class: pair.class });
+            }
+        }
+        match self.never_started() {
+            0 => Ok(()),
+            count => Err(WorkloadError::Circle(count)),
+        }
+    }
+
+    /// How many flows wait for ever: those left when all others are taken out in the order of their dependencies.
+    fn never_started(&self) -> usize {
+        let edges = self.edges();
+        let mut waiting = vec![0_u32; self.flows.len()];
+        for edge in &edges {
+            let Some(count) = waiting.get_mut(edge.to as usize) else { return 1 };
+            *count += 1;
+        }
+        let mut open: Vec<u32> =
+            (0..).zip(&waiting).filter(|(_, left)| **left == 0).map(|(f, _)| f).collect();
+        let mut started = 0;
+        while let Some(flow) = open.pop() {
+            started += 1;
+            let first = edges.partition_point(|edge| edge.from < flow);
+            for edge in edges[first..].iter().take_while(|edge| edge.from == flow) {
+                let left = &mut waiting[edge.to as usize];
+                *left -= 1;
+                if *left == 0 {
+                    open.push(edge.to);
+                }
+            }
+        }
+        self.flows.len() - started
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_sent_is_refused() {
+        let mut good = Workload::new();
+        let first = good.flow(0, 1, 3, 1_000, 0);
+        let second = good.flow(1, 0, 3, 1_000, 0);
+        good.after(second, first, Wait::Delivered);
+        assert_eq!(good.validate(2), Ok(()));
+        assert_eq!(
+            good.validate(1).unwrap_err().to_string(),
+            "flow 0: host 1 does not exist: the fabric has hosts 0 to 0"
+        );
+        let mut circle = good.clone();
+        circle.after(first, second, Wait::Acknowledged);
+        assert_eq!(circle.validate(2), Err(WorkloadError::Circle(2)));
+        let mut empty = good.clone();
+        empty.flow(0, 1, 3, 0, 0);
+        assert_eq!(empty.validate(2), Err(WorkloadError::Bytes { flow: 2, bytes: 0 }));
+        let mut class = good;
+        class.flow(0, 1, 8, 1, 0);
+        assert_eq!(class.validate(2), Err(WorkloadError::Class { flow: 2, class: 8 }));
+        assert_eq!(Workload::new().validate(2), Err(WorkloadError::Empty));
+    }
+}

@@ -1,0 +1,406 @@
+//! Chakra execution traces (MLCommons): one file per rank, `PREFIX.0.et`, `PREFIX.1.et` and so on.
+//!
+//! A file is a row of messages, each after its length: metadata first, then nodes with their dependencies. Rank N is host
+//! N. Computations take their duration; sends and receives are flows; a collective is one over all ranks whose traces have
+//! it ([`Collective`]), a barrier an all-reduce without data. NVLink and the like are not modelled: all goes over the fabric.
+//! A control dependency on a node that the trace does not have is skipped, as ASTRA-sim does.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use prost::Message;
+
+use super::collective::{Collective, Pairs};
+use super::{Wait, Workload};
+use crate::network::read::FileError;
+
+/// The fields of `Node` that matter here.
+#[derive(Clone, PartialEq, Message)]
+struct Node {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(int32, tag = "3")]
+    kind: i32,
+    #[prost(uint64, repeated, tag = "4")]
+    ctrl_deps: Vec<u64>,
+    #[prost(uint64, repeated, tag = "5")]
+    data_deps: Vec<u64>,
+    #[prost(uint64, tag = "7")]
+    duration_micros: u64,
+    #[prost(message, repeated, tag = "10")]
+    attr: Vec<Attribute>,
+}
+
+/// `AttributeProto`, as far as it holds whole numbers or text.
+#[derive(Clone, PartialEq, Message)]
+struct Attribute {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(oneof = "Number", tags = "7, 9, 11, 13")]
+    value: Option<Number>,
+    #[prost(string, optional, tag = "29")]
+    text: Option<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Number {
+    #[prost(int32, tag = "7")]
+    Int32(i32),
+    #[prost(int64, tag = "9")]
+    Int64(i64),
+    #[prost(uint32, tag = "11")]
+    Uint32(u32),
+    #[prost(uint64, tag = "13")]
+    Uint64(u64),
+}
+
+const COMM_SEND: i32 = 5;
+const COMM_RECV: i32 = 6;
+const COMM_COLL: i32 = 7;
+/// `CollectiveCommType` of a barrier.
+const BARRIER: u64 = 9;
+
+impl Node {
+    fn number(&self, name: &str) -> Option<u64> {
+        let value = self.attr.iter().find(|attribute| attribute.name == name)?.value.as_ref()?;
+        match *value {
+            Number::Int32(value) => value.try_into().ok(),
+            Number::Int64(value) => value.try_into().ok(),
+            Number::Uint32(value) => Some(value.into()),
+            Number::Uint64(value) => Some(value),
+        }
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.attr.iter().find(|attribute| attribute.name == name)?.text.as_deref()
+    }
+
+    /// The collective of `CollectiveCommType`; the type where it is not known here.
+    fn collective(&self) -> Result<Collective, String> {
+        match self.number("comm_type") {
+            Some(0 | BARRIER) => Ok(Collective::AllReduce),
+            Some(1) => Ok(Collective::Reduce),
+            Some(2) => Ok(Collective::AllGather),
+            Some(3) => Ok(Collective::Gather),
+            Some(4) => Ok(Collective::Scatter),
+            Some(5) => Ok(Collective::Broadcast),
+            Some(6) => Ok(Collective::AllToAll),
+            Some(7 | 8) => Ok(Collective::ReduceScatter),
+            Some(other) => Err(format!("comm_type {other} is not known")),
+            None => Err("it has no comm_type".to_owned()),
+        }
+    }
+
+    /// Bytes of a collective.
+    fn collective_bytes(&self) -> u64 {
+        if self.number("comm_type") == Some(BARRIER) { 0 } else { self.number("comm_size").unwrap_or(1) }
+    }
+}
+
+/// A node that is known: the flow that stands for it, and what those that depend on it wait for.
+type Known = HashMap<u64, (u32, Wait)>;
+
+impl Workload {
+    /// Reads the traces `PREFIX.0.et`, `PREFIX.1.et` and so on, as many as there are, at most `hosts`.
+    ///
+    /// # Errors
+    /// There is none, one cannot be read, or has a collective that is not known here.
+    pub fn chakra(prefix: &Path, hosts: u32, class: u8) -> Result<Self, FileError> {
+        let mut traces = Vec::new();
+        for rank in 0..=hosts {
+            let name = format!("{}.{rank}.et", prefix.display());
+            if !Path::new(&name).exists() {
+                break;
+            }
+            if rank == hosts {
+                return Err(FileError::new(
+                    &name,
+                    0,
+                    format!("the fabric has hosts for {hosts} ranks only: give it more"),
+                ));
+            }
+            let bytes = std::fs::read(&name)
+                .map_err(|error| FileError::new(&name, 0, format!("cannot be read: {error}")))?;
+            traces.push((name.clone(), nodes(&name, &bytes)?));
+        }
+        if traces.is_empty() {
+            let name = prefix.display().to_string();
+            return Err(FileError::new(
+                &name,
+                0,
+                format!("there is no trace {name}.0.et: give the part of the names before the rank"),
+            ));
+        }
+        Self::of_traces(&traces, class)
+    }
+
+    fn of_traces(traces: &[(String, Vec<Node>)], class: u8) -> Result<Self, FileError> {
+        let mut workload = Self::new();
+        let mut pairs = Pairs::new(class);
+        let mut known: Vec<Known> = vec![Known::new(); traces.len()];
+        // The n-th collective of a group of ranks is the same in all of their traces; so is the n-th message between two.
+        let mut collectives: Vec<Vec<(usize, &Node)>> = Vec::new();
+        let mut places: HashMap<(String, usize), usize> = HashMap::new();
+        let mut sent: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
+        let mut received: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
+        for (rank, (name, nodes)) in traces.iter().enumerate() {
+            let host = rank as u32;
+            let mut counts: HashMap<String, usize> = HashMap::new();
+            for node in nodes {
+                let peer = |key: &str| {
+                    let peer = node.number(key).filter(|&peer| peer < traces.len() as u64);
+                    let what = || format!("node {} (`{}`) has no `{key}` that is a rank", node.id, node.name);
+                    peer.map(|peer| peer as u32).ok_or_else(|| FileError::new(name, 0, what()))
+                };
+                let tag = node.number("comm_tag").unwrap_or(0);
+                let entry = match node.kind {
+                    COMM_SEND => {
+                        let dst = peer("comm_dst")?;
+                        let flow = workload.between(
+                            &mut pairs,
+                            host,
+                            dst,
+                            node.number("comm_size").unwrap_or(1).max(1),
+                        );
+                        sent.entry((host, dst, tag)).or_default().push(flow);
+                        (flow, Wait::Acknowledged)
+                    }
+                    COMM_RECV => {
+                        let flow = workload.compute(host, 0);
+                        received.entry((peer("comm_src")?, host, tag)).or_default().push(flow);
+                        (flow, Wait::Delivered)
+                    }
+                    COMM_COLL => {
+                        let group = node.text("pg_name").unwrap_or_default().to_owned();
+                        let count = counts.entry(group.clone()).or_default();
+                        *count += 1;
+                        let key = (group, *count);
+                        let place = *places.entry(key).or_insert_with(|| {
+                            collectives.push(Vec::new());
+                            collectives.len() - 1
+                        });
+                        collectives[place].push((rank, node));
+                        // What it waits for; who waits for it is told of its end below.
+                        (workload.compute(host, 0), Wait::Delivered)
+                    }
+                    _ => {
+                        (workload.compute(host, node.duration_micros.saturating_mul(1_000)), Wait::Delivered)
+                    }
+                };
+                known[rank].insert(node.id, entry);
+            }
+        }
+        for (key, flows) in &received {
+            let sent = sent.get(key).map_or(&[][..], Vec::as_slice);
+            if sent.len() < flows.len() {
+                let what = format!(
+                    "rank {} receives {} messages of rank {} with tag {}, which sends {}",
+                    key.1,
+                    flows.len(),
+                    key.0,
+                    key.2,
+                    sent.len()
+                );
+                return Err(FileError::new(&traces[key.1 as usize].0, 0, what));
+            }
+            for (&receive, &send) in flows.iter().zip(sent) {
+                workload.after(receive, send, Wait::Delivered);
+            }
+        }
+        let mut ends: Vec<HashMap<u64, u32>> = vec![HashMap::new(); traces.len()];
+        for members in &mut collectives {
+            let Some(&(first, node)) = members.first() else { continue };
+            let collective = node.collective().map_err(|problem| {
+                let what = format!(
+                    "node {} (`{}`): {problem}; set it to {BARRIER} (barrier) to keep its dependencies without data",
+                    node.id, node.name
+                );
+                FileError::new(&traces[first].0, 0, what)
+            })?;
+            // Of a collective with a root the first rank is that.
+            let root = ["comm_root", "root_rank"].iter().find_map(|name| node.number(name));
+            if let Some(place) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
+                members.rotate_left(place);
+            }
+            let members = &*members;
+            let ranks: Vec<u32> = members.iter().map(|&(rank, _)| rank as u32).collect();
+            let ready: Vec<u32> = members.iter().map(|&(rank, node)| known[rank][&node.id].0).collect();
+            let bytes = node.collective_bytes();
+            let done = workload.collective(collective, bytes, &ranks, &ready, &mut pairs);
+            for (&(rank, node), done) in members.iter().zip(done) {
+                ends[rank].insert(node.id, done);
+            }
+        }
+        for (rank, (name, nodes)) in traces.iter().enumerate() {
+            for node in nodes {
+                let (flow, _) = known[rank][&node.id];
+                for (is_data, dependency) in node
+                    .ctrl_deps
+                    .iter()
+                    .map(|id| (false, id))
+                    .chain(node.data_deps.iter().map(|id| (true, id)))
+                {
+                    let Some(&(other, wait)) = known[rank].get(dependency) else {
+                        if !is_data {
+                            continue;
+                        }
+                        let what = format!(
+                            "node {} (`{}`) depends on node {dependency}, which is not there",
+                            node.id, node.name
+                        );
+                        return Err(FileError::new(name, 0, what));
+                    };
+                    let (other, wait) =
+                        ends[rank].get(dependency).map_or((other, wait), |&end| (end, Wait::Delivered));
+                    workload.after(flow, other, wait);
+                }
+            }
+        }
+        Ok(workload)
+    }
+}
+
+/// The nodes of a trace, in order.
+fn nodes(name: &str, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
+    let refuse = |what: String| FileError::new(name, 0, format!("is no Chakra trace: {what}"));
+    let mut rest = bytes;
+    let mut nodes = Vec::new();
+    let mut is_metadata = true;
+    while !rest.is_empty() {
+        let length = prost::encoding::decode_varint(&mut rest).map_err(|error| refuse(error.to_string()))?;
+        let length = usize::try_from(length).ok().filter(|&length| length <= rest.len());
+        let Some((message, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
+            return Err(refuse(format!(
+                "{} bytes before its end a message is longer than what is left",
+                rest.len()
+            )));
+        };
+        rest = after;
+        if !std::mem::take(&mut is_metadata) {
+            nodes.push(Node::decode(message).map_err(|error| refuse(error.to_string()))?);
+        }
+    }
+    Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(name: &str, value: i64) -> Attribute {
+        Attribute { name: name.to_owned(), value: Some(Number::Int64(value)), text: None }
+    }
+
+    fn trace(nodes: &[Node]) -> Vec<u8> {
+        // Metadata: `version` and nothing else.
+        let mut bytes = vec![7, 10, 5];
+        bytes.extend(b"0.0.4");
+        for node in nodes {
+            node.encode_length_delimited(&mut bytes).unwrap();
+        }
+        bytes
+    }
+
+    fn node(id: u64, kind: i32, deps: &[u64], attr: Vec<Attribute>) -> Node {
+        Node { id, kind, data_deps: deps.to_vec(), attr, ..Node::default() }
+    }
+
+    #[test]
+    fn traces_of_all_ranks_become_flows_with_dependencies() {
+        let directory = std::env::temp_dir().join(format!("dcqcn-chakra-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        for rank in 0..4_i64 {
+            let compute = Node { duration_micros: 7, ..node(1, 4, &[], vec![]) };
+            let reduce = node(2, COMM_COLL, &[1], vec![number("comm_type", 0), number("comm_size", 4_000)]);
+            let mut nodes = vec![compute, reduce];
+            if rank == 0 {
+                let to = vec![number("comm_dst", 3), number("comm_size", 500), number("comm_tag", 9)];
+                nodes.push(node(3, COMM_SEND, &[2], to));
+            }
+            if rank == 3 {
+                nodes.push(node(5, COMM_RECV, &[], vec![number("comm_src", 0), number("comm_tag", 9)]));
+                nodes.push(Node { ctrl_deps: vec![5], duration_micros: 1, ..node(6, 4, &[2], vec![]) });
+            }
+            std::fs::write(directory.join(format!("t.{rank}.et")), trace(&nodes)).unwrap();
+        }
+        let workload = Workload::chakra(&directory.join("t"), 4, 3).unwrap();
+        assert_eq!(workload.validate(4), Ok(()));
+        let sent: Vec<u64> = workload
+            .flows()
+            .iter()
+            .filter(|flow| workload.ends(flow).is_some_and(|pair| pair.src != pair.dst))
+            .map(|flow| flow.bytes)
+            .collect();
+        assert_eq!(sent.iter().filter(|&&bytes| bytes == 1_000).count(), 4 * 6);
+        assert_eq!(sent.iter().filter(|&&bytes| bytes == 500).count(), 1);
+        assert_eq!(workload.flows().iter().filter(|flow| flow.delay_ns == 7_000).count(), 4);
+        let few = Workload::chakra(&directory.join("t"), 3, 3).unwrap_err().to_string();
+        assert!(few.contains("t.3.et: the fabric has hosts for 3 ranks only"), "{few}");
+        let none = Workload::chakra(&directory.join("u"), 4, 3).unwrap_err().to_string();
+        assert!(none.contains("there is no trace"), "{none}");
+        std::fs::write(directory.join("t.0.et"), [200, 1, 2]).unwrap();
+        let torn = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
+        assert!(torn.contains("is no Chakra trace"), "{torn}");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// The workload of four ranks with the same nodes.
+    fn of_four(nodes: &[Node]) -> Result<Workload, FileError> {
+        let traces: Vec<_> = (0..4).map(|rank| (format!("t.{rank}.et"), nodes.to_vec())).collect();
+        Workload::of_traces(&traces, 3)
+    }
+
+    fn collective(id: u64, kind: i64, deps: &[u64]) -> Node {
+        node(id, COMM_COLL, deps, vec![number("comm_type", kind), number("comm_size", 4_000)])
+    }
+
+    #[test]
+    fn every_collective_type_has_flows() {
+        // Type, flows, bytes of each.
+        for (kind, flows, bytes) in [
+            (0, 4 * 6, 1_000),
+            (1, 3, 4_000),
+            (2, 4 * 3, 1_000),
+            (3, 3, 1_000),
+            (4, 3, 1_000),
+            (5, 3, 4_000),
+            (6, 4 * 3, 1_000),
+            (7, 4 * 3, 1_000),
+            (8, 4 * 3, 1_000),
+            (9, 4 * 6, 1),
+        ] {
+            let workload = of_four(&[collective(1, kind, &[]), collective(2, kind, &[1])]).unwrap();
+            assert_eq!(workload.validate(4), Ok(()), "{kind}");
+            let sent = workload.flows().iter().filter(|flow| {
+                flow.bytes == bytes && workload.ends(flow).is_some_and(|pair| pair.src != pair.dst)
+            });
+            assert_eq!(sent.count(), 2 * flows, "{kind}");
+        }
+        let refused = of_four(&[collective(1, 12, &[])]).unwrap_err().to_string();
+        assert!(refused.contains("node 1 (``): comm_type 12 is not known; set it to 9"), "{refused}");
+        let refused = of_four(&[node(3, COMM_COLL, &[], vec![])]).unwrap_err().to_string();
+        assert!(refused.contains("node 3 (``): it has no comm_type"), "{refused}");
+    }
+
+    #[test]
+    fn broadcast_starts_at_its_root() {
+        let mut broadcast = collective(1, 5, &[]);
+        broadcast.attr.push(number("comm_root", 2));
+        let workload = of_four(&[broadcast]).unwrap();
+        let sent = workload.flows().iter().filter(|flow| flow.bytes == 4_000);
+        let mut sent: Vec<_> = sent.filter_map(|flow| workload.ends(flow)).map(|p| (p.src, p.dst)).collect();
+        sent.sort_unstable();
+        assert_eq!(sent, [(2, 0), (2, 3), (3, 1)]);
+    }
+
+    #[test]
+    fn dangling_control_dependency_is_skipped() {
+        let dangling = Node { ctrl_deps: vec![0, 1], ..collective(2, 9, &[]) };
+        let workload = of_four(&[collective(1, 0, &[]), dangling]).unwrap();
+        assert_eq!(workload.validate(4), Ok(()));
+        let refused = of_four(&[collective(2, 0, &[7])]).unwrap_err().to_string();
+        assert!(refused.contains("node 2 (``) depends on node 7, which is not there"), "{refused}");
+    }
+}

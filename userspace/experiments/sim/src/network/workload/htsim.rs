@@ -1,0 +1,236 @@
+//! Connection matrices of htsim, as uet-htsim's are: `SRC->DST start PS size BYTES`, with triggers.
+//!
+//! Start times are picoseconds. A connection without a start waits for its trigger: of one shot, which starts all of its
+//! connections; of several, of which each starts the next; or a barrier, which waits for so many connections.
+
+use std::collections::HashMap;
+
+use super::{Wait, Workload};
+use crate::network::read::{FileError, words};
+
+/// A trigger.
+#[derive(Debug, Default)]
+struct Trigger {
+    kind: Option<Kind>,
+    count: usize,
+    /// Who sets it off, and how far they have to be.
+    from: Vec<(u32, Wait)>,
+    /// Whom it starts.
+    starts: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Oneshot,
+    Multishot,
+    Barrier,
+}
+
+impl Workload {
+    /// Reads a connection matrix. Each connection is a QP of its own in `class`.
+    ///
+    /// # Errors
+    /// A line is neither a connection nor a trigger, a connection never starts, or a trigger is not as its kind wants it.
+    pub fn htsim(name: &str, text: &str, class: u8) -> Result<Self, FileError> {
+        let mut workload = Self::new();
+        let mut triggers: HashMap<u64, Trigger> = HashMap::new();
+        for (line, words) in words(text) {
+            let refuse = |what: String| Err(FileError::new(name, line, what));
+            match words.as_slice() {
+                ["Nodes" | "Connections" | "Triggers" | "Failures", ..] => {}
+                ["trigger", rest @ ..] => {
+                    let Some((id, kind, count)) = trigger(rest) else {
+                        return refuse(format!(
+                            "`{}` is no trigger: write `trigger id N oneshot`, `multishot` or `barrier count N`",
+                            words.join(" ")
+                        ));
+                    };
+                    let trigger = triggers.entry(id).or_default();
+                    (trigger.kind, trigger.count) = (Some(kind), count);
+                }
+                [ends, rest @ ..] if ends.contains("->") => {
+                    let ends = ends
+                        .split_once("->")
+                        .and_then(|(src, dst)| Some((src.parse().ok()?, dst.parse().ok()?)));
+                    let (Some((src, dst)), Some(connection)) = (ends, connection(rest)) else {
+                        return refuse(format!(
+                            "`{}` is no connection: write SRC->DST start PICOSECONDS size BYTES",
+                            words.join(" ")
+                        ));
+                    };
+                    if connection.start_ps.is_some() == (connection.trigger.is_some()) {
+                        return refuse("a connection has a start or a trigger, and not both".to_owned());
+                    }
+                    let flow = workload.flow(
+                        src,
+                        dst,
+                        class,
+                        connection.bytes,
+                        connection.start_ps.unwrap_or(0) / 1_000,
+                    );
+                    if let Some(id) = connection.trigger {
+                        triggers.entry(id).or_default().starts.push(flow);
+                    }
+                    for (id, wait) in
+                        [(connection.sent, Wait::Acknowledged), (connection.received, Wait::Delivered)]
+                    {
+                        if let Some(id) = id {
+                            triggers.entry(id).or_default().from.push((flow, wait));
+                        }
+                    }
+                }
+                ["failure", ..] => {
+                    return refuse(
+                        "failures of switches are not read: give links that fail by `--fault`".to_owned(),
+                    );
+                }
+                _ => return refuse(format!("`{}` is neither a connection nor a trigger", words.join(" "))),
+            }
+        }
+        let mut ids: Vec<u64> = triggers.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let Some(trigger) = triggers.remove(&id) else { continue };
+            workload
+                .wire_trigger(&trigger)
+                .map_err(|what| FileError::new(name, 0, format!("trigger {id}: {what}")))?;
+        }
+        Ok(workload)
+    }
+
+    fn wire_trigger(&mut self, trigger: &Trigger) -> Result<(), String> {
+        let Trigger { kind, count, from, starts } = trigger;
+        if from.is_empty() && !starts.is_empty() {
+            return Err("no connection sets it off".to_owned());
+        }
+        match kind {
+            None if starts.is_empty() => Ok(()),
+            None => Err("its kind is not given: write `trigger id N oneshot`".to_owned()),
+            Some(Kind::Oneshot) if from.len() > 1 => {
+                Err(format!("{} connections set off one shot", from.len()))
+            }
+            Some(Kind::Barrier) if *count != from.len() => {
+                Err(format!("a barrier of {count} has {} connections that set it off", from.len()))
+            }
+            Some(Kind::Oneshot | Kind::Barrier) => {
+                for &start in starts {
+                    from.iter().for_each(|&(flow, wait)| self.after(start, flow, wait));
+                }
+                Ok(())
+            }
+            // Whoever ends starts the next: which one of them that is does not matter when each starts one.
+            Some(Kind::Multishot) => {
+                for (&start, &(flow, wait)) in starts.iter().zip(from) {
+                    self.after(start, flow, wait);
+                }
+                if starts.len() > from.len() {
+                    Err(format!("{} connections wait for {} shots", starts.len(), from.len()))
+                } else {
+                    Ok(())
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    bytes: u64,
+    start_ps: Option<u64>,
+    trigger: Option<u64>,
+    sent: Option<u64>,
+    received: Option<u64>,
+}
+
+/// The words after the ends of a connection.
+fn connection(words: &[&str]) -> Option<Connection> {
+    let mut connection = Connection::default();
+    for pair in words.chunks(2) {
+        let &[key, value] = pair else { return None };
+        match key {
+            // Fractions of a picosecond do not matter.
+            "start" => {
+                connection.start_ps = Some(value.parse::<f64>().ok().filter(|start| *start >= 0.0)? as u64)
+            }
+            "size" => connection.bytes = value.parse().ok()?,
+            "trigger" => connection.trigger = Some(value.parse().ok()?),
+            "send_done_trigger" => connection.sent = Some(value.parse().ok()?),
+            "recv_done_trigger" => connection.received = Some(value.parse().ok()?),
+            "id" | "msg" | "prio" => {}
+            _ => return None,
+        }
+    }
+    (connection.bytes != 0).then_some(connection)
+}
+
+/// The words after `trigger`: its number, kind and count.
+fn trigger(words: &[&str]) -> Option<(u64, Kind, usize)> {
+    let (mut id, mut kind, mut count) = (None, None, 0);
+    let mut rest = words.iter();
+    while let Some(&word) = rest.next() {
+        match word {
+            "id" => id = Some(rest.next()?.parse().ok()?),
+            "count" => count = rest.next()?.parse().ok()?,
+            "oneshot" => kind = Some(Kind::Oneshot),
+            "multishot" => kind = Some(Kind::Multishot),
+            "barrier" => kind = Some(Kind::Barrier),
+            _ => return None,
+        }
+    }
+    Some((id?, kind?, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_and_triggers_are_read() {
+        let text = "Nodes 4\nConnections 5\nTriggers 2\n\
+            0->1 id 1 start 2500 size 1000 send_done_trigger 1\n\
+            2->3 id 2 start 0 size 2000 recv_done_trigger 2\n\
+            1->2 id 3 trigger 1 size 3000 recv_done_trigger 2\n\
+            3->0 id 4 trigger 2 size 4000 prio 3\n\
+            0->2 id 5 trigger 2 size 5000\n\
+            trigger id 1 oneshot\ntrigger id 2 barrier count 2\n";
+        let workload = Workload::htsim("m.cm", text, 3).unwrap();
+        let sizes: Vec<u64> = workload.flows().iter().map(|flow| flow.bytes).collect();
+        assert_eq!(sizes, [1_000, 2_000, 3_000, 4_000, 5_000]);
+        assert_eq!(workload.flows()[0].start_ns, 2);
+        let edges: Vec<_> = workload.edges().iter().map(|edge| (edge.from, edge.to, edge.wait)).collect();
+        assert_eq!(
+            edges,
+            [
+                (0, 2, Wait::Acknowledged),
+                (1, 3, Wait::Delivered),
+                (1, 4, Wait::Delivered),
+                (2, 3, Wait::Delivered),
+                (2, 4, Wait::Delivered)
+            ]
+        );
+        assert_eq!(workload.validate(4), Ok(()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (text, says) in [
+            ("0->1 start 0\n", "m:1: `0->1 start 0` is no connection"),
+            ("0->1 size 5\n", "m:1: a connection has a start or a trigger"),
+            ("0->1 size 5 start 0 trigger 1\n", "m:1: a connection has a start or a trigger"),
+            ("0->1 trigger 1 size 5\ntrigger id 1 oneshot\n", "m: trigger 1: no connection sets it off"),
+            (
+                "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\n",
+                "m: trigger 1: its kind is not given",
+            ),
+            (
+                "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\ntrigger id 1 barrier count 2",
+                "m: trigger 1: a barrier of 2 has 1",
+            ),
+            ("trigger id 1\n", "m:1: `trigger id 1` is no trigger"),
+            ("hello\n", "m:1: `hello` is neither"),
+        ] {
+            let refused = Workload::htsim("m", text, 3).unwrap_err().to_string();
+            assert!(refused.starts_with(says), "{refused}");
+        }
+    }
+}

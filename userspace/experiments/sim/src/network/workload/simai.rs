@@ -1,0 +1,349 @@
+//! Workload files of SimAI: the layers of a model, each with computations and collectives.
+//!
+//! The first line has `model_parallel_NPU_group: N`, `ep: N` and `all_gpus: N`, the second the number of layers. A layer is
+//! `NAME DEPENDENCY`, then three times time, collective and bytes (forward, input gradient, weight gradient), then the time of
+//! the update; times in nanoseconds. One iteration is made of it: forward through all layers, then back. Every GPU is a host
+//! of the fabric: NVLink is not modelled.
+//!
+//! With `pp: N` the layers are those of one pipeline stage. A stage is a block of neighbouring ranks, and starts when each
+//! rank has `ga` messages of `pp_comm` bytes from its counterpart in the stage before; gradients go the same way back.
+//! Micro-batches do not overlap.
+
+use super::collective::{Collective, Pairs};
+use super::{Wait, Workload};
+use crate::network::read::{FileError, words};
+
+/// How ranks are put into groups.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    ranks: u32,
+    tensor: u32,
+    expert: u32,
+    /// Stages of the pipeline.
+    pipeline: u32,
+}
+
+/// Messages from one stage of the pipeline to the next, in each direction.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    messages: u32,
+    bytes: u64,
+}
+
+/// Which ranks take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    Tensor,
+    Data,
+    Expert,
+    DataExpert,
+}
+
+/// A computation and a collective after it.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    compute_ns: u64,
+    collective: Option<(Collective, Group, u64)>,
+}
+
+impl Workload {
+    /// Reads a workload file for a fabric of `hosts` hosts.
+    ///
+    /// # Errors
+    /// A line is not as it should be, or there are more GPUs than hosts.
+    pub fn simai(name: &str, text: &str, hosts: u32, class: u8) -> Result<Self, FileError> {
+        let mut lines = words(text);
+        let (_, head) = lines.next().unwrap_or_default();
+        /// More micro-batches than any model has.
+        const MAX_MESSAGES: u32 = 4_096;
+        // SimAI writes `pp_comm` with and without a colon.
+        let of = |key: &str| {
+            head.windows(2)
+                .find(|pair| pair[0].trim_end_matches(':') == key.trim_end_matches(':'))
+                .map(|pair| pair[1])
+        };
+        let setting = |key: &str| of(key).and_then(|value| value.parse::<u32>().ok());
+        let (Some(ranks), Some(tensor)) = (setting("all_gpus:"), setting("model_parallel_NPU_group:")) else {
+            return Err(FileError::new(
+                name,
+                1,
+                "the first line must give `model_parallel_NPU_group: N` and `all_gpus: N`",
+            ));
+        };
+        let pipeline = setting("pp:").unwrap_or(1);
+        let shape = Shape { ranks, tensor, expert: setting("ep:").unwrap_or(1), pipeline };
+        let messages = setting("ga:").unwrap_or(1).max(1);
+        if messages > MAX_MESSAGES {
+            let what = format!("ga: {messages} is out of range: 1 to {MAX_MESSAGES}");
+            return Err(FileError::new(name, 1, what));
+        }
+        let bytes = of("pp_comm:").and_then(|bytes| bytes.parse().ok()).unwrap_or(1).max(1);
+        let transfer = Transfer { messages, bytes };
+        if !(1..=hosts).contains(&ranks) {
+            let what = format!("all_gpus: {ranks} is out of range: the fabric has hosts for 1 to {hosts}");
+            return Err(FileError::new(name, 1, what));
+        }
+        let fits = tensor != 0
+            && shape.expert != 0
+            && pipeline != 0
+            && ranks.is_multiple_of(pipeline)
+            && shape.stage_ranks().is_multiple_of(tensor)
+            && (shape.stage_ranks() / tensor).is_multiple_of(shape.expert);
+        if !fits {
+            let what = format!(
+                "{ranks} GPUs cannot be put into {pipeline} stages, these into groups of {tensor}, and those into groups of {}",
+                shape.expert
+            );
+            return Err(FileError::new(name, 1, what));
+        }
+        let count =
+            lines.next().and_then(|(_, words)| words.first()?.parse::<usize>().ok()).unwrap_or(usize::MAX);
+        let layers: Vec<[Step; 3]> =
+            lines.map(|(line, words)| layer(name, line, &words)).collect::<Result<_, _>>()?;
+        if layers.len() != count {
+            return Err(FileError::new(
+                name,
+                2,
+                format!("the second line must be the number of layers, of which {} follow", layers.len()),
+            ));
+        }
+        let mut model = Model { workload: Self::new(), pairs: Pairs::new(class), shape, ready: Vec::new() };
+        model.ready = (0..ranks).map(|host| model.workload.compute(host, 0)).collect();
+        for stage in 0..pipeline {
+            if stage > 0 {
+                model.transfer(stage - 1, stage, transfer);
+            }
+            layers.iter().for_each(|layer| model.step(layer[0], stage));
+        }
+        for stage in (0..pipeline).rev() {
+            if stage + 1 < pipeline {
+                model.transfer(stage + 1, stage, transfer);
+            }
+            for layer in layers.iter().rev() {
+                model.step(layer[1], stage);
+                model.step(layer[2], stage);
+            }
+        }
+        Ok(model.workload)
+    }
+}
+
+/// A workload in the making: every rank's last step.
+struct Model {
+    workload: Workload,
+    pairs: Pairs,
+    shape: Shape,
+    ready: Vec<u32>,
+}
+
+impl Model {
+    /// Every rank of a stage sends to its counterpart in another.
+    fn transfer(&mut self, from: u32, to: u32, transfer: Transfer) {
+        for rank in 0..self.shape.stage_ranks() {
+            let [src, dst] = [from, to].map(|stage| stage * self.shape.stage_ranks() + rank);
+            let received = self.workload.compute(dst, 0);
+            self.workload.after(received, self.ready[dst as usize], Wait::Delivered);
+            for _ in 0..transfer.messages {
+                let flow = self.workload.between(&mut self.pairs, src, dst, transfer.bytes);
+                self.workload.after(flow, self.ready[src as usize], Wait::Delivered);
+                self.workload.after(received, flow, Wait::Delivered);
+            }
+            self.ready[dst as usize] = received;
+        }
+    }
+
+    fn step(&mut self, step: Step, stage: u32) {
+        let stage_ranks = self.shape.stage_ranks();
+        let first = stage * stage_ranks;
+        if step.compute_ns > 0 {
+            let of_stage = self.ready.iter_mut().skip(first as usize).take(stage_ranks as usize);
+            for (host, ready) in (first..).zip(of_stage) {
+                let compute = self.workload.compute(host, step.compute_ns);
+                self.workload.after(compute, *ready, Wait::Delivered);
+                *ready = compute;
+            }
+        }
+        let Some((collective, group, bytes)) = step.collective else { return };
+        for mut ranks in self.shape.groups(group) {
+            ranks.iter_mut().for_each(|rank| *rank += first);
+            let ready: Vec<u32> = ranks.iter().map(|&rank| self.ready[rank as usize]).collect();
+            let done = self.workload.collective(collective, bytes, &ranks, &ready, &mut self.pairs);
+            for (&rank, done) in ranks.iter().zip(done) {
+                self.ready[rank as usize] = done;
+            }
+        }
+    }
+}
+
+impl Shape {
+    /// Ranks of each stage of the pipeline.
+    const fn stage_ranks(self) -> u32 {
+        self.ranks / self.pipeline
+    }
+
+    /// Every group of a kind in the first stage: tensor groups are of neighbours; across them, expert groups are of
+    /// neighbouring tensor groups, and the rest repeats them.
+    fn groups(self, group: Group) -> Vec<Vec<u32>> {
+        let Self { tensor, expert, .. } = self;
+        let replicas = self.stage_ranks() / tensor;
+        let row = |members: &mut dyn Iterator<Item = u32>, offset: u32| {
+            members.map(|replica| replica * tensor + offset).collect()
+        };
+        let offsets = 0..tensor;
+        match group {
+            Group::Tensor => {
+                (0..replicas).map(|replica| (replica * tensor..(replica + 1) * tensor).collect()).collect()
+            }
+            Group::Data => offsets.map(|offset| row(&mut (0..replicas), offset)).collect(),
+            Group::Expert => (0..replicas / expert)
+                .flat_map(|block| offsets.clone().map(move |offset| (block, offset)))
+                .map(|(block, offset)| row(&mut (block * expert..(block + 1) * expert), offset))
+                .collect(),
+            Group::DataExpert => (0..expert)
+                .flat_map(|first| offsets.clone().map(move |offset| (first, offset)))
+                .map(|(first, offset)| row(&mut (first..replicas).step_by(expert as usize), offset))
+                .collect(),
+        }
+    }
+}
+
+fn layer(name: &str, line: usize, words: &[&str]) -> Result<[Step; 3], FileError> {
+    let refuse =
+        |what: &str| FileError::new(name, line, format!("`{}` is no layer: {what}", words.join(" ")));
+    let [_, _, steps @ .., _update] = words else {
+        return Err(refuse("it needs a name, a dependency, three steps and a time"));
+    };
+    let step = |index: usize, default: Group| {
+        let Some([time, kind, bytes]) = steps.chunks(3).nth(index) else {
+            return Err(refuse("a step is TIME COLLECTIVE BYTES"));
+        };
+        let (Ok(compute_ns), Ok(bytes)) = (time.parse(), bytes.parse()) else {
+            return Err(refuse("times and bytes are whole numbers"));
+        };
+        let collective = collective(kind, default).ok_or_else(|| {
+            refuse("known collectives are NONE, ALLREDUCE, ALLGATHER, REDUCESCATTER and ALLTOALL, with _EP or _DP_EP")
+        })?;
+        Ok(Step { compute_ns, collective: collective.map(|(kind, group)| (kind, group, bytes)) })
+    };
+    if steps.len() != 9 {
+        return Err(refuse("it needs a name, a dependency, three steps and a time"));
+    }
+    Ok([step(0, Group::Tensor)?, step(1, Group::Tensor)?, step(2, Group::Data)?])
+}
+
+/// A collective and its group; `Some(None)`: none.
+fn collective(word: &str, default: Group) -> Option<Option<(Collective, Group)>> {
+    let (kind, group) = match word.strip_suffix("_DP_EP") {
+        Some(kind) => (kind, Group::DataExpert),
+        None => word.strip_suffix("_EP").map_or((word, default), |kind| (kind, Group::Expert)),
+    };
+    let collective = match kind {
+        "NONE" => return Some(None),
+        "ALLREDUCE" => Collective::AllReduce,
+        "ALLGATHER" => Collective::AllGather,
+        "REDUCESCATTER" => Collective::ReduceScatter,
+        "ALLTOALL" => Collective::AllToAll,
+        _ => return None,
+    };
+    Some(Some((collective, group)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 8 ga: 1 all_gpus: 8 checkpoints: 0\n\
+        2\n\
+        attention -1 5000 ALLREDUCE 2000 1000 NONE 0 10 ALLREDUCE 8000 100\n\
+        experts -1 100 ALLTOALL_EP 400 0 NONE 0 10 REDUCESCATTER_DP_EP 600 100\n";
+
+    #[test]
+    fn layers_become_steps_of_all_ranks() {
+        let workload = Workload::simai("w.txt", FILE, 8, 3).unwrap();
+        assert_eq!(workload.validate(8), Ok(()));
+        let sent = |bytes: u64| {
+            let between =
+                |flow: &&super::super::Flow| workload.ends(flow).is_some_and(|pair| pair.src != pair.dst);
+            workload.flows().iter().filter(between).filter(|flow| flow.bytes == bytes).count()
+        };
+        // Four groups of two: two steps of half of it each. Two groups of four: six steps of a quarter.
+        assert_eq!((sent(1_000), sent(2_000)), (4 * 2 * 2, 2 * 4 * 6));
+        // Four groups of two exchange half; four groups of two scatter.
+        assert_eq!((sent(200), sent(300)), (4 * 2, 4 * 2));
+        assert_eq!(workload.flows().iter().filter(|flow| flow.delay_ns == 5_000).count(), 8);
+    }
+
+    #[test]
+    fn pipeline_splits_groups_and_transfers() {
+        for (key, ga) in [("pp_comm:", 1), ("pp_comm", 3)] {
+            let text = format!(
+                "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 2 vpp: 1 ga: {ga} all_gpus: 8 \
+                 checkpoints: 0 {key} 1048576\n1\nlayer -1 5000 NONE 0 10 NONE 0 10 ALLREDUCE 8000 100\n"
+            );
+            let workload = Workload::simai("w.txt", &text, 8, 3).unwrap();
+            assert_eq!(workload.validate(8), Ok(()));
+            let ends = |bytes: u64| {
+                let flows = workload.flows().iter().filter(move |flow| flow.bytes == bytes);
+                let mut ends: Vec<_> =
+                    flows.filter_map(|flow| workload.ends(flow)).map(|p| (p.src, p.dst)).collect();
+                ends.sort_unstable();
+                ends
+            };
+            // Data-parallel groups of two within a stage, not of four across both.
+            let mut expected = vec![(0, 2), (1, 3), (2, 0), (3, 1), (4, 6), (5, 7), (6, 4), (7, 5)];
+            let mut groups = ends(4_000);
+            groups.dedup();
+            assert_eq!(groups, expected);
+            // Activations one way, gradients the other.
+            expected =
+                (0..4).map(|rank| (rank, rank + 4)).chain((4..8).map(|rank| (rank, rank - 4))).collect();
+            let transfers = ends(1_048_576);
+            assert_eq!(transfers.len(), 8 * ga);
+            let mut distinct = transfers;
+            distinct.dedup();
+            assert_eq!(distinct, expected);
+        }
+    }
+
+    #[test]
+    fn groups_cover_every_rank_once() {
+        let shape = Shape { ranks: 24, tensor: 3, expert: 4, pipeline: 1 };
+        for (group, count, size) in
+            [(Group::Tensor, 8, 3), (Group::Data, 3, 8), (Group::Expert, 6, 4), (Group::DataExpert, 12, 2)]
+        {
+            let groups = shape.groups(group);
+            assert_eq!((groups.len(), groups[0].len()), (count, size), "{group:?}");
+            let mut all: Vec<u32> = groups.concat();
+            all.sort_unstable();
+            assert_eq!(all, (0..24).collect::<Vec<_>>());
+        }
+        assert_eq!(shape.groups(Group::Expert)[0], [0, 3, 6, 9]);
+        assert_eq!(shape.groups(Group::DataExpert)[0], [0, 12]);
+    }
+
+    #[test]
+    fn what_is_no_workload_is_refused() {
+        for (text, hosts, says) in [
+            (FILE.to_owned(), 4, "w:1: all_gpus: 8 is out of range: the fabric has hosts for 1 to 4"),
+            (
+                FILE.replace("group: 2", "group: 3"),
+                8,
+                "w:1: 8 GPUs cannot be put into 1 stages, these into groups of 3",
+            ),
+            (FILE.replace("pp: 1", "pp: 3"), 8, "w:1: 8 GPUs cannot be put into 3 stages"),
+            (FILE.replace("pp: 1", "pp: 0"), 8, "w:1: 8 GPUs cannot be put into 0 stages"),
+            (FILE.replace("ga: 1", "ga: 5000"), 8, "w:1: ga: 5000 is out of range: 1 to 4096"),
+            (FILE.replace("ALLTOALL_EP", "BROADCAST"), 8, "w:4: `experts -1 100 BROADCAST"),
+            (
+                FILE.replace("\n2\n", "\n3\n"),
+                8,
+                "w:2: the second line must be the number of layers, of which 2 follow",
+            ),
+            ("X 1\n".to_owned(), 8, "w:1: the first line must give"),
+            (FILE.replace(" 100\n", "\n"), 8, "w:3: `attention"),
+        ] {
+            let refused = Workload::simai("w", &text, hosts, 3).unwrap_err().to_string();
+            assert!(refused.starts_with(says), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The fixed point of DCQCN's fluid model: the queue that a bottleneck settles at, without simulating anything.
+//!
+//! Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT'16, section 3. At the fixed point
+//! each of N flows has R = C/N, and the marking probability p solves
+//!
+//! ```text
+//! a² α / ((b + d)(c + e)) = τ² R_AI C / N
+//! a = 1 - (1-p)^(τR)             α = 1 - (1-p)^(τ'R)
+//! b = p / ((1-p)^(-B) - 1)       c = b (1-p)^(FB)
+//! d = p / ((1-p)^(-TR) - 1)      e = d (1-p)^(FTR)
+//! ```
+//!
+//! with rates in packets per second and B in packets. A counter or timer that is off leaves its two terms out. The queue
+//! follows from p by the marking curve. The model knows the `paper` machine only, and flows that never end.
+
+mod trajectory;
+
+use dcqcn_common::params::{Config, RP_VARIANT_PAPER, WredConfig};
+use serde::Serialize;
+
+pub use trajectory::{Settled, settled};
+
+/// Bulk flows that share a link.
+#[derive(Clone, Copy, Debug)]
+pub struct Bottleneck<'c> {
+    /// Parameters of the flows and of the link.
+    pub config: &'c Config,
+    /// Class of the flows.
+    pub tc: usize,
+    /// Rate of the link.
+    pub link_bps: u64,
+    /// Number of flows.
+    pub flows: u64,
+    /// Size of a packet on the wire.
+    pub packet_bytes: u64,
+}
+
+impl<'c> Bottleneck<'c> {
+    /// WRED of the class.
+    ///
+    /// `None` where no model applies: not the `paper` machine, no marking, no flow, no link.
+    #[must_use]
+    pub fn marking(&self) -> Option<&'c WredConfig> {
+        let (scalars, wred) = (&self.config.scalars, self.config.wred.get(self.tc)?);
+        let positive = [
+            self.link_bps,
+            self.flows,
+            self.packet_bytes,
+            wred.pmax_ppm,
+            scalars.min_time_between_cnps_ns,
+            scalars.dce_tcp_rtt_ns,
+        ];
+        let applies = scalars.rp_variant == RP_VARIANT_PAPER && wred.ecn != 0 && !positive.contains(&0);
+        applies.then_some(wred)
+    }
+}
+
+/// A parameter's time in seconds.
+#[must_use]
+pub fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The root of a monotonic function: where `is_below` changes from true to false, to the precision of `f64`.
+///
+/// `middle` is the mean used to halve the interval: arithmetic, or geometric for values that span orders of magnitude.
+pub fn bisect(
+    mut low: f64,
+    mut high: f64,
+    middle: impl Fn(f64, f64) -> f64,
+    is_below: impl Fn(f64) -> bool,
+) -> f64 {
+    // A double has 53 bits, and the root at most a dozen leading zeros.
+    for _ in 0..100 {
+        let between = middle(low, high);
+        if is_below(between) { low = between } else { high = between }
+    }
+    low
+}
+
+/// The fixed point of one bottleneck.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FixedPoint {
+    /// The probability p* that a packet is marked, 0 to 1.
+    pub marking_probability: f64,
+    /// The queue q* at which WRED marks with p*; Kmax if `beyond_pmax`.
+    pub queue_bytes: f64,
+    /// p* is above Pmax, so the linear part of the marking curve has no such point: the queue saws about Kmax.
+    pub beyond_pmax: bool,
+}
+
+impl FixedPoint {
+    /// The queue at which `wred` marks with `marking_probability`.
+    #[must_use]
+    pub fn new(wred: &WredConfig, marking_probability: f64) -> Self {
+        let pmax = wred.pmax_ppm as f64 / 1e6;
+        let (kmin, kmax) = (wred.kmin_bytes as f64, wred.kmax_bytes as f64);
+        let beyond_pmax = marking_probability > pmax;
+        let queue_bytes = if beyond_pmax { kmax } else { kmin + marking_probability / pmax * (kmax - kmin) };
+        Self { marking_probability, queue_bytes, beyond_pmax }
+    }
+}
+
+/// What the model knows of a bottleneck, in its own units.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Model {
+    /// N.
+    pub(super) flows: f64,
+    /// C/N, packets per second.
+    pub(super) rate: f64,
+    /// R_AI, packets per second.
+    pub(super) ai_rate: f64,
+    /// tau, tau' and T, s; T is 0 if the timer is off.
+    pub(super) cnp_interval: f64,
+    pub(super) alpha_period: f64,
+    increase_period: f64,
+    /// B, packets; 0 if the counter is off.
+    byte_counter: f64,
+    /// F.
+    threshold: f64,
+}
+
+/// The model's terms for one marking probability and rate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// a: the share of CNP intervals with a CNP.
+    pub(super) cnp: f64,
+    /// What alpha tends to.
+    pub(super) alpha: f64,
+    /// b + d: increases per packet.
+    pub(super) increases: f64,
+    /// c + e: those beyond fast recovery.
+    pub(super) additive: f64,
+}
+
+impl Model {
+    /// `None` where the model does not apply: see [`fixed_point`].
+    pub(super) fn new<'c>(bottleneck: &Bottleneck<'c>) -> Option<(Self, &'c WredConfig)> {
+        let wred = bottleneck.marking()?;
+        let &Bottleneck { config: Config { scalars, .. }, link_bps, flows, packet_bytes, .. } = bottleneck;
+        if scalars.rpg_time_reset_ns == 0 && scalars.rpg_byte_reset_bytes == 0 {
+            return None;
+        }
+        let packets = |bps: u64| bps as f64 / (packet_bytes * 8) as f64;
+        let model = Self {
+            flows: flows as f64,
+            rate: packets(link_bps) / flows as f64,
+            ai_rate: packets(scalars.rpg_ai_rate_bps),
+            cnp_interval: seconds(scalars.min_time_between_cnps_ns),
+            alpha_period: seconds(scalars.dce_tcp_rtt_ns),
+            increase_period: seconds(scalars.rpg_time_reset_ns),
+            byte_counter: scalars.rpg_byte_reset_bytes as f64 / packet_bytes as f64,
+            threshold: scalars.rpg_threshold as f64,
+        };
+        Some((model, wred))
+    }
+
+    /// The terms at marking probability `p`, 0 to less than 1, and `rate`, packets per second.
+    pub(super) fn terms(&self, p: f64, rate: f64) -> Terms {
+        // (1-p)^x - 1 and (1-p)^x, without losing the digits of a small p.
+        let log = (-p).ln_1p();
+        let power_less_one = |x: f64| (x * log).exp_m1();
+        let power = |x: f64| (x * log).exp();
+        // How often, per packet, `x` packets pass with no mark among them, and how often after F such runs in a row.
+        let runs = |x: f64| {
+            if x == 0.0 {
+                return (0.0, 0.0);
+            }
+            let once = if p == 0.0 { 1.0 / x } else { p * power(x) / -power_less_one(x) };
+            (once, once * power(self.threshold * x))
+        };
+        let (b, c) = runs(self.byte_counter);
+        let (d, e) = runs(self.increase_period * rate);
+        Terms {
+            cnp: -power_less_one(self.cnp_interval * rate),
+            alpha: -power_less_one(self.alpha_period * rate),
+            increases: b + d,
+            additive: c + e,
+        }
+    }
+
+    /// The left side of the equation less the right one, both multiplied by (b + d)(c + e); grows with `p`.
+    fn surplus(&self, p: f64) -> f64 {
+        let Terms { cnp, alpha, increases, additive } = self.terms(p, self.rate);
+        let right = self.cnp_interval * self.cnp_interval * self.ai_rate * self.rate;
+        cnp * cnp * alpha - right * increases * additive
+    }
+
+    /// p*, by bisection: `surplus` rises from below 0 at p = 0 to a² alpha = 1 at p = 1.
+    fn marking_probability(&self) -> f64 {
+        bisect(0.0, 1.0, f64::midpoint, |p| self.surplus(p) < 0.0)
+    }
+}
+
+/// The fixed point of a bottleneck.
+///
+/// `None` where the model does not apply: not the `paper` machine, no marking, neither increase timer nor byte counter, no
+/// flow, no link.
+#[must_use]
+pub fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
+    let (model, wred) = Model::new(bottleneck)?;
+    Some(FixedPoint::new(wred, model.marking_probability()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KB: u64 = 1_000;
+    const MBIT: u64 = 1_000_000;
+    const GBIT: u64 = 1_000_000_000;
+    const FLOWS: [u64; 7] = [2, 4, 8, 10, 16, 32, 64];
+
+    fn paper(kmin_bytes: u64, kmax_bytes: u64, pmax_ppm: u64) -> Config {
+        let mut config = Config::DEFAULT;
+        let wred = &mut config.wred[3];
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin_bytes, kmax_bytes, pmax_ppm);
+        config
+    }
+
+    fn of(config: &Config) -> Bottleneck<'_> {
+        Bottleneck { config, tc: 3, link_bps: GBIT, flows: 2, packet_bytes: KB }
+    }
+
+    fn at(config: &Config, link_bps: u64, flows: u64) -> FixedPoint {
+        fixed_point(&Bottleneck { link_bps, flows, ..of(config) }).unwrap()
+    }
+
+    /// `wanted` is rounded to `digits` decimals, some of it from a figure that was rounded before (403.4987, 403.5, 404).
+    fn check(wanted: &[f64], digits: i32, what: &str, value: impl Fn(u64) -> f64) {
+        for (&wanted, flows) in wanted.iter().zip(FLOWS) {
+            let value = value(flows);
+            let half = 0.5 * 10f64.powi(-digits);
+            assert!((value - wanted).abs() <= half * 1.02, "{what}, {flows} flows: {value}, not {wanted}");
+        }
+    }
+
+    /// Published figures of another solver for the same equation: p* in percent, q* in KB.
+    #[test]
+    fn known_probabilities_come_out() {
+        let config = paper(5 * KB, 200 * KB, 10_000);
+        let percent = |config: Config, link| move |n| at(&config, link, n).marking_probability * 100.0;
+        check(&[0.078], 3, "40G", percent(config, 40 * GBIT));
+        let later = percent(config, 40 * GBIT);
+        for (flows, wanted, digits) in
+            [(4, 0.19, 2), (8, 0.46, 2), (10, 0.60, 2), (16, 1.09, 2), (32, 2.6, 1), (64, 5.9, 1)]
+        {
+            let half = 0.5 * 10f64.powi(-digits);
+            assert!((later(flows) - wanted).abs() <= half, "{flows}: {}", later(flows));
+        }
+        check(&[7.7, 16.7, 33.4], 1, "1G", percent(config, GBIT));
+        for (flows, wanted) in [(2, 0.46), (4, 1.09), (8, 2.56)] {
+            let p = percent(config, 10 * GBIT)(flows);
+            assert!((p - wanted).abs() <= 0.005, "10G, {flows}: {p}");
+        }
+    }
+
+    #[test]
+    fn known_queues_come_out() {
+        let kb = |config: Config, link| move |n| at(&config, link, n).queue_bytes / 1e3;
+        let paper_40g = paper(5 * KB, 200 * KB, 10_000);
+        check(&[20.2, 41.8, 93.8, 122.6], 1, "40G", kb(paper_40g, 40 * GBIT));
+        check(&[93.8], 1, "10G", kb(paper_40g, 10 * GBIT));
+        let hpcc_25g = paper(100 * KB, 400 * KB, 200_000);
+        check(&[102.0, 105.0, 112.0, 116.0, 129.0, 168.0, 253.0], 0, "25G", kb(hpcc_25g, 25 * GBIT));
+        let hpcc_100g = paper(400 * KB, 1_600 * KB, 200_000);
+        check(&[401.0, 404.0, 409.0, 411.0, 421.0, 449.0, 517.0], 0, "100G", kb(hpcc_100g, 100 * GBIT));
+        let sonic = paper(1_048_576, 2_097_152, 50_000);
+        let sonic_kb = [1054.0, 1061.0, 1078.0, 1088.0, 1121.0, 1221.0, 1457.0];
+        check(&sonic_kb, 0, "SONiC", kb(sonic, 100 * GBIT));
+    }
+
+    #[test]
+    fn above_pmax_the_queue_is_at_kmax() {
+        let config = paper(5 * KB, 200 * KB, 10_000);
+        for (link, flows, beyond) in [
+            (40, 10, false),
+            (40, 16, true),
+            (40, 32, true),
+            (40, 64, true),
+            (10, 2, false),
+            (10, 4, true),
+            (1, 2, true),
+        ] {
+            let point = at(&config, link * GBIT, flows);
+            assert_eq!(point.beyond_pmax, beyond, "{link}G, {flows} flows");
+            assert_eq!(point.queue_bytes == 200e3, beyond, "{link}G, {flows} flows");
+        }
+    }
+
+    #[test]
+    fn forty_times_slower_is_the_same() {
+        let fast = paper(5 * KB, 200 * KB, 10_000);
+        let mut slow = fast;
+        let s = &mut slow.scalars;
+        s.rpg_ai_rate_bps = MBIT;
+        for time in [&mut s.min_time_between_cnps_ns, &mut s.dce_tcp_rtt_ns, &mut s.rpg_time_reset_ns] {
+            *time *= 40;
+        }
+        for flows in FLOWS {
+            let (fast, slow) = (at(&fast, 40 * GBIT, flows), at(&slow, GBIT, flows));
+            assert!((fast.marking_probability / slow.marking_probability - 1.0).abs() < 1e-9, "{flows}");
+        }
+    }
+
+    #[test]
+    fn one_counter_may_be_off_but_not_both() {
+        let mut config = paper(5 * KB, 200 * KB, 10_000);
+        let both = at(&config, 40 * GBIT, 2).marking_probability;
+        config.scalars.rpg_byte_reset_bytes = 0;
+        let timer = at(&config, 40 * GBIT, 2).marking_probability;
+        assert!(timer < both && timer > 0.9 * both, "{timer}, {both}");
+        config.scalars.rpg_time_reset_ns = 0;
+        let neither = Bottleneck { link_bps: 40 * GBIT, ..of(&config) };
+        assert_eq!(fixed_point(&neither), None);
+        config.scalars.rpg_byte_reset_bytes = 10_000_000;
+        let bytes = at(&config, 40 * GBIT, 2).marking_probability;
+        assert!(bytes > 0.0 && bytes < timer, "{bytes}");
+    }
+
+    #[test]
+    fn where_the_model_does_not_apply_there_is_no_point() {
+        let config = paper(5 * KB, 200 * KB, 10_000);
+        let of = of(&config);
+        assert!(fixed_point(&of).is_some());
+        for without in [
+            Bottleneck { tc: 8, ..of },
+            Bottleneck { link_bps: 0, ..of },
+            Bottleneck { flows: 0, ..of },
+            Bottleneck { packet_bytes: 0, ..of },
+        ] {
+            assert_eq!(fixed_point(&without), None);
+        }
+        let mut firmware = config;
+        firmware.scalars.rp_variant = 1;
+        let mut unmarked = config;
+        unmarked.wred[3].ecn = 0;
+        for config in [firmware, unmarked] {
+            assert_eq!(fixed_point(&Bottleneck { config: &config, ..of }), None);
+        }
+    }
+}
