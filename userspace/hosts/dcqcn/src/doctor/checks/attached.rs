@@ -130,8 +130,7 @@ pub(super) fn generic_xdp(snapshot: &Snapshot) -> Vec<Finding> {
             let driver = snapshot.link(iface).and_then(|link| link.driver.clone());
             let evidence =
                 format!("xdp mode {}, driver {}", attached.xdp_mode, driver.unwrap_or("none".into()));
-            let what =
-                "XDP runs on socket buffers, which is slower";
+            let what = "XDP runs on socket buffers, which is slower";
             Finding::info("generic-xdp", what, evidence).on(iface).fix(format!(
                 "`dcqcn detach {iface}`, then attach with `--xdp-mode driver`, which tells why not"
             ))
