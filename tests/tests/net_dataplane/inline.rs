@@ -152,6 +152,25 @@ fn vlan_tags_beside_the_packet_survive() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn inline_detach_restores_offloads() -> Result<()> {
+    if !runnable("inline_detach_restores_offloads", &[])? {
+        return Ok(());
+    }
+    let bump = Bump::new("in-offloads", 1_500)?;
+    let features = || -> Result<[String; 2]> {
+        let of = |iface: &str| bump.between.command(&format!("ethtool -k {iface}"));
+        Ok([of("x0")?, of("x1")?])
+    };
+    let before = features()?;
+    for mode in [XdpModeChoice::Driver, XdpModeChoice::Skb] {
+        bump.attach(mode)?;
+        bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
+        assert_eq!(features()?, before, "{mode:?}");
+    }
+    Ok(())
+}
+
 fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
     let bump = Bump::new(test, 1_500)?;
     bump.attach(mode)?;

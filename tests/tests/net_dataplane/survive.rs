@@ -34,6 +34,7 @@ struct State {
     qdiscs: String,
     classes: String,
     links: String,
+    features: String,
     files: Vec<String>,
 }
 
@@ -48,6 +49,7 @@ impl State {
             qdiscs: host.command("tc -d qdisc show")?,
             classes: host.command("tc -d class show dev a0")?,
             links: links(host)?,
+            features: host.command("ethtool -k a0")?,
             files,
         })
     }
@@ -195,6 +197,7 @@ fn detaching_puts_everything_back() -> Result<()> {
             pair.a.attach_as(&request)?;
             let held = Held::by(&pair.a, "a0")?;
             let attached = State::of(&pair.a)?;
+            assert_eq!(attached.features, before.features, "a host attachment changes no offload");
             assert_eq!(attached.links, before.links, "a host attachment has no XDP program");
             assert_eq!(attached.qdiscs != before.qdiscs, pacer != PacerChoice::None);
             marks(&pair)?;

@@ -222,9 +222,27 @@ impl Netlink {
     /// # Errors
     /// The interface is gone.
     pub fn vlan_stripping(&self, ifindex: u32) -> Result<Vec<String>> {
-        let mut active = ethtool::active_features(self, ifindex)?;
+        let mut active = self.features(ifindex)?;
         active.retain(|name| ethtool::VLAN_STRIPPING.contains(&name.as_str()));
         Ok(active)
+    }
+
+    /// The features that are on but for [`Self::vlan_stripping`], by ethtool's names.
+    ///
+    /// # Errors
+    /// The interface does not exist.
+    pub fn offloads(&self, ifindex: u32) -> Result<Vec<String>> {
+        let mut active = self.features(ifindex)?;
+        active.retain(|name| !ethtool::VLAN_STRIPPING.contains(&name.as_str()));
+        Ok(active)
+    }
+
+    /// The features that are on, by ethtool's names; none before Linux 5.6.
+    ///
+    /// # Errors
+    /// The interface does not exist.
+    pub fn features(&self, ifindex: u32) -> Result<Vec<String>> {
+        ethtool::active_features(self, ifindex)
     }
 
     /// Turns features of a driver on or off, by ethtool's names.

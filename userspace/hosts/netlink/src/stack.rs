@@ -17,11 +17,26 @@ impl Link {
 /// The interface number `ifindex`, and all of `links` above it.
 #[must_use]
 pub fn with_those_above(links: &[Link], ifindex: u32) -> BTreeSet<u32> {
-    let mut found = BTreeSet::from([ifindex]);
+    closure(links, [ifindex], Link::is_above)
+}
+
+/// These interfaces, and all of `links` below them.
+#[must_use]
+pub fn with_those_below(links: &[Link], ifindexes: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
+    closure(links, ifindexes, |link, upper| upper.is_above(link))
+}
+
+/// These interfaces, and all of `links` that are `next` to one found.
+fn closure(
+    links: &[Link],
+    ifindexes: impl IntoIterator<Item = u32>,
+    next: impl Fn(&Link, &Link) -> bool,
+) -> BTreeSet<u32> {
+    let mut found = BTreeSet::from_iter(ifindexes);
     loop {
-        let lower = |link: &&Link| found.contains(&link.index);
+        let is_found = |link: &&Link| found.contains(&link.index);
         let is_next = |link: &&Link| {
-            !found.contains(&link.index) && links.iter().filter(lower).any(|lower| link.is_above(lower))
+            !found.contains(&link.index) && links.iter().filter(is_found).any(|found| next(link, found))
         };
         let next: Vec<u32> = links.iter().filter(is_next).map(|link| link.index).collect();
         if next.is_empty() {
@@ -65,5 +80,8 @@ mod tests {
         assert_eq!(above(9), [9, 10, 11]);
         assert_eq!(above(5), [5, 11]);
         assert_eq!((above(6), above(12), above(77)), (vec![6], vec![12], vec![77]));
+        let below = |ifindex| with_those_below(&links, [ifindex]).into_iter().collect::<Vec<_>>();
+        assert_eq!((below(11), below(10)), (vec![2, 3, 5, 9, 10, 11], vec![2, 3, 9, 10]));
+        assert_eq!((below(2), below(6), below(77)), (vec![2], vec![6], vec![77]));
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn out(
     let mut carried =
         plan.steps.iter().try_for_each(|step| journal.record(step.clone(), |info| carrier.take(step, info)));
     if carried.is_ok() {
-        carried = journal.finish();
+        carried = keep_lost_offloads(netlink, &mut journal.record).and_then(|()| journal.finish());
     }
     let Err(error) = carried else {
         return Ok(journal.record.info);
@@ -68,6 +68,18 @@ pub(super) fn out(
         tracing::error!(iface = plan.info.iface, %error, "not undone after attaching failed");
     }
     Err(error)
+}
+
+/// Narrows the offloads to restore to those that attaching turned off: an operator may turn others off from now on.
+fn keep_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Error> {
+    for owed in &mut record.owed {
+        if let UndoStep::Offloads { ifindex, features } = owed {
+            let active = netlink.offloads(*ifindex)?;
+            features.retain(|feature| !active.contains(feature));
+        }
+    }
+    record.owed.retain(|owed| !matches!(owed, UndoStep::Offloads { features, .. } if features.is_empty()));
+    Ok(())
 }
 
 /// Of attachments that are made side by side one looks for shared maps at a time, so that the first makes them and the others take
@@ -100,6 +112,7 @@ impl Carrier<'_> {
                 }
                 return Ok(());
             }
+            UndoStep::Offloads { .. } => return Ok(()),
             UndoStep::Qdisc { .. } => {}
             UndoStep::Clsact => return hooks::add_clsact(link),
             UndoStep::Stripping { ifindex, features } => {

@@ -63,6 +63,14 @@ pub(super) enum UndoStep {
         /// Which, by ethtool's names.
         features: Vec<String>,
     },
+    /// Features that XDP of an inline attachment turned off, and that stay off without it: LRO and GRO in hardware, of the
+    /// interface and of those below it.
+    Offloads {
+        /// The interface.
+        ifindex: u32,
+        /// Those that were on before, by ethtool's names; once attached, only those that are off since.
+        features: Vec<String>,
+    },
     /// A pinned link.
     Link {
         /// Its pin.

@@ -90,12 +90,17 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
             let is_gone = is_there && netlink.delete_clsact(info.ifindex)?;
             Ok(is_gone.then(|| format!("clsact removed from {iface}")))
         }
-        UndoStep::Stripping { ifindex, features } => {
+        UndoStep::Stripping { ifindex, features } | UndoStep::Offloads { ifindex, features } => {
             // The other end of an inline attachment may be gone by itself.
             let Some(name) = netlink.links()?.into_iter().find(|link| link.index == *ifindex) else {
                 return Ok(None);
             };
-            netlink.set_features(*ifindex, features, true)?;
+            let active = netlink.features(*ifindex)?;
+            let features: Vec<_> = features.iter().filter(|name| !active.contains(name)).cloned().collect();
+            if features.is_empty() {
+                return Ok(None);
+            }
+            netlink.set_features(*ifindex, &features, true)?;
             Ok(Some(format!("{} of {} is on again", features.join(", "), name.name)))
         }
         UndoStep::Filter { hook, program } => {
@@ -163,7 +168,7 @@ impl std::fmt::Display for UndoStep {
             Self::Qdisc { parent, saved, .. } if *parent == Handle::ROOT => write!(f, "root qdisc {saved}"),
             Self::Qdisc { parent, saved, .. } => write!(f, "qdisc {saved} at {parent}"),
             Self::Clsact => f.write_str("clsact"),
-            Self::Stripping { ifindex, features } => {
+            Self::Stripping { ifindex, features } | Self::Offloads { ifindex, features } => {
                 write!(f, "{} of interface {ifindex}", features.join(", "))
             }
             Self::Filter { hook, program } => write!(f, "filter {program} at {hook}"),
@@ -205,6 +210,9 @@ impl UndoStep {
                     "turn {} of interface {ifindex} off, so that VLAN tags stay in packets",
                     features.join(", ")
                 )
+            }
+            Self::Offloads { ifindex, .. } => {
+                format!("record the offloads of interface {ifindex}, which XDP may turn off")
             }
             Self::Filter { hook, program } => format!("add {program} as a filter at {hook}"),
             Self::Link { pin } => format!("attach the program of {pin}"),

@@ -141,7 +141,7 @@ fn parts(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<Vec<Par
             problem: gone.clone(),
         };
         parts.push(match owed {
-            UndoStep::Clsact | UndoStep::Sibling { .. } => continue,
+            UndoStep::Clsact | UndoStep::Sibling { .. } | UndoStep::Offloads { .. } => continue,
             UndoStep::Stripping { .. } if gone.is_some() => continue,
             UndoStep::Stripping { ifindex, .. } => {
                 let on = netlink.vlan_stripping(*ifindex)?;
