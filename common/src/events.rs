@@ -64,14 +64,12 @@ pub enum Table {
 pub struct Event {
     /// When, CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// How many of its kind had been left out before it.
-    pub left_out: u64,
-    /// To whom.
-    pub id: QpId,
+    /// How many of its kind had been left out before it, modulo 2^32.
+    pub left_out: u32,
     /// An [`EventKind`].
     pub kind: u32,
-    /// Explicit padding.
-    pub _pad: u32,
+    /// To whom.
+    pub id: QpId,
     /// What the kind says.
     pub values: [u64; 2],
 }
@@ -122,7 +120,7 @@ impl EventLog {
         tallies: [Tally { left_out: 0, arrival_ns: 0 }; TALLIES],
         slots: [Slot {
             number: 0,
-            event: Event { at_ns: 0, left_out: 0, id: QpId::NONE, kind: 0, _pad: 0, values: [0; 2] },
+            event: Event { at_ns: 0, left_out: 0, id: QpId::NONE, kind: 0, values: [0; 2] },
         }; SLOTS],
     };
 }
@@ -190,7 +188,7 @@ pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Eve
             return false;
         };
         arrival_ns.write_volatile(next_ns);
-        let left_out = left_out.read_volatile();
+        let left_out = left_out.read_volatile() as u32;
         let number = A::increment(&raw mut (*log).newest) + 1;
         let slot = &raw mut (*log).slots[number as usize % SLOTS];
         (&raw mut (*slot).event).write(Event { left_out, ..event });
@@ -257,7 +255,7 @@ mod tests {
 
     fn event(kind: EventKind, at_ns: u64, value: u64) -> Event {
         let id = QpId { addr: [value as u32; 4], qpn: value as u32, vlan: 0 };
-        Event { at_ns, left_out: 0, id, kind: kind as u32, _pad: 0, values: [value; 2] }
+        Event { at_ns, left_out: 0, id, kind: kind as u32, values: [value; 2] }
     }
 
     fn find(log: &mut EventLog, number: u64) -> Found {

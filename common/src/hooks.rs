@@ -18,6 +18,7 @@ use crate::layout::{CLASSES, DSCPS, Time};
 use crate::limit::Limit;
 use crate::params::{DscpClass, Params};
 use crate::stats::Stat;
+use crate::wire::eth::{EtherType, Ethernet};
 use cp::Marking;
 pub use cp::deepest_bytes;
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict};
@@ -132,7 +133,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             if stat == Some(Stat::MacControl) {
                 pfc::tell(s);
             }
-            set_class_of_other(s);
+            set_class_of_other(s, stat);
             return TcVerdict::Pass;
         }
     };
@@ -226,7 +227,7 @@ fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
 
 /// Puts a packet that is not RoCE, or not looked into, where its DSCP belongs, if the port has queues.
 #[inline(always)]
-fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S) {
+fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
     if !s.env().sorts_all() {
         return;
     }
@@ -234,9 +235,32 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S) {
         return;
     };
     if p.sorts_all() {
+        if is_link_control(s, stat) {
+            s.set_priority(p.control_priority);
+            return;
+        }
         let dscp = dscp(s).unwrap_or(0);
         set_class(s, p, class_of(p, dscp));
     }
+}
+
+/// `TC_PRIO_CONTROL` and `TC_PRIO_MAX` of the kernel's include/uapi/linux/pkt_sched.h.
+const TC_PRIO_CONTROL: u32 = 7;
+const TC_PRIO_MAX: u32 = 15;
+
+/// Whether a frame keeps the link itself running, and must not wait behind data: PFC, LACP, STP, ARP, and what its sender calls so.
+/// Only of this host's own: no bridge forwards such a frame, and a neighbour must not gain a strict queue by imitating one.
+#[inline(always)]
+fn is_link_control<'p, S: Skb<'p>>(s: &S, stat: Option<Stat>) -> bool {
+    if s.ingress_ifindex() != 0 {
+        return false;
+    }
+    let is_control = |ethertype: EtherType| {
+        ethertype.is_length() || ethertype == EtherType::SLOW || ethertype == EtherType::ARP
+    };
+    stat == Some(Stat::MacControl)
+        || s.priority() & TC_PRIO_MAX == TC_PRIO_CONTROL && s.priority() <= TC_PRIO_MAX
+        || s.header(0).is_some_and(|eth| is_control(Ethernet::new(eth).ethertype()))
 }
 
 /// Enters an event in the log, if there is to be one.
@@ -244,10 +268,7 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S) {
 pub(crate) fn record<'p, H: Host<'p>>(h: &mut H, p: &Params, kind: EventKind, id: QpId, values: [u64; 2]) {
     if p.event_interval_ns != 0 {
         let at_ns = h.env().now_ns();
-        h.env().record(
-            p.event_interval_ns,
-            Event { at_ns, left_out: 0, id, kind: kind as u32, _pad: 0, values },
-        );
+        h.env().record(p.event_interval_ns, Event { at_ns, left_out: 0, id, kind: kind as u32, values });
     }
 }
 

@@ -277,6 +277,12 @@ impl Skb<'static> for SkbHost<'_> {
     }
 
     #[inline(always)]
+    fn priority(&self) -> u32 {
+        // SAFETY: the program's own context.
+        unsafe { (*self.raw()).priority }
+    }
+
+    #[inline(always)]
     fn set_priority(&mut self, priority: u32) {
         // SAFETY: the program's own context; the field is writable.
         unsafe { (*self.raw()).priority = priority };

@@ -90,6 +90,8 @@ pub trait Skb<'p>: Host<'p> {
     fn mark(&self) -> u32;
     /// Sets `skb->mark`.
     fn set_mark(&mut self, mark: u32);
+    /// `skb->priority`.
+    fn priority(&self) -> u32;
     /// Sets `skb->priority`.
     fn set_priority(&mut self, priority: u32);
     /// The earliest departure time it has, of whatever clock; 0 = none.

@@ -56,6 +56,11 @@ impl Config {
         (DEFAULT_LIMIT_FRAMES * frame_bytes).max(2 * kmax_bytes)
     }
 
+    /// What `skb->priority` is set to for the band that is served first, if the port has queues.
+    pub(super) const fn first_priority(&self) -> u32 {
+        if self.scalars.queues == QUEUES_NONE { 0 } else { ((QUEUES_MAJOR as u32) << 16) | 1 }
+    }
+
     /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
     #[must_use]
     pub(super) const fn priorities(&self) -> [u32; CLASSES] {

@@ -72,6 +72,10 @@ pub struct Params {
     pub classes: [DscpClass; DSCPS],
     /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
     pub priority: [u32; CLASSES],
+    /// What it is set to for frames that control the link: the band that is served first.
+    pub control_priority: u32,
+    /// Explicit padding.
+    pub _pad: u32,
     /// CNPs of the notification point.
     pub cnps: Limit,
     /// What the neighbour's pauses mean.
@@ -116,6 +120,8 @@ impl Params {
             event_interval_ns,
             classes,
             priority,
+            control_priority: config.first_priority(),
+            _pad: 0,
             cnps,
             pauses,
             rp,

@@ -18,10 +18,20 @@ impl EtherType {
     pub const VLAN: Self = Self(0x8100);
     /// 802.1ad service tag (TPID), the outer one of QinQ.
     pub const QINQ: Self = Self(0x88a8);
+    /// ARP.
+    pub const ARP: Self = Self(0x0806);
+    /// Slow protocols (802.3 Annex 57A): LACP, the marker protocol, OAM.
+    pub const SLOW: Self = Self(0x8809);
     /// MAC control: pauses, and PFC ([`crate::wire::pfc`]).
     pub const MAC_CONTROL: Self = Self(0x8808);
     /// RoCEv1: an InfiniBand GRH directly over Ethernet. It has no IP header, hence no ECN; it is left alone.
     pub const ROCE_V1: Self = Self(0x8915);
+
+    /// Whether it is the length of an 802.3 frame: an LLC header follows, as in STP and IS-IS.
+    #[inline(always)]
+    pub(crate) const fn is_length(self) -> bool {
+        self.0 < 0x0600
+    }
 
     /// Whether this is the TPID of a tag, so that a [`VlanTag`] follows.
     #[inline(always)]

@@ -17,6 +17,7 @@ use super::world::World;
 pub(crate) struct Around {
     pub(crate) ingress_ifindex: u32,
     pub(crate) mark: u32,
+    pub(crate) priority: u32,
     pub(crate) departure_ns: u64,
     pub(crate) is_from_process: bool,
     pub(crate) is_for_other_host: bool,
@@ -236,6 +237,10 @@ impl<'a> Skb<'a> for Packet<'a> {
 
     fn set_mark(&mut self, mark: u32) {
         self.left.mark = mark;
+    }
+
+    fn priority(&self) -> u32 {
+        self.left.priority.unwrap_or(self.around.priority)
     }
 
     fn set_priority(&mut self, priority: u32) {

@@ -131,7 +131,39 @@ fn packets_go_to_the_queue_of_their_class() {
         assert_eq!(priority(&queues, &frame), Some(0xdc03_0005));
         assert_eq!(priority(&neither, &frame), None);
     }
-    assert_eq!(priority(&queues, &arp()), Some(queues.priority[0]), "no DSCP is DSCP 0");
+    let forwarded = World::new().egress(&queues, &arp(), from(5)).1.priority;
+    assert_eq!(forwarded, Some(queues.priority[0]), "no DSCP is DSCP 0");
+}
+
+/// Pauses, LACP, STP, ARP and what a daemon marks as control leave first; of others' frames nothing does.
+#[test]
+fn own_link_control_goes_to_the_first_band() {
+    let p = params(|config| {
+        config.scalars.queues = QUEUES_ETS;
+        config.pfc[0].tx = 1;
+    });
+    let of_type = |ethertype: u16| {
+        let mut frame = arp();
+        frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        frame
+    };
+    let control = Around { priority: 7, ..Around::default() };
+    let first = (Some(0xdc03_0001), true);
+    for (frame, around, expected) in [
+        (of_type(0x8808), Around::default(), first),
+        (of_type(0x8809), Around::default(), first),
+        (of_type(38), Around::default(), first),
+        (arp(), Around::default(), first),
+        (of_type(0x88cc), control, first),
+        (other_udp(), control, first),
+        (of_type(0x88cc), Around::default(), (Some(p.priority[0]), false)),
+        (of_type(0x8809), from(5), (Some(p.priority[0]), false)),
+        (of_type(0x88cc), Around { ingress_ifindex: 5, ..control }, (Some(p.priority[0]), false)),
+    ] {
+        let mut w = World::new();
+        let (_, left) = w.egress(&p, &frame, around);
+        assert_eq!((left.priority, w.came.is_empty()), expected, "{:02x?}", &frame[12..14]);
+    }
 }
 
 #[test]

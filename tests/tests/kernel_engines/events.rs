@@ -124,7 +124,7 @@ fn a_flood_is_thinned_out_and_counted() {
     let entries = state.events.len() as u64;
     assert!((38..=41).contains(&entries), "{entries}");
     assert_eq!(count(&state, Hook::Ingress, Stat::EventLost), CUTS - entries);
-    let left_out = state.events.last().map(|event| event.left_out);
+    let left_out = state.events.last().map(|event| u64::from(event.left_out));
     assert!(left_out > Some(240) && left_out <= Some(CUTS - entries), "{left_out:?}");
 
     let mut config = both.params.config;

@@ -321,6 +321,10 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.mark = mark;
     }
 
+    fn priority(&self) -> u32 {
+        self.priority
+    }
+
     fn set_priority(&mut self, priority: u32) {
         self.priority = priority;
     }

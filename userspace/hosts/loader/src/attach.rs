@@ -73,6 +73,8 @@ pub struct Options {
     pub interrupt: bool,
     /// What cannot be put back is given up.
     pub force: bool,
+    /// Programs may run on a PREEMPT_RT kernel that does not serialise them on a CPU.
+    pub realtime: bool,
 }
 
 /// What was chosen when attaching.
@@ -195,7 +197,7 @@ pub fn attach_with(request: &Request, options: Options) -> Result<Info, Error> {
 /// # Errors
 /// Nothing was tried: rights are missing, or somebody else keeps the lock.
 pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<Info, Error>>, Error> {
-    probe::check()?;
+    probe::check(options.realtime)?;
     let place = StateDir::here()?;
     place.mount()?;
     gc::elsewhere(&place);
@@ -262,7 +264,7 @@ fn make_way(
 /// # Errors
 /// As [`attach`].
 pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String>), Error> {
-    probe::check()?;
+    probe::check(options.realtime)?;
     let place = StateDir::here()?;
     let netlink = Netlink::connect()?;
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {

@@ -232,7 +232,7 @@ mod tests {
 
     fn row(kind: EventKind, values: [u64; 2], left_out: u64) -> EventRow {
         let id = qp_id("10.0.0.2".parse().unwrap(), 0x11);
-        let event = Event { at_ns: 3_000_000_000, left_out: 0, id, kind: kind as u32, _pad: 0, values };
+        let event = Event { at_ns: 3_000_000_000, left_out: 0, id, kind: kind as u32, values };
         let clock = UNIX_EPOCH + Duration::from_secs(1_709_164_800);
         EventRow::new("eth0", &Entry::Event { event, left_out }, clock, 4_500_000_000).unwrap()
     }

@@ -66,6 +66,9 @@ pub(super) struct AttachArgs {
     /// Put a pacer or queues in the place of a qdisc though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
     #[arg(long)]
     interrupt: bool,
+    /// Attach on a PREEMPT_RT kernel from 6.18 on, where programs preempt each other: rates and counters may be wrong.
+    #[arg(long)]
+    realtime: bool,
 }
 
 impl AttachArgs {
@@ -82,8 +85,9 @@ impl AttachArgs {
             log_packets,
             dry_run,
             interrupt,
+            realtime,
         } = self;
-        let may = Options { interrupt, force: false };
+        let may = Options { interrupt, realtime, force: false };
         let options =
             Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
         let request = Request { iface, settings: settings.read()?.then(options) };
@@ -188,7 +192,7 @@ impl DetachArgs {
         let mut report = DetachReport::default();
         let mut failed = None;
         for iface in ifaces {
-            match attach::detach_with(&iface, Options { interrupt, force }) {
+            match attach::detach_with(&iface, Options { interrupt, force, ..Options::default() }) {
                 Ok(done) => report.detached.push(Detached { iface, done }),
                 Err(error) => failed = failed.or(Some(error)),
             }

@@ -44,6 +44,9 @@ pub(crate) struct Snapshot {
 pub(crate) struct Host {
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
+    /// It is a PREEMPT_RT kernel.
+    #[serde(default)]
+    pub realtime: bool,
     /// The kernel runs XDP programs.
     pub xdp: Option<bool>,
     /// The kernel runs TC programs.

@@ -108,7 +108,8 @@ fn detach_found(
 pub fn detach_all() -> Result<(), Error> {
     let mut failed = None;
     for iface in labels()? {
-        let error = detach_with(&iface, Options { interrupt: true, force: false }).err().filter(is_due);
+        let error =
+            detach_with(&iface, Options { interrupt: true, ..Options::default() }).err().filter(is_due);
         failed = failed.or(error);
     }
     failed.map_or(Ok(()), Err)

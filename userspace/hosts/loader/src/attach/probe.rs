@@ -15,11 +15,16 @@ const CAP_SYS_ADMIN: u32 = 21;
 /// The oldest kernel every program was verified on.
 const OLDEST: (KernelVersion, &str) = (KernelVersion::new(6, 1, 0), "6.1");
 
-/// Checks capabilities and kernel.
+/// From this version on a PREEMPT_RT kernel disables migration only where others disable bottom halves (without
+/// `CONFIG_PREEMPT_RT_NEEDS_BH_LOCK`), so that a program may preempt another of its hook on a CPU. State per CPU, and locks that
+/// are spun for, rely on that it does not.
+const PREEMPTIBLE: KernelVersion = KernelVersion::new(6, 18, 0);
+
+/// Checks capabilities and kernel; `realtime` allows one whose programs preempt each other.
 ///
 /// # Errors
 /// What is missing.
-pub(super) fn check() -> Result<(), Error> {
+pub(super) fn check(realtime: bool) -> Result<(), Error> {
     let missing = missing_capabilities(effective_capabilities());
     if !missing.is_empty() {
         return Err(Error::Capability { missing: missing.join(", ") });
@@ -30,8 +35,22 @@ pub(super) fn check() -> Result<(), Error> {
             feature: "what the programs are verified with (bpf_skb_set_tstamp, XDP fragments, atomics with a result)",
             since: OLDEST.1,
         }),
+        Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => Err(Error::Unsupported(
+            "cannot attach on a PREEMPT_RT kernel from 6.18 on: programs preempt each other on a CPU there; boot a kernel \
+             without PREEMPT_RT, or pass --realtime"
+                .into(),
+        )),
         _ => Ok(()),
     }
+}
+
+/// `/sys/kernel/realtime`, which only PREEMPT_RT kernels have.
+fn read_realtime() -> Option<String> {
+    fs::read_to_string("/sys/kernel/realtime").ok()
+}
+
+fn is_preemptible(version: KernelVersion, realtime: Option<&str>) -> bool {
+    version >= PREEMPTIBLE && realtime.is_some_and(|value| value.trim() == "1")
 }
 
 /// The effective set, all ones where it cannot be read: then the kernel decides.
@@ -53,7 +72,18 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::missing_capabilities;
+    use super::*;
+
+    #[test]
+    fn realtime_kernels_preempt_from_6_18_on() {
+        let version = |minor| KernelVersion::new(6, minor, 0);
+        assert!(
+            is_preemptible(version(18), Some("1\n"))
+                && is_preemptible(KernelVersion::new(7, 3, 0), Some("1"))
+        );
+        assert!(!is_preemptible(version(17), Some("1\n")), "the lock is kept");
+        assert!(!is_preemptible(version(18), None) && !is_preemptible(version(18), Some("0\n")));
+    }
 
     #[test]
     fn sys_admin_stands_for_bpf_and_perfmon_but_not_for_net_admin() {

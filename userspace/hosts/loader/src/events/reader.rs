@@ -27,7 +27,7 @@ pub struct Reader {
     /// That entry was not written yet at the last look, though newer ones were.
     is_late: bool,
     /// How many of each kind had been left out at its last entry; `None` before the first.
-    left_out: [Option<u64>; EventKind::ALL.len()],
+    left_out: [Option<u32>; EventKind::ALL.len()],
 }
 
 impl Reader {
@@ -73,11 +73,13 @@ impl Reader {
         let Some(last) = self.left_out.get_mut(event.kind as usize) else {
             return 0;
         };
-        // Two CPUs may take their numbers in the other order.
-        let most = last.map_or(event.left_out, |last| last.max(event.left_out));
-        let since = last.map_or(0, |last| most - last);
-        *last = Some(most);
-        since
+        let since = last.map_or(0, |last| event.left_out.wrapping_sub(last));
+        // Two CPUs may take their numbers in the other order: less than none are left out then, modulo 2^32.
+        if since > u32::MAX / 2 {
+            return 0;
+        }
+        *last = Some(event.left_out);
+        since.into()
     }
 }
 

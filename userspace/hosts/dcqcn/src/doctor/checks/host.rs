@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Finding, Snapshot};
 
-/// `kernel-old`, `no-tcx`.
+/// `kernel-old`, `no-tcx`, `kernel-realtime`.
 pub(super) fn kernel(snapshot: &Snapshot) -> Vec<Finding> {
     let release = &snapshot.host.kernel;
     let Some(version) = version(release) else {
@@ -19,6 +19,14 @@ pub(super) fn kernel(snapshot: &Snapshot) -> Vec<Finding> {
         let what =
             "no TCX: programs hang on clsact, cannot be replaced in place, and doctor cannot ask for them";
         return vec![Finding::info("no-tcx", what, evidence).fix("nothing, or boot a kernel from 6.6 on")];
+    }
+    if snapshot.host.realtime && version >= (6, 18) {
+        let what =
+            "programs preempt each other on this PREEMPT_RT kernel: rates, CNPs and counters may be wrong";
+        return vec![
+            Finding::error("kernel-realtime", what, evidence)
+                .fix("boot a kernel without PREEMPT_RT, or an older one"),
+        ];
     }
     Vec::new()
 }

@@ -293,6 +293,9 @@ fn rdma_devices() {
 #[test]
 fn the_host() {
     planted("kernel-old", Severity::Error, |s| s.host.kernel = "5.10.0-28-amd64".into());
+    planted("kernel-realtime", Severity::Error, |s| {
+        (s.host.kernel, s.host.realtime) = ("6.18.1-rt".into(), true);
+    });
     planted("no-tcx", Severity::Info, |s| s.host.kernel = "6.1.0".into());
     planted("no-xdp", Severity::Error, |s| s.host.xdp = Some(false));
     planted("no-tc", Severity::Error, |s| s.host.tc = Some(false));
