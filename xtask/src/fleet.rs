@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// Measure so many hosts instead, whose agents are all in one process and have no data plane.
     #[arg(long, conflicts_with = "hosts")]
     scale: Option<usize>,
+    /// Simulate 1,000 good and 1,000 bad rollouts instead, and count the false alarms and the misses of the gate.
+    #[arg(long, conflicts_with_all = ["hosts", "scale"])]
+    gate: bool,
     /// Write the table into docs/measured/fleet.md.
     #[arg(long)]
     report: bool,
@@ -32,6 +35,9 @@ const PAGE: &str = "docs/measured/fleet.md";
 
 /// Builds the commands and breaks things.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if args.gate {
+        return gate(workspace, args.report);
+    }
     build::release(workspace, &[build::FLEET, FAULTS])?;
     let path = run::path_with(&tools::for_tests(workspace, Want::Etcd))?;
     header("faults in a fleet");
@@ -61,6 +67,30 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         &format!("{made}{hosts} hosts, {cpus} CPUs.\n\n```text\n{table}```\n"),
     )?;
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    header(format_args!("{PAGE} written"));
+    Ok(())
+}
+
+/// Simulates rollouts.
+fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
+    header("simulated rollouts");
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace.root()).env("DCQCN_GATE_ROLLOUTS", "1000");
+    command.args(["test", "--release", "-p", "dcqcn-fleet", "--lib", "simulation::", "--", "--nocapture"]);
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let is_row = |line: &&str| ["ROLLOUTS", "good", "bad: "].iter().any(|word| line.starts_with(word));
+    let table: String = text.lines().filter(is_row).map(|line| format!("{line}\n")).collect();
+    print!("{table}");
+    ensure!(output.status.success(), "the gate misses its bounds: {text}");
+    if !is_report {
+        return Ok(());
+    }
+    let made = page::made(workspace, "cargo xtask fleet --gate --report")?;
+    let path = workspace.root().join(PAGE);
+    let page = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let page = page::replace(PAGE, &page, "gate", &format!("{made}\n```text\n{table}```\n"))?;
+    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
     header(format_args!("{PAGE} written"));
     Ok(())
 }

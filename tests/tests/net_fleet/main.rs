@@ -4,5 +4,6 @@ mod apart;
 mod faults;
 mod full;
 mod guide;
+mod records;
 mod rights;
 mod rollout;

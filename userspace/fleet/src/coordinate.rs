@@ -15,6 +15,7 @@ use crate::record::{Outcome, Version, Want};
 use crate::rollout::{Effect, Event, Phase, Rollout, State, next};
 use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
+use presence::Presence;
 
 /// How often the clock of a rollout is written when nothing else changes. What a killed coordinator did not write is waited once more.
 const KEEP: Duration = Duration::from_secs(1);
@@ -48,9 +49,10 @@ pub(crate) struct Coordinator<'a> {
     tick: Duration,
     /// Prints messages.
     say: &'a mut dyn FnMut(&str),
-    versions: BTreeMap<u64, Version>,
     work: Option<Work>,
     period_ms: u64,
+    /// The version that new hosts get, after the rollout with that revision.
+    head: Option<(i64, Option<Version>)>,
     metrics: watch::Sender<Metrics>,
 }
 
@@ -58,8 +60,8 @@ impl<'a> Coordinator<'a> {
     /// A coordinator that steps every `tick`.
     pub(crate) fn new(store: Store, tick: Duration, say: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
-        let (versions, metrics) = (BTreeMap::new(), watch::Sender::default());
-        Self { store, mirror, tick, say, versions, work: None, period_ms: 0, metrics }
+        let metrics = watch::Sender::default();
+        Self { store, mirror, tick, say, work: None, period_ms: 0, head: None, metrics }
     }
 
     /// Its metrics, as they change.
@@ -72,11 +74,13 @@ impl<'a> Coordinator<'a> {
     /// # Errors
     /// The rollout has no outcome.
     pub(crate) async fn run(&mut self, until: Until) -> Result<Option<Outcome>> {
-        let presence = presence::hold(self.store.clone());
-        tokio::select! {
+        let (presence, store) = (Presence::default(), self.store.clone());
+        let outcome = tokio::select! {
             outcome = self.run_alone(until) => outcome,
-            () = presence => Ok(None),
-        }
+            () = presence.hold(store.clone()) => Ok(None),
+        };
+        presence.end(store).await;
+        outcome
     }
 
     async fn run_alone(&mut self, until: Until) -> Result<Option<Outcome>> {
@@ -154,12 +158,19 @@ impl<'a> Coordinator<'a> {
         Ok(())
     }
 
-    async fn version(&mut self, version: u64) -> Result<&Version> {
-        if !self.versions.contains_key(&version) {
-            let found = self.store.version(version).await?;
-            self.versions.insert(version, found);
+    /// The active version: the last one whose rollout was done, if it exists.
+    async fn head(&mut self, revision: i64) -> Result<Option<Version>> {
+        if let Some((_, head)) = self.head.as_ref().filter(|(at, _)| *at == revision) {
+            return Ok(head.clone());
         }
-        Ok(&self.versions[&version])
+        let outcomes = self.store.outcomes().await?;
+        let done = outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version);
+        let head = match done {
+            Some(version) => self.store.find_version(version).await?.transpose()?,
+            None => None,
+        };
+        self.head = Some((revision, head.clone()));
+        Ok(head)
     }
 
     /// Gives new hosts what their group has, one by one: what one of them makes of it concerns no other host.
@@ -176,13 +187,7 @@ impl<'a> Coordinator<'a> {
         if new.is_empty() {
             return Ok(());
         }
-        let outcomes = self.store.outcomes().await?;
-        let Some(head) =
-            outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version)
-        else {
-            return Ok(());
-        };
-        let head = self.version(head).await?.clone();
+        let Some(head) = self.head(revision).await? else { return Ok(()) };
         let busy = snapshot.wants.iter().filter(|(host, want)| {
             let report = snapshot.hosts.get(*host).map(|seen| &seen.report);
             want.target.version == head.version

@@ -313,16 +313,14 @@ impl Rollout {
                 self.fail(reason, effects);
                 self.back(hosts, effects);
             }
-            Verdict::Good { judged, changed } if judged >= self.policy.gate.min_judged => {
-                self.next_wave(
-                    wave,
-                    format!("{judged} of {changed} changed hosts had enough packets"),
-                    effects,
-                );
-            }
-            Verdict::Good { judged, changed } => {
+            Verdict::Good { judged, changed, undecided } => {
+                let is_enough = judged >= self.policy.gate.min_judged;
+                let is_last = forward.until_ms >= SOAKS.saturating_mul(self.policy.soak_ms);
                 forward.judge = None;
-                if forward.until_ms < SOAKS.saturating_mul(self.policy.soak_ms) {
+                if is_enough && (undecided == 0 || is_last) {
+                    let how = format!("{judged} of {changed} changed hosts had enough packets");
+                    return self.next_wave(wave, how, effects);
+                } else if !is_last {
                     forward.until_ms = forward.until_ms.saturating_add(self.policy.soak_ms);
                 } else {
                     forward.hold = Some(Hold::Unjudged);

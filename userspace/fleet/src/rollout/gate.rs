@@ -36,6 +36,8 @@ pub(super) enum Verdict {
         judged: usize,
         /// Changed hosts.
         changed: usize,
+        /// Changed hosts that had traffic and have little now, for too short a time to tell.
+        undecided: usize,
     },
     /// Worse, and why.
     Bad(String),
@@ -95,7 +97,7 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
         .collect();
     let comparisons = (changed.len() * gate.limits.len()).max(1);
     let alpha = FALSE_ALARM / comparisons as f64;
-    let mut judged = 0;
+    let (mut judged, mut undecided) = (0, 0);
     for (step, now) in &changed {
         let before = step.before.as_ref().filter(speaks);
         let throughput = gate.limits.get(THROUGHPUT);
@@ -105,6 +107,8 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
             return Verdict::Bad(format!("{} {reason}", step.host));
         }
         if !speaks(now) {
+            let is_watched = throughput.is_some() && before.is_some() && now.queue_pairs != Some(0);
+            undecided += usize::from(is_watched && left >= SILENT_PART);
             continue;
         }
         judged += 1;
@@ -116,7 +120,7 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
             }
         }
     }
-    Verdict::Good { judged, changed: changed.len() }
+    Verdict::Good { judged, changed: changed.len(), undecided }
 }
 
 /// Whether a host that had traffic has fallen silent while its queue pairs remain, and other hosts go on.

@@ -58,7 +58,7 @@ fn judged(now: Rates) -> Verdict {
     judged_with(calm(100_000), now, (calm(100_000), calm(100_000)))
 }
 
-const GOOD: Verdict = Verdict::Good { judged: 1, changed: 1 };
+const GOOD: Verdict = Verdict::Good { judged: 1, changed: 1, undecided: 0 };
 
 #[test]
 fn harm_is_found_by_each_measure() {
@@ -109,12 +109,13 @@ fn silence_is_harm_while_queue_pairs_remain() {
         let Verdict::Bad(why) = judged(silent(queue_pairs)) else { panic!("silence is not found") };
         assert!(why.starts_with("h1 has had no data packet for 30 s"), "{why}");
     }
-    let unjudged = Verdict::Good { judged: 0, changed: 1 };
+    let unjudged = Verdict::Good { judged: 0, changed: 1, undecided: 0 };
     assert_eq!(judged(silent(Some(0))), unjudged, "the job has ended");
     let both = (calm(100_000), silent(Some(4)));
     assert_eq!(judged_with(calm(100_000), silent(Some(4)), both), unjudged, "everywhere");
+    let undecided = Verdict::Good { judged: 0, changed: 1, undecided: 1 };
     let pauses = Rates { gap_ms: 20_000, ..calm(100_000) };
-    assert_eq!(judged_with(pauses, silent(Some(4)), (calm(1), calm(1))), unjudged, "as long as before");
+    assert_eq!(judged_with(pauses, silent(Some(4)), (calm(1), calm(1))), undecided, "as long as before");
 }
 
 #[test]

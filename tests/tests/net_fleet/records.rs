@@ -1,0 +1,124 @@
+//! Records of hosts that cannot be read, versions that were deleted, and commands without a coordinator.
+
+use anyhow::{Result, ensure};
+use dcqcn_tests::fleet::{Etcd, Nature, Site};
+
+const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
+const WATCHED: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '3s'\npatience = '8s'";
+
+fn apply(site: &Site, rollout: &str, parameters: &str) -> Result<String> {
+    site.text(&["apply", &site.file(rollout, parameters)?, "--wait", "--tick", "100ms"])
+}
+
+fn put(site: &Site, key: &str, value: &str) -> Result<()> {
+    let put = site.etcd.ctl(&["put", key, value])?;
+    ensure!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+    Ok(())
+}
+
+#[test]
+fn unreadable_record_costs_its_host_only() -> Result<()> {
+    if !Etcd::is_there("unreadable_record_costs_its_host_only") {
+        return Ok(());
+    }
+    let site = Site::new(1, 3)?;
+    let long = "x".repeat(100_000);
+    for (key, value) in [
+        ("/dcqcn/hosts/g1/report", "{"),
+        ("/dcqcn/hosts/g2/member", "7"),
+        ("/dcqcn/hosts/g3/want", "[]"),
+        ("/dcqcn/hosts/g4/report", long.as_str()),
+        ("/dcqcn/hosts/g5/other/key", "x"),
+    ] {
+        put(&site, key, value)?;
+    }
+    apply(&site, QUICK, "rpg_gd = 12")?;
+    assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
+    let status = site.text(&["status"])?;
+    assert!(
+        status.contains("cannot read /dcqcn/hosts/g1/report") && status.contains("has 100000 bytes"),
+        "{status}"
+    );
+    site.text(&["apply", &site.file(QUICK, "rpg_gd = 13")?])?;
+    site.text(&["abort", "--wait"])?;
+    site.text(&["forget", "g1"])?;
+    assert!(!site.text(&["status"])?.contains("g1"));
+    Ok(())
+}
+
+#[test]
+fn deleted_version_number_is_not_reused() -> Result<()> {
+    if !Etcd::is_there("deleted_version_number_is_not_reused") {
+        return Ok(());
+    }
+    let site = Site::new(1, 3)?;
+    for gd in [11, 12, 13] {
+        apply(&site, QUICK, &format!("rpg_gd = {gd}"))?;
+    }
+    assert!(site.text(&["prune", "--keep", "1"])?.contains("2 versions deleted, 1 kept"));
+    assert!(site.text(&["rollback", "3", "--dry-run"])?.contains("version 4"));
+    for prefix in ["/dcqcn/versions/", "/dcqcn/outcomes/"] {
+        let deleted = site.etcd.ctl(&["del", "--prefix", prefix])?;
+        ensure!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
+    }
+    assert!(apply(&site, QUICK, "rpg_gd = 14")?.contains("version 4"));
+    for controller in site.controllers.values() {
+        assert!(controller.text().is_some_and(|text| text.contains("rpg_gd = 14")));
+    }
+    Ok(())
+}
+
+#[test]
+fn resume_and_abort_need_a_coordinator() -> Result<()> {
+    if !Etcd::is_there("resume_and_abort_need_a_coordinator") {
+        return Ok(());
+    }
+    let site = Site::new(1, 2)?;
+    let applied = site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?])?;
+    let warning = String::from_utf8_lossy(&applied.stderr).into_owned();
+    assert!(applied.status.success() && warning.contains("no coordinator is running"), "{warning}");
+    for command in ["resume", "abort"] {
+        let output = site.run(&[command])?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(3) && said.contains("no coordinator is running"), "{said}");
+    }
+    assert!(site.text(&["status"])?.contains("no coordinator is running"));
+    Ok(())
+}
+
+#[test]
+fn silent_canary_rolls_back() -> Result<()> {
+    if !Etcd::is_there("silent_canary_rolls_back") {
+        return Ok(());
+    }
+    let site = Site::new(1, 4)?;
+    // Traffic to compare with.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    for (nature, words) in
+        [(Nature::Silent, "has had no data packet"), (Nature::Half, "data packets a second")]
+    {
+        site.controllers["h000"].be(nature);
+        let output =
+            site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
+        assert!(site.controllers.iter().skip(1).all(|(_, controller)| controller.names().is_empty()));
+        std::thread::sleep(std::time::Duration::from_secs(3));
+    }
+    Ok(())
+}
+
+#[test]
+fn one_group_is_applied_alone() -> Result<()> {
+    if !Etcd::is_there("one_group_is_applied_alone") {
+        return Ok(());
+    }
+    let site = Site::new(1, 2)?;
+    apply(&site, QUICK, "rpg_gd = 12")?;
+    let file = site.file(QUICK, "rpg_gd = 13")?;
+    let output = site.run(&["apply", &file, "--group", "none"])?;
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the file has no such group"));
+    let plan = site.text(&["apply", &file, "--group", "all", "--dry-run"])?;
+    assert!(plan.contains("version 2, first: h000"), "{plan}");
+    Ok(())
+}
