@@ -1,10 +1,11 @@
-//! The vectors of `tests/vectors/`: their files are of today's scenarios, and the reference engine gives the answers written there.
+//! The vectors of `tests/vectors/`: their files are of today's scenarios, and the reference engine and the P4 program in the
+//! interpreter give the answers written there.
 
 use std::{env, fs};
 
 use dcqcn_common::params::{Params, Port};
 use dcqcn_loader::dataplane::Sizes;
-use dcqcn_replay::Reference;
+use dcqcn_replay::{P4, Reference};
 use dcqcn_tests::vectors;
 
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
@@ -19,5 +20,16 @@ fn the_reference_engine_agrees() {
             fs::write(vectors::path(name), answered.file().unwrap()).unwrap();
         }
         assert!(answered == vectors::load(name).unwrap(), "{name}: DCQCN_WRITE_VECTORS=1 writes it anew");
+    }
+}
+
+#[test]
+fn p4_interpreter_agrees() {
+    for (name, _) in vectors::scenarios() {
+        let vector = vectors::load(name).unwrap();
+        let params = Params::new(&vector.config().unwrap(), Port::new(1, 1, 1)).unwrap();
+        let mut engine = P4::new(&params, vector.packet_bytes, 1).unwrap();
+        let differences = vector.differences(&mut engine).unwrap();
+        assert!(differences.is_empty(), "{name}: {}", differences.join("\n"));
     }
 }

@@ -1,15 +1,7 @@
 //! What `simple_switch_CLI` prints, read back. Its forms are those of BMv2 1.15 (`tools/runtime_CLI.py`).
 
+use super::control::TableDump;
 use super::entry::{Entry, Match, Value};
-
-/// What a table holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TableDump {
-    /// The entries, each with its handle.
-    pub entries: Vec<(u64, Entry)>,
-    /// The default action, if there is one.
-    pub default_action: Option<Entry>,
-}
 
 /// Reads the answer to `table_dump`.
 #[must_use]

@@ -178,6 +178,23 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The interpreter does not know something that a compiled program has.
+    #[error(
+        "cannot interpret the program: {place} has {what}, which the interpreter does not know; run it in simple_switch \
+         (`--engine bmv2`)"
+    )]
+    NotInterpreted {
+        /// The part of the program.
+        place: String,
+        /// The thing that is not known.
+        what: String,
+    },
+    /// The program, or a controller, does what it must not.
+    #[error("the interpreter of the P4 program stops: {reason}")]
+    Interpreter {
+        /// The mistake.
+        reason: String,
+    },
     /// A packet neither left the switch nor was counted as dropped.
     #[error("the switch lost a packet of {len} bytes that came in by port {port}")]
     Lost {

@@ -5,9 +5,11 @@
 //! program ([`Session`]), so that nothing here depends on a version of its Thrift interface.
 
 pub mod build;
+pub mod control;
 mod dump;
 pub mod entry;
 pub mod error;
+pub mod interpreter;
 pub mod kept;
 pub mod plan;
 pub mod process;
@@ -17,7 +19,9 @@ pub mod read;
 pub mod session;
 pub mod switch;
 
+pub use control::Control;
 pub use error::{Error, Result};
+pub use interpreter::Interpreter;
 pub use kept::{Claim, Kept};
 pub use plan::Plan;
 pub use process::Process;

@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::dump::TableDump;
+use super::control::{Control, TableDump};
 use super::entry::{Command, Entry};
 use super::error::{Error, Result};
 use super::plan::Plan;
-use super::session::Session;
 
 /// What a push did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -45,10 +44,10 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// The switch is gone, or it refuses; then the tables are as they were, as far as it still answers.
-pub fn push(session: &mut Session, plan: &Plan) -> Result<Pushed> {
+pub fn push(session: &mut dyn Control, plan: &Plan) -> Result<Pushed> {
     let before = read(session, plan)?;
     let (commands, pushed) = difference(plan, &before);
-    let done = commands.iter().chain(&plan.blind).try_for_each(|command| session.run(command).map(drop));
+    let done = commands.iter().chain(&plan.blind).try_for_each(|command| session.run(command));
     if let Err(error) = done.and_then(|()| verify(session, plan)) {
         take_back(session, plan, &before);
         return Err(error);
@@ -60,7 +59,7 @@ pub fn push(session: &mut Session, plan: &Plan) -> Result<Pushed> {
 ///
 /// # Errors
 /// It has something else, or is gone.
-pub fn verify(session: &mut Session, plan: &Plan) -> Result<()> {
+pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
     let (commands, _) = difference(plan, &read(session, plan)?);
     let Some(command) = commands.first() else { return Ok(()) };
     let (table, difference) = match command {
@@ -79,7 +78,7 @@ pub fn verify(session: &mut Session, plan: &Plan) -> Result<()> {
 ///
 /// # Errors
 /// The switch is gone.
-pub(crate) fn read(session: &mut Session, plan: &Plan) -> Result<Found> {
+pub(crate) fn read(session: &mut dyn Control, plan: &Plan) -> Result<Found> {
     let of_defaults = plan.entries.iter().filter(|entry| entry.key.is_none()).map(|entry| &entry.table);
     let names = plan.tables.iter().chain(of_defaults);
     let tables = names.map(|name| Ok((name.clone(), session.table(name)?))).collect::<Result<_>>()?;
@@ -139,7 +138,7 @@ fn difference(plan: &Plan, found: &Found) -> (Vec<Command>, Pushed) {
 }
 
 /// Makes the tables what they were before. What the switch refuses now cannot be helped.
-fn take_back(session: &mut Session, plan: &Plan, before: &Found) {
+fn take_back(session: &mut dyn Control, plan: &Plan, before: &Found) {
     let entries = before.tables.values().flat_map(|table| {
         table.entries.iter().map(|(_, entry)| entry.clone()).chain(table.default_action.clone())
     });

@@ -7,17 +7,16 @@ use dcqcn_common::rate::RateMachine;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Stream;
 
+use super::control::Control;
 use super::error::Result;
 use super::program::Program;
-use super::session::Session;
 
 /// A time that never comes, in a register of 63 bits.
 const NEVER: u64 = (1 << 63) - 1;
 
 /// Reads registers and counters of one switch.
-#[derive(Debug)]
 pub struct Reader<'a> {
-    session: &'a mut Session,
+    session: &'a mut dyn Control,
     program: &'a Program,
 }
 
@@ -30,13 +29,16 @@ enum Which {
 
 impl<'a> Reader<'a> {
     /// Reads the switch of `session`, which runs `program`.
-    pub const fn new(session: &'a mut Session, program: &'a Program) -> Self {
+    pub const fn new(session: &'a mut dyn Control, program: &'a Program) -> Self {
         Self { session, program }
     }
 
-    /// The conversation with the switch.
-    pub const fn session(&mut self) -> &mut Session {
-        self.session
+    /// The switch's clock, ns since it started.
+    ///
+    /// # Errors
+    /// The switch is gone.
+    pub fn now_ns(&mut self) -> Result<u64> {
+        self.session.now_ns()
     }
 
     /// Every flow of the reaction point.

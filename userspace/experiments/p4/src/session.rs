@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::dump::{self, TableDump};
+use super::control::{Control, TableDump};
+use super::dump;
+use super::entry::Command;
 use super::error::{Error, Result};
 use super::program::Program;
 
@@ -63,11 +65,8 @@ impl Session {
         }
     }
 
-    /// Has the switch carry out a command, and returns what it answers.
-    ///
-    /// # Errors
-    /// The switch refuses, or is gone.
-    pub fn run(&mut self, command: &impl Display) -> Result<String> {
+    /// Sends a command to the switch and returns the answer.
+    fn ask(&mut self, command: &impl Display) -> Result<String> {
         let command = command.to_string();
         let sent = match &mut self.input {
             Some(input) => writeln!(input, "{command}").and_then(|()| input.flush()),
@@ -94,7 +93,7 @@ impl Session {
     /// The switch is gone, or its program is none this can read.
     pub(crate) fn program(&mut self) -> Result<Program> {
         let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
-        self.run(&format_args!("write_config_to_file {}", file.path().display()))?;
+        self.ask(&format_args!("write_config_to_file {}", file.path().display()))?;
         let json = std::fs::read_to_string(file.path())
             .map_err(|source| Error::File { path: file.path().to_owned(), source })?;
         Program::parse(&format!("the switch at Thrift port {}", self.port), &json)
@@ -112,59 +111,6 @@ impl Session {
                 Err(Error::Stale { what, difference })
             }
         }
-    }
-
-    /// The entries of a table and its default action.
-    ///
-    /// # Errors
-    /// The switch is gone, or answers what cannot be read.
-    pub(crate) fn table(&mut self, name: &str) -> Result<TableDump> {
-        let command = format!("table_dump {name}");
-        let answer = self.run(&command)?;
-        dump::table(name, &answer).ok_or(Error::Answer { command, answer })
-    }
-
-    /// All values of a register.
-    ///
-    /// # Errors
-    /// What the switch says.
-    pub fn register(&mut self, name: &str) -> Result<Vec<u64>> {
-        let command = format!("register_read {name}");
-        let answer = self.run(&command)?;
-        dump::register(&answer).ok_or(Error::Answer { command, answer })
-    }
-
-    /// One value of a register.
-    ///
-    /// # Errors
-    /// What the switch says.
-    pub(crate) fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
-        let command = format!("register_read {name} {index}");
-        let answer = self.run(&command)?;
-        dump::register(&answer)
-            .and_then(|values| values.first().copied())
-            .ok_or(Error::Answer { command, answer })
-    }
-
-    /// Packets and bytes of a counter.
-    ///
-    /// # Errors
-    /// What the switch says.
-    pub fn counter(&mut self, name: &str, index: u64) -> Result<(u64, u64)> {
-        let command = format!("counter_read {name} {index}");
-        let answer = self.run(&command)?;
-        dump::counter(&answer).ok_or(Error::Answer { command, answer })
-    }
-
-    /// The switch's clock, ns since it started.
-    ///
-    /// # Errors
-    /// What the switch says.
-    pub fn now_ns(&mut self) -> Result<u64> {
-        let command = "get_time_elapsed".to_owned();
-        let answer = self.run(&command)?;
-        let elapsed_us: Option<u64> = answer.trim().parse().ok();
-        elapsed_us.map(|us| us.saturating_mul(1_000)).ok_or(Error::Answer { command, answer })
     }
 
     /// What is printed up to the next prompt; what there was of it if none comes.
@@ -200,6 +146,45 @@ impl Session {
         let last = |text: &str| text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned);
         let complaint = read.ok().and_then(|_| last(&complaint));
         complaint.or_else(|| last(said)).unwrap_or_else(|| "it says nothing".to_owned())
+    }
+}
+
+impl Control for Session {
+    fn run(&mut self, command: &Command) -> Result<()> {
+        self.ask(command).map(drop)
+    }
+
+    fn table(&mut self, name: &str) -> Result<TableDump> {
+        let command = format!("table_dump {name}");
+        let answer = self.ask(&command)?;
+        dump::table(name, &answer).ok_or(Error::Answer { command, answer })
+    }
+
+    fn register(&mut self, name: &str) -> Result<Vec<u64>> {
+        let command = format!("register_read {name}");
+        let answer = self.ask(&command)?;
+        dump::register(&answer).ok_or(Error::Answer { command, answer })
+    }
+
+    fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
+        let command = format!("register_read {name} {index}");
+        let answer = self.ask(&command)?;
+        dump::register(&answer)
+            .and_then(|values| values.first().copied())
+            .ok_or(Error::Answer { command, answer })
+    }
+
+    fn counter(&mut self, name: &str, index: u64) -> Result<(u64, u64)> {
+        let command = format!("counter_read {name} {index}");
+        let answer = self.ask(&command)?;
+        dump::counter(&answer).ok_or(Error::Answer { command, answer })
+    }
+
+    fn now_ns(&mut self) -> Result<u64> {
+        let command = "get_time_elapsed".to_owned();
+        let answer = self.ask(&command)?;
+        let elapsed_us: Option<u64> = answer.trim().parse().ok();
+        elapsed_us.map(|us| us.saturating_mul(1_000)).ok_or(Error::Answer { command, answer })
     }
 }
 

@@ -1,14 +1,15 @@
 //! The engines that run the pipeline on packets handed in, and what is made with them: [`replay`] and [`trace`].
 //!
 //! One interface over everything that can run the three hooks: [`Reference`] is `dcqcn-common` compiled for the host,
-//! [`Kernel`] the real eBPF object through `BPF_PROG_TEST_RUN`, [`Bmv2`] the P4 program in `simple_switch`.
+//! [`Kernel`] the real eBPF object through `BPF_PROG_TEST_RUN`, [`Bmv2`] the P4 program in `simple_switch`, [`P4`] the same
+//! compiled program in an interpreter.
 //!
 //! Time, randomness and packets are handed in; packets, verdicts and the whole state of the maps come out, the same
 //! from the first two to the last byte. What is different in P4 is in `docs/explanation/p4.md`.
 
-mod bmv2;
 pub mod frames;
 mod kernel;
+mod p4;
 mod reference;
 pub mod replay;
 pub mod trace;
@@ -22,11 +23,10 @@ use dcqcn_common::layout::{Backlog, Counters, Pair, QUEUES, TIMES};
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
 use dcqcn_loader::dataplane;
-use dcqcn_p4 as p4;
 use serde::Serialize;
 
-pub use bmv2::Bmv2;
 pub use kernel::Kernel;
+pub use p4::{Bmv2, P4};
 pub use reference::Reference;
 
 /// Shortest packet an engine takes, in bytes: an Ethernet header.
@@ -146,7 +146,7 @@ pub struct State {
 pub enum Error {
     /// The switch, or what it is configured with.
     #[error(transparent)]
-    Bmv2(#[from] p4::Error),
+    Bmv2(#[from] dcqcn_p4::Error),
     /// Loading the object, or reading its maps.
     #[error(transparent)]
     Dataplane(#[from] dataplane::Error),

@@ -24,7 +24,7 @@ use dcqcn_p4::switch::DEFAULT_PACKET_BYTES;
 use pcap_file::PcapError;
 use serde::Serialize;
 
-use crate::{Bmv2, Engine, Hook, Kernel, Meta, Outcome, Reference, Verdict};
+use crate::{Bmv2, Engine, Hook, Kernel, Meta, Outcome, P4, Reference, Verdict};
 pub use capture::{Capture, CaptureError, Captured};
 use dcqcn_support::JSON_VERSION;
 use dcqcn_telemetry::{FlowRow, NpFlowRow};
@@ -47,6 +47,8 @@ pub enum EngineKind {
     Reference,
     /// The eBPF object, in the running kernel.
     Kernel,
+    /// The compiled P4 program, in this process.
+    P4,
     /// The P4 program, in `simple_switch`.
     Bmv2,
 }
@@ -128,6 +130,10 @@ pub fn run(options: &Options, output: &mut impl Write) -> Result<Summary, Error>
             replay(options, capture, &params, Reference::new(sizes, &params, seed), output)
         }
         EngineKind::Kernel => replay(options, capture, &params, Kernel::new(sizes, &params, seed)?, output),
+        EngineKind::P4 => {
+            let engine = P4::new(&params, DEFAULT_PACKET_BYTES.into(), seed)?;
+            replay(options, capture, &params, engine, output)
+        }
         EngineKind::Bmv2 => {
             let packet_bytes = DEFAULT_PACKET_BYTES.into();
             replay(options, capture, &params, Bmv2::new(&params, packet_bytes)?, output)

@@ -241,7 +241,7 @@ impl SwitchReport {
         let params = Params::new(config, Port::new(1, sizes.rp_sets(), sizes.np_sets()))?;
         let mut reader = Reader::new(session, program);
         let (rp, np) = (reader.rp_flows()?, reader.np_flows()?);
-        let now_ns = reader.session().now_ns()?;
+        let now_ns = reader.now_ns()?;
         let pairs = switch.pair.iter().map(|pair| pair.known()).collect();
         let mut queues = Vec::new();
         for one in &switch.port {

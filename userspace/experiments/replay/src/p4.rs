@@ -1,22 +1,22 @@
-//! The P4 program in `simple_switch`: a host on port 1 of a switch, and the world on port 2.
+//! The P4 program in a switch: a host on port 1, and all other hosts on port 2. The switch is `simple_switch` or the
+//! interpreter.
 //!
-//! | hook | the packet | and so meets |
+//! | hook | packet | meets |
 //! |---|---|---|
-//! | egress | comes in by port 1, leaves by port 2 | the host's RP, the CP of port 2 |
-//! | ingress | comes in by port 2, leaves by port 1 | the host's RP, if it is a CNP, else its NP |
+//! | egress | arrives at port 1, leaves by port 2 | the host's RP, the CP of port 2 |
+//! | ingress | arrives at port 2, leaves by port 1 | the host's RP for a CNP, else its NP |
 //! | xdp | the same | neither |
 //!
-//! Time is the run's: the program's clock stands still at what it is told, to the microsecond. The queue's depth is told too:
-//! the virtual queue's, or the backlog, in packets. A packet that has to wait for its departure is let go by a look ahead
-//! of the clock.
+//! Time is the run's: the program's clock is set for each packet, to the microsecond. So is the depth of the queue, in packets:
+//! the virtual queue's, or the backlog. If a packet waits for its departure, the clock is set ahead until it leaves.
 
 mod engine;
+mod interpreter;
+mod simple_switch;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-use std::{fs, process};
+use std::time::Duration;
 
 use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::flow::QpId;
@@ -26,75 +26,74 @@ use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Share;
 use dcqcn_common::wire::eth::Ethernet;
-use dcqcn_netlink::netns::Temporary;
 use dcqcn_p4 as p4;
 use dcqcn_p4::entry::{Command, Entry, Match};
 use dcqcn_p4::push::push;
 use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::{Mac, MacRoute, Port};
-use dcqcn_p4::{Plan, Process, Program, Session, Switch};
+use dcqcn_p4::{Control, Plan, Program, Switch};
 
 use super::{Error, Hook};
-use crate::frames::RawSocket;
 use crate::wire;
+pub use interpreter::P4;
+pub use simple_switch::Bmv2;
 
 /// The port of the host.
 const HOST: u16 = 1;
-/// The port of everybody else.
+/// The port of all other hosts.
 const WORLD: u16 = 2;
 /// Longest packet: what the wires take.
 const MAX_FRAME: usize = wire::MTU as usize + Ethernet::LEN;
-/// How long a packet is waited for before its fate is looked up.
+/// Time to wait for a packet before the counters are read.
 const GLANCE: Duration = Duration::from_millis(20);
-/// Longest wait for a packet that was not counted as dropped.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Waits for a packet that was not counted as dropped.
+const GLANCES: u32 = 500;
 /// Counters of packets that do not leave.
 const DROPS: [Stat; 2] = [Stat::CpNotEctDropped, Stat::RpHorizonDrop];
 /// Counters of marked packets that are not answered.
 const UNANSWERED: [Stat; 3] = [Stat::NpCnpSuppressed, Stat::NpCnpLimited, Stat::NpNotForHost];
-/// Namespaces of this process so far.
-static NAMESPACES: AtomicU32 = AtomicU32::new(0);
 
-/// A switch on a bench.
-pub struct Bmv2 {
+/// A switch that runs the program.
+pub trait Target {
+    /// Its control interface.
+    fn control(&mut self) -> &mut dyn Control;
+
+    /// Sets the clock that it stamps packets with, where it does not have its own.
+    fn set_time(&mut self, now_us: u64);
+
+    /// Sends a packet to a port.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error>;
+
+    /// The next packet that leaves by a port, if there is one within this time.
+    ///
+    /// # Errors
+    /// The switch fails.
+    fn receive(&mut self, port: u16, within: Duration) -> Result<Option<Vec<u8>>, p4::Error>;
+}
+
+/// The engine over a switch.
+pub struct SwitchEngine<T> {
     program: Program,
     params: Params,
     switch: Switch,
-    /// Both ends of the two wires; the switch's are 0, the outer ends these.
-    host: RawSocket,
-    world: RawSocket,
-    session: RefCell<Session>,
-    /// The hook the tables are for, and whether what is marked is answered at once.
+    target: RefCell<T>,
+    /// The hook the tables are for, and whether marked packets are answered at once.
     hook: Option<(Hook, bool)>,
-    /// What the program's clock and queue were told last.
+    /// The time and the depth that the program has.
     now_us: Option<u64>,
     depth_packets: Option<u64>,
     /// "Empty at" of the virtual queues.
     queues: [u64; QUEUES as usize],
     backlogs: [Backlog; QUEUES as usize],
     pairs: HashMap<QpId, Pair>,
-    // Last, in this order: the switch ends, then its namespace goes.
-    _process: Process,
-    _namespace: Temporary,
 }
 
-impl Bmv2 {
-    /// Starts a switch in a namespace of its own. `packet_bytes` stands for one packet where depths are counted in packets.
-    ///
-    /// # Errors
-    /// BMv2 is not installed, the process is not root, or the parameters ask for what the program has not.
-    pub fn new(params: &Params, packet_bytes: u64) -> Result<Self, Error> {
-        let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
-        let namespace =
-            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(wire::failed)?;
-        let netns = &*namespace;
-        // No neighbour discovery among the packets.
-        netns
-            .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
-            .map_err(wire::failed)?;
-        let [host, world] = [HOST, WORLD].map(|port| wire::connect(netns, port));
-        let interfaces = [HOST, WORLD].map(|port| (port, wire::inner(port)));
-        let (process, session) = Process::start(netns, &interfaces)?;
+impl<T: Target> SwitchEngine<T> {
+    /// An engine over `target`. `packet_bytes` is the size that stands for one packet where depths are in packets.
+    fn over(target: T, params: &Params, packet_bytes: u64) -> Result<Self, Error> {
         let port = |number, host| Port { number, host, rate: None };
         let switch = Switch {
             packet: p4::switch::Bytes(packet_bytes),
@@ -105,19 +104,15 @@ impl Bmv2 {
             program: Program::embedded()?,
             params: *params,
             switch,
-            host: host?,
-            world: world?,
-            session: RefCell::new(session),
+            target: RefCell::new(target),
             hook: None,
             now_us: None,
             depth_packets: None,
             queues: [0; QUEUES as usize],
             backlogs: [Backlog::default(); QUEUES as usize],
             pairs: HashMap::new(),
-            _process: process,
-            _namespace: namespace,
         };
-        // Whether the program takes the parameters shows now, not at the first packet.
+        // Parameters that the program does not have fail here, and not at the first packet.
         engine.check()?;
         Ok(engine)
     }
@@ -180,7 +175,7 @@ impl Bmv2 {
             self.switch.mac = mac;
             self.hook = None;
             let plan = self.plan(hook, is_fast)?;
-            push(self.session.get_mut(), &plan)?;
+            push(self.target.get_mut().control(), &plan)?;
             self.hook = Some((hook, is_fast));
         }
         self.set_clock(now_ns / 1_000)?;
@@ -195,6 +190,7 @@ impl Bmv2 {
     fn set_clock(&mut self, now_us: u64) -> Result<(), p4::Error> {
         if self.now_us != Some(now_us) {
             self.set_default("clock", "fixed_time", now_us)?;
+            self.target.get_mut().set_time(now_us);
             self.now_us = Some(now_us);
         }
         Ok(())
@@ -204,7 +200,7 @@ impl Bmv2 {
         let (table, action) = self.program.names(table, action)?;
         let entry = Entry::default_action(table, action, vec![value.into()]);
         self.program.check(&entry)?;
-        self.session.get_mut().run(&Command::Write(entry)).map(drop)
+        self.target.get_mut().control().run(&Command::Write(entry))
     }
 
     /// Depth of the packet's queue in front of it, bytes; the virtual queue has it afterwards.
@@ -232,39 +228,38 @@ impl Bmv2 {
     /// Sends a packet through: what became of it, and what was sent beside it.
     fn pass(&mut self, hook: Hook, is_fast: bool, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
         let before = self.fates()?;
-        let (socket, port) = if hook == Hook::Egress { (&self.host, HOST) } else { (&self.world, WORLD) };
-        socket.send(packet).map_err(wire::failed)?;
-        let lost = || p4::Error::Lost { len: packet.len(), port };
-        let deadline = Instant::now() + PATIENCE;
-        let mut looked_ahead = false;
-        let out = loop {
-            let outer = if hook == Hook::Egress { &self.world } else { &self.host };
-            if let Some(frame) = outer.receive(GLANCE).map_err(wire::failed)? {
-                break Some(frame);
+        let (from, to) = if hook == Hook::Egress { (HOST, WORLD) } else { (WORLD, HOST) };
+        self.target.get_mut().send(from, packet)?;
+        let lost = || p4::Error::Lost { len: packet.len(), port: from };
+        let mut is_ahead = false;
+        let mut out = None;
+        let mut is_dropped = false;
+        for _ in 0..GLANCES {
+            out = self.target.get_mut().receive(to, GLANCE)?;
+            is_dropped = out.is_none() && self.fates()?.dropped != before.dropped;
+            if out.is_some() || is_dropped {
+                break;
             }
-            if self.fates()?.dropped != before.dropped {
-                break None;
-            }
-            if !looked_ahead && self.is_waiting()? {
-                looked_ahead = true;
+            if !is_ahead && self.is_waiting()? {
+                is_ahead = true;
                 let horizon_us = self.params.config.scalars.pacing_horizon_ns / 1_000;
                 self.set_clock((now_ns / 1_000).saturating_add(horizon_us + 1))?;
             }
-            if Instant::now() > deadline {
-                return Err(lost());
-            }
-        };
-        if looked_ahead {
+        }
+        if out.is_none() && !is_dropped {
+            return Err(lost());
+        }
+        if is_ahead {
             self.set_clock(now_ns / 1_000)?;
         }
         let after = self.fates()?;
         let is_answered_at_once =
             is_fast && out.as_deref().is_some_and(|out| is_marked(out) && out != packet);
         let marked = after.marked - before.marked + u64::from(is_answered_at_once);
-        let back = if hook == Hook::Egress { &self.host } else { &self.world };
         let mut beside = Vec::new();
         for _ in 0..marked.saturating_sub(after.unanswered - before.unanswered) {
-            beside.push(back.receive(PATIENCE).map_err(wire::failed)?.ok_or_else(lost)?);
+            let sent = self.target.get_mut().receive(from, GLANCE * GLANCES)?;
+            beside.push(sent.ok_or_else(lost)?);
         }
         Ok(Passed { out, beside })
     }
@@ -273,16 +268,16 @@ impl Bmv2 {
         if self.params.config.scalars.pacer == PACER_NONE {
             return Ok(false);
         }
-        let session = self.session.get_mut();
-        let tickets = session.register(self.program.register("rp_ticket")?)?;
-        let released = session.register(self.program.register("rp_released")?)?;
+        let control = self.target.get_mut().control();
+        let tickets = control.register(self.program.register("rp_ticket")?)?;
+        let released = control.register(self.program.register("rp_released")?)?;
         Ok(tickets != released)
     }
 
     /// Packets that were dropped, and those that the notification point answered or had to answer.
     fn fates(&mut self) -> Result<Fates, p4::Error> {
         let consumes = self.params.config.scalars.cnp_consume != 0;
-        let mut reader = Reader::new(self.session.get_mut(), &self.program);
+        let mut reader = Reader::new(self.target.get_mut().control(), &self.program);
         let mut dropped = 0;
         for stat in DROPS.into_iter().chain(consumes.then_some(Stat::RpCnpHandled)) {
             dropped += reader.stat(stat)?;

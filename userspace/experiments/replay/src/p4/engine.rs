@@ -13,10 +13,10 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::QpPair;
 use dcqcn_params::qp::address;
 
-use super::{Bmv2, HOST, MAX_FRAME, Packet, Passed, WORLD};
+use super::{HOST, MAX_FRAME, Packet, Passed, SwitchEngine, Target, WORLD};
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
-impl Engine for Bmv2 {
+impl<T: Target> Engine for SwitchEngine<T> {
     /// As [`Engine::process`]: a switch clones on its own.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
         Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0, flow_hash: 0 })
@@ -63,7 +63,7 @@ impl Engine for Bmv2 {
         let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
         let roce = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
         if let Some((roce, id)) = roce.and_then(|roce| Some((roce, roce.flow(&frame)?))) {
-            let mut reader = Reader::new(self.session.get_mut(), &self.program);
+            let mut reader = Reader::new(self.target.get_mut().control(), &self.program);
             let last_ns = match reader.rp_index(&id)? {
                 Some(index) => reader.rp_last_ns(index, roce.class.stream())?,
                 None => 0,
@@ -112,8 +112,8 @@ impl Engine for Bmv2 {
 
     /// The flows that would be in this set, as many as it holds; a switch has sets of its own.
     fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
-        let mut session = self.session.borrow_mut();
-        let mut reader = Reader::new(&mut session, &self.program);
+        let mut target = self.target.borrow_mut();
+        let mut reader = Reader::new(target.control(), &self.program);
         let mut flows = Vec::new();
         for (place, id) in reader.rp_places()? {
             if self.set_of(&id, self.params.port.rp_set_mask) == index {
@@ -125,8 +125,8 @@ impl Engine for Bmv2 {
 
     /// As [`Self::rp_set`].
     fn np_set(&self, index: u32) -> Result<NpSet, Error> {
-        let mut session = self.session.borrow_mut();
-        let mut reader = Reader::new(&mut session, &self.program);
+        let mut target = self.target.borrow_mut();
+        let mut reader = Reader::new(target.control(), &self.program);
         let mut flows = Vec::new();
         for (place, id) in reader.np_places()? {
             if self.set_of(&id, self.params.port.np_set_mask) == index {
@@ -138,19 +138,19 @@ impl Engine for Bmv2 {
 
     /// All under the hook that ran last: a switch has one pipeline.
     fn counters(&self) -> Result<[Counters; 3], Error> {
-        let mut session = self.session.borrow_mut();
+        let mut target = self.target.borrow_mut();
         let mut counters = [Counters::ZERO; 3];
         let slot = self.hook.map_or(0, |(hook, _)| hook.slot());
         if let Some(of_hook) = counters.get_mut(slot) {
-            *of_hook = Reader::new(&mut session, &self.program).counters([HOST, WORLD].into_iter())?;
+            *of_hook = Reader::new(target.control(), &self.program).counters([HOST, WORLD].into_iter())?;
         }
         Ok(counters)
     }
 
     fn state(&self) -> Result<State, Error> {
         let (counters, pairs) = (self.counters()?, self.all_pairs()?);
-        let mut session = self.session.borrow_mut();
-        let mut reader = Reader::new(&mut session, &self.program);
+        let mut target = self.target.borrow_mut();
+        let mut reader = Reader::new(target.control(), &self.program);
         let (rp, np) = (reader.rp_flows()?, reader.np_flows()?);
         let mut state = State {
             counters,
@@ -168,12 +168,12 @@ impl Engine for Bmv2 {
     }
 }
 
-impl Bmv2 {
+impl<T: Target> SwitchEngine<T> {
     /// What was entered goes before what the switch has learned.
     fn all_pairs(&self) -> Result<HashMap<QpId, Pair>, p4::Error> {
-        let mut session = self.session.borrow_mut();
+        let mut target = self.target.borrow_mut();
         let mut pairs: HashMap<_, _> =
-            Reader::new(&mut session, &self.program).pairs()?.into_iter().collect();
+            Reader::new(target.control(), &self.program).pairs()?.into_iter().collect();
         pairs.extend(&self.pairs);
         Ok(pairs)
     }

@@ -1,0 +1,160 @@
+//! Expressions: their form in the JSON, and their values.
+
+use std::cmp::Ordering;
+
+use serde_json::Value;
+
+use super::super::error::Result;
+use super::integer::Int;
+use super::load::{Load, hexadecimal, text};
+
+/// An expression over the fields of a packet and the parameters of an action.
+#[derive(Debug)]
+pub(super) enum Expression {
+    Constant(Int),
+    Field(usize),
+    Parameter(usize),
+    Unary(Unary, Box<Self>),
+    Binary(Binary, Box<[Self; 2]>),
+    /// A condition, and the value if it is true and if it is not.
+    Choice(Box<[Self; 3]>),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unary {
+    /// From a number to a truth value: 1 unless it is 0.
+    Truth,
+    /// The other truth value.
+    Not,
+    /// All bits inverted.
+    Invert,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Binary {
+    Add,
+    Sub,
+    Mul,
+    ShiftLeft,
+    ShiftRight,
+    And,
+    Or,
+    /// A signed field of so many bits.
+    Signed,
+    /// The nearest value of an unsigned field of so many bits.
+    Saturated,
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Expression {
+    /// Reads a type value object.
+    pub(super) fn load(load: &Load<'_>, json: &Value) -> Result<Self> {
+        let value = json.get("value").unwrap_or(&Value::Null);
+        match json.get("type").and_then(Value::as_str) {
+            Some("field") => Ok(Self::Field(load.field(value)?)),
+            Some("hexstr") => Ok(Self::Constant(hexadecimal(load, text(load, value)?)?)),
+            Some("bool") => match value {
+                Value::Bool(value) => Ok(Self::Constant((*value).into())),
+                _ => Err(load.refuse(format_args!("the truth value {value}"))),
+            },
+            Some("local" | "runtime_data") => match value.as_u64() {
+                Some(index) => Ok(Self::Parameter(index as usize)),
+                None => Err(load.refuse(format_args!("the parameter {value}"))),
+            },
+            // The compiler wraps some expressions in another without an operator.
+            Some("expression") if value.get("op").is_none() => Self::load(load, value),
+            Some("expression") => Self::operation(load, value),
+            Some(kind) => Err(load.refuse(format_args!("the operand type `{kind}`"))),
+            None => Err(load.refuse(format_args!("the operand {json}"))),
+        }
+    }
+
+    fn operation(load: &Load<'_>, json: &Value) -> Result<Self> {
+        let operand = |name: &str| Self::load(load, json.get(name).unwrap_or(&Value::Null));
+        let unary = |operator| Ok(Self::Unary(operator, Box::new(operand("right")?)));
+        let binary = |operator| Ok(Self::Binary(operator, Box::new([operand("left")?, operand("right")?])));
+        match json.get("op").and_then(Value::as_str).unwrap_or_default() {
+            // Truth values are 0 and 1 here.
+            "b2d" => operand("right"),
+            "d2b" => unary(Unary::Truth),
+            "not" => unary(Unary::Not),
+            "~" => unary(Unary::Invert),
+            "+" => binary(Binary::Add),
+            "-" => binary(Binary::Sub),
+            "*" => binary(Binary::Mul),
+            "<<" => binary(Binary::ShiftLeft),
+            ">>" => binary(Binary::ShiftRight),
+            "&" | "and" => binary(Binary::And),
+            "|" | "or" => binary(Binary::Or),
+            "two_comp_mod" => binary(Binary::Signed),
+            "usat_cast" => binary(Binary::Saturated),
+            "==" => binary(Binary::Equal),
+            "!=" => binary(Binary::NotEqual),
+            "<" => binary(Binary::Less),
+            "<=" => binary(Binary::LessOrEqual),
+            ">" => binary(Binary::Greater),
+            ">=" => binary(Binary::GreaterOrEqual),
+            "?" => Ok(Self::Choice(Box::new([operand("cond")?, operand("left")?, operand("right")?]))),
+            other => Err(load.refuse(format_args!("the operator `{other}`"))),
+        }
+    }
+
+    /// The largest number of a parameter that it names.
+    pub(super) fn last_parameter(&self) -> Option<usize> {
+        match self {
+            Self::Constant(_) | Self::Field(_) => None,
+            Self::Parameter(index) => Some(*index),
+            Self::Unary(_, operand) => operand.last_parameter(),
+            Self::Binary(_, operands) => operands.iter().filter_map(Self::last_parameter).max(),
+            Self::Choice(operands) => operands.iter().filter_map(Self::last_parameter).max(),
+        }
+    }
+
+    /// Its value. Indices of fields and parameters were checked as it was loaded.
+    pub(super) fn value(&self, fields: &[Int], parameters: &[Int]) -> Int {
+        let value = |operand: &Self| operand.value(fields, parameters);
+        match self {
+            Self::Constant(constant) => *constant,
+            Self::Field(field) => fields.get(*field).copied().unwrap_or_default(),
+            Self::Parameter(index) => parameters.get(*index).copied().unwrap_or_default(),
+            Self::Unary(Unary::Truth, operand) => (!value(operand).is_zero()).into(),
+            Self::Unary(Unary::Not, operand) => value(operand).is_zero().into(),
+            Self::Unary(Unary::Invert, operand) => value(operand).not(),
+            Self::Binary(operator, operands) => {
+                let [left, right] = &**operands;
+                operator.apply(value(left), value(right))
+            }
+            Self::Choice(operands) => {
+                let [condition, yes, no] = &**operands;
+                if value(condition).is_zero() { value(no) } else { value(yes) }
+            }
+        }
+    }
+}
+
+impl Binary {
+    fn apply(self, left: Int, right: Int) -> Int {
+        match self {
+            Self::Add => left.add(right),
+            Self::Sub => left.sub(right),
+            Self::Mul => left.mul(right),
+            Self::ShiftLeft => left.shl(right.small()),
+            Self::ShiftRight => left.shr(right.small()),
+            Self::And => left.and(right),
+            Self::Or => left.or(right),
+            Self::Signed => left.stored(right.small(), true),
+            Self::Saturated => left.saturated(right.small()),
+            Self::Equal => left.compared(right, Ordering::is_eq),
+            Self::NotEqual => left.compared(right, Ordering::is_ne),
+            Self::Less => left.compared(right, Ordering::is_lt),
+            Self::LessOrEqual => left.compared(right, Ordering::is_le),
+            Self::Greater => left.compared(right, Ordering::is_gt),
+            Self::GreaterOrEqual => left.compared(right, Ordering::is_ge),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A loaded program: what refers to something has its index.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use super::super::entry::Entry;
+use super::expression::Expression;
+use super::integer::Int;
+
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    pub(super) fields: Vec<Field>,
+    pub(super) headers: Vec<Header>,
+    pub(super) standard: Standard,
+    pub(super) states: Vec<State>,
+    pub(super) start: Option<usize>,
+    /// The parser error of a packet that ends before its headers do.
+    pub(super) too_short: u32,
+    /// Headers in the order in which they are written.
+    pub(super) deparser: Vec<usize>,
+    pub(super) actions: Vec<Action>,
+    pub(super) tables: Vec<Table>,
+    pub(super) conditionals: Vec<Conditional>,
+    pub(super) ingress: Option<Node>,
+    pub(super) egress: Option<Node>,
+    pub(super) registers: Vec<Register>,
+    /// Name and size of each counter array.
+    pub(super) counters: Vec<(String, usize)>,
+    pub(super) calculations: Vec<Calculation>,
+    pub(super) field_lists: HashMap<u32, Vec<usize>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub(super) bits: u32,
+    pub(super) is_signed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Header {
+    /// Its fields, in order.
+    pub(super) fields: Range<usize>,
+    /// The field that is 1 if the packet has this header.
+    pub(super) valid: usize,
+    pub(super) bytes: usize,
+    pub(super) is_metadata: bool,
+}
+
+/// Fields of `standard_metadata` that the switch itself reads and writes.
+#[derive(Debug, Default)]
+pub(super) struct Standard {
+    pub(super) ingress_port: usize,
+    pub(super) egress_spec: usize,
+    pub(super) egress_port: usize,
+    pub(super) instance_type: usize,
+    pub(super) packet_length: usize,
+    pub(super) enq_timestamp: usize,
+    pub(super) enq_qdepth: usize,
+    pub(super) deq_timedelta: usize,
+    pub(super) deq_qdepth: usize,
+    pub(super) ingress_global_timestamp: usize,
+    pub(super) egress_global_timestamp: usize,
+    pub(super) mcast_grp: usize,
+    pub(super) parser_error: usize,
+    pub(super) priority: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) operations: Vec<Operation>,
+    /// Fields, each filled to whole bytes from the front.
+    pub(super) key: Vec<usize>,
+    pub(super) transitions: Vec<Transition>,
+    pub(super) otherwise: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(super) enum Operation {
+    Extract(usize),
+    Set(usize, Expression),
+}
+
+#[derive(Debug)]
+pub(super) struct Transition {
+    pub(super) value: u128,
+    pub(super) mask: u128,
+    pub(super) to: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Action {
+    /// Width of each parameter.
+    pub(super) parameters: Vec<u32>,
+    pub(super) code: Vec<Primitive>,
+}
+
+/// A step of an action. Fields that are written come first.
+#[derive(Debug)]
+pub(super) enum Primitive {
+    Assign(usize, Expression),
+    Jump(usize),
+    JumpIfZero(Expression, usize),
+    /// Field, register, index.
+    RegisterRead(usize, usize, Expression),
+    /// Register, index, value.
+    RegisterWrite(usize, Expression, Expression),
+    Count(usize, Expression),
+    /// Field, base, calculation, size: base + result modulo size.
+    Hash(usize, Expression, usize, Expression),
+    /// Field, smallest and largest number.
+    Random(usize, Expression, Expression),
+    Drop,
+    AddHeader(usize),
+    RemoveHeader(usize),
+    Truncate(Expression),
+    /// At the end of egress, with this list of fields.
+    Recirculate(u32),
+    /// At the end of egress: mirror session, list of fields.
+    Clone(Expression, u32),
+}
+
+impl Primitive {
+    /// The expressions it has.
+    pub(super) fn expressions(&self) -> Vec<&Expression> {
+        match self {
+            Self::Assign(_, one)
+            | Self::JumpIfZero(one, _)
+            | Self::RegisterRead(_, _, one)
+            | Self::Count(_, one)
+            | Self::Truncate(one)
+            | Self::Clone(one, _) => vec![one],
+            Self::RegisterWrite(_, one, two) | Self::Hash(_, one, _, two) | Self::Random(_, one, two) => {
+                vec![one, two]
+            }
+            Self::Jump(_)
+            | Self::Drop
+            | Self::AddHeader(_)
+            | Self::RemoveHeader(_)
+            | Self::Recirculate(_) => Vec::new(),
+        }
+    }
+}
+
+/// The next table or condition; `None` is the end of the pipeline.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Node {
+    Table(usize),
+    Conditional(usize),
+}
+
+#[derive(Debug)]
+pub(super) struct Conditional {
+    pub(super) condition: Expression,
+    /// If it is false, if it is true.
+    pub(super) next: [Option<Node>; 2],
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) name: String,
+    pub(super) key: Vec<Key>,
+    pub(super) size: usize,
+    /// The actions by the names a controller knows them by.
+    pub(super) actions: BTreeMap<String, usize>,
+    pub(super) next: Next,
+    pub(super) default: Bound,
+    pub(super) is_default_constant: bool,
+    /// Constant entries: if there are any, a controller writes none.
+    pub(super) entries: Vec<(Entry, Bound)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) kind: MatchKind,
+    pub(super) field: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MatchKind {
+    Exact,
+    Lpm,
+}
+
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Without and with an entry for the packet.
+    ByHit([Option<Node>; 2]),
+    ByAction(HashMap<usize, Option<Node>>),
+}
+
+/// An action with its parameters.
+#[derive(Clone, Debug)]
+pub(super) struct Bound {
+    pub(super) action: usize,
+    pub(super) parameters: Vec<Int>,
+}
+
+#[derive(Debug)]
+pub(super) struct Register {
+    pub(super) name: String,
+    pub(super) size: usize,
+    pub(super) bits: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Calculation {
+    pub(super) algorithm: Algorithm,
+    /// Fields, bit by bit one after the other.
+    pub(super) input: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Algorithm {
+    Crc32,
+    Csum16,
+}

@@ -1,0 +1,75 @@
+//! The program in `simple_switch`, in a network namespace of its own.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use std::{fs, process};
+
+use dcqcn_common::params::Params;
+use dcqcn_netlink::netns::Temporary;
+use dcqcn_p4::{Control, Error, Process, Session};
+
+use super::{HOST, SwitchEngine, Target, WORLD};
+use crate::frames::RawSocket;
+use crate::wire;
+
+/// Namespaces of this process so far.
+static NAMESPACES: AtomicU32 = AtomicU32::new(0);
+
+/// The engine `bmv2`.
+pub type Bmv2 = SwitchEngine<SimpleSwitch>;
+
+/// A running switch, and the outer ends of its two wires.
+pub struct SimpleSwitch {
+    session: Session,
+    host: RawSocket,
+    world: RawSocket,
+    // Last, in this order: the switch ends, then its namespace goes.
+    _process: Process,
+    _namespace: Temporary,
+}
+
+impl Bmv2 {
+    /// Starts a switch. `packet_bytes` is the size that stands for one packet where depths are in packets.
+    ///
+    /// # Errors
+    /// BMv2 is not installed, the process is not root, or the program does not have what the parameters need.
+    pub fn new(params: &Params, packet_bytes: u64) -> Result<Self, crate::Error> {
+        let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
+        let namespace =
+            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(wire::failed)?;
+        let netns = &*namespace;
+        // No neighbour discovery among the packets.
+        netns
+            .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
+            .map_err(wire::failed)?;
+        let [host, world] = [HOST, WORLD].map(|port| wire::connect(netns, port));
+        let interfaces = [HOST, WORLD].map(|port| (port, wire::inner(port)));
+        let (process, session) = Process::start(netns, &interfaces)?;
+        let target =
+            SimpleSwitch { session, host: host?, world: world?, _process: process, _namespace: namespace };
+        Self::over(target, params, packet_bytes)
+    }
+}
+
+impl SimpleSwitch {
+    const fn wire(&self, port: u16) -> &RawSocket {
+        if port == HOST { &self.host } else { &self.world }
+    }
+}
+
+impl Target for SimpleSwitch {
+    fn control(&mut self) -> &mut dyn Control {
+        &mut self.session
+    }
+
+    /// It has its own clock.
+    fn set_time(&mut self, _: u64) {}
+
+    fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), Error> {
+        self.wire(port).send(packet).map_err(wire::failed)
+    }
+
+    fn receive(&mut self, port: u16, within: Duration) -> Result<Option<Vec<u8>>, Error> {
+        self.wire(port).receive(within).map_err(wire::failed)
+    }
+}
