@@ -60,6 +60,23 @@ pub(crate) struct Host {
     pub idle_states: Vec<IdleState>,
     /// CPUs of each NUMA node.
     pub numa_nodes: BTreeMap<u32, Vec<u32>>,
+    /// Packets received by all CPUs at the first and at the second look.
+    #[serde(default)]
+    pub softnet: Option<[Softnet; 2]>,
+}
+
+/// `/proc/net/softnet_stat`, of all CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Softnet {
+    /// Packets processed.
+    pub processed: u64,
+    /// Packets dropped because a CPU's backlog was full.
+    pub dropped: u64,
+    /// Times that a CPU stopped with packets left: its budget or time was used up.
+    pub squeezed: u64,
+    /// Packets in the backlogs.
+    pub backlog: u64,
 }
 
 /// An idle state (C-state) of a CPU.
@@ -378,6 +395,13 @@ impl Link {
             })
             .filter(|(_, grown)| *grown != 0)
             .collect()
+    }
+}
+
+impl Link {
+    /// Whether `ethtool -S` has a counter whose name `matches`.
+    pub(super) fn counts(&self, matches: impl Fn(&str) -> bool) -> bool {
+        self.ethtool.iter().flatten().any(|text| ethtool_counters(text).any(|(name, _)| matches(name)))
     }
 }
 

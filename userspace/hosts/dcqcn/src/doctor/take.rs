@@ -45,6 +45,7 @@ pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
         links::second(netlink, &mut snapshot.links);
     }
     rdma::second(&mut snapshot.rdma);
+    host::second(&mut snapshot.host);
     // Rates are not computed from it, so that what reading took may be in it.
     snapshot.observed_ns = monotonic_ns().saturating_sub(started_ns).max(observe.as_nanos() as u64);
     snapshot.unread = notes.0;

@@ -100,6 +100,30 @@ pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
+/// `sender-ce`: marks of a queue leave some packets unmarked; a sender whose ToS says CE leaves none.
+pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
+    /// Fewer may be one burst through a full queue.
+    const ENOUGH: u64 = 100;
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.seen.lately) {
+        let arrived = |stat: Stat| known.seen.counts.ingress.get(stat.label()).copied().unwrap_or(0);
+        let (data, marked) = (arrived(Stat::RoceData), arrived(Stat::NpEcnMarked));
+        if marked < ENOUGH || marked < data {
+            continue;
+        }
+        let what = "every data packet arrives CE: a sender's ToS says CE, or senders do not react to CNPs";
+        let evidence = format!("{marked} of {data} data packets {} are CE", known.seen.when);
+        let (tos, iface) = (known.roce_tos(), known.iface);
+        let fix = format!(
+            "if `tcpdump -vni {iface} udp port 4791` at the sender shows ToS {:#x}: {}; else `dcqcn doctor` at the sender",
+            tos | 3,
+            set_tos(snapshot, iface, tos)
+        );
+        findings.push(Finding::error("sender-ce", what, evidence).on(iface).fix(fix));
+    }
+    findings
+}
+
 /// `dscp-no-class`: RoCE with a DSCP that has no class of its own.
 pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
