@@ -8,6 +8,7 @@ mod checks;
 pub(crate) mod record;
 pub(crate) mod snapshot;
 mod take;
+mod tunnel;
 
 use serde::{Deserialize, Serialize};
 

@@ -34,6 +34,9 @@ pub(crate) struct Snapshot {
     pub links: Vec<Link>,
     /// Every RDMA device.
     pub rdma: Vec<Rdma>,
+    /// RDMA devices in other network namespaces.
+    #[serde(default)]
+    pub rdma_elsewhere: Vec<RdmaElsewhere>,
     /// What could not be read.
     pub unread: Vec<Unread>,
 }
@@ -205,6 +208,12 @@ pub(crate) struct Link {
     pub peer: Option<u32>,
     /// Index of its bridge or bond.
     pub master: Option<u32>,
+    /// Index of the interface below a stacked one, if that is in the same namespace.
+    #[serde(default)]
+    pub lower: Option<u32>,
+    /// Packets sampled that the programs do not read, by [`label`](super::tunnel::label).
+    #[serde(default)]
+    pub unread_packets: BTreeMap<String, u64>,
     /// Kernel driver of the device.
     pub driver: Option<String>,
     /// Its queueing disciplines.
@@ -292,6 +301,20 @@ pub(crate) struct Rdma {
     pub before: BTreeMap<String, u64>,
     /// The same at the second look.
     pub after: BTreeMap<String, u64>,
+}
+
+/// An RDMA device in another network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RdmaElsewhere {
+    /// Its name.
+    pub name: String,
+    /// A process in that namespace.
+    pub pid: u32,
+    /// Its command.
+    pub command: String,
+    /// Connected queue pairs.
+    pub connected_qps: Option<u64>,
 }
 
 /// Something that could not be read.

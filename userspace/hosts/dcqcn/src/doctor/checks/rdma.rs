@@ -6,7 +6,7 @@ use dcqcn_params::Role;
 
 use super::{Finding, Snapshot, known, set_tos};
 use crate::doctor::adapters::{self, Meaning};
-use crate::doctor::snapshot::Rdma;
+use crate::doctor::snapshot::{Rdma, RdmaElsewhere};
 
 impl Rdma {
     /// How much its own counters with a meaning grew between the two looks, together and by name.
@@ -61,6 +61,21 @@ pub(super) fn without_role(snapshot: &Snapshot) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// `rdma-elsewhere`: devices whose traffic no attachment in this namespace sees.
+pub(super) fn elsewhere(snapshot: &Snapshot) -> Vec<Finding> {
+    let finding = |device: &RdmaElsewhere| {
+        let RdmaElsewhere { name, pid, command, connected_qps } = device;
+        let qps = connected_qps.map_or("unknown".to_owned(), |qps| qps.to_string());
+        let what =
+            format!("{name} is in another network namespace: nothing attached here sees its traffic there");
+        let evidence = format!("the namespace of {command} (process {pid}); connected QPs: {qps}");
+        Finding::info("rdma-elsewhere", what, evidence).fix(format!(
+            "`nsenter -t {pid} -n dcqcn doctor`; then attach there, or on this side of its veth"
+        ))
+    };
+    snapshot.rdma_elsewhere.iter().map(finding).collect()
 }
 
 /// `rdma-bypass`.

@@ -350,6 +350,54 @@ fn rdma_devices() {
 }
 
 #[test]
+fn roce_in_tunnel_names_where_to_attach() {
+    let sampled = |s: &mut Snapshot, label: &str| link(s).unread_packets = [(label.to_owned(), 120)].into();
+    let finding = planted("roce-in-tunnel", Severity::Warning, |s| {
+        sampled(s, "vxlan");
+        let inner = Link {
+            name: "vx0".into(),
+            index: 9,
+            kind: Some("vxlan".into()),
+            lower: Some(link(s).index),
+            up: true,
+            mtu: 1_450,
+            ..Link::default()
+        };
+        s.links.push(inner);
+    });
+    assert_eq!(finding.fix.unwrap(), "attach inside: `dcqcn detach eth0`, `dcqcn attach vx0 --role host`");
+    let finding = planted("roce-in-tunnel", Severity::Warning, |s| sampled(s, "srv6"));
+    assert!(finding.fix.unwrap().contains("RFC 6040"));
+    planted("esp-seen", Severity::Info, |s| sampled(s, "esp"));
+}
+
+#[test]
+fn peers_without_dcqcn_are_named() {
+    planted("other-transport", Severity::Info, |s| {
+        link(s).unread_packets = [("uet".to_owned(), 5)].into();
+    });
+    planted("other-transport", Severity::Info, |s| count(s, "ingress", "uet_packets", 1));
+    let finding = planted("other-transport", Severity::Info, |s| count(s, "ingress", "vendor_bth", 1));
+    assert!(finding.evidence.contains("MRC"), "{}", finding.evidence);
+}
+
+#[test]
+fn rdma_device_of_another_namespace_is_named() {
+    use crate::doctor::snapshot::RdmaElsewhere;
+    let finding = planted("rdma-elsewhere", Severity::Info, |s| {
+        let device = RdmaElsewhere {
+            name: "rxe1".into(),
+            pid: 4_711,
+            command: "python3".into(),
+            connected_qps: Some(2),
+        };
+        s.rdma_elsewhere = vec![device];
+    });
+    assert_eq!(finding.evidence, "the namespace of python3 (process 4711); connected QPs: 2");
+    assert!(finding.fix.unwrap().starts_with("`nsenter -t 4711 -n dcqcn doctor`"));
+}
+
+#[test]
 fn congested_host_is_named() {
     use crate::doctor::snapshot::Softnet;
     let grown = |dropped: u64, squeezed: u64| {
