@@ -100,8 +100,11 @@ fn a_host_that_does_not_answer_or_react_is_told_why() -> Result<()> {
     let marked = Roce { ecn: Ecn::CE, ..Roce::default() };
     pair.b.attach("b0", Role::Host, &["link_rate=10gbit"])?;
     // The tests attach without a pacer: not every kernel has one.
-    let answered = faults_under(&[marked.frame()], (&pair.a, "a0"), &pair.b)?;
+    let plain = Roce::default();
+    let answered = faults_under(&[marked.frame(), plain.frame()], (&pair.a, "a0"), &pair.b)?;
     assert_eq!(answered, set(&["pacer-none"]));
+    let all_marked = faults_under(&[marked.frame()], (&pair.a, "a0"), &pair.b)?;
+    assert_eq!(all_marked, set(&["pacer-none", "sender-ce"]));
 
     // Its egress program is taken off, which makes the CNPs.
     fs::remove_file(pair.b.pins("b0")?.join("egress"))?;

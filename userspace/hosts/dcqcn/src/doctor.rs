@@ -3,10 +3,12 @@
 //! Two halves that meet in a [`Snapshot`]: [`take()`] reads a machine into one, [`examine`] makes [`Finding`]s of it and
 //! looks at nothing else. A snapshot can be kept as a directory ([`record`]) and examined elsewhere.
 
+mod adapters;
 mod checks;
 pub(crate) mod record;
 pub(crate) mod snapshot;
 mod take;
+mod tunnel;
 
 use serde::{Deserialize, Serialize};
 

@@ -80,6 +80,18 @@ impl Netns {
         }
     }
 
+    /// The namespace of a process.
+    ///
+    /// # Errors
+    /// There is no such process, or its namespaces are not readable to this one.
+    pub fn of_process(pid: u32) -> Result<Self> {
+        let name = format!("that of process {pid}");
+        match File::open(format!("/proc/{pid}/ns/net")) {
+            Ok(file) => Ok(Self { name, file }),
+            Err(source) => Err(Error::Netns { operation: "open", name, source }),
+        }
+    }
+
     /// Another handle of the same namespace.
     ///
     /// # Errors

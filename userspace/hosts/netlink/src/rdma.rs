@@ -27,6 +27,8 @@ mod attr {
     pub(super) const RES_QP_ENTRY: u16 = 20;
     pub(super) const RES_LQPN: u16 = 21;
     pub(super) const RES_RQPN: u16 = 22;
+    pub(super) const RES_PID: u16 = 28;
+    pub(super) const RES_KERN_NAME: u16 = 29;
     pub(super) const NDEV_INDEX: u16 = 50;
 }
 
@@ -49,12 +51,23 @@ pub struct RdmaDevice {
 }
 
 /// A queue pair that is connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedQp {
     /// Its number.
     pub local_qpn: u32,
     /// The number of the one at its other end.
     pub remote_qpn: u32,
+    /// Its owner; `None` where the kernel does not report one.
+    pub owner: Option<QpOwner>,
+}
+
+/// The owner of a queue pair.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QpOwner {
+    /// A process, by its number in this PID namespace.
+    Process(u32),
+    /// A module of the kernel, as in `nvme_rdma`.
+    Kernel(String),
 }
 
 impl Netlink {
@@ -135,7 +148,10 @@ fn connected(body: &[u8]) -> impl Iterator<Item = ConnectedQp> {
         let number = |kind| u32_at(attribute(entry, kind)?, 0);
         // The remote number is there for RC and UC only, and 0 until they are connected.
         let (local_qpn, remote_qpn) = (number(attr::RES_LQPN)?, number(attr::RES_RQPN)?);
-        (remote_qpn != 0).then_some(ConnectedQp { local_qpn, remote_qpn })
+        let process = number(attr::RES_PID).filter(|pid| *pid != 0).map(QpOwner::Process);
+        let kernel = || attribute(entry, attr::RES_KERN_NAME).map(|name| QpOwner::Kernel(string(name)));
+        let owner = process.or_else(kernel);
+        (remote_qpn != 0).then_some(ConnectedQp { local_qpn, remote_qpn, owner })
     })
 }
 
@@ -177,6 +193,25 @@ mod tests {
         });
         let found: Vec<_> = connected(&body.into_bytes()).map(|qp| (qp.local_qpn, qp.remote_qpn)).collect();
         assert_eq!(found, [(0x11, 0x17), (0x13, 0xff_fffe)]);
+    }
+
+    #[test]
+    fn queue_pair_has_its_owner() {
+        let mut body = Encoder::default();
+        body.nested(attr::RES_QP, |table| {
+            for (owner, value) in
+                [(attr::RES_PID, &4_711_u32.to_ne_bytes()[..]), (attr::RES_KERN_NAME, b"nvme_rdma\0")]
+            {
+                table.nested(attr::RES_QP_ENTRY, |entry| {
+                    entry.attribute(attr::RES_LQPN, &0x11_u32.to_ne_bytes());
+                    entry.attribute(attr::RES_RQPN, &0x17_u32.to_ne_bytes());
+                    entry.attribute(owner, value);
+                });
+            }
+            qp(table, 0x12, Some(0x18));
+        });
+        let owners: Vec<_> = connected(&body.into_bytes()).map(|qp| qp.owner).collect();
+        assert_eq!(owners, [Some(QpOwner::Process(4_711)), Some(QpOwner::Kernel("nvme_rdma".into())), None]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! The driver keeps them in `roce_rp` and `roce_np`, a file each; newer drivers keep the same in debugfs
 //! (`/sys/kernel/debug/mlx5/<BDF>/cc_params`, drivers/infiniband/hw/mlx5/cong.c), under names that start with `rp_` and
-//! `np_`. Units are the firmware's (NVIDIA, "DCQCN parameters"): microseconds, Mb/s, and 64 bytes for the byte counter.
+//! `np_`. Units are the firmware's (NVIDIA, "DCQCN parameters"): microseconds, Mbit/s, and 64 bytes for the byte counter.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

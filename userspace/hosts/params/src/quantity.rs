@@ -134,11 +134,24 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
             return index.map(|index| index as u64).ok_or_else(|| refused(Problem::Word));
         }
     };
-    let (mantissa, decimals, suffix) = decimal(text).map_err(refused)?;
+    let parts = match decimal(text) {
+        // `1h 30m`, `90 seconds`: humantime's grammar for what is not one number with one of the units here.
+        Err(problem) if unit == Unit::Nanoseconds => {
+            return humantime_ns(text).ok_or_else(|| refused(problem));
+        }
+        parts => parts.map_err(refused)?,
+    };
+    let (mantissa, decimals, suffix) = parts;
     if mantissa == 0 && suffix.is_empty() {
         return Ok(0);
     }
     let scale = units.iter().find(|(name, _)| *name == suffix).map(|(_, scale)| *scale);
+    if scale.is_none()
+        && unit == Unit::Nanoseconds
+        && let Some(ns) = humantime_ns(text)
+    {
+        return Ok(ns);
+    }
     let scale = scale.ok_or_else(|| {
         refused(match suffix.as_str() {
             "" => Problem::NoUnit,
@@ -153,6 +166,11 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
         return Err(refused(Problem::NotWhole(base)));
     }
     u64::try_from(scaled / divisor).map_err(|_| refused(Problem::TooLarge))
+}
+
+/// A time in humantime's grammar.
+fn humantime_ns(text: &str) -> Option<u64> {
+    u64::try_from(humantime::parse_duration(text).ok()?.as_nanos()).ok()
 }
 
 /// Most digits of a number that is read: 10^28 fits 128 bits.
@@ -203,7 +221,7 @@ pub fn parse_rate_bps(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::BitsPerSecond)
 }
 
-/// Reads a time in ns: a parser for the command line. A number alone is taken as seconds.
+/// Reads a time in ns: a parser for the command line. A number alone is taken as seconds; `1h 30m` is read too.
 ///
 /// # Errors
 /// As [`parse`].
@@ -303,6 +321,15 @@ mod tests {
         assert_eq!(parse_duration_ns("10"), Ok(10_000_000_000));
         assert_eq!(parse_duration_ns("0.5"), Ok(500_000_000));
         assert_eq!(parse_duration_ns("20ms"), Ok(20_000_000));
+        for (text, seconds) in
+            [("1h 30m", 5_400), ("1h30m", 5_400), ("90 seconds", 90), ("2min", 120), ("7d", 604_800)]
+        {
+            assert_eq!(parse_duration_ns(text), Ok(seconds * 1_000_000_000), "{text}");
+            assert_eq!(parse(text, Unit::Nanoseconds), Ok(seconds * 1_000_000_000), "{text}");
+        }
+        for text in ["1h -3m", "1x", "99999999999999d"] {
+            assert!(parse_duration_ns(text).is_err(), "{text}");
+        }
         assert!(parse_duration_ns("x1").unwrap_err().to_string().contains("`x1`"));
     }
 

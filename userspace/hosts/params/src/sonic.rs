@@ -2,7 +2,7 @@
 //!
 //! | SONiC | here |
 //! |---|---|
-//! | `PORT` speed (Mb/s) | `link_rate` |
+//! | `PORT` speed (Mbit/s) | `link_rate` |
 //! | `PORT_QOS_MAP` of the port, else of `global` | which maps the port uses |
 //! | `DSCP_TO_TC_MAP`, `TC_TO_QUEUE_MAP` | `dscp_to_tc`, `tc_to_queue`; what a map leaves out is 0, as in SAI |
 //! | `QUEUE` `PORT\|N` wred_profile | WRED of the traffic classes that go to queue N |

@@ -14,6 +14,7 @@ use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
 use crate::FlowRow;
+use crate::process::Owners;
 use crate::qp::age;
 
 /// The flows and pairs of one interface.
@@ -68,7 +69,18 @@ impl FlowsReport {
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
         // Read last: no flow was used later than this.
         let now_ns = monotonic_ns();
-        Ok(Self::new(info.iface.clone(), &params, now_ns, rp, np, pairs))
+        let mut report = Self::new(info.iface.clone(), &params, now_ns, rp, np, pairs);
+        if !report.rp.is_empty() {
+            report.set_owners(&Owners::read(&info.iface));
+        }
+        Ok(report)
+    }
+
+    /// Enters the owner of the queue pair that sends each flow.
+    fn set_owners(&mut self, owners: &Owners) {
+        for row in &mut self.rp {
+            row.process = owners.of(row.qpn);
+        }
     }
 
     /// Of flows and pairs as they are at `now_ns` (CLOCK_MONOTONIC).
@@ -146,7 +158,8 @@ impl fmt::Display for FlowsReport {
         }
         let mut separator = "";
         if !self.rp.is_empty() {
-            let mut table = Table::new(&[
+            let has_owner = self.rp.iter().any(|row| row.process.is_some());
+            let mut columns = vec![
                 "RECEIVER",
                 "QPN",
                 "STATE",
@@ -159,9 +172,13 @@ impl fmt::Display for FlowsReport {
                 ">LAST CNP",
                 ">HANDLED",
                 ">IGNORED",
-            ]);
+            ];
+            if has_owner {
+                columns.push("PROCESS");
+            }
+            let mut table = Table::new(&columns);
             for row in &self.rp {
-                table.row([
+                let mut cells = vec![
                     place(row.address, row.vlan.as_deref()),
                     hex(row.qpn),
                     row.state.to_owned(),
@@ -174,7 +191,12 @@ impl fmt::Display for FlowsReport {
                     ago(row.last_cnp_age_ns),
                     row.cnp_handled.to_string(),
                     row.cnp_ignored.to_string(),
-                ]);
+                ];
+                if has_owner {
+                    cells
+                        .push(row.process.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string));
+                }
+                table.row(cells);
             }
             write!(f, "Reaction point: flows sent\n{table}")?;
             separator = "\n";

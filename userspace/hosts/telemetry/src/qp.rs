@@ -7,6 +7,8 @@ use dcqcn_common::rate::{ALPHA_ONE, RateMachine, RpParams};
 use dcqcn_params::qp::{ip, vlan};
 use serde::Serialize;
 
+use crate::Process;
+
 /// Where a flow's rate machine stands.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RateRow {
@@ -65,6 +67,9 @@ pub struct FlowRow {
     pub cnp_handled: u32,
     /// CNPs that came too soon.
     pub cnp_ignored: u32,
+    /// The owner of the queue pair that sends; left out where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
 }
 
 impl FlowRow {
@@ -87,6 +92,7 @@ impl FlowRow {
             last_cnp_age_ns: age(flow.cnps.last_ns, now_ns),
             cnp_handled: flow.cnps.handled,
             cnp_ignored: flow.cnps.ignored,
+            process: None,
         }
     }
 }

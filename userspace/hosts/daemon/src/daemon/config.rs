@@ -33,8 +33,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use dcqcn_common::params::Unit;
 use dcqcn_loader::attach::Request;
 use dcqcn_params::file::{Reader, Value, read, scalar};
+use dcqcn_params::quantity;
 use dcqcn_params::{FileErrors, Profile, Settings};
 use dcqcn_support::file::read_text;
 use glob::Pattern;
@@ -327,7 +329,8 @@ fn flows(reader: &mut Reader<'_>, value: &Value<'_>) -> usize {
 
 fn idle(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Duration> {
     let text = scalar(value).unwrap_or_default();
-    let time = humantime::parse_duration(&text).ok().filter(|time| IDLE.contains(time));
+    let time = quantity::parse(&text, Unit::Nanoseconds).map(Duration::from_nanos).ok();
+    let time = time.filter(|time| IDLE.contains(time));
     if time.is_none() {
         reader.refuse(
             value.span(),

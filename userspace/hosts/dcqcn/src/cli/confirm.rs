@@ -15,6 +15,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
 use dcqcn_loader::attach::{self, Change, Info, Pending, Refused, TakenBack, Which};
+use dcqcn_params::quantity::parse_duration_ns;
 use dcqcn_params::{Key, differing};
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
@@ -187,8 +188,7 @@ impl fmt::Display for Changed {
 
 /// Reads the time there is to confirm a change.
 pub(super) fn within(text: &str) -> Result<Duration, String> {
-    let within = humantime::parse_duration(text)
-        .map_err(|error| format!("{error}: write a time, as in `60s`, `5m` or `1h`"))?;
+    let within = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (SHORTEST..=LONGEST).contains(&within) {
         Ok(within)
     } else {

@@ -34,6 +34,9 @@ pub(crate) struct Snapshot {
     pub links: Vec<Link>,
     /// Every RDMA device.
     pub rdma: Vec<Rdma>,
+    /// RDMA devices in other network namespaces.
+    #[serde(default)]
+    pub rdma_elsewhere: Vec<RdmaElsewhere>,
     /// What could not be read.
     pub unread: Vec<Unread>,
 }
@@ -63,6 +66,23 @@ pub(crate) struct Host {
     pub idle_states: Vec<IdleState>,
     /// CPUs of each NUMA node.
     pub numa_nodes: BTreeMap<u32, Vec<u32>>,
+    /// Packets received by all CPUs at the first and at the second look.
+    #[serde(default)]
+    pub softnet: Option<[Softnet; 2]>,
+}
+
+/// `/proc/net/softnet_stat`, of all CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Softnet {
+    /// Packets processed.
+    pub processed: u64,
+    /// Packets dropped because a CPU's backlog was full.
+    pub dropped: u64,
+    /// Times that a CPU stopped with packets left: its budget or time was used up.
+    pub squeezed: u64,
+    /// Packets in the backlogs.
+    pub backlog: u64,
 }
 
 /// An idle state (C-state) of a CPU.
@@ -191,6 +211,12 @@ pub(crate) struct Link {
     pub peer: Option<u32>,
     /// Index of its bridge or bond.
     pub master: Option<u32>,
+    /// Index of the interface below a stacked one, if that is in the same namespace.
+    #[serde(default)]
+    pub lower: Option<u32>,
+    /// Packets sampled that the programs do not read, by [`label`](super::tunnel::label).
+    #[serde(default)]
+    pub unread_packets: BTreeMap<String, u64>,
     /// Kernel driver of the device.
     pub driver: Option<String>,
     /// Its queueing disciplines.
@@ -281,6 +307,20 @@ pub(crate) struct Rdma {
     pub before: BTreeMap<String, u64>,
     /// The same at the second look.
     pub after: BTreeMap<String, u64>,
+}
+
+/// An RDMA device in another network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RdmaElsewhere {
+    /// Its name.
+    pub name: String,
+    /// A process in that namespace.
+    pub pid: u32,
+    /// Its command.
+    pub command: String,
+    /// Connected queue pairs.
+    pub connected_qps: Option<u64>,
 }
 
 /// Something that could not be read.
@@ -384,6 +424,13 @@ impl Link {
             })
             .filter(|(_, grown)| *grown != 0)
             .collect()
+    }
+}
+
+impl Link {
+    /// Whether `ethtool -S` has a counter whose name `matches`.
+    pub(super) fn counts(&self, matches: impl Fn(&str) -> bool) -> bool {
+        self.ethtool.iter().flatten().any(|text| ethtool_counters(text).any(|(name, _)| matches(name)))
     }
 }
 

@@ -4,6 +4,7 @@ mod attached;
 mod host;
 mod links;
 mod rdma;
+mod sample;
 mod text;
 
 use std::error::Error;
@@ -13,7 +14,8 @@ use dcqcn_netlink::Netlink;
 use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::snapshot::{Snapshot, Unread, VERSION};
+use super::snapshot::{Link, Snapshot, Unread, VERSION};
+use sample::Sampler;
 
 /// Reads this machine, as the calling thread's network namespace shows it: twice, `observe` apart.
 #[must_use]
@@ -33,18 +35,27 @@ pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
     if let Some(netlink) = &netlink {
         snapshot.links = links::take(netlink, &mut notes);
         snapshot.rdma = rdma::take(netlink, &snapshot.links, &mut notes);
+        if netlink.has_rdma() {
+            snapshot.rdma_elsewhere = rdma::elsewhere();
+        }
     }
     let opened = attached::first(netlink.as_ref(), &mut notes);
     let looked_ns = monotonic_ns();
+    let silent = |link: &&Link| attached::without_roce(&opened).any(|iface| iface == link.name);
+    let mut sampler = Sampler::open(snapshot.links.iter().filter(silent).map(|link| link.index));
     match &netlink {
-        Some(netlink) => links::watch(netlink, &mut snapshot.links, observe),
+        Some(netlink) => links::watch(netlink, &mut snapshot.links, sampler.as_mut(), observe),
         None => std::thread::sleep(observe),
+    }
+    if let Some(sampler) = sampler {
+        sampler.finish(&mut snapshot.links);
     }
     snapshot.attachments = attached::second(opened, looked_ns, &mut notes);
     if let Some(netlink) = &netlink {
         links::second(netlink, &mut snapshot.links);
     }
     rdma::second(&mut snapshot.rdma);
+    host::second(&mut snapshot.host);
     // Rates are not computed from it, so that what reading took may be in it.
     snapshot.observed_ns = monotonic_ns().saturating_sub(started_ns).max(observe.as_nanos() as u64);
     snapshot.unread = notes.0;

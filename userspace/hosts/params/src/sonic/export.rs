@@ -92,12 +92,12 @@ fn speed(config: &Config, notes: &mut Vec<String>) -> Option<Value> {
     let bps = config.scalars.link_rate_bps;
     match bps / MBIT {
         0 => {
-            notes.push("PORT is left out: link_rate is not known, or below 1 Mb/s".into());
+            notes.push("PORT is left out: link_rate is not known, or below 1 Mbit/s".into());
             None
         }
         mbit => {
             if !bps.is_multiple_of(MBIT) {
-                notes.push(format!("link_rate is rounded down to {mbit} Mb/s"));
+                notes.push(format!("link_rate is rounded down to {mbit} Mbit/s"));
             }
             Some(json!({ "speed": mbit.to_string() }))
         }

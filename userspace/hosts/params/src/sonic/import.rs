@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
                 .error(format_args!("PORT|{}", self.port), format_args!("no such port: {there}")));
         };
         const MBIT: u64 = 1_000_000;
-        match self.number(row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mb/s")? {
+        match self.number(row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mbit/s")? {
             Number::Is(mbit) => self.set(format!("PORT|{} speed", self.port), row, "link_rate", mbit * MBIT),
             Number::Absent => {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate stays as it is");

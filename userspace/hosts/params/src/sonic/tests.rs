@@ -107,7 +107,7 @@ fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
         (
             "/PORT/Ethernet4/speed",
             json!("fast"),
-            "PORT|Ethernet4 speed: `fast`: expected a speed in Mb/s, 1 to 800000",
+            "PORT|Ethernet4 speed: `fast`: expected a speed in Mbit/s, 1 to 800000",
         ),
         ("/WRED_PROFILE/ROCE/green_max_threshold", json!("5"), "expected at most green_max_threshold, 5"),
         ("/WRED_PROFILE/ROCE/wred_green_enable", json!("yes"), "`yes`: expected `true` or `false`"),
@@ -163,7 +163,7 @@ fn value_without_counterpart_is_listed() {
             "/PORT/Ethernet4/speed",
             json!("1600000"),
             "PORT|Ethernet4 speed",
-            "a speed in Mb/s is 1 to 800000 here",
+            "a speed in Mbit/s is 1 to 800000 here",
         ),
         (
             "/SCHEDULER/dwrr.roce/type",

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Finding, Snapshot};
+use crate::doctor::snapshot::Softnet;
 
 /// `kernel-old`, `no-tcx`, `kernel-realtime`.
 pub(super) fn kernel(snapshot: &Snapshot) -> Vec<Finding> {
@@ -35,6 +36,42 @@ pub(super) fn kernel(snapshot: &Snapshot) -> Vec<Finding> {
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// `softnet-drops`, `softnet-squeezed`: congestion of the receiving host, which no mark tells a sender about.
+pub(super) fn softnet(snapshot: &Snapshot) -> Vec<Finding> {
+    /// More often than this in a second a CPU does not keep up.
+    const MANY_PER_S: u64 = 100;
+    let Some([before, after]) = snapshot.host.softnet else {
+        return Vec::new();
+    };
+    let grown = |of: fn(&Softnet) -> u64| of(&after).saturating_sub(of(&before));
+    let (dropped, squeezed) = (grown(|of| of.dropped), grown(|of| of.squeezed));
+    let evidence = format!(
+        "dropped +{dropped}, time_squeeze +{squeezed}, backlog {} packets, of {} processed in {} (/proc/net/softnet_stat)",
+        after.backlog,
+        grown(|of| of.processed),
+        snapshot.window()
+    );
+    let per_s = squeezed.saturating_mul(1_000_000_000) / snapshot.observed_ns.max(1);
+    let spread =
+        "spread receive processing over more CPUs (RSS, or `/sys/class/net/IFACE/queues/rx-*/rps_cpus`)";
+    if dropped != 0 {
+        let what =
+            "this host drops packets it has received: its CPUs are the bottleneck, and ECN does not show it";
+        vec![
+            Finding::warning("softnet-drops", what, evidence)
+                .fix(format!("{spread}; `sysctl -w net.core.netdev_max_backlog=10000` for bursts")),
+        ]
+    } else if per_s > MANY_PER_S {
+        let what = "this host's CPUs do not keep up with what they receive: latency without marks";
+        vec![
+            Finding::info("softnet-squeezed", what, evidence)
+                .fix(format!("{spread}; `sysctl -w net.core.netdev_budget=600`")),
+        ]
+    } else {
+        Vec::new()
+    }
 }
 
 /// `no-xdp`, `no-tc`.

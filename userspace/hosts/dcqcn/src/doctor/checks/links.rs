@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dcqcn_common::stats::Stat;
 
 use super::{Finding, Snapshot};
+use crate::doctor::adapters::{self, Meaning};
 use crate::doctor::snapshot::Link;
 
 /// An interface needs this MTU for RoCE's largest, 4096 bytes, and its headers.
@@ -71,14 +72,54 @@ pub(super) fn mtu_differs(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `rx_prio3_pause`, but not `rx_prio3_pause_duration` and `rx_prio3_pause_transition`.
 fn is_pause(name: &str) -> bool {
-    name.contains("_prio") && name.ends_with("_pause")
+    adapters::means(name, Meaning::Pause)
 }
 
-/// `rx_prio3_discards` and the like.
 fn is_discard(name: &str) -> bool {
-    name.contains("_prio") && (name.ends_with("_discards") || name.ends_with("_discard"))
+    adapters::means(name, Meaning::Discard)
+}
+
+/// `counters-not-read`: an adapter whose silence is not health.
+pub(super) fn counters_not_read(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for link in used(snapshot) {
+        let Some(driver) = link.driver.as_deref() else { continue };
+        let hardware: Vec<_> =
+            snapshot.rdma_on(&link.name).filter(|device| device.hardware == Some(true)).collect();
+        if link.kind.is_some() || adapters::is_paravirtual(driver) && hardware.is_empty() {
+            continue;
+        }
+        let is_cnp = |name: &str| {
+            [Meaning::CnpSent, Meaning::CnpHandled].into_iter().any(|meaning| adapters::means(name, meaning))
+        };
+        let mut missing = Vec::new();
+        if !link.counts(is_pause) {
+            missing.push("pauses");
+        }
+        if !hardware.is_empty() && !hardware.iter().any(|device| device.after.keys().any(|name| is_cnp(name)))
+        {
+            missing.push("CNPs");
+        }
+        if missing.is_empty() {
+            continue;
+        }
+        let known = match adapters::of_driver(driver) {
+            Some(_) => "the driver does not report them here",
+            None => "not read for this driver",
+        };
+        let what = format!(
+            "{} of {driver} are not counted: no finding about them does not mean none",
+            missing.join(" and ")
+        );
+        let evidence = format!("`ethtool -S {}` and hw_counters: {known}", link.name);
+        findings.push(
+            Finding::info("counters-not-read", what, evidence)
+                .on(&link.name)
+                .fix("read the adapter's own tool, and the counters of the switch at the other end"),
+        );
+    }
+    findings
 }
 
 fn listed(counters: &BTreeMap<String, u64>) -> String {
@@ -91,8 +132,11 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
         let seen = attached.seen(snapshot).filter(|seen| seen.lately)?;
         Some(seen.all(Stat::CpEcnMarked) + seen.all(Stat::NpEcnMarked))
     });
-    let adapters = snapshot.rdma_on(iface).map(|device| device.grown(Stat::NpEcnMarked.label()));
-    adapters.fold(ours.unwrap_or(0), u64::saturating_add)
+    let adapters = snapshot.rdma_on(iface).map(|device| device.grown(Meaning::EcnMarked).0);
+    let of_link =
+        snapshot.link(iface).map(|link| link.grown(|name| adapters::means(name, Meaning::EcnMarked)));
+    let of_link = of_link.into_iter().flat_map(|counters| counters.into_values());
+    adapters.chain(of_link).fold(ours.unwrap_or(0), u64::saturating_add)
 }
 
 /// PFC frames that the programs on an interface saw between the two looks.
@@ -108,14 +152,12 @@ pub(super) fn pause_before_marks(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     // Interfaces that RoCE does not use have other reasons to pause.
     for link in used(snapshot) {
-        let mut pauses = link.grown(is_pause);
-        // What the NIC acts on itself never gets to the programs; what it does not, its driver may count too.
-        for (name, frames) in own_pauses(snapshot, &link.name) {
-            let counted = pauses.entry(name).or_default();
-            *counted = frames.max(*counted);
-        }
-        let (pause, marks) =
-            (pauses.values().copied().fold(0, u64::saturating_add), marks(snapshot, &link.name));
+        // Frames that the NIC acts on never reach the programs; of others both may count the same.
+        let [driver, own] = [link.grown(is_pause), own_pauses(snapshot, &link.name)];
+        let [driver_sum, own_sum] =
+            [&driver, &own].map(|of| of.values().copied().fold(0, u64::saturating_add));
+        let (pauses, pause) = if own_sum > driver_sum { (own, own_sum) } else { (driver, driver_sum) };
+        let marks = marks(snapshot, &link.name);
         if pause <= marks {
             continue;
         }

@@ -1,17 +1,38 @@
 //! RDMA devices.
 
-use dcqcn_common::stats::Stat;
+use std::collections::BTreeMap;
+
 use dcqcn_params::Role;
 
 use super::{Finding, Snapshot, known, set_tos};
-use crate::doctor::snapshot::Rdma;
+use crate::doctor::adapters::{self, Meaning};
+use crate::doctor::snapshot::{Rdma, RdmaElsewhere};
 
 impl Rdma {
-    /// How much one of its own counters grew between the two looks.
-    pub(super) fn grown(&self, counter: &str) -> u64 {
-        let value = |look: &std::collections::BTreeMap<String, u64>| look.get(counter).copied().unwrap_or(0);
+    /// How much its own counters with a meaning grew between the two looks, together and by name.
+    pub(super) fn grown(&self, meaning: Meaning) -> (u64, Vec<String>) {
+        let names = self.after.keys().filter(|name| adapters::means(name, meaning));
+        let grown: Vec<(&String, u64)> = names.map(|name| (name, self.counter_grown(name))).collect();
+        let sum = grown.iter().fold(0, |sum: u64, (_, grown)| sum.saturating_add(*grown));
+        (sum, grown.into_iter().map(|(name, grown)| format!("{name} +{grown}")).collect())
+    }
+
+    /// How much one of its own counters grew.
+    fn counter_grown(&self, counter: &str) -> u64 {
+        let value = |look: &BTreeMap<String, u64>| look.get(counter).copied().unwrap_or(0);
         value(&self.after).saturating_sub(value(&self.before))
     }
+}
+
+/// How to turn an adapter's DCQCN on.
+fn enable(snapshot: &Snapshot, device: &Rdma, iface: &str) -> String {
+    let driver = snapshot.link(iface).and_then(|link| link.driver.as_deref());
+    let command = match driver.and_then(adapters::of_driver) {
+        Some(adapter) => adapter.enable,
+        // Recordings of other systems may lack the driver; the most common one then.
+        None => adapters::of_driver("mlx5_core").map_or("", |adapter| adapter.enable),
+    };
+    command.replace("IFACE", iface).replace("DEVICE", &device.name)
 }
 
 /// `rdma-no-role`: soft-RoCE without the notification and reaction point it has not itself.
@@ -42,11 +63,28 @@ pub(super) fn without_role(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
+/// `rdma-elsewhere`: devices whose traffic no attachment in this namespace sees.
+pub(super) fn elsewhere(snapshot: &Snapshot) -> Vec<Finding> {
+    let finding = |device: &RdmaElsewhere| {
+        let RdmaElsewhere { name, pid, command, connected_qps } = device;
+        let qps = connected_qps.map_or("unknown".to_owned(), |qps| qps.to_string());
+        let what =
+            format!("{name} is in another network namespace: nothing attached here sees its traffic there");
+        let evidence = format!("the namespace of {command} (process {pid}); connected QPs: {qps}");
+        Finding::info("rdma-elsewhere", what, evidence).fix(format!(
+            "`nsenter -t {pid} -n dcqcn doctor`; then attach there, or on this side of its veth"
+        ))
+    };
+    snapshot.rdma_elsewhere.iter().map(finding).collect()
+}
+
 /// `rdma-bypass`.
 pub(super) fn bypass(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in snapshot.rdma.iter().filter(|device| device.hardware == Some(true)) {
-        let packets = device.grown("port_xmit_packets").saturating_add(device.grown("port_rcv_packets"));
+        let packets = device
+            .counter_grown("port_xmit_packets")
+            .saturating_add(device.counter_grown("port_rcv_packets"));
         let evidence = format!("{} moved {packets} packets itself in {}", device.name, snapshot.window());
         for iface in &device.ifaces {
             let what = format!(
@@ -64,7 +102,7 @@ pub(super) fn bypass(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `rdma-not-ect`, `rdma-dscp`: what rdma_cm will put into packets.
+/// `rdma-ce`, `rdma-not-ect`, `rdma-dscp`: the ToS that rdma_cm gives to packets.
 pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in &snapshot.rdma {
@@ -74,6 +112,16 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
             let wanted = here.as_ref().map_or(106, super::Known::roce_tos);
             let evidence =
                 format!("default_roce_tos of {} is {tos}: DSCP {}, ECN {}", device.name, tos >> 2, tos & 3);
+            if tos & 3 == 3 {
+                let what = format!(
+                    "connections of {} send every packet as CE: their receiver answers with CNPs and their rate falls to \
+                     rpg_min_rate",
+                    device.name
+                );
+                let fix = set_tos(snapshot, iface, tos & !1);
+                findings.push(Finding::error("rdma-ce", what, evidence).on(iface).fix(fix));
+                continue;
+            }
             if tos & 3 == 0 {
                 let what = format!(
                     "connections of {} are Not-ECT unless they say otherwise: they cannot be marked",
@@ -105,15 +153,16 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
 /// `adapter-np-off`.
 pub(super) fn adapter_notification(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |device: &Rdma| {
-        let marked = device.grown(Stat::NpEcnMarked.label());
-        let sent = device.grown(Stat::NpCnpSent.label());
+        let (marked, marks) = device.grown(Meaning::EcnMarked);
+        let (sent, cnps) = device.grown(Meaning::CnpSent);
         let iface = device.ifaces.first()?;
+        // An adapter that does not count the CNPs it sends is `counters-not-read`.
+        if marked == 0 || sent != 0 || cnps.is_empty() {
+            return None;
+        }
         let what = format!("{} receives CE-marked packets and sends no CNP", device.name);
-        let evidence =
-            format!("np_ecn_marked_roce_packets +{marked}, np_cnp_sent +{sent} in {}", snapshot.window());
-        let fix = format!("`echo 1 > /sys/class/net/{iface}/ecn/roce_np/enable/3` (3: RoCE's priority)");
-        (marked != 0 && sent == 0)
-            .then(|| Finding::error("adapter-np-off", what, evidence).on(iface).fix(fix))
+        let evidence = format!("{} in {}", [marks, cnps].concat().join(", "), snapshot.window());
+        Some(Finding::error("adapter-np-off", what, evidence).on(iface).fix(enable(snapshot, device, iface)))
     };
     snapshot.rdma.iter().filter_map(check).collect()
 }
@@ -121,17 +170,21 @@ pub(super) fn adapter_notification(snapshot: &Snapshot) -> Vec<Finding> {
 /// `adapter-rp-off`.
 pub(super) fn adapter_reaction(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |device: &Rdma| {
-        let handled = device.grown(Stat::RpCnpHandled.label());
-        let ignored = device.grown(Stat::RpCnpIgnored.label());
+        let (handled, mut counters) = device.grown(Meaning::CnpHandled);
+        let (ignored, ignoring) = device.grown(Meaning::CnpIgnored);
         let iface = device.ifaces.first()?;
+        if ignored <= handled {
+            return None;
+        }
+        counters.splice(0..0, ignoring);
         let what = format!("{} ignores the CNPs it receives", device.name);
-        let evidence =
-            format!("rp_cnp_ignored +{ignored}, rp_cnp_handled +{handled} in {}", snapshot.window());
+        let evidence = format!("{} in {}", counters.join(", "), snapshot.window());
         let fix = format!(
-            "`echo 1 > /sys/class/net/{iface}/ecn/roce_rp/enable/3` (3: RoCE's priority); CNPs that name QP 0 come from a \
-             notification point that does not know the QPN: pair it there (`dcqcn flows pair add`)"
+            "{}; CNPs that name QP 0 come from a notification point that does not know the QPN: pair it there \
+             (`dcqcn flows pair add`)",
+            enable(snapshot, device, iface)
         );
-        (ignored > handled).then(|| Finding::error("adapter-rp-off", what, evidence).on(iface).fix(fix))
+        Some(Finding::error("adapter-rp-off", what, evidence).on(iface).fix(fix))
     };
     snapshot.rdma.iter().filter_map(check).collect()
 }

@@ -3,6 +3,8 @@
 use dcqcn_common::stats::Stat;
 
 use super::{Finding, Severity, Snapshot, known, set_tos};
+use crate::doctor::snapshot::Link;
+use crate::doctor::tunnel;
 
 /// `no-roce`, `roce-idle`, `roce-seen`.
 pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
@@ -67,6 +69,87 @@ pub(super) fn not_looked_into(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
+/// `roce-in-tunnel`, `esp-seen`: RoCE that the programs cannot see, and where they can.
+pub(super) fn in_tunnel(snapshot: &Snapshot) -> Vec<Finding> {
+    const TUNNELS: [&str; 14] = [
+        "vxlan",
+        "geneve",
+        "gre",
+        "gretap",
+        "ip6gre",
+        "ip6gretap",
+        "ipip",
+        "sit",
+        "ip6tnl",
+        "vti",
+        "vti6",
+        "xfrm",
+        "wireguard",
+        "bareudp",
+    ];
+    let mut findings = Vec::new();
+    for link in &snapshot.links {
+        let Some(attached) = snapshot.attached(&link.name) else { continue };
+        let is_tunnel = |of: &&Link| {
+            of.kind.as_deref().is_some_and(|kind| TUNNELS.contains(&kind))
+                && of.lower.is_none_or(|lower| lower == link.index)
+        };
+        let inside: Vec<&str> =
+            snapshot.links.iter().filter(is_tunnel).map(|tunnel| tunnel.name.as_str()).collect();
+        let role = dcqcn_params::word(&attached.role);
+        for (label, packets) in link.unread_packets.iter().filter(|(label, _)| *label != tunnel::UET) {
+            let evidence = format!("{packets} packets sampled in {}: {label}", snapshot.window());
+            let is_esp = label == tunnel::ESP;
+            let fix = match inside.first() {
+                Some(tunnel) => format!("attach inside: `dcqcn detach {}`, `dcqcn attach {tunnel} --role {role}`", link.name),
+                None => "attach at the ends of the tunnel, or at the hosts, where packets have no outer header; a mark of \
+                         the outer header counts only if the end of the tunnel copies CE inwards (RFC 6040)"
+                    .to_owned(),
+            };
+            let finding = if is_esp {
+                let what = "IPsec passes: the programs cannot see whether RoCE is inside";
+                Finding::info("esp-seen", what, evidence)
+            } else {
+                let what = format!("RoCE passes inside {label}, where the programs do not see it");
+                Finding::warning("roce-in-tunnel", what, evidence)
+            };
+            findings.push(finding.on(&link.name).fix(fix));
+        }
+    }
+    findings
+}
+
+/// `other-transport`: peers with a congestion control of their own.
+pub(super) fn other_transport(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for known in known(snapshot) {
+        let sampled =
+            snapshot.link(known.iface).and_then(|link| link.unread_packets.get(tunnel::UET).copied());
+        let (uet, vendor) = (known.seen.all(Stat::Uet), known.seen.all(Stat::VendorBth));
+        let counted = [
+            (uet, "to UDP port 4793 (Ultra Ethernet)"),
+            (vendor, "with opcodes of a manufacturer (MRC and other multipath transports)"),
+            (sampled.unwrap_or(0), "of Ultra Ethernet sampled (UDP port 4793 or 49150, or IP protocol 253)"),
+        ];
+        let counted: Vec<String> = counted
+            .into_iter()
+            .filter(|(packets, _)| *packets != 0)
+            .map(|(n, of)| format!("{n} {of}"))
+            .collect();
+        if counted.is_empty() {
+            continue;
+        }
+        let what = "peers use a transport without DCQCN: it has its own congestion control, and is neither paced nor answered";
+        let evidence = format!("packets {}: {}", known.seen.when, counted.join(", "));
+        findings.push(
+            Finding::info("other-transport", what, evidence)
+                .on(known.iface)
+                .fix("give it a class and a queue of its own at the switches: it does not share one fairly with RoCEv2"),
+        );
+    }
+    findings
+}
+
 /// `not-ect`: one in twenty is connection management and the like.
 pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
     const TOLERATED: u64 = 20;
@@ -96,6 +179,30 @@ pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
                 .fix(set_tos(snapshot, known.iface, known.roce_tos())),
             );
         }
+    }
+    findings
+}
+
+/// `sender-ce`: marks of a queue leave some packets unmarked; a sender whose ToS says CE leaves none.
+pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
+    /// Fewer may be one burst through a full queue.
+    const ENOUGH: u64 = 100;
+    let mut findings = Vec::new();
+    for known in known(snapshot).filter(|known| known.seen.lately) {
+        let arrived = |stat: Stat| known.seen.counts.ingress.get(stat.label()).copied().unwrap_or(0);
+        let (data, marked) = (arrived(Stat::RoceData), arrived(Stat::NpEcnMarked));
+        if marked < ENOUGH || marked < data {
+            continue;
+        }
+        let what = "every data packet arrives CE: a sender's ToS says CE, or senders do not react to CNPs";
+        let evidence = format!("{marked} of {data} data packets {} are CE", known.seen.when);
+        let (tos, iface) = (known.roce_tos(), known.iface);
+        let fix = format!(
+            "if `tcpdump -vni {iface} udp port 4791` at the sender shows ToS {:#x}: {}; else `dcqcn doctor` at the sender",
+            tos | 3,
+            set_tos(snapshot, iface, tos)
+        );
+        findings.push(Finding::error("sender-ce", what, evidence).on(iface).fix(fix));
     }
     findings
 }

@@ -73,7 +73,7 @@ impl Counts {
         }
     }
 
-    pub(super) fn has_roce(&self) -> bool {
+    pub(in crate::doctor) fn has_roce(&self) -> bool {
         let hooks = [&self.xdp, &self.ingress, &self.egress];
         hooks.iter().any(|hook| ROCE.iter().any(|stat| value(hook, *stat) != 0))
     }

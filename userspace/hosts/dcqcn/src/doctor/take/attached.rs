@@ -63,6 +63,13 @@ fn open(info: Info, netlink: Option<&Netlink>, notes: &mut Notes) -> Opened {
     Opened { attached, maps }
 }
 
+/// Interfaces whose programs have never seen RoCE.
+pub(super) fn without_roce(opened: &[Opened]) -> impl Iterator<Item = &str> {
+    let silent =
+        opened.iter().filter(|of| of.attached.before.as_ref().is_some_and(|counts| !counts.has_roce()));
+    silent.map(|of| of.attached.iface.as_str())
+}
+
 /// The rest; `looked_ns` is when the first look was.
 pub(super) fn second(opened: Vec<Opened>, looked_ns: u64, notes: &mut Notes) -> Vec<Attached> {
     let close = |Opened { mut attached, maps }| {

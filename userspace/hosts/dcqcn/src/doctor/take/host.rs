@@ -7,7 +7,7 @@ use aya::programs::ProgramType;
 use aya::sys::is_program_supported;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 
-use super::super::snapshot::{Host, IdleState};
+use super::super::snapshot::{Host, IdleState, Softnet};
 use super::Notes;
 use super::text::{cpus, names, value};
 
@@ -42,7 +42,38 @@ pub(super) fn take(notes: &mut Notes) -> Host {
         controller: Some(controller_runs()),
         idle_states: idle_states(Path::new("/sys/devices/system/cpu/cpu0/cpuidle")),
         numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
+        softnet: softnet().map(|first| [first, first]),
     }
+}
+
+/// What has changed at the second look.
+pub(super) fn second(host: &mut Host) {
+    if let (Some([_, second]), Some(now)) = (&mut host.softnet, softnet()) {
+        *second = now;
+    }
+}
+
+fn softnet() -> Option<Softnet> {
+    Some(sum(&std::fs::read_to_string("/proc/net/softnet_stat").ok()?))
+}
+
+/// All lines of `/proc/net/softnet_stat`, one for each CPU: hexadecimal numbers, of which newer kernels have more.
+fn sum(text: &str) -> Softnet {
+    const BACKLOG: usize = 11;
+    let mut all = Softnet::default();
+    for line in text.lines() {
+        let number = |index: usize| {
+            let word = line.split_whitespace().nth(index)?;
+            u64::from_str_radix(word, 16).ok()
+        };
+        let [processed, dropped, squeezed, backlog] =
+            [0, 1, 2, BACKLOG].map(|index| number(index).unwrap_or(0));
+        all.processed += processed;
+        all.dropped += dropped;
+        all.squeezed += squeezed;
+        all.backlog += backlog;
+    }
+    all
 }
 
 /// Whether some process is `dcqcn run`: command lines are readable to all.
@@ -82,6 +113,18 @@ fn numa_nodes(dir: &Path) -> BTreeMap<u32, Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn softnet_lines_of_any_kernel_are_summed() {
+        let new = "0000000a 00000002 00000003 0 0 0 0 0 0 0 0 00000004 00000000 0 0\n0000000b 0 1 0 0 0 0 0 0 0 0 1 1 0 0\n";
+        let expected = Softnet { processed: 21, dropped: 2, squeezed: 4, backlog: 5 };
+        assert_eq!(sum(new), expected);
+        assert_eq!(
+            sum("0000000a 00000002 00000003\n"),
+            Softnet { processed: 10, dropped: 2, squeezed: 3, backlog: 0 }
+        );
+        assert_eq!(sum("words\n\n"), Softnet::default());
+    }
 
     #[test]
     fn the_controller_is_known_by_its_command_line() {

@@ -10,6 +10,7 @@ use dcqcn_netlink::{self as net, Netlink, tc};
 
 use super::super::snapshot::{Fq, Link, Qdisc, Shaper};
 use super::Notes;
+use super::sample::Sampler;
 use super::text::{cpus, names, target, value};
 
 const INSTALL_ETHTOOL: &str = "install ethtool";
@@ -38,6 +39,8 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
         Link {
             kind: link.kind.clone(),
             peer: link.peer,
+            lower: link.peer,
+            unread_packets: BTreeMap::new(),
             master: link.master,
             driver: device.as_ref().and_then(|device| target(device.join("driver"))),
             qdiscs,
@@ -58,6 +61,10 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
     for link in &mut links {
         let ours = |peer: &u32| *peer != link.index && peers.contains(&(*peer, Some(link.index)));
         link.peer = link.peer.filter(ours);
+        let is_here = |lower: &u32| *lower != link.index && peers.iter().any(|(index, _)| index == lower);
+        link.lower = link
+            .lower
+            .filter(|lower| link.peer.is_none() && link.kind.as_deref() != Some("veth") && is_here(lower));
     }
     links
 }
@@ -68,8 +75,13 @@ fn shaper(netlink: &Netlink, ifindex: u32) -> Option<Shaper> {
     Some(Shaper { name: shaper.to_string(), rate_bps, burst_ns, ..Shaper::default() })
 }
 
-/// Watches for `time` whether packets wait in the shapers.
-pub(super) fn watch(netlink: &Netlink, links: &mut [Link], time: Duration) {
+/// Watches for `time` whether packets wait in the shapers, and samples packets.
+pub(super) fn watch(
+    netlink: &Netlink,
+    links: &mut [Link],
+    mut sampler: Option<&mut Sampler>,
+    time: Duration,
+) {
     const BETWEEN: Duration = Duration::from_millis(20);
     struct Watched<'a> {
         ifindex: u32,
@@ -92,11 +104,15 @@ pub(super) fn watch(netlink: &Netlink, links: &mut [Link], time: Duration) {
             shaper.observed_ns = now.duration_since(started).as_nanos() as u64;
             shaper.sent_bytes = stats.bytes.saturating_sub(bytes);
         }
+        if let Some(sampler) = &mut sampler {
+            sampler.read();
+        }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return;
         }
-        thread::sleep(if watched.is_empty() { left } else { left.min(BETWEEN) });
+        let is_idle = watched.is_empty() && sampler.is_none();
+        thread::sleep(if is_idle { left } else { left.min(BETWEEN) });
     }
 }
 

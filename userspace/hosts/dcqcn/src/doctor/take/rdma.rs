@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use dcqcn_netlink::Netlink;
 
-use super::super::snapshot::{Link, Rdma};
+use super::super::snapshot::{Link, Rdma, RdmaElsewhere};
 use super::Notes;
-use super::text::{value, values};
+use super::text::{names, value, values};
 
 const CLASS: &str = "/sys/class/infiniband";
 
@@ -37,6 +37,42 @@ pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<
     };
     // In shared mode every network namespace is shown every device.
     devices.into_iter().map(device).filter(|device| !device.ifaces.is_empty()).collect()
+}
+
+/// RDMA devices in other network namespaces, found by the processes there; none without the right to enter them.
+pub(super) fn elsewhere() -> Vec<RdmaElsewhere> {
+    /// More namespaces than a host has pods.
+    const MAX_NAMESPACES: usize = 256;
+    let Ok(here) = dcqcn_netlink::netns::current_inode() else { return Vec::new() };
+    let mut namespaces: BTreeMap<u64, u32> = BTreeMap::new();
+    for pid in names("/proc").iter().filter_map(|name| name.parse::<u32>().ok()) {
+        let file = std::fs::metadata(format!("/proc/{pid}/ns/net"));
+        if let Ok(inode) = file.map(|file| std::os::unix::fs::MetadataExt::ino(&file))
+            && inode != here
+            && namespaces.len() < MAX_NAMESPACES
+        {
+            namespaces.entry(inode).or_insert(pid);
+        }
+    }
+    namespaces.into_values().flat_map(of_namespace).collect()
+}
+
+/// RDMA devices in the namespace of a process.
+fn of_namespace(pid: u32) -> Vec<RdmaElsewhere> {
+    let read = || -> dcqcn_netlink::Result<Vec<RdmaElsewhere>> {
+        let netlink = Netlink::connect()?;
+        // In shared mode the kernel lists every device in every namespace, and interfaces in their own only.
+        let devices = netlink.rdma_devices()?.into_iter().filter(|device| !device.ifindexes.is_empty());
+        let device = |device: dcqcn_netlink::rdma::RdmaDevice| RdmaElsewhere {
+            connected_qps: netlink.rdma_connected_qps(device.index).ok().map(|qps| qps.len() as u64),
+            name: device.name,
+            pid,
+            command: value(format!("/proc/{pid}/comm")).unwrap_or_default(),
+        };
+        Ok(devices.map(device).collect())
+    };
+    let found = dcqcn_netlink::netns::Netns::of_process(pid).and_then(|netns| netns.run(read));
+    found.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// What has changed at the second look.

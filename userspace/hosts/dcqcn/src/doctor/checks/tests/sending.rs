@@ -213,6 +213,66 @@ fn links() {
 }
 
 #[test]
+fn pauses_of_every_vendor_are_read() {
+    for name in [
+        "rx_pfc_ena_frames_pri3",
+        "rx_priority_3_xoff.nic",
+        "frames_rx_pripause",
+        "mac_rx_pfc_pri3_pkt_num",
+        "rx_pause_prio_3",
+    ] {
+        let finding = planted("pause-before-marks", Severity::Warning, |s| {
+            let text = |value: u64| format!("NIC statistics:\n     {name}: {value}\n");
+            link(s).ethtool = Some([text(7), text(50_007)]);
+        });
+        assert!(finding.evidence.contains(&format!("{name} +50000")), "{}", finding.evidence);
+    }
+}
+
+#[test]
+fn silence_of_an_unknown_driver_is_named() {
+    let hardware = |s: &mut Snapshot, driver: &str, counters: &[&str]| {
+        (link(s).kind, link(s).driver) = (None, Some(driver.to_owned()));
+        let after = counters.iter().map(|name| ((*name).to_owned(), 0)).collect();
+        s.rdma = vec![Rdma { hardware: Some(true), after, ..rxe0() }];
+    };
+    let finding = planted("counters-not-read", Severity::Info, |s| hardware(s, "efa", &["rx_drops"]));
+    assert!(finding.evidence.contains("not read for this driver"), "{}", finding.evidence);
+    assert!(finding.what.starts_with("pauses and CNPs of efa"), "{}", finding.what);
+    let mut known = healthy();
+    hardware(&mut known, "ionic", &["rx_rdma_cnp_pkts"]);
+    let text = "     frames_rx_pripause: 0\n".to_owned();
+    link(&mut known).ethtool = Some([text.clone(), text]);
+    assert!(found(&known).iter().all(|(id, _)| *id != "counters-not-read"), "{:?}", found(&known));
+    let mut virtio = healthy();
+    (link(&mut virtio).kind, link(&mut virtio).driver) = (None, Some("virtio_net".into()));
+    assert!(found(&virtio).iter().all(|(id, _)| *id != "counters-not-read"));
+}
+
+#[test]
+fn adapters_of_every_vendor_are_read() {
+    let device = |s: &mut Snapshot, driver: &str, zero: &str, grown: &str| {
+        link(s).driver = Some(driver.to_owned());
+        let look = |value: u64| [(zero.to_owned(), 0), (grown.to_owned(), value)].into();
+        s.rdma = vec![Rdma { hardware: Some(true), before: look(1), after: look(6), ..rxe0() }];
+    };
+    for (driver, sent, marked) in [
+        ("bnxt_en", "tx_cnp_pkts", "rx_ecn_marked_pkts"),
+        ("ice", "cnpSent", "RxECNMrkd"),
+        ("ionic", "tx_rdma_cnp_pkts", "rx_rdma_ecn_pkts"),
+    ] {
+        let finding = planted("adapter-np-off", Severity::Error, |s| device(s, driver, sent, marked));
+        assert!(finding.evidence.contains(&format!("{marked} +5")), "{}", finding.evidence);
+        assert!(!finding.fix.unwrap().contains("roce_np"), "mlx5's command for {driver}");
+    }
+    planted("adapter-rp-off", Severity::Error, |s| device(s, "ice", "cnpHandled", "cnpIgnored"));
+    // Without a counter of CNPs sent, silence proves nothing.
+    let mut blind = healthy();
+    device(&mut blind, "bnxt_en", "rx_roce_only_pkts", "rx_ecn_marked_pkts");
+    assert!(found(&blind).iter().all(|(id, _)| *id != "adapter-np-off"));
+}
+
+#[test]
 fn pauses_that_are_honoured() {
     let honouring = |s: &mut Snapshot| {
         set(s, "pfc.3.rx", "on");
@@ -288,6 +348,101 @@ fn rdma_devices() {
     let mut works = healthy();
     counters("np_cnp_sent", "np_ecn_marked_roce_packets", 5)(&mut works);
     assert!(found(&works).iter().all(|(id, _)| !id.starts_with("adapter")));
+}
+
+#[test]
+fn roce_in_tunnel_names_where_to_attach() {
+    let sampled = |s: &mut Snapshot, label: &str| link(s).unread_packets = [(label.to_owned(), 120)].into();
+    let finding = planted("roce-in-tunnel", Severity::Warning, |s| {
+        sampled(s, "vxlan");
+        let inner = Link {
+            name: "vx0".into(),
+            index: 9,
+            kind: Some("vxlan".into()),
+            lower: Some(link(s).index),
+            up: true,
+            mtu: 1_450,
+            ..Link::default()
+        };
+        s.links.push(inner);
+    });
+    assert_eq!(finding.fix.unwrap(), "attach inside: `dcqcn detach eth0`, `dcqcn attach vx0 --role host`");
+    let finding = planted("roce-in-tunnel", Severity::Warning, |s| sampled(s, "srv6"));
+    assert!(finding.fix.unwrap().contains("RFC 6040"));
+    planted("esp-seen", Severity::Info, |s| sampled(s, "esp"));
+}
+
+#[test]
+fn peers_without_dcqcn_are_named() {
+    planted("other-transport", Severity::Info, |s| {
+        link(s).unread_packets = [("uet".to_owned(), 5)].into();
+    });
+    planted("other-transport", Severity::Info, |s| count(s, "ingress", "uet_packets", 1));
+    let finding = planted("other-transport", Severity::Info, |s| count(s, "ingress", "vendor_bth", 1));
+    assert!(finding.evidence.contains("MRC"), "{}", finding.evidence);
+}
+
+#[test]
+fn rdma_device_of_another_namespace_is_named() {
+    use crate::doctor::snapshot::RdmaElsewhere;
+    let finding = planted("rdma-elsewhere", Severity::Info, |s| {
+        let device = RdmaElsewhere {
+            name: "rxe1".into(),
+            pid: 4_711,
+            command: "python3".into(),
+            connected_qps: Some(2),
+        };
+        s.rdma_elsewhere = vec![device];
+    });
+    assert_eq!(finding.evidence, "the namespace of python3 (process 4711); connected QPs: 2");
+    assert!(finding.fix.unwrap().starts_with("`nsenter -t 4711 -n dcqcn doctor`"));
+}
+
+#[test]
+fn congested_host_is_named() {
+    use crate::doctor::snapshot::Softnet;
+    let grown = |dropped: u64, squeezed: u64| {
+        let before = Softnet { processed: 5, dropped: 3, squeezed: 2, backlog: 0 };
+        let after = Softnet { processed: 1_005, dropped: 3 + dropped, squeezed: 2 + squeezed, backlog: 9 };
+        move |s: &mut Snapshot| s.host.softnet = Some([before, after])
+    };
+    let finding = planted("softnet-drops", Severity::Warning, grown(7, 0));
+    assert!(
+        finding.evidence.starts_with("dropped +7, time_squeeze +0, backlog 9 packets, of 1000 processed"),
+        "{finding:?}"
+    );
+    planted("softnet-squeezed", Severity::Info, grown(0, 1_000));
+    let mut idle = healthy();
+    grown(0, 10)(&mut idle);
+    assert!(found(&idle).iter().all(|(id, _)| !id.starts_with("softnet")));
+}
+
+#[test]
+fn sender_whose_tos_says_ce_is_named() {
+    let arriving = |s: &mut Snapshot, data, marked| {
+        for (name, value) in [
+            ("roce_data_packets", data),
+            ("np_ecn_marked_roce_packets", marked),
+            ("np_cnp_suppressed", marked - 10),
+        ] {
+            count(s, "ingress", name, value);
+        }
+        count(s, "egress", "np_cnp_sent", 10);
+    };
+    let finding = planted("sender-ce", Severity::Error, |s| arriving(s, 500, 500));
+    assert!(finding.evidence.starts_with("500 of 500 data packets"), "{}", finding.evidence);
+    assert!(finding.fix.unwrap().contains("ToS 0x6b"));
+    for (data, marked) in [(500, 499), (99, 99)] {
+        let mut snapshot = healthy();
+        arriving(&mut snapshot, data, marked);
+        assert!(found(&snapshot).iter().all(|(id, _)| *id != "sender-ce"), "{marked} of {data}");
+    }
+    for tos in [3, 107] {
+        let finding = planted("rdma-ce", Severity::Error, |s| {
+            s.rdma = vec![Rdma { default_roce_tos: Some(tos), ..rxe0() }];
+        });
+        assert!(finding.fix.unwrap().contains(&format!("echo {} >", tos & !1)));
+    }
 }
 
 #[test]

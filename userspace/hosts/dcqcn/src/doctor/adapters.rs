@@ -1,0 +1,186 @@
+//! Names that drivers give to counters of pauses, marks and CNPs: the only table of them.
+//!
+//! A counter is found by its name, whatever the driver: recordings do not always have the driver, and vendors take over
+//! each other's names. `#` stands for the digit of a priority.
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// PFC frames sent or received.
+    Pause,
+    /// Packets of a priority discarded for want of a buffer.
+    Discard,
+    /// Packets received with CE.
+    EcnMarked,
+    /// CNPs sent.
+    CnpSent,
+    /// CNPs received that the adapter acts on.
+    CnpHandled,
+    /// CNPs received without effect.
+    CnpIgnored,
+}
+
+use Meaning::{CnpHandled, CnpIgnored, CnpSent, Discard, EcnMarked, Pause};
+
+/// Counters of an adapter, and how to turn its DCQCN on.
+pub(super) struct Adapter {
+    /// Kernel drivers of its network interfaces.
+    drivers: &'static [&'static str],
+    /// Names in `ethtool -S` and in `hw_counters`.
+    counters: &'static [(Meaning, &'static str)],
+    /// Turns on both points, given the interface as `IFACE`.
+    pub(super) enable: &'static str,
+}
+
+const ADAPTERS: [Adapter; 8] = [
+    Adapter {
+        drivers: &["mlx5_core"],
+        counters: &[
+            (Pause, "rx_prio#_pause"),
+            (Pause, "tx_prio#_pause"),
+            (Discard, "rx_prio#_discards"),
+            (Discard, "tx_prio#_discards"),
+            (Discard, "rx_prio#_discard"),
+            (Discard, "tx_prio#_discard"),
+            (EcnMarked, "np_ecn_marked_roce_packets"),
+            (CnpSent, "np_cnp_sent"),
+            (CnpHandled, "rp_cnp_handled"),
+            (CnpIgnored, "rp_cnp_ignored"),
+        ],
+        enable: "`echo 1 > /sys/class/net/IFACE/ecn/roce_np/enable/3`, and the same in `roce_rp` (3: RoCE's priority)",
+    },
+    Adapter {
+        drivers: &["bnxt_en"],
+        counters: &[
+            (Pause, "rx_pfc_ena_frames_pri#"),
+            (Pause, "tx_pfc_ena_frames_pri#"),
+            (EcnMarked, "rx_ecn_marked_pkts"),
+            (CnpSent, "tx_cnp_pkts"),
+            (CnpSent, "np_cnp_pkts"),
+            (CnpHandled, "rx_cnp_pkts"),
+        ],
+        enable: "enable `dcqcn` of the adapter in configfs (`/sys/kernel/config/bnxt_re/DEVICE/ports/1/cc`)",
+    },
+    Adapter {
+        drivers: &["ice", "i40e", "idpf"],
+        counters: &[
+            (Pause, "rx_priority_#_xoff.nic"),
+            (Pause, "tx_priority_#_xoff.nic"),
+            (Pause, "rx_priority_#_xoff"),
+            (Pause, "tx_priority_#_xoff"),
+            (Pause, "port.rx_priority_#_xoff"),
+            (Pause, "port.tx_priority_#_xoff"),
+            (EcnMarked, "RxECNMrkd"),
+            (CnpSent, "cnpSent"),
+            (CnpHandled, "cnpHandled"),
+            (CnpIgnored, "cnpIgnored"),
+        ],
+        enable: "load the RDMA driver with DCQCN on (`irdma` of Intel's package: `dcqcn_enable=1`)",
+    },
+    Adapter {
+        drivers: &["ionic"],
+        counters: &[
+            (Pause, "frames_rx_pripause"),
+            (Pause, "frames_tx_pripause"),
+            (Pause, "frames_rx_pripause#"),
+            (Pause, "frames_tx_pripause#"),
+            (Pause, "frames_rx_pripause_#"),
+            (Pause, "frames_tx_pripause_#"),
+            (EcnMarked, "rx_rdma_ecn_pkts"),
+            (CnpSent, "tx_rdma_cnp_pkts"),
+            (CnpHandled, "rx_rdma_cnp_pkts"),
+        ],
+        enable: "enable a DCQCN profile of the adapter (`nicctl update dcqcn`)",
+    },
+    Adapter {
+        drivers: &["hns3"],
+        counters: &[(Pause, "mac_rx_pfc_pri#_pkt_num"), (Pause, "mac_tx_pfc_pri#_pkt_num")],
+        enable: "choose DCQCN in the adapter (`/sys/class/infiniband/DEVICE/ports/1/cc_param`)",
+    },
+    Adapter {
+        drivers: &["mlxsw_spectrum"],
+        counters: &[
+            (Pause, "rx_pause_prio_#"),
+            (Pause, "tx_pause_prio_#"),
+            (Discard, "tc_no_buffer_discard_uc_tc_#"),
+            (EcnMarked, "ecn_marked"),
+        ],
+        enable: "a switch port does not answer marks: enable DCQCN at the hosts",
+    },
+    Adapter {
+        drivers: &["nfp"],
+        counters: &[(Pause, "mac.rx_pause_frames_class#"), (Pause, "mac.tx_pause_frames_class#")],
+        enable: "the adapter does not have RDMA",
+    },
+    Adapter {
+        drivers: &["cxgb4"],
+        counters: &[(Pause, "rx_ppp#_frames"), (Pause, "tx_ppp#_frames")],
+        enable: "the adapter's RDMA is iWARP, without DCQCN",
+    },
+];
+
+/// Drivers of interfaces without a wire of their own, which have no pauses to count.
+const PARAVIRTUAL: [&str; 6] = ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
+
+/// Whether a counter of this name has that meaning for any adapter.
+pub(super) fn means(name: &str, meaning: Meaning) -> bool {
+    ADAPTERS
+        .iter()
+        .flat_map(|adapter| adapter.counters)
+        .any(|(of, pattern)| *of == meaning && is(name, pattern))
+}
+
+/// The adapter with a driver.
+pub(super) fn of_driver(driver: &str) -> Option<&'static Adapter> {
+    ADAPTERS.iter().find(|adapter| adapter.drivers.contains(&driver))
+}
+
+/// Whether a driver's interfaces have no wire of their own.
+pub(super) fn is_paravirtual(driver: &str) -> bool {
+    PARAVIRTUAL.contains(&driver)
+}
+
+/// Whether `name` is `pattern`, with a priority for its `#`.
+fn is(name: &str, pattern: &str) -> bool {
+    match pattern.split_once('#') {
+        None => name == pattern,
+        Some((before, after)) => {
+            let priority = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+            priority.is_some_and(|digit| matches!(digit.as_bytes(), [b'0'..=b'7']))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_the_meaning_of_their_vendor() {
+        for (name, meaning) in [
+            ("rx_prio3_pause", Pause),
+            ("rx_pfc_ena_frames_pri3", Pause),
+            ("rx_priority_3_xoff.nic", Pause),
+            ("frames_rx_pripause", Pause),
+            ("frames_tx_pripause_7", Pause),
+            ("mac_rx_pfc_pri3_pkt_num", Pause),
+            ("rx_pause_prio_3", Pause),
+            ("rx_prio0_discards", Discard),
+            ("rx_ecn_marked_pkts", EcnMarked),
+            ("RxECNMrkd", EcnMarked),
+            ("cnpSent", CnpSent),
+            ("rx_rdma_cnp_pkts", CnpHandled),
+            ("cnpIgnored", CnpIgnored),
+        ] {
+            let all = [Pause, Discard, EcnMarked, CnpSent, CnpHandled, CnpIgnored];
+            let found: Vec<_> = all.into_iter().filter(|meaning| means(name, *meaning)).collect();
+            assert_eq!(found, [meaning], "{name}");
+        }
+        for name in
+            ["rx_prio3_pause_duration", "pfc_pri3_rx_duration_us", "rx_prio8_pause", "rx_prio33_pause", ""]
+        {
+            assert!(!means(name, Pause), "{name}");
+        }
+        assert!(of_driver("ice").is_some() && of_driver("efa").is_none());
+    }
+}

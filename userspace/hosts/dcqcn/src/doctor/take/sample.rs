@@ -1,0 +1,56 @@
+//! A sample of the packets of interfaces on which the programs have seen no RoCE.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, recvfrom, socket};
+
+use super::super::snapshot::Link;
+use super::super::tunnel;
+
+/// Bytes of each packet that are read: enough for two stacks of headers.
+const SNAPLEN: usize = 256;
+/// Packets read at a time; what does not fit the socket's buffer in between is not sampled.
+const AT_A_TIME: u32 = 2_000;
+
+/// A socket that receives copies of packets.
+pub(super) struct Sampler {
+    socket: OwnedFd,
+    counts: BTreeMap<u32, BTreeMap<&'static str, u64>>,
+}
+
+impl Sampler {
+    /// Samples packets of these interfaces; `None` without any, or without the right to (CAP_NET_RAW).
+    pub(super) fn open(ifindexes: impl Iterator<Item = u32>) -> Option<Self> {
+        let counts: BTreeMap<_, _> = ifindexes.map(|ifindex| (ifindex, BTreeMap::new())).collect();
+        if counts.is_empty() {
+            return None;
+        }
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll).ok()?;
+        Some(Self { socket, counts })
+    }
+
+    /// Reads what has arrived.
+    pub(super) fn read(&mut self) {
+        let mut buffer = [0; SNAPLEN];
+        for _ in 0..AT_A_TIME {
+            let Ok((len, from)) = recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut buffer) else { return };
+            let ifindex = from.and_then(|from| u32::try_from(from.ifindex()).ok());
+            let counts = ifindex.and_then(|ifindex| self.counts.get_mut(&ifindex));
+            if let Some(counts) = counts
+                && let Some(label) = buffer.get(..len).and_then(tunnel::label)
+            {
+                *counts.entry(label).or_default() += 1;
+            }
+        }
+    }
+
+    /// Enters what was found.
+    pub(super) fn finish(self, links: &mut [Link]) {
+        for link in links {
+            let found = self.counts.get(&link.index).into_iter().flatten();
+            link.unread_packets = found.map(|(label, count)| ((*label).to_owned(), *count)).collect();
+        }
+    }
+}
