@@ -27,6 +27,7 @@ mod run;
 mod set;
 mod sonic;
 mod status;
+mod several;
 mod targets;
 mod top;
 mod upgrade;
@@ -53,8 +54,7 @@ Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
 
 Exit codes:
   0  done
-  1  failed or refused; a refused change leaves what is attached as it was (`detach --all` and `upgrade --all` may have
-     done some interfaces: the output names them)
+  1  failed or refused; a refused change leaves what is attached as it was
   2  wrong usage
   3  the interface is not attached
   4  `config diff`: what was compared is different; `doctor`: warnings, nothing worse

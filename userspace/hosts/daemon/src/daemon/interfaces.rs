@@ -147,7 +147,7 @@ impl ManagedInterfaces {
 
     /// Brings what is served up to date with the interfaces there are; `tell` is called after each step.
     pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
-        let (world, infos) = self.look()?;
+        let (world, infos) = self.look(false)?;
         self.rename(&infos);
         let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
@@ -195,8 +195,8 @@ impl ManagedInterfaces {
         Ok(())
     }
 
-    /// What there is.
-    fn look(&self) -> Result<(World, Vec<Info>)> {
+    /// Interfaces and attachments; `probe`: also which attachments another daemon serves, which holds up one that claims them.
+    fn look(&self, probe: bool) -> Result<(World, Vec<Info>)> {
         let links = self.netlink.links()?;
         let interfaces = links.into_iter().map(|link| Interface {
             index: link.index,
@@ -212,7 +212,7 @@ impl ManagedInterfaces {
                 name: info.iface.clone(),
                 inline_peer: info.inline_peer.clone(),
                 is_served,
-                is_foreign: !is_served && attach::claim(&info.iface).is_err(),
+                is_foreign: probe && !is_served && attach::is_claimed(&info.iface).unwrap_or(true),
             }
         });
         let world = World { interfaces: interfaces.collect(), attached: attached.collect() };

@@ -300,7 +300,7 @@ impl WorkerState {
     fn go_over(&mut self, config: Config, manner: Manner) -> Result<(), Refused> {
         if !manner.explicitly && self.fleet.config() == Some(&config) {
             // Touched. What was set since stays.
-            tracing::info!("the file was written again, and says what it said");
+            tracing::info!("configuration unchanged");
             return Ok(());
         }
         let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);

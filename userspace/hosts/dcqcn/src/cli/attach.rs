@@ -88,8 +88,25 @@ impl AttachArgs {
             Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
         let request = Request { iface, settings: settings.read()?.then(options) };
         if dry_run {
-            let (info, steps) = attach::rehearse(&request, may)?;
-            return out.show(&Rehearsed { info, steps });
+            for request in &requests {
+                let (info, steps) = attach::rehearse(request, may)?;
+                out.show(&Rehearsed { info, steps })?;
+            }
+            return Ok(());
+        }
+        if let ([request], true) = (requests.as_slice(), is_one) {
+            return out.show(&Attached(attach::attach_with(request, may)?));
+        }
+        let (mut report, mut failed) = (AttachReport { attached: Vec::new() }, Vec::new());
+        for (request, result) in requests.iter().zip(attach::attach_all(&requests, may)?) {
+            match result {
+                Ok(info) => report.attached.push(Attached(info)),
+                Err(error) => failed.push(anyhow::Error::from(error).context(request.iface.clone())),
+            }
+        }
+        let is_partly_done = !report.attached.is_empty();
+        if failed.is_empty() || is_partly_done {
+            out.show(&report)?;
         }
         out.show(&Attached(attach::attach_with(&request, may)?))
     }
@@ -186,17 +203,18 @@ impl DetachArgs {
             None => attach::labels()?,
         };
         let mut report = DetachReport::default();
-        let mut failed = None;
+        let mut failed = Vec::new();
         for iface in ifaces {
             match attach::detach_with(&iface, Options { interrupt, force }) {
                 Ok(done) => report.detached.push(Detached { iface, done }),
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => failed.push(error.into()),
             }
         }
-        if failed.is_none() || !report.detached.is_empty() {
+        let is_partly_done = !report.detached.is_empty();
+        if failed.is_empty() || is_partly_done {
             out.show(&report)?;
         }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        several::result(failed, is_partly_done)
     }
 }
 

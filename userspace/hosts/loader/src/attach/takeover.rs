@@ -2,6 +2,8 @@
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::SchedClassifierLink;
@@ -194,10 +196,14 @@ pub fn claim(iface: &str) -> Result<Claim, Error> {
     let path = place.pins(find(&place, iface)?.info.ifindex);
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
-    match directory.try_lock() {
-        Ok(()) => Ok(Claim { _lock: directory }),
-        Err(TryLockError::WouldBlock) => Err(Error::Served { iface: iface.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
+    let until = Instant::now() + PROBED;
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(Claim { _lock: directory }),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(PROBED / 10),
+            Err(TryLockError::WouldBlock) => return Err(Error::Served { iface: iface.to_owned() }),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
     }
 }
 
@@ -208,3 +214,14 @@ fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Sen
     }
     Ok(Some(PinnedLink::from_pin(path)?.into()))
 }
+/// Whether another process has claimed the attachment of an interface.
+///
+/// # Errors
+/// It is not attached.
+pub fn is_claimed(iface: &str) -> Result<bool, Error> {
+    let place = StateDir::here()?;
+    let path = place.pins(find(&place, iface)?.info.ifindex);
+    let directory = File::open(&path).map_err(|source| Error::File { path, source })?;
+    Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
