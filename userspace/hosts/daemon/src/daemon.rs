@@ -13,6 +13,7 @@ mod change;
 pub mod config;
 mod control_socket;
 mod depths;
+mod descriptors;
 mod events;
 mod interfaces;
 mod links;
@@ -91,6 +92,7 @@ pub enum Source {
 /// runs, what fails is told in the log and tried again.
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     // While it may still give the socket to a group.
+    descriptors::raise_limit();
     let door = config.control.as_ref().map(control_socket::open).transpose()?;
     // While it may; whether anybody wants it is known later, and changes.
     let pause_socket = PauseSocket::open().ok();

@@ -207,13 +207,6 @@ pub fn claim(iface: &str) -> Result<Claim, Error> {
     }
 }
 
-/// The link pinned at `path`, if one is.
-fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Send + Sync>> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    Ok(Some(PinnedLink::from_pin(path)?.into()))
-}
 /// Whether another process has claimed the attachment of an interface.
 ///
 /// # Errors
@@ -225,3 +218,10 @@ pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
+/// The link pinned at `path`, if one is.
+fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Send + Sync>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(Some(PinnedLink::from_pin(path)?.into()))
+}
