@@ -91,9 +91,9 @@ pub enum Source {
 /// An interface named on the command line is not attached, or the kernel refuses what the daemon cannot be without. Once it
 /// runs, what fails is told in the log and tried again.
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
-    // While it may still give the socket to a group.
     descriptors::raise_limit();
     let door = config.control.as_ref().map(control_socket::open).transpose()?;
+    // While it may still give the socket to a group.
     // While it may; whether anybody wants it is known later, and changes.
     let pause_socket = PauseSocket::open().ok();
     privileges::give_up()?;

@@ -45,6 +45,7 @@ pub use change::{Change, Refused, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
 pub use foreign::{Other, others};
+use find::Journals;
 pub use gc::{Freed, gc};
 pub use identity::Id;
 pub use journal::State;
@@ -54,8 +55,8 @@ pub use pending_revert::Pending;
 use plan::Plan;
 pub use speed::follow_link_rate;
 use state_dir::StateDir;
-pub use takeover::{Claim, claim, is_upgradable, revise, upgrade};
-pub use verify::{Part, verify};
+pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
+pub use verify::{Part, Sweep, verify};
 
 /// What to attach, and how.
 #[derive(Clone, Debug)]
@@ -202,15 +203,16 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let _lock = place.lock()?;
     let netlink = Netlink::connect()?;
     // One after the other: what is half attached now was left by somebody, and not by a thread of these.
-    let mut taken = Vec::new();
-    let ways: Vec<_> =
-        requests.iter().map(|request| make_way(&place, &netlink, request, &mut taken)).collect();
+    let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&place)?);
+    let mut make_way = |request| make_way(&place, &netlink, request, &links, &mut journals, &mut taken);
+    let ways: Vec<_> = requests.iter().map(&mut make_way).collect();
+    gc::sweep(&place)?;
     let mut free = siblings::free(&place)?;
     let ways: Vec<_> = ways.into_iter().map(|way| (way, free.next())).collect();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(ways).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
-    for round in parallel::rounds(&ifaces, &netlink.links()?) {
+    for round in parallel::rounds(&ifaces, &links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
         results.extend(parallel::run(round, |(at, (request, (way, sibling)))| {
             (at, way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited)))
@@ -250,9 +252,11 @@ fn make_way(
                 "{iface} is named twice: an interface has one attachment"
             )));
         }
+    links: &[Link],
+    journals: &mut Journals,
         taken.push(link.index);
-        find::refuse_taken(place, netlink, &link)?;
-        inherited.extend(gc::reclaim(place, netlink, &link)?);
+        find::refuse_taken(place, netlink, &link, links, journals)?;
+        inherited.extend(gc::reclaim(place, netlink, &link, links, journals)?);
     }
     Ok(inherited)
 }
@@ -266,7 +270,7 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     let place = StateDir::here()?;
     let netlink = Netlink::connect()?;
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
-        find::refuse_taken(&place, &netlink, &netlink.link(iface)?)?;
+        find::refuse_taken(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
     let sibling = siblings::free(&place)?.next();
     let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;
@@ -275,6 +279,7 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
 }
 
 impl Info {
+    let (links, journals) = (netlink.links()?, Journals::read(&place)?);
     /// What its programs are loaded for.
     fn mode(&self) -> Mode {
         if self.inline_peer.is_some() { Mode::Inline } else { Mode::Host }

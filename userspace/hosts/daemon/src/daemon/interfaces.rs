@@ -176,10 +176,11 @@ impl ManagedInterfaces {
                 return Ok(());
             }
             if let Some(info) = infos.iter().find(|info| info.id() == *id) {
-                let done = self.take_over(info);
+                let done = self.take_over(info, waiting.iter().any(|(other, _)| other.id() == *id));
                 self.note(id.ifindex, &info.iface, done);
             }
             left -= 1;
+        let waiting = if plan.take_over.is_empty() { Vec::new() } else { attach::pending()? };
             tell(self, left);
         }
         for some in plan.attach.chunks(at_once()) {
@@ -318,8 +319,8 @@ impl ManagedInterfaces {
         Ok(())
     }
 
-    /// Takes over what is attached already.
-    fn take_over(&mut self, info: &Info) -> Result<()> {
+    /// Takes over what is attached already; `waits`: a change of it waits to be confirmed.
+    fn take_over(&mut self, info: &Info, waits: bool) -> Result<()> {
         let iface = &info.iface;
         // Before anything is changed that another daemon looks after.
         let claim = attach::claim(iface)?;
@@ -328,7 +329,7 @@ impl ManagedInterfaces {
             let programs = replaced.join(", ");
             tracing::info!(iface, from = info.version, programs, "programs replaced in place");
         }
-        if attach::pending()?.iter().any(|(other, _)| other.id() == info.id()) {
+        if waits {
             tracing::info!(iface, "a change waits to be confirmed: the parameters stay as they are");
         } else if let Scope::File(config) = &self.scope
             && let Some(request) = config.request(iface)

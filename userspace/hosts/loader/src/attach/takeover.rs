@@ -21,6 +21,9 @@ use super::{Error, Info, Request, Unsaid, pin_expire, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
+/// How long a claim waits for a process that only checks whether there is one ([`is_claimed`]).
+const PROBED: Duration = Duration::from_millis(50);
+
 /// What tells the programs of two builds apart: FNV-1a (64 bits) of the object they come from.
 pub(super) fn object_id(programs: Programs) -> String {
     let hash = programs.object().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
