@@ -25,6 +25,7 @@ mod pairs;
 mod pfc_tx;
 mod plan;
 mod privileges;
+pub mod repair;
 mod serving;
 mod tasks;
 mod watch;
@@ -92,8 +93,8 @@ pub enum Source {
 /// runs, what fails is told in the log and tried again.
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     descriptors::raise_limit();
-    let door = config.control.as_ref().map(control_socket::open).transpose()?;
     // While it may still give the socket to a group.
+    let door = config.control.as_ref().map(control_socket::open).transpose()?;
     // While it may; whether anybody wants it is known later, and changes.
     let pause_socket = PauseSocket::open().ok();
     privileges::give_up()?;

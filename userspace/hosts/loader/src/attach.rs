@@ -23,6 +23,7 @@ mod pending_revert;
 mod plan;
 mod probe;
 mod siblings;
+mod repair;
 mod speed;
 mod state_dir;
 mod takeover;
@@ -44,8 +45,8 @@ pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
-pub use foreign::{Other, others};
 use find::Journals;
+pub use foreign::{Other, others};
 pub use gc::{Freed, gc};
 pub use identity::Id;
 pub use journal::State;
@@ -251,9 +252,9 @@ fn make_way(
             return Err(Error::Unsupported(format!(
                 "{iface} is named twice: an interface has one attachment"
             )));
-        }
     links: &[Link],
     journals: &mut Journals,
+        }
         taken.push(link.index);
         find::refuse_taken(place, netlink, &link, links, journals)?;
         inherited.extend(gc::reclaim(place, netlink, &link, links, journals)?);
@@ -278,8 +279,8 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     Ok((plan.info, steps))
 }
 
-impl Info {
     let (links, journals) = (netlink.links()?, Journals::read(&place)?);
+impl Info {
     /// What its programs are loaded for.
     fn mode(&self) -> Mode {
         if self.inline_peer.is_some() { Mode::Inline } else { Mode::Host }

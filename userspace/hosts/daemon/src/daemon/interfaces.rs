@@ -16,6 +16,7 @@ use dcqcn_netlink::Netlink;
 
 use super::config::Config;
 use super::plan::{self, Attached, Follow, Interface, Scope, World};
+use super::repair::Attempts;
 use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use super::{chain, change};
@@ -59,6 +60,8 @@ struct Served {
     missing: String,
     /// What was missing at the last look.
     seen_missing: String,
+    /// Repairs of it.
+    repairs: Attempts,
 }
 
 /// An interface that cannot be served.
@@ -129,6 +132,12 @@ impl ManagedInterfaces {
         cannot.chain(incomplete).chain(leaving).collect()
     }
 
+    /// Repairs of each interface served.
+    pub(super) fn repairs(&self) -> BTreeMap<String, u64> {
+        let of = |served: &Served| (served.info.iface.clone(), served.repairs.total);
+        self.served.values().map(of).collect()
+    }
+
     /// The file in force, if there is one.
     pub(super) fn config(&self) -> Option<&Config> {
         match &self.scope {
@@ -171,6 +180,7 @@ impl ManagedInterfaces {
             self.complain(interface.map_or(0, |interface| interface.index), iface, &error);
         }
         let mut left = plan.take_over.len() + plan.attach.len();
+        let waiting = if plan.take_over.is_empty() { Vec::new() } else { attach::pending()? };
         for id in &plan.take_over {
             if self.shared.is_ending() {
                 return Ok(());
@@ -180,7 +190,6 @@ impl ManagedInterfaces {
                 self.note(id.ifindex, &info.iface, done);
             }
             left -= 1;
-        let waiting = if plan.take_over.is_empty() { Vec::new() } else { attach::pending()? };
             tell(self, left);
         }
         for some in plan.attach.chunks(at_once()) {
@@ -312,10 +321,15 @@ impl ManagedInterfaces {
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
         let id = info.id();
         self.tasks.add(id, Port::open(&info.iface)?);
-        self.served.insert(
-            id,
-            Served { info, _claim, told: String::new(), missing: String::new(), seen_missing: String::new() },
-        );
+        let served = Served {
+            info,
+            _claim,
+            told: String::new(),
+            missing: String::new(),
+            seen_missing: String::new(),
+            repairs: Attempts::default(),
+        };
+        self.served.insert(id, served);
         Ok(())
     }
 

@@ -344,6 +344,7 @@ fn publish(shared: &SharedState, fleet: &ManagedInterfaces, said: &Said, waiting
         reload: reloaded.clone(),
         held: held.clone(),
         confirm_until: *confirm_until,
+        repairs: fleet.repairs(),
         bounds: Arc::clone(bounds),
     });
 }
