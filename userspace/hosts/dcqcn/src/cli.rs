@@ -6,6 +6,7 @@ mod carry;
 mod config;
 mod confirm;
 mod counters;
+mod daemon;
 mod diff;
 mod doctor;
 mod ecnconfig;
@@ -26,8 +27,8 @@ mod queues;
 mod run;
 mod set;
 mod sonic;
-mod status;
 mod several;
+mod status;
 mod targets;
 mod top;
 mod upgrade;
@@ -47,6 +48,8 @@ const NOT_ATTACHED: u8 = 3;
 /// Exit code: `config diff` found a difference.
 const DIFFERENT: u8 = 4;
 
+/// Exit code: some interfaces are done, others are not.
+const PARTLY_DONE: u8 = 7;
 const AFTER_HELP: &str = "\
 Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
 Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
@@ -60,6 +63,10 @@ Exit codes:
   4  `config diff`: what was compared is different; `doctor`: warnings, nothing worse
   5  `doctor`: errors
 
+  6  `daemon`: refused, nothing was changed
+  7  partly done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output names what is done
+  8  `daemon`: no daemon answers
+  9  `daemon`: busy, try again
 Environment:
   DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
   DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
@@ -92,6 +99,8 @@ enum Command {
     Run(run::RunArgs),
     Upgrade(upgrade::UpgradeArgs),
     #[command(visible_alias = "qp")]
+    #[command(subcommand)]
+    Daemon(daemon::DaemonCommand),
     Flows(flows::FlowsArgs),
     Queues(queues::QueuesArgs),
     Counters(counters::CountersArgs),
@@ -128,6 +137,7 @@ impl Cli {
             Command::Upgrade(args) => args.run(out),
             Command::Flows(args) => args.run(out),
             Command::Queues(args) => args.run(out),
+            Command::Daemon(command) => command.run(out),
             Command::Counters(args) => args.run(out),
             Command::Events(args) => args.run(out),
             Command::Log(args) => args.run(out),
@@ -196,6 +206,12 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     let not_attached =
         |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));
     error.chain().any(not_attached).then_some((NOT_ATTACHED, false))
+    if let Some(not_done) = error.downcast_ref::<daemon::NotDone>() {
+        return Some(not_done.exit_code());
+    }
+    if error.downcast_ref::<several::SeveralFailed>().is_some_and(|several| several.is_partly_done) {
+        return Some((PARTLY_DONE, false));
+    }
 }
 
 #[cfg(test)]
